@@ -1,0 +1,44 @@
+# `make` lists the targets. Every target installs what it needs into .venv, once.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check -q
+export MPLBACKEND := Agg
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test lint types check coverage clean
+
+help: ## list the targets
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1|/' | awk -F'|' '{printf "  make %-10s %s\n", $$1, $$2}'
+
+$(VENV)/.python:
+	$(PYTHON) -m venv $(VENV)
+	@touch $@
+
+$(VENV)/.package: $(VENV)/.python pyproject.toml constraints.txt
+	$(PIP) install -c constraints.txt -e .
+	@touch $@
+
+$(VENV)/.dev: $(VENV)/.package
+	$(PIP) install -c constraints.txt -e '.[dev]'
+	@touch $@
+
+demo: $(VENV)/.package ## install and run the main job: four schemes compared on real digits
+	$(BIN)/sdfeel compare
+
+test: $(VENV)/.dev ## install and run the tests
+	$(BIN)/python -m pytest -n 2
+
+lint: $(VENV)/.dev ## check style and format
+	$(BIN)/ruff check . && $(BIN)/ruff format --check .
+
+types: $(VENV)/.dev ## check types
+	$(BIN)/mypy
+
+check: lint types test ## everything that CI runs
+
+coverage: $(VENV)/.dev ## tests must reach every line of the algorithm itself (core, schemes)
+	$(BIN)/coverage run -m pytest && $(BIN)/coverage report --include='*/core/*,*/schemes/*' --fail-under=100 -m
+
+clean: ## remove the environment and the caches
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache

@@ -1,0 +1,24 @@
+"""Array types, and the one way to make an array that nobody can change."""
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+
+def floats(values: ArrayLike) -> Floats:
+    """A read-only float64 copy."""
+    return _frozen(np.array(values, dtype=np.float64))
+
+
+def ints(values: ArrayLike) -> Ints:
+    """A read-only int64 copy."""
+    return _frozen(np.array(values, dtype=np.int64))
+
+
+def _frozen(array: NDArray[Any]) -> NDArray[Any]:
+    array.setflags(write=False)
+    return array

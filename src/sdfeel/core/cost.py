@@ -1,0 +1,118 @@
+"""What a round costs, in seconds, bytes and joules.
+
+The simulator's clock, the planner's objective and the traffic table all read these numbers.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import isinf
+
+import numpy as np
+
+from sdfeel.core.arrays import Floats, Ints, floats
+from sdfeel.core.errors import InputError
+from sdfeel.core.mixing import Link, Mixing
+from sdfeel.core.scheme import Mix, Work
+
+
+@dataclass(frozen=True)
+class Power:
+    """Watts while a device is busy. Assumptions of ours, not figures of the paper."""
+
+    computing: float = 1.0  # one client
+    sending: float = 0.5  # one client's radio
+    backhaul: float = 5.0  # one server's or the cloud's transmitter
+
+
+@dataclass(frozen=True)
+class Bill:
+    """What one round costs. `compute`, `upload` and `mix` are consecutive seconds."""
+
+    compute: float
+    upload: float
+    mix: float
+    bytes: int
+    joules: float
+
+    @property
+    def seconds(self) -> float:
+        return self.compute + self.upload + self.mix
+
+
+@dataclass(frozen=True, eq=False)
+class Cost:
+    """Prices: each client's speed, each kind of link's rate, the size of a model."""
+
+    step_seconds: Floats  # (C,) one local iteration at each client
+    model_bits: float
+    rates: Mapping[Link, float]  # bits per second
+    downlink: bool = False  # does sending models down take time? (the paper: no)
+    power: Power = Power()
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "step_seconds", floats(self.step_seconds))
+        for link, rate in self.rates.items():
+            if not rate > 0:
+                raise InputError(f"the {link} rate must be above 0 bits per second, got {rate:g}")
+
+    def transfer(self, via: Link) -> float:
+        """Seconds to move one model over one link."""
+        return self.model_bits / self.rates[via]
+
+    def done(self, work: Work) -> Ints:
+        """(C,) steps that each client finishes; 0 for those who take no part."""
+        done = np.zeros(len(self.step_seconds), dtype=np.int64)
+        who = work.down.rows
+        if isinf(work.deadline):
+            done[who] = work.steps
+        else:
+            # The tolerance keeps a deadline of exactly n steps from losing the n-th to rounding.
+            fits = np.floor(work.deadline / self.step_seconds[who] * (1 + 1e-12))
+            done[who] = np.minimum(work.steps, fits).astype(np.int64)
+        return done
+
+    def bill(self, work: Work, mix: Mix, done: Ints) -> Bill:
+        """The whole price of a round in which clients took `done` steps."""
+        who = work.down.rows
+        busy = done[who] * self.step_seconds[who]
+        compute = float(busy.max()) if isinf(work.deadline) else work.deadline
+        upload = self.transfer(mix.up.via) * (2 if self.downlink else 1)
+        across = 0.0
+        if mix.across is not None:
+            ways = 2 if self.downlink and mix.across.via == "server-cloud" else 1
+            across = mix.across.hops * ways * self.transfer(mix.across.via)
+        sent = self._messages(work, mix)
+        return Bill(
+            compute=compute,
+            upload=upload,
+            mix=across,
+            bytes=sum(sent.values()) * self.model_bytes,
+            joules=float(busy.sum()) * self.power.computing + self._sending(mix, sent),
+        )
+
+    @property
+    def model_bytes(self) -> int:
+        return int(np.ceil(self.model_bits / 8))
+
+    def _messages(self, work: Work, mix: Mix) -> dict[str, int]:
+        """Models on the move. A server's broadcast to its clients counts once."""
+        return {
+            "up": len(mix.up.sources),
+            "down": len(np.unique(work.down.sources)),
+            "across": _crossings(mix.across) if mix.across is not None else 0,
+        }
+
+    def _sending(self, mix: Mix, sent: dict[str, int]) -> float:
+        radio = self.transfer(mix.up.via)
+        joules = radio * (sent["up"] * self.power.sending + sent["down"] * self.power.backhaul)
+        if mix.across is not None:
+            joules += sent["across"] * self.transfer(mix.across.via) * self.power.backhaul
+        return float(joules)
+
+
+def _crossings(across: Mixing) -> int:
+    """Models sent by all hops: directly to each taker, or up to the cloud and down again."""
+    owners = np.repeat(across.rows, np.diff(across.starts))
+    if across.via == "server-cloud":
+        return len(np.unique(across.sources)) + len(across.rows)
+    return across.hops * int((owners != across.sources).sum())

@@ -1,0 +1,53 @@
+"""Mistakes that a person can mend. The command line prints them as one sentence.
+
+SdfeelError
++-- InputError     a value breaks a rule (also a ValueError)
++-- DataError      a data file is missing or damaged
++-- RunError       a run directory cannot be used as asked
++-- Diverged       training left the finite numbers
+"""
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+
+class SdfeelError(Exception):
+    """Its text names the value, the rule and the way out."""
+
+
+class InputError(SdfeelError, ValueError):
+    """A value breaks a rule."""
+
+
+class DataError(SdfeelError):
+    """A data file is missing or damaged."""
+
+
+class RunError(SdfeelError):
+    """A run directory cannot be used as asked."""
+
+
+class Diverged(SdfeelError):
+    """Training left the finite numbers."""
+
+
+def unknown(kind: str, value: str, known: Iterable[str]) -> InputError:
+    """An error that guesses what was meant.
+
+    >>> print(unknown("scheme", "sdfeel", ["fedavg", "sd-feel"]))
+    unknown scheme 'sdfeel': did you mean 'sd-feel'? (known: fedavg, sd-feel)
+    """
+    names = sorted(known)
+    close = get_close_matches(value.lower(), names, n=1, cutoff=0.5)
+    guess = f" did you mean '{close[0]}'?" if close else ""
+    return InputError(f"unknown {kind} '{value}':{guess} (known: {', '.join(names)})")
+
+
+def at_least(name: str, value: float, least: float) -> None:
+    """
+    >>> at_least("tau1", 0, 1)
+    Traceback (most recent call last):
+    sdfeel.core.errors.InputError: tau1 must be at least 1, got 0
+    """
+    if not value >= least:
+        raise InputError(f"{name} must be at least {least}, got {value}")

@@ -1,0 +1,97 @@
+"""What happened. One record is one line of a log, whether the run was simulated or deployed."""
+
+import dataclasses
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Started:
+    """A run begins (or goes on, in a second line, after a resume)."""
+
+    scheme: str
+    clients: int
+    servers: int
+    parameters: int  # numbers in one model
+    engine: str
+    seed: int
+    zeta: float  # how slowly the servers agree: 0 at once, 1 never
+    iterations: int = 0  # already done when this line was written
+
+
+@dataclass(frozen=True)
+class Round:
+    """A lane finished a round. Seconds, bytes and joules count from the start of the run."""
+
+    number: int  # rounds of all lanes so far
+    lane: tuple[int, ...]
+    iterations: int
+    seconds: float
+    bytes: int
+    joules: float
+    clients: int  # who took part
+    phases: dict[str, float]  # seconds of this round: compute, upload, mix
+
+
+@dataclass(frozen=True)
+class Evaluated:
+    """The weighted mean of the servers' models, measured."""
+
+    number: int
+    iterations: int
+    seconds: float
+    bytes: int
+    joules: float
+    loss: float  # on training data
+    test_loss: float
+    accuracy: float | None  # on test data; None where there are no classes
+    spread: float  # how far the servers' models are from their mean
+    metrics: dict[str, float] = field(default_factory=dict)  # the user's own
+
+
+@dataclass(frozen=True)
+class Warned:
+    """Something that a person should know."""
+
+    message: str
+
+
+@dataclass(frozen=True)
+class Finished:
+    """The run is over: `reason` says which of its ends it met."""
+
+    number: int
+    iterations: int
+    seconds: float
+    bytes: int
+    joules: float
+    reason: str
+    model_sha256: str
+
+
+Event = Started | Round | Evaluated | Warned | Finished
+_KINDS: dict[str, type[Event]] = {
+    kind.__name__.lower(): kind for kind in (Started, Round, Evaluated, Warned, Finished)
+}
+
+
+def to_record(event: Event) -> dict[str, Any]:
+    """
+    >>> to_record(Warned("step size is large"))
+    {'event': 'warned', 'message': 'step size is large'}
+    """
+    return {"event": type(event).__name__.lower(), **dataclasses.asdict(event)}
+
+
+def from_record(record: dict[str, Any]) -> Event:
+    """The inverse of `to_record`; fields of newer versions are passed over.
+
+    >>> from_record({"event": "warned", "message": "hot", "colour": "red"})
+    Warned(message='hot')
+    """
+    kind = _KINDS[record["event"]]
+    names = {f.name for f in dataclasses.fields(kind)}
+    values = {name: value for name, value in record.items() if name in names}
+    if "lane" in values:
+        values["lane"] = tuple(values["lane"])
+    return kind(**values)

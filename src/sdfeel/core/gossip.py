@@ -1,0 +1,125 @@
+"""How neighbouring servers weigh one another: `weights[dst, src]` (the paper writes the transpose).
+
+Every rule here keeps the mean of the servers' models weighted by `mass`, whatever the graph.
+Entries may be negative (a star's hub under the paper's rule): that is no mistake.
+"""
+
+from collections.abc import Callable
+from math import ceil, log
+
+import numpy as np
+
+from sdfeel.core.arrays import Floats
+from sdfeel.core.errors import InputError
+
+TOLERANCE = 1e-9
+
+
+def laplacian_weights(links: Floats, mass: Floats) -> Floats:
+    """The paper's rule: the constant step that makes the slowest disagreement die fastest.
+
+    >>> path = np.array([[0, 1, 0], [1, 0, 1], [0, 1, 0]])
+    >>> laplacian_weights(path, np.array([0.4, 0.2, 0.4])).round(4)
+    array([[ 0.6667,  0.3333,  0.    ],
+           [ 0.6667, -0.3333,  0.6667],
+           [ 0.    ,  0.3333,  0.6667]])
+    """
+    if len(links) == 1:
+        return np.ones((1, 1))
+    laplacian = np.diag(links.sum(axis=1)) - links
+    # The similar symmetric matrix has the same eigenvalues and exact real ones.
+    root = np.sqrt(mass)
+    spectrum = np.linalg.eigvalsh(laplacian / np.outer(root, root))
+    step = 2 / (spectrum[-1] + spectrum[1])
+    return np.asarray(np.eye(len(links)) - step * laplacian / mass[:, None])
+
+
+def size_weighted(links: Floats, mass: Floats) -> Floats:
+    """The paper's rule with links weighted by both ends' sizes.
+
+    On a complete graph one exchange then reaches the mean, however unequal the clusters are.
+    """
+    return laplacian_weights(links * np.outer(mass, mass), mass)
+
+
+def metropolis(links: Floats, mass: Floats) -> Floats:
+    """Weights that need only the neighbours' degrees and sizes; never negative."""
+    degree = links.sum(axis=1) + 1
+    own = 1 / degree[:, None]
+    theirs = mass[None, :] / (mass[:, None] * degree[None, :])
+    weights = links * np.minimum(own, theirs)
+    return np.asarray(weights + np.diag(1 - weights.sum(axis=1)))
+
+
+GOSSIP_RULES: dict[str, Callable[[Floats, Floats], Floats]] = {
+    "paper": laplacian_weights,
+    "metropolis": metropolis,
+    "size-weighted": size_weighted,
+}
+
+
+def mixing_rate(weights: Floats, mass: Floats) -> float:
+    """Zeta: the largest modulus among the eigenvalues other than the one of agreement.
+
+    >>> ring = np.roll(np.eye(6), 1, axis=0) + np.roll(np.eye(6), -1, axis=0)
+    >>> round(mixing_rate(laplacian_weights(ring, np.full(6, 1 / 6)), np.full(6, 1 / 6)), 6)
+    0.6
+    """
+    disagreement = weights - mass[None, :]  # the same spectrum without the eigenvalue 1
+    root = np.sqrt(mass)
+    balanced = disagreement * root[:, None] / root[None, :]
+    if np.allclose(balanced, balanced.T, atol=TOLERANCE):
+        rate = np.abs(np.linalg.eigvalsh((balanced + balanced.T) / 2)).max()
+    else:
+        rate = np.abs(np.linalg.eigvals(disagreement)).max()
+    return float(rate) if rate > TOLERANCE else 0.0
+
+
+def check_weights(weights: Floats, links: Floats, mass: Floats) -> None:
+    """Refuse a matrix that would lose the weighted mean, use a missing link, or never agree."""
+    servers = len(links)
+    if weights.shape != (servers, servers):
+        raise InputError(
+            f"the mixing matrix must be {servers} x {servers}, one row per server, "
+            f"got {' x '.join(map(str, weights.shape))}"
+        )
+    if not np.isfinite(weights).all():
+        raise InputError("the mixing matrix holds a value that is not finite")
+    sums = weights.sum(axis=1)
+    worst = int(np.abs(sums - 1).argmax())
+    if abs(sums[worst] - 1) > 1e-6:
+        columns = np.abs(weights.sum(axis=0) - 1).max() < 1e-6
+        hint = "; its columns do: give the transpose" if columns else ""
+        raise InputError(
+            f"row {worst} of the mixing matrix sums to {sums[worst]:.6g}, but each server's "
+            f"weights (weights[dst][src]) must sum to 1{hint}"
+        )
+    stray = np.argwhere((weights != 0) & (links == 0) & ~np.eye(servers, dtype=bool))
+    if stray.size:
+        dst, src = map(int, stray[0])
+        raise InputError(
+            f"the mixing matrix lets server {dst} take from server {src}, but they are not "
+            f"linked: set that entry to 0 or add the link"
+        )
+    drift = np.abs(mass @ weights - mass).max()
+    if drift > 1e-6:
+        raise InputError(
+            f"the mixing matrix does not keep the mean weighted by cluster sizes (off by "
+            f"{drift:.2g}): sizes @ weights must equal sizes; 'metropolis' builds one that does"
+        )
+    rate = mixing_rate(weights, mass)
+    if servers > 1 and rate >= 1 - TOLERANCE:
+        raise InputError(
+            f"the mixing matrix has zeta {rate:.4g}; it must be below 1, or servers never agree"
+        )
+
+
+def consensus_exchanges(zeta: float, spread: float, tolerance: float) -> int:
+    """Exchanges after the last round until the servers agree to `tolerance`.
+
+    >>> consensus_exchanges(0.825664548621, 1.0, 1e-6)
+    73
+    """
+    if spread <= tolerance:
+        return 0
+    return 1 if zeta == 0 else ceil(log(tolerance / spread) / log(zeta))

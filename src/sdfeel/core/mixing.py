@@ -1,0 +1,133 @@
+"""Weighted sums of models: who takes how much from whom.
+
+The simulator reads a mixing as a matrix product, a deployment as a message schedule: every
+entry means that its source sends a model to its destination. It is stored sparse, because a
+client takes from one server out of a thousand.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from sdfeel.core.arrays import Floats, Ints, floats, ints
+from sdfeel.core.errors import at_least
+from sdfeel.core.network import Network
+
+Link = Literal["client-server", "client-cloud", "server-server", "server-cloud"]
+
+
+@dataclass(frozen=True, eq=False)
+class Mixing:
+    """`out[rows] = weights @ inputs`, done `hops` times; rows not named keep what they have."""
+
+    rows: Ints  # (R,) destinations, each once
+    starts: Ints  # (R + 1,) where each row's entries begin
+    sources: Ints  # (N,) ascending within a row: sums have one order
+    weights: Floats  # (N,)
+    via: Link
+    hops: int = 1
+
+    def __post_init__(self) -> None:
+        at_least("hops", self.hops, 1)
+        for name in ("rows", "starts", "sources"):
+            object.__setattr__(self, name, ints(getattr(self, name)))
+        object.__setattr__(self, "weights", floats(self.weights))
+        assert len(self.starts) == len(self.rows) + 1
+        assert len(self.sources) == len(self.weights) == self.starts[-1]
+
+    def __iter__(self) -> Iterator[tuple[int, Ints, Floats]]:
+        """(destination, its sources, their weights), destination by destination."""
+        for n, dst in enumerate(self.rows.tolist()):
+            span = slice(self.starts[n], self.starts[n + 1])
+            yield dst, self.sources[span], self.weights[span]
+
+    def row(self, dst: int) -> dict[int, float]:
+        """What `dst` takes: {source: weight}.
+
+        >>> of_matrix(np.array([[0.25, 0.75, 0], [0, 1, 0]])).row(0)
+        {0: 0.25, 1: 0.75}
+        """
+        (n,) = np.flatnonzero(self.rows == dst)
+        span = slice(self.starts[n], self.starts[n + 1])
+        return dict(zip(self.sources[span].tolist(), self.weights[span].tolist(), strict=True))
+
+    def senders(self, dst: int) -> list[int]:
+        """Whom `dst` waits for."""
+        return list(self.row(dst))
+
+    def receivers(self, src: int) -> list[int]:
+        """Whom `src` sends to."""
+        owners = np.repeat(self.rows, np.diff(self.starts))
+        return [int(dst) for dst in owners[self.sources == src]]
+
+    def dense(self, width: int) -> Floats:
+        """(R, width) the same weights as a matrix, for looking at."""
+        matrix = np.zeros((len(self.rows), width))
+        for n, (_, sources, weights) in enumerate(self):
+            matrix[n, sources] = weights
+        return matrix
+
+
+def of_matrix(
+    weights: ArrayLike,
+    rows: Sequence[int] | None = None,
+    hops: int = 1,
+    via: Link = "server-server",
+) -> Mixing:
+    """A mixing from `weights[dst, src]`; row n is for destination `rows[n]` (default: n)."""
+    matrix = floats(weights)
+    where, sources = np.nonzero(matrix)
+    counts = np.bincount(where, minlength=len(matrix))
+    return Mixing(
+        rows=ints(range(len(matrix)) if rows is None else rows),
+        starts=ints(np.concatenate([[0], np.cumsum(counts)])),
+        sources=ints(sources),
+        weights=floats(matrix[where, sources]),
+        via=via,
+        hops=hops,
+    )
+
+
+def average(
+    destinations: ArrayLike,
+    sources: ArrayLike,
+    mass: Floats | None = None,
+    via: Link = "client-server",
+) -> Mixing:
+    """Each destination takes the `mass`-weighted mean of the sources paired with it.
+
+    >>> average([7, 7], [1, 0], mass=np.array([1.0, 3.0])).row(7)
+    {0: 0.25, 1: 0.75}
+    """
+    dst, src = np.asarray(destinations, dtype=np.int64), np.asarray(sources, dtype=np.int64)
+    order = np.lexsort((src, dst))
+    dst, src = dst[order], src[order]
+    rows, starts, counts = np.unique(dst, return_index=True, return_counts=True)
+    weights = np.ones(len(src)) if mass is None else mass[src]
+    weights = weights / np.repeat(np.add.reduceat(weights, starts), counts)
+    return Mixing(ints(rows), ints([*starts, len(src)]), ints(src), floats(weights), via)
+
+
+def broadcast(net: Network, clients: Ints | None = None, via: Link = "client-server") -> Mixing:
+    """Each of `clients` (default: all) takes the model of its home server."""
+    who = net.clients if clients is None else clients
+    return average(who, net.home[who], via=via)
+
+
+def collect(net: Network, clients: Ints | None = None, via: Link = "client-server") -> Mixing:
+    """Each server averages those of `clients` that are its own, by their sample counts."""
+    who = net.clients if clients is None else clients
+    return average(net.home[who], who, mass=net.samples, via=via)
+
+
+def gossip(net: Network, hops: int) -> Mixing:
+    """Servers mix with their neighbours, `hops` times."""
+    return of_matrix(net.mixing, hops=hops)
+
+
+def cloud_average(net: Network) -> Mixing:
+    """Every server takes the mean over all clusters, computed in the cloud."""
+    return of_matrix(np.tile(net.mass, (len(net.servers), 1)), via="server-cloud")

@@ -1,0 +1,153 @@
+"""Who exists, who reaches whom, and how neighbouring servers mix."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from sdfeel.core.arrays import Floats, Ints, floats, ints
+from sdfeel.core.errors import InputError
+from sdfeel.core.gossip import check_weights, laplacian_weights, mixing_rate
+
+
+@dataclass(frozen=True, eq=False)
+class Network:
+    """C clients and D edge servers, checked on construction.
+
+    `links` joins servers; `weights[dst, src]` says how a server mixes its neighbours' models
+    (default: the paper's matrix). Changing the graph means building another network.
+    A client that reaches no server takes no part and has no weight.
+    """
+
+    samples: Floats  # (C,) training examples of each client
+    reach: tuple[tuple[int, ...], ...]  # servers that each client can reach, its home first
+    links: Floats  # (D, D) 1 where two servers are connected
+    weights: Floats | None = None  # (D, D) how servers mix
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "samples", floats(self.samples))
+        object.__setattr__(self, "links", floats(self.links))
+        object.__setattr__(self, "reach", tuple(tuple(servers) for servers in self.reach))
+        _check_links(self.links)
+        _check_clients(self.samples, self.reach, len(self.links))
+        if self.weights is None:
+            object.__setattr__(self, "weights", floats(laplacian_weights(self.links, self.mass)))
+        else:
+            object.__setattr__(self, "weights", floats(self.weights))
+            check_weights(self.mixing, self.links, self.mass)
+
+    @property
+    def clients(self) -> Ints:
+        """The clients that reach a server."""
+        return np.flatnonzero(self.home >= 0)
+
+    @property
+    def servers(self) -> tuple[int, ...]:
+        """All server numbers."""
+        return tuple(range(len(self.links)))
+
+    @property
+    def mixing(self) -> Floats:
+        """(D, D) how servers mix: `mixing[dst, src]`."""
+        assert self.weights is not None  # __post_init__ fills it
+        return self.weights
+
+    @cached_property
+    def home(self) -> Ints:
+        """(C,) each client's own server; -1 for a client that reaches none."""
+        return ints([servers[0] if servers else -1 for servers in self.reach])
+
+    @cached_property
+    def mass(self) -> Floats:
+        """(D,) each cluster's share of all training examples; sums to 1."""
+        who = self.clients
+        counts = np.bincount(self.home[who], self.samples[who], minlength=len(self.links))
+        return floats(counts / counts.sum())
+
+    @cached_property
+    def zeta(self) -> float:
+        """How slowly the servers agree: 0 in one exchange, towards 1 hardly ever."""
+        return mixing_rate(self.mixing, self.mass)
+
+    @property
+    def edges(self) -> list[tuple[int, int]]:
+        """The server graph as pairs, lower number first."""
+        return [(int(a), int(b)) for a, b in np.argwhere(np.triu(self.links))]
+
+
+def clustered(
+    samples: Sequence[float] | Floats, home: Sequence[int] | Ints, links: Floats
+) -> Network:
+    """A network in which every client reaches exactly one server.
+
+    >>> clustered([30, 10, 20, 40], [0, 0, 1, 2], np.array([[0, 1, 0], [1, 0, 1], [0, 1, 0]])).mass
+    array([0.4, 0.2, 0.4])
+    """
+    return Network(floats(samples), tuple((int(d),) for d in home), floats(links))
+
+
+def _check_links(links: Floats) -> None:
+    if links.ndim != 2 or links.shape[0] != links.shape[1] or len(links) == 0:
+        raise InputError(f"links must be a square matrix with a row per server, got {links.shape}")
+    if not np.isin(links, (0, 1)).all():
+        raise InputError("links must hold only 0 (not connected) and 1 (connected)")
+    if not np.array_equal(links, links.T):
+        a, b = map(int, np.argwhere(links != links.T)[0])
+        raise InputError(
+            f"links go both ways, but server {a} and server {b} disagree about theirs: "
+            f"make the matrix symmetric"
+        )
+    if links.diagonal().any():
+        raise InputError(
+            f"server {int(links.diagonal().argmax())} is linked to itself: leave the diagonal 0"
+        )
+    apart = unreached(links)
+    if apart:
+        raise InputError(
+            f"the server graph is disconnected: servers {apart} cannot be reached from server 0, "
+            f"so models would never agree; add a link between the parts"
+        )
+
+
+def unreached(links: Floats) -> list[int]:
+    """Servers that no path joins to server 0.
+
+    >>> unreached(np.array([[0, 1, 0], [1, 0, 0], [0, 0, 0]]))
+    [2]
+    """
+    seen = np.zeros(len(links), dtype=bool)
+    seen[0] = True
+    front = seen
+    while front.any():
+        front = (links[front].sum(axis=0) > 0) & ~seen
+        seen = seen | front
+    return [int(d) for d in np.flatnonzero(~seen)]
+
+
+def _check_clients(samples: Floats, reach: tuple[tuple[int, ...], ...], servers: int) -> None:
+    if samples.ndim != 1 or len(samples) == 0:
+        raise InputError("a network needs at least one client")
+    if len(reach) != len(samples):
+        raise InputError(
+            f"{len(samples)} clients have samples but {len(reach)} have servers: give one of each"
+        )
+    empty = np.flatnonzero(~(samples > 0) | ~np.isfinite(samples))
+    if empty.size:
+        raise InputError(
+            f"client {int(empty[0])} has {samples[empty[0]]:g} training examples; every client "
+            f"needs at least one: use fewer clients or another partition"
+        )
+    for client, own in enumerate(reach):
+        bad = [d for d in own if not 0 <= d < servers]
+        if bad:
+            raise InputError(
+                f"client {client} is assigned to server {bad[0]}, but servers are numbered "
+                f"0 to {servers - 1}"
+            )
+    lonely = sorted(set(range(servers)) - {own[0] for own in reach if own})
+    if lonely:
+        raise InputError(
+            f"server {lonely[0]} has no clients; every cluster needs at least one: "
+            f"use fewer servers or more clients"
+        )

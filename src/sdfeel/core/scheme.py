@@ -1,0 +1,89 @@
+"""What a training scheme decides, and nothing about how it is carried out."""
+
+from dataclasses import dataclass
+from math import inf
+from typing import Literal, Protocol
+
+import numpy as np
+
+from sdfeel.core.arrays import Floats, Ints
+from sdfeel.core.mixing import Mixing
+from sdfeel.core.network import Network
+from sdfeel.core.seeds import rng
+
+Lane = tuple[int, ...]  # servers that wait for one another
+
+
+@dataclass(frozen=True, eq=False)
+class View:
+    """All that a decision may depend on."""
+
+    net: Network
+    lane: Lane
+    k: int  # this lane's round, from 0
+    age: Floats  # (D,) rounds led by others since each server last led its own
+    seed: int = 0
+
+    def rng(self) -> np.random.Generator:
+        """Draws that belong to this round of this lane, whoever asks."""
+        return rng(self.seed, "scheme", self.lane[0], self.k)
+
+
+@dataclass(frozen=True, eq=False)
+class Work:
+    """How a round starts: clients `down.rows` take models and train on them."""
+
+    down: Mixing  # servers -> clients
+    steps: int  # local iterations, unless the deadline comes first
+    deadline: float = inf  # seconds of computation
+
+
+@dataclass(frozen=True, eq=False)
+class Mix:
+    """How a round ends."""
+
+    up: Mixing  # clients -> servers
+    across: Mixing | None = None  # servers -> servers
+    payload: Literal["model", "update"] = "model"  # does `up` replace the model, or add to it?
+
+
+class Scheme(Protocol):
+    """Pure decisions, in a frozen dataclass. An executor asks, carries out, and asks again."""
+
+    def adapt(self, net: Network) -> Network:
+        """The network as this scheme uses it (FedAvg: one server, the cloud).
+
+        Raises InputError for a network that the scheme cannot serve.
+        """
+        ...
+
+    def lanes(self, net: Network) -> tuple[Lane, ...]:
+        """A partition of the servers: one lane is synchronous training, D lanes asynchronous."""
+        ...
+
+    def work(self, view: View) -> Work:
+        """Who trains from which models, and for how long."""
+        ...
+
+    def mix(self, view: View, done: Ints) -> Mix:
+        """Who averages what. `done[i]`: steps that client i took; 0 if it took no part.
+
+        A server's row of `up` may depend only on the clients that it served, since a
+        deployed server knows no others.
+        """
+        ...
+
+
+def one_server(net: Network, clients: Ints | None = None) -> Network:
+    """The same clients around a single server; it reaches all of them, or only `clients`."""
+    within = np.zeros(len(net.samples), dtype=bool)
+    within[net.clients if clients is None else clients] = True
+    reach = tuple((0,) if inside else () for inside in within.tolist())
+    return Network(net.samples, reach, np.zeros((1, 1)))
+
+
+def some_of(clients: Ints, count: int | None, rng: np.random.Generator) -> Ints:
+    """`count` of the clients, drawn without replacement, in ascending order (None: all)."""
+    if count is None or count == len(clients):
+        return clients
+    return np.sort(rng.choice(clients, size=count, replace=False))

@@ -1,0 +1,1 @@
+"""Everything that touches gradients, and the one way models are summed."""

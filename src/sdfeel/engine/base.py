@@ -1,0 +1,48 @@
+"""The seam between a scheme's executor and the code that trains."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from torch import Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class Task:
+    """One client's part of a round."""
+
+    client: int
+    start: Tensor  # (P,) the model it starts from
+    steps: int  # local iterations to take
+    first: int  # local iterations it has taken before: where it is in its data
+
+
+@dataclass(frozen=True)
+class Scores:
+    """How good one model is."""
+
+    loss: float  # on training data
+    test_loss: float
+    accuracy: float | None  # on test data
+    metrics: dict[str, float] = field(default_factory=dict)
+
+
+class Engine(Protocol):
+    """Trains and measures models given as rows. `engine/loop.py` defines what training means."""
+
+    @property
+    def name(self) -> str: ...
+
+    def initial(self) -> Tensor:
+        """(P,) the model that everyone starts from."""
+        ...
+
+    def train(self, tasks: Sequence[Task]) -> Iterator[Tensor]:
+        """The trained models (P,), in the order of `tasks`; each is valid until the next.
+
+        A model depends only on its task and the seed: not on the other tasks, their order or
+        the number of workers.
+        """
+        ...
+
+    def evaluate(self, model: Tensor) -> Scores: ...

@@ -1,0 +1,203 @@
+"""The local step, defined: one client after another, one thread, any nn.Module.
+
+Fast engines must agree with this file. It is kept lean: one module whose numbers live in one
+vector, no DataLoader, no state_dict, no optimiser object for plain SGD.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from sdfeel.core.arrays import Ints
+from sdfeel.core.errors import Diverged, InputError, SdfeelError, unknown
+from sdfeel.core.seeds import number
+from sdfeel.data.examples import Examples
+from sdfeel.engine.base import Scores, Task
+from sdfeel.engine.batches import batches, passes
+from sdfeel.engine.evaluate import Loss, Metric, evaluate
+from sdfeel.models.flat import FlatModule
+
+
+@dataclass(frozen=True)
+class Training:
+    """How a client takes its local iterations."""
+
+    learning_rate: float
+    batch_size: int
+    optimizer: str = "sgd"
+    options: dict[str, Any] = field(default_factory=dict)  # of the optimiser
+    iteration: Literal["batch", "epoch"] = "batch"  # what one local iteration is
+    loss: Loss = nn.functional.cross_entropy
+
+
+class LoopEngine:
+    """Trains clients one after another."""
+
+    name = "loop"
+
+    def __init__(
+        self,
+        module: nn.Module,
+        train: Examples,
+        parts: Sequence[Ints],  # each client's rows of `train`
+        test: Examples,
+        training: Training,
+        seed: int,
+        metrics: dict[str, Metric] | None = None,
+        measured: Examples | None = None,  # what the training loss is measured on
+    ) -> None:
+        self._flat = FlatModule(module)
+        self._initial = self._flat.row.clone()
+        self._train, self._parts, self._test = train, parts, test
+        self._measured = train if measured is None else measured
+        self._training, self._seed, self._metrics = training, seed, metrics or {}
+        self._step = stepper(self._flat, training)
+
+    @property
+    def parameters(self) -> int:
+        """Trainable numbers of the model."""
+        return self._flat.parameters
+
+    def initial(self) -> Tensor:
+        return self._initial.clone()
+
+    def state_dict(self, model: Tensor) -> dict[str, Tensor]:
+        """`model` as a state_dict for the plain module."""
+        return self._flat.state_dict(model)
+
+    def train(self, tasks: Sequence[Task]) -> Iterator[Tensor]:
+        with one_thread():
+            for task in tasks:
+                try:
+                    self._local(task)
+                except SdfeelError:
+                    raise
+                except Exception as error:
+                    raise SdfeelError(
+                        f"client {task.client} failed in its local iteration {task.first}: "
+                        f"{type(error).__name__}: {error}"
+                    ) from error
+                yield self._flat.row
+
+    def _local(self, task: Task) -> None:
+        """Leave the trained model in `self._flat.row`."""
+        self._flat.load(task.start)
+        self._flat.module.train()
+        self._step.reset()
+        with dropout_seed(number(self._seed, "dropout", task.client, task.first)):
+            for picked in torch.from_numpy(self._picked(task)):
+                x = self._train.x.index_select(0, picked)
+                y = self._train.y.index_select(0, picked)
+                self._step(x, y)
+        # One number tells whether all are finite: a NaN or an infinity survives the sum.
+        if not torch.isfinite(self._flat.row.sum()):
+            raise Diverged(
+                f"training diverged at client {task.client}, local iteration "
+                f"{task.first + task.steps}: the model is no longer finite with learning rate "
+                f"{self._training.learning_rate:g}; lower training.learning_rate"
+            )
+
+    def _picked(self, task: Task) -> Ints:
+        """(steps, B) rows of the training data, batch by batch."""
+        examples, size = self._parts[task.client], self._training.batch_size
+        each = passes(examples, size) if self._training.iteration == "epoch" else 1
+        return batches(
+            examples, size, self._seed, task.client, task.first * each, task.steps * each
+        )
+
+    def evaluate(self, model: Tensor) -> Scores:
+        self._flat.load(model)
+        loss = self._training.loss
+        with one_thread():
+            train = evaluate(self._flat.module, self._measured, loss)
+            test = evaluate(self._flat.module, self._test, loss, self._metrics)
+        return Scores(train.loss, test.loss, test.accuracy, test.metrics)
+
+
+class PlainSGD:
+    """w := w - learning rate * gradient, and nothing else."""
+
+    def __init__(self, flat: FlatModule, training: Training) -> None:
+        self._module, self._parameters = flat.module, flat.trainable
+        self._rate, self._loss = training.learning_rate, training.loss
+
+    def reset(self) -> None:
+        """Plain SGD remembers nothing."""
+
+    def __call__(self, x: Tensor, y: Tensor) -> None:
+        loss = self._loss(self._module(x), y)
+        gradients = torch.autograd.grad(loss, self._parameters, allow_unused=True)
+        with torch.no_grad():
+            for parameter, gradient in zip(self._parameters, gradients, strict=True):
+                if gradient is not None:
+                    parameter.add_(gradient, alpha=-self._rate)
+
+
+class TorchOptimizer:
+    """Any optimiser of torch.optim. Its state is forgotten at every broadcast.
+
+    A client's momentum belongs to a model that the server has just replaced.
+    """
+
+    def __init__(self, flat: FlatModule, training: Training) -> None:
+        kinds = {
+            name.lower(): kind
+            for name, kind in vars(torch.optim).items()
+            if isinstance(kind, type) and issubclass(kind, torch.optim.Optimizer)
+        }
+        kinds.pop("optimizer")
+        if training.optimizer.lower() not in kinds:
+            raise unknown("optimizer", training.optimizer, kinds)
+        kind: Callable[..., torch.optim.Optimizer] = kinds[training.optimizer.lower()]
+        try:
+            self._optimizer = kind(flat.trainable, lr=training.learning_rate, **training.options)
+        except (TypeError, ValueError) as error:
+            raise InputError(
+                f"optimizer {training.optimizer} refused its options: {error}"
+            ) from None
+        self._module, self._loss = flat.module, training.loss
+
+    def reset(self) -> None:
+        self._optimizer.state.clear()
+
+    def __call__(self, x: Tensor, y: Tensor) -> None:
+        def closure() -> float:
+            self._optimizer.zero_grad()
+            loss = self._loss(self._module(x), y)
+            torch.autograd.backward(loss)
+            return float(loss)
+
+        self._optimizer.step(closure)
+
+
+def stepper(flat: FlatModule, training: Training) -> PlainSGD | TorchOptimizer:
+    """What takes one mini-batch step."""
+    plain = training.optimizer.lower() == "sgd" and not any(training.options.values())
+    return PlainSGD(flat, training) if plain else TorchOptimizer(flat, training)
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """torch's results depend on its number of threads, so training and measuring use one."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+@contextmanager
+def dropout_seed(seed: int) -> Iterator[None]:
+    """Dropout layers draw from torch's global generator: address it, and give it back."""
+    generator = torch.default_generator
+    before = generator.get_state()
+    generator.manual_seed(seed)
+    try:
+        yield
+    finally:
+        generator.set_state(before)

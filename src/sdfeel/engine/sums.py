@@ -1,0 +1,58 @@
+"""Averaging models: the one place where rows are added up.
+
+A float32 sum depends on its order, so the order is fixed (ascending source numbers), the
+accumulator is wide, and every executor adds through this file. Simulated and deployed servers
+therefore agree to the last bit.
+"""
+
+from collections.abc import Iterable
+
+import torch
+from torch import Tensor
+
+from sdfeel.core.mixing import Mixing
+
+
+class Sums:
+    """Weighted sums that grow as their terms arrive."""
+
+    def __init__(self, count: int, like: Tensor) -> None:
+        self._totals = torch.zeros(count, like.shape[-1], dtype=torch.float64)
+        self._dtype = like.dtype
+
+    def add(self, index: int, weight: float, row: Tensor) -> None:
+        self._totals[index].add_(row, alpha=weight)
+
+    def rows(self) -> Tensor:
+        """(count, P) the sums, rounded once to the models' own type."""
+        return self._totals.to(self._dtype)
+
+
+def weighted(terms: Iterable[tuple[float, Tensor]]) -> Tensor:
+    """(P,) the sum of weight * row, in the order given."""
+    sums: Sums | None = None
+    for weight, row in terms:
+        if sums is None:
+            sums = Sums(1, row)
+        sums.add(0, weight, row)
+    assert sums is not None, "a sum needs at least one term"
+    return sums.rows()[0]
+
+
+def mixed(mixing: Mixing, models: Tensor) -> Tensor:
+    """(R, P) one hop of `mixing`: the new models of `mixing.rows`, all reads before writes."""
+    # Many rows can be the same (every server takes the cloud's average): compute each once.
+    done: dict[tuple[bytes, bytes], Tensor] = {}
+    out = torch.empty(len(mixing.rows), models.shape[1], dtype=models.dtype)
+    for n, (_, sources, weights) in enumerate(mixing):
+        key = (sources.tobytes(), weights.tobytes())
+        if key not in done:
+            terms = zip(weights.tolist(), sources.tolist(), strict=True)
+            done[key] = weighted((weight, models[source]) for weight, source in terms)
+        out[n] = done[key]
+    return out
+
+
+def mean(weights: Iterable[float], models: Tensor) -> Tensor:
+    """(P,) the weighted mean of all rows: the model that is measured and handed out."""
+    return weighted(zip(weights, models, strict=True))

@@ -1,0 +1,1 @@
+"""The models by name, and any nn.Module as one flat row."""

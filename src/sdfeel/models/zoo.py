@@ -1,0 +1,188 @@
+"""The models by name, and the user's own by `package.module:factory`."""
+
+import importlib
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from sdfeel.core.errors import InputError, unknown
+
+Shape = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class ModelCard:
+    """A named model: how to build it for a shape of input and a number of classes."""
+
+    build: Callable[..., nn.Module]
+    about: str
+    operations: float | None = None  # the paper's printed count for one sample, where it has one
+
+
+def mnist_cnn(shape: Shape, classes: int) -> nn.Module:
+    """The paper's CNN for 1x28x28 images: 21,840 parameters."""
+    _require("mnist-cnn", shape, (1, 28, 28))
+    return nn.Sequential(
+        nn.Conv2d(1, 10, 5),
+        nn.MaxPool2d(2),
+        nn.ReLU(),
+        nn.Conv2d(10, 20, 5),
+        nn.Dropout2d(0.5),
+        nn.MaxPool2d(2),
+        nn.ReLU(),
+        nn.Flatten(),
+        nn.Linear(320, 50),
+        nn.ReLU(),
+        nn.Dropout(0.5),
+        nn.Linear(50, classes),
+    )
+
+
+def cifar_cnn(shape: Shape, classes: int) -> nn.Module:
+    """The paper's CNN for 3x32x32 images: 5,852,170 parameters."""
+    _require("cifar-cnn", shape, (3, 32, 32))
+
+    def block(inside: int, middle: int, outside: int, *end: nn.Module) -> list[nn.Module]:
+        return [
+            nn.Conv2d(inside, middle, 3, padding=1),
+            nn.BatchNorm2d(middle),  # only after the first convolution of a block
+            nn.ReLU(),
+            nn.Conv2d(middle, outside, 3, padding=1),
+            nn.ReLU(),
+            nn.MaxPool2d(2),
+            *end,
+        ]
+
+    return nn.Sequential(
+        *block(3, 32, 64),
+        *block(64, 128, 128, nn.Dropout2d(0.05)),
+        *block(128, 256, 256, nn.Flatten()),
+        nn.Dropout(0.1),
+        nn.Linear(4096, 1024),
+        nn.ReLU(),
+        nn.Linear(1024, 512),
+        nn.ReLU(),
+        nn.Dropout(0.1),
+        nn.Linear(512, classes),
+    )
+
+
+def logistic(shape: Shape, classes: int) -> nn.Module:
+    """Multinomial logistic regression."""
+    return nn.Sequential(nn.Flatten(), nn.Linear(prod(shape), classes))
+
+
+def mlp(shape: Shape, classes: int, hidden: int = 64) -> nn.Module:
+    """One hidden layer."""
+    return nn.Sequential(
+        nn.Flatten(), nn.Linear(prod(shape), hidden), nn.ReLU(), nn.Linear(hidden, classes)
+    )
+
+
+MODELS: dict[str, ModelCard] = {
+    "mnist-cnn": ModelCard(mnist_cnn, "the paper's CNN for 28x28 images", 487_540),
+    "cifar-cnn": ModelCard(cifar_cnn, "the paper's CNN for 32x32 colour images", 138.4e6),
+    "logistic": ModelCard(logistic, "multinomial logistic regression"),
+    "mlp": ModelCard(mlp, "one hidden layer (model.hidden units)"),
+}
+
+
+def build(name: str, shape: Shape, classes: int, seed: int, **options: Any) -> nn.Module:
+    """The model called `name`, its weights drawn from `seed` alone.
+
+    >>> sum(p.numel() for p in build("mnist-cnn", (1, 28, 28), 10, seed=0).parameters())
+    21840
+    """
+    # torch's initialisers know only the global generator: seed it in a fork, and give it back.
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(seed)
+        if ":" in name:
+            module = imported(name)(**options)
+        elif name in MODELS:
+            module = _call(name, MODELS[name].build, shape, classes, options)
+        else:
+            raise unknown("model", name, [*MODELS, "package.module:factory"])
+    if not isinstance(module, nn.Module):
+        raise InputError(f"model {name} gave a {type(module).__name__}, not a torch.nn.Module")
+    return module
+
+
+def _call(
+    name: str,
+    factory: Callable[..., nn.Module],
+    shape: Shape,
+    classes: int,
+    options: dict[str, Any],
+) -> nn.Module:
+    try:
+        return factory(shape, classes, **options)
+    except TypeError as error:
+        raise InputError(f"model {name} does not take {', '.join(options)}: {error}") from None
+
+
+def imported(path: str) -> Callable[..., Any]:
+    """What `package.module:name` points at; the current directory is searched too."""
+    module_name, _, attribute = path.partition(":")
+    here = str(Path.cwd())
+    if here not in sys.path:
+        sys.path.insert(0, here)
+    try:
+        found = getattr(importlib.import_module(module_name), attribute)
+    except ModuleNotFoundError as error:
+        raise InputError(
+            f"cannot import '{module_name}' of '{path}' ({error}): run where it lies, or install it"
+        ) from None
+    except AttributeError:
+        raise InputError(f"'{module_name}' has no '{attribute}' (asked for by '{path}')") from None
+    if not callable(found):
+        raise InputError(f"'{path}' is a {type(found).__name__}; give a function that builds it")
+    return found  # type: ignore[no-any-return]
+
+
+def operations(module: nn.Module, example: Tensor) -> float:
+    """Multiply-accumulates of one example's forward pass.
+
+    Counted as the paper's tool did: a convolution's bias is one operation, a linear layer's none.
+
+    >>> operations(build("mnist-cnn", (1, 28, 28), 10, seed=0), torch.zeros(1, 28, 28))
+    487540.0
+    """
+    total = 0.0
+
+    def count(layer: nn.Module, _: Any, out: Tensor) -> None:
+        nonlocal total
+        if isinstance(layer, nn.Linear):
+            total += out.numel() * layer.in_features
+        elif isinstance(layer, nn.Conv1d | nn.Conv2d | nn.Conv3d):
+            per_output = layer.weight[0].numel() + (layer.bias is not None)
+            total += out.numel() * per_output
+
+    hooks = [layer.register_forward_hook(count) for layer in module.modules()]
+    was_training = module.training
+    module.eval()
+    try:
+        with torch.no_grad():
+            module(example[None])
+    finally:
+        module.train(was_training)
+        for hook in hooks:
+            hook.remove()
+    return total
+
+
+def _require(name: str, shape: Shape, needed: Shape) -> None:
+    if tuple(shape) != needed:
+        raise InputError(
+            f"model {name} is made for inputs of {_by(needed)}, but the data has {_by(shape)}: "
+            f"choose another model (mlp and logistic take any shape) or other data"
+        )
+
+
+def _by(shape: Shape) -> str:
+    return "x".join(map(str, shape))

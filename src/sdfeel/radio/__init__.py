@@ -1,0 +1,1 @@
+"""Devices and links, turned into the core's Cost."""

@@ -1,0 +1,108 @@
+"""The paper's latency model: how long one local iteration takes, and how fast links are.
+
+    seconds(K) = K * (T_comp + T_cs / tau1 + alpha * T_ss / (tau1 * tau2))
+
+T_comp is one local iteration at the slowest client, T_cs one model from a client to its server,
+T_ss one model between two servers. The constants in the paper's text contradict its figures, so
+two readings are shipped: PRESETS.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from sdfeel.core.arrays import Floats, floats
+from sdfeel.core.cost import Cost, Power
+from sdfeel.core.errors import InputError
+
+IterationUnit = Literal["batch", "epoch"]
+SamplesPerIteration = Literal["one", "batch", "all"]
+
+
+@dataclass(frozen=True)
+class Reading:
+    """How the paper's 'one local iteration' and its operation count are understood."""
+
+    samples_per_iteration: SamplesPerIteration
+    backward_factor: float
+    iteration_unit: IterationUnit
+
+
+PRESETS = {
+    # The printed numbers as they stand: the operations of one sample's forward pass per iteration.
+    "paper-literal": Reading("one", 1.0, "batch"),
+    # An iteration is a pass over the client's data: the reading that fits the paper's statements.
+    "paper-epoch": Reading("all", 1.0, "epoch"),
+}
+
+
+@dataclass(frozen=True)
+class Rates:
+    """Megabits per second of each kind of link."""
+
+    client_server: float = 5.0
+    server_server: float = 50.0
+    server_cloud: float = 5.0
+    client_cloud: float = 2.5
+
+
+def step_seconds(
+    speeds: Floats,  # (C,) operations per second
+    samples: Floats,  # (C,)
+    operations: float,  # of one sample's forward pass
+    batch_size: int,
+    reading: Reading,
+) -> Floats:
+    """(C,) seconds of one local iteration at each client.
+
+    >>> literal = PRESETS["paper-literal"]
+    >>> float(step_seconds(np.array([1e10]), np.array([1200]), 487_540, 10, literal)[0])
+    4.8754e-05
+    """
+    counted = {
+        "one": np.ones_like(samples),
+        "batch": np.minimum(batch_size, samples),
+        "all": samples,
+    }[reading.samples_per_iteration]
+    return floats(counted * operations * reading.backward_factor / speeds)
+
+
+def speeds(clients: int, mean: float, spread: float, rng: np.random.Generator) -> Floats:
+    """(C,) operations per second, evenly spaced so that fastest / slowest = `spread`.
+
+    The mean stays the same for every spread, so that unequal devices are no faster as a whole.
+
+    >>> speeds(3, 10.0, 3.0, np.random.default_rng(0)).mean()
+    np.float64(10.0)
+    """
+    if not spread >= 1:
+        raise InputError(
+            f"devices.spread (fastest over slowest) must be at least 1, got {spread:g}"
+        )
+    if not mean > 0:
+        raise InputError(f"devices.gflops must be above 0, got {mean / 1e9:g}")
+    slowest = 2 * mean / (1 + spread)
+    return floats(rng.permutation(np.linspace(slowest, spread * slowest, clients)))
+
+
+def cost(
+    steps: Floats,
+    model_bits: float,
+    rates: Rates,
+    downlink: bool = False,
+    power: Power | None = None,
+) -> Cost:
+    """The core's Cost from rates in Mbit/s."""
+    return Cost(
+        step_seconds=steps,
+        model_bits=model_bits,
+        rates={
+            "client-server": rates.client_server * 1e6,
+            "client-cloud": rates.client_cloud * 1e6,
+            "server-server": rates.server_server * 1e6,
+            "server-cloud": rates.server_cloud * 1e6,
+        },
+        downlink=downlink,
+        power=power if power is not None else Power(),
+    )

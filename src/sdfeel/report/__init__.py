@@ -1,0 +1,1 @@
+"""What people see of a run: progress, tables, pictures, pages."""

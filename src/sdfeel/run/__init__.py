@@ -1,0 +1,1 @@
+"""An experiment file becomes a durable run."""

@@ -1,0 +1,24 @@
+"""One small file per scheme, and the table that names them."""
+
+from collections.abc import Mapping
+
+from sdfeel.core.errors import unknown
+from sdfeel.core.scheme import Scheme
+from sdfeel.schemes.fed_avg import FedAvg
+from sdfeel.schemes.feel import Feel
+from sdfeel.schemes.hier_favg import HierFavg
+from sdfeel.schemes.sd_feel import SDFeel
+
+SCHEMES: Mapping[str, type[Scheme]] = {
+    "sd-feel": SDFeel,
+    "hierfavg": HierFavg,
+    "fedavg": FedAvg,
+    "feel": Feel,
+}
+
+
+def find(name: str) -> type[Scheme]:
+    """The class of a scheme, by its name."""
+    if name not in SCHEMES:
+        raise unknown("scheme", name, SCHEMES)
+    return SCHEMES[name]

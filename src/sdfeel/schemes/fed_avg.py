@@ -1,0 +1,44 @@
+"""FedAvg: the cloud averages the clients directly, all of them or a random few.
+
+McMahan et al., "Communication-Efficient Learning of Deep Networks from Decentralized Data", 2017.
+"""
+
+from dataclasses import dataclass
+from typing import Annotated
+
+from sdfeel.core.arrays import Ints
+from sdfeel.core.errors import InputError, at_least
+from sdfeel.core.mixing import broadcast, collect
+from sdfeel.core.network import Network
+from sdfeel.core.scheme import Lane, Mix, View, Work, one_server, some_of
+
+
+@dataclass(frozen=True)
+class FedAvg:
+    """The cloud averages the clients directly, all of them or a random few per round."""
+
+    tau1: Annotated[int, "local iterations between two averagings in the cloud"] = 5
+    participants: Annotated[int | None, "clients drawn for each round (none: all)"] = None
+
+    def __post_init__(self) -> None:
+        at_least("scheme.tau1", self.tau1, 1)
+        if self.participants is not None:
+            at_least("scheme.participants", self.participants, 1)
+
+    def adapt(self, net: Network) -> Network:
+        if self.participants is not None and self.participants > len(net.samples):
+            raise InputError(
+                f"scheme.participants is {self.participants}, but the network has only "
+                f"{len(net.samples)} clients: lower it"
+            )
+        return one_server(net)
+
+    def lanes(self, net: Network) -> tuple[Lane, ...]:
+        return (net.servers,)
+
+    def work(self, view: View) -> Work:
+        who = some_of(view.net.clients, self.participants, view.rng())
+        return Work(down=broadcast(view.net, who, via="client-cloud"), steps=self.tau1)
+
+    def mix(self, view: View, done: Ints) -> Mix:
+        return Mix(up=collect(view.net, done.nonzero()[0], via="client-cloud"))

@@ -1,0 +1,1 @@
+"""Carries out a scheme's decisions by weighted sums on a virtual clock."""
