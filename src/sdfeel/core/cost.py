@@ -5,7 +5,7 @@ The simulator's clock, the planner's objective and the traffic table all read th
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from math import isinf
+from math import ceil, isinf
 
 import numpy as np
 
@@ -75,39 +75,35 @@ class Cost:
         """The whole price of a round in which clients took `done` steps."""
         who = work.down.rows
         busy = done[who] * self.step_seconds[who]
-        compute = float(busy.max()) if isinf(work.deadline) else work.deadline
-        upload = self.transfer(mix.up.via) * (2 if self.downlink else 1)
-        across = 0.0
-        if mix.across is not None:
-            ways = 2 if self.downlink and mix.across.via == "server-cloud" else 1
-            across = mix.across.hops * ways * self.transfer(mix.across.via)
-        sent = self._messages(work, mix)
+        radio = self.transfer(mix.up.via)
+        uploads = len(mix.up.sources)
+        broadcasts = len(np.unique(work.down.sources))  # a server's reach all its clients at once
+        seconds, crossed, joules = (0.0, 0, 0.0) if mix.across is None else self.across(mix.across)
         return Bill(
-            compute=compute,
-            upload=upload,
-            mix=across,
-            bytes=sum(sent.values()) * self.model_bytes,
-            joules=float(busy.sum()) * self.power.computing + self._sending(mix, sent),
+            compute=float(busy.max()) if isinf(work.deadline) else work.deadline,
+            upload=radio * (2 if self.downlink else 1),
+            mix=seconds,
+            bytes=(uploads + broadcasts) * self.model_bytes + crossed,
+            joules=float(busy.sum()) * self.power.computing
+            + radio * (uploads * self.power.sending + broadcasts * self.power.backhaul)
+            + joules,
         )
+
+    def across(self, mixing: Mixing) -> tuple[float, int, float]:
+        """Seconds, bytes and joules of all hops between servers.
+
+        One exchange takes one transfer whatever the number of neighbours: links are parallel.
+        """
+        one = self.transfer(mixing.via)
+        ways = 2 if self.downlink and mixing.via == "server-cloud" else 1
+        models = _crossings(mixing)
+        seconds = mixing.hops * ways * one
+        return seconds, models * self.model_bytes, models * one * self.power.backhaul
 
     @property
     def model_bytes(self) -> int:
-        return int(np.ceil(self.model_bits / 8))
-
-    def _messages(self, work: Work, mix: Mix) -> dict[str, int]:
-        """Models on the move. A server's broadcast to its clients counts once."""
-        return {
-            "up": len(mix.up.sources),
-            "down": len(np.unique(work.down.sources)),
-            "across": _crossings(mix.across) if mix.across is not None else 0,
-        }
-
-    def _sending(self, mix: Mix, sent: dict[str, int]) -> float:
-        radio = self.transfer(mix.up.via)
-        joules = radio * (sent["up"] * self.power.sending + sent["down"] * self.power.backhaul)
-        if mix.across is not None:
-            joules += sent["across"] * self.transfer(mix.across.via) * self.power.backhaul
-        return float(joules)
+        """Bytes of one model on the wire."""
+        return ceil(self.model_bits / 8)
 
 
 def _crossings(across: Mixing) -> int:

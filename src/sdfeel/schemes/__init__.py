@@ -9,6 +9,8 @@ from sdfeel.schemes.feel import Feel
 from sdfeel.schemes.hier_favg import HierFavg
 from sdfeel.schemes.sd_feel import SDFeel
 
+__all__ = ["SCHEMES", "FedAvg", "Feel", "HierFavg", "SDFeel", "find"]
+
 SCHEMES: Mapping[str, type[Scheme]] = {
     "sd-feel": SDFeel,
     "hierfavg": HierFavg,

@@ -1,0 +1,61 @@
+"""The command line: thin functions over the packages below."""
+
+import os
+import sys
+
+import typer
+
+from sdfeel.cli import look, runs
+from sdfeel.core.errors import SdfeelError
+from sdfeel.version import __version__
+
+app = typer.Typer(
+    name="sdfeel",
+    help="Semi-decentralized federated edge learning: simulate, compare, understand.\n\n"
+    "Start with: sdfeel compare",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="markdown",
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.command()(runs.compare)
+app.command()(runs.run)
+app.command()(runs.resume)
+app.command()(runs.show)
+app.command()(look.init)
+app.command()(look.schemes)
+app.command()(look.topology)
+app.add_typer(look.data, name="data")
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        print(f"sdfeel {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: bool = typer.Option(
+        False, "--version", callback=_version, is_eager=True, help="Show the version."
+    ),
+) -> None:
+    """Semi-decentralized federated edge learning: simulate, compare, understand."""
+
+
+def main() -> None:
+    """Run a command; a mistake is told in one sentence."""
+    try:
+        app()
+    except SdfeelError as error:
+        sys.exit(f"sdfeel: {error}")
+    except BrokenPipeError:
+        # The reader (head, less) has gone; Python must not complain again while closing.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(1)
+    except OSError as error:
+        sys.exit(
+            f"sdfeel: {error.strerror or error}{f': {error.filename}' if error.filename else ''}"
+        )
+    except KeyboardInterrupt:
+        sys.exit(130)

@@ -1,0 +1,97 @@
+"""What all commands share: options, consoles, JSON, stopping."""
+
+import json
+import math
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import datetime
+from pathlib import Path
+from types import FrameType
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import TaskID
+
+people = Console(stderr=True)  # progress and remarks
+results = Console()  # what was asked for
+
+ExperimentFile = Annotated[
+    Path | None,
+    typer.Argument(metavar="[EXPERIMENT.toml]", help="An experiment file (see `sdfeel init`)."),
+]
+Settings = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set", "-s", metavar="SECTION.KEY=VALUE", help="Change a key of the experiment; repeat."
+    ),
+]
+Out = Annotated[Path | None, typer.Option("--out", "-o", help="Directory for the results.")]
+AsJson = Annotated[
+    bool, typer.Option("--json", help="One JSON document on standard output, for machines.")
+]
+Target = Annotated[
+    float | None,
+    typer.Option(help="Target accuracy of the table and the picture (default: chosen)."),
+]
+
+
+def print_json(document: Any) -> None:
+    """One document on standard output; what JSON cannot say (NaN) becomes null."""
+    json.dump(_finite(document), sys.stdout, indent=2)
+    sys.stdout.write("\n")
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def fresh_directory(name: str) -> Path:
+    """runs/NAME-DATE-TIME, with a number behind it if that is taken."""
+    stem = Path("runs") / f"{name}-{datetime.now():%Y%m%d-%H%M%S}"
+    path, count = stem, 1
+    while path.exists():
+        count += 1
+        path = stem.with_name(f"{stem.name}-{count}")
+    return path
+
+
+@contextmanager
+def transfer() -> Iterator[Callable[[str, int, int | None], None]]:
+    """A progress display for downloads: call it with (stage, bytes done, bytes in all)."""
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn())
+    with Progress(*columns, console=people) as progress:
+        tasks: dict[str, TaskID] = {}
+
+        def report(stage: str, done: int, total: int | None) -> None:
+            if stage not in tasks:
+                tasks[stage] = progress.add_task(escape(stage), total=total)
+            progress.update(tasks[stage], completed=done, total=total)
+
+        yield report
+
+
+@contextmanager
+def stopping(stop: Callable[[], None]) -> Iterator[None]:
+    """Ctrl-C (or a polite kill) ends a run after the current round; a second one at once."""
+
+    def ask(number: int, frame: FrameType | None) -> None:
+        signal.signal(number, signal.default_int_handler)
+        people.print("stopping after this round (Ctrl-C again: at once)")
+        stop()
+
+    before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

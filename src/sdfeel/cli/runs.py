@@ -1,0 +1,256 @@
+"""Commands that run experiments, and those that look at runs."""
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.markup import escape
+
+from sdfeel.cli.common import (
+    AsJson,
+    ExperimentFile,
+    Out,
+    Settings,
+    Target,
+    fresh_directory,
+    people,
+    print_json,
+    results,
+    stopping,
+)
+
+if TYPE_CHECKING:
+    from sdfeel.report.history import History
+    from sdfeel.run.session import Session
+
+COMPARED = "sd-feel,hierfavg,fedavg,feel"
+PICTURE, PAGE = "picture.png", "report.html"
+
+
+def run(
+    experiment: ExperimentFile = None,
+    settings: Settings = None,
+    out: Out = None,
+    as_json: AsJson = False,
+) -> None:
+    """Run one experiment.
+
+    Examples:
+
+      sdfeel run
+
+      sdfeel run --set scheme.name=hierfavg --set scheme.tau2=2 --out runs/hier
+
+      sdfeel run my.toml --set training.learning_rate=0.1 --set seed=3 --json
+    """
+    from sdfeel.run.experiment import load
+    from sdfeel.run.session import start
+
+    chosen = load(experiment, settings or ())
+    directory = out if out is not None else fresh_directory(chosen.scheme.name)
+    _finish_one(start(chosen, directory), as_json)
+
+
+def resume(
+    directory: Annotated[Path, typer.Argument(help="The directory of a stopped or killed run.")],
+    as_json: AsJson = False,
+) -> None:
+    """Go on with a run that was stopped or killed; it ends as if nothing had happened.
+
+    Example:
+
+      sdfeel resume runs/sd-feel-20260101-120000
+    """
+    from sdfeel.run.session import resume as reopen
+
+    _finish_one(reopen(directory), as_json)
+
+
+def compare(
+    experiment: ExperimentFile = None,
+    schemes: Annotated[
+        str, typer.Option(metavar="NAME,NAME,...", help="The schemes to race.")
+    ] = COMPARED,
+    settings: Settings = None,
+    out: Out = None,
+    target: Target = None,
+    as_json: AsJson = False,
+) -> None:
+    """Race schemes on the same data, seed and latency model: the main job.
+
+    Writes a run per scheme, a picture and a report that opens without a network. Called again
+    with the same --out, it keeps what is finished and goes on with the rest.
+
+    Examples:
+
+      sdfeel compare
+
+      sdfeel compare --schemes sd-feel,hierfavg --set network.graph=complete --out runs/race
+
+      sdfeel compare my.toml --target 0.9 --json
+    """
+    from sdfeel.report.tables import comparison, comparison_records
+    from sdfeel.run.experiment import checked, load
+    from sdfeel.run.session import start_or_resume
+    from sdfeel.schemes import find
+
+    names = [name.strip() for name in schemes.split(",") if name.strip()]
+    for name in names:
+        find(name)
+    base = load(experiment, settings or ())
+    directory = out if out is not None else fresh_directory("compare")
+    sessions = {}
+    for name in names:
+        values = base.model_dump()
+        values["scheme"]["name"] = name
+        # Keys of other schemes are expected here, so the notes about them would only disturb.
+        sessions[name] = start_or_resume(checked(values), directory / name, notes=False)
+    _execute(sessions)
+    histories = _histories(directory / name for name in names)
+    goal = _target(histories, target)
+    text = base.text()
+    _write_report(directory, "Schemes compared", histories, goal, text)
+    if as_json:
+        print_json(
+            {
+                "directory": str(directory),
+                "target": goal,
+                "runs": comparison_records(histories, goal),
+                "picture": str(directory / PICTURE),
+                "report": str(directory / PAGE),
+            }
+        )
+    else:
+        results.print(comparison(histories, goal))
+        _tell_files(directory)
+
+
+def show(
+    directory: Annotated[Path, typer.Argument(help="A run, or a directory of runs.")],
+    target: Target = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show a run, or several side by side, again from their logs: table, picture and page.
+
+    Examples:
+
+      sdfeel show runs/compare-20260101-120000
+
+      sdfeel show runs/compare-20260101-120000/sd-feel --json
+    """
+    from sdfeel.core.errors import RunError
+    from sdfeel.report.tables import comparison, comparison_records, summary
+    from sdfeel.run import store
+
+    single = (directory / store.EVENTS).is_file()
+    found = [directory] if single else sorted(p.parent for p in directory.glob(f"*/{store.EVENTS}"))
+    if not found:
+        raise RunError(f"{directory} holds no runs: give a directory that `sdfeel run` wrote")
+    histories = _histories(found)
+    goal = _target(histories, target)
+    text = (found[0] / store.EXPERIMENT).read_text(encoding="utf-8")
+    _write_report(directory, "A run" if single else "Runs compared", histories, goal, text)
+    if as_json:
+        print_json(
+            _outcome(directory, histories[0])
+            if single
+            else {"target": goal, "runs": comparison_records(histories, goal)}
+        )
+        return
+    results.print(summary(histories[0], goal) if single else comparison(histories, goal))
+    _tell_files(directory)
+
+
+def _finish_one(session: "Session", as_json: bool) -> None:
+    """Run one session to its end, and tell what came out."""
+    from sdfeel.report.tables import summary
+
+    _execute({session.experiment.scheme.name: session})
+    histories = _histories([session.directory])
+    goal = _target(histories, None)
+    _write_report(session.directory, "A run", histories, goal, session.experiment.text())
+    if as_json:
+        print_json(_outcome(session.directory, histories[0]))
+    else:
+        results.print(summary(histories[0], goal))
+        _tell_files(session.directory)
+
+
+def _execute(sessions: "dict[str, Session]") -> None:
+    """Run sessions one after another under one progress display."""
+    from sdfeel.core.events import Warned
+    from sdfeel.report.progress import Progress
+
+    totals = {label: session.total_rounds for label, session in sessions.items()}
+    with Progress(totals, people) as progress:
+        for label, session in sessions.items():
+            if session.finished:
+                continue
+            with stopping(session.stop):
+                for event in session:
+                    progress.update(label, event)
+                    if isinstance(event, Warned):
+                        people.print(f"note: {escape(event.message)}")
+            if not session.finished:
+                break
+    if not session.finished:
+        people.print(
+            f"stopped; nothing is lost. Go on with: sdfeel resume {escape(str(session.directory))}",
+            soft_wrap=True,
+        )
+        raise typer.Exit(130)
+
+
+def _histories(directories: Iterable[Path]) -> "list[History]":
+    from sdfeel.report.history import History
+    from sdfeel.run import store
+
+    return [History.of(path.name, store.read_events(path)) for path in directories]
+
+
+def _target(histories: "list[History]", target: float | None) -> float | None:
+    from sdfeel.report.history import default_target
+
+    return target if target is not None else default_target(histories)
+
+
+def _write_report(
+    directory: Path, title: str, histories: "list[History]", target: float | None, text: str
+) -> None:
+    from sdfeel.report.charts import curves, save
+    from sdfeel.report.page import page, write_page
+
+    save(curves(histories, target), directory / PICTURE)
+    write_page(directory / PAGE, page(title, histories, target, text))
+
+
+def _tell_files(directory: Path) -> None:
+    for name, file in (("picture", PICTURE), ("report", PAGE)):
+        results.print(f"{name}: {escape(str(directory / file))}", soft_wrap=True)
+
+
+def _outcome(directory: Path, history: "History") -> dict[str, Any]:
+    """A run for machines."""
+    last, end = history.last, history.end
+    return {
+        "run": str(directory),
+        "scheme": history.scheme,
+        "state": "finished" if history.finished is not None else "unfinished",
+        "reason": history.finished.reason if history.finished is not None else None,
+        "seed": history.started.seed if history.started is not None else None,
+        "zeta": history.started.zeta if history.started is not None else None,
+        "engine": history.started.engine if history.started is not None else None,
+        "iterations": end.iterations if end is not None else 0,
+        "rounds": end.number if end is not None else 0,
+        "virtual_seconds": end.seconds if end is not None else 0.0,
+        "bytes": end.bytes if end is not None else 0,
+        "joules": end.joules if end is not None else 0.0,
+        "accuracy": last.accuracy if last is not None else None,
+        "loss": last.loss if last is not None else None,
+        "test_loss": last.test_loss if last is not None else None,
+        "spread": last.spread if last is not None else None,
+        "metrics": last.metrics if last is not None else {},
+        "model_sha256": history.finished.model_sha256 if history.finished is not None else None,
+        "warnings": history.warnings,
+    }

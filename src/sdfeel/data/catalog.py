@@ -1,0 +1,147 @@
+"""Data sets by name, found on this machine, checked and normalised."""
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from sdfeel.core.errors import DataError, unknown
+from sdfeel.data import cifar, idx, own
+from sdfeel.data.examples import Dataset, Examples
+from sdfeel.data.sources import DATASETS, Arrays, Bytes, Source
+
+__all__ = [
+    "DATASETS",
+    "Description",
+    "default_directory",
+    "describe",
+    "find",
+    "known",
+    "load",
+    "places",
+    "verify",
+]
+
+
+def load(name: str, directory: Path | None = None) -> Dataset:
+    """A data set by name, or a user's own from a path that ends in .npz.
+
+    Files are looked for in `directory`, then in $SDFEEL_DATA, then in the user's cache. What
+    is found first must have the published checksums; nothing is ever downloaded here.
+    """
+    if name.lower().endswith(".npz"):
+        return own.load(Path(name))
+    source = known(name)
+    path = find(source, directory)
+    if path is None:
+        raise _missing(source, directory)
+    x_train, y_train, x_test, y_test = _READ[source.kind](source, path)
+    return Dataset(
+        source.name,
+        Examples(_normalised(x_train, source), _classes(y_train)),
+        Examples(_normalised(x_test, source), _classes(y_test)),
+        source.classes,
+    )
+
+
+def known(name: str) -> Source:
+    """The data set of this name; InputError with a guess if there is none."""
+    if name not in DATASETS:
+        raise unknown("data set", name, [*DATASETS, "FILE.npz"])
+    return DATASETS[name]
+
+
+def places(directory: Path | None = None) -> list[Path]:
+    """The directories that are searched, in order."""
+    given = [] if directory is None else [Path(directory)]
+    named = [Path(os.environ["SDFEEL_DATA"])] if os.environ.get("SDFEEL_DATA") else []
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    return [*given, *named, cache / "sdfeel"]
+
+
+def default_directory() -> Path:
+    """Where data sets are put unless told otherwise: $SDFEEL_DATA, or the user's cache."""
+    return places()[0]
+
+
+def find(source: Source, directory: Path | None = None) -> Path | None:
+    """The folder or file from which `load` would read; its content is not checked."""
+    found = (_FIND[source.kind](source, root) for root in places(directory))
+    return next((path for path in found if path is not None), None)
+
+
+def verify(source: Source, root: Path) -> Path | None:
+    """The data set's place below `root` alone, after checking it; None if there is none."""
+    path = _FIND[source.kind](source, root)
+    if path is not None:
+        _READ[source.kind](source, path)
+    return path
+
+
+@dataclass(frozen=True)
+class Description:
+    """One line of `sdfeel data`."""
+
+    name: str
+    description: str
+    train: int
+    test: int
+    shape: tuple[int, ...]
+    classes: int
+    found: Path | None  # where; None if it is not on this machine
+
+
+def describe(directory: Path | None = None) -> list[Description]:
+    """Every data set, and whether it is here."""
+    return [
+        Description(s.name, s.description, s.train, s.test, s.shape, s.classes, find(s, directory))
+        for s in DATASETS.values()
+    ]
+
+
+def _missing(source: Source, directory: Path | None) -> DataError:
+    searched = ", ".join(str(place) for place in places(directory))
+    return DataError(
+        f"{source.title} is not on this machine (searched for its {len(source.files)} files, "
+        f"such as {source.folder}/{source.files[0].name}, in: {searched}): "
+        f"run `sdfeel data get {source.name}`, or set SDFEEL_DATA to the directory that has it"
+    )
+
+
+def _find_digits(source: Source, root: Path) -> Path:
+    del source, root  # it comes with the package
+    return Path(__file__).with_name("digits.npz")
+
+
+def _read_digits(source: Source, path: Path) -> Arrays:
+    del source
+    with np.load(path, allow_pickle=False) as arrays:
+        x_train, y_train, x_test, y_test = (arrays[name] for name in own.NAMES)
+    return x_train[:, None], y_train, x_test[:, None], y_test  # one channel
+
+
+_FIND: dict[str, Callable[[Source, Path], Path | None]] = {
+    "embedded": _find_digits,
+    "idx": idx.find,
+    "cifar": cifar.find,
+}
+_READ: dict[str, Callable[[Source, Path], Arrays]] = {
+    "embedded": _read_digits,
+    "idx": idx.read,
+    "cifar": cifar.read,
+}
+
+
+def _normalised(pixels: Bytes, source: Source) -> Tensor:
+    """(N, ...) float32: (x / white - mean) / std, channel by channel."""
+    mean, std = (torch.tensor(values).view(-1, 1, 1) for values in (source.mean, source.std))
+    x = torch.tensor(pixels, dtype=torch.float32)  # (N, channels, height, width)
+    return x.div_(source.white).sub_(mean).div_(std)
+
+
+def _classes(labels: Bytes) -> Tensor:
+    return torch.tensor(labels, dtype=torch.int64)

@@ -1,0 +1,123 @@
+"""Which server each client belongs to: pure functions to `home`, (C,) server numbers."""
+
+from pathlib import Path
+
+import numpy as np
+
+from sdfeel.core.arrays import Ints
+from sdfeel.core.errors import DataError, InputError, at_least, unknown
+from sdfeel.data import grouping
+
+Rng = np.random.Generator
+ASSIGNMENTS = ("by_label", "ordered", "random")
+
+
+def sizes(clients: int, servers: int, gamma: int = 0) -> list[int]:
+    """How many clients each server has: as equal as possible, then made unequal by `gamma`.
+
+    With ten servers, gamma moves that many clients from each of servers 4, 5 and 6 to one of
+    servers 7, 8 and 9. Other numbers of servers keep these proportions and the order: normal
+    ones first, then the small, then the large, of which there are three in ten each, rounded.
+
+    >>> sizes(50, 10, gamma=2)
+    [5, 5, 5, 5, 3, 3, 3, 7, 7, 7]
+    """
+    at_least("servers", servers, 1)
+    at_least("gamma", gamma, 0)
+    if servers > clients:
+        raise InputError(
+            f"{servers} servers cannot share {clients} clients: every cluster needs at least "
+            f"one; use at most {clients} servers"
+        )
+    result = [clients // servers + (d < clients % servers) for d in range(servers)]
+    uneven = (3 * servers + 5) // 10
+    if gamma and not uneven:
+        raise InputError(f"gamma must be 0 with a single server, got {gamma}")
+    for small in range(servers - 2 * uneven, servers - uneven):
+        if result[small] <= gamma:
+            raise InputError(
+                f"gamma {gamma} would leave server {small} without clients: with {clients} "
+                f"clients and {servers} servers it must be at most {_largest(clients, servers)}"
+            )
+        result[small] -= gamma
+        result[small + uneven] += gamma
+    return result
+
+
+def _largest(clients: int, servers: int) -> int:
+    """The largest gamma that leaves every server a client."""
+    uneven = (3 * servers + 5) // 10
+    return min(sizes(clients, servers)[servers - 2 * uneven : servers - uneven]) - 1
+
+
+def random(clients: int, servers: int, rng: Rng, gamma: int = 0) -> Ints:
+    """Any client may belong to any server."""
+    home = np.empty(clients, dtype=np.int64)
+    home[rng.permutation(clients)] = ordered(clients, servers, gamma)
+    return home
+
+
+def ordered(clients: int, servers: int, gamma: int = 0) -> Ints:
+    """The first clients belong to server 0, the next to server 1, and so on.
+
+    >>> ordered(5, 2)
+    array([0, 0, 0, 1, 1])
+    """
+    return np.repeat(np.arange(servers), sizes(clients, servers, gamma))
+
+
+def by_label(holdings: Ints, servers: int, rng: Rng, gamma: int = 0) -> Ints:
+    """Clients with the same main labels share a server, so that clusters differ strongly.
+
+    `holdings` (C, K) counts each client's examples of each class. Clients are lined up by their
+    most frequent class, then by their second, and the line is cut; equals stand in random order.
+    """
+    ranked = np.argsort(-holdings, axis=1, kind="stable")  # (C, K) classes, most frequent first
+    second = ranked[:, min(1, ranked.shape[1] - 1)]
+    line = np.lexsort((rng.permutation(len(holdings)), second, ranked[:, 0]))
+    home = np.empty(len(holdings), dtype=np.int64)
+    home[line] = ordered(len(holdings), servers, gamma)
+    return home
+
+
+def from_file(path: Path | str, clients: int, servers: int) -> Ints:
+    """The servers written in a JSON or CSV file; its forms are those of `sdfeel.data.grouping`."""
+    groups = grouping.read(Path(path), "server", "client", clients)
+    if len(groups) != servers:
+        raise DataError(
+            f"{path} is an assignment to {len(groups)} servers, but {servers} are asked for: "
+            f"set servers to {len(groups)} or use another file"
+        )
+    home = np.full(clients, -1, dtype=np.int64)
+    for server, members in enumerate(groups):
+        home[members] = server
+    if (home < 0).any():
+        raise DataError(
+            f"{path} gives client {int(np.argmin(home))} no server: every client needs one"
+        )
+    return home
+
+
+def assign(
+    clients: int,
+    servers: int,
+    rng: Rng,
+    *,
+    assignment: str = "random",
+    gamma: int = 0,
+    holdings: Ints | None = None,
+) -> Ints:
+    """(C,) each client's server, by a rule's name or by a file ending in .json or .csv."""
+    if assignment == "random":
+        return random(clients, servers, rng, gamma)
+    if assignment == "ordered":
+        return ordered(clients, servers, gamma)
+    if assignment == "by_label":
+        if holdings is None or len(holdings) != clients:
+            raise InputError("by_label needs holdings: one row of label counts per client")
+        return by_label(holdings, servers, rng, gamma)
+    if not grouping.is_file_name(assignment):
+        raise unknown("assignment", assignment, ASSIGNMENTS)
+    if gamma:
+        raise InputError(f"{assignment} fixes the cluster sizes: leave gamma 0, got {gamma}")
+    return from_file(assignment, clients, servers)

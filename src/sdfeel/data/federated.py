@@ -1,0 +1,103 @@
+"""Examples split over clients."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from sdfeel.core.arrays import Floats, Ints, floats
+from sdfeel.core.errors import InputError
+from sdfeel.core.seeds import rng
+from sdfeel.data.examples import Examples
+from sdfeel.data.partition import split
+
+Source = Any  # (inputs, targets), a torch Dataset, or Examples
+
+
+@dataclass(frozen=True, eq=False)
+class Federated:
+    """All training examples, which rows each client holds, and the test examples."""
+
+    train: Examples
+    parts: tuple[Ints, ...]
+    test: Examples
+
+    @property
+    def samples(self) -> Floats:
+        """(C,) examples of each client."""
+        return floats([len(part) for part in self.parts])
+
+    @property
+    def classes(self) -> int:
+        """Number of classes; 0 where targets are not class numbers."""
+        y = self.train.y
+        return int(y.max()) + 1 if y.ndim == 1 and not y.is_floating_point() else 0
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape of one input."""
+        return tuple(self.train.x.shape[1:])
+
+
+def federate(
+    train: Source,
+    test: Source,
+    clients: int,
+    partition: str = "iid",
+    seed: int = 0,
+    **options: Any,
+) -> Federated:
+    """Split one data set over clients; `options` are those of the partition.
+
+    >>> data = federate((torch.zeros(8, 2), torch.arange(8) % 2), (torch.zeros(2, 2), [0, 1]), 4)
+    >>> [len(part) for part in data.parts]
+    [2, 2, 2, 2]
+    """
+    whole = examples(train)
+    labels = whole.y.numpy() if whole.y.ndim == 1 else np.zeros(len(whole), dtype=np.int64)
+    parts = split(labels, clients, rng(seed, "partition"), partition=partition, **options)
+    return Federated(whole, tuple(parts), examples(test))
+
+
+def gather(clients: Sequence[Source], test: Source) -> Federated:
+    """Clients that bring their own data: one source each."""
+    own = [examples(client) for client in clients]
+    empty = [n for n, each in enumerate(own) if len(each) == 0]
+    if not own or empty:
+        raise InputError(
+            f"client {empty[0] if empty else 0} has no examples: every client needs one"
+        )
+    ends = np.cumsum([len(each) for each in own])
+    whole = Examples(torch.cat([each.x for each in own]), torch.cat([each.y for each in own]))
+    parts = [np.arange(end - len(each), end) for each, end in zip(own, ends, strict=True)]
+    return Federated(whole, tuple(parts), examples(test))
+
+
+def examples(source: Source) -> Examples:
+    """Arrays, tensors or a torch Dataset as Examples."""
+    if isinstance(source, Examples):
+        return source
+    if isinstance(source, tuple | list) and len(source) == 2 and not _is_pair(source):
+        x, y = _tensor(source[0]), _tensor(source[1])
+    elif hasattr(source, "__getitem__") and hasattr(source, "__len__"):
+        pairs = [source[n] for n in range(len(source))]
+        x = torch.stack([_tensor(pair[0]) for pair in pairs])
+        y = torch.stack([_tensor(pair[1]) for pair in pairs])
+    else:
+        raise InputError(
+            f"examples come as (inputs, targets) or as a torch Dataset, got {type(source).__name__}"
+        )
+    x = x if x.is_floating_point() else x.float()
+    return Examples(x, y if y.is_floating_point() else y.long())
+
+
+def _is_pair(source: Sequence[Any]) -> bool:
+    """Two (input, target) pairs look like (inputs, targets): a list of tuples is the former."""
+    return isinstance(source[0], tuple)
+
+
+def _tensor(values: Any) -> Tensor:
+    return values if isinstance(values, Tensor) else torch.as_tensor(np.asarray(values))

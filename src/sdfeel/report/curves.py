@@ -1,0 +1,213 @@
+"""What was learnt, against what it cost."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from math import ceil
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.ticker import MaxNLocator, PercentFormatter
+
+from sdfeel.core.arrays import Floats
+from sdfeel.core.events import Evaluated
+from sdfeel.report.drawing import FAINT, INK, LABEL, TICK, line_style, new_figure, tidy
+from sdfeel.report.history import History
+from sdfeel.report.units import BYTES, COUNTS, TIMES, Unit, goal, short, unit_for
+
+HUGE = 1e100  # beyond it a run has diverged, and an axis would lose all else
+MARKS = 8  # markers on a line: enough to tell lines apart, few enough to see them
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What learning is paid in: a horizontal axis."""
+
+    name: str
+    read: Callable[[Evaluated], float]
+    ladder: tuple[Unit, ...]
+
+
+@dataclass(frozen=True)
+class Measure:
+    """What was learnt: a vertical axis."""
+
+    name: str
+    read: Callable[[Evaluated], float | None]
+    share: bool = False  # between 0 and 1, printed in percent
+
+
+TIME = Cost("virtual time", lambda event: event.seconds, TIMES)
+ITERATIONS = Cost("local iterations", lambda event: event.iterations, COUNTS)
+MOVED = Cost("data moved", lambda event: event.bytes, BYTES)
+COSTS = (TIME, ITERATIONS, MOVED)
+
+ACCURACY = Measure("test accuracy (%)", lambda event: event.accuracy, share=True)
+TEST_LOSS = Measure("test loss", lambda event: event.test_loss)
+LOSS = Measure("training loss", lambda event: event.loss)
+SPREAD = Measure("spread of servers' models", lambda event: event.spread)
+
+
+def curves(
+    histories: Sequence[History],
+    target: float | None = None,
+    title: str | None = None,
+    metrics: Sequence[str] = (),
+) -> Figure:
+    """Accuracy and training loss against time, iterations and bytes; a line per history.
+
+    Without accuracies the first row is the test loss. `metrics` names the user's own, a row each.
+    """
+    measures = [*measures_of(histories), *(own_measure(name) for name in metrics)]
+    with_target = target is not None and measures[0].share
+    columns, lines = _legend_shape([*histories], with_target)
+    figure = new_figure(12, 2.75 * len(measures) + 0.5 + 0.21 * lines, title)
+    grid = figure.subplots(len(measures), len(COSTS), sharex="col", sharey="row", squeeze=False)
+    for row, measure in enumerate(measures):
+        for column, cost in enumerate(COSTS):
+            draw(grid[row, column], histories, cost, measure, target)
+            grid[row, column].label_outer(remove_inner_ticks=False)
+    _legend(figure, histories, target if with_target else None, columns)
+    return figure
+
+
+def panel(
+    histories: Sequence[History], cost: Cost, measure: Measure, target: float | None = None
+) -> Figure:
+    """One measure against one cost, without a legend."""
+    figure = new_figure(4.3, 3.1)
+    draw(figure.subplots(), histories, cost, measure, target)
+    return figure
+
+
+def swatch(index: int | None) -> Figure:
+    """A short piece of line `index`, or of the target's line, for a legend outside the picture."""
+    figure = Figure(figsize=(0.5, 0.16))
+    axes = figure.add_axes((0, 0, 1, 1))
+    axes.set_axis_off()
+    style = _target_style() if index is None else line_style(index)
+    axes.plot([0, 1, 2], [0, 0, 0], markevery=[1], **style)
+    return figure
+
+
+def measures_of(histories: Sequence[History]) -> tuple[Measure, Measure]:
+    """The two that always matter: accuracy where there are classes, and the training loss."""
+    found = (e.accuracy for history in histories for e in history.evaluations)
+    classes = any(accuracy is not None for accuracy in found)
+    empty = not any(history.evaluations for history in histories)
+    return (ACCURACY if classes or empty else TEST_LOSS), LOSS
+
+
+def own_measure(name: str) -> Measure:
+    """A metric of the user's own."""
+    return Measure(short(name, 32), lambda event: event.metrics.get(name))
+
+
+def own_names(histories: Sequence[History]) -> list[str]:
+    """The user's metrics in these runs, in the order of their first appearance."""
+    names = (name for history in histories for e in history.evaluations for name in e.metrics)
+    return list(dict.fromkeys(names))
+
+
+def draw(
+    axes: Axes,
+    histories: Sequence[History],
+    cost: Cost,
+    measure: Measure,
+    target: float | None = None,
+) -> None:
+    """A line per history on given axes; what is not finite is a gap."""
+    costs = [_values(history.evaluations, cost.read) for history in histories]
+    learnt = [_values(history.evaluations, measure.read) for history in histories]
+    most = max((_largest(values) for values in costs), default=0.0)
+    unit = unit_for(most or 1.0, cost.ladder)
+    for index, (x, y) in enumerate(zip(costs, learnt, strict=True)):
+        marks = _marked(y, index)
+        axes.plot(x / unit.size, y, markevery=marks, **line_style(index))
+    tidy(axes)
+    end = (most or 1.0) / unit.size
+    axes.set_xlim(-0.03 * end, 1.04 * end)
+    if any(np.isfinite(y).any() for y in learnt):
+        _scale(axes, learnt, measure)
+        if target is not None and measure.share:
+            axes.axhline(target, **_target_style())
+    else:
+        _say(axes, "nothing measured yet")
+    axes.set_xlabel(_with_unit(cost.name, unit.name), fontsize=LABEL, color=INK)
+    axes.set_ylabel(measure.name, fontsize=LABEL, color=INK, parse_math=False)
+
+
+def _scale(axes: Axes, learnt: Sequence[Floats], measure: Measure) -> None:
+    if measure.share:
+        axes.yaxis.set_major_formatter(PercentFormatter(1, symbol=""))
+        return
+    finite = np.concatenate([[], *(y[np.isfinite(y)] for y in learnt)])
+    # Only a run that explodes, or dies away, spans so much: a linear axis would show nothing else.
+    if len(finite) and finite.min() > 0 and finite.max() > 1000 * finite.min():
+        axes.set_yscale("log")
+    else:
+        axes.yaxis.set_major_locator(MaxNLocator(6))
+
+
+def _values(evaluations: Sequence[Evaluated], read: Callable[[Evaluated], float | None]) -> Floats:
+    found = [read(event) for event in evaluations]
+    values = np.array([np.nan if value is None else value for value in found], dtype=np.float64)
+    values[~(np.abs(values) < HUGE)] = np.nan
+    return values
+
+
+def _largest(values: Floats) -> float:
+    finite = values[np.isfinite(values)]
+    return float(finite.max()) if len(finite) else 0.0
+
+
+def _marked(values: Floats, index: int) -> list[int]:
+    """Which points get a marker: a few, shifted from line to line, and all that stand alone."""
+    step = ceil(len(values) / MARKS) or 1
+    shown = np.isfinite(values)
+    beside = np.concatenate([[False], shown, [False]])
+    alone = shown & ~beside[:-2] & ~beside[2:]
+    regular = (np.arange(len(values)) % step == index % step) & shown
+    return [int(place) for place in np.flatnonzero(regular | alone)]
+
+
+def _with_unit(name: str, unit: str) -> str:
+    return f"{name} ({unit})" if unit else name
+
+
+def _target_style() -> dict[str, Any]:
+    return {"color": FAINT, "linestyle": (0, (4, 3)), "linewidth": 1.0, "zorder": 1.5}
+
+
+def _say(axes: Axes, text: str) -> None:
+    axes.set(yticks=[])
+    place: dict[str, Any] = {"transform": axes.transAxes, "ha": "center", "va": "center"}
+    axes.text(0.5, 0.5, text, color=FAINT, fontsize=LABEL, **place)
+
+
+def _legend_shape(histories: Sequence[History], with_target: bool) -> tuple[int, int]:
+    """Columns and lines that the legend needs below a figure of 12 inches."""
+    entries = len(histories) + with_target
+    longest = max((len(short(history.label)) for history in histories), default=0)
+    columns = max(1, min(entries, int(11.5 / (0.9 + 0.08 * longest))))
+    return columns, ceil(entries / columns)
+
+
+def _legend(
+    figure: Figure, histories: Sequence[History], target: float | None, columns: int
+) -> None:
+    lines = [Line2D([], [], **line_style(index)) for index in range(len(histories))]
+    labels = [short(history.label) for history in histories]
+    if target is not None:
+        lines.append(Line2D([], [], **_target_style()))
+        labels.append(f"target {goal(target)}")
+    if not lines:
+        return
+    blank = ["line"] * len(lines)  # matplotlib hides labels that begin with _, so they come later
+    box = figure.legend(
+        lines, blank, loc="outside lower center", ncols=columns, frameon=False, handlelength=3.4
+    )
+    for text, label in zip(box.get_texts(), labels, strict=True):
+        text.set(text=label, parse_math=False, fontsize=TICK + 0.5, color=INK)

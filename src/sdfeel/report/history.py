@@ -1,0 +1,116 @@
+"""One run, as the reports read it."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from math import floor, isfinite
+
+from sdfeel.core.events import Evaluated, Event, Finished, Round, Started, Warned
+
+GRIDS = (0.05, 0.01)  # targets people quote: multiples of 5 %, or of 1 % for hard tasks
+
+
+@dataclass(frozen=True)
+class History:
+    """A label and all that happened under it, in the order of the log."""
+
+    label: str
+    events: tuple[Event, ...]
+
+    @classmethod
+    def of(cls, label: str, events: Iterable[Event]) -> "History":
+        """A history of any iterable of events."""
+        return cls(label, tuple(events))
+
+    @property
+    def started(self) -> Started | None:
+        """How the run began, or went on last."""
+        starts = [event for event in self.events if isinstance(event, Started)]
+        return starts[-1] if starts else None
+
+    @property
+    def scheme(self) -> str:
+        """The scheme's name; "unknown" when the log has no beginning."""
+        return self.started.scheme if self.started else "unknown"
+
+    @property
+    def evaluations(self) -> list[Evaluated]:
+        """All evaluations, each once."""
+        found: list[Evaluated] = []
+        for event in self._counted:
+            if isinstance(event, Evaluated):
+                if found and _moment(found[-1]) == _moment(event):
+                    found.pop()  # measured again on resuming
+                found.append(event)
+        return found
+
+    @property
+    def rounds(self) -> list[Round]:
+        """All rounds, each once."""
+        return [event for event in self._counted if isinstance(event, Round)]
+
+    @property
+    def finished(self) -> Finished | None:
+        """How the run ended; None while it runs, or when it was interrupted."""
+        ends = [event for event in self._counted if isinstance(event, Finished)]
+        return ends[-1] if ends else None
+
+    @property
+    def warnings(self) -> list[str]:
+        """What a person should know, each once."""
+        messages = (event.message for event in self.events if isinstance(event, Warned))
+        return list(dict.fromkeys(messages))
+
+    @property
+    def last(self) -> Evaluated | None:
+        """The last evaluation."""
+        return self.evaluations[-1] if self.evaluations else None
+
+    @property
+    def end(self) -> Round | Evaluated | Finished | None:
+        """The latest event that carries the run's totals."""
+        return self._counted[-1] if self._counted else None
+
+    def reach(self, target: float) -> Evaluated | None:
+        """The first evaluation with at least the target accuracy."""
+        for event in self.evaluations:
+            if event.accuracy is not None and event.accuracy >= target:
+                return event
+        return None
+
+    @cached_property
+    def _counted(self) -> tuple[Round | Evaluated | Finished, ...]:
+        """What counts: a resumed run does again what came after its checkpoint."""
+        kept: list[Round | Evaluated | Finished] = []
+        for event in self.events:
+            if isinstance(event, Started):
+                kept = [
+                    old
+                    for old in kept
+                    if old.iterations <= event.iterations and not isinstance(old, Finished)
+                ]
+            elif not isinstance(event, Warned):
+                kept.append(event)
+        return tuple(kept)
+
+
+def default_target(histories: Sequence[History]) -> float | None:
+    """A round accuracy near nine tenths of the best final one; None without accuracies."""
+    finals = [accuracy for history in histories if (accuracy := _final(history)) is not None]
+    best = max(finals, default=0.0)
+    for step in GRIDS:
+        steps = floor(0.9 * best / step + 1e-9)  # 0.45 / 0.05 is a little less than 9
+        if steps:
+            return round(steps * step, 2)
+    return None
+
+
+def _final(history: History) -> float | None:
+    for event in reversed(history.evaluations):
+        if event.accuracy is not None and isfinite(event.accuracy):
+            return event.accuracy
+    return None
+
+
+def _moment(event: Evaluated) -> tuple[int, int, float]:
+    return event.number, event.iterations, event.seconds

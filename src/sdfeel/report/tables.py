@@ -1,0 +1,158 @@
+"""Tables for the console. Nothing here imports matplotlib: the command line must start fast."""
+
+from collections.abc import Sequence
+
+from rich import box
+from rich.table import Table
+from rich.text import Text
+
+from sdfeel.report.compare import (
+    Cell,
+    cells,
+    columns,
+    comparison_records,
+    phase_seconds,
+)
+from sdfeel.report.history import History
+from sdfeel.report.units import amount, count, duration, goal, joules, number, percent
+
+__all__ = [
+    "amount",
+    "comparison",
+    "comparison_records",
+    "duration",
+    "joules",
+    "label_table",
+    "summary",
+]
+Rows = list[tuple[str, str]]
+
+
+def comparison(histories: Sequence[History], target: float | None) -> Table:
+    """Runs side by side; the best of a column is bold and starred.
+
+    Totals (time, data, energy) are starred only between runs that did equally many iterations.
+    """
+    records = comparison_records(histories, target)
+    layout = columns(records, target)
+    rows = cells(records, layout)
+    # One blank between columns, so that it fits a terminal of 80.
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, padding=0, caption_justify="left")
+    for column in layout:
+        table.add_column(
+            Text(column.title),
+            justify="right" if column.numeric else "left",
+            no_wrap=column.numeric,
+            overflow="ellipsis" if column.numeric else "fold",
+            vertical="bottom",
+        )
+    for row in rows:
+        table.add_row(*(_text(cell) for cell in row))
+    starred = any(cell.best for row in rows for cell in row)
+    table.caption = "* best of its column; times are virtual" if starred else "times are virtual"
+    return table
+
+
+def summary(history: History, target: float | None) -> Table:
+    """One run in full, a fact per line."""
+    table = Table(
+        box=box.SIMPLE_HEAD,
+        pad_edge=False,
+        show_header=False,
+        title=Text(history.label, style="bold"),
+        title_justify="left",
+    )
+    table.add_column(style="dim", no_wrap=True)
+    table.add_column(overflow="fold")
+    for section in (_setup(history), _results(history, target), _costs(history), _ending(history)):
+        for name, value in section:
+            table.add_row(Text(name), Text(value))
+        table.add_section()
+    return table
+
+
+def label_table(
+    rows: Sequence[tuple[str, float, float]], title: str = "how labels are spread"
+) -> Table:
+    """Figures of label skew: each for single clients and for whole clusters."""
+    table = Table(
+        box=box.SIMPLE_HEAD, pad_edge=False, title=Text(title, style="bold"), title_justify="left"
+    )
+    table.add_column("figure", overflow="fold")
+    table.add_column("clients", justify="right", no_wrap=True)
+    table.add_column("clusters", justify="right", no_wrap=True)
+    for name, clients, clusters in rows:
+        table.add_row(Text(name), number(clients), number(clusters))
+    return table
+
+
+def _text(cell: Cell) -> Text:
+    # The star says it where there is no colour, or no eye for it.
+    return Text(f"*{cell.text}", style="bold green") if cell.best else Text(cell.text)
+
+
+def _setup(history: History) -> Rows:
+    started = history.started
+    if started is None:
+        return [("scheme", history.scheme)]
+    return [
+        ("scheme", started.scheme),
+        ("clients", count(started.clients)),
+        ("servers", f"{count(started.servers)} (zeta {started.zeta:.3f})"),
+        ("model", f"{count(started.parameters)} parameters"),
+        ("engine", started.engine),
+        ("seed", str(started.seed)),
+    ]
+
+
+def _results(history: History, target: float | None) -> Rows:
+    last = history.last
+    if last is None:
+        return [("accuracy", "not evaluated yet")]
+    rows = [("training loss", number(last.loss)), ("test loss", number(last.test_loss))]
+    if last.accuracy is not None:
+        rows.insert(0, ("accuracy", percent(last.accuracy)))
+    rows.append(("server spread", number(last.spread)))
+    rows += [(name, number(value)) for name, value in last.metrics.items()]
+    if target is not None and last.accuracy is not None:
+        reached = history.reach(target)
+        rows.append((f"time to {goal(target)}", _reached(reached.seconds if reached else None)))
+    return rows
+
+
+def _reached(seconds: float | None) -> str:
+    return "not reached" if seconds is None else duration(seconds)
+
+
+def _costs(history: History) -> Rows:
+    end = history.end
+    if end is None:
+        return []
+    return [
+        ("virtual time", duration(end.seconds)),
+        *_phases(history),
+        ("data moved", amount(end.bytes)),
+        ("energy", joules(end.joules)),
+        ("iterations", count(end.iterations)),
+        ("rounds", count(end.number)),
+    ]
+
+
+def _phases(history: History) -> Rows:
+    """Lanes may overlap, so these are shares of the rounds' time and not of the run's."""
+    seconds = phase_seconds(history)
+    total = sum(seconds.values())
+    if not total:
+        return []
+    return [
+        (f"  {phase}", f"{percent(part / total):>7}  {duration(part)}")
+        for phase, part in seconds.items()
+    ]
+
+
+def _ending(history: History) -> Rows:
+    finished = history.finished
+    rows = [("warning", message) for message in history.warnings]
+    if finished is None:
+        return [("ended", "not finished: interrupted, or still running"), *rows]
+    return [("ended", finished.reason), ("model", f"sha256 {finished.model_sha256[:12]}"), *rows]

@@ -1,0 +1,225 @@
+"""The server graph and how it mixes."""
+
+from collections.abc import Mapping
+
+import networkx as nx
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.collections import LineCollection
+from matplotlib.colors import Colormap, Normalize, TwoSlopeNorm
+from matplotlib.figure import Figure
+
+from sdfeel.core.arrays import Floats
+from sdfeel.core.network import Network
+from sdfeel.report.drawing import (
+    FAINT,
+    INK,
+    LABEL,
+    SHARES,
+    SIGNED,
+    TICK,
+    TITLE,
+    new_figure,
+    number_ticks,
+)
+
+FEW_WEIGHTS = 14  # so many have room beside the links
+ZERO = 1e-9  # weights are solved for, and what should be 0 seldom is exactly
+FEW_SERVERS = 12
+Places = Mapping[int, Floats]
+
+
+def topology(net: Network) -> Figure:
+    """The servers and their links, and beside them the mixing matrix."""
+    figure = new_figure(11.5, 5.4)
+    left, right = figure.subplots(1, 2, width_ratios=[1.1, 1])
+    _graph(left, net)
+    _matrix(figure, right, net)
+    return figure
+
+
+def _graph(axes: Axes, net: Network) -> None:
+    places = layout(net)
+    axes.add_collection(
+        LineCollection(
+            [(places[a], places[b]) for a, b in net.edges],
+            colors=FAINT,
+            linewidths=1.6 if len(net.edges) < 60 else 0.7,
+            zorder=1,
+        )
+    )
+    points = np.array([places[server] for server in net.servers])
+    axes.scatter(
+        points[:, 0], points[:, 1], s=_sizes(net.mass), c="#cfe6f5", edgecolors="#0072B2", zorder=2
+    )
+    _names(axes, net, points)
+    weights = _edge_weights(net, places)
+    few = 0 < len(weights) <= FEW_WEIGHTS and len(net.servers) <= 8  # else links are too short
+    if few:
+        _write_weights(axes, weights)
+    axes.set(xlim=(-1.25, 1.25), ylim=(-1.25, 1.25), aspect="equal")
+    axes.set_axis_off()
+    axes.set_title(_caption(net), fontsize=TITLE, color=INK)
+    axes.text(0, -1.36, _key(net, few), ha="center", va="top", fontsize=TICK, color="#555555")
+
+
+def layout(net: Network) -> Places:
+    """Where each server is drawn, within -1 to 1: the same graph always looks the same."""
+    graph = nx.Graph(net.edges)
+    graph.add_nodes_from(net.servers)
+    count = len(net.servers)
+    degrees = [graph.degree(server) for server in net.servers]
+    if count == 1:
+        return {0: np.zeros(2)}
+    if count > 3 and sorted(degrees)[-2:] == [1, count - 1]:
+        return _star(degrees.index(count - 1), count)
+    if set(degrees) in ({2}, {count - 1}):
+        return _circle(_around(graph))
+    if max(degrees) == 2:
+        return _horseshoe(_around(graph))
+    start = dict(enumerate(_spread_out(graph)))
+    sprung = nx.spring_layout(graph, pos=start, iterations=120, seed=0)
+    return _filling(np.array([sprung[server] for server in net.servers]))
+
+
+def _around(graph: "nx.Graph[int]") -> list[int]:
+    """Servers so that each follows a neighbour, which keeps rings and lines from crossing."""
+    ends = [server for server in sorted(graph) if graph.degree(server) == 1]
+    complete = graph.number_of_edges() == len(graph) * (len(graph) - 1) // 2
+    if complete:
+        return sorted(graph)
+    return list(nx.dfs_preorder_nodes(graph, ends[0] if ends else 0))
+
+
+def _circle(order: list[int]) -> Places:
+    angles = np.pi / 2 - 2 * np.pi * np.arange(len(order)) / len(order)  # clockwise from the top
+    return {s: np.array([np.cos(a), np.sin(a)]) for s, a in zip(order, angles, strict=True)}
+
+
+def _horseshoe(order: list[int]) -> Places:
+    """A line bent round, so that its servers are as large as those of a ring."""
+    angles = np.pi * (5 / 4 - 3 / 2 * np.arange(len(order)) / (len(order) - 1))
+    return {s: np.array([np.cos(a), np.sin(a)]) for s, a in zip(order, angles, strict=True)}
+
+
+def _filling(points: Floats) -> Places:
+    low, high = points.min(axis=0), points.max(axis=0)
+    return dict(enumerate(2 * (points - low) / np.maximum(high - low, ZERO) - 1))
+
+
+def _star(hub: int, count: int) -> Places:
+    return {hub: np.zeros(2), **_circle([server for server in range(count) if server != hub])}
+
+
+def _spread_out(graph: "nx.Graph[int]") -> Floats:
+    """Places in a plane that keep the numbers of hops as well as a plane can."""
+    count = len(graph)
+    hops = np.zeros((count, count))
+    for server, lengths in nx.all_pairs_shortest_path_length(graph):
+        for other, length in lengths.items():
+            hops[server, other] = length
+    centre = np.eye(count) - 1 / count
+    values, vectors = np.linalg.eigh(-centre @ hops**2 @ centre / 2)
+    plane = vectors[:, -2:] * np.sqrt(np.maximum(values[-2:], 0))
+    # A vector and its negative are equally good to the solver, so one is agreed on.
+    signs = np.where(plane[np.abs(plane).argmax(axis=0), [0, 1]] < 0, -1, 1)
+    return np.asarray(plane * signs)
+
+
+def _sizes(mass: Floats) -> Floats:
+    """Areas in square points in proportion to the share, but never too small for a number."""
+    largest = 2300 / max(1.0, len(mass) / 7)
+    least = 200 if len(mass) <= 40 else 110
+    return np.asarray(np.maximum(mass / mass.max() * largest, least))
+
+
+def _names(axes: Axes, net: Network, points: Floats) -> None:
+    room = len(net.servers) <= FEW_SERVERS
+    for server, (x, y) in zip(net.servers, points, strict=True):
+        text = f"{server}\n{100 * net.mass[server]:.0f} %" if room else f"{server}"
+        size = LABEL if room else (8.0 if len(points) <= 40 else 5.5)
+        axes.text(x, y, text, ha="center", va="center", fontsize=size, color=INK, zorder=4)
+
+
+def _edge_weights(net: Network, places: Places) -> list[tuple[Floats, float]]:
+    """A weight in the middle where both ends use the same, else each near the server using it."""
+    found: list[tuple[Floats, float]] = []
+    for a, b in net.edges:
+        here, there = float(net.mixing[a, b]), float(net.mixing[b, a])
+        if abs(here - there) < 5e-4:
+            found.append(((places[a] + places[b]) / 2, here))
+        else:
+            found.append((0.62 * places[a] + 0.38 * places[b], here))
+            found.append((0.38 * places[a] + 0.62 * places[b], there))
+    return found
+
+
+def _write_weights(axes: Axes, weights: list[tuple[Floats, float]]) -> None:
+    paper = {"boxstyle": "round,pad=0.15", "facecolor": "white", "edgecolor": "none"}
+    for (x, y), value in weights:
+        axes.text(
+            x,
+            y,
+            f"{value:.2f}",
+            ha="center",
+            va="center",
+            fontsize=TICK,
+            color=INK,
+            zorder=3,
+            bbox=paper,
+        )
+
+
+def _key(net: Network, weights: bool) -> str:
+    shares = "circles: servers, their area the share of all examples"
+    links = "numbers on links: the weight of the neighbour's model, near the server that uses it"
+    return f"{shares}\n{links}" if weights else shares
+
+
+def _caption(net: Network) -> str:
+    servers, links = len(net.servers), len(net.edges)
+    return (
+        f"{servers} server{'s' * (servers != 1)}, {links} link{'s' * (links != 1)}, "
+        f"ζ = {net.zeta:.3f}\n(0: they agree at once; 1: never)"
+    )
+
+
+def _matrix(figure: Figure, axes: Axes, net: Network) -> None:
+    colours, norm = _colours(net.mixing)
+    shown = np.where(np.abs(net.mixing) < ZERO, np.nan, net.mixing)
+    image = axes.imshow(shown, cmap=colours, norm=norm, interpolation="nearest")
+    if len(net.servers) <= FEW_SERVERS:
+        _matrix_values(axes, shown, colours, norm)
+    for axis in (axes.xaxis, axes.yaxis):
+        number_ticks(axis, len(net.servers), 15)
+    axes.tick_params(labelsize=TICK)
+    axes.set_xlabel("from server", fontsize=LABEL, color=INK)
+    axes.set_ylabel("to server", fontsize=LABEL, color=INK)
+    axes.set_title("mixing matrix\n(rows sum to 1; white: 0)", fontsize=TITLE, color=INK)
+    bar = figure.colorbar(image, ax=axes, fraction=0.05, pad=0.03)
+    bar.ax.tick_params(labelsize=TICK)
+    bar.set_label("weight", fontsize=LABEL, color=INK)
+
+
+def _colours(mixing: Floats) -> tuple[Colormap, Normalize]:
+    """Blue shades; with negative weights orange for them, purple for positive ones."""
+    if mixing.min() > -ZERO:
+        return SHARES, Normalize(0, min(1.0, 1.4 * float(mixing.max())))
+    most = float(np.abs(mixing).max())
+    return SIGNED, TwoSlopeNorm(0, -most, most)
+
+
+def _matrix_values(axes: Axes, mixing: Floats, colours: Colormap, norm: Normalize) -> None:
+    for (dst, src), value in np.ndenumerate(mixing):
+        if np.isfinite(value):
+            red, green, blue, _ = colours(float(norm(value)))
+            dark = 0.299 * red + 0.587 * green + 0.114 * blue < 0.55
+            axes.text(
+                src,
+                dst,
+                f"{value:.2f}",
+                ha="center",
+                va="center",
+                fontsize=TICK if len(mixing) <= 8 else 6.5,
+                color="white" if dark else INK,
+            )

@@ -1,0 +1,117 @@
+"""Bring your own: any scheme on your own model, data, loss, network and metrics."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from torch import Tensor, nn
+
+from sdfeel.core import topology
+from sdfeel.core.arrays import Floats
+from sdfeel.core.cost import Cost
+from sdfeel.core.errors import InputError
+from sdfeel.core.events import Event
+from sdfeel.core.gossip import GOSSIP_RULES
+from sdfeel.core.network import Network, clustered
+from sdfeel.core.scheme import Scheme
+from sdfeel.core.seeds import rng
+from sdfeel.data.clusters import assign
+from sdfeel.data.federated import Federated
+from sdfeel.engine.evaluate import Loss, Metric
+from sdfeel.engine.loop import LoopEngine, Training
+from sdfeel.models.zoo import operations
+from sdfeel.radio import latency
+from sdfeel.run.drive import Drive, Goals
+from sdfeel.sim.simulate import Simulation
+
+
+def network(
+    data: Federated,
+    servers: int | None = None,
+    graph: str | Floats | Any = "ring",
+    home: Sequence[int] | None = None,
+    mixing: str | Floats = "paper",
+    seed: int = 0,
+) -> Network:
+    """A network around `data`: `graph` is a name, a matrix of links or a networkx graph.
+
+    `home` says which server each client belongs to (default: at random, equal clusters).
+    """
+    if isinstance(graph, str):
+        if servers is None:
+            raise InputError(f"how many servers has the {graph}? say servers=...")
+        links = topology.links(graph, servers, rng(seed, "graph"))
+    else:
+        links = np.asarray(graph, float) if hasattr(graph, "shape") else topology.adjacency(graph)
+    clients = len(data.parts)
+    own = assign(clients, len(links), rng(seed, "clusters")) if home is None else home
+    net = clustered(data.samples, own, links)
+    weights = GOSSIP_RULES[mixing](net.links, net.mass) if isinstance(mixing, str) else mixing
+    return replace(net, weights=weights)
+
+
+class Run:
+    """An iterator of events; afterwards `model` and `module` are the trained ones.
+
+    >>> import sdfeel, torch
+    >>> x = torch.randn(64, 3, generator=torch.Generator().manual_seed(0))
+    >>> data = sdfeel.federate((x, (x.sum(1) > 0).long()), (x, (x.sum(1) > 0).long()), clients=8)
+    >>> net = sdfeel.network(data, servers=4, graph="ring")
+    >>> run = sdfeel.Run(sdfeel.SDFeel(), net, torch.nn.Linear(3, 2), data, iterations=20)
+    >>> [type(event).__name__ for event in run][-2:]
+    ['Evaluated', 'Finished']
+    """
+
+    def __init__(
+        self,
+        scheme: Scheme,
+        net: Network,
+        model: nn.Module,
+        data: Federated,
+        *,
+        iterations: int,
+        learning_rate: float = 0.05,
+        batch_size: int = 10,
+        optimizer: str = "sgd",
+        optimizer_options: Mapping[str, Any] | None = None,
+        loss: Loss = nn.functional.cross_entropy,
+        metrics: Mapping[str, Metric] | None = None,
+        cost: Cost | None = None,
+        evaluate_every: int = 1,
+        target_accuracy: float | None = None,
+        max_seconds: float | None = None,
+        seed: int = 0,
+    ) -> None:
+        options = dict(optimizer_options or {})
+        training = Training(learning_rate, batch_size, optimizer, options, loss=loss)
+        self._engine = LoopEngine(
+            model, data.train, data.parts, data.test, training, seed, dict(metrics or {})
+        )
+        price = cost if cost is not None else default_cost(model, data, batch_size)
+        self.simulation = Simulation(scheme, net, price, self._engine, seed)
+        goals = Goals(iterations, evaluate_every, target_accuracy, max_seconds)
+        self._drive = Drive(type(scheme).__name__, self.simulation, goals)
+        self.module = model
+
+    def __iter__(self) -> Iterator[Event]:
+        yield from self._drive
+        self.module.load_state_dict(self._engine.state_dict(self.model))
+
+    @property
+    def model(self) -> Tensor:
+        """(P,) the mean of the servers' models as one row."""
+        return self.simulation.model()
+
+
+def default_cost(model: nn.Module, data: Federated, batch_size: int) -> Cost:
+    """The paper's links and 10 GFLOPS at every client."""
+    steps = latency.step_seconds(
+        np.full(len(data.parts), 10e9),
+        data.samples,
+        operations(model, data.train.x[0]),
+        batch_size,
+        latency.PRESETS["paper-literal"],
+    )
+    bits = 32.0 * sum(p.numel() for p in model.parameters() if p.requires_grad)
+    return latency.cost(steps, bits, latency.Rates())

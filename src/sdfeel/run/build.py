@@ -1,0 +1,279 @@
+"""From an experiment to the objects that carry it out."""
+
+import dataclasses
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from pydantic import TypeAdapter, ValidationError
+from torch import nn
+
+from sdfeel.core import topology
+from sdfeel.core.arrays import Floats, Ints
+from sdfeel.core.cost import Cost, Power
+from sdfeel.core.errors import InputError, unknown
+from sdfeel.core.gossip import GOSSIP_RULES
+from sdfeel.core.network import Network, clustered
+from sdfeel.core.scheme import Scheme
+from sdfeel.core.seeds import number, rng
+from sdfeel.data import catalog
+from sdfeel.data.clusters import assign
+from sdfeel.data.clusters import sizes as cluster_sizes
+from sdfeel.data.examples import Examples
+from sdfeel.data.federated import Federated, federate
+from sdfeel.data.skew import holdings
+from sdfeel.engine.loop import LoopEngine, Training
+from sdfeel.models import zoo
+from sdfeel.radio import latency
+from sdfeel.run.experiment import Experiment, SchemeSection
+from sdfeel.run.files import read_graph, read_matrix, read_speeds
+from sdfeel.schemes import SCHEMES, find
+
+MODEL_FOR = {"mnist": "mnist-cnn", "fashion-mnist": "mnist-cnn", "cifar10": "cifar-cnn"}
+EVALUATIONS = 25  # in a run, unless evaluation.every says otherwise
+
+
+@dataclass(frozen=True, eq=False)
+class Prepared:
+    """Everything that a run needs."""
+
+    experiment: Experiment  # with nothing left open
+    scheme: Scheme
+    net: Network
+    data: Federated
+    engine: LoopEngine
+    cost: Cost
+    notes: tuple[str, ...] = ()
+
+
+def prepare(experiment: Experiment) -> Prepared:
+    """Load, split and build all that `experiment` names; raises on anything that cannot work."""
+    scheme, notes = build_scheme(experiment)
+    experiment = resolved(experiment, scheme)
+    data = build_data(experiment)
+    net = build_network(experiment, data)
+    scheme.adapt(net)  # refuses a network that it cannot serve, before anything is written
+    module = build_model(experiment, data)
+    engine = build_engine(experiment, data, module)
+    cost = build_cost(experiment, data, module, engine.parameters)
+    return Prepared(experiment, scheme, net, data, engine, cost, notes)
+
+
+def resolved(experiment: Experiment, scheme: Scheme) -> Experiment:
+    """The same experiment with every `auto` decided, so that a later version cannot differ."""
+    training = experiment.training.model_copy(update={"engine": "loop"})
+    model = experiment.model
+    if model.name == "auto":
+        model = model.model_copy(update={"name": MODEL_FOR.get(experiment.data.name, "mlp")})
+    evaluation = experiment.evaluation
+    if evaluation.every == 0:
+        every = max(1, rounds(experiment, scheme) // EVALUATIONS)
+        evaluation = evaluation.model_copy(update={"every": every})
+    section = scheme_section(experiment.scheme.name, scheme)
+    return experiment.model_copy(
+        update={
+            "training": training,
+            "model": model,
+            "evaluation": evaluation,
+            "scheme": section,
+        }
+    )
+
+
+def scheme_section(name: str, scheme: Scheme) -> SchemeSection:
+    """The experiment's section for a scheme, with all its options."""
+    return SchemeSection.model_validate({"name": name, **dataclasses.asdict(_plain(scheme))})
+
+
+def rounds(experiment: Experiment, scheme: Scheme) -> int:
+    """Rounds until `training.iterations` are done."""
+    tau1 = getattr(scheme, "tau1", 1)
+    return -(-experiment.training.iterations // tau1)
+
+
+def build_scheme(experiment: Experiment) -> tuple[Scheme, tuple[str, ...]]:
+    """The scheme, and a note if keys of other schemes were passed over."""
+    kind = find(experiment.scheme.name)
+    own = {field.name for field in dataclasses.fields(_plain(kind))}
+    every = {f.name for other in SCHEMES.values() for f in dataclasses.fields(_plain(other))}
+    given = {k: v for k, v in experiment.scheme.options.items() if v is not None}
+    for key in given:
+        if key not in every:
+            raise unknown("key", f"scheme.{key}", [f"scheme.{name}" for name in sorted(own)])
+    foreign = sorted(set(given) - own)
+    notes = (
+        (f"{experiment.scheme.name} does not use {', '.join(f'scheme.{k}' for k in foreign)}",)
+        if foreign
+        else ()
+    )
+    try:
+        adapter: TypeAdapter[Any] = TypeAdapter(kind)
+        return adapter.validate_python({k: v for k, v in given.items() if k in own}), notes
+    except ValidationError as error:
+        first = error.errors()[0]
+        key = ".".join(str(part) for part in first["loc"] if isinstance(part, str))
+        key = key.removesuffix(".int")
+        rule = first["msg"].removeprefix("Input should be ").removeprefix("Value error, ")
+        if first["type"] == "value_error":
+            raise InputError(rule) from None
+        raise InputError(f"scheme.{key} must be {rule}, got {first['input']!r}") from None
+
+
+def _plain(thing: Any) -> Any:
+    """Schemes are dataclasses, which their protocol cannot say."""
+    return thing
+
+
+def build_data(experiment: Experiment) -> Federated:
+    section = experiment.data
+    where = Path(section.directory) if section.directory is not None else None
+    loaded = catalog.load(section.name, where)
+    return federate(
+        loaded.train,
+        loaded.test,
+        experiment.network.clients,
+        section.partition,
+        experiment.seed,
+        classes_per_client=section.classes_per_client,
+        concentration=section.concentration,
+        balance=section.balance,
+        min_size=section.min_size,
+    )
+
+
+def build_network(experiment: Experiment, data: Federated) -> Network:
+    section, seed = experiment.network, experiment.seed
+    links = build_links(experiment)
+    home = assign(
+        section.clients,
+        section.servers,
+        rng(seed, "clusters"),
+        assignment=section.assignment,
+        gamma=section.imbalance,
+        holdings=who_holds_what(data),
+    )
+    return build_mixing(experiment, clustered(data.samples, home, links))
+
+
+def equal_network(experiment: Experiment) -> Network:
+    """The experiment's servers with clients of equal data: for looking at the graph alone."""
+    section = experiment.network
+    links = build_links(experiment)
+    sizes = cluster_sizes(section.clients, section.servers, section.imbalance)
+    home = np.repeat(np.arange(section.servers), sizes)
+    return build_mixing(experiment, clustered(np.ones(section.clients), home, links))
+
+
+def who_holds_what(data: Federated) -> Ints:
+    """(C, K) examples of each class at each client."""
+    return holdings(data.train.y.numpy(), data.parts, max(data.classes, 1))
+
+
+def build_links(experiment: Experiment) -> Floats:
+    section = experiment.network
+    file = Path(section.graph)
+    if section.graph not in (*topology.TOPOLOGIES, *topology.ALIASES) and (
+        file.suffix or file.exists()
+    ):
+        return read_graph(file, section.servers)
+    draws = rng(experiment.seed, "graph")
+    return topology.links(
+        section.graph, section.servers, draws, section.radius, section.probability
+    )
+
+
+def build_mixing(experiment: Experiment, net: Network) -> Network:
+    name = experiment.network.mixing
+    if name in GOSSIP_RULES:
+        return replace(net, weights=GOSSIP_RULES[name](net.links, net.mass))
+    if Path(name).suffix or Path(name).exists():
+        return replace(net, weights=read_matrix(Path(name)))
+    raise unknown("mixing rule", name, [*GOSSIP_RULES, "a file .csv, .json or .npy"])
+
+
+def build_model(experiment: Experiment, data: Federated) -> nn.Module:
+    return zoo.build(
+        experiment.model.name,
+        data.shape,
+        data.classes,
+        number(experiment.seed, "model"),
+        **experiment.model.options,
+    )
+
+
+def build_engine(experiment: Experiment, data: Federated, module: nn.Module) -> LoopEngine:
+    training = experiment.training
+    options = dict(training.optimizer_options)
+    if training.momentum:
+        options["momentum"] = training.momentum
+    if training.weight_decay:
+        options["weight_decay"] = training.weight_decay
+    return LoopEngine(
+        module,
+        data.train,
+        data.parts,
+        data.test,
+        Training(
+            learning_rate=training.learning_rate,
+            batch_size=training.batch_size,
+            optimizer=training.optimizer,
+            options=options,
+            iteration=reading(experiment).iteration_unit,
+        ),
+        experiment.seed,
+        measured=sample(data.train, experiment.evaluation.train_examples, experiment.seed),
+    )
+
+
+def sample(data: Examples, count: int, seed: int) -> Examples:
+    """`count` examples drawn once (0, or more than there are: all)."""
+    if count == 0 or count >= len(data):
+        return data
+    picked = np.sort(rng(seed, "measured").choice(len(data), size=count, replace=False))
+    rows = torch.from_numpy(picked)
+    return Examples(data.x[rows], data.y[rows])
+
+
+def reading(experiment: Experiment) -> latency.Reading:
+    """The preset with the experiment's own choices on top."""
+    section = experiment.latency
+    keys = ("samples_per_iteration", "backward_factor", "iteration_unit")
+    chosen = {key: getattr(section, key) for key in keys if getattr(section, key) is not None}
+    return replace(latency.PRESETS[section.preset], **chosen)
+
+
+def build_cost(experiment: Experiment, data: Federated, module: nn.Module, parameters: int) -> Cost:
+    section, devices = experiment.latency, experiment.devices
+    clients = len(data.parts)
+    if devices.file is not None:
+        speeds = read_speeds(Path(devices.file), clients)
+    else:
+        draws = rng(experiment.seed, "devices")
+        speeds = latency.speeds(clients, devices.gflops * 1e9, devices.spread, draws)
+    return latency.cost(
+        latency.step_seconds(
+            speeds,
+            data.samples,
+            section.operations or _operations(experiment, data, module),
+            experiment.training.batch_size,
+            reading(experiment),
+        ),
+        section.model_bits or 32.0 * parameters,
+        latency.Rates(
+            section.client_server_mbps,
+            section.server_server_mbps,
+            section.server_cloud_mbps,
+            section.client_cloud_mbps,
+        ),
+        section.downlink,
+        Power(devices.computing_watts, devices.sending_watts, devices.backhaul_watts),
+    )
+
+
+def _operations(experiment: Experiment, data: Federated, module: nn.Module) -> float:
+    card = zoo.MODELS.get(experiment.model.name)
+    if card is not None and card.operations is not None:
+        return card.operations
+    return zoo.operations(module, data.train.x[0])

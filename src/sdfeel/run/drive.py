@@ -1,0 +1,126 @@
+"""Drives a simulation to its goal and measures on the way."""
+
+import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from sdfeel.core.events import Evaluated, Event, Finished, Round, Started
+from sdfeel.core.gossip import consensus_exchanges
+from sdfeel.core.mixing import gossip
+from sdfeel.sim.simulate import Simulation
+
+AGREED = 1e-6  # the consensus phase ends when the spread has shrunk by this factor
+
+
+@dataclass(frozen=True)
+class Goals:
+    """When to measure, and when to stop."""
+
+    iterations: int
+    evaluate_every: int = 1  # rounds
+    target_accuracy: float | None = None
+    max_seconds: float | None = None
+    consensus: bool = False  # count the exchanges until the servers agree
+
+
+class Drive:
+    """A run, round by round. Between two steps, `simulation.state` and `accuracy` are all of it."""
+
+    def __init__(
+        self, scheme_name: str, simulation: Simulation, goals: Goals, accuracy: float | None = None
+    ) -> None:
+        self.scheme_name, self.simulation, self.goals = scheme_name, simulation, goals
+        self.accuracy = accuracy  # the newest measured
+
+    def __iter__(self) -> Iterator[Event]:
+        """All events until the end."""
+        yield from self.begin()
+        while self.reason is None:
+            yield from self.step()
+        yield self.finish()
+
+    @property
+    def reason(self) -> str | None:
+        """Why the run is over; None while it is not."""
+        state, goals = self.simulation.state, self.goals
+        if state.iterations >= goals.iterations:
+            return "all iterations done"
+        if goals.max_seconds is not None and state.seconds >= goals.max_seconds:
+            return "virtual time is up"
+        if (
+            goals.target_accuracy is not None
+            and self.accuracy is not None
+            and self.accuracy >= goals.target_accuracy
+        ):
+            return "target accuracy reached"
+        return None
+
+    def begin(self) -> list[Event]:
+        """The first events; after a resume, only a note that the run goes on."""
+        sim = self.simulation
+        started = Started(
+            scheme=self.scheme_name,
+            clients=len(sim.net.samples),
+            servers=len(sim.net.servers),
+            parameters=sim.state.servers.shape[1],
+            engine=sim.engine.name,
+            seed=sim.seed,
+            zeta=sim.net.zeta,
+            iterations=sim.state.iterations,
+        )
+        return [started, self._evaluate()] if sim.state.number == 0 else [started]
+
+    def step(self) -> list[Event]:
+        """One round, and the measurement if one is due."""
+        done: Round = next(self.simulation)
+        last = self.reason is not None
+        if last or done.number % self.goals.evaluate_every == 0:
+            return [done, self._evaluate()]
+        return [done]
+
+    def finish(self) -> Finished:
+        """The consensus phase: all servers end with the weighted mean."""
+        state = self.simulation.state
+        seconds, sent, joules = self._consensus() if self.goals.consensus else (0.0, 0, 0.0)
+        return Finished(
+            number=state.number,
+            iterations=state.iterations,
+            seconds=state.seconds + seconds,
+            bytes=state.bytes + sent,
+            joules=state.joules + joules,
+            reason=self.reason or "stopped",
+            model_sha256=fingerprint(self.simulation.model()),
+        )
+
+    def _consensus(self) -> tuple[float, int, float]:
+        """Seconds, bytes and joules until the servers agree by gossip alone."""
+        sim = self.simulation
+        spread = sim.spread()
+        exchanges = consensus_exchanges(sim.net.zeta, spread, AGREED * spread)
+        if exchanges == 0 or len(sim.net.servers) == 1:
+            return 0.0, 0, 0.0
+        return sim.cost.across(gossip(sim.net, exchanges))
+
+    def _evaluate(self) -> Evaluated:
+        sim, state = self.simulation, self.simulation.state
+        scores = sim.engine.evaluate(sim.model())
+        self.accuracy = scores.accuracy
+        return Evaluated(
+            number=state.number,
+            iterations=state.iterations,
+            seconds=state.seconds,
+            bytes=state.bytes,
+            joules=state.joules,
+            loss=scores.loss,
+            test_loss=scores.test_loss,
+            accuracy=scores.accuracy,
+            spread=sim.spread(),
+            metrics=scores.metrics,
+        )
+
+
+def fingerprint(model: Tensor) -> str:
+    """SHA-256 of a model's bytes."""
+    return hashlib.sha256(model.contiguous().numpy().tobytes()).hexdigest()

@@ -1,0 +1,330 @@
+"""The experiment: everything that decides a run's result, in one frozen record.
+
+The file format, the command line's `--set`, the commented file of `sdfeel init` and the errors
+all come from the classes below.
+"""
+
+import hashlib
+import json
+import tomllib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from sdfeel.core.errors import InputError, unknown
+from sdfeel.run import toml
+
+Positive = Annotated[float, Field(gt=0)]
+Count = Annotated[int, Field(ge=1)]
+
+
+class Section(BaseModel):
+    """A frozen table that knows its keys."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+
+
+class NetworkSection(Section):
+    """Who is there, and how the edge servers are connected."""
+
+    clients: Count = 50
+    """number of clients"""
+    servers: Count = 10
+    """number of edge servers"""
+    graph: str = "ring"
+    """star, ring, path, complete, partial, grid, torus, geometric, erdos-renyi,
+    or a file (edge list or .graphml)"""
+    radius: Positive | None = None
+    """geometric graph: how far a link reaches in the unit square (not set: far enough)"""
+    probability: Positive | None = None
+    """erdos-renyi graph: chance of each link (not set: high enough)"""
+    mixing: str = "paper"
+    """how servers weigh their neighbours: paper, metropolis, size-weighted,
+    or a file with a matrix (row = receiver; .csv, .json or .npy)"""
+    assignment: str = "random"
+    """which client belongs to which server: random, by_label, ordered, or a file"""
+    imbalance: Annotated[int, Field(ge=0)] = 0
+    """gamma: some clusters are this many clients smaller, as many are larger"""
+
+
+class DataSection(Section):
+    """Whose examples are where."""
+
+    name: str = "digits"
+    """digits (built in), mnist, fashion-mnist, cifar10, or a file .npz"""
+    directory: str | None = None
+    """where the files are (not set: the user's cache; see `sdfeel data`)"""
+    partition: str = "classes"
+    """classes (exactly classes_per_client each), shards, dirichlet, iid, or a file"""
+    classes_per_client: Count = 2
+    """classes that each client holds (classes, shards)"""
+    concentration: Positive = 0.5
+    """dirichlet: smaller is more uneven"""
+    balance: bool = False
+    """dirichlet: stop filling clients that have their share"""
+    min_size: Annotated[int, Field(ge=1)] = 10
+    """dirichlet: draw again while a client has fewer examples"""
+
+
+class ModelSection(Section):
+    """What is learned."""
+
+    name: str = "auto"
+    """mnist-cnn, cifar-cnn, mlp, logistic, your own `package.module:factory`,
+    or auto (what suits the data)"""
+    options: dict[str, Any] = {}
+    """arguments of the model, for example { hidden = 128 }"""
+
+
+class SchemeSection(BaseModel):
+    """How it is learned: `sdfeel schemes` lists the names and their keys."""
+
+    model_config = ConfigDict(extra="allow", frozen=True, use_attribute_docstrings=True)
+
+    name: str = "sd-feel"
+    """sd-feel, hierfavg, fedavg or feel"""
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """Everything but the name."""
+        return dict(self.model_extra or {})
+
+
+class TrainingSection(Section):
+    """The local steps, and when to stop."""
+
+    iterations: Count = 500
+    """local iterations of each client"""
+    learning_rate: Positive = 0.05
+    """step size"""
+    batch_size: Count = 10
+    """examples per step"""
+    optimizer: str = "sgd"
+    """any optimiser of torch.optim; its state is forgotten at every broadcast"""
+    momentum: Annotated[float, Field(ge=0)] = 0.0
+    """sgd only"""
+    weight_decay: Annotated[float, Field(ge=0)] = 0.0
+    """every optimiser that knows it"""
+    optimizer_options: dict[str, Any] = {}
+    """more arguments of the optimiser, for example { nesterov = true }"""
+    engine: Literal["auto", "loop"] = "auto"
+    """what computes the steps: auto (the fastest that fits) or loop (the definition)"""
+    target_accuracy: Annotated[float, Field(gt=0, le=1)] | None = None
+    """stop as soon as this test accuracy is measured"""
+    max_seconds: Positive | None = None
+    """stop when the virtual clock passes this"""
+
+
+class LatencySection(Section):
+    """How long things take on the virtual clock."""
+
+    preset: Literal["paper-literal", "paper-epoch"] = "paper-literal"
+    """paper-literal (an iteration is a batch) or paper-epoch (a pass over the client's data)"""
+    samples_per_iteration: Literal["one", "batch", "all"] | None = None
+    """samples whose operations one iteration is charged for (not set: as the preset)"""
+    backward_factor: Positive | None = None
+    """training's operations over a forward pass's (not set: as the preset)"""
+    iteration_unit: Literal["batch", "epoch"] | None = None
+    """what one local iteration is (not set: as the preset)"""
+    operations: Positive | None = None
+    """multiply-accumulates of one sample's forward pass (not set: counted)"""
+    model_bits: Positive | None = None
+    """size of a model on the wire (not set: 32 bits per parameter)"""
+    client_server_mbps: Positive = 5.0
+    """megabits per second, client to edge server"""
+    server_server_mbps: Positive = 50.0
+    """megabits per second, edge server to edge server"""
+    server_cloud_mbps: Positive = 5.0
+    """megabits per second, edge server to cloud"""
+    client_cloud_mbps: Positive = 2.5
+    """megabits per second, client to cloud"""
+    downlink: bool = False
+    """count the way down too (the paper does not)"""
+    consensus: bool = False
+    """count the exchanges until the servers agree at the end (the paper does not)"""
+
+
+class DevicesSection(Section):
+    """How fast and how hungry the clients are."""
+
+    gflops: Positive = 10.0
+    """mean speed, 10^9 operations per second"""
+    spread: Annotated[float, Field(ge=1)] = 1.0
+    """fastest over slowest (the mean stays)"""
+    file: str | None = None
+    """speeds in gflops, one per client: a CSV with a column `gflops`, or bare numbers"""
+    computing_watts: Annotated[float, Field(ge=0)] = 1.0
+    """power of a client while it computes"""
+    sending_watts: Annotated[float, Field(ge=0)] = 0.5
+    """power of a client while it sends"""
+    backhaul_watts: Annotated[float, Field(ge=0)] = 5.0
+    """power of a server while it sends"""
+
+
+class EvaluationSection(Section):
+    """When and on what the model is measured."""
+
+    every: Annotated[int, Field(ge=0)] = 0
+    """rounds between two measurements (0: about 25 in the whole run)"""
+    train_examples: Annotated[int, Field(ge=0)] = 2000
+    """examples that the training loss is measured on, drawn once (0: all)"""
+
+
+class CheckpointSection(Section):
+    """How much is lost at most when the machine fails."""
+
+    every_seconds: Annotated[float, Field(ge=0)] = 10.0
+    """real seconds between two checkpoints (0: after every round)"""
+
+
+class Experiment(Section):
+    """All that decides a run."""
+
+    seed: Annotated[int, Field(ge=0)] = 0
+    """the same seed gives the same bits"""
+    network: NetworkSection = NetworkSection()
+    data: DataSection = DataSection()
+    model: ModelSection = ModelSection()
+    scheme: SchemeSection = SchemeSection()
+    training: TrainingSection = TrainingSection()
+    latency: LatencySection = LatencySection()
+    devices: DevicesSection = DevicesSection()
+    evaluation: EvaluationSection = EvaluationSection()
+    checkpoint: CheckpointSection = CheckpointSection()
+
+    @property
+    def fingerprint(self) -> str:
+        """A hash of everything that decides the result."""
+        decides = self.model_dump(exclude={"checkpoint"})
+        return hashlib.sha256(json.dumps(decides, sort_keys=True).encode()).hexdigest()
+
+    def text(self) -> str:
+        """The experiment as a file."""
+        return toml.document(self.model_dump())
+
+
+PATHS = (
+    "network.graph",
+    "network.mixing",
+    "network.assignment",
+    "data.name",
+    "data.directory",
+    "data.partition",
+    "devices.file",
+)
+
+
+def load(file: Path | None = None, settings: Sequence[str] = ()) -> Experiment:
+    """The experiment of a file (default: all defaults) with `section.key=value` settings on top."""
+    values: dict[str, Any] = {}
+    if file is not None:
+        values = _read(file)
+        _locate(values, file.parent)
+    changed: dict[str, Any] = {}
+    for setting in settings:
+        _put(changed, *_parsed(setting))
+    _locate(changed, Path())
+    return checked(_merged(values, changed))
+
+
+def checked(values: Mapping[str, Any]) -> Experiment:
+    """The experiment of nested values, or one clear sentence."""
+    try:
+        return Experiment.model_validate(values)
+    except ValidationError as error:
+        raise InputError(_sentence(error)) from None
+
+
+def keys() -> dict[str, str]:
+    """Every `section.key` with its help text."""
+    found: dict[str, str] = {}
+    for name, field in Experiment.model_fields.items():
+        kind = field.annotation
+        if isinstance(kind, type) and issubclass(kind, BaseModel):
+            found[name] = (kind.__doc__ or "").strip()
+            for key, inner in kind.model_fields.items():
+                found[f"{name}.{key}"] = _help(inner.description)
+        else:
+            found[name] = _help(field.description)
+    return found
+
+
+def template(experiment: Experiment) -> str:
+    """A commented experiment file."""
+    head = "# An experiment for `sdfeel run FILE`. Every key may be left out.\n\n"
+    return head + toml.document(experiment.model_dump(), keys())
+
+
+def _help(text: str | None) -> str:
+    return "\n".join(line.strip() for line in (text or "").split("\n"))
+
+
+def _read(file: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(file.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise InputError(
+            f"no experiment file {file}: write one with `sdfeel init {file}`"
+        ) from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"cannot read the experiment file {file}: {error}") from None
+    except tomllib.TOMLDecodeError as error:
+        raise InputError(f"{file} is not valid TOML: {error}") from None
+
+
+def _parsed(setting: str) -> tuple[list[str], Any]:
+    path, equals, text = setting.partition("=")
+    if not equals or not path.strip():
+        raise InputError(f"'{setting}' is not a setting: write section.key=value")
+    try:
+        value = tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        value = {"true": True, "false": False}.get(text.lower(), text)  # a bare word is a string
+    return path.strip().split("."), value
+
+
+def _put(values: dict[str, Any], path: list[str], value: Any) -> None:
+    for part in path[:-1]:
+        values = values.setdefault(part, {})
+        if not isinstance(values, dict):
+            raise InputError(f"'{'.'.join(path)}' is not a key: '{part}' holds a value, not keys")
+    values[path[-1]] = value
+
+
+def _merged(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
+    result = dict(old)
+    for key, value in new.items():
+        both = isinstance(value, Mapping) and isinstance(result.get(key), Mapping)
+        result[key] = _merged(result[key], value) if both else value
+    return result
+
+
+def _locate(values: dict[str, Any], base: Path) -> None:
+    """Make file names absolute, so that the run can be resumed from anywhere."""
+    for path in PATHS:
+        section, key = path.split(".")
+        table = values.get(section)
+        name = table.get(key) if isinstance(table, dict) else None
+        if isinstance(name, str) and (base / name).exists() and not _is_name(path, name):
+            values[section] = {**values[section], key: str((base / name).resolve())}
+
+
+def _is_name(path: str, text: str) -> bool:
+    """A folder called `mnist` beside the experiment must not hide the data set of that name."""
+    return path not in ("data.directory", "devices.file") and Path(text).suffix == ""
+
+
+def _sentence(error: ValidationError) -> str:
+    """The first thing wrong, for a person."""
+    first = error.errors()[0]
+    where = ".".join(str(part) for part in first["loc"] if part not in ("float", "int", "str"))
+    if first["type"] == "extra_forbidden":
+        section = ".".join(where.split(".")[:-1])
+        siblings = [k for k in keys() if k.rpartition(".")[0] == section]
+        return str(unknown("key", where, siblings if siblings else keys()))
+    if first["type"] in ("model_type", "dict_type"):
+        return f"{where} is a section with keys, got {first['input']!r}: write {where}.key = value"
+    rule = first["msg"].removeprefix("Input should be ").removeprefix("a ")
+    return f"{where} must be {rule}, got {first['input']!r}"

@@ -1,0 +1,138 @@
+"""A durable run: an experiment, a directory, and an iterator of events."""
+
+import time
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+from safetensors.torch import save
+
+from sdfeel.core.errors import Diverged, RunError
+from sdfeel.core.events import Event, Finished, Warned
+from sdfeel.run import store
+from sdfeel.run.build import Prepared, prepare, rounds
+from sdfeel.run.drive import Drive, Goals
+from sdfeel.run.experiment import Experiment, load
+from sdfeel.sim.simulate import Simulation
+from sdfeel.sim.state import State
+
+
+class Session:
+    """One run in one directory. Iterate over it; `stop()` ends it after the current round."""
+
+    def __init__(self, prepared: Prepared, directory: Path, resume: bool = False) -> None:
+        self.prepared, self.directory = prepared, directory
+        self._resume, self._stop = resume, False
+        self.finished = resume and finished(directory) is not None
+
+    @property
+    def experiment(self) -> Experiment:
+        return self.prepared.experiment
+
+    @property
+    def total_rounds(self) -> int:
+        """Rounds if nothing ends the run earlier."""
+        return rounds(self.experiment, self.prepared.scheme)
+
+    def stop(self) -> None:
+        """End after the current round; the run can be resumed."""
+        self._stop = True
+
+    def __iter__(self) -> Iterator[Event]:
+        if not self._resume:
+            store.create(self.directory)
+        with store.locked(self.directory):
+            if not self._resume:
+                text = self.experiment.text().encode()
+                store.write_whole(self.directory / store.EXPERIMENT, text)
+            yield from self._events()
+
+    def _events(self) -> Iterator[Event]:
+        saved = store.load_checkpoint(self.directory) if self._resume else None
+        state, extra = saved if saved is not None else (None, {})
+        drive = self._drive(state, extra.get("accuracy"))
+        log = store.Log(self.directory, keep=extra.get("log_bytes", 0))
+        try:
+            for event in self._run(drive, log):
+                log.append(event)
+                self.finished = isinstance(event, Finished)
+                yield event
+        finally:
+            log.close()
+
+    def _run(self, drive: Drive, log: store.Log) -> Iterator[Event]:
+        if drive.simulation.state.number == 0:
+            yield from (Warned(note) for note in self.prepared.notes)
+        yield from drive.begin()
+        every, saved_at = self.experiment.checkpoint.every_seconds, 0.0
+        while drive.reason is None and not self._stop:
+            try:
+                events = drive.step()
+            except Diverged as error:
+                number = drive.simulation.state.number + 1
+                raise Diverged(f"{error} (round {number})") from None
+            yield from events
+            # The steps' events are in the log by now: a checkpoint may count on them.
+            if time.monotonic() - saved_at >= every:
+                self._save(drive, log)
+                saved_at = time.monotonic()
+        self._save(drive, log)
+        if drive.reason is not None:
+            weights = self.prepared.engine.state_dict(drive.simulation.model())
+            store.write_whole(self.directory / store.MODEL, save(weights))
+            yield drive.finish()
+
+    def _save(self, drive: Drive, log: store.Log) -> None:
+        extra = {"accuracy": drive.accuracy, "log_bytes": log.secure()}
+        store.save_checkpoint(self.directory, drive.simulation.state, extra)
+
+    def _drive(self, state: State | None, accuracy: float | None) -> Drive:
+        ready, training = self.prepared, self.experiment.training
+        simulation = Simulation(
+            ready.scheme, ready.net, ready.cost, ready.engine, self.experiment.seed, state
+        )
+        goals = Goals(
+            iterations=training.iterations,
+            evaluate_every=self.experiment.evaluation.every,
+            target_accuracy=training.target_accuracy,
+            max_seconds=training.max_seconds,
+            consensus=self.experiment.latency.consensus,
+        )
+        return Drive(self.experiment.scheme.name, simulation, goals, accuracy)
+
+
+def start(experiment: Experiment, directory: Path) -> Session:
+    """A new run in an empty or absent directory."""
+    return Session(prepare(experiment), directory)
+
+
+def resume(directory: Path) -> Session:
+    """Go on with a run that was stopped or killed."""
+    if not (directory / store.EXPERIMENT).is_file():
+        raise RunError(f"{directory} is not a run: it has no {store.EXPERIMENT}")
+    if finished(directory) is not None:
+        raise RunError(f"{directory} is finished: look at it with `sdfeel show {directory}`")
+    return Session(prepare(load(directory / store.EXPERIMENT)), directory, resume=True)
+
+
+def start_or_resume(experiment: Experiment, directory: Path, notes: bool = True) -> Session:
+    """A new run; or, where the same experiment was begun before, the rest of it."""
+    ready = prepare(experiment)
+    ready = ready if notes else replace(ready, notes=())
+    known = directory / store.EXPERIMENT
+    if not known.is_file():
+        return Session(ready, directory)
+    if load(known).fingerprint != ready.experiment.fingerprint:
+        raise RunError(
+            f"{directory} holds the run of another experiment: choose another directory with --out"
+        )
+    return Session(ready, directory, resume=True)
+
+
+def finished(directory: Path) -> Finished | None:
+    """How a run ended; None if it did not."""
+    if not (directory / store.EVENTS).is_file():
+        return None
+    newest = deque(store.read_events(directory), maxlen=1)
+    return newest[0] if newest and isinstance(newest[0], Finished) else None

@@ -1,0 +1,185 @@
+"""A run's directory: what is written, and how it survives a crash.
+
+    experiment.toml          the experiment with nothing left open
+    events.jsonl             one event per line, only ever appended to
+    metrics.csv              the measurements as a table
+    checkpoint.safetensors   the newest state; replaced as a whole
+    model.safetensors        the final model, once finished
+
+The log is flushed to disk before a checkpoint that counts on it, and a checkpoint remembers how
+long the log was. A resume cuts the log back to that length, so whatever was written later, whole
+lines or half of one, is simply done again.
+"""
+
+import csv
+import fcntl
+import json
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import IO, Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
+from torch import Tensor
+
+from sdfeel.core.errors import RunError
+from sdfeel.core.events import Evaluated, Event, from_record, to_record
+from sdfeel.sim.state import LaneState, State
+
+EXPERIMENT, EVENTS, METRICS = "experiment.toml", "events.jsonl", "metrics.csv"
+CHECKPOINT, MODEL, LOCK = "checkpoint.safetensors", "model.safetensors", ".lock"
+COLUMNS = ["number", "iterations", "seconds", "bytes", "joules"]
+COLUMNS += ["accuracy", "loss", "test_loss", "spread"]
+
+
+def write_whole(path: Path, content: bytes) -> None:
+    """Replace a file so that a crash leaves the old one or the new one, never half of one."""
+    temporary = path.with_name(f".{path.name}.tmp")
+    with temporary.open("wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(temporary, path)
+    directory = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(directory)  # the new name itself must survive, too
+    finally:
+        os.close(directory)
+
+
+def create(directory: Path) -> None:
+    """Make an empty directory for a run."""
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        occupied = any(entry.name != LOCK for entry in directory.iterdir())
+    except OSError as error:
+        raise RunError(f"cannot write to {directory}: {error.strerror}") from None
+    if occupied and (directory / EXPERIMENT).exists():
+        raise RunError(
+            f"{directory} holds another run: go on with it by `sdfeel resume {directory}`, "
+            f"or choose another directory with --out"
+        )
+    if occupied:
+        raise RunError(f"{directory} is not empty: choose another directory with --out")
+
+
+@contextmanager
+def locked(directory: Path) -> Iterator[None]:
+    """One process at a time may write into a run's directory."""
+    try:
+        file = (directory / LOCK).open("w")
+    except OSError as error:
+        raise RunError(f"cannot write to {directory}: {error.strerror}") from None
+    with file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise RunError(f"{directory} is in use by another process: wait for it") from None
+        yield
+
+
+class Log:
+    """The event log and its table, open for appending."""
+
+    def __init__(self, directory: Path, keep: int = 0) -> None:
+        """Go on after the first `keep` bytes."""
+        path = directory / EVENTS
+        path.touch()
+        os.truncate(path, keep)
+        earlier = list(read_events(directory))
+        self._events: IO[str] = path.open("a", encoding="utf-8")
+        self._metrics: IO[str] = (directory / METRICS).open("w", encoding="utf-8", newline="")
+        self._table = csv.DictWriter(self._metrics, COLUMNS, extrasaction="ignore")
+        self._table.writeheader()
+        for event in earlier:
+            self._measure(event)
+
+    def append(self, event: Event) -> None:
+        self._events.write(json.dumps(to_record(event)) + "\n")
+        self._events.flush()
+        self._measure(event)
+
+    def _measure(self, event: Event) -> None:
+        if isinstance(event, Evaluated):
+            self._table.writerow(asdict(event))
+            self._metrics.flush()
+
+    def secure(self) -> int:
+        """Bring everything to disk; return the log's length."""
+        os.fsync(self._events.fileno())
+        return self._events.tell()
+
+    def close(self) -> None:
+        self._events.close()
+        self._metrics.close()
+
+
+def read_events(directory: Path) -> Iterator[Event]:
+    """The events of a run, finished, running or killed: half a line at the end is passed over."""
+    path = directory / EVENTS
+    try:
+        file = path.open(encoding="utf-8")
+    except OSError:
+        raise RunError(f"{directory} is not a run: it has no {EVENTS}") from None
+    with file:
+        for number, line in enumerate(file, 1):
+            if not line.endswith("\n"):
+                return
+            try:
+                yield from_record(json.loads(line))
+            except (ValueError, KeyError, TypeError):
+                raise RunError(
+                    f"line {number} of {path} is not an event: the log is damaged"
+                ) from None
+
+
+def save_checkpoint(directory: Path, state: State, extra: Mapping[str, Any]) -> None:
+    """Replace the checkpoint by the present state."""
+    tensors = {
+        "servers": state.servers.contiguous(),
+        "taken": torch.from_numpy(state.taken),
+        "led": torch.from_numpy(state.led),
+    }
+    for n, each in enumerate(state.lanes):
+        if each.base is not None:
+            tensors[f"base.{n}"] = each.base.contiguous()
+    numbers = {
+        "number": state.number,
+        "seconds": state.seconds,
+        "bytes": state.bytes,
+        "joules": state.joules,
+        "lanes": [[each.lane, each.k, each.ends, each.steps] for each in state.lanes],
+        **extra,
+    }
+    write_whole(directory / CHECKPOINT, save(tensors, {"state": json.dumps(numbers)}))
+
+
+def load_checkpoint(directory: Path) -> tuple[State, dict[str, Any]] | None:
+    """The saved state and what was saved with it; None if there is none yet."""
+    path = directory / CHECKPOINT
+    if not path.exists():
+        return None
+    try:
+        with safe_open(path, framework="pt") as file:
+            numbers = json.loads(file.metadata()["state"])
+            tensors: dict[str, Tensor] = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        lanes = [
+            LaneState(tuple(lane), k, ends, tensors.get(f"base.{n}"), steps)
+            for n, (lane, k, ends, steps) in enumerate(numbers.pop("lanes"))
+        ]
+        state = State(
+            servers=tensors["servers"],
+            taken=tensors["taken"].numpy(),
+            led=tensors["led"].numpy(),
+            lanes=lanes,
+            **{key: numbers.pop(key) for key in ("number", "seconds", "bytes", "joules")},
+        )
+    except (SafetensorError, OSError, KeyError, ValueError, TypeError) as error:
+        raise RunError(
+            f"the checkpoint {path} is damaged ({error}): start the experiment again"
+        ) from None
+    return state, numbers

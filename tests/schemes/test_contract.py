@@ -1,0 +1,134 @@
+"""What every scheme promises. A new scheme adds a line to SCHEMES and inherits this suite."""
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+import pytest
+
+from sdfeel.core.errors import InputError
+from sdfeel.core.network import Network, clustered
+from sdfeel.core.scheme import Mix, Scheme, View, Work
+from sdfeel.core.topology import links
+from sdfeel.schemes import SCHEMES, FedAvg, Feel, find
+from sdfeel.sim.simulate import Simulation
+from tests.quadratic import quadratic
+from tests.sim.test_simulate import cost
+
+CLIENTS = 12
+
+
+def networks() -> list[Network]:
+    samples = np.arange(1.0, CLIENTS + 1)
+    return [
+        clustered(samples, [i % 4 for i in range(CLIENTS)], links("ring", 4)),
+        clustered(samples, [0] * 5 + [1] * 4 + [2] * 3, links("star", 3)),
+        clustered(samples, [0] * CLIENTS, links("ring", 1)),
+        clustered(samples, list(range(CLIENTS)), links("complete", CLIENTS)),
+    ]
+
+
+def rounds(scheme: Scheme, net: Network, count: int = 4) -> list[tuple[View, Work, Mix]]:
+    own = scheme.adapt(net)
+    found = []
+    for lane in scheme.lanes(own):
+        for k in range(count):
+            view = View(own, lane, k, np.zeros(len(own.servers)), seed=3)
+            work = scheme.work(view)
+            found.append((view, work, scheme.mix(view, cost(CLIENTS).done(work))))
+    return found
+
+
+every_scheme = pytest.mark.parametrize("name", SCHEMES)
+every_network = pytest.mark.parametrize("net", networks(), ids=["ring", "star", "one", "single"])
+
+
+@every_scheme
+@every_network
+def test_lanes_partition_the_servers(name: str, net: Network) -> None:
+    scheme = SCHEMES[name]()
+    own = scheme.adapt(net)
+    assert sorted(d for lane in scheme.lanes(own) for d in lane) == list(own.servers)
+
+
+@every_scheme
+@every_network
+def test_all_weights_of_a_receiver_sum_to_one(name: str, net: Network) -> None:
+    for _, work, mix in rounds(SCHEMES[name](), net):
+        for mixing in (work.down, mix.up, mix.across):
+            if mixing is not None:
+                sums = np.add.reduceat(mixing.weights, mixing.starts[:-1])
+                np.testing.assert_allclose(sums, 1)
+
+
+@every_scheme
+@every_network
+def test_mixing_across_keeps_the_weighted_mean(name: str, net: Network) -> None:
+    for view, _, mix in rounds(SCHEMES[name](), net):
+        if mix.across is not None:
+            matrix = mix.across.dense(len(view.net.servers))
+            np.testing.assert_allclose(view.net.mass @ matrix, view.net.mass, atol=1e-12)
+
+
+@every_scheme
+@every_network
+def test_only_clients_that_trained_are_averaged(name: str, net: Network) -> None:
+    for _, work, mix in rounds(SCHEMES[name](), net):
+        assert set(mix.up.sources.tolist()) <= set(work.down.rows.tolist())
+
+
+@every_scheme
+@every_network
+def test_a_server_decides_from_its_own_clients_alone(name: str, net: Network) -> None:
+    scheme = SCHEMES[name]()
+    for view, work, mix in rounds(scheme, net):
+        for d in mix.up.rows.tolist():
+            done = cost(CLIENTS).done(work)
+            strangers = [i for i in work.down.rows.tolist() if d not in work.down.senders(i)]
+            done[strangers] += 1
+            assert scheme.mix(view, done).up.row(d) == mix.up.row(d)
+
+
+@every_scheme
+@every_network
+def test_the_same_view_gives_the_same_decision(name: str, net: Network) -> None:
+    first, second = rounds(SCHEMES[name](), net), rounds(SCHEMES[name](), net)
+    for (_, work, mix), (_, again, mix_again) in zip(first, second, strict=True):
+        assert np.array_equal(work.down.rows, again.down.rows)
+        assert np.array_equal(mix.up.weights, mix_again.up.weights)
+
+
+@every_scheme
+@every_network
+def test_it_learns_and_time_goes_forward(name: str, net: Network) -> None:
+    draws = np.random.default_rng(0)
+    engine = quadratic(3 + 0.1 * draws.normal(size=(CLIENTS, 2)), net.samples.tolist(), 0.05)
+    simulation = Simulation(SCHEMES[name](), net, cost(CLIENTS), engine)
+    first = engine.evaluate(simulation.model()).loss
+    times = [next(simulation).seconds for _ in range(30)]
+    assert times == sorted(set(times))
+    assert engine.evaluate(simulation.model()).loss < 0.01 * first
+
+
+@every_scheme
+def test_every_option_is_explained_and_checked(name: str) -> None:
+    kind: Any = SCHEMES[name]
+    for field in dataclasses.fields(kind):
+        (text,) = kind.__annotations__[field.name].__metadata__
+        assert len(text) > 10
+        with pytest.raises(InputError, match=f"scheme.{field.name} must be at least 1, got 0"):
+            kind(**{field.name: 0})
+    assert kind.__doc__
+
+
+def test_an_unknown_scheme_is_guessed() -> None:
+    assert find("sd-feel") is SCHEMES["sd-feel"]
+    with pytest.raises(InputError, match="unknown scheme 'sdfeel': did you mean 'sd-feel'"):
+        find("sdfeel")
+
+
+def test_more_participants_than_clients_are_refused() -> None:
+    with pytest.raises(InputError, match="participants is 13, but the network has only 12"):
+        FedAvg(participants=13).adapt(networks()[0])
+    with pytest.raises(InputError, match="the server reaches only 3 clients"):
+        Feel(scheduled=4, pool_size=3).adapt(networks()[0])
