@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+from numpy.typing import ArrayLike
 from torch import Tensor
 
 from sdfeel.engine.base import Scores, Task
@@ -38,9 +39,7 @@ class QuadraticEngine:
         return Scores(loss, loss, None)
 
 
-def quadratic(
-    centres: Sequence[float] | np.ndarray, samples: Sequence[float], rate: float
-) -> QuadraticEngine:
+def quadratic(centres: ArrayLike, samples: ArrayLike, rate: float) -> QuadraticEngine:
     """Scalar or vector centres, weighted by sample counts."""
     points = torch.as_tensor(np.asarray(centres, dtype=np.float64))
     points = points[:, None] if points.ndim == 1 else points

@@ -16,7 +16,7 @@ def test_clients_take_their_home_servers_model() -> None:
 
 
 def test_servers_average_their_own_clients_by_samples() -> None:
-    expected = [[0.75, 0.25, 0, 0], [0, 0, 1, 0], [0, 0, 0, 1]]
+    expected = [[0.75, 0.25, 0.0, 0.0], [0.0, 0.0, 1.0, 0.0], [0.0, 0.0, 0.0, 1.0]]
     np.testing.assert_allclose(collect(NET).dense(4), expected)
 
 

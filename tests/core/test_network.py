@@ -87,7 +87,7 @@ def test_an_impossible_graph_is_refused(options: dict[str, object], message: str
 
 def test_any_networkx_graph_will_do() -> None:
     petersen = adjacency(nx.petersen_graph())
-    net = clustered([1] * 10, range(10), petersen)  # type: ignore[arg-type]
+    net = clustered([1] * 10, range(10), petersen)
     assert net.zeta == pytest.approx(3 / 7)
     looped = nx.path_graph(3)
     looped.add_edge(1, 1)

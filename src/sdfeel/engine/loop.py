@@ -169,7 +169,7 @@ class TorchOptimizer:
             self._optimizer.zero_grad()
             loss = self._loss(self._module(x), y)
             torch.autograd.backward(loss)
-            return float(loss)
+            return loss.item()
 
         self._optimizer.step(closure)
 

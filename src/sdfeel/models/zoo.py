@@ -1,6 +1,7 @@
 """The models by name, and the user's own by `package.module:factory`."""
 
 import importlib
+import inspect
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -89,7 +90,7 @@ MODELS: dict[str, ModelCard] = {
     "mnist-cnn": ModelCard(mnist_cnn, "the paper's CNN for 28x28 images", 487_540),
     "cifar-cnn": ModelCard(cifar_cnn, "the paper's CNN for 32x32 colour images", 138.4e6),
     "logistic": ModelCard(logistic, "multinomial logistic regression"),
-    "mlp": ModelCard(mlp, "one hidden layer (model.hidden units)"),
+    "mlp": ModelCard(mlp, "one hidden layer (model.options.hidden units)"),
 }
 
 
@@ -105,7 +106,8 @@ def build(name: str, shape: Shape, classes: int, seed: int, **options: Any) -> n
         if ":" in name:
             module = imported(name)(**options)
         elif name in MODELS:
-            module = _call(name, MODELS[name].build, shape, classes, options)
+            _check_options(name, MODELS[name].build, options)
+            module = MODELS[name].build(shape, classes, **options)
         else:
             raise unknown("model", name, [*MODELS, "package.module:factory"])
     if not isinstance(module, nn.Module):
@@ -113,17 +115,12 @@ def build(name: str, shape: Shape, classes: int, seed: int, **options: Any) -> n
     return module
 
 
-def _call(
-    name: str,
-    factory: Callable[..., nn.Module],
-    shape: Shape,
-    classes: int,
-    options: dict[str, Any],
-) -> nn.Module:
-    try:
-        return factory(shape, classes, **options)
-    except TypeError as error:
-        raise InputError(f"model {name} does not take {', '.join(options)}: {error}") from None
+def _check_options(name: str, factory: Callable[..., Any], options: dict[str, Any]) -> None:
+    takes = list(inspect.signature(factory).parameters)[2:]
+    for option in options:
+        if option not in takes:
+            has = f"it takes {', '.join(takes)}" if takes else "it takes none"
+            raise InputError(f"model {name} does not take '{option}' in model.options: {has}")
 
 
 def imported(path: str) -> Callable[..., Any]:

@@ -18,8 +18,8 @@ from matplotlib.colors import Colormap, LinearSegmentedColormap
 from matplotlib.figure import Figure
 
 from sdfeel.core.errors import InputError
-from sdfeel.report.files import write_whole
 from sdfeel.report.units import short
+from sdfeel.run.whole import write_whole
 
 # Okabe and Ito's colours, told apart by colour-blind eyes; their yellow is too pale on white.
 PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")

@@ -25,9 +25,9 @@ from sdfeel.report.curves import (
     swatch,
 )
 from sdfeel.report.drawing import svg
-from sdfeel.report.files import write_whole
 from sdfeel.report.history import History
 from sdfeel.report.units import count, duration, goal, percent
+from sdfeel.run.whole import write_whole
 
 WORDS = ("scheme", "engine", "end")  # columns that read from the left
 

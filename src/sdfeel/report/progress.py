@@ -217,6 +217,7 @@ def _bars(console: Console) -> Bars:
         _Cell(_learnt, 15),
         _Cell(_time_left, 9, "left"),
         console=console,
+        redirect_stdout=False,  # results that a program prints belong to its output, not here
         expand=True,
         refresh_per_second=8,
     )

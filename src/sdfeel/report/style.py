@@ -49,13 +49,13 @@ p.note { margin: 8px 2px 0; }
   overflow-x: auto; background: var(--card); border: 1px solid var(--line); border-radius: 10px;
 }
 table { border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nums; }
-th, td { padding: 8px 14px; text-align: right; white-space: nowrap; }
+th, td { padding: 8px 12px; text-align: right; white-space: nowrap; }
 thead th { color: var(--soft); font-size: 14px; font-weight: 600; vertical-align: bottom; }
 tbody tr { border-top: 1px solid var(--line); }
 th:first-child { text-align: left; }
 th.word, td.word { text-align: left; }
 .name {
-  display: block; width: max-content; max-width: 300px; white-space: normal;
+  display: block; width: max-content; max-width: 230px; white-space: normal;
   overflow-wrap: anywhere;
 }
 td strong { color: var(--best); }

@@ -136,7 +136,7 @@ def short(text: str, limit: int = 44) -> str:
     """One printable line of at most `limit` characters; the middle goes first.
 
     >>> short("sweep/sd-feel/tau1=5/seed=3", 20)
-    'sweep/sd-fe…5/seed=3'
+    'sweep/sd-fee…/seed=3'
     """
     line = "".join(letter if letter.isprintable() else " " for letter in text)
     if len(line) <= limit:

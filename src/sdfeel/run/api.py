@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from sdfeel.core import topology
 from sdfeel.core.arrays import Floats
 from sdfeel.core.cost import Cost
-from sdfeel.core.errors import InputError
+from sdfeel.core.errors import InputError, unknown
 from sdfeel.core.events import Event
 from sdfeel.core.gossip import GOSSIP_RULES
 from sdfeel.core.network import Network, clustered
@@ -47,8 +47,11 @@ def network(
     clients = len(data.parts)
     own = assign(clients, len(links), rng(seed, "clusters")) if home is None else home
     net = clustered(data.samples, own, links)
-    weights = GOSSIP_RULES[mixing](net.links, net.mass) if isinstance(mixing, str) else mixing
-    return replace(net, weights=weights)
+    if not isinstance(mixing, str):
+        return replace(net, weights=mixing)
+    if mixing not in GOSSIP_RULES:
+        raise unknown("mixing rule", mixing, GOSSIP_RULES)
+    return replace(net, weights=GOSSIP_RULES[mixing](net.links, net.mass))
 
 
 class Run:

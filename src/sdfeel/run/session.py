@@ -14,6 +14,7 @@ from sdfeel.run import store
 from sdfeel.run.build import Prepared, prepare, rounds
 from sdfeel.run.drive import Drive, Goals
 from sdfeel.run.experiment import Experiment, load
+from sdfeel.run.whole import remove_drafts, write_whole
 from sdfeel.sim.simulate import Simulation
 from sdfeel.sim.state import State
 
@@ -43,9 +44,10 @@ class Session:
         if not self._resume:
             store.create(self.directory)
         with store.locked(self.directory):
+            remove_drafts(self.directory)
             if not self._resume:
                 text = self.experiment.text().encode()
-                store.write_whole(self.directory / store.EXPERIMENT, text)
+                write_whole(self.directory / store.EXPERIMENT, text)
             yield from self._events()
 
     def _events(self) -> Iterator[Event]:
@@ -80,7 +82,7 @@ class Session:
         self._save(drive, log)
         if drive.reason is not None:
             weights = self.prepared.engine.state_dict(drive.simulation.model())
-            store.write_whole(self.directory / store.MODEL, save(weights))
+            write_whole(self.directory / store.MODEL, save(weights))
             yield drive.finish()
 
     def _save(self, drive: Drive, log: store.Log) -> None:

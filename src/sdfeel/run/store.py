@@ -28,27 +28,13 @@ from torch import Tensor
 
 from sdfeel.core.errors import RunError
 from sdfeel.core.events import Evaluated, Event, from_record, to_record
+from sdfeel.run.whole import write_whole
 from sdfeel.sim.state import LaneState, State
 
 EXPERIMENT, EVENTS, METRICS = "experiment.toml", "events.jsonl", "metrics.csv"
 CHECKPOINT, MODEL, LOCK = "checkpoint.safetensors", "model.safetensors", ".lock"
 COLUMNS = ["number", "iterations", "seconds", "bytes", "joules"]
 COLUMNS += ["accuracy", "loss", "test_loss", "spread"]
-
-
-def write_whole(path: Path, content: bytes) -> None:
-    """Replace a file so that a crash leaves the old one or the new one, never half of one."""
-    temporary = path.with_name(f".{path.name}.tmp")
-    with temporary.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(temporary, path)
-    directory = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(directory)  # the new name itself must survive, too
-    finally:
-        os.close(directory)
 
 
 def create(directory: Path) -> None:

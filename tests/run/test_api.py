@@ -1,0 +1,129 @@
+"""Bring your own: model, data, loss, metric, network, scheme."""
+
+from dataclasses import dataclass
+
+import networkx as nx
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+import sdfeel
+from sdfeel.core.arrays import Ints
+from sdfeel.core.mixing import broadcast, collect
+from sdfeel.core.scheme import Lane, Mix, View, Work
+
+
+class OwnDataset(torch.utils.data.Dataset[tuple[Tensor, Tensor]]):
+    """Points on a line, y = slope * x."""
+
+    def __init__(self, slope: float, count: int) -> None:
+        self.x = torch.linspace(-1, 1, count)[:, None]
+        self.y = slope * self.x
+
+    def __len__(self) -> int:
+        return len(self.x)
+
+    def __getitem__(self, n: int) -> tuple[Tensor, Tensor]:
+        return self.x[n], self.y[n]
+
+
+def worst(outputs: Tensor, targets: Tensor) -> Tensor:
+    return (outputs - targets).abs().max()
+
+
+def test_own_datasets_model_loss_metric_and_graph() -> None:
+    slopes = [1.0, 2.0, 3.0, 6.0]
+    data = sdfeel.gather([OwnDataset(s, 20) for s in slopes], test=OwnDataset(3.0, 9))
+    net = sdfeel.network(data, graph=nx.path_graph(2), home=[0, 0, 1, 1])
+    model = nn.Linear(1, 1)
+    run = sdfeel.Run(
+        sdfeel.SDFeel(tau1=2, alpha=2),
+        net,
+        model,
+        data,
+        iterations=400,
+        learning_rate=0.2,
+        batch_size=20,
+        loss=nn.functional.mse_loss,
+        metrics={"worst": worst},
+        evaluate_every=50,
+    )
+    events = list(run)
+    measured = [e for e in events if isinstance(e, sdfeel.Evaluated)]
+    assert measured[0].accuracy is None
+    assert measured[-1].metrics["worst"] < 0.05  # the mean slope is 3
+    assert model.weight.item() == pytest.approx(3.0, abs=0.05)
+    assert isinstance(events[-1], sdfeel.Finished)
+
+
+def blobs(count: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    draws = np.random.default_rng(seed)
+    labels = draws.integers(3, size=count)
+    return (draws.normal(size=(count, 2)) + 4 * np.eye(3)[labels, :2]).astype(np.float32), labels
+
+
+def test_own_arrays_and_stopping_early() -> None:
+    data = sdfeel.federate(blobs(300, 0), blobs(100, 1), clients=10, partition="dirichlet")
+    net = sdfeel.network(data, servers=5, graph="ring", mixing="metropolis")
+    run = sdfeel.Run(sdfeel.HierFavg(), net, nn.Linear(2, 3), data, iterations=10_000)
+    measured = (event for event in run if isinstance(event, sdfeel.Evaluated))
+    reached = next(event for event in measured if (event.accuracy or 0) > 0.8)
+    assert reached.iterations < 5_000
+    assert run.model.shape == (9,)
+
+
+@dataclass(frozen=True)
+class Lonely:
+    """Servers never talk to one another."""
+
+    tau1: int = 3
+
+    def adapt(self, net: sdfeel.Network) -> sdfeel.Network:
+        return net
+
+    def lanes(self, net: sdfeel.Network) -> tuple[Lane, ...]:
+        return (net.servers,)
+
+    def work(self, view: View) -> Work:
+        return Work(broadcast(view.net), self.tau1)
+
+    def mix(self, view: View, done: Ints) -> Mix:
+        return Mix(collect(view.net))
+
+
+def test_own_scheme() -> None:
+    data = sdfeel.federate(blobs(300, 0), blobs(100, 1), clients=6)
+    net = sdfeel.network(data, servers=3, graph="complete")
+    run = sdfeel.Run(Lonely(), net, nn.Linear(2, 3), data, iterations=30)
+    events = [e for e in run if isinstance(e, sdfeel.Round)]
+    assert len(events) == 10
+    assert all(e.phases["mix"] == 0 for e in events)
+    assert run.simulation.spread() > 0
+
+
+def test_a_batchnorm_model_learns_under_gossip_with_negative_weights() -> None:
+    model = nn.Sequential(nn.Linear(2, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 3))
+    data = sdfeel.federate(blobs(600, 0), blobs(200, 1), clients=12)
+    net = sdfeel.network(data, servers=6, graph="star")
+    assert net.mixing.min() < 0
+    run = sdfeel.Run(sdfeel.SDFeel(tau1=5), net, model, data, iterations=200, evaluate_every=40)
+    final = [e for e in run if isinstance(e, sdfeel.Evaluated)][-1]
+    assert final.accuracy is not None
+    assert final.accuracy > 0.8
+
+
+def test_mistakes_are_told() -> None:
+    data = sdfeel.federate(blobs(30, 0), blobs(10, 1), clients=3)
+    with pytest.raises(sdfeel.SdfeelError, match="how many servers has the ring"):
+        sdfeel.network(data)
+    with pytest.raises(sdfeel.SdfeelError, match="30 inputs but 10 targets"):
+        sdfeel.federate((blobs(30, 0)[0], blobs(10, 0)[1]), blobs(10, 1), clients=3)
+    with pytest.raises(sdfeel.SdfeelError, match="client 1 has no examples"):
+        sdfeel.gather([blobs(5, 0), blobs(0, 0)], test=blobs(5, 0))
+    with pytest.raises(sdfeel.SdfeelError, match="examples come as"):
+        sdfeel.federate(3, blobs(5, 0), clients=2)
+    with pytest.raises(sdfeel.SdfeelError, match="unknown mixing rule 'papper'"):
+        sdfeel.network(data, servers=2, mixing="papper")
+    with pytest.raises(AttributeError, match="no attribute 'Nothing'"):
+        _ = sdfeel.Nothing
