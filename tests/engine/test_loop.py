@@ -14,7 +14,7 @@ from sdfeel.core.errors import Diverged, InputError, SdfeelError
 from sdfeel.data.examples import Examples
 from sdfeel.engine.base import Task
 from sdfeel.engine.batches import batches, passes
-from sdfeel.engine.loop import LoopEngine, Training, dropout_seed, one_thread
+from sdfeel.engine.loop import LoopEngine, Training, one_thread, torch_seed
 from sdfeel.models.zoo import build
 
 PARTS = [np.arange(0, 23), np.arange(23, 60), np.arange(60, 64)]
@@ -82,7 +82,7 @@ def test_dropout_follows_seed_client_and_place_and_leaves_torch_alone() -> None:
     assert not torch.equal(dropped(1, 0, 0), dropped(2, 0, 0))
     assert not torch.equal(dropped(1, 0, 0), dropped(1, 0, 1))
     assert torch.equal(torch.random.get_rng_state(), before)
-    with dropout_seed(3):
+    with torch_seed(3):
         torch.rand(1)
     assert torch.equal(torch.random.get_rng_state(), before)
 

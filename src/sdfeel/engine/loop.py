@@ -4,6 +4,7 @@ Fast engines must agree with this file. It is kept lean: one module whose number
 vector, no DataLoader, no state_dict, no optimiser object for plain SGD.
 """
 
+import copy
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -18,6 +19,7 @@ from sdfeel.core.seeds import number
 from sdfeel.data.examples import Examples
 from sdfeel.engine.base import Scores, Task
 from sdfeel.engine.batches import batches, passes
+from sdfeel.engine.dropout import Address, address_dropout
 from sdfeel.engine.evaluate import Loss, Metric, evaluate
 from sdfeel.models.flat import FlatModule
 
@@ -50,7 +52,11 @@ class LoopEngine:
         metrics: dict[str, Metric] | None = None,
         measured: Examples | None = None,  # what the training loss is measured on
     ) -> None:
-        self._flat = FlatModule(module)
+        # A copy: the engine rebinds the module's tensors and replaces its dropout layers.
+        own = copy.deepcopy(module)
+        self._address = Address(seed)
+        address_dropout(own, self._address)
+        self._flat = FlatModule(own)
         self._initial = self._flat.row.clone()
         self._train, self._parts, self._test = train, parts, test
         self._measured = train if measured is None else measured
@@ -70,6 +76,7 @@ class LoopEngine:
         return self._flat.state_dict(model)
 
     def train(self, tasks: Sequence[Task]) -> Iterator[Tensor]:
+        self._flat.module.train()
         with one_thread():
             for task in tasks:
                 try:
@@ -86,10 +93,11 @@ class LoopEngine:
     def _local(self, task: Task) -> None:
         """Leave the trained model in `self._flat.row`."""
         self._flat.load(task.start)
-        self._flat.module.train()
         self._step.reset()
-        with dropout_seed(number(self._seed, "dropout", task.client, task.first)):
-            for picked in torch.from_numpy(self._picked(task)):
+        first = task.first * self._each(task.client)
+        with torch_seed(number(self._seed, "torch", task.client, task.first)):
+            for step, picked in enumerate(torch.from_numpy(self._picked(task)), first):
+                self._address.set(task.client, step)
                 x = self._train.x.index_select(0, picked)
                 y = self._train.y.index_select(0, picked)
                 self._step(x, y)
@@ -103,11 +111,17 @@ class LoopEngine:
 
     def _picked(self, task: Task) -> Ints:
         """(steps, B) rows of the training data, batch by batch."""
-        examples, size = self._parts[task.client], self._training.batch_size
-        each = passes(examples, size) if self._training.iteration == "epoch" else 1
+        each, size = self._each(task.client), self._training.batch_size
+        examples = self._parts[task.client]
         return batches(
             examples, size, self._seed, task.client, task.first * each, task.steps * each
         )
+
+    def _each(self, client: int) -> int:
+        """Mini-batches in one local iteration of a client."""
+        if self._training.iteration == "batch":
+            return 1
+        return passes(self._parts[client], self._training.batch_size)
 
     def evaluate(self, model: Tensor) -> Scores:
         self._flat.load(model)
@@ -192,8 +206,8 @@ def one_thread() -> Iterator[None]:
 
 
 @contextmanager
-def dropout_seed(seed: int) -> Iterator[None]:
-    """Dropout layers draw from torch's global generator: address it, and give it back."""
+def torch_seed(seed: int) -> Iterator[None]:
+    """Other random layers draw from torch's global generator: address it, and give it back."""
     generator = torch.default_generator
     before = generator.get_state()
     generator.manual_seed(seed)

@@ -79,7 +79,7 @@ def save(figure: Figure, path: Path | str) -> None:
     kind = Path(path).suffix.lower().removeprefix(".")
     if kind not in ("png", "svg"):
         raise InputError(f"cannot save a picture as '{Path(path).name}': end it in .png or .svg")
-    write_whole(path, _rendered(figure, kind))
+    write_whole(Path(path), _rendered(figure, kind))
 
 
 def svg(figure: Figure) -> str:

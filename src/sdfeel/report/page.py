@@ -60,7 +60,7 @@ def page(
 def write_page(path: Path | str, html: str) -> None:
     """Put the page at `path` in one step."""
     # Half a character pair, as odd file names contain, must not cost the whole report.
-    write_whole(path, html.encode("utf-8", errors="replace"))
+    write_whole(Path(path), html.encode("utf-8", errors="replace"))
 
 
 def _facts(histories: Sequence[History], target: float | None) -> str:

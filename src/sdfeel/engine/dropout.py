@@ -1,0 +1,84 @@
+"""Dropout by address: the mask of a layer is a function of (seed, client, step, layer) alone.
+
+torch's own dropout draws from a stream, which no other engine could follow. Here the random
+words come from a counter-based generator (Philox4x64-10, as NumPy implements it), so that any
+engine, in any language, makes the same masks.
+
+    key      (a number from the run's seed, client)
+    counter  (block, step, layer, 0), blocks counted from 1
+    word e of the stream belongs to element e of the batch, in memory order;
+    the element is kept if word >= p * 2^64, and scaled by 1 / (1 - p)
+"""
+
+from math import prod
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from sdfeel.core.seeds import number
+
+WORDS = 2**64
+
+
+class Address:
+    """Where the training is; the layers look here for their masks."""
+
+    def __init__(self, seed: int) -> None:
+        self._key = np.array([key_of(seed), 0], dtype=np.uint64)
+        self._counter = np.zeros(4, dtype=np.uint64)
+
+    def set(self, client: int, step: int) -> None:
+        """`step`: mini-batches that this client has taken before."""
+        self._key[1], self._counter[1] = client, step
+
+    def words(self, layer: int, count: int) -> NDArray[np.uint64]:
+        """The first `count` random words of a layer."""
+        self._counter[2] = layer
+        words: NDArray[np.uint64] = np.random.Philox(
+            key=self._key, counter=self._counter
+        ).random_raw(count)
+        return words
+
+
+def key_of(seed: int) -> int:
+    """The first half of the generator's key, for all clients of a run."""
+    return number(seed, "dropout")
+
+
+class AddressedDropout(nn.Module):
+    """Dropout of elements (`channels` False) or of whole channels."""
+
+    def __init__(self, p: float, channels: bool, layer: int, address: Address) -> None:
+        super().__init__()
+        self.p, self.channels, self.layer, self.address = p, channels, layer, address
+        self._threshold = np.uint64(min(int(p * WORDS), WORDS - 1))
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not self.training or self.p == 0:
+            return x
+        if self.p == 1:
+            return torch.zeros_like(x)
+        shape = (*x.shape[:2], *[1] * (x.ndim - 2)) if self.channels else tuple(x.shape)
+        kept = self.address.words(self.layer, prod(shape)) >= self._threshold
+        # In NumPy, whose small operations are several times cheaper than torch's.
+        mask = kept.astype(np.float64 if x.dtype == torch.float64 else np.float32)
+        mask *= 1 / (1 - self.p)
+        return x * torch.from_numpy(mask.reshape(shape)).to(x.dtype)
+
+
+ELEMENTS = (nn.Dropout,)
+CHANNELS = (nn.Dropout1d, nn.Dropout2d, nn.Dropout3d)
+
+
+def address_dropout(module: nn.Module, address: Address) -> None:
+    """Replace the module's dropout layers, numbered in the order of `modules()`."""
+    layer = 0
+    for parent in list(module.modules()):
+        for name, child in list(parent.named_children()):
+            if type(child) in ELEMENTS or type(child) in CHANNELS:
+                assert isinstance(child, nn.Dropout | nn.Dropout1d | nn.Dropout2d | nn.Dropout3d)
+                channels = type(child) in CHANNELS
+                setattr(parent, name, AddressedDropout(child.p, channels, layer, address))
+                layer += 1

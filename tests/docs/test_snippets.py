@@ -1,0 +1,68 @@
+"""Whatever the documents tell a reader to type works, in the order in which they tell it."""
+
+import re
+import subprocess
+import sys
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.docs.snippets import Runner, blocks, execute
+
+ROOT = Path(__file__).parents[2]
+DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+
+every_document = pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+
+
+@pytest.fixture
+def _reader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """An empty directory, and no trace of the modules that a document made there."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.delenv("SDFEEL_DATA", raising=False)
+    before = set(sys.modules)
+    yield
+    for name in set(sys.modules) - before:
+        file = getattr(sys.modules[name], "__file__", None)
+        if file is not None and Path(file).is_relative_to(tmp_path):
+            del sys.modules[name]
+
+
+@every_document
+@pytest.mark.usefixtures("_reader")
+def test_the_snippets_run(document: Path) -> None:
+    runner = Runner(document)
+    for block in blocks(document.read_text(encoding="utf-8")):
+        if block.skipped is None:
+            with warnings.catch_warnings():
+                warnings.simplefilter("error")
+                runner.run(block)
+
+
+@every_document
+def test_what_is_not_run_has_a_reason(document: Path) -> None:
+    for block in blocks(document.read_text(encoding="utf-8")):
+        assert block.skipped != "", f"{document.name}, line {block.line}: not run, but why?"
+
+
+def test_the_command_is_installed() -> None:
+    script = Path(sys.executable).with_name("sdfeel")
+    done = subprocess.run([script, "--version"], capture_output=True, text=True, check=True)
+    assert done.stdout.startswith("sdfeel ")
+
+
+@pytest.mark.parametrize("command", ["sdfeel run --set seed", "sdfeel topology rng | cat", "ls no"])
+def test_a_line_that_fails_is_noticed(command: str) -> None:
+    status, output = execute(command)
+    assert status != 0
+    assert output
+
+
+@every_document
+def test_links_lead_somewhere(document: Path) -> None:
+    text = document.read_text(encoding="utf-8")
+    for target in re.findall(r"\]\((?!https?:|#)([^)#\s]+)", text):
+        assert (document.parent / target).exists(), f"{document.name} links to a missing {target}"
