@@ -54,7 +54,7 @@ def test_the_command_is_installed() -> None:
     assert done.stdout.startswith("sdfeel ")
 
 
-@pytest.mark.parametrize("command", ["sdfeel run --set seed", "sdfeel topology rng | cat", "ls no"])
+@pytest.mark.parametrize("command", ["sdfeel run --set seed", "sdfeel nonsense | cat", "ls no"])
 def test_a_line_that_fails_is_noticed(command: str) -> None:
     status, output = execute(command)
     assert status != 0

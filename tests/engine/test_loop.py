@@ -14,7 +14,8 @@ from sdfeel.core.errors import Diverged, InputError, SdfeelError
 from sdfeel.data.examples import Examples
 from sdfeel.engine.base import Task
 from sdfeel.engine.batches import batches, passes
-from sdfeel.engine.loop import LoopEngine, Training, one_thread, torch_seed
+from sdfeel.engine.loop import LoopEngine, Training, torch_seed
+from sdfeel.engine.threads import one_thread
 from sdfeel.models.zoo import build
 
 PARTS = [np.arange(0, 23), np.arange(23, 60), np.arange(60, 64)]

@@ -32,6 +32,9 @@ def run(
     experiment: ExperimentFile = None,
     settings: Settings = None,
     out: Out = None,
+    profile: Annotated[
+        bool, typer.Option(help="Show where the real time of the run went.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Run one experiment.
@@ -44,12 +47,16 @@ def run(
 
       sdfeel run my.toml --set training.learning_rate=0.1 --set seed=3 --json
     """
+    from sdfeel.report.tables import shares
     from sdfeel.run.experiment import load
     from sdfeel.run.session import start
 
     chosen = load(experiment, settings or ())
     directory = out if out is not None else fresh_directory(chosen.scheme.name)
-    _finish_one(start(chosen, directory), as_json)
+    session = start(chosen, directory)
+    _finish_one(session, as_json)
+    if profile:
+        people.print(shares(session.profile()))
 
 
 def resume(

@@ -63,8 +63,7 @@ class AddressedDropout(nn.Module):
         shape = (*x.shape[:2], *[1] * (x.ndim - 2)) if self.channels else tuple(x.shape)
         kept = self.address.words(self.layer, prod(shape)) >= self._threshold
         # In NumPy, whose small operations are several times cheaper than torch's.
-        mask = kept.astype(np.float64 if x.dtype == torch.float64 else np.float32)
-        mask *= 1 / (1 - self.p)
+        mask = kept.astype(np.float32) * np.float32(1 / (1 - self.p))
         return x * torch.from_numpy(mask.reshape(shape)).to(x.dtype)
 
 

@@ -21,6 +21,7 @@ from sdfeel.engine.base import Scores, Task
 from sdfeel.engine.batches import batches, passes
 from sdfeel.engine.dropout import Address, address_dropout
 from sdfeel.engine.evaluate import Loss, Metric, evaluate
+from sdfeel.engine.threads import one_thread
 from sdfeel.models.flat import FlatModule
 
 
@@ -192,17 +193,6 @@ def stepper(flat: FlatModule, training: Training) -> PlainSGD | TorchOptimizer:
     """What takes one mini-batch step."""
     plain = training.optimizer.lower() == "sgd" and not any(training.options.values())
     return PlainSGD(flat, training) if plain else TorchOptimizer(flat, training)
-
-
-@contextmanager
-def one_thread() -> Iterator[None]:
-    """torch's results depend on its number of threads, so training and measuring use one."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 @contextmanager

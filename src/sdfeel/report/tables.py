@@ -1,6 +1,6 @@
 """Tables for the console. Nothing here imports matplotlib: the command line must start fast."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from rich import box
 from rich.table import Table
@@ -23,6 +23,7 @@ __all__ = [
     "duration",
     "joules",
     "label_table",
+    "shares",
     "summary",
 ]
 Rows = list[tuple[str, str]]
@@ -83,6 +84,22 @@ def label_table(
     table.add_column("clusters", justify="right", no_wrap=True)
     for name, clients, clusters in rows:
         table.add_row(Text(name), number(clients), number(clusters))
+    return table
+
+
+def shares(seconds: Mapping[str, float], title: str = "where the real time went") -> Table:
+    """Parts of a whole, the largest first."""
+    whole = sum(seconds.values())
+    table = Table(
+        box=box.SIMPLE_HEAD, pad_edge=False, title=Text(title, style="bold"), title_justify="left"
+    )
+    table.add_column("phase")
+    table.add_column("time", justify="right", no_wrap=True)
+    table.add_column("share", justify="right", no_wrap=True)
+    for name, part in sorted(seconds.items(), key=lambda item: -item[1]):
+        table.add_row(Text(name), duration(part), percent(part / whole if whole else 0.0))
+    table.add_section()
+    table.add_row(Text("all"), duration(whole), "")
     return table
 
 

@@ -2,6 +2,7 @@
 
 import dataclasses
 from dataclasses import dataclass, replace
+from math import ceil, inf
 from pathlib import Path
 from typing import Any
 
@@ -51,8 +52,8 @@ class Prepared:
 def prepare(experiment: Experiment) -> Prepared:
     """Load, split and build all that `experiment` names; raises on anything that cannot work."""
     scheme, notes = build_scheme(experiment)
-    experiment = resolved(experiment, scheme)
     data = build_data(experiment)
+    experiment = resolved(experiment, scheme, data)
     net = build_network(experiment, data)
     scheme.adapt(net)  # refuses a network that it cannot serve, before anything is written
     module = build_model(experiment, data)
@@ -61,7 +62,7 @@ def prepare(experiment: Experiment) -> Prepared:
     return Prepared(experiment, scheme, net, data, engine, cost, notes)
 
 
-def resolved(experiment: Experiment, scheme: Scheme) -> Experiment:
+def resolved(experiment: Experiment, scheme: Scheme, data: Federated) -> Experiment:
     """The same experiment with every `auto` decided, so that a later version cannot differ."""
     training = experiment.training.model_copy(update={"engine": "loop"})
     model = experiment.model
@@ -69,8 +70,9 @@ def resolved(experiment: Experiment, scheme: Scheme) -> Experiment:
         model = model.model_copy(update={"name": MODEL_FOR.get(experiment.data.name, "mlp")})
     evaluation = experiment.evaluation
     if evaluation.every == 0:
-        every = max(1, rounds(experiment, scheme) // EVALUATIONS)
-        evaluation = evaluation.model_copy(update={"every": every})
+        evaluation = evaluation.model_copy(
+            update={"every": evaluate_every(experiment, scheme, data)}
+        )
     section = scheme_section(experiment.scheme.name, scheme)
     return experiment.model_copy(
         update={
@@ -80,6 +82,21 @@ def resolved(experiment: Experiment, scheme: Scheme) -> Experiment:
             "scheme": section,
         }
     )
+
+
+def evaluate_every(experiment: Experiment, scheme: Scheme, data: Federated) -> int:
+    """Rounds between two measurements: about EVALUATIONS in all, and at most a tenth of the work.
+
+    Measuring an example costs about a quarter of training on it. All clients are counted, even
+    for schemes that schedule a few, so that compared schemes are measured at the same rounds.
+    """
+    training, total = experiment.training, rounds(experiment, scheme)
+    trained = len(data.parts) * training.batch_size * -(-training.iterations // total)
+    if reading(experiment).iteration_unit == "epoch":
+        trained = len(data.train) * -(-training.iterations // total)
+    measured = len(data.test) + min(experiment.evaluation.train_examples or inf, len(data.train))
+    cheap = ceil(measured / 4 / (0.08 * trained))
+    return max(1, total // EVALUATIONS, min(cheap, ceil(total / 2)))
 
 
 def scheme_section(name: str, scheme: Scheme) -> SchemeSection:

@@ -167,7 +167,7 @@ class EvaluationSection(Section):
     """When and on what the model is measured."""
 
     every: Annotated[int, Field(ge=0)] = 0
-    """rounds between two measurements (0: about 25 in the whole run)"""
+    """rounds between two measurements (0: about 25 in the run, fewer if they would cost much)"""
     train_examples: Annotated[int, Field(ge=0)] = 2000
     """examples that the training loss is measured on, drawn once (0: all)"""
 

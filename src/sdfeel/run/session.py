@@ -10,6 +10,7 @@ from safetensors.torch import save
 
 from sdfeel.core.errors import Diverged, RunError
 from sdfeel.core.events import Event, Finished, Warned
+from sdfeel.engine.timed import Timed
 from sdfeel.run import store
 from sdfeel.run.build import Prepared, prepare, rounds
 from sdfeel.run.drive import Drive, Goals
@@ -25,6 +26,9 @@ class Session:
     def __init__(self, prepared: Prepared, directory: Path, resume: bool = False) -> None:
         self.prepared, self.directory = prepared, directory
         self._resume, self._stop = resume, False
+        self._engine = Timed(prepared.engine)
+        self._began = time.perf_counter()
+        self._idle = self._writing = 0.0
         self.finished = resume and finished(directory) is not None
 
     @property
@@ -35,6 +39,18 @@ class Session:
     def total_rounds(self) -> int:
         """Rounds if nothing ends the run earlier."""
         return rounds(self.experiment, self.prepared.scheme)
+
+    def profile(self) -> dict[str, float]:
+        """Where the real seconds of this process went so far; `caller` is the time of whoever
+        consumed the events (a progress display, say)."""
+        spent = {
+            "training": self._engine.training,
+            "evaluation": self._engine.evaluating,
+            "log and checkpoints": self._writing,
+            "caller": self._idle,
+        }
+        whole = time.perf_counter() - self._began
+        return {**spent, "mixing and bookkeeping": whole - sum(spent.values())}
 
     def stop(self) -> None:
         """End after the current round; the run can be resumed."""
@@ -56,10 +72,15 @@ class Session:
         drive = self._drive(state, extra.get("accuracy"))
         log = store.Log(self.directory, keep=extra.get("log_bytes", 0))
         try:
+            self._began = time.perf_counter()
             for event in self._run(drive, log):
+                begin = time.perf_counter()
                 log.append(event)
+                logged = time.perf_counter()
                 self.finished = isinstance(event, Finished)
                 yield event
+                self._writing += logged - begin
+                self._idle += time.perf_counter() - logged
         finally:
             log.close()
 
@@ -86,13 +107,15 @@ class Session:
             yield drive.finish()
 
     def _save(self, drive: Drive, log: store.Log) -> None:
+        begin = time.perf_counter()
         extra = {"accuracy": drive.accuracy, "log_bytes": log.secure()}
         store.save_checkpoint(self.directory, drive.simulation.state, extra)
+        self._writing += time.perf_counter() - begin
 
     def _drive(self, state: State | None, accuracy: float | None) -> Drive:
         ready, training = self.prepared, self.experiment.training
         simulation = Simulation(
-            ready.scheme, ready.net, ready.cost, ready.engine, self.experiment.seed, state
+            ready.scheme, ready.net, ready.cost, self._engine, self.experiment.seed, state
         )
         goals = Goals(
             iterations=training.iterations,

@@ -13,6 +13,7 @@ from sdfeel.core.network import Network
 from sdfeel.core.scheme import Mix, Scheme, View, Work
 from sdfeel.engine.base import Engine, Task
 from sdfeel.engine.sums import Sums, mean, mixed, weighted
+from sdfeel.engine.threads import one_thread
 from sdfeel.sim.state import LaneState, State
 
 
@@ -47,7 +48,8 @@ class Simulation:
 
     def __next__(self) -> Round:
         """Finish the round that ends first; the lower lane wins a tie."""
-        return self._finish(min(self.state.lanes, key=lambda each: (each.ends, each.lane)))
+        with one_thread():
+            return self._finish(min(self.state.lanes, key=lambda each: (each.ends, each.lane)))
 
     def model(self) -> Tensor:
         """(P,) the mean of the servers' models, weighted by their clusters' data."""

@@ -1,0 +1,34 @@
+// Dropout masks by address, as engine/dropout.py defines them.
+#pragma once
+
+#include "philox.hpp"
+#include "vectors.hpp"
+
+namespace sdfeel {
+
+// A layer without dropout.
+struct NoDropout {
+    static constexpr bool active = false, channels = false;
+    static void fill(const Address &, long, float *) {}
+};
+
+// `Layer` gives `number`, `channels`, `threshold` (a word below it drops) and `scale`.
+template <class Layer> struct Dropout {
+    static constexpr bool active = true, channels = Layer::channels;
+
+    // One multiplier for each of `count` elements of the batch, in memory order: 0 or `scale`.
+    static void fill(const Address &at, long count, float *multipliers) {
+        uint64_t words[4];
+        for (long e = 0; e < count; e += 4) {
+            philox(at, Layer::number, uint64_t(e / 4) + 1, words);
+            const int valid = count - e < 4 ? int(count - e) : 4;
+            for (int i = 0; i < valid; i++) {
+                // p = 1 drops everything: no threshold can say that.
+                const bool kept = words[i] >= Layer::threshold && Layer::scale != 0;
+                multipliers[e + i] = kept ? Layer::scale : 0.0f;
+            }
+        }
+    }
+};
+
+} // namespace sdfeel

@@ -1,0 +1,44 @@
+// The end of a chain: softmax and cross-entropy.
+#pragma once
+
+#include <cmath>
+
+#include "vectors.hpp"
+
+namespace sdfeel {
+
+template <int CLASSES, int BATCH> struct CrossEntropy {
+    static constexpr int IN_PLANE = 1, IN_ROW = CLASSES, WIDTH = round_up(CLASSES, LANES);
+    alignas(64) float scores[BATCH][WIDTH], gradients[BATCH][WIDTH];
+
+    float *input(int s) { return scores[s]; }
+    const float *input_gradient(int s) { return gradients[s]; }
+
+    // (softmax - target) * scale; `scale` is -learning rate / batch size.
+    void differentiate(int s, int target, float scale) {
+        const float *z = scores[s];
+        float *d = gradients[s], top = z[0], total = 0;
+        for (int o = 1; o < CLASSES; o++) top = z[o] > top ? z[o] : top;
+        for (int o = 0; o < CLASSES; o++) total += d[o] = std::exp(z[o] - top);
+        for (int o = 0; o < CLASSES; o++) d[o] = (d[o] / total - float(o == target)) * scale;
+    }
+
+    double loss(int s, int target) const {
+        const float *z = scores[s];
+        double top = z[0], total = 0;
+        for (int o = 1; o < CLASSES; o++) top = z[o] > top ? z[o] : top;
+        for (int o = 0; o < CLASSES; o++) total += std::exp(z[o] - top);
+        return std::log(total) + top - z[target];
+    }
+
+    // The first of the largest scores; a NaN counts as the largest, as in torch.
+    int predicted(int s) const {
+        const float *z = scores[s];
+        int best = 0;
+        for (int o = 1; o < CLASSES; o++)
+            if (z[o] > z[best] || (std::isnan(z[o]) && !std::isnan(z[best]))) best = o;
+        return best;
+    }
+};
+
+} // namespace sdfeel

@@ -1,0 +1,40 @@
+"""A wrapper that knows how long an engine was busy."""
+
+from collections.abc import Iterator, Sequence
+from time import perf_counter
+
+from torch import Tensor
+
+from sdfeel.engine.base import Engine, Scores, Task
+
+
+class Timed:
+    """Any engine, with a stopwatch for training and one for measuring."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self.training = 0.0  # seconds
+        self.evaluating = 0.0
+
+    @property
+    def name(self) -> str:
+        return self._engine.name
+
+    def initial(self) -> Tensor:
+        return self._engine.initial()
+
+    def train(self, tasks: Sequence[Task]) -> Iterator[Tensor]:
+        models = self._engine.train(tasks)
+        while True:
+            begin = perf_counter()
+            model = next(models, None)
+            self.training += perf_counter() - begin
+            if model is None:
+                return
+            yield model
+
+    def evaluate(self, model: Tensor) -> Scores:
+        begin = perf_counter()
+        scores = self._engine.evaluate(model)
+        self.evaluating += perf_counter() - begin
+        return scores
