@@ -64,7 +64,7 @@ def test_file_names_become_absolute(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         ("network.clients=0", "network.clients must be greater than or equal to 1, got 0"),
         ("network.clients=many", "network.clients must be valid integer"),
         ("training.learning_rate=-1", "training.learning_rate must be greater than 0, got -1"),
-        ("training.engine=fast", "training.engine must be 'auto' or 'loop', got 'fast'"),
+        ("training.engine=fast", "training.engine must be 'auto', 'loop'"),
         ("network=3", "network is a section with keys, got 3"),
         ("network.clients.more=3", "network.clients must be valid integer"),
         ("noequals", "'noequals' is not a setting: write section.key=value"),

@@ -17,6 +17,7 @@ class Started:
     seed: int
     zeta: float  # how slowly the servers agree: 0 at once, 1 never
     iterations: int = 0  # already done when this line was written
+    engine_reason: str = ""  # why this engine computes the run
 
 
 @dataclass(frozen=True)

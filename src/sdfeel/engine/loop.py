@@ -20,7 +20,7 @@ from sdfeel.data.examples import Examples
 from sdfeel.engine.base import Scores, Task
 from sdfeel.engine.batches import batches, passes
 from sdfeel.engine.dropout import Address, address_dropout
-from sdfeel.engine.evaluate import Loss, Metric, evaluate
+from sdfeel.engine.evaluate import Loss, Metric, Tally, blocks, evaluate, tallies
 from sdfeel.engine.threads import one_thread
 from sdfeel.models.flat import FlatModule
 
@@ -61,7 +61,7 @@ class LoopEngine:
         self._initial = self._flat.row.clone()
         self._train, self._parts, self._test = train, parts, test
         self._measured = train if measured is None else measured
-        self._training, self._seed, self._metrics = training, seed, metrics or {}
+        self._training, self._seed, self.metrics = training, seed, metrics or {}
         self._step = stepper(self._flat, training)
 
     @property
@@ -129,8 +129,26 @@ class LoopEngine:
         loss = self._training.loss
         with one_thread():
             train = evaluate(self._flat.module, self._measured, loss)
-            test = evaluate(self._flat.module, self._test, loss, self._metrics)
+            test = evaluate(self._flat.module, self._test, loss, self.metrics)
         return Scores(train.loss, test.loss, test.accuracy, test.metrics)
+
+    def close(self) -> None:
+        """Nothing to give back."""
+
+    def blocks(self, which: str) -> int:
+        """Blocks of the examples called "test" or "measured"."""
+        return blocks(self._examples(which))
+
+    def tallies(self, model: Tensor, which: str, begin: int, end: int) -> list[Tally]:
+        """Blocks `begin` to `end` of a measurement: `evaluate` in parts."""
+        self._flat.load(model)
+        with one_thread():
+            return tallies(
+                self._flat.module, self._examples(which), self._training.loss, range(begin, end)
+            )
+
+    def _examples(self, which: str) -> Examples:
+        return {"test": self._test, "measured": self._measured}[which]
 
 
 class PlainSGD:

@@ -18,8 +18,9 @@ from sdfeel.core.scheme import Scheme
 from sdfeel.core.seeds import rng
 from sdfeel.data.clusters import assign
 from sdfeel.data.federated import Federated
+from sdfeel.engine.choose import Kind, choose
 from sdfeel.engine.evaluate import Loss, Metric
-from sdfeel.engine.loop import LoopEngine, Training
+from sdfeel.engine.loop import Training
 from sdfeel.models.zoo import operations
 from sdfeel.radio import latency
 from sdfeel.run.drive import Drive, Goals
@@ -85,20 +86,33 @@ class Run:
         target_accuracy: float | None = None,
         max_seconds: float | None = None,
         seed: int = 0,
+        engine: Kind = "auto",
+        workers: int | None = None,
     ) -> None:
         options = dict(optimizer_options or {})
         training = Training(learning_rate, batch_size, optimizer, options, loss=loss)
-        self._engine = LoopEngine(
-            model, data.train, data.parts, data.test, training, seed, dict(metrics or {})
+        self._engine, why = choose(
+            engine,
+            model,
+            data.train,
+            data.parts,
+            data.test,
+            training,
+            seed,
+            dict(metrics or {}),
+            workers=workers,
         )
         price = cost if cost is not None else default_cost(model, data, batch_size)
         self.simulation = Simulation(scheme, net, price, self._engine, seed)
         goals = Goals(iterations, evaluate_every, target_accuracy, max_seconds)
-        self._drive = Drive(type(scheme).__name__, self.simulation, goals)
+        self._drive = Drive(type(scheme).__name__, self.simulation, goals, why)
         self.module = model
 
     def __iter__(self) -> Iterator[Event]:
-        yield from self._drive
+        try:
+            yield from self._drive
+        finally:
+            self._engine.close()
         self.module.load_state_dict(self._engine.state_dict(self.model))
 
     @property

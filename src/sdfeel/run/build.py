@@ -25,7 +25,8 @@ from sdfeel.data.clusters import sizes as cluster_sizes
 from sdfeel.data.examples import Examples
 from sdfeel.data.federated import Federated, federate
 from sdfeel.data.skew import holdings
-from sdfeel.engine.loop import LoopEngine, Training
+from sdfeel.engine.choose import ModuleEngine, choose
+from sdfeel.engine.loop import Training
 from sdfeel.models import zoo
 from sdfeel.radio import latency
 from sdfeel.run.experiment import Experiment, SchemeSection
@@ -44,7 +45,8 @@ class Prepared:
     scheme: Scheme
     net: Network
     data: Federated
-    engine: LoopEngine
+    engine: ModuleEngine
+    why: str  # this engine
     cost: Cost
     notes: tuple[str, ...] = ()
 
@@ -57,14 +59,15 @@ def prepare(experiment: Experiment) -> Prepared:
     net = build_network(experiment, data)
     scheme.adapt(net)  # refuses a network that it cannot serve, before anything is written
     module = build_model(experiment, data)
-    engine = build_engine(experiment, data, module)
+    engine, why = build_engine(experiment, data, module)
+    pinned = experiment.training.model_copy(update={"engine": engine.name})
+    experiment = experiment.model_copy(update={"training": pinned})
     cost = build_cost(experiment, data, module, engine.parameters)
-    return Prepared(experiment, scheme, net, data, engine, cost, notes)
+    return Prepared(experiment, scheme, net, data, engine, why, cost, notes)
 
 
 def resolved(experiment: Experiment, scheme: Scheme, data: Federated) -> Experiment:
     """The same experiment with every `auto` decided, so that a later version cannot differ."""
-    training = experiment.training.model_copy(update={"engine": "loop"})
     model = experiment.model
     if model.name == "auto":
         model = model.model_copy(update={"name": MODEL_FOR.get(experiment.data.name, "mlp")})
@@ -76,7 +79,6 @@ def resolved(experiment: Experiment, scheme: Scheme, data: Federated) -> Experim
     section = scheme_section(experiment.scheme.name, scheme)
     return experiment.model_copy(
         update={
-            "training": training,
             "model": model,
             "evaluation": evaluation,
             "scheme": section,
@@ -220,14 +222,18 @@ def build_model(experiment: Experiment, data: Federated) -> nn.Module:
     )
 
 
-def build_engine(experiment: Experiment, data: Federated, module: nn.Module) -> LoopEngine:
+def build_engine(
+    experiment: Experiment, data: Federated, module: nn.Module
+) -> tuple[ModuleEngine, str]:
+    """The engine, and why it is this one."""
     training = experiment.training
     options = dict(training.optimizer_options)
     if training.momentum:
         options["momentum"] = training.momentum
     if training.weight_decay:
         options["weight_decay"] = training.weight_decay
-    return LoopEngine(
+    return choose(
+        training.engine,
         module,
         data.train,
         data.parts,
@@ -241,6 +247,7 @@ def build_engine(experiment: Experiment, data: Federated, module: nn.Module) -> 
         ),
         experiment.seed,
         measured=sample(data.train, experiment.evaluation.train_examples, experiment.seed),
+        workers=training.workers or None,
     )
 
 

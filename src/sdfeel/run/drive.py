@@ -29,9 +29,15 @@ class Drive:
     """A run, round by round. Between two steps, `simulation.state` and `accuracy` are all of it."""
 
     def __init__(
-        self, scheme_name: str, simulation: Simulation, goals: Goals, accuracy: float | None = None
+        self,
+        scheme_name: str,
+        simulation: Simulation,
+        goals: Goals,
+        why: str = "",  # this engine
+        accuracy: float | None = None,
     ) -> None:
         self.scheme_name, self.simulation, self.goals = scheme_name, simulation, goals
+        self.why = why
         self.accuracy = accuracy  # the newest measured
 
     def __iter__(self) -> Iterator[Event]:
@@ -66,6 +72,7 @@ class Drive:
             servers=len(sim.net.servers),
             parameters=sim.state.servers.shape[1],
             engine=sim.engine.name,
+            engine_reason=self.why,
             seed=sim.seed,
             zeta=sim.net.zeta,
             iterations=sim.state.iterations,

@@ -109,8 +109,11 @@ class TrainingSection(Section):
     """every optimiser that knows it"""
     optimizer_options: dict[str, Any] = {}
     """more arguments of the optimiser, for example { nesterov = true }"""
-    engine: Literal["auto", "loop"] = "auto"
-    """what computes the steps: auto (the fastest that fits) or loop (the definition)"""
+    engine: Literal["auto", "loop", "parallel"] = "auto"
+    """what computes the steps: auto (the fastest that fits), loop (one core, the definition),
+    parallel (loop on all cores, the same bits)"""
+    workers: Annotated[int, Field(ge=0)] = 0
+    """processes of the parallel engine (0: one per core)"""
     target_accuracy: Annotated[float, Field(gt=0, le=1)] | None = None
     """stop as soon as this test accuracy is measured"""
     max_seconds: Positive | None = None
@@ -197,7 +200,7 @@ class Experiment(Section):
     @property
     def fingerprint(self) -> str:
         """A hash of everything that decides the result."""
-        decides = self.model_dump(exclude={"checkpoint"})
+        decides = self.model_dump(exclude={"checkpoint": True, "training": {"workers"}})
         return hashlib.sha256(json.dumps(decides, sort_keys=True).encode()).hexdigest()
 
     def text(self) -> str:

@@ -83,6 +83,7 @@ class Session:
                 self._idle += time.perf_counter() - logged
         finally:
             log.close()
+            self.prepared.engine.close()
 
     def _run(self, drive: Drive, log: store.Log) -> Iterator[Event]:
         if drive.simulation.state.number == 0:
@@ -124,7 +125,7 @@ class Session:
             max_seconds=training.max_seconds,
             consensus=self.experiment.latency.consensus,
         )
-        return Drive(self.experiment.scheme.name, simulation, goals, accuracy)
+        return Drive(self.experiment.scheme.name, simulation, goals, ready.why, accuracy)
 
 
 def start(experiment: Experiment, directory: Path) -> Session:

@@ -1,0 +1,248 @@
+"""The loop engine on all cores: the same bits from any number of workers.
+
+Workers are forked, so they share the data without copying it, know classes that exist only in a
+notebook, and need no main guard. Clients go out in blocks; a block's models lie in a slot of
+shared memory, where the worker replaces each start by the trained model. Blocks may finish in
+any order but are handed out in order.
+"""
+
+import mmap
+import multiprocessing as mp
+import os
+import signal
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from multiprocessing.connection import Connection, wait
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from sdfeel.core.errors import Diverged, SdfeelError
+from sdfeel.engine.base import Scores, Task
+from sdfeel.engine.evaluate import Tally, total
+from sdfeel.engine.loop import LoopEngine
+
+CLIENTS_PER_BLOCK = 8  # so many that a message costs little beside the work
+SLOT_BYTES = 64e6  # but no more than this in one slot
+BLOCKS_PER_WORKER = 2  # one in work, one waiting
+PATIENCE = 3  # workers that may die over the same block
+
+Order = tuple[str, int, Any]  # what to do, in which slot, with what
+Answer = tuple[int, str, Any]  # which slot, "done" or an error's kind, the result or its text
+
+
+class ParallelEngine:
+    """A loop engine, forked into `workers` processes of one thread each."""
+
+    name = "parallel"
+
+    def __init__(self, engine: LoopEngine, workers: int) -> None:
+        self._engine = engine
+        self._pool = Pool(engine, workers)
+
+    @property
+    def parameters(self) -> int:
+        """Trainable numbers of the model."""
+        return self._engine.parameters
+
+    def initial(self) -> Tensor:
+        return self._engine.initial()
+
+    def state_dict(self, model: Tensor) -> dict[str, Tensor]:
+        """`model` as a state_dict for the plain module."""
+        return self._engine.state_dict(model)
+
+    def train(self, tasks: Sequence[Task]) -> Iterator[Tensor]:
+        size = self._pool.rows
+        blocks = [tasks[n : n + size] for n in range(0, len(tasks), size)]
+        jobs = [
+            Job("train", [(t.client, t.steps, t.first) for t in block], [t.start for t in block])
+            for block in blocks
+        ]
+        for block, (slot, _) in zip(blocks, self._pool.run(jobs), strict=True):
+            yield from slot[: len(block)]
+
+    def evaluate(self, model: Tensor) -> Scores:
+        """Blocks of examples over the workers, summed in order."""
+        if self._engine.metrics:  # the user's metrics need all outputs in one place
+            return self._engine.evaluate(model)
+        loss, _ = self._measure(model, "measured")
+        test_loss, accuracy = self._measure(model, "test")
+        return Scores(loss, test_loss, accuracy)
+
+    def _measure(self, model: Tensor, which: str) -> tuple[float, float | None]:
+        blocks = self._engine.blocks(which)
+        share = -(-blocks // (self._pool.size * BLOCKS_PER_WORKER))
+        spans = [(which, n, min(n + share, blocks)) for n in range(0, blocks, share)]
+        jobs = [Job("evaluate", span, [model]) for span in spans]
+        found: list[Tally] = []
+        for _, part in self._pool.run(jobs):
+            found += part
+        return total(found)
+
+    def close(self) -> None:
+        """End the workers; the next call of train or evaluate starts new ones."""
+        self._pool.close()
+
+
+@dataclass(eq=False)
+class Job:
+    """One order to a worker, and the models it needs."""
+
+    what: str
+    details: Any
+    models: list[Tensor]
+    deaths: int = 0
+    slot: int = -1
+    answer: Answer | None = None
+
+
+@dataclass(eq=False)
+class Worker:
+    """A process, and the jobs that it has."""
+
+    process: Any
+    pipe: Connection
+    jobs: list[Job] = field(default_factory=list)
+
+
+class Pool:
+    """Processes with one copy of the engine each, and slots of shared memory."""
+
+    def __init__(self, engine: LoopEngine, size: int) -> None:
+        self._engine, self.size = engine, size
+        like = engine.initial()
+        row_bytes = like.numel() * like.element_size()
+        self.rows = max(1, min(CLIENTS_PER_BLOCK, int(SLOT_BYTES // row_bytes)))
+        slots = size * BLOCKS_PER_WORKER
+        memory = mmap.mmap(-1, slots * self.rows * row_bytes)  # shared with forked children
+        self._slots = torch.frombuffer(memory, dtype=like.dtype).view(slots, self.rows, -1)
+        self._workers: list[Worker] = []
+        self._owner = os.getpid()
+
+    def run(self, jobs: Sequence[Job]) -> Iterator[tuple[Tensor, Any]]:
+        """(slot, result) of each job, in the order of `jobs`; a slot is valid until the next."""
+        if not self._workers:
+            self._workers = [self._fork() for _ in range(self.size)]
+        free = list(range(len(self._slots)))
+        waiting = list(jobs)[::-1]
+        try:
+            for job in jobs:
+                while job.answer is None:
+                    while waiting and free:
+                        self._submit(waiting.pop(), free.pop())
+                    self._collect()
+                slot, kind, result = job.answer
+                if kind != "done":
+                    raise Diverged(result) if kind == "Diverged" else SdfeelError(result)
+                yield self._slots[slot], result
+                free.append(slot)
+        finally:
+            self._forget()
+
+    def _submit(self, job: Job, slot: int) -> None:
+        job.slot = slot
+        self._send(min(self._workers, key=lambda worker: len(worker.jobs)), job)
+
+    def _send(self, worker: Worker, job: Job) -> None:
+        for n, model in enumerate(job.models):
+            self._slots[job.slot, n] = model
+        worker.jobs.append(job)
+        try:
+            worker.pipe.send((job.what, job.slot, job.details))
+        except OSError:
+            self._replace(worker)
+
+    def _collect(self) -> None:
+        """Wait for at least one answer, or for a death."""
+        pipes = {worker.pipe: worker for worker in self._workers if worker.jobs}
+        for pipe in wait(list(pipes)):
+            worker = pipes[pipe]  # type: ignore[index]
+            try:
+                answer: Answer = worker.pipe.recv()
+            except (EOFError, OSError):
+                self._replace(worker)
+                continue
+            (job,) = (job for job in worker.jobs if job.slot == answer[0])
+            worker.jobs.remove(job)
+            job.answer = answer
+
+    def _replace(self, dead: Worker) -> None:
+        """Fork another worker and give it what the dead one had; the starts are still known."""
+        dead.process.join()
+        dead.pipe.close()
+        fresh = self._fork()
+        self._workers[self._workers.index(dead)] = fresh
+        for n, job in enumerate(dead.jobs):
+            job.deaths += n == 0  # the first was in work; the others only waited
+            if job.deaths >= PATIENCE:
+                raise SdfeelError(
+                    f"{PATIENCE} worker processes died (exit code {dead.process.exitcode}) over "
+                    f"the same clients: is there enough memory? try training.engine=loop"
+                )
+            self._send(fresh, job)
+
+    def _fork(self) -> Worker:
+        # Only fork shares the data and the user's own classes without a main guard.
+        context = mp.get_context("fork")
+        ours, theirs = context.Pipe()
+        process = context.Process(
+            target=_serve, args=(self._engine, self._slots, theirs), daemon=True
+        )
+        process.start()
+        theirs.close()
+        return Worker(process, ours)
+
+    def _forget(self) -> None:
+        """After an error or an early end, jobs may still be in work: start with new workers."""
+        if any(worker.jobs for worker in self._workers):
+            self.close()
+
+    def close(self) -> None:
+        if os.getpid() != self._owner:
+            return  # a forked child must not end its siblings
+        for worker in self._workers:
+            worker.process.kill()
+            worker.process.join()
+            worker.pipe.close()
+        self._workers = []
+
+    def __del__(self) -> None:
+        self.close()
+
+
+def _serve(engine: LoopEngine, slots: Tensor, pipe: Connection) -> None:
+    """A worker's life; it ends with its parent, whose end of the pipe then closes."""
+    _let_go_of_everything_but(pipe)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    torch.set_num_threads(1)
+    while True:
+        try:
+            what, slot, details = pipe.recv()
+        except EOFError:
+            return
+        try:
+            result = _obey(engine, slots[slot], what, details)
+            pipe.send((slot, "done", result))
+        except SdfeelError as error:
+            pipe.send((slot, type(error).__name__, str(error)))
+        except Exception as error:
+            pipe.send((slot, "Exception", f"a worker failed: {type(error).__name__}: {error}"))
+
+
+def _let_go_of_everything_but(pipe: Connection) -> None:
+    """Close the files that fork copied: a sibling's pipe or a lock must end with the parent."""
+    highest = os.sysconf("SC_OPEN_MAX")
+    os.closerange(3, pipe.fileno())
+    os.closerange(pipe.fileno() + 1, highest)
+
+
+def _obey(engine: LoopEngine, slot: Tensor, what: str, details: Any) -> list[Tally] | None:
+    if what == "evaluate":
+        return engine.tallies(slot[0], *details)
+    tasks = [Task(c, slot[n], steps, first) for n, (c, steps, first) in enumerate(details)]
+    for row, trained in zip(slot, engine.train(tasks), strict=False):
+        row.copy_(trained)
+    return None

@@ -1,0 +1,132 @@
+"""`--json`: one document on standard output, everything for people on standard error."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cli.command import Outcome, call, settings
+
+OWN = """
+from torch import nn
+print("imported")
+
+def make():
+    print("made")
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
+"""
+
+
+def parsed(outcome: Outcome) -> Any:
+    """The one document on standard output; NaN and Infinity are not JSON."""
+
+    def refuse(name: str) -> None:
+        raise AssertionError(f"{name} is not JSON")
+
+    assert outcome.code == 0, outcome.err
+    return json.loads(outcome.out, parse_constant=refuse)
+
+
+@pytest.fixture(autouse=True)
+def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Outcome]:
+    directory = tmp_path_factory.mktemp("json") / "run"
+    return directory, call("run", *settings(), "--out", directory, "--json")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("schemes",),
+        ("topology",),
+        ("topology", "star", "--servers", "1"),
+        ("topology", "ring", "--servers", "2"),
+        ("data",),
+        ("data", "show", *settings()),
+        ("init",),
+    ],
+    ids=" ".join,
+)
+def test_a_command_prints_exactly_one_document(arguments: tuple[str, ...]) -> None:
+    outcome = call(*arguments, "--json")
+    assert parsed(outcome)
+    assert outcome.err == ""
+
+
+def test_a_run_tells_machines_what_came_out_and_people_how_it_went(
+    finished: tuple[Path, Outcome],
+) -> None:
+    directory, outcome = finished
+    told = parsed(outcome)
+    assert told["run"] == str(directory)
+    assert told["scheme"] == "sd-feel"
+    assert (told["iterations"], told["rounds"]) == (20, 4)
+    assert told["virtual_seconds"] > 0
+    assert told["bytes"] > 0
+    assert 0 <= told["accuracy"] <= 1
+    assert told["loss"] > 0
+    assert len(told["model_sha256"]) == 64
+    assert "round 4/4" in outcome.err
+
+
+def test_show_tells_the_same_as_the_run(finished: tuple[Path, Outcome]) -> None:
+    directory, outcome = finished
+    assert parsed(call("show", directory, "--json")) == parsed(outcome)
+
+
+def test_weights_are_given_by_receiver() -> None:
+    told = parsed(call("topology", "star", "--servers", "6", "--json"))
+    assert {"zeta", "edges", "weights"} <= told.keys()
+    assert told["edges"] == [[0, d] for d in range(1, 6)]
+    assert all(abs(sum(row) - 1) < 1e-9 for row in told["weights"])
+
+
+def test_without_json_the_table_is_the_output_and_progress_is_not() -> None:
+    outcome = call("run", *settings(model_name="logistic"), "--out", "run")
+    assert outcome.code == 0
+    assert "accuracy" in outcome.out
+    assert "round 4/4" not in outcome.out
+    assert "round 4/4" in outcome.err
+
+
+def test_a_model_that_prints_does_not_spoil_the_document() -> None:
+    Path("own_printing.py").write_text(OWN)
+    outcome = call("run", *settings(model_name="own_printing:make"), "--out", "run", "--json")
+    assert parsed(outcome)["state"] == "finished"
+
+
+def test_a_failed_command_prints_no_document() -> None:
+    outcome = call("run", *settings(training_learning_rate="1e30"), "--out", "run", "--json")
+    assert outcome.code != 0
+    assert outcome.out == ""
+
+
+def test_what_is_not_a_number_becomes_null() -> None:
+    """A loss that overflows must not make the document unreadable."""
+    Path("own_blind.py").write_text(
+        "from torch import nn\n"
+        "class make(nn.Module):\n"
+        "    def __init__(self):\n"
+        "        super().__init__()\n"
+        "        self.layer = nn.Linear(64, 10)\n"
+        "    def forward(self, x):\n"
+        "        return self.layer(x.flatten(1)) * (1 if self.training else float('inf'))\n"
+    )
+    outcome = call("run", *settings(model_name="own_blind:make"), "--out", "run", "--json")
+    if outcome.code == 0:
+        assert parsed(outcome)["loss"] is None
+    else:  # stopping there is as good
+        assert "finite" in outcome.sentence
+
+
+def test_a_comparison_is_one_document_with_a_record_per_scheme() -> None:
+    outcome = call("compare", *settings(), "--schemes", "sd-feel,fedavg", "--out", "c", "--json")
+    told = parsed(outcome)
+    assert [run["scheme"] for run in told["runs"]] == ["sd-feel", "fedavg"]
+    assert Path(told["report"]).is_file()
+    assert Path(told["picture"]).is_file()
