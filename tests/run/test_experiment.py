@@ -61,12 +61,12 @@ def test_file_names_become_absolute(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     [
         ("network.clinets=3", "unknown key 'network.clinets': did you mean 'network.clients'?"),
         ("netwrok.clients=3", "unknown key 'netwrok': did you mean 'network'?"),
-        ("network.clients=0", "network.clients must be greater than or equal to 1, got 0"),
-        ("network.clients=many", "network.clients must be valid integer"),
-        ("training.learning_rate=-1", "training.learning_rate must be greater than 0, got -1"),
+        ("network.clients=0", "network.clients must be at least 1, got 0"),
+        ("network.clients=many", "network.clients must be a whole number, got 'many'"),
+        ("training.learning_rate=-1", "training.learning_rate must be above 0, got -1"),
         ("training.engine=fast", "training.engine must be 'auto', 'loop'"),
         ("network=3", "network is a section with keys, got 3"),
-        ("network.clients.more=3", "network.clients must be valid integer"),
+        ("network.clients.more=3", "network.clients must be a whole number"),
         ("noequals", "'noequals' is not a setting: write section.key=value"),
     ],
 )

@@ -130,7 +130,7 @@ def test_a_damaged_checkpoint_is_told(tmp_path: Path) -> None:
 
 def test_a_directory_belongs_to_one_run(tmp_path: Path) -> None:
     run(small(), tmp_path / "r")
-    with pytest.raises(RunError, match="holds another run: go on with it by `sdfeel resume"):
+    with pytest.raises(RunError, match="holds another run: look at it with `sdfeel show"):
         run(small("seed=2"), tmp_path / "r")
     with pytest.raises(RunError, match="is finished: look at it with `sdfeel show"):
         resume(tmp_path / "r")
@@ -186,7 +186,7 @@ def test_keys_of_other_schemes_are_noted_and_unknown_ones_refused(tmp_path: Path
         start(small("scheme.alhpa=3"), tmp_path / "b")
     with pytest.raises(ValueError, match=r"scheme.tau1 must be at least 1, got 0"):
         start(small("scheme.tau1=0"), tmp_path / "b")
-    with pytest.raises(ValueError, match=r"scheme.tau1 must be a? ?valid integer"):
+    with pytest.raises(ValueError, match=r"scheme.tau1 must be a whole number, got 'often'"):
         start(small("scheme.tau1=often"), tmp_path / "b")
 
 

@@ -6,6 +6,7 @@ import sys
 import typer
 
 from sdfeel.cli import look, runs
+from sdfeel.cli.bench import bench
 from sdfeel.core.errors import SdfeelError
 from sdfeel.version import __version__
 
@@ -26,6 +27,7 @@ app.command()(look.init)
 app.command()(look.schemes)
 app.command()(look.topology)
 app.add_typer(look.data, name="data")
+app.command()(bench)
 
 
 def _version(wanted: bool) -> None:

@@ -35,7 +35,7 @@ AsJson = Annotated[
 ]
 Target = Annotated[
     float | None,
-    typer.Option(help="Target accuracy of the table and the picture (default: chosen)."),
+    typer.Option(min=0, max=1, help="Target accuracy of table and picture (default: chosen)."),
 ]
 
 

@@ -159,9 +159,13 @@ def topology(
 def _topology_table(net: Any) -> Table:
     table = Table("server", "share", "neighbours (weight)", "own weight", box=None, pad_edge=False)
     for d in net.servers:
-        takes = [f"{j} ({net.mixing[d, j]:.3f})" for j in net.servers if net.links[d, j]]
-        table.add_row(str(d), f"{net.mass[d]:.3f}", "  ".join(takes), f"{net.mixing[d, d]:.3f}")
+        takes = [f"{j} ({_weight(net.mixing[d, j])})" for j in net.servers if net.links[d, j]]
+        table.add_row(str(d), f"{net.mass[d]:.3f}", "  ".join(takes), _weight(net.mixing[d, d]))
     return table
+
+
+def _weight(value: float) -> str:
+    return f"{round(value, 3) + 0.0:.3f}"  # adding 0 turns -0.0 into 0.0
 
 
 @data.callback()
@@ -186,11 +190,16 @@ def data_list(context: typer.Context, directory: Directory = None, as_json: AsJs
         return
     table = Table("data", "train", "test", "input", "classes", "here", box=None, pad_edge=False)
     for card in found:
-        here = _text(card.found) or f"no; fetch it: sdfeel data get {card.name}"
+        here = "built in" if card.name == "digits" else "yes" if card.found else "no"
         shape = "x".join(map(str, card.shape))
         counts = (f"{card.train:,}", f"{card.test:,}", shape, str(card.classes))
-        table.add_row(f"[bold]{card.name}", *counts, escape(here))
+        table.add_row(f"[bold]{card.name}", *counts, here)
     results.print(table)
+    for card in found:
+        if card.found is None:
+            results.print(f"fetch it: sdfeel data get {card.name}", soft_wrap=True)
+        elif card.name != "digits":
+            results.print(f"{card.name}: {escape(str(card.found))}", soft_wrap=True)
 
 
 def _text(value: Any) -> str | None:

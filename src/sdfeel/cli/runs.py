@@ -97,12 +97,15 @@ def compare(
 
       sdfeel compare my.toml --target 0.9 --json
     """
+    from sdfeel.core.errors import InputError
     from sdfeel.report.tables import comparison, comparison_records
     from sdfeel.run.experiment import checked, load
     from sdfeel.run.session import start_or_resume
     from sdfeel.schemes import find
 
-    names = [name.strip() for name in schemes.split(",") if name.strip()]
+    names = list(dict.fromkeys(name.strip() for name in schemes.split(",") if name.strip()))
+    if not names:
+        raise InputError(f"--schemes '{schemes}' names no scheme: see `sdfeel schemes`")
     for name in names:
         find(name)
     base = load(experiment, settings or ())
@@ -113,7 +116,7 @@ def compare(
         values["scheme"]["name"] = name
         # Keys of other schemes are expected here, so the notes about them would only disturb.
         sessions[name] = start_or_resume(checked(values), directory / name, notes=False)
-    _execute(sessions)
+    _execute(sessions, f"the same command with --out {directory}")
     histories = _histories(directory / name for name in names)
     goal = _target(histories, target)
     text = base.text()
@@ -173,7 +176,7 @@ def _finish_one(session: "Session", as_json: bool) -> None:
     """Run one session to its end, and tell what came out."""
     from sdfeel.report.tables import summary
 
-    _execute({session.experiment.scheme.name: session})
+    _execute({session.experiment.scheme.name: session}, f"sdfeel resume {session.directory}")
     histories = _histories([session.directory])
     goal = _target(histories, None)
     _write_report(session.directory, "A run", histories, goal, session.experiment.text())
@@ -184,8 +187,8 @@ def _finish_one(session: "Session", as_json: bool) -> None:
         _tell_files(session.directory)
 
 
-def _execute(sessions: "dict[str, Session]") -> None:
-    """Run sessions one after another under one progress display."""
+def _execute(sessions: "dict[str, Session]", again: str) -> None:
+    """Run sessions one after another under one progress display; `again` says how to go on."""
     from sdfeel.core.events import Warned
     from sdfeel.report.progress import Progress
 
@@ -202,10 +205,7 @@ def _execute(sessions: "dict[str, Session]") -> None:
             if not session.finished:
                 break
     if not session.finished:
-        people.print(
-            f"stopped; nothing is lost. Go on with: sdfeel resume {escape(str(session.directory))}",
-            soft_wrap=True,
-        )
+        people.print(f"stopped; nothing is lost. Go on with: {escape(again)}", soft_wrap=True)
         raise typer.Exit(130)
 
 

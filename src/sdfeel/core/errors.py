@@ -39,8 +39,8 @@ def unknown(kind: str, value: str, known: Iterable[str]) -> InputError:
     """
     names = sorted(known)
     close = get_close_matches(value.lower(), names, n=1, cutoff=0.5)
-    guess = f" did you mean '{close[0]}'?" if close else ""
-    return InputError(f"unknown {kind} '{value}':{guess} (known: {', '.join(names)})")
+    guess = f": did you mean '{close[0]}'?" if close else ""
+    return InputError(f"unknown {kind} '{value}'{guess} (known: {', '.join(names)})")
 
 
 def at_least(name: str, value: float, least: float) -> None:

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 from sdfeel.core.errors import InputError
@@ -20,6 +21,12 @@ class Examples:
 
     def __len__(self) -> int:
         return len(self.x)
+
+    def to(self, dtype: torch.dtype) -> "Examples":
+        """The same examples with their floats in the model's type; class numbers stay."""
+        x = self.x.to(dtype) if self.x.is_floating_point() else self.x
+        y = self.y.to(dtype) if self.y.is_floating_point() else self.y
+        return Examples(x, y)
 
 
 @dataclass(frozen=True, eq=False)

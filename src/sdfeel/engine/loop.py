@@ -59,8 +59,9 @@ class LoopEngine:
         address_dropout(own, self._address)
         self._flat = FlatModule(own)
         self._initial = self._flat.row.clone()
-        self._train, self._parts, self._test = train, parts, test
-        self._measured = train if measured is None else measured
+        like = self._initial.dtype
+        self._train, self._test, self._parts = train.to(like), test.to(like), parts
+        self._measured = self._train if measured is None else measured.to(like)
         self._training, self._seed, self.metrics = training, seed, metrics or {}
         self._step = stepper(self._flat, training)
 

@@ -166,6 +166,10 @@ def operations(module: nn.Module, example: Tensor) -> float:
     try:
         with torch.no_grad():
             module(example[None])
+    except RuntimeError as error:
+        raise InputError(
+            f"the model cannot take an input of shape {_by(tuple(example.shape))}: {error}"
+        ) from None
     finally:
         module.train(was_training)
         for hook in hooks:

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from sdfeel.core import topology
 from sdfeel.core.arrays import Floats
 from sdfeel.core.cost import Cost
-from sdfeel.core.errors import InputError, unknown
+from sdfeel.core.errors import InputError, at_least, unknown
 from sdfeel.core.events import Event
 from sdfeel.core.gossip import GOSSIP_RULES
 from sdfeel.core.network import Network, clustered
@@ -45,6 +45,8 @@ def network(
         links = topology.links(graph, servers, rng(seed, "graph"))
     else:
         links = np.asarray(graph, float) if hasattr(graph, "shape") else topology.adjacency(graph)
+    if servers is not None and servers != len(links):
+        raise InputError(f"the graph joins {len(links)} servers, but servers={servers}")
     clients = len(data.parts)
     own = assign(clients, len(links), rng(seed, "clusters")) if home is None else home
     net = clustered(data.samples, own, links)
@@ -56,7 +58,7 @@ def network(
 
 
 class Run:
-    """An iterator of events; afterwards `model` and `module` are the trained ones.
+    """An iterator of events; afterwards, or after stopping early, `module` is the trained one.
 
     >>> import sdfeel, torch
     >>> x = torch.randn(64, 3, generator=torch.Generator().manual_seed(0))
@@ -89,6 +91,7 @@ class Run:
         engine: Kind = "auto",
         workers: int | None = None,
     ) -> None:
+        _check(net, data, iterations, learning_rate, batch_size, evaluate_every)
         options = dict(optimizer_options or {})
         training = Training(learning_rate, batch_size, optimizer, options, loss=loss)
         self._engine, why = choose(
@@ -111,14 +114,34 @@ class Run:
     def __iter__(self) -> Iterator[Event]:
         try:
             yield from self._drive
-        finally:
+        finally:  # also when the caller stops early
             self._engine.close()
-        self.module.load_state_dict(self._engine.state_dict(self.model))
+            self.module.load_state_dict(self._engine.state_dict(self.model))
 
     @property
     def model(self) -> Tensor:
         """(P,) the mean of the servers' models as one row."""
         return self.simulation.model()
+
+
+def _check(
+    net: Network,
+    data: Federated,
+    iterations: int,
+    learning_rate: float,
+    batch_size: int,
+    evaluate_every: int,
+) -> None:
+    if len(net.samples) != len(data.parts):
+        raise InputError(
+            f"the network has {len(net.samples)} clients, but the data is split over "
+            f"{len(data.parts)}: build the network from this data with sdfeel.network"
+        )
+    at_least("iterations", iterations, 1)
+    at_least("batch_size", batch_size, 1)
+    at_least("evaluate_every", evaluate_every, 1)
+    if not learning_rate > 0:
+        raise InputError(f"learning_rate must be above 0, got {learning_rate:g}")
 
 
 def default_cost(model: nn.Module, data: Federated, batch_size: int) -> Cost:

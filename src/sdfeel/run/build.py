@@ -29,7 +29,7 @@ from sdfeel.engine.choose import ModuleEngine, choose
 from sdfeel.engine.loop import Training
 from sdfeel.models import zoo
 from sdfeel.radio import latency
-from sdfeel.run.experiment import Experiment, SchemeSection
+from sdfeel.run.experiment import Experiment, SchemeSection, rule_of
 from sdfeel.run.files import read_graph, read_matrix, read_speeds
 from sdfeel.schemes import SCHEMES, find
 
@@ -134,10 +134,9 @@ def build_scheme(experiment: Experiment) -> tuple[Scheme, tuple[str, ...]]:
         first = error.errors()[0]
         key = ".".join(str(part) for part in first["loc"] if isinstance(part, str))
         key = key.removesuffix(".int")
-        rule = first["msg"].removeprefix("Input should be ").removeprefix("Value error, ")
         if first["type"] == "value_error":
-            raise InputError(rule) from None
-        raise InputError(f"scheme.{key} must be {rule}, got {first['input']!r}") from None
+            raise InputError(first["msg"].removeprefix("Value error, ")) from None
+        raise InputError(f"scheme.{key} must be {rule_of(first)}, got {first['input']!r}") from None
 
 
 def _plain(thing: Any) -> Any:
@@ -149,6 +148,11 @@ def build_data(experiment: Experiment) -> Federated:
     section = experiment.data
     where = Path(section.directory) if section.directory is not None else None
     loaded = catalog.load(section.name, where)
+    if loaded.classes == 0:
+        raise InputError(
+            f"the targets of {section.name} are not class numbers, and experiments train "
+            f"classifiers: train it from Python with sdfeel.Run and a loss of your own"
+        )
     return federate(
         loaded.train,
         loaded.test,

@@ -14,6 +14,10 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from sdfeel.core.errors import InputError, unknown
+from sdfeel.core.gossip import GOSSIP_RULES
+from sdfeel.core.topology import ALIASES, TOPOLOGIES
+from sdfeel.data.clusters import ASSIGNMENTS
+from sdfeel.data.partition import PARTITIONS
 from sdfeel.run import toml
 
 Positive = Annotated[float, Field(gt=0)]
@@ -219,6 +223,10 @@ PATHS = (
 )
 
 
+# A file called `ring` must not hide the topology of that name.
+NAMES = {*TOPOLOGIES, *ALIASES, *GOSSIP_RULES, *PARTITIONS, *ASSIGNMENTS}
+
+
 def load(file: Path | None = None, settings: Sequence[str] = ()) -> Experiment:
     """The experiment of a file (default: all defaults) with `section.key=value` settings on top."""
     values: dict[str, Any] = {}
@@ -284,7 +292,8 @@ def _parsed(setting: str) -> tuple[list[str], Any]:
     try:
         value = tomllib.loads(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:
-        value = {"true": True, "false": False}.get(text.lower(), text)  # a bare word is a string
+        words = {"true": True, "false": False, "none": None}
+        value = words.get(text.lower(), text)  # any other bare word is a string
     return path.strip().split("."), value
 
 
@@ -310,13 +319,11 @@ def _locate(values: dict[str, Any], base: Path) -> None:
         section, key = path.split(".")
         table = values.get(section)
         name = table.get(key) if isinstance(table, dict) else None
-        if isinstance(name, str) and (base / name).exists() and not _is_name(path, name):
-            values[section] = {**values[section], key: str((base / name).resolve())}
-
-
-def _is_name(path: str, text: str) -> bool:
-    """A folder called `mnist` beside the experiment must not hide the data set of that name."""
-    return path not in ("data.directory", "devices.file") and Path(text).suffix == ""
+        if not isinstance(name, str) or name in NAMES:
+            continue
+        file = base / Path(name).expanduser()
+        if file.is_file() or (path == "data.directory" and file.is_dir()):
+            values[section] = {**values[section], key: str(file.resolve())}
 
 
 def _sentence(error: ValidationError) -> str:
@@ -327,7 +334,30 @@ def _sentence(error: ValidationError) -> str:
         section = ".".join(where.split(".")[:-1])
         siblings = [k for k in keys() if k.rpartition(".")[0] == section]
         return str(unknown("key", where, siblings if siblings else keys()))
-    if first["type"] in ("model_type", "dict_type"):
+    if first["type"] == "model_type":
         return f"{where} is a section with keys, got {first['input']!r}: write {where}.key = value"
-    rule = first["msg"].removeprefix("Input should be ").removeprefix("a ")
-    return f"{where} must be {rule}, got {first['input']!r}"
+    return f"{where} must be {rule_of(first)}, got {first['input']!r}"
+
+
+def rule_of(error: Mapping[str, Any]) -> str:
+    """What one of pydantic's errors asks for, in our words."""
+    kind, context = error["type"], error.get("ctx", {})
+    if kind.startswith("int_"):
+        return "a whole number"
+    if kind.startswith("float_"):
+        return "a number"
+    if kind.startswith("bool_"):
+        return "true or false"
+    if kind.startswith("string_"):
+        return "text"
+    if kind == "dict_type":
+        return "a table like { key = value }"
+    bounds = {
+        "greater_than": ("above", "gt"),
+        "greater_than_equal": ("at least", "ge"),
+        "less_than_equal": ("at most", "le"),
+    }
+    if kind in bounds:
+        words, key = bounds[kind]
+        return f"{words} {context[key]:g}"
+    return str(error["msg"]).removeprefix("Input should be ")

@@ -46,8 +46,8 @@ def create(directory: Path) -> None:
         raise RunError(f"cannot write to {directory}: {error.strerror}") from None
     if occupied and (directory / EXPERIMENT).exists():
         raise RunError(
-            f"{directory} holds another run: go on with it by `sdfeel resume {directory}`, "
-            f"or choose another directory with --out"
+            f"{directory} holds another run: look at it with `sdfeel show {directory}`, go on "
+            f"with it by `sdfeel resume {directory}`, or choose another directory with --out"
         )
     if occupied:
         raise RunError(f"{directory} is not empty: choose another directory with --out")

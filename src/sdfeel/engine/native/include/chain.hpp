@@ -10,14 +10,15 @@
 namespace sdfeel {
 
 // The first stage's input is filled from a batch of examples; every stage writes its output into
-// the input of the next, and takes its gradient from there.
-template <int BATCH, int EXAMPLE, class Loss, class... Stages> struct Chain {
-    static constexpr int CAPACITY = BATCH, EXAMPLE_SIZE = EXAMPLE;
-    static constexpr int COUNT = sizeof...(Stages);
+// the input of the next, and takes its gradient from there. Stages before FIRST have nothing to
+// learn, and need no gradient.
+template <int BATCH, int EXAMPLE, int FIRST, class Loss, class... Stages> struct Chain {
+    static constexpr int CAPACITY = BATCH, EXAMPLE_SIZE = EXAMPLE, CLASSES = Loss::COUNT;
+    static constexpr int STAGES = sizeof...(Stages);
     std::tuple<Stages..., Loss> stages;
 
     template <int I> auto &at() { return std::get<I>(stages); }
-    Loss &loss() { return at<COUNT>(); }
+    Loss &loss() { return at<STAGES>(); }
 
     void read(const float *row) {
         each<0>([&](auto &stage) { stage.read(row); });
@@ -30,6 +31,8 @@ template <int BATCH, int EXAMPLE, class Loss, class... Stages> struct Chain {
         each<0>([](auto &stage) { stage.pack(); });
     }
 
+    void fill(int s, const float *example) { at<0>().fill(s, example); }
+
     template <bool TRAIN> void forward(int n) { forward_from<0, TRAIN>(n); }
 
     // One local step: the batch is in place.
@@ -38,24 +41,24 @@ template <int BATCH, int EXAMPLE, class Loss, class... Stages> struct Chain {
         each<0>([&](auto &stage) { stage.draw(at, n); });
         forward<true>(n);
         for (int s = 0; s < n; s++) loss().differentiate(s, targets[s], -rule.rate / float(n));
-        backward_from<COUNT - 1>(n, rule);
+        backward_from<STAGES - 1>(n, rule);
     }
 
   private:
     template <int I, class Act> void each(const Act &act) {
-        if constexpr (I < COUNT) {
+        if constexpr (I < STAGES) {
             act(at<I>());
             each<I + 1>(act);
         }
     }
     template <int I, bool TRAIN> void forward_from(int n) {
-        if constexpr (I < COUNT) {
+        if constexpr (I < STAGES) {
             at<I>().template forward<TRAIN>(n, at<I + 1>());
             forward_from<I + 1, TRAIN>(n);
         }
     }
     template <int I> void backward_from(int n, const Rule &rule) {
-        if constexpr (I >= 0) {
+        if constexpr (I >= FIRST) {
             at<I>().backward(n, at<I + 1>(), rule);
             backward_from<I - 1>(n, rule);
         }

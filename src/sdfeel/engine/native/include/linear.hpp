@@ -51,6 +51,7 @@ template <class L, int BATCH, bool MOMENTUM> struct Linear {
 
     float *input(int s) { return x[s]; }
     const float *input_gradient(int s) { return dx[s]; }
+    void fill(int s, const float *example) { std::memcpy(x[s], example, IN * 4); }
 
     void read(const float *row) {
         for (int o = 0; o < OUT; o++) std::memcpy(weights[o], row + L::weight + o * IN, IN * 4);

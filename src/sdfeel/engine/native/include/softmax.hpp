@@ -8,7 +8,9 @@
 namespace sdfeel {
 
 template <int CLASSES, int BATCH> struct CrossEntropy {
-    static constexpr int IN_PLANE = 1, IN_ROW = CLASSES, WIDTH = round_up(CLASSES, LANES);
+    static constexpr int COUNT = CLASSES, WIDTH = round_up(CLASSES, LANES);
+    static constexpr bool CONTIGUOUS = true;
+    static constexpr int IN_PLANE = 0, IN_ROW = 0;
     alignas(64) float scores[BATCH][WIDTH], gradients[BATCH][WIDTH];
 
     float *input(int s) { return scores[s]; }

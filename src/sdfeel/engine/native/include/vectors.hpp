@@ -11,17 +11,18 @@
 
 namespace sdfeel {
 
-// LANES: floats in the CPU's widest register.
-// ACCUMULATORS: how many sums a kernel may keep in registers, leaving some for its operands.
+// LANES: floats in the CPU's widest register. REGISTERS: how many of those it has.
 #if defined(__AVX512F__)
-constexpr int LANES = 16, ACCUMULATORS = 26;
+constexpr int LANES = 16, REGISTERS = 32;
 #elif defined(__AVX__)
-constexpr int LANES = 8, ACCUMULATORS = 12;
+constexpr int LANES = 8, REGISTERS = 16;
 #elif defined(__ARM_NEON)
-constexpr int LANES = 4, ACCUMULATORS = 24;
+constexpr int LANES = 4, REGISTERS = 32;
 #else
-constexpr int LANES = 4, ACCUMULATORS = 10;
+constexpr int LANES = 4, REGISTERS = 16;
 #endif
+// How many sums a kernel may keep in registers, leaving some for its operands.
+constexpr int ACCUMULATORS = REGISTERS == 32 ? 26 : 12;
 
 template <int N> struct Types {
     typedef float floats __attribute__((vector_size(N * 4)));

@@ -1,0 +1,1 @@
+"""How fast the engines are, beside the usual ways and the machine's limit."""

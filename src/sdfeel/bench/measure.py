@@ -1,0 +1,73 @@
+"""Interleaved timing: the machine's mood hits all candidates alike."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+from time import perf_counter
+
+import torch
+
+from sdfeel.bench.ways import WAYS, Way
+from sdfeel.bench.work import Work, training_flops
+from sdfeel.engine.choose import cores
+
+
+@dataclass(frozen=True)
+class Speed:
+    """One way's speed on one work."""
+
+    work: str
+    way: str
+    samples_per_second: float
+    of_loop: float  # ratio to the loop engine, within the same repeats
+    of_limit: float  # share of what the machine's matrix products would allow
+
+
+def compare(
+    work: Work,
+    ways: Sequence[str],
+    repeats: int,
+    report: Callable[[str, int, int], None] = lambda way, done, repeats: None,
+) -> list[Speed]:
+    """The median speed of every way over `repeats` rounds, and the machine's limit."""
+    ready: Mapping[str, Way] = {name: WAYS[name](work) for name in ways}
+    for way in ready.values():
+        way()  # compiles, forks and warms up
+    seconds: dict[str, list[float]] = {name: [] for name in ready}
+    peak: list[float] = []
+    for turn in range(repeats):
+        peak.append(gemm_flops())
+        for name, way in ready.items():
+            begin = perf_counter()
+            way()
+            seconds[name].append(perf_counter() - begin)
+            report(name, turn + 1, repeats)
+    limit = median(peak) / training_flops(work.module(), work.shape)
+    return [
+        Speed(
+            work=work.name,
+            way=name,
+            samples_per_second=work.samples / median(times),
+            of_loop=_ratio(seconds.get("loop", times), times),
+            of_limit=work.samples / median(times) / limit,
+        )
+        for name, times in seconds.items()
+    ] + [Speed(work.name, "limit", limit, median(seconds["loop"]) * limit / work.samples, 1.0)]
+
+
+def _ratio(reference: list[float], times: list[float]) -> float:
+    return median(a / b for a, b in zip(reference, times, strict=True))
+
+
+def gemm_flops(size: int = 1536) -> float:
+    """Operations per second of a large matrix product on all cores."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(cores())
+    a, b = torch.ones(size, size), torch.ones(size, size)
+    best = float("inf")
+    for _ in range(4):
+        begin = perf_counter()
+        torch.mm(a, b)
+        best = min(best, perf_counter() - begin)
+    torch.set_num_threads(before)
+    return float(2 * size**3 / best)

@@ -1,0 +1,108 @@
+"""Ways to do the work, from what most people write to the fastest that we have."""
+
+import copy
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, TensorDataset
+
+from sdfeel.bench.work import RATE, Work
+from sdfeel.engine.base import Task
+from sdfeel.engine.choose import Kind, choose
+from sdfeel.engine.threads import one_thread
+
+Way = Callable[[], object]  # does one round
+
+
+def naive(work: Work) -> Way:
+    """A module, a DataLoader, an optimiser and a state_dict per client; torch's own threads."""
+    data, parts = work.data()
+    sets = [TensorDataset(data.x[part], data.y[part]) for part in map(torch.as_tensor, parts)]
+    server = work.module()
+
+    def go() -> dict[str, Tensor]:
+        states = []
+        for own in sets:
+            module = copy.deepcopy(server)
+            optimizer = torch.optim.SGD(module.parameters(), lr=RATE)
+            batches = iter(DataLoader(own, batch_size=work.batch, shuffle=True))
+            for _ in range(work.steps):
+                x, y = next(batches)
+                optimizer.zero_grad()
+                torch.autograd.backward(nn.functional.cross_entropy(module(x), y))
+                optimizer.step()
+            states.append(module.state_dict())
+        return {
+            key: torch.stack([state[key].double() for state in states]).mean(0) for key in states[0]
+        }
+
+    return go
+
+
+def centralised(work: Work) -> Way:
+    """One model on the same number of examples in large batches; torch's own threads."""
+    data, _ = work.data()
+    module = work.module()
+    parameters = list(module.parameters())
+    size = work.samples // work.steps
+
+    def go() -> None:
+        for step in range(work.steps):
+            rows = torch.arange(step * size, (step + 1) * size) % len(data)
+            loss = nn.functional.cross_entropy(module(data.x[rows]), data.y[rows])
+            gradients = torch.autograd.grad(loss, parameters)
+            with torch.no_grad():
+                for parameter, gradient in zip(parameters, gradients, strict=True):
+                    parameter.add_(gradient, alpha=-RATE)
+
+    return go
+
+
+def lean(work: Work) -> Way:
+    """The least that plain torch needs: one module, one thread, no seeds, no checks."""
+    data, parts = work.data()
+    module = work.module()
+    parameters = list(module.parameters())
+    start = [p.detach().clone() for p in parameters]
+    rows = [torch.as_tensor(part) for part in parts]
+
+    def go() -> None:
+        with one_thread():
+            for own in rows:
+                with torch.no_grad():
+                    for parameter, value in zip(parameters, start, strict=True):
+                        parameter.copy_(value)
+                for picked in own[torch.randint(len(own), (work.steps, work.batch))]:
+                    loss = nn.functional.cross_entropy(module(data.x[picked]), data.y[picked])
+                    gradients = torch.autograd.grad(loss, parameters)
+                    with torch.no_grad():
+                        for parameter, gradient in zip(parameters, gradients, strict=True):
+                            parameter.add_(gradient, alpha=-RATE)
+
+    return go
+
+
+def ours(work: Work, kind: Kind) -> Way:
+    """One of the project's engines, seeds, checks and all."""
+    data, parts = work.data()
+    engine, _ = choose(kind, work.module(), data, parts, data, work.training, seed=0)
+    start, turn = engine.initial(), 0
+
+    def go() -> None:
+        nonlocal turn
+        tasks = [Task(c, start, work.steps, turn * work.steps) for c in range(work.clients)]
+        for _ in engine.train(tasks):
+            pass
+        turn += 1
+
+    return go
+
+
+WAYS: dict[str, Callable[[Work], Way]] = {
+    "naive": naive,
+    "centralised": centralised,
+    "lean": lean,
+    "loop": lambda work: ours(work, "loop"),
+    "parallel": lambda work: ours(work, "parallel"),
+}

@@ -1,0 +1,113 @@
+"""The work that is timed: clients with weights and data of their own, one round of local steps."""
+
+from dataclasses import dataclass
+from math import prod
+
+import numpy as np
+import torch
+from torch import nn
+
+from sdfeel.core.arrays import Ints
+from sdfeel.core.errors import unknown
+from sdfeel.core.seeds import number
+from sdfeel.data.examples import Examples
+from sdfeel.engine.loop import Training
+from sdfeel.models import zoo
+
+RATE = 0.01
+
+
+@dataclass(frozen=True)
+class Work:
+    """One round: every client takes `steps` mini-batches."""
+
+    name: str
+    shape: tuple[int, ...]
+    clients: int
+    steps: int
+    batch: int = 10
+    examples: int = 60  # of each client
+
+    @property
+    def samples(self) -> int:
+        """Examples that a round trains on."""
+        return self.clients * self.steps * self.batch
+
+    @property
+    def training(self) -> Training:
+        return Training(RATE, self.batch)
+
+    def module(self) -> nn.Module:
+        if self.name == "lenet":
+            return lenet()
+        options = {"hidden": 200} if self.name == "mlp" else {}
+        return zoo.build(self.name, self.shape, 10, 0, **options)
+
+    def data(self) -> tuple[Examples, list[Ints]]:
+        """Examples that look like normalised images, and who holds which."""
+        draws = torch.Generator().manual_seed(number(0, "bench"))
+        count = self.clients * self.examples
+        x = torch.randn(count, *self.shape, generator=draws)
+        y = torch.randint(10, (count,), generator=draws)
+        return Examples(x, y), np.array_split(np.arange(count), self.clients)
+
+
+WORKS = {
+    work.name: work
+    for work in (
+        Work("mnist-cnn", (1, 28, 28), clients=50, steps=5),
+        Work("mlp", (1, 28, 28), clients=50, steps=5),
+        Work("lenet", (3, 32, 32), clients=50, steps=5),
+        Work("cifar-cnn", (3, 32, 32), clients=8, steps=1, examples=10),
+    )
+}
+
+
+def find(name: str) -> Work:
+    """The work called `name`."""
+    if name not in WORKS:
+        raise unknown("benchmark", name, WORKS)
+    return WORKS[name]
+
+
+def lenet() -> nn.Module:
+    """LeNet-5 for colour images: a model that the project does not ship."""
+    return nn.Sequential(
+        nn.Conv2d(3, 6, 5),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Conv2d(6, 16, 5),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Flatten(),
+        nn.Linear(400, 120),
+        nn.ReLU(),
+        nn.Linear(120, 84),
+        nn.ReLU(),
+        nn.Linear(84, 10),
+    )
+
+
+def training_flops(module: nn.Module, shape: tuple[int, ...]) -> float:
+    """Floating-point operations of one example's training step, if nothing is skipped.
+
+    Forward, gradient by weights and gradient by inputs cost the same; the first layer needs no
+    gradient by its inputs.
+
+    >>> round(training_flops(find("mnist-cnn").module(), (1, 28, 28)))
+    2595000
+    """
+    layers: list[float] = []
+
+    def count(layer: nn.Module, inputs: tuple[torch.Tensor, ...], out: torch.Tensor) -> None:
+        if isinstance(layer, nn.Linear):
+            layers.append(out.numel() * layer.in_features)
+        elif isinstance(layer, nn.Conv2d):
+            layers.append(out.numel() * prod(layer.weight.shape[1:]))
+
+    hooks = [layer.register_forward_hook(count) for layer in module.modules()]
+    with torch.no_grad():
+        module.eval()(torch.zeros(1, *shape))
+    for hook in hooks:
+        hook.remove()
+    return 2 * (3 * sum(layers) - layers[0])

@@ -1,0 +1,75 @@
+"""The command that times."""
+
+import dataclasses
+from typing import Annotated, Any
+
+import typer
+from rich.table import Table
+
+from sdfeel.cli.common import AsJson, people, print_json, results
+
+
+def bench(
+    works: Annotated[
+        str, typer.Option("--work", metavar="NAME,...", help="mnist-cnn, mlp, lenet, cifar-cnn.")
+    ] = "mnist-cnn,mlp,cifar-cnn",
+    ways: Annotated[
+        str, typer.Option("--ways", metavar="NAME,...", help="What to time (default: all).")
+    ] = "",
+    repeats: Annotated[int, typer.Option(min=1, help="Rounds per way; medians are shown.")] = 7,
+    as_json: AsJson = False,
+) -> None:
+    """Time the engines beside the usual ways and the machine's limit, interleaved.
+
+    Take the ratios: samples per second depend on the machine and its mood.
+
+    Examples:
+
+      sdfeel bench
+
+      sdfeel bench --work mnist-cnn --repeats 15 --json
+    """
+    from sdfeel.bench.measure import compare
+    from sdfeel.bench.ways import WAYS
+    from sdfeel.bench.work import find
+    from sdfeel.core.errors import unknown
+
+    chosen = [find(name.strip()) for name in works.split(",")]
+    names = [name.strip() for name in ways.split(",") if name.strip()] or list(WAYS)
+    for name in names:
+        if name not in WAYS:
+            raise unknown("way", name, WAYS)
+    if "loop" not in names:
+        names.append("loop")  # everything is compared with it
+    found = []
+    for work in chosen:
+        with people.status(f"timing {work.name}") as status:
+            found += compare(
+                work,
+                names,
+                repeats,
+                lambda way, done, all_, s=status, w=work.name: s.update(  # type: ignore[misc]
+                    f"timing {w}: repeat {done} of {all_}, {way}"
+                ),
+            )
+    if as_json:
+        print_json([dataclasses.asdict(speed) for speed in found])
+    else:
+        results.print(_table(found))
+
+
+def _table(speeds: list[Any]) -> Table:
+    table = Table("work", "way", box=None, pad_edge=False)
+    for title in ("samples/s", "x loop", "% of limit"):
+        table.add_column(title, justify="right")
+    before = ""
+    for speed in speeds:
+        table.add_row(
+            speed.work if speed.work != before else "",
+            speed.way,
+            f"{speed.samples_per_second:,.0f}",
+            f"{speed.of_loop:.2f}",
+            f"{100 * speed.of_limit:.1f}",
+        )
+        before = speed.work
+    return table

@@ -1,0 +1,79 @@
+"""Whether a model can be trained natively here: plan, compiler, and a first comparison."""
+
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+
+from sdfeel.data.examples import Examples
+from sdfeel.engine.loop import Training
+from sdfeel.engine.native.build import NATIVE, BuildFault, library, note
+from sdfeel.engine.native.check import mismatch
+from sdfeel.engine.native.emit import source
+from sdfeel.engine.native.library import Library
+from sdfeel.engine.native.lower import Plan, lower
+
+LARGEST_WORKSPACE = 1 << 29  # bytes of one thread
+
+
+@dataclass(frozen=True, eq=False)
+class Native:
+    """A model's plan and its compiled library."""
+
+    plan: Plan
+    library: Library
+
+
+def available(
+    module: nn.Module, training: Training, data: Sequence[Examples], batch: int
+) -> Native | str:
+    """The compiled and checked model for batches of up to `batch`, or the reason why not."""
+    plan = lower(module, training, tuple(data[0].x.shape[1:]))
+    if isinstance(plan, str):
+        return plan
+    for examples in data:
+        fault = data_fault(examples, plan)
+        if fault:
+            return fault
+    return compiled(plan, module, training, batch)
+
+
+def compiled(
+    plan: Plan,
+    module: nn.Module,
+    training: Training,
+    batch: int,
+    target: tuple[str, ...] = NATIVE,
+) -> Native | str:
+    """`plan` compiled, loaded, and compared with the loop once for each library in the cache."""
+    try:
+        path = library(source(plan, batch), target)
+        native = Native(plan, Library(path))
+    except (BuildFault, OSError) as fault:
+        return str(fault)
+    if native.library.workspace > LARGEST_WORKSPACE:
+        return f"it needs {native.library.workspace / 1e6:.0f} MB of working memory per thread"
+    remembered = note(path, ".check")
+    try:
+        verdict = remembered.read_text()
+    except OSError:
+        verdict = mismatch(native.library, plan, module, training, batch) or ""
+        with suppress(OSError):  # then the next process checks again
+            remembered.write_text(verdict)
+    return f"self-check failed: {verdict}" if verdict else native
+
+
+def data_fault(examples: Examples, plan: Plan) -> str | None:
+    """Why these examples are not for the native engine."""
+    x, y = examples.x, examples.y
+    if x.dtype != torch.float32 or x.device.type != "cpu":
+        return f"its inputs are {x.dtype} on {x.device.type}, not float32 on cpu"
+    if tuple(x.shape[1:]) != plan.shape:
+        return f"its examples have different shapes: {tuple(x.shape[1:])} and {plan.shape}"
+    if y.ndim != 1 or y.dtype != torch.int64:
+        return "its targets are not class numbers"
+    if len(y) and not (int(y.min()) >= 0 and int(y.max()) < plan.classes):
+        return f"its targets are not all between 0 and {plan.classes - 1}"
+    return None

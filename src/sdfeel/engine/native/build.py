@@ -1,0 +1,134 @@
+"""Compiling a model's C++ once, and keeping the library by its content.
+
+A library in the cache is named by everything it depends on: the source, the headers, the flags,
+the compiler and the CPU. Its own hash lies beside it, so that a damaged file is seen and built
+again. Files appear under their names only when complete, so processes may build side by side.
+"""
+
+import hashlib
+import os
+import platform
+import shlex
+import shutil
+import subprocess
+import tempfile
+from functools import cache
+from pathlib import Path
+
+INCLUDE = Path(__file__).parent / "include"
+# Not -ffast-math: it reorders sums, drops NaN and changes the mode of the caller's own arithmetic.
+# Allowed are fused multiply-add, no errno and no traps: none of it touches the order of sums.
+FLAGS = (
+    "-std=c++17",
+    "-O3",
+    "-ffp-contract=fast",
+    "-fno-math-errno",
+    "-fno-trapping-math",
+    "-fPIC",
+    "-shared",
+    "-pthread",
+)
+NATIVE = ("-march=native",)
+PATIENCE = 300.0  # seconds
+
+
+class BuildFault(Exception):
+    """The reason, in one line, why there is no library."""
+
+
+def library(source: str, target: tuple[str, ...] = NATIVE) -> Path:
+    """The compiled library of `source`, from the cache or new; BuildFault if there is none."""
+    compiler = find_compiler()
+    flags = (*FLAGS, *target)
+    parts = [source, *_headers(), *flags, *compiler, _version(compiler), cpu()]
+    key = hashlib.sha256("\0".join(parts).encode()).hexdigest()[:32]
+    try:
+        folder = cache_folder()
+        folder.mkdir(parents=True, exist_ok=True)
+        path = folder / f"{key}.so"
+        if not _whole(path):
+            _compile(compiler, flags, source, path)
+    except OSError as error:
+        raise BuildFault(f"the library cannot be kept ({error})") from None
+    return path
+
+
+def note(path: Path, suffix: str) -> Path:
+    """A file that belongs to a library."""
+    return path.with_suffix(suffix)
+
+
+def cache_folder() -> Path:
+    base = os.environ.get("XDG_CACHE_HOME")
+    return (Path(base) if base else Path.home() / ".cache") / "sdfeel" / "native"
+
+
+def find_compiler() -> tuple[str, ...]:
+    """$CXX with its arguments, or the first C++ compiler on the PATH."""
+    own = shlex.split(os.environ.get("CXX", ""))
+    for words in [own] if own else [["c++"], ["g++"], ["clang++"]]:
+        found = shutil.which(words[0])
+        if found:
+            return (found, *words[1:])
+    raise BuildFault(
+        f"there is no C++ compiler at CXX={own[0]}"
+        if own
+        else "there is no C++ compiler (c++, g++ or clang++) on the PATH"
+    )
+
+
+@cache
+def cpu() -> str:
+    """What the CPU can do, as far as the system tells."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        lines = []
+    can = next((line for line in lines if line.startswith(("flags", "Features"))), "")
+    return f"{platform.machine()} {platform.processor()} {can}"
+
+
+def _compile(compiler: tuple[str, ...], flags: tuple[str, ...], source: str, path: Path) -> None:
+    with tempfile.TemporaryDirectory(dir=path.parent) as scratch:
+        text, made = Path(scratch, "model.cpp"), Path(scratch, "model.so")
+        text.write_text(source)
+        command = [*compiler, *flags, f"-I{INCLUDE}", str(text), "-o", str(made)]
+        _run(command)
+        mark = Path(scratch, "hash")
+        mark.write_text(_hash(made))
+        note(path, ".check").unlink(missing_ok=True)
+        os.replace(made, path)
+        os.replace(mark, note(path, ".sha256"))
+
+
+def _run(command: list[str]) -> str:
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise BuildFault(f"the compiler {command[0]} does not work ({error})") from None
+    if done.returncode:
+        lines = [line for line in done.stderr.splitlines() if "error" in line] or ["no message"]
+        raise BuildFault(f"the compiler {command[0]} failed: {lines[0]}")
+    return done.stdout
+
+
+def _whole(path: Path) -> bool:
+    """Whether a library is there and is what was compiled."""
+    try:
+        return note(path, ".sha256").read_text() == _hash(path)
+    except OSError:
+        return False
+
+
+def _hash(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+@cache
+def _headers() -> list[str]:
+    return [path.read_text() for path in sorted(INCLUDE.glob("*.hpp"))]
+
+
+@cache
+def _version(compiler: tuple[str, ...]) -> str:
+    return _run([*compiler, "--version"])

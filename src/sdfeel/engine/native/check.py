@@ -1,0 +1,97 @@
+"""The first use of a model: a few native steps beside the loop's, float64 being the referee."""
+
+import copy
+from dataclasses import replace
+from math import isfinite
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from sdfeel.core.errors import Diverged
+from sdfeel.data.examples import Examples
+from sdfeel.engine.base import Task
+from sdfeel.engine.loop import LoopEngine, Training
+from sdfeel.engine.native.library import Library
+from sdfeel.engine.native.lower import Plan
+from sdfeel.engine.native.trainer import Trainer
+
+STEPS = 3
+RATE = 0.02  # large enough to move every weight, small enough not to magnify rounding
+THREADS = 2
+
+
+def mismatch(
+    library: Library, plan: Plan, module: nn.Module, training: Training, batch: int
+) -> str | None:
+    """How the native model differs from the loop, or None if it agrees.
+
+    A ReLU or a maximum that hangs in the balance may fall the other way in float32, which is
+    no fault: two of three trials decide.
+    """
+    training = replace(training, learning_rate=RATE, iteration="batch", batch_size=batch)
+    faults = []
+    for trial in range(3):
+        fault = _trial(library, plan, module, training, trial)
+        faults += [fault] if fault else []
+        if trial - len(faults) == 1:
+            return None
+    return faults[0]
+
+
+def _trial(
+    library: Library, plan: Plan, module: nn.Module, training: Training, trial: int
+) -> str | None:
+    draws = torch.Generator().manual_seed(trial)
+    batch = training.batch_size
+    # The second client has less than a batch, where that is possible.
+    parts = [np.arange(2 * batch), np.arange(2 * batch, 2 * batch + max(1, batch - 1))]
+    count = 2 * batch + max(1, batch - 1)
+    x = torch.randn(count, *plan.shape, generator=draws)
+    y = torch.randint(plan.classes, (count,), generator=draws)
+    data, wide = Examples(x, y), Examples(x.double(), y)
+    single = LoopEngine(module, data, parts, data, training, trial)
+    referee = LoopEngine(copy.deepcopy(module).double(), wide, parts, wide, training, trial)
+    native = Trainer(library, data, parts, training, trial, THREADS)
+    start = single.initial()
+    tasks = [Task(client, start, STEPS, first=client) for client in (0, 1)]
+    exact_tasks = [Task(client, start.double(), STEPS, first=client) for client in (0, 1)]
+    try:
+        exact = [row.clone() for row in referee.train(exact_tasks)]
+        loop = [row.clone() for row in single.train(tasks)]
+        found = [row.clone() for row in native.train(tasks)]
+    except Diverged as error:
+        return str(error)
+    for a, b, c in zip(exact, loop, found, strict=True):
+        fault = _compare("training", a, b, c, moved=float((a - start).abs().max()))
+        if fault:
+            return fault
+    return _outputs_fault(library, plan, single, referee, data, exact[0])
+
+
+def _outputs_fault(
+    library: Library,
+    plan: Plan,
+    single: LoopEngine,
+    referee: LoopEngine,
+    data: Examples,
+    model: Tensor,
+) -> str | None:
+    row = model.float()
+    outputs = torch.empty(len(data), plan.classes)
+    losses, _ = library.measure(row, data.x, data.y, len(data), 1, outputs)
+    exact, loop = referee.evaluate(row.double()), single.evaluate(row)
+    error = abs(float(losses[0]) / len(data) - exact.test_loss)
+    allowed = 20 * abs(loop.test_loss - exact.test_loss) + 1e-5 * (1 + abs(exact.test_loss))
+    if isfinite(exact.test_loss) and not error <= allowed:
+        return f"the loss of a model is off by {error:.1e}, allowed {allowed:.1e}"
+    return None
+
+
+def _compare(what: str, exact: Tensor, loop: Tensor, found: Tensor, moved: float) -> str | None:
+    error = float((found - exact).abs().max())
+    own = float((loop - exact).abs().max())
+    allowed = 20 * own + 1e-4 * moved + 1e-7 * float(exact.abs().max())
+    if error <= allowed:
+        return None
+    return f"{what} differs from float64 by {error:.1e}, allowed {allowed:.1e}"

@@ -1,0 +1,116 @@
+"""The native engine: the local step of loop.py in C++, all cores, one client per core at a time."""
+
+import os
+from collections.abc import Iterator, Sequence
+from typing import Any, Self
+
+import torch
+from torch import Tensor, nn
+
+from sdfeel.core.arrays import Ints
+from sdfeel.core.errors import InputError
+from sdfeel.data.examples import Examples
+from sdfeel.engine.base import Scores, Task
+from sdfeel.engine.evaluate import Metric
+from sdfeel.engine.loop import LoopEngine, Training
+from sdfeel.engine.native.available import Native, available
+from sdfeel.engine.native.trainer import Trainer
+
+BLOCK_EXAMPLES = 250  # measured by one thread at a time
+
+
+class NativeEngine:
+    """Trains clients in C++, block by block; the same bits for any number of threads."""
+
+    name = "native"
+
+    def __init__(
+        self,
+        module: nn.Module,
+        train: Examples,
+        parts: Sequence[Ints],  # each client's rows of `train`
+        test: Examples,
+        training: Training,
+        seed: int,
+        metrics: dict[str, Metric] | None = None,
+        measured: Examples | None = None,  # what the training loss is measured on
+        threads: int | None = None,  # all cores that the process may use
+        block: int | None = None,  # clients trained in one call
+    ) -> None:
+        measured = train if measured is None else measured
+        # The loop keeps the module, and knows how a row becomes a state_dict.
+        self._loop = LoopEngine(module, train, parts, test, training, seed)
+        largest = max((len(part) for part in parts), default=1)
+        batch = max(1, min(training.batch_size, largest))
+        data = [train, test, measured]
+        native = available(module, training, data, batch)
+        if isinstance(native, str):
+            raise Unavailable(native)
+        self._native: Native = native
+        self._test, self._measured = _contiguous(test), _contiguous(measured)
+        self._metrics = metrics or {}
+        self.threads = threads or available_cores()
+        self._trainer = Trainer(native.library, train, parts, training, seed, self.threads, block)
+
+    @classmethod
+    def create(cls, *args: Any, **options: Any) -> Self | str:
+        """The engine, or the reason in one line why it cannot run this. Arguments as above."""
+        try:
+            return cls(*args, **options)
+        except Unavailable as reason:
+            return reason.reason
+
+    @property
+    def parameters(self) -> int:
+        """Trainable numbers of the model."""
+        return self._loop.parameters
+
+    def initial(self) -> Tensor:
+        return self._loop.initial()
+
+    def state_dict(self, model: Tensor) -> dict[str, Tensor]:
+        """`model` as a state_dict for the plain module."""
+        return self._loop.state_dict(model)
+
+    def train(self, tasks: Sequence[Task]) -> Iterator[Tensor]:
+        return self._trainer.train(tasks)
+
+    def evaluate(self, model: Tensor) -> Scores:
+        row = model.to(torch.float32).contiguous()
+        train, _, _ = self._measure(row, self._measured, outputs=False)
+        loss, accuracy, outputs = self._measure(row, self._test, outputs=bool(self._metrics))
+        metrics = (
+            {name: float(metric(outputs, self._test.y)) for name, metric in self._metrics.items()}
+            if outputs is not None
+            else {}
+        )
+        return Scores(train, loss, accuracy, metrics)
+
+    def _measure(
+        self, row: Tensor, data: Examples, outputs: bool
+    ) -> tuple[float, float, Tensor | None]:
+        """Mean loss, share of right answers, and the outputs themselves if asked for."""
+        given = torch.empty(len(data), self._native.plan.classes) if outputs else None
+        losses, right = self._native.library.measure(
+            row, data.x, data.y, BLOCK_EXAMPLES, self.threads, given
+        )
+        # Blocks are fixed and added in order: the sum does not know about threads.
+        return sum(losses.tolist()) / len(data), int(right.sum()) / len(data), given
+
+
+class Unavailable(InputError):
+    """The native engine cannot run what it was asked to."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(f"the native engine cannot run this model: {reason}")
+        self.reason = reason
+
+
+def available_cores() -> int:
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def _contiguous(data: Examples) -> Examples:
+    return Examples(data.x.contiguous(), data.y.contiguous())

@@ -1,0 +1,157 @@
+// A convolution with the channel dropout, the 2x2 max-pooling and the ReLU that follow it.
+//
+// These three commute (dropout multiplies by a number that is not negative), so they are one step
+// whatever their order in the model. A channel that dropout removes is not computed at all.
+#pragma once
+
+#include "conv_backward.hpp"
+#include "conv_forward.hpp"
+#include "dropout.hpp"
+#include "sgd.hpp"
+
+namespace sdfeel {
+
+template <class L, int BATCH, bool MOMENTUM> struct Conv {
+    using Shape = ConvShape<L>;
+    using Weights = WeightGradient<L>;
+    using Pool = Pooling<L>;
+    using Drop = typename L::Drop;
+    using Update = Step<MOMENTUM>;
+    static constexpr int IN = Shape::IN, OUT = Shape::OUT, BLOCK = Weights::BLOCK;
+
+    // Producers write between the borders, which stay zero.
+    static constexpr bool CONTIGUOUS = false;
+    static constexpr int IN_ROW = Shape::WIDTH, IN_PLANE = round_up(Shape::AREA + 2 * LANES, 16);
+    static constexpr int CORNER = L::padding_y * Shape::WIDTH + L::padding_x;
+    static constexpr int SIDE_BY_SIDE = round_up(Shape::AREA * BLOCK + 2 * LANES, 16);
+    static constexpr int OUT_WIDTH = round_up(OUT, LANES);
+    // Samples whose inputs stay in the first cache while all channels' winners pass over them.
+    static constexpr int TOGETHER = most(1, 24000 / (4 * SIDE_BY_SIDE));
+
+    alignas(64) float x[BATCH][IN][IN_PLANE];
+    alignas(64) float side_by_side[BLOCK > 1 ? BATCH : 1][Weights::BLOCKS][SIDE_BY_SIDE];
+    alignas(64) float weights[Weights::COUNT], changes[Weights::COUNT];
+    alignas(64) float bias[OUT_WIDTH], bias_changes[OUT_WIDTH];
+    typename Update::template Velocity<Weights::COUNT> velocity;
+    typename Update::template Velocity<OUT_WIDTH> bias_velocity;
+    ConvForward<L> kernel;
+    struct Nothing {};
+    std::conditional_t<L::sends_gradient, InputGradient<L>, Nothing> back;
+    float multipliers[Drop::active ? BATCH * OUT : 1];
+    uint8_t codes[BATCH][OUT][Pool::CODES];
+    Winners<Shape> winners[BATCH][OUT];
+
+    float *input(int s) { return x[s][0] + CORNER; }
+    const float *input_gradient(int s) {
+        return back.of([&](int o) -> const Winners<Shape> & { return winners[s][o]; });
+    }
+    void fill(int s, const float *example) {
+        for (int c = 0; c < IN; c++)
+            for (int y = 0; y < L::height; y++)
+                std::memcpy(input(s) + c * IN_PLANE + y * IN_ROW,
+                            example + (c * L::height + y) * L::width, L::width * 4);
+    }
+
+    void read(const float *row) {
+        each_weight([&](int o, int c, int y, int x, int place) {
+            weights[place] = row[L::weight + ((o * IN + c) * Shape::KERNEL_Y + y) * Shape::KERNEL_X + x];
+        });
+        if (L::bias >= 0) std::memcpy(bias, row + L::bias, OUT * 4);
+        velocity.forget();
+        bias_velocity.forget();
+    }
+    void write(float *row) const {
+        each_weight([&](int o, int c, int y, int x, int place) {
+            row[L::weight + ((o * IN + c) * Shape::KERNEL_Y + y) * Shape::KERNEL_X + x] = weights[place];
+        });
+        if (L::bias >= 0) std::memcpy(row + L::bias, bias, OUT * 4);
+    }
+    SDFEEL_NOINLINE void pack() {
+        each_weight([&](int o, int c, int y, int x, int place) {
+            kernel.weights[o][(c * Shape::KERNEL_X + x) * Shape::KERNEL_Y + y] = weights[place];
+            if constexpr (L::sends_gradient)
+                back.pack(o, c, y * Shape::KERNEL_X + x, weights[place]);
+        });
+    }
+    void draw(const Address &at, int n) {
+        if constexpr (Drop::active) Drop::fill(at, long(n) * OUT, multipliers);
+    }
+
+    template <bool TRAIN, class Next> void forward(int n, Next &next) {
+        for (int s = 0; s < n; s++) {
+            int channels[OUT], count = 0;
+            for (int o = 0; o < OUT; o++)
+                if (!TRAIN || scale(s, o) != 0) channels[count++] = o;
+            kernel.shift(x[s][0], IN_PLANE);
+            kernel.convolve(channels, count, bias);
+            finish<TRAIN>(s, next);
+            if (TRAIN) interleave(s);
+        }
+    }
+
+    template <class Next> void backward(int n, Next &next, const Rule &rule) {
+        std::memset(bias_changes, 0, sizeof bias_changes);
+        for (int s = 0; s < n; s++) list(s, next.input_gradient(s));
+        std::memset(changes, 0, sizeof changes);
+        const auto lists = [&](int s, int o) -> const Winners<Shape> & { return winners[s][o]; };
+        for (int s = 0; s < n; s += TOGETHER)
+            for (int b = 0; b < Weights::BLOCKS; b++)
+                Weights::add(b, s, least(n, s + TOGETHER), lists,
+                             [&](int i) { return neighbours(i, b); }, changes);
+        const Update update(rule);
+        apply(update, weights, velocity.at(0), changes, Weights::COUNT);
+        if (L::bias >= 0) apply(update, bias, bias_velocity.at(0), bias_changes, OUT_WIDTH);
+    }
+
+  private:
+    SDFEEL_INLINE float scale(int s, int o) const {
+        if constexpr (Drop::active) return multipliers[s * OUT + o];
+        return 1;
+    }
+
+    template <class Act> static SDFEEL_INLINE void each_weight(const Act &act) {
+        for (int o = 0; o < OUT; o++)
+            for (int b = 0; b < Weights::BLOCKS; b++)
+                for (int y = 0; y < Shape::KERNEL_Y; y++)
+                    for (int x = 0; x < Shape::KERNEL_X; x++)
+                        for (int c = b * BLOCK; c < (b + 1) * BLOCK; c++)
+                            act(o, c, y, x, Weights::place(o, c, y, x));
+    }
+
+    // The padded input with BLOCK channels side by side: copied, unless one channel is a block.
+    void interleave(int s) {
+        if constexpr (BLOCK > 1)
+            for (int b = 0; b < Weights::BLOCKS; b++)
+                for (int p = 0; p < Shape::AREA; p++)
+                    SDFEEL_UNROLL for (int c = 0; c < BLOCK; c++)
+                        side_by_side[s][b][p * BLOCK + c] = x[s][b * BLOCK + c][p];
+    }
+    SDFEEL_INLINE const float *neighbours(int s, int b) const {
+        return BLOCK > 1 ? side_by_side[BLOCK > 1 ? s : 0][b] : x[s][b];
+    }
+
+    template <bool TRAIN, class Next> SDFEEL_NOINLINE void finish(int s, Next &next) {
+        constexpr int ROW = Next::CONTIGUOUS ? Shape::FINAL_W : Next::IN_ROW;
+        constexpr int PLANE = Next::CONTIGUOUS ? Shape::FINAL : Next::IN_PLANE;
+        for (int o = 0; o < OUT; o++) {
+            float *to = next.input(s) + o * PLANE;
+            const float kept = TRAIN ? scale(s, o) : 1.0f;
+            if (kept != 0) Pool::template finish<TRAIN>(kernel.lines[o], kept, to, ROW, codes[s][o]);
+            else
+                for (int y = 0; y < Shape::FINAL_H; y++)
+                    std::memset(to + y * ROW, 0, Shape::FINAL_W * 4);
+        }
+    }
+
+    SDFEEL_NOINLINE void list(int s, const float *gradients) {
+        for (int o = 0; o < OUT; o++) {
+            const float kept = scale(s, o);
+            winners[s][o].count = 0;
+            if (kept != 0)
+                bias_changes[o] += Pool::list(gradients + o * Shape::FINAL, kept, codes[s][o],
+                                              winners[s][o]);
+        }
+    }
+};
+
+} // namespace sdfeel

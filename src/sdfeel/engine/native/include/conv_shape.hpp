@@ -1,0 +1,94 @@
+// The numbers of one convolution, all known when it is compiled, and how its kernels are tiled.
+#pragma once
+
+#include "vectors.hpp"
+
+namespace sdfeel {
+
+// `L` gives in, height, width, out, kernel_y, kernel_x, stride_y, stride_x, padding_y, padding_x,
+// pool (2x2 after the convolution), relu, sends_gradient, weight, bias (places in the row, bias
+// -1: none) and Drop (of channels).
+template <class L> struct ConvShape {
+    static constexpr int IN = L::in, OUT = L::out, KERNEL_Y = L::kernel_y, KERNEL_X = L::kernel_x;
+    static constexpr int TAPS = KERNEL_Y * KERNEL_X;
+    static constexpr int HEIGHT = L::height + 2 * L::padding_y;
+    static constexpr int WIDTH = L::width + 2 * L::padding_x, AREA = HEIGHT * WIDTH;
+    static constexpr int OUT_H = (HEIGHT - KERNEL_Y) / L::stride_y + 1;
+    static constexpr int OUT_W = (WIDTH - KERNEL_X) / L::stride_x + 1;
+    static constexpr int POSITIONS = OUT_H * OUT_W;
+    static constexpr int FINAL_H = L::pool ? OUT_H / 2 : OUT_H;
+    static constexpr int FINAL_W = L::pool ? OUT_W / 2 : OUT_W, FINAL = FINAL_H * FINAL_W;
+    static constexpr int VECTORS = divide_up(POSITIONS, LANES);
+};
+
+// Forward: OUTS channels x WIDE vectors of positions are summed in registers.
+//
+// Chosen by time, not by multiplications alone: a step of the inner loop does OUTS * WIDE of them
+// and loads OUTS weights and WIDE inputs, most of which straddle two cache lines; fewer than
+// eight sums would wait for one another.
+template <class Shape> struct ForwardTile {
+    static constexpr int cost(int outs, int wide) {
+        int total = 0;
+        for (int o = 0; o < Shape::OUT; o += outs)
+            for (int v = 0; v < Shape::VECTORS; v += wide) {
+                const int a = least(outs, Shape::OUT - o), b = least(wide, Shape::VECTORS - v);
+                total += 4 * most(most(a * b, a + 2 * b), 8) + a + 2 * b;
+            }
+        return total;
+    }
+    static constexpr int best() {
+        int found = 0, lowest = 1 << 30;
+        for (int wide = 1; wide <= 6; wide++)
+            for (int outs = 1; outs * wide + wide + 1 <= REGISTERS; outs++)
+                if (cost(outs, wide) < lowest) lowest = cost(outs, wide), found = outs * 16 + wide;
+        return found;
+    }
+    static constexpr int OUTS = best() / 16, WIDE = best() % 16;
+};
+
+// Weight gradient: for BLOCK input channels lying side by side, a kernel's row is KERNEL_X * BLOCK
+// neighbouring floats: VECTORS of SIZE lanes. ROWS kernel rows are summed at once, for ENTRIES
+// winners in turn (so that sums do not wait for one another).
+template <class Shape> struct WeightTile {
+    static constexpr int vectors(int block) {
+        return divide_up(Shape::KERNEL_X * block, fitting(Shape::KERNEL_X * block));
+    }
+    static constexpr int entries(int block, int rows) {
+        const int sums = rows * vectors(block);
+        return 4 * sums <= ACCUMULATORS ? 4 : 2 * sums <= ACCUMULATORS ? 2 : 1;
+    }
+    static constexpr int cost(int block, int rows) { // of one winner, in quarter cycles
+        int total = 0;
+        for (int y = 0; y < Shape::KERNEL_Y; y += rows) {
+            const int sums = least(rows, Shape::KERNEL_Y - y) * vectors(block);
+            total += most(3 * sums, 16 / entries(block, rows)) + 8;
+        }
+        return total * (Shape::IN / block);
+    }
+    static constexpr int best() {
+        int found = 0, lowest = 1 << 30;
+        for (int block = 1; block <= Shape::IN; block++)
+            for (int rows = 1; rows <= Shape::KERNEL_Y; rows++) {
+                if (Shape::IN % block || rows * vectors(block) > ACCUMULATORS) continue;
+                if (cost(block, rows) < lowest)
+                    lowest = cost(block, rows), found = block * 64 + rows;
+            }
+        // A row too long for the registers: one channel at a time never is.
+        return found ? found : 64 + 1;
+    }
+    static constexpr int BLOCK = best() / 64, ROWS = best() % 64, BLOCKS = Shape::IN / BLOCK;
+    static constexpr int SIZE = fitting(Shape::KERNEL_X * BLOCK), VECTORS = vectors(BLOCK);
+    static constexpr int ROW = VECTORS * SIZE, ENTRIES = entries(BLOCK, ROWS);
+};
+
+// Input gradient: a position has SLOTS neighbouring floats, a multiple of SIZE, so that every
+// addition falls on the same lanes of memory as the one before it and can be forwarded.
+template <class Shape> struct InputTile {
+    static constexpr int SIZE = fitting(Shape::IN), NEEDED = divide_up(Shape::IN, SIZE);
+    // As many vectors as keep one block of all positions in the first cache.
+    static constexpr int FIT = most(1, 20000 / (Shape::AREA * SIZE * 4));
+    static constexpr int BLOCKS = divide_up(NEEDED, least(NEEDED, FIT));
+    static constexpr int VECTORS = divide_up(NEEDED, BLOCKS), SLOTS = VECTORS * SIZE;
+};
+
+} // namespace sdfeel

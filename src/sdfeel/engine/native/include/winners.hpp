@@ -1,0 +1,117 @@
+// 2x2 max-pooling and ReLU after a convolution, and who gets the gradient.
+//
+// Only the largest of each window, and only if ReLU lets it through, has a gradient. The backward
+// pass follows these winners alone: with pooling there are four times fewer than positions.
+#pragma once
+
+#include "conv_shape.hpp"
+
+namespace sdfeel {
+
+constexpr int DEAD = 4; // code of an output that ReLU stopped; else the winner's place, 0 to 3
+
+// The winners of one output channel of one sample.
+template <class Shape> struct Winners {
+    static constexpr int ROOM = round_up(Shape::FINAL + 4, 16); // the kernels take up to 4 at once
+    int count;
+    int places[ROOM];    // of the first input that belongs to the winner: its row and column
+    float changes[ROOM]; // its gradient
+};
+
+template <class L> struct Pooling {
+    using Shape = ConvShape<L>;
+    static constexpr int OUT_W = Shape::OUT_W, FINAL_W = Shape::FINAL_W, FINAL = Shape::FINAL;
+    static constexpr int CODES = round_up(FINAL + 2 * LANES, 16);
+    static constexpr int SIZE = fitting(FINAL_W); // lanes
+
+    // From a line of outputs to the final values, `row` floats apart, and their codes.
+    template <bool TRAIN>
+    static SDFEEL_INLINE void finish(const float *line, float scale, float *to, int row,
+                                     uint8_t *codes) {
+        for (int y = 0; y < Shape::FINAL_H; y++)
+            for (int x = 0; x < FINAL_W; x += SIZE) {
+                Ints<SIZE> code = {};
+                Floats<SIZE> best = largest(line, y, x, code) * all<SIZE>(scale);
+                if (L::relu) {
+                    const Ints<SIZE> dead = best <= Floats<SIZE>{}; // a NaN goes on
+                    best = dead ? Floats<SIZE>{} : best;
+                    code = dead ? Ints<SIZE>{} + DEAD : code;
+                }
+                if (FINAL_W % SIZE == 0 || x + SIZE <= FINAL_W) store<SIZE>(to + y * row + x, best);
+                else std::memcpy(to + y * row + x, &best, FINAL_W % SIZE * 4);
+                if (TRAIN) // what it writes too much, the next row corrects
+                    *reinterpret_cast<typename Types<SIZE>::loose_bytes *>(
+                        codes + y * FINAL_W + x) =
+                        __builtin_convertvector(code, typename Types<SIZE>::bytes);
+            }
+    }
+
+    // The list of winners from the gradients of the final values; returns the sum of all changes.
+    static SDFEEL_INLINE float list(const float *gradients, float scale, const uint8_t *codes,
+                                    Winners<Shape> &out) {
+        constexpr int ROOM = round_up(FINAL, LANES);
+        alignas(64) int32_t places[ROOM];
+        alignas(64) float changes[ROOM];
+        Floats<LANES> total = {};
+        for (int p = 0; p < FINAL; p += LANES) {
+            const Ints<LANES> code = __builtin_convertvector(
+                *reinterpret_cast<const typename Types<LANES>::loose_bytes *>(codes + p),
+                Ints<LANES>);
+            Ints<LANES> place = *reinterpret_cast<const Ints<LANES> *>(corners.places + p);
+            if (L::pool)
+                place += ((code & 1) ? Ints<LANES>{} + L::stride_x : Ints<LANES>{}) +
+                         ((code & 2) ? Ints<LANES>{} + L::stride_y * Shape::WIDTH : Ints<LANES>{});
+            *reinterpret_cast<Ints<LANES> *>(places + p) = place;
+            Floats<LANES> change = load<LANES>(gradients + p) * all<LANES>(scale);
+            change = code == DEAD ? Floats<LANES>{} : change;
+            if (FINAL % LANES && p + LANES > FINAL)
+                SDFEEL_UNROLL for (int i = 0; i < LANES; i++)
+                    if (i >= FINAL % LANES) change[i] = 0;
+            store<LANES>(changes + p, change);
+            total += change;
+        }
+        int count = 0; // without a branch: whether a ReLU is alive cannot be guessed
+        for (int p = 0; p < FINAL; p++) {
+            out.places[count] = places[p];
+            out.changes[count] = changes[p];
+            count += codes[p] != DEAD;
+        }
+        out.count = count;
+        for (int i = 0; i < 4; i++) out.places[count + i] = 0, out.changes[count + i] = 0;
+        return sum(total);
+    }
+
+  private:
+    // The place in the padded input of each final value's first window corner.
+    struct Corners {
+        alignas(64) int32_t places[round_up(FINAL, LANES)];
+        constexpr Corners() : places() {
+            const int step = L::pool ? 2 : 1;
+            for (int p = 0; p < FINAL; p++)
+                places[p] = step * (p / FINAL_W) * L::stride_y * Shape::WIDTH +
+                            step * (p % FINAL_W) * L::stride_x;
+        }
+    };
+    static constexpr Corners corners{};
+
+    // SIZE final values of row y from x on; of equal ones the first counts, as in torch.
+    static SDFEEL_INLINE Floats<SIZE> largest(const float *line, int y, int x, Ints<SIZE> &code) {
+        if constexpr (!L::pool) return load<SIZE>(line + y * OUT_W + x);
+        const float *upper = line + 2 * y * OUT_W + 2 * x, *lower = upper + OUT_W;
+        const Floats<SIZE> u0 = load<SIZE>(upper), u1 = load<SIZE>(upper + SIZE);
+        const Floats<SIZE> l0 = load<SIZE>(lower), l1 = load<SIZE>(lower + SIZE);
+        Floats<SIZE> best = even<SIZE>(u0, u1);
+        challenge(best, code, odd<SIZE>(u0, u1), 1);
+        challenge(best, code, even<SIZE>(l0, l1), 2);
+        challenge(best, code, odd<SIZE>(l0, l1), 3);
+        return best;
+    }
+    static SDFEEL_INLINE void challenge(Floats<SIZE> &best, Ints<SIZE> &code, Floats<SIZE> other,
+                                        int place) {
+        const Ints<SIZE> wins = other > best;
+        best = wins ? other : best;
+        code = wins ? Ints<SIZE>{} + place : code;
+    }
+};
+
+} // namespace sdfeel

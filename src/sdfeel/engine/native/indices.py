@@ -1,0 +1,43 @@
+"""Which examples a task takes, as batches.py says, remembering the pass a client is in.
+
+Shuffling a client's examples costs as much as a few native steps, and rounds shorter than a pass
+would shuffle for the same pass again and again. One pass of every client is as much memory as
+the parts themselves.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from sdfeel.core.arrays import Ints
+from sdfeel.engine.batches import batches, passes
+
+
+class Picker:
+    def __init__(self, parts: Sequence[Ints], batch_size: int, seed: int) -> None:
+        self._parts, self._size, self._seed = parts, batch_size, seed
+        self._passes: dict[int, tuple[int, Ints]] = {}  # client -> (turn, (batches, B))
+
+    def passes(self, client: int) -> int:
+        """Batches in one pass over a client's examples."""
+        return passes(self._parts[client], self._size)
+
+    def picked(self, client: int, first: int, steps: int) -> Ints:
+        """(steps, B) rows of the training data, in one piece of memory."""
+        each = self.passes(client)
+        found, step = [], first
+        while step < first + steps:
+            turn, place = divmod(step, each)
+            count = min(each - place, first + steps - step)
+            found.append(self._pass(client, turn, each)[place : place + count])
+            step += count
+        if not found:
+            return np.empty((0, min(self._size, len(self._parts[client]))), dtype=np.int64)
+        return found[0] if len(found) == 1 else np.concatenate(found)
+
+    def _pass(self, client: int, turn: int, each: int) -> Ints:
+        known = self._passes.get(client)
+        if known is None or known[0] != turn:
+            rows = batches(self._parts[client], self._size, self._seed, client, turn * each, each)
+            known = self._passes[client] = (turn, np.ascontiguousarray(rows, dtype=np.int64))
+        return known[1]

@@ -1,0 +1,99 @@
+"""A compiled model, called through ctypes: plain C functions, and no GIL while they run."""
+
+import ctypes
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from sdfeel.core.arrays import Floats, Ints
+from sdfeel.core.errors import SdfeelError
+
+Words = NDArray[np.uint64]
+
+
+class Tasks(ctypes.Structure):
+    """Kept in step with `SdfeelTasks` of entry.hpp."""
+
+    _fields_ = (
+        ("count", ctypes.c_int64),
+        ("starts", ctypes.c_void_p),
+        ("models", ctypes.c_void_p),
+        ("parameters", ctypes.c_int64),
+        ("clients", ctypes.c_void_p),
+        ("first", ctypes.c_void_p),
+        ("steps", ctypes.c_void_p),
+        ("sizes", ctypes.c_void_p),
+        ("picked", ctypes.c_void_p),
+        ("x", ctypes.c_void_p),
+        ("y", ctypes.c_void_p),
+        ("key", ctypes.c_uint64),
+        ("rate", ctypes.c_float),
+        ("momentum", ctypes.c_float),
+        ("decay", ctypes.c_float),
+        ("finite", ctypes.c_void_p),
+    )
+
+
+class Measure(ctypes.Structure):
+    """Kept in step with `SdfeelMeasure` of entry.hpp."""
+
+    _fields_ = (
+        ("model", ctypes.c_void_p),
+        ("count", ctypes.c_int64),
+        ("x", ctypes.c_void_p),
+        ("y", ctypes.c_void_p),
+        ("block", ctypes.c_int64),
+        ("losses", ctypes.c_void_p),
+        ("right", ctypes.c_void_p),
+        ("outputs", ctypes.c_void_p),
+    )
+
+
+class Library:
+    """The functions of one model's library."""
+
+    def __init__(self, path: Path) -> None:
+        self._functions = ctypes.CDLL(str(path))
+        self._functions.sdfeel_workspace.restype = ctypes.c_int64
+        self.workspace = int(self._functions.sdfeel_workspace())  # bytes a thread needs
+
+    def train(self, tasks: Tasks, threads: int) -> None:
+        self._checked(self._functions.sdfeel_train(ctypes.byref(tasks), threads), threads)
+
+    def measure(
+        self, model: Tensor, x: Tensor, y: Tensor, block: int, threads: int, outputs: Tensor | None
+    ) -> tuple[Floats, Ints]:
+        """The sum of the losses and the number of right answers in each block of examples.
+
+        With `outputs` (N, classes), what the model gives is written there.
+        """
+        blocks = -(-len(x) // block)
+        losses, right = np.zeros(blocks), np.zeros(blocks, dtype=np.int64)
+        measure = Measure(
+            model=model.data_ptr(),
+            count=len(x),
+            x=x.data_ptr(),
+            y=y.data_ptr(),
+            block=block,
+            losses=losses.ctypes.data,
+            right=right.ctypes.data,
+            outputs=None if outputs is None else outputs.data_ptr(),
+        )
+        self._checked(self._functions.sdfeel_measure(ctypes.byref(measure), threads), threads)
+        return losses, right
+
+    def philox(self, key: int, client: int, step: int, layer: int, block: int) -> Words:
+        """Four random words; for tests."""
+        words = np.zeros(4, dtype=np.uint64)
+        address = [ctypes.c_uint64(number) for number in (key, client, step, layer, block)]
+        self._functions.sdfeel_philox(*address, ctypes.c_void_p(words.ctypes.data))
+        return words
+
+    def _checked(self, code: int, threads: int) -> None:
+        if code:
+            raise SdfeelError(
+                f"the native engine needs {self.workspace / 1e6:.0f} MB for each of {threads} "
+                f"threads and could not get it: use fewer threads"
+            )

@@ -1,0 +1,149 @@
+"""What the native engine can run, and why not: models, optimisers, losses."""
+
+from dataclasses import dataclass, field, replace
+from math import prod
+from typing import TYPE_CHECKING
+
+import torch
+from torch import nn
+
+from sdfeel.engine.native.layers import Conv, Drop, Layer, Linear, Pool, Relu, Shape
+from sdfeel.engine.native.trace import Unsupported, layers
+
+if TYPE_CHECKING:
+    from sdfeel.engine.loop import Training
+
+MOST_PRODUCTS = 50e6  # multiplications of an example's forward pass; beyond, torch is as fast
+LARGEST_BATCH = 1024
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One kernel: a layer that does the work, and what it takes in after it.
+
+    Without `main` it is a ReLU or a dropout standing alone.
+    """
+
+    shape: Shape  # of the input
+    main: Conv | Linear | Pool | None
+    pool: bool = False  # 2x2 after a convolution
+    relu: bool = False
+    drop: Drop | None = None
+
+    @property
+    def learns(self) -> bool:
+        return isinstance(self.main, Conv | Linear)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A model as the native engine runs it."""
+
+    shape: Shape  # of an example
+    classes: int
+    stages: tuple[Stage, ...] = field(repr=False)
+    momentum: bool  # momentum or weight decay
+
+    @property
+    def products(self) -> int:
+        """Multiplications of one example's forward pass."""
+        return sum(_products(stage.main) for stage in self.stages)
+
+
+def unsupported(module: nn.Module, training: "Training", shape: Shape) -> str | None:
+    """The reason, in one line, why the native engine does not train this model; None if it does.
+
+    >>> from sdfeel.engine.loop import Training
+    >>> unsupported(nn.Sequential(nn.Linear(4, 4), nn.Tanh()), Training(0.1, 10), (4,))
+    'layer 2 (Tanh) is not one of Conv2d, Linear, ReLU, MaxPool2d, Flatten, Dropout, Dropout2d'
+    """
+    plan = lower(module, training, shape)
+    return plan if isinstance(plan, str) else None
+
+
+def lower(module: nn.Module, training: "Training", shape: Shape) -> Plan | str:
+    """The plan for a model, or the reason why there is none."""
+    reason = _training_fault(training) or _parameter_fault(module)
+    if reason:
+        return reason
+    try:
+        found, result = layers(module, tuple(shape))
+    except Unsupported as fault:
+        return str(fault)
+    if len(result) != 1:
+        return f"it gives {result} for an example, not one line of scores"
+    momentum = bool(training.options.get("momentum") or training.options.get("weight_decay"))
+    plan = Plan(tuple(shape), result[0], fuse(found), momentum)
+    if not any(stage.learns for stage in plan.stages):
+        return "it has no layer that learns"
+    if plan.products > MOST_PRODUCTS:
+        return (
+            f"it needs {plan.products / 1e6:.0f} million multiplications for an example, "
+            f"more than {MOST_PRODUCTS / 1e6:.0f}: torch is as fast"
+        )
+    return plan
+
+
+def fuse(found: list[Layer]) -> tuple[Stage, ...]:
+    """Let convolutions and linear layers take in what follows them.
+
+    ReLU, 2x2 pooling and the dropout of whole channels commute (dropout multiplies by a number
+    that is not negative), so their order does not matter; dropout of elements does not commute
+    with pooling.
+    """
+    stages: list[Stage] = []
+    for layer in found:
+        taken = _taken(stages[-1], layer) if stages else None
+        if taken is not None:
+            stages[-1] = taken
+        elif isinstance(layer, Conv | Pool):
+            stages.append(Stage(layer.shape, layer))
+        elif isinstance(layer, Linear):
+            stages.append(Stage((layer.size,), layer))
+        elif isinstance(layer, Relu):
+            stages.append(Stage(layer.shape, None, relu=True))
+        elif layer.p > 0:
+            stages.append(Stage(layer.shape, None, drop=layer))
+    return tuple(stages)
+
+
+def _taken(last: Stage, layer: Layer) -> Stage | None:
+    """`last` with `layer` inside, if that is possible."""
+    conv = isinstance(last.main, Conv)
+    if isinstance(layer, Relu) and not isinstance(last.main, Pool):
+        return replace(last, relu=True)
+    if isinstance(layer, Drop) and layer.p == 0:
+        return last
+    if isinstance(layer, Drop) and last.drop is None and not isinstance(last.main, Pool):
+        return replace(last, drop=layer) if layer.channels or not conv else None
+    if isinstance(layer, Pool) and conv and layer.by_two and not last.pool:
+        return replace(last, pool=True)
+    return None
+
+
+def _training_fault(training: "Training") -> str | None:
+    if training.loss is not nn.functional.cross_entropy:
+        return "its loss is not cross_entropy"
+    if training.optimizer.lower() != "sgd":
+        return f"its optimiser is {training.optimizer}, not SGD"
+    for name, value in training.options.items():
+        if value and name not in ("momentum", "weight_decay"):
+            return f"SGD has the option {name}"
+    if training.batch_size > LARGEST_BATCH:
+        return f"its batches of {training.batch_size} are larger than {LARGEST_BATCH}"
+    return None
+
+
+def _parameter_fault(module: nn.Module) -> str | None:
+    for name, parameter in module.named_parameters():
+        if not parameter.requires_grad:
+            return f"its parameter {name} is frozen"
+        if parameter.dtype != torch.float32:
+            return f"its parameter {name} is {parameter.dtype}, not float32"
+    return None
+
+
+def _products(main: Conv | Linear | Pool | None) -> int:
+    if isinstance(main, Conv):
+        return prod(main.result) * main.shape[0] * prod(main.kernel)
+    return main.size * main.out if isinstance(main, Linear) else 0

@@ -1,0 +1,241 @@
+"""From an nn.Module to a list of layers, by following one symbolic input through forward()."""
+
+import copy
+import operator
+from collections.abc import Callable
+from math import prod
+from typing import Any
+
+import torch
+from torch import fx, nn
+
+from sdfeel.engine.dropout import Address, AddressedDropout, address_dropout
+from sdfeel.engine.native.layers import Conv, Drop, Layer, Linear, Pair, Pool, Relu, Shape
+
+KNOWN = "Conv2d, Linear, ReLU, MaxPool2d, Flatten, Dropout, Dropout2d"
+
+
+class Unsupported(Exception):
+    """The reason, in one line, why a model is not for the native engine."""
+
+
+def layers(module: nn.Module, shape: Shape) -> tuple[list[Layer], Shape]:
+    """The module's layers, and the shape of what it gives for an example of `shape`.
+
+    Raises Unsupported with the reason if the module is more than a chain of known layers.
+    """
+    own = copy.deepcopy(module)
+    address_dropout(own, Address(0))
+    own.eval()
+    measuring = _Chain(own, shape).follow()
+    own.train()
+    training = _Chain(own, shape).follow()
+    if training != measuring:
+        raise Unsupported("its forward() does something else when it is not training")
+    return training
+
+
+class _Tracer(fx.Tracer):
+    def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
+        return isinstance(m, AddressedDropout) or super().is_leaf_module(m, module_qualified_name)
+
+
+class _Chain:
+    """Follows the nodes of a traced module one by one, keeping the shape of an example."""
+
+    def __init__(self, module: nn.Module, shape: Shape) -> None:
+        # A module of torch's own would be traced into; inside a Sequential it stays whole.
+        root = nn.Sequential(module)
+        try:
+            self._graph = _Tracer().trace(root)
+        except Exception as error:
+            raise Unsupported(f"its forward() cannot be traced ({_line(error)})") from None
+        self._modules = dict(root.named_modules())
+        self._places, begin = {}, 0
+        for parameter in module.parameters():
+            self._places[id(parameter)] = begin
+            begin += parameter.numel()
+        self._used: set[int] = set()
+        self._shape, self._layers = tuple(shape), list[Layer]()
+
+    def follow(self) -> tuple[list[Layer], Shape]:
+        last: fx.Node | None = None
+        sizes: set[fx.Node] = set()  # nodes that stand for the number of examples, not for data
+        number = 0
+        for node in self._graph.nodes:
+            if node.op == "placeholder" and last is None:
+                last = node
+                continue
+            if _is_batch_size(node, last, sizes):
+                sizes.add(node)
+                continue
+            if node.op in ("placeholder", "get_attr") or not node.args or node.args[0] is not last:
+                raise Unsupported(f"{_called(node)} makes it more than a chain of layers")
+            if node.op == "output":
+                return self._layers, self._shape
+            number += 1
+            self._take(node, sizes, f"layer {number}")
+            last = node
+        raise Unsupported("its forward() returns nothing")
+
+    def _take(self, node: fx.Node, sizes: set[fx.Node], label: str) -> None:
+        if node.op == "call_module":
+            self._module(self._modules[str(node.target)], label)
+            return
+        name = _name(node)
+        rest: tuple[Any, ...] = node.args[1:]
+        options: dict[str, Any] = dict(node.kwargs)
+        if name in ("relu", "relu_"):
+            self._layers.append(Relu(self._shape))
+        elif name == "max_pool2d":
+            self._pool(label, *rest, **options)
+        elif name == "flatten":
+            self._flatten(label, *rest, **options)
+        elif name in ("view", "reshape"):
+            self._view(label, rest, sizes)
+        elif "dropout" in name:
+            raise Unsupported(
+                f"{label} (a call of {name}) has no address: use the module nn.Dropout"
+            )
+        else:
+            raise Unsupported(f"{label} (a call of {name}) is not one of {KNOWN}")
+
+    def _module(self, module: nn.Module, label: str) -> None:
+        label = f"{label} ({type(module).__name__})"
+        if type(module) is nn.Conv2d:
+            self._conv(module, label)
+        elif type(module) is nn.Linear:
+            self._linear(module, label)
+        elif type(module) is nn.ReLU:
+            self._layers.append(Relu(self._shape))
+        elif type(module) is nn.MaxPool2d:
+            options = {
+                name: getattr(module, name)
+                for name in ("stride", "padding", "dilation", "ceil_mode", "return_indices")
+            }
+            self._pool(label, module.kernel_size, **options)
+        elif type(module) is nn.Flatten:
+            self._flatten(label, module.start_dim, module.end_dim)
+        elif type(module) is AddressedDropout:
+            # Channels of an example that has no height and width are its elements.
+            channels = module.channels and len(self._shape) == 3
+            self._layers.append(Drop(self._shape, module.p, channels, module.layer))
+        elif type(module) is not nn.Identity:
+            raise Unsupported(f"{label} is not one of {KNOWN}")
+
+    def _conv(self, conv: nn.Conv2d, label: str) -> None:
+        self._need(label, conv.groups == 1, "has groups")
+        self._need(label, set(conv.dilation) == {1}, "has dilation")
+        self._need(label, conv.padding_mode == "zeros", f"has padding mode {conv.padding_mode}")
+        self._need(label, max(conv.kernel_size) <= 15, "has a kernel wider than 15")
+        rank = len(self._shape) == 3 and self._shape[0] == conv.in_channels
+        self._need(label, rank, f"gets an input of {self._shape}")
+        padding = conv.padding
+        if isinstance(padding, str):
+            whole = padding == "valid" or all(k % 2 for k in conv.kernel_size)
+            self._need(label, whole, "has an even kernel with padding 'same'")
+            padding = tuple(0 if padding == "valid" else k // 2 for k in conv.kernel_size)
+        layer = Conv(
+            self._shape,
+            conv.out_channels,
+            _pair(conv.kernel_size),
+            _pair(conv.stride),
+            _pair(padding),
+            self._place(conv.weight, label),
+            None if conv.bias is None else self._place(conv.bias, label),
+        )
+        self._slide(layer, label)
+
+    def _linear(self, linear: nn.Linear, label: str) -> None:
+        fits = self._shape == (linear.in_features,)
+        self._need(label, fits, f"gets an input of {self._shape}")
+        weight = self._place(linear.weight, label)
+        bias = None if linear.bias is None else self._place(linear.bias, label)
+        self._layers.append(Linear(linear.in_features, linear.out_features, weight, bias))
+        self._shape = (linear.out_features,)
+
+    def _pool(
+        self,
+        label: str,
+        kernel_size: Any,
+        stride: Any = None,
+        padding: Any = 0,
+        dilation: Any = 1,
+        ceil_mode: bool = False,
+        return_indices: bool = False,
+    ) -> None:
+        self._need(label, _pair(dilation) == (1, 1), "has dilation")
+        self._need(label, not ceil_mode, "has ceil_mode")
+        self._need(label, not return_indices, "returns indices")
+        self._need(label, len(self._shape) == 3, f"gets an input of {self._shape}")
+        kernel = _pair(kernel_size)
+        step = _pair(stride) if stride else kernel
+        self._slide(Pool(self._shape, kernel, step, _pair(padding)), label)
+
+    def _slide(self, layer: Conv | Pool, label: str) -> None:
+        fits = min(layer.result[1:]) >= 1
+        self._need(label, fits, f"has a kernel larger than its input of {self._shape}")
+        self._layers.append(layer)
+        self._shape = layer.result
+
+    def _flatten(self, label: str, start_dim: int = 0, end_dim: int = -1) -> None:
+        whole = start_dim == 1 and end_dim in (-1, len(self._shape))
+        self._need(label, whole, "does not flatten each example to one line")
+        self._shape = (prod(self._shape),)
+
+    def _view(self, label: str, dims: tuple[Any, ...], sizes: set[fx.Node]) -> None:
+        if len(dims) == 1 and isinstance(dims[0], tuple | list):
+            dims = tuple(dims[0])
+        first = bool(dims) and (dims[0] == -1 or dims[0] in sizes)
+        rest = len(dims) == 2 and dims[1] in (-1, prod(self._shape)) and dims != (-1, -1)
+        self._need(label, first and rest, "does not flatten each example to one line")
+        self._shape = (prod(self._shape),)
+
+    def _place(self, parameter: torch.Tensor, label: str) -> int:
+        self._need(label, id(parameter) not in self._used, "shares its weights with another")
+        self._used.add(id(parameter))
+        return self._places[id(parameter)]
+
+    def _need(self, label: str, holds: bool, fault: str) -> None:
+        if not holds:
+            raise Unsupported(f"{label} {fault}")
+
+
+def _is_batch_size(node: fx.Node, last: fx.Node | None, sizes: set[fx.Node]) -> bool:
+    """x.size(0), x.shape, x.size() and [0] of those."""
+    if node.op == "call_method" and node.target == "size":
+        return node.args[0] is last and node.args[1:] in ((0,), ())
+    if node.op == "call_function" and node.target is getattr:
+        return node.args[0] is last and node.args[1] == "shape"
+    if node.op == "call_function" and node.target is operator.getitem:
+        return node.args[0] in sizes and node.args[1] == 0
+    return False
+
+
+CALLS: dict[Callable[..., Any], str] = {
+    nn.functional.relu: "relu",
+    nn.functional.max_pool2d: "max_pool2d",
+    torch.relu: "relu",
+    torch.relu_: "relu",
+    torch.max_pool2d: "max_pool2d",
+    torch.flatten: "flatten",
+}
+
+
+def _name(node: fx.Node) -> str:
+    if callable(node.target):
+        return CALLS.get(node.target, str(getattr(node.target, "__name__", node.target)))
+    return str(node.target)
+
+
+def _called(node: fx.Node) -> str:
+    return {"placeholder": "a second input", "output": "its result"}.get(node.op, _name(node))
+
+
+def _pair(value: Any) -> Pair:
+    y, x = value if isinstance(value, tuple | list) else (value, value)
+    return int(y), int(x)
+
+
+def _line(error: Exception) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0]

@@ -1,0 +1,144 @@
+"""Training tasks with a compiled model: block by block, in bounded memory."""
+
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from sdfeel.core.arrays import Ints
+from sdfeel.core.errors import Diverged, SdfeelError
+from sdfeel.data.examples import Examples
+from sdfeel.engine.base import Task
+from sdfeel.engine.dropout import key_of
+from sdfeel.engine.loop import Training
+from sdfeel.engine.native.indices import Picker
+from sdfeel.engine.native.library import Library, Tasks
+
+BLOCK_CLIENTS = 64  # trained in one call
+BLOCK_BYTES = 64 << 20  # of trained models in one call
+
+
+class Trainer:
+    """Takes the local steps of loop.py with a library."""
+
+    def __init__(
+        self,
+        library: Library,
+        train: Examples,
+        parts: Sequence[Ints],
+        training: Training,
+        seed: int,
+        threads: int,
+        block: int | None = None,  # clients trained in one call
+    ) -> None:
+        self._library, self._training = library, training
+        self._x, self._y = train.x.contiguous(), train.y.contiguous()
+        self._picker = Picker(parts, training.batch_size, seed)
+        self._key, self._threads, self._given_block = key_of(seed), threads, block
+
+    def train(self, tasks: Sequence[Task]) -> Iterator[Tensor]:
+        # While C++ trains one block, this thread prepares the next and hands out the last.
+        size = self._block(tasks)
+        with ThreadPoolExecutor(max_workers=1) as background:
+            running = None
+            for begin in range(0, len(tasks), size):
+                block = self._prepared(tasks[begin : begin + size])
+                done = running.result() if running is not None else None
+                running = background.submit(self._trained, block)
+                if done is not None:
+                    yield from self._rows(done)
+            if running is not None:
+                yield from self._rows(running.result())
+
+    def _block(self, tasks: Sequence[Task]) -> int:
+        """How many tasks make a block; no result depends on it."""
+        if self._given_block is not None:
+            return self._given_block
+        row = 4 * len(tasks[0].start) if tasks else 1
+        return min(BLOCK_CLIENTS, max(self._threads, BLOCK_BYTES // row))
+
+    def _prepared(self, tasks: Sequence[Task]) -> "Block":
+        starts, picked, first = [], [], []
+        for task in tasks:
+            try:
+                each = self._each(task.client)
+                picks = self._picker.picked(task.client, task.first * each, task.steps * each)
+            except Exception as error:
+                raise SdfeelError(
+                    f"client {task.client} failed in its local iteration {task.first}: "
+                    f"{type(error).__name__}: {error}"
+                ) from error
+            starts.append(task.start.to(torch.float32).contiguous())
+            picked.append(picks)
+            first.append(task.first * each)
+        return Block(
+            tasks,
+            starts,
+            picked,
+            start_places=np.array([start.data_ptr() for start in starts], dtype=np.uint64),
+            picked_places=np.array([picks.ctypes.data for picks in picked], dtype=np.uint64),
+            clients=np.array([task.client for task in tasks], dtype=np.int64),
+            first=np.array(first, dtype=np.int64),
+            steps=np.array([len(picks) for picks in picked], dtype=np.int64),
+            sizes=np.array([picks.shape[1] for picks in picked], dtype=np.int64),
+            models=torch.empty(len(tasks), len(starts[0])),
+            finite=np.zeros(len(tasks), dtype=np.uint8),
+        )
+
+    def _trained(self, block: "Block") -> "Block":
+        options = self._training.options
+        call = Tasks(
+            count=len(block.tasks),
+            starts=block.start_places.ctypes.data,
+            models=block.models.data_ptr(),
+            parameters=block.models.shape[1],
+            clients=block.clients.ctypes.data,
+            first=block.first.ctypes.data,
+            steps=block.steps.ctypes.data,
+            sizes=block.sizes.ctypes.data,
+            picked=block.picked_places.ctypes.data,
+            x=self._x.data_ptr(),
+            y=self._y.data_ptr(),
+            key=self._key,
+            rate=self._training.learning_rate,
+            momentum=options.get("momentum") or 0.0,
+            decay=options.get("weight_decay") or 0.0,
+            finite=block.finite.ctypes.data,
+        )
+        self._library.train(call, self._threads)
+        return block
+
+    def _rows(self, block: "Block") -> Iterator[Tensor]:
+        for task, model, finite in zip(block.tasks, block.models, block.finite, strict=True):
+            if not finite:
+                raise Diverged(
+                    f"training diverged at client {task.client}, local iteration "
+                    f"{task.first + task.steps}: the model is no longer finite with learning rate "
+                    f"{self._training.learning_rate:g}; lower training.learning_rate"
+                )
+            yield model
+
+    def _each(self, client: int) -> int:
+        """Mini-batches in one local iteration of a client."""
+        return 1 if self._training.iteration == "batch" else self._picker.passes(client)
+
+
+@dataclass(frozen=True, eq=False)
+class Block:
+    """What one call trains. It owns all memory that the C++ side sees."""
+
+    tasks: Sequence[Task]
+    starts: list[Tensor]
+    picked: list[Ints]
+    start_places: NDArray[np.uint64]  # addresses of `starts`
+    picked_places: NDArray[np.uint64]  # addresses of `picked`
+    clients: Ints
+    first: Ints
+    steps: Ints
+    sizes: Ints
+    models: Tensor  # (tasks, P) the trained models
+    finite: NDArray[np.uint8]
