@@ -17,7 +17,11 @@ from time import monotonic
 from sdfeel import cli
 
 DEADLINE = 60.0  # seconds until a test gives up waiting
-SMALL = {"training.iterations": "20", "network.clients": "10", "network.servers": "3"}
+SMALL = {
+    "training.iterations": "20",
+    "network.clients": "10",
+    "network.servers": "3",
+}
 
 
 @dataclass(frozen=True)

@@ -100,7 +100,10 @@ def test_frozen_parameters_travel_but_do_not_count() -> None:
     ("module", "message"),
     [
         (nn.ReLU(), "ReLU has no trainable parameters"),
-        (nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2).double()), "convert it to one type"),
+        (
+            nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2).double()),
+            "convert it to one type of real",
+        ),
     ],
 )
 def test_a_module_that_cannot_be_trained_is_refused(module: nn.Module, message: str) -> None:

@@ -5,7 +5,7 @@ import sys
 
 import typer
 
-from sdfeel.cli import look, runs
+from sdfeel.cli import common, look, runs
 from sdfeel.cli.bench import bench
 from sdfeel.core.errors import SdfeelError
 from sdfeel.version import __version__
@@ -47,6 +47,8 @@ def options(
 
 def main() -> None:
     """Run a command; a mistake is told in one sentence."""
+    if "--json" in sys.argv:
+        common.reserve_stdout()
     try:
         app()
     except SdfeelError as error:
@@ -61,3 +63,12 @@ def main() -> None:
         )
     except KeyboardInterrupt:
         sys.exit(130)
+    except MemoryError:
+        sys.exit("sdfeel: there is not enough memory for this: ask for less")
+    except Exception as error:
+        if os.environ.get("SDFEEL_TRACEBACK"):
+            raise
+        sys.exit(
+            f"sdfeel: a mistake of ours: {type(error).__name__}: {error} "
+            f"(SDFEEL_TRACEBACK=1 shows where; please report it)"
+        )

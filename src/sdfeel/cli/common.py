@@ -9,12 +9,14 @@ from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
 from types import FrameType
-from typing import Annotated, Any
+from typing import Annotated, Any, TextIO
 
 import typer
 from rich.console import Console
 from rich.markup import escape
 from rich.progress import TaskID
+
+from sdfeel.core.errors import InputError
 
 people = Console(stderr=True)  # progress and remarks
 results = Console()  # what was asked for
@@ -35,14 +37,24 @@ AsJson = Annotated[
 ]
 Target = Annotated[
     float | None,
-    typer.Option(min=0, max=1, help="Target accuracy of table and picture (default: chosen)."),
+    typer.Option(help="Target accuracy of table and picture, 0 to 1 (default: chosen)."),
 ]
+
+
+_document: TextIO | None = None  # where JSON goes once standard output is reserved for it
+
+
+def reserve_stdout() -> None:
+    """Keep standard output for the document: whatever a user's model prints goes to the people."""
+    global _document
+    _document, sys.stdout = sys.stdout, sys.stderr
 
 
 def print_json(document: Any) -> None:
     """One document on standard output; what JSON cannot say (NaN) becomes null."""
-    json.dump(_finite(document), sys.stdout, indent=2)
-    sys.stdout.write("\n")
+    out = _document if _document is not None else sys.stdout
+    out.write(json.dumps(_finite(document), indent=2) + "\n")
+    out.flush()
 
 
 def _finite(value: Any) -> Any:
@@ -51,6 +63,12 @@ def _finite(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_finite(item) for item in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def check_target(target: float | None) -> None:
+    """A target is an accuracy."""
+    if target is not None and not 0 <= target <= 1:
+        raise InputError(f"--target must be between 0 and 1, got {target:g}")
 
 
 def fresh_directory(name: str) -> Path:

@@ -1,6 +1,9 @@
 """Commands that run experiments, and those that look at runs."""
 
+import shlex
+import sys
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,6 +16,7 @@ from sdfeel.cli.common import (
     Out,
     Settings,
     Target,
+    check_target,
     fresh_directory,
     people,
     print_json,
@@ -97,12 +101,14 @@ def compare(
 
       sdfeel compare my.toml --target 0.9 --json
     """
-    from sdfeel.core.errors import InputError
+    from sdfeel.core.errors import InputError, RunError
     from sdfeel.report.tables import comparison, comparison_records
+    from sdfeel.run import store
     from sdfeel.run.experiment import checked, load
     from sdfeel.run.session import start_or_resume
     from sdfeel.schemes import find
 
+    check_target(target)
     names = list(dict.fromkeys(name.strip() for name in schemes.split(",") if name.strip()))
     if not names:
         raise InputError(f"--schemes '{schemes}' names no scheme: see `sdfeel schemes`")
@@ -110,13 +116,16 @@ def compare(
         find(name)
     base = load(experiment, settings or ())
     directory = out if out is not None else fresh_directory("compare")
+    if (directory / store.EXPERIMENT).exists():
+        raise RunError(f"{directory} is a single run: choose another directory with --out")
     sessions = {}
     for name in names:
         values = base.model_dump()
         values["scheme"]["name"] = name
         # Keys of other schemes are expected here, so the notes about them would only disturb.
         sessions[name] = start_or_resume(checked(values), directory / name, notes=False)
-    _execute(sessions, f"the same command with --out {directory}")
+    again = shlex.join(["sdfeel", *sys.argv[1:]])
+    _execute(sessions, again if out is not None else f"{again} --out {directory}")
     histories = _histories(directory / name for name in names)
     goal = _target(histories, target)
     text = base.text()
@@ -153,13 +162,15 @@ def show(
     from sdfeel.report.tables import comparison, comparison_records, summary
     from sdfeel.run import store
 
+    check_target(target)
     single = (directory / store.EVENTS).is_file()
     found = [directory] if single else sorted(p.parent for p in directory.glob(f"*/{store.EVENTS}"))
     if not found:
         raise RunError(f"{directory} holds no runs: give a directory that `sdfeel run` wrote")
     histories = _histories(found)
     goal = _target(histories, target)
-    text = (found[0] / store.EXPERIMENT).read_text(encoding="utf-8")
+    known = found[0] / store.EXPERIMENT
+    text = known.read_text(encoding="utf-8", errors="replace") if known.exists() else ""
     _write_report(directory, "A run" if single else "Runs compared", histories, goal, text)
     if as_json:
         print_json(
@@ -193,7 +204,7 @@ def _execute(sessions: "dict[str, Session]", again: str) -> None:
     from sdfeel.report.progress import Progress
 
     totals = {label: session.total_rounds for label, session in sessions.items()}
-    with Progress(totals, people) as progress:
+    with suppress(KeyboardInterrupt), Progress(totals, people) as progress:
         for label, session in sessions.items():
             if session.finished:
                 continue
@@ -204,7 +215,7 @@ def _execute(sessions: "dict[str, Session]", again: str) -> None:
                         people.print(f"note: {escape(event.message)}")
             if not session.finished:
                 break
-    if not session.finished:
+    if not all(session.finished for session in sessions.values()):
         people.print(f"stopped; nothing is lost. Go on with: {escape(again)}", soft_wrap=True)
         raise typer.Exit(130)
 
@@ -228,13 +239,17 @@ def _write_report(
     from sdfeel.report.charts import curves, save
     from sdfeel.report.page import page, write_page
 
-    save(curves(histories, target), directory / PICTURE)
-    write_page(directory / PAGE, page(title, histories, target, text))
+    try:
+        save(curves(histories, target), directory / PICTURE)
+        write_page(directory / PAGE, page(title, histories, target, text))
+    except OSError as error:  # looking at a run must work where nothing can be written
+        people.print(f"note: no picture and no page: {error.strerror}: {error.filename}")
 
 
 def _tell_files(directory: Path) -> None:
     for name, file in (("picture", PICTURE), ("report", PAGE)):
-        results.print(f"{name}: {escape(str(directory / file))}", soft_wrap=True)
+        if (directory / file).exists():
+            results.print(f"{name}: {escape(str(directory / file))}", soft_wrap=True)
 
 
 def _outcome(directory: Path, history: "History") -> dict[str, Any]:

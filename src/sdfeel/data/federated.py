@@ -33,8 +33,10 @@ class Federated:
     @property
     def classes(self) -> int:
         """Number of classes; 0 where targets are not class numbers."""
-        y = self.train.y
-        return int(y.max()) + 1 if y.ndim == 1 and not y.is_floating_point() else 0
+        both = (self.train.y, self.test.y)
+        if any(y.ndim != 1 or y.is_floating_point() for y in both):
+            return 0
+        return 1 + max(int(y.max()) for y in both)
 
     @property
     def shape(self) -> tuple[int, ...]:

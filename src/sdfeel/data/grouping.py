@@ -12,6 +12,7 @@ A CSV file may begin with a line of column names; whatever they are called, the 
 
 import csv
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -82,6 +83,8 @@ def _json_rows(path: Path, text: str) -> list[Any]:
         rows = json.loads(text)
     except json.JSONDecodeError as error:
         raise DataError(f"{path} is not JSON (line {error.lineno}: {error.msg})") from error
+    except (ValueError, RecursionError) as error:  # a number too long, lists too deep
+        raise DataError(f"{path} is not a plain list of lists ({error})") from error
     if isinstance(rows, list) and (
         all(map(_is_number, rows))
         or all(isinstance(row, list) and all(map(_is_number, row)) for row in rows)
@@ -98,7 +101,7 @@ def _is_number(value: object) -> bool:
 def _csv_rows(path: Path, text: str) -> list[Any]:
     """Group by member for one column, members by group for two."""
     lines = [(number, row) for number, row in enumerate(csv.reader(text.splitlines()), 1) if row]
-    if lines and not all(map(_is_digits, lines[0][1])):
+    if lines and not any(re.search(r"\d", cell) for cell in lines[0][1]):
         lines = lines[1:]  # column names
     if not lines:
         return []

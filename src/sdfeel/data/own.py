@@ -85,4 +85,10 @@ def _count_classes(path: Path, y_train: Array, y_test: Array) -> int:
     lowest = min(int(y_train.min()), int(y_test.min()))
     if lowest < 0:
         raise DataError(f"{path}: class numbers start at 0, got {lowest}; renumber the targets")
-    return max(int(y_train.max()), int(y_test.max())) + 1
+    highest = max(int(y_train.max()), int(y_test.max()))
+    if highest >= max(1000, len(y_train)):
+        raise DataError(
+            f"{path}: class number {highest} with {len(y_train)} training examples cannot be "
+            f"learned; number the classes from 0 without gaps"
+        )
+    return highest + 1

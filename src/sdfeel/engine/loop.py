@@ -128,9 +128,12 @@ class LoopEngine:
     def evaluate(self, model: Tensor) -> Scores:
         self._flat.load(model)
         loss = self._training.loss
-        with one_thread():
-            train = evaluate(self._flat.module, self._measured, loss)
-            test = evaluate(self._flat.module, self._test, loss, self.metrics)
+        try:
+            with one_thread():
+                train = evaluate(self._flat.module, self._measured, loss)
+                test = evaluate(self._flat.module, self._test, loss, self.metrics)
+        except Exception as error:
+            raise SdfeelError(f"measuring failed: {type(error).__name__}: {error}") from error
         return Scores(train.loss, test.loss, test.accuracy, test.metrics)
 
     def close(self) -> None:

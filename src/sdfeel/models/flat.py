@@ -7,6 +7,7 @@ needs to know what is inside.
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
 from sdfeel.core.errors import InputError
 
@@ -17,19 +18,10 @@ class FlatModule:
     """A module whose numbers live in one vector: loading a model is one copy."""
 
     def __init__(self, module: nn.Module) -> None:
+        check_floats(module)
         self.module = module
         self.trainable = [p for p in module.parameters() if p.requires_grad]
-        if not self.trainable:
-            raise InputError(
-                f"{type(module).__name__} has no trainable parameters: nothing to learn"
-            )
         floats = [*self.trainable, *_other_floats(module)]
-        kinds = {t.dtype for t in floats}
-        if len(kinds) > 1:
-            raise InputError(
-                f"{type(module).__name__} mixes {', '.join(sorted(map(str, kinds)))}: "
-                f"convert it to one type, for example module.float()"
-            )
         self.row = torch.cat([t.detach().reshape(-1) for t in floats])  # (P,)
         self.parameters = sum(p.numel() for p in self.trainable)
         self._variances = self._adopt(floats)
@@ -63,6 +55,23 @@ class FlatModule:
         """`row` as a state_dict that the plain module loads."""
         self.load(row)
         return {name: value.detach().clone() for name, value in self.module.state_dict().items()}
+
+
+def check_floats(module: nn.Module) -> torch.dtype:
+    """The one type of all the module's numbers; InputError if it cannot be trained as a row."""
+    name = type(module).__name__
+    if any(is_lazy(p) for p in module.parameters()):
+        raise InputError(f"{name} has lazy layers: run one batch through it before")
+    trainable = [p for p in module.parameters() if p.requires_grad]
+    if not trainable:
+        raise InputError(f"{name} has no trainable parameters: nothing to learn")
+    kinds = {t.dtype for t in (*trainable, *_other_floats(module))}
+    if len(kinds) > 1 or not trainable[0].is_floating_point():
+        raise InputError(
+            f"{name} has {', '.join(sorted(map(str, kinds)))}: convert it to one type of real "
+            f"numbers, for example module.float()"
+        )
+    return trainable[0].dtype
 
 
 def _other_floats(module: nn.Module) -> list[Tensor]:

@@ -12,7 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from sdfeel.core.errors import InputError, unknown
+from sdfeel.core.errors import InputError, at_least, unknown
+from sdfeel.models.flat import check_floats
 
 Shape = tuple[int, ...]
 
@@ -81,6 +82,7 @@ def logistic(shape: Shape, classes: int) -> nn.Module:
 
 def mlp(shape: Shape, classes: int, hidden: int = 64) -> nn.Module:
     """One hidden layer."""
+    at_least("model.options.hidden", hidden, 1)
     return nn.Sequential(
         nn.Flatten(), nn.Linear(prod(shape), hidden), nn.ReLU(), nn.Linear(hidden, classes)
     )
@@ -104,15 +106,31 @@ def build(name: str, shape: Shape, classes: int, seed: int, **options: Any) -> n
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)
         if ":" in name:
-            module = imported(name)(**options)
+            module = _made(name, imported(name), **options)
         elif name in MODELS:
-            _check_options(name, MODELS[name].build, options)
-            module = MODELS[name].build(shape, classes, **options)
+            factory = MODELS[name].build
+            _check_options(name, factory, options)
+            module = _made(name, factory, shape, classes, **options)
         else:
             raise unknown("model", name, [*MODELS, "package.module:factory"])
     if not isinstance(module, nn.Module):
         raise InputError(f"model {name} gave a {type(module).__name__}, not a torch.nn.Module")
     return module
+
+
+def _made(name: str, factory: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
+    try:
+        return factory(*arguments, **options)
+    except InputError:
+        raise
+    except Exception as error:
+        raise InputError(f"model {name} cannot be built: {_told(error)}") from None
+
+
+def _told(error: BaseException) -> str:
+    """An exception in one line."""
+    first = (str(error).splitlines() or [""])[0]
+    return f"{type(error).__name__}: {first}"
 
 
 def _check_options(name: str, factory: Callable[..., Any], options: dict[str, Any]) -> None:
@@ -130,16 +148,43 @@ def imported(path: str) -> Callable[..., Any]:
     if here not in sys.path:
         sys.path.insert(0, here)
     try:
-        found = getattr(importlib.import_module(module_name), attribute)
+        module = importlib.import_module(module_name)
     except ModuleNotFoundError as error:
         raise InputError(
             f"cannot import '{module_name}' of '{path}' ({error}): run where it lies, or install it"
         ) from None
-    except AttributeError:
-        raise InputError(f"'{module_name}' has no '{attribute}' (asked for by '{path}')") from None
-    if not callable(found):
+    except (Exception, SystemExit) as error:  # anything can happen in somebody else's module
+        raise InputError(f"cannot import '{module_name}' of '{path}': {_told(error)}") from None
+    found = getattr(module, attribute, None)
+    if found is None:
+        raise InputError(f"'{module_name}' has no '{attribute}' (asked for by '{path}')")
+    if not callable(found) or isinstance(found, nn.Module):
         raise InputError(f"'{path}' is a {type(found).__name__}; give a function that builds it")
     return found  # type: ignore[no-any-return]
+
+
+def check_fit(module: nn.Module, example: Tensor, classes: int) -> None:
+    """Refuse a classifier that does not fit the data, before anything is run."""
+    like = check_floats(module)
+    was_training = module.training
+    module.eval()
+    try:
+        with torch.no_grad():
+            out = module(torch.stack([example, example]).to(like))
+    except Exception as error:
+        raise InputError(
+            f"the model cannot take inputs of {_by(tuple(example.shape))}: {_told(error)}"
+        ) from None
+    finally:
+        module.train(was_training)
+    if not isinstance(out, Tensor) or out.ndim != 2 or len(out) != 2 or not out.is_floating_point():
+        what = f"shape {tuple(out.shape)}" if isinstance(out, Tensor) else f"a {type(out).__name__}"
+        raise InputError(f"the model gives {what} for 2 examples: it must give (2, classes) scores")
+    if out.shape[1] < classes:
+        raise InputError(
+            f"the model gives {out.shape[1]} scores, but the data has {classes} classes: "
+            f"give it {classes} outputs"
+        )
 
 
 def operations(module: nn.Module, example: Tensor) -> float:
@@ -163,12 +208,13 @@ def operations(module: nn.Module, example: Tensor) -> float:
     hooks = [layer.register_forward_hook(count) for layer in module.modules()]
     was_training = module.training
     module.eval()
+    like = next((p.dtype for p in module.parameters()), torch.float32)
     try:
         with torch.no_grad():
-            module(example[None])
+            module(example[None].to(like))
     except RuntimeError as error:
         raise InputError(
-            f"the model cannot take an input of shape {_by(tuple(example.shape))}: {error}"
+            f"the model cannot take inputs of {_by(tuple(example.shape))}: {_told(error)}"
         ) from None
     finally:
         module.train(was_training)

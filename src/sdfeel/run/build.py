@@ -59,6 +59,7 @@ def prepare(experiment: Experiment) -> Prepared:
     net = build_network(experiment, data)
     scheme.adapt(net)  # refuses a network that it cannot serve, before anything is written
     module = build_model(experiment, data)
+    zoo.check_fit(module, data.train.x[0], data.classes)
     engine, why = build_engine(experiment, data, module)
     pinned = experiment.training.model_copy(update={"engine": engine.name})
     experiment = experiment.model_copy(update={"training": pinned})
@@ -197,9 +198,8 @@ def who_holds_what(data: Federated) -> Ints:
 def build_links(experiment: Experiment) -> Floats:
     section = experiment.network
     file = Path(section.graph)
-    if section.graph not in (*topology.TOPOLOGIES, *topology.ALIASES) and (
-        file.suffix or file.exists()
-    ):
+    named = section.graph in (*topology.TOPOLOGIES, *topology.ALIASES)
+    if not named and (file.suffix or file.is_file()):
         return read_graph(file, section.servers)
     draws = rng(experiment.seed, "graph")
     return topology.links(
@@ -211,7 +211,7 @@ def build_mixing(experiment: Experiment, net: Network) -> Network:
     name = experiment.network.mixing
     if name in GOSSIP_RULES:
         return replace(net, weights=GOSSIP_RULES[name](net.links, net.mass))
-    if Path(name).suffix or Path(name).exists():
+    if Path(name).suffix or Path(name).is_file():
         return replace(net, weights=read_matrix(Path(name)))
     raise unknown("mixing rule", name, [*GOSSIP_RULES, "a file .csv, .json or .npy"])
 

@@ -27,7 +27,13 @@ Count = Annotated[int, Field(ge=1)]
 class Section(BaseModel):
     """A frozen table that knows its keys."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+    model_config = ConfigDict(
+        extra="forbid",
+        frozen=True,
+        strict=True,  # `true` is no number, and "3" is none either
+        allow_inf_nan=False,
+        use_attribute_docstrings=True,
+    )
 
 
 class NetworkSection(Section):
@@ -204,7 +210,9 @@ class Experiment(Section):
     @property
     def fingerprint(self) -> str:
         """A hash of everything that decides the result."""
-        decides = self.model_dump(exclude={"checkpoint": True, "training": {"workers"}})
+        decides = self.model_dump(
+            exclude={"checkpoint": True, "training": {"workers"}}, exclude_none=True
+        )
         return hashlib.sha256(json.dumps(decides, sort_keys=True).encode()).hexdigest()
 
     def text(self) -> str:
@@ -233,6 +241,7 @@ def load(file: Path | None = None, settings: Sequence[str] = ()) -> Experiment:
     if file is not None:
         values = _read(file)
         _locate(values, file.parent)
+        checked(values)  # a mistake in the file must not hide behind a setting
     changed: dict[str, Any] = {}
     for setting in settings:
         _put(changed, *_parsed(setting))
@@ -349,7 +358,9 @@ def rule_of(error: Mapping[str, Any]) -> str:
     if kind.startswith("bool_"):
         return "true or false"
     if kind.startswith("string_"):
-        return "text"
+        return "a text"
+    if kind == "finite_number":
+        return "a finite number"
     if kind == "dict_type":
         return "a table like { key = value }"
     bounds = {

@@ -2,6 +2,7 @@
 
 import csv
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -37,8 +38,15 @@ def read_graph(path: Path, servers: int) -> Floats:
 
 
 def _edge_list(path: Path) -> Any:
-    lines = path.read_text(encoding="utf-8").replace(",", " ").splitlines()
-    return nx.parse_edgelist(lines, data=False)
+    graph = nx.Graph()
+    for number, line in enumerate(path.read_text(encoding="utf-8-sig").splitlines(), 1):
+        words = re.split(r"[\s,;]+", line.partition("#")[0].strip())
+        if words == [""]:
+            continue
+        if len(words) < 2:
+            raise ValueError(f"line {number} is '{line.strip()}', not a link between two servers")
+        graph.add_edge(words[0], words[1])
+    return graph
 
 
 def read_matrix(path: Path) -> Floats:

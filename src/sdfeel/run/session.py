@@ -1,7 +1,6 @@
 """A durable run: an experiment, a directory, and an iterator of events."""
 
 import time
-from collections import deque
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -62,13 +61,25 @@ class Session:
         with store.locked(self.directory):
             remove_drafts(self.directory)
             if not self._resume:
+                store.create(self.directory)  # nobody else came in between
                 text = self.experiment.text().encode()
                 write_whole(self.directory / store.EXPERIMENT, text)
-            yield from self._events()
+            try:
+                yield from self._events()
+            except OSError as error:
+                raise RunError(
+                    f"the run in {self.directory} cannot go on: {error.strerror or error}; mend "
+                    f"that (room on the disk?), then `sdfeel resume {self.directory}`"
+                ) from error
 
     def _events(self) -> Iterator[Event]:
         saved = store.load_checkpoint(self.directory) if self._resume else None
         state, extra = saved if saved is not None else (None, {})
+        if saved is not None and extra["experiment"] != self.experiment.fingerprint:
+            raise RunError(
+                f"{self.directory / store.EXPERIMENT} has changed since the run began: put it "
+                f"back, or start a new run with it"
+            )
         drive = self._drive(state, extra.get("accuracy"))
         log = store.Log(self.directory, keep=extra.get("log_bytes", 0))
         try:
@@ -109,7 +120,11 @@ class Session:
 
     def _save(self, drive: Drive, log: store.Log) -> None:
         begin = time.perf_counter()
-        extra = {"accuracy": drive.accuracy, "log_bytes": log.secure()}
+        extra = {
+            "accuracy": drive.accuracy,
+            "log_bytes": log.secure(),
+            "experiment": self.experiment.fingerprint,
+        }
         store.save_checkpoint(self.directory, drive.simulation.state, extra)
         self._writing += time.perf_counter() - begin
 
@@ -160,5 +175,5 @@ def finished(directory: Path) -> Finished | None:
     """How a run ended; None if it did not."""
     if not (directory / store.EVENTS).is_file():
         return None
-    newest = deque(store.read_events(directory), maxlen=1)
-    return newest[0] if newest and isinstance(newest[0], Finished) else None
+    last = store.last_event(directory)
+    return last if isinstance(last, Finished) else None

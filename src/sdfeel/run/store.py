@@ -13,11 +13,14 @@ lines or half of one, is simply done again.
 
 import csv
 import fcntl
+import hashlib
 import json
 import os
+from collections import deque
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict
+from math import inf
 from pathlib import Path
 from typing import IO, Any
 
@@ -41,7 +44,7 @@ def create(directory: Path) -> None:
     """Make an empty directory for a run."""
     try:
         directory.mkdir(parents=True, exist_ok=True)
-        occupied = any(entry.name != LOCK for entry in directory.iterdir())
+        occupied = any(not entry.name.startswith(".") for entry in directory.iterdir())
     except OSError as error:
         raise RunError(f"cannot write to {directory}: {error.strerror}") from None
     if occupied and (directory / EXPERIMENT).exists():
@@ -74,9 +77,15 @@ class Log:
     def __init__(self, directory: Path, keep: int = 0) -> None:
         """Go on after the first `keep` bytes."""
         path = directory / EVENTS
+        earlier = list(read_events(directory, keep)) if path.exists() else []
+        size = path.stat().st_size if path.exists() else 0
+        if size < keep:  # before anything is changed
+            raise RunError(
+                f"the log {path} is shorter than its checkpoint remembers ({size} of {keep} "
+                f"bytes): it is damaged; start the experiment again"
+            )
         path.touch()
         os.truncate(path, keep)
-        earlier = list(read_events(directory))
         self._events: IO[str] = path.open("a", encoding="utf-8")
         self._metrics: IO[str] = (directory / METRICS).open("w", encoding="utf-8", newline="")
         self._table = csv.DictWriter(self._metrics, COLUMNS, extrasaction="ignore")
@@ -104,16 +113,18 @@ class Log:
         self._metrics.close()
 
 
-def read_events(directory: Path) -> Iterator[Event]:
-    """The events of a run, finished, running or killed: half a line at the end is passed over."""
+def read_events(directory: Path, limit: float = inf) -> Iterator[Event]:
+    """The events in the first `limit` bytes of a log; half a line at the end is passed over."""
     path = directory / EVENTS
     try:
-        file = path.open(encoding="utf-8")
+        file = path.open("rb")
     except OSError:
         raise RunError(f"{directory} is not a run: it has no {EVENTS}") from None
     with file:
+        end = 0
         for number, line in enumerate(file, 1):
-            if not line.endswith("\n"):
+            end += len(line)
+            if end > limit or not line.endswith(b"\n"):
                 return
             try:
                 yield from_record(json.loads(line))
@@ -121,6 +132,16 @@ def read_events(directory: Path) -> Iterator[Event]:
                 raise RunError(
                     f"line {number} of {path} is not an event: the log is damaged"
                 ) from None
+
+
+def last_event(directory: Path) -> Event | None:
+    """The newest whole line; None if that is no event."""
+    with (directory / EVENTS).open("rb") as file:
+        lines = deque(file, maxlen=1)
+    try:
+        return from_record(json.loads(lines[0]))
+    except (IndexError, ValueError, KeyError, TypeError):
+        return None
 
 
 def save_checkpoint(directory: Path, state: State, extra: Mapping[str, Any]) -> None:
@@ -141,7 +162,18 @@ def save_checkpoint(directory: Path, state: State, extra: Mapping[str, Any]) -> 
         "lanes": [[each.lane, each.k, each.ends, each.steps] for each in state.lanes],
         **extra,
     }
-    write_whole(directory / CHECKPOINT, save(tensors, {"state": json.dumps(numbers)}))
+    text = json.dumps(numbers)
+    sealed = {"state": text, "sha256": _seal(tensors, text)}
+    write_whole(directory / CHECKPOINT, save(tensors, sealed))
+
+
+def _seal(tensors: Mapping[str, Tensor], text: str) -> str:
+    """A hash of everything in a checkpoint: one wrong bit would be a wrong model in the end."""
+    digest = hashlib.sha256(text.encode())
+    for name in sorted(tensors):
+        digest.update(name.encode())
+        digest.update(tensors[name].contiguous().numpy().data)
+    return digest.hexdigest()
 
 
 def load_checkpoint(directory: Path) -> tuple[State, dict[str, Any]] | None:
@@ -151,8 +183,11 @@ def load_checkpoint(directory: Path) -> tuple[State, dict[str, Any]] | None:
         return None
     try:
         with safe_open(path, framework="pt") as file:
-            numbers = json.loads(file.metadata()["state"])
+            sealed = file.metadata()
             tensors: dict[str, Tensor] = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        if _seal(tensors, sealed["state"]) != sealed["sha256"]:
+            raise ValueError("its content does not fit its checksum")
+        numbers = json.loads(sealed["state"])
         lanes = [
             LaneState(tuple(lane), k, ends, tensors.get(f"base.{n}"), steps)
             for n, (lane, k, ends, steps) in enumerate(numbers.pop("lanes"))

@@ -1,6 +1,7 @@
 """Writing TOML (the standard library only reads it): plain tables, with a comment per key."""
 
 import json
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -11,13 +12,18 @@ def literal(value: Any) -> str:
     '{ momentum = 0.9, names = ["a", "b"], nesterov = true }'
     """
     if isinstance(value, Mapping):
-        inside = ", ".join(f"{key} = {literal(item)}" for key, item in value.items())
+        inside = ", ".join(f"{_key(key)} = {literal(item)}" for key, item in value.items())
         return f"{{ {inside} }}" if inside else "{}"
     if isinstance(value, list | tuple):
         return f"[{', '.join(map(literal, value))}]"
     if isinstance(value, float):
         return repr(value)  # also for inf and nan, which JSON spells otherwise
     return json.dumps(value, ensure_ascii=False)
+
+
+def _key(name: str) -> str:
+    """Keys of letters, digits, - and _ stand bare; others are quoted."""
+    return name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else json.dumps(name, ensure_ascii=False)
 
 
 def document(tables: Mapping[str, Any], comments: Mapping[str, str] | None = None) -> str:
@@ -46,7 +52,8 @@ def document(tables: Mapping[str, Any], comments: Mapping[str, str] | None = Non
 
 
 def _entry(key: str, path: str, value: Any, notes: Mapping[str, str]) -> list[str]:
-    line = f"# {key} = (not set)" if value is None else f"{key} = {literal(value)}"
+    name = _key(key)
+    line = f"# {name} = (not set)" if value is None else f"{name} = {literal(value)}"
     return [*_comment(notes.get(path)), line]
 
 

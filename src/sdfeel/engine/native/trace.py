@@ -60,13 +60,15 @@ class _Chain:
 
     def follow(self) -> tuple[list[Layer], Shape]:
         last: fx.Node | None = None
-        sizes: set[fx.Node] = set()  # nodes that stand for the number of examples, not for data
+        data: set[fx.Node] = set()  # nodes that stand for a batch: each has the same first size
+        sizes: set[fx.Node] = set()  # nodes that stand for that size
         number = 0
         for node in self._graph.nodes:
             if node.op == "placeholder" and last is None:
                 last = node
+                data.add(node)
                 continue
-            if _is_batch_size(node, last, sizes):
+            if _is_batch_size(node, data, sizes):
                 sizes.add(node)
                 continue
             if node.op in ("placeholder", "get_attr") or not node.args or node.args[0] is not last:
@@ -76,6 +78,7 @@ class _Chain:
             number += 1
             self._take(node, sizes, f"layer {number}")
             last = node
+            data.add(node)
         raise Unsupported("its forward() returns nothing")
 
     def _take(self, node: fx.Node, sizes: set[fx.Node], label: str) -> None:
@@ -201,14 +204,14 @@ class _Chain:
             raise Unsupported(f"{label} {fault}")
 
 
-def _is_batch_size(node: fx.Node, last: fx.Node | None, sizes: set[fx.Node]) -> bool:
+def _is_batch_size(node: fx.Node, data: set[fx.Node], sizes: set[fx.Node]) -> bool:
     """x.size(0), x.shape, x.size() and [0] of those."""
     if node.op == "call_method" and node.target == "size":
-        return node.args[0] is last and node.args[1:] in ((0,), ())
+        return node.args[0] in data and node.args[1:] in ((0,), ())
     if node.op == "call_function" and node.target is getattr:
-        return node.args[0] is last and node.args[1] == "shape"
+        return node.args[0] in data and node.args[1] == "shape"
     if node.op == "call_function" and node.target is operator.getitem:
-        return node.args[0] in sizes and node.args[1] == 0
+        return node.args[0] in sizes and bool(node.args[1] == 0)
     return False
 
 

@@ -34,12 +34,12 @@ template <class L> struct WeightGradient {
         constexpr int SIZE = Tile::SIZE, SUMS = ROWS * Tile::VECTORS;
         Floats<SIZE> sums[ENTRIES][SUMS] = {};
         for (int s = first; s < last; s++) {
-            const Winners<Shape> &list = lists(s, o);
+            const Winners<Shape> &winners = lists(s, o);
             const float *input = inputs(s) + Y * Shape::WIDTH * BLOCK;
-            for (int i = 0; i < list.count; i += ENTRIES) {
+            for (int i = 0; i < winners.count; i += ENTRIES) {
                 SDFEEL_UNROLL for (int e = 0; e < ENTRIES; e++) {
-                    const float *from = input + list.places[i + e] * BLOCK;
-                    const Floats<SIZE> g = all<SIZE>(list.changes[i + e]);
+                    const float *from = input + winners.list[i + e].place * BLOCK;
+                    const Floats<SIZE> g = all<SIZE>(winners.list[i + e].change);
                     SDFEEL_UNROLL for (int y = 0; y < ROWS; y++) {
                         SDFEEL_UNROLL for (int j = 0; j < Tile::VECTORS; j++)
                             sums[e][y * Tile::VECTORS + j] +=
@@ -85,14 +85,14 @@ template <class L> struct InputGradient {
     }
 
   private:
-    SDFEEL_INLINE void scatter(const Winners<Shape> &list, const float *w) {
+    SDFEEL_INLINE void scatter(const Winners<Shape> &winners, const float *w) {
         constexpr int COUNT = Shape::TAPS * Tile::VECTORS;
         constexpr int HELD = COUNT <= ACCUMULATORS ? COUNT : 0; // kernels small enough stay loaded
         Floats<SIZE> held[most(HELD, 1)];
         SDFEEL_UNROLL for (int i = 0; i < HELD; i++) held[i] = load<SIZE>(w + i * SIZE);
-        for (int i = 0; i < list.count; i++) {
-            float *to = sums + list.places[i] * SLOTS;
-            const Floats<SIZE> g = all<SIZE>(list.changes[i]);
+        for (int i = 0; i < winners.count; i++) {
+            float *to = sums + winners.list[i].place * SLOTS;
+            const Floats<SIZE> g = all<SIZE>(winners.list[i].change);
             SDFEEL_UNROLL for (int y = 0; y < Shape::KERNEL_Y; y++) {
                 SDFEEL_UNROLL for (int j = 0; j < Shape::KERNEL_X * Tile::VECTORS; j++) {
                     const int k = y * Shape::KERNEL_X * Tile::VECTORS + j;

@@ -35,10 +35,14 @@ template <class L> struct ConvForward {
                 }
     }
 
-    // The lines of `count` channels (those that dropout keeps), several at a time.
+    // The lines of `count` channels (all, or those that dropout keeps), several at a time.
     void convolve(const int *channels, int count, const float *bias) {
         int done = 0;
-        some<Tile::OUTS>(channels, count, bias, done);
+        for (; done + Tile::OUTS <= count; done += Tile::OUTS)
+            group<Tile::OUTS>(channels + done, bias);
+        if constexpr (L::Drop::active) rest<Tile::OUTS - 1>(channels + done, count - done, bias);
+        else if constexpr (Shape::OUT % Tile::OUTS)
+            group<Shape::OUT % Tile::OUTS>(channels + done, bias);
     }
 
   private:
@@ -51,10 +55,12 @@ template <class L> struct ConvForward {
         }
     }
 
-    template <int OUTS>
-    SDFEEL_INLINE void some(const int *channels, int count, const float *bias, int &done) {
-        for (; done + OUTS <= count; done += OUTS) group<OUTS>(channels + done, bias);
-        if constexpr (OUTS > 1) some<OUTS / 2>(channels, count, bias, done);
+    // The last channels, fewer than a tile, whose number is known only now.
+    template <int OUTS> SDFEEL_INLINE void rest(const int *channels, int count, const float *bias) {
+        if constexpr (OUTS > 0) {
+            if (count == OUTS) group<OUTS>(channels, bias);
+            else rest<OUTS - 1>(channels, count, bias);
+        }
     }
 
     template <int OUTS> SDFEEL_NOINLINE void group(const int *channels, const float *bias) {

@@ -91,6 +91,18 @@ template <class Net, class Act> int for_each(int64_t count, int threads, const A
     return failed ? NO_MEMORY : 0;
 }
 
+// Whether all numbers are finite: a NaN or an infinity survives the sum.
+inline bool finite(const float *model, int64_t count) {
+    constexpr int CHAINS = 4; // sums that do not wait for one another
+    Floats<LANES> sums[CHAINS] = {};
+    float total = 0;
+    int64_t p = 0;
+    for (; p + CHAINS * LANES <= count; p += CHAINS * LANES)
+        SDFEEL_UNROLL for (int i = 0; i < CHAINS; i++) sums[i] += load<LANES>(model + p + i * LANES);
+    for (; p < count; p++) total += model[p];
+    return std::isfinite(total + sum((sums[0] + sums[1]) + (sums[2] + sums[3])));
+}
+
 template <class Net> void train_one(Net &net, const SdfeelTasks &tasks, int64_t i) {
     float *model = tasks.models + i * tasks.parameters;
     std::memcpy(model, tasks.starts[i], size_t(tasks.parameters) * 4);
@@ -111,9 +123,7 @@ template <class Net> void train_one(Net &net, const SdfeelTasks &tasks, int64_t 
         net.step(n, targets, at, rule);
     }
     net.write(model);
-    float total = 0; // a NaN or an infinity survives the sum
-    for (int64_t p = 0; p < tasks.parameters; p++) total += model[p];
-    tasks.finite[i] = std::isfinite(total);
+    tasks.finite[i] = finite(model, tasks.parameters);
 }
 
 template <class Net> void measure_block(Net &net, const SdfeelMeasure &measure, int64_t block) {

@@ -54,7 +54,11 @@ template <class L, int BATCH, bool MOMENTUM> struct Linear {
     void fill(int s, const float *example) { std::memcpy(x[s], example, IN * 4); }
 
     void read(const float *row) {
-        for (int o = 0; o < OUT; o++) std::memcpy(weights[o], row + L::weight + o * IN, IN * 4);
+        for (int o = 0; o < OUT; o++) {
+            std::memcpy(weights[o], row + L::weight + o * IN, IN * 4);
+            // The spare lanes took part in the last client's sums: if it diverged, they are NaN.
+            std::memset(weights[o] + IN, 0, (WIDTH - IN) * 4);
+        }
         if (L::bias >= 0) std::memcpy(bias, row + L::bias, OUT * 4);
         velocity.forget();
         bias_velocity.forget();

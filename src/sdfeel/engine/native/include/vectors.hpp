@@ -12,7 +12,9 @@
 namespace sdfeel {
 
 // LANES: floats in the CPU's widest register. REGISTERS: how many of those it has.
-#if defined(__AVX512F__)
+#if defined(SDFEEL_WIDEST) // by a test: a width that the CPU need not have
+constexpr int LANES = 16, REGISTERS = 32;
+#elif defined(__AVX512F__)
 constexpr int LANES = 16, REGISTERS = 32;
 #elif defined(__AVX__)
 constexpr int LANES = 8, REGISTERS = 16;
@@ -65,6 +67,16 @@ template <int N> SDFEEL_INLINE Floats<N> even(Floats<N> a, Floats<N> b) {
 // Lanes 1, 3, 5, ... of a and b together.
 template <int N> SDFEEL_INLINE Floats<N> odd(Floats<N> a, Floats<N> b) {
     return every_other<N>(a, b, std::make_integer_sequence<int, N>());
+}
+
+template <int N, int... I>
+SDFEEL_INLINE void zipped(float *to, Floats<N> a, Floats<N> b, std::integer_sequence<int, I...>) {
+    store<N>(to, __builtin_shufflevector(a, b, (I % 2 * N + I / 2)...));
+    store<N>(to + N, __builtin_shufflevector(a, b, (I % 2 * N + I / 2 + N / 2)...));
+}
+// Store a[0], b[0], a[1], b[1], ...
+template <int N> SDFEEL_INLINE void zip(float *to, Floats<N> a, Floats<N> b) {
+    zipped<N>(to, a, b, std::make_integer_sequence<int, N>());
 }
 
 // The sum of all lanes, always in the same tree.

@@ -10,12 +10,15 @@ namespace sdfeel {
 
 constexpr int DEAD = 4; // code of an output that ReLU stopped; else the winner's place, 0 to 3
 
+struct Winner {
+    int32_t place; // of the first input under the kernel, in the padded input
+    float change;  // its gradient
+};
+
 // The winners of one output channel of one sample.
 template <class Shape> struct Winners {
-    static constexpr int ROOM = round_up(Shape::FINAL + 4, 16); // the kernels take up to 4 at once
     int count;
-    int places[ROOM];    // of the first input that belongs to the winner: its row and column
-    float changes[ROOM]; // its gradient
+    Winner list[round_up(Shape::FINAL + 4, 16)]; // the kernels take up to 4 at once
 };
 
 template <class L> struct Pooling {
@@ -49,9 +52,7 @@ template <class L> struct Pooling {
     // The list of winners from the gradients of the final values; returns the sum of all changes.
     static SDFEEL_INLINE float list(const float *gradients, float scale, const uint8_t *codes,
                                     Winners<Shape> &out) {
-        constexpr int ROOM = round_up(FINAL, LANES);
-        alignas(64) int32_t places[ROOM];
-        alignas(64) float changes[ROOM];
+        alignas(64) Winner all_of_them[round_up(FINAL, LANES)];
         Floats<LANES> total = {};
         for (int p = 0; p < FINAL; p += LANES) {
             const Ints<LANES> code = __builtin_convertvector(
@@ -61,23 +62,22 @@ template <class L> struct Pooling {
             if (L::pool)
                 place += ((code & 1) ? Ints<LANES>{} + L::stride_x : Ints<LANES>{}) +
                          ((code & 2) ? Ints<LANES>{} + L::stride_y * Shape::WIDTH : Ints<LANES>{});
-            *reinterpret_cast<Ints<LANES> *>(places + p) = place;
             Floats<LANES> change = load<LANES>(gradients + p) * all<LANES>(scale);
             change = code == DEAD ? Floats<LANES>{} : change;
             if (FINAL % LANES && p + LANES > FINAL)
                 SDFEEL_UNROLL for (int i = 0; i < LANES; i++)
                     if (i >= FINAL % LANES) change[i] = 0;
-            store<LANES>(changes + p, change);
+            zip<LANES>(reinterpret_cast<float *>(all_of_them + p),
+                       reinterpret_cast<Floats<LANES> &>(place), change);
             total += change;
         }
         int count = 0; // without a branch: whether a ReLU is alive cannot be guessed
         for (int p = 0; p < FINAL; p++) {
-            out.places[count] = places[p];
-            out.changes[count] = changes[p];
+            std::memcpy(out.list + count, all_of_them + p, sizeof(Winner));
             count += codes[p] != DEAD;
         }
         out.count = count;
-        for (int i = 0; i < 4; i++) out.places[count + i] = 0, out.changes[count + i] = 0;
+        for (int i = 0; i < 4; i++) out.list[count + i] = Winner{0, 0};
         return sum(total);
     }
 

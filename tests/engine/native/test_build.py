@@ -1,0 +1,157 @@
+"""Compiling once, keeping what was compiled, and giving reasons instead of errors."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from sdfeel.data.examples import Examples
+from sdfeel.engine.loop import Training
+from sdfeel.engine.native import NativeEngine, available, build, fuzz
+from sdfeel.engine.native.emit import source
+from sdfeel.engine.native.lower import Plan, lower
+from tests.engine.native.helpers import PARTS, examples, needs_compiler
+
+DATA = examples((1, 4, 4))
+
+
+def create(data: Examples = DATA) -> NativeEngine | str:
+    module = nn.Sequential(nn.Flatten(), nn.Linear(16, 10))
+    return NativeEngine.create(module, data, PARTS, data, Training(0.1, 10), 0)
+
+
+@pytest.fixture
+def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    return tmp_path / "sdfeel" / "native"
+
+
+def built(folder: Path) -> dict[str, int]:
+    return {path.name: path.stat().st_mtime_ns for path in sorted(folder.glob("*.so"))}
+
+
+@needs_compiler
+def test_a_model_is_compiled_and_checked_once(
+    own_cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert isinstance(create(), NativeEngine)
+    before = built(own_cache)
+    assert len(before) == 1
+    monkeypatch.setattr(build, "_compile", None)
+    monkeypatch.setattr(available, "mismatch", None)
+    assert isinstance(create(), NativeEngine)
+    assert built(own_cache) == before
+
+
+@needs_compiler
+@pytest.mark.parametrize("damage", [b"", b"not a library"])
+def test_a_damaged_library_is_built_again(own_cache: Path, damage: bytes) -> None:
+    assert isinstance(create(), NativeEngine)
+    (path,) = own_cache.glob("*.so")
+    whole = path.read_bytes()
+    path.unlink()  # a new file: the loaded one must not change under our feet
+    path.write_bytes(damage)
+    assert isinstance(create(), NativeEngine)
+    assert path.read_bytes() == whole
+
+
+@needs_compiler
+def test_two_processes_may_build_at_once(own_cache: Path) -> None:
+    code = (
+        "import numpy as np, torch\n"
+        "from torch import nn\n"
+        "from sdfeel.data.examples import Examples\n"
+        "from sdfeel.engine.loop import Training\n"
+        "from sdfeel.engine.native import NativeEngine\n"
+        "d = Examples(torch.ones(4, 3), torch.arange(4))\n"
+        "m = nn.Linear(3, 4)\n"
+        "e = NativeEngine.create(m, d, [np.arange(4)], d, Training(0.1, 2), 0)\n"
+        "assert isinstance(e, NativeEngine), e\n"
+    )
+    both = [subprocess.Popen([sys.executable, "-c", code]) for _ in range(2)]
+    assert [process.wait(120) for process in both] == [0, 0]
+    assert len(built(own_cache)) == 1
+
+
+def test_no_compiler_is_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "")
+    monkeypatch.setenv("CXX", "/nonexistent")
+    assert create() == "there is no C++ compiler at CXX=/nonexistent"
+    monkeypatch.delenv("CXX")
+    assert create() == "there is no C++ compiler (c++, g++ or clang++) on the PATH"
+
+
+def test_a_compiler_that_fails_is_a_reason(
+    own_cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script = tmp_path / "broken"
+    script.write_text(
+        '#!/bin/sh\nif [ "$1" = --version ]; then exit 0; fi\n'
+        "echo 'model.cpp:1: error: no such thing' >&2\nexit 1\n"
+    )
+    script.chmod(0o755)
+    monkeypatch.setenv("CXX", str(script))
+    assert create() == f"the compiler {script} failed: model.cpp:1: error: no such thing"
+    assert not list(own_cache.iterdir())
+
+
+@pytest.mark.skipif(os.name != "posix" or os.geteuid() == 0, reason="root may write anywhere")
+def test_a_cache_that_cannot_be_written_is_a_reason(
+    own_cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own_cache.parent.parent.chmod(0o500)
+    assert "cannot be kept" in str(create())
+
+
+@needs_compiler
+def test_a_wrong_library_is_caught_and_remembered(
+    own_cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A planted fault: gradients of the wrong sign."""
+
+    def wrong(plan: Plan, batch: int) -> str:
+        return "#define sdfeel_train sdfeel_right\n" + source(plan, batch) + WRONG
+
+    monkeypatch.setattr(available, "source", wrong)
+    reason = create()
+    assert str(reason).startswith("self-check failed: training differs from float64 by")
+    monkeypatch.setattr(available, "mismatch", None)
+    assert create() == reason
+
+
+WRONG = """
+#undef sdfeel_train
+extern "C" int sdfeel_train(const SdfeelTasks *tasks, int threads) {
+    SdfeelTasks other = *tasks;
+    other.rate = -other.rate;
+    return sdfeel_right(&other, threads);
+}
+"""
+
+
+@pytest.mark.parametrize(
+    ("x", "y", "reason"),
+    [
+        (torch.zeros(64, 1, 4, 4, dtype=torch.float64), None, "its inputs are torch.float64"),
+        (None, torch.zeros(64), "its targets are not class numbers"),
+        (None, torch.full((64,), -100), "its targets are not all between 0 and 9"),
+        (None, torch.full((64,), 10), "its targets are not all between 0 and 9"),
+    ],
+)
+def test_data_that_does_not_fit_is_a_reason(
+    x: torch.Tensor | None, y: torch.Tensor | None, reason: str
+) -> None:
+    data = Examples(DATA.x if x is None else x, DATA.y if y is None else y)
+    assert reason in str(create(data))
+
+
+@needs_compiler
+def test_the_headers_compile_without_a_warning() -> None:
+    own = fuzz.chain(3)
+    plan = lower(own.module, own.training, own.shape)
+    assert isinstance(plan, Plan)
+    build.library(source(plan, 7), (*build.NATIVE, "-Wall", "-Wextra", "-Werror"))

@@ -1,0 +1,27 @@
+"""A few random chains on several instruction sets; many: python -m sdfeel.engine.native.fuzz."""
+
+import sys
+
+import pytest
+
+from sdfeel.engine.native import fuzz
+from tests.engine.native.helpers import needs_compiler
+
+
+@needs_compiler
+@pytest.mark.parametrize("seed", range(6))
+def test_random_chains_agree_with_float64(seed: int) -> None:
+    name = list(fuzz.TARGETS)[seed % len(fuzz.TARGETS)]
+    own = fuzz.chain(seed)
+    assert fuzz.fault(own, seed, fuzz.TARGETS[name]) is None, f"{name}: {own}"
+
+
+@needs_compiler
+def test_the_command_prints_what_it_did(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["fuzz", "--count", "1", "--target", "native"])
+    with pytest.raises(SystemExit) as ended:
+        fuzz.main()
+    assert not ended.value.code
+    assert capsys.readouterr().out == "1 chains on native: 0 bad\n"

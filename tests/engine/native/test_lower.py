@@ -1,0 +1,162 @@
+"""Which models fit, and the reasons why others do not."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from sdfeel.engine.loop import Training
+from sdfeel.engine.native import unsupported
+from sdfeel.engine.native.lower import Plan, lower
+from sdfeel.models.zoo import MODELS
+
+SHAPE = (3, 8, 8)
+PLAIN = Training(0.1, 10)
+
+
+class Written(nn.Module):
+    """A model given by a function of (its layers, x)."""
+
+    def __init__(self, run: Callable[["Written", Tensor], Tensor]) -> None:
+        super().__init__()
+        self.run = run
+        self.conv, self.linear = nn.Conv2d(3, 4, 3), nn.Linear(144, 10)
+        self.square = nn.Linear(10, 10)
+        self.drop = nn.Dropout(0.5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.run(self, x)
+
+
+def in_eval_only(m: Written, x: Tensor) -> Tensor:
+    x = m.linear(m.conv(x).flatten(1))
+    return x if m.training else x.relu()
+
+
+@pytest.mark.parametrize(
+    "run",
+    [
+        lambda m, x: m.linear(torch.flatten(m.conv(x), 1)),
+        lambda m, x: m.linear(m.conv(x).flatten(start_dim=1)),
+        lambda m, x: m.linear(m.conv(x).view(x.size(0), -1).relu()),
+        lambda m, x: m.linear(m.conv(x).relu().view(-1, 144)),
+        lambda m, x: m.linear(F.relu(m.conv(x), inplace=True).reshape((x.shape[0], 144))),
+    ],
+)
+def test_ways_to_write_the_same_model(run: Any) -> None:
+    assert unsupported(Written(run), PLAIN, SHAPE) is None
+
+
+@pytest.mark.parametrize(
+    ("run", "reason"),
+    [
+        (lambda m, x: m.square(m.square(m.linear(m.conv(x).flatten(1)))), "shares its weights"),
+        (lambda m, x: m.linear(F.dropout(m.conv(x).flatten(1))), "has no address"),
+        (lambda m, x: m.linear(m.conv(x).flatten(1)).tanh(), "layer 4 (a call of tanh) is not"),
+        (lambda m, x: m.linear((m.conv(x) + x.mean()).flatten(1)), "more than a chain"),
+        (lambda m, x: m.linear(m.conv(x).flatten(2)), "does not flatten each example"),
+        (lambda m, x: m.linear(m.conv(x).view(-1, 72)), "does not flatten each example"),
+        (lambda m, x: m.conv(x), "not one line of scores"),
+        (lambda m, x: m.linear(m.conv(x)), r"layer 2 (Linear) gets an input of (4, 6, 6)"),
+        (lambda m, x: m.conv(x) if x.sum() > 0 else x, "cannot be traced"),
+        (in_eval_only, "something else when it is not training"),
+        (lambda m, x: (m.linear(m.conv(x).flatten(1)), 1), "its result makes it more than"),
+    ],
+)
+def test_reasons_of_written_models(run: Any, reason: str) -> None:
+    assert reason in (unsupported(Written(run), PLAIN, SHAPE) or "it fits")
+
+
+@pytest.mark.parametrize(
+    ("layer", "reason"),
+    [
+        (nn.Tanh(), "layer 1 (Tanh) is not one of Conv2d, Linear, ReLU, MaxPool2d, Flatten"),
+        (nn.BatchNorm2d(3), "layer 1 (BatchNorm2d) is not one of"),
+        (nn.Conv2d(3, 3, 3, groups=3), "layer 1 (Conv2d) has groups"),
+        (nn.Conv2d(3, 3, 3, dilation=2), "has dilation"),
+        (nn.Conv2d(3, 3, 3, padding=1, padding_mode="reflect"), "has padding mode reflect"),
+        (nn.Conv2d(3, 3, 4, padding="same"), "has an even kernel with padding 'same'"),
+        (nn.Conv2d(2, 3, 3), "gets an input of (3, 8, 8)"),
+        (nn.Conv2d(3, 3, 9), "has a kernel larger than its input"),
+        (nn.MaxPool2d(2, ceil_mode=True), "has ceil_mode"),
+        (nn.MaxPool2d(2, dilation=2), "has dilation"),
+        (nn.Flatten(2), "does not flatten each example"),
+    ],
+)
+def test_reasons_of_layers(layer: nn.Module, reason: str) -> None:
+    module = nn.Sequential(layer, nn.Flatten(), nn.Linear(7, 10))
+    assert reason in (unsupported(module, PLAIN, SHAPE) or "it fits")
+
+
+def frozen() -> nn.Module:
+    module = nn.Sequential(nn.Flatten(), nn.Linear(192, 10))
+    module[1].bias.requires_grad_(False)
+    return module
+
+
+@pytest.mark.parametrize(
+    ("module", "training", "reason"),
+    [
+        (frozen(), PLAIN, "its parameter 1.bias is frozen"),
+        (nn.Sequential(nn.Flatten(), nn.Linear(192, 10)).double(), PLAIN, "not float32"),
+        (nn.Flatten(), PLAIN, "it has no layer that learns"),
+        (nn.Linear(192, 10), Training(0.1, 10, "adam"), "its optimiser is adam, not SGD"),
+        (nn.Linear(192, 10), Training(0.1, 10, loss=F.mse_loss), "its loss is not cross_entropy"),
+        (
+            nn.Linear(192, 10),
+            Training(0.1, 10, options={"momentum": 0.9, "nesterov": True}),
+            "SGD has the option nesterov",
+        ),
+        (nn.Linear(192, 10), Training(0.1, 5000), "its batches of 5000 are larger than 1024"),
+        (
+            nn.Sequential(nn.Conv2d(3, 9999, 7, padding=3), nn.Flatten(), nn.Linear(639936, 10)),
+            PLAIN,
+            "it needs 100 million multiplications",
+        ),
+    ],
+)
+def test_reasons_of_parameters_and_training(
+    module: nn.Module, training: Training, reason: str
+) -> None:
+    assert reason in (unsupported(module, training, SHAPE) or "it fits")
+
+
+def test_the_models_of_the_zoo() -> None:
+    fits = {}
+    for name, shape in {
+        "mnist-cnn": (1, 28, 28),
+        "cifar-cnn": (3, 32, 32),
+        "logistic": (5, 3),
+        "mlp": (7,),
+    }.items():
+        fits[name] = unsupported(MODELS[name].build(shape, 10), PLAIN, shape)
+    assert fits.pop("cifar-cnn") == (
+        "layer 2 (BatchNorm2d) is not one of "
+        "Conv2d, Linear, ReLU, MaxPool2d, Flatten, Dropout, Dropout2d"
+    )
+    assert set(fits.values()) == {None}
+
+
+def test_what_follows_a_convolution_becomes_part_of_it() -> None:
+    plan = lower(MODELS["mnist-cnn"].build((1, 28, 28), 10), PLAIN, (1, 28, 28))
+    assert isinstance(plan, Plan)
+    assert [(s.pool, s.relu, s.drop is not None) for s in plan.stages] == [
+        (True, True, False),
+        (True, True, True),
+        (False, True, True),
+        (False, False, False),
+    ]
+    assert plan.products == 480_500
+
+
+def test_dropout_layers_keep_their_numbers() -> None:
+    """The address of a mask counts all dropout layers of the module, also those of no effect."""
+    module = nn.Sequential(
+        nn.Dropout(0.0), nn.Flatten(), nn.Linear(192, 20), nn.Dropout(0.2), nn.Linear(20, 10)
+    )
+    plan = lower(module, PLAIN, SHAPE)
+    assert isinstance(plan, Plan)
+    assert [stage.drop.number for stage in plan.stages if stage.drop] == [1]
