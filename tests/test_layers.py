@@ -19,6 +19,7 @@ LAYERS: dict[str, set[str]] = {
     "data": {"core"},
     "models": {"core"},
     "engine": {"core", "data", "models"},
+    "bench": {"core", "data", "models", "engine"},
     "sim": {"core", "engine"},
     "live": {"core", "engine"},
     "run": {"core", "schemes", "radio", "theory", "data", "models", "engine", "sim", "live"},

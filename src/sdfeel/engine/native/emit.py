@@ -6,7 +6,7 @@ from sdfeel.engine.dropout import WORDS
 from sdfeel.engine.native.layers import Conv, Drop, Pool
 from sdfeel.engine.native.lower import Plan, Stage
 
-HEADERS = ("conv.hpp", "entry.hpp", "linear.hpp", "pointwise.hpp")
+HEADERS = ("conv.hpp", "entry.hpp", "first_linear.hpp", "linear.hpp", "pointwise.hpp")
 
 
 def source(plan: Plan, batch: int) -> str:
@@ -78,7 +78,7 @@ def _dropout(i: int, drop: Drop) -> list[str]:
 
 def _template(i: int, stage: Stage) -> str:
     if stage.learns:
-        kind = "Conv" if isinstance(stage.main, Conv) else "Linear"
+        kind = "Conv" if isinstance(stage.main, Conv) else "AnyLinear"
         return f"sdfeel::{kind}<Layer{i}, BATCH, MOMENTUM>"
     kind = "MaxPool" if isinstance(stage.main, Pool) else "Pointwise"
     return f"sdfeel::{kind}<Layer{i}, BATCH>"

@@ -39,6 +39,7 @@ class Trainer:
         self._x, self._y = train.x.contiguous(), train.y.contiguous()
         self._picker = Picker(parts, training.batch_size, seed)
         self._key, self._threads, self._given_block = key_of(seed), threads, block
+        self._spare: list[Tensor] = []  # memory for a block's models: new pages cost time
 
     def train(self, tasks: Sequence[Task]) -> Iterator[Tensor]:
         # While C++ trains one block, this thread prepares the next and hands out the last.
@@ -85,9 +86,16 @@ class Trainer:
             first=np.array(first, dtype=np.int64),
             steps=np.array([len(picks) for picks in picked], dtype=np.int64),
             sizes=np.array([picks.shape[1] for picks in picked], dtype=np.int64),
-            models=torch.empty(len(tasks), len(starts[0])),
+            models=self._room(len(tasks), len(starts[0])),
             finite=np.zeros(len(tasks), dtype=np.uint8),
         )
+
+    def _room(self, tasks: int, row: int) -> Tensor:
+        """(tasks, row) of memory that nobody else writes to."""
+        room = self._spare.pop() if self._spare else torch.empty(0)
+        return (room if room.numel() >= tasks * row else torch.empty(tasks * row))[
+            : tasks * row
+        ].view(tasks, row)
 
     def _trained(self, block: "Block") -> "Block":
         options = self._training.options
@@ -121,6 +129,7 @@ class Trainer:
                     f"{self._training.learning_rate:g}; lower training.learning_rate"
                 )
             yield model
+        self._spare.append(block.models.view(-1))
 
     def _each(self, client: int) -> int:
         """Mini-batches in one local iteration of a client."""

@@ -15,6 +15,7 @@ namespace sdfeel {
 template <int BATCH, int EXAMPLE, int FIRST, class Loss, class... Stages> struct Chain {
     static constexpr int CAPACITY = BATCH, EXAMPLE_SIZE = EXAMPLE, CLASSES = Loss::COUNT;
     static constexpr int STAGES = sizeof...(Stages);
+    static constexpr int64_t PARAMETERS = (Stages::PARAMETERS + ...);
     std::tuple<Stages..., Loss> stages;
 
     template <int I> auto &at() { return std::get<I>(stages); }

@@ -18,6 +18,8 @@ template <class L, int BATCH, bool MOMENTUM> struct Conv {
     using Drop = typename L::Drop;
     using Update = Step<MOMENTUM>;
     static constexpr int IN = Shape::IN, OUT = Shape::OUT, BLOCK = Weights::BLOCK;
+    static constexpr int64_t PARAMETERS =
+        int64_t(OUT) * IN * Shape::TAPS + (L::bias >= 0 ? OUT : 0);
 
     // Producers write between the borders, which stay zero.
     static constexpr bool CONTIGUOUS = false;

@@ -105,8 +105,9 @@ inline bool finite(const float *model, int64_t count) {
 
 template <class Net> void train_one(Net &net, const SdfeelTasks &tasks, int64_t i) {
     float *model = tasks.models + i * tasks.parameters;
-    std::memcpy(model, tasks.starts[i], size_t(tasks.parameters) * 4);
-    net.read(model);
+    if (tasks.parameters > Net::PARAMETERS) // numbers that no stage owns stay as they are
+        std::memcpy(model, tasks.starts[i], size_t(tasks.parameters) * 4);
+    net.read(tasks.starts[i]);
     const Rule rule{tasks.rate, tasks.momentum, tasks.decay};
     const int n = int(tasks.sizes[i]);
     const int64_t *picked = tasks.picked[i];

@@ -23,6 +23,7 @@ constexpr int sample_tile(int batch) {
 // `L` gives in, out, weight, bias (places in the row, bias -1: none), relu, sends_gradient, Drop.
 template <class L, int BATCH, bool MOMENTUM> struct Linear {
     static constexpr int IN = L::in, OUT = L::out;
+    static constexpr int64_t PARAMETERS = int64_t(IN) * OUT + (L::bias >= 0 ? OUT : 0);
     static constexpr bool CONTIGUOUS = true; // planes of the producer lie one after another
     static constexpr int IN_PLANE = 0, IN_ROW = 0;
     using Drop = typename L::Drop;

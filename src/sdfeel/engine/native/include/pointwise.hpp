@@ -13,6 +13,7 @@ namespace sdfeel {
 // What the stages without parameters share: C planes of H x W, contiguous.
 template <int CHANNELS, int HEIGHT, int WIDTH, int BATCH> struct Planes {
     static constexpr bool CONTIGUOUS = true;
+    static constexpr int64_t PARAMETERS = 0;
     static constexpr int IN_PLANE = 0, IN_ROW = 0;
     static constexpr int PLANE = HEIGHT * WIDTH, SIZE = CHANNELS * PLANE;
     alignas(64) float x[BATCH][SIZE];

@@ -1,0 +1,38 @@
+// Turning a matrix: what costs a shuffle or two for four numbers costs a cache miss for one.
+#pragma once
+
+#include "vectors.hpp"
+
+namespace sdfeel {
+
+// A block of 4 x 4.
+SDFEEL_INLINE void transpose_four(const float *from, int from_stride, float *to, int to_stride) {
+    const Floats<4> a = load<4>(from), b = load<4>(from + from_stride);
+    const Floats<4> c = load<4>(from + 2 * from_stride), d = load<4>(from + 3 * from_stride);
+    const Floats<4> ab = __builtin_shufflevector(a, b, 0, 4, 1, 5);
+    const Floats<4> cd = __builtin_shufflevector(c, d, 0, 4, 1, 5);
+    const Floats<4> ab2 = __builtin_shufflevector(a, b, 2, 6, 3, 7);
+    const Floats<4> cd2 = __builtin_shufflevector(c, d, 2, 6, 3, 7);
+    store<4>(to, __builtin_shufflevector(ab, cd, 0, 1, 4, 5));
+    store<4>(to + to_stride, __builtin_shufflevector(ab, cd, 2, 3, 6, 7));
+    store<4>(to + 2 * to_stride, __builtin_shufflevector(ab2, cd2, 0, 1, 4, 5));
+    store<4>(to + 3 * to_stride, __builtin_shufflevector(ab2, cd2, 2, 3, 6, 7));
+}
+
+// to[c][r] = from[r][c] for a matrix of rows x columns, in bands of rows: what a band writes to
+// one row of `to` is a few whole cache lines.
+inline void transpose(const float *from, int from_stride, float *to, int to_stride, int rows,
+                      int columns) {
+    constexpr int BAND = 32;
+    const int whole_rows = rows / 4 * 4, whole_columns = columns / 4 * 4;
+    for (int band = 0; band < whole_rows; band += BAND)
+        for (int c = 0; c < whole_columns; c += 4)
+            for (int r = band; r < least(whole_rows, band + BAND); r += 4)
+                transpose_four(from + long(r) * from_stride + c, from_stride,
+                               to + long(c) * to_stride + r, to_stride);
+    for (int r = 0; r < rows; r++)
+        for (int c = r < whole_rows ? whole_columns : 0; c < columns; c++)
+            to[long(c) * to_stride + r] = from[long(r) * from_stride + c];
+}
+
+} // namespace sdfeel
