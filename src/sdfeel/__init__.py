@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from sdfeel.data.federated import Federated, federate, gather
     from sdfeel.run.api import Run, network
     from sdfeel.run.experiment import Experiment
-    from sdfeel.schemes import SCHEMES, FedAvg, Feel, HierFavg, SDFeel
+    from sdfeel.schemes import SCHEMES, AsyncSDFeel, FedAvg, Feel, HierFavg, SDFeel
 
 # Imported when first used: `sdfeel --help` must not wait for torch.
 _HOMES = {
@@ -39,6 +39,7 @@ _HOMES = {
     "network": "run.api",
     "Experiment": "run.experiment",
     "SCHEMES": "schemes",
+    "AsyncSDFeel": "schemes",
     "FedAvg": "schemes",
     "Feel": "schemes",
     "HierFavg": "schemes",
@@ -47,6 +48,7 @@ _HOMES = {
 
 __all__ = [
     "SCHEMES",
+    "AsyncSDFeel",
     "Evaluated",
     "Experiment",
     "FedAvg",

@@ -128,6 +128,34 @@ def gossip(net: Network, hops: int) -> Mixing:
     return of_matrix(net.mixing, hops=hops)
 
 
+def star(net: Network, centre: int, trust: Floats, balanced: bool = False) -> Mixing:
+    """`centre` mixes with its neighbours, each counting by its `trust` (D,).
+
+    The centre takes the trusted mean of its neighbourhood; each neighbour moves towards the
+    centre by the same share. That keeps the plain mean of all models; `balanced` keeps the mean
+    weighted by the clusters' sizes instead.
+
+    >>> from sdfeel.core.network import clustered
+    >>> line = np.array([[0, 1, 0], [1, 0, 1], [0, 1, 0]])
+    >>> star(clustered([1, 1, 1], [0, 1, 2], line), 0, np.array([0.5, 1 / 6, 0])).dense(3)
+    array([[0.75, 0.25, 0.  ],
+           [0.25, 0.75, 0.  ]])
+    """
+    around = np.flatnonzero(net.links[centre])
+    shares = trust[around] / (trust[around].sum() + trust[centre])
+    taken, given = shares, shares
+    if balanced:
+        ratio = net.mass[around] / net.mass[centre]
+        taken, given = shares * np.minimum(1, ratio), shares * np.minimum(1, 1 / ratio)
+    weights = np.eye(len(net.servers))
+    weights[centre, around] = taken
+    weights[centre, centre] = 1 - taken.sum()
+    weights[around, centre] = given
+    weights[around, around] = 1 - given
+    rows = np.union1d(around, [centre])
+    return of_matrix(weights[rows], rows=rows.tolist())
+
+
 def cloud_average(net: Network) -> Mixing:
     """Every server takes the mean over all clusters, computed in the cloud."""
     return of_matrix(np.tile(net.mass, (len(net.servers), 1)), via="server-cloud")

@@ -10,6 +10,7 @@ from sdfeel.core.arrays import Floats, Ints
 from sdfeel.core.mixing import Mixing
 from sdfeel.core.network import Network
 from sdfeel.core.seeds import rng
+from sdfeel.core.staleness import Clocks
 
 Lane = tuple[int, ...]  # servers that wait for one another
 
@@ -21,7 +22,8 @@ class View:
     net: Network
     lane: Lane
     k: int  # this lane's round, from 0
-    age: Floats  # (D,) rounds led by others since each server last led its own
+    clocks: Clocks  # who did what since when: for `mix` only, they move on while a round lasts
+    step_seconds: Floats  # (C,) one local iteration at each client
     seed: int = 0
 
     def rng(self) -> np.random.Generator:

@@ -32,6 +32,7 @@ from sdfeel.radio import latency
 from sdfeel.run.experiment import Experiment, SchemeSection, rule_of
 from sdfeel.run.files import read_graph, read_matrix, read_speeds
 from sdfeel.schemes import SCHEMES, find
+from sdfeel.sim.simulate import expected_rounds
 
 MODEL_FOR = {"mnist": "mnist-cnn", "fashion-mnist": "mnist-cnn", "cifar10": "cifar-cnn"}
 EVALUATIONS = 25  # in a run, unless evaluation.every says otherwise
@@ -48,6 +49,7 @@ class Prepared:
     engine: ModuleEngine
     why: str  # this engine
     cost: Cost
+    rounds: int  # of all lanes, if nothing ends the run earlier
     notes: tuple[str, ...] = ()
 
 
@@ -55,62 +57,67 @@ def prepare(experiment: Experiment) -> Prepared:
     """Load, split and build all that `experiment` names; raises on anything that cannot work."""
     scheme, notes = build_scheme(experiment)
     data = build_data(experiment)
-    experiment = resolved(experiment, scheme, data)
+    experiment = with_model(experiment)
     net = build_network(experiment, data)
     scheme.adapt(net)  # refuses a network that it cannot serve, before anything is written
     module = build_model(experiment, data)
     zoo.check_fit(module, data.train.x[0], data.classes)
     engine, why = build_engine(experiment, data, module)
-    pinned = experiment.training.model_copy(update={"engine": engine.name})
-    experiment = experiment.model_copy(update={"training": pinned})
     cost = build_cost(experiment, data, module, engine.parameters)
-    return Prepared(experiment, scheme, net, data, engine, why, cost, notes)
+    iterations, seed = experiment.training.iterations, experiment.seed
+    rounds = expected_rounds(scheme, net, cost, iterations, seed)
+    experiment = resolved(experiment, scheme, data, rounds, engine.name)
+    return Prepared(experiment, scheme, net, data, engine, why, cost, rounds, notes)
 
 
-def resolved(experiment: Experiment, scheme: Scheme, data: Federated) -> Experiment:
+def with_model(experiment: Experiment) -> Experiment:
+    """The same experiment, with the model that suits the data if none was chosen."""
+    if experiment.model.name != "auto":
+        return experiment
+    name = MODEL_FOR.get(experiment.data.name, "mlp")
+    return experiment.model_copy(
+        update={"model": experiment.model.model_copy(update={"name": name})}
+    )
+
+
+def resolved(
+    experiment: Experiment, scheme: Scheme, data: Federated, rounds: int, engine: str
+) -> Experiment:
     """The same experiment with every `auto` decided, so that a later version cannot differ."""
-    model = experiment.model
-    if model.name == "auto":
-        model = model.model_copy(update={"name": MODEL_FOR.get(experiment.data.name, "mlp")})
+    training = experiment.training.model_copy(update={"engine": engine})
     evaluation = experiment.evaluation
     if evaluation.every == 0:
         evaluation = evaluation.model_copy(
-            update={"every": evaluate_every(experiment, scheme, data)}
+            update={"every": evaluate_every(experiment, data, rounds)}
         )
     section = scheme_section(experiment.scheme.name, scheme)
     return experiment.model_copy(
         update={
-            "model": model,
+            "training": training,
             "evaluation": evaluation,
             "scheme": section,
         }
     )
 
 
-def evaluate_every(experiment: Experiment, scheme: Scheme, data: Federated) -> int:
+def evaluate_every(experiment: Experiment, data: Federated, rounds: int) -> int:
     """Rounds between two measurements: about EVALUATIONS in all, and at most a tenth of the work.
 
     Measuring an example costs about a quarter of training on it. All clients are counted, even
     for schemes that schedule a few, so that compared schemes are measured at the same rounds.
     """
-    training, total = experiment.training, rounds(experiment, scheme)
-    trained = len(data.parts) * training.batch_size * -(-training.iterations // total)
-    if reading(experiment).iteration_unit == "epoch":
-        trained = len(data.train) * -(-training.iterations // total)
+    training = experiment.training
+    whole = reading(experiment).iteration_unit == "epoch"
+    per_iteration = len(data.train) if whole else len(data.parts) * training.batch_size
+    trained = per_iteration * training.iterations / rounds
     measured = len(data.test) + min(experiment.evaluation.train_examples or inf, len(data.train))
     cheap = ceil(measured / 4 / (0.08 * trained))
-    return max(1, total // EVALUATIONS, min(cheap, ceil(total / 2)))
+    return max(1, rounds // EVALUATIONS, min(cheap, ceil(rounds / 2)))
 
 
 def scheme_section(name: str, scheme: Scheme) -> SchemeSection:
     """The experiment's section for a scheme, with all its options."""
     return SchemeSection.model_validate({"name": name, **dataclasses.asdict(_plain(scheme))})
-
-
-def rounds(experiment: Experiment, scheme: Scheme) -> int:
-    """Rounds until `training.iterations` are done."""
-    tau1 = getattr(scheme, "tau1", 1)
-    return -(-experiment.training.iterations // tau1)
 
 
 def build_scheme(experiment: Experiment) -> tuple[Scheme, tuple[str, ...]]:

@@ -94,7 +94,7 @@ class SchemeSection(BaseModel):
     model_config = ConfigDict(extra="allow", frozen=True, use_attribute_docstrings=True)
 
     name: str = "sd-feel"
-    """sd-feel, hierfavg, fedavg or feel"""
+    """sd-feel, async-sd-feel, hierfavg, fedavg or feel"""
 
     @property
     def options(self) -> dict[str, Any]:

@@ -57,6 +57,8 @@ def read_matrix(path: Path) -> Floats:
             return floats(np.load(path, allow_pickle=False))
         if path.suffix == ".json":
             return floats(json.loads(path.read_text(encoding="utf-8")))
+        if not path.read_text(encoding="utf-8").strip():
+            raise ValueError("it is empty")
         return floats(np.loadtxt(path, delimiter=",", ndmin=2))
 
     return floats(_reading(path, read))

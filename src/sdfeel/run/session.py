@@ -11,7 +11,7 @@ from sdfeel.core.errors import Diverged, RunError
 from sdfeel.core.events import Event, Finished, Warned
 from sdfeel.engine.timed import Timed
 from sdfeel.run import store
-from sdfeel.run.build import Prepared, prepare, rounds
+from sdfeel.run.build import Prepared, prepare
 from sdfeel.run.drive import Drive, Goals
 from sdfeel.run.experiment import Experiment, load
 from sdfeel.run.whole import remove_drafts, write_whole
@@ -37,7 +37,7 @@ class Session:
     @property
     def total_rounds(self) -> int:
         """Rounds if nothing ends the run earlier."""
-        return rounds(self.experiment, self.prepared.scheme)
+        return self.prepared.rounds
 
     def profile(self) -> dict[str, float]:
         """Where the real seconds of this process went so far; `caller` is the time of whoever

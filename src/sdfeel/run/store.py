@@ -24,6 +24,7 @@ from math import inf
 from pathlib import Path
 from typing import IO, Any
 
+import numpy as np
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
@@ -31,6 +32,7 @@ from torch import Tensor
 
 from sdfeel.core.errors import RunError
 from sdfeel.core.events import Evaluated, Event, from_record, to_record
+from sdfeel.core.staleness import Clocks
 from sdfeel.run.whole import write_whole
 from sdfeel.sim.state import LaneState, State
 
@@ -146,20 +148,34 @@ def last_event(directory: Path) -> Event | None:
 
 def save_checkpoint(directory: Path, state: State, extra: Mapping[str, Any]) -> None:
     """Replace the checkpoint by the present state."""
-    tensors = {
-        "servers": state.servers.contiguous(),
-        "taken": torch.from_numpy(state.taken),
-        "led": torch.from_numpy(state.led),
+    clocks = state.clocks
+    arrays = {
+        "taken": state.taken,
+        "led": clocks.led,
+        "touched": clocks.touched,
+        "heard": clocks.heard,
+        "stamp": clocks.stamp,
     }
+    tensors = {"servers": state.servers.contiguous()}
+    tensors |= {name: torch.from_numpy(np.array(values)) for name, values in arrays.items()}
     for n, each in enumerate(state.lanes):
         if each.base is not None:
             tensors[f"base.{n}"] = each.base.contiguous()
     numbers = {
-        "number": state.number,
+        "number": clocks.number,
         "seconds": state.seconds,
         "bytes": state.bytes,
         "joules": state.joules,
-        "lanes": [[each.lane, each.k, each.ends, each.steps] for each in state.lanes],
+        "lanes": [
+            {
+                "lane": each.lane,
+                "k": each.k,
+                "ends": each.ends,
+                "sources": each.sources,
+                "steps": each.steps,
+            }
+            for each in state.lanes
+        ],
         **extra,
     }
     text = json.dumps(numbers)
@@ -189,15 +205,16 @@ def load_checkpoint(directory: Path) -> tuple[State, dict[str, Any]] | None:
             raise ValueError("its content does not fit its checksum")
         numbers = json.loads(sealed["state"])
         lanes = [
-            LaneState(tuple(lane), k, ends, tensors.get(f"base.{n}"), steps)
-            for n, (lane, k, ends, steps) in enumerate(numbers.pop("lanes"))
+            LaneState(**{**lane, "lane": tuple(lane["lane"])}, base=tensors.get(f"base.{n}"))
+            for n, lane in enumerate(numbers.pop("lanes"))
         ]
+        arrays = {name: tensors[name].numpy() for name in ("led", "touched", "heard", "stamp")}
         state = State(
             servers=tensors["servers"],
             taken=tensors["taken"].numpy(),
-            led=tensors["led"].numpy(),
+            clocks=Clocks(numbers.pop("number"), **arrays),
             lanes=lanes,
-            **{key: numbers.pop(key) for key in ("number", "seconds", "bytes", "joules")},
+            **{key: numbers.pop(key) for key in ("seconds", "bytes", "joules")},
         )
     except (SafetensorError, OSError, KeyError, ValueError, TypeError) as error:
         raise RunError(

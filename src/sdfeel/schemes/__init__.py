@@ -4,15 +4,17 @@ from collections.abc import Mapping
 
 from sdfeel.core.errors import unknown
 from sdfeel.core.scheme import Scheme
+from sdfeel.schemes.async_sd_feel import AsyncSDFeel
 from sdfeel.schemes.fed_avg import FedAvg
 from sdfeel.schemes.feel import Feel
 from sdfeel.schemes.hier_favg import HierFavg
 from sdfeel.schemes.sd_feel import SDFeel
 
-__all__ = ["SCHEMES", "FedAvg", "Feel", "HierFavg", "SDFeel", "find"]
+__all__ = ["SCHEMES", "AsyncSDFeel", "FedAvg", "Feel", "HierFavg", "SDFeel", "find"]
 
 SCHEMES: Mapping[str, type[Scheme]] = {
     "sd-feel": SDFeel,
+    "async-sd-feel": AsyncSDFeel,
     "hierfavg": HierFavg,
     "fedavg": FedAvg,
     "feel": Feel,

@@ -1,6 +1,7 @@
 """Carries out a scheme by weighted sums on a virtual clock."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from math import ceil
 
 import numpy as np
 import torch
@@ -11,6 +12,7 @@ from sdfeel.core.cost import Bill, Cost
 from sdfeel.core.events import Round
 from sdfeel.core.network import Network
 from sdfeel.core.scheme import Mix, Scheme, View, Work
+from sdfeel.core.staleness import Clocks
 from sdfeel.engine.base import Engine, Task
 from sdfeel.engine.sums import Sums, mean, mixed, weighted
 from sdfeel.engine.threads import one_thread
@@ -61,14 +63,16 @@ class Simulation:
         return float(np.sqrt(self.net.mass @ gaps.numpy()))
 
     def _view(self, each: LaneState) -> View:
-        age = self.state.number - self.state.led
-        return View(self.net, each.lane, each.k, age, self.seed)
+        return View(
+            self.net, each.lane, each.k, self.state.clocks, self.cost.step_seconds, self.seed
+        )
 
     def _begin(self, each: LaneState) -> None:
-        _, _, _, bill = self._plan(each)
+        work, _, _, bill = self._plan(each)
         each.ends = self.state.seconds + bill.seconds
-        alone = len(self.state.lanes) == 1
-        each.base = None if alone else self.state.servers.clone()
+        if len(self.state.lanes) > 1:  # others will change the servers' models meanwhile
+            each.sources = np.unique(work.down.sources).tolist()
+            each.base = self.state.servers[each.sources]
 
     def _plan(self, each: LaneState) -> tuple[Work, Ints, Mix, Bill]:
         """What the lane does in this round, and what it costs.
@@ -84,19 +88,19 @@ class Simulation:
     def _finish(self, each: LaneState) -> Round:
         state = self.state
         work, done, mix, bill = self._plan(each)
-        base = state.servers if each.base is None else each.base
-        self._up(work, mix, done, base)
+        self._up(work, mix, done, each)
+        mixed_with = np.empty(0, dtype=np.int64)
         if mix.across is not None:
+            mixed_with = mix.across.rows
             rows = torch.from_numpy(np.array(mix.across.rows))
             for _ in range(mix.across.hops):
                 state.servers[rows] = mixed(mix.across, state.servers)
-        state.number += 1
+        state.clocks = state.clocks.after(np.array(each.lane), mixed_with)
         state.seconds = each.ends
         state.bytes += bill.bytes
         state.joules += bill.joules
         state.taken = state.taken + done
-        state.led[list(each.lane)] = state.number
-        each.steps += int(done.max())
+        each.steps += mean_steps(self.net, done)
         each.k += 1
         self._begin(each)
         return Round(
@@ -110,12 +114,12 @@ class Simulation:
             phases={"compute": bill.compute, "upload": bill.upload, "mix": bill.mix},
         )
 
-    def _up(self, work: Work, mix: Mix, done: Ints, base: Tensor) -> None:
+    def _up(self, work: Work, mix: Mix, done: Ints, each: LaneState) -> None:
         """Clients train, one block after another, and fold into their servers' sums."""
         state = self.state
         sums = Sums(len(mix.up.rows), state.servers)
         takers = _takers(mix)
-        tasks = self._tasks(work, done, base)
+        tasks = self._tasks(work, done, each)
         for task, trained in zip(tasks, self.engine.train(tasks), strict=True):
             row = trained if mix.payload == "model" else trained - task.start
             for index, weight in takers.get(task.client, ()):
@@ -126,17 +130,41 @@ class Simulation:
         else:
             state.servers[rows] += sums.rows()
 
-    def _tasks(self, work: Work, done: Ints, base: Tensor) -> list[Task]:
+    def _tasks(self, work: Work, done: Ints, each: LaneState) -> list[Task]:
+        models: Mapping[int, Tensor] | Tensor = self.state.servers
+        if each.base is not None:
+            models = dict(zip(each.sources, each.base, strict=True))
         tasks = []
         for client, sources, weights in work.down:
+            if done[client] == 0:
+                continue  # too slow for the deadline
             if len(sources) == 1 and weights[0] == 1:
-                start = base[int(sources[0])]
+                start = models[int(sources[0])]
             else:
                 terms = zip(weights.tolist(), sources.tolist(), strict=True)
-                start = weighted((weight, base[source]) for weight, source in terms)
+                start = weighted((weight, models[source]) for weight, source in terms)
             first = int(self.state.taken[client])
             tasks.append(Task(client, start, int(done[client]), first))
         return tasks
+
+
+def mean_steps(net: Network, done: Ints) -> float:
+    """Steps of those who took part, weighted by their data; exact where all took the same."""
+    who = done.nonzero()[0]
+    if not who.size or done[who].min() == done[who].max():
+        return float(done.max())
+    return float(np.average(done[who], weights=net.samples[who]))
+
+
+def expected_rounds(scheme: Scheme, net: Network, cost: Cost, iterations: int, seed: int) -> int:
+    """Rounds of all lanes until `iterations` are done, if rounds go on as they begin."""
+    own = scheme.adapt(net)
+    clocks = Clocks.fresh(len(own.servers))
+    total = 0
+    for lane in scheme.lanes(own):
+        work = scheme.work(View(own, lane, 0, clocks, cost.step_seconds, seed))
+        total += ceil(iterations / max(mean_steps(own, cost.done(work)), 1))
+    return total
 
 
 def _takers(mix: Mix) -> dict[int, list[tuple[int, float]]]:

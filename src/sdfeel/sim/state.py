@@ -5,8 +5,9 @@ from dataclasses import dataclass, field
 import numpy as np
 from torch import Tensor
 
-from sdfeel.core.arrays import Floats, Ints
+from sdfeel.core.arrays import Ints
 from sdfeel.core.scheme import Lane
+from sdfeel.core.staleness import Clocks
 
 
 @dataclass
@@ -16,8 +17,9 @@ class LaneState:
     lane: Lane
     k: int
     ends: float
-    base: Tensor | None  # (D, P) servers when the round began; None: they cannot have changed
-    steps: int = 0  # local iterations finished by this lane
+    base: Tensor | None  # (S, P) the models of `sources` when the round began; None: unchanged
+    sources: list[int] = field(default_factory=list)
+    steps: float = 0.0  # local iterations finished by this lane, a mean over its clients
 
 
 @dataclass
@@ -26,9 +28,8 @@ class State:
 
     servers: Tensor  # (D, P)
     taken: Ints  # (C,) local iterations of each client so far
-    led: Floats  # (D,) the number of each server's own last round
+    clocks: Clocks
     lanes: list[LaneState] = field(default_factory=list)
-    number: int = 0  # rounds of all lanes so far
     seconds: float = 0.0
     bytes: int = 0
     joules: float = 0.0
@@ -38,11 +39,16 @@ class State:
         return cls(
             servers=initial.repeat(servers, 1),
             taken=np.zeros(clients, dtype=np.int64),
-            led=np.zeros(servers),
+            clocks=Clocks.fresh(servers),
         )
+
+    @property
+    def number(self) -> int:
+        """Rounds of all lanes so far."""
+        return self.clocks.number
 
     @property
     def iterations(self) -> int:
         """Local iterations per server: exact when synchronous, a mean when not."""
         total = sum(each.steps * len(each.lane) for each in self.lanes)
-        return total // sum(len(each.lane) for each in self.lanes)
+        return int(total / sum(len(each.lane) for each in self.lanes))

@@ -19,7 +19,7 @@ from sdfeel.engine.native.indices import Picker
 from sdfeel.engine.native.library import Library, Tasks
 
 BLOCK_CLIENTS = 64  # trained in one call
-BLOCK_BYTES = 64 << 20  # of trained models in one call
+BLOCK_BYTES = 16 << 20  # of trained models in one call: less than the last cache
 
 
 class Trainer:

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <tuple>
+#include <type_traits>
 
 #include "dropout.hpp"
 #include "sgd.hpp"
@@ -9,12 +10,18 @@
 
 namespace sdfeel {
 
+// Whether a stage can use the next batch before it has finished with this one.
+template <class Stage, class = void> struct LooksAhead : std::false_type {};
+template <class Stage>
+struct LooksAhead<Stage, std::void_t<decltype(&Stage::fill_next)>> : std::true_type {};
+
 // The first stage's input is filled from a batch of examples; every stage writes its output into
 // the input of the next, and takes its gradient from there. Stages before FIRST have nothing to
 // learn, and need no gradient.
 template <int BATCH, int EXAMPLE, int FIRST, class Loss, class... Stages> struct Chain {
     static constexpr int CAPACITY = BATCH, EXAMPLE_SIZE = EXAMPLE, CLASSES = Loss::COUNT;
     static constexpr int STAGES = sizeof...(Stages);
+    static constexpr bool LOOKS_AHEAD = LooksAhead<std::tuple_element_t<0, std::tuple<Stages...>>>::value;
     static constexpr int64_t PARAMETERS = (Stages::PARAMETERS + ...);
     std::tuple<Stages..., Loss> stages;
 
@@ -33,6 +40,9 @@ template <int BATCH, int EXAMPLE, int FIRST, class Loss, class... Stages> struct
     }
 
     void fill(int s, const float *example) { at<0>().fill(s, example); }
+    void fill_next(int s, const float *example) {
+        if constexpr (LOOKS_AHEAD) at<0>().fill_next(s, example);
+    }
 
     template <bool TRAIN> void forward(int n) { forward_from<0, TRAIN>(n); }
 

@@ -112,13 +112,16 @@ template <class Net> void train_one(Net &net, const SdfeelTasks &tasks, int64_t 
     const int n = int(tasks.sizes[i]);
     const int64_t *picked = tasks.picked[i];
     int targets[Net::CAPACITY];
+    const auto example = [&](int s) { return tasks.x + picked[s] * Net::EXAMPLE_SIZE; };
     for (int64_t t = 0; t < tasks.steps[i]; t++, picked += n) {
+        const bool more = t + 1 < tasks.steps[i];
         for (int s = 0; s < n; s++) {
-            net.fill(s, tasks.x + picked[s] * Net::EXAMPLE_SIZE);
             targets[s] = int(tasks.y[picked[s]]);
-            if (t + 1 < tasks.steps[i]) // the examples lie anywhere: ask for the next in time
+            if (t == 0 || !Net::LOOKS_AHEAD) net.fill(s, example(s));
+            if (more && Net::LOOKS_AHEAD) net.fill_next(s, example(n + s));
+            else if (more) // the examples lie anywhere: ask for the next in time
                 for (int e = 0; e < Net::EXAMPLE_SIZE; e += 16)
-                    __builtin_prefetch(tasks.x + picked[s + n] * Net::EXAMPLE_SIZE + e, 0, 2);
+                    __builtin_prefetch(example(n + s) + e, 0, 2);
         }
         const Address at{tasks.key, uint64_t(tasks.clients[i]), uint64_t(tasks.first[i] + t)};
         net.step(n, targets, at, rule);

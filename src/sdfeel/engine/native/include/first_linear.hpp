@@ -1,8 +1,12 @@
 // A linear layer before which nothing learns, with the ReLU and the dropout that follow it.
 //
 // Nothing flows further back, so the weights can lie in rows of outputs: neighbouring outputs are
-// neighbouring lanes, no sum runs across lanes, and both passes walk through the weights (the
-// largest thing such models have, often larger than the second cache) once and in order.
+// neighbouring lanes, and no sum runs across lanes.
+//
+// The weights are the largest thing such models have, often larger than the second cache, and
+// fetching them takes as long as using them. The next batch does not depend on them, so if it is
+// already known, one walk does two things: slice by slice, update the weights with this batch and
+// sum up the outputs of the next one, while the slice is near.
 #pragma once
 
 #include "dropout.hpp"
@@ -43,9 +47,11 @@ template <class L, int BATCH, bool MOMENTUM> struct FirstLinear {
     static constexpr int INPUTS = LANES == 16 ? 6 : 4; // of a tile of changes
     static constexpr int CHANGE_WIDE = vectors_of_tile(INPUTS, VECTORS);
     // Inputs whose weights stay in the first cache while all samples pass over them.
-    static constexpr int SLICE = most(8, 24000 / (4 * STRIDE));
+    static constexpr int SLICE = round_up(most(8, 20000 / (4 * STRIDE)), INPUTS);
 
-    alignas(64) float x[ROWS][IN_STRIDE];
+    alignas(64) float x[2][ROWS][IN_STRIDE]; // this batch and the next, in turn
+    int now;                                 // which of them is this batch
+    bool next_known, summed;                 // the next batch is there; z holds its sums
     alignas(64) float weights[IN][STRIDE];
     alignas(64) float bias[WIDTH];
     alignas(64) float z[ROWS][WIDTH];
@@ -54,17 +60,22 @@ template <class L, int BATCH, bool MOMENTUM> struct FirstLinear {
     typename Update::template Velocity<IN * STRIDE> velocity;
     typename Update::template Velocity<WIDTH> bias_velocity;
 
-    float *input(int s) { return x[s]; }
-    void fill(int s, const float *example) { std::memcpy(x[s], example, IN * 4); }
+    float *input(int s) { return x[now][s]; }
+    void fill(int s, const float *example) { std::memcpy(x[now][s], example, IN * 4); }
+    void fill_next(int s, const float *example) {
+        std::memcpy(x[1 - now][s], example, IN * 4);
+        next_known = true;
+    }
 
     void read(const float *row) {
-        transpose(row + L::weight, IN, weights[0], STRIDE, OUT, IN);
+        transpose<true>(row + L::weight, IN, weights[0], STRIDE, OUT, IN);
         if (L::bias >= 0) std::memcpy(bias, row + L::bias, OUT * 4);
         velocity.forget();
         bias_velocity.forget();
+        next_known = summed = false;
     }
     void write(float *row) const {
-        transpose(weights[0], STRIDE, row + L::weight, IN, IN, OUT);
+        transpose<false>(weights[0], STRIDE, row + L::weight, IN, IN, OUT);
         if (L::bias >= 0) std::memcpy(row + L::bias, bias, OUT * 4);
     }
     void pack() {}
@@ -73,19 +84,18 @@ template <class L, int BATCH, bool MOMENTUM> struct FirstLinear {
     }
 
     template <bool TRAIN, class Next> SDFEEL_NOINLINE void forward(int n, Next &next) {
-        for (int s = 0; s < n; s++) std::memcpy(z[s], bias, sizeof bias);
-        for (int i = 0; i < IN; i += SLICE) {
-            const int end = least(IN, i + SLICE);
-            int v = 0;
-            for (; v + WIDE <= VECTORS; v += WIDE) outputs<WIDE>(v * LANES, i, end, n);
-            if constexpr (VECTORS % WIDE) outputs<VECTORS % WIDE>(v * LANES, i, end, n);
+        if (!summed) {
+            for (int s = 0; s < n; s++) std::memset(z[s], 0, sizeof z[s]);
+            for (int i = 0; i < IN; i += SLICE) sum_slice(i, x[now], n);
         }
+        summed = false;
         for (int s = 0; s < n; s++)
             for (int o = 0; o < OUT; o++) {
+                const float value = z[s][o] + bias[o];
                 float kept = TRAIN && Drop::active ? multipliers[s * OUT + o] : 1.0f;
-                if (L::relu && z[s][o] <= 0) kept = 0; // a NaN goes on, so that divergence is seen
+                if (L::relu && value <= 0) kept = 0; // a NaN goes on, so that divergence is seen
                 if (TRAIN && MASKED) multipliers[s * OUT + o] = kept;
-                next.input(s)[o] = kept * z[s][o];
+                next.input(s)[o] = kept * value;
             }
     }
 
@@ -94,22 +104,34 @@ template <class L, int BATCH, bool MOMENTUM> struct FirstLinear {
             const float *from = next.input_gradient(s);
             for (int o = 0; o < OUT; o++)
                 d[s][o] = MASKED ? from[o] * multipliers[s * OUT + o] : from[o];
+            std::memset(z[s], 0, sizeof z[s]);
         }
         const Update update(rule);
-        int i = 0;
-        for (; i + INPUTS <= IN; i += INPUTS) change_rows<INPUTS>(i, n, update);
-        if constexpr (IN % INPUTS) change_rows<IN % INPUTS>(i, n, update);
+        for (int i = 0; i < IN; i += SLICE) {
+            change_slice(i, n, update);
+            if (next_known) sum_slice(i, x[1 - now], n);
+        }
         if constexpr (L::bias >= 0)
             for (int o = 0; o < WIDTH; o += LANES) {
                 Floats<LANES> change = {};
                 for (int s = 0; s < n; s++) change += load<LANES>(d[s] + o);
                 update.template operator()<LANES>(bias + o, bias_velocity.at(o), change);
             }
+        if (next_known) now = 1 - now;
+        summed = next_known;
+        next_known = false;
     }
 
   private:
-    // Add to TILE vectors of outputs of all samples what inputs `begin` to `end` give.
-    template <int TILE> SDFEEL_INLINE void outputs(int o, int begin, int end, int n) {
+    // Add to the sums of all samples what the inputs of a slice give.
+    SDFEEL_NOINLINE void sum_slice(int begin, const float (*in)[IN_STRIDE], int n) {
+        const int end = least(IN, begin + SLICE);
+        int v = 0;
+        for (; v + WIDE <= VECTORS; v += WIDE) sum_tile<WIDE>(v * LANES, begin, end, in, n);
+        if constexpr (VECTORS % WIDE) sum_tile<VECTORS % WIDE>(v * LANES, begin, end, in, n);
+    }
+    template <int TILE>
+    SDFEEL_INLINE void sum_tile(int o, int begin, int end, const float (*in)[IN_STRIDE], int n) {
         // The next slice is fetched while this one works.
         for (int i = begin + SLICE; i < least(IN, end + SLICE); i++)
             SDFEEL_UNROLL for (int j = 0; j < TILE * LANES; j += 16)
@@ -125,8 +147,8 @@ template <class L, int BATCH, bool MOMENTUM> struct FirstLinear {
                 SDFEEL_UNROLL for (int j = 0; j < TILE; j++)
                     w[j] = load<LANES>(weights[i] + o + j * LANES);
                 SDFEEL_UNROLL for (int t = 0; t < SAMPLES; t++) {
-                    const Floats<LANES> in = all<LANES>(x[s + t][i]);
-                    SDFEEL_UNROLL for (int j = 0; j < TILE; j++) sums[t][j] += in * w[j];
+                    const Floats<LANES> value = all<LANES>(in[s + t][i]);
+                    SDFEEL_UNROLL for (int j = 0; j < TILE; j++) sums[t][j] += value * w[j];
                 }
             }
             SDFEEL_UNROLL for (int t = 0; t < SAMPLES; t++) {
@@ -136,7 +158,13 @@ template <class L, int BATCH, bool MOMENTUM> struct FirstLinear {
         }
     }
 
-    // w += x * d, for COUNT inputs.
+    // w += x * d, for the inputs of a slice.
+    SDFEEL_NOINLINE void change_slice(int begin, int n, const Update &update) {
+        const int end = least(IN, begin + SLICE);
+        int i = begin;
+        for (; i + INPUTS <= end; i += INPUTS) change_rows<INPUTS>(i, n, update);
+        for (; i < end; i++) change_rows<1>(i, n, update);
+    }
     template <int COUNT> SDFEEL_INLINE void change_rows(int i, int n, const Update &update) {
         int v = 0;
         for (; v + CHANGE_WIDE <= VECTORS; v += CHANGE_WIDE)
@@ -151,7 +179,7 @@ template <class L, int BATCH, bool MOMENTUM> struct FirstLinear {
             Floats<LANES> g[TILE];
             SDFEEL_UNROLL for (int j = 0; j < TILE; j++) g[j] = load<LANES>(d[s] + o + j * LANES);
             SDFEEL_UNROLL for (int k = 0; k < COUNT; k++) {
-                const Floats<LANES> in = all<LANES>(x[s][i + k]);
+                const Floats<LANES> in = all<LANES>(x[now][s][i + k]);
                 SDFEEL_UNROLL for (int j = 0; j < TILE; j++) change[k][j] += in * g[j];
             }
         }

@@ -19,17 +19,43 @@ SDFEEL_INLINE void transpose_four(const float *from, int from_stride, float *to,
     store<4>(to + 3 * to_stride, __builtin_shufflevector(ab2, cd2, 2, 3, 6, 7));
 }
 
-// to[c][r] = from[r][c] for a matrix of rows x columns, in bands of rows: what a band writes to
-// one row of `to` is a few whole cache lines.
+// to[c][r] = from[r][c] for a matrix of rows x columns.
+//
+// One side is far away in memory, and is walked through line by line: DISTANT_FROM takes bands of
+// its rows together, otherwise bands of the rows of `to`.
+template <bool DISTANT_FROM>
 inline void transpose(const float *from, int from_stride, float *to, int to_stride, int rows,
                       int columns) {
-    constexpr int BAND = 32;
     const int whole_rows = rows / 4 * 4, whole_columns = columns / 4 * 4;
-    for (int band = 0; band < whole_rows; band += BAND)
-        for (int c = 0; c < whole_columns; c += 4)
-            for (int r = band; r < least(whole_rows, band + BAND); r += 4)
-                transpose_four(from + long(r) * from_stride + c, from_stride,
-                               to + long(c) * to_stride + r, to_stride);
+    const auto four = [&](int r, int c) {
+        transpose_four(from + long(r) * from_stride + c, from_stride, to + long(c) * to_stride + r,
+                       to_stride);
+    };
+    // The lines come from many places at once: no CPU guesses that, so they are asked for.
+    constexpr int LINE = 16, AHEAD = 2 * LINE;
+    if (DISTANT_FROM) {
+        constexpr int BAND = 32;
+        for (int band = 0; band < whole_rows; band += BAND) {
+            const int end = least(whole_rows, band + BAND);
+            for (int c = 0; c < whole_columns; c += 4) {
+                if (c % LINE == 0)
+                    for (int r = band; r < end; r++)
+                        __builtin_prefetch(from + long(r) * from_stride + c + AHEAD);
+                for (int r = band; r < end; r += 4) four(r, c);
+            }
+        }
+    } else {
+        constexpr int BAND = LINE;
+        for (int band = 0; band < whole_columns; band += BAND) {
+            const int end = least(whole_columns, band + BAND);
+            for (int r = 0; r < whole_rows; r += 4) {
+                if (r % LINE == 0)
+                    for (int c = band; c < end; c++)
+                        __builtin_prefetch(to + long(c) * to_stride + r + AHEAD, 1);
+                for (int c = band; c < end; c += 4) four(r, c);
+            }
+        }
+    }
     for (int r = 0; r < rows; r++)
         for (int c = r < whole_rows ? whole_columns : 0; c < columns; c++)
             to[long(c) * to_stride + r] = from[long(r) * from_stride + c];

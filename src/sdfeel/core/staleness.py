@@ -1,0 +1,83 @@
+"""How old a server's model is, and how much it then counts."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from sdfeel.core.arrays import Floats, Ints
+from sdfeel.core.errors import InputError
+
+Counter = Literal["global", "touched", "hearsay"]
+
+
+@dataclass(frozen=True, eq=False)
+class Clocks:
+    """Who finished which round of the whole federation, and who has heard of it.
+
+    `global` ages count the rounds of everyone since a server's own last one, which only a
+    simulator can know. `touched` ages count since its model was changed by anyone. `hearsay` ages
+    are what a deployed server can know: stamps travel with models.
+    """
+
+    number: int  # rounds of all lanes so far
+    led: Ints  # (D,) the number of each server's own last round
+    touched: Ints  # (D,) the number of the last round that changed its model
+    heard: Ints  # (D, D) row d: the stamp of each server's last round, as d has heard it
+    stamp: Ints  # (D,) the highest number that each server has heard of
+
+    @classmethod
+    def fresh(cls, servers: int) -> "Clocks":
+        """Nobody has done anything."""
+        none = np.zeros(servers, dtype=np.int64)
+        return cls(0, none, none, np.zeros((servers, servers), dtype=np.int64), none)
+
+    def after(self, lane: Ints, mixed: Ints) -> "Clocks":
+        """The servers of `lane` finished a round, and mixed with `mixed` (themselves included)."""
+        number = self.number + 1
+        led, touched = self.led.copy(), self.touched.copy()
+        led[lane] = touched[lane] = touched[mixed] = number
+        heard, stamp = self.heard.copy(), self.stamp.copy()
+        # The leaders stamp their round; then all who mixed know what any of them knew.
+        stamp[lane] = stamp[lane].max() + 1
+        heard[lane[:, None], lane] = stamp[lane]
+        together = np.union1d(lane, mixed)
+        heard[together] = heard[together].max(axis=0)
+        stamp[together] = stamp[together].max()
+        return Clocks(number, led, touched, heard, stamp)
+
+    def ages(self, server: int, counter: Counter) -> Ints:
+        """(D,) how many rounds old each server's model is for `server`, which is finishing one."""
+        last = {"global": self.led, "touched": self.touched, "hearsay": self.heard[server]}
+        now = self.stamp[server] if counter == "hearsay" else self.number
+        ages = np.asarray(now + 1 - last[counter], dtype=np.int64)
+        ages[server] = 0
+        return ages
+
+
+Psi = Callable[[Floats, float, float], Floats]  # (ages, a, b) -> how much a model counts
+
+
+def _hinge(age: Floats, a: float, b: float) -> Floats:
+    return np.where(age <= b, 1.0, 1 / (a * np.maximum(age - b, 0) + 1))
+
+
+PSI: dict[str, Psi] = {
+    "paper": lambda age, a, b: 1 / (2 * (age + 1)),
+    "constant": lambda age, a, b: np.ones_like(age),
+    "polynomial": lambda age, a, b: (age + 1) ** -a,
+    "hinge": _hinge,
+    "exponential": lambda age, a, b: np.exp(-age / a),
+}
+
+
+def trust(name: str, ages: Ints, a: float = 0.5, b: float = 4.0) -> Floats:
+    """(D,) how much a model of each age counts: never more for an older one.
+
+    >>> trust("paper", np.array([0, 1, 3])).tolist()
+    [0.5, 0.25, 0.125]
+    """
+    if not a > 0:
+        raise InputError(f"scheme.psi_a must be above 0, got {a:g}")
+    return np.asarray(PSI[name](ages.astype(np.float64), a, b))

@@ -1,0 +1,86 @@
+"""Asynchronous SD-FEEL: each server has its own deadline and mixes by staleness.
+
+Sun et al., "Semi-Decentralized Federated Edge Learning With Data and Device Heterogeneity".
+"""
+
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+import numpy as np
+
+from sdfeel.core.arrays import Ints
+from sdfeel.core.errors import InputError, at_least
+from sdfeel.core.mixing import Mixing, broadcast, star
+from sdfeel.core.network import Network
+from sdfeel.core.scheme import Lane, Mix, View, Work
+from sdfeel.core.staleness import PSI, Counter, trust
+
+NO_LIMIT = 2**31  # steps; the deadline is the limit
+
+
+@dataclass(frozen=True)
+class AsyncSDFeel:
+    """Every edge server keeps its own deadline and weighs its neighbours by staleness."""
+
+    theta_min: Annotated[int, "steps that a cluster's slowest client takes before its deadline"] = 5
+    deadline: Annotated[
+        float | tuple[float, ...] | None,
+        "seconds of computation for all servers, or one number each (none: from theta_min)",
+    ] = None
+    psi: Annotated[
+        Literal["paper", "constant", "polynomial", "hinge", "exponential"],
+        "how much an old model counts; constant is the vanilla variant",
+    ] = "paper"
+    psi_a: Annotated[float, "polynomial: exponent; hinge: slope; exponential: scale"] = 0.5
+    psi_b: Annotated[float, "hinge: age up to which a model counts in full"] = 4.0
+    staleness: Annotated[
+        Counter, "ages by the global counter, since touched by anyone, or by hearsay"
+    ] = "global"
+    balanced: Annotated[bool, "keep the mean weighted by cluster sizes (the paper does not)"] = (
+        False
+    )
+
+    def __post_init__(self) -> None:
+        at_least("scheme.theta_min", self.theta_min, 1)
+        assert self.psi in PSI
+        trust(self.psi, np.zeros(1, dtype=np.int64), self.psi_a, self.psi_b)
+        given = self.deadline if isinstance(self.deadline, tuple) else (self.deadline,)
+        for seconds in given:
+            if seconds is not None and not seconds > 0:
+                raise InputError(f"scheme.deadline must be above 0 seconds, got {seconds:g}")
+
+    def adapt(self, net: Network) -> Network:
+        if isinstance(self.deadline, tuple) and len(self.deadline) != len(net.servers):
+            raise InputError(
+                f"scheme.deadline gives {len(self.deadline)} numbers for {len(net.servers)} "
+                f"servers: give one each, or a single number"
+            )
+        return net
+
+    def lanes(self, net: Network) -> tuple[Lane, ...]:
+        return tuple((d,) for d in net.servers)
+
+    def work(self, view: View) -> Work:
+        (d,) = view.lane
+        mine = np.flatnonzero(view.net.home == d)
+        slowest = float(view.step_seconds[mine].max())
+        deadline = self.deadline[d] if isinstance(self.deadline, tuple) else self.deadline
+        if deadline is None:
+            deadline = self.theta_min * slowest
+        # A client that finishes no step has nothing to give: everybody gets time for one.
+        return Work(broadcast(view.net, mine), NO_LIMIT, max(deadline, slowest))
+
+    def mix(self, view: View, done: Ints) -> Mix:
+        (d,) = view.lane
+        net = view.net
+        mine = np.flatnonzero((net.home == d) & (done > 0))
+        share = net.samples[mine] / net.samples[mine].sum()
+        # A fast client takes more steps; scaling its update to the mean number of steps keeps
+        # it from pulling the model towards its own data.
+        weights = share * (share @ done[mine]) / done[mine]
+        up = Mixing(np.array([d]), np.array([0, len(mine)]), mine, weights, "client-server")
+        ages = view.clocks.ages(d, self.staleness)
+        counts = trust(self.psi, ages, self.psi_a, self.psi_b)
+        alone = not net.links[d].any()
+        across = None if alone else star(net, d, counts, self.balanced)
+        return Mix(up, across, payload="update")
