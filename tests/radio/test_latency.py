@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from sdfeel.core.errors import InputError
-from sdfeel.radio.latency import PRESETS, Rates, cost, speeds, step_seconds
+from sdfeel.radio.latency import PRESETS, Rates, cost, placed, speeds, step_seconds
 
 MNIST, CIFAR = 487_540, 138.4e6
 
@@ -42,11 +42,24 @@ def test_client_to_cloud_is_client_to_server_and_on() -> None:
 
 
 def test_unequal_devices_keep_their_mean_and_their_gap() -> None:
-    found = speeds(50, 10e9, 20.0, np.random.default_rng(0))
+    found = speeds(50, 10e9, 20.0)
     assert found.mean() == pytest.approx(10e9)
     assert found.max() / found.min() == pytest.approx(20)
-    assert not (np.diff(found) > 0).all()  # shuffled over the clients
-    assert (speeds(5, 10e9, 1.0, np.random.default_rng(0)) == 10e9).all()
+    assert (speeds(5, 10e9, 1.0) == 10e9).all()
+
+
+def test_devices_can_be_placed_anywhere_together_or_evenly() -> None:
+    ascending, home = speeds(20, 10e9, 9.0), np.arange(20) % 4
+    draws = np.random.default_rng(0)
+    anywhere = placed(ascending, "random", home, draws)
+    together = placed(ascending, "clustered", home, draws)
+    evenly = placed(ascending, "even", home, draws)
+    for found in (anywhere, together, evenly):
+        np.testing.assert_array_equal(np.sort(found), ascending)
+    assert (np.diff(anywhere) < 0).any()
+    means = [[found[home == d].mean() for d in range(4)] for found in (together, evenly)]
+    assert np.std(means[0]) > 5 * np.std(means[1])
+    assert together[home == 0].max() < together[home == 1].min()
 
 
 def test_a_batch_is_never_larger_than_the_clients_data() -> None:
@@ -60,4 +73,4 @@ def test_a_batch_is_never_larger_than_the_clients_data() -> None:
 @pytest.mark.parametrize(("mean", "spread", "message"), [(1e9, 0.5, "spread"), (0, 1, "gflops")])
 def test_impossible_devices_are_refused(mean: float, spread: float, message: str) -> None:
     with pytest.raises(InputError, match=f"devices.{message}"):
-        speeds(3, mean, spread, np.random.default_rng(0))
+        speeds(3, mean, spread)

@@ -1,6 +1,7 @@
 """Bring your own: model, data, loss, metric, network, scheme."""
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import networkx as nx
 import numpy as np
@@ -11,7 +12,7 @@ from torch import Tensor, nn
 import sdfeel
 from sdfeel.core.arrays import Ints
 from sdfeel.core.mixing import broadcast, collect
-from sdfeel.core.scheme import Lane, Mix, View, Work
+from sdfeel.core.scheme import Facts, Lane, Mix, View, Work
 
 
 class OwnDataset(torch.utils.data.Dataset[tuple[Tensor, Tensor]]):
@@ -77,6 +78,7 @@ def test_own_arrays_and_stopping_early() -> None:
 class Lonely:
     """Servers never talk to one another."""
 
+    facts: ClassVar[Facts] = Facts(False, False, "low", True, True, False)
     tau1: int = 3
 
     def adapt(self, net: sdfeel.Network) -> sdfeel.Network:

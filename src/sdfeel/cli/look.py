@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from rich import box
 from rich.markup import escape
 from rich.table import Table
 
@@ -34,6 +35,16 @@ SKEW = {
     "distance": "distance from the overall mix of labels (0 to 1), mean",
     "smallest": "examples of the poorest",
     "largest": "examples of the richest",
+}
+
+
+FACTS = {
+    "server_links": "servers linked",
+    "cloud_links": "cloud",
+    "latency": "latency",
+    "any_topology": "any graph",
+    "cell_edge": "cell edge",
+    "proof": "non-IID proof",
 }
 
 
@@ -89,12 +100,23 @@ def schemes(as_json: AsJson = False) -> None:
             default = "none" if option["default"] is None else str(option["default"])
             table.add_row("", f"scheme.{option['name']}", default, option["meaning"], style="dim")
     results.print(table)
+    results.print(_facts_table(found))
+
+
+def _facts_table(cards: list[dict[str, Any]]) -> Table:
+    """The paper's Table I, from the schemes' own facts."""
+    table = Table("scheme", *FACTS.values(), box=box.SIMPLE_HEAD, pad_edge=False)
+    for card in cards:
+        words = {True: "yes", False: "no"}
+        table.add_row(card["name"], *(words.get(v, str(v)) for v in card["facts"].values()))
+    return table
 
 
 def _scheme_card(name: str, kind: Any) -> dict[str, Any]:
     return {
         "name": name,
         "about": kind.__doc__.split("\n")[0],
+        "facts": dataclasses.asdict(kind.facts),
         "options": [
             {
                 "name": field.name,

@@ -47,6 +47,7 @@ class Cost:
     model_bits: float
     rates: Mapping[Link, float]  # bits per second
     downlink: bool = False  # does sending models down take time? (the paper: no)
+    cell_edge_rate: float | None = None  # bits per second of a client that serves several servers
     power: Power = Power()
 
     def __post_init__(self) -> None:
@@ -63,7 +64,9 @@ class Cost:
         """(C,) steps that each client finishes; 0 for those who take no part."""
         done = np.zeros(len(self.step_seconds), dtype=np.int64)
         who = work.down.rows
-        if isinf(work.deadline):
+        if work.each is not None:
+            done[who] = work.each
+        elif isinf(work.deadline):
             done[who] = work.steps
         else:
             # The tolerance keeps a deadline of exactly n steps from losing the n-th to rounding.
@@ -75,19 +78,30 @@ class Cost:
         """The whole price of a round in which clients took `done` steps."""
         who = work.down.rows
         busy = done[who] * self.step_seconds[who]
+        compute = float(busy.max()) if isinf(work.deadline) else work.deadline
+        sending = self._uploads(mix.up)  # (C,) seconds of each client's radio
+        ready = busy + sending[who] if isinf(work.deadline) else compute + sending[who]
         radio = self.transfer(mix.up.via)
-        uploads = len(mix.up.sources)
         broadcasts = len(np.unique(work.down.sources))  # a server's reach all its clients at once
         seconds, crossed, joules = (0.0, 0, 0.0) if mix.across is None else self.across(mix.across)
         return Bill(
-            compute=float(busy.max()) if isinf(work.deadline) else work.deadline,
-            upload=radio * (2 if self.downlink else 1),
+            compute=compute,
+            upload=float(ready.max()) - compute + (radio if self.downlink else 0.0),
             mix=seconds,
-            bytes=(uploads + broadcasts) * self.model_bytes + crossed,
+            bytes=(len(mix.up.sources) + broadcasts) * self.model_bytes + crossed,
             joules=float(busy.sum()) * self.power.computing
-            + radio * (uploads * self.power.sending + broadcasts * self.power.backhaul)
+            + float(sending.sum()) * self.power.sending
+            + broadcasts * radio * self.power.backhaul
             + joules,
         )
+
+    def _uploads(self, up: Mixing) -> Floats:
+        """(C,) seconds that each client sends; one message reaches all its servers."""
+        copies = np.bincount(up.sources, minlength=len(self.step_seconds))
+        seconds = np.where(copies > 0, self.transfer(up.via), 0.0)
+        if self.cell_edge_rate is not None:
+            seconds = np.where(copies > 1, self.model_bits / self.cell_edge_rate, seconds)
+        return floats(seconds)
 
     def across(self, mixing: Mixing) -> tuple[float, int, float]:
         """Seconds, bytes and joules of all hops between servers.
@@ -96,19 +110,11 @@ class Cost:
         """
         one = self.transfer(mixing.via)
         ways = 2 if self.downlink and mixing.via == "server-cloud" else 1
-        models = _crossings(mixing)
-        seconds = mixing.hops * ways * one
-        return seconds, models * self.model_bytes, models * one * self.power.backhaul
+        seconds = mixing.legs * ways * one
+        crossings = mixing.crossings
+        return seconds, crossings * self.model_bytes, crossings * one * self.power.backhaul
 
     @property
     def model_bytes(self) -> int:
         """Bytes of one model on the wire."""
         return ceil(self.model_bits / 8)
-
-
-def _crossings(across: Mixing) -> int:
-    """Models sent by all hops: directly to each taker, or up to the cloud and down again."""
-    owners = np.repeat(across.rows, np.diff(across.starts))
-    if across.via == "server-cloud":
-        return len(np.unique(across.sources)) + len(across.rows)
-    return across.hops * int((owners != across.sources).sum())

@@ -19,6 +19,14 @@ from sdfeel.core.network import Network
 Link = Literal["client-server", "client-cloud", "server-server", "server-cloud"]
 
 
+@dataclass(frozen=True)
+class Relay:
+    """How models travel when not straight from each source to each taker: by way of a hub."""
+
+    legs: int  # links that must be crossed one after another
+    crossings: int  # links crossed by all models together
+
+
 @dataclass(frozen=True, eq=False)
 class Mixing:
     """`out[rows] = weights @ inputs`, done `hops` times; rows not named keep what they have."""
@@ -29,6 +37,7 @@ class Mixing:
     weights: Floats  # (N,)
     via: Link
     hops: int = 1
+    relay: Relay | None = None
 
     def __post_init__(self) -> None:
         at_least("hops", self.hops, 1)
@@ -63,6 +72,19 @@ class Mixing:
         owners = np.repeat(self.rows, np.diff(self.starts))
         return [int(dst) for dst in owners[self.sources == src]]
 
+    @property
+    def legs(self) -> int:
+        """Links that are crossed one after another: what it takes in time."""
+        return self.relay.legs if self.relay is not None else self.hops
+
+    @property
+    def crossings(self) -> int:
+        """Models that cross a link: what it takes in traffic."""
+        if self.relay is not None:
+            return self.relay.crossings
+        owners = np.repeat(self.rows, np.diff(self.starts))
+        return self.hops * int((owners != self.sources).sum())
+
     def dense(self, width: int) -> Floats:
         """(R, width) the same weights as a matrix, for looking at."""
         matrix = np.zeros((len(self.rows), width))
@@ -76,6 +98,7 @@ def of_matrix(
     rows: Sequence[int] | None = None,
     hops: int = 1,
     via: Link = "server-server",
+    relay: Relay | None = None,
 ) -> Mixing:
     """A mixing from `weights[dst, src]`; row n is for destination `rows[n]` (default: n)."""
     matrix = floats(weights)
@@ -88,6 +111,7 @@ def of_matrix(
         weights=floats(matrix[where, sources]),
         via=via,
         hops=hops,
+        relay=relay,
     )
 
 
@@ -156,6 +180,12 @@ def star(net: Network, centre: int, trust: Floats, balanced: bool = False) -> Mi
     return of_matrix(weights[rows], rows=rows.tolist())
 
 
+def everyones_mean(net: Network, via: Link, relay: Relay) -> Mixing:
+    """Every server takes the mean over all clusters, computed in one place."""
+    return of_matrix(np.tile(net.mass, (len(net.servers), 1)), via=via, relay=relay)
+
+
 def cloud_average(net: Network) -> Mixing:
     """Every server takes the mean over all clusters, computed in the cloud."""
-    return of_matrix(np.tile(net.mass, (len(net.servers), 1)), via="server-cloud")
+    # The way down is charged in traffic only, as the paper does.
+    return everyones_mean(net, "server-cloud", Relay(legs=1, crossings=2 * len(net.servers)))

@@ -125,6 +125,21 @@ def unreached(links: Floats) -> list[int]:
     return [int(d) for d in np.flatnonzero(~seen)]
 
 
+def distances(links: Floats) -> Ints:
+    """(D, D) the fewest links between two servers.
+
+    >>> distances(np.array([[0, 1, 0], [1, 0, 1], [0, 1, 0]])).tolist()
+    [[0, 1, 2], [1, 0, 1], [2, 1, 0]]
+    """
+    found = np.where(np.eye(len(links), dtype=bool), 0, -1)
+    front, far = np.eye(len(links), dtype=bool), 0
+    while front.any():
+        far += 1
+        front = (front @ links > 0) & (found < 0)
+        found[front] = far
+    return ints(found)
+
+
 def _check_clients(samples: Floats, reach: tuple[tuple[int, ...], ...], servers: int) -> None:
     if samples.ndim != 1 or len(samples) == 0:
         raise InputError("a network needs at least one client")

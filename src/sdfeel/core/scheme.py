@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from math import inf
-from typing import Literal, Protocol
+from typing import ClassVar, Literal, Protocol
 
 import numpy as np
 
@@ -38,6 +38,7 @@ class Work:
     down: Mixing  # servers -> clients
     steps: int  # local iterations, unless the deadline comes first
     deadline: float = inf  # seconds of computation
+    each: Ints | None = None  # steps of each of `down.rows`, where the scheme says so exactly
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,8 +50,22 @@ class Mix:
     payload: Literal["model", "update"] = "model"  # does `up` replace the model, or add to it?
 
 
+@dataclass(frozen=True)
+class Facts:
+    """What is known of a scheme: the columns of the paper's Table I."""
+
+    server_links: bool  # do edge servers talk to one another?
+    cloud_links: bool  # does it need a cloud?
+    latency: Literal["low", "high"]
+    any_topology: bool  # is it insensitive to the server graph?
+    cell_edge: bool  # is it insensitive to bad channels at the edge of a cell?
+    proof: bool  # is convergence proven for non-IID data?
+
+
 class Scheme(Protocol):
     """Pure decisions, in a frozen dataclass. An executor asks, carries out, and asks again."""
+
+    facts: ClassVar[Facts]
 
     def adapt(self, net: Network) -> Network:
         """The network as this scheme uses it (FedAvg: one server, the cloud).

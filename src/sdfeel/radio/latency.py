@@ -12,7 +12,7 @@ from typing import Literal
 
 import numpy as np
 
-from sdfeel.core.arrays import Floats, floats
+from sdfeel.core.arrays import Floats, Ints, floats
 from sdfeel.core.cost import Cost, Power
 from sdfeel.core.errors import InputError
 
@@ -45,6 +45,7 @@ class Rates:
     server_server: float = 50.0
     server_cloud: float = 5.0
     client_cloud: float = 2.5
+    cell_edge: float = 2.06  # a client that sends to several servers: 10 dB less
 
 
 def step_seconds(
@@ -68,13 +69,13 @@ def step_seconds(
     return floats(counted * operations * reading.backward_factor / speeds)
 
 
-def speeds(clients: int, mean: float, spread: float, rng: np.random.Generator) -> Floats:
-    """(C,) operations per second, evenly spaced so that fastest / slowest = `spread`.
+def speeds(clients: int, mean: float, spread: float) -> Floats:
+    """(C,) operations per second, evenly spaced, slowest first: fastest / slowest = `spread`.
 
     The mean stays the same for every spread, so that unequal devices are no faster as a whole.
 
-    >>> speeds(3, 10.0, 3.0, np.random.default_rng(0)).mean()
-    np.float64(10.0)
+    >>> speeds(3, 10.0, 3.0).tolist()
+    [5.0, 10.0, 15.0]
     """
     if not spread >= 1:
         raise InputError(
@@ -83,7 +84,33 @@ def speeds(clients: int, mean: float, spread: float, rng: np.random.Generator) -
     if not mean > 0:
         raise InputError(f"devices.gflops must be above 0, got {mean / 1e9:g}")
     slowest = 2 * mean / (1 + spread)
-    return floats(rng.permutation(np.linspace(slowest, spread * slowest, clients)))
+    return floats(np.linspace(slowest, spread * slowest, clients))
+
+
+Placement = Literal["random", "clustered", "even"]
+
+
+def placed(ascending: Floats, placement: Placement, home: Ints, rng: np.random.Generator) -> Floats:
+    """(C,) the speeds given to clients: at random, cluster after cluster, or evenly in each.
+
+    >>> home = np.array([0, 0, 1, 1])
+    >>> placed(np.array([1.0, 2, 3, 4]), "clustered", home, np.random.default_rng(0)).tolist()
+    [1.0, 2.0, 3.0, 4.0]
+    >>> placed(np.array([1.0, 2, 3, 4]), "even", home, np.random.default_rng(0)).tolist()
+    [1.0, 4.0, 2.0, 3.0]
+    """
+    if placement == "random":
+        return floats(rng.permutation(ascending))
+    places = np.argsort(home, kind="stable")  # cluster by cluster
+    if placement == "even":
+        # One client of every cluster before any gets a second, to and fro so that none is favoured.
+        turn = np.empty(len(home), dtype=np.int64)
+        for d in np.unique(home):
+            turn[home == d] = np.arange((home == d).sum())
+        places = np.lexsort((np.where(turn % 2, -home, home), turn))
+    given = np.empty_like(ascending)
+    given[places] = ascending
+    return floats(given)
 
 
 def cost(
@@ -104,5 +131,6 @@ def cost(
             "server-cloud": rates.server_cloud * 1e6,
         },
         downlink=downlink,
+        cell_edge_rate=rates.cell_edge * 1e6,
         power=power if power is not None else Power(),
     )

@@ -63,7 +63,7 @@ def prepare(experiment: Experiment) -> Prepared:
     module = build_model(experiment, data)
     zoo.check_fit(module, data.train.x[0], data.classes)
     engine, why = build_engine(experiment, data, module)
-    cost = build_cost(experiment, data, module, engine.parameters)
+    cost = build_cost(experiment, data, net, module, engine.parameters)
     iterations, seed = experiment.training.iterations, experiment.seed
     rounds = expected_rounds(scheme, net, cost, iterations, seed)
     experiment = resolved(experiment, scheme, data, rounds, engine.name)
@@ -185,7 +185,25 @@ def build_network(experiment: Experiment, data: Federated) -> Network:
         gamma=section.imbalance,
         holdings=who_holds_what(data),
     )
-    return build_mixing(experiment, clustered(data.samples, home, links))
+    return build_mixing(
+        experiment, overlapping(clustered(data.samples, home, links), section.overlap)
+    )
+
+
+def overlapping(net: Network, count: int) -> Network:
+    """The last `count` clients of every cell reach the next cell's server, too."""
+    if count == 0 or len(net.servers) == 1:
+        return net
+    reach = list(net.reach)
+    for d in net.servers:
+        mine = np.flatnonzero(net.home == d)
+        if count > len(mine):
+            raise InputError(
+                f"network.overlap is {count}, but cell {d} has only {len(mine)} clients: lower it"
+            )
+        for client in mine[len(mine) - count :]:
+            reach[client] = (d, (d + 1) % len(net.servers))
+    return Network(net.samples, tuple(reach), net.links)
 
 
 def equal_network(experiment: Experiment) -> Network:
@@ -279,14 +297,17 @@ def reading(experiment: Experiment) -> latency.Reading:
     return replace(latency.PRESETS[section.preset], **chosen)
 
 
-def build_cost(experiment: Experiment, data: Federated, module: nn.Module, parameters: int) -> Cost:
+def build_cost(
+    experiment: Experiment, data: Federated, net: Network, module: nn.Module, parameters: int
+) -> Cost:
     section, devices = experiment.latency, experiment.devices
     clients = len(data.parts)
     if devices.file is not None:
         speeds = read_speeds(Path(devices.file), clients)
     else:
         draws = rng(experiment.seed, "devices")
-        speeds = latency.speeds(clients, devices.gflops * 1e9, devices.spread, draws)
+        speeds = latency.speeds(clients, devices.gflops * 1e9, devices.spread)
+        speeds = latency.placed(speeds, devices.placement, net.home, draws)
     return latency.cost(
         latency.step_seconds(
             speeds,
@@ -301,6 +322,7 @@ def build_cost(experiment: Experiment, data: Federated, module: nn.Module, param
             section.server_server_mbps,
             section.server_cloud_mbps,
             section.client_cloud_mbps,
+            section.cell_edge_mbps,
         ),
         section.downlink,
         Power(devices.computing_watts, devices.sending_watts, devices.backhaul_watts),

@@ -57,6 +57,8 @@ class NetworkSection(Section):
     """which client belongs to which server: random, by_label, ordered, or a file"""
     imbalance: Annotated[int, Field(ge=0)] = 0
     """gamma: some clusters are this many clients smaller, as many are larger"""
+    overlap: Annotated[int, Field(ge=0)] = 0
+    """clients of each cell that the next cell reaches, too (used by fedmes)"""
 
 
 class DataSection(Section):
@@ -94,7 +96,7 @@ class SchemeSection(BaseModel):
     model_config = ConfigDict(extra="allow", frozen=True, use_attribute_docstrings=True)
 
     name: str = "sd-feel"
-    """sd-feel, async-sd-feel, hierfavg, fedavg or feel"""
+    """sd-feel, async-sd-feel, hierfavg, fedavg, feel, fogfl, fedmes or multi-level"""
 
     @property
     def options(self) -> dict[str, Any]:
@@ -153,6 +155,8 @@ class LatencySection(Section):
     """megabits per second, edge server to cloud"""
     client_cloud_mbps: Positive = 2.5
     """megabits per second, client to cloud"""
+    cell_edge_mbps: Positive = 2.06
+    """megabits per second of a client that sends to several servers at once"""
     downlink: bool = False
     """count the way down too (the paper does not)"""
     consensus: bool = False
@@ -166,6 +170,8 @@ class DevicesSection(Section):
     """mean speed, 10^9 operations per second"""
     spread: Annotated[float, Field(ge=1)] = 1.0
     """fastest over slowest (the mean stays)"""
+    placement: Literal["random", "clustered", "even"] = "random"
+    """where fast devices are: anywhere, together in some clusters, or evenly in all"""
     file: str | None = None
     """speeds in gflops, one per client: a CSV with a column `gflops`, or bare numbers"""
     computing_watts: Annotated[float, Field(ge=0)] = 1.0

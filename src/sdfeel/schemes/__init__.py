@@ -6,11 +6,25 @@ from sdfeel.core.errors import unknown
 from sdfeel.core.scheme import Scheme
 from sdfeel.schemes.async_sd_feel import AsyncSDFeel
 from sdfeel.schemes.fed_avg import FedAvg
+from sdfeel.schemes.fed_mes import FedMes
 from sdfeel.schemes.feel import Feel
+from sdfeel.schemes.fog_fl import FogFL
 from sdfeel.schemes.hier_favg import HierFavg
+from sdfeel.schemes.multi_level import MultiLevelSGD
 from sdfeel.schemes.sd_feel import SDFeel
 
-__all__ = ["SCHEMES", "AsyncSDFeel", "FedAvg", "Feel", "HierFavg", "SDFeel", "find"]
+__all__ = [
+    "SCHEMES",
+    "AsyncSDFeel",
+    "FedAvg",
+    "FedMes",
+    "Feel",
+    "FogFL",
+    "HierFavg",
+    "MultiLevelSGD",
+    "SDFeel",
+    "find",
+]
 
 SCHEMES: Mapping[str, type[Scheme]] = {
     "sd-feel": SDFeel,
@@ -18,6 +32,9 @@ SCHEMES: Mapping[str, type[Scheme]] = {
     "hierfavg": HierFavg,
     "fedavg": FedAvg,
     "feel": Feel,
+    "fogfl": FogFL,
+    "fedmes": FedMes,
+    "multi-level": MultiLevelSGD,
 }
 
 

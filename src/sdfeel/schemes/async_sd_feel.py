@@ -4,7 +4,7 @@ Sun et al., "Semi-Decentralized Federated Edge Learning With Data and Device Het
 """
 
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 
@@ -12,7 +12,7 @@ from sdfeel.core.arrays import Ints
 from sdfeel.core.errors import InputError, at_least
 from sdfeel.core.mixing import Mixing, broadcast, star
 from sdfeel.core.network import Network
-from sdfeel.core.scheme import Lane, Mix, View, Work
+from sdfeel.core.scheme import Facts, Lane, Mix, View, Work
 from sdfeel.core.staleness import PSI, Counter, trust
 
 NO_LIMIT = 2**31  # steps; the deadline is the limit
@@ -21,6 +21,8 @@ NO_LIMIT = 2**31  # steps; the deadline is the limit
 @dataclass(frozen=True)
 class AsyncSDFeel:
     """Every edge server keeps its own deadline and weighs its neighbours by staleness."""
+
+    facts: ClassVar[Facts] = Facts(True, False, "low", True, True, True)
 
     theta_min: Annotated[int, "steps that a cluster's slowest client takes before its deadline"] = 5
     deadline: Annotated[

@@ -4,18 +4,20 @@ McMahan et al., "Communication-Efficient Learning of Deep Networks from Decentra
 """
 
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 from sdfeel.core.arrays import Ints
 from sdfeel.core.errors import InputError, at_least
 from sdfeel.core.mixing import broadcast, collect
 from sdfeel.core.network import Network
-from sdfeel.core.scheme import Lane, Mix, View, Work, one_server, some_of
+from sdfeel.core.scheme import Facts, Lane, Mix, View, Work, one_server, some_of
 
 
 @dataclass(frozen=True)
 class FedAvg:
     """The cloud averages the clients directly, all of them or a random few per round."""
+
+    facts: ClassVar[Facts] = Facts(False, True, "high", True, True, True)
 
     tau1: Annotated[int, "local iterations between two averagings in the cloud"] = 5
     participants: Annotated[int | None, "clients drawn for each round (none: all)"] = None

@@ -4,7 +4,7 @@ Lim et al., "Federated Learning in Mobile Edge Networks: A Comprehensive Survey"
 """
 
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 import numpy as np
 
@@ -12,12 +12,14 @@ from sdfeel.core.arrays import Ints
 from sdfeel.core.errors import InputError, at_least
 from sdfeel.core.mixing import broadcast, collect
 from sdfeel.core.network import Network
-from sdfeel.core.scheme import Lane, Mix, View, Work, one_server, some_of
+from sdfeel.core.scheme import Facts, Lane, Mix, View, Work, one_server, some_of
 
 
 @dataclass(frozen=True)
 class Feel:
     """One edge server trains with a few randomly scheduled clients per round."""
+
+    facts: ClassVar[Facts] = Facts(False, False, "low", True, True, False)
 
     tau1: Annotated[int, "local iterations between two averagings at the edge server"] = 5
     scheduled: Annotated[int, "clients scheduled in each round (uplink channels)"] = 5

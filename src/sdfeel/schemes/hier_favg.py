@@ -4,18 +4,20 @@ Liu et al., "Client-Edge-Cloud Hierarchical Federated Learning", 2020.
 """
 
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 from sdfeel.core.arrays import Ints
 from sdfeel.core.errors import at_least
 from sdfeel.core.mixing import broadcast, cloud_average, collect
 from sdfeel.core.network import Network
-from sdfeel.core.scheme import Lane, Mix, View, Work
+from sdfeel.core.scheme import Facts, Lane, Mix, View, Work
 
 
 @dataclass(frozen=True)
 class HierFavg:
     """Edge servers average their clients; a cloud averages the edge servers."""
+
+    facts: ClassVar[Facts] = Facts(False, True, "high", True, True, True)
 
     tau1: Annotated[int, "local iterations between two averagings at the edge server"] = 5
     tau2: Annotated[int, "averagings at the edge server between two averagings in the cloud"] = 1

@@ -4,18 +4,20 @@ Sun et al., "Semi-Decentralized Federated Edge Learning With Data and Device Het
 """
 
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 from sdfeel.core.arrays import Ints
 from sdfeel.core.errors import at_least
 from sdfeel.core.mixing import broadcast, collect, gossip
 from sdfeel.core.network import Network
-from sdfeel.core.scheme import Lane, Mix, View, Work
+from sdfeel.core.scheme import Facts, Lane, Mix, View, Work
 
 
 @dataclass(frozen=True)
 class SDFeel:
     """Edge servers average their clients and gossip with their neighbours; no cloud."""
+
+    facts: ClassVar[Facts] = Facts(True, False, "low", True, True, True)
 
     tau1: Annotated[int, "local iterations between two averagings at the edge server"] = 5
     tau2: Annotated[int, "averagings at the edge server between two gossips"] = 1

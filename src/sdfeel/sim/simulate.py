@@ -100,7 +100,7 @@ class Simulation:
         state.bytes += bill.bytes
         state.joules += bill.joules
         state.taken = state.taken + done
-        each.steps += mean_steps(self.net, done)
+        each.steps += length(self.net, work, done)
         each.k += 1
         self._begin(each)
         return Round(
@@ -136,8 +136,6 @@ class Simulation:
             models = dict(zip(each.sources, each.base, strict=True))
         tasks = []
         for client, sources, weights in work.down:
-            if done[client] == 0:
-                continue  # too slow for the deadline
             if len(sources) == 1 and weights[0] == 1:
                 start = models[int(sources[0])]
             else:
@@ -148,8 +146,14 @@ class Simulation:
         return tasks
 
 
-def mean_steps(net: Network, done: Ints) -> float:
-    """Steps of those who took part, weighted by their data; exact where all took the same."""
+def length(net: Network, work: Work, done: Ints) -> float:
+    """Local iterations that a round counts for.
+
+    Where a scheme draws each client's steps, its time slots; else the steps of those who took
+    part, weighted by their data, and exact where all took the same.
+    """
+    if work.each is not None:
+        return float(work.steps)
     who = done.nonzero()[0]
     if not who.size or done[who].min() == done[who].max():
         return float(done.max())
@@ -163,7 +167,7 @@ def expected_rounds(scheme: Scheme, net: Network, cost: Cost, iterations: int, s
     total = 0
     for lane in scheme.lanes(own):
         work = scheme.work(View(own, lane, 0, clocks, cost.step_seconds, seed))
-        total += ceil(iterations / max(mean_steps(own, cost.done(work)), 1))
+        total += ceil(iterations / max(length(own, work, cost.done(work)), 1))
     return total
 
 

@@ -146,6 +146,12 @@ def test_a_client_that_is_not_there_is_named() -> None:
         trained(own, [Task(7, own.initial(), 1, 2)])
 
 
+def test_a_model_of_the_wrong_size_is_refused() -> None:
+    own = native(build("logistic", (1, 9, 9), 10, 0), examples((1, 9, 9)), Training(0.1, 10))
+    with pytest.raises(SdfeelError, match=r"a model of \(5,\) where \(820,\) is needed"):
+        trained(own, [Task(0, torch.zeros(5), 1, 0)])
+
+
 def test_the_constructor_raises_the_reason_that_create_returns() -> None:
     data, module = examples((1, 9, 9)), nn.Sequential(nn.Flatten(), nn.Linear(81, 10), nn.Tanh())
     reason = NativeEngine.create(module, data, PARTS, data, Training(0.1, 10), 0)

@@ -69,7 +69,7 @@ def test_scores_do_not_depend_on_threads() -> None:
 
 
 def test_a_remembered_pass_gives_the_same_batches() -> None:
-    own = Picker(PARTS, 10, seed=5)
+    own = Picker(PARTS, 10, seed=5, examples=64)
     draws = np.random.default_rng(0)
     for _ in range(200):
         client, first, steps = (int(draws.integers(n)) for n in (3, 30, 9))
@@ -77,3 +77,8 @@ def test_a_remembered_pass_gives_the_same_batches() -> None:
         found = own.picked(client, first, steps)
         np.testing.assert_array_equal(found, expected)
         assert found.flags.c_contiguous
+
+
+def test_rows_that_are_not_there_are_refused() -> None:
+    with pytest.raises(IndexError, match="beyond the 63 examples"):
+        Picker(PARTS, 10, seed=5, examples=63).picked(2, 0, 1)

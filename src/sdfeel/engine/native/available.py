@@ -1,14 +1,19 @@
 """Whether a model can be trained natively here: plan, compiler, and a first comparison."""
 
+import hashlib
+import inspect
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cache
 
 import torch
 from torch import nn
 
 from sdfeel.data.examples import Examples
+from sdfeel.engine import batches, dropout, loop
 from sdfeel.engine.loop import Training
+from sdfeel.engine.native import check
 from sdfeel.engine.native.build import NATIVE, BuildFault, library, note
 from sdfeel.engine.native.check import mismatch
 from sdfeel.engine.native.emit import source
@@ -55,7 +60,7 @@ def compiled(
         return str(fault)
     if native.library.workspace > LARGEST_WORKSPACE:
         return f"it needs {native.library.workspace / 1e6:.0f} MB of working memory per thread"
-    remembered = note(path, ".check")
+    remembered = note(path, f".{definition()}.check")
     try:
         verdict = remembered.read_text()
     except OSError:
@@ -63,6 +68,16 @@ def compiled(
         with suppress(OSError):  # then the next process checks again
             remembered.write_text(verdict)
     return f"self-check failed: {verdict}" if verdict else native
+
+
+@cache
+def definition() -> str:
+    """A short name for what the native engine is compared with: a change means a new check."""
+    text = [
+        torch.__version__,
+        *(inspect.getsource(part) for part in (batches, check, dropout, loop)),
+    ]
+    return hashlib.sha256("\0".join(text).encode()).hexdigest()[:12]
 
 
 def data_fault(examples: Examples, plan: Plan) -> str | None:

@@ -96,7 +96,8 @@ def _compile(compiler: tuple[str, ...], flags: tuple[str, ...], source: str, pat
         _run(command)
         mark = Path(scratch, "hash")
         mark.write_text(_hash(made))
-        note(path, ".check").unlink(missing_ok=True)
+        for verdict in path.parent.glob(f"{path.stem}.*.check"):
+            verdict.unlink(missing_ok=True)
         os.replace(made, path)
         os.replace(mark, note(path, ".sha256"))
 

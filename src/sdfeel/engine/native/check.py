@@ -52,8 +52,8 @@ def _trial(
     data, wide = Examples(x, y), Examples(x.double(), y)
     single = LoopEngine(module, data, parts, data, training, trial)
     referee = LoopEngine(copy.deepcopy(module).double(), wide, parts, wide, training, trial)
-    native = Trainer(library, data, parts, training, trial, THREADS)
     start = single.initial()
+    native = Trainer(library, data, parts, training, trial, start.numel(), THREADS)
     tasks = [Task(client, start, STEPS, first=client) for client in (0, 1)]
     exact_tasks = [Task(client, start.double(), STEPS, first=client) for client in (0, 1)]
     try:

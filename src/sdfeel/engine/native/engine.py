@@ -50,7 +50,10 @@ class NativeEngine:
         self._test, self._measured = _contiguous(test), _contiguous(measured)
         self._metrics = metrics or {}
         self.threads = threads or available_cores()
-        self._trainer = Trainer(native.library, train, parts, training, seed, self.threads, block)
+        row = self._loop.initial().numel()
+        self._trainer = Trainer(
+            native.library, train, parts, training, seed, row, self.threads, block
+        )
 
     @classmethod
     def create(cls, *args: Any, **options: Any) -> Self | str:

@@ -126,8 +126,8 @@ def fault(own: Chain, seed: int, target: tuple[str, ...]) -> str | None:
     loop = LoopEngine(own.module, data, parts, data, own.training, seed)
     module = copy.deepcopy(own.module).double()
     referee = LoopEngine(module, wide, parts, wide, own.training, seed)
-    native = Trainer(compiled, data, parts, own.training, seed, threads=2)
     start = loop.initial()
+    native = Trainer(compiled, data, parts, own.training, seed, start.numel(), threads=2)
     tasks = [Task(client, start, STEPS, client) for client in range(CLIENTS)]
     exact = [Task(client, start.double(), STEPS, client) for client in range(CLIENTS)]
     errors, own_errors = [], []

@@ -14,8 +14,8 @@ from sdfeel.engine.batches import batches, passes
 
 
 class Picker:
-    def __init__(self, parts: Sequence[Ints], batch_size: int, seed: int) -> None:
-        self._parts, self._size, self._seed = parts, batch_size, seed
+    def __init__(self, parts: Sequence[Ints], batch_size: int, seed: int, examples: int) -> None:
+        self._parts, self._size, self._seed, self._examples = parts, batch_size, seed, examples
         self._passes: dict[int, tuple[int, Ints]] = {}  # client -> (turn, (batches, B))
 
     def passes(self, client: int) -> int:
@@ -39,5 +39,8 @@ class Picker:
         known = self._passes.get(client)
         if known is None or known[0] != turn:
             rows = batches(self._parts[client], self._size, self._seed, client, turn * each, each)
+            # C++ looks at no size: a wrong row would be read from anywhere.
+            if rows.min() < 0 or rows.max() >= self._examples:
+                raise IndexError(f"it has rows beyond the {self._examples} examples")
             known = self._passes[client] = (turn, np.ascontiguousarray(rows, dtype=np.int64))
         return known[1]

@@ -32,18 +32,19 @@ class Trainer:
         parts: Sequence[Ints],
         training: Training,
         seed: int,
+        row: int,  # numbers of a model
         threads: int,
         block: int | None = None,  # clients trained in one call
     ) -> None:
-        self._library, self._training = library, training
+        self._library, self._training, self._row = library, training, row
         self._x, self._y = train.x.contiguous(), train.y.contiguous()
-        self._picker = Picker(parts, training.batch_size, seed)
+        self._picker = Picker(parts, training.batch_size, seed, len(train))
         self._key, self._threads, self._given_block = key_of(seed), threads, block
         self._spare: list[Tensor] = []  # memory for a block's models: new pages cost time
 
     def train(self, tasks: Sequence[Task]) -> Iterator[Tensor]:
         # While C++ trains one block, this thread prepares the next and hands out the last.
-        size = self._block(tasks)
+        size = self._block()
         with ThreadPoolExecutor(max_workers=1) as background:
             running = None
             for begin in range(0, len(tasks), size):
@@ -55,12 +56,11 @@ class Trainer:
             if running is not None:
                 yield from self._rows(running.result())
 
-    def _block(self, tasks: Sequence[Task]) -> int:
+    def _block(self) -> int:
         """How many tasks make a block; no result depends on it."""
         if self._given_block is not None:
             return self._given_block
-        row = 4 * len(tasks[0].start) if tasks else 1
-        return min(BLOCK_CLIENTS, max(self._threads, BLOCK_BYTES // row))
+        return min(BLOCK_CLIENTS, max(self._threads, BLOCK_BYTES // (4 * self._row)))
 
     def _prepared(self, tasks: Sequence[Task]) -> "Block":
         starts, picked, first = [], [], []
@@ -68,12 +68,12 @@ class Trainer:
             try:
                 each = self._each(task.client)
                 picks = self._picker.picked(task.client, task.first * each, task.steps * each)
+                starts.append(self._checked(task.start))
             except Exception as error:
                 raise SdfeelError(
                     f"client {task.client} failed in its local iteration {task.first}: "
                     f"{type(error).__name__}: {error}"
                 ) from error
-            starts.append(task.start.to(torch.float32).contiguous())
             picked.append(picks)
             first.append(task.first * each)
         return Block(
@@ -86,16 +86,21 @@ class Trainer:
             first=np.array(first, dtype=np.int64),
             steps=np.array([len(picks) for picks in picked], dtype=np.int64),
             sizes=np.array([picks.shape[1] for picks in picked], dtype=np.int64),
-            models=self._room(len(tasks), len(starts[0])),
+            models=self._room(len(tasks)),
             finite=np.zeros(len(tasks), dtype=np.uint8),
         )
 
-    def _room(self, tasks: int, row: int) -> Tensor:
-        """(tasks, row) of memory that nobody else writes to."""
+    def _checked(self, start: Tensor) -> Tensor:
+        """`start` as C++ reads it, which looks at no size."""
+        if start.shape != (self._row,):
+            raise ValueError(f"a model of {tuple(start.shape)} where ({self._row},) is needed")
+        return start.to(torch.float32).contiguous()
+
+    def _room(self, tasks: int) -> Tensor:
+        """(tasks, P) of memory that nobody else writes to."""
+        size = tasks * self._row
         room = self._spare.pop() if self._spare else torch.empty(0)
-        return (room if room.numel() >= tasks * row else torch.empty(tasks * row))[
-            : tasks * row
-        ].view(tasks, row)
+        return (room if len(room) >= size else torch.empty(size))[:size].view(tasks, self._row)
 
     def _trained(self, block: "Block") -> "Block":
         options = self._training.options

@@ -27,17 +27,18 @@ template <class L> struct ConvShape {
 // and loads OUTS weights and WIDE inputs, most of which straddle two cache lines; fewer than
 // eight sums would wait for one another.
 template <class Shape> struct ForwardTile {
-    static constexpr int cost(int outs, int wide) {
-        int total = 0;
-        for (int o = 0; o < Shape::OUT; o += outs)
-            for (int v = 0; v < Shape::VECTORS; v += wide) {
-                const int a = least(outs, Shape::OUT - o), b = least(wide, Shape::VECTORS - v);
-                total += 4 * most(most(a * b, a + 2 * b), 8) + a + 2 * b;
-            }
-        return total;
+    static constexpr long step(int outs, int wide) { // of the inner loop, in eighths of a cycle
+        return outs && wide ? 4 * most(most(outs * wide, outs + 2 * wide), 8) + outs + 2 * wide : 0;
+    }
+    static constexpr long cost(int outs, int wide) {
+        const int last_outs = Shape::OUT % outs, last_wide = Shape::VECTORS % wide;
+        const long row = Shape::VECTORS / wide, column = Shape::OUT / outs;
+        return column * (row * step(outs, wide) + step(outs, last_wide)) +
+               row * step(last_outs, wide) + step(last_outs, last_wide);
     }
     static constexpr int best() {
-        int found = 0, lowest = 1 << 30;
+        int found = 0;
+        long lowest = 1L << 60;
         for (int wide = 1; wide <= 6; wide++)
             for (int outs = 1; outs * wide + wide + 1 <= REGISTERS; outs++)
                 if (cost(outs, wide) < lowest) lowest = cost(outs, wide), found = outs * 16 + wide;

@@ -30,6 +30,7 @@ template <int N> struct Types {
     typedef float floats __attribute__((vector_size(N * 4)));
     typedef float loose __attribute__((vector_size(N * 4), aligned(4), may_alias));
     typedef int32_t ints __attribute__((vector_size(N * 4)));
+    typedef int32_t loose_ints __attribute__((vector_size(N * 4), aligned(4), may_alias));
     typedef uint8_t bytes __attribute__((vector_size(N)));
     typedef uint8_t loose_bytes __attribute__((vector_size(N), aligned(1), may_alias));
 };

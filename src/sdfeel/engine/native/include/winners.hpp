@@ -58,7 +58,8 @@ template <class L> struct Pooling {
             const Ints<LANES> code = __builtin_convertvector(
                 *reinterpret_cast<const typename Types<LANES>::loose_bytes *>(codes + p),
                 Ints<LANES>);
-            Ints<LANES> place = *reinterpret_cast<const Ints<LANES> *>(corners.places + p);
+            Ints<LANES> place =
+                *reinterpret_cast<const typename Types<LANES>::loose_ints *>(corners.places + p);
             if (L::pool)
                 place += ((code & 1) ? Ints<LANES>{} + L::stride_x : Ints<LANES>{}) +
                          ((code & 2) ? Ints<LANES>{} + L::stride_y * Shape::WIDTH : Ints<LANES>{});
@@ -67,8 +68,8 @@ template <class L> struct Pooling {
             if (FINAL % LANES && p + LANES > FINAL)
                 SDFEEL_UNROLL for (int i = 0; i < LANES; i++)
                     if (i >= FINAL % LANES) change[i] = 0;
-            zip<LANES>(reinterpret_cast<float *>(all_of_them + p),
-                       reinterpret_cast<Floats<LANES> &>(place), change);
+            // The cast of a vector keeps its bits.
+            zip<LANES>(reinterpret_cast<float *>(all_of_them + p), (Floats<LANES>)place, change);
             total += change;
         }
         int count = 0; // without a branch: whether a ReLU is alive cannot be guessed

@@ -1,0 +1,59 @@
+"""What runs inside a Ray actor: one engine, one thread, the data of many clients."""
+
+import torch
+from torch import Tensor
+
+from sdfeel.core.errors import SdfeelError
+from sdfeel.engine.base import Task
+from sdfeel.engine.evaluate import Tally
+from sdfeel.engine.loop import LoopEngine
+from sdfeel.engine.ray.recipe import Local, Packed, Parcel, pack, the_pickler, unpack, unwrap
+
+Order = tuple[int, int, int, int]  # client, steps, first, which of the starts
+Failure = tuple[str, str]  # an error's kind, and its text
+Trained = tuple[Packed, Failure | None]  # the models before the failure
+Measured = tuple[dict[str, list[Tally]], Failure | None]
+
+
+class Actor:
+    """Work is a function of the call alone: a lost actor takes nothing with it."""
+
+    def __init__(self, parcel: Parcel) -> None:
+        self._parcel = parcel
+        self._built: Local | None = None
+
+    def train(self, orders: list[Order], *starts: Packed) -> Trained:
+        """Models in the order of `orders`; at a failure, those before it."""
+        models = list(map(unpack, starts))
+        tasks = [Task(c, models[start], steps, first) for c, steps, first, start in orders]
+        done: list[Tensor] = []
+        failure = None
+        try:
+            done.extend(model.clone() for model in self._engine().train(tasks))
+        except SdfeelError as error:
+            failure = (type(error).__name__, str(error))
+        except Exception as error:
+            failure = ("Exception", f"an actor failed: {type(error).__name__}: {error}")
+        return pack(torch.stack(done) if done else models[0].new_empty(0, len(models[0]))), failure
+
+    def measure(self, model: Packed) -> Measured:
+        """The tallies of this actor's blocks of examples."""
+        try:
+            engine = self._engine()
+            assert isinstance(engine, LoopEngine), "others measure where the run was started"
+            row = unpack(model)
+            return {
+                which: engine.tallies(row, which, 0, engine.blocks(which))
+                for which in ("measured", "test")
+            }, None
+        except SdfeelError as error:
+            return {}, (type(error).__name__, str(error))
+        except Exception as error:
+            return {}, ("Exception", f"measuring failed: {type(error).__name__}: {error}")
+
+    def _engine(self) -> Local:
+        # Not in __init__, whose errors Ray would tell in its own words.
+        if self._built is None:
+            torch.set_num_threads(1)
+            self._built = unwrap(self._parcel, the_pickler()).built()
+        return self._built

@@ -1,0 +1,194 @@
+"""The local engine over a Ray cluster: the same bits from any number of actors and nodes.
+
+Every actor keeps the data of its clients and gets their tasks in blocks. Models travel through
+Ray's object store: a start that many clients share is put there once per round, the trained
+models of a block come back together. They are handed out in the order of the tasks. Bits are
+the same on machines of one kind; torch itself computes differently on different CPUs.
+"""
+
+import copy
+from collections import Counter, deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from sdfeel.engine.base import Scores, Task
+from sdfeel.engine.evaluate import Tally, total
+from sdfeel.engine.loop import LoopEngine
+from sdfeel.engine.ray.actor import Failure, Measured, Order, Trained
+from sdfeel.engine.ray.pool import Call, Pool, check
+from sdfeel.engine.ray.recipe import Recipe, pack, unpack
+from sdfeel.engine.ray.session import SESSION, load
+
+if TYPE_CHECKING:
+    from sdfeel.engine.choose import ModuleEngine
+
+CLIENTS_PER_BLOCK = 8  # so many that a call costs little beside the work
+BLOCK_BYTES = 64e6  # but no more than this in one answer
+BLOCKS_PER_ACTOR = 2  # one in work, one waiting
+
+Key = tuple[int, int, torch.dtype]  # of a start: where it lies in memory
+
+
+class RayEngine:
+    """An engine in every actor, all built by one recipe."""
+
+    name = "ray"
+
+    def __init__(
+        self,
+        engine: "ModuleEngine",  # built here: it knows the module, and measures if actors cannot
+        recipe: Recipe,
+        actors: int | None = None,  # one per CPU of the cluster
+        address: str | None = None,  # of a running cluster; otherwise $RAY_ADDRESS, or a new one
+    ) -> None:
+        load(address)  # say at once that it is missing
+        # A copy: the caller's module may change before actors are started again.
+        recipe = replace(recipe, module=copy.deepcopy(recipe.module))
+        self._engine, self._recipe = engine, recipe
+        self._actors, self._address = actors, address
+        self._ray: Any = None
+        self._pool: Pool | None = None
+
+    @property
+    def parameters(self) -> int:
+        """Trainable numbers of the model."""
+        return self._engine.parameters
+
+    def initial(self) -> Tensor:
+        return self._engine.initial()
+
+    def state_dict(self, model: Tensor) -> dict[str, Tensor]:
+        """`model` as a state_dict for the plain module."""
+        return self._engine.state_dict(model)
+
+    def train(self, tasks: Sequence[Task]) -> Iterator[Tensor]:
+        pool = self._open()
+        starts = Starts(self._ray, tasks)
+        lanes = [
+            Lane(pool, actor, starts, [t for t in tasks if t.client % pool.size == actor])
+            for actor in range(pool.size)
+        ]
+        model = self.initial()
+        try:
+            for task in tasks:
+                # A copy: Ray's memory is read only, and is given back with the block.
+                yield model.copy_(lanes[task.client % pool.size].next())
+        finally:
+            pool.forget()
+
+    def evaluate(self, model: Tensor) -> Scores:
+        """Blocks of examples over the actors, summed in order."""
+        # The user's metrics need all outputs in one place.
+        if not isinstance(self._engine, LoopEngine) or self._engine.metrics:
+            return self._engine.evaluate(model)
+        pool = self._open()
+        ref = self._ray.put(pack(model))
+        calls = [pool.submit(actor, "measure", ref) for actor in range(pool.size)]
+        found: dict[str, list[Tally]] = {"measured": [], "test": []}
+        try:
+            for call in calls:
+                measured: Measured = pool.result(call)
+                part, failure = measured
+                check(failure)
+                for which in found:
+                    found[which] += part[which]
+        finally:
+            pool.forget()
+        loss, _ = total(found["measured"])
+        test_loss, accuracy = total(found["test"])
+        return Scores(loss, test_loss, accuracy)
+
+    def _open(self) -> Pool:
+        if self._pool is None:
+            self._ray = SESSION.join(self._address, self._actors)
+            try:
+                self._pool = Pool(self._ray, self._recipe, self._actors)
+            except BaseException:
+                SESSION.leave(self._ray)
+                raise
+        return self._pool
+
+    def close(self) -> None:
+        """End the actors, and Ray if it was started here; the next call starts new ones."""
+        if self._pool is not None:
+            pool, self._pool = self._pool, None
+            pool.close()
+            SESSION.leave(self._ray)
+
+
+class Starts:
+    """The models that tasks start from, each put into Ray's store once and then forgotten."""
+
+    def __init__(self, ray: Any, tasks: Sequence[Task]) -> None:
+        self._ray = ray
+        self._left = Counter(_key(task.start) for task in tasks)  # tasks that still need it
+        self._refs: dict[Key, Any] = {}
+
+    def ref(self, start: Tensor) -> Any:
+        key = _key(start)
+        if key not in self._refs:
+            self._refs[key] = self._ray.put(pack(start))
+        self._left[key] -= 1
+        return self._refs[key] if self._left[key] else self._refs.pop(key)
+
+
+def _key(start: Tensor) -> Key:
+    # Views of one server's model are different objects; their place in memory is the same.
+    return start.data_ptr(), start.numel(), start.dtype
+
+
+@dataclass(eq=False)
+class Block:
+    """The answer to one call, handed out row by row."""
+
+    models: Tensor
+    failure: Failure | None
+    given: int = 0
+
+
+class Lane:
+    """One actor's tasks of a round, block by block."""
+
+    def __init__(self, pool: Pool, actor: int, starts: Starts, tasks: list[Task]) -> None:
+        self._pool, self._actor, self._starts = pool, actor, starts
+        row = tasks[0].start.numel() * tasks[0].start.element_size() if tasks else 1
+        size = max(1, min(CLIENTS_PER_BLOCK, int(BLOCK_BYTES // row)))
+        self._waiting = deque(tasks[n : n + size] for n in range(0, len(tasks), size))
+        self._calls: deque[Call] = deque()
+        self._block: Block | None = None
+        for _ in range(BLOCKS_PER_ACTOR):
+            self._submit()
+
+    def next(self) -> Tensor:
+        """The model of the next task, or its error."""
+        if self._block is None or (
+            self._block.given == len(self._block.models) and self._block.failure is None
+        ):
+            self._block = None  # before the wait: it holds Ray's memory
+            answer: Trained = self._pool.result(self._calls.popleft())
+            self._submit()
+            self._block = Block(unpack(answer[0]), answer[1])
+        block = self._block
+        if block.given == len(block.models):
+            check(block.failure)
+        block.given += 1
+        return block.models[block.given - 1]
+
+    def _submit(self) -> None:
+        if not self._waiting:
+            return
+        tasks = self._waiting.popleft()
+        places: dict[Key, int] = {}  # starts of this block, numbered
+        refs: list[Any] = []
+        orders: list[Order] = []
+        for task in tasks:
+            ref, key = self._starts.ref(task.start), _key(task.start)
+            if key not in places:
+                places[key] = len(refs)
+                refs.append(ref)
+            orders.append((task.client, task.steps, task.first, places[key]))
+        self._calls.append(self._pool.submit(self._actor, "train", orders, *refs))

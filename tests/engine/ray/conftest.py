@@ -1,0 +1,23 @@
+"""One Ray for all tests that do not need their own: it takes seconds to start."""
+
+import importlib.util
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from sdfeel.engine.ray.session import SESSION
+
+
+@pytest.fixture(scope="session")
+def installed() -> None:
+    # Not by importing it, which would be too early: it reads its settings then.
+    if importlib.util.find_spec("ray") is None:
+        pytest.skip("Ray is not installed: pip install sdfeel[ray]")
+
+
+@pytest.fixture(scope="module")
+def ray(installed: None) -> Iterator[Any]:
+    ray = SESSION.join("local", 2)
+    yield ray
+    SESSION.leave(ray)

@@ -1,0 +1,124 @@
+"""Two nodes, one of them killed; a Ray of our own, and what it leaves behind."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sdfeel.core.errors import InputError, SdfeelError
+from sdfeel.engine.ray import session
+from tests.engine.ray.helpers import Slow, descendants, engines, gone, kill, pid, same, trained
+
+pytestmark = pytest.mark.filterwarnings("ignore")  # Ray leaves files for the collector to close
+ROOT = Path(__file__).parents[3]
+
+
+@pytest.fixture
+def cluster(installed: None) -> Iterator[Any]:
+    """Two nodes of one CPU each, both on the loopback address."""
+    session.load()
+    from ray.cluster_utils import Cluster  # type: ignore[import-not-found,unused-ignore]
+
+    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1})
+    cluster.add_node(num_cpus=1)
+    yield cluster
+    cluster.shutdown()
+
+
+def processes(node: Any) -> list[int]:
+    """All processes of a node of `ray.cluster_utils`."""
+    started = [info.process.pid for kind in node.all_processes.values() for info in kind]
+    return started + [child for each in started for child in descendants(each)]
+
+
+def test_a_killed_node_does_not_change_the_result(cluster: Any) -> None:
+    loop, engine = engines(Slow(0.02), address=cluster.address)
+    expected = trained(loop)
+    pool = engine._open()
+    assert len(set(pool._places.values())) == 2  # one actor on each node
+    (second,) = cluster.worker_nodes
+    pids = {pid(actor, engine._ray) for actor in pool._actors}
+    before, victims = list(pool._actors), processes(second)
+    assert len(pids & set(victims)) == 1
+
+    def murder(n: int) -> None:
+        if n == 3:
+            kill(victims)
+
+    assert same(trained(engine, murder), expected)
+    assert gone(victims)
+    assert sum(new is not old for new, old in zip(pool._actors, before, strict=True)) == 1
+    # The node that is left does everything.
+    assert same(trained(engine), expected)
+    assert engine.evaluate(expected[0]) == loop.evaluate(expected[0])
+    engine.close()
+
+
+SCRIPT = """
+import os, sys, time
+from tests.engine.ray.helpers import alive, descendants, engines, gone, pid, same, trained
+loop, engine = engines(actors=2)
+assert same(trained(engine), trained(loop))
+import ray
+assert os.environ["RAY_USAGE_STATS_ENABLED"] == "0"
+assert [node["NodeManagerAddress"] for node in ray.nodes()] == ["127.0.0.1"]
+print(*descendants(os.getpid()), flush=True)
+if sys.argv[1] == "close":
+    other_loop, other = engines(actors=1)
+    assert same(trained(other), trained(other_loop))
+    engine.close()
+    assert same(trained(other), trained(other_loop))  # still needs Ray
+    other.close()
+    assert not ray.is_initialized()
+    assert gone(list(descendants(os.getpid())))
+    print("closed", flush=True)
+else:
+    time.sleep(600)
+"""
+
+
+@pytest.mark.parametrize("end", ["close", "kill"])
+def test_a_ray_of_our_own_is_private_and_leaves_nothing_behind(
+    installed: None, end: str, tmp_path: Path
+) -> None:
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
+    with subprocess.Popen(
+        [sys.executable, "-c", SCRIPT, end],
+        cwd=ROOT,
+        env={**clean, "HOME": str(tmp_path)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as own:
+        assert own.stdout is not None
+        assert own.stderr is not None
+        pids = [int(each) for each in own.stdout.readline().split()]
+        if end == "kill":
+            own.kill()
+        else:
+            assert own.stdout.readline() == "closed\n", own.stderr.read()
+    assert len(pids) >= 4
+    assert gone(pids, 40)
+    assert not (tmp_path / ".ray").exists()  # no token is left in the home
+
+
+def test_without_ray_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(InputError, match=r"pip install sdfeel\[ray\]"):
+        engines()
+
+
+def test_an_address_where_nobody_listens(installed: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    ray = session.load()
+
+    def refuse(**_: Any) -> None:
+        raise ConnectionError("nobody there\nand much more")
+
+    monkeypatch.setattr(ray, "init", refuse)
+    _, engine = engines(address="127.0.0.1:1")
+    with pytest.raises(SdfeelError, match=r"cannot connect to Ray at 127.0.0.1:1: .*nobody there;"):
+        engine.evaluate(engine.initial())
