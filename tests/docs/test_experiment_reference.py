@@ -127,8 +127,10 @@ def _values(shape: dict[str, Any]) -> str:
     'number, above 0'
     """
     if "anyOf" in shape:
-        (inner,) = (each for each in shape["anyOf"] if each != {"type": "null"})
-        shape = {**shape, **inner}
+        kinds = [each for each in shape["anyOf"] if each != {"type": "null"}]
+        return " or ".join(_values({**each}) for each in kinds)
+    if shape.get("type") == "array":
+        return f"list of {_values(shape['items'])}s"
     if "enum" in shape or "const" in shape:
         return ", ".join(f"`{literal(value)}`" for value in shape.get("enum", [shape.get("const")]))
     words = {

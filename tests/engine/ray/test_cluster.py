@@ -59,35 +59,31 @@ def test_a_killed_node_does_not_change_the_result(cluster: Any) -> None:
 
 
 SCRIPT = """
-import os, sys, time
-from tests.engine.ray.helpers import alive, descendants, engines, gone, pid, same, trained
+import os
+from tests.engine.ray.helpers import descendants, engines, gone, same, trained
 loop, engine = engines(actors=2)
 assert same(trained(engine), trained(loop))
 import ray
 assert os.environ["RAY_USAGE_STATS_ENABLED"] == "0"
 assert [node["NodeManagerAddress"] for node in ray.nodes()] == ["127.0.0.1"]
 print(*descendants(os.getpid()), flush=True)
-if sys.argv[1] == "close":
-    other_loop, other = engines(actors=1)
-    assert same(trained(other), trained(other_loop))
-    engine.close()
-    assert same(trained(other), trained(other_loop))  # still needs Ray
-    other.close()
-    assert not ray.is_initialized()
-    assert gone(list(descendants(os.getpid())))
-    print("closed", flush=True)
-else:
-    time.sleep(600)
+other_loop, other = engines(actors=1)
+assert same(trained(other), trained(other_loop))
+engine.close()
+assert same(trained(other), trained(other_loop))  # still needs Ray
+other.close()
+assert not ray.is_initialized()
+assert gone(list(descendants(os.getpid())))
+print("closed", flush=True)
 """
 
 
-@pytest.mark.parametrize("end", ["close", "kill"])
 def test_a_ray_of_our_own_is_private_and_leaves_nothing_behind(
-    installed: None, end: str, tmp_path: Path
+    installed: None, tmp_path: Path
 ) -> None:
     clean = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
     with subprocess.Popen(
-        [sys.executable, "-c", SCRIPT, end],
+        [sys.executable, "-c", SCRIPT],
         cwd=ROOT,
         env={**clean, "HOME": str(tmp_path)},
         stdout=subprocess.PIPE,
@@ -97,12 +93,9 @@ def test_a_ray_of_our_own_is_private_and_leaves_nothing_behind(
         assert own.stdout is not None
         assert own.stderr is not None
         pids = [int(each) for each in own.stdout.readline().split()]
-        if end == "kill":
-            own.kill()
-        else:
-            assert own.stdout.readline() == "closed\n", own.stderr.read()
+        assert own.stdout.readline() == "closed\n", own.stderr.read()
     assert len(pids) >= 4
-    assert gone(pids, 40)
+    assert gone(pids)
     assert not (tmp_path / ".ray").exists()  # no token is left in the home
 
 

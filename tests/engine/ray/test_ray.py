@@ -2,6 +2,7 @@
 
 import os
 import signal
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -9,24 +10,47 @@ import torch
 from torch import nn
 
 from sdfeel.core.errors import Diverged, SdfeelError
-from sdfeel.engine.ray import Recipe
+from sdfeel.engine.loop import LoopEngine
+from sdfeel.engine.ray import RayEngine, Recipe
 from sdfeel.engine.ray.pool import nodes
 from tests.engine.ray.helpers import Deadly, Slow, engines, gone, pid, same, tasks, trained
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # Ray leaves files for the collector to close
 
 
-@pytest.mark.parametrize("actors", [1, 2, 3])
+Pair = tuple[LoopEngine, RayEngine]
+
+
+@pytest.fixture(scope="module")
+def pair(ray: Any) -> Iterator[Pair]:
+    """Two actors, for tests that leave them alive: a new actor takes seconds to import torch."""
+    loop, engine = engines(actors=2)
+    yield loop, engine
+    engine.close()
+
+
+@pytest.mark.parametrize("actors", [1, 3])
 def test_any_number_of_actors_gives_the_same_bits(ray: Any, actors: int) -> None:
     loop, engine = engines(actors=actors)
+    expected = trained(loop)
+    assert same(trained(engine), expected)
+    assert engine.evaluate(expected[0]) == loop.evaluate(expected[0])
+    engine.close()
+
+
+def test_two_rounds_and_everything_else_an_engine_is_asked(pair: Pair) -> None:
+    loop, engine = pair
     expected = trained(loop)
     for _ in range(2):
         assert same(trained(engine), expected)
     assert engine.evaluate(expected[0]) == loop.evaluate(expected[0])
+    assert engine.name == "ray"
     assert engine.parameters == loop.parameters
     assert torch.equal(engine.initial(), loop.initial())
-    assert engine.state_dict(expected[0]).keys() == loop.state_dict(expected[0]).keys()
-    engine.close()
+    states = zip(
+        engine.state_dict(expected[0]).items(), loop.state_dict(expected[0]).items(), strict=True
+    )
+    assert all(ours[0] == theirs[0] and torch.equal(ours[1], theirs[1]) for ours, theirs in states)
 
 
 def test_one_actor_per_cpu_unless_told_otherwise(ray: Any) -> None:
@@ -35,8 +59,10 @@ def test_one_actor_per_cpu_unless_told_otherwise(ray: Any) -> None:
     engine.close()
 
 
-def test_a_servers_model_is_put_once_per_round(ray: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    _, engine = engines()
+def test_a_servers_model_is_put_once_per_round(
+    ray: Any, pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, engine = pair
     engine._open()
     put, count = ray.put, 0
 
@@ -48,7 +74,6 @@ def test_a_servers_model_is_put_once_per_round(ray: Any, monkeypatch: pytest.Mon
     monkeypatch.setattr(ray, "put", counted)
     trained(engine)
     assert count == 6  # five servers, and a client with a model of its own
-    engine.close()
 
 
 def test_an_actor_holds_only_its_clients_data() -> None:
@@ -91,14 +116,14 @@ def test_killed_actors_are_replaced_and_their_blocks_done_again(ray: Any) -> Non
 
 
 def test_actors_that_always_die_are_given_up(ray: Any) -> None:
-    _, engine = engines(Deadly())
+    _, engine = engines(Deadly(), actors=1)
     with pytest.raises(SdfeelError, match=r"3 Ray actors died over the same clients"):
         trained(engine)
     engine.close()
 
 
 def test_the_first_clients_error_is_told_whoever_fails_first(ray: Any) -> None:
-    loop, engine = engines(actors=3, rate=1e30)
+    loop, engine = engines(actors=2, rate=1e30)
     with pytest.raises(Diverged) as expected:
         trained(loop)
     with pytest.raises(Diverged) as caught:
@@ -110,7 +135,7 @@ def test_the_first_clients_error_is_told_whoever_fails_first(ray: Any) -> None:
 
 
 def test_a_model_that_raises_names_client_and_cause(ray: Any) -> None:
-    loop, engine = engines(nn.Linear(11, 3))
+    loop, engine = engines(nn.Linear(11, 3), actors=1)
     with pytest.raises(SdfeelError, match=r"client 0 failed .* RuntimeError: mat1 and mat2"):
         trained(engine)
     with pytest.raises(SdfeelError) as expected:
@@ -121,14 +146,13 @@ def test_a_model_that_raises_names_client_and_cause(ray: Any) -> None:
     engine.close()
 
 
-def test_a_round_that_is_abandoned_does_not_disturb_the_next(ray: Any) -> None:
-    loop, engine = engines()
+def test_a_round_that_is_abandoned_does_not_disturb_the_next(pair: Pair) -> None:
+    loop, engine = pair
     for _ in range(3):
         rows = engine.train(tasks(engine))
         next(rows)
         rows.close()  # type: ignore[attr-defined]
     assert same(trained(engine), trained(loop))
-    engine.close()
 
 
 def refuses(*_: Any) -> Any:
@@ -136,7 +160,7 @@ def refuses(*_: Any) -> Any:
 
 
 def test_an_engine_that_cannot_be_built_in_an_actor_says_why(ray: Any) -> None:
-    _, engine = engines()
+    _, engine = engines(actors=1)
     recipe = engine._recipe
     engine._recipe = Recipe(
         recipe.module, recipe.train, recipe.parts, recipe.test, recipe.training, 5, build=refuses
@@ -146,8 +170,8 @@ def test_an_engine_that_cannot_be_built_in_an_actor_says_why(ray: Any) -> None:
     engine.close()
 
 
-def test_close_ends_the_actors_and_the_next_call_starts_new_ones(ray: Any) -> None:
-    loop, engine = engines()
+def test_close_ends_the_actors_and_the_next_call_starts_new_ones(ray: Any, pair: Pair) -> None:
+    loop, engine = pair
     expected = trained(loop)
     assert same(trained(engine), expected)
     before = [pid(actor, ray) for actor in engine._open()._actors]
