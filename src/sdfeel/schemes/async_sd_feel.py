@@ -9,7 +9,7 @@ from typing import Annotated, ClassVar, Literal
 import numpy as np
 
 from sdfeel.core.arrays import Ints
-from sdfeel.core.errors import InputError, at_least
+from sdfeel.core.errors import InputError, at_least, unknown
 from sdfeel.core.mixing import Mixing, broadcast, star
 from sdfeel.core.network import Network
 from sdfeel.core.scheme import Facts, Lane, Mix, View, Work
@@ -44,7 +44,8 @@ class AsyncSDFeel:
 
     def __post_init__(self) -> None:
         at_least("scheme.theta_min", self.theta_min, 1)
-        assert self.psi in PSI
+        if self.psi not in PSI:
+            raise unknown("psi", str(self.psi), PSI)
         trust(self.psi, np.zeros(1, dtype=np.int64), self.psi_a, self.psi_b)
         given = self.deadline if isinstance(self.deadline, tuple) else (self.deadline,)
         for seconds in given:

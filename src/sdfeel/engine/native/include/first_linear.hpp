@@ -9,7 +9,7 @@
 // sum up the outputs of the next one, while the slice is near.
 #pragma once
 
-#include "dropout.hpp"
+#include "activation.hpp"
 #include "linear.hpp"
 #include "transpose.hpp"
 
@@ -34,9 +34,7 @@ template <class L, int BATCH, bool MOMENTUM> struct FirstLinear {
     static constexpr int64_t PARAMETERS = int64_t(IN) * OUT + (L::bias >= 0 ? OUT : 0);
     static constexpr bool CONTIGUOUS = true;
     static constexpr int IN_PLANE = 0, IN_ROW = 0;
-    using Drop = typename L::Drop;
     using Update = Step<MOMENTUM>;
-    static constexpr bool MASKED = L::relu || Drop::active;
 
     static constexpr int VECTORS = divide_up(OUT, LANES), WIDTH = VECTORS * LANES;
     // Rows a multiple of a kilobyte apart would fall on the same few lines of the first cache.
@@ -56,7 +54,7 @@ template <class L, int BATCH, bool MOMENTUM> struct FirstLinear {
     alignas(64) float bias[WIDTH];
     alignas(64) float z[ROWS][WIDTH];
     alignas(64) float d[BATCH][WIDTH];
-    float multipliers[MASKED ? BATCH * OUT : 1]; // of dropout, then also of ReLU
+    Activation<L, BATCH> activation;
     typename Update::template Velocity<IN * STRIDE> velocity;
     typename Update::template Velocity<WIDTH> bias_velocity;
 
@@ -79,9 +77,7 @@ template <class L, int BATCH, bool MOMENTUM> struct FirstLinear {
         if (L::bias >= 0) std::memcpy(row + L::bias, bias, OUT * 4);
     }
     void pack() {}
-    void draw(const Address &at, int n) {
-        if constexpr (Drop::active) Drop::fill(at, long(n) * OUT, multipliers);
-    }
+    void draw(const Address &at, int n) { activation.draw(at, n); }
 
     template <bool TRAIN, class Next> SDFEEL_NOINLINE void forward(int n, Next &next) {
         if (!summed) {
@@ -89,23 +85,12 @@ template <class L, int BATCH, bool MOMENTUM> struct FirstLinear {
             for (int i = 0; i < IN; i += SLICE) sum_slice(i, x[now], n);
         }
         summed = false;
-        for (int s = 0; s < n; s++)
-            for (int o = 0; o < OUT; o++) {
-                const float value = z[s][o] + bias[o];
-                float kept = TRAIN && Drop::active ? multipliers[s * OUT + o] : 1.0f;
-                if (L::relu && value <= 0) kept = 0; // a NaN goes on, so that divergence is seen
-                if (TRAIN && MASKED) multipliers[s * OUT + o] = kept;
-                next.input(s)[o] = kept * value;
-            }
+        activation.template apply<TRAIN>(n, z[0], WIDTH, bias, next);
     }
 
     template <class Next> SDFEEL_NOINLINE void backward(int n, Next &next, const Rule &rule) {
-        for (int s = 0; s < n; s++) {
-            const float *from = next.input_gradient(s);
-            for (int o = 0; o < OUT; o++)
-                d[s][o] = MASKED ? from[o] * multipliers[s * OUT + o] : from[o];
-            std::memset(z[s], 0, sizeof z[s]);
-        }
+        activation.gradient(n, next, d[0], WIDTH);
+        for (int s = 0; s < n; s++) std::memset(z[s], 0, sizeof z[s]);
         const Update update(rule);
         for (int i = 0; i < IN; i += SLICE) {
             change_slice(i, n, update);

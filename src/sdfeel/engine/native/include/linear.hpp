@@ -4,7 +4,7 @@
 // once: what flows back is taken from the old weights in the same sweep that updates them.
 #pragma once
 
-#include "dropout.hpp"
+#include "activation.hpp"
 #include "sgd.hpp"
 #include "vectors.hpp"
 
@@ -26,8 +26,6 @@ template <class L, int BATCH, bool MOMENTUM> struct Linear {
     static constexpr int64_t PARAMETERS = int64_t(IN) * OUT + (L::bias >= 0 ? OUT : 0);
     static constexpr bool CONTIGUOUS = true; // planes of the producer lie one after another
     static constexpr int IN_PLANE = 0, IN_ROW = 0;
-    using Drop = typename L::Drop;
-    static constexpr bool MASKED = L::relu || Drop::active;
 
     static constexpr int VECTORS = divide_up(IN, LANES), WIDTH = VECTORS * LANES;
     // Rows a multiple of a kilobyte apart would fall on the same few lines of the first cache.
@@ -38,14 +36,19 @@ template <class L, int BATCH, bool MOMENTUM> struct Linear {
     static constexpr int CHANGE_OUTS = LANES == 16 ? 6 : 4;
     static constexpr int CHANGE_VECTORS = most(1, ACCUMULATORS / CHANGE_OUTS);
     static constexpr int FUSED_OUTS = ACCUMULATORS > 20 ? 8 : 4;
+    // Inputs are taken in parts that stay in the first cache, for all samples, while the weights
+    // pass by; the backward pass needs them twice, as inputs and as gradients.
+    static constexpr int FORWARD_PART = most(64, 28000 / (4 * ROWS) / LANES * LANES);
+    static constexpr int BACKWARD_PART = most(64, 20000 / (8 * BATCH) / LANES * LANES);
 
     alignas(64) float x[ROWS][STRIDE];
     alignas(64) float weights[OUT][STRIDE];
     alignas(64) float bias[OUT_WIDTH];
+    alignas(64) float z[ROWS][OUT_WIDTH];
     alignas(64) float d[BATCH][OUT_WIDTH];
     alignas(64) float dx[L::sends_gradient ? BATCH : 1][STRIDE];
     float over_read[LANES];
-    float multipliers[MASKED ? BATCH * OUT : 1]; // of dropout, then also of ReLU
+    Activation<L, BATCH> activation;
     using Update = Step<MOMENTUM>;
     typename Update::template Velocity<OUT * STRIDE> velocity;
     typename Update::template Velocity<OUT_WIDTH> bias_velocity;
@@ -69,30 +72,31 @@ template <class L, int BATCH, bool MOMENTUM> struct Linear {
         if (L::bias >= 0) std::memcpy(row + L::bias, bias, OUT * 4);
     }
     void pack() {}
-    void draw(const Address &at, int n) {
-        if constexpr (Drop::active) Drop::fill(at, long(n) * OUT, multipliers);
-    }
+    void draw(const Address &at, int n) { activation.draw(at, n); }
 
     template <bool TRAIN, class Next> SDFEEL_NOINLINE void forward(int n, Next &next) {
-        int o = 0;
-        for (; o + FORWARD_OUTS <= OUT; o += FORWARD_OUTS)
-            outputs<TRAIN, FORWARD_OUTS>(o, n, next);
-        if constexpr (OUT % FORWARD_OUTS) outputs<TRAIN, OUT % FORWARD_OUTS>(o, n, next);
+        for (int i = 0; i < WIDTH; i += FORWARD_PART) {
+            const int end = least(WIDTH, i + FORWARD_PART);
+            int o = 0;
+            for (; o + FORWARD_OUTS <= OUT; o += FORWARD_OUTS) sums<FORWARD_OUTS>(o, n, i, end);
+            if constexpr (OUT % FORWARD_OUTS) sums<OUT % FORWARD_OUTS>(o, n, i, end);
+        }
+        activation.template apply<TRAIN>(n, z[0], OUT_WIDTH, bias, next);
     }
 
     template <class Next> SDFEEL_NOINLINE void backward(int n, Next &next, const Rule &rule) {
-        for (int s = 0; s < n; s++) {
-            const float *from = next.input_gradient(s);
-            for (int o = 0; o < OUT; o++)
-                d[s][o] = MASKED ? from[o] * multipliers[s * OUT + o] : from[o];
-        }
+        activation.gradient(n, next, d[0], OUT_WIDTH);
         const Update update(rule);
-        int o = 0;
         if constexpr (L::sends_gradient) {
             for (int s = 0; s < n; s++) std::memset(dx[s], 0, WIDTH * 4);
-            for (; o + FUSED_OUTS <= OUT; o += FUSED_OUTS) both<FUSED_OUTS>(o, n, update);
-            if constexpr (OUT % FUSED_OUTS) both<OUT % FUSED_OUTS>(o, n, update);
+            for (int i = 0; i < WIDTH; i += BACKWARD_PART) {
+                const int end = least(WIDTH, i + BACKWARD_PART);
+                int o = 0;
+                for (; o + FUSED_OUTS <= OUT; o += FUSED_OUTS) both<FUSED_OUTS>(o, n, i, end, update);
+                if constexpr (OUT % FUSED_OUTS) both<OUT % FUSED_OUTS>(o, n, i, end, update);
+            }
         } else {
+            int o = 0;
             for (; o + CHANGE_OUTS <= OUT; o += CHANGE_OUTS) change_rows<CHANGE_OUTS>(o, n, update);
             if constexpr (OUT % CHANGE_OUTS) change_rows<OUT % CHANGE_OUTS>(o, n, update);
         }
@@ -100,36 +104,32 @@ template <class L, int BATCH, bool MOMENTUM> struct Linear {
     }
 
   private:
-    // OUTS outputs of all samples: a tile of OUTS x SAMPLES sums in registers.
-    template <bool TRAIN, int OUTS, class Next> SDFEEL_INLINE void outputs(int o, int n, Next &next) {
+    // Add to OUTS sums of all samples what inputs `begin` to `end` give: a tile of OUTS x SAMPLES
+    // in registers.
+    template <int OUTS> SDFEEL_INLINE void sums(int o, int n, int begin, int end) {
         for (int s = 0; s < n; s += SAMPLES) {
-            Floats<LANES> sums[OUTS][SAMPLES] = {};
-            for (int v = 0; v < WIDTH; v += LANES) {
+            Floats<LANES> tile[OUTS][SAMPLES] = {};
+            for (int v = begin; v < end; v += LANES) {
                 Floats<LANES> w[OUTS];
                 SDFEEL_UNROLL for (int k = 0; k < OUTS; k++) w[k] = load<LANES>(weights[o + k] + v);
                 SDFEEL_UNROLL for (int t = 0; t < SAMPLES; t++) {
                     const Floats<LANES> in = load<LANES>(x[s + t] + v);
-                    SDFEEL_UNROLL for (int k = 0; k < OUTS; k++) sums[k][t] += w[k] * in;
+                    SDFEEL_UNROLL for (int k = 0; k < OUTS; k++) tile[k][t] += w[k] * in;
                 }
             }
             SDFEEL_UNROLL for (int t = 0; t < SAMPLES; t++) {
-                SDFEEL_UNROLL for (int k = 0; k < OUTS; k++)
-                    if (s + t < n) finish<TRAIN>(s + t, o + k, sum(sums[k][t]) + bias[o + k], next);
+                SDFEEL_UNROLL for (int k = 0; k < OUTS; k++) {
+                    float &total = z[s + t][o + k];
+                    total = (begin == 0 ? 0 : total) + sum(tile[k][t]);
+                }
             }
         }
     }
 
-    // ReLU and dropout, remembering by which number the gradient is to be multiplied.
-    template <bool TRAIN, class Next> SDFEEL_INLINE void finish(int s, int o, float z, Next &next) {
-        float kept = TRAIN && Drop::active ? multipliers[s * OUT + o] : 1.0f;
-        if (L::relu && z <= 0) kept = 0; // a NaN goes on, so that divergence is seen
-        if (TRAIN && MASKED) multipliers[s * OUT + o] = kept;
-        next.input(s)[o] = kept * z;
-    }
-
     // dx += d * w, then w += d * x, for OUTS rows of the weights.
-    template <int OUTS> SDFEEL_INLINE void both(int o, int n, const Update &update) {
-        for (int v = 0; v < WIDTH; v += LANES) {
+    template <int OUTS>
+    SDFEEL_INLINE void both(int o, int n, int begin, int end, const Update &update) {
+        for (int v = begin; v < end; v += LANES) {
             Floats<LANES> w[OUTS], change[OUTS];
             SDFEEL_UNROLL for (int k = 0; k < OUTS; k++) {
                 w[k] = load<LANES>(weights[o + k] + v);
