@@ -7,7 +7,6 @@ import fedjax
 import haiku as hk
 import jax
 import jax.numpy as jnp
-
 import work
 
 

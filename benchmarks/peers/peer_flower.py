@@ -6,6 +6,7 @@ from importlib.metadata import version
 from time import perf_counter
 
 import torch
+import work
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
@@ -13,8 +14,6 @@ from flwr.serverapp.strategy import FedAvg
 from flwr.simulation import run_simulation
 from net import net
 from torch import nn
-
-import work
 
 client_app, server_app = ClientApp(), ServerApp()
 kept: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}  # each actor makes the data once

@@ -16,7 +16,7 @@ STUBS = {"torchvision", "wandb", "clearml", "opacus", "datasets"}
 
 
 class Stub(ModuleType):
-    __path__: list[str] = []
+    __path__ = ()
 
     def __getattr__(self, name: str):
         if name.startswith("__"):
@@ -40,20 +40,20 @@ class Stubs(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 sys.meta_path.insert(0, Stubs())
 
 import torch  # noqa: E402
+import work  # noqa: E402
 from fluke import DDict, FlukeENV  # noqa: E402
+from fluke.algorithms import CentralizedFL  # noqa: E402
 from fluke.client import Client  # noqa: E402
 from fluke.config import OptimizerConfigurator  # noqa: E402
 from fluke.data import FastDataLoader  # noqa: E402
 from fluke.server import Server  # noqa: E402
-from fluke.utils import ServerObserver  # noqa: E402
+from fluke.utils import FederationObserver  # noqa: E402
 from net import net  # noqa: E402
-
-import work  # noqa: E402
 
 torch.set_num_threads(1)
 
 
-class Clock(ServerObserver):
+class Clock(FederationObserver):
     """When rounds begin."""
 
     def __init__(self) -> None:
@@ -90,19 +90,11 @@ def main() -> None:
     ]
     assert len(clients[0].train_set) == work.STEPS
     server, clock = Server(net(), None, clients), Clock()
-    for client in clients:
-        client.set_channel(server.channel)
-    server.attach(clock)
-    run(server, clients)
+    federation = CentralizedFL(len(clients), None, {}, clients=clients, server=server)
+    federation.set_callbacks(clock)
+    federation.run(work.COLD + work.WARM, eligible_perc=1.0, finalize=False)
     clock.begins.append(perf_counter())
     work.report("fluke", version("fluke-fl"), clock.begins)
-
-
-def run(server, clients) -> None:
-    from fluke.algorithms import CentralizedFL
-
-    federation = CentralizedFL(len(clients), None, {}, clients=clients, server=server)
-    federation.run(work.COLD + work.WARM, eligible_perc=1.0, finalize=False)
 
 
 if __name__ == "__main__":

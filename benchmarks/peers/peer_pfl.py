@@ -5,13 +5,13 @@ import sys
 from importlib.metadata import version
 from time import perf_counter
 
-import numpy as np
 import torch
+import work
 from net import net
 from pfl.aggregate.simulate import SimulatedBackend
 from pfl.algorithm.base import NNAlgorithmParams
 from pfl.algorithm.federated_averaging import FederatedAveraging
-from pfl.callback import TrainingProcessCallback
+from pfl.callback.base import TrainingProcessCallback
 from pfl.data.dataset import Dataset
 from pfl.data.federated_dataset import FederatedDataset
 from pfl.hyperparam import NNEvalHyperParams, NNTrainHyperParams
@@ -19,8 +19,6 @@ from pfl.internal.ops import pytorch_ops
 from pfl.metrics import Metrics
 from pfl.model.pytorch import PyTorchModel
 from torch import nn
-
-import work
 
 torch.set_num_threads(1)
 
@@ -61,7 +59,7 @@ def main() -> None:
         return turn % work.CLIENTS
 
     def make(n: int) -> Dataset:
-        order = np.random.permutation(work.EXAMPLES)
+        order = torch.randperm(work.EXAMPLES)
         x, y = clients[n]
         return Dataset([x[order], y[order]], user_id=str(n))
 

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Sequence
+from itertools import pairwise
 from statistics import median
 
 import numpy as np
@@ -25,7 +26,7 @@ def data() -> list[tuple[np.ndarray, np.ndarray]]:
 
 def report(peer: str, version: str, begins: Sequence[float]) -> None:
     """One line of JSON. `begins`: when each round began, and when the last one ended."""
-    rounds = [end - begin for begin, end in zip(begins, begins[1:], strict=False)][COLD:]
+    rounds = [end - begin for begin, end in pairwise(begins)][COLD:]
     speed = CLIENTS * STEPS * BATCH / median(rounds)
     line = {"peer": peer, "version": version, "samples_per_second": speed, "rounds": rounds}
     print(json.dumps(line), flush=True)

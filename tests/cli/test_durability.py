@@ -227,7 +227,7 @@ def test_a_full_disk_is_told_and_the_run_goes_on_later(
 
 def test_a_comparison_called_again_keeps_what_is_finished(tmp_path: Path) -> None:
     race = str(tmp_path / "race")
-    command = ("compare", *options(), "--schemes", "fedavg,feel", "--out", race)
+    command = ("compare", *options(), "--schemes", "fedavg,feel", "--jobs", "1", "--out", race)
     child = Child(tmp_path, *command, "--json")
     child.until(lambda: rounds(tmp_path / "race" / "feel") >= 1)
     child.send(signal.SIGINT)

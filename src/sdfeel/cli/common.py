@@ -35,6 +35,10 @@ Out = Annotated[Path | None, typer.Option("--out", "-o", help="Directory for the
 AsJson = Annotated[
     bool, typer.Option("--json", help="One JSON document on standard output, for machines.")
 ]
+Jobs = Annotated[
+    int | None,
+    typer.Option("--jobs", "-j", min=1, help="Runs side by side (default: one per core)."),
+]
 Target = Annotated[
     float | None,
     typer.Option(help="Target accuracy of table and picture, 0 to 1 (default: chosen)."),
@@ -103,7 +107,8 @@ def stopping(stop: Callable[[], None]) -> Iterator[None]:
     """Ctrl-C (or a polite kill) ends a run after the current round; a second one at once."""
 
     def ask(number: int, frame: FrameType | None) -> None:
-        signal.signal(number, signal.default_int_handler)
+        for each in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(each, signal.default_int_handler)
         people.print("stopping after this round (Ctrl-C again: at once)")
         stop()
 

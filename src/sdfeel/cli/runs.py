@@ -4,6 +4,7 @@ import shlex
 import sys
 from collections.abc import Iterable
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,6 +14,7 @@ from rich.markup import escape
 from sdfeel.cli.common import (
     AsJson,
     ExperimentFile,
+    Jobs,
     Out,
     Settings,
     Target,
@@ -26,6 +28,7 @@ from sdfeel.cli.common import (
 
 if TYPE_CHECKING:
     from sdfeel.report.history import History
+    from sdfeel.run.many import Job
     from sdfeel.run.session import Session
 
 COMPARED = "sd-feel,hierfavg,fedavg,feel"
@@ -83,9 +86,13 @@ def compare(
     schemes: Annotated[
         str, typer.Option(metavar="NAME,NAME,...", help="The schemes to race.")
     ] = COMPARED,
+    seeds: Annotated[
+        int, typer.Option(min=1, help="Runs per scheme, with seeds counted up; means are shown.")
+    ] = 1,
     settings: Settings = None,
     out: Out = None,
     target: Target = None,
+    jobs: Jobs = None,
     as_json: AsJson = False,
 ) -> None:
     """Race schemes on the same data, seed and latency model: the main job.
@@ -99,13 +106,15 @@ def compare(
 
       sdfeel compare --schemes sd-feel,hierfavg --set network.graph=complete --out runs/race
 
+      sdfeel compare --seeds 3 --set network.servers=5
+
       sdfeel compare my.toml --target 0.9 --json
     """
     from sdfeel.core.errors import InputError, RunError
     from sdfeel.report.tables import comparison, comparison_records
     from sdfeel.run import store
     from sdfeel.run.experiment import checked, load
-    from sdfeel.run.session import start_or_resume
+    from sdfeel.run.many import Job
     from sdfeel.schemes import find
 
     check_target(target)
@@ -118,15 +127,19 @@ def compare(
     directory = out if out is not None else fresh_directory("compare")
     if (directory / store.EXPERIMENT).exists():
         raise RunError(f"{directory} is a single run: choose another directory with --out")
-    sessions = {}
+    runs: dict[str, Job] = {}
+    members: dict[str, list[Path]] = {name: [] for name in names}
     for name in names:
-        values = base.model_dump()
-        values["scheme"]["name"] = name
-        # Keys of other schemes are expected here, so the notes about them would only disturb.
-        sessions[name] = start_or_resume(checked(values), directory / name, notes=False)
+        for seed in range(base.seed, base.seed + seeds):
+            values = base.model_dump()
+            values["seed"], values["scheme"]["name"] = seed, name
+            label = name if seeds == 1 else f"{name}-seed{seed}"
+            # Keys of other schemes are expected here: notes about them would only disturb.
+            runs[label] = Job(checked(values), directory / label, notes=False)
+            members[name].append(directory / label)
     again = shlex.join(["sdfeel", *sys.argv[1:]])
-    _execute(sessions, again if out is not None else f"{again} --out {directory}")
-    histories = _histories(directory / name for name in names)
+    _execute_many(runs, jobs, again if out is not None else f"{again} --out {directory}")
+    histories = [_merged(name, members[name]) for name in names]
     goal = _target(histories, target)
     text = base.text()
     _write_report(directory, "Schemes compared", histories, goal, text)
@@ -200,7 +213,6 @@ def _finish_one(session: "Session", as_json: bool) -> None:
 
 def _execute(sessions: "dict[str, Session]", again: str) -> None:
     """Run sessions one after another under one progress display; `again` says how to go on."""
-    from sdfeel.core.events import Warned
     from sdfeel.report.progress import Progress
 
     totals = {label: session.total_rounds for label, session in sessions.items()}
@@ -211,13 +223,44 @@ def _execute(sessions: "dict[str, Session]", again: str) -> None:
             with stopping(session.stop):
                 for event in session:
                     progress.update(label, event)
-                    if isinstance(event, Warned):
-                        people.print(f"note: {escape(event.message)}")
             if not session.finished:
                 break
     if not all(session.finished for session in sessions.values()):
         people.print(f"stopped; nothing is lost. Go on with: {escape(again)}", soft_wrap=True)
         raise typer.Exit(130)
+
+
+def _execute_many(runs: "dict[str, Job]", jobs: int | None, again: str) -> None:
+    """Run many side by side under one progress display; `again` says how to go on."""
+    from sdfeel.engine.choose import cores
+    from sdfeel.report.progress import Progress
+    from sdfeel.run.many import Many, Planned, on_one_core
+    from sdfeel.run.session import start_or_resume
+
+    at_once = min(jobs or cores(), len(runs))
+    if at_once == 1:  # then each may have all cores
+        one = {n: start_or_resume(j.experiment, j.directory, j.notes) for n, j in runs.items()}
+        _execute(one, again)
+        return
+    runs = {label: replace(j, experiment=on_one_core(j.experiment)) for label, j in runs.items()}
+    many = Many(runs, at_once)
+    display = Progress(dict.fromkeys(runs, 0), people)
+    with suppress(KeyboardInterrupt), display as progress, stopping(many.stop):
+        for news in many:
+            if isinstance(news, Planned):
+                progress.expect(news.label, news.rounds)
+            else:
+                progress.update(news.label, news.event)
+    if many.unfinished:
+        people.print(f"stopped; nothing is lost. Go on with: {escape(again)}", soft_wrap=True)
+        raise typer.Exit(130)
+
+
+def _merged(label: str, directories: list[Path]) -> "History":
+    from sdfeel.report.history import History
+
+    members = _histories(directories)
+    return members[0] if len(members) == 1 else History.mean(label, members)
 
 
 def _histories(directories: Iterable[Path]) -> "list[History]":

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import isfinite
+from statistics import fmean, stdev
 from typing import Any
 
 from sdfeel.report.history import History
@@ -43,7 +44,7 @@ def columns(records: Sequence[Record], target: float | None) -> list[Column]:
     if any(record["scheme"] not in record["label"] for record in records):
         found.append(Column("scheme", "scheme", lambda r: str(r["scheme"]), numeric=False))
     if any(record["accuracy"] is not None for record in records):
-        found.append(Column("accuracy", "accuracy", _show("accuracy", percent), max))
+        found.append(Column("accuracy", "accuracy", _accuracy, max))
     else:
         found.append(Column("test\nloss", "test_loss", _show("test_loss", number), min))
     found.append(Column("train\nloss", "loss", _show("loss", number), min))
@@ -101,6 +102,22 @@ def _record(history: History, target: float | None) -> Record:
         "rounds": end.number if end else None,
         "reason": history.finished.reason if history.finished else None,
         "metrics": {name: finite(value) for name, value in last.metrics.items()} if last else {},
+        **_over_seeds(history, target),
+    }
+
+
+def _over_seeds(history: History, target: float | None) -> Record:
+    """For a mean of several runs: how many, how far apart, and how often the target was reached."""
+    if not history.members:
+        return {}
+    finals = [m.last.accuracy for m in history.members if m.last and m.last.accuracy is not None]
+    reached = [] if target is None else [m.reach(target) for m in history.members]
+    times = [event.seconds for event in reached if event is not None]
+    return {
+        "seeds": len(history.members),
+        "accuracy_spread": stdev(finals) if len(finals) > 1 else None,
+        "reached": len(times),
+        "seconds_to_target": fmean(times) if times and len(times) == len(reached) else None,
     }
 
 
@@ -125,7 +142,14 @@ def _show(key: str, text: Callable[[float | None], str]) -> Callable[[Record], s
     return lambda record: text(record[key])
 
 
+def _accuracy(record: Record) -> str:
+    spread = record.get("accuracy_spread")
+    return percent(record["accuracy"]) + (f" ±{100 * spread:.1f}" if spread is not None else "")
+
+
 def _time_to_target(record: Record) -> str:
+    if record.get("reached") and record["seconds_to_target"] is None:
+        return f"{record['reached']} of {record['seeds']} did"
     if record["seconds_to_target"] is None and record["accuracy"] is not None:
         return "not reached"
     return duration(record["seconds_to_target"])

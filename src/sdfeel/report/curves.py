@@ -126,6 +126,7 @@ def draw(
     for index, (x, y) in enumerate(zip(costs, learnt, strict=True)):
         marks = _marked(y, index)
         axes.plot(x / unit.size, y, markevery=marks, **line_style(index))
+        _band(axes, histories[index], x / unit.size, measure, index)
     tidy(axes)
     end = (most or 1.0) / unit.size
     axes.set_xlim(-0.03 * end, 1.04 * end)
@@ -137,6 +138,16 @@ def draw(
         _say(axes, "nothing measured yet")
     axes.set_xlabel(_with_unit(cost.name, unit.name), fontsize=LABEL, color=INK)
     axes.set_ylabel(measure.name, fontsize=LABEL, color=INK, parse_math=False)
+
+
+def _band(axes: Axes, history: History, x: Floats, measure: Measure, index: int) -> None:
+    """Shade between the lowest and the highest of the runs that a line is the mean of."""
+    if len(history.members) < 2:
+        return
+    runs = np.array([_values(m.evaluations[: len(x)], measure.read) for m in history.members])
+    axes.fill_between(
+        x, runs.min(axis=0), runs.max(axis=0), color=line_style(index)["color"], alpha=0.15, lw=0
+    )
 
 
 def _scale(axes: Axes, learnt: Sequence[Floats], measure: Measure) -> None:

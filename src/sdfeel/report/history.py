@@ -4,6 +4,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from math import floor, isfinite
+from statistics import fmean
 
 from sdfeel.core.events import Evaluated, Event, Finished, Round, Started, Warned
 
@@ -16,6 +17,21 @@ class History:
 
     label: str
     events: tuple[Event, ...]
+    members: tuple["History", ...] = ()  # the runs that this one is the mean of
+
+    @classmethod
+    def mean(cls, label: str, members: Sequence["History"]) -> "History":
+        """What happened on average over runs that differ in their seeds.
+
+        Measurements are averaged one by one, as far as every run has them.
+        """
+        events: list[Event] = [m.started for m in members[:1] if m.started is not None]
+        for same in zip(*(m.evaluations for m in members), strict=False):
+            events.append(_mean_evaluation(same))
+        ends = [m.finished for m in members]
+        if all(end is not None for end in ends):
+            events.append(_mean_end([end for end in ends if end is not None]))
+        return cls(label, tuple(events), tuple(members))
 
     @classmethod
     def of(cls, label: str, events: Iterable[Event]) -> "History":
@@ -92,6 +108,41 @@ class History:
             elif not isinstance(event, Warned):
                 kept.append(event)
         return tuple(kept)
+
+
+def _mean_evaluation(same: Sequence[Evaluated]) -> Evaluated:
+    def mean(name: str) -> float:
+        return fmean(getattr(event, name) for event in same)
+
+    accuracies = [event.accuracy for event in same if event.accuracy is not None]
+    return Evaluated(
+        number=round(mean("number")),
+        iterations=round(mean("iterations")),
+        seconds=mean("seconds"),
+        bytes=round(mean("bytes")),
+        joules=mean("joules"),
+        loss=mean("loss"),
+        test_loss=mean("test_loss"),
+        accuracy=fmean(accuracies) if len(accuracies) == len(same) else None,
+        spread=mean("spread"),
+        metrics={
+            name: fmean(event.metrics[name] for event in same)
+            for name in same[0].metrics
+            if all(name in event.metrics for event in same)
+        },
+    )
+
+
+def _mean_end(ends: Sequence[Finished]) -> Finished:
+    return Finished(
+        number=round(fmean(end.number for end in ends)),
+        iterations=round(fmean(end.iterations for end in ends)),
+        seconds=fmean(end.seconds for end in ends),
+        bytes=round(fmean(end.bytes for end in ends)),
+        joules=fmean(end.joules for end in ends),
+        reason=f"mean of {len(ends)} runs",
+        model_sha256="",
+    )
 
 
 def default_target(histories: Sequence[History]) -> float | None:

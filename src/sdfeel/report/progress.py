@@ -83,6 +83,13 @@ class Progress:
         if self._bars is not None:
             self._bars.stop()
 
+    def expect(self, label: str, total: int) -> None:
+        """Say how many rounds a run has, once that is known."""
+        run = self._runs.get(label) or self._unplanned(label)
+        run.total = total
+        if self._bars is not None:
+            self._bars.update(self._tasks[label], total=total)
+
     def update(self, label: str, event: Event) -> None:
         """Take note of an event, and show it if enough time has passed."""
         run = self._runs.get(label) or self._unplanned(label)

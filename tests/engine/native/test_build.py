@@ -48,13 +48,12 @@ def test_a_model_is_compiled_and_checked_once(
 
 
 @needs_compiler
-@pytest.mark.parametrize("damage", [b"", b"not a library"])
-def test_a_damaged_library_is_built_again(own_cache: Path, damage: bytes) -> None:
+def test_a_damaged_library_is_built_again(own_cache: Path) -> None:
     assert isinstance(create(), NativeEngine)
     (path,) = own_cache.glob("*.so")
     whole = path.read_bytes()
     path.unlink()  # a new file: the loaded one must not change under our feet
-    path.write_bytes(damage)
+    path.write_bytes(whole[:1000])
     assert isinstance(create(), NativeEngine)
     assert path.read_bytes() == whole
 

@@ -56,8 +56,8 @@ def test_a_diverged_client_leaves_no_trace() -> None:
     task = Task(2, own.initial(), 3, 0)
     poisoned = Task(0, torch.full_like(own.initial(), float("nan")), 3, 0)
     (alone,) = trained(own, [task])
-    block = own._trainer._prepared([poisoned, task])  # by the same thread, one after the other
-    after = own._trainer._trained(block).models
+    block = own._trainer.prepared([poisoned, task])  # by the same thread, one after the other
+    after = own._trainer.trained(block).models
     assert torch.isnan(after[0]).any()
     assert torch.equal(after[1], alone)
 

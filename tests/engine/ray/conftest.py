@@ -6,7 +6,14 @@ from typing import Any
 
 import pytest
 
+from sdfeel.engine.ray import engine
 from sdfeel.engine.ray.session import SESSION
+
+
+@pytest.fixture(autouse=True)
+def _small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Several blocks per actor, also for few clients."""
+    monkeypatch.setattr(engine, "CLIENTS_PER_BLOCK", 4)
 
 
 @pytest.fixture(scope="session")

@@ -76,7 +76,7 @@ def test_a_servers_model_is_put_once_per_round(
     assert count == 6  # five servers, and a client with a model of its own
 
 
-def test_an_actor_holds_only_its_clients_data() -> None:
+def test_an_actor_holds_only_its_clients_data(installed: None) -> None:
     _, engine = engines()
     whole = engine._recipe
     shares = [whole.share(n, 3) for n in range(3)]

@@ -1,4 +1,18 @@
-"""Training in C++, compiled for the model at hand: the same steps as loop.py, many times faster."""
+"""Training in C++, compiled for the model at hand: the steps of loop.py, many times faster.
+
+    trace.py      an nn.Module becomes a list of layers (layers.py), or a reason why not
+    lower.py      layers become stages, each one kernel: convolution + dropout + pooling + ReLU
+    emit.py       stages become a few lines of C++ over the headers in include/
+    build.py      the C++ becomes a library, kept by its content; library.py calls it
+    check.py      the first use of a library is compared with the loop in float64
+    available.py  all of the above: a checked library, or the reason why there is none
+    trainer.py    tasks are trained block by block; indices.py says on which examples
+    engine.py     NativeEngine, what the rest of the package sees
+    fuzz.py       random models against float64
+
+In include/, entry.hpp is where C++ begins and chain.hpp is one local step; conv.hpp, linear.hpp,
+first_linear.hpp and pointwise.hpp are the stages, softmax.hpp the end.
+"""
 
 from sdfeel.engine.native.engine import NativeEngine
 from sdfeel.engine.native.lower import unsupported

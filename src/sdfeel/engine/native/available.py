@@ -19,8 +19,10 @@ from sdfeel.engine.native.check import mismatch
 from sdfeel.engine.native.emit import source
 from sdfeel.engine.native.library import Library
 from sdfeel.engine.native.lower import Plan, lower
+from sdfeel.version import __version__
 
 LARGEST_WORKSPACE = 1 << 29  # bytes of one thread
+AGREES = "agrees"
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,22 +63,22 @@ def compiled(
     if native.library.workspace > LARGEST_WORKSPACE:
         return f"it needs {native.library.workspace / 1e6:.0f} MB of working memory per thread"
     remembered = note(path, f".{definition()}.check")
-    try:
+    verdict = ""
+    with suppress(OSError):
         verdict = remembered.read_text()
-    except OSError:
-        verdict = mismatch(native.library, plan, module, training, batch) or ""
+    if not verdict:
+        verdict = mismatch(native.library, plan, module, training, batch) or AGREES
         with suppress(OSError):  # then the next process checks again
             remembered.write_text(verdict)
-    return f"self-check failed: {verdict}" if verdict else native
+    return native if verdict == AGREES else f"self-check failed: {verdict}"
 
 
 @cache
 def definition() -> str:
     """A short name for what the native engine is compared with: a change means a new check."""
-    text = [
-        torch.__version__,
-        *(inspect.getsource(part) for part in (batches, check, dropout, loop)),
-    ]
+    text = [torch.__version__, __version__]
+    with suppress(OSError):  # installed without sources: then the version must do
+        text += [inspect.getsource(part) for part in (batches, check, dropout, loop)]
     return hashlib.sha256("\0".join(text).encode()).hexdigest()[:12]
 
 

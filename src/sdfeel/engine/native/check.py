@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from sdfeel.core.errors import Diverged
+from sdfeel.core.errors import SdfeelError
 from sdfeel.data.examples import Examples
 from sdfeel.engine.base import Task
 from sdfeel.engine.loop import LoopEngine, Training
@@ -60,7 +60,7 @@ def _trial(
         exact = [row.clone() for row in referee.train(exact_tasks)]
         loop = [row.clone() for row in single.train(tasks)]
         found = [row.clone() for row in native.train(tasks)]
-    except Diverged as error:
+    except SdfeelError as error:
         return str(error)
     for a, b, c in zip(exact, loop, found, strict=True):
         fault = _compare("training", a, b, c, moved=float((a - start).abs().max()))

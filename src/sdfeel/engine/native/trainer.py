@@ -48,9 +48,9 @@ class Trainer:
         with ThreadPoolExecutor(max_workers=1) as background:
             running = None
             for begin in range(0, len(tasks), size):
-                block = self._prepared(tasks[begin : begin + size])
+                block = self.prepared(tasks[begin : begin + size])
                 done = running.result() if running is not None else None
-                running = background.submit(self._trained, block)
+                running = background.submit(self.trained, block)
                 if done is not None:
                     yield from self._rows(done)
             if running is not None:
@@ -62,7 +62,8 @@ class Trainer:
             return self._given_block
         return min(BLOCK_CLIENTS, max(self._threads, BLOCK_BYTES // (4 * self._row)))
 
-    def _prepared(self, tasks: Sequence[Task]) -> "Block":
+    def prepared(self, tasks: Sequence[Task]) -> "Block":
+        """All that C++ needs to train `tasks`."""
         starts, picked, first = [], [], []
         for task in tasks:
             try:
@@ -102,7 +103,8 @@ class Trainer:
         room = self._spare.pop() if self._spare else torch.empty(0)
         return (room if len(room) >= size else torch.empty(size))[:size].view(tasks, self._row)
 
-    def _trained(self, block: "Block") -> "Block":
+    def trained(self, block: "Block", threads: int | None = None) -> "Block":
+        """`block` with its models trained."""
         options = self._training.options
         call = Tasks(
             count=len(block.tasks),
@@ -122,7 +124,7 @@ class Trainer:
             decay=options.get("weight_decay") or 0.0,
             finite=block.finite.ctypes.data,
         )
-        self._library.train(call, self._threads)
+        self._library.train(call, threads or self._threads)
         return block
 
     def _rows(self, block: "Block") -> Iterator[Tensor]:

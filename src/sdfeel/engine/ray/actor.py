@@ -21,20 +21,28 @@ class Actor:
     def __init__(self, parcel: Parcel) -> None:
         self._parcel = parcel
         self._built: Local | None = None
+        self._room = torch.empty(0)
 
     def train(self, orders: list[Order], *starts: Packed) -> Trained:
         """Models in the order of `orders`; at a failure, those before it."""
         models = list(map(unpack, starts))
         tasks = [Task(c, models[start], steps, first) for c, steps, first, start in orders]
-        done: list[Tensor] = []
-        failure = None
+        room = self._space(len(tasks), models[0])
+        done, failure = 0, None
         try:
-            done.extend(model.clone() for model in self._engine().train(tasks))
+            for done, model in enumerate(self._engine().train(tasks), 1):
+                room[done - 1] = model
         except SdfeelError as error:
             failure = (type(error).__name__, str(error))
         except Exception as error:
             failure = ("Exception", f"an actor failed: {type(error).__name__}: {error}")
-        return pack(torch.stack(done) if done else models[0].new_empty(0, len(models[0]))), failure
+        return pack(room[:done]), failure
+
+    def _space(self, rows: int, like: Tensor) -> Tensor:
+        """Memory for a block's models, used again: Ray copies an answer before the next call."""
+        if len(self._room) < rows or self._room.shape[1:] != like.shape:
+            self._room = like.new_empty(rows, len(like))
+        return self._room[:rows]
 
     def measure(self, model: Packed) -> Measured:
         """The tallies of this actor's blocks of examples."""

@@ -26,7 +26,7 @@ from sdfeel.engine.ray.session import SESSION, load
 if TYPE_CHECKING:
     from sdfeel.engine.choose import ModuleEngine
 
-CLIENTS_PER_BLOCK = 8  # so many that a call costs little beside the work
+CLIENTS_PER_BLOCK = 32  # so many that a call, a millisecond or more, costs little beside the work
 BLOCK_BYTES = 64e6  # but no more than this in one answer
 BLOCKS_PER_ACTOR = 2  # one in work, one waiting
 

@@ -78,16 +78,18 @@ class Pool:
                 f"is sdfeel installed on every node? ({why})"
             ) from error
         self._ray.kill(self._actors[call.actor])  # it may be out of reach and yet alive
-        self._actors[call.actor] = self._started(call.actor)
+        # Twice in one place: Ray may not know yet that the node is gone.
+        avoid = self._places[call.actor] if call.deaths > 1 else None
+        self._actors[call.actor] = self._started(call.actor, avoid)
         for each in self._open[call.actor]:
             self._send(each)
 
-    def _started(self, number: int) -> Any:
-        """An actor on the node with the fewest actors per CPU."""
+    def _started(self, number: int, avoid: str | None = None) -> Any:
+        """An actor on the node with the fewest actors per CPU, if possible not on `avoid`."""
         self._places.pop(number, None)
         placed = list(self._places.values())
         cpus = nodes(self._ray)
-        node = min(cpus, key=lambda each: (placed.count(each) + 1) / cpus[each])
+        node = min(cpus, key=lambda each: (each == avoid, (placed.count(each) + 1) / cpus[each]))
         self._places[number] = node
         affinity = self._ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy
         kind = self._ray.remote(num_cpus=0, max_restarts=0)(Actor)

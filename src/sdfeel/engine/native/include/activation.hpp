@@ -37,7 +37,8 @@ template <class L, int BATCH> struct Activation {
     template <class Next> void gradient(int n, Next &next, float *d, int stride) {
         for (int s = 0; s < n; s++, d += stride) {
             const float *from = next.input_gradient(s);
-            for (int o = 0; o < OUT; o++) d[o] = MASKED ? from[o] * multipliers[s * OUT + o] : from[o];
+            for (int o = 0; o < OUT; o++)
+                d[o] = MASKED ? from[o] * multipliers[s * OUT + o] : from[o];
         }
     }
 };

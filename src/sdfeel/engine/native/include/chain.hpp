@@ -21,7 +21,8 @@ struct LooksAhead<Stage, std::void_t<decltype(&Stage::fill_next)>> : std::true_t
 template <int BATCH, int EXAMPLE, int FIRST, class Loss, class... Stages> struct Chain {
     static constexpr int CAPACITY = BATCH, EXAMPLE_SIZE = EXAMPLE, CLASSES = Loss::COUNT;
     static constexpr int STAGES = sizeof...(Stages);
-    static constexpr bool LOOKS_AHEAD = LooksAhead<std::tuple_element_t<0, std::tuple<Stages...>>>::value;
+    using First = std::tuple_element_t<0, std::tuple<Stages...>>;
+    static constexpr bool LOOKS_AHEAD = LooksAhead<First>::value;
     static constexpr int64_t PARAMETERS = (Stages::PARAMETERS + ...);
     std::tuple<Stages..., Loss> stages;
 

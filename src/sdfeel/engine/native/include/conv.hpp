@@ -4,6 +4,8 @@
 // whatever their order in the model. A channel that dropout removes is not computed at all.
 #pragma once
 
+#include <type_traits>
+
 #include "conv_backward.hpp"
 #include "conv_forward.hpp"
 #include "dropout.hpp"
@@ -56,7 +58,7 @@ template <class L, int BATCH, bool MOMENTUM> struct Conv {
 
     void read(const float *row) {
         each_weight([&](int o, int c, int y, int x, int place) {
-            weights[place] = row[L::weight + ((o * IN + c) * Shape::KERNEL_Y + y) * Shape::KERNEL_X + x];
+            weights[place] = row[in_row(o, c, y, x)];
         });
         if (L::bias >= 0) std::memcpy(bias, row + L::bias, OUT * 4);
         velocity.forget();
@@ -64,7 +66,7 @@ template <class L, int BATCH, bool MOMENTUM> struct Conv {
     }
     void write(float *row) const {
         each_weight([&](int o, int c, int y, int x, int place) {
-            row[L::weight + ((o * IN + c) * Shape::KERNEL_Y + y) * Shape::KERNEL_X + x] = weights[place];
+            row[in_row(o, c, y, x)] = weights[place];
         });
         if (L::bias >= 0) std::memcpy(row + L::bias, bias, OUT * 4);
     }
@@ -111,6 +113,10 @@ template <class L, int BATCH, bool MOMENTUM> struct Conv {
         return 1;
     }
 
+    // Where torch has the weight in a model's row.
+    static constexpr int in_row(int o, int c, int y, int x) {
+        return L::weight + ((o * IN + c) * Shape::KERNEL_Y + y) * Shape::KERNEL_X + x;
+    }
     template <class Act> static SDFEEL_INLINE void each_weight(const Act &act) {
         for (int o = 0; o < OUT; o++)
             for (int b = 0; b < Weights::BLOCKS; b++)
@@ -138,7 +144,8 @@ template <class L, int BATCH, bool MOMENTUM> struct Conv {
         for (int o = 0; o < OUT; o++) {
             float *to = next.input(s) + o * PLANE;
             const float kept = TRAIN ? scale(s, o) : 1.0f;
-            if (kept != 0) Pool::template finish<TRAIN>(kernel.lines[o], kept, to, ROW, codes[s][o]);
+            if (kept != 0)
+                Pool::template finish<TRAIN>(kernel.lines[o], kept, to, ROW, codes[s][o]);
             else
                 for (int y = 0; y < Shape::FINAL_H; y++)
                     std::memset(to + y * ROW, 0, Shape::FINAL_W * 4);

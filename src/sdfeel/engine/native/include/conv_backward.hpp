@@ -97,7 +97,8 @@ template <class L> struct InputGradient {
                 SDFEEL_UNROLL for (int j = 0; j < Shape::KERNEL_X * Tile::VECTORS; j++) {
                     const int k = y * Shape::KERNEL_X * Tile::VECTORS + j;
                     float *at = to + y * Shape::WIDTH * SLOTS + j * SIZE;
-                    const Floats<SIZE> weight = HELD ? held[HELD ? k : 0] : load<SIZE>(w + k * SIZE);
+                    const Floats<SIZE> weight =
+                        HELD ? held[HELD ? k : 0] : load<SIZE>(w + k * SIZE);
                     store<SIZE>(at, load<SIZE>(at) + g * weight);
                 }
             }

@@ -16,7 +16,8 @@ template <class L> struct ConvForward {
     static constexpr int OUT_W = Shape::OUT_W, WEIGHTS = Shape::IN * Shape::TAPS;
     // With a vertical stride, rows 0, s, 2s, ... and rows 1, s+1, ... are copies of their own.
     static constexpr int PHASES = least(L::stride_y, KERNEL_Y);
-    static constexpr int COPY = round_up(divide_up(Shape::HEIGHT, L::stride_y) * OUT_W + 2 * LANES, 16);
+    static constexpr int COPY_ROWS = divide_up(Shape::HEIGHT, L::stride_y);
+    static constexpr int COPY = round_up(COPY_ROWS * OUT_W + 2 * LANES, 16);
     static constexpr int LINE = (Shape::VECTORS + 2) * LANES;
 
     alignas(64) float copies[Shape::IN * KERNEL_X * PHASES][COPY];

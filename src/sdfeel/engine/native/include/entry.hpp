@@ -5,6 +5,7 @@
 // thread has a workspace of its own; nothing is allocated once its first client has begun.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <cmath>
 #include <cstdlib>
@@ -98,7 +99,8 @@ inline bool finite(const float *model, int64_t count) {
     float total = 0;
     int64_t p = 0;
     for (; p + CHAINS * LANES <= count; p += CHAINS * LANES)
-        SDFEEL_UNROLL for (int i = 0; i < CHAINS; i++) sums[i] += load<LANES>(model + p + i * LANES);
+        SDFEEL_UNROLL for (int i = 0; i < CHAINS; i++)
+            sums[i] += load<LANES>(model + p + i * LANES);
     for (; p < count; p++) total += model[p];
     return std::isfinite(total + sum((sums[0] + sums[1]) + (sums[2] + sums[3])));
 }
@@ -134,7 +136,7 @@ template <class Net> void measure_block(Net &net, const SdfeelMeasure &measure, 
     net.read(measure.model);
     net.pack();
     const int64_t begin = block * measure.block;
-    const int64_t end = begin + measure.block < measure.count ? begin + measure.block : measure.count;
+    const int64_t end = std::min(begin + measure.block, measure.count);
     double loss = 0;
     int64_t right = 0;
     for (int64_t i = begin; i < end; i += Net::CAPACITY) {

@@ -9,6 +9,8 @@
 // sum up the outputs of the next one, while the slice is near.
 #pragma once
 
+#include <type_traits>
+
 #include "activation.hpp"
 #include "linear.hpp"
 #include "transpose.hpp"
@@ -171,8 +173,8 @@ template <class L, int BATCH, bool MOMENTUM> struct FirstLinear {
         SDFEEL_UNROLL for (int k = 0; k < COUNT; k++) {
             SDFEEL_UNROLL for (int j = 0; j < TILE; j++) {
                 const int place = o + j * LANES;
-                update.template operator()<LANES>(
-                    weights[i + k] + place, velocity.at(long(i + k) * STRIDE + place), change[k][j]);
+                float *speed = velocity.at(long(i + k) * STRIDE + place);
+                update.template operator()<LANES>(weights[i + k] + place, speed, change[k][j]);
             }
         }
     }

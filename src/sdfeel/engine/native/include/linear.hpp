@@ -92,7 +92,8 @@ template <class L, int BATCH, bool MOMENTUM> struct Linear {
             for (int i = 0; i < WIDTH; i += BACKWARD_PART) {
                 const int end = least(WIDTH, i + BACKWARD_PART);
                 int o = 0;
-                for (; o + FUSED_OUTS <= OUT; o += FUSED_OUTS) both<FUSED_OUTS>(o, n, i, end, update);
+                for (; o + FUSED_OUTS <= OUT; o += FUSED_OUTS)
+                    both<FUSED_OUTS>(o, n, i, end, update);
                 if constexpr (OUT % FUSED_OUTS) both<OUT % FUSED_OUTS>(o, n, i, end, update);
             }
         } else {

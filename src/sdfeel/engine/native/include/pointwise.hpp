@@ -30,7 +30,8 @@ template <int CHANNELS, int HEIGHT, int WIDTH, int BATCH> struct Planes {
 };
 
 // Where element (c, y, x) of a sample lies in the input of stage `Next`.
-template <class Next, int HEIGHT, int WIDTH> SDFEEL_INLINE constexpr int place(int c, int y, int x) {
+template <class Next, int HEIGHT, int WIDTH>
+SDFEEL_INLINE constexpr int place(int c, int y, int x) {
     return Next::CONTIGUOUS ? (c * HEIGHT + y) * WIDTH + x
                             : c * Next::IN_PLANE + y * Next::IN_ROW + x;
 }

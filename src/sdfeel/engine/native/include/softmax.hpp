@@ -12,6 +12,7 @@ template <int CLASSES, int BATCH> struct CrossEntropy {
     static constexpr bool CONTIGUOUS = true;
     static constexpr int IN_PLANE = 0, IN_ROW = 0;
     alignas(64) float scores[BATCH][WIDTH], gradients[BATCH][WIDTH];
+    float over_read[LANES]; // a convolution reads gradients by whole vectors
 
     float *input(int s) { return scores[s]; }
     const float *input_gradient(int s) { return gradients[s]; }

@@ -1,0 +1,138 @@
+"""Several runs side by side: one process and one core each, so that no core waits.
+
+Runs are durable, so whatever happens to a process, its run can be gone on with. Their events come
+to the caller as they happen.
+"""
+
+import multiprocessing as mp
+import signal
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from multiprocessing.connection import Connection, wait
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from sdfeel.core.errors import RunError, SdfeelError
+from sdfeel.core.events import Event
+from sdfeel.run.experiment import Experiment
+from sdfeel.run.session import start_or_resume
+
+
+@dataclass(frozen=True)
+class Job:
+    """An experiment, and where its run belongs."""
+
+    experiment: Experiment
+    directory: Path
+    notes: bool = True
+
+
+@dataclass(frozen=True)
+class Progressed:
+    """An event of one of the runs."""
+
+    label: str
+    event: Event
+
+
+@dataclass(frozen=True)
+class Planned:
+    """How many rounds a run has."""
+
+    label: str
+    rounds: int
+
+
+class Many:
+    """An iterator over what happens in all runs; at most `at_once` of them at a time."""
+
+    def __init__(self, jobs: Mapping[str, Job], at_once: int) -> None:
+        self._waiting = dict(jobs)
+        self._at_once = at_once
+        self._running: dict[Connection, tuple[str, Any]] = {}
+        self._stopped = False
+        self.unfinished = set(jobs)
+
+    def stop(self) -> None:
+        """End all runs after their current rounds; start no others."""
+        self._stopped = True
+        self._waiting.clear()
+        for _, process in self._running.values():
+            process.terminate()
+
+    def __iter__(self) -> Iterator[Progressed | Planned]:
+        try:
+            while self._waiting or self._running:
+                while self._waiting and len(self._running) < self._at_once:
+                    label = next(iter(self._waiting))
+                    self._begin(label, self._waiting.pop(label))
+                for pipe in wait(list(self._running)):
+                    assert isinstance(pipe, Connection)
+                    yield from self._heard(pipe)
+        finally:
+            for _, process in self._running.values():
+                process.kill()
+                process.join()
+
+    def _begin(self, label: str, job: Job) -> None:
+        context = mp.get_context("fork")
+        ours, theirs = context.Pipe(duplex=False)
+        process = context.Process(target=_carry_out, args=(label, job, theirs))
+        process.start()
+        theirs.close()
+        self._running[ours] = (label, process)
+
+    def _heard(self, pipe: Connection) -> Iterator[Progressed | Planned]:
+        label, process = self._running[pipe]
+        try:
+            message = pipe.recv()
+        except (EOFError, OSError):
+            del self._running[pipe]
+            process.join()
+            if not self._stopped:
+                raise RunError(
+                    f"the process of {label} died (exit code {process.exitcode}); its run is kept: "
+                    f"give the same command again"
+                ) from None
+            return
+        if isinstance(message, Exception):
+            raise message
+        if message is None:  # over: finished, or stopped as asked
+            del self._running[pipe]
+            process.join()
+        elif message == "finished":
+            self.unfinished.discard(label)
+        else:
+            yield message
+
+
+def _carry_out(label: str, job: Job, pipe: Connection) -> None:
+    """A process's life: one run."""
+    torch.set_num_threads(1)  # OpenMP's other threads did not survive the fork: waiting is for ever
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
+    stops: list[Callable[[], None]] = []
+    signal.signal(signal.SIGTERM, lambda *_: [stop() for stop in stops] and None)
+    try:
+        session = start_or_resume(job.experiment, job.directory, job.notes)
+        stops.append(session.stop)
+        pipe.send(Planned(label, session.total_rounds))
+        if not session.finished:
+            for event in session:
+                pipe.send(Progressed(label, event))
+        if session.finished:
+            pipe.send("finished")
+        pipe.send(None)
+    except SdfeelError as error:
+        pipe.send(type(error)(f"{label}: {error}"))
+    except BrokenPipeError:
+        return  # nobody is interested any more
+    except Exception as error:
+        pipe.send(SdfeelError(f"{label}: {type(error).__name__}: {error}"))
+
+
+def on_one_core(experiment: Experiment) -> Experiment:
+    """The same experiment, leaving the other cores to its neighbours; the bits do not change."""
+    training = experiment.training.model_copy(update={"workers": 1})
+    return experiment.model_copy(update={"training": training})
