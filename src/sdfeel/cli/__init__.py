@@ -7,6 +7,7 @@ import typer
 
 from sdfeel.cli import common, look, runs
 from sdfeel.cli.bench import bench
+from sdfeel.cli.sweep import sweep
 from sdfeel.core.errors import SdfeelError
 from sdfeel.version import __version__
 
@@ -20,6 +21,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.command()(runs.compare)
+app.command()(sweep)
 app.command()(runs.run)
 app.command()(runs.resume)
 app.command()(runs.show)

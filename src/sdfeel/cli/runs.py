@@ -138,9 +138,9 @@ def compare(
             runs[label] = Job(checked(values), directory / label, notes=False)
             members[name].append(directory / label)
     again = shlex.join(["sdfeel", *sys.argv[1:]])
-    _execute_many(runs, jobs, again if out is not None else f"{again} --out {directory}")
-    histories = [_merged(name, members[name]) for name in names]
-    goal = _target(histories, target)
+    execute_many(runs, jobs, again if out is not None else f"{again} --out {directory}")
+    histories = [merged(name, members[name]) for name in names]
+    goal = choose_target(histories, target)
     text = base.text()
     _write_report(directory, "Schemes compared", histories, goal, text)
     if as_json:
@@ -155,7 +155,7 @@ def compare(
         )
     else:
         results.print(comparison(histories, goal))
-        _tell_files(directory)
+        tell_files(directory)
 
 
 def show(
@@ -181,7 +181,7 @@ def show(
     if not found:
         raise RunError(f"{directory} holds no runs: give a directory that `sdfeel run` wrote")
     histories = _histories(found)
-    goal = _target(histories, target)
+    goal = choose_target(histories, target)
     known = found[0] / store.EXPERIMENT
     text = known.read_text(encoding="utf-8", errors="replace") if known.exists() else ""
     _write_report(directory, "A run" if single else "Runs compared", histories, goal, text)
@@ -193,7 +193,7 @@ def show(
         )
         return
     results.print(summary(histories[0], goal) if single else comparison(histories, goal))
-    _tell_files(directory)
+    tell_files(directory)
 
 
 def _finish_one(session: "Session", as_json: bool) -> None:
@@ -202,13 +202,13 @@ def _finish_one(session: "Session", as_json: bool) -> None:
 
     _execute({session.experiment.scheme.name: session}, f"sdfeel resume {session.directory}")
     histories = _histories([session.directory])
-    goal = _target(histories, None)
+    goal = choose_target(histories, None)
     _write_report(session.directory, "A run", histories, goal, session.experiment.text())
     if as_json:
         print_json(_outcome(session.directory, histories[0]))
     else:
         results.print(summary(histories[0], goal))
-        _tell_files(session.directory)
+        tell_files(session.directory)
 
 
 def _execute(sessions: "dict[str, Session]", again: str) -> None:
@@ -230,7 +230,7 @@ def _execute(sessions: "dict[str, Session]", again: str) -> None:
         raise typer.Exit(130)
 
 
-def _execute_many(runs: "dict[str, Job]", jobs: int | None, again: str) -> None:
+def execute_many(runs: "dict[str, Job]", jobs: int | None, again: str) -> None:
     """Run many side by side under one progress display; `again` says how to go on."""
     from sdfeel.engine.choose import cores
     from sdfeel.report.progress import Progress
@@ -256,7 +256,7 @@ def _execute_many(runs: "dict[str, Job]", jobs: int | None, again: str) -> None:
         raise typer.Exit(130)
 
 
-def _merged(label: str, directories: list[Path]) -> "History":
+def merged(label: str, directories: list[Path]) -> "History":
     from sdfeel.report.history import History
 
     members = _histories(directories)
@@ -270,7 +270,7 @@ def _histories(directories: Iterable[Path]) -> "list[History]":
     return [History.of(path.name, store.read_events(path)) for path in directories]
 
 
-def _target(histories: "list[History]", target: float | None) -> float | None:
+def choose_target(histories: "list[History]", target: float | None) -> float | None:
     from sdfeel.report.history import default_target
 
     return target if target is not None else default_target(histories)
@@ -289,7 +289,7 @@ def _write_report(
         people.print(f"note: no picture and no page: {error.strerror}: {error.filename}")
 
 
-def _tell_files(directory: Path) -> None:
+def tell_files(directory: Path) -> None:
     for name, file in (("picture", PICTURE), ("report", PAGE)):
         if (directory / file).exists():
             results.print(f"{name}: {escape(str(directory / file))}", soft_wrap=True)

@@ -9,6 +9,7 @@ from typing import Any
 from sdfeel.report.history import History
 from sdfeel.report.units import amount, count, duration, goal, joules, number, percent
 
+LONG_LABEL = 16
 PHASES = ("compute", "upload", "mix")
 Record = dict[str, Any]
 
@@ -41,7 +42,8 @@ def comparison_records(histories: Sequence[History], target: float | None) -> li
 def columns(records: Sequence[Record], target: float | None) -> list[Column]:
     """The columns worth printing for these records."""
     found = [Column("run", "label", lambda r: str(r["label"]), numeric=False)]
-    if any(record["scheme"] not in record["label"] for record in records):
+    several = len({record["scheme"] for record in records}) > 1 or len(records) == 1
+    if several and any(record["scheme"] not in record["label"] for record in records):
         found.append(Column("scheme", "scheme", lambda r: str(r["scheme"]), numeric=False))
     if any(record["accuracy"] is not None for record in records):
         found.append(Column("accuracy", "accuracy", _accuracy, max))
@@ -58,7 +60,9 @@ def columns(records: Sequence[Record], target: float | None) -> list[Column]:
         Column("itera-\ntions", "iterations", _show("iterations", count)),
         Column("rounds", "rounds", _show("rounds", count)),
     ]
-    return found
+    # Long labels need the room of what matters least, or they would be broken into pieces.
+    longest = max((len(str(record["label"])) for record in records), default=0)
+    return [c for c in found if longest <= LONG_LABEL or c.key not in ("joules", "rounds")]
 
 
 def cells(records: Sequence[Record], table: Sequence[Column]) -> list[list[Cell]]:

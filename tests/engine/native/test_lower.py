@@ -91,6 +91,19 @@ def test_reasons_of_layers(layer: nn.Module, reason: str) -> None:
     assert reason in (unsupported(module, PLAIN, SHAPE) or "it fits")
 
 
+def test_weights_made_of_others_are_refused() -> None:
+    module = nn.Sequential(nn.Flatten(), nn.Linear(192, 10))
+    torch.nn.utils.parametrizations.weight_norm(module[1])
+    assert "ParametrizedLinear" in (unsupported(module, PLAIN, SHAPE) or "it fits")
+    # The older way keeps the class, and has a plain tensor in place of the parameter.
+    own = nn.Linear(192, 10)
+    weight = own.weight.detach()
+    del own.weight
+    own.weight = weight
+    other = nn.Sequential(nn.Flatten(), own)
+    assert "computes its weights" in (unsupported(other, PLAIN, SHAPE) or "it fits")
+
+
 def frozen() -> nn.Module:
     module = nn.Sequential(nn.Flatten(), nn.Linear(192, 10))
     module[1].bias.requires_grad_(False)

@@ -195,6 +195,7 @@ class _Chain:
         self._shape = (prod(self._shape),)
 
     def _place(self, parameter: torch.Tensor, label: str) -> int:
+        self._need(label, id(parameter) in self._places, "computes its weights from others")
         self._need(label, id(parameter) not in self._used, "shares its weights with another")
         self._used.add(id(parameter))
         return self._places[id(parameter)]
