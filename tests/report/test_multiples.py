@@ -1,4 +1,5 @@
 import numpy as np
+import pytest
 
 from sdfeel.core.events import Evaluated, Finished
 from sdfeel.report.compare import comparison_records
@@ -25,7 +26,7 @@ def test_a_mean_of_runs_is_their_mean_point_by_point() -> None:
     assert record["seeds"] == 2
     assert record["reached"] == 1
     assert record["seconds_to_target"] is None
-    assert record["accuracy_spread"] == np.std([0.8, 0.6], ddof=1)
+    assert record["accuracy_spread"] == pytest.approx(np.std([0.8, 0.6], ddof=1))
     (reached,) = comparison_records([mean], 0.4)
     assert reached["seconds_to_target"] == 0.5
     assert comparison([mean], 0.75).row_count == 1
@@ -49,5 +50,5 @@ def test_a_band_spans_the_runs() -> None:
     mean = History.mean("both", [run("a", [0.1, 0.4]), run("b", [0.3, 0.6])])
     figure = multiples({"all": [mean]})
     (band,) = figure.axes[0].collections
-    heights = band.get_paths()[0].vertices[:, 1]
+    heights = np.asarray(band.get_paths()[0].vertices, dtype=float)[:, 1]
     assert (heights.min(), heights.max()) == (0.1, 0.6)
