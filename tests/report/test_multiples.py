@@ -41,7 +41,7 @@ def test_one_label_keeps_its_style_in_every_picture() -> None:
     pictures = [axes for axes in figure.axes if axes.get_title()]
     assert [axes.get_title() for axes in pictures] == ["tau1=1", "tau1=5"]
     both = pictures[0].get_lines()[1]
-    alone = next(line for line in pictures[1].get_lines() if len(line.get_ydata()) == 2)
+    alone = next(line for line in pictures[1].get_lines() if np.size(line.get_ydata()) == 2)
     assert both.get_color() == alone.get_color()
     np.testing.assert_array_equal(np.asarray(alone.get_ydata(), dtype=float), [0.1, 0.7])
 
