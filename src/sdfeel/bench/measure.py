@@ -1,6 +1,7 @@
 """Interleaved timing: the machine's mood hits all candidates alike."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from statistics import median
 from time import perf_counter
@@ -9,6 +10,7 @@ import torch
 
 from sdfeel.bench.ways import WAYS, Way
 from sdfeel.bench.work import Work, training_flops
+from sdfeel.core.errors import InputError
 from sdfeel.engine.choose import cores
 
 
@@ -30,7 +32,10 @@ def compare(
     report: Callable[[str, int, int], None] = lambda way, done, repeats: None,
 ) -> list[Speed]:
     """The median speed of every way over `repeats` rounds, and the machine's limit."""
-    ready: Mapping[str, Way] = {name: WAYS[name](work) for name in ways}
+    ready: dict[str, Way] = {}
+    for name in ways:
+        with suppress(InputError):  # the native engine does not fit every model
+            ready[name] = WAYS[name](work)
     for way in ready.values():
         way()  # compiles, forks and warms up
     seconds: dict[str, list[float]] = {name: [] for name in ready}

@@ -105,4 +105,5 @@ WAYS: dict[str, Callable[[Work], Way]] = {
     "lean": lean,
     "loop": lambda work: ours(work, "loop"),
     "parallel": lambda work: ours(work, "parallel"),
+    "native": lambda work: ours(work, "native"),
 }

@@ -121,11 +121,12 @@ class TrainingSection(Section):
     """every optimiser that knows it"""
     optimizer_options: dict[str, Any] = {}
     """more arguments of the optimiser, for example { nesterov = true }"""
-    engine: Literal["auto", "loop", "parallel"] = "auto"
+    engine: Literal["auto", "loop", "parallel", "native", "ray"] = "auto"
     """what computes the steps: auto (the fastest that fits), loop (one core, the definition),
-    parallel (loop on all cores, the same bits)"""
+    parallel (loop on all cores, the same bits), native (compiled for the model),
+    ray (loop over a Ray cluster, the same bits)"""
     workers: Annotated[int, Field(ge=0)] = 0
-    """processes of the parallel engine (0: one per core)"""
+    """threads of the native engine, processes of parallel, actors of ray (0: one per core)"""
     target_accuracy: Annotated[float, Field(gt=0, le=1)] | None = None
     """stop as soon as this test accuracy is measured"""
     max_seconds: Positive | None = None

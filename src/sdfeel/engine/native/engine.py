@@ -78,6 +78,9 @@ class NativeEngine:
     def train(self, tasks: Sequence[Task]) -> Iterator[Tensor]:
         return self._trainer.train(tasks)
 
+    def close(self) -> None:
+        """Nothing to give back: threads live only while something is computed."""
+
     def evaluate(self, model: Tensor) -> Scores:
         row = model.to(torch.float32).contiguous()
         train, _, _ = self._measure(row, self._measured, outputs=False)

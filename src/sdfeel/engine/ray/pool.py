@@ -93,8 +93,9 @@ class Pool:
         self._places[number] = node
         affinity = self._ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy
         kind = self._ray.remote(num_cpus=0, max_restarts=0)(Actor)
-        # Soft: Ray may take another if this one is lost meanwhile.
-        options = kind.options(scheduling_strategy=affinity(node, soft=True))
+        # Not soft, or Ray may crowd actors on one node; if this one is lost, the call fails, and
+        # the actor is replaced.
+        options = kind.options(scheduling_strategy=affinity(node, soft=False))
         return options.remote(self._parcels[number])
 
     def close(self) -> None:

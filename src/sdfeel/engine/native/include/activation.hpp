@@ -1,6 +1,8 @@
 // What follows the sums of a linear layer: bias, ReLU, dropout; and the same backwards.
 #pragma once
 
+#include <type_traits>
+
 #include "dropout.hpp"
 #include "vectors.hpp"
 
@@ -23,13 +25,17 @@ template <class L, int BATCH> struct Activation {
     void apply(int n, const float *z, int stride, const float *bias, Next &next) {
         for (int s = 0; s < n; s++, z += stride) {
             float *to = next.input(s);
-            for (int o = 0; o < OUT; o++) {
-                const float value = z[o] + bias[o];
-                float kept = TRAIN && Drop::active ? multipliers[s * OUT + o] : 1.0f;
-                if (L::relu && value <= 0) kept = 0; // a NaN goes on, so that divergence is seen
-                if (TRAIN && MASKED) multipliers[s * OUT + o] = kept;
-                to[o] = kept * value;
-            }
+            in_vectors([&](auto lanes, int o) {
+                constexpr int N = decltype(lanes)::value;
+                float *remembered = multipliers + (MASKED ? s * OUT + o : 0);
+                const Floats<N> value = load<N>(z + o) + load<N>(bias + o);
+                Floats<N> kept = all<N>(1);
+                if constexpr (TRAIN && Drop::active) kept = load<N>(remembered);
+                // A NaN goes on, so that divergence is seen.
+                if constexpr (L::relu) kept = value <= Floats<N>{} ? Floats<N>{} : kept;
+                if constexpr (TRAIN && MASKED) store<N>(remembered, kept);
+                store<N>(to + o, kept * value);
+            });
         }
     }
 
@@ -37,9 +43,21 @@ template <class L, int BATCH> struct Activation {
     template <class Next> void gradient(int n, Next &next, float *d, int stride) {
         for (int s = 0; s < n; s++, d += stride) {
             const float *from = next.input_gradient(s);
-            for (int o = 0; o < OUT; o++)
-                d[o] = MASKED ? from[o] * multipliers[s * OUT + o] : from[o];
+            in_vectors([&](auto lanes, int o) {
+                constexpr int N = decltype(lanes)::value;
+                Floats<N> value = load<N>(from + o);
+                if constexpr (MASKED) value *= load<N>(multipliers + s * OUT + o);
+                store<N>(d + o, value);
+            });
         }
+    }
+
+  private:
+    // All outputs, as many at a time as there are; a vector of one is a plain number.
+    template <class Act> static SDFEEL_INLINE void in_vectors(const Act &act) {
+        int o = 0;
+        for (; o + LANES <= OUT; o += LANES) act(std::integral_constant<int, LANES>(), o);
+        for (; o < OUT; o++) act(std::integral_constant<int, 1>(), o);
     }
 };
 
