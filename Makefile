@@ -6,10 +6,10 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check -q
 export MPLBACKEND := Agg
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint types check coverage clean
+.PHONY: help demo test test-ray bench bench-peers lint types check coverage clean
 
 help: ## list the targets
-	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1|/' | awk -F'|' '{printf "  make %-10s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1|/' | awk -F'|' '{printf "  make %-12s %s\n", $$1, $$2}'
 
 $(VENV)/.python:
 	$(PYTHON) -m venv $(VENV)
@@ -28,6 +28,16 @@ demo: $(VENV)/.package ## install and run the main job: four schemes compared on
 
 test: $(VENV)/.dev ## install and run the tests
 	$(BIN)/python -m pytest -n 2
+
+test-ray: $(VENV)/.dev ## install Ray and run the tests that need it (minutes)
+	$(PIP) install -c constraints.txt -e '.[dev,ray]'
+	$(BIN)/python -m pytest tests/engine/ray
+
+bench: $(VENV)/.package ## time the engines beside the usual ways and the machine's limit
+	$(BIN)/sdfeel bench
+
+bench-peers: $(VENV)/.package ## time other frameworks on the same work, in environments of their own
+	$(BIN)/python benchmarks/peers/run.py --json peers.json
 
 lint: $(VENV)/.dev ## check style and format
 	$(BIN)/ruff check . && $(BIN)/ruff format --check .

@@ -49,7 +49,11 @@ def test_a_run_leaves_its_story_behind(tmp_path: Path) -> None:
     rows = (tmp_path / "r" / "metrics.csv").read_text().splitlines()
     assert len(rows) == 1 + 4
     assert rows[0].startswith("number,iterations,seconds,bytes")
-    assert load(tmp_path / "r" / "experiment.toml").training.engine in ("loop", "parallel", "native")
+    assert load(tmp_path / "r" / "experiment.toml").training.engine in (
+        "loop",
+        "parallel",
+        "native",
+    )
 
 
 def test_the_model_on_disk_is_the_one_measured(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from sdfeel.bench.work import RATE, Work
 from sdfeel.engine.base import Task
 from sdfeel.engine.choose import Kind, choose
+from sdfeel.engine.sums import Sums
 from sdfeel.engine.threads import one_thread
 
 Way = Callable[[], object]  # does one round
@@ -92,8 +93,10 @@ def ours(work: Work, kind: Kind) -> Way:
     def go() -> None:
         nonlocal turn
         tasks = [Task(c, start, work.steps, turn * work.steps) for c in range(work.clients)]
-        for _ in engine.train(tasks):
-            pass
+        average = Sums(1, start)
+        for model in engine.train(tasks):
+            average.add(0, 1 / work.clients, model)
+        average.rows()
         turn += 1
 
     return go

@@ -7,6 +7,7 @@ client takes from one server out of a thousand.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Literal
 
 import numpy as np
@@ -137,16 +138,30 @@ def average(
 
 def broadcast(net: Network, clients: Ints | None = None, via: Link = "client-server") -> Mixing:
     """Each of `clients` (default: all) takes the model of its home server."""
-    who = net.clients if clients is None else clients
-    return average(who, net.home[who], via=via)
+    if clients is None:
+        return _broadcast_to_all(net, via)
+    return average(clients, net.home[clients], via=via)
 
 
 def collect(net: Network, clients: Ints | None = None, via: Link = "client-server") -> Mixing:
     """Each server averages those of `clients` that are its own, by their sample counts."""
-    who = net.clients if clients is None else clients
-    return average(net.home[who], who, mass=net.samples, via=via)
+    if clients is None:
+        return _collect_from_all(net, via)
+    return average(net.home[clients], clients, mass=net.samples, via=via)
 
 
+# Most schemes ask for the same few mixings in every round of a network that never changes.
+@lru_cache(maxsize=16)
+def _broadcast_to_all(net: Network, via: Link) -> Mixing:
+    return average(net.clients, net.home[net.clients], via=via)
+
+
+@lru_cache(maxsize=16)
+def _collect_from_all(net: Network, via: Link) -> Mixing:
+    return average(net.home[net.clients], net.clients, mass=net.samples, via=via)
+
+
+@lru_cache(maxsize=16)
 def gossip(net: Network, hops: int) -> Mixing:
     """Servers mix with their neighbours, `hops` times."""
     return of_matrix(net.mixing, hops=hops)
@@ -185,6 +200,7 @@ def everyones_mean(net: Network, via: Link, relay: Relay) -> Mixing:
     return of_matrix(np.tile(net.mass, (len(net.servers), 1)), via=via, relay=relay)
 
 
+@lru_cache(maxsize=16)
 def cloud_average(net: Network) -> Mixing:
     """Every server takes the mean over all clusters, computed in the cloud."""
     # The way down is charged in traffic only, as the paper does.

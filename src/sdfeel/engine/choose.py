@@ -83,7 +83,8 @@ def _over_ray(
     from sdfeel.engine.ray import RayEngine, Recipe
 
     recipe = Recipe(module, train, parts, test, training, seed, measured)
-    return RayEngine(loop, recipe, actors), "as asked"
+    elsewhere = "RAY_ADDRESS" in os.environ  # then the cluster says how many
+    return RayEngine(loop, recipe, actors or (None if elsewhere else cores())), "as asked"
 
 
 def cores() -> int:
