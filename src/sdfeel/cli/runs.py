@@ -260,7 +260,9 @@ def merged(label: str, directories: list[Path]) -> "History":
     from sdfeel.report.history import History
 
     members = _histories(directories)
-    return members[0] if len(members) == 1 else History.mean(label, members)
+    if len(members) == 1:
+        return History.of(label, members[0].events)
+    return History.mean(label, members)
 
 
 def _histories(directories: Iterable[Path]) -> "list[History]":

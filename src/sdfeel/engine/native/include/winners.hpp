@@ -41,7 +41,9 @@ template <class L> struct Pooling {
                     code = dead ? Ints<SIZE>{} + DEAD : code;
                 }
                 if (FINAL_W % SIZE == 0 || x + SIZE <= FINAL_W) store<SIZE>(to + y * row + x, best);
-                else std::memcpy(to + y * row + x, &best, FINAL_W % SIZE * 4);
+                else
+                    SDFEEL_UNROLL for (int i = 0; i < FINAL_W % SIZE; i++)
+                        to[y * row + x + i] = best[i];
                 if (TRAIN) // what it writes too much, the next row corrects
                     *reinterpret_cast<typename Types<SIZE>::loose_bytes *>(
                         codes + y * FINAL_W + x) =
