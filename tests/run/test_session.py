@@ -64,6 +64,16 @@ def test_the_model_on_disk_is_the_one_measured(tmp_path: Path) -> None:
     assert fingerprint(row) == ending(events).model_sha256
 
 
+def test_the_profile_accounts_for_the_run_and_nothing_after_it(tmp_path: Path) -> None:
+    session = start(small(), tmp_path / "r")
+    events = list(session)
+    first = session.profile()
+    assert ending(events)
+    assert session.profile() == first
+    assert min(first.values()) >= 0
+    assert first["training"] > 0
+
+
 def test_same_seed_same_bits(tmp_path: Path) -> None:
     a = ending(run(small("seed=8"), tmp_path / "a"))
     b = ending(run(small("seed=8"), tmp_path / "b"))

@@ -27,6 +27,7 @@ class Session:
         self._resume, self._stop = resume, False
         self._engine = Timed(prepared.engine)
         self._began = time.perf_counter()
+        self._ended: float | None = None
         self._idle = self._writing = 0.0
         self.finished = resume and finished(directory) is not None
 
@@ -48,7 +49,7 @@ class Session:
             "log and checkpoints": self._writing,
             "caller": self._idle,
         }
-        whole = time.perf_counter() - self._began
+        whole = (self._ended or time.perf_counter()) - self._began
         return {**spent, "mixing and bookkeeping": whole - sum(spent.values())}
 
     def stop(self) -> None:
@@ -93,6 +94,7 @@ class Session:
                 self._writing += logged - begin
                 self._idle += time.perf_counter() - logged
         finally:
+            self._ended = time.perf_counter()
             log.close()
             self.prepared.engine.close()
 
