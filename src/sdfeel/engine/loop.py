@@ -105,11 +105,7 @@ class LoopEngine:
                 self._step(x, y)
         # One number tells whether all are finite: a NaN or an infinity survives the sum.
         if not torch.isfinite(self._flat.row.sum()):
-            raise Diverged(
-                f"training diverged at client {task.client}, local iteration "
-                f"{task.first + task.steps}: the model is no longer finite with learning rate "
-                f"{self._training.learning_rate:g}; lower training.learning_rate"
-            )
+            raise diverged(task, self._training)
 
     def _picked(self, task: Task) -> Ints:
         """(steps, B) rows of the training data, batch by batch."""
@@ -153,6 +149,15 @@ class LoopEngine:
 
     def _examples(self, which: str) -> Examples:
         return {"test": self._test, "measured": self._measured}[which]
+
+
+def diverged(task: Task, training: Training) -> Diverged:
+    """What every engine says when a client's model is no longer finite."""
+    return Diverged(
+        f"training diverged at client {task.client}, local iteration {task.first + task.steps}: "
+        f"the model is no longer finite with learning rate {training.learning_rate:g}; "
+        f"lower training.learning_rate"
+    )
 
 
 class PlainSGD:

@@ -10,11 +10,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from sdfeel.core.arrays import Ints
-from sdfeel.core.errors import Diverged, SdfeelError
+from sdfeel.core.errors import SdfeelError
 from sdfeel.data.examples import Examples
 from sdfeel.engine.base import Task
 from sdfeel.engine.dropout import key_of
-from sdfeel.engine.loop import Training
+from sdfeel.engine.loop import Training, diverged
 from sdfeel.engine.native.indices import Picker
 from sdfeel.engine.native.library import Library, Tasks
 
@@ -130,11 +130,7 @@ class Trainer:
     def _rows(self, block: "Block") -> Iterator[Tensor]:
         for task, model, finite in zip(block.tasks, block.models, block.finite, strict=True):
             if not finite:
-                raise Diverged(
-                    f"training diverged at client {task.client}, local iteration "
-                    f"{task.first + task.steps}: the model is no longer finite with learning rate "
-                    f"{self._training.learning_rate:g}; lower training.learning_rate"
-                )
+                raise diverged(task, self._training)
             yield model
         self._spare.append(block.models.view(-1))
 
