@@ -9,7 +9,7 @@ from tests.engine.native.helpers import needs_compiler
 
 
 @needs_compiler
-@pytest.mark.parametrize("seed", [*range(4), 2048, 2072])  # 2048, 2072: see build.FLAGS
+@pytest.mark.parametrize("seed", [*range(4), 2048, 2072, 2081])  # see build.FLAGS
 def test_random_chains_agree_with_float64(seed: int) -> None:
     name = list(fuzz.TARGETS)[seed % len(fuzz.TARGETS)]
     own = fuzz.chain(seed)
