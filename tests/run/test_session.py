@@ -217,5 +217,5 @@ def test_the_consensus_phase_can_be_charged(tmp_path: Path) -> None:
 def test_the_checkpoint_is_a_plain_safetensors_file(tmp_path: Path) -> None:
     run(small(), tmp_path / "r")
     tensors = load_file(tmp_path / "r" / "checkpoint.safetensors")
-    assert tensors["servers"].shape == (3, 4810)
+    assert tensors["models"].shape == (3, 4810)
     assert json.loads((tmp_path / "r" / "events.jsonl").read_text().splitlines()[0])["event"]

@@ -4,15 +4,16 @@ The simulator's clock, the planner's objective and the traffic table all read th
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import ceil, isinf
 
 import numpy as np
 
+from sdfeel.core.air import Air, Link
 from sdfeel.core.arrays import Floats, Ints, floats
 from sdfeel.core.errors import InputError
-from sdfeel.core.mixing import Link, Mixing
-from sdfeel.core.scheme import Mix, Work
+from sdfeel.core.mixing import Mixing
+from sdfeel.core.scheme import Lane, Mix, Work
 
 
 @dataclass(frozen=True)
@@ -33,6 +34,8 @@ class Bill:
     mix: float
     bytes: int
     joules: float
+    busy: Floats  # (R,) seconds that each client computed
+    sending: Floats  # (R,) seconds that each client sent
 
     @property
     def seconds(self) -> float:
@@ -49,6 +52,9 @@ class Cost:
     downlink: bool = False  # does sending models down take time? (the paper: no)
     cell_edge_rate: float | None = None  # bits per second of a client that serves several servers
     power: Power = Power()
+    packed: Mapping[Link, int] = field(default_factory=dict)  # bits where models are compressed
+    radio: Floats | None = None  # (C,) each client's rate over its kind of link's; None: 1
+    snr: Floats | None = None  # (C,) signal to noise at an equal share of the bandwidth
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "step_seconds", floats(self.step_seconds))
@@ -56,9 +62,18 @@ class Cost:
             if not rate > 0:
                 raise InputError(f"the {link} rate must be above 0 bits per second, got {rate:g}")
 
+    def at(self, lane: Lane, k: int, seconds: float) -> "Cost":
+        """The prices of round `k` of a lane that begins at `seconds`."""
+        return self
+
+    @property
+    def air(self) -> Air:
+        """What schemes may know of the links."""
+        return Air({via: self.transfer(via) for via in self.rates}, self.radio, self.snr)
+
     def transfer(self, via: Link) -> float:
-        """Seconds to move one model over one link."""
-        return self.model_bits / self.rates[via]
+        """Seconds to move one model up or across one link."""
+        return self.packed.get(via, self.model_bits) / self.rates[via]
 
     def done(self, work: Work) -> Ints:
         """(C,) steps that each client finishes; 0 for those who take no part."""
@@ -79,28 +94,42 @@ class Cost:
         who = work.down.rows
         busy = done[who] * self.step_seconds[who]
         compute = float(busy.max()) if isinf(work.deadline) else work.deadline
-        sending = self._uploads(mix.up)  # (C,) seconds of each client's radio
-        ready = busy + sending[who] if isinf(work.deadline) else compute + sending[who]
-        radio = self.transfer(mix.up.via)
-        broadcasts = len(np.unique(work.down.sources))  # a server's reach all its clients at once
+        sending = self._uploads(mix.up, work)[who]
+        ready = float((busy + sending).max()) if isinf(work.deadline) else compute + sending.max()
+        if work.lasts is not None:
+            compute, ready = min(compute, work.lasts), work.lasts
+        radio = self.model_bits / self.rates[mix.up.via]  # broadcasts are never compressed
+        told = work.down.sources[work.down.sources >= 0]
+        # A server's broadcast reaches all its clients at once.
+        broadcasts = len(np.unique(told)) if work.broadcasts is None else work.broadcasts
         seconds, crossed, joules = (0.0, 0, 0.0) if mix.across is None else self.across(mix.across)
         return Bill(
             compute=compute,
-            upload=float(ready.max()) - compute + (radio if self.downlink else 0.0),
+            upload=float(ready - compute) + (radio if self.downlink else 0.0),
             mix=seconds,
-            bytes=(len(mix.up.sources) + broadcasts) * self.model_bytes + crossed,
+            bytes=len(mix.up.sources) * self.packed_bytes(mix.up.via)
+            + broadcasts * self.model_bytes
+            + crossed,
             joules=float(busy.sum()) * self.power.computing
             + float(sending.sum()) * self.power.sending
             + broadcasts * radio * self.power.backhaul
             + joules,
+            busy=floats(busy),
+            sending=floats(sending),
         )
 
-    def _uploads(self, up: Mixing) -> Floats:
+    def _uploads(self, up: Mixing, work: Work) -> Floats:
         """(C,) seconds that each client sends; one message reaches all its servers."""
         copies = np.bincount(up.sources, minlength=len(self.step_seconds))
         seconds = np.where(copies > 0, self.transfer(up.via), 0.0)
         if self.cell_edge_rate is not None:
-            seconds = np.where(copies > 1, self.model_bits / self.cell_edge_rate, seconds)
+            bits = self.packed.get(up.via, self.model_bits)
+            seconds = np.where(copies > 1, bits / self.cell_edge_rate, seconds)
+        if self.radio is not None:
+            seconds = seconds / self.radio
+        if work.share is not None:
+            who = work.down.rows
+            seconds[who] /= self.air.speedup(work.share, who)
         return floats(seconds)
 
     def across(self, mixing: Mixing) -> tuple[float, int, float]:
@@ -112,9 +141,14 @@ class Cost:
         ways = 2 if self.downlink and mixing.via == "server-cloud" else 1
         seconds = mixing.legs * ways * one
         crossings = mixing.crossings
-        return seconds, crossings * self.model_bytes, crossings * one * self.power.backhaul
+        sent = crossings * self.packed_bytes(mixing.via)
+        return seconds, sent, crossings * one * self.power.backhaul
 
     @property
     def model_bytes(self) -> int:
-        """Bytes of one model on the wire."""
+        """Bytes of one whole model on the wire."""
         return ceil(self.model_bits / 8)
+
+    def packed_bytes(self, via: Link) -> int:
+        """Bytes of one model as it goes up or across, compressed or not."""
+        return ceil(self.packed.get(via, self.model_bits) / 8)

@@ -4,6 +4,8 @@ import dataclasses
 from dataclasses import dataclass, field
 from typing import Any
 
+Crew = tuple[tuple[int, float, float], ...]  # client, seconds computing, seconds sending
+
 
 @dataclass(frozen=True)
 class Started:
@@ -18,6 +20,8 @@ class Started:
     zeta: float  # how slowly the servers agree: 0 at once, 1 never
     iterations: int = 0  # already done when this line was written
     engine_reason: str = ""  # why this engine computes the run
+    edges: tuple[tuple[int, int], ...] = ()  # the server graph, lower number first
+    home: tuple[int, ...] = ()  # each client's server; -1 for a client that takes no part
 
 
 @dataclass(frozen=True)
@@ -32,6 +36,8 @@ class Round:
     joules: float
     clients: int  # who took part
     phases: dict[str, float]  # seconds of this round: compute, upload, mix
+    mixed: tuple[int, ...] = ()  # servers whose models the mixing between servers changed
+    crew: Crew | None = None  # None: as in this lane's round before, or too many to list
 
 
 @dataclass(frozen=True)
@@ -48,6 +54,7 @@ class Evaluated:
     accuracy: float | None  # on test data; None where there are no classes
     spread: float  # how far the servers' models are from their mean
     metrics: dict[str, float] = field(default_factory=dict)  # the user's own
+    distances: tuple[float, ...] = ()  # of each server's model from their mean
 
 
 @dataclass(frozen=True)
@@ -93,6 +100,9 @@ def from_record(record: dict[str, Any]) -> Event:
     kind = _KINDS[record["event"]]
     names = {f.name for f in dataclasses.fields(kind)}
     values = {name: value for name, value in record.items() if name in names}
-    if "lane" in values:
-        values["lane"] = tuple(values["lane"])
-    return kind(**values)
+    return kind(**{name: _frozen(value) for name, value in values.items()})
+
+
+def _frozen(value: Any) -> Any:
+    """JSON knows lists only; records hold tuples."""
+    return tuple(_frozen(each) for each in value) if isinstance(value, list) else value

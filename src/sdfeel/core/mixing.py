@@ -8,16 +8,26 @@ client takes from one server out of a thousand.
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Literal
 
 import numpy as np
 from numpy.typing import ArrayLike
 
+from sdfeel.core.air import Link
 from sdfeel.core.arrays import Floats, Ints, floats, ints
 from sdfeel.core.errors import at_least
 from sdfeel.core.network import Network
 
-Link = Literal["client-server", "client-cloud", "server-server", "server-cloud"]
+
+def shelf(n: int | Ints) -> int | Ints:
+    """The number of a model that a scheme keeps beside the servers' own (`Network.shelves`).
+
+    It may stand for a source or a destination in any mixing. Whoever uses a shelf holds it, so
+    nothing is sent. The numbers are negative: shelves lie behind the servers, last one first.
+
+    >>> shelf(0), shelf(2)
+    (-1, -3)
+    """
+    return -1 - n
 
 
 @dataclass(frozen=True)
@@ -76,7 +86,9 @@ class Mixing:
     @property
     def legs(self) -> int:
         """Links that are crossed one after another: what it takes in time."""
-        return self.relay.legs if self.relay is not None else self.hops
+        if self.relay is not None:
+            return self.relay.legs
+        return self.hops if self.crossings else 0
 
     @property
     def crossings(self) -> int:
@@ -84,7 +96,8 @@ class Mixing:
         if self.relay is not None:
             return self.relay.crossings
         owners = np.repeat(self.rows, np.diff(self.starts))
-        return self.hops * int((owners != self.sources).sum())
+        sent = (owners != self.sources) & (owners >= 0) & (self.sources >= 0)
+        return self.hops * int(sent.sum())
 
     def dense(self, width: int) -> Floats:
         """(R, width) the same weights as a matrix, for looking at."""

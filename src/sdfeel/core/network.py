@@ -24,6 +24,7 @@ class Network:
     reach: tuple[tuple[int, ...], ...]  # servers that each client can reach, its home first
     links: Floats  # (D, D) 1 where two servers are connected
     weights: Floats | None = None  # (D, D) how servers mix
+    shelves: int = 0  # models that the scheme keeps beside the servers' (core.mixing.shelf)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "samples", floats(self.samples))

@@ -1,18 +1,31 @@
 """What a training scheme decides, and nothing about how it is carried out."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from math import inf
 from typing import ClassVar, Literal, Protocol
 
 import numpy as np
 
+from sdfeel.core.air import Air
 from sdfeel.core.arrays import Floats, Ints
+from sdfeel.core.estimates import Estimates
 from sdfeel.core.mixing import Mixing
 from sdfeel.core.network import Network
 from sdfeel.core.seeds import rng
 from sdfeel.core.staleness import Clocks
 
 Lane = tuple[int, ...]  # servers that wait for one another
+Memory = Mapping[str, Floats]  # what a lane remembers from one round to the next
+
+
+@dataclass(frozen=True)
+class Local:
+    """The local step, as far as a decision may depend on it."""
+
+    rate: float = 0.05  # step size
+    momentum: float = 0.0
+    proximal: float = 0.0  # pull towards the model that the round began with
 
 
 @dataclass(frozen=True, eq=False)
@@ -25,10 +38,16 @@ class View:
     clocks: Clocks  # who did what since when: for `mix` only, they move on while a round lasts
     step_seconds: Floats  # (C,) one local iteration at each client
     seed: int = 0
+    place: int = 0  # which of the scheme's lanes this is
+    began: int = 0  # rounds that all lanes had finished when this one began
+    air: Air = Air()
+    local: Local = Local()
+    memory: Memory = field(default_factory=dict)  # what `mix` returned last; at first, nothing
+    measured: Estimates | None = None  # in the last round whose work asked for it
 
     def rng(self) -> np.random.Generator:
         """Draws that belong to this round of this lane, whoever asks."""
-        return rng(self.seed, "scheme", self.lane[0], self.k)
+        return rng(self.seed, "scheme", self.place, self.k)
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,6 +58,11 @@ class Work:
     steps: int  # local iterations, unless the deadline comes first
     deadline: float = inf  # seconds of computation
     each: Ints | None = None  # steps of each of `down.rows`, where the scheme says so exactly
+    rates: Floats | None = None  # a factor on the step size of each of `down.rows`
+    share: Floats | None = None  # of bandwidth for each of `down.rows`; 1 is an equal share
+    lasts: float | None = None  # seconds until the last upload is in, if some began long ago
+    broadcasts: int | None = None  # models sent down, if not one from each server in `down`
+    measure: bool = False  # estimate how curved and how different the clients' losses are
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,6 +72,7 @@ class Mix:
     up: Mixing  # clients -> servers
     across: Mixing | None = None  # servers -> servers
     payload: Literal["model", "update"] = "model"  # does `up` replace the model, or add to it?
+    memory: Memory = field(default_factory=dict)  # for this lane's next round
 
 
 @dataclass(frozen=True)
@@ -75,7 +100,10 @@ class Scheme(Protocol):
         ...
 
     def lanes(self, net: Network) -> tuple[Lane, ...]:
-        """A partition of the servers: one lane is synchronous training, D lanes asynchronous."""
+        """Who waits for whom: one lane of all servers is synchronous, one each asynchronous.
+
+        Several lanes may share a server: then each of them is for some of its clients.
+        """
         ...
 
     def work(self, view: View) -> Work:

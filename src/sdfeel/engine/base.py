@@ -15,6 +15,7 @@ class Task:
     start: Tensor  # (P,) the model it starts from
     steps: int  # local iterations to take
     first: int  # local iterations it has taken before: where it is in its data
+    rate: float = 1.0  # its learning rate in this round, as a multiple of the run's
 
 
 @dataclass(frozen=True)

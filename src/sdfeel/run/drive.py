@@ -76,6 +76,8 @@ class Drive:
             seed=sim.seed,
             zeta=sim.net.zeta,
             iterations=sim.state.iterations,
+            edges=tuple(sim.net.edges),
+            home=tuple(sim.net.home.tolist()),
         )
         return [started, self._evaluate()] if sim.state.number == 0 else [started]
 
@@ -125,6 +127,7 @@ class Drive:
             accuracy=scores.accuracy,
             spread=sim.spread(),
             metrics=scores.metrics,
+            distances=tuple(sim.distances().tolist()),
         )
 
 

@@ -31,6 +31,7 @@ from safetensors.torch import save
 from torch import Tensor
 
 from sdfeel.core.errors import RunError
+from sdfeel.core.estimates import Estimates
 from sdfeel.core.events import Evaluated, Event, from_record, to_record
 from sdfeel.core.staleness import Clocks
 from sdfeel.run.whole import write_whole
@@ -156,11 +157,13 @@ def save_checkpoint(directory: Path, state: State, extra: Mapping[str, Any]) -> 
         "heard": clocks.heard,
         "stamp": clocks.stamp,
     }
-    tensors = {"servers": state.servers.contiguous()}
+    tensors = {"models": state.models.contiguous()}
     tensors |= {name: torch.from_numpy(np.array(values)) for name, values in arrays.items()}
     for n, each in enumerate(state.lanes):
         if each.base is not None:
             tensors[f"base.{n}"] = each.base.contiguous()
+        for name, values in each.memory.items():
+            tensors[f"memory.{n}.{name}"] = torch.from_numpy(np.array(values))
     numbers = {
         "number": clocks.number,
         "seconds": state.seconds,
@@ -168,11 +171,16 @@ def save_checkpoint(directory: Path, state: State, extra: Mapping[str, Any]) -> 
         "joules": state.joules,
         "lanes": [
             {
+                "place": each.place,
                 "lane": each.lane,
                 "k": each.k,
                 "ends": each.ends,
                 "sources": each.sources,
                 "steps": each.steps,
+                "began": each.began,
+                "since": each.since,
+                "crew": each.crew,
+                "measured": None if each.measured is None else asdict(each.measured),
             }
             for each in state.lanes
         ],
@@ -204,13 +212,10 @@ def load_checkpoint(directory: Path) -> tuple[State, dict[str, Any]] | None:
         if _seal(tensors, sealed["state"]) != sealed["sha256"]:
             raise ValueError("its content does not fit its checksum")
         numbers = json.loads(sealed["state"])
-        lanes = [
-            LaneState(**{**lane, "lane": tuple(lane["lane"])}, base=tensors.get(f"base.{n}"))
-            for n, lane in enumerate(numbers.pop("lanes"))
-        ]
+        lanes = [_lane(n, lane, tensors) for n, lane in enumerate(numbers.pop("lanes"))]
         arrays = {name: tensors[name].numpy() for name in ("led", "touched", "heard", "stamp")}
         state = State(
-            servers=tensors["servers"],
+            models=tensors["models"],
             taken=tensors["taken"].numpy(),
             clocks=Clocks(numbers.pop("number"), **arrays),
             lanes=lanes,
@@ -221,3 +226,16 @@ def load_checkpoint(directory: Path) -> tuple[State, dict[str, Any]] | None:
             f"the checkpoint {path} is damaged ({error}): start the experiment again"
         ) from None
     return state, numbers
+
+
+def _lane(n: int, numbers: dict[str, Any], tensors: Mapping[str, Tensor]) -> LaneState:
+    """Lane `n` as it was saved."""
+    head = f"memory.{n}."
+    own = {name.removeprefix(head): name for name in tensors if name.startswith(head)}
+    measured = numbers.pop("measured")
+    return LaneState(
+        **{**numbers, "lane": tuple(numbers["lane"]), "crew": tuple(map(tuple, numbers["crew"]))},
+        base=tensors.get(f"base.{n}"),
+        memory={name: tensors[key].numpy() for name, key in own.items()},
+        measured=None if measured is None else Estimates(**measured),
+    )

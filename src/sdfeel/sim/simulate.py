@@ -7,11 +7,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sdfeel.core.arrays import Ints
+from sdfeel.core.arrays import Floats, Ints, floats
 from sdfeel.core.cost import Bill, Cost
-from sdfeel.core.events import Round
+from sdfeel.core.events import Crew, Round
 from sdfeel.core.network import Network
-from sdfeel.core.scheme import Mix, Scheme, View, Work
+from sdfeel.core.scheme import Local, Mix, Scheme, View, Work
 from sdfeel.core.staleness import Clocks
 from sdfeel.engine.base import Engine, Task
 from sdfeel.engine.sums import Sums, mean, mixed, weighted
@@ -19,6 +19,7 @@ from sdfeel.engine.threads import one_thread
 from sdfeel.sim.state import LaneState, State
 
 Plan = tuple[Work, Ints, Mix, Bill]  # a round's decisions, the steps taken, the price
+LISTED = 200  # clients whose seconds a round's event lists at most
 
 
 class Simulation:
@@ -36,13 +37,16 @@ class Simulation:
         engine: Engine,
         seed: int = 0,
         state: State | None = None,
+        local: Local | None = None,  # what the engine's step is, for schemes that ask
     ) -> None:
         self.scheme, self.cost, self.engine, self.seed = scheme, cost, engine, seed
+        self._local = Local() if local is None else local
         self._plan_of_the_only_lane: tuple[int, Plan] | None = None
         self.net = scheme.adapt(net)
         if state is None:
-            state = State.fresh(engine.initial(), len(self.net.servers), len(net.samples))
-            state.lanes = [LaneState(lane, 0, 0.0, None) for lane in scheme.lanes(self.net)]
+            own = self.net
+            state = State.fresh(engine.initial(), len(own.servers), len(net.samples), own.shelves)
+            state.lanes = [LaneState(n, lane) for n, lane in enumerate(scheme.lanes(own))]
             self.state = state
             for each in state.lanes:
                 self._begin(each)
@@ -54,28 +58,43 @@ class Simulation:
     def __next__(self) -> Round:
         """Finish the round that ends first; the lower lane wins a tie."""
         with one_thread():
-            return self._finish(min(self.state.lanes, key=lambda each: (each.ends, each.lane)))
+            return self._finish(min(self.state.lanes, key=lambda each: (each.ends, each.place)))
 
     def model(self) -> Tensor:
         """(P,) the mean of the servers' models, weighted by their clusters' data."""
         return mean(self.net.mass.tolist(), self.state.servers)
 
+    def distances(self) -> Floats:
+        """(D,) how far each server's model is from their mean."""
+        return floats((self.state.servers - self.model()).double().norm(dim=1).numpy())
+
     def spread(self) -> float:
         """How far the servers' models are from their mean: a weighted root mean square."""
-        gaps = (self.state.servers - self.model()).double().norm(dim=1) ** 2
-        return float(np.sqrt(self.net.mass @ gaps.numpy()))
+        return float(np.sqrt(self.net.mass @ self.distances() ** 2))
 
-    def _view(self, each: LaneState) -> View:
+    def _view(self, each: LaneState, cost: Cost) -> View:
         return View(
-            self.net, each.lane, each.k, self.state.clocks, self.cost.step_seconds, self.seed
+            net=self.net,
+            lane=each.lane,
+            k=each.k,
+            clocks=self.state.clocks,
+            step_seconds=cost.step_seconds,
+            seed=self.seed,
+            place=each.place,
+            began=each.began,
+            air=cost.air,
+            local=self._local,
+            memory=each.memory,
+            measured=each.measured,
         )
 
     def _begin(self, each: LaneState) -> None:
+        each.began, each.since = self.state.number, self.state.seconds
         work, _, _, bill = self._plan(each)
         each.ends = self.state.seconds + bill.seconds
         if len(self.state.lanes) > 1:  # others will change the servers' models meanwhile
             each.sources = np.unique(work.down.sources).tolist()
-            each.base = self.state.servers[each.sources]
+            each.base = self.state.models[each.sources]
 
     def _plan(self, each: LaneState) -> Plan:
         """What the lane does in this round, and what it costs.
@@ -94,27 +113,31 @@ class Simulation:
         return plan
 
     def _asked(self, each: LaneState) -> Plan:
-        work = self.scheme.work(self._view(each))
-        done = self.cost.done(work)
-        mix = self.scheme.mix(self._view(each), done)
-        return work, done, mix, self.cost.bill(work, mix, done)
+        cost = self.cost.at(each.lane, each.k, each.since)
+        view = self._view(each, cost)
+        work = self.scheme.work(view)
+        done = cost.done(work)
+        mix = self.scheme.mix(view, done)
+        return work, done, mix, cost.bill(work, mix, done)
 
     def _finish(self, each: LaneState) -> Round:
         state = self.state
         work, done, mix, bill = self._plan(each)
         self._up(work, mix, done, each)
-        mixed_with = np.empty(0, dtype=np.int64)
+        mixed_with: tuple[int, ...] = ()
         if mix.across is not None:
-            mixed_with = mix.across.rows
             rows = torch.from_numpy(np.array(mix.across.rows))
             for _ in range(mix.across.hops):
-                state.servers[rows] = mixed(mix.across, state.servers)
-        state.clocks = state.clocks.after(np.array(each.lane), mixed_with)
+                state.models[rows] = mixed(mix.across, state.models)
+            if mix.across.crossings:
+                mixed_with = tuple(mix.across.rows[mix.across.rows >= 0].tolist())
+        state.clocks = state.clocks.after(np.array(each.lane), np.array(mixed_with, dtype=int))
         state.seconds = each.ends
         state.bytes += bill.bytes
         state.joules += bill.joules
         state.taken = state.taken + done
         each.steps += length(self.net, work, done)
+        each.memory = mix.memory
         each.k += 1
         self._begin(each)
         return Round(
@@ -126,12 +149,25 @@ class Simulation:
             joules=state.joules,
             clients=len(work.down.rows),
             phases={"compute": bill.compute, "upload": bill.upload, "mix": bill.mix},
+            mixed=mixed_with,
+            crew=self._crew(each, work, bill),
         )
+
+    def _crew(self, each: LaneState, work: Work, bill: Bill) -> Crew | None:
+        """Who computed and sent how long, unless it is as it was, or too many to list."""
+        if len(work.down.rows) > LISTED:
+            return None
+        columns = (work.down.rows.tolist(), bill.busy.tolist(), bill.sending.tolist())
+        crew = tuple(zip(*columns, strict=True))
+        if each.crew == crew:
+            return None
+        each.crew = crew
+        return crew
 
     def _up(self, work: Work, mix: Mix, done: Ints, each: LaneState) -> None:
         """Clients train, one block after another, and fold into their servers' sums."""
         state = self.state
-        sums = Sums(len(mix.up.rows), state.servers)
+        sums = Sums(len(mix.up.rows), state.models)
         takers = _takers(mix)
         tasks = self._tasks(work, done, each)
         for task, trained in zip(tasks, self.engine.train(tasks), strict=True):
@@ -140,23 +176,24 @@ class Simulation:
                 sums.add(index, weight, row)
         rows = torch.from_numpy(np.array(mix.up.rows))
         if mix.payload == "model":
-            state.servers[rows] = sums.rows()
+            state.models[rows] = sums.rows()
         else:
-            state.servers[rows] += sums.rows()
+            state.models[rows] += sums.rows()
 
     def _tasks(self, work: Work, done: Ints, each: LaneState) -> list[Task]:
-        models: Mapping[int, Tensor] | Tensor = self.state.servers
+        models: Mapping[int, Tensor] | Tensor = self.state.models
         if each.base is not None:
             models = dict(zip(each.sources, each.base, strict=True))
+        rates = np.ones(len(work.down.rows)) if work.rates is None else work.rates
         tasks = []
-        for client, sources, weights in work.down:
+        for rate, (client, sources, weights) in zip(rates.tolist(), work.down, strict=True):
             if len(sources) == 1 and weights[0] == 1:
                 start = models[int(sources[0])]
             else:
                 terms = zip(weights.tolist(), sources.tolist(), strict=True)
                 start = weighted((weight, models[source]) for weight, source in terms)
             first = int(self.state.taken[client])
-            tasks.append(Task(client, start, int(done[client]), first))
+            tasks.append(Task(client, start, int(done[client]), first, rate))
         return tasks
 
 
@@ -179,8 +216,9 @@ def expected_rounds(scheme: Scheme, net: Network, cost: Cost, iterations: int, s
     own = scheme.adapt(net)
     clocks = Clocks.fresh(len(own.servers))
     total = 0
-    for lane in scheme.lanes(own):
-        work = scheme.work(View(own, lane, 0, clocks, cost.step_seconds, seed))
+    for place, lane in enumerate(scheme.lanes(own)):
+        view = View(own, lane, 0, clocks, cost.step_seconds, seed, place, air=cost.air)
+        work = scheme.work(view)
         total += ceil(iterations / max(length(own, work, cost.done(work)), 1))
     return total
 

@@ -6,27 +6,35 @@ import numpy as np
 from torch import Tensor
 
 from sdfeel.core.arrays import Ints
-from sdfeel.core.scheme import Lane
+from sdfeel.core.estimates import Estimates
+from sdfeel.core.events import Crew
+from sdfeel.core.scheme import Lane, Memory
 from sdfeel.core.staleness import Clocks
 
 
-@dataclass
+@dataclass(eq=False)
 class LaneState:
     """Where one lane is: its round, when that ends, and the models it began from."""
 
+    place: int  # among the scheme's lanes
     lane: Lane
-    k: int
-    ends: float
-    base: Tensor | None  # (S, P) the models of `sources` when the round began; None: unchanged
+    k: int = 0
+    ends: float = 0.0
+    base: Tensor | None = None  # (S, P) of `sources` when the round began; None: unchanged
     sources: list[int] = field(default_factory=list)
     steps: float = 0.0  # local iterations finished by this lane, a mean over its clients
+    began: int = 0  # rounds that all lanes had finished when this one began
+    since: float = 0.0  # the time when it began
+    memory: Memory = field(default_factory=dict)  # the scheme's
+    measured: Estimates | None = None
+    crew: Crew = ()  # as the lane's events have told it
 
 
 @dataclass
 class State:
     """A simulation between two rounds."""
 
-    servers: Tensor  # (D, P)
+    models: Tensor  # (D + S, P) the servers' models, then the scheme's shelves, last one first
     taken: Ints  # (C,) local iterations of each client so far
     clocks: Clocks
     lanes: list[LaneState] = field(default_factory=list)
@@ -35,12 +43,17 @@ class State:
     joules: float = 0.0
 
     @classmethod
-    def fresh(cls, initial: Tensor, servers: int, clients: int) -> "State":
+    def fresh(cls, initial: Tensor, servers: int, clients: int, shelves: int = 0) -> "State":
         return cls(
-            servers=initial.repeat(servers, 1),
+            models=initial.repeat(servers + shelves, 1),
             taken=np.zeros(clients, dtype=np.int64),
             clocks=Clocks.fresh(servers),
         )
+
+    @property
+    def servers(self) -> Tensor:
+        """(D, P) the servers' models."""
+        return self.models[: len(self.clocks.led)]
 
     @property
     def number(self) -> int:

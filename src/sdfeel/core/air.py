@@ -1,0 +1,37 @@
+"""What sending costs, as far as a decision may depend on it."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+import numpy as np
+
+from sdfeel.core.arrays import Floats, Ints, floats
+
+Link = Literal["client-server", "client-cloud", "server-server", "server-cloud"]
+SNR = 10**1.5  # the paper's 15 dB
+
+
+@dataclass(frozen=True, eq=False)
+class Air:
+    """How long a model is under way, and how good each client's channel is."""
+
+    transfer: Mapping[Link, float] = field(default_factory=dict)  # seconds of one model
+    radio: Floats | None = None  # (C,) each client's rate over its kind of link's; None: 1
+    snr: Floats | None = None  # (C,) signal to noise at an equal share; None: the paper's
+
+    def uploads(self, clients: int, via: Link = "client-server") -> Floats:
+        """(C,) seconds that each client sends, at an equal share of the bandwidth."""
+        slow = np.ones(clients) if self.radio is None else 1 / self.radio
+        return floats(self.transfer[via] * slow)
+
+    def speedup(self, share: Floats, clients: Ints | slice) -> Floats:
+        """How much faster the `clients` send with these shares of the bandwidth.
+
+        A narrower band has less noise in it, so half the band carries more than half the rate.
+
+        >>> Air().speedup(np.array([0.5, 1.0, 2.0]), slice(3)).round(3)
+        array([0.596, 1.   , 1.626])
+        """
+        snr = np.full(len(share), SNR) if self.snr is None else self.snr[clients]
+        return floats(share * np.log2(1 + snr / share) / np.log2(1 + snr))
