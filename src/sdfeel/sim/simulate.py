@@ -14,6 +14,7 @@ from sdfeel.core.network import Network
 from sdfeel.core.scheme import Local, Mix, Scheme, View, Work
 from sdfeel.core.staleness import Clocks
 from sdfeel.engine.base import Engine, Task
+from sdfeel.engine.probe import Estimator, probing
 from sdfeel.engine.sums import Sums, mean, mixed, weighted
 from sdfeel.engine.threads import one_thread
 from sdfeel.sim.state import LaneState, State
@@ -170,10 +171,15 @@ class Simulation:
         sums = Sums(len(mix.up.rows), state.models)
         takers = _takers(mix)
         tasks = self._tasks(work, done, each)
+        asked = Estimator(probing(self.engine)) if work.measure else None
         for task, trained in zip(tasks, self.engine.train(tasks), strict=True):
             row = trained if mix.payload == "model" else trained - task.start
             for index, weight in takers.get(task.client, ()):
                 sums.add(index, weight, row)
+            if asked is not None:
+                weight = float(self.net.samples[task.client])
+                asked.add(task.client, weight, task.start, trained, task.first + task.steps)
+        each.measured = None if asked is None else asked.estimates()
         rows = torch.from_numpy(np.array(mix.up.rows))
         if mix.payload == "model":
             state.models[rows] = sums.rows()

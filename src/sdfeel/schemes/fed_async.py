@@ -1,0 +1,57 @@
+"""FedAsync: the cloud mixes in every client's model as soon as it comes.
+
+Xie, Koyejo and Gupta, "Asynchronous Federated Optimization", 2019.
+"""
+
+from dataclasses import dataclass, replace
+from typing import Annotated, ClassVar, Literal
+
+import numpy as np
+
+from sdfeel.core.arrays import Ints
+from sdfeel.core.errors import InputError, at_least
+from sdfeel.core.mixing import average, broadcast, of_rows, shelf
+from sdfeel.core.network import Network
+from sdfeel.core.scheme import Facts, Lane, Mix, View, Work, one_server
+from sdfeel.core.staleness import trust
+
+ARRIVED = int(shelf(0))  # the shelf of the model that has just come in
+
+
+@dataclass(frozen=True)
+class FedAsync:
+    """The cloud mixes in every client's model as soon as it comes, old ones by less."""
+
+    facts: ClassVar[Facts] = Facts(False, True, "high", True, True, True)
+
+    tau1: Annotated[int, "local iterations before a client sends its model"] = 5
+    mixing_rate: Annotated[float, "share of a fresh model in the global one"] = 0.6
+    psi: Annotated[
+        Literal["constant", "polynomial", "hinge"], "how much less an old model counts"
+    ] = "polynomial"
+    psi_a: Annotated[float, "polynomial: exponent; hinge: slope"] = 0.5
+    psi_b: Annotated[float, "hinge: age up to which a model counts in full"] = 4.0
+
+    def __post_init__(self) -> None:
+        at_least("scheme.tau1", self.tau1, 1)
+        if not 0 < self.mixing_rate <= 1:
+            raise InputError(
+                f"scheme.mixing_rate must be above 0 and at most 1, got {self.mixing_rate:g}"
+            )
+        trust(self.psi, np.zeros(1, dtype=np.int64), self.psi_a, self.psi_b)
+
+    def adapt(self, net: Network) -> Network:
+        return replace(one_server(net), shelves=1)
+
+    def lanes(self, net: Network) -> tuple[Lane, ...]:
+        return (net.servers,) * len(net.clients)  # clients do not wait for one another
+
+    def work(self, view: View) -> Work:
+        who = view.net.clients[[view.place]]
+        return Work(down=broadcast(view.net, who, via="client-cloud"), steps=self.tau1)
+
+    def mix(self, view: View, done: Ints) -> Mix:
+        age = np.array([view.clocks.number - view.began])
+        share = float(self.mixing_rate * trust(self.psi, age, self.psi_a, self.psi_b)[0])
+        up = average([ARRIVED], view.net.clients[[view.place]], via="client-cloud")
+        return Mix(up, of_rows({0: {ARRIVED: share, 0: 1 - share}}))

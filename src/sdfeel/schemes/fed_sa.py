@@ -1,0 +1,93 @@
+"""FedSA: a round takes the first models to arrive; the others keep training.
+
+Ma et al., "FedSA: A Semi-Asynchronous Federated Learning Mechanism in Heterogeneous Edge
+Computing", 2021.
+"""
+
+from dataclasses import dataclass, replace
+from typing import Annotated, ClassVar
+
+import numpy as np
+
+from sdfeel.core.arrays import Floats, Ints, floats
+from sdfeel.core.errors import InputError, at_least
+from sdfeel.core.mixing import average, of_rows, shelf
+from sdfeel.core.network import Network
+from sdfeel.core.scheme import Facts, Lane, Mix, View, Work, one_server
+
+
+@dataclass(frozen=True)
+class FedSA:
+    """A round takes the first models to arrive; late ones come into a later round."""
+
+    facts: ClassVar[Facts] = Facts(False, True, "high", True, True, True)
+
+    tau1: Annotated[int, "local iterations before a client sends its model"] = 5
+    quota: Annotated[int | None, "models that a round waits for (none: half of the clients)"] = None
+    rate_limit: Annotated[
+        float, "rare clients take larger steps, at most this much larger (1: all the same)"
+    ] = 2.0
+
+    def __post_init__(self) -> None:
+        at_least("scheme.tau1", self.tau1, 1)
+        at_least("scheme.rate_limit", self.rate_limit, 1)
+        if self.quota is not None:
+            at_least("scheme.quota", self.quota, 1)
+
+    def adapt(self, net: Network) -> Network:
+        if self.quota is not None and self.quota > len(net.clients):
+            raise InputError(
+                f"scheme.quota is {self.quota}, but the network has only {len(net.clients)} "
+                f"clients: lower it"
+            )
+        return replace(one_server(net), shelves=len(net.samples))  # what each began from
+
+    def lanes(self, net: Network) -> tuple[Lane, ...]:
+        return (net.servers,)
+
+    def work(self, view: View) -> Work:
+        who, left = self._first(view)
+        return Work(
+            down=average(who, shelf(who)),
+            steps=self.tau1,
+            rates=self._rates(view)[who],
+            lasts=float(left[who].max()),
+            broadcasts=1,
+        )
+
+    def mix(self, view: View, done: Ints) -> Mix:
+        who, left = self._first(view)
+        share = view.net.samples[who] / view.net.samples[view.net.clients].sum()
+        came = shelf(who).tolist()
+        blend = dict(zip(came, share.tolist(), strict=True)) | {0: max(1 - share.sum(), 0.0)}
+        again = left - left[who].max()
+        again[who] = self._cycle(view)[who]
+        joined = self._joined(view)
+        joined[who] += 1
+        return Mix(
+            up=average(shelf(who), who, via="client-cloud"),
+            across=of_rows({taker: blend for taker in (0, *came)}),
+            memory={"left": again, "joined": joined},
+        )
+
+    def _cycle(self, view: View) -> Floats:
+        """(C,) seconds from a model to the answer."""
+        sending = view.air.uploads(len(view.step_seconds), "client-cloud")
+        return floats(self.tau1 * view.step_seconds + sending)
+
+    def _first(self, view: View) -> tuple[Ints, Floats]:
+        """Who arrives in this round; (C,) seconds until each does."""
+        left = view.memory.get("left", self._cycle(view))
+        clients = view.net.clients
+        soonest = clients[np.argsort(left[clients], kind="stable")]
+        return np.sort(soonest[: self.quota or (len(clients) + 1) // 2]), left
+
+    def _joined(self, view: View) -> Floats:
+        """(C,) rounds that each client has taken part in."""
+        return view.memory.get("joined", np.zeros(len(view.net.samples))).copy()
+
+    def _rates(self, view: View) -> Floats:
+        """(C,) steps grow as clients come more rarely than the mean."""
+        often = self._joined(view) + 1
+        mean = often[view.net.clients].mean()
+        return floats(np.clip(mean / often, 1 / self.rate_limit, self.rate_limit))
