@@ -1,0 +1,337 @@
+"""The systems of the related work against their published rules and their degenerate cases."""
+
+from itertools import islice
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sdfeel.core.air import SNR, Air
+from sdfeel.core.arrays import Floats
+from sdfeel.core.bandwidth import equalised, needed
+from sdfeel.core.cost import Cost
+from sdfeel.core.errors import InputError
+from sdfeel.core.estimates import Estimates
+from sdfeel.core.network import Network, clustered
+from sdfeel.core.scheme import Local, Scheme
+from sdfeel.core.topology import links
+from sdfeel.schemes import (
+    Adaptive,
+    AsyncSDFeel,
+    DSquared,
+    FedAsync,
+    FedAvg,
+    FedCS,
+    FedNova,
+    FedSA,
+    JointScheduling,
+    Safa,
+    SDFeel,
+)
+from sdfeel.schemes.adaptive import bound, drift
+from sdfeel.schemes.d_squared import damped
+from sdfeel.schemes.joint import scheduled
+from sdfeel.sim.simulate import Simulation
+from tests.quadratic import QuadraticEngine, quadratic
+from tests.sim.test_simulate import RATES, cost, ring_of_four, uneven
+
+SPEEDS = np.array([0.013, 0.010, 0.031, 0.017, 0.011, 0.023])
+
+
+def one_cell(clients: int = 6, equal: bool = True) -> Network:
+    samples = np.ones(clients) if equal else np.arange(1.0, clients + 1)
+    return clustered(samples, [0] * clients, links("ring", 1))
+
+
+def engine(clients: int = 6) -> QuadraticEngine:
+    return quadratic(np.arange(clients) ** 1.5, np.ones(clients), 0.05)
+
+
+def prices(steps: Floats = SPEEDS) -> Cost:
+    return Cost(steps, 1e5, RATES)  # type: ignore[arg-type]
+
+
+def run(scheme: Scheme, net: Network, rounds: int, own: QuadraticEngine, at: Cost) -> Simulation:
+    simulation = Simulation(scheme, net, at, own, local=Local(own.rate))
+    for _ in islice(simulation, rounds):
+        pass
+    return simulation
+
+
+# FedAsync
+
+
+def test_fed_async_of_one_client_is_a_running_average() -> None:
+    own = engine(1)
+    own.centres += 2.0
+    simulation = run(FedAsync(tau1=3, mixing_rate=0.25), one_cell(1), 4, own, prices(SPEEDS[:1]))
+    model = 0.0
+    for _ in range(4):
+        trained = 2 + (model - 2) * 0.95**3
+        model = 0.75 * model + 0.25 * trained
+    assert simulation.model().item() == pytest.approx(model, abs=1e-12)
+
+
+def test_fed_async_counts_how_many_updates_came_in_between() -> None:
+    """A slow client beside one three times as fast: 1st, 2nd, 3rd (fast, fast, tie: fast)."""
+    at = prices(np.array([0.01, 0.035]))
+    object.__setattr__(at, "model_bits", 1e-9)
+    own = engine(2)
+    own.centres[:, 0] = torch.tensor([1.0, -1.0])
+    scheme = FedAsync(tau1=1, mixing_rate=0.5, psi="polynomial", psi_a=1.0)
+    simulation = run(scheme, one_cell(2), 4, own, at)
+    model = 0.0
+    for _ in range(3):
+        model = 0.5 * model + 0.5 * (1 + (model - 1) * 0.95)
+    late = -0.05  # trained from the first model, which was 0
+    share = 0.5 / (3 + 1)
+    model = (1 - share) * model + share * late
+    assert simulation.state.seconds == pytest.approx(0.035)
+    assert simulation.model().item() == pytest.approx(model, abs=1e-12)
+
+
+def test_fed_async_refuses_a_rate_above_one() -> None:
+    with pytest.raises(InputError, match=r"mixing_rate must be above 0 and at most 1, got 1\.5"):
+        FedAsync(mixing_rate=1.5)
+
+
+# FedSA
+
+
+def test_fed_sa_that_waits_for_all_is_fed_avg() -> None:
+    net, own = one_cell(equal=False), engine()
+    semi = run(FedSA(quota=6, rate_limit=1), net, 5, own, prices())
+    full = run(FedAvg(), net, 5, own, prices())
+    torch.testing.assert_close(semi.model(), full.model(), rtol=0, atol=1e-12)
+    assert semi.state.seconds == pytest.approx(full.state.seconds)
+
+
+def test_fed_sa_that_waits_for_one_is_fed_async() -> None:
+    net, own = one_cell(), engine()
+    semi = run(FedSA(quota=1, rate_limit=1), net, 25, own, prices())
+    lone = run(FedAsync(mixing_rate=1 / 6, psi="constant"), net, 25, own, prices())
+    torch.testing.assert_close(semi.model(), lone.model(), rtol=0, atol=1e-12)
+    assert semi.state.seconds == pytest.approx(lone.state.seconds)
+    assert semi.state.taken.tolist() == lone.state.taken.tolist()
+
+
+def test_fed_sa_lets_rare_clients_take_larger_steps() -> None:
+    simulation = run(FedSA(quota=2, rate_limit=1.5), one_cell(), 12, engine(), prices())
+    often = simulation.state.lanes[0].memory["joined"]
+    rates = simulation.scheme._rates(simulation._view(simulation.state.lanes[0], prices()))  # type: ignore[attr-defined]
+    assert often[2] < often[1]  # the slowest and the fastest
+    assert rates[2] > 1 > rates[1]
+    assert rates.max() <= 1.5
+
+
+def test_fed_sa_refuses_a_quota_above_the_clients() -> None:
+    with pytest.raises(InputError, match="quota is 7, but the network has only 6"):
+        FedSA(quota=7).adapt(one_cell())
+
+
+# SAFA
+
+
+def test_safa_without_lag_or_quota_is_fed_avg() -> None:
+    net, own = one_cell(equal=False), engine()
+    safa = run(Safa(fraction=1, tolerance=0), net, 5, own, prices())
+    full = run(FedAvg(), net, 5, own, prices())
+    torch.testing.assert_close(safa.model(), full.model(), rtol=0, atol=1e-12)
+    assert safa.state.seconds == pytest.approx(full.state.seconds)
+
+
+def test_safa_never_forces_a_straggler_when_it_tolerates_everything() -> None:
+    """Half a quota: whoever is passed over goes on from its own model."""
+    net, own = one_cell(), engine()
+    patient = run(Safa(fraction=0.5, tolerance=1000, tau1=1), net, 1, own, prices())
+    late = [i for i in range(6) if not patient.state.lanes[0].memory["picked"][i]]
+    assert sorted(late) == [2, 3, 5]  # the three slowest
+    draft = patient.scheme._draft(patient._view(patient.state.lanes[0], prices()))  # type: ignore[attr-defined]
+    assert not draft.fresh[late].any()
+    assert draft.picked[late].all()  # passed over once, they come first
+
+
+def test_safa_takes_late_models_into_the_next_round() -> None:
+    """Two clients, a quota of one: by hand."""
+    own = quadratic([4.0, -2.0], [1, 1], 0.5)
+    simulation = run(Safa(fraction=0.5, tau1=1), one_cell(2), 1, own, prices(SPEEDS[:2] * [2, 1]))
+    # Client 1 is faster: it counts; client 0's cache still holds the initial 0.
+    assert simulation.model().item() == pytest.approx((0 - 1) / 2)
+    next(simulation)
+    # Client 0 was passed over: it goes on from its own 2 and is picked; client 1 begins afresh
+    # at -0.5, but comes second. The cache holds 0's new model and 1's old one.
+    assert simulation.model().item() == pytest.approx((3 - 1) / 2)
+
+
+def test_safa_survives_crashes_and_learns() -> None:
+    net, own = one_cell(), engine()
+    simulation = Simulation(Safa(crash_chance=0.4, fraction=0.5), net, prices(), own)
+    first = own.evaluate(simulation.model()).loss
+    least = own.evaluate(own.centres.mean(dim=0)).loss
+    for _ in islice(simulation, 80):
+        pass
+    assert own.evaluate(simulation.model()).loss - least < 0.1 * (first - least)
+
+
+# FedNova
+
+
+def test_fed_nova_is_one_cluster_of_asynchronous_sd_feel() -> None:
+    net, own = one_cell(equal=False), engine()
+    nova = run(FedNova(theta_min=2), net, 4, own, prices())
+    asynchronous = run(AsyncSDFeel(theta_min=2), net, 4, own, prices())
+    torch.testing.assert_close(nova.model(), asynchronous.model(), rtol=0, atol=1e-12)
+    assert len(set(nova.state.taken.tolist())) > 1
+
+
+def test_fed_nova_removes_the_pull_of_fast_clients() -> None:
+    """The fixed point of plain averaging weighs clients by their steps; FedNova's does not."""
+    own = quadratic(np.arange(6.0) ** 2, np.ones(6), 0.001)
+    at = prices()
+    nova = run(FedNova(theta_min=3), one_cell(), 3000, own, at)
+    steps = (3 * 0.031 / SPEEDS + 1e-9).astype(int)
+    centres = np.arange(6.0) ** 2
+    biased = (centres * steps).sum() / steps.sum()
+    assert abs(nova.model().item() - centres.mean()) < 0.02 * abs(biased - centres.mean())
+
+
+# FedCS
+
+
+def test_fed_cs_without_a_deadline_is_sd_feel() -> None:
+    net, own = ring_of_four(), uneven()
+    chosen = run(FedCS(), net, 5, own, cost(12))
+    torch.testing.assert_close(chosen.model(), run(SDFeel(), net, 5, own, cost(12)).model())
+
+
+@given(st.lists(st.floats(0.1, 3.0), min_size=2, max_size=2))
+@settings(max_examples=30, deadline=None)
+def test_fed_cs_takes_more_clients_when_given_more_time(seconds: list[float]) -> None:
+    def clients(limit: float) -> set[int]:
+        at = prices(np.linspace(0.01, 0.5, 6))
+        scheme = FedCS(tau1=1, round_seconds=limit)
+        simulation = Simulation(scheme, one_cell(), at, engine())
+        return set(np.flatnonzero(simulation._plan(simulation.state.lanes[0])[1]).tolist())
+
+    less, more = sorted(seconds)
+    assert clients(less) <= clients(more)
+
+
+def test_fed_cs_says_how_much_time_it_needs() -> None:
+    with pytest.raises(InputError, match=r"even the fastest client needs 0\.07 seconds: raise it"):
+        run(FedCS(round_seconds=0.06), one_cell(), 1, engine(), prices())
+
+
+# Adaptive control
+
+
+def test_adaptive_control_is_exact_for_one_step_and_grows_with_alike_data() -> None:
+    seen = Estimates(rho=1.0, beta=2.0, delta=3.0)
+    assert drift(np.array([1]), seen, 0.1)[0] == pytest.approx(0, abs=1e-12)
+    taus = np.arange(1, 101)
+
+    def best(delta: float, meeting: float) -> int:
+        given = Estimates(rho=1.0, beta=2.0, delta=delta)
+        return int(taus[np.argmin(bound(taus, given, 0.01, 0.025, 0.1, meeting, 1000.0))])
+
+    assert best(delta=0, meeting=1.0) == 100
+    assert best(delta=1e6, meeting=1.0) == 1
+    assert best(delta=1.0, meeting=0.0) == 1
+    assert 1 < best(delta=0.5, meeting=1.0) < 100
+
+
+def test_adaptive_control_takes_longer_rounds_on_alike_data() -> None:
+    def longest(spread: float) -> float:
+        own = quadratic(3 + spread * np.arange(12.0), np.ones(12), 0.01)
+        simulation = Simulation(
+            Adaptive(budget=50), ring_of_four(), cost(12), own, local=Local(own.rate)
+        )
+        steps = []
+        for _ in islice(simulation, 6):
+            steps.append(simulation.state.lanes[0].memory["tau"][0])
+        return float(max(steps))
+
+    assert longest(0.0) == 100
+    assert longest(10.0) < 10
+
+
+# Joint scheduling
+
+
+def test_equal_clients_share_the_bandwidth_equally() -> None:
+    assert needed(np.array([5.0]), np.array([SNR]))[0] == pytest.approx(0.99235, abs=5e-6)
+    end, share = equalised(np.full(5, 0.3), np.full(5, 0.7), np.full(5, SNR), 5.0)
+    assert end == pytest.approx(1.0)
+    np.testing.assert_allclose(share, 1, rtol=1e-9)
+
+
+@given(st.integers(0, 2**32), st.integers(2, 8))
+@settings(max_examples=40, deadline=None)
+def test_unequal_clients_finish_together_and_use_the_whole_band(seed: int, count: int) -> None:
+    draws = np.random.default_rng(seed)
+    busy, sending = draws.uniform(0, 1, count), draws.uniform(0.1, 2, count)
+    snr = draws.uniform(1, 100, count)
+    end, share = equalised(busy, sending, snr, float(count))
+    finish = busy + sending / Air(snr=snr).speedup(share, slice(count))
+    np.testing.assert_allclose(finish, end, rtol=1e-9)
+    assert share.sum() == pytest.approx(count, rel=1e-6)
+    assert end <= (busy + sending).max() * (1 + 1e-9)
+
+
+def test_scheduling_leaves_a_hopeless_client_for_later() -> None:
+    cell = ((0.1, 0.1, 50.0), (1.0, 1.0, 1.0), (SNR,) * 3)
+    assert scheduled((*cell, (0.0, 0.0, 0.0)), 0.5)[2] == 0
+    assert scheduled((*cell, (0.0, 0.0, 10000.0)), 0.5)[2] > 0
+
+
+def test_sharing_bandwidth_shortens_rounds_of_unequal_clients() -> None:
+    net, own = one_cell(), engine()
+    at = Cost(SPEEDS * 10, 1e6, RATES)  # type: ignore[arg-type]
+    joint = run(JointScheduling(worth=1.0), net, 4, own, at)
+    assert joint.state.seconds < run(SDFeel(), net, 4, own, at).state.seconds
+
+
+# D²
+
+
+def test_d_squared_follows_its_recursion() -> None:
+    net, own = ring_of_four(), uneven()
+    simulation = run(DSquared(), net, 6, own, cost(12))
+    mix = torch.from_numpy(damped(net.mixing).copy())
+    share = torch.from_numpy(net.samples.copy())
+
+    def gradients(x: torch.Tensor) -> torch.Tensor:
+        rows = []
+        for d in net.servers:
+            mine = torch.from_numpy(np.flatnonzero(net.home == d))
+            each = own.curvature[mine] * (x[d] - own.centres[mine])  # type: ignore[index]
+            rows.append((share[mine, None] * each).sum(dim=0) / share[mine].sum())
+        return torch.stack(rows)
+
+    before = torch.zeros(4, 3, dtype=torch.float64)
+    now = mix @ (before - own.rate * gradients(before))
+    for _ in range(5):
+        change = own.rate * (gradients(now) - gradients(before))
+        before, now = now, mix @ (2 * now - before - change)
+    torch.testing.assert_close(simulation.state.servers, now, rtol=0, atol=1e-12)
+
+
+def test_d_squared_ends_at_the_minimum_where_gossip_does_not() -> None:
+    net, own = ring_of_four("complete"), uneven()
+    centres, weights = own.centres, own.weights[:, None] * torch.as_tensor(own.curvature)
+    least = (weights * centres).sum(dim=0) / weights.sum(dim=0)
+
+    def gap(scheme: Scheme) -> float:
+        servers = run(scheme, net, 1500, own, cost(12)).state.servers
+        return float((servers - least).norm(dim=1).max())
+
+    assert gap(DSquared()) < 1e-6
+    assert gap(SDFeel(tau1=1, alpha=1)) > 1e-4
+
+
+def test_a_swinging_mixing_is_made_lazy() -> None:
+    ring = clustered(np.ones(10), list(range(10)), links("ring", 10))
+    assert np.linalg.eigvals(ring.mixing).real.min() < -1 / 3
+    assert np.linalg.eigvals(damped(ring.mixing)).real.min() > -1 / 3
