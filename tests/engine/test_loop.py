@@ -1,12 +1,13 @@
 """The local step: defined here by hand in plain torch, and compared bit for bit."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
@@ -96,6 +97,7 @@ def test_threads_are_given_back() -> None:
     assert torch.get_num_threads() == before
 
 
+@settings(deadline=None)  # other programs may have the machine
 @given(
     count=st.integers(1, 40),
     size=st.integers(1, 12),
@@ -137,6 +139,64 @@ def test_any_optimiser_works_and_forgets_at_every_broadcast(
     again = trained(own, [task(own), task(own)])[1]
     assert torch.equal(first, again)
     assert not torch.equal(first, own.initial())
+
+
+@pytest.mark.parametrize("options", [{}, {"momentum": 0.9}])
+def test_a_tasks_rate_multiplies_the_learning_rate_of_this_round_only(
+    options: dict[str, Any],
+) -> None:
+    own, faster = engine(options=options), engine(options=options, learning_rate=0.25)
+    before = trained(own, [task(own)])[0]
+    assert torch.equal(
+        trained(own, [replace(task(own), rate=2.5)])[0], trained(faster, [task(faster)])[0]
+    )
+    assert torch.equal(trained(own, [task(own)])[0], before)
+
+
+@pytest.mark.parametrize("options", [{}, {"momentum": 0.9}])
+def test_the_proximal_term_pulls_to_where_the_round_began(options: dict[str, Any]) -> None:
+    """Against float64 autograd of F(w) + rho/2 |w - w0|^2, written down."""
+    pull, module, data = 0.7, build("mlp", (1, 8, 8), 10, 0).double(), examples()
+    own = engine(module, proximal=pull, options=options)
+    start = [p.detach().clone() for p in module.parameters()]
+    optimizer = torch.optim.SGD(module.parameters(), lr=0.1, **options)
+    for picked in torch.from_numpy(batches(PARTS[1], 10, 5, 1, 0, 4)):
+        optimizer.zero_grad()
+        loss = nn.functional.cross_entropy(module(data.x[picked].double()), data.y[picked])
+        gaps = [(p - w).square().sum() for p, w in zip(module.parameters(), start, strict=True)]
+        torch.autograd.backward(loss + pull / 2 * torch.stack(gaps).sum())
+        optimizer.step()
+    expected = torch.cat([p.detach().reshape(-1) for p in module.parameters()])
+    (found,) = trained(own, [task(own)])
+    torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-14)
+    plain = engine(build("mlp", (1, 8, 8), 10, 0).double(), options=options)
+    (free,) = trained(plain, [task(plain)])
+    assert (found - own.initial()).norm() < (free - own.initial()).norm()
+    assert torch.equal(trained(own, [task(own), task(own)])[1], found)  # each round begins anew
+
+
+class Place(nn.Module):
+    """Its loss is 1/2 (w - x)^2 with the mean of the outputs as the loss."""
+
+    def __init__(self, at: float = 0.0) -> None:
+        super().__init__()
+        self.w = nn.Parameter(torch.tensor([at], dtype=torch.float64))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return (self.w - x).square() / 2
+
+
+def average(outputs: Tensor, targets: Tensor) -> Tensor:
+    return outputs.mean()
+
+
+def test_a_quadratic_with_a_proximal_term_ends_between_start_and_centre() -> None:
+    """w := w - eta ((w - c) + rho (w - w0)) goes to (c + rho w0) / (1 + rho)."""
+    data = Examples(torch.full((4, 1), 3.0), torch.zeros(4))
+    training = Training(0.5, 4, loss=average, proximal=2.0)
+    own = LoopEngine(Place(), data, [np.arange(4)], data, training, 0)
+    (found,) = trained(own, [Task(0, torch.tensor([-1.0], dtype=torch.float64), 60, 0)])
+    assert float(found) == pytest.approx((3 - 2) / 3, abs=1e-12)
 
 
 def test_momentum_zero_is_plain_sgd() -> None:

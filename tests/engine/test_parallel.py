@@ -38,7 +38,9 @@ def loop(module: nn.Module | None = None, rate: float = 0.1, **options: Any) -> 
 
 def tasks(engine: LoopEngine | ParallelEngine) -> list[Task]:
     start = engine.initial()
-    return [Task(c, start + 0.01 * c, steps=1 + c % 4, first=c) for c in range(CLIENTS)]
+    return [
+        Task(c, start + 0.01 * c, steps=1 + c % 4, first=c, rate=1 + c % 3) for c in range(CLIENTS)
+    ]
 
 
 def trained(engine: LoopEngine | ParallelEngine) -> list[Tensor]:

@@ -10,6 +10,8 @@ engine, in any language, makes the same masks.
     the element is kept if word >= p * 2^64, and scaled by 1 / (1 - p)
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from math import prod
 from typing import Any
 
@@ -85,3 +87,17 @@ def address_dropout(module: nn.Module, address: Address) -> None:
                 channels = type(child) in CHANNELS
                 setattr(parent, name, AddressedDropout(child.p, channels, layer, address))
                 layer += 1
+
+
+@contextmanager
+def no_dropout(module: nn.Module) -> Iterator[None]:
+    """The module as in training, but for its dropout."""
+    was_training = module.training
+    module.train()
+    for child in module.modules():
+        if isinstance(child, AddressedDropout | nn.AlphaDropout | nn.FeatureAlphaDropout):
+            child.eval()
+    try:
+        yield
+    finally:
+        module.train(was_training)

@@ -5,7 +5,7 @@ vector, no DataLoader, no state_dict, no optimiser object for plain SGD.
 """
 
 import copy
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -14,15 +14,16 @@ import torch
 from torch import Tensor, nn
 
 from sdfeel.core.arrays import Ints
-from sdfeel.core.errors import Diverged, InputError, SdfeelError, unknown
+from sdfeel.core.errors import Diverged, SdfeelError
 from sdfeel.core.seeds import number
 from sdfeel.data.examples import Examples
 from sdfeel.engine.base import Scores, Task
 from sdfeel.engine.batches import batches, passes
-from sdfeel.engine.dropout import Address, address_dropout
+from sdfeel.engine.dropout import Address, address_dropout, no_dropout
 from sdfeel.engine.evaluate import Loss, Metric, Tally, blocks, evaluate, tallies
+from sdfeel.engine.optimizers import carried, stepper
 from sdfeel.engine.threads import one_thread
-from sdfeel.models.flat import FlatModule
+from sdfeel.models.flat import FlatModule, Layout
 
 
 @dataclass(frozen=True)
@@ -35,6 +36,7 @@ class Training:
     options: dict[str, Any] = field(default_factory=dict)  # of the optimiser
     iteration: Literal["batch", "epoch"] = "batch"  # what one local iteration is
     loss: Loss = nn.functional.cross_entropy
+    proximal: float = 0.0  # how strongly a client is pulled to where its round began
 
 
 class LoopEngine:
@@ -57,18 +59,23 @@ class LoopEngine:
         own = copy.deepcopy(module)
         self._address = Address(seed)
         address_dropout(own, self._address)
-        self._flat = FlatModule(own)
+        self._flat = FlatModule(own, carried(own, training))
         self._initial = self._flat.row.clone()
         like = self._initial.dtype
         self._train, self._test, self._parts = train.to(like), test.to(like), parts
         self._measured = self._train if measured is None else measured.to(like)
         self._training, self._seed, self.metrics = training, seed, metrics or {}
-        self._step = stepper(self._flat, training)
+        self._step = stepper(self._flat, training, seed)
 
     @property
     def parameters(self) -> int:
         """Trainable numbers of the model."""
         return self._flat.parameters
+
+    @property
+    def layout(self) -> Layout:
+        """The tensors that a row is made of."""
+        return self._flat.layout
 
     def initial(self) -> Tensor:
         return self._initial.clone()
@@ -81,39 +88,56 @@ class LoopEngine:
         self._flat.module.train()
         with one_thread():
             for task in tasks:
-                try:
+                with named(task.client, task.first):
                     self._local(task)
-                except SdfeelError:
-                    raise
-                except Exception as error:
-                    raise SdfeelError(
-                        f"client {task.client} failed in its local iteration {task.first}: "
-                        f"{type(error).__name__}: {error}"
-                    ) from error
                 yield self._flat.row
 
     def _local(self, task: Task) -> None:
         """Leave the trained model in `self._flat.row`."""
         self._flat.load(task.start)
-        self._step.reset()
+        self._step.begin(task.client, task.rate)
         first = task.first * self._each(task.client)
         with torch_seed(number(self._seed, "torch", task.client, task.first)):
             for step, picked in enumerate(torch.from_numpy(self._picked(task)), first):
                 self._address.set(task.client, step)
-                x = self._train.x.index_select(0, picked)
-                y = self._train.y.index_select(0, picked)
-                self._step(x, y)
+                self._step(*self._batch(picked), step)
         # One number tells whether all are finite: a NaN or an infinity survives the sum.
         if not torch.isfinite(self._flat.row.sum()):
             raise diverged(task, self._training)
 
+    def loss_and_gradient(self, client: int, model: Tensor, step: int) -> tuple[float, Tensor]:
+        """A client's loss and its gradient, on the first mini-batch of local iteration `step`.
+
+        The gradient is of the trainable parameters, with which a row begins. BatchNorm works as
+        in training, since this is the function that local steps descend; dropout is off, so that
+        nothing but the model and the examples makes a difference.
+        """
+        place, flat = step * self._each(client), self._flat
+        # What `train` has handed out last lives in this memory: it must survive.
+        before = flat.row.clone()
+        flat.load(model)
+        torch_address = number(self._seed, "torch", client, step)
+        with named(client, step), one_thread(), no_dropout(flat.module), torch_seed(torch_address):
+            (picked,) = torch.from_numpy(self._rows(client, place, 1))
+            x, y = self._batch(picked)
+            loss = self._training.loss(flat.module(x), y)
+            gradients = torch.autograd.grad(
+                loss, flat.trainable, allow_unused=True, materialize_grads=True
+            )
+        flat.row.copy_(before)
+        return loss.item(), torch.cat([gradient.reshape(-1) for gradient in gradients])
+
     def _picked(self, task: Task) -> Ints:
         """(steps, B) rows of the training data, batch by batch."""
-        each, size = self._each(task.client), self._training.batch_size
-        examples = self._parts[task.client]
-        return batches(
-            examples, size, self._seed, task.client, task.first * each, task.steps * each
-        )
+        each = self._each(task.client)
+        return self._rows(task.client, task.first * each, task.steps * each)
+
+    def _rows(self, client: int, first: int, steps: int) -> Ints:
+        size = self._training.batch_size
+        return batches(self._parts[client], size, self._seed, client, first, steps)
+
+    def _batch(self, picked: Tensor) -> tuple[Tensor, Tensor]:
+        return self._train.x.index_select(0, picked), self._train.y.index_select(0, picked)
 
     def _each(self, client: int) -> int:
         """Mini-batches in one local iteration of a client."""
@@ -151,75 +175,26 @@ class LoopEngine:
         return {"test": self._test, "measured": self._measured}[which]
 
 
+@contextmanager
+def named(client: int, step: int) -> Iterator[None]:
+    """An error of the user's model tells at which client it came."""
+    try:
+        yield
+    except SdfeelError:
+        raise
+    except Exception as error:
+        raise SdfeelError(
+            f"client {client} failed in its local iteration {step}: {type(error).__name__}: {error}"
+        ) from error
+
+
 def diverged(task: Task, training: Training) -> Diverged:
     """What every engine says when a client's model is no longer finite."""
     return Diverged(
         f"training diverged at client {task.client}, local iteration {task.first + task.steps}: "
-        f"the model is no longer finite with learning rate {training.learning_rate:g}; "
+        f"the model is no longer finite with learning rate {training.learning_rate * task.rate:g}; "
         f"lower training.learning_rate"
     )
-
-
-class PlainSGD:
-    """w := w - learning rate * gradient, and nothing else."""
-
-    def __init__(self, flat: FlatModule, training: Training) -> None:
-        self._module, self._parameters = flat.module, flat.trainable
-        self._rate, self._loss = training.learning_rate, training.loss
-
-    def reset(self) -> None:
-        """Plain SGD remembers nothing."""
-
-    def __call__(self, x: Tensor, y: Tensor) -> None:
-        loss = self._loss(self._module(x), y)
-        gradients = torch.autograd.grad(loss, self._parameters, allow_unused=True)
-        with torch.no_grad():
-            for parameter, gradient in zip(self._parameters, gradients, strict=True):
-                if gradient is not None:
-                    parameter.add_(gradient, alpha=-self._rate)
-
-
-class TorchOptimizer:
-    """Any optimiser of torch.optim. Its state is forgotten at every broadcast.
-
-    A client's momentum belongs to a model that the server has just replaced.
-    """
-
-    def __init__(self, flat: FlatModule, training: Training) -> None:
-        kinds = {
-            name.lower(): kind
-            for name, kind in vars(torch.optim).items()
-            if isinstance(kind, type) and issubclass(kind, torch.optim.Optimizer)
-        }
-        kinds.pop("optimizer")
-        if training.optimizer.lower() not in kinds:
-            raise unknown("optimizer", training.optimizer, kinds)
-        kind: Callable[..., torch.optim.Optimizer] = kinds[training.optimizer.lower()]
-        try:
-            self._optimizer = kind(flat.trainable, lr=training.learning_rate, **training.options)
-        except (TypeError, ValueError) as error:
-            raise InputError(
-                f"optimizer {training.optimizer} refused its options: {error}"
-            ) from None
-        self._module, self._loss = flat.module, training.loss
-
-    def reset(self) -> None:
-        self._optimizer.state.clear()
-
-    def __call__(self, x: Tensor, y: Tensor) -> None:
-        def closure() -> float:
-            self._optimizer.zero_grad()
-            loss = self._loss(self._module(x), y)
-            torch.autograd.backward(loss)
-            return loss.item()
-
-        self._optimizer.step(closure)
-
-
-def stepper(flat: FlatModule, training: Training) -> PlainSGD | TorchOptimizer:
-    """What takes one mini-batch step."""
-    plain = training.optimizer.lower() == "sgd" and not any(training.options.values())
-    return PlainSGD(flat, training) if plain else TorchOptimizer(flat, training)
 
 
 @contextmanager

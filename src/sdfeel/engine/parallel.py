@@ -22,6 +22,7 @@ from sdfeel.core.errors import Diverged, SdfeelError
 from sdfeel.engine.base import Scores, Task
 from sdfeel.engine.evaluate import Tally, total
 from sdfeel.engine.loop import LoopEngine
+from sdfeel.models.flat import Layout
 
 CLIENTS_PER_BLOCK = 8  # so many that a message costs little beside the work
 SLOT_BYTES = 64e6  # but no more than this in one slot
@@ -46,6 +47,11 @@ class ParallelEngine:
         """Trainable numbers of the model."""
         return self._engine.parameters
 
+    @property
+    def layout(self) -> Layout:
+        """The tensors that a row is made of."""
+        return self._engine.layout
+
     def initial(self) -> Tensor:
         return self._engine.initial()
 
@@ -57,11 +63,19 @@ class ParallelEngine:
         size = self._pool.rows
         blocks = [tasks[n : n + size] for n in range(0, len(tasks), size)]
         jobs = [
-            Job("train", [(t.client, t.steps, t.first) for t in block], [t.start for t in block])
+            Job(
+                "train",
+                [(task.client, task.steps, task.first, task.rate) for task in block],
+                [task.start for task in block],
+            )
             for block in blocks
         ]
         for block, (slot, _) in zip(blocks, self._pool.run(jobs), strict=True):
             yield from slot[: len(block)]
+
+    def loss_and_gradient(self, client: int, model: Tensor, step: int) -> tuple[float, Tensor]:
+        """As the loop engine's."""
+        return self._engine.loss_and_gradient(client, model, step)
 
     def evaluate(self, model: Tensor) -> Scores:
         """Blocks of examples over the workers, summed in order."""
@@ -242,7 +256,7 @@ def _let_go_of_everything_but(pipe: Connection) -> None:
 def _obey(engine: LoopEngine, slot: Tensor, what: str, details: Any) -> list[Tally] | None:
     if what == "evaluate":
         return engine.tallies(slot[0], *details)
-    tasks = [Task(c, slot[n], steps, first) for n, (c, steps, first) in enumerate(details)]
+    tasks = [Task(client, slot[n], *rest) for n, (client, *rest) in enumerate(details)]
     for row, trained in zip(slot, engine.train(tasks), strict=False):
         row.copy_(trained)
     return None

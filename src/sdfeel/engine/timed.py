@@ -6,6 +6,7 @@ from time import perf_counter
 from torch import Tensor
 
 from sdfeel.engine.base import Engine, Scores, Task
+from sdfeel.engine.probe import probing
 
 
 class Timed:
@@ -32,6 +33,12 @@ class Timed:
             if model is None:
                 return
             yield model
+
+    def loss_and_gradient(self, client: int, model: Tensor, step: int) -> tuple[float, Tensor]:
+        begin = perf_counter()
+        found = probing(self._engine).loss_and_gradient(client, model, step)
+        self.training += perf_counter() - begin
+        return found
 
     def evaluate(self, model: Tensor) -> Scores:
         begin = perf_counter()

@@ -1,9 +1,11 @@
 """Any nn.Module as one row of numbers, and back.
 
 A row holds everything that is exchanged: the trainable parameters first, then whatever else is
-float (frozen parameters, BatchNorm's running statistics). Servers average rows; nobody else
-needs to know what is inside.
+float (frozen parameters, BatchNorm's running statistics), then what an optimiser lets travel with
+the model. Servers average rows; nobody else needs to know what is inside.
 """
+
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
@@ -14,16 +16,40 @@ from sdfeel.core.errors import InputError
 VARIANCE_FLOOR = 1e-5
 
 
+@dataclass(frozen=True)
+class Layout:
+    """Elements of each tensor of a row, in the row's order."""
+
+    trainable: tuple[int, ...]
+    other: tuple[int, ...]  # frozen parameters and running statistics
+    carried: tuple[int, ...] = ()  # of the optimiser
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """All tensors: what lies in a row."""
+        return self.trainable + self.other + self.carried
+
+    @property
+    def priced(self) -> tuple[int, ...]:
+        """What a message is charged for; the paper counts parameters, not running statistics."""
+        return self.trainable + self.carried
+
+
 class FlatModule:
     """A module whose numbers live in one vector: loading a model is one copy."""
 
-    def __init__(self, module: nn.Module) -> None:
+    def __init__(self, module: nn.Module, carried: tuple[int, ...] = ()) -> None:
         check_floats(module)
         self.module = module
         self.trainable = [p for p in module.parameters() if p.requires_grad]
         floats = [*self.trainable, *_other_floats(module)]
-        self.row = torch.cat([t.detach().reshape(-1) for t in floats])  # (P,)
-        self.parameters = sum(p.numel() for p in self.trainable)
+        numbers = [tensor.numel() for tensor in floats]
+        own = len(self.trainable)
+        self.layout = Layout(tuple(numbers[:own]), tuple(numbers[own:]), carried)
+        room = self.trainable[0].new_zeros(sum(carried))
+        self.row = torch.cat([*(t.detach().reshape(-1) for t in floats), room])  # (P,)
+        self.carried = self.row[sum(numbers) :]  # nothing of the module's
+        self.parameters = sum(self.layout.trainable)
         self._variances = self._adopt(floats)
         self._counters = [(b, b.clone()) for b in module.buffers() if not b.is_floating_point()]
 

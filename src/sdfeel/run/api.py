@@ -14,7 +14,7 @@ from sdfeel.core.errors import InputError, at_least, unknown
 from sdfeel.core.events import Event
 from sdfeel.core.gossip import GOSSIP_RULES
 from sdfeel.core.network import Network, clustered
-from sdfeel.core.scheme import Scheme
+from sdfeel.core.scheme import Local, Scheme
 from sdfeel.core.seeds import rng
 from sdfeel.data.clusters import assign
 from sdfeel.data.federated import Federated
@@ -81,6 +81,7 @@ class Run:
         batch_size: int = 10,
         optimizer: str = "sgd",
         optimizer_options: Mapping[str, Any] | None = None,
+        proximal: float = 0.0,
         loss: Loss = nn.functional.cross_entropy,
         metrics: Mapping[str, Metric] | None = None,
         cost: Cost | None = None,
@@ -93,7 +94,9 @@ class Run:
     ) -> None:
         _check(net, data, iterations, learning_rate, batch_size, evaluate_every)
         options = dict(optimizer_options or {})
-        training = Training(learning_rate, batch_size, optimizer, options, loss=loss)
+        training = Training(
+            learning_rate, batch_size, optimizer, options, loss=loss, proximal=proximal
+        )
         self._engine, why = choose(
             engine,
             model,
@@ -106,7 +109,8 @@ class Run:
             workers=workers,
         )
         price = cost if cost is not None else default_cost(model, data, batch_size)
-        self.simulation = Simulation(scheme, net, price, self._engine, seed)
+        local = Local(learning_rate, float(options.get("momentum", 0.0)), proximal)
+        self.simulation = Simulation(scheme, net, price, self._engine, seed, local=local)
         goals = Goals(iterations, evaluate_every, target_accuracy, max_seconds)
         self._drive = Drive(type(scheme).__name__, self.simulation, goals, why)
         self.module = model

@@ -1,5 +1,6 @@
 """From an experiment to the objects that carry it out."""
 
+import copy
 import dataclasses
 from dataclasses import dataclass, replace
 from math import ceil, inf
@@ -12,12 +13,13 @@ from pydantic import TypeAdapter, ValidationError
 from torch import nn
 
 from sdfeel.core import topology
+from sdfeel.core.air import Link
 from sdfeel.core.arrays import Floats, Ints
 from sdfeel.core.cost import Cost, Power
 from sdfeel.core.errors import InputError, unknown
 from sdfeel.core.gossip import GOSSIP_RULES
 from sdfeel.core.network import Network, clustered
-from sdfeel.core.scheme import Scheme
+from sdfeel.core.scheme import Local, Scheme
 from sdfeel.core.seeds import number, rng
 from sdfeel.data import catalog
 from sdfeel.data.clusters import assign
@@ -25,14 +27,19 @@ from sdfeel.data.clusters import sizes as cluster_sizes
 from sdfeel.data.examples import Examples
 from sdfeel.data.federated import Federated, federate
 from sdfeel.data.skew import holdings
+from sdfeel.engine.base import Engine
 from sdfeel.engine.choose import ModuleEngine, choose
+from sdfeel.engine.compress import FLOAT, Codec, codec
 from sdfeel.engine.loop import Training
 from sdfeel.models import zoo
+from sdfeel.models.flat import FlatModule, Layout
 from sdfeel.radio import latency
 from sdfeel.run.experiment import Experiment, SchemeSection, rule_of
 from sdfeel.run.files import read_graph, read_matrix, read_speeds
 from sdfeel.schemes import SCHEMES, find
-from sdfeel.sim.simulate import expected_rounds
+from sdfeel.sim.packing import Packing
+from sdfeel.sim.simulate import Simulation, expected_rounds
+from sdfeel.sim.state import State
 
 MODEL_FOR = {"mnist": "mnist-cnn", "fashion-mnist": "mnist-cnn", "cifar10": "cifar-cnn"}
 EVALUATIONS = 25  # in a run, unless evaluation.every says otherwise
@@ -50,7 +57,26 @@ class Prepared:
     why: str  # this engine
     cost: Cost
     rounds: int  # of all lanes, if nothing ends the run earlier
+    packing: Packing | None = None
     notes: tuple[str, ...] = ()
+
+    @property
+    def local(self) -> Local:
+        """The local step, for schemes that ask."""
+        return local_step(self.experiment)
+
+    def simulation(self, engine: Engine | None = None, state: State | None = None) -> Simulation:
+        """A simulation from the start, or from a saved state."""
+        return Simulation(
+            self.scheme,
+            self.net,
+            self.cost,
+            self.engine if engine is None else engine,
+            self.experiment.seed,
+            state,
+            self.local,
+            self.packing,
+        )
 
 
 def prepare(experiment: Experiment) -> Prepared:
@@ -63,11 +89,12 @@ def prepare(experiment: Experiment) -> Prepared:
     module = build_model(experiment, data)
     zoo.check_fit(module, data.train.x[0], data.classes)
     engine, why = build_engine(experiment, data, module)
-    cost = build_cost(experiment, data, net, module, engine.parameters)
+    packing = build_packing(experiment, engine.layout)
+    cost = build_cost(experiment, data, net, module, engine.layout, packing)
     iterations, seed = experiment.training.iterations, experiment.seed
     rounds = expected_rounds(scheme, net, cost, iterations, seed)
     experiment = resolved(experiment, scheme, data, rounds, engine.name)
-    return Prepared(experiment, scheme, net, data, engine, why, cost, rounds, notes)
+    return Prepared(experiment, scheme, net, data, engine, why, cost, rounds, packing, notes)
 
 
 def with_model(experiment: Experiment) -> Experiment:
@@ -272,12 +299,55 @@ def build_engine(
             batch_size=training.batch_size,
             optimizer=training.optimizer,
             options=options,
+            proximal=training.proximal,
             iteration=reading(experiment).iteration_unit,
         ),
         experiment.seed,
         measured=sample(data.train, experiment.evaluation.train_examples, experiment.seed),
         workers=training.workers or None,
     )
+
+
+def local_step(experiment: Experiment) -> Local:
+    """What a scheme may know of the local step."""
+    training = experiment.training
+    return Local(training.learning_rate, training.momentum, training.proximal)
+
+
+def layout_of(module: nn.Module) -> Layout:
+    """What lies in a row of this model, before any engine is built."""
+    return FlatModule(copy.deepcopy(module)).layout
+
+
+def build_packing(experiment: Experiment, layout: Layout) -> Packing | None:
+    """How messages are compressed; None where nothing is lost."""
+    section = experiment.compression
+    options: dict[str, dict[str, Any]] = {
+        "uniform": {"width": section.bits},
+        "top-k": {"share": section.share},
+    }
+
+    def lossy(name: str) -> Codec | None:
+        made = codec(name, **options.get(name, {}))
+        whole = made.bits(layout.sizes) >= FLOAT * sum(layout.sizes)
+        return None if whole else made
+
+    up, across = lossy(section.uplink), lossy(section.backhaul)
+    if up is None and across is None:
+        return None
+    return Packing(layout.sizes, experiment.seed, up, across)
+
+
+def packed_bits(packing: Packing | None, layout: Layout) -> dict[Link, int]:
+    """Bits of a compressed model on each kind of link that carries one."""
+    if packing is None:
+        return {}
+    bits: dict[Link, int] = {}
+    if packing.up is not None:
+        bits["client-server"] = bits["client-cloud"] = packing.up.bits(layout.priced)
+    if packing.across is not None:
+        bits["server-server"] = packing.across.bits(layout.priced)
+    return bits
 
 
 def sample(data: Examples, count: int, seed: int) -> Examples:
@@ -298,7 +368,12 @@ def reading(experiment: Experiment) -> latency.Reading:
 
 
 def build_cost(
-    experiment: Experiment, data: Federated, net: Network, module: nn.Module, parameters: int
+    experiment: Experiment,
+    data: Federated,
+    net: Network,
+    module: nn.Module,
+    layout: Layout,
+    packing: Packing | None = None,
 ) -> Cost:
     section, devices = experiment.latency, experiment.devices
     clients = len(data.parts)
@@ -308,7 +383,7 @@ def build_cost(
         draws = rng(experiment.seed, "devices")
         speeds = latency.speeds(clients, devices.gflops * 1e9, devices.spread)
         speeds = latency.placed(speeds, devices.placement, net.home, draws)
-    return latency.cost(
+    priced = latency.cost(
         latency.step_seconds(
             speeds,
             data.samples,
@@ -316,7 +391,7 @@ def build_cost(
             experiment.training.batch_size,
             reading(experiment),
         ),
-        section.model_bits or 32.0 * parameters,
+        section.model_bits or float(FLOAT * sum(layout.priced)),
         latency.Rates(
             section.client_server_mbps,
             section.server_server_mbps,
@@ -327,6 +402,7 @@ def build_cost(
         section.downlink,
         Power(devices.computing_watts, devices.sending_watts, devices.backhaul_watts),
     )
+    return replace(priced, packed=packed_bits(packing, layout))
 
 
 def _operations(experiment: Experiment, data: Federated, module: nn.Module) -> float:

@@ -96,7 +96,8 @@ class SchemeSection(BaseModel):
     model_config = ConfigDict(extra="allow", frozen=True, use_attribute_docstrings=True)
 
     name: str = "sd-feel"
-    """sd-feel, async-sd-feel, hierfavg, fedavg, feel, fogfl, fedmes or multi-level"""
+    """sd-feel, async-sd-feel, hierfavg, fedavg, feel, fogfl, fedmes, multi-level, fedasync,
+    fedsa, safa, fednova, fedcs, adaptive, joint or d2"""
 
     @property
     def options(self) -> dict[str, Any]:
@@ -114,11 +115,14 @@ class TrainingSection(Section):
     batch_size: Count = 10
     """examples per step"""
     optimizer: str = "sgd"
-    """any optimiser of torch.optim; its state is forgotten at every broadcast"""
+    """any optimiser of torch.optim; its state is forgotten at every broadcast. Or
+    newton-diagonal: steps scaled by the curvature, which travels with the model"""
     momentum: Annotated[float, Field(ge=0)] = 0.0
     """sgd only"""
     weight_decay: Annotated[float, Field(ge=0)] = 0.0
     """every optimiser that knows it"""
+    proximal: Annotated[float, Field(ge=0)] = 0.0
+    """pull towards the model that the round began with (FedProx, FedAsync)"""
     optimizer_options: dict[str, Any] = {}
     """more arguments of the optimiser, for example { nesterov = true }"""
     engine: Literal["auto", "loop", "parallel", "native", "ray"] = "auto"
@@ -162,6 +166,19 @@ class LatencySection(Section):
     """count the way down too (the paper does not)"""
     consensus: bool = False
     """count the exchanges until the servers agree at the end (the paper does not)"""
+
+
+class CompressionSection(Section):
+    """How models are made smaller before they are sent; what is lost is sent later."""
+
+    uplink: Literal["none", "uniform", "top-k"] = "none"
+    """what clients send: whole models, numbers of few bits, or the largest changes only"""
+    backhaul: Literal["none", "uniform", "top-k"] = "none"
+    """what edge servers send one another"""
+    bits: Annotated[int, Field(ge=2, le=32)] = 8
+    """uniform: bits per number (32: as it is)"""
+    share: Annotated[float, Field(gt=0, le=1)] = 0.05
+    """top-k: share of the numbers that is sent (1: all)"""
 
 
 class DevicesSection(Section):
@@ -210,6 +227,7 @@ class Experiment(Section):
     scheme: SchemeSection = SchemeSection()
     training: TrainingSection = TrainingSection()
     latency: LatencySection = LatencySection()
+    compression: CompressionSection = CompressionSection()
     devices: DevicesSection = DevicesSection()
     evaluation: EvaluationSection = EvaluationSection()
     checkpoint: CheckpointSection = CheckpointSection()

@@ -15,7 +15,6 @@ from sdfeel.run.build import Prepared, prepare
 from sdfeel.run.drive import Drive, Goals
 from sdfeel.run.experiment import Experiment, load
 from sdfeel.run.whole import remove_drafts, write_whole
-from sdfeel.sim.simulate import Simulation
 from sdfeel.sim.state import State
 
 
@@ -132,9 +131,7 @@ class Session:
 
     def _drive(self, state: State | None, accuracy: float | None) -> Drive:
         ready, training = self.prepared, self.experiment.training
-        simulation = Simulation(
-            ready.scheme, ready.net, ready.cost, self._engine, self.experiment.seed, state
-        )
+        simulation = ready.simulation(self._engine, state)
         goals = Goals(
             iterations=training.iterations,
             evaluate_every=self.experiment.evaluation.every,

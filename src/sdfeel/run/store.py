@@ -159,6 +159,9 @@ def save_checkpoint(directory: Path, state: State, extra: Mapping[str, Any]) -> 
     }
     tensors = {"models": state.models.contiguous()}
     tensors |= {name: torch.from_numpy(np.array(values)) for name, values in arrays.items()}
+    tensors |= {f"owed.{client}": debt for client, debt in state.owed.items()}
+    if state.public is not None:
+        tensors["public"] = state.public.contiguous()
     for n, each in enumerate(state.lanes):
         if each.base is not None:
             tensors[f"base.{n}"] = each.base.contiguous()
@@ -219,6 +222,8 @@ def load_checkpoint(directory: Path) -> tuple[State, dict[str, Any]] | None:
             taken=tensors["taken"].numpy(),
             clocks=Clocks(numbers.pop("number"), **arrays),
             lanes=lanes,
+            owed={int(name[5:]): tensors[name] for name in tensors if name.startswith("owed.")},
+            public=tensors.get("public"),
             **{key: numbers.pop(key) for key in ("seconds", "bytes", "joules")},
         )
     except (SafetensorError, OSError, KeyError, ValueError, TypeError) as error:

@@ -10,6 +10,7 @@ from torch import Tensor
 from sdfeel.core.arrays import Floats, Ints, floats
 from sdfeel.core.cost import Bill, Cost
 from sdfeel.core.events import Crew, Round
+from sdfeel.core.mixing import Mixing
 from sdfeel.core.network import Network
 from sdfeel.core.scheme import Local, Mix, Scheme, View, Work
 from sdfeel.core.staleness import Clocks
@@ -17,6 +18,7 @@ from sdfeel.engine.base import Engine, Task
 from sdfeel.engine.probe import Estimator, probing
 from sdfeel.engine.sums import Sums, mean, mixed, weighted
 from sdfeel.engine.threads import one_thread
+from sdfeel.sim.packing import Packing
 from sdfeel.sim.state import LaneState, State
 
 Plan = tuple[Work, Ints, Mix, Bill]  # a round's decisions, the steps taken, the price
@@ -39,15 +41,19 @@ class Simulation:
         seed: int = 0,
         state: State | None = None,
         local: Local | None = None,  # what the engine's step is, for schemes that ask
+        packing: Packing | None = None,  # None: models are sent as they are
     ) -> None:
         self.scheme, self.cost, self.engine, self.seed = scheme, cost, engine, seed
         self._local = Local() if local is None else local
+        self._packing = packing
         self._plan_of_the_only_lane: tuple[int, Plan] | None = None
         self.net = scheme.adapt(net)
         if state is None:
             own = self.net
             state = State.fresh(engine.initial(), len(own.servers), len(net.samples), own.shelves)
             state.lanes = [LaneState(n, lane) for n, lane in enumerate(scheme.lanes(own))]
+            if packing is not None and packing.across is not None:
+                state.public = state.servers.clone()  # everyone knows the first model
             self.state = state
             for each in state.lanes:
                 self._begin(each)
@@ -128,8 +134,8 @@ class Simulation:
         mixed_with: tuple[int, ...] = ()
         if mix.across is not None:
             rows = torch.from_numpy(np.array(mix.across.rows))
-            for _ in range(mix.across.hops):
-                state.models[rows] = mixed(mix.across, state.models)
+            for hop in range(mix.across.hops):
+                state.models[rows] = self._across(mix.across, hop)
             if mix.across.crossings:
                 mixed_with = tuple(mix.across.rows[mix.across.rows >= 0].tolist())
         state.clocks = state.clocks.after(np.array(each.lane), np.array(mixed_with, dtype=int))
@@ -154,6 +160,14 @@ class Simulation:
             crew=self._crew(each, work, bill),
         )
 
+    def _across(self, mixing: Mixing, hop: int) -> Tensor:
+        """(R, P) one exchange between servers, compressed where that is asked for."""
+        packing = self._packing
+        sent = mixing.via == "server-server" and mixing.crossings > 0
+        if packing is None or packing.across is None or not sent:
+            return mixed(mixing, self.state.models)
+        return packing.exchange(self.state, mixing, hop)
+
     def _crew(self, each: LaneState, work: Work, bill: Bill) -> Crew | None:
         """Who computed and sent how long, unless it is as it was, or too many to list."""
         if len(work.down.rows) > LISTED:
@@ -173,7 +187,7 @@ class Simulation:
         tasks = self._tasks(work, done, each)
         asked = Estimator(probing(self.engine)) if work.measure else None
         for task, trained in zip(tasks, self.engine.train(tasks), strict=True):
-            row = trained if mix.payload == "model" else trained - task.start
+            row = self._arrived(task, trained, mix, each.k)
             for index, weight in takers.get(task.client, ()):
                 sums.add(index, weight, row)
             if asked is not None:
@@ -185,6 +199,13 @@ class Simulation:
             state.models[rows] = sums.rows()
         else:
             state.models[rows] += sums.rows()
+
+    def _arrived(self, task: Task, trained: Tensor, mix: Mix, k: int) -> Tensor:
+        """(P,) what the server gets of a client's model, or of its update."""
+        if self._packing is None or self._packing.up is None:
+            return trained if mix.payload == "model" else trained - task.start
+        update = self._packing.upload(self.state, task, trained, k)
+        return task.start + update if mix.payload == "model" else update
 
     def _tasks(self, work: Work, done: Ints, each: LaneState) -> list[Task]:
         models: Mapping[int, Tensor] | Tensor = self.state.models

@@ -41,6 +41,8 @@ class State:
     seconds: float = 0.0
     bytes: int = 0
     joules: float = 0.0
+    owed: dict[int, Tensor] = field(default_factory=dict)  # what clients' messages have lost
+    public: Tensor | None = None  # (D, P) the servers' models as their neighbours know them
 
     @classmethod
     def fresh(cls, initial: Tensor, servers: int, clients: int, shelves: int = 0) -> "State":

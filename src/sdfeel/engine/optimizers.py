@@ -1,0 +1,38 @@
+"""What takes a client's local steps, by the name of its optimiser."""
+
+from typing import TYPE_CHECKING, Protocol
+
+from torch import Tensor, nn
+
+from sdfeel.engine import newton
+from sdfeel.engine.steps import PlainSGD, TorchOptimizer
+from sdfeel.models.flat import FlatModule
+
+if TYPE_CHECKING:
+    from sdfeel.engine.loop import Training
+
+
+class Stepper(Protocol):
+    """Moves the module's parameters."""
+
+    def begin(self, client: int, rate: float) -> None:
+        """Forget the last round; the new one's learning rate is `rate` times the run's."""
+        ...
+
+    def __call__(self, x: Tensor, y: Tensor, step: int) -> None:
+        """`step`: mini-batches that this client has taken before."""
+        ...
+
+
+def carried(module: nn.Module, training: "Training") -> tuple[int, ...]:
+    """Elements of the tensors that the optimiser lets travel with the model."""
+    if training.optimizer.lower() != newton.NAME:
+        return ()
+    return newton.carried(module, newton.read(training.options))
+
+
+def stepper(flat: FlatModule, training: "Training", seed: int) -> Stepper:
+    if training.optimizer.lower() == newton.NAME:
+        return newton.NewtonDiagonal(flat, training, seed)
+    plain = training.optimizer.lower() == "sgd" and not any(training.options.values())
+    return PlainSGD(flat, training) if plain else TorchOptimizer(flat, training, [newton.NAME])
