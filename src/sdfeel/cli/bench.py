@@ -7,9 +7,15 @@ import typer
 from rich.table import Table
 
 from sdfeel.cli.common import AsJson, people, print_json, results
+from sdfeel.cli.plan_bench import plan
+
+bench = typer.Typer(invoke_without_command=True)
+bench.command()(plan)
 
 
-def bench(
+@bench.callback()
+def engines(
+    context: typer.Context,
     works: Annotated[
         str, typer.Option("--work", metavar="NAME,...", help="mnist-cnn, mlp, lenet, cifar-cnn.")
     ] = "mnist-cnn,mlp,cifar-cnn",
@@ -28,7 +34,11 @@ def bench(
       sdfeel bench
 
       sdfeel bench --work mnist-cnn --repeats 15 --json
+
+      sdfeel bench plan
     """
+    if context.invoked_subcommand is not None:
+        return
     from sdfeel.bench.measure import compare
     from sdfeel.bench.ways import WAYS
     from sdfeel.bench.work import find

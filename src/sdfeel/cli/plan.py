@@ -1,0 +1,153 @@
+"""The command that chooses how to train."""
+
+import json
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.markup import escape
+
+from sdfeel.cli.common import (
+    AsJson,
+    ExperimentFile,
+    Out,
+    Settings,
+    fresh_directory,
+    people,
+    print_json,
+    results,
+    stopping,
+)
+
+if TYPE_CHECKING:
+    from sdfeel.run.experiment import Experiment
+    from sdfeel.run.plan import Planner
+    from sdfeel.run.plan_goal import Goal
+    from sdfeel.run.plan_result import Plan
+
+PICTURE, RECORD, BEST = "plan.png", "plan.json", "best.toml"
+
+
+def plan(
+    experiment: ExperimentFile = None,
+    settings: Settings = None,
+    target_accuracy: Annotated[
+        float | None, typer.Option(metavar="A", help="Reach this test accuracy, 0 to 1, soonest.")
+    ] = None,
+    target_loss: Annotated[
+        float | None, typer.Option(metavar="L", help="Reach this training loss soonest.")
+    ] = None,
+    budget: Annotated[
+        float | None,
+        typer.Option(metavar="SECONDS", help="Get the best model within this virtual time."),
+    ] = None,
+    schemes: Annotated[
+        str, typer.Option(metavar="NAME,NAME,...", help="The schemes to choose from.")
+    ] = "sd-feel,hierfavg,fedavg,async-sd-feel",
+    choose_graph: Annotated[
+        bool, typer.Option("--choose-graph", help="The links between servers may be chosen, too.")
+    ] = False,
+    effort: Annotated[
+        float,
+        typer.Option(metavar="RUNS", help="What planning may cost, in whole runs (0: rank only)."),
+    ] = 8.0,
+    out: Out = None,
+    as_json: AsJson = False,
+) -> None:
+    """Choose scheme, periods, mixing and learning rate for your links and devices.
+
+    Ranks every candidate by the convergence bound and the latency, then simulates the promising
+    ones and stops those that fall behind. Without a goal, it looks for the fastest way to the
+    accuracy that the experiment as given reaches. Writes an experiment file ready for `sdfeel
+    run`, a picture and a record. Ctrl-C ends the search and keeps what was found.
+
+    Examples:
+
+      sdfeel plan --target-accuracy 0.9
+
+      sdfeel plan my.toml --set latency.server_server_mbps=1 --budget 60
+
+      sdfeel plan --set devices.spread=8 --schemes sd-feel,async-sd-feel --out plans/edge
+
+      sdfeel plan --choose-graph --effort 4 --json
+    """
+    from sdfeel.report.plan import reasons, table
+    from sdfeel.run.experiment import load
+    from sdfeel.run.plan import Planner, Wishes
+
+    goal = _goal(target_accuracy, target_loss, budget)
+    names = tuple(dict.fromkeys(name.strip() for name in schemes.split(",") if name.strip()))
+    base = load(experiment, settings or ())
+    directory = out if out is not None else fresh_directory("plan")
+    with people.status("measuring the task and ranking candidates"):
+        planner = Planner(base, Wishes(goal, names, choose_graph, effort))
+    try:
+        _search(planner)
+        found = planner.plan()
+    finally:
+        planner.close()
+    files = _write(directory, base, found)
+    if as_json:
+        print_json({"directory": str(directory), "files": files, **found.record()})
+    else:
+        results.print(table(found))
+        for sentence in reasons(found):
+            results.print(escape(sentence), soft_wrap=True, highlight=False)
+        for name, path in files.items():
+            results.print(f"{name}: {escape(path)}", soft_wrap=True)
+        if "experiment" in files:
+            results.print(f"run it with: sdfeel run {escape(files['experiment'])}", soft_wrap=True)
+    if not found.finished:
+        people.print("stopped; what was found until then is kept")
+        raise typer.Exit(130)
+
+
+def _goal(accuracy: float | None, loss: float | None, budget: float | None) -> "Goal | None":
+    from sdfeel.core.errors import InputError
+    from sdfeel.run.plan_goal import Goal, Kind
+
+    asked: dict[Kind, float | None] = {"accuracy": accuracy, "loss": loss, "budget": budget}
+    given = [Goal(kind, value) for kind, value in asked.items() if value is not None]
+    if len(given) > 1:
+        raise InputError(
+            "a plan has one goal: give only one of --target-accuracy, --target-loss and --budget"
+        )
+    return given[0] if given else None
+
+
+def _search(planner: "Planner") -> None:
+    """Let candidates race, and tell about it."""
+    from sdfeel.report.units import duration
+
+    with (
+        suppress(KeyboardInterrupt),
+        people.status(f"{len(planner.entries)} candidates ranked") as status,
+        stopping(planner.stop),
+    ):
+        for news in planner:
+            lead = "nobody there yet"
+            if news.leader < float("inf"):
+                lead = f"best so far {duration(news.leader)}"
+            status.update(
+                f"{news.phase}: {escape(news.entry.candidate.label)}; {lead}; "
+                f"{100 * min(news.spent, 1):.0f} % of the allowance"
+            )
+
+
+def _write(directory: Path, base: "Experiment", found: "Plan") -> dict[str, str]:
+    """Record, picture and experiment file; returns where they are."""
+    from sdfeel.report.drawing import save
+    from sdfeel.report.plan_picture import picture
+    from sdfeel.run.experiment import template
+    from sdfeel.run.plan import experiment_of
+    from sdfeel.run.whole import write_whole
+
+    files = {"record": directory / RECORD, "picture": directory / PICTURE}
+    write_whole(files["record"], (json.dumps(found.record(points=True), indent=1) + "\n").encode())
+    save(picture(found), files["picture"])
+    best = experiment_of(base, found)
+    if best is not None:
+        files["experiment"] = directory / BEST
+        write_whole(files["experiment"], template(best).encode())
+    return {name: str(path) for name, path in files.items()}

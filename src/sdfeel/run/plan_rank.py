@@ -1,0 +1,124 @@
+"""Stage 1: how long each candidate would take, from the bound and the pace alone.
+
+Theorem 1 with learning rate eta, solved for the iterations K to a mean squared gradient epsilon:
+where steps are short, K = 2 Delta / (eta epsilon); where training apart is the limit, steps must
+shrink until the drift is small, and K = 3 Delta sqrt(24) L kappa sqrt(V_3) / epsilon^1.5. Their
+sum is at least the bound (noise left out) and at most twice it. It has the form
+
+    K = a / stride + b * drift,   stride = eta (1 - eta L / 2)
+                                  drift = sqrt((1 - s) V_3(tau1, 0) + s V_3(tau1 tau2, zeta^alpha))
+
+with two refinements: a step of eta lowers an L-smooth loss by at least stride times the squared
+gradient, and s is the part of the clients' differences that lies between clusters, since those
+within a cluster are averaged away every tau1 iterations. The bound's a and b are far too large,
+b above all; pilot runs replace them by measured ones.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import sqrt
+
+import numpy as np
+
+from sdfeel.core.arrays import Floats
+from sdfeel.run.plan_pace import Pace
+from sdfeel.run.plan_probe import Measured
+from sdfeel.run.plan_space import Candidate
+from sdfeel.theory import synchronous
+
+GOAL = 0.1  # epsilon: the squared gradient shall fall to this part of what it is at the start
+
+
+@dataclass(frozen=True, eq=False)
+class Entry:
+    """A candidate with all that is known before it runs."""
+
+    candidate: Candidate
+    pace: Pace
+    stride: float  # how far a step gets
+    drift: float  # how much training apart costs, in iterations per unit of b
+    largest: float  # learning rate up to which convergence is proven
+
+
+@dataclass(frozen=True)
+class Law:
+    """K = a / stride + b * drift, times a factor for schemes that behave otherwise."""
+
+    a: float
+    b: float
+    factors: tuple[tuple[str, float], ...] = ()
+
+    def iterations(self, entry: Entry) -> float:
+        factor = dict(self.factors).get(entry.candidate.scheme, 1.0)
+        return factor * (self.a / entry.stride + self.b * entry.drift)
+
+    def seconds(self, entry: Entry) -> float:
+        """Virtual seconds until the level for which the law was made."""
+        # A model exists only after a whole round.
+        tau1 = max(entry.candidate.tau1, 1)
+        whole = max(self.iterations(entry) / tau1, 1.0) * tau1
+        return whole * entry.pace.seconds
+
+
+def proven(measured: Measured) -> Law:
+    """The law with the bound's own constants."""
+    problem = measured.problem
+    epsilon = GOAL * measured.slope
+    kappa = sqrt(problem.divergence)
+    return Law(
+        a=2 * problem.gap / epsilon,
+        b=3 * problem.gap * sqrt(24) * problem.smoothness * kappa / epsilon**1.5,
+    )
+
+
+def stride(rate: float, smoothness: float) -> float:
+    """eta (1 - eta L / 2), but never less than a tenth of eta: L is only an estimate.
+
+    >>> stride(0.1, 4.0), stride(0.5, 4.0)
+    (0.08, 0.05)
+    """
+    return rate * max(1 - rate * smoothness / 2, 0.1)
+
+
+def drift(tau1: float, tau2: int, contraction: float, between: float) -> float:
+    """The square root of V_3, split by where the clients' differences lie."""
+    inside = synchronous.v3(tau1, 0.0)
+    across = synchronous.v3(tau1 * tau2, contraction)
+    return sqrt((1 - between) * inside + between * across)
+
+
+def fitted(entries: Sequence[Entry], iterations: Sequence[float], before: Law) -> Law:
+    """The law that fits measured iterations best, by relative errors; `before` where they say
+    nothing."""
+    needed = np.array(iterations)
+    terms = np.array([[1 / e.stride, e.drift] for e in entries])
+    # A pinch of the earlier ratio keeps few or similar runs from inventing one.
+    prior = 0.05 * np.array([[before.b, -before.a]]) / np.hypot(before.a, before.b)
+    scale = float(np.median(needed / (terms @ [before.a, before.b]))) * np.hypot(before.a, before.b)
+    a, b = _least_squares(
+        np.vstack([terms / needed[:, None], prior / scale]), np.append(np.ones(len(needed)), 0.0)
+    )
+    law = Law(float(a), float(b))
+    return Law(law.a, law.b, _factors(entries, needed, law))
+
+
+def _least_squares(matrix: Floats, wanted: Floats) -> tuple[float, float]:
+    """Two weights, none below 0."""
+    both = np.linalg.lstsq(matrix, wanted, rcond=None)[0]
+    if (both >= 0).all():
+        return float(both[0]), float(both[1])
+    alone = [max(float(column @ wanted / (column @ column)), 0.0) for column in matrix.T]
+    errors = [np.sum((column * w - wanted) ** 2) for column, w in zip(matrix.T, alone, strict=True)]
+    return (alone[0], 0.0) if errors[0] <= errors[1] else (0.0, alone[1])
+
+
+def _factors(entries: Sequence[Entry], needed: Floats, law: Law) -> tuple[tuple[str, float], ...]:
+    """By how much each scheme departs from the law, drawn towards 1 where it ran rarely."""
+    found: dict[str, list[float]] = {}
+    for entry, real in zip(entries, needed, strict=True):
+        found.setdefault(entry.candidate.scheme, []).append(
+            float(np.log(real / law.iterations(entry)))
+        )
+    return tuple(
+        (scheme, float(np.exp(sum(logs) / (len(logs) + 1)))) for scheme, logs in found.items()
+    )
