@@ -6,7 +6,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check -q
 export MPLBACKEND := Agg
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-ray bench bench-peers lint types check coverage clean
+.PHONY: help demo test test-ray bench bench-peers figures lint types check coverage clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1|/' | awk -F'|' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -38,6 +38,10 @@ bench: $(VENV)/.package ## time the engines beside the usual ways and the machin
 
 bench-peers: $(VENV)/.package ## time other frameworks on the same work, in environments of their own
 	$(BIN)/python benchmarks/peers/run.py --json peers.json
+
+figures: $(VENV)/.package ## check the paper's claims at quick scale: verdicts, pictures, docs/reproduce.md (minutes)
+	$(BIN)/sdfeel figure all --records results
+	$(BIN)/python -m sdfeel.figures.document
 
 lint: $(VENV)/.dev ## check style and format
 	$(BIN)/ruff check . && $(BIN)/ruff format --check .

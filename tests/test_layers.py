@@ -24,6 +24,7 @@ LAYERS: dict[str, set[str]] = {
     "live": {"core", "engine"},
     "run": {"core", "schemes", "radio", "theory", "data", "models", "engine", "sim", "live"},
     "report": {"core", "schemes", "run"},
+    "figures": {"core", "schemes", "run", "report"},
     "dashboard": {"core", "schemes", "report", "run"},
     "version": set(),
 }

@@ -1,0 +1,185 @@
+"""The command that checks the paper's claims."""
+
+import shlex
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+from rich.markup import escape
+
+from sdfeel.cli.common import AsJson, Jobs, people, print_json, results, stopping
+
+if TYPE_CHECKING:
+    from sdfeel.figures.figure import Figure
+    from sdfeel.figures.judging import Judged
+    from sdfeel.run.experiment import Experiment
+
+
+def figure(
+    names: Annotated[
+        str,
+        typer.Argument(
+            metavar="NAME", help="3, 4a, 4b, ... 11b, table1, remarks; several with commas; or all."
+        ),
+    ],
+    scale: Annotated[
+        Literal["quick", "full"],
+        typer.Option(help="quick: built-in digits, minutes for all. full: the paper's setting."),
+    ] = "quick",
+    seeds: Annotated[int, typer.Option(min=1, help="Runs per line; claims need 3.")] = 3,
+    out: Annotated[Path, typer.Option("--out", "-o", help="Directory for the pictures.")] = Path(
+        "runs/figures"
+    ),
+    records: Annotated[
+        Path | None,
+        typer.Option(help="Also keep the verdicts as small files below this directory."),
+    ] = None,
+    data: Annotated[
+        Path | None,
+        typer.Option(help="Where data sets are, by name or side by side (default: the cache)."),
+    ] = None,
+    jobs: Jobs = None,
+    as_json: AsJson = False,
+) -> None:
+    """Check the paper's claims: run what a figure needs, draw it, and judge each claim.
+
+    Runs are kept in the user's cache by what they are: a second call draws without running, a
+    stopped one goes on where it was.
+
+    Examples:
+
+      sdfeel figure 3
+
+      sdfeel figure 4a --out pictures
+
+      sdfeel figure all --seeds 3
+
+      sdfeel figure 8a,9a --scale full --data ~/datasets --json
+    """
+    from sdfeel.figures.catalogue import chosen
+    from sdfeel.figures.running import wanted
+
+    figures = chosen(names)
+    lines = [line for each in figures for line in each.lines(each.setting(scale))]
+    _carry_out(wanted(lines, seeds), jobs, data)
+    documents = [_finish(each, scale, seeds, out, records, data, as_json) for each in figures]
+    if as_json:
+        print_json({"figures": documents})
+
+
+def _carry_out(runs: "dict[str, Experiment]", jobs: int | None, data: Path | None) -> None:
+    """Run what is missing under one progress bar."""
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeRemainingColumn,
+    )
+
+    from sdfeel.core.events import Evaluated, Finished
+    from sdfeel.engine.choose import cores
+    from sdfeel.figures.running import Carrying, missing
+    from sdfeel.report.units import percent
+
+    left = missing(runs)
+    if not left:
+        return
+    carrying = Carrying(runs, jobs or cores(), data)
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+    )
+    people.print(f"{len(left)} of {len(runs)} runs are not in the cache yet", highlight=False)
+    with Progress(*columns, console=people) as progress, stopping(carrying.stop):
+        task = progress.add_task("runs", total=len(left))
+        measured: dict[str, str] = {}
+        for label, event in carrying:
+            if isinstance(event, Evaluated):
+                measured[label] = percent(event.accuracy)
+                progress.update(task, description=escape(f"{label}: {measured[label]}"))
+            elif isinstance(event, Finished):
+                progress.advance(task)
+                if not people.is_interactive:
+                    people.print(
+                        f"{label}: {measured.get(label, '')}", markup=False, highlight=False
+                    )
+    if carrying.unfinished:
+        again = shlex.join(["sdfeel", *sys.argv[1:]])
+        people.print(f"stopped; nothing is lost. Go on with: {escape(again)}", soft_wrap=True)
+        raise typer.Exit(130)
+
+
+def _finish(
+    figure: "Figure",
+    scale: Literal["quick", "full"],
+    seeds: int,
+    out: Path,
+    records: Path | None,
+    data: Path | None,
+    as_json: bool,
+) -> dict[str, Any]:
+    """Judge, draw and tell one figure."""
+    from sdfeel.figures.judging import curves, judge, record
+    from sdfeel.figures.judging import save as keep
+    from sdfeel.figures.pictures import picture
+    from sdfeel.report.drawing import save
+
+    found = curves(figure, scale, seeds, data)
+    judged = judge(figure, scale, found)
+    document = record(figure, scale, seeds, found, judged)
+    note = f"{scale} scale: {document['setting']}; {seeds} seeds, shaded from lowest to highest"
+    drawn = picture(figure, found, note)
+    file = out / scale / f"{figure.name}.png"
+    if drawn is not None:
+        save(drawn, file)
+        document["picture"] = str(file)
+    if records is not None:
+        keep(records, {key: value for key, value in document.items() if key != "picture"})
+    if not as_json:
+        _tell(figure, scale, judged, file if drawn is not None else None)
+    return document
+
+
+def _tell(figure: "Figure", scale: str, judged: "list[Judged]", file: Path | None) -> None:
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    from sdfeel.figures.judging import MARKS
+    from sdfeel.report.units import number
+
+    colours = {"holds": "green", "does not hold": "red", "not decided": "yellow"}
+    table = Table(
+        box=box.SIMPLE_HEAD,
+        pad_edge=False,
+        title=Text(f"{figure.name}: {figure.title} ({scale} scale)", style="bold"),
+        title_justify="left",
+    )
+    for name in ("claim", "", "prices", "verdict", "effect"):
+        table.add_column(name, overflow="fold")
+    told: set[str] = set()
+    for each in judged:
+        verdict = each.verdict
+        first = each.claim.id not in told
+        told.add(each.claim.id)
+        size = (
+            "" if verdict.effect != verdict.effect else f"{number(verdict.effect)} {verdict.unit}"
+        )
+        if verdict.error > 0:
+            size += f" (error {number(verdict.error)}; {verdict.alike} of {verdict.seeds} seeds)"
+        if verdict.state == "report only":
+            size = ", ".join(f"{name} {number(value)}" for name, value in verdict.numbers.items())
+        table.add_row(
+            each.claim.id if first else "",
+            Text(each.claim.sentence if first else ""),
+            each.prices,
+            Text(MARKS[verdict.state], style=colours.get(verdict.state, "")),
+            Text(size),
+        )
+    results.print(table)
+    if file is not None:
+        results.print(f"picture: {escape(str(file))}", soft_wrap=True)

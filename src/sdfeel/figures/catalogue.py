@@ -1,0 +1,68 @@
+"""All figures by name, in the order of the paper; what is ours comes after."""
+
+from sdfeel.core.errors import unknown
+from sdfeel.figures import (
+    beyond,
+    figure_3,
+    figure_4a,
+    figure_4b,
+    figure_5a,
+    figure_5b,
+    figure_6a,
+    figure_6b,
+    figure_7,
+    figure_8,
+    figure_9,
+    figure_10a,
+    figure_10b,
+    figure_11a,
+    figure_11b,
+    passes,
+    remarks,
+    table_1,
+)  # fmt: skip
+from sdfeel.figures.figure import Figure
+
+FIGURES: dict[str, Figure] = {
+    figure.name: figure
+    for figure in (
+        figure_3.FIGURE,
+        figure_4a.FIGURE,
+        figure_4b.FIGURE,
+        figure_5a.FIGURE,
+        figure_5b.FIGURE,
+        figure_6a.FIGURE,
+        figure_6b.FIGURE,
+        figure_7.FIGURE,
+        figure_7.FIGURE_ON_CIFAR,
+        figure_8.FIGURE_8A,
+        figure_8.FIGURE_8B,
+        figure_9.FIGURE_9A,
+        figure_9.FIGURE_9B,
+        figure_10a.FIGURE,
+        figure_10b.FIGURE,
+        figure_11a.FIGURE,
+        figure_11b.FIGURE,
+        table_1.FIGURE,
+        remarks.FIGURE,
+        figure_4a.FIGURE_AT_PRINTED_RATE,
+        figure_5a.FIGURE_AT_PRINTED_RATE,
+        figure_4a.FIGURE_ON_FASHION,
+        figure_5a.FIGURE_ON_FASHION,
+        passes.FIGURE,
+        beyond.RACE,
+        beyond.PARITY,
+        beyond.BIAS,
+    )
+}
+
+
+def chosen(name: str) -> list[Figure]:
+    """The figure of a name, several with commas between them, or `all`."""
+    if name == "all":
+        return list(FIGURES.values())
+    names = [part.strip() for part in name.split(",") if part.strip()]
+    for each in names:
+        if each not in FIGURES:
+            raise unknown("figure", each, [*FIGURES, "all"])
+    return [FIGURES[each] for each in names]

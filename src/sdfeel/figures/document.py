@@ -1,0 +1,190 @@
+"""Writes docs/reproduce.md from the kept verdicts: `python -m sdfeel.figures.document`."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from sdfeel.figures.catalogue import FIGURES
+from sdfeel.figures.figure import Claim, Figure
+from sdfeel.figures.judging import load
+from sdfeel.figures.settings import PRICES, SCALES, Scale
+
+RESULTS, DOCUMENT = Path("results"), Path("docs/reproduce.md")
+PROBE = "cifar10.json"  # how far this goes on real CIFAR-10
+SHOWN: tuple[Scale, ...] = ("full", "quick")
+
+HEAD = """# The paper's claims, checked
+
+This page is written by `python -m sdfeel.figures.document` from the files in `results/`; do not
+edit it. Each claim is a sentence in our words of what a figure, table or remark of the paper says,
+judged on runs that one command repeats:
+
+```console
+$ sdfeel figure 3
+```
+
+<!-- not run: it takes minutes, at full scale hours -->
+```console
+$ sdfeel figure 4a                                  # quick scale: digits
+$ sdfeel figure 4a --scale full --data DIRECTORY    # the paper's data and model
+$ make figures                                      # all at quick scale, and this page
+```
+
+Runs are kept in the user's cache by what they are: figures share them, a second call draws without
+running, and a stopped one goes on where it was. Pictures are drawn into `runs/figures/`.
+
+## How to read the verdicts
+
+* A claim is judged on the means over seeds. *A is above B* holds if the means differ by more than
+  the pooled standard error, does not hold if they differ by more than that the other way, and is
+  not decided otherwise, or with fewer than three seeds. *A is at least B* fails only if A is below
+  B by more than the error. The effect is positive when it speaks for the claim. Behind the error
+  stands how many seeds speak for the claim when each is compared with itself: runs of one seed
+  share their data, their clusters and their first model, so the seeds may agree on a difference
+  that is smaller than the scatter between them.
+* "Faster" compares the mean accuracy (or training loss) over the common window, its first tenth
+  left out: curves that end in the same place still differ by how soon they got there.
+* Claims about time are judged under two price lists. The constants in the paper's text contradict
+  its figures, so both readings are shown:
+"""
+SCALES_TEXT = """
+* `quick` trains a perceptron on the built-in digits, split among 50 clients like the real data and
+  priced like the paper's models. `full` is MNIST (60,000 images) or Fashion-MNIST with the
+  21,840-parameter CNN and its dropout, 50 clients, 10 servers, batch 10. The learning rate is 0.01:
+  at the printed 0.001 plain SGD is very slow, and the paper's own figure 11(a) finds 0.01 faster;
+  figures whose names end in `-rate` use 0.001. Races between schemes (4a, 5a) last 1,320 local
+  iterations, which is 40 s at prices A, the others 600.
+"""
+
+
+def document(results: Path) -> str:
+    """The whole page."""
+    parts = [HEAD, *(f"  * **{name}**: {text}.\n" for name, text in PRICES.items()), SCALES_TEXT]
+    parts += ["\n## All verdicts\n\n", _overview(results)]
+    for figure in FIGURES.values():
+        parts.append(_section(figure, results))
+    parts.append(_probe(results))
+    return "".join(parts)
+
+
+def _overview(results: Path) -> str:
+    rows = ["| figure | claim | full | quick |\n", "|---|---|---|---|\n"]
+    for figure in FIGURES.values():
+        kept = {scale: _kept(results, scale, figure) for scale in SCALES}
+        for claim in figure.claims:
+            cells = (_cell(kept[scale], claim) for scale in SHOWN)
+            rows.append(f"| {figure.name} | {claim.id} | {' | '.join(cells)} |\n")
+    return "".join(rows)
+
+
+def _kept(results: Path, scale: Scale, figure: Figure) -> dict[str, list[dict[str, Any]]]:
+    """What is kept of a figure at a scale, by claim."""
+    found = load(results, scale, figure.name)
+    if found is None and not figure.data:  # what is calculated is the same at every scale
+        found = load(results, "quick", figure.name)
+    by_claim: dict[str, list[dict[str, Any]]] = {}
+    for each in found["claims"] if found is not None else ():
+        by_claim.setdefault(each["id"], []).append(each)
+    return by_claim
+
+
+def _cell(kept: dict[str, list[dict[str, Any]]], claim: Claim) -> str:
+    found = kept.get(claim.id, [])
+    if not found:
+        return "not run"
+    states = [each["verdict"] for each in found]
+    if len(set(states)) == 1:
+        return _loud(states[0])
+    return "; ".join(f"{each['prices']}: {_loud(each['verdict'])}" for each in found)
+
+
+def _loud(state: str) -> str:
+    return f"**{state}**" if state == "does not hold" else state
+
+
+def _section(figure: Figure, results: Path) -> str:
+    lines = [f"\n## {figure.name}: {figure.title}\n\n{figure.caption}\n"]
+    kept = {scale: _kept(results, scale, figure) for scale in SCALES}
+    for scale in SHOWN:
+        found = load(results, scale, figure.name)
+        if found is not None and found["lines"]:
+            lines.append(
+                f"\n* {scale}: {found['setting']}; {found['seeds']} seeds. {_ends(found)}\n"
+            )
+    for claim in figure.claims:
+        lines.append(f"\n**{claim.id}** {claim.sentence}\n\n")
+        states = set()
+        for scale in SHOWN:
+            for each in kept[scale].get(claim.id, ()):
+                states.add(each["verdict"])
+                lines.append(f"* {_heading(scale, figure, each)}: {_verdict(each)}\n")
+        if claim.note:
+            lines.append(f"\n{claim.note}\n")
+        if claim.otherwise and states - {"holds", "report only"}:
+            lines.append(f"\nWhere it does not hold: {claim.otherwise}\n")
+    return "".join(lines)
+
+
+def _heading(scale: str, figure: Figure, each: dict[str, Any]) -> str:
+    scale = scale if figure.data else "calculated"
+    return f"{scale}, prices {each['prices']}" if each["prices"] else scale
+
+
+def _ends(found: dict[str, Any]) -> str:
+    """Where every line ended."""
+    ends = []
+    for label, line in found["lines"].items():
+        accuracy = [value for value in line["accuracy"] if value is not None]
+        mean = f"{100 * sum(accuracy) / len(accuracy):.1f} %" if accuracy else "none"
+        gone = f", {line['diverged']} diverged" if line["diverged"] else ""
+        ends.append(f"{label}: {mean} after {line['iterations']:,.0f} iterations{gone}")
+    return "Final accuracies: " + "; ".join(ends) + "."
+
+
+def _verdict(each: dict[str, Any]) -> str:
+    said = _loud(each["verdict"])
+    if each["effect"] is not None:
+        said += f", effect {_number(each['effect'])} {each['unit']}".rstrip()
+        if each["error"]:
+            said += f" (error {_number(each['error'])}; {each['alike']} of {each['seeds']} seeds)"
+    if each["numbers"]:
+        told = ", ".join(f"{name} {_number(value)}" for name, value in each["numbers"].items())
+        said += f" [{told}]"
+    return said
+
+
+def _number(value: float | str | None) -> str:
+    if value is None:
+        return "none"
+    return value if isinstance(value, str) else f"{value:.3g}"
+
+
+def _probe(results: Path) -> str:
+    """How far this machine goes on the real CIFAR-10, and what all of it would take."""
+    file = results / PROBE
+    if not file.is_file():
+        return ""
+    found = json.loads(file.read_text(encoding="utf-8"))
+    rate, rows = found["samples_per_second"], []
+    for figure in (each for each in FIGURES.values() if each.data == "cifar10"):
+        setting = figure.setting("full")
+        runs = [line.trained.training.iterations for line in figure.lines(setting) if line.waits]
+        hours = 3 * sum(runs) * 500 / rate / 3600
+        rows.append(
+            f"| {figure.name} | `sdfeel figure {figure.name} --scale full` | {hours:,.0f} |\n"
+        )
+    return (
+        f"\n## CIFAR-10 in full\n\n{found['text']}\n\n"
+        f"<!-- not run: it needs the data set -->\n```console\n$ {found['command']}\n```\n\n"
+        f"At {rate:,.0f} samples per second, three seeds of each figure's synchronous lines take:\n"
+        f"\n| figure | command | hours |\n|---|---|---|\n{''.join(rows)}"
+    )
+
+
+def main() -> None:
+    """Write the page anew."""
+    DOCUMENT.write_text(document(RESULTS), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,82 @@
+"""What a figure consists of."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from sdfeel.figures.curves import Axis, Curve, Measure
+from sdfeel.figures.lines import Line
+from sdfeel.figures.settings import PRICES, Setting, setting
+from sdfeel.figures.settings import Scale as Scale
+from sdfeel.figures.verdicts import Verdict
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure as Picture
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What a claim may look at: the curves by label, and the axis that it is judged on."""
+
+    setting: Setting
+    curves: Mapping[str, Curve]
+    axis: Axis = "iterations"
+
+    def __getitem__(self, label: str) -> Curve:
+        return self.curves[label]
+
+
+Judge = Callable[[Seen], Verdict]
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A sentence that can be wrong, and how it is judged."""
+
+    id: str
+    sentence: str
+    judge: Judge
+    timed: bool = False  # judged at equal time, under each price list
+    note: str = ""  # what a reader must know to read the verdict
+    otherwise: str = ""  # why it may fail
+
+    @property
+    def axes(self) -> tuple[Axis, ...]:
+        return ("A", "E") if self.timed else ("iterations",)
+
+
+@dataclass(frozen=True)
+class Panel:
+    """A measure against an axis; no labels: all lines."""
+
+    measure: Measure
+    axis: Axis
+    labels: tuple[str, ...] = ()
+    until: str = ""  # a label whose end matters: the picture ends soon after it
+
+
+@dataclass(frozen=True)
+class Figure:
+    """One figure: its lines at a scale, its panels, its claims."""
+
+    name: str
+    title: str
+    data: str  # whose setting; "" for what needs no training
+    caption: str  # the setting as the paper gives it, and our readings of it
+    lines: Callable[[Setting], Sequence[Line]]
+    panels: tuple[Panel, ...]
+    claims: tuple[Claim, ...]
+    picture: "Callable[[], Picture] | None" = None  # where lines are not the point
+
+    def setting(self, scale: Scale) -> Setting:
+        return setting(self.data or "mnist", scale)
+
+
+def both(measure: Measure, *labels: str) -> tuple[Panel, ...]:
+    """A panel for each price list."""
+    return tuple(Panel(measure, price, labels) for price in PRICES)  # type: ignore[arg-type]
+
+
+def nothing(_: Setting) -> Sequence[Line]:
+    """No run is needed."""
+    return ()

@@ -1,0 +1,15 @@
+"""Figure 5(b): test accuracy against time on CIFAR-10, the runs of figure 4(b)."""
+
+from dataclasses import replace
+
+from sdfeel.figures import figure_5a
+from sdfeel.figures.race import race
+
+FIGURE = replace(
+    figure_5a.FIGURE,
+    name="5b",
+    title="Test accuracy against time on CIFAR-10",
+    data="cifar10",
+    caption="As figure 4(b).",
+    lines=lambda setting: race(setting, 2, 5),
+)

@@ -1,0 +1,81 @@
+"""Figure 9: how uneven data slow training down, tau = (5, 1), alpha = 1."""
+
+from collections.abc import Callable
+from itertools import pairwise
+
+from sdfeel.figures.figure import Claim, Figure, Judge, Seen, both
+from sdfeel.figures.lines import Line
+from sdfeel.figures.race import window
+from sdfeel.figures.schemes import sd_feel
+from sdfeel.figures.settings import Setting
+from sdfeel.figures.verdicts import Verdict, all_of, more
+
+CLASSES = {f"data.classes_per_client={c}": f"c = {c}" for c in (1, 2, 5, 10)}
+DIRICHLET = {f"data.concentration={b}": f"b = {b}" for b in (0.1, 0.5, 1.0, 10.0)}
+
+
+def lines(choices: dict[str, str]) -> Callable[[Setting], list[Line]]:
+    def make(setting: Setting) -> list[Line]:
+        return [
+            Line(label, setting.experiment(*sd_feel(5, 1, 1), choice))
+            for choice, label in choices.items()
+        ]
+
+    return make
+
+
+def rising(labels: tuple[str, ...]) -> Judge:
+    """The accuracy over the window rises along `labels`."""
+
+    def judge(seen: Seen) -> Verdict:
+        t = window(seen)
+        means = {label: seen[label].average("accuracy", seen.axis, t) for label in labels}
+        parts = [more(means[late], means[soon], "accuracy") for soon, late in pairwise(labels)]
+        return all_of(parts).with_numbers(**{k: float(v.mean()) for k, v in means.items()})
+
+    return judge
+
+
+NOTE = "Compared is the mean accuracy over the window, its first tenth left out."
+FIGURE_9A = Figure(
+    "9a",
+    "MNIST accuracy against time for several numbers of classes per client",
+    "mnist",
+    "tau1 = 5, tau2 = 1, alpha = 1, equal devices; c classes per client (values of ours).",
+    lines(CLASSES),
+    both("accuracy"),
+    (
+        Claim(
+            "9a.1",
+            "The more classes a client holds, the faster: c = 10, 5, 2, 1.",
+            rising(tuple(CLASSES.values())),
+            timed=True,
+            note=NOTE,
+        ),
+    ),
+)
+FIGURE_9B = Figure(
+    "9b",
+    "CIFAR-10 accuracy against time for several Dirichlet concentrations",
+    "cifar10",
+    "tau1 = 5, tau2 = 1, alpha = 1 as captioned, equal devices; concentrations of ours.",
+    lines(DIRICHLET),
+    both("accuracy"),
+    (
+        Claim(
+            "9b.1",
+            "The smaller the concentration, the slower: b = 0.1, 0.5, 1, 10.",
+            rising(tuple(DIRICHLET.values())),
+            timed=True,
+            note=NOTE,
+            otherwise="Neighbouring concentrations lie within the noise of the seeds.",
+        ),
+        Claim(
+            "9b.2",
+            "The smallest concentration is clearly the slowest: below the next one.",
+            rising(tuple(DIRICHLET.values())[:2]),
+            timed=True,
+            note=NOTE,
+        ),
+    ),
+)

@@ -1,0 +1,119 @@
+"""From curves to verdicts, and to the small file that is kept of them."""
+
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from sdfeel.core.errors import DataError
+from sdfeel.figures.curves import Axis, Curve, read
+from sdfeel.figures.figure import Claim, Figure, Scale, Seen
+from sdfeel.figures.verdicts import State, Verdict
+from sdfeel.run.whole import write_whole
+
+DIGITS = 4  # that are kept of a number
+
+
+@dataclass(frozen=True)
+class Judged:
+    """A claim, the axis it was judged on, and what came out."""
+
+    claim: Claim
+    axis: Axis
+    verdict: Verdict
+
+    @property
+    def prices(self) -> str:
+        """The price list, where time matters."""
+        return self.axis if self.claim.timed else ""
+
+
+def curves(figure: Figure, scale: Scale, seeds: int, data: Path | None = None) -> dict[str, Curve]:
+    """The curves of a figure whose runs are in the cache."""
+    lines = figure.lines(figure.setting(scale))
+    return {line.label: read(line, range(seeds), data) for line in lines}
+
+
+def judge(figure: Figure, scale: Scale, found: dict[str, Curve]) -> list[Judged]:
+    """Every claim under every axis that it is made for."""
+    return [
+        Judged(claim, axis, claim.judge(Seen(figure.setting(scale), found, axis)))
+        for claim in figure.claims
+        for axis in claim.axes
+    ]
+
+
+def record(
+    figure: Figure, scale: Scale, seeds: int, found: dict[str, Curve], judged: Sequence[Judged]
+) -> dict[str, Any]:
+    """All that is kept of a figure."""
+    return {
+        "figure": figure.name,
+        "scale": scale,
+        "seeds": seeds if found else 0,
+        "setting": figure.setting(scale).note if found else "calculated, nothing is trained",
+        "lines": {label: _summary(curve) for label, curve in found.items()},
+        "claims": [
+            {
+                "id": each.claim.id,
+                "prices": each.prices,
+                "verdict": each.verdict.state,
+                "effect": _short(each.verdict.effect),
+                "error": _short(each.verdict.error),
+                "unit": each.verdict.unit,
+                "seeds": each.verdict.seeds,
+                "alike": each.verdict.alike,
+                "numbers": {name: _short(value) for name, value in each.verdict.numbers.items()},
+            }
+            for each in judged
+        ],
+    }
+
+
+def _summary(curve: Curve) -> dict[str, Any]:
+    return {
+        "iterations": _short(curve.end("iterations")),
+        "seconds A": _short(curve.end("A")),
+        "seconds E": _short(curve.end("E")),
+        "accuracy": [_short(value) for value in curve.last("accuracy")],
+        "loss": [_short(value) for value in curve.last("loss")],
+        "diverged": curve.diverged,
+    }
+
+
+def _short(value: float) -> float | str | None:
+    """A number as JSON knows it."""
+    if math.isnan(value):
+        return None
+    if math.isinf(value):
+        return "never" if value > 0 else "-infinity"
+    return float(f"{value:.{DIGITS}g}")
+
+
+def save(directory: Path, document: dict[str, Any]) -> Path:
+    """Write a figure's record."""
+    file: Path = directory / document["scale"] / f"{document['figure']}.json"
+    write_whole(file, (json.dumps(document, indent=1) + "\n").encode())
+    return file
+
+
+def load(directory: Path, scale: Scale, name: str) -> dict[str, Any] | None:
+    """A figure's record; None if there is none."""
+    file = directory / scale / f"{name}.json"
+    if not file.is_file():
+        return None
+    try:
+        found: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise DataError(f"{file} is not a figure's record: {error}") from None
+    return found
+
+
+MARKS: dict[State, str] = {
+    "holds": "holds",
+    "does not hold": "does NOT hold",
+    "not decided": "not decided",
+    "report only": "(numbers only)",
+}

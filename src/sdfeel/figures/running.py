@@ -1,0 +1,89 @@
+"""Carries out what is not in the cache yet, several runs side by side."""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from sdfeel.core.errors import Diverged
+from sdfeel.core.events import Event
+from sdfeel.figures import cache
+from sdfeel.figures.lines import Line, seeded
+from sdfeel.figures.settings import found_in
+from sdfeel.run.experiment import Experiment
+from sdfeel.run.many import Job, Many, Planned, on_one_core
+
+Watch = Callable[[str, Event], None]
+
+
+def wanted(lines: Iterable[Line], seeds: int) -> dict[str, Experiment]:
+    """All runs behind lines, by a name for people; each once, whoever asks for it."""
+    found: dict[str, Experiment] = {}
+    known: set[str] = set()
+    for seed in range(seeds):  # all lines of one seed first: a broken-off evening is still of use
+        for line in lines:
+            for price, experiment in line.runs().items():
+                one = seeded(experiment, seed)
+                if cache.key(one) not in known:
+                    known.add(cache.key(one))
+                    shown = line.label if line.waits else f"{line.label} at {price}"
+                    found[_free(f"{shown}, seed {seed}", found)] = one
+    return found
+
+
+def missing(runs: Mapping[str, Experiment]) -> dict[str, Experiment]:
+    """Those that are not over yet."""
+    return {label: each for label, each in runs.items() if not cache.done(each)}
+
+
+class Carrying:
+    """An iterator over the events of all missing runs; `stop()` ends them after their rounds."""
+
+    def __init__(
+        self, runs: Mapping[str, Experiment], at_once: int, data: Path | None = None
+    ) -> None:
+        self._waiting = missing(runs)
+        self._at_once, self._data = at_once, data
+        self._many: Many | None = None
+        self._stopped = False
+
+    @property
+    def unfinished(self) -> bool:
+        return any(not cache.done(each) for each in self._waiting.values())
+
+    def stop(self) -> None:
+        self._stopped = True
+        if self._many is not None:
+            self._many.stop()
+
+    def __iter__(self) -> Iterator[tuple[str, Event]]:
+        while (left := missing(self._waiting)) and not self._stopped:
+            try:
+                yield from self._all(left)
+            except Diverged as error:
+                # A finding, not a mistake: that run is over, the others go on.
+                label = _who(str(error), left)
+                (cache.place(left[label]) / cache.DIVERGED).write_text(f"{error}\n")
+        for experiment in self._waiting.values():
+            if cache.done(experiment):
+                cache.settle(experiment)
+
+    def _all(self, runs: Mapping[str, Experiment]) -> Iterator[tuple[str, Event]]:
+        jobs = {label: self._job(each) for label, each in runs.items()}
+        self._many = Many(jobs, min(self._at_once, len(jobs)))
+        for news in self._many:
+            if not isinstance(news, Planned):
+                yield news.label, news.event
+
+    def _job(self, experiment: Experiment) -> Job:
+        job = Job(found_in(experiment, self._data), cache.place(experiment), notes=False)
+        return replace(job, experiment=on_one_core(job.experiment))
+
+
+def _who(message: str, runs: Mapping[str, Experiment]) -> str:
+    """The run that an error speaks of: Many puts its label in front."""
+    return next(label for label in runs if message.startswith(f"{label}: "))
+
+
+def _free(label: str, taken: Mapping[str, Experiment]) -> str:
+    names = (label, *(f"{label} ({n})" for n in range(2, len(taken) + 3)))
+    return next(name for name in names if name not in taken)

@@ -1,0 +1,109 @@
+"""What the paper's two data sets become at each scale, and what time costs.
+
+`full` is the paper's own setting. `quick` trains a small perceptron on the built-in digits, split
+and priced like the real thing, so that every verdict can be had in minutes.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from sdfeel.core.errors import unknown
+from sdfeel.run.experiment import Experiment, load
+
+Scale = Literal["quick", "full"]
+SCALES: tuple[Scale, ...] = ("quick", "full")
+
+# The models' sizes and operations as the paper prints them: digits are priced like these.
+MNIST_PRICE = ("latency.operations=487540", f"latency.model_bits={32 * 21_840}")
+CIFAR_PRICE = ("latency.operations=138.4e6", f"latency.model_bits={32 * 5_852_170}")
+SAMPLES = {487_540.0: 1200, 138.4e6: 1000}  # per client in the paper's split, by operations
+
+PRICES = {
+    "A": "the printed constants: an iteration costs one sample's operations, so sending dominates",
+    "E": "an iteration costs a pass over the client's samples, so computing dominates on MNIST",
+}
+CADENCE = 60  # iterations between two measurements: a multiple of most tau1
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One data set at one scale."""
+
+    data: str
+    scale: Scale
+    iterations: int
+    race: int  # iterations of the race between schemes
+    rate: float  # the learning rate that all figures use but those about it
+    close: float  # how near two accuracies are "the same"
+    target: float  # the accuracy that schemes race to
+    theta_min: int  # steps of a cluster's slowest client, where servers do not wait
+    settings: tuple[str, ...]
+    note: str
+
+    def experiment(self, *changes: str) -> Experiment:
+        """The setting's experiment with `section.key=value` changes on top."""
+        common = (
+            f"training.iterations={self.iterations}",
+            f"training.learning_rate={self.rate}",
+            "training.batch_size=10",
+        )
+        return with_cadence(load(None, (*common, *self.settings, *changes)))
+
+
+def with_cadence(experiment: Experiment) -> Experiment:
+    """Measure every CADENCE iterations, whatever a round is, unless the experiment says when."""
+    if experiment.evaluation.every:
+        return experiment
+    tau1 = int(experiment.scheme.options.get("tau1") or 5)
+    every = max(1, CADENCE // tau1)
+    evaluation = experiment.evaluation.model_copy(update={"every": every})
+    return experiment.model_copy(update={"evaluation": evaluation})
+
+
+DIGITS = ("data.name=digits", "model.name=mlp")
+DIRICHLET = ("data.partition=dirichlet", "data.concentration=0.5")
+
+
+def _quick(data: str, close: float, *settings: str) -> Setting:
+    """Digits in the place of `data`."""
+    note = "built-in digits, perceptron, learning rate 0.05, priced as"
+    own = (*DIGITS, *settings)
+    return Setting(data, "quick", 480, 480, 0.05, close, 0.9, 20, own, f"{note} {data}")
+
+
+def _full(data: str, close: float, target: float, theta_min: int, *settings: str) -> Setting:
+    """The paper's setting, at the learning rate that its figure 11(a) finds best."""
+    note = "60,000 images" if data != "cifar10" else "50,000 images"
+    note = f"{data}, {note}, the paper's CNN with dropout, learning rate 0.01"
+    own = (f"data.name={data}", *settings)
+    return Setting(data, "full", 600, 1320, 0.01, close, target, theta_min, own, note)
+
+
+MNIST_CNN, CIFAR_CNN = "model.name=mnist-cnn", "model.name=cifar-cnn"
+ALL = (
+    _quick("mnist", 0.01, *MNIST_PRICE),
+    _quick("fashion-mnist", 0.01, *MNIST_PRICE),
+    _quick("cifar10", 0.02, *CIFAR_PRICE, *DIRICHLET, "data.min_size=2"),
+    _full("mnist", 0.01, 0.9, 100, MNIST_CNN, *MNIST_PRICE),
+    _full("fashion-mnist", 0.01, 0.7, 100, MNIST_CNN, *MNIST_PRICE),
+    _full("cifar10", 0.02, 0.6, 1000, CIFAR_CNN, *CIFAR_PRICE, *DIRICHLET),
+)
+SETTINGS = {(each.data, each.scale): each for each in ALL}
+
+
+def setting(data: str, scale: Scale) -> Setting:
+    """What `data` is at `scale`."""
+    if (data, scale) not in SETTINGS:
+        raise unknown("data set", data, [name for name, _ in SETTINGS])
+    return SETTINGS[data, scale]
+
+
+def found_in(experiment: Experiment, directory: Path | None) -> Experiment:
+    """The same experiment with its files looked for in `directory` first."""
+    if directory is None or experiment.data.name == "digits":
+        return experiment
+    own = directory / experiment.data.name
+    place = own if own.is_dir() else directory
+    data = experiment.data.model_copy(update={"directory": str(place.resolve())})
+    return experiment.model_copy(update={"data": data})

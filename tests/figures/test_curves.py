@@ -1,0 +1,50 @@
+"""What claims read from curves, on curves that a pencil can follow."""
+
+from math import inf, isnan
+
+import numpy as np
+import pytest
+
+from sdfeel.figures.curves import Curve, Track
+
+
+def track(*accuracy: float, diverged: bool = False) -> Track:
+    x = np.linspace(0.0, 10.0 * (len(accuracy) - 1), len(accuracy))
+    y = np.array(accuracy)
+    return Track({"iterations": x, "A": x / 10, "E": x}, {"accuracy": y, "loss": 1 - y}, diverged)
+
+
+def test_between_measurements_a_curve_is_straight() -> None:
+    assert track(0.0, 0.5, 0.7).at("accuracy", "iterations", 5) == 0.25
+    assert track(0.0, 0.5, 0.7).at("accuracy", "A", 1.5) == pytest.approx(0.6)
+
+
+def test_a_target_is_met_between_measurements_or_never() -> None:
+    assert track(0.0, 0.5, 0.9).reach(0.7, "iterations") == pytest.approx(15)
+    assert track(0.0, 0.5, 0.9).reach(0.95, "iterations") == inf
+    assert track(0.3, 0.5).reach(0.2, "A") == 0
+
+
+def test_a_run_that_diverged_has_no_value_after_its_end() -> None:
+    assert isnan(track(0.1, 0.2, diverged=True).at("accuracy", "iterations", 11))
+    assert track(0.1, 0.2).at("accuracy", "iterations", 11) == 0.2
+
+
+def test_a_steady_fall_is_not_restless() -> None:
+    assert track(*np.linspace(0, 1, 9)).jitter("loss") == pytest.approx(0, abs=1e-12)
+    zigzag = track(0, 0, 0.2, 0, 0.2, 0, 0.2, 0, 0.2)
+    assert zigzag.jitter("loss") == pytest.approx(0.2)
+
+
+def test_a_curve_ends_where_its_shortest_run_does() -> None:
+    runs = (track(0.0, 0.5, 0.9), track(0.0, 0.4))
+    curve = Curve("two", {"A": runs, "E": runs})
+    assert curve.end("iterations") == 10
+    assert curve.at("accuracy", "iterations", 10).tolist() == [0.5, 0.4]
+    assert curve.last("accuracy").tolist() == [0.9, 0.4]
+    assert curve.reach(0.45, "A").tolist() == [0.9, inf]
+
+
+def test_sooner_means_a_higher_mean_over_the_window() -> None:
+    fast, slow = track(0.0, 0.9, 0.9, 0.9), track(0.0, 0.3, 0.6, 0.9)
+    assert fast.average("accuracy", "A", 3) > slow.average("accuracy", "A", 3)

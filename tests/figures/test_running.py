@@ -1,0 +1,83 @@
+"""Figures' runs are done once, go on after a stop, and may diverge."""
+
+from pathlib import Path
+
+from sdfeel.core.events import Finished, Started
+from sdfeel.figures import cache
+from sdfeel.figures.curves import read
+from sdfeel.figures.lines import Line, changed
+from sdfeel.figures.running import Carrying, missing, wanted
+from sdfeel.figures.schemes import fedavg, hierfavg, sd_feel
+from sdfeel.figures.settings import setting
+from sdfeel.run.experiment import Experiment
+
+
+def small(*changes: str) -> Experiment:
+    own = setting("mnist", "quick").experiment(*changes)
+    few = ("network.clients=20", "network.servers=4", "training.iterations=20")
+    return changed(own, *few, "evaluation.every=2", "training.engine=loop")
+
+
+def test_the_same_run_under_two_labels_is_run_once() -> None:
+    everyone = small(*hierfavg())
+    lines = [Line("HierFAVG", everyone), Line("FedAvg", everyone, small(*fedavg()))]
+    assert list(wanted(lines, 2)) == ["HierFAVG, seed 0", "HierFAVG, seed 1"]
+
+
+def test_equal_labels_of_two_figures_are_told_apart() -> None:
+    lines = [Line("SD-FEEL", small(*sd_feel())), Line("SD-FEEL", small(*sd_feel(alpha=2)))]
+    assert list(wanted(lines, 1)) == ["SD-FEEL, seed 0", "SD-FEEL, seed 0 (2)"]
+
+
+def test_an_asynchronous_line_is_run_under_each_price_list() -> None:
+    line = Line("async", small("scheme.name=async-sd-feel"), limits={"A": 1.0, "E": 9.0})
+    found = wanted([line], 1)
+    assert list(found) == ["async at A, seed 0", "async at E, seed 0"]
+    assert [each.training.max_seconds for each in found.values()] == [1.0, 9.0]
+
+
+def test_the_key_is_what_was_asked_for() -> None:
+    one = small(*sd_feel())
+    assert cache.key(one) == cache.key(changed(one, "training.workers=2"))
+    assert cache.key(one) == cache.key(changed(one, "data.directory=/somewhere/else"))
+    assert cache.key(one) != cache.key(changed(one, "seed=1"))
+    assert cache.key(one) != cache.key(changed(one, "scheme.alpha=2"))
+    assert cache.key(one) != cache.key(changed(one, "training.learning_rate=0.9"))
+
+
+def test_a_second_call_runs_nothing() -> None:
+    runs = wanted([Line("SD-FEEL", small(*sd_feel()))], 2)
+    first = [type(event) for _, event in Carrying(runs, 2)]
+    assert first.count(Finished) == 2
+    assert missing(runs) == {}
+    assert list(Carrying(runs, 2)) == []
+
+
+def test_a_stopped_run_goes_on() -> None:
+    line = Line("SD-FEEL", small(*sd_feel(), "checkpoint.every_seconds=0"))
+    runs = wanted([line], 1)
+    carrying = Carrying(runs, 1)
+    for _, event in carrying:
+        if not isinstance(event, Started):
+            carrying.stop()
+    assert carrying.unfinished
+    again = Carrying(runs, 1)
+    assert any(isinstance(event, Finished) for _, event in again)
+    assert not again.unfinished
+    assert read(line, [0]).end("iterations") == 20
+
+
+def test_a_run_that_diverges_is_a_finding_and_the_others_go_on() -> None:
+    mad = Line("mad", small(*sd_feel(), "training.learning_rate=1e30"))
+    sane = Line("sane", small(*sd_feel()))
+    runs = wanted([mad, sane], 1)
+    list(Carrying(runs, 1))
+    assert missing(runs) == {}
+    assert (read(mad, [0]).diverged, read(sane, [0]).diverged) == (1, 0)
+
+
+def test_only_the_log_is_kept(tmp_path: Path) -> None:
+    line = Line("SD-FEEL", small(*sd_feel()))
+    list(Carrying(wanted([line], 1), 1))
+    kept = {file.name for file in cache.place(line.trained).iterdir()}
+    assert kept == {"experiment.toml", "events.jsonl", "metrics.csv", ".lock"}
