@@ -7,7 +7,12 @@ import typer
 
 from sdfeel.cli import common, look, runs
 from sdfeel.cli.bench import bench
+from sdfeel.cli.dash import dash
+from sdfeel.cli.deploy import client, deploy, edge
+from sdfeel.cli.figure import figure
+from sdfeel.cli.plan import plan
 from sdfeel.cli.sweep import sweep
+from sdfeel.cli.timeline import timeline
 from sdfeel.core.errors import SdfeelError
 from sdfeel.version import __version__
 
@@ -22,14 +27,21 @@ app = typer.Typer(
 )
 app.command()(runs.compare)
 app.command()(sweep)
+app.command()(plan)
 app.command()(runs.run)
 app.command()(runs.resume)
 app.command()(runs.show)
+app.command()(timeline)
 app.command()(look.init)
 app.command()(look.schemes)
 app.command()(look.topology)
 app.add_typer(look.data, name="data")
-app.command()(bench)
+app.add_typer(bench, name="bench")
+app.add_typer(deploy, name="deploy")
+app.command()(edge)
+app.command()(client)
+app.command()(dash)
+app.command()(figure)
 
 
 def _version(wanted: bool) -> None:

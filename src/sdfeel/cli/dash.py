@@ -1,0 +1,55 @@
+"""The command that serves the live page."""
+
+import os
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.markup import escape
+
+from sdfeel.cli.common import people, results
+
+TOKEN = "SDFEEL_DASH_TOKEN"
+
+
+def dash(
+    directory: Annotated[Path, typer.Argument(help="Where runs are.")] = Path("runs"),
+    host: Annotated[
+        str, typer.Option(help=f"Address to listen on; others than loopback need ${TOKEN}.")
+    ] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="0: a free one.")] = 0,
+    allow_start: Annotated[
+        bool, typer.Option("--allow-start", help="Runs may be started and stopped from the page.")
+    ] = False,
+    browser: Annotated[bool, typer.Option(help="Open the page in a browser.")] = True,
+) -> None:
+    """Watch runs in a browser, live: curves, the server graph over time, who waits for whom.
+
+    Everything below the directory is shown, and nothing else is ever served.
+
+    Examples:
+
+      sdfeel dash
+
+      sdfeel dash runs/race --port 8080 --no-browser
+
+      sdfeel dash --allow-start
+    """
+    from sdfeel.core.errors import InputError
+
+    try:
+        from sdfeel.dashboard.serve import Options, serve
+    except ModuleNotFoundError as error:
+        raise InputError(
+            f"the page needs {error.name}: install it with `pip install 'sdfeel[dash]'`"
+        ) from None
+
+    def ready(address: str) -> None:
+        results.print(escape(address), soft_wrap=True)
+        people.print("Ctrl-C ends it" + (", and the runs started from it" * allow_start))
+        if browser:
+            import webbrowser
+
+            webbrowser.open(address)
+
+    serve(Options(directory, host, port, allow_start, os.environ.get(TOKEN) or None), ready)

@@ -1,0 +1,288 @@
+"""Commands that run federations of real processes."""
+
+import shlex
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.markup import escape
+from rich.table import Table
+
+from sdfeel.cli.common import (
+    AsJson,
+    ExperimentFile,
+    Out,
+    Settings,
+    fresh_directory,
+    people,
+    print_json,
+    results,
+    stopping,
+)
+
+if TYPE_CHECKING:
+    from sdfeel.run.deploy_chaos import Outcome
+    from sdfeel.run.deploy_local import LocalDeployment
+
+deploy = typer.Typer(
+    help="Run an experiment on real processes: on this machine, or on a list of hosts.",
+    no_args_is_help=True,
+)
+NodeFilePath = Annotated[Path, typer.Argument(metavar="NODE.toml", help="The node's own file.")]
+
+
+def edge(node: NodeFilePath) -> None:
+    """Run one edge server until the federation is done (see `sdfeel deploy init`).
+
+    Example:
+
+      sdfeel edge nodes/edge-0/node.toml
+    """
+    from sdfeel.run.deploy_node import run_edge_node
+
+    run_edge_node(node)
+
+
+def client(node: NodeFilePath) -> None:
+    """Run one client on its own data until the federation is done.
+
+    Example:
+
+      sdfeel client nodes/client-0/node.toml
+    """
+    from sdfeel.run.deploy_node import run_client_node
+
+    run_client_node(node)
+
+
+@deploy.command()
+def local(
+    experiment: ExperimentFile = None,
+    settings: Settings = None,
+    out: Out = None,
+    as_json: AsJson = False,
+) -> None:
+    """Deploy a whole federation on this machine: a process per node, certificates, loopback.
+
+    The result is a run like a simulated one. For synchronous schemes the model is the same, bit
+    for bit. Called again with the same --out, it goes on where it was stopped.
+
+    Examples:
+
+      sdfeel deploy local --set network.clients=6 --set network.servers=3
+
+      sdfeel deploy local my.toml --out runs/real
+    """
+    from sdfeel.cli.runs import show
+    from sdfeel.run.deploy_local import LocalDeployment
+    from sdfeel.run.experiment import load
+
+    chosen = load(experiment, settings or ())
+    directory = out if out is not None else fresh_directory(f"deploy-{chosen.scheme.name}")
+    deployment = LocalDeployment(chosen, directory)
+    again = shlex.join(["sdfeel", *sys.argv[1:]])
+    _follow(deployment, again if out is not None else f"{again} --out {directory}")
+    show(directory, None, as_json)
+
+
+def _follow(deployment: "LocalDeployment", again: str) -> None:
+    """Show progress until the end; `again` says how to go on after a stop."""
+    from sdfeel.report.progress import Progress
+
+    label = f"{deployment.experiment.scheme.name} (deployed)"
+    names = deployment.processes.names
+    people.print(f"starting {len(names)} processes in {escape(str(deployment.directory))}")
+    with (
+        suppress(KeyboardInterrupt),
+        Progress({label: deployment.total_rounds}, people) as progress,
+        stopping(deployment.stop),
+    ):
+        for event in deployment:
+            progress.update(label, event)
+    if not deployment.finished:
+        people.print(f"stopped; nothing is lost. Go on with: {escape(again)}", soft_wrap=True)
+        raise typer.Exit(130)
+
+
+@deploy.command()
+def init(
+    directory: Annotated[Path, typer.Argument(help="A new directory for the deployment.")],
+    experiment: ExperimentFile = None,
+    hosts: Annotated[
+        str,
+        typer.Option(
+            metavar="HOST[:PORT],...",
+            help="Where the edge servers run, in turn (default: hosts named edge-0, edge-1, ...).",
+        ),
+    ] = "",
+    samples: Annotated[
+        str,
+        typer.Option(metavar="N,N,...", help="Examples that each client has of its own."),
+    ] = "",
+    with_data: Annotated[
+        bool, typer.Option(help="Write each client's part of the experiment's data, too.")
+    ] = False,
+    settings: Settings = None,
+) -> None:
+    """Write certificates, node files, systemd units, a compose file and Kubernetes manifests.
+
+    Copy experiment.toml, network.json, allow.txt and nodes/NAME to the host of NAME, and start it
+    there. The directory `authority` stays with you.
+
+    Example:
+
+      sdfeel deploy init federation my.toml --hosts cell-a.example,cell-b.example
+    """
+    from sdfeel.core.errors import InputError
+    from sdfeel.run.deploy_init import init as write
+    from sdfeel.run.experiment import load
+
+    counts = [word.strip() for word in samples.split(",") if word.strip()]
+    if not all(word.isdigit() and int(word) > 0 for word in counts):
+        raise InputError(f"--samples '{samples}' must be whole numbers from 1, separated by commas")
+    names = [word.strip() for word in hosts.split(",") if word.strip()]
+    chosen = load(experiment, settings or ())
+    net = write(chosen, directory, names, [int(word) for word in counts] or None, with_data)
+    results.print(
+        f"wrote {len(net.servers)} edge servers and {len(net.samples)} clients to "
+        f"{escape(str(directory))}; how to go on: docs/deploy.md",
+        soft_wrap=True,
+    )
+
+
+@deploy.command()
+def follow(
+    directory: Annotated[Path, typer.Argument(help="The directory that `deploy init` wrote.")],
+    out: Out = None,
+    stop: Annotated[bool, typer.Option(help="Stop the edge servers when all is done.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Follow a running deployment from the operator's desk: progress, measurements, the model.
+
+    Example:
+
+      sdfeel deploy follow federation --out runs/real
+    """
+    from sdfeel.cli.runs import show
+    from sdfeel.report.progress import Progress
+    from sdfeel.run.deploy_operator import Operator
+
+    target = out if out is not None else fresh_directory("deploy")
+    desk = Operator(directory, target, stop)
+    label = f"{desk.ready.experiment.scheme.name} (deployed)"
+    with (
+        suppress(KeyboardInterrupt),
+        Progress({label: desk.ready.rounds}, people) as progress,
+        stopping(desk.leave),
+    ):
+        for event in desk:
+            progress.update(label, event)
+    if not desk.finished:
+        people.print("left; the federation goes on. Follow it again any time.")
+        raise typer.Exit(130)
+    show(target, None, as_json)
+
+
+@deploy.command()
+def status(
+    directory: Annotated[Path, typer.Argument(help="A deployment, or the directory of one node.")],
+    as_json: AsJson = False,
+) -> None:
+    """Show how the nodes of a deployment are, from their status files.
+
+    Example:
+
+      sdfeel deploy status runs/real
+    """
+    from sdfeel.run.deploy_status import read_statuses
+
+    found = read_statuses(directory, time.time())
+    if as_json:
+        print_json({"nodes": found})
+        return
+    table = Table(box=None, pad_edge=False)
+    for name in ("node", "state", "round", "lag", "traffic", "trouble"):
+        table.add_column(name, justify="right" if name in ("round", "lag", "traffic") else "left")
+    for node in found:
+        table.add_row(*_row(node))
+    results.print(table)
+
+
+def _row(node: dict[str, Any]) -> list[str]:
+    from sdfeel.report.units import duration
+
+    colour = {"running": "green", "finished": "green"}.get(node["state"], "red")
+    trouble = str(node.get("last_error") or "")
+    waiting = ", ".join(node.get("waiting_for") or ())
+    return [
+        escape(node["name"]),
+        f"[{colour}]{node['state']}[/]",
+        str(node.get("round", "")),
+        duration(float(node.get("lag", 0.0))),
+        f"{float(node.get('bytes', 0)) / 1e6:.2f} MB",
+        escape(trouble or (f"waits for {waiting}" if waiting else "")),
+    ]
+
+
+@deploy.command()
+def chaos(
+    experiment: ExperimentFile = None,
+    kills: Annotated[int, typer.Option(min=1, help="Processes to kill in each run.")] = 20,
+    runs: Annotated[int, typer.Option(min=1, help="Disturbed runs.")] = 1,
+    broken: Annotated[
+        bool,
+        typer.Option(
+            "--break", help="Negative control: clients forget their place, the model must differ."
+        ),
+    ] = False,
+    settings: Settings = None,
+    out: Out = None,
+    as_json: AsJson = False,
+) -> None:
+    """Kill (-9) and restart processes at random, and compare the model with an undisturbed run's.
+
+    Examples:
+
+      sdfeel deploy chaos --set network.clients=6 --set network.servers=3 --kills 50
+
+      sdfeel deploy chaos --break --kills 10
+    """
+    from sdfeel.run.deploy_chaos import disturbed
+    from sdfeel.run.experiment import load
+
+    chosen = load(experiment, settings or ())
+    directory = out if out is not None else fresh_directory("chaos")
+    people.print(f"an undisturbed run, then {runs} with {kills} kills in {escape(str(directory))}")
+    outcomes = [disturbed("undisturbed", chosen, directory / "undisturbed")]
+    for n in range(runs):
+        label = f"{'forgetful' if broken else 'killed'}-{n + 1}"
+        found = disturbed(label, chosen, directory / label, kills, n + 1, broken)
+        outcomes.append(found)
+    expected = [(each.model_sha256 == outcomes[0].model_sha256) != broken for each in outcomes[1:]]
+    if as_json:
+        print_json({"runs": [vars(each) for each in outcomes], "as_expected": all(expected)})
+    else:
+        results.print(_table(outcomes))
+    if not all(expected):
+        raise typer.Exit(1)
+
+
+def _table(outcomes: "list[Outcome]") -> Table:
+    table = Table(box=None, pad_edge=False)
+    for name in ("run", "killed edges", "killed clients", "rounds", "seconds", "model", "equal"):
+        table.add_column(name, justify="left" if name in ("run", "model", "equal") else "right")
+    for each in outcomes:
+        same = each.model_sha256 == outcomes[0].model_sha256
+        table.add_row(
+            each.label,
+            str(each.kills["edge"]),
+            str(each.kills["client"]),
+            str(each.rounds),
+            f"{each.seconds:.1f}",
+            each.model_sha256[:16],
+            "" if each is outcomes[0] else "yes" if same else "no",
+        )
+    return table

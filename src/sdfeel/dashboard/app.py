@@ -1,0 +1,220 @@
+"""The page's server: routes to the views, and nothing else."""
+
+import secrets
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from functools import partial
+from importlib.resources import files
+from mimetypes import guess_type
+from pathlib import Path
+
+from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+from starlette.types import ASGIApp
+
+from sdfeel.core.errors import InputError, SdfeelError
+from sdfeel.dashboard import views
+from sdfeel.dashboard.answers import Json, attachment, download, picture, stream
+from sdfeel.dashboard.asked import body as sent
+from sdfeel.dashboard.asked import number, run_name, selection, whole
+from sdfeel.dashboard.catalogue import Catalogue
+from sdfeel.dashboard.comparison import comparison, merged
+from sdfeel.dashboard.federation import nodes
+from sdfeel.dashboard.form import form
+from sdfeel.dashboard.graph import graph
+from sdfeel.dashboard.guard import Guard
+from sdfeel.dashboard.holdings import Holdings
+from sdfeel.dashboard.jobs import Jobs
+from sdfeel.dashboard.news import list_news, run_news
+from sdfeel.dashboard.palette import palette
+from sdfeel.dashboard.places import FILES, NotHere, Root
+from sdfeel.report.history import default_target
+from sdfeel.run.experiment import load
+from sdfeel.version import __version__
+
+PAGES = ("/", "/run", "/compare", "/new")
+EVENTS_SHOWN = 100
+UNEXPECTED = (ArithmeticError, LookupError, ValueError, TypeError, OSError)  # of damaged logs
+
+
+class Dashboard:
+    """All routes over one directory."""
+
+    def __init__(self, root: Root, allow_start: bool, closing: Callable[[], bool]) -> None:
+        self.catalogue, self.jobs, self.holdings = Catalogue(root), Jobs(root), Holdings(root)
+        self.root, self.allow_start, self.closing = root, allow_start, closing
+        self.secret = secrets.token_urlsafe(24)
+        self.static = _static()
+
+    def routes(self) -> list[Route]:
+        looking = {
+            "/static/{file}": self.asset,
+            "/palette.css": self.colours,
+            "/api/about": self.about,
+            "/api/run": self.run,
+            "/api/graph": self.graph,
+            "/api/timeline": self.timeline,
+            "/api/events": self.events,
+            "/api/experiment": self.experiment,
+            "/api/holdings": self.who_holds_what,
+            "/api/nodes": self.nodes,
+            "/api/compare": self.compare,
+            "/api/stream": self.stream,
+            "/picture": self.picture,
+            "/file": self.file,
+            **dict.fromkeys(PAGES, self.page),
+        }
+        doing = {"/api/start": self.start, "/api/stop": self.stop, "/api/resume": self.resume}
+        found = [Route(path, endpoint, methods=["GET"]) for path, endpoint in looking.items()]
+        if self.allow_start:
+            found.append(Route("/api/form", self.form, methods=["GET"]))
+            found += [Route(path, end, methods=["POST"]) for path, end in doing.items()]
+        return found
+
+    def page(self, request: Request) -> Response:
+        return Response(self.static["index.html"], media_type="text/html")
+
+    def asset(self, request: Request) -> Response:
+        name = request.path_params["file"]
+        if name not in self.static:
+            raise NotHere(f"no file {name!r}")
+        return Response(
+            self.static[name],
+            media_type=guess_type(name)[0],
+            headers={"cache-control": "no-cache"},
+        )
+
+    def colours(self, request: Request) -> Response:
+        return Response(palette(), media_type="text/css", headers={"cache-control": "no-cache"})
+
+    def about(self, request: Request) -> Response:
+        secret = self.secret if self.allow_start else None
+        about = {"version": __version__, "directory": self.root.path.name, "secret": secret}
+        return Json({**about, "allow_start": self.allow_start})
+
+    def run(self, request: Request) -> Response:
+        return Json(views.view(self.catalogue, run_name(request)))
+
+    def graph(self, request: Request) -> Response:
+        log = self.catalogue.log(run_name(request))
+        return Json(graph(log.events(), log.rounds.stride))
+
+    def timeline(self, request: Request) -> Response:
+        log = self.catalogue.log(run_name(request))
+        servers = [whole(text) for text in request.query_params.getlist("server")]
+        begin, end = number(request, "begin", 0.0), number(request, "end", None)
+        return Json(views.timeline(log, begin, end, servers))
+
+    def events(self, request: Request) -> Response:
+        before, kind = request.query_params.get("before"), request.query_params.get("kind")
+        log = self.catalogue.log(run_name(request))
+        place = None if before is None else whole(before)
+        return Json(views.events(log, place, EVENTS_SHOWN, kind or None))
+
+    def experiment(self, request: Request) -> Response:
+        return Json(views.experiment(self.root, run_name(request)))
+
+    def who_holds_what(self, request: Request) -> Response:
+        return Json(self.holdings.of(run_name(request)))
+
+    def nodes(self, request: Request) -> Response:
+        found = self.catalogue.one(run_name(request))
+        return Json(nodes(self.root, found.name, found.state == "running"))
+
+    def compare(self, request: Request) -> Response:
+        names, seeds, target = selection(request)
+        return Json(comparison(self.catalogue, names, seeds, target))
+
+    def picture(self, request: Request) -> Response:
+        names, seeds, target = selection(request)
+        histories = merged(self.catalogue, names, seeds)
+        goal = target if target is not None else default_target(histories)
+        return attachment(picture(histories, goal), f"{'-'.join(names)[:80]}.png", "image/png")
+
+    def file(self, request: Request) -> Response:
+        name, wanted = run_name(request), request.query_params.get("file", "")
+        if wanted not in FILES:
+            raise NotHere(f"{wanted!r} is not to be had: ask for one of {', '.join(FILES)}")
+        place = self.root.place(name)
+        return download(self.root.open(place.name, wanted), f"{place.name}-{wanted}")
+
+    async def stream(self, request: Request) -> Response:
+        name = request.query_params.get("name")
+        if name is None:
+            news = list_news(self.catalogue, self.jobs)
+        else:
+            news = run_news(self.catalogue, self.jobs, name)
+        return stream(partial(run_in_threadpool, news), self.closing)
+
+    def form(self, request: Request) -> Response:
+        return Json(form())
+
+    async def start(self, request: Request) -> Response:
+        body = await sent(request)
+        settings = body.get("settings", [])
+        if not isinstance(settings, list) or not all(isinstance(each, str) for each in settings):
+            raise InputError("settings must be a list of texts section.key=value")
+        await run_in_threadpool(load, None, settings)  # says what is wrong before anything starts
+        job = await run_in_threadpool(self.jobs.run, str(body.get("name", "")), settings)
+        return Json(job.record())
+
+    async def stop(self, request: Request) -> Response:
+        body = await sent(request)
+        job = await run_in_threadpool(self.jobs.stop, str(body.get("name", "")))
+        return Json(job.record())
+
+    async def resume(self, request: Request) -> Response:
+        body = await sent(request)
+        found = await run_in_threadpool(self.catalogue.one, str(body.get("name", "")))
+        if found.state not in ("stopped", "waiting", "damaged"):
+            raise InputError(f"{found.name} is {found.state}: there is nothing to go on with")
+        job = await run_in_threadpool(self.jobs.resume, found.name)
+        return Json(job.record())
+
+
+def build(
+    directory: Path,
+    allow_start: bool = False,
+    token: str | None = None,
+    closing: Callable[[], bool] = lambda: False,
+) -> ASGIApp:
+    """The whole application, guarded; without a token it answers on loopback only."""
+    dashboard = Dashboard(Root(directory), allow_start, closing)
+
+    @asynccontextmanager
+    async def lifespan(app: Starlette) -> AsyncIterator[None]:
+        yield
+        await run_in_threadpool(dashboard.jobs.close)
+
+    app = Starlette(
+        routes=dashboard.routes(),
+        lifespan=lifespan,
+        exception_handlers={
+            NotHere: _not_here,
+            SdfeelError: _refused,
+            **dict.fromkeys(UNEXPECTED, _mistake),
+        },
+    )
+    app.state.dashboard = dashboard
+    return Guard(app, token, dashboard.secret)
+
+
+async def _not_here(request: Request, error: Exception) -> Response:
+    return Json({"error": str(error)}, 404)
+
+
+async def _refused(request: Request, error: Exception) -> Response:
+    return Json({"error": str(error)}, 400)
+
+
+async def _mistake(request: Request, error: Exception) -> Response:
+    """A log can be damaged in ways that nobody thought of; the page must say so and live."""
+    return Json({"error": f"this cannot be shown: {type(error).__name__}: {error}"}, 500)
+
+
+def _static() -> dict[str, bytes]:
+    """All that the browser loads, read once: no request chooses a path."""
+    return {each.name: each.read_bytes() for each in (files(__package__) / "static").iterdir()}

@@ -1,0 +1,135 @@
+"""Runs that were started from the page: processes of their own, stopped after a round."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from threading import Lock
+from typing import IO, Any
+
+from sdfeel.core.errors import InputError, RunError
+from sdfeel.dashboard.places import Root
+
+NAME = re.compile(r"[A-Za-z0-9_=+][A-Za-z0-9._=+-]{0,99}")
+MOST = 8  # at once
+KEPT = 50  # that are over
+PATIENCE = 15.0  # seconds until processes that were asked to stop are left alone
+SDFEEL = (sys.executable, "-c", "from sdfeel.cli import main; main()")
+
+
+@dataclass
+class Job:
+    """A process and what it is for."""
+
+    number: int
+    name: str  # of the run
+    what: str
+    process: subprocess.Popen[bytes]
+    said: IO[bytes]  # all that it told people
+    stopping: bool = False
+
+    @property
+    def state(self) -> str:
+        code = self.process.poll()
+        if code is None:
+            return "stopping" if self.stopping else "running"
+        if self.stopping or code == 130:
+            return "stopped"
+        return "finished" if code == 0 else "failed"
+
+    def record(self) -> dict[str, Any]:
+        """For JSON."""
+        state = self.state
+        words = self._last_words() if state == "failed" else ""
+        return {"number": self.number, "name": self.name, "what": self.what, "state": state,
+                "message": words}  # fmt: skip
+
+    def _last_words(self) -> str:
+        size = self.said.seek(0, os.SEEK_END)
+        self.said.seek(max(0, size - 4000))
+        lines = self.said.read().decode(errors="replace").strip().splitlines()
+        return lines[-1].removeprefix("sdfeel: ") if lines else "it ended without a word"
+
+
+class Jobs:
+    """All that was started from the page."""
+
+    def __init__(self, root: Root) -> None:
+        self.root = root
+        self._lock = Lock()
+        self._jobs: list[Job] = []
+        self._count = 0
+
+    def run(self, name: str, settings: Sequence[str]) -> Job:
+        """Start a run in a new directory below the root."""
+        if not NAME.fullmatch(name):
+            raise InputError(
+                f"'{name}' cannot name a run: use letters, digits and -._=+, at most 100 of them"
+            )
+        if (self.root.path / name).exists():
+            raise InputError(f"there is already something called '{name}': choose another name")
+        told = [word for setting in settings for word in ("--set", setting)]
+        return self._start(name, "run", ["run", "--out", str(self.root.path / name), *told])
+
+    def resume(self, name: str) -> Job:
+        """Go on with a run."""
+        return self._start(name, "resume", ["resume", str(self.root.directory(name))])
+
+    def stop(self, name: str) -> Job:
+        """Let a run end after its round; only what was started here can be stopped here."""
+        for job in self._jobs:
+            if job.name == name and job.process.poll() is None:
+                job.stopping = True
+                job.process.send_signal(signal.SIGINT)
+                return job
+        raise RunError(f"{name} was not started from this page: stop it where it was started")
+
+    def records(self) -> list[dict[str, Any]]:
+        """What goes on, newest first."""
+        return [job.record() for job in reversed(self._jobs)]
+
+    def close(self) -> None:
+        """Stop everything; whatever was done is kept."""
+        waiting = [job for job in self._jobs if job.process.poll() is None]
+        for job in waiting:
+            job.process.send_signal(signal.SIGINT)
+        end = time.monotonic() + PATIENCE
+        for job in waiting:
+            try:
+                job.process.wait(max(0.0, end - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                continue  # its round is long; it will end by itself
+        for job in self._jobs:
+            job.said.close()
+
+    def _start(self, name: str, what: str, arguments: Sequence[str]) -> Job:
+        with self._lock:
+            busy = [job for job in self._jobs if job.process.poll() is None]
+            if any(job.name == name for job in busy):
+                raise RunError(f"{name} is already at work")
+            if len(busy) >= MOST:
+                raise RunError(f"{MOST} runs are at work: wait for one, or stop one")
+            said = tempfile.TemporaryFile()  # noqa: SIM115 - it lives as long as the job
+            process = subprocess.Popen(
+                [*SDFEEL, *arguments],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=said,
+                start_new_session=True,  # Ctrl-C is for the page; we stop them ourselves
+            )
+            self._count += 1
+            job = Job(self._count, name, what, process, said)
+            self._jobs.append(job)
+            self._forget_old()
+            return job
+
+    def _forget_old(self) -> None:
+        over = [job for job in self._jobs if job.process.poll() is not None]
+        for job in over[:-KEPT]:
+            job.said.close()
+            self._jobs.remove(job)

@@ -1,0 +1,70 @@
+"""Curves as numbers for the browser. What they mean is `report.curves`'s to say."""
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from math import ceil, isfinite
+from typing import Any
+
+from sdfeel.core.events import Evaluated
+from sdfeel.report.curves import COSTS, HUGE, SPREAD, Measure, measures_of, own_measure, own_names
+from sdfeel.report.history import History
+
+POINTS = 800  # on a line: more cannot be told apart
+Numbers = list[float | None]
+
+
+def charts(histories: Sequence[History], target: float | None = None) -> dict[str, Any]:
+    """Every measure against every cost, a line per history, and the band of a mean's members."""
+    measures = [*measures_of(histories), SPREAD, *map(own_measure, own_names(histories))]
+    return {
+        "costs": [{"name": c.name, "units": [asdict(unit) for unit in c.ladder]} for c in COSTS],
+        "measures": [{"name": m.name, "share": m.share} for m in measures],
+        "lines": [_line(history, measures) for history in histories],
+        "target": target,
+    }
+
+
+def _line(history: History, measures: Sequence[Measure]) -> dict[str, Any]:
+    every = history.evaluations
+    picked = spaced(len(every), POINTS)
+    shown = [every[index] for index in picked]
+    line: dict[str, Any] = {
+        "label": history.label,
+        "x": [[finite(cost.read(event)) for event in shown] for cost in COSTS],
+        "y": [[_learnt(measure, event) for event in shown] for measure in measures],
+    }
+    if len(history.members) > 1:
+        members = [member.evaluations for member in history.members]
+        bands = [[_band(measure, members, index) for index in picked] for measure in measures]
+        line["low"] = [[low for low, _ in band] for band in bands]
+        line["high"] = [[high for _, high in band] for band in bands]
+    return line
+
+
+def _band(
+    measure: Measure, members: Sequence[Sequence[Evaluated]], index: int
+) -> tuple[float | None, float | None]:
+    """The lowest and the highest of all members; none where one of them has no value."""
+    values = [_learnt(measure, member[index]) for member in members]
+    known = [value for value in values if value is not None]
+    return (min(known), max(known)) if len(known) == len(values) else (None, None)
+
+
+def _learnt(measure: Measure, event: Evaluated) -> float | None:
+    return finite(measure.read(event))
+
+
+def finite(value: float | None) -> float | None:
+    """The value; None if it is none, or that of a run that has diverged."""
+    return value if value is not None and isfinite(value) and abs(value) < HUGE else None
+
+
+def spaced(count: int, limit: int) -> list[int]:
+    """At most about `limit` indices below `count`, evenly spaced, the last among them.
+
+    >>> spaced(10, 4), spaced(3, 4)
+    ([0, 3, 6, 9], [0, 1, 2])
+    """
+    step = max(1, ceil(count / limit))
+    found = list(range(0, count, step))
+    return found if not found or found[-1] == count - 1 else [*found, count - 1]

@@ -1,0 +1,147 @@
+"""Finding runs below a directory, and opening nothing outside of it.
+
+Every path is walked part by part from the directory itself, and no part may be a link: there is no
+name, and no race with a program that swaps links, that leads out.
+"""
+
+import os
+import stat
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+EVENTS, EXPERIMENT, LOCK = "events.jsonl", "experiment.toml", ".lock"  # as `run.store` has them
+NODES = "nodes"
+FILES = (EVENTS, EXPERIMENT, "metrics.csv", "model.safetensors", "report.html")  # to be saved
+DEPTH, MOST = 8, 20_000  # how deep runs are looked for, and in how many directories
+
+
+class NotHere(Exception):
+    """There is no such run or file below the directory."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """A run's directory: its name below the root, and the stamp of its log (None: no log)."""
+
+    name: str
+    log: "Stamp | None"
+    experiment: bool
+    nodes: bool
+
+
+@dataclass(frozen=True)
+class Stamp:
+    """Changes whenever a file does."""
+
+    inode: int
+    size: int
+    modified: int  # nanoseconds
+
+    @classmethod
+    def of(cls, found: os.stat_result) -> "Stamp":
+        return cls(found.st_ino, found.st_size, found.st_mtime_ns)
+
+
+class Root:
+    """The directory that is served."""
+
+    def __init__(self, directory: Path) -> None:
+        self.path = directory.resolve(strict=True)
+
+    def directory(self, name: str) -> Path:
+        """The directory with this name below the root."""
+        os.close(self._descend(_parts(name)))
+        return self.path.joinpath(*_parts(name))
+
+    def open(self, name: str, *inside: str) -> int:
+        """A descriptor of the regular file `inside` the directory `name`, to read."""
+        *above, last = (*_parts(name), *inside)
+        place = self._descend(above)
+        try:
+            # Without blocking: a named pipe in place of a file would hold us up for ever.
+            flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+            found = os.open(last, flags, dir_fd=place)
+        except OSError as error:
+            raise NotHere(f"{name} has no readable {'/'.join(inside)}") from error
+        finally:
+            os.close(place)
+        if not stat.S_ISREG(os.fstat(found).st_mode):
+            os.close(found)
+            raise NotHere(f"{'/'.join(inside)} of {name} is not a file")
+        return found
+
+    def read(self, name: str, *inside: str, limit: int = 1 << 20) -> bytes:
+        """The first `limit` bytes of a file."""
+        with os.fdopen(self.open(name, *inside), "rb") as file:
+            return file.read(limit)
+
+    def files(self, name: str) -> list[str]:
+        """Which of a run's files are there to be saved."""
+        with os.scandir(self.directory(name)) as entries:
+            there = {entry.name for entry in entries if entry.is_file(follow_symlinks=False)}
+        return [file for file in FILES if file in there]
+
+    def runs(self) -> Iterator[Place]:
+        """All runs below the root; inside of a run there are no others."""
+        waiting, seen = [("", 0)], 0
+        while waiting and seen < MOST:
+            name, depth = waiting.pop()
+            seen += 1
+            place, below = self._look(name)
+            if place is not None:
+                yield place
+            elif depth < DEPTH:
+                waiting += ((inner, depth + 1) for inner in below)
+
+    def place(self, name: str) -> Place:
+        """One run by its name."""
+        self.directory(name)
+        place, _ = self._look("/".join(_parts(name)))
+        if place is None:
+            raise NotHere(f"{name} is not a run")
+        return place
+
+    def _look(self, name: str) -> tuple[Place | None, list[str]]:
+        log, experiment, nodes = None, False, False
+        below: list[str] = []
+        try:
+            with os.scandir(self.path / name) as entries:
+                for entry in entries:
+                    if entry.name == EVENTS and entry.is_file(follow_symlinks=False):
+                        log = Stamp.of(entry.stat(follow_symlinks=False))
+                    elif entry.name == EXPERIMENT and entry.is_file(follow_symlinks=False):
+                        experiment = True
+                    elif not entry.name.startswith(".") and entry.is_dir(follow_symlinks=False):
+                        nodes = nodes or entry.name == NODES
+                        below.append(f"{name}/{entry.name}" if name else entry.name)
+        except OSError:  # gone, or not ours to read
+            return None, []
+        if log is None and not experiment:
+            return None, below
+        return Place(name or ".", log, experiment, nodes), []
+
+    def _descend(self, parts: list[str]) -> int:
+        flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+        here = os.open(self.path, flags)
+        for part in parts:
+            try:
+                inner = os.open(part, flags, dir_fd=here)
+            except OSError as error:
+                raise NotHere(f"no directory {'/'.join(parts)} here") from error
+            finally:
+                os.close(here)
+            here = inner
+        return here
+
+
+def _parts(name: str) -> list[str]:
+    """The parts of a name, none of which may climb or hide.
+
+    >>> _parts("race/sd-feel"), _parts(".")
+    (['race', 'sd-feel'], [])
+    """
+    parts = [part for part in name.split("/") if part not in ("", ".")]
+    if name.startswith("/") or "\0" in name or any(part.startswith(".") for part in parts):
+        raise NotHere(f"no run is called {name!r}")
+    return parts

@@ -1,0 +1,50 @@
+// The events as a table, newest first.
+
+import { h, table } from "./dom.js";
+import { ask } from "./live.js";
+
+const KINDS = ["", "started", "round", "evaluated", "warned", "finished"];
+
+export class EventTable {
+  constructor(name) {
+    this.name = name;
+    this.kind = "";
+    this.older = false; // older ones were asked for: new ones must not push them away
+    this.select = h("select", { "aria-label": "Kind of event" }, KINDS.map((kind) => h("option", { value: kind }, kind || "all kinds")));
+    this.select.addEventListener("change", () => { this.kind = this.select.value; this.older = false; this.refresh(); });
+    this.holder = h("div", {});
+    this.more = h("button", { type: "button", hidden: true, onclick: () => this.load(this.before) }, "Older");
+    this.newest = h("button", { type: "button", hidden: true, onclick: () => { this.older = false; this.refresh(); } }, "Newest");
+    this.element = h("div", {}, h("div", { class: "bar" }, this.select), this.holder, h("div", { class: "bar" }, this.more, this.newest));
+  }
+
+  refresh() {
+    if (!this.older) this.load(null);
+  }
+
+  async load(before) {
+    this.older = before !== null;
+    let page;
+    try {
+      page = await ask("/api/events", { name: this.name, ...(before !== null && { before }), ...(this.kind && { kind: this.kind }) });
+    } catch (error) {
+      this.holder.replaceChildren(h("p", { class: "soft" }, error.message));
+      return;
+    }
+    this.before = page.before;
+    this.more.hidden = page.before === null;
+    this.newest.hidden = !this.older;
+    const rows = page.rows.map((row) => h("tr", {}, h("td", {}, h("span", { class: "pill", "data-state": row.kind }, row.kind)), h("td", { class: "number" }, row.seconds ?? ""), h("td", { class: "fields" }, Object.entries(row.fields).map(([key, value]) => h("span", {}, h("b", {}, key), ` ${shown(value)} `)))));
+    const box = table("events", ["event", h("th", { scope: "col", class: "number" }, "virtual time"), "content"], rows);
+    box.classList.add("tall");
+    this.holder.replaceChildren(page.rows.length ? box : h("p", { class: "soft" }, "No such event."));
+  }
+}
+
+function shown(value) {
+  if (typeof value === "string") return value;
+  if (typeof value === "number") return String(+value.toPrecision(6));
+  if (Array.isArray(value)) return `[${value.map(shown).join(", ")}]`;
+  if (value && typeof value === "object") return Object.entries(value).map(([key, part]) => `${key} ${shown(part)}`).join(", ");
+  return String(value);
+}

@@ -1,0 +1,156 @@
+// All runs: sorted, filtered, live; chosen ones go to the comparison.
+
+import { h, link, table } from "./dom.js";
+import { ago, amount, count, duration, percent } from "./format.js";
+import { listen } from "./live.js";
+import { jobList } from "./jobs.js";
+
+const MOST = 60;
+const COLUMNS = [
+  { key: "name", title: "run" },
+  { key: "scheme", title: "scheme" },
+  { key: "state", title: "state" },
+  { key: "accuracy", title: "accuracy", number: true },
+  { key: "seconds", title: "virtual time", number: true },
+  { key: "iterations", title: "iterations", number: true, wide: true },
+  { key: "bytes", title: "data moved", number: true, wide: true },
+  { key: "seed", title: "seed", number: true, wide: true },
+  { key: "kind", title: "kind", wide: true },
+  { key: "modified", title: "changed", number: true },
+];
+
+const runs = new Map();
+const rows = new Map();
+const chosen = new Set();
+const order = { key: "modified", down: true };
+const filter = { text: "", state: "", scheme: "" };
+
+export async function show(main, about, query) {
+  document.title = `runs · ${about.directory} · sdfeel`;
+  for (const key of Object.keys(filter)) filter[key] = query.get(key) ?? "";
+  if (COLUMNS.some((column) => column.key === query.get("sort"))) order.key = query.get("sort");
+  order.down = query.get("order") !== "up";
+  const parts = {
+    count: h("p", { class: "soft", role: "status" }, "Looking for runs …"),
+    body: null, jobs: h("div", {}), basket: h("div", { class: "basket", hidden: true }),
+    states: h("select", { "aria-label": "State" }), schemes: h("select", { "aria-label": "Scheme" }),
+  };
+  const text = h("input", { type: "search", placeholder: "Filter by name", "aria-label": "Filter by name", value: filter.text });
+  text.addEventListener("input", () => { filter.text = text.value; draw(parts); });
+  for (const key of ["state", "scheme"]) {
+    parts[`${key}s`].addEventListener("change", (event) => { filter[key] = event.target.value; draw(parts); });
+  }
+  const head = COLUMNS.map((column) => h("th", { scope: "col", class: cells(column), "data-key": column.key },
+    h("button", { type: "button", class: "sort", onclick: () => sortBy(column, parts) }, column.title)));
+  const all = h("input", { type: "checkbox", "aria-label": "Choose all shown", onchange: (event) => chooseAll(event.target.checked, parts) });
+  const box = table("all runs", [h("th", { scope: "col", class: "check" }, all), ...head], []);
+  box.classList.add("card", "runs");
+  parts.body = box.querySelector("tbody");
+  parts.head = box.querySelector("thead");
+  main.replaceChildren(
+    h("div", { class: "title" }, h("h1", {}, about.directory), parts.count),
+    parts.jobs,
+    h("div", { class: "bar filters" }, text, parts.states, parts.schemes),
+    box, parts.basket);
+  setInterval(() => rows.forEach((row, name) => { row.querySelector(".ago").textContent = ago(runs.get(name).modified); }), 10000);
+  listen({}, {
+    runs: ({ changed, gone }) => {
+      changed.forEach((run) => runs.set(run.name, run));
+      changed.forEach((run) => rows.delete(run.name));
+      gone.forEach((name) => { runs.delete(name); rows.delete(name); chosen.delete(name); });
+      draw(parts);
+    },
+    jobs: (jobs) => parts.jobs.replaceChildren(...jobList(jobs, about)),
+  });
+}
+
+const cells = (column) => [column.number && "number", column.wide && "wide", column.key].filter(Boolean).join(" ");
+
+function sortBy(column, parts) {
+  order.down = order.key === column.key ? !order.down : Boolean(column.number);
+  order.key = column.key;
+  draw(parts);
+}
+
+function shown() {
+  const text = filter.text.toLowerCase();
+  const found = [...runs.values()].filter((run) =>
+    (!text || run.name.toLowerCase().includes(text)) && (!filter.state || run.state === filter.state) && (!filter.scheme || run.scheme === filter.scheme));
+  const sign = order.down ? -1 : 1;
+  return found.sort((a, b) => {
+    const [x, y] = [a[order.key], b[order.key]];
+    if (x === y) return a.name.localeCompare(b.name, "en", { numeric: true });
+    if (x === null || y === null) return x === null ? 1 : -1; // what is unknown comes last
+    return sign * (typeof x === "string" ? x.localeCompare(y, "en", { numeric: true }) : x - y);
+  });
+}
+
+function draw(parts) {
+  const found = shown();
+  const running = found.filter((run) => run.state === "running").length;
+  parts.count.textContent = runs.size
+    ? `${count(found.length)}${found.length < runs.size ? ` of ${count(runs.size)}` : ""} run${found.length === 1 ? "" : "s"}${running ? `, ${running} running` : ""}`
+    : "No runs here yet: they appear by themselves as soon as there are some.";
+  options(parts.states, "all states", [...new Set([...runs.values()].map((run) => run.state))].sort(), filter.state);
+  options(parts.schemes, "all schemes", [...new Set([...runs.values()].map((run) => run.scheme))].sort(), filter.scheme);
+  const elements = found.map((run) => row(run, parts));
+  const old = parts.body.children;
+  // Rows are put in again only if something moved: a focused one would lose the focus.
+  if (old.length !== elements.length || elements.some((element, index) => old[index] !== element)) {
+    const focused = document.activeElement?.closest?.("tr")?.dataset.name;
+    const kind = document.activeElement?.tagName;
+    parts.body.replaceChildren(...elements);
+    if (focused && rows.has(focused)) rows.get(focused).querySelector(kind === "A" ? "a" : "input").focus();
+  }
+  for (const th of parts.head.querySelectorAll("[data-key]")) {
+    th.setAttribute("aria-sort", th.dataset.key !== order.key ? "none" : order.down ? "descending" : "ascending");
+  }
+  basket(parts);
+  const kept = new URLSearchParams(Object.entries(filter).filter(([, value]) => value));
+  if (order.key !== "modified" || !order.down) { kept.set("sort", order.key); kept.set("order", order.down ? "down" : "up"); }
+  history.replaceState(null, "", kept.size ? `/?${kept}` : "/");
+}
+
+function options(select, all, names, value) {
+  const wanted = JSON.stringify([names, value]);
+  if (select.dataset.shown === wanted) return;
+  select.dataset.shown = wanted;
+  select.replaceChildren(h("option", { value: "" }, all), ...names.map((name) => h("option", { value: name, selected: name === value }, name)));
+}
+
+function row(run, parts) {
+  if (rows.has(run.name)) return rows.get(run.name);
+  const place = run.name.lastIndexOf("/") + 1;
+  const check = h("input", {
+    type: "checkbox", checked: chosen.has(run.name), "aria-label": `Choose ${run.name}`,
+    onchange: (event) => { chosen[event.target.checked ? "add" : "delete"](run.name); basket(parts); },
+  });
+  const values = {
+    name: h("a", { href: link("/run", { name: run.name }) }, h("span", { class: "soft" }, run.name.slice(0, place)), h("span", { class: "strong" }, run.name.slice(place))),
+    state: h("span", { class: "pill", "data-state": run.state, title: run.reason ?? "" }, run.state),
+    accuracy: run.accuracy === null ? "-" : h("span", { class: "meter", style: { "--share": run.accuracy } }, percent(run.accuracy)),
+    seconds: duration(run.seconds), iterations: count(run.iterations), bytes: amount(run.bytes), seed: run.seed ?? "-",
+    modified: h("span", { class: "ago" }, run.modified ? ago(run.modified) : "-"),
+  };
+  const element = h("tr", { "data-name": run.name }, h("td", { class: "check" }, check),
+    COLUMNS.map((column) => h("td", { class: cells(column) }, values[column.key] ?? run[column.key])));
+  rows.set(run.name, element);
+  return element;
+}
+
+function chooseAll(wanted, parts) {
+  for (const run of shown().slice(0, MOST)) chosen[wanted ? "add" : "delete"](run.name);
+  if (!wanted) chosen.clear();
+  parts.body.querySelectorAll("tr").forEach((each) => { each.querySelector("input").checked = chosen.has(each.dataset.name); });
+  basket(parts);
+}
+
+function basket(parts) {
+  parts.basket.hidden = !chosen.size;
+  const query = new URLSearchParams([...chosen].sort().map((name) => ["run", name]));
+  const tooMany = chosen.size > MOST;
+  parts.basket.replaceChildren(
+    h("span", { role: "status" }, tooMany ? `${chosen.size} chosen: at most ${MOST} can be compared` : `${chosen.size} chosen`),
+    tooMany ? null : h("a", { class: "button primary", href: `/compare?${query}` }, "Compare"),
+    h("button", { type: "button", onclick: () => chooseAll(false, parts) }, "Clear"));
+}

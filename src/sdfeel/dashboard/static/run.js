@@ -1,0 +1,93 @@
+// One run, live.
+
+import { card, h, link, table } from "./dom.js";
+import { ago } from "./format.js";
+import { ask, listen, oneAtATime } from "./live.js";
+import { Charts } from "./chart.js";
+import { Graph } from "./graph.js";
+import { Timeline } from "./timeline.js";
+import { EventTable } from "./events.js";
+import { holdings } from "./holdings.js";
+import { experiment } from "./experiment.js";
+import { nodeTable } from "./nodes.js";
+import { act, stopButton } from "./jobs.js";
+
+const FILES = { "events.jsonl": "log", "experiment.toml": "experiment", "metrics.csv": "table of measurements", "model.safetensors": "model" };
+
+export async function show(main, about, query) {
+  const name = query.get("name") ?? "";
+  const place = name.lastIndexOf("/") + 1;
+  document.title = `${name} · sdfeel`;
+  document.getElementById("crumbs").replaceChildren(h("a", { href: "/" }, about.directory), h("span", { class: "soft" }, "/"), h("span", {}, name));
+  const part = {
+    state: h("span", { class: "pill" }), changed: h("span", { class: "soft" }), actions: h("div", { class: "bar actions" }),
+    figures: h("dl", { class: "figures" }), warnings: h("div", {}), thinned: h("p", { class: "soft note" }), facts: h("div", {}), phases: h("div", {}), nodes: h("div", {}),
+  };
+  const [charts, graph, timeline, events] = [new Charts(), new Graph(), new Timeline(name), new EventTable(name)];
+  const held = h("div", {}, h("p", { class: "soft" }, "The data are being split again …"));
+  const chosen = h("div", {});
+  let jobs = [];
+  let latest = null;
+
+  const refresh = oneAtATime(async () => {
+    latest = await ask("/api/run", { name });
+    fill(part, latest);
+    actions(part.actions, latest, about, jobs);
+    charts.update(latest.charts);
+    timeline.update(latest.seconds ?? 0, latest.pace, latest.state === "running");
+    graph.update(await ask("/api/graph", { name }));
+    events.refresh();
+  });
+
+  await refresh();
+  main.replaceChildren(
+    h("div", { class: "title" }, h("h1", {}, h("span", { class: "soft" }, name.slice(0, place)), name.slice(place)), part.state, part.changed),
+    part.actions, part.warnings, part.nodes, part.figures, part.thinned,
+    card("Learning", charts.element),
+    card("Servers", graph.element),
+    card("Who waits for whom", timeline.element),
+    h("div", { class: "halves" }, card("Where the virtual time goes", part.phases), card("Setup", part.facts)),
+    card("Who holds which data", held),
+    card("Experiment", chosen),
+    card("Events", events.element));
+  holdings(name).then((found) => held.replaceChildren(found));
+  experiment(name).then((found) => chosen.replaceChildren(found));
+  listen({ name }, {
+    run: (news) => {
+      if (news.gone) { part.state.textContent = "gone"; part.state.dataset.state = "damaged"; return; }
+      part.nodes.replaceChildren(...nodeTable(news.nodes));
+      refresh();
+    },
+    jobs: (now) => { jobs = now; if (latest) actions(part.actions, latest, about, jobs); },
+  });
+}
+
+function fill(part, run) {
+  part.state.textContent = run.state;
+  part.state.dataset.state = run.state;
+  part.changed.textContent = run.modified ? `changed ${ago(run.modified)}` : "";
+  part.figures.replaceChildren(...run.figures.map(([name, value]) => h("div", {}, h("dt", {}, name), h("dd", {}, value))));
+  part.warnings.replaceChildren(...(run.warnings.length ? [h("section", { class: "card warnings" }, h("h2", {}, "Warnings"), h("ul", {}, run.warnings.map((text) => h("li", {}, text))))] : []));
+  part.thinned.textContent = run.thinned ?? "";
+  part.facts.replaceChildren(table("setup", ["", ""], run.facts.map(([name, value]) => h("tr", {}, h("th", { scope: "row", class: "soft" }, name), h("td", { class: "wrap" }, value)))));
+  part.phases.replaceChildren(run.phases.length ? h("div", { class: "phases" }, run.phases.map((phase) => h("div", {}, h("span", {}, phase.name), h("span", { class: "track" }, h("i", { style: { width: `${100 * phase.share}%` } })), h("span", { class: "number" }, phase.text)))) : h("p", { class: "soft" }, "No round is finished yet."),
+    h("p", { class: "soft note" }, "Shares of the rounds' virtual time, summed over all rounds."));
+}
+
+function actions(bar, run, about, jobs) {
+  const mine = jobs.find((job) => job.name === run.name && ["running", "stopping"].includes(job.state));
+  const failed = jobs.find((job) => job.name === run.name);
+  const wanted = JSON.stringify([run.state, run.files, mine?.state, failed?.message]);
+  if (bar.dataset.shown === wanted) return;
+  bar.dataset.shown = wanted;
+  const doing = [];
+  if (about.allow_start) {
+    if (mine?.state === "running") doing.push(stopButton(run.name, about));
+    else if (mine) doing.push(h("span", { class: "soft" }, "stopping after this round …"));
+    else if (["stopped", "waiting"].includes(run.state)) doing.push(h("button", { type: "button", class: "resume", onclick: (event) => act(event.target, "/api/resume", { name: run.name }, about) }, "Resume"));
+    if (failed?.state === "failed") doing.push(h("span", { class: "problem-text", role: "alert" }, failed.message));
+    if (run.files.includes("experiment.toml")) doing.push(h("a", { class: "button", href: link("/new", { from: run.name }) }, "Start a similar run"));
+  }
+  const files = run.files.filter((file) => FILES[file]).map((file) => h("a", { href: link("/file", { name: run.name, file }), download: "" }, FILES[file]));
+  bar.replaceChildren(...doing, h("span", { class: "downloads" }, h("span", { class: "soft" }, "Save: "), h("a", { href: link("/picture", { run: run.name }), download: "" }, "picture"), ...files));
+}

@@ -1,0 +1,103 @@
+// A new run, from a form that the experiment's own classes describe.
+
+import { card, h, link } from "./dom.js";
+import { ask, tell } from "./live.js";
+import { text } from "./experiment.js";
+
+export async function show(main, about, query) {
+  document.title = "new run · sdfeel";
+  document.getElementById("crumbs").replaceChildren(h("a", { href: "/" }, about.directory), h("span", { class: "soft" }, "/"), h("span", {}, "new run"));
+  if (!about.allow_start) throw new Error("Runs can be started here only if `sdfeel dash` was given --allow-start.");
+  const form = await ask("/api/form");
+  const given = await before(query.get("from"));
+  const inputs = new Map();
+  const scheme = h("div", { class: "fields-grid" });
+  const problem = h("p", { class: "problem-text", role: "alert" });
+  const name = h("input", { name: "name", required: true, pattern: "[A-Za-z0-9_=+][A-Za-z0-9._=+\\-]{0,99}", value: suggestion(query.get("from")), "aria-describedby": "help-name" });
+
+  const fieldsOf = (fields) => fields.map((field) => {
+    const input = control(field, given[field.path]);
+    inputs.set(field.path, { field, input });
+    const id = `field-${field.path}`;
+    input.id = id;
+    input.setAttribute("aria-describedby", `help-${field.path}`);
+    return h("div", { class: "field" }, h("label", { for: id }, field.key), input, h("p", { id: `help-${field.path}`, class: "soft note" }, field.help), suggestions(field, input));
+  });
+  const drawScheme = (chosen) => {
+    for (const path of [...inputs.keys()]) if (path.startsWith("scheme.") && path !== "scheme.name") inputs.delete(path);
+    const known = form.schemes[chosen];
+    scheme.replaceChildren(h("p", { class: "soft wide-field" }, known.help), ...fieldsOf(known.fields));
+  };
+  const sections = form.sections.map((section) => {
+    const fields = fieldsOf(section.fields);
+    const body = section.name === "scheme" ? [h("div", { class: "fields-grid" }, fields), scheme] : [h("div", { class: "fields-grid" }, fields)];
+    const open = ["", "scheme", "network", "training"].includes(section.name) || section.fields.some((field) => field.path in given && text(given[field.path]) !== text(field.default));
+    return h("details", { class: "card", open }, h("summary", {}, section.name || "run", " ", h("span", { class: "soft" }, section.help)), body);
+  });
+  const named = inputs.get("scheme.name").input;
+  named.addEventListener("change", () => drawScheme(named.value));
+  drawScheme(named.value);
+
+  const button = h("button", { type: "submit", class: "button primary" }, "Start");
+  const element = h("form", {
+    onsubmit: async (event) => {
+      event.preventDefault();
+      problem.textContent = "";
+      button.disabled = true;
+      try {
+        const settings = [...inputs].flatMap(([path, { field, input }]) => setting(path, field, input));
+        await tell("/api/start", { name: name.value, settings }, about.secret);
+        location.href = "/";
+      } catch (error) {
+        problem.textContent = error.message;
+        button.disabled = false;
+      }
+    },
+  }, card(null, h("div", { class: "field" }, h("label", {}, "name ", name), h("p", { id: "help-name", class: "soft note" }, "of the run's directory"))), sections,
+  h("div", { class: "basket" }, button, h("a", { class: "button", href: query.get("from") ? link("/run", { name: query.get("from") }) : "/" }, "Cancel"), problem));
+  main.replaceChildren(h("div", { class: "title" }, h("h1", {}, "New run"), h("p", { class: "soft" }, "What is left as it is keeps its default.")), element);
+}
+
+async function before(name) {
+  if (!name) return {};
+  const { sections } = await ask("/api/experiment", { name });
+  return Object.fromEntries(sections.flatMap((section) => section.keys.map((each) => [section.name ? `${section.name}.${each.key}` : each.key, each.value])));
+}
+
+function suggestion(from) {
+  const moment = new Date().toISOString().replace(/[-:]/g, "").replace("T", "-").slice(0, 15);
+  return `${(from ?? "run").split("/").at(-1).replace(/[^A-Za-z0-9._=+-]/g, "-").replace(/-\d{8}-\d{6}$/, "")}-${moment}`;
+}
+
+function control(field, given) {
+  const value = given === undefined ? field.default : given;
+  if (field.kind === "switch") return h("input", { type: "checkbox", checked: Boolean(value) });
+  if (field.kind === "choice") {
+    const none = field.optional ? [h("option", { value: "" }, "not set")] : [];
+    return h("select", {}, none, field.choices.map((each) => h("option", { value: each, selected: each === value }, each)));
+  }
+  const shown = value === null || value === undefined ? "" : field.kind === "table" ? table(value) : value;
+  if (field.kind === "whole" || field.kind === "number") {
+    return h("input", { type: "number", step: field.kind === "whole" ? 1 : "any", min: field.min ?? field.above, max: field.max, value: shown, placeholder: field.optional ? "not set" : null, required: !field.optional });
+  }
+  return h("input", { type: "text", value: shown, placeholder: field.optional ? "not set" : field.kind === "table" ? "{ }" : null, list: field.suggested.length ? `list-${field.path}` : null });
+}
+
+function suggestions(field) {
+  return field.suggested.length ? h("datalist", { id: `list-${field.path}` }, field.suggested.map((each) => h("option", { value: each }))) : null;
+}
+
+// A table as TOML writes it inline.
+function table(value) {
+  const entries = Object.entries(value ?? {});
+  return entries.length ? `{ ${entries.map(([key, each]) => `${key} = ${JSON.stringify(each)}`).join(", ")} }` : "";
+}
+
+// `section.key=value`, as --set takes it; nothing where the default was left.
+function setting(path, field, input) {
+  if (field.kind === "switch") return input.checked === Boolean(field.default) ? [] : [`${path}=${input.checked}`];
+  const value = input.value.trim();
+  if (value === "" || value === String(field.default)) return [];
+  if (["whole", "number", "table"].includes(field.kind)) return [`${path}=${value}`];
+  return [`${path}=${JSON.stringify(value)}`];
+}

@@ -1,0 +1,105 @@
+// Who computes, waits, uploads and gossips when.
+
+import { h, svg } from "./dom.js";
+import { duration, percent, unitFor } from "./format.js";
+import { ask, oneAtATime } from "./live.js";
+
+const ROW = 13;
+const LEFT = 66;
+const TOP = 18;
+
+export class Timeline {
+  constructor(name) {
+    this.name = name;
+    this.begin = 0;
+    this.width = null;
+    this.end = 0; // of the run
+    this.follow = false;
+    this.chosen = "";
+    this.holder = h("div", { class: "scroll tall", tabindex: "0", role: "region", "aria-label": "timeline" });
+    this.readout = h("output", { class: "readout", "aria-live": "polite" });
+    this.slider = h("input", { type: "range", min: 0, max: 1000, value: 0, class: "grow", "aria-label": "Beginning of the window" });
+    this.slider.addEventListener("input", () => { this.follow = false; this.begin = (this.slider.value / 1000) * Math.max(0, this.end - this.width); this.fetch(); });
+    this.servers = h("select", { "aria-label": "Servers shown" });
+    this.servers.addEventListener("change", () => { this.chosen = this.servers.value; this.fetch(); });
+    const zoom = (factor, text, label) => h("button", { type: "button", "aria-label": label, onclick: () => this.zoom(factor) }, text);
+    this.legend = h("ul", { class: "legend" });
+    this.element = h("div", {}, this.legend, this.holder, this.readout,
+      h("div", { class: "bar player" }, zoom(0.5, "+", "Zoom in"), zoom(2, "−", "Zoom out"), this.slider, this.servers));
+    this.fetch = oneAtATime(() => this.load());
+    new ResizeObserver(() => this.data && this.draw()).observe(this.holder);
+  }
+
+  // `end` is when the run's last round ended, `pace` about how long a round takes
+  update(end, pace, live) {
+    if (!end) return;
+    this.end = end;
+    if (this.width === null) { this.width = Math.min(end, 6 * pace || end); this.follow = live; }
+    if (this.follow) this.begin = Math.max(0, end - this.width);
+    this.place();
+    if (this.follow || !this.data || this.begin + this.width > end - 1e-9) this.fetch();
+  }
+
+  place() {
+    const room = this.end - this.width;
+    this.slider.value = room > 0 ? Math.round((1000 * this.begin) / room) : 0;
+    this.slider.setAttribute("aria-valuetext", `from ${duration(this.begin)} to ${duration(this.begin + this.width)}`);
+  }
+
+  zoom(factor) {
+    const middle = this.begin + this.width / 2;
+    this.width = Math.max(this.end / 5000, Math.min(this.end, this.width * factor));
+    this.begin = Math.max(0, Math.min(this.end - this.width, middle - this.width / 2));
+    this.place();
+    this.fetch();
+  }
+
+  async load() {
+    const query = { name: this.name, begin: this.begin, end: this.begin + this.width };
+    if (this.chosen !== "") query.server = this.chosen;
+    try {
+      this.data = await ask("/api/timeline", query);
+    } catch (error) {
+      this.data = { why: error.message };
+    }
+    this.draw();
+  }
+
+  draw() {
+    const data = this.data;
+    if (data.why) { this.holder.replaceChildren(h("p", { class: "soft" }, data.why)); return; }
+    if (this.servers.childElementCount !== data.servers + 1) {
+      this.servers.replaceChildren(h("option", { value: "" }, "servers that fit"), ...[...Array(data.servers).keys()].map((server) => h("option", { value: server }, `server ${server}`)));
+    }
+    this.legend.replaceChildren(...Object.entries(data.kinds).map(([kind, words]) => h("li", {}, h("i", { class: "swatch", style: { background: `var(--span-${kind})` } }), words)));
+    const width = Math.max(300, this.holder.clientWidth - 4);
+    const height = TOP + data.rows.length * ROW + data.rows.filter((row) => row.who.startsWith("server")).length * 6 + 8;
+    const x = (moment) => LEFT + ((moment - data.begin) / (data.end - data.begin)) * (width - LEFT - 12);
+    const picture = svg("svg", { width, height, viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": this.spoken() });
+    let y = TOP;
+    data.rows.forEach((row) => {
+      const server = row.who.startsWith("server");
+      if (server) y += 6;
+      picture.append(svg("text", { x: LEFT - 6, y: y + 10, "text-anchor": "end", class: server ? "who strong" : "who" }, row.who));
+      row.spans.forEach(([kind, begin, end, round]) => picture.append(svg("rect", {
+        x: x(begin), y: y + (server ? 0.5 : 2), width: Math.max(0.4, x(end) - x(begin)), height: server ? ROW - 1 : ROW - 4, style: { fill: `var(--span-${kind})` },
+        onpointerenter: () => { this.readout.textContent = `${row.who}: ${data.kinds[kind]}, ${duration(end - begin)} (from ${duration(begin)}), round ${round}`; },
+      })));
+      y += ROW;
+    });
+    const unit = unitFor(data.end, data.units);
+    const last = width < 500 ? 2 : 5;
+    for (let tick = 0; tick <= last; tick += 1) {
+      const moment = data.begin + ((data.end - data.begin) * tick) / last;
+      picture.append(svg("text", { x: x(moment), y: 13, "text-anchor": tick === last ? "end" : "middle", class: "who" }, `${+(moment / unit.size).toPrecision(4)}${tick === last ? ` ${unit.name}` : ""}`));
+    }
+    this.holder.replaceChildren(picture);
+    const left = data.left_out ? ` ${data.left_out} server(s) have no room here: choose one below.` : "";
+    this.readout.textContent = this.spoken() + left;
+  }
+
+  spoken() {
+    const waiting = Object.entries(this.data.waiting).filter(([, share]) => share !== null).map(([who, share]) => `${who} wait ${percent(share)} of the time`);
+    return `${duration(this.data.begin)} to ${duration(this.data.end)}: ${waiting.join(", ")}.`;
+  }
+}

@@ -1,0 +1,124 @@
+"""Runs are started, stopped and gone on with from the page; real ones."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sdfeel.run import session, store
+from sdfeel.run.experiment import load
+from tests.dashboard.conftest import ORIGIN, Page
+from tests.dashboard.logs import events, write
+from tests.dashboard.waiting import until
+
+LONG = [
+    "network.clients=6",
+    "network.servers=3",
+    "training.iterations=200000",
+    "training.engine=loop",
+    "checkpoint.every_seconds=0",
+]
+
+
+class Desk:
+    """The page, as its own script uses it."""
+
+    def __init__(self, page: Page) -> None:
+        self.client = page(allow_start=True)
+        secret = self.client.get("/api/about").json()["secret"]
+        self.headers = {"origin": ORIGIN, "x-sdfeel-secret": secret}
+
+    def tell(self, path: str, **content: Any) -> Any:
+        return self.client.post(f"/api/{path}", json=content, headers=self.headers)
+
+    def state(self, name: str) -> str:
+        answer = self.client.get("/api/run", params={"name": name})
+        return str(answer.json().get("state"))
+
+
+def test_a_run_is_started_stopped_and_gone_on_with(page: Page, tmp_path: Path) -> None:
+    desk = Desk(page)
+    assert desk.tell("start", name="long", settings=LONG).status_code == 200
+    until(lambda: desk.state("long") == "running")
+    until(lambda: (tmp_path / "long" / store.CHECKPOINT).exists())
+    assert desk.tell("resume", name="long").status_code == 400  # it is at work
+    assert desk.tell("stop", name="long").json()["state"] == "stopping"
+    until(lambda: desk.state("long") == "stopped")
+    before = len(list(store.read_events(tmp_path / "long")))
+    assert session.finished(tmp_path / "long") is None
+    until(lambda: desk.tell("resume", name="long").status_code == 200)
+    until(lambda: len(list(store.read_events(tmp_path / "long"))) > before)
+    assert desk.tell("stop", name="long").status_code == 200
+
+
+def test_closing_the_page_stops_what_it_started(page: Page, tmp_path: Path) -> None:
+    from starlette.testclient import TestClient
+
+    from sdfeel.dashboard.app import build
+
+    with TestClient(build(tmp_path, allow_start=True), base_url=ORIGIN) as client:
+        headers = {
+            "origin": ORIGIN,
+            "x-sdfeel-secret": client.get("/api/about").json()["secret"],
+        }
+        client.post("/api/start", json={"name": "long", "settings": LONG}, headers=headers)
+        until(lambda: (tmp_path / "long" / store.CHECKPOINT).exists())
+    with store.locked(tmp_path / "long"):  # nobody holds it any more
+        assert store.load_checkpoint(tmp_path / "long") is not None
+
+
+def test_what_goes_wrong_after_the_start_is_told(page: Page, tmp_path: Path) -> None:
+    desk = Desk(page)
+    bad = ["data.name=mnist", f"data.directory={tmp_path}"]
+    assert desk.tell("start", name="bad", settings=bad).status_code == 200
+    app: Any = desk.client.app
+    jobs = app.app.state.dashboard.jobs
+    until(lambda: jobs.records()[0]["state"] == "failed")
+    assert "mnist" in jobs.records()[0]["message"]
+
+
+@pytest.mark.parametrize(
+    ("settings", "sentence"),
+    [
+        (["training.iterations=0"], "training.iterations must be at least 1, got 0"),
+        (["network.cleints=3"], "did you mean"),
+        (["--out=elsewhere"], "key"),
+        ("seed=1", "settings must be a list"),
+    ],
+)
+def test_a_bad_setting_is_refused_in_one_sentence(page: Page, settings: Any, sentence: str) -> None:
+    answer = Desk(page).tell("start", name="new", settings=settings)
+    assert answer.status_code == 400
+    assert sentence in answer.json()["error"]
+
+
+@pytest.mark.parametrize("name", ["", "../up", "a/b", ".hidden", "-o", "a b", "x" * 101, "taken"])
+def test_a_bad_name_is_refused(page: Page, tmp_path: Path, name: str) -> None:
+    write(tmp_path / "taken", events())
+    assert Desk(page).tell("start", name=name, settings=[]).status_code == 400
+
+
+def test_a_finished_run_has_nothing_to_go_on_with(page: Page, tmp_path: Path) -> None:
+    write(tmp_path / "done", events())
+    answer = Desk(page).tell("resume", name="done")
+    assert answer.json() == {"error": "done is finished: there is nothing to go on with"}
+
+
+@pytest.mark.parametrize("name", ["..", "/", "nothing"])
+def test_nothing_outside_is_gone_on_with(page: Page, name: str) -> None:
+    assert Desk(page).tell("resume", name=name).status_code == 404
+
+
+def test_the_form_knows_every_key_and_gives_the_defaults(page: Page) -> None:
+    form = Desk(page).client.get("/api/form").json()
+    fields = {f["path"]: f for section in form["sections"] for f in section["fields"]}
+    default = load().model_dump()
+    for path, field in fields.items():
+        section, _, key = path.rpartition(".")
+        assert field["default"] == (default[section] if section else default)[key]
+        assert field["help"]
+    keys = {f"{s}.{k}" for s, part in default.items() if isinstance(part, dict) for k in part}
+    assert {*fields} == {"seed", *keys}
+    assert fields["training.engine"]["choices"][:2] == ["auto", "loop"]
+    assert fields["network.radius"]["above"] == 0
+    assert form["schemes"]["sd-feel"]["fields"][0]["help"].startswith("local iterations")
