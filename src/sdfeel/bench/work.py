@@ -58,7 +58,7 @@ WORKS = {
         Work("mnist-cnn", (1, 28, 28), clients=50, steps=5),
         Work("mlp", (1, 28, 28), clients=50, steps=5),
         Work("lenet", (3, 32, 32), clients=50, steps=5),
-        Work("cifar-cnn", (3, 32, 32), clients=8, steps=1, examples=10),
+        Work("cifar-cnn", (3, 32, 32), clients=4, steps=5, examples=50),
     )
 }
 

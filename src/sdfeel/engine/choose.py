@@ -14,6 +14,7 @@ from sdfeel.engine.evaluate import Metric
 from sdfeel.engine.loop import LoopEngine, Training
 from sdfeel.engine.native import NativeEngine
 from sdfeel.engine.parallel import ParallelEngine
+from sdfeel.models.flat import Layout
 
 Kind = Literal["auto", "loop", "parallel", "native", "ray"]
 
@@ -23,6 +24,9 @@ class ModuleEngine(Engine, Protocol):
 
     @property
     def parameters(self) -> int: ...
+
+    @property
+    def layout(self) -> Layout: ...
 
     def state_dict(self, model: Tensor) -> dict[str, Tensor]: ...
 
@@ -48,6 +52,8 @@ def choose(
         native = NativeEngine.create(
             module, train, parts, test, training, seed, metrics, measured, threads=count
         )
+        if isinstance(native, NativeEngine) and kind == "auto":
+            native = native.slower() or native
         if isinstance(native, NativeEngine):
             return native, f"compiled for this model, {count} threads"
         if kind == "native":

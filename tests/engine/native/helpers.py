@@ -2,6 +2,7 @@
 
 import copy
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -66,20 +67,24 @@ def trained(own: NativeEngine | LoopEngine, tasks: Sequence[Task]) -> list[Tenso
     return [row.clone() for row in own.train(tasks)]
 
 
-def tasks_of(own: NativeEngine | LoopEngine, steps: int = 4) -> list[Task]:
+def tasks_of(
+    own: NativeEngine | LoopEngine, steps: int = 4, rates: Sequence[float] = (1, 1, 1)
+) -> list[Task]:
     """Clients at different places of their data, from different models."""
     start = own.initial()
     return [
-        Task(client, start * (1 + 0.1 * client), steps + client, first=3 * client)
-        for client in range(len(PARTS))
+        Task(client, start * (1 + 0.1 * client), steps + client, first=3 * client, rate=rate)
+        for client, rate in enumerate(rates)
     ]
 
 
-def assert_agrees(module: nn.Module, data: Examples, training: Training) -> None:
+def assert_agrees(
+    module: nn.Module, data: Examples, training: Training, rates: Sequence[float] = (1, 1, 1)
+) -> None:
     """The native engine is as near to float64 as the loop engine in float32 is."""
     exact = referee(module, data, training)
-    wide = tasks_of(exact)
-    single = [Task(task.client, task.start.float(), task.steps, task.first) for task in wide]
+    wide = tasks_of(exact, rates=rates)
+    single = [replace(task, start=task.start.float()) for task in wide]
     answers = trained(exact, wide)
     ours = trained(native(module, data, training), single)
     theirs = trained(loop(module, data, training), single)

@@ -88,6 +88,51 @@ def test_momentum_and_weight_decay(options: dict[str, float]) -> None:
     assert_agrees(seeded(small), examples(SMALL), Training(0.05, 10, options=options))
 
 
+def normalised() -> nn.Module:
+    """Batch normalisation first, before and after ReLU, dropout and pooling, with and without
+    weights."""
+    return nn.Sequential(
+        nn.BatchNorm2d(2, affine=False),
+        nn.Conv2d(2, 6, 3, padding=1),
+        nn.BatchNorm2d(6, momentum=0.3),
+        nn.ReLU(),
+        nn.Conv2d(6, 9, 3, bias=False),
+        nn.ReLU(),
+        nn.Dropout2d(0.3),
+        nn.BatchNorm2d(9, eps=0.01),
+        nn.MaxPool2d(2),
+        nn.ReLU(),
+        nn.Flatten(),
+        nn.Linear(144, 10),
+    )
+
+
+@pytest.mark.parametrize("options", [{}, {"momentum": 0.9, "weight_decay": 0.01}])
+def test_batch_normalisation(options: dict[str, float]) -> None:
+    training = Training(0.05, 10, options=options)
+    assert_agrees(seeded(normalised), examples(SMALL), training)
+
+
+def test_running_variances_are_raised_to_the_floor_of_the_loop() -> None:
+    data, training = examples(SMALL), Training(0.05, 10)
+    own, other = (make(seeded(normalised), data, training) for make in (native, loop))
+    mixed = own.initial()
+    mixed[-9:] = -0.1  # the last running variances, as negative weights may leave them
+    for steps in (0, 3):
+        (ours,), (theirs,) = (trained(e, [Task(0, mixed, steps, 0)]) for e in (own, other))
+        torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-5)
+        assert ours[-9:].min() > 0
+    a, b = own.evaluate(mixed), other.evaluate(mixed)
+    assert a.loss == pytest.approx(b.loss, rel=1e-5)
+    assert a.accuracy == b.accuracy
+
+
+@pytest.mark.parametrize("options", [{}, {"momentum": 0.9, "weight_decay": 0.01}])
+def test_a_client_may_have_a_learning_rate_of_its_own(options: dict[str, float]) -> None:
+    training = Training(0.05, 10, options=options)
+    assert_agrees(seeded(small), examples(SMALL), training, rates=(0.5, 1, 1.7))
+
+
 def test_an_iteration_can_be_a_pass_over_the_data() -> None:
     assert_agrees(seeded(small), examples(SMALL), Training(0.05, 10, iteration="epoch"))
 

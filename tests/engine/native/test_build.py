@@ -126,7 +126,9 @@ WRONG = """
 #undef sdfeel_train
 extern "C" int sdfeel_train(const SdfeelTasks *tasks, int threads) {
     SdfeelTasks other = *tasks;
-    other.rate = -other.rate;
+    std::vector<float> rates(tasks->rates, tasks->rates + tasks->count);
+    for (float &rate : rates) rate = -rate;
+    other.rates = rates.data();
     return sdfeel_right(&other, threads);
 }
 """

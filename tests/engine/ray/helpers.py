@@ -82,7 +82,7 @@ def tasks(engine: Engine) -> list[Task]:
     servers = torch.stack([engine.initial() + 0.01 * n for n in range(5)])
     own = engine.initial() - 0.02
     return [
-        Task(c, own if c == 17 else servers[c % 5], steps=1 + c % 4, first=c)
+        Task(c, own if c == 17 else servers[c % 5], steps=1 + c % 4, first=c, rate=1 + c % 3)
         for c in range(CLIENTS)
     ]
 

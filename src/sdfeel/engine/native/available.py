@@ -6,12 +6,13 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 
 import torch
 from torch import nn
 
 from sdfeel.data.examples import Examples
-from sdfeel.engine import batches, dropout, loop
+from sdfeel.engine import batches, dropout, loop, steps
 from sdfeel.engine.loop import Training
 from sdfeel.engine.native import check
 from sdfeel.engine.native.build import NATIVE, BuildFault, library, note
@@ -31,6 +32,7 @@ class Native:
 
     plan: Plan
     library: Library
+    path: Path  # of the library: what is known about it lies beside it
 
 
 def available(
@@ -57,7 +59,7 @@ def compiled(
     """`plan` compiled, loaded, and compared with the loop once for each library in the cache."""
     try:
         path = library(source(plan, batch), target)
-        native = Native(plan, Library(path))
+        native = Native(plan, Library(path), path)
     except (BuildFault, OSError) as fault:
         return str(fault)
     if native.library.workspace > LARGEST_WORKSPACE:
@@ -78,7 +80,7 @@ def definition() -> str:
     """A short name for what the native engine is compared with: a change means a new check."""
     text = [torch.__version__, __version__]
     with suppress(OSError):  # installed without sources: then the version must do
-        text += [inspect.getsource(part) for part in (batches, check, dropout, loop)]
+        text += [inspect.getsource(part) for part in (batches, check, dropout, loop, steps)]
     return hashlib.sha256("\0".join(text).encode()).hexdigest()[:12]
 
 

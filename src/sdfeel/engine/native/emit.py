@@ -1,12 +1,22 @@
 """From a plan to a small C++ file over the headers: every number known when it is compiled."""
 
+from typing import Any
+
 import numpy as np
 
 from sdfeel.engine.dropout import WORDS
-from sdfeel.engine.native.layers import Conv, Drop, Pool
+from sdfeel.engine.native.layers import Conv, Drop, Linear, Norm, Pool
 from sdfeel.engine.native.lower import Plan, Stage
+from sdfeel.models.flat import VARIANCE_FLOOR
 
-HEADERS = ("conv.hpp", "entry.hpp", "first_linear.hpp", "linear.hpp", "pointwise.hpp")
+HEADERS = (
+    "batch_norm.hpp",
+    "conv.hpp",
+    "entry.hpp",
+    "first_linear.hpp",
+    "linear.hpp",
+    "pointwise.hpp",
+)
 
 
 def source(plan: Plan, batch: int) -> str:
@@ -34,54 +44,77 @@ def source(plan: Plan, batch: int) -> str:
 
 def _layer(i: int, stage: Stage, sends_gradient: bool) -> list[str]:
     drop = stage.drop
-    lines = _dropout(i, drop) if drop is not None else []
-    numbers: dict[str, int] = {}
-    flags = {"sends_gradient": sends_gradient, "relu": stage.relu}
-    main = stage.main
-    if isinstance(main, Conv | Pool):
-        for name in ("kernel", "stride", "padding"):
-            numbers[f"{name}_y"], numbers[f"{name}_x"] = getattr(main, name)
-    if isinstance(main, Conv):
-        numbers |= dict(zip(("in", "height", "width"), main.shape, strict=True), out=main.out)
-        flags["pool"] = stage.pool
-    elif main is None or isinstance(main, Pool):
-        # One line of numbers is a single row of a single plane.
-        planes = stage.shape if len(stage.shape) == 3 else (1, 1, *stage.shape)
-        numbers |= dict(zip(("channels", "height", "width"), planes, strict=True))
-    else:
-        numbers |= {"in": main.size, "out": main.out}
-    if main is not None and not isinstance(main, Pool):
-        numbers |= {"weight": main.weight, "bias": -1 if main.bias is None else main.bias}
-    values = ", ".join(f"{name} = {value}" for name, value in numbers.items())
+    flags = {"sends_gradient": sends_gradient, "relu": stage.relu, "pool": stage.pool}
+    values = ", ".join(f"{name} = {value}" for name, value in _numbers(stage).items())
     switches = ", ".join(f"{name} = {_bool(value)}" for name, value in flags.items())
     return [
-        *lines,
+        *(_dropout(i, drop) if drop is not None else []),
         f"struct Layer{i} {{",
         f"    static constexpr int {values};",
         f"    static constexpr bool {switches};",
+        *(_statistics(stage.main) if isinstance(stage.main, Norm) else []),
         f"    using Drop = {'sdfeel::NoDropout' if drop is None else f'sdfeel::Dropout<Drop{i}>'};",
         "};",
     ]
 
 
+def _numbers(stage: Stage) -> dict[str, int]:
+    """Sizes, and places in the row; -1 is no place."""
+    main = stage.main
+    numbers: dict[str, int] = {}
+    if isinstance(main, Conv | Linear | Norm):
+        places = {"weight": main.weight, "bias": main.bias}
+        numbers |= {name: -1 if place is None else place for name, place in places.items()}
+    if isinstance(main, Conv | Pool):
+        for name in ("kernel", "stride", "padding"):
+            numbers[f"{name}_y"], numbers[f"{name}_x"] = getattr(main, name)
+    if isinstance(main, Conv):
+        return numbers | dict(zip(("in", "height", "width"), main.shape, strict=True), out=main.out)
+    if isinstance(main, Linear):
+        return numbers | {"in": main.size, "out": main.out}
+    # One line of numbers is a single row of a single plane.
+    planes = stage.shape if len(stage.shape) == 3 else (1, 1, *stage.shape)
+    return numbers | dict(zip(("channels", "height", "width"), planes, strict=True))
+
+
+def _statistics(norm: Norm) -> list[str]:
+    values = {"epsilon": norm.epsilon, "momentum": norm.momentum, "floor": VARIANCE_FLOOR}
+    floats = ", ".join(f"{name} = {_float(value)}" for name, value in values.items())
+    return [
+        f"    static constexpr int mean = {norm.mean}, variance = {norm.variance};",
+        f"    static constexpr float {floats};",
+    ]
+
+
 def _dropout(i: int, drop: Drop) -> list[str]:
     threshold = min(int(drop.p * WORDS), WORDS - 1)
-    scale = 0.0 if drop.p == 1 else float(np.float32(1 / (1 - drop.p)))
+    scale = 0.0 if drop.p == 1 else 1 / (1 - drop.p)
     return [
         f"struct Drop{i} {{",
         f"    static constexpr bool channels = {_bool(drop.channels)};",
         f"    static constexpr uint64_t number = {drop.number}, threshold = {threshold}u;",
-        f"    static constexpr float scale = {scale.hex()}f; // {scale:g}",
+        f"    static constexpr float scale = {_float(scale)}; // {scale:g}",
         "};",
     ]
 
 
 def _template(i: int, stage: Stage) -> str:
-    if stage.learns:
-        kind = "Conv" if isinstance(stage.main, Conv) else "AnyLinear"
-        return f"sdfeel::{kind}<Layer{i}, BATCH, MOMENTUM>"
-    kind = "MaxPool" if isinstance(stage.main, Pool) else "Pointwise"
-    return f"sdfeel::{kind}<Layer{i}, BATCH>"
+    kind = KINDS[type(stage.main)]
+    momentum = "" if kind in ("MaxPool", "Pointwise") else ", MOMENTUM"
+    return f"sdfeel::{kind}<Layer{i}, BATCH{momentum}>"
+
+
+KINDS: dict[type[Any], str] = {
+    Conv: "Conv",
+    Linear: "AnyLinear",
+    Norm: "BatchNorm",
+    Pool: "MaxPool",
+    type(None): "Pointwise",
+}
+
+
+def _float(value: float) -> str:
+    return f"{float(np.float32(value)).hex()}f"
 
 
 def _bool(value: bool) -> str:

@@ -15,6 +15,8 @@ from sdfeel.engine.evaluate import Metric
 from sdfeel.engine.loop import LoopEngine, Training
 from sdfeel.engine.native.available import Native, available
 from sdfeel.engine.native.trainer import Trainer
+from sdfeel.engine.native.tune import slower
+from sdfeel.models.flat import Layout
 
 BLOCK_EXAMPLES = 250  # measured by one thread at a time
 
@@ -47,6 +49,7 @@ class NativeEngine:
         if isinstance(native, str):
             raise Unavailable(native)
         self._native: Native = native
+        self._parts = parts
         self._test, self._measured = _contiguous(test), _contiguous(measured)
         self._metrics = metrics or {}
         self.threads = threads or available_cores()
@@ -68,6 +71,11 @@ class NativeEngine:
         """Trainable numbers of the model."""
         return self._loop.parameters
 
+    @property
+    def layout(self) -> Layout:
+        """The tensors that a row is made of."""
+        return self._loop.layout
+
     def initial(self) -> Tensor:
         return self._loop.initial()
 
@@ -78,8 +86,19 @@ class NativeEngine:
     def train(self, tasks: Sequence[Task]) -> Iterator[Tensor]:
         return self._trainer.train(tasks)
 
+    def loss_and_gradient(self, client: int, model: Tensor, step: int) -> tuple[float, Tensor]:
+        """As the loop engine's."""
+        return self._loop.loss_and_gradient(client, model, step)
+
     def close(self) -> None:
-        """Nothing to give back: threads live only while something is computed."""
+        """Give the working memory back; threads live only while something is computed."""
+        self._native.library.release()
+
+    def slower(self) -> str | None:
+        """The reason not to choose this engine, if torch is faster; timed only where it may be."""
+        client = max(range(len(self._parts)), key=lambda c: len(self._parts[c]))
+        task = Task(client, self.initial(), 1, 0)
+        return slower(self._native, self._trainer, self._loop, task)
 
     def evaluate(self, model: Tensor) -> Scores:
         row = model.to(torch.float32).contiguous()

@@ -73,6 +73,8 @@ def chain(seed: int) -> Chain:
             classes = width  # it ends where it is
         else:
             found.append(nn.Linear(width, classes, bias=draw.random() < 0.8))
+        if seed % 3 != 2:
+            found = _normalised(draw, found, shape)
     options = draw.choice([{}, {}, {"momentum": 0.9}, {"momentum": 0.5, "weight_decay": 0.01}])
     training = Training(0.05, draw.choice([1, 3, 7, 10, 16, 33]), options=options)
     return Chain(nn.Sequential(*found), shape, classes, training)
@@ -108,6 +110,25 @@ def _convolution(draw: random.Random, found: list[nn.Module], size: Size) -> Siz
     draw.shuffle(follow)
     found += follow
     return out, after[0], after[1]
+
+
+def _normalised(
+    draw: random.Random, found: list[nn.Module], shape: tuple[int, ...]
+) -> list[nn.Module]:
+    """The same layers with BatchNorm2d here and there, its numbers not those of the beginning."""
+    given, x = list[nn.Module](), torch.zeros(1, *shape)
+    for layer in found:
+        planes = x.ndim == 4 and x.shape[2:] != (1, 1)
+        if planes and draw.random() < (0.3 if given else 0.1):
+            momentum = draw.choice([0.1, 0.3])
+            norm = nn.BatchNorm2d(x.shape[1], momentum=momentum, affine=draw.random() < 0.8)
+            for tensor in (*norm.parameters(), norm.running_mean, norm.running_var):
+                assert tensor is not None
+                nn.init.uniform_(tensor, 0.5, 1.5)
+            given.append(norm)
+        given.append(layer)
+        x = layer(x)
+    return given
 
 
 def fault(own: Chain, seed: int, target: tuple[str, ...]) -> str | None:

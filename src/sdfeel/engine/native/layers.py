@@ -58,7 +58,20 @@ class Drop:
     number: int  # the layer of engine/dropout.py
 
 
-Layer = Conv | Linear | Pool | Relu | Drop
+@dataclass(frozen=True)
+class Norm:
+    """BatchNorm2d."""
+
+    shape: Shape
+    epsilon: float
+    momentum: float  # of the running statistics
+    weight: int | None  # where they begin in a model's row
+    bias: int | None
+    mean: int
+    variance: int
+
+
+Layer = Conv | Linear | Pool | Relu | Drop | Norm
 
 
 def _slid(shape: Shape, kernel: Pair, stride: Pair, padding: Pair) -> Pair:

@@ -29,7 +29,7 @@ class Tasks(ctypes.Structure):
         ("x", ctypes.c_void_p),
         ("y", ctypes.c_void_p),
         ("key", ctypes.c_uint64),
-        ("rate", ctypes.c_float),
+        ("rates", ctypes.c_void_p),
         ("momentum", ctypes.c_float),
         ("decay", ctypes.c_float),
         ("finite", ctypes.c_void_p),
@@ -58,6 +58,10 @@ class Library:
         self._functions = ctypes.CDLL(str(path))
         self._functions.sdfeel_workspace.restype = ctypes.c_int64
         self.workspace = int(self._functions.sdfeel_workspace())  # bytes a thread needs
+
+    def release(self) -> None:
+        """Give back the memory that is kept from one call to the next."""
+        self._functions.sdfeel_release()
 
     def train(self, tasks: Tasks, threads: int) -> None:
         self._checked(self._functions.sdfeel_train(ctypes.byref(tasks), threads), threads)

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 import torch
 from torch import nn
 
-from sdfeel.engine.native.layers import Conv, Drop, Layer, Linear, Pool, Relu, Shape
+from sdfeel.engine.native.layers import Conv, Drop, Layer, Linear, Norm, Pool, Relu, Shape
 from sdfeel.engine.native.trace import Unsupported, layers
 
 if TYPE_CHECKING:
     from sdfeel.engine.loop import Training
 
-MOST_PRODUCTS = 50e6  # multiplications of an example's forward pass; beyond, torch is as fast
+MOST_PRODUCTS = 1e9  # multiplications of an example's forward pass; beyond, torch is as fast
 LARGEST_BATCH = 1024
 
 
@@ -25,13 +25,15 @@ class Stage:
     """
 
     shape: Shape  # of the input
-    main: Conv | Linear | Pool | None
+    main: Conv | Linear | Norm | Pool | None
     pool: bool = False  # 2x2 after a convolution
     relu: bool = False
     drop: Drop | None = None
 
     @property
     def learns(self) -> bool:
+        if isinstance(self.main, Norm):
+            return self.main.weight is not None
         return isinstance(self.main, Conv | Linear)
 
 
@@ -54,8 +56,8 @@ def unsupported(module: nn.Module, training: "Training", shape: Shape) -> str | 
     """The reason, in one line, why the native engine does not train this model; None if it does.
 
     >>> from sdfeel.engine.loop import Training
-    >>> unsupported(nn.Sequential(nn.Linear(4, 4), nn.Tanh()), Training(0.1, 10), (4,))
-    'layer 2 (Tanh) is not one of Conv2d, Linear, ReLU, MaxPool2d, Flatten, Dropout, Dropout2d'
+    >>> unsupported(nn.Linear(4, 4), Training(0.1, 10, "adam"), (4,))
+    'its optimiser is adam, not SGD'
     """
     plan = lower(module, training, shape)
     return plan if isinstance(plan, str) else None
@@ -96,7 +98,7 @@ def fuse(found: list[Layer]) -> tuple[Stage, ...]:
         taken = _taken(stages[-1], layer) if stages else None
         if taken is not None:
             stages[-1] = taken
-        elif isinstance(layer, Conv | Pool):
+        elif isinstance(layer, Conv | Norm | Pool):
             stages.append(Stage(layer.shape, layer))
         elif isinstance(layer, Linear):
             stages.append(Stage((layer.size,), layer))
@@ -114,7 +116,7 @@ def _taken(last: Stage, layer: Layer) -> Stage | None:
         return replace(last, relu=True)
     if isinstance(layer, Drop) and layer.p == 0:
         return last
-    if isinstance(layer, Drop) and last.drop is None and not isinstance(last.main, Pool):
+    if isinstance(layer, Drop) and last.drop is None and not isinstance(last.main, Norm | Pool):
         return replace(last, drop=layer) if layer.channels or not conv else None
     if isinstance(layer, Pool) and conv and layer.by_two and not last.pool:
         return replace(last, pool=True)
@@ -129,6 +131,8 @@ def _training_fault(training: "Training") -> str | None:
     for name, value in training.options.items():
         if value and name not in ("momentum", "weight_decay"):
             return f"SGD has the option {name}"
+    if training.proximal:
+        return "its training has a proximal term"
     if training.batch_size > LARGEST_BATCH:
         return f"its batches of {training.batch_size} are larger than {LARGEST_BATCH}"
     return None
@@ -143,7 +147,7 @@ def _parameter_fault(module: nn.Module) -> str | None:
     return None
 
 
-def _products(main: Conv | Linear | Pool | None) -> int:
+def _products(main: Conv | Linear | Norm | Pool | None) -> int:
     if isinstance(main, Conv):
         return prod(main.result) * main.shape[0] * prod(main.kernel)
     return main.size * main.out if isinstance(main, Linear) else 0

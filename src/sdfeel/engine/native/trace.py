@@ -10,9 +10,9 @@ import torch
 from torch import fx, nn
 
 from sdfeel.engine.dropout import Address, AddressedDropout, address_dropout
-from sdfeel.engine.native.layers import Conv, Drop, Layer, Linear, Pair, Pool, Relu, Shape
+from sdfeel.engine.native.layers import Conv, Drop, Layer, Linear, Norm, Pair, Pool, Relu, Shape
 
-KNOWN = "Conv2d, Linear, ReLU, MaxPool2d, Flatten, Dropout, Dropout2d"
+KNOWN = "Conv2d, Linear, BatchNorm2d, ReLU, MaxPool2d, Flatten, Dropout, Dropout2d"
 
 
 class Unsupported(Exception):
@@ -52,9 +52,10 @@ class _Chain:
             raise Unsupported(f"its forward() cannot be traced ({_line(error)})") from None
         self._modules = dict(root.named_modules())
         self._places, begin = {}, 0
-        for parameter in module.parameters():
-            self._places[id(parameter)] = begin
-            begin += parameter.numel()
+        floats = (b for b in module.buffers() if b.is_floating_point())
+        for tensor in (*module.parameters(), *floats):  # the row of models/flat.py
+            self._places[id(tensor)] = begin
+            begin += tensor.numel()
         self._used: set[int] = set()
         self._shape, self._layers = tuple(shape), list[Layer]()
 
@@ -109,6 +110,8 @@ class _Chain:
             self._conv(module, label)
         elif type(module) is nn.Linear:
             self._linear(module, label)
+        elif type(module) is nn.BatchNorm2d:
+            self._norm(module, label)
         elif type(module) is nn.ReLU:
             self._layers.append(Relu(self._shape))
         elif type(module) is nn.MaxPool2d:
@@ -156,6 +159,24 @@ class _Chain:
         bias = None if linear.bias is None else self._place(linear.bias, label)
         self._layers.append(Linear(linear.in_features, linear.out_features, weight, bias))
         self._shape = (linear.out_features,)
+
+    def _norm(self, norm: nn.BatchNorm2d, label: str) -> None:
+        mean, variance = norm.running_mean, norm.running_var
+        if mean is None or variance is None or norm.momentum is None:
+            raise Unsupported(f"{label} keeps no running statistics with a fixed momentum")
+        rank = len(self._shape) == 3 and self._shape[0] == norm.num_features
+        self._need(label, rank, f"gets an input of {self._shape}")
+        self._need(label, self._shape[1:] != (1, 1), "gets one number for each channel")
+        layer = Norm(
+            self._shape,
+            norm.eps,
+            norm.momentum,
+            self._place(norm.weight, label) if norm.affine else None,
+            self._place(norm.bias, label) if norm.affine else None,
+            self._place(mean, label),
+            self._place(variance, label),
+        )
+        self._layers.append(layer)
 
     def _pool(
         self,

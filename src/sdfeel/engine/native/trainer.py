@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from math import ceil
 
 import numpy as np
 import torch
@@ -17,9 +18,12 @@ from sdfeel.engine.dropout import key_of
 from sdfeel.engine.loop import Training, diverged
 from sdfeel.engine.native.indices import Picker
 from sdfeel.engine.native.library import Library, Tasks
+from sdfeel.engine.threads import one_thread
 
-BLOCK_CLIENTS = 64  # trained in one call
-BLOCK_BYTES = 16 << 20  # of trained models in one call: less than the last cache
+# Trained by each thread in one call: few, so that the sums of one block are made while the next
+# one trains and its models are still in the last cache; several, so that threads end together.
+EACH_CLIENTS = 12
+BLOCK_BYTES = 6 << 20
 
 
 class Trainer:
@@ -44,8 +48,9 @@ class Trainer:
 
     def train(self, tasks: Sequence[Task]) -> Iterator[Tensor]:
         # While C++ trains one block, this thread prepares the next and hands out the last.
-        size = self._block()
-        with ThreadPoolExecutor(max_workers=1) as background:
+        # One torch thread: whoever adds the models up shall not take the cores that train.
+        size = self._block(len(tasks))
+        with one_thread(), ThreadPoolExecutor(max_workers=1) as background:
             running = None
             for begin in range(0, len(tasks), size):
                 block = self.prepared(tasks[begin : begin + size])
@@ -56,11 +61,13 @@ class Trainer:
             if running is not None:
                 yield from self._rows(running.result())
 
-    def _block(self) -> int:
+    def _block(self, tasks: int) -> int:
         """How many tasks make a block; no result depends on it."""
         if self._given_block is not None:
             return self._given_block
-        return min(BLOCK_CLIENTS, max(self._threads, BLOCK_BYTES // (4 * self._row)))
+        each = min(EACH_CLIENTS, max(1, BLOCK_BYTES // (4 * self._row * self._threads)))
+        blocks = max(1, ceil(tasks / (each * self._threads)))
+        return self._threads * ceil(tasks / (blocks * self._threads)) or 1
 
     def prepared(self, tasks: Sequence[Task]) -> "Block":
         """All that C++ needs to train `tasks`."""
@@ -77,6 +84,8 @@ class Trainer:
                 ) from error
             picked.append(picks)
             first.append(task.first * each)
+        rate = self._training.learning_rate
+        room = self._room(len(tasks) * self._row)
         return Block(
             tasks,
             starts,
@@ -87,7 +96,9 @@ class Trainer:
             first=np.array(first, dtype=np.int64),
             steps=np.array([len(picks) for picks in picked], dtype=np.int64),
             sizes=np.array([picks.shape[1] for picks in picked], dtype=np.int64),
-            models=self._room(len(tasks)),
+            rates=np.array([rate * task.rate for task in tasks], dtype=np.float32),
+            room=room,
+            models=room[: len(tasks) * self._row].view(len(tasks), self._row),
             finite=np.zeros(len(tasks), dtype=np.uint8),
         )
 
@@ -97,11 +108,11 @@ class Trainer:
             raise ValueError(f"a model of {tuple(start.shape)} where ({self._row},) is needed")
         return start.to(torch.float32).contiguous()
 
-    def _room(self, tasks: int) -> Tensor:
-        """(tasks, P) of memory that nobody else writes to."""
-        size = tasks * self._row
-        room = self._spare.pop() if self._spare else torch.empty(0)
-        return (room if len(room) >= size else torch.empty(size))[:size].view(tasks, self._row)
+    def _room(self, size: int) -> Tensor:
+        """(size or more,) memory that nobody else writes to."""
+        fits = [room for room in self._spare if len(room) >= size]
+        self._spare = fits[1:]
+        return fits[0] if fits else torch.empty(size)
 
     def trained(self, block: "Block", threads: int | None = None) -> "Block":
         """`block` with its models trained."""
@@ -119,7 +130,7 @@ class Trainer:
             x=self._x.data_ptr(),
             y=self._y.data_ptr(),
             key=self._key,
-            rate=self._training.learning_rate,
+            rates=block.rates.ctypes.data,
             momentum=options.get("momentum") or 0.0,
             decay=options.get("weight_decay") or 0.0,
             finite=block.finite.ctypes.data,
@@ -132,7 +143,7 @@ class Trainer:
             if not finite:
                 raise diverged(task, self._training)
             yield model
-        self._spare.append(block.models.view(-1))
+        self._spare.append(block.room)
 
     def _each(self, client: int) -> int:
         """Mini-batches in one local iteration of a client."""
@@ -152,5 +163,7 @@ class Block:
     first: Ints
     steps: Ints
     sizes: Ints
-    models: Tensor  # (tasks, P) the trained models
+    rates: NDArray[np.float32]
+    room: Tensor
+    models: Tensor  # (tasks, P) the trained models, in `room`
     finite: NDArray[np.uint8]

@@ -9,7 +9,7 @@ from sdfeel.engine.evaluate import Tally
 from sdfeel.engine.loop import LoopEngine
 from sdfeel.engine.ray.recipe import Local, Packed, Parcel, pack, the_pickler, unpack, unwrap
 
-Order = tuple[int, int, int, int]  # client, steps, first, which of the starts
+Order = tuple[int, int, int, float, int]  # client, steps, first, rate, which of the starts
 Failure = tuple[str, str]  # an error's kind, and its text
 Trained = tuple[Packed, Failure | None]  # the models before the failure
 Measured = tuple[dict[str, list[Tally]], Failure | None]
@@ -26,7 +26,10 @@ class Actor:
     def train(self, orders: list[Order], *starts: Packed) -> Trained:
         """Models in the order of `orders`; at a failure, those before it."""
         models = list(map(unpack, starts))
-        tasks = [Task(c, models[start], steps, first) for c, steps, first, start in orders]
+        tasks = [
+            Task(client, models[start], steps, first, rate)
+            for client, steps, first, rate, start in orders
+        ]
         room = self._space(len(tasks), models[0])
         done, failure = 0, None
         try:

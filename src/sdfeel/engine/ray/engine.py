@@ -18,10 +18,12 @@ from torch import Tensor
 from sdfeel.engine.base import Scores, Task
 from sdfeel.engine.evaluate import Tally, total
 from sdfeel.engine.loop import LoopEngine
+from sdfeel.engine.probe import probing
 from sdfeel.engine.ray.actor import Failure, Measured, Order, Trained
 from sdfeel.engine.ray.pool import Call, Pool, check
 from sdfeel.engine.ray.recipe import Recipe, pack, unpack
 from sdfeel.engine.ray.session import SESSION, load
+from sdfeel.models.flat import Layout
 
 if TYPE_CHECKING:
     from sdfeel.engine.choose import ModuleEngine
@@ -58,6 +60,11 @@ class RayEngine:
         """Trainable numbers of the model."""
         return self._engine.parameters
 
+    @property
+    def layout(self) -> Layout:
+        """What lies in a row."""
+        return self._engine.layout
+
     def initial(self) -> Tensor:
         return self._engine.initial()
 
@@ -79,6 +86,10 @@ class RayEngine:
                 yield model.copy_(lanes[task.client % pool.size].next())
         finally:
             pool.forget()
+
+    def loss_and_gradient(self, client: int, model: Tensor, step: int) -> tuple[float, Tensor]:
+        """As the loop engine's, computed where the run was started."""
+        return probing(self._engine).loss_and_gradient(client, model, step)
 
     def evaluate(self, model: Tensor) -> Scores:
         """Blocks of examples over the actors, summed in order."""
@@ -190,5 +201,5 @@ class Lane:
             if key not in places:
                 places[key] = len(refs)
                 refs.append(ref)
-            orders.append((task.client, task.steps, task.first, places[key]))
+            orders.append((task.client, task.steps, task.first, task.rate, places[key]))
         self._calls.append(self._pool.submit(self._actor, "train", orders, *refs))

@@ -2,7 +2,7 @@
 //
 // Threads are std::thread, started for each call: OpenMP would share its pool with torch, and a
 // process that forks after using it hangs. A call takes milliseconds, a start microseconds. Each
-// thread has a workspace of its own; nothing is allocated once its first client has begun.
+// thread has a workspace of its own, kept for the next call.
 #pragma once
 
 #include <algorithm>
@@ -10,6 +10,7 @@
 #include <cmath>
 #include <cstdlib>
 #include <memory>
+#include <mutex>
 #include <new>
 #include <system_error>
 #include <thread>
@@ -33,7 +34,8 @@ struct SdfeelTasks {
     const float *x;
     const int64_t *y;
     uint64_t key;
-    float rate, momentum, decay;
+    const float *rates;         // (count) learning rates
+    float momentum, decay;
     uint8_t *finite;            // (count) 0 where the model left the finite numbers
 };
 
@@ -61,25 +63,53 @@ template <class Net> struct Freed {
     }
 };
 
-// A workspace, all zeros: borders and spare lanes rely on it.
-template <class Net> std::unique_ptr<Net, Freed<Net>> workspace() {
-    constexpr size_t PAGE = 4096, SIZE = (sizeof(Net) + PAGE - 1) / PAGE * PAGE;
-    void *memory = std::aligned_alloc(PAGE, SIZE);
-    if (!memory) return nullptr;
-    return std::unique_ptr<Net, Freed<Net>>(new (memory) Net());
-}
+template <class Net> using Workspace = std::unique_ptr<Net, Freed<Net>>;
+
+// Workspaces of earlier calls, for later ones: large models would fault in their pages anew for
+// every block of clients. A client leaves nothing behind that the next one could see.
+template <class Net> struct Spare {
+    std::mutex lock;
+    std::vector<Workspace<Net>> idle;
+
+    // A workspace, all zeros when it is new: borders and spare lanes rely on it.
+    Workspace<Net> take() {
+        {
+            // A process forked while another thread held the lock must not wait for it.
+            const std::unique_lock<std::mutex> held(lock, std::try_to_lock);
+            if (held && !idle.empty()) {
+                Workspace<Net> last = std::move(idle.back());
+                idle.pop_back();
+                return last;
+            }
+        }
+        constexpr size_t PAGE = 4096, SIZE = (sizeof(Net) + PAGE - 1) / PAGE * PAGE;
+        void *memory = std::aligned_alloc(PAGE, SIZE);
+        if (!memory) return nullptr;
+        return Workspace<Net>(new (memory) Net());
+    }
+    void give(Workspace<Net> used) {
+        const std::unique_lock<std::mutex> held(lock, std::try_to_lock);
+        if (held) idle.push_back(std::move(used));
+    }
+    void release() {
+        const std::unique_lock<std::mutex> held(lock, std::try_to_lock);
+        if (held) idle.clear();
+    }
+};
+template <class Net> Spare<Net> spare;
 
 // Run act(net, i) for i in 0 ... count - 1, each once, on up to `threads` threads.
 template <class Net, class Act> int for_each(int64_t count, int threads, const Act &act) {
     std::atomic<int64_t> next{0};
     std::atomic<bool> failed{false};
     const auto work = [&] {
-        const auto net = workspace<Net>();
+        Workspace<Net> net = spare<Net>.take();
         if (!net) {
             failed = true;
             return;
         }
         for (int64_t i; (i = next++) < count && !failed;) act(*net, i);
+        spare<Net>.give(std::move(net));
     };
     std::vector<std::thread> others;
     try {
@@ -110,7 +140,7 @@ template <class Net> void train_one(Net &net, const SdfeelTasks &tasks, int64_t 
     if (tasks.parameters > Net::PARAMETERS) // numbers that no stage owns stay as they are
         std::memcpy(model, tasks.starts[i], size_t(tasks.parameters) * 4);
     net.read(tasks.starts[i]);
-    const Rule rule{tasks.rate, tasks.momentum, tasks.decay};
+    const Rule rule{tasks.rates[i], tasks.momentum, tasks.decay};
     const int n = int(tasks.sizes[i]);
     const int64_t *picked = tasks.picked[i];
     int targets[Net::CAPACITY];
@@ -172,6 +202,7 @@ template <class Net> void measure_block(Net &net, const SdfeelMeasure &measure, 
         });                                                                                        \
     }                                                                                              \
     extern "C" int64_t sdfeel_workspace() { return int64_t(sizeof(NET)); }                         \
+    extern "C" void sdfeel_release() { sdfeel::spare<NET>.release(); }                             \
     extern "C" void sdfeel_philox(uint64_t key, uint64_t client, uint64_t step, uint64_t layer,    \
                                   uint64_t block, uint64_t *words) {                               \
         sdfeel::philox(sdfeel::Address{key, client, step}, layer, block, words);                   \
