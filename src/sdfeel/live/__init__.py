@@ -1,0 +1,1 @@
+"""A federation of real processes: identities, messages, edge servers and clients on a network."""

@@ -1,0 +1,153 @@
+"""A client: asks its servers for work, trains on its own data, hands in the trained model.
+
+It keeps nothing between rounds. What it trains is a function of the work alone, so a client that
+is killed and started again computes the same bits.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from sdfeel.engine.base import Task
+from sdfeel.live.errors import Refused
+from sdfeel.live.federation import Federation, blended
+from sdfeel.live.protocol import LONG_POLL, Answer, Header, Link
+from sdfeel.live.wire import digest
+
+Train = Callable[[Task], Tensor]
+WAIT_FOR_START = 2.0  # seconds; then the servers are asked anew who is behind
+
+
+@dataclass
+class Client:
+    """Client `number` of a federation."""
+
+    federation: Federation
+    number: int
+    samples: int
+    servers: Mapping[int, Link]  # those within its reach
+    train: Train
+    tell: Callable[[str], None] = lambda line: None
+    rounds: int = 0  # finished by this process
+    round: int = 0  # the newest one
+    last_error: str = ""
+    pace: float | None = None  # seconds of one step, as last measured
+    _over: set[int] = field(default_factory=set)
+
+    async def run(self) -> None:
+        """Work until every server says that there is no more."""
+        while work := await self._next():
+            k, header, bodies = work
+            begin = time.monotonic()
+            start = await self._start(k, header, bodies)
+            if start is None:
+                continue
+            task = self._task(header, start)
+            began = time.monotonic()
+            model = await asyncio.to_thread(self._trained, task)
+            seconds = time.monotonic() - began
+            if task.steps:
+                self.pace = seconds / task.steps
+            await self._hand_in(k, task.steps, seconds, self.federation.body(model), header)
+            self.rounds, self.round = self.rounds + 1, k + 1
+            self.tell(
+                f"round {k + 1}: {task.steps} steps in {seconds:.2f} s, "
+                f"{time.monotonic() - begin:.2f} s with all transfers"
+            )
+        self.tell(f"finished after {self.rounds} rounds")
+
+    async def _next(self) -> tuple[int, Header, dict[int, bytes]] | None:
+        """The earliest round that some server waits for; None when all are done."""
+        while left := [d for d in self.servers if d not in self._over]:
+            found: dict[int, Answer] = {}
+            for d, answer in (await self._first_answers(left)).items():
+                if answer[0].get("over"):
+                    self._over.add(d)
+                elif "round" in answer[0]:
+                    found[d] = answer
+            if found:
+                k = min(int(header["round"]) for header, _ in found.values())
+                now = {d: answer for d, answer in found.items() if answer[0]["round"] == k}
+                header = next(iter(now.values()))[0]
+                return k, header, {d: self._checked(answer) for d, answer in now.items()}
+        return None
+
+    async def _first_answers(self, servers: list[int]) -> dict[int, Answer]:
+        """Ask all; as soon as one has something to say, hear who else has."""
+        question = {"samples": self.samples, "wait": LONG_POLL}
+        calls = {
+            asyncio.ensure_future(self.servers[d].insist("work", question)): d for d in servers
+        }
+        try:
+            done, _ = await asyncio.wait(calls, return_when=asyncio.FIRST_COMPLETED)
+            return {calls[call]: call.result() for call in done}
+        finally:
+            for call in calls:
+                call.cancel()
+            await asyncio.gather(*calls, return_exceptions=True)
+
+    def _checked(self, answer: Answer) -> bytes:
+        header, body = answer
+        if body is None:
+            raise Refused("a server handed out work without a model")
+        self.federation.model(body, header.get("sha256", ""))
+        return body
+
+    async def _start(self, k: int, header: Header, bodies: dict[int, bytes]) -> Tensor | None:
+        """The model to start from; None if another server is behind and must be served first."""
+        row = dict(zip(header["sources"], header["weights"], strict=True))
+        for d in row:
+            if d not in bodies:
+                question = {"round": k, "wait": WAIT_FOR_START}
+                told, body = await self.servers[d].insist("start", question)
+                if body is None:
+                    return None
+                bodies[d] = self._checked((told, body))
+        models = {d: self.federation.model(bodies[d]) for d in row}
+        if len(row) == 1 and next(iter(row.values())) == 1:
+            return next(iter(models.values()))
+        return blended(row, models)
+
+    def _task(self, header: Header, start: Tensor) -> Task:
+        steps = int(header["steps"])
+        if "deadline" in header:
+            # Before the first measurement, one step tells how fast this device is.
+            fits = 1 if self.pace is None else int(header["deadline"] / max(self.pace, 1e-9))
+            steps = max(1, min(steps, fits))
+        return Task(self.number, start, steps, int(header["first"]), float(header["rate"]))
+
+    def _trained(self, task: Task) -> Tensor:
+        torch.set_num_threads(1)
+        return self.train(task)
+
+    async def _hand_in(
+        self, k: int, steps: int, seconds: float, body: bytes, header: Header
+    ) -> None:
+        told = {"round": k, "steps": steps, "seconds": seconds, "sha256": digest(body)}
+
+        async def give(d: int) -> None:
+            try:
+                await self.servers[d].insist("result", told, body)
+            except Refused as error:
+                self.last_error = f"edge-{d}: {error}"
+                self.tell(f"round {k + 1}: edge-{d} refused the result: {error}")
+
+        await asyncio.gather(*(give(d) for d in header["sources"]))
+
+    def status(self) -> dict[str, Any]:
+        """For people and machines: where this client is."""
+        links = self.servers.values()
+        errors = [link.last_error for link in links if link.last_error]
+        return {
+            "round": self.round,
+            "rounds_trained": self.rounds,
+            "over": len(self._over) == len(self.servers),
+            "step_seconds": self.pace,
+            "bytes": sum(link.sent + link.received for link in links),
+            "last_error": self.last_error or (errors[0] if errors else ""),
+        }

@@ -1,0 +1,201 @@
+"""A server and its clients: work is handed out, results are kept before they are acknowledged.
+
+A result is keyed by (round, client); the first one wins, a repetition changes nothing. Work is a
+function of durable state, so a server that was killed hands out the same work again.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from math import isinf
+
+from torch import Tensor
+
+from sdfeel.live.errors import Refused, Rejected
+from sdfeel.live.federation import Federation, Turn
+from sdfeel.live.policy import Policy
+from sdfeel.live.protocol import LONG_POLL, Answer, Bell, Header, seconds, whole
+from sdfeel.live.store import Store
+
+
+@dataclass
+class Counts:
+    """What a server counts of its clients, for people and for metrics."""
+
+    results: int = 0
+    repeated: int = 0
+    rejected: int = 0
+    dropped: int = 0
+    last_error: str = ""
+    received: int = 0  # bytes of models
+    sent: int = 0
+
+
+@dataclass
+class Cluster:
+    """The clients' side of one server."""
+
+    federation: Federation
+    server: int
+    store: Store
+    bell: Bell
+    policy: Policy
+    counts: Counts = field(default_factory=Counts)
+    clock: Callable[[], float] = time.monotonic
+    turn: Turn | None = None
+    taken: list[int] = field(default_factory=list)  # (C,) local iterations so far
+    over: bool = False
+    began: float = 0.0
+    rejected: set[int] = field(default_factory=set)  # in this round
+    absent: set[int] = field(default_factory=set)  # dropped, and silent since
+
+    def begin(self, turn: Turn, taken: list[int]) -> None:
+        """Open a round: from now on clients get its work."""
+        self.turn, self.taken, self.began = turn, taken, self.clock()
+        self.rejected = set()
+        self.bell.ring()
+
+    def finish(self) -> None:
+        """Tell clients that there is no more work."""
+        self.turn, self.over = None, True
+        self.bell.ring()
+
+    def outstanding(self, turn: Turn) -> list[int]:
+        """Clients whose results this round still waits for."""
+        got = self.store.notes("result", turn.k)
+        away = self.rejected | self.absent
+        return [client for client in turn.clients if client not in got and client not in away]
+
+    async def complete(self, turn: Turn) -> list[int]:
+        """Wait until all results are in, or the deadline has come; return who did not answer."""
+        limit = LONG_POLL
+        while self.outstanding(turn):
+            if self.policy.dead_client == "drop":
+                limit = self.began + self.policy.client_deadline - self.clock()
+                if limit <= 0:
+                    late = self.outstanding(turn)
+                    self.absent.update(late)
+                    self.counts.dropped += len(late)
+                    break
+            await self.bell.wait_for(lambda: not self.outstanding(turn) or None, limit)
+        got = self.store.notes("result", turn.k)
+        return [client for client in turn.clients if client not in got]
+
+    def results(self, turn: Turn) -> dict[int, Tensor]:
+        """The models of a round that arrived, by client."""
+        found = {}
+        for client in turn.clients:
+            saved = self.store.get("result", turn.k, client)
+            if saved is not None:
+                found[client] = self.federation.model(saved.body)
+        return found
+
+    async def work(self, client: int, header: Header) -> Answer:
+        """The client's next piece of work, as soon as there is one."""
+        self._check_client(client, header)
+        self.absent.discard(client)
+        found = await self.bell.wait_for(lambda: self._task(client), seconds(header, "wait"))
+        return found if found is not None else ({"idle": True}, None)
+
+    async def start(self, client: int, header: Header) -> Answer:
+        """The model that round `round` starts from at this server; `early` if it has not begun."""
+        k = whole(header, "round")
+
+        def look() -> Answer | None:
+            saved = self.store.get("start", k)
+            if saved is not None:
+                self.counts.sent += len(saved.body)
+                return {"sha256": saved.sha256}, saved.body
+            turn = self.turn
+            if turn is None or k < turn.k:
+                return {"gone": True}, None
+            waiting = client in turn.clients and client in self.outstanding(turn)
+            return ({"early": True}, None) if waiting else None
+
+        found = await self.bell.wait_for(look, seconds(header, "wait"))
+        return found if found is not None else ({"early": True}, None)
+
+    async def result(self, client: int, header: Header, body: bytes | None) -> Answer:
+        """Keep a trained model. Its acknowledgement means that it survives any crash."""
+        k, steps = whole(header, "round"), whole(header, "steps")
+        known = self.store.notes("result", k).get(client)
+        if known is not None:
+            self.counts.repeated += 1
+            if known["sha256"] != header.get("sha256"):
+                self.counts.last_error = f"client-{client} sent two different models in round {k}"
+            return {"known": True}, None
+        turn = self.turn
+        if turn is None or k < turn.k:
+            return {"late": True}, None
+        if k > turn.k or client not in turn.clients:
+            raise Refused(f"client {client} has no work in round {k} of server {self.server}")
+        await self._keep(turn, client, steps, header, body)
+        return {"kept": True}, None
+
+    async def _keep(
+        self, turn: Turn, client: int, steps: int, header: Header, body: bytes | None
+    ) -> None:
+        planned = int(turn.planned[client])
+        exact = self.policy.pace == "experiment"
+        if steps > turn.work.steps or (exact and steps != planned):
+            raise Refused(f"round {turn.k} asks client {client} for {planned} steps, got {steps}")
+        try:
+            if body is None:
+                raise Rejected("the message carries no model")
+            sha256 = header.get("sha256", "")
+            await asyncio.to_thread(self.federation.model, body, sha256, self.policy.max_norm)
+        except Rejected as error:
+            self.counts.rejected += 1
+            self.counts.last_error = f"client-{client}: {error}"
+            self.rejected.add(client)
+            self.bell.ring()
+            raise
+        note = {
+            "steps": steps,
+            "seconds": seconds(header, "seconds", 1e9),
+            "arrived": self.clock() - self.began,
+            "sha256": sha256,
+        }
+        if self.turn is not turn:  # it was closed while the model was being checked
+            return
+        with self.store.commit():
+            self.store.put("result", turn.k, client, body, note)
+        self.counts.results += 1
+        self.counts.received += len(body)
+        self.bell.ring()
+
+    def _task(self, client: int) -> Answer | None:
+        if self.over:
+            return {"over": True}, None
+        turn = self.turn
+        if turn is None or client not in self.outstanding(turn):
+            return None
+        sources = turn.sources(client)
+        header: Header = {
+            "round": turn.k,
+            "steps": int(turn.planned[client]),
+            "first": self.taken[client],
+            "rate": turn.rate(client),
+            "sources": list(sources),
+            "weights": list(sources.values()),
+        }
+        if self.policy.pace == "measured" and not isinf(turn.work.deadline):
+            header |= {"steps": turn.work.steps, "deadline": turn.work.deadline}
+        saved = self.store.get("start", turn.k)
+        assert saved is not None  # it was committed before the round was opened
+        self.counts.sent += len(saved.body)
+        return {**header, "sha256": saved.sha256}, saved.body
+
+    def _check_client(self, client: int, header: Header) -> None:
+        expected = self.federation.net.samples
+        if client >= len(expected):
+            raise Refused(f"there is no client {client}: this federation has {len(expected)}")
+        if self.server not in self.federation.net.reach[client]:
+            raise Refused(f"client {client} does not belong to server {self.server}")
+        samples = whole(header, "samples")
+        if samples != expected[client]:
+            raise Refused(
+                f"client {client} holds {samples} examples, but network.json says "
+                f"{expected[client]:g}: give it the data of that many, or make the files anew"
+            )

@@ -1,0 +1,158 @@
+"""What all nodes of a federation agree on, and a server's part in a round's decisions.
+
+Every server asks the same scheme object the same questions as the simulator does, and reads its
+own rows of the answers.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from torch import Tensor
+
+from sdfeel.core.arrays import Ints
+from sdfeel.core.cost import Cost
+from sdfeel.core.network import Network
+from sdfeel.core.scheme import Lane, Local, Memory, Mix, Scheme, View, Work
+from sdfeel.core.staleness import Clocks
+from sdfeel.engine.sums import weighted
+from sdfeel.live.wire import Schema, digest, pack, unpack
+
+Weights = dict[int, float]  # source -> weight, sources ascending
+MODEL = "model"  # the name of the one tensor in every body
+
+
+@dataclass(frozen=True, eq=False)
+class Federation:
+    """The experiment as every node sees it: `digest` tells whether two nodes see the same."""
+
+    digest: str
+    name: str  # of the scheme
+    scheme: Scheme
+    net: Network  # as the scheme adapted it
+    cost: Cost
+    local: Local
+    seed: int
+    iterations: int
+    measure_every: int  # rounds
+    initial: Tensor  # (P,)
+    length: Callable[[Network, Work, Ints], float]  # local iterations that a round counts for
+
+    @cached_property
+    def schema(self) -> Schema:
+        return Schema.of({MODEL: self.initial})
+
+    @cached_property
+    def lanes(self) -> tuple[Lane, ...]:
+        return self.scheme.lanes(self.net)
+
+    def lane_of(self, server: int) -> Lane:
+        return next(lane for lane in self.lanes if server in lane)
+
+    @property
+    def synchronous(self) -> bool:
+        return len(self.lanes) == 1
+
+    def view(self, lane: Lane, k: int, clocks: Clocks, memory: Memory) -> View:
+        """The only place where a deployed server's view is made."""
+        return View(
+            net=self.net,
+            lane=lane,
+            k=k,
+            clocks=clocks,
+            step_seconds=self.cost.step_seconds,
+            seed=self.seed,
+            place=self.lanes.index(lane),
+            began=clocks.number,
+            air=self.cost.air,
+            local=self.local,
+            memory=memory,
+        )
+
+    def body(self, model: Tensor) -> bytes:
+        return pack({MODEL: model})
+
+    def model(
+        self, body: bytes, sha256: str | None = None, max_norm: float | None = None
+    ) -> Tensor:
+        """The model in a body; `Rejected` unless it is what was agreed upon."""
+        return unpack(body, self.schema, sha256 or digest(body), max_norm)[MODEL]
+
+
+@dataclass(frozen=True, eq=False)
+class Turn:
+    """One server's part in one round, as far as it is known when the round begins."""
+
+    k: int
+    view: View
+    work: Work
+    planned: Ints  # (C,) steps of each client
+    clients: tuple[int, ...]  # whom this server hands work to, in the scheme's order
+
+    @classmethod
+    def of(
+        cls, federation: Federation, server: int, k: int, clocks: Clocks, memory: Memory
+    ) -> "Turn":
+        lane = federation.lane_of(server)
+        view = federation.view(lane, k, clocks, memory)
+        work = federation.scheme.work(view)
+        mine = tuple(client for client, sources, _ in work.down if server in sources)
+        return cls(k, view, work, federation.cost.at(lane, k, 0.0).done(work), mine)
+
+    def sources(self, client: int) -> Weights:
+        """The servers whose models this client starts from."""
+        return self.work.down.row(client)
+
+    def rate(self, client: int) -> float:
+        """A factor on the client's learning rate."""
+        if self.work.rates is None:
+            return 1.0
+        (n,) = np.flatnonzero(self.work.down.rows == client)
+        return float(self.work.rates[n])
+
+    def done(self, steps: Mapping[int, int]) -> Ints:
+        """(C,) steps taken: as reported by this server's own clients, as planned by others."""
+        found = np.array(self.planned)
+        for client in self.clients:
+            found[client] = steps.get(client, 0)
+        return found
+
+
+def taken_from(turn: Turn, mix: Mix, server: int, arrived: Iterable[int]) -> Weights | None:
+    """What `server` takes from which client, in the order of the sum; None: it keeps its model.
+
+    The share of clients that did not answer goes to the others in proportion.
+    """
+    if server not in mix.up.rows:
+        return None
+    row = mix.up.row(server)
+    present = set(arrived)
+    kept = {client: row[client] for client in turn.clients if client in row and client in present}
+    lost = set(row) - set(kept)
+    if not lost:
+        return kept
+    share = sum(kept.values())
+    if share <= 0:
+        return None
+    scale = sum(row.values()) / share
+    return {client: weight * scale for client, weight in kept.items()}
+
+
+def without(row: Weights, server: int, missing: Iterable[int]) -> Weights:
+    """A row of a mixing between servers when some are away: their share stays with `server`.
+
+    Where two servers weigh each other in proportion to their data, as all built-in rules do, the
+    weighted mean of the rest is kept.
+    """
+    gone = set(missing) & set(row)
+    if not gone:
+        return row
+    kept = {source: weight for source, weight in row.items() if source not in gone}
+    kept[server] = kept.get(server, 0.0) + sum(row[source] for source in gone)
+    return dict(sorted(kept.items()))
+
+
+def blended(row: Weights, models: Mapping[int, Tensor]) -> Tensor:
+    """The weighted sum of a row, sources in the row's order."""
+    return weighted((weight, models[source]) for source, weight in row.items())

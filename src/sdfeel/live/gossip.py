@@ -1,0 +1,187 @@
+"""Synchronous servers exchange models: each pulls (round, hop) from those it listens to.
+
+Hop 0 is this server's average of its clients. Every hop is durable before it is served, so a pull
+can be repeated without harm, and nothing that was served is ever computed anew.
+"""
+
+import asyncio
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+from torch import Tensor
+
+from sdfeel.core.errors import RunError
+from sdfeel.core.mixing import Mixing
+from sdfeel.live.cluster import Cluster
+from sdfeel.live.ending import Behind, Closed, Ended, averaged
+from sdfeel.live.errors import Refused
+from sdfeel.live.federation import Turn, blended, without
+from sdfeel.live.memory import STATE, Known
+from sdfeel.live.protocol import LONG_POLL, Answer, Header, Link, seconds, whole
+
+CLOSED = "closed"
+
+
+@dataclass
+class Gossip:
+    """One server's exchanges with the others, in step."""
+
+    cluster: Cluster
+    peers: Mapping[int, Link]
+    absent: set[int] = field(default_factory=set)  # dropped, and silent since
+    _waiting: set[int] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        self._federation, self._me = self.cluster.federation, self.cluster.server
+        self._store, self._bell = self.cluster.store, self.cluster.bell
+        self._policy = self.cluster.policy
+
+    async def finish(self, known: Known, turn: Turn, closed: Closed) -> Ended:
+        mix = self._federation.scheme.mix(turn.view, turn.done(closed.steps))
+        if not self._store.has("hop", turn.k, 0):
+            start = self._model("start", turn.k, 0)
+            arrived = self.cluster.results(turn)
+            self._keep(turn.k, 0, averaged(self._me, turn, mix, arrived, start, start), closed)
+        model = self._model("hop", turn.k, 0)
+        met: tuple[int, ...] = ()
+        if mix.across is not None:
+            for hop in range(mix.across.hops - 1):
+                await self._hop(turn.k, hop, mix.across)
+            # The last hop is not asked for by anyone: it becomes durable with the round's commit.
+            model = await self._mixed(turn.k, mix.across.hops - 1, mix.across)
+            met = tuple(mix.across.rows.tolist()) if mix.across.crossings else ()
+        clocks = known.clocks.after(np.array(turn.view.lane), np.array(met, dtype=int))
+        return Ended(model, mix, met, clocks, self._needed(known, mix.across))
+
+    def _keep(self, k: int, hop: int, model: Tensor, closed: Closed | None = None) -> None:
+        with self._store.commit():
+            self._store.put("hop", k, hop, self._federation.body(model))
+            if closed is not None:
+                self._store.remember(CLOSED, closed.record(k))
+        self._bell.ring()
+
+    def _model(self, kind: str, k: int, part: int) -> Tensor:
+        saved = self._store.get("start" if kind == "start" else "hop", k, part)
+        assert saved is not None  # the open round's models are never pruned
+        return self._federation.model(saved.body)
+
+    async def _hop(self, k: int, hop: int, across: Mixing) -> None:
+        if not self._store.has("hop", k, hop + 1):
+            self._keep(k, hop + 1, await self._mixed(k, hop, across))
+
+    async def _mixed(self, k: int, hop: int, across: Mixing) -> Tensor:
+        """This server's model after one more hop."""
+        own = self._model("hop", k, hop)
+        if self._me not in across.rows:
+            return own
+        row = across.row(self._me)
+        models = await self._gather(k, hop, [source for source in row if source != self._me])
+        models[self._me] = own
+        away = [source for source in row if source not in models]
+        return blended(without(row, self._me, away), models)
+
+    def _needed(self, known: Known, across: Mixing | None) -> int:
+        """The oldest round whose hops another server may still ask for.
+
+        A server that answered in this round has finished its earlier ones. Where somebody takes
+        from us who gives us nothing, there is no such sign, and everything is kept.
+        """
+        if across is None:
+            return known.met
+        takers = set(across.receivers(self._me)) - {self._me}
+        gave = set(across.senders(self._me)) if self._me in across.rows else set()
+        return known.k if takers <= gave else known.met
+
+    async def serve(self, server: int, kind: str, header: Header, body: bytes | None) -> Answer:
+        """This server's model of (round, hop), as soon as there is one."""
+        if kind == "adopt":
+            return {"state": self._store.fact(STATE) | {"taken": []}}, self.current()
+        if kind != "model":
+            raise Refused(f"a synchronous server does not answer '{kind}'")
+        k, hop = whole(header, "round"), whole(header, "hop")
+
+        def look() -> Answer | None:
+            saved = self._store.get("hop", k, hop)
+            if saved is None and k < self._newest():
+                return {"gone": True, "round": self._newest()}, None
+            self.absent.discard(server)  # whoever is in step takes part again
+            return None if saved is None else ({"sha256": saved.sha256}, saved.body)
+
+        found = await self._bell.wait_for(look, seconds(header, "wait"))
+        return found if found is not None else ({"early": True}, None)
+
+    async def _gather(self, k: int, hop: int, others: Iterable[int]) -> dict[int, Tensor]:
+        """The others' models of (k, hop). Who stays silent too long is left out, if so decided."""
+        asked = [server for server in others if server not in self.absent]
+        self._waiting = set(asked)
+        models = await asyncio.gather(*(self._pull(server, k, hop) for server in asked))
+        self._waiting = set()
+        return {s: model for s, model in zip(asked, models, strict=True) if model is not None}
+
+    async def _pull(self, server: int, k: int, hop: int) -> Tensor | None:
+        drop = self._policy.dead_edge == "drop"
+        try:
+            async with asyncio.timeout(self._policy.edge_deadline if drop else None):
+                return await self._insist(server, k, hop)
+        except TimeoutError:
+            self.absent.add(server)
+            return None
+        finally:
+            self._waiting.discard(server)
+
+    async def _insist(self, server: int, k: int, hop: int) -> Tensor:
+        question = {"round": k, "hop": hop, "wait": LONG_POLL}
+        while True:
+            header, body = await self.peers[server].insist("model", question)
+            if body is not None:
+                return self._federation.model(body, header.get("sha256", ""))
+            if header.get("gone"):
+                raise Behind(server, whole(header, "round"))
+
+    def committed(self) -> None:
+        """Others pull what they need."""
+
+    async def settle(self) -> None:
+        """Others pull what they need."""
+
+    def settled(self) -> bool:
+        return True
+
+    async def adopted(self, known: Known, behind: Behind) -> Known:
+        """Go on in the round of a server that went on without us, from its model.
+
+        Only where servers may be dropped: else nobody goes on without anybody.
+        """
+        if self._policy.dead_edge == "wait":
+            raise RunError(
+                f"edge-{behind.server} is in round {behind.round} and has forgotten round "
+                f"{known.k}: one of the two lost its state; start the federation anew"
+            )
+        header, body = await self.peers[behind.server].insist("adopt", {})
+        if body is None:
+            raise Refused(f"edge-{behind.server} has no model to go on from")
+        self._federation.model(body)
+        after = Known.of({**header["state"], "taken": known.taken})
+        with self._store.commit():
+            self._store.put("start", after.k, 0, body, replace=True)
+            after.save(self._store)
+        return after
+
+    def _newest(self) -> int:
+        (newest,) = self._store.newest("start", 1)
+        return newest
+
+    def current(self) -> bytes:
+        saved = self._store.get("start", self._newest())
+        assert saved is not None
+        return saved.body
+
+    def waiting(self) -> list[str]:
+        return [f"edge-{server}" for server in sorted(self._waiting)]
+
+    def traffic(self) -> int:
+        return sum(link.sent + link.received for link in self.peers.values())
+
+    def last_error(self) -> str:
+        return next((link.last_error for link in self.peers.values() if link.last_error), "")

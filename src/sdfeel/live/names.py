@@ -1,0 +1,49 @@
+"""The name of a node: which federation, which role, which number."""
+
+import re
+from dataclasses import dataclass
+
+from sdfeel.core.errors import InputError
+
+ROLES = ("edge", "client", "operator")
+_NAME = re.compile(r"sdfeel://([a-z0-9](?:[a-z0-9-]{0,30}[a-z0-9])?)/([a-z]+)/(0|[1-9][0-9]{0,8})")
+
+
+@dataclass(frozen=True)
+class Name:
+    """The parsed name of a node.
+
+    >>> name = Name.parse("sdfeel://harbour/edge/3")
+    >>> name.role, name.number, name.dns
+    ('edge', 3, 'edge-3.harbour.sdfeel')
+    >>> str(name)
+    'sdfeel://harbour/edge/3'
+    """
+
+    federation: str
+    role: str
+    number: int
+
+    @classmethod
+    def parse(cls, text: str, federation: str | None = None) -> "Name":
+        """From the whole name, or from `role/number` where the federation is known."""
+        whole = text if "://" in text or federation is None else f"sdfeel://{federation}/{text}"
+        match = _NAME.fullmatch(whole)
+        if match is None or match[2] not in ROLES:
+            raise InputError(
+                f"'{text}' is not a node's name: write sdfeel://<federation>/<role>/<number> with "
+                f"a role of {', '.join(ROLES)}, such as sdfeel://sdfeel/edge/0"
+            )
+        return cls(match[1], match[2], int(match[3]))
+
+    def __str__(self) -> str:
+        return f"sdfeel://{self.federation}/{self.role}/{self.number}"
+
+    @property
+    def dns(self) -> str:
+        """The name in the form that TLS compares."""
+        return f"{self.role}-{self.number}.{self.federation}.sdfeel"
+
+    def pinned(self, serial: str) -> str:
+        """The DNS name that only the certificate with this serial number carries."""
+        return f"{serial}.{self.dns}"

@@ -1,0 +1,38 @@
+"""What a server does when others are slow, away or wrong."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from sdfeel.core.errors import InputError
+
+Reaction = Literal["wait", "drop"]
+
+
+@dataclass(frozen=True)
+class Policy:
+    """`wait` keeps the simulator's bits whatever happens; `drop` keeps the run going."""
+
+    dead_client: Reaction = "wait"
+    client_deadline: float = 60.0  # seconds of a round until a silent client is dropped
+    dead_edge: Reaction = "wait"
+    edge_deadline: float = 60.0  # seconds until a silent neighbour is dropped
+    pace: Literal["experiment", "measured"] = "experiment"
+    max_norm: float | None = None  # of a client's model; above it the model is rejected
+    keep_measured: int = 40  # models kept for an operator that comes late
+
+    def __post_init__(self) -> None:
+        for name in ("dead_client", "dead_edge"):
+            if getattr(self, name) not in ("wait", "drop"):
+                raise InputError(f"{name} must be wait or drop, got '{getattr(self, name)}'")
+        if self.pace not in ("experiment", "measured"):
+            raise InputError(f"pace must be experiment or measured, got '{self.pace}'")
+        for name in ("client_deadline", "edge_deadline"):
+            if not getattr(self, name) > 0:
+                raise InputError(f"{name} must be above 0 seconds, got {getattr(self, name)}")
+        if self.max_norm is not None and not self.max_norm > 0:
+            raise InputError(f"max_norm must be above 0, got {self.max_norm}")
+        if self.keep_measured < 1:
+            raise InputError(f"keep_measured must be at least 1, got {self.keep_measured}")
+
+
+PATIENT = Policy()

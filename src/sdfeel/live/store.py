@@ -1,0 +1,182 @@
+"""What a node remembers through any crash.
+
+Facts and small tensors live in SQLite (write-ahead log, synchronous=FULL: a commit that returned
+survives a power cut). A tensor over `LARGE` bytes is a file named by its hash, on disk before the
+commit that names it. Whatever a crash leaves without a name is swept away at the next start.
+"""
+
+import hashlib
+import json
+import os
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from sdfeel.core.errors import RunError
+
+LARGE = 1 << 20  # bytes; above it, a file is several times faster than a row
+Kind = Literal["start", "hop", "result", "measured", "own", "final"]
+TABLES = """
+create table if not exists facts (name text primary key, value text not null);
+create table if not exists rounds (k integer primary key, record text not null);
+create table if not exists tensors (
+    kind text not null, round integer not null, part integer not null,
+    note text not null, sha256 text not null, body blob,
+    primary key (kind, round, part)
+);
+"""
+
+
+@dataclass(frozen=True)
+class Saved:
+    """A packed tensor with its hash, and what was noted beside it."""
+
+    body: bytes
+    sha256: str
+    note: dict[str, Any] = field(default_factory=dict)
+
+
+class Store:
+    """One node's memory in one directory. Not for use by two processes at once."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self._files = directory / "tensors"
+        self._files.mkdir(parents=True, exist_ok=True)
+        try:
+            self._base = sqlite3.connect(
+                directory / "state.sqlite", timeout=1.0, isolation_level=None
+            )
+            self._base.execute("pragma journal_mode=wal")
+            self._base.execute("pragma synchronous=full")
+            self._base.execute("pragma locking_mode=exclusive")
+            self._base.executescript(TABLES)
+        except sqlite3.DatabaseError as error:
+            raise RunError(
+                f"the state in {directory} cannot be used ({error}): if another node runs there, "
+                f"stop it; if it is damaged, remove the directory and the node begins anew"
+            ) from None
+        self._sweep()
+
+    def close(self) -> None:
+        self._base.close()
+
+    @contextmanager
+    def commit(self) -> Iterator[None]:
+        """Everything inside happens, durably, or nothing of it does."""
+        self._base.execute("begin immediate")
+        try:
+            yield
+        except BaseException:
+            self._base.execute("rollback")
+            raise
+        self._base.execute("commit")
+
+    def fact(self, name: str) -> Any:
+        """What is known by this name; None if nothing is."""
+        row = self._base.execute("select value from facts where name = ?", (name,)).fetchone()
+        return None if row is None else json.loads(row[0])
+
+    def remember(self, name: str, value: Any) -> None:
+        self._base.execute("insert or replace into facts values (?, ?)", (name, json.dumps(value)))
+
+    def record(self, k: int, record: dict[str, Any]) -> None:
+        """The report of a finished round."""
+        self._base.execute("insert or replace into rounds values (?, ?)", (k, json.dumps(record)))
+
+    def records(self, first: int = 0, limit: int = -1) -> list[dict[str, Any]]:
+        """The reports of finished rounds, from round `first` on."""
+        rows = self._base.execute(
+            "select record from rounds where k >= ? order by k limit ?", (first, limit)
+        )
+        return [json.loads(row[0]) for row in rows]
+
+    def put(
+        self,
+        kind: Kind,
+        k: int,
+        part: int,
+        body: bytes,
+        note: dict[str, Any] | None = None,
+        replace: bool = False,
+    ) -> bool:
+        """Keep a tensor; the first write wins unless `replace`. Tells whether it was kept."""
+        digest = hashlib.sha256(body).hexdigest()
+        if len(body) > LARGE:
+            self._write(digest, body)
+        verb = "insert or replace" if replace else "insert or ignore"
+        done = self._base.execute(
+            f"{verb} into tensors values (?, ?, ?, ?, ?, ?)",
+            (kind, k, part, json.dumps(note or {}), digest, None if len(body) > LARGE else body),
+        )
+        return done.rowcount > 0
+
+    def get(self, kind: Kind, k: int, part: int = 0) -> Saved | None:
+        """A tensor, checked against its hash; None if it is not (or no longer) there."""
+        row = self._base.execute(
+            "select note, sha256, body from tensors where kind = ? and round = ? and part = ?",
+            (kind, k, part),
+        ).fetchone()
+        if row is None:
+            return None
+        note, digest, body = row
+        if body is None:
+            body = (self._files / digest).read_bytes()
+        if hashlib.sha256(body).hexdigest() != digest:
+            raise RunError(
+                f"a tensor in {self.directory} does not fit its checksum: the disk is damaged; "
+                f"remove the directory and the node begins anew"
+            )
+        return Saved(body, digest, json.loads(note))
+
+    def has(self, kind: Kind, k: int, part: int = 0) -> bool:
+        question = "select 1 from tensors where kind = ? and round = ? and part = ?"
+        return self._base.execute(question, (kind, k, part)).fetchone() is not None
+
+    def notes(self, kind: Kind, k: int) -> dict[int, dict[str, Any]]:
+        """What was noted beside all parts of a round, by part."""
+        rows = self._base.execute(
+            "select part, note from tensors where kind = ? and round = ? order by part", (kind, k)
+        )
+        return {part: json.loads(note) for part, note in rows}
+
+    def newest(self, kind: Kind, count: int) -> list[int]:
+        """The last `count` rounds of a kind, newest first."""
+        rows = self._base.execute(
+            "select distinct round from tensors where kind = ? order by round desc limit ?",
+            (kind, count),
+        )
+        return [row[0] for row in rows]
+
+    def prune(self, kind: Kind, before: int) -> None:
+        """Forget all tensors of a kind from rounds below `before`. Call it inside a commit."""
+        self._base.execute("delete from tensors where kind = ? and round < ?", (kind, before))
+
+    def sweep_files(self) -> None:
+        """Remove files that no row names any more. Call it outside of a commit."""
+        if any(self._files.iterdir()):
+            self._sweep()
+
+    def _sweep(self) -> None:
+        rows = self._base.execute("select sha256 from tensors where body is null")
+        named = {row[0] for row in rows}
+        for path in self._files.iterdir():
+            if path.name not in named:
+                path.unlink()
+
+    def _write(self, digest: str, body: bytes) -> None:
+        target = self._files / digest
+        draft = self._files / f".{digest}.tmp"
+        with draft.open("wb") as file:
+            file.write(body)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(draft, target)
+        folder = os.open(self._files, os.O_RDONLY)
+        try:
+            os.fsync(folder)  # the name itself must survive, too
+        finally:
+            os.close(folder)

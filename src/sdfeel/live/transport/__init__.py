@@ -1,0 +1,32 @@
+"""Calls between nodes: gRPC streams under mutual TLS, and nothing else.
+
+One method serves every kind of message. A message is a JSON envelope, then its body in chunks of
+1 MiB; so is the answer. A body is sent only after the receiver has seen the envelope and said go:
+a refusal costs no bandwidth, and a caller never writes into a call that is being ended (grpc.aio
+loses the status of such calls, grpc/grpc#36066).
+
+grpcio does not survive a fork: spawn processes instead.
+"""
+
+import os
+
+os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # its own lines on stderr say less than our errors
+
+from sdfeel.live.errors import NotTrusted, Refused, Unreachable
+from sdfeel.live.limits import CHUNK, Limits
+from sdfeel.live.transport.peer import Peer, Reply
+from sdfeel.live.transport.server import Authorise, Caller, Handler, Server
+
+__all__ = [
+    "CHUNK",
+    "Authorise",
+    "Caller",
+    "Handler",
+    "Limits",
+    "NotTrusted",
+    "Peer",
+    "Refused",
+    "Reply",
+    "Server",
+    "Unreachable",
+]

@@ -1,0 +1,84 @@
+"""The first message of every stream: a small JSON object that announces the body."""
+
+import json
+import math
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from sdfeel.live.errors import Refused
+from sdfeel.live.limits import CHUNK
+
+VERSION = 1
+METHOD = "/sdfeel.live.Node/Call"
+GO = b"go"  # the receiver's word that the body may come
+_FIELDS = {"version", "kind", "header", "size"}
+_KIND = re.compile(r"[A-Za-z0-9_.-]{1,64}")
+
+
+@dataclass(frozen=True)
+class Envelope:
+    """What a message is, before any of its body. `size` is None if there is no body."""
+
+    kind: str
+    header: dict[str, Any] = field(default_factory=dict)
+    size: int | None = None
+
+    def encode(self) -> bytes:
+        record = {"version": VERSION, "kind": self.kind, "header": self.header, "size": self.size}
+        return json.dumps(record, allow_nan=False, separators=(",", ":")).encode()
+
+
+def decode(message: bytes, most: int) -> Envelope:
+    """The envelope in a message from a stranger, or `Refused`."""
+    if len(message) > most:
+        raise Refused(f"the header has {len(message):,} bytes, allowed are {most:,}")
+    try:
+        record = _strict(message.decode())
+    except (ValueError, RecursionError):
+        raise Refused("the header is not JSON of plain text and 64-bit numbers") from None
+    if not isinstance(record, dict) or record.keys() != _FIELDS:
+        raise Refused("the header is not an envelope of version, kind, header and size")
+    kind, header, size = record["kind"], record["header"], record["size"]
+    if record["version"] != VERSION:
+        raise Refused(
+            f"the message is not of version {VERSION}: install the same sdfeel everywhere"
+        )
+    if not isinstance(kind, str) or not _KIND.fullmatch(kind) or not isinstance(header, dict):
+        raise Refused("the envelope's kind must be a short word and its header an object")
+    if size is not None and (type(size) is not int or size < 0):
+        raise Refused("the envelope's size must be null or a number of bytes")
+    return Envelope(kind, header, size)
+
+
+def chunks(body: bytes) -> Iterator[bytes]:
+    """The body in pieces that a stream carries."""
+    for start in range(0, len(body), CHUNK):
+        yield body[start : start + CHUNK]
+
+
+def _strict(text: str) -> Any:
+    """JSON without what databases stumble over: NaN, huge numbers, half letters."""
+    record = json.loads(text, parse_constant=_no, parse_float=_float, parse_int=_int)
+    if "\\u" in text:
+        json.dumps(record, ensure_ascii=False).encode()  # fails for half of a surrogate pair
+    return record
+
+
+def _no(text: str) -> None:
+    raise ValueError(f"{text} is not JSON")
+
+
+def _float(text: str) -> float:
+    value = float(text)
+    if not math.isfinite(value):
+        _no(text)
+    return value
+
+
+def _int(text: str) -> int:
+    value = int(text)
+    if not -(2**63) <= value < 2**63:
+        _no(text)
+    return value

@@ -1,0 +1,197 @@
+"""The calling side: one peer, found at an address and recognised by its name."""
+
+import asyncio
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Self
+
+import grpc
+import grpc.aio
+
+from sdfeel.live.allow import AllowList
+from sdfeel.live.errors import NotTrusted, Refused, Unreachable
+from sdfeel.live.identity import Identity
+from sdfeel.live.limits import Limits
+from sdfeel.live.names import Name
+from sdfeel.live.transport.envelope import GO, METHOD, Envelope
+from sdfeel.live.transport.options import for_peer
+from sdfeel.live.transport.probe import probe
+from sdfeel.live.transport.streams import Conversation, Stalled
+
+Code = grpc.StatusCode
+_FIRST_WAIT, _LONGEST_WAIT = 0.05, 2.0
+_PROBE_EVERY = 1.0  # seconds between handshakes that ask why
+_PROBE_SECONDS = 5.0
+
+
+@dataclass(frozen=True)
+class Reply:
+    """What a peer answered."""
+
+    header: dict[str, Any]
+    body: bytes | None = None
+
+
+class Peer:
+    """A node that we call. Calls may run at the same time; they share one connection.
+
+    With an allow-list, the peer's certificate must be on it, not only carry the right name.
+    """
+
+    def __init__(
+        self,
+        address: str,
+        identity: Identity,
+        expected_name: str,
+        limits: Limits,
+        allow: AllowList | None = None,
+    ) -> None:
+        self.address, self.identity, self.limits = address, identity, limits
+        self.name = Name.parse(expected_name, identity.parsed.federation)
+        self._allow = allow
+        self._channel: grpc.aio.Channel | None = None
+        self._old: list[grpc.aio.Channel] = []
+        self._server_name = ""  # what TLS asks of the certificate, fixed when connecting
+        self._probed = float("-inf")
+
+    async def call(
+        self,
+        kind: str,
+        header: dict[str, Any],
+        body: bytes | None = None,
+        *,
+        timeout: float,  # noqa: ASYNC109  (it spans several attempts)
+    ) -> Reply:
+        """Send a message and return the answer, trying again through outages until `timeout`.
+
+        A message may arrive more than once, so its effect must not depend on how often it does.
+        """
+        envelope = Envelope(kind, header, None if body is None else len(body))
+        clock = asyncio.get_running_loop().time
+        end = clock() + timeout
+        for wait in _waits():
+            try:
+                return await self._attempt(envelope, body, end - clock())
+            except grpc.aio.AioRpcError as error:
+                trouble = await self._judged(error, end - clock())
+            except Stalled:
+                trouble = f"nothing moved for {self.limits.chunk_seconds:g} s"
+            left = end - clock()
+            if left < _FIRST_WAIT:
+                break
+            await asyncio.sleep(min(wait, left / 2))
+        raise Unreachable(
+            f"no answer from {self.name} at {self.address} within {timeout:g} s: {trouble}"
+        )
+
+    async def close(self) -> None:
+        """Hang up. The next call connects again."""
+        self._let_go()
+        while self._old:
+            await self._old.pop().close()
+
+    def _let_go(self) -> None:
+        """Make no more calls on this connection; closing it now would cancel those under way."""
+        if self._channel is not None:
+            self._old.append(self._channel)
+            self._channel = None
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    async def _attempt(self, envelope: Envelope, body: bytes | None, seconds: float) -> Reply:
+        rpc = self._connected().stream_stream(METHOD)(timeout=max(seconds, 0.001))
+        try:
+            talk = Conversation(rpc, self.limits)
+            await talk.send(envelope.encode())
+            if body:
+                if await talk.receive(seconds + 1) != GO:  # the call's own deadline is first
+                    raise Refused(f"{self.name} answered before it had the whole message")
+                await talk.send_body(body)
+            answer = await talk.receive_envelope(seconds + 1)
+            if answer.kind != envelope.kind:
+                raise Refused(f"{self.name} answered '{answer.kind}' to '{envelope.kind}'")
+            content = await talk.receive_body(answer.size)
+            if await talk.receive() is not None:
+                raise Refused(f"{self.name} sent more than it announced")
+            return Reply(answer.header, content)
+        finally:
+            rpc.cancel()
+
+    def _connected(self) -> Any:
+        """A channel to nobody but the peer that is meant."""
+        me = self.identity
+        if me.expired():
+            raise NotTrusted(
+                f"our own certificate, {me.name}, expired on {me.expires:%Y-%m-%d}: issue a new one"
+            )
+        wanted = self._server_names()
+        if self._server_name not in wanted:
+            self._let_go()
+        if self._channel is None:
+            self._server_name = self._server_name if self._server_name in wanted else wanted[0]
+            credentials = grpc.ssl_channel_credentials(me.ca, me.key, me.cert)
+            options = for_peer(self.limits, self._server_name)
+            self._channel = grpc.aio.secure_channel(self.address, credentials, options)
+        return self._channel
+
+    def _server_names(self) -> tuple[str, ...]:
+        """What the peer's certificate may be called: several while it is being rotated."""
+        if self._allow is None:
+            return (self.name.dns,)
+        serials = self._allow.serials(str(self.name))
+        if not serials:
+            raise NotTrusted(f"no certificate of {self.name} is on our allow-list: it was revoked")
+        return tuple(self.name.pinned(serial) for serial in serials)
+
+    async def _judged(self, error: grpc.aio.AioRpcError, left: float) -> str:
+        """What went wrong, if trying again may help; otherwise raises what it means."""
+        code, reason = error.code(), error.details() or error.code().name
+        if code is Code.FAILED_PRECONDITION:
+            raise Refused(reason) from None
+        if code in (Code.PERMISSION_DENIED, Code.UNAUTHENTICATED):
+            raise NotTrusted(reason) from None
+        if code is Code.UNIMPLEMENTED:
+            raise Refused(f"{self.address} is not a node of sdfeel") from None
+        if code is Code.UNAVAILABLE:
+            await self._ask_why(left)
+            return reason.rpartition(": ")[2]
+        return "it did not answer" if code is Code.DEADLINE_EXCEEDED else reason
+
+    async def _ask_why(self, left: float) -> None:
+        """Find out whether it is an outage at all, but not at every attempt."""
+        now = asyncio.get_running_loop().time()
+        if now - self._probed < _PROBE_EVERY and left > _FIRST_WAIT:
+            return
+        self._probed = now
+        seconds = min(_PROBE_SECONDS, max(left, _PROBE_EVERY))
+        serial = await probe(self.address, self.identity, self.name, seconds)
+        if serial is None or self._allow is None:
+            return
+        shown = self.name.pinned(serial)
+        if shown not in self._server_names():
+            raise NotTrusted(
+                f"{self.name} at {self.address} shows certificate {serial}, which is not on our "
+                f"allow-list: it was revoked"
+            )
+        if shown != self._server_name:
+            self._let_go()
+            self._server_name = shown
+
+
+def _waits() -> Iterator[float]:
+    """Exponential, with jitter, so that many nodes do not come back at the same moment."""
+    longest = _FIRST_WAIT
+    while True:
+        yield longest * random.uniform(0.5, 1.0)
+        longest = min(2 * longest, _LONGEST_WAIT)

@@ -1,0 +1,208 @@
+"""The serving side: the certificate tells who calls, then each bound is checked in order."""
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from typing import Any
+
+import grpc
+import grpc.aio
+
+from sdfeel.core.errors import InputError
+from sdfeel.live.allow import AllowList
+from sdfeel.live.errors import Refused
+from sdfeel.live.identity import Identity, described
+from sdfeel.live.limits import Limits
+from sdfeel.live.names import Name
+from sdfeel.live.transport.envelope import GO, METHOD, Envelope
+from sdfeel.live.transport.options import for_server
+from sdfeel.live.transport.streams import Conversation, Stalled
+
+_LOG = logging.getLogger(__name__)
+_LONGEST_REASON = 500
+Code = grpc.StatusCode
+
+
+@dataclass(frozen=True)
+class Caller:
+    """Who calls, as proved by the certificate."""
+
+    role: str
+    number: int
+    name: str
+    serial: str
+
+    def must_be(self, role: str, number: int) -> None:
+        """Refuse a message that claims to come from somebody else."""
+        if (self.role, self.number) != (role, number):
+            raise Refused(f"{self.role}/{self.number} may not speak for {role}/{number}")
+
+
+Answer = tuple[dict[str, Any], bytes | None]
+Handler = Callable[[Caller, str, dict[str, Any], bytes | None], Awaitable[Answer]]
+Authorise = Callable[[Caller, str, dict[str, Any]], None]
+
+
+class _Abort(Exception):
+    """Ends a call with a status; `what` is how it is counted."""
+
+    def __init__(self, what: str, code: Code, reason: str) -> None:
+        self.what, self.code, self.reason = what, code, reason
+
+
+class Server:
+    """Serves one handler. `counts` tells how calls ended, for metrics."""
+
+    def __init__(self) -> None:
+        self.counts: Counter[str] = Counter()
+        self._server: grpc.aio.Server | None = None
+        self._active: Counter[str] = Counter()  # calls by serial number
+        self._uploads: Counter[str] = Counter()  # bodies on their way, by serial number
+
+    async def start(
+        self,
+        address: str,
+        identity: Identity,
+        allow: AllowList,
+        handler: Handler,
+        limits: Limits,
+        authorise: Authorise | None = None,
+    ) -> int:
+        """Listen on `host:port` and return the port, which the system chooses if it is 0.
+
+        `authorise` sees who calls and the header before any of the body is read; it raises
+        `Refused` to turn the call away.
+        """
+        self._name, self._allow = identity.name, allow
+        self._handler, self._authorise, self._limits = handler, authorise, limits
+        server = grpc.aio.server(options=for_server(limits), maximum_concurrent_rpcs=limits.calls)
+        server.add_generic_rpc_handlers((_OneMethod(self._serve),))
+        credentials = grpc.ssl_server_credentials(
+            [(identity.key, identity.cert)], identity.ca, require_client_auth=True
+        )
+        try:
+            port = server.add_secure_port(address, credentials)
+        except RuntimeError:
+            raise InputError(
+                f"cannot listen on {address}: give a free port of this host as host:port"
+            ) from None
+        await server.start()
+        self._server = server
+        return int(port)
+
+    async def stop(self, grace: float = 1.0) -> None:
+        """Take no more calls, let running ones end within `grace` seconds, cancel the others."""
+        if self._server is not None:
+            await self._server.stop(grace)
+            self._server = None
+
+    async def _serve(self, _requests: object, context: Any) -> None:
+        self.counts["calls"] += 1
+        talk = Conversation(context, self._limits)
+        try:
+            caller = self._caller(context)
+            most = self._limits.calls_per_caller
+            with self._place(self._active, caller, most, "calls"):
+                await self._bounded(caller, talk)
+        except _Abort as end:
+            self.counts[end.what] += 1
+            _LOG.debug("call from %s ended: %s", context.peer(), end.reason)
+            await talk.hear_out()
+            with suppress(grpc.aio.InternalError):  # the caller has gone meanwhile
+                await context.abort(end.code, _printable(end.reason))
+
+    def _caller(self, context: Any) -> Caller:
+        """Who calls: on the allow-list and of this federation, or turned away."""
+        proof = context.auth_context().get("x509_pem_cert", [b""])[0]
+        try:
+            name, serial = described(bytes(proof))
+        except InputError as error:
+            raise _Abort("denied", Code.UNAUTHENTICATED, str(error)) from None
+        me = Name.parse(self._name)
+        if name.federation != me.federation:
+            reason = f"{name} is of another federation than {me}"
+            raise _Abort("denied", Code.UNAUTHENTICATED, reason)
+        if not self._allow.permits(serial, str(name)):
+            reason = f"{me} does not accept certificate {serial} of {name}: it was revoked"
+            raise _Abort("denied", Code.PERMISSION_DENIED, reason)
+        return Caller(name.role, name.number, str(name), serial)
+
+    @contextmanager
+    def _place(self, taken: Counter[str], caller: Caller, most: int, what: str) -> Iterator[None]:
+        """One certificate cannot take all the places of the others."""
+        if taken[caller.serial] >= most:
+            reason = f"{caller.name} has {most} {what} running: wait for one to end"
+            raise _Abort("busy", Code.RESOURCE_EXHAUSTED, reason)
+        taken[caller.serial] += 1
+        try:
+            yield
+        finally:
+            taken[caller.serial] -= 1
+            if not taken[caller.serial]:
+                del taken[caller.serial]
+
+    async def _bounded(self, caller: Caller, talk: Conversation) -> None:
+        """The whole call within its deadline, every failure with its status."""
+        seconds = self._limits.call_seconds
+        try:
+            async with asyncio.timeout(seconds) as clock:
+                await self._converse(caller, talk)
+        except _Abort:
+            raise
+        except Refused as refusal:
+            raise _Abort("refused", Code.FAILED_PRECONDITION, refusal.reason) from None
+        except Stalled:
+            reason = f"nothing moved for {self._limits.chunk_seconds:g} s"
+            raise _Abort("slow", Code.DEADLINE_EXCEEDED, reason) from None
+        except grpc.aio.BaseError:
+            raise _Abort("gone", Code.CANCELLED, "the caller has gone") from None
+        except Exception as error:
+            if isinstance(error, TimeoutError) and clock.expired():
+                reason = f"the call took more than {seconds:g} s"
+                raise _Abort("slow", Code.DEADLINE_EXCEEDED, reason) from None
+            _LOG.exception("a handler failed")
+            reason = "the peer failed to handle the message: see its log"
+            raise _Abort("failed", Code.INTERNAL, reason) from None
+        finally:
+            self.counts["bytes_in"] += talk.bytes_in
+            self.counts["bytes_out"] += talk.bytes_out
+
+    async def _converse(self, caller: Caller, talk: Conversation) -> None:
+        envelope = await talk.receive_envelope()
+        kind, header = envelope.kind, envelope.header
+        if self._authorise is not None:
+            self._authorise(caller, kind, header)
+        body = await self._body(caller, talk, envelope.size)
+        header, answer = await self._handler(caller, kind, header, body)
+        del body  # an answer may take long to leave
+        size = None if answer is None else len(answer)
+        await talk.send(Envelope(kind, header, size).encode())
+        await talk.send_body(answer)
+        self.counts["answered"] += 1
+
+    async def _body(self, caller: Caller, talk: Conversation, size: int | None) -> bytes | None:
+        if not size:
+            return await talk.receive_body(size)
+        most = self._limits.uploads_per_caller
+        with self._place(self._uploads, caller, most, "uploads"):
+            await talk.send(GO)
+            return await talk.receive_body(size)
+
+
+def _printable(reason: str) -> str:
+    """A reason may quote what a stranger sent."""
+    short = reason.encode("ascii", "backslashreplace").decode()[:_LONGEST_REASON]
+    return "".join(letter if letter.isprintable() else " " for letter in short)
+
+
+class _OneMethod(grpc.GenericRpcHandler):
+    """Routes the one method; gRPC answers every other with UNIMPLEMENTED."""
+
+    def __init__(self, behaviour: Callable[[object, Any], Awaitable[None]]) -> None:
+        self._handler: Any = grpc.stream_stream_rpc_method_handler(behaviour)
+
+    def service(self, handler_call_details: Any) -> Any:
+        return self._handler if handler_call_details.method == METHOD else None

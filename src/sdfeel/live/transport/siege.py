@@ -1,0 +1,79 @@
+"""`python -m sdfeel.live.transport.siege`: a server with idle strangers, and with many uploads.
+
+Prints how much longer an honest call takes beside 200 idle connections, and how many copies of a
+model the server holds per upload. Reads the server's memory from /proc, so it needs Linux.
+"""
+
+import asyncio
+import os
+import socket
+import time
+from pathlib import Path
+from statistics import median
+
+from sdfeel.live.identity import Identity
+from sdfeel.live.transport.measure import LIMITS, SIZES, served
+from sdfeel.live.transport.peer import Peer
+
+IDLE, UPLOADS = 200, 8
+TURNS, CALLS = 9, 60
+MODEL = SIZES["25 MB"]
+
+
+async def honest(address: str, client: Identity) -> float:
+    """The median seconds of a round's worth of messages: a push and a pull of 0.09 MB."""
+    body, seconds = os.urandom(SIZES["0.09 MB"]), []
+    async with Peer(address, client, "edge/0", LIMITS) as peer:
+        for _ in range(CALLS):
+            begun = time.perf_counter()
+            await peer.call("push", {}, body, timeout=60)
+            await peer.call("pull", {"bytes": len(body)}, timeout=60)
+            seconds.append(time.perf_counter() - begun)
+    return median(seconds)
+
+
+def beside_strangers(address: str, client: Identity) -> tuple[float, float]:
+    """The same without and with idle connections, in turn, so that drift shows in neither."""
+    host, port = address.split(":")
+    alone, beside = [], []
+    for _ in range(TURNS):
+        alone.append(asyncio.run(honest(address, client)))
+        idle = [socket.create_connection((host, int(port))) for _ in range(IDLE)]
+        beside.append(asyncio.run(honest(address, client)))
+        for connection in idle:
+            connection.close()
+    return median(alone), median(beside)
+
+
+async def upload_together(address: str, clients: list[Identity]) -> None:
+    body = bytes(MODEL)
+    peers = [Peer(address, client, "edge/0", LIMITS) for client in clients]
+    await asyncio.gather(*[peer.call("push", {}, body, timeout=120) for peer in peers])
+    await asyncio.gather(*[peer.close() for peer in peers])
+
+
+def memory(process: int, field: str) -> int:
+    """Bytes of a process, now (VmRSS) or at most so far (VmHWM)."""
+    for line in Path(f"/proc/{process}/status").read_text().splitlines():
+        if line.startswith(field):
+            return int(line.split()[1]) * 1024
+    raise LookupError(field)
+
+
+def main() -> None:
+    with served() as (address, clients, _):
+        alone, beside = beside_strangers(address, clients[0])
+        print(
+            f"push and pull of 0.09 MB: {alone * 1000:.2f} ms alone, {beside * 1000:.2f} ms beside "
+            f"{IDLE} idle connections ({100 * (beside / alone - 1):+.0f} %)"
+        )
+    with served(UPLOADS) as (address, clients, process):
+        before = memory(process, "VmRSS")
+        asyncio.run(upload_together(address, clients))
+        copies = (memory(process, "VmHWM") - before) / (UPLOADS * MODEL)
+        print(f"{UPLOADS} uploads of 25 MB at once: at most {copies:.2f} copies per upload")
+    print(f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,124 @@
+"""Federations of real processes: the simulator's bits, status, chaos, and clear refusals."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sdfeel.run.deploy_replay import replay
+from sdfeel.run.drive import fingerprint
+from tests.cli.command import Outcome, call
+
+SMALL = {
+    "training.iterations": "15",
+    "network.clients": "4",
+    "network.servers": "2",
+    "data.classes_per_client": "5",
+    "model.name": "logistic",
+    "training.engine": "loop",
+}
+
+
+@pytest.fixture(autouse=True)
+def _no_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Drawing takes longer than these runs, and is tested elsewhere."""
+    monkeypatch.setattr("sdfeel.report.charts.save", lambda figure, path: None)
+
+
+def chosen(**sections: str) -> list[str]:
+    given = SMALL | {key.replace("_", ".", 1): value for key, value in sections.items()}
+    return [word for key, value in given.items() for word in ("--set", f"{key}={value}")]
+
+
+def told(outcome: Outcome) -> Any:
+    assert outcome.code == 0, outcome.err
+    return json.loads(outcome.out)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"scheme_name": "sd-feel", "scheme_alpha": "2"},
+        {"scheme_name": "hierfavg", "scheme_tau2": "2"},
+        {"scheme_name": "fedavg", "scheme_participants": "3"},
+        {"scheme_name": "fedmes", "network_overlap": "1"},
+        {"scheme_name": "sd-feel", "training_engine": "auto", "model_name": "mlp"},
+    ],
+    ids=["sd-feel", "hierfavg", "fedavg", "fedmes", "the fastest engine"],
+)
+def test_real_processes_reach_the_simulators_model(
+    settings: dict[str, str], tmp_path: Path
+) -> None:
+    options = chosen(**settings)
+    simulated = told(call("run", *options, "--out", tmp_path / "simulated", "--json"))
+    deployed = told(call("deploy", "local", *options, "--out", tmp_path / "real", "--json"))
+    assert deployed["model_sha256"] == simulated["model_sha256"]
+    assert deployed["accuracy"] == simulated["accuracy"]
+    for name in ("experiment.toml", "events.jsonl", "metrics.csv", "model.safetensors"):
+        assert (tmp_path / "real" / name).is_file()
+    model = "model.safetensors"
+    assert (tmp_path / "real" / model).read_bytes() == (tmp_path / "simulated" / model).read_bytes()
+
+
+def test_an_asynchronous_deployment_can_be_repeated_in_the_simulator(tmp_path: Path) -> None:
+    options = chosen(scheme_name="async-sd-feel", scheme_staleness="hearsay", devices_spread="3")
+    deployed = told(call("deploy", "local", *options, "--out", tmp_path / "real", "--json"))
+    assert fingerprint(replay(tmp_path / "real")) == deployed["model_sha256"]
+
+
+def test_status_tells_how_every_node_is(tmp_path: Path) -> None:
+    out = tmp_path / "real"
+    assert call("deploy", "local", *chosen(), "--out", out).code == 0
+    nodes = told(call("deploy", "status", out, "--json"))["nodes"]
+    assert [node["name"] for node in nodes] == [
+        *(f"edge-{d}" for d in range(2)),
+        *(f"client-{n}" for n in range(4)),
+    ]
+    assert {node["state"] for node in nodes} == {"finished"}
+    assert {node["round"] for node in nodes} == {3}
+    table = call("deploy", "status", out)
+    assert "edge-1" in table.out
+    assert "finished" in table.out
+
+
+def test_kills_change_nothing_unless_clients_forget(tmp_path: Path) -> None:
+    options = chosen(training_iterations="60")
+    chaos = call("deploy", "chaos", *options, "--kills", "5", "--out", tmp_path / "a", "--json")
+    found = told(chaos)
+    assert sum(found["runs"][1]["kills"].values()) == 5
+    assert found["runs"][0]["model_sha256"] == found["runs"][1]["model_sha256"]
+    control = call(
+        *("deploy", "chaos", *options, "--kills", "6", "--break"),
+        *("--out", tmp_path / "b", "--json"),
+    )
+    found = told(control)
+    assert found["runs"][1]["kills"]["client"] > 0
+    assert found["runs"][0]["model_sha256"] != found["runs"][1]["model_sha256"]
+
+
+@pytest.mark.parametrize(
+    ("settings", "sentence"),
+    [
+        ({"scheme_name": "async-sd-feel"}, "set scheme.staleness=hearsay"),
+        ({"scheme_name": "d2"}, "keeps models beside the servers' own"),
+        ({"scheme_name": "adaptive"}, "measures the losses of all clients together"),
+        ({"compression_uplink": "top-k"}, "set compression.uplink=none"),
+    ],
+)
+def test_what_cannot_be_deployed_says_why(
+    settings: dict[str, str], sentence: str, tmp_path: Path
+) -> None:
+    outcome = call("deploy", "local", *chosen(**settings), "--out", tmp_path / "real")
+    assert outcome.code == 1
+    assert sentence in outcome.sentence
+    assert "Traceback" not in outcome.err
+
+
+def test_a_node_file_that_is_wrong_is_told_in_a_sentence(tmp_path: Path) -> None:
+    missing = call("edge", tmp_path / "node.toml")
+    assert missing.code == 1
+    assert "cannot read the node file" in missing.sentence
+    (tmp_path / "node.toml").write_text('listne = "127.0.0.1:0"\n')
+    assert "listne" in call("client", tmp_path / "node.toml").sentence
+    assert "is no deployment" in call("deploy", "status", tmp_path / "nothing").sentence

@@ -1,0 +1,89 @@
+"""A node says how it is: by a page for probes, by metrics, by a file."""
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sdfeel.core.errors import InputError
+from sdfeel.live.health import STATUS, Health, Page, metrics, write_status
+
+
+class Clock:
+    now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+async def fetched(address: str, path: str) -> tuple[int, str]:
+    host, _, port = address.rpartition(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    writer.write(f"GET {path} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+    answer = (await reader.read()).decode()
+    writer.close()
+    head, _, body = answer.partition("\r\n\r\n")
+    return int(head.split()[1]), body
+
+
+def node(told: dict[str, Any], clock: Clock) -> Health:
+    return Health("edge-0", "edge", lambda: told, stuck_after=60.0, clock=clock)
+
+
+def test_the_page_answers_probes_and_prometheus() -> None:
+    clock, told = Clock(), {"round": 3, "bytes": 10, "last_error": ""}
+
+    async def run() -> None:
+        page = Page(node(told, clock))
+        address = await page.start("127.0.0.1:0")
+        assert await fetched(address, "/healthz") == (200, "ok\n")
+        code, text = await fetched(address, "/metrics")
+        assert code == 200
+        assert 'sdfeel_round{node="edge-0",role="edge"} 3\n' in text
+        code, text = await fetched(address, "/status")
+        assert json.loads(text)["round"] == 3
+        assert (await fetched(address, "/secret"))[0] == 404
+        clock.now += 61  # no progress for too long
+        assert (await fetched(address, "/healthz"))[0] == 503
+        told["round"] = 4
+        assert (await fetched(address, "/healthz"))[0] == 200
+        await page.stop()
+
+    asyncio.run(run())
+
+
+def test_lag_counts_since_the_last_round_and_ends_with_the_run() -> None:
+    clock, told = Clock(), {"round": 0}
+    health = node(told, clock)
+    assert health.status()["lag"] == 0
+    clock.now += 5
+    assert health.status()["lag"] == 5
+    told["round"] = 1
+    assert health.status()["lag"] == 0
+    clock.now += 1000
+    told["over"] = True
+    assert health.status()["healthy"]
+
+
+def test_a_failure_is_told_by_its_reason() -> None:
+    health = node({"round": 0}, Clock())
+    health.failed = "no such data"
+    status = health.status()
+    assert not status["healthy"]
+    assert status["last_error"] == "no such data"
+    assert "sdfeel_healthy" in metrics(status)
+
+
+def test_the_status_file_has_what_an_operator_needs(tmp_path: Path) -> None:
+    write_status(tmp_path, node({"round": 2, "bytes": 7, "last_error": ""}, Clock()).status())
+    told = json.loads((tmp_path / STATUS).read_text())
+    wanted = {"name", "role", "healthy", "round", "lag", "bytes", "last_error", "updated"}
+    assert wanted <= told.keys()
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1:99999", "nowhere.invalid:0", "127.0.0.1:http"])
+def test_an_impossible_address_is_told_in_a_sentence(address: str) -> None:
+    with pytest.raises(InputError, match=f"cannot serve health on {address}"):
+        asyncio.run(Page(node({}, Clock())).start(address))

@@ -1,0 +1,57 @@
+"""A deployed synchronous run reaches the simulator's model, to the last bit."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from sdfeel.core.scheme import Scheme
+from sdfeel.schemes import (
+    FedAvg,
+    FedCS,
+    FedMes,
+    FedNova,
+    Feel,
+    FogFL,
+    HierFavg,
+    MultiLevelSGD,
+    SDFeel,
+)
+from tests.live.village import RING, Village, network, simulated
+
+SCHEMES: dict[str, tuple[Scheme, int]] = {
+    "sd-feel": (SDFeel(tau1=2, tau2=1, alpha=1), 2),
+    "sd-feel, several hops now and then": (SDFeel(tau1=2, tau2=2, alpha=3), 2),
+    "hierfavg": (HierFavg(tau1=2, tau2=2), 2),
+    "fogfl": (FogFL(tau1=2, tau2=1), 2),
+    "fedavg": (FedAvg(tau1=2), 2),
+    "fedavg, a few clients": (FedAvg(tau1=2, participants=3), 2),
+    "feel": (Feel(tau1=2, scheduled=2), 2),
+    "fedcs": (FedCS(tau1=2, alpha=2), 2),
+    "fedcs, the slow left out": (FedCS(tau1=2, round_seconds=5.5), 2),
+    "fednova": (FedNova(theta_min=1), 1),
+    "multi-level": (MultiLevelSGD(tau1=3, tau2=1), 3),
+}
+
+
+@pytest.mark.parametrize("name", SCHEMES)
+def test_a_deployed_run_has_the_bits_of_a_simulated_one(name: str, tmp_path: Path) -> None:
+    scheme, tau = SCHEMES[name]
+    village = Village(scheme, network(), tmp_path, iterations=5 * tau)
+    model = village.go()
+    rounds = village.ended[0].known.k
+    assert rounds > 1
+    assert torch.equal(model, simulated(scheme, network(), rounds))
+
+
+@pytest.mark.parametrize("weight", [1.0, 2.5])
+def test_clients_of_several_servers_serve_them_all(weight: float, tmp_path: Path) -> None:
+    scheme, net = FedMes(tau1=2, overlap_weight=weight), network(RING, overlap=True)
+    model = Village(scheme, net, tmp_path, iterations=10).go()
+    assert torch.equal(model, simulated(scheme, net, rounds=5))
+
+
+def test_another_path_through_the_rounds_would_be_noticed(tmp_path: Path) -> None:
+    scheme = SDFeel(tau1=2)
+    model = Village(scheme, network(), tmp_path, iterations=10).go()
+    assert not torch.equal(model, simulated(scheme, network(RING), rounds=5))

@@ -1,0 +1,191 @@
+"""What servers do when clients or other servers are slow, away or wrong."""
+
+import asyncio
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from sdfeel.engine.base import Task
+from sdfeel.engine.sums import weighted
+from sdfeel.live.errors import Refused
+from sdfeel.live.federation import without
+from sdfeel.live.policy import Policy
+from sdfeel.live.protocol import Who
+from sdfeel.live.store import Store
+from sdfeel.schemes import FedAvg, SDFeel
+from tests.live.village import PATH, NoisyEngine, Village, network
+
+HASTY = Policy(dead_client="drop", client_deadline=0.5, dead_edge="drop", edge_deadline=0.5)
+
+
+def trained(client: int, steps: int) -> Tensor:
+    engine = NoisyEngine(6)
+    return next(engine.train([Task(client, engine.initial(), steps, 0)]))
+
+
+def test_a_dead_client_costs_one_deadline_and_its_weight_goes_to_the_others(
+    tmp_path: Path,
+) -> None:
+    village = Village(FedAvg(tau1=2), network(), tmp_path, 2, HASTY, away={"client-3"})
+    model = village.go()
+    samples = network().samples
+    others = [n for n in range(6) if n != 3]
+    share = samples[others] / samples[others].sum()
+    expected = weighted((float(w), trained(n, 2)) for w, n in zip(share, others, strict=True))
+    torch.testing.assert_close(model, expected)
+
+
+def test_a_dead_client_is_waited_for_only_once(tmp_path: Path) -> None:
+    village = Village(FedAvg(tau1=2), network(), tmp_path, 8, HASTY, away={"client-3"})
+    village.go()
+    assert village.ended[0].cluster.counts.dropped == 1
+    store = Store(tmp_path / "edge-0")
+    assert [record["missing"] for record in store.records()] == [[3]] * 4
+    store.close()
+
+
+def test_models_that_are_not_finite_are_rejected_and_the_round_completes(tmp_path: Path) -> None:
+    engine = NoisyEngine(6)
+
+    def poisoned(task: Task) -> Tensor:
+        model = next(engine.train([task]))
+        return model * float("nan") if task.client == 3 else model
+
+    village = Village(FedAvg(tau1=2), network(), tmp_path, 4, train=poisoned)
+    assert torch.isfinite(village.go()).all()
+
+
+def test_a_norm_bound_keeps_a_huge_model_out(tmp_path: Path) -> None:
+    engine = NoisyEngine(6)
+
+    def huge(task: Task) -> Tensor:
+        return next(engine.train([task])) * (1e6 if task.client == 3 else 1)
+
+    policy = Policy(max_norm=100.0)
+    village = Village(FedAvg(tau1=2), network(), tmp_path, 4, policy, train=huge)
+    assert village.go().norm() < 100
+
+
+def test_a_dead_server_is_left_out_and_the_weighted_mean_of_the_rest_is_kept(
+    tmp_path: Path,
+) -> None:
+    away = {"edge-2", "client-4", "client-5"}
+    scheme = SDFeel(tau1=2, alpha=2)
+    village = Village(scheme, network(), tmp_path, 2, HASTY, away=away)
+    mixed = village.go()  # of servers 0 and 1
+    net = network()
+    parts = []
+    for d in (0, 1):
+        own = np.flatnonzero(net.home == d)
+        share = net.samples[own] / net.samples[own].sum()
+        parts.append(
+            weighted((float(w), trained(int(n), 2)) for w, n in zip(share, own, strict=True))
+        )
+    mass = net.mass[:2] / net.mass[:2].sum()
+    expected = weighted((float(m), part) for m, part in zip(mass, parts, strict=True))
+    torch.testing.assert_close(mixed, expected)
+
+
+def test_weights_without_a_server_keep_the_weighted_mean_of_the_rest() -> None:
+    net = network(PATH)
+    rows = [
+        without({int(s): float(net.mixing[d, s]) for s in np.flatnonzero(net.mixing[d])}, d, [1])
+        for d in (0, 2)
+    ]
+    assert rows == [{0: pytest.approx(1.0)}, {2: pytest.approx(1.0)}]
+    full = np.array([[1, 1, 1], [1, 1, 1], [1, 1, 1]]) - np.eye(3)
+    ring = network(full)
+    weights = np.zeros((2, 2))
+    for n, d in enumerate((0, 1)):
+        row = {s: float(ring.mixing[d, s]) for s in range(3) if ring.mixing[d, s]}
+        kept = without(row, d, [2])
+        weights[n] = [kept.get(0, 0.0), kept.get(1, 0.0)]
+    mass = ring.mass[:2]
+    np.testing.assert_allclose(weights.sum(axis=1), 1)
+    np.testing.assert_allclose(mass @ weights, mass)
+
+
+def test_a_server_that_comes_back_goes_on_in_the_round_of_the_others(tmp_path: Path) -> None:
+    late = {"edge-2", "client-4", "client-5"}
+    village = Village(SDFeel(tau1=2), network(), tmp_path, 30, HASTY, away=late)
+
+    async def run() -> list[int]:
+        enough = asyncio.Event()
+
+        def look(caller: str, kind: str) -> str:
+            if 0 in village.edges and village.edges[0].known.k >= 3:
+                enough.set()
+            return "deliver"
+
+        village.disturb = look
+        others = asyncio.ensure_future(village.run())
+        await enough.wait()
+        village.start(2)
+        clients = [asyncio.ensure_future(village.client(n).run()) for n in (4, 5)]
+        await others
+        for each in clients:
+            each.cancel()
+        await asyncio.gather(*clients, return_exceptions=True)
+        rounds = [record["k"] for record in village.edges[2].store.records()]
+        village.crash(2)
+        return rounds
+
+    rounds = asyncio.run(run())
+    assert rounds[0] >= 3  # what the others did without it is left out
+    assert rounds == list(range(rounds[0], rounds[0] + len(rounds)))
+
+
+def test_a_node_of_another_experiment_is_refused_with_both_names(tmp_path: Path) -> None:
+    village = Village(SDFeel(), network(), tmp_path)
+
+    async def run() -> None:
+        village.start(0)
+        edge = village.edges[0]
+        try:
+            header = {"federation": "0" * 64, "samples": 30}
+            await edge.handle(Who("client", 0), "work", header, None)
+        finally:
+            village.crash(0)
+
+    with pytest.raises(Refused, match=r"ffffffffffff, yours is 000000000000: give all nodes"):
+        asyncio.run(run())
+
+
+@pytest.mark.parametrize(
+    ("who", "kind", "header", "told"),
+    [
+        (Who("client", 0), "work", {"samples": 29}, "holds 29 examples, but network.json says 30"),
+        (Who("client", 4), "work", {"samples": 25}, "client 4 does not belong to server 0"),
+        (Who("client", 99), "work", {"samples": 1}, "there is no client 99"),
+        (Who("client", 0), "model", {"round": 0, "hop": 0}, "client-0 may not ask for 'model'"),
+        (
+            Who("client", 0),
+            "work",
+            {"samples": "many"},
+            "must be a whole number from 0, got 'many'",
+        ),
+        (Who("client", 0), "result", {"round": 7, "steps": 5}, "has no work in round 7"),
+        (Who("edge", 1), "lock", {"round": 0}, "synchronous server does not answer 'lock'"),
+        (Who("operator", 0), "dance", {}, "cannot ask for 'dance'"),
+    ],
+)
+def test_what_makes_no_sense_is_refused_in_a_sentence(
+    who: Who, kind: str, header: dict[str, object], told: str, tmp_path: Path
+) -> None:
+    village = Village(SDFeel(), network(), tmp_path)
+
+    async def run() -> None:
+        village.start(0)
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        try:
+            stamped = {**header, "federation": "f" * 64}
+            await village.edges[0].handle(who, kind, stamped, None)
+        finally:
+            village.crash(0)
+
+    with pytest.raises(Refused, match=told):
+        asyncio.run(run())

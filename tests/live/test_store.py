@@ -1,0 +1,84 @@
+"""What a node remembers is whole, first-come, bounded and checked."""
+
+from pathlib import Path
+
+import pytest
+
+from sdfeel.core.errors import RunError
+from sdfeel.live import store as stores
+from sdfeel.live.store import Store
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return Store(tmp_path)
+
+
+@pytest.mark.parametrize("size", [10, stores.LARGE + 1], ids=["small", "large"])
+def test_the_first_write_wins_and_survives_a_restart(size: int, tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    with store.commit():
+        assert store.put("result", 3, 1, b"a" * size, {"steps": 5})
+        assert not store.put("result", 3, 1, b"b" * size)
+    store.close()
+    saved = Store(tmp_path).get("result", 3, 1)
+    assert saved is not None
+    assert (saved.body, saved.note) == (b"a" * size, {"steps": 5})
+
+
+def test_what_was_not_committed_never_happened(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+
+    def interrupted() -> None:
+        with store.commit():
+            store.put("hop", 0, 0, b"x" * (stores.LARGE + 1))
+            store.remember("state", 1)
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
+    assert store.get("hop", 0, 0) is None
+    assert store.fact("state") is None
+    store.close()
+    again = Store(tmp_path)
+    assert list((tmp_path / "tensors").iterdir()) == []  # the file without a name is swept away
+    assert again.fact("state") is None
+
+
+def test_files_are_shared_by_content_and_removed_with_their_last_name(store: Store) -> None:
+    body = b"m" * (stores.LARGE + 1)
+    with store.commit():
+        store.put("start", 0, 0, body)
+        store.put("hop", 0, 0, body)
+    files = store.directory / "tensors"
+    assert len(list(files.iterdir())) == 1
+    with store.commit():
+        store.prune("start", 1)
+    store.sweep_files()
+    assert store.get("hop", 0, 0) is not None
+    with store.commit():
+        store.prune("hop", 1)
+    store.sweep_files()
+    assert list(files.iterdir()) == []
+
+
+def test_one_wrong_bit_is_noticed(store: Store) -> None:
+    with store.commit():
+        store.put("start", 0, 0, b"m" * (stores.LARGE + 1))
+    (path,) = (store.directory / "tensors").iterdir()
+    content = bytearray(path.read_bytes())
+    content[100] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(RunError, match="does not fit its checksum: the disk is damaged"):
+        store.get("start", 0, 0)
+
+
+def test_two_nodes_cannot_share_a_memory(store: Store) -> None:
+    with pytest.raises(RunError, match="if another node runs there, stop it"):
+        Store(store.directory)
+
+
+def test_a_foreign_file_is_no_memory(tmp_path: Path) -> None:
+    (tmp_path / "state.sqlite").write_bytes(b"not a database" * 100)
+    with pytest.raises(RunError, match="cannot be used"):
+        Store(tmp_path)

@@ -1,0 +1,275 @@
+"""A federation in one process and one event loop: real nodes and stores, messages by memory.
+
+Its servers can be killed at any write to the disk, and messages can be lost or doubled.
+"""
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from sdfeel.core.cost import Cost
+from sdfeel.core.network import Network
+from sdfeel.core.scheme import Local, Scheme
+from sdfeel.core.seeds import rng
+from sdfeel.engine.base import Scores, Task
+from sdfeel.engine.sums import mean
+from sdfeel.live.client import Client
+from sdfeel.live.edge import Edge
+from sdfeel.live.errors import Unreachable
+from sdfeel.live.federation import Federation
+from sdfeel.live.policy import PATIENT, Policy
+from sdfeel.live.protocol import Answer, Header, Link, Who
+from sdfeel.live.store import Store
+from sdfeel.sim.simulate import Simulation, length
+
+T = TypeVar("T")
+SIZE = 12
+RING = np.array([[0, 1, 1], [1, 0, 1], [1, 1, 0]])
+PATH = np.array([[0, 1, 0], [1, 0, 1], [0, 1, 0]])
+
+
+class Killed(BaseException):
+    """What stands for kill -9 in a test: no handler of the program may catch it."""
+
+
+@dataclass(frozen=True)
+class NoisyEngine:
+    """Steps towards a client's own centre, with noise that belongs to (client, step)."""
+
+    clients: int
+    seed: int = 7
+    name: str = "noisy"
+
+    def initial(self) -> Tensor:
+        return torch.zeros(SIZE)
+
+    def train(self, tasks: Sequence[Task]) -> Iterator[Tensor]:
+        for task in tasks:
+            model = task.start.clone()
+            for step in range(task.first, task.first + task.steps):
+                noise = rng(self.seed, "noise", task.client, step).standard_normal(SIZE)
+                goal = torch.from_numpy(noise + task.client).float()
+                model -= 0.1 * task.rate * (model - goal)
+            yield model
+
+    def evaluate(self, model: Tensor) -> Scores:
+        return Scores(0.0, 0.0, None)
+
+
+def network(links: Any = PATH, overlap: bool = False) -> Network:
+    """Six clients of different sizes around three servers."""
+    home = [0, 0, 1, 1, 2, 2]
+    reach = [(d, (d + 1) % 3) if overlap and n % 2 else (d,) for n, d in enumerate(home)]
+    return Network(np.array([30, 10, 20, 40, 25, 15]), tuple(reach), np.asarray(links, dtype=float))
+
+
+RATES: Mapping[Any, float] = dict.fromkeys(
+    ("client-server", "client-cloud", "server-server", "server-cloud"), 1e6
+)
+COST = Cost(np.array([1.0, 2.0, 1.5, 1.0, 3.0, 2.5]), 32.0 * SIZE, RATES)
+
+
+def simulated(scheme: Scheme, net: Network, rounds: int) -> Tensor:
+    """The simulator's model after so many rounds."""
+    engine = NoisyEngine(len(net.samples))
+    simulation = Simulation(scheme, net, COST, engine, seed=engine.seed)
+    for _ in range(rounds):
+        next(simulation)
+    return simulation.model()
+
+
+@dataclass
+class Village:
+    """All nodes of a small federation. `run` works until every server is done."""
+
+    scheme: Scheme
+    net: Network
+    directory: Path
+    iterations: int = 10
+    policy: Policy = PATIENT
+    policies: dict[int, Policy] = field(default_factory=dict)
+    away: set[str] = field(default_factory=set)  # nodes that never start
+    disturb: Callable[[str, str], str] = lambda caller, kind: "deliver"
+    train: Callable[[Task], Tensor] | None = None
+    at_the_end: Callable[[], Awaitable[None]] | None = None  # while the servers still answer
+    edges: dict[int, Edge] = field(default_factory=dict)
+    ended: dict[int, Edge] = field(default_factory=dict)  # for a look at what they counted
+    restarts: int = 0
+    _jobs: "dict[int, list[asyncio.Task[Any]]]" = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        engine = NoisyEngine(len(self.net.samples))
+        if self.train is None:
+            self.train = lambda task: next(engine.train([task]))
+        self.federation = Federation(
+            digest="f" * 64,
+            name="tried",
+            scheme=self.scheme,
+            net=self.scheme.adapt(self.net),
+            cost=COST,
+            local=Local(),
+            seed=engine.seed,
+            iterations=self.iterations,
+            measure_every=1000,
+            initial=engine.initial(),
+            length=length,
+        )
+
+    def go(self) -> Tensor:
+        """Run to the end; the weighted mean of the servers' models."""
+        return asyncio.run(self.run())
+
+    async def run(self) -> Tensor:
+        servers = [d for d in self.federation.net.servers if f"edge-{d}" not in self.away]
+        for d in servers:
+            self.start(d)
+        clients = [
+            asyncio.ensure_future(self.client(n).run())
+            for n, reach in enumerate(self.federation.net.reach)
+            if reach and f"client-{n}" not in self.away
+        ]
+        async with asyncio.timeout(60):
+            await self._until_done(servers)
+        for each in clients:
+            each.cancel()
+        await asyncio.gather(*clients, return_exceptions=True)
+        models = torch.stack([self.model(d) for d in servers])
+        self.ended = {d: self.edges[d] for d in servers}
+        if self.at_the_end is not None:
+            await self.at_the_end()
+        for d in servers:
+            self.crash(d)
+        await asyncio.sleep(0)
+        mass = self.federation.net.mass[servers]
+        return mean((mass / mass.sum()).tolist(), models)
+
+    async def _until_done(self, servers: list[int]) -> None:
+        while True:
+            for d in servers:
+                if d not in self.edges:
+                    self.start(d)
+                    self.restarts += 1
+                runner = self._jobs[d][0]
+                if runner.done() and not runner.cancelled():
+                    runner.result()
+            if all(e.known.over and e.exchange.settled() for e in self.edges.values()):
+                return
+            await asyncio.sleep(0.002)
+
+    def model(self, d: int) -> Tensor:
+        return self.federation.model(self.edges[d].exchange.current())
+
+    def start(self, d: int) -> None:
+        store = Store(self.directory / f"edge-{d}")
+        peers = {n: self.link(Who("edge", d), n) for n in self.federation.net.servers if n != d}
+        policy = self.policies.get(d, self.policy)
+        try:
+            edge = Edge(self.federation, d, store, peers, policy)
+        except Killed:
+            store.close()
+            return
+        self.edges[d] = edge
+        self._jobs[d] = []
+        self._jobs[d].append(asyncio.ensure_future(self._living(d, edge.run)))
+
+    async def _living(self, d: int, life: Callable[[], Awaitable[T]]) -> T | None:
+        try:
+            return await life()
+        except Killed:
+            self.crash(d)
+            return None
+
+    def crash(self, d: int) -> None:
+        """kill -9: whatever runs there ends at once, and memory is lost."""
+        edge = self.edges.pop(d, None)
+        if edge is None:
+            return
+        delivery = getattr(edge.exchange, "_delivery", None)
+        for job in [*self._jobs.pop(d), *([delivery] if delivery is not None else [])]:
+            if job is not asyncio.current_task():
+                job.cancel()
+        edge.store.close()
+
+    def client(self, n: int) -> Client:
+        assert self.train is not None
+        reach = sorted(self.federation.net.reach[n])
+        links = {d: self.link(Who("client", n), d) for d in reach}
+        samples = int(self.federation.net.samples[n])
+        return Client(self.federation, n, samples, links, self.train)
+
+    def link(self, who: Who, target: int) -> Link:
+        return Link(f"edge-{target}", _Port(self, who, target), self.federation.digest)
+
+    async def deliver(
+        self, who: Who, target: int, kind: str, header: Header, body: bytes | None
+    ) -> Answer:
+        """One message, as a network that may lose or double it would carry it."""
+        fate = self.disturb(str(who), kind)
+        times = 2 if fate == "twice" else 1
+        for _ in range(times):
+            answer = await self._once(who, target, kind, header, body)
+        if fate == "lose the answer":
+            raise Unreachable("the answer was lost")
+        return answer
+
+    async def _once(
+        self, who: Who, target: int, kind: str, header: Header, body: bytes | None
+    ) -> Answer:
+        edge = self.edges.get(target)
+        if edge is None:
+            raise Unreachable("nobody there")
+        copied = json.loads(json.dumps(header))
+        answer = partial(edge.handle, who, kind, copied, body)
+        job = asyncio.ensure_future(self._living(target, answer))
+        self._jobs[target].append(job)
+        try:
+            found = await job
+        except asyncio.CancelledError:
+            if target in self.edges and self.edges[target] is edge:
+                job.cancel()
+                raise
+            raise Unreachable("it was killed") from None
+        finally:
+            with suppress(KeyError, ValueError):
+                self._jobs[target].remove(job)
+        if found is None:
+            raise Unreachable("it was killed")
+        return found
+
+
+@dataclass(frozen=True)
+class _Reply:
+    header: Header
+    body: bytes | None
+
+
+@dataclass(frozen=True)
+class _Port:
+    village: Village
+    who: Who
+    target: int
+
+    async def call(
+        self,
+        kind: str,
+        header: Header,
+        body: bytes | None = None,
+        *,
+        timeout: float,  # noqa: ASYNC109
+    ) -> _Reply:
+        try:
+            async with asyncio.timeout(timeout):
+                return _Reply(
+                    *await self.village.deliver(self.who, self.target, kind, header, body)
+                )
+        except TimeoutError:
+            raise Unreachable("no answer in time") from None
