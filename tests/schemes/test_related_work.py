@@ -250,11 +250,33 @@ def test_adaptive_control_takes_longer_rounds_on_alike_data() -> None:
         )
         steps = []
         for _ in islice(simulation, 6):
-            steps.append(simulation.state.lanes[0].memory["tau"][0])
+            steps.append(simulation.state.lanes[0].memory["choice"][0])
         return float(max(steps))
 
     assert longest(0.0) == 100
     assert longest(10.0) < 10
+
+
+def test_adaptive_control_exchanges_more_where_servers_drift_apart() -> None:
+    def most(graph: str) -> float:
+        own = quadratic(3 * np.arange(12.0), np.ones(12), 0.01)
+        scheme = Adaptive(budget=50, alpha=None, every=2)
+        net = clustered(np.ones(12), [i % 6 for i in range(12)], links(graph, 6))
+        simulation = Simulation(scheme, net, cost(12), own, local=Local(own.rate))
+        return max(
+            float(simulation.state.lanes[0].memory["choice"][1]) for _ in islice(simulation, 10)
+        )
+
+    assert most("complete") == 1
+    assert most("path") > 1
+
+
+def test_adaptive_control_keeps_its_choice_between_two_choices() -> None:
+    own = quadratic(3 + 0.0 * np.arange(12.0), np.ones(12), 0.01)
+    scheme = Adaptive(budget=50, every=3)
+    simulation = Simulation(scheme, ring_of_four(), cost(12), own, local=Local(own.rate))
+    taken = [simulation.state.lanes[0].memory["choice"][0] for _ in islice(simulation, 7)]
+    assert taken == [1, 1, 1, 10, 10, 10, 100]
 
 
 # Joint scheduling

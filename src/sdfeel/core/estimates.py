@@ -12,3 +12,4 @@ class Estimates:
     delta: float  # how far a client's gradient is from the mean of all
     sigma2: float = 0.0  # the variance of a mini-batch's gradient
     loss: float = 0.0  # at the models they started from
+    spread: float = 0.0  # how far the servers' models were apart before they mixed

@@ -17,6 +17,8 @@ from sdfeel.core.scheme import Facts, Lane, Mix, View, Work
 
 GROWTH = 10  # times that the number of steps may grow from one round to the next
 FLAT = 1e-5  # a smaller smoothness is taken as this one
+CLOSE = 0.5  # share of what one round drives models apart that may be left after mixing
+MOST = 20  # exchanges
 
 
 @dataclass(frozen=True)
@@ -26,14 +28,19 @@ class Adaptive:
     facts: ClassVar[Facts] = Facts(True, False, "low", True, True, True)
 
     budget: Annotated[float, "seconds of virtual time that training may take"] = 100.0
-    alpha: Annotated[int, "exchanges with the neighbours after every averaging"] = 1
+    alpha: Annotated[
+        int | None, "exchanges with the neighbours after every averaging (none: chosen, too)"
+    ] = 1
+    every: Annotated[int, "rounds between two choices"] = 1
     tau_max: Annotated[int, "most local iterations between two averagings"] = 100
     phi: Annotated[float, "how much a larger step gains (0.025 suits linear models, 5e-5 CNNs)"] = (
         0.025
     )
 
     def __post_init__(self) -> None:
-        at_least("scheme.alpha", self.alpha, 1)
+        at_least("scheme.every", self.every, 1)
+        if self.alpha is not None:
+            at_least("scheme.alpha", self.alpha, 1)
         at_least("scheme.tau_max", self.tau_max, 1)
         for name in ("budget", "phi"):
             if not getattr(self, name) > 0:
@@ -46,27 +53,52 @@ class Adaptive:
         return (net.servers,)
 
     def work(self, view: View) -> Work:
-        return Work(down=broadcast(view.net), steps=self._tau(view), measure=True)
+        tau, _ = self._choice(view)
+        asked = (view.k + 1) % self.every == 0  # the next round chooses
+        return Work(down=broadcast(view.net), steps=tau, measure=asked)
 
     def mix(self, view: View, done: Ints) -> Mix:
+        tau, alpha = self._choice(view)
         alone = len(view.net.servers) == 1
         return Mix(
             up=collect(view.net),
-            across=None if alone else gossip(view.net, self.alpha),
-            memory={"tau": np.array([float(done.max())])},
+            across=None if alone else gossip(view.net, alpha),
+            memory={"choice": np.array([tau, alpha], dtype=float)},
         )
 
-    def _tau(self, view: View) -> int:
+    def _choice(self, view: View) -> tuple[int, int]:
+        """Local steps and exchanges of this round."""
+        last = view.memory.get("choice", np.array([1.0, self.alpha or 1]))
+        tau, alpha = int(last[0]), int(last[1])
         if view.measured is None:
-            return 1
+            return tau, alpha
+        chosen = self._tau(view, view.measured, tau, alpha)
+        if self.alpha is None:
+            alpha = exchanges(view.net.zeta, view.measured, view.local.rate * chosen)
+        return chosen, alpha
+
+    def _tau(self, view: View, seen: Estimates, last: int, alpha: int) -> int:
         step = float(view.step_seconds[view.net.clients].max())
-        hops = self.alpha if len(view.net.servers) > 1 else 0
+        hops = alpha if len(view.net.servers) > 1 else 0
         sending = float(view.air.uploads(len(view.step_seconds))[view.net.clients].max())
         meeting = sending + hops * view.air.transfer["server-server"]
-        most = min(GROWTH * int(view.memory["tau"][0]), self.tau_max)
-        taus = np.arange(1, most + 1)
-        score = bound(taus, view.measured, view.local.rate, self.phi, step, meeting, self.budget)
+        taus = np.arange(1, min(GROWTH * last, self.tau_max) + 1)
+        score = bound(taus, seen, view.local.rate, self.phi, step, meeting, self.budget)
         return int(taus[np.argmin(score)])
+
+
+def exchanges(zeta: float, seen: Estimates, reach: float) -> int:
+    """Exchanges until the servers are no further apart than their clients' gradients drive them.
+
+    `reach` is the step size times the local steps. Each exchange shrinks the distance by zeta.
+
+    >>> exchanges(0.5, Estimates(rho=1, beta=1, delta=2, spread=0.8), reach=0.1)
+    3
+    """
+    bearable = CLOSE * reach * seen.delta
+    if zeta <= 0 or seen.spread <= bearable or bearable <= 0:
+        return 1
+    return int(np.clip(np.ceil(np.log(bearable / seen.spread) / np.log(zeta)), 1, MOST))
 
 
 def drift(tau: Ints, seen: Estimates, rate: float) -> Floats:
