@@ -83,7 +83,7 @@ def test_what_goes_wrong_after_the_start_is_told(page: Page, tmp_path: Path) -> 
         (["training.iterations=0"], "training.iterations must be at least 1, got 0"),
         (["network.cleints=3"], "did you mean"),
         (["--out=elsewhere"], "key"),
-        ("seed=1", "settings must be a list"),
+        ("seed=1", "settings cannot be used"),
     ],
 )
 def test_a_bad_setting_is_refused_in_one_sentence(page: Page, settings: Any, sentence: str) -> None:
@@ -96,6 +96,33 @@ def test_a_bad_setting_is_refused_in_one_sentence(page: Page, settings: Any, sen
 def test_a_bad_name_is_refused(page: Page, tmp_path: Path, name: str) -> None:
     write(tmp_path / "taken", events())
     assert Desk(page).tell("start", name=name, settings=[]).status_code == 400
+
+
+def test_a_plan_is_started_and_its_best_is_to_be_had(page: Page, tmp_path: Path) -> None:
+    desk = Desk(page)
+    small = ["network.clients=4", "network.servers=2", "training.iterations=10"]
+    goal = {"effort": "0", "schemes": "sd-feel,fedavg"}
+    answer = desk.tell("start", what="plan", name="best", settings=small, goal=goal)
+    assert answer.json()["what"] == "plan"
+    app: Any = desk.client.app
+    jobs = app.app.state.dashboard.jobs
+    until(lambda: jobs.records()[0]["state"] in ("finished", "failed"))
+    assert jobs.records()[0]["message"] == ""
+    saved = desk.client.get("/file", params={"name": "best", "file": "plan.json"})
+    assert saved.content == (tmp_path / "best" / "plan.json").read_bytes()
+    if (tmp_path / "best" / "best.toml").exists():
+        query = {"name": "best", "planned": "yes"}
+        sections = desk.client.get("/api/experiment", params=query).json()["sections"]
+        network = next(s["keys"] for s in sections if s["name"] == "network")
+        assert {"clients": 4, "servers": 2}.items() <= {
+            k["key"]: k["value"] for k in network
+        }.items()
+
+
+@pytest.mark.parametrize("goal", [{"out": "/elsewhere"}, {"budget": "--out=/elsewhere"}])
+def test_a_goal_cannot_smuggle_other_options(page: Page, goal: dict[str, str]) -> None:
+    answer = Desk(page).tell("start", what="plan", name="new", settings=[], goal=goal)
+    assert "is no option of a plan" in answer.json()["error"]
 
 
 def test_a_finished_run_has_nothing_to_go_on_with(page: Page, tmp_path: Path) -> None:

@@ -5,6 +5,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from sdfeel.dashboard.federation import nodes
 from sdfeel.dashboard.places import Root
 from tests.dashboard.conftest import Page
@@ -20,28 +22,35 @@ def node(run: Path, name: str, **status: Any) -> None:
 def test_nodes_tell_how_they_are(page: Page, tmp_path: Path) -> None:
     run = write(tmp_path / "live", events()[:-1])
     now = time.time()
-    node(run, "server-0", role="server", healthy=True, round=7, lag=0.5, bytes=1500, updated=now)
-    node(run, "server-1", role="server", healthy=False, last_error="no disk", updated=now)
-    node(run, "client-3", role="client", healthy=True, round=6, updated="2020-01-01T00:00:00")
+    node(run, "client-3", role="client", healthy=True, round=6, updated=1.0)
+    node(run, "edge-10", role="edge", healthy=False, last_error="no disk", updated=now)
+    node(run, "edge-9", role="edge", healthy=True, round=7, lag=0.5, bytes=1500, updated=now)
+    node(run, "edge-2", role="edge", over=True, updated=1.0)
     (run / "nodes" / "odd").mkdir()
     (run / "nodes" / "odd" / "status.json").write_text("{half")
     client = page()
     found = {each["name"]: each for each in client.get("/api/nodes?name=live").json()}
-    assert [found[name]["state"] for name in sorted(found)] == [
-        "silent",
-        "unknown",
-        "healthy",
-        "failing",
-    ]
-    assert found["server-0"]["bytes"] == "1.50 kB"
-    assert found["server-1"]["last_error"] == "no disk"
+    assert {name: each["state"] for name, each in found.items()} == {
+        "edge-2": "finished",
+        "edge-9": "running",
+        "edge-10": "in trouble",
+        "client-3": "silent",
+        "odd": "never started",
+    }
+    assert [*found] == ["edge-2", "edge-9", "edge-10", "client-3", "odd"]
+    assert found["edge-9"]["bytes"] == "1.50 kB"
+    assert found["edge-10"]["last_error"] == "no disk"
     assert client.get("/api/run?name=live").json()["kind"] == "deployed"
 
 
-def test_a_finished_deployment_has_no_silent_nodes(tmp_path: Path) -> None:
+def test_a_status_is_read_as_a_node_writes_it(tmp_path: Path) -> None:
+    health = pytest.importorskip("sdfeel.live.health")
     run = write(tmp_path / "live", events())
-    node(run, "server-0", healthy=True, updated=0)
-    assert nodes(Root(tmp_path), "live", running=False)[0]["state"] == "healthy"
+    (run / "nodes" / "edge-0").mkdir(parents=True)
+    told = health.Health("edge-0", "edge", lambda: {"round": 3, "bytes": 10}).status()
+    health.write_status(run / "nodes" / "edge-0", told)
+    (found,) = nodes(Root(tmp_path), "live")
+    assert (found["state"], found["round"], found["bytes"]) == ("running", 3, "10 B")
 
 
 def test_a_link_among_the_nodes_is_not_followed(tmp_path: Path) -> None:
@@ -49,10 +58,10 @@ def test_a_link_among_the_nodes_is_not_followed(tmp_path: Path) -> None:
     node(tmp_path / "other", "secret", last_error="secret")
     (run / "nodes").mkdir()
     (run / "nodes" / "way-out").symlink_to(tmp_path / "other" / "nodes" / "secret")
-    found = nodes(Root(tmp_path / "served"), "live", running=True)
-    assert [each["state"] for each in found] == ["unknown"]
+    found = nodes(Root(tmp_path / "served"), "live")
+    assert [each["state"] for each in found] == ["never started"]
 
 
 def test_a_run_without_nodes_has_none(tmp_path: Path) -> None:
     write(tmp_path / "one", events())
-    assert nodes(Root(tmp_path), "one", running=True) == []
+    assert nodes(Root(tmp_path), "one") == []

@@ -246,7 +246,7 @@ def test_adaptive_control_takes_longer_rounds_on_alike_data() -> None:
     def longest(spread: float) -> float:
         own = quadratic(3 + spread * np.arange(12.0), np.ones(12), 0.01)
         simulation = Simulation(
-            Adaptive(budget=50), ring_of_four(), cost(12), own, local=Local(own.rate)
+            Adaptive(budget=50, alpha=1), ring_of_four(), cost(12), own, local=Local(own.rate)
         )
         steps = []
         for _ in islice(simulation, 6):
@@ -260,7 +260,7 @@ def test_adaptive_control_takes_longer_rounds_on_alike_data() -> None:
 def test_adaptive_control_exchanges_more_where_servers_drift_apart() -> None:
     def most(graph: str) -> float:
         own = quadratic(3 * np.arange(12.0), np.ones(12), 0.01)
-        scheme = Adaptive(budget=50, alpha=None, every=2)
+        scheme = Adaptive(budget=50, every=2)
         net = clustered(np.ones(12), [i % 6 for i in range(12)], links(graph, 6))
         simulation = Simulation(scheme, net, cost(12), own, local=Local(own.rate))
         return max(
@@ -273,7 +273,7 @@ def test_adaptive_control_exchanges_more_where_servers_drift_apart() -> None:
 
 def test_adaptive_control_keeps_its_choice_between_two_choices() -> None:
     own = quadratic(3 + 0.0 * np.arange(12.0), np.ones(12), 0.01)
-    scheme = Adaptive(budget=50, every=3)
+    scheme = Adaptive(budget=50, alpha=1, every=3)
     simulation = Simulation(scheme, ring_of_four(), cost(12), own, local=Local(own.rate))
     taken = [simulation.state.lanes[0].memory["choice"][0] for _ in islice(simulation, 7)]
     assert taken == [1, 1, 1, 10, 10, 10, 100]

@@ -4,8 +4,9 @@ The simulator's clock, the planner's objective and the traffic table all read th
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import ceil, isinf
+from typing import Protocol
 
 import numpy as np
 
@@ -33,13 +34,29 @@ class Bill:
     upload: float
     mix: float
     bytes: int
-    joules: float
+    energy: Mapping[str, float]  # joules of computing, of sending, and of servers' transmitters
     busy: Floats  # (R,) seconds that each client computed
     sending: Floats  # (R,) seconds that each client sent
 
     @property
     def seconds(self) -> float:
         return self.compute + self.upload + self.mix
+
+    @property
+    def joules(self) -> float:
+        return sum(self.energy.values())
+
+
+class Channel(Protocol):
+    """How the clients' channels change from round to round (`radio.channel`)."""
+
+    def at(self, k: int, seconds: float) -> tuple[Floats, Floats]:
+        """`radio` (C,) and `snr` (C,) of a round `k` that begins at `seconds`; a pure function."""
+        ...
+
+    def chance(self, needed: Floats) -> Floats:
+        """(C,) how often each client's `radio` is at least `needed`."""
+        ...
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,6 +72,9 @@ class Cost:
     packed: Mapping[Link, int] = field(default_factory=dict)  # bits where models are compressed
     radio: Floats | None = None  # (C,) each client's rate over its kind of link's; None: 1
     snr: Floats | None = None  # (C,) signal to noise at an equal share of the bandwidth
+    channel: Channel | None = None  # what changes the two above; None: nothing does
+    links: Floats | None = None  # (D, D) each server link's rate over its kind's; None: 1
+    uplinks: Floats | None = None  # (D,) each server's rate to the cloud over its kind's
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "step_seconds", floats(self.step_seconds))
@@ -64,7 +84,10 @@ class Cost:
 
     def at(self, lane: Lane, k: int, seconds: float) -> "Cost":
         """The prices of round `k` of a lane that begins at `seconds`."""
-        return self
+        if self.channel is None:
+            return self
+        radio, snr = self.channel.at(k, seconds)
+        return replace(self, radio=radio, snr=snr)
 
     @property
     def air(self) -> Air:
@@ -94,7 +117,7 @@ class Cost:
         who = work.down.rows
         busy = done[who] * self.step_seconds[who]
         compute = float(busy.max()) if isinf(work.deadline) else work.deadline
-        sending = self._uploads(mix.up, work)[who]
+        sending = self.uploads(mix.up, work)[who]
         ready = float((busy + sending).max()) if isinf(work.deadline) else compute + sending.max()
         if work.lasts is not None:
             compute, ready = min(compute, work.lasts), work.lasts
@@ -110,15 +133,16 @@ class Cost:
             bytes=len(mix.up.sources) * self.packed_bytes(mix.up.via)
             + broadcasts * self.model_bytes
             + crossed,
-            joules=float(busy.sum()) * self.power.computing
-            + float(sending.sum()) * self.power.sending
-            + broadcasts * radio * self.power.backhaul
-            + joules,
+            energy={
+                "computing": float(busy.sum()) * self.power.computing,
+                "sending": float(sending.sum()) * self.power.sending,
+                "backhaul": broadcasts * radio * self.power.backhaul + joules,
+            },
             busy=floats(busy),
             sending=floats(sending),
         )
 
-    def _uploads(self, up: Mixing, work: Work) -> Floats:
+    def uploads(self, up: Mixing, work: Work) -> Floats:
         """(C,) seconds that each client sends; one message reaches all its servers."""
         copies = np.bincount(up.sources, minlength=len(self.step_seconds))
         seconds = np.where(copies > 0, self.transfer(up.via), 0.0)
@@ -135,14 +159,29 @@ class Cost:
     def across(self, mixing: Mixing) -> tuple[float, int, float]:
         """Seconds, bytes and joules of all hops between servers.
 
-        One exchange takes one transfer whatever the number of neighbours: links are parallel.
+        One exchange takes one transfer whatever the number of neighbours: links are parallel, and
+        the slowest of those that are used decides.
         """
+        slow = self._slowness(mixing)
         one = self.transfer(mixing.via)
         ways = 2 if self.downlink and mixing.via == "server-cloud" else 1
-        seconds = mixing.legs * ways * one
         crossings = mixing.crossings
-        sent = crossings * self.packed_bytes(mixing.via)
-        return seconds, sent, crossings * one * self.power.backhaul
+        busy = crossings * one * float(slow.mean())
+        seconds = mixing.legs * ways * one * float(slow.max())
+        return seconds, crossings * self.packed_bytes(mixing.via), busy * self.power.backhaul
+
+    def _slowness(self, mixing: Mixing) -> Floats:
+        """How many times longer than a nominal one each link that is used takes."""
+        if mixing.via == "server-cloud" and self.uplinks is not None:
+            return 1 / self.uplinks[mixing.rows[mixing.rows >= 0]]
+        if mixing.via != "server-server" or self.links is None:
+            return np.ones(1)
+        if mixing.relay is not None:  # models travel over links that are not named
+            return 1 / self.links[self.links > 0]
+        rows = np.repeat(mixing.rows, np.diff(mixing.starts))
+        sent = (rows != mixing.sources) & (rows >= 0) & (mixing.sources >= 0)
+        used = self.links[rows[sent], mixing.sources[sent]]
+        return 1 / used if used.size else np.ones(1)
 
     @property
     def model_bytes(self) -> int:

@@ -38,6 +38,7 @@ class Round:
     phases: dict[str, float]  # seconds of this round: compute, upload, mix
     mixed: tuple[int, ...] = ()  # servers whose models the mixing between servers changed
     crew: Crew | None = None  # None: as in this lane's round before, or too many to list
+    energy: dict[str, float] = field(default_factory=dict)  # joules of this round, by what for
 
 
 @dataclass(frozen=True)

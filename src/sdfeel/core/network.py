@@ -25,18 +25,22 @@ class Network:
     links: Floats  # (D, D) 1 where two servers are connected
     weights: Floats | None = None  # (D, D) how servers mix
     shelves: int = 0  # models that the scheme keeps beside the servers' (core.mixing.shelf)
+    sizes: Floats | None = None  # (D,) each cluster's examples; given for a moment of a changing
+    # network (core.changing), whose parts may be cut off from one another or away
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "samples", floats(self.samples))
         object.__setattr__(self, "links", floats(self.links))
         object.__setattr__(self, "reach", tuple(tuple(servers) for servers in self.reach))
-        _check_links(self.links)
-        _check_clients(self.samples, self.reach, len(self.links))
+        whole = self.sizes is None
+        _check_links(self.links, whole)
+        _check_clients(self.samples, self.reach, len(self.links), whole)
         if self.weights is None:
             object.__setattr__(self, "weights", floats(laplacian_weights(self.links, self.mass)))
         else:
             object.__setattr__(self, "weights", floats(self.weights))
-            check_weights(self.mixing, self.links, self.mass)
+            if whole:
+                check_weights(self.mixing, self.links, self.mass)
 
     @property
     def clients(self) -> Ints:
@@ -62,6 +66,8 @@ class Network:
     @cached_property
     def mass(self) -> Floats:
         """(D,) each cluster's share of all training examples; sums to 1."""
+        if self.sizes is not None:
+            return floats(self.sizes / self.sizes.sum())
         who = self.clients
         counts = np.bincount(self.home[who], self.samples[who], minlength=len(self.links))
         return floats(counts / counts.sum())
@@ -88,7 +94,7 @@ def clustered(
     return Network(floats(samples), tuple((int(d),) for d in home), floats(links))
 
 
-def _check_links(links: Floats) -> None:
+def _check_links(links: Floats, whole: bool) -> None:
     if links.ndim != 2 or links.shape[0] != links.shape[1] or len(links) == 0:
         raise InputError(f"links must be a square matrix with a row per server, got {links.shape}")
     if not np.isin(links, (0, 1)).all():
@@ -104,7 +110,7 @@ def _check_links(links: Floats) -> None:
             f"server {int(links.diagonal().argmax())} is linked to itself: leave the diagonal 0"
         )
     apart = unreached(links)
-    if apart:
+    if apart and whole:
         raise InputError(
             f"the server graph is disconnected: servers {apart} cannot be reached from server 0, "
             f"so models would never agree; add a link between the parts"
@@ -141,7 +147,9 @@ def distances(links: Floats) -> Ints:
     return ints(found)
 
 
-def _check_clients(samples: Floats, reach: tuple[tuple[int, ...], ...], servers: int) -> None:
+def _check_clients(
+    samples: Floats, reach: tuple[tuple[int, ...], ...], servers: int, whole: bool
+) -> None:
     if samples.ndim != 1 or len(samples) == 0:
         raise InputError("a network needs at least one client")
     if len(reach) != len(samples):
@@ -162,7 +170,7 @@ def _check_clients(samples: Floats, reach: tuple[tuple[int, ...], ...], servers:
                 f"0 to {servers - 1}"
             )
     lonely = sorted(set(range(servers)) - {own[0] for own in reach if own})
-    if lonely:
+    if lonely and whole:
         raise InputError(
             f"server {lonely[0]} has no clients; every cluster needs at least one: "
             f"use fewer servers or more clients"

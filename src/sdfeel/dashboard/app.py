@@ -27,10 +27,10 @@ from sdfeel.dashboard.form import form
 from sdfeel.dashboard.graph import graph
 from sdfeel.dashboard.guard import Guard
 from sdfeel.dashboard.holdings import Holdings
-from sdfeel.dashboard.jobs import Jobs
+from sdfeel.dashboard.jobs import Jobs, Wish
 from sdfeel.dashboard.news import list_news, run_news
 from sdfeel.dashboard.palette import palette
-from sdfeel.dashboard.places import FILES, NotHere, Root
+from sdfeel.dashboard.places import BEST, EXPERIMENT, FILES, NotHere, Root
 from sdfeel.report.history import default_target
 from sdfeel.run.experiment import load
 from sdfeel.version import __version__
@@ -115,14 +115,14 @@ class Dashboard:
         return Json(views.events(log, place, EVENTS_SHOWN, kind or None))
 
     def experiment(self, request: Request) -> Response:
-        return Json(views.experiment(self.root, run_name(request)))
+        planned = request.query_params.get("planned") == "yes"
+        return Json(views.experiment(self.root, run_name(request), BEST if planned else EXPERIMENT))
 
     def who_holds_what(self, request: Request) -> Response:
         return Json(self.holdings.of(run_name(request)))
 
     def nodes(self, request: Request) -> Response:
-        found = self.catalogue.one(run_name(request))
-        return Json(nodes(self.root, found.name, found.state == "running"))
+        return Json(nodes(self.root, self.catalogue.one(run_name(request)).name))
 
     def compare(self, request: Request) -> Response:
         names, seeds, target = selection(request)
@@ -138,8 +138,7 @@ class Dashboard:
         name, wanted = run_name(request), request.query_params.get("file", "")
         if wanted not in FILES:
             raise NotHere(f"{wanted!r} is not to be had: ask for one of {', '.join(FILES)}")
-        place = self.root.place(name)
-        return download(self.root.open(place.name, wanted), f"{place.name}-{wanted}")
+        return download(self.root.open(name, wanted), f"{name}-{wanted}")
 
     async def stream(self, request: Request) -> Response:
         name = request.query_params.get("name")
@@ -153,13 +152,9 @@ class Dashboard:
         return Json(form())
 
     async def start(self, request: Request) -> Response:
-        body = await sent(request)
-        settings = body.get("settings", [])
-        if not isinstance(settings, list) or not all(isinstance(each, str) for each in settings):
-            raise InputError("settings must be a list of texts section.key=value")
-        await run_in_threadpool(load, None, settings)  # says what is wrong before anything starts
-        job = await run_in_threadpool(self.jobs.run, str(body.get("name", "")), settings)
-        return Json(job.record())
+        wish = Wish.of(await sent(request))
+        await run_in_threadpool(load, None, wish.settings)  # says what is wrong before it starts
+        return Json((await run_in_threadpool(self.jobs.start, wish)).record())
 
     async def stop(self, request: Request) -> Response:
         body = await sent(request)

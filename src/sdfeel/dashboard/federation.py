@@ -12,7 +12,7 @@ from sdfeel.report.units import amount
 
 STATUS = "status.json"
 MOST = 2000  # nodes
-SILENT = 30.0  # seconds without news of a node before it counts as lost
+SILENT = 10.0  # seconds without a word until a node counts as silent, as for `sdfeel deploy`
 Text = Annotated[str, Field(max_length=2000)]
 
 
@@ -22,48 +22,50 @@ class Status(BaseModel):
     model_config = ConfigDict(extra="ignore")
 
     name: Text
-    role: Text = "node"
+    role: Text
+    updated: float  # seconds since 1970
     healthy: bool = True
+    over: bool = False
     round: int | None = None
     lag: float | None = None
     bytes: int | None = None
-    last_error: Text | None = None
-    updated: float | str | None = None  # seconds since 1970, or an ISO time
+    last_error: Text = ""
+
+    def state(self, now: float) -> str:
+        """How it is, in a word or two."""
+        if self.over:
+            return "finished"
+        if now - self.updated > SILENT:
+            return "silent"
+        return "running" if self.healthy else "in trouble"
 
 
-def nodes(root: Root, name: str, running: bool) -> list[dict[str, Any]]:
-    """All nodes of a run by name; one whose status cannot be read says so."""
+def nodes(root: Root, name: str) -> list[dict[str, Any]]:
+    """All nodes of a run, edge servers first; one without a readable status never started."""
     try:
-        below = sorted(os.listdir(root.directory(f"{name}/{NODES}")))[:MOST]
+        below = os.listdir(root.directory(f"{name}/{NODES}"))
     except (NotHere, OSError):
         return []
-    return [_node(root, name, each, running) for each in below if not each.startswith(".")]
+    shown = [each for each in below if not each.startswith((".", "operator-"))]
+    return [_node(root, name, each) for each in sorted(shown, key=_order)[:MOST]]
 
 
-def _node(root: Root, name: str, node: str, running: bool) -> dict[str, Any]:
+def _node(root: Root, name: str, node: str) -> dict[str, Any]:
+    role = node.partition("-")[0]
     try:
-        raw = json.loads(root.read(f"{name}/{NODES}/{node}", STATUS))
-        status = Status.model_validate({"name": node, **raw})
+        told = json.loads(root.read(f"{name}/{NODES}/{node}", STATUS))
+        status = Status.model_validate({"name": node, "role": role, **told})
     except (NotHere, ValueError, TypeError, ValidationError):
-        return {"name": node, "state": "unknown", "last_error": f"no readable {STATUS}"}
-    age = _age(status.updated)
-    silent = running and age is not None and age > SILENT
+        return {"name": node, "role": role, "state": "never started"}
+    now = time.time()
     return {
-        **status.model_dump(exclude={"healthy", "updated"}),
+        **status.model_dump(exclude={"healthy", "updated", "over"}),
         "bytes": amount(status.bytes) if status.bytes is not None else None,
-        "state": "silent" if silent else "healthy" if status.healthy else "failing",
-        "age": age,
+        "state": status.state(now),
+        "heard": status.updated,
     }
 
 
-def _age(updated: float | str | None) -> float | None:
-    """Seconds since a node's last word."""
-    from datetime import UTC, datetime
-
-    if isinstance(updated, str):
-        try:
-            moment = datetime.fromisoformat(updated)
-        except ValueError:
-            return None
-        updated = moment.replace(tzinfo=moment.tzinfo or UTC).timestamp()
-    return None if updated is None else max(0.0, time.time() - updated)
+def _order(node: str) -> tuple[bool, str, int]:
+    role, _, number = node.partition("-")
+    return role != "edge", role, int(number) if number.isdecimal() else 0

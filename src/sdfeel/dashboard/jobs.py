@@ -7,19 +7,49 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from threading import Lock
-from typing import IO, Any
+from typing import IO, Any, Literal
+
+from pydantic import TypeAdapter, ValidationError
 
 from sdfeel.core.errors import InputError, RunError
 from sdfeel.dashboard.places import Root
 
 NAME = re.compile(r"[A-Za-z0-9_=+][A-Za-z0-9._=+-]{0,99}")
+GOALS = ("target-accuracy", "target-loss", "budget", "schemes", "effort")  # of `sdfeel plan`
 MOST = 8  # at once
 KEPT = 50  # that are over
 PATIENCE = 15.0  # seconds until processes that were asked to stop are left alone
 SDFEEL = (sys.executable, "-c", "from sdfeel.cli import main; main()")
+
+
+@dataclass(frozen=True)
+class Wish:
+    """What somebody wants to start."""
+
+    what: Literal["run", "plan"]
+    name: str
+    settings: tuple[str, ...]  # section.key=value
+    goal: dict[str, str]  # options of a plan
+
+    @classmethod
+    def of(cls, told: Mapping[str, Any]) -> "Wish":
+        """Check what a browser sent."""
+        try:
+            wish: Wish = _WISH.validate_python({"what": "run", "settings": (), "goal": {}, **told})
+        except ValidationError as error:
+            first = error.errors()[0]
+            where = ".".join(map(str, first["loc"]))
+            raise InputError(f"{where} cannot be used: {first['msg']}") from None
+        for name, value in wish.goal.items():
+            if name not in GOALS or value.startswith("-"):
+                raise InputError(f"--{name} {value} is no option of a plan")
+        return wish
+
+
+_WISH = TypeAdapter(Wish)
 
 
 @dataclass
@@ -65,16 +95,18 @@ class Jobs:
         self._jobs: list[Job] = []
         self._count = 0
 
-    def run(self, name: str, settings: Sequence[str]) -> Job:
-        """Start a run in a new directory below the root."""
-        if not NAME.fullmatch(name):
+    def start(self, wish: Wish) -> Job:
+        """Start a run or a plan in a new directory below the root."""
+        if not NAME.fullmatch(wish.name):
             raise InputError(
-                f"'{name}' cannot name a run: use letters, digits and -._=+, at most 100 of them"
+                f"'{wish.name}' cannot be a name: use letters, digits and -._=+, at most 100"
             )
-        if (self.root.path / name).exists():
-            raise InputError(f"there is already something called '{name}': choose another name")
-        told = [word for setting in settings for word in ("--set", setting)]
-        return self._start(name, "run", ["run", "--out", str(self.root.path / name), *told])
+        if (self.root.path / wish.name).exists():
+            raise InputError(f"there is already something called '{wish.name}': take another name")
+        told = [word for setting in wish.settings for word in ("--set", setting)]
+        told += [word for name, value in wish.goal.items() for word in (f"--{name}", value)]
+        out = str(self.root.path / wish.name)
+        return self._start(wish.name, wish.what, [wish.what, "--out", out, *told])
 
     def resume(self, name: str) -> Job:
         """Go on with a run."""

@@ -45,8 +45,7 @@ def run_news(catalogue: Catalogue, jobs: Jobs, name: str) -> Callable[[], News]:
         except NotHere as error:
             now: Any = {"gone": str(error)}
         else:
-            at_work = found.state == "running"
-            below = nodes(catalogue.root, found.name, at_work) if place.nodes else None
+            below = nodes(catalogue.root, found.name) if place.nodes else None
             now = {"state": found.state, "stamp": str(place.log), "nodes": below}
         changed: News = [("run", now)] if now != known[0] else []
         known[0] = now

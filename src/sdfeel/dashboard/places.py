@@ -12,7 +12,9 @@ from pathlib import Path
 
 EVENTS, EXPERIMENT, LOCK = "events.jsonl", "experiment.toml", ".lock"  # as `run.store` has them
 NODES = "nodes"
+BEST = "best.toml"  # what a plan found
 FILES = (EVENTS, EXPERIMENT, "metrics.csv", "model.safetensors", "report.html")  # to be saved
+FILES += (BEST, "plan.json", "plan.png")
 DEPTH, MOST = 8, 20_000  # how deep runs are looked for, and in how many directories
 
 

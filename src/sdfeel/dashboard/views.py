@@ -182,9 +182,9 @@ def _short(record: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def experiment(root: Root, name: str) -> dict[str, Any]:
+def experiment(root: Root, name: str, file: str = EXPERIMENT) -> dict[str, Any]:
     """The experiment by sections: each key with its value, help and whether it is the default."""
-    values = read_experiment(root, name)
+    values = read_experiment(root, name, file)
     helps, defaults = keys(), flat(Experiment().model_dump())
     sections: dict[str, list[dict[str, Any]]] = {}
     for key, value in flat(values).items():
@@ -200,14 +200,14 @@ def experiment(root: Root, name: str) -> dict[str, Any]:
     return {"sections": [{"name": n, "keys": rows} for n, rows in sections.items()]}
 
 
-def read_experiment(root: Root, name: str) -> dict[str, Any]:
+def read_experiment(root: Root, name: str, file: str = EXPERIMENT) -> dict[str, Any]:
     """A run's experiment file; an error if it cannot be read."""
     try:
-        return tomllib.loads(root.read(name, EXPERIMENT).decode())
+        return tomllib.loads(root.read(name, file).decode())
     except NotHere:
-        raise InputError(f"{name} has no {EXPERIMENT}") from None
+        raise InputError(f"{name} has no {file}") from None
     except (ValueError, RecursionError) as error:
-        raise InputError(f"{EXPERIMENT} of {name} is not valid TOML: {error}") from None
+        raise InputError(f"{file} of {name} is not valid TOML: {error}") from None
 
 
 def flat(values: dict[str, Any]) -> dict[str, Any]:

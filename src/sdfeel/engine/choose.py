@@ -2,7 +2,8 @@
 
 import os
 from collections.abc import Callable, Sequence
-from typing import Literal, Protocol
+from functools import partial
+from typing import TYPE_CHECKING, Literal, Protocol
 
 from torch import Tensor, nn
 
@@ -15,6 +16,9 @@ from sdfeel.engine.loop import LoopEngine, Training
 from sdfeel.engine.native import NativeEngine
 from sdfeel.engine.parallel import ParallelEngine
 from sdfeel.models.flat import Layout
+
+if TYPE_CHECKING:
+    from sdfeel.engine.ray.recipe import Build
 
 Kind = Literal["auto", "loop", "parallel", "native", "ray"]
 
@@ -48,23 +52,26 @@ def choose(
     """An engine, and why it is this one. `auto` takes the fastest that fits."""
     count = workers or cores()
     native: NativeEngine | str = ""
-    if kind in ("auto", "native"):
+    if kind in ("auto", "native", "ray"):
         native = NativeEngine.create(
             module, train, parts, test, training, seed, metrics, measured, threads=count
         )
-        if isinstance(native, NativeEngine) and kind == "auto":
+        if isinstance(native, NativeEngine) and kind != "native":
             native = native.slower() or native
-        if isinstance(native, NativeEngine):
-            return native, f"compiled for this model, {count} threads"
-        if kind == "native":
+        if kind == "native" and not isinstance(native, NativeEngine):
             raise InputError(
                 f"the native engine cannot run this: {native}; choose training.engine=auto"
             )
     loop = LoopEngine(module, train, parts, test, training, seed, metrics, measured)
+    if kind == "ray":
+        local = native if isinstance(native, NativeEngine) else loop
+        engine = _over_ray(local, module, train, parts, test, training, seed, measured, workers)
+        compiled = "as asked; compiled for this model in every actor"
+        return engine, compiled if local is native else _because(native, "as asked")
+    if isinstance(native, NativeEngine):
+        return native, f"compiled for this model, {count} threads"
     if kind == "loop":
         return loop, "as asked"
-    if kind == "ray":
-        return _over_ray(loop, module, train, parts, test, training, seed, measured, workers)
     if kind == "parallel" or (count > 1 and hasattr(os, "fork")):
         return ParallelEngine(loop, count), _because(native, f"{count} workers")
     return loop, _because(native, "one core")
@@ -75,7 +82,7 @@ def _because(native: object, what: str) -> str:
 
 
 def _over_ray(
-    loop: LoopEngine,
+    local: LoopEngine | NativeEngine,
     module: nn.Module,
     train: Examples,
     parts: Sequence[Ints],
@@ -84,13 +91,17 @@ def _over_ray(
     seed: int,
     measured: Examples | None,
     actors: int | None,
-) -> tuple[ModuleEngine, str]:
-    """Loop engines in actors: the bits of one machine's loop and parallel engines."""
+) -> ModuleEngine:
+    """Engines like `local` in actors: its bits, from any number of them."""
     from sdfeel.engine.ray import RayEngine, Recipe
 
-    recipe = Recipe(module, train, parts, test, training, seed, measured)
+    build: Build = LoopEngine
+    if isinstance(local, NativeEngine):
+        # An actor has one core. What is compiled must not depend on which clients it has.
+        build = partial(NativeEngine, threads=1, batch=local.batch)
+    recipe = Recipe(module, train, parts, test, training, seed, measured, build)
     elsewhere = "RAY_ADDRESS" in os.environ  # then the cluster says how many
-    return RayEngine(loop, recipe, actors or (None if elsewhere else cores())), "as asked"
+    return RayEngine(local, recipe, actors or (None if elsewhere else cores()))
 
 
 def cores() -> int:

@@ -52,9 +52,10 @@ CLAIMS = (
         below_feel,
         timed=True,
         otherwise="FEEL's rounds are the cheapest of all (nothing goes between servers or to a "
-        "cloud), and five clients drawn anew from all 50 give a noisy but unbiased mean: its loss "
-        "jumps around SD-FEEL's from above, and the seeds do not always separate them. If the "
-        "five are always the same cell, data are missing for good, and the loss rises (the line "
+        "cloud), and five clients drawn anew from all 50 give a noisy but unbiased mean. Its loss "
+        "jumps up and down near SD-FEEL's, the seeds do not always separate them, and where the "
+        "data are easy and SD-FEEL pays for five exchanges, FEEL is ahead. If the five are always "
+        "the same cell, data are missing for good, and FEEL is far behind (the line "
         "'FEEL, one cell').",
     ),
     Claim(

@@ -67,6 +67,11 @@ class Processes:
     def alive(self, name: str) -> bool:
         return self._running[name].is_alive()
 
+    def pids(self) -> dict[str, int]:
+        """The processes that run now."""
+        alive = {name: each for name, each in self._running.items() if each.is_alive()}
+        return {name: each.pid for name, each in alive.items() if each.pid is not None}
+
     def supervise(self, most: int = 3) -> None:
         """Restart what failed, as systemd would; give up on what fails again and again."""
         for name, process in list(self._running.items()):

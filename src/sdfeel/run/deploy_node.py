@@ -21,6 +21,7 @@ from sdfeel.live.federation import Federation
 from sdfeel.models import zoo
 from sdfeel.run.build import build_data, build_engine, build_scheme, local_step
 from sdfeel.run.deploy_files import NodeFile, digest_of, peers_of, read_network, read_node
+from sdfeel.run.deploy_flower import FlowerTrainer
 from sdfeel.run.experiment import Experiment, load
 from sdfeel.sim.simulate import length
 
@@ -58,14 +59,18 @@ def run_client_node(
     setting = _setting(node, path, "client", bound_to_parent)
     me = setting.identity.number
     torch.set_num_threads(1)
-    own = own_examples(node, me)
-    train = trainer(node, me, own, module)
+    if node.trainer is not None:
+        samples = int(federation.net.samples[me])
+        train: Callable[[Task], Tensor] = FlowerTrainer(zoo.imported(node.trainer)(), module)
+    else:
+        own = own_examples(node, me)
+        samples, train = len(own), trainer(node, me, own, module)
     if forgetful:
         train = forgetting(train)
     if pause:
         train = slowed(train, pause)
     tell = teller(f"client-{me}")
-    asyncio.run(run_client(federation, setting, len(own), train, tell))
+    asyncio.run(run_client(federation, setting, samples, train, tell))
 
 
 def _setting(node: NodeFile, path: Path, role: str, bound_to_parent: bool) -> "Setting":

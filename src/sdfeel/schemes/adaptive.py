@@ -30,7 +30,7 @@ class Adaptive:
     budget: Annotated[float, "seconds of virtual time that training may take"] = 100.0
     alpha: Annotated[
         int | None, "exchanges with the neighbours after every averaging (none: chosen, too)"
-    ] = 1
+    ] = None
     every: Annotated[int, "rounds between two choices"] = 1
     tau_max: Annotated[int, "most local iterations between two averagings"] = 100
     phi: Annotated[float, "how much a larger step gains (0.025 suits linear models, 5e-5 CNNs)"] = (

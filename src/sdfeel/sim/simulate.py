@@ -1,15 +1,19 @@
 """Carries out a scheme by weighted sums on a virtual clock."""
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from math import ceil
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from sdfeel.core.arrays import Floats, Ints, floats
+from sdfeel.core.changing import Changing, Moment
 from sdfeel.core.cost import Bill, Cost
 from sdfeel.core.events import Crew, Round
+from sdfeel.core.late import Late
 from sdfeel.core.mixing import Mixing
 from sdfeel.core.network import Network
 from sdfeel.core.scheme import Local, Mix, Scheme, View, Work
@@ -18,11 +22,21 @@ from sdfeel.engine.base import Engine, Task
 from sdfeel.engine.probe import Estimator, probing
 from sdfeel.engine.sums import Sums, mean, mixed, weighted
 from sdfeel.engine.threads import one_thread
+from sdfeel.sim import presence
 from sdfeel.sim.packing import Packing
 from sdfeel.sim.state import LaneState, State
 
-Plan = tuple[Work, Ints, Mix, Bill]  # a round's decisions, the steps taken, the price
 LISTED = 200  # clients whose seconds a round's event lists at most
+
+
+class Plan(NamedTuple):
+    """A round's decisions, the steps that reach a server, the price, and who took part."""
+
+    work: Work
+    done: Ints
+    mix: Mix
+    bill: Bill
+    clients: int
 
 
 class Simulation:
@@ -42,12 +56,17 @@ class Simulation:
         state: State | None = None,
         local: Local | None = None,  # what the engine's step is, for schemes that ask
         packing: Packing | None = None,  # None: models are sent as they are
+        late: Late | None = None,  # what is done about late clients; None: they are waited for
+        changing: Changing | None = None,  # None: all links and servers are always there
     ) -> None:
         self.scheme, self.cost, self.engine, self.seed = scheme, cost, engine, seed
         self._local = Local() if local is None else local
-        self._packing = packing
+        self._packing, self._changing = packing, changing
+        self._late = Late() if late is None else late
+        self._news: list[str] = []
         self._plan_of_the_only_lane: tuple[int, Plan] | None = None
         self.net = scheme.adapt(net)
+        self._whole = Moment(self.net)
         if state is None:
             own = self.net
             state = State.fresh(engine.initial(), len(own.servers), len(net.samples), own.shelves)
@@ -55,9 +74,12 @@ class Simulation:
             if packing is not None and packing.across is not None:
                 state.public = state.servers.clone()  # everyone knows the first model
             self.state = state
+            self._seen = self._whole
             for each in state.lanes:
                 self._begin(each)
+            self._late.check(scheme, (self._view(each, cost) for each in state.lanes), cost)
         self.state = state
+        self._seen = self._moment(max(state.lanes, key=lambda each: each.began))
 
     def __iter__(self) -> Iterator[Round]:
         return self
@@ -79,9 +101,20 @@ class Simulation:
         """How far the servers' models are from their mean: a weighted root mean square."""
         return float(np.sqrt(self.net.mass @ self.distances() ** 2))
 
-    def _view(self, each: LaneState, cost: Cost) -> View:
+    def news(self) -> list[str]:
+        """What has happened to servers since somebody last asked."""
+        news, self._news = self._news, []
+        return news
+
+    def _moment(self, each: LaneState) -> Moment:
+        """What was there when the lane's round began."""
+        if self._changing is None:
+            return self._whole
+        return self._changing.at(self.net, each.began, each.since)
+
+    def _view(self, each: LaneState, cost: Cost, net: Network | None = None) -> View:
         return View(
-            net=self.net,
+            net=self.net if net is None else net,
             lane=each.lane,
             k=each.k,
             clocks=self.state.clocks,
@@ -97,7 +130,10 @@ class Simulation:
 
     def _begin(self, each: LaneState) -> None:
         each.began, each.since = self.state.number, self.state.seconds
-        work, _, _, bill = self._plan(each)
+        moment = self._moment(each)
+        self._news += presence.changes(self._seen, moment, self.state.number)
+        self._seen = moment
+        work, _, _, bill, _ = self._plan(each)
         each.ends = self.state.seconds + bill.seconds
         if len(self.state.lanes) > 1:  # others will change the servers' models meanwhile
             each.sources = np.unique(work.down.sources).tolist()
@@ -121,15 +157,22 @@ class Simulation:
 
     def _asked(self, each: LaneState) -> Plan:
         cost = self.cost.at(each.lane, each.k, each.since)
-        view = self._view(each, cost)
-        work = self.scheme.work(view)
-        done = cost.done(work)
-        mix = self.scheme.mix(view, done)
-        return work, done, mix, cost.bill(work, mix, done)
+        moment = self._moment(each)
+        away = not moment.there[list(each.lane)].any()
+        view = self._view(each, cost, self.net if away else moment.net)
+        work, done, spent, mix, lost = self._late.settle(self.scheme, view, cost)
+        if away:
+            seconds = cost.bill(work, mix, spent).seconds
+            work, mix, bill = presence.idle(mix.up, each.memory, seconds)
+            return Plan(work, np.zeros_like(done), mix, bill, 0)
+        if self._changing is not None:
+            mix = replace(mix, across=moment.across(mix.across))
+        return Plan(work, done, mix, cost.bill(work, mix, spent), len(work.down.rows) - lost)
 
     def _finish(self, each: LaneState) -> Round:
         state = self.state
-        work, done, mix, bill = self._plan(each)
+        work, done, mix, bill, clients = self._plan(each)
+        there = self._moment(each).there
         self._up(work, mix, done, each)
         mixed_with: tuple[int, ...] = ()
         if mix.across is not None:
@@ -138,7 +181,7 @@ class Simulation:
                 state.models[rows] = self._across(mix.across, hop)
             if mix.across.crossings:
                 mixed_with = tuple(mix.across.rows[mix.across.rows >= 0].tolist())
-        state.clocks = state.clocks.after(np.array(each.lane), np.array(mixed_with, dtype=int))
+        state.clocks = presence.after(state.clocks, each.lane, there, mixed_with)
         state.seconds = each.ends
         state.bytes += bill.bytes
         state.joules += bill.joules
@@ -154,10 +197,11 @@ class Simulation:
             seconds=state.seconds,
             bytes=state.bytes,
             joules=state.joules,
-            clients=len(work.down.rows),
+            clients=clients,
             phases={"compute": bill.compute, "upload": bill.upload, "mix": bill.mix},
             mixed=mixed_with,
             crew=self._crew(each, work, bill),
+            energy=dict(bill.energy),
         )
 
     def _across(self, mixing: Mixing, hop: int) -> Tensor:
@@ -184,7 +228,8 @@ class Simulation:
         state = self.state
         sums = Sums(len(mix.up.rows), state.models)
         takers = _takers(mix)
-        tasks = self._tasks(work, done, each)
+        # Whoever is late has trained in vain, which need not be computed.
+        tasks = [task for task in self._tasks(work, done, each) if task.client in takers]
         asked = Estimator(probing(self.engine)) if work.measure else None
         for task, trained in zip(tasks, self.engine.train(tasks), strict=True):
             row = self._arrived(task, trained, mix, each.k)
@@ -193,12 +238,14 @@ class Simulation:
             if asked is not None:
                 weight = float(self.net.samples[task.client])
                 asked.add(task.client, weight, task.start, trained, task.first + task.steps)
-        each.measured = None if asked is None else asked.estimates()
+        each.measured = None if asked is None else asked.estimates()  # before starts change
         rows = torch.from_numpy(np.array(mix.up.rows))
         if mix.payload == "model":
             state.models[rows] = sums.rows()
         else:
             state.models[rows] += sums.rows()
+        if each.measured is not None:
+            each.measured = replace(each.measured, spread=self.spread())
 
     def _arrived(self, task: Task, trained: Tensor, mix: Mix, k: int) -> Tensor:
         """(P,) what the server gets of a client's model, or of its update."""

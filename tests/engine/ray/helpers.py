@@ -4,6 +4,7 @@ import os
 import signal
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from torch import Tensor, nn
 from sdfeel.data.examples import Examples
 from sdfeel.engine.base import Engine, Task
 from sdfeel.engine.loop import LoopEngine, Training
+from sdfeel.engine.native import NativeEngine
 from sdfeel.engine.ray import RayEngine, Recipe
 
 CLIENTS = 30
@@ -75,6 +77,17 @@ def engines(
     loop = LoopEngine(module, train, PARTS, test, training, 5, **options)
     recipe = Recipe(module, train, PARTS, test, training, 5)
     return loop, RayEngine(loop, recipe, actors, address)
+
+
+def compiled_engines(actors: int) -> tuple[NativeEngine, RayEngine]:
+    """As above with native engines; some clients have less than a batch."""
+    _, over = engines(actors=actors)
+    recipe = over._recipe
+    parts = [part[: 3 + n % 4] for n, part in enumerate(recipe.parts)]
+    given = (recipe.module, recipe.train, parts, recipe.test, Training(0.1, 8), 5)
+    native = NativeEngine(*given, threads=2)
+    build = partial(NativeEngine, threads=1, batch=native.batch)
+    return native, RayEngine(native, Recipe(*given, build=build), actors)
 
 
 def tasks(engine: Engine) -> list[Task]:

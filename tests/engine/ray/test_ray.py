@@ -10,10 +10,22 @@ import torch
 from torch import nn
 
 from sdfeel.core.errors import Diverged, SdfeelError
-from sdfeel.engine.loop import LoopEngine
+from sdfeel.engine.choose import choose
+from sdfeel.engine.loop import LoopEngine, Training
 from sdfeel.engine.ray import RayEngine, Recipe
 from sdfeel.engine.ray.pool import nodes
-from tests.engine.ray.helpers import Deadly, Slow, engines, gone, pid, same, tasks, trained
+from tests.engine.native.helpers import needs_compiler
+from tests.engine.ray.helpers import (
+    Deadly,
+    Slow,
+    compiled_engines,
+    engines,
+    gone,
+    pid,
+    same,
+    tasks,
+    trained,
+)
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # Ray leaves files for the collector to close
 
@@ -36,6 +48,27 @@ def test_any_number_of_actors_gives_the_same_bits(ray: Any, actors: int) -> None
     assert same(trained(engine), expected)
     assert engine.evaluate(expected[0]) == loop.evaluate(expected[0])
     engine.close()
+
+
+@needs_compiler
+@pytest.mark.parametrize("actors", [1, 4])
+def test_native_engines_in_actors_give_the_bits_of_one_machines(ray: Any, actors: int) -> None:
+    """With four actors, the largest batch of some is smaller than that of others."""
+    native, engine = compiled_engines(actors)
+    expected = trained(native)
+    assert same(trained(engine), expected)
+    assert engine.evaluate(expected[0]) == native.evaluate(expected[0])
+    engine.close()
+
+
+@needs_compiler
+def test_what_is_chosen_inside_the_actors_and_why(installed: None) -> None:
+    recipe = engines()[1]._recipe
+    given = (recipe.module, recipe.train, recipe.parts, recipe.test)
+    chosen, why = choose("ray", *given, recipe.training, 5)
+    assert (chosen.name, why) == ("ray", "as asked; compiled for this model in every actor")
+    chosen, why = choose("ray", *given, Training(0.1, 4, "adam"), 5)
+    assert why == "as asked; not native: its optimiser is adam, not SGD"
 
 
 def test_two_rounds_and_everything_else_an_engine_is_asked(pair: Pair) -> None:

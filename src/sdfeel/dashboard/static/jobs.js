@@ -4,13 +4,19 @@ import { h, link } from "./dom.js";
 import { tell } from "./live.js";
 
 export function jobList(jobs, about) {
-  const current = jobs.filter((job) => ["running", "stopping", "failed"].includes(job.state)).slice(0, 12);
+  const current = jobs.filter((job) => ["running", "stopping", "failed"].includes(job.state) || job.what === "plan").slice(0, 12);
   if (!current.length) return [];
   return [h("section", { class: "card jobs" }, h("h2", {}, "Started from this page"), h("ul", {}, current.map((job) => h("li", { "data-name": job.name },
     h("span", { class: "pill", "data-state": job.state }, job.state),
-    h("a", { href: link("/run", { name: job.name }) }, job.name),
+    job.what === "plan" ? h("span", {}, `plan ${job.name}`) : h("a", { href: link("/run", { name: job.name }) }, job.name),
+    job.what === "plan" && job.state === "finished" && planLinks(job.name),
     job.message && h("span", { class: "problem-text" }, job.message),
     job.state === "running" && stopButton(job.name, about)))))];
+}
+
+function planLinks(name) {
+  return [h("a", { href: link("/new", { from: name, planned: "yes" }) }, "start the best"),
+    ...[["best.toml", "experiment"], ["plan.png", "picture"], ["plan.json", "record"]].map(([file, text]) => h("a", { href: link("/file", { name, file }), download: "" }, text))];
 }
 
 export function stopButton(name, about) {

@@ -1,21 +1,21 @@
 // The nodes of a deployment.
 
 import { h, table } from "./dom.js";
-import { number } from "./format.js";
+import { ago, number } from "./format.js";
 
 const HEAD = ["node", "role", "health", "round", "lag", "data moved", "last word", "last error"];
 
 export function nodeTable(nodes) {
   if (!nodes?.length) return [];
-  const bad = nodes.filter((node) => node.state !== "healthy").length;
+  const bad = nodes.filter((node) => !["running", "finished"].includes(node.state)).length;
   const rows = nodes.map((node) => h("tr", { "data-node": node.name },
     h("td", { class: "strong" }, node.name), h("td", {}, node.role ?? "-"),
     h("td", {}, h("span", { class: "pill", "data-state": node.state }, node.state)),
     h("td", { class: "number" }, String(node.round ?? "-")), h("td", { class: "number" }, node.lag === null || node.lag === undefined ? "-" : number(node.lag)),
-    h("td", { class: "number" }, node.bytes ?? "-"), h("td", { class: "number" }, node.age === null || node.age === undefined ? "-" : `${Math.round(node.age)} s ago`),
+    h("td", { class: "number" }, node.bytes ?? "-"), h("td", { class: "number" }, node.heard ? ago(node.heard) : "-"),
     h("td", { class: "wrap problem-text" }, node.last_error ?? "")));
   const box = table("nodes", HEAD.map((title, index) => h("th", { scope: "col", class: index > 2 && index < 7 ? "number" : "" }, title)), rows);
   box.classList.add("tall");
   return [h("section", { class: "card" }, h("h2", {}, "Federation"),
-    h("p", { class: "soft" }, `${nodes.length} node${nodes.length === 1 ? "" : "s"}, ${bad ? `${bad} not healthy` : "all healthy"}`), box)];
+    h("p", { class: "soft" }, `${nodes.length} node${nodes.length === 1 ? "" : "s"}, ${bad ? `${bad} of them not well` : "all well"}`), box)];
 }

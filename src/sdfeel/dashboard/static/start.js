@@ -1,6 +1,6 @@
 // A new run, from a form that the experiment's own classes describe.
 
-import { card, h, link } from "./dom.js";
+import { card, choice, h, link } from "./dom.js";
 import { ask, tell } from "./live.js";
 import { text } from "./experiment.js";
 
@@ -9,7 +9,7 @@ export async function show(main, about, query) {
   document.getElementById("crumbs").replaceChildren(h("a", { href: "/" }, about.directory), h("span", { class: "soft" }, "/"), h("span", {}, "new run"));
   if (!about.allow_start) throw new Error("Runs can be started here only if `sdfeel dash` was given --allow-start.");
   const form = await ask("/api/form");
-  const given = await before(query.get("from"));
+  const given = await before(query.get("from"), query.get("planned") ?? "");
   const inputs = new Map();
   const scheme = h("div", { class: "fields-grid" });
   const problem = h("p", { class: "problem-text", role: "alert" });
@@ -38,6 +38,8 @@ export async function show(main, about, query) {
   named.addEventListener("change", () => drawScheme(named.value));
   drawScheme(named.value);
 
+  const goal = goalFields(form);
+  const what = choice("What to start", ["a run", "a plan"], 0, (index) => { goal.hidden = index === 0; });
   const button = h("button", { type: "submit", class: "button primary" }, "Start");
   const element = h("form", {
     onsubmit: async (event) => {
@@ -46,21 +48,37 @@ export async function show(main, about, query) {
       button.disabled = true;
       try {
         const settings = [...inputs].flatMap(([path, { field, input }]) => setting(path, field, input));
-        await tell("/api/start", { name: name.value, settings }, about.secret);
+        const wish = goal.hidden ? { what: "run" } : { what: "plan", goal: wanted(goal) };
+        await tell("/api/start", { ...wish, name: name.value, settings }, about.secret);
         location.href = "/";
       } catch (error) {
         problem.textContent = error.message;
         button.disabled = false;
       }
     },
-  }, card(null, h("div", { class: "field" }, h("label", {}, "name ", name), h("p", { id: "help-name", class: "soft note" }, "of the run's directory"))), sections,
+  }, card(null, h("div", { class: "bar" }, what), goal, h("div", { class: "field" }, h("label", {}, "name ", name), h("p", { id: "help-name", class: "soft note" }, "of the run's directory"))), sections,
   h("div", { class: "basket" }, button, h("a", { class: "button", href: query.get("from") ? link("/run", { name: query.get("from") }) : "/" }, "Cancel"), problem));
   main.replaceChildren(h("div", { class: "title" }, h("h1", {}, "New run"), h("p", { class: "soft" }, "What is left as it is keeps its default.")), element);
 }
 
-async function before(name) {
+// A plan looks for the best scheme and periods; its goal is not part of the experiment.
+function goalFields(form) {
+  const field = (name, label, help, more) => h("div", { class: "field" }, h("label", { for: `goal-${name}` }, label), h("input", { id: `goal-${name}`, "data-goal": name, "aria-describedby": `help-goal-${name}`, ...more }), h("p", { id: `help-goal-${name}`, class: "soft note" }, help));
+  const number = { type: "number", min: 0, step: "any" };
+  return h("div", { class: "fields-grid", hidden: true },
+    h("p", { class: "soft wide-field" }, "A plan tries schemes, periods and learning rates for these links and devices. Give at most one of the first three."),
+    field("target-accuracy", "target accuracy", "reach this test accuracy, 0 to 1, soonest", { ...number, max: 1 }),
+    field("target-loss", "target loss", "reach this training loss soonest", number),
+    field("budget", "budget", "the best model within this virtual time, in seconds", number),
+    field("schemes", "schemes", `names with commas between them: ${Object.keys(form.schemes).join(", ")}`, { type: "text" }),
+    field("effort", "effort", "what planning may cost, in whole runs (0: rank only)", { ...number, placeholder: "8" }));
+}
+
+const wanted = (goal) => Object.fromEntries([...goal.querySelectorAll("[data-goal]")].filter((input) => input.value.trim()).map((input) => [input.dataset.goal, input.value.trim()]));
+
+async function before(name, planned) {
   if (!name) return {};
-  const { sections } = await ask("/api/experiment", { name });
+  const { sections } = await ask("/api/experiment", { name, planned });
   return Object.fromEntries(sections.flatMap((section) => section.keys.map((each) => [section.name ? `${section.name}.${each.key}` : each.key, each.value])));
 }
 

@@ -38,14 +38,15 @@ class NativeEngine:
         measured: Examples | None = None,  # what the training loss is measured on
         threads: int | None = None,  # all cores that the process may use
         block: int | None = None,  # clients trained in one call
+        batch: int | None = None,  # it is compiled for; the largest that these clients have
     ) -> None:
         measured = train if measured is None else measured
         # The loop keeps the module, and knows how a row becomes a state_dict.
         self._loop = LoopEngine(module, train, parts, test, training, seed)
         largest = max((len(part) for part in parts), default=1)
-        batch = max(1, min(training.batch_size, largest))
+        self.batch = batch or max(1, min(training.batch_size, largest))
         data = [train, test, measured]
-        native = available(module, training, data, batch)
+        native = available(module, training, data, self.batch)
         if isinstance(native, str):
             raise Unavailable(native)
         self._native: Native = native

@@ -1,22 +1,24 @@
 """`python -m sdfeel.live.transport.siege`: a server with idle strangers, and with many uploads.
 
-Prints how much longer an honest call takes beside 200 idle connections, and how many copies of a
-model the server holds per upload. Reads the server's memory from /proc, so it needs Linux.
+Prints how much longer an honest call takes beside 200 idle connections, how many copies of a model
+the server holds per upload, and what refused calls leave behind. Reads the server's memory from /proc, so it needs Linux.
 """
 
 import asyncio
 import os
 import socket
 import time
+from contextlib import suppress
 from pathlib import Path
 from statistics import median
 
+from sdfeel.live.errors import Refused
 from sdfeel.live.identity import Identity
 from sdfeel.live.transport.measure import LIMITS, SIZES, served
 from sdfeel.live.transport.peer import Peer
 
 IDLE, UPLOADS = 200, 8
-TURNS, CALLS = 9, 60
+TURNS, CALLS, REFUSED = 9, 60, 1000
 MODEL = SIZES["25 MB"]
 
 
@@ -52,6 +54,16 @@ async def upload_together(address: str, clients: list[Identity]) -> None:
     await asyncio.gather(*[peer.close() for peer in peers])
 
 
+async def be_refused(address: str, client: Identity, calls: int) -> None:
+    """Announce bodies that are too large, and some of a kind that carries none."""
+    large = bytes(MODEL + 1)
+    async with Peer(address, client, "edge/0", LIMITS) as peer:
+        for _ in range(calls):
+            for kind, body in (("push", large), ("nonsense", b"x")):
+                with suppress(Refused):
+                    await peer.call(kind, {"text": "x" * 1000}, body, timeout=60)
+
+
 def memory(process: int, field: str) -> int:
     """Bytes of a process, now (VmRSS) or at most so far (VmHWM)."""
     for line in Path(f"/proc/{process}/status").read_text().splitlines():
@@ -72,6 +84,12 @@ def main() -> None:
         asyncio.run(upload_together(address, clients))
         copies = (memory(process, "VmHWM") - before) / (UPLOADS * MODEL)
         print(f"{UPLOADS} uploads of 25 MB at once: at most {copies:.2f} copies per upload")
+    with served() as (address, clients, process):
+        asyncio.run(be_refused(address, clients[0], REFUSED // 4))
+        before = memory(process, "VmRSS")
+        asyncio.run(be_refused(address, clients[0], REFUSED))
+        grown = (memory(process, "VmRSS") - before) / 2**20
+        print(f"{2 * REFUSED:,} refused calls: {grown:+.1f} MB of memory")
     print(f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}")
 
 
