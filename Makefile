@@ -6,7 +6,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check -q
 export MPLBACKEND := Agg
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-ray bench bench-peers figures lint types check coverage clean
+.PHONY: help demo test test-ray test-flower chaos soak bench bench-peers figures screenshots lint types check coverage clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1|/' | awk -F'|' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -33,6 +33,21 @@ test-ray: $(VENV)/.dev ## install Ray and run the tests that need it (minutes)
 	$(PIP) install -c constraints.txt -e '.[dev,ray]'
 	$(BIN)/python -m pytest tests/engine/ray
 
+test-flower: $(VENV)/.dev ## run the adapter's tests with the real Flower, in an environment of its own
+	test -d $(VENV)-flower || $(PYTHON) -m venv $(VENV)-flower
+	$(VENV)-flower/bin/python -m pip --disable-pip-version-check -q install -c constraints.txt -e '.[dev]'
+	$(VENV)-flower/bin/python -m pip --disable-pip-version-check -q install flwr
+	$(VENV)-flower/bin/python -m pytest tests/live/test_flower.py
+
+CHAOS := --set network.clients=6 --set network.servers=3 --set training.iterations=500
+
+chaos: $(VENV)/.dev ## kill processes of real deployments by the hundred and compare the models (minutes)
+	$(BIN)/sdfeel deploy chaos $(CHAOS) --kills 100 --runs 3
+	$(BIN)/sdfeel deploy chaos $(CHAOS) --kills 20 --break
+
+soak: $(VENV)/.dev ## run a deployment for ten minutes: memory, descriptors and disk must not grow
+	$(BIN)/python -m tests.live.soak --seconds 600
+
 bench: $(VENV)/.package ## time the engines beside the usual ways and the machine's limit
 	$(BIN)/sdfeel bench
 
@@ -42,6 +57,9 @@ bench-peers: $(VENV)/.package ## time other frameworks on the same work, in envi
 figures: $(VENV)/.package ## check the paper's claims at quick scale: verdicts, pictures, docs/reproduce.md (minutes)
 	$(BIN)/sdfeel figure all --records results
 	$(BIN)/python -m sdfeel.figures.document
+
+screenshots: $(VENV)/.dev ## take the pictures of the live page anew (needs Chromium)
+	$(BIN)/python tools/screenshots.py docs/images
 
 lint: $(VENV)/.dev ## check style and format
 	$(BIN)/ruff check . && $(BIN)/ruff format --check .

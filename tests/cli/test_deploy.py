@@ -1,13 +1,19 @@
 """Federations of real processes: the simulator's bits, status, chaos, and clear refusals."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from sdfeel.core.errors import RunError
+from sdfeel.core.events import Finished, Round
+from sdfeel.run.deploy_local import LocalDeployment, Trial
 from sdfeel.run.deploy_replay import replay
 from sdfeel.run.drive import fingerprint
+from sdfeel.run.experiment import load
+from sdfeel.run.session import start
 from tests.cli.command import Outcome, call
 
 SMALL = {
@@ -29,6 +35,10 @@ def _no_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
 def chosen(**sections: str) -> list[str]:
     given = SMALL | {key.replace("_", ".", 1): value for key, value in sections.items()}
     return [word for key, value in given.items() for word in ("--set", f"{key}={value}")]
+
+
+def pairs(values: dict[str, str]) -> list[str]:
+    return [f"{key}={value}" for key, value in values.items()]
 
 
 def told(outcome: Outcome) -> Any:
@@ -67,19 +77,35 @@ def test_an_asynchronous_deployment_can_be_repeated_in_the_simulator(tmp_path: P
     assert fingerprint(replay(tmp_path / "real")) == deployed["model_sha256"]
 
 
-def test_status_tells_how_every_node_is(tmp_path: Path) -> None:
-    out = tmp_path / "real"
-    assert call("deploy", "local", *chosen(), "--out", out).code == 0
-    nodes = told(call("deploy", "status", out, "--json"))["nodes"]
+def test_a_deployment_that_was_stopped_goes_on_where_it_was(tmp_path: Path) -> None:
+    settings = [*pairs(SMALL | {"training.iterations": "60"}), "evaluation.every=4"]
+    experiment = load(None, settings)
+    first = LocalDeployment(experiment, tmp_path / "real")
+    first.processes.trial = Trial(pause=0.05)
+    for event in first:
+        if isinstance(event, Round) and event.number >= 3:
+            first.stop()
+    assert not first.finished
+    second = LocalDeployment(experiment, tmp_path / "real")
+    events = list(second)
+    assert isinstance(events[-1], Finished)
+    numbers = [event.number for event in events if isinstance(event, Round)]
+    assert numbers == list(range(1, 13))  # servers keep the records of all their rounds
+    simulated = list(start(experiment, tmp_path / "simulated"))[-1]
+    assert isinstance(simulated, Finished)
+    assert events[-1].model_sha256 == simulated.model_sha256
+    log = (tmp_path / "real" / "nodes" / "edge-0" / "log.txt").read_text()
+    began = [int(found) for found in re.findall(r"listening on port \d+, round (\d+)", log)]
+    assert began[0] == 1
+    assert began[1] > 3  # nothing was done twice
+    nodes = told(call("deploy", "status", tmp_path / "real", "--json"))["nodes"]
     assert [node["name"] for node in nodes] == [
         *(f"edge-{d}" for d in range(2)),
         *(f"client-{n}" for n in range(4)),
     ]
     assert {node["state"] for node in nodes} == {"finished"}
-    assert {node["round"] for node in nodes} == {3}
-    table = call("deploy", "status", out)
-    assert "edge-1" in table.out
-    assert "finished" in table.out
+    assert {node["round"] for node in nodes} == {12}
+    assert "finished" in call("deploy", "status", tmp_path / "real").out
 
 
 def test_kills_change_nothing_unless_clients_forget(tmp_path: Path) -> None:
@@ -95,6 +121,14 @@ def test_kills_change_nothing_unless_clients_forget(tmp_path: Path) -> None:
     found = told(control)
     assert found["runs"][1]["kills"]["client"] > 0
     assert found["runs"][0]["model_sha256"] != found["runs"][1]["model_sha256"]
+
+
+def test_a_node_that_cannot_run_ends_the_deployment_with_its_own_words(tmp_path: Path) -> None:
+    deployment = LocalDeployment(load(None, pairs(SMALL)), tmp_path / "real")
+    (tmp_path / "real" / "nodes" / "client-2" / "data.npz").write_bytes(b"no archive")
+    with pytest.raises(RunError, match=r"client-2 cannot run: .*is not a client's data"):
+        list(deployment)
+    assert deployment.processes.pids() == {}
 
 
 @pytest.mark.parametrize(

@@ -27,15 +27,22 @@ def browser_path() -> str | None:
 
 
 @contextmanager
-def served(directory: Path, *options: str) -> Iterator[str]:
-    """`sdfeel dash` over a directory: its address."""
+def served_by(directory: Path, *options: str) -> Iterator[tuple[str, "subprocess.Popen[str]"]]:
+    """`sdfeel dash` over a directory: its address and its process."""
     command = [sys.executable, "-c", MAIN, "dash", str(directory), "--no-browser", *options]
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
     ) as process:
         try:
             assert process.stdout is not None
-            yield process.stdout.readline().strip().rstrip("/")
+            yield process.stdout.readline().strip().rstrip("/"), process
         finally:
             process.terminate()
             process.wait(30)
+
+
+@contextmanager
+def served(directory: Path, *options: str) -> Iterator[str]:
+    """`sdfeel dash` over a directory: its address."""
+    with served_by(directory, *options) as (address, _):
+        yield address

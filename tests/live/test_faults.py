@@ -38,6 +38,22 @@ def test_lost_and_doubled_messages_change_nothing(
     assert torch.equal(village.go(), simulated(scheme, net, rounds=3))
 
 
+@pytest.mark.parametrize("who", ["edge", "client"])
+def test_a_cut_link_is_waited_for_and_heals(who: str, tmp_path: Path) -> None:
+    """Nobody goes on without the others, and the rounds stay in step."""
+    calls = 0
+
+    def cut_for_a_while(caller: str, kind: str) -> str:
+        nonlocal calls
+        calls += caller.startswith(who)
+        return "cut" if caller.startswith(who) and 6 < calls < 24 else "deliver"
+
+    village = Village(GOSSIP, network(), tmp_path, iterations=8, disturb=cut_for_a_while)
+    assert torch.equal(village.go(), simulated(GOSSIP, network(), rounds=4))
+    assert calls > 24
+    assert {edge.known.k for edge in village.ended.values()} == {4}
+
+
 class Reaper:
     """Kills whoever makes the n-th write to the disk: before it is done, or after."""
 

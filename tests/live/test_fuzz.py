@@ -2,9 +2,9 @@
 
 import asyncio
 import contextlib
+import json
 from random import Random
 
-import grpc.aio
 import pytest
 import torch
 from hypothesis import given, settings
@@ -13,13 +13,13 @@ from hypothesis import strategies as st
 from sdfeel.core.seeds import number
 from sdfeel.live.errors import Refused, Rejected
 from sdfeel.live.fuzz.__main__ import main
-from sdfeel.live.fuzz.mutations import mutated
+from sdfeel.live.fuzz.frames import attack_server
 from sdfeel.live.fuzz.run import Found, attack, case
 from sdfeel.live.fuzz.targets import Target, targets
 from sdfeel.live.transport import Peer
-from sdfeel.live.transport.envelope import GO, Envelope, decode
+from sdfeel.live.transport.envelope import Envelope, decode
 from sdfeel.live.wire import Schema, digest, pack, unpack
-from tests.live.parties import LIMITS, Federation, raw, run, serving
+from tests.live.parties import LIMITS, Federation, run, serving
 
 TARGETS = {target.name: target for target in targets()}
 COUNT = 2000
@@ -93,7 +93,7 @@ def test_the_command_prints_a_table_and_names_a_finding(
     assert "name                  20" in capsys.readouterr().out
     broken = Target("broken", (b"x",), lambda data: bool(1 // 0))
     monkeypatch.setattr("sdfeel.live.fuzz.__main__.targets", lambda: (broken,))
-    assert main(["--count", "5", "--first", "7"]) == 1
+    assert main(["--count", "5", "--first", "7", "--target", "broken"]) == 1
     assert "broken number 7 of seed 0: ZeroDivisionError" in capsys.readouterr().err
 
 
@@ -139,28 +139,22 @@ def federation(tmp_path_factory: pytest.TempPathFactory) -> Federation:
     return Federation.create(tmp_path_factory.mktemp("federation"))
 
 
-def test_a_running_server_survives_damaged_streams(federation: Federation) -> None:
-    """Whole calls of a caller with a good certificate, damaged in every message."""
-    good = [Envelope("echo", {"round": 1}, 9).encode(), b"123456789", GO]
+def test_a_running_server_survives_damaged_calls() -> None:
+    tally = attack_server(150, seed=1)
+    assert tally.cases == 150
+    assert 10 < tally.accepted < 140
 
-    async def story() -> None:
-        async with serving(federation) as (address, server):
-            async with raw(address, federation.issue("client/1")) as stream:
-                for index in range(150):
-                    random = Random(number(1, "frames", index))
-                    call = stream()
-                    with contextlib.suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):
-                        for message in random.choices(good, k=random.randint(0, 4)):
-                            await call.write(mutated(message, tuple(good), random))
-                        await call.done_writing()
-                        while await call.read() is not grpc.aio.EOF:
-                            pass
-                    call.cancel()
-            assert server.counts["failed"] == 0
-            assert server.counts["refused"] > 50
-            await still_answers(federation, address)
 
-    run(story())
+def test_a_server_that_fails_on_a_damaged_call_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The negative control: a decoder that lets its own errors out."""
+
+    def careless(message: bytes, most: int) -> Envelope:
+        record = json.loads(message)
+        return Envelope(record["kind"], record["header"], record["size"])
+
+    monkeypatch.setattr("sdfeel.live.transport.streams.decode", careless)
+    with pytest.raises(Found, match=r"frames number \d+ of seed 1: the server's log"):
+        attack_server(150, seed=1)
 
 
 def test_a_running_server_survives_garbage_on_its_port(federation: Federation) -> None:

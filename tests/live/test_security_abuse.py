@@ -13,7 +13,7 @@ import pytest
 
 from sdfeel.live.identity import revoke
 from sdfeel.live.limits import CHUNK
-from sdfeel.live.transport import Caller, NotTrusted, Peer, Refused
+from sdfeel.live.transport import Caller, NotTrusted, Peer, Refused, Unreachable
 from sdfeel.live.transport.envelope import GO, Envelope
 from tests.live.parties import LIMITS, Federation, echo, raw, run, serving, status, until
 
@@ -334,6 +334,23 @@ def test_200_idle_connections_do_not_stop_an_honest_call(federation: Federation)
             await honest_call(federation, address)
             for connection in idle:
                 connection.close()
+
+    run(story())
+
+
+def test_more_connections_than_allowed_wait_until_one_ends(federation: Federation) -> None:
+    async def story() -> None:
+        me = federation.issue("client/1")
+        async with serving(federation, limits=replace(LIMITS, connections=2)) as (address, _):
+            first, second, third = (Peer(address, me, "edge/0", LIMITS) for _ in range(3))
+            for peer in (first, second):
+                await peer.call("echo", {}, timeout=20)
+            with pytest.raises(Unreachable):
+                await third.call("echo", {}, timeout=0.5)
+            await first.close()
+            await third.call("echo", {}, timeout=20)
+            await second.close()
+            await third.close()
 
     run(story())
 

@@ -214,6 +214,8 @@ class Village:
     ) -> Answer:
         """One message, as a network that may lose or double it would carry it."""
         fate = self.disturb(str(who), kind)
+        if fate == "cut":
+            raise Unreachable("the link is cut")
         times = 2 if fate == "twice" else 1
         for _ in range(times):
             answer = await self._once(who, target, kind, header, body)

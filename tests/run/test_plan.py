@@ -55,7 +55,7 @@ def test_a_plan_reaches_its_goal_sooner_than_the_experiment_as_given(
     assert plan.given.seconds is None or plan.given.seconds >= plan.winner.seconds
     times = [row.seconds for row in plan.rows if row.seconds is not None]
     assert times == sorted(times)
-    assert plan.steps <= (4 + 2) * plan.run_steps
+    assert plan.steps <= 7 * plan.run_steps  # 4, the last rung, and the experiment as given
     assert not any(row.ran for row in plan.rows[sum(row.ran for row in plan.rows) :])
 
 
@@ -130,8 +130,8 @@ def test_without_effort_candidates_are_only_ranked() -> None:
 def test_a_stopped_planner_keeps_what_it_found() -> None:
     planner = Planner(load(None, SMALL), Wishes(Goal("accuracy", 0.99), effort=4))
     news: Iterator[Any] = iter(planner)
-    for _ in range(5):
-        next(news)
+    while not next(news).track.steps:
+        pass
     planner.stop()
     assert len(list(news)) < 20
     plan = planner.plan()

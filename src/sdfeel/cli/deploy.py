@@ -4,6 +4,7 @@ import shlex
 import sys
 import time
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -250,17 +251,22 @@ def chaos(
 
       sdfeel deploy chaos --break --kills 10
     """
+    from sdfeel.report.progress import Progress
     from sdfeel.run.deploy_chaos import disturbed
     from sdfeel.run.experiment import load
 
     chosen = load(experiment, settings or ())
     directory = out if out is not None else fresh_directory("chaos")
     people.print(f"an undisturbed run, then {runs} with {kills} kills in {escape(str(directory))}")
-    outcomes = [disturbed("undisturbed", chosen, directory / "undisturbed")]
-    for n in range(runs):
-        label = f"{'forgetful' if broken else 'killed'}-{n + 1}"
-        found = disturbed(label, chosen, directory / label, kills, n + 1, broken)
-        outcomes.append(found)
+    word = "forgetful" if broken else "killed"
+    labels = ["undisturbed", *(f"{word}-{n + 1}" for n in range(runs))]
+    outcomes: "list[Outcome]" = []
+    with Progress(dict.fromkeys(labels, 0), people) as progress:
+        for n, label in enumerate(labels):
+            show = partial(progress.update, label)
+            many = kills if n else 0
+            found = disturbed(label, chosen, directory / label, many, n, broken and n > 0, show)
+            outcomes.append(found)
     expected = [(each.model_sha256 == outcomes[0].model_sha256) != broken for each in outcomes[1:]]
     if as_json:
         print_json({"runs": [vars(each) for each in outcomes], "as_expected": all(expected)})

@@ -8,7 +8,7 @@ import numpy as np
 
 from sdfeel.core.arrays import Floats, Ints, floats, ints
 from sdfeel.core.errors import InputError
-from sdfeel.core.gossip import check_weights, laplacian_weights, mixing_rate
+from sdfeel.core.gossip import TOLERANCE, check_weights, laplacian_weights, mixing_rate
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,7 +74,13 @@ class Network:
 
     @cached_property
     def zeta(self) -> float:
-        """How slowly the servers agree: 0 in one exchange, towards 1 hardly ever."""
+        """How slowly the servers agree: 0 in one exchange, towards 1 hardly ever.
+
+        Of a moment of a changing network: those who are linked to one another.
+        """
+        if self.sizes is not None:
+            rates = np.abs(np.linalg.eigvals(self.mixing))
+            return float(rates[rates < 1 - TOLERANCE].max(initial=0.0))
         return mixing_rate(self.mixing, self.mass)
 
     @property

@@ -13,8 +13,8 @@ from pathlib import Path
 EVENTS, EXPERIMENT, LOCK = "events.jsonl", "experiment.toml", ".lock"  # as `run.store` has them
 NODES = "nodes"
 BEST = "best.toml"  # what a plan found
-FILES = (EVENTS, EXPERIMENT, "metrics.csv", "model.safetensors", "report.html")  # to be saved
-FILES += (BEST, "plan.json", "plan.png")
+FILES: tuple[str, ...] = (EVENTS, EXPERIMENT, "metrics.csv", "model.safetensors", "report.html")
+FILES += (BEST, "plan.json", "plan.png")  # all that can be saved
 DEPTH, MOST = 8, 20_000  # how deep runs are looked for, and in how many directories
 
 

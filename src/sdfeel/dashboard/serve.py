@@ -55,6 +55,7 @@ def _socket(host: str, port: int) -> socket.socket:
     found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         found.bind((host, port))
+        found.listen()  # from here on nobody is turned away, even before we answer
     except (OSError, OverflowError) as error:
         found.close()
         reason = getattr(error, "strerror", None) or error

@@ -28,6 +28,9 @@ def key(experiment: Experiment) -> str:
     asked = experiment.model_dump(exclude_defaults=True, exclude={"checkpoint"})
     asked.get("data", {}).pop("directory", None)
     asked.get("training", {}).pop("workers", None)
+    schedule = experiment.network.changes
+    if schedule is not None:  # what it says, not where it lies
+        asked["network"]["changes"] = Path(schedule).read_text(encoding="utf-8")
     asked = {section: keys for section, keys in asked.items() if keys}
     asked["seed"], asked["scheme"] = experiment.seed, experiment.scheme.model_dump()
     text = json.dumps([FORMAT, asked], sort_keys=True)

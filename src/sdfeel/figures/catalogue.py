@@ -3,6 +3,7 @@
 from sdfeel.core.errors import unknown
 from sdfeel.figures import (
     beyond,
+    deaths,
     figure_3,
     figure_4a,
     figure_4b,
@@ -53,6 +54,7 @@ FIGURES: dict[str, Figure] = {
         beyond.RACE,
         beyond.PARITY,
         beyond.BIAS,
+        deaths.FIGURE,
     )
 }
 

@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from textwrap import fill
 from typing import Any
 
 from sdfeel.figures.catalogue import FIGURES
@@ -55,14 +56,20 @@ SCALES_TEXT = """
   figures whose names end in `-rate` use 0.001. Races between schemes (4a, 5a) last 1,320 local
   iterations, which is 40 s at prices A, the others 600.
 """
+OVERVIEW_NOTE = """
+Where only one verdict stands, it is the same under both price lists, or time does not matter. "Not
+run" at full scale: no result is kept; the command above runs it. CIFAR-10's quick verdicts are
+about digits split and priced like CIFAR-10, which are far easier: see the last section.
+"""
 
 
 def document(results: Path) -> str:
     """The whole page."""
     parts = [HEAD, *(f"  * **{name}**: {text}.\n" for name, text in PRICES.items()), SCALES_TEXT]
     parts += ["\n## All verdicts\n\n", _overview(results)]
+    told: set[str] = set()
     for figure in FIGURES.values():
-        parts.append(_section(figure, results))
+        parts.append(_section(figure, results, told))
     parts.append(_probe(results))
     return "".join(parts)
 
@@ -74,7 +81,7 @@ def _overview(results: Path) -> str:
         for claim in figure.claims:
             cells = (_cell(kept[scale], claim) for scale in SHOWN)
             rows.append(f"| {figure.name} | {claim.id} | {' | '.join(cells)} |\n")
-    return "".join(rows)
+    return "".join(rows) + OVERVIEW_NOTE
 
 
 def _kept(results: Path, scale: Scale, figure: Figure) -> dict[str, list[dict[str, Any]]]:
@@ -102,27 +109,37 @@ def _loud(state: str) -> str:
     return f"**{state}**" if state == "does not hold" else state
 
 
-def _section(figure: Figure, results: Path) -> str:
-    lines = [f"\n## {figure.name}: {figure.title}\n\n{figure.caption}\n"]
-    kept = {scale: _kept(results, scale, figure) for scale in SCALES}
-    for scale in SHOWN:
+def _section(figure: Figure, results: Path, told: set[str]) -> str:
+    """One figure; `told` are the explanations that came before and need not come again."""
+    lines = [f"\n## {figure.name}: {figure.title}\n\n", _paragraph(figure.caption)]
+    shown = SHOWN if figure.data else SHOWN[1:]
+    for scale in shown:
         found = load(results, scale, figure.name)
         if found is not None and found["lines"]:
-            lines.append(
-                f"\n* {scale}: {found['setting']}; {found['seeds']} seeds. {_ends(found)}\n"
-            )
+            text = f"* {scale}: {found['setting']}; {found['seeds']} seeds. {_ends(found)}"
+            lines += ["\n", _paragraph(text, "  ")]
     for claim in figure.claims:
-        lines.append(f"\n**{claim.id}** {claim.sentence}\n\n")
-        states = set()
-        for scale in SHOWN:
-            for each in kept[scale].get(claim.id, ()):
-                states.add(each["verdict"])
-                lines.append(f"* {_heading(scale, figure, each)}: {_verdict(each)}\n")
-        if claim.note:
-            lines.append(f"\n{claim.note}\n")
-        if claim.otherwise and states - {"holds", "report only"}:
-            lines.append(f"\nWhere it does not hold: {claim.otherwise}\n")
+        lines += ["\n", _paragraph(f"**{claim.id}** {claim.sentence}"), "\n"]
+        kept = [(s, each) for s in shown for each in _kept(results, s, figure).get(claim.id, ())]
+        for scale, each in kept:
+            text = f"* {_heading(scale, figure, each)}: {_verdict(each)}"
+            lines.append(_paragraph(text, "  "))
+        open_ones = {each["verdict"] for _, each in kept} - {"holds", "report only"}
+        lines += _told_once(claim.note, "", told)
+        if open_ones:
+            lines += _told_once(claim.otherwise, "Where it does not hold or is open: ", told)
     return "".join(lines)
+
+
+def _told_once(text: str, before: str, told: set[str]) -> list[str]:
+    if not text or text in told:
+        return []
+    told.add(text)
+    return ["\n", _paragraph(before + text)]
+
+
+def _paragraph(text: str, indent: str = "") -> str:
+    return fill(text, 100, subsequent_indent=indent, break_long_words=False) + "\n"
 
 
 def _heading(scale: str, figure: Figure, each: dict[str, Any]) -> str:
@@ -132,13 +149,16 @@ def _heading(scale: str, figure: Figure, each: dict[str, Any]) -> str:
 
 def _ends(found: dict[str, Any]) -> str:
     """Where every line ended."""
-    ends = []
+    ends: dict[str, list[str]] = {}
     for label, line in found["lines"].items():
         accuracy = [value for value in line["accuracy"] if value is not None]
         mean = f"{100 * sum(accuracy) / len(accuracy):.1f} %" if accuracy else "none"
-        gone = f", {line['diverged']} diverged" if line["diverged"] else ""
-        ends.append(f"{label}: {mean} after {line['iterations']:,.0f} iterations{gone}")
-    return "Final accuracies: " + "; ".join(ends) + "."
+        gone = f" ({line['diverged']} diverged)" if line["diverged"] else ""
+        ends.setdefault(f"{line['iterations']:,.0f}", []).append(f"{label} {mean}{gone}")
+    return " ".join(
+        f"Accuracy after {iterations} iterations: {'; '.join(lines)}."
+        for iterations, lines in ends.items()
+    )
 
 
 def _verdict(each: dict[str, Any]) -> str:
@@ -174,7 +194,7 @@ def _probe(results: Path) -> str:
             f"| {figure.name} | `sdfeel figure {figure.name} --scale full` | {hours:,.0f} |\n"
         )
     return (
-        f"\n## CIFAR-10 in full\n\n{found['text']}\n\n"
+        f"\n## CIFAR-10 in full\n\n{_paragraph(found['text'])}\n"
         f"<!-- not run: it needs the data set -->\n```console\n$ {found['command']}\n```\n\n"
         f"At {rate:,.0f} samples per second, three seeds of each figure's synchronous lines take:\n"
         f"\n| figure | command | hours |\n|---|---|---|\n{''.join(rows)}"

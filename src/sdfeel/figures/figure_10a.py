@@ -9,7 +9,7 @@ from sdfeel.figures.unequal import ASYNC, SYNC, VANILLA, asynchronous, round_sec
 from sdfeel.figures.verdicts import Verdict, more
 
 SPREAD = 5.0  # the fastest device over the slowest; the caption does not say
-ROUNDS = {"quick": 20, "full": 4}
+ROUNDS = {"quick": 20, "full": 3}
 
 
 def lines(setting: Setting) -> list[Line]:

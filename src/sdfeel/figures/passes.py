@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from sdfeel.figures.figure import Claim, Figure, Panel, Seen
 from sdfeel.figures.lines import Line
-from sdfeel.figures.race import HIER, SD, window
+from sdfeel.figures.race import HIER, SD
 from sdfeel.figures.schemes import hierfavg, sd_feel
 from sdfeel.figures.settings import Setting
 from sdfeel.figures.verdicts import Verdict, more, report
@@ -34,7 +34,7 @@ def lines(setting: Setting) -> list[Line]:
 
 
 def ahead(seen: Seen) -> Verdict:
-    t = window(seen)
+    t = min(seen[label].end("E") for label in (SD, HIER))
     one, other = (seen[label].average("loss", "E", t) for label in (SD, HIER))
     return more(other, one, "loss").with_numbers(
         **{SD: float(one.mean()), HIER: float(other.mean())}

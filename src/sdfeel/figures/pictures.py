@@ -75,7 +75,7 @@ def draw(axes: Axes, panel: Panel, shown: list[Curve], styles: Mapping[str, int]
     tidy(axes)
     if panel.measure == "accuracy":
         axes.yaxis.set_major_formatter(PercentFormatter(1, symbol=""))
-    else:
+    elif panel.measure == "loss":
         # A run that explodes would leave nothing to see of the others.
         axes.set_ylim(top=1.05 * min(max(lowest), 5 * min(lowest)), bottom=0)
     axes.set_xlim(0, longest / unit.size)

@@ -16,7 +16,7 @@ from torch import Tensor
 from sdfeel.engine.base import Task
 from sdfeel.live.errors import Refused
 from sdfeel.live.federation import Federation, blended
-from sdfeel.live.protocol import LONG_POLL, Answer, Header, Link
+from sdfeel.live.protocol import LONG_POLL, Answer, Header, Link, whole
 from sdfeel.live.wire import digest
 
 Train = Callable[[Task], Tensor]
@@ -46,6 +46,7 @@ class Client:
             begin = time.monotonic()
             start = await self._start(k, header, bodies)
             if start is None:
+                await asyncio.sleep(0.1)
                 continue
             task = self._task(header, start)
             began = time.monotonic()
@@ -69,6 +70,7 @@ class Client:
                 if answer[0].get("over"):
                     self._over.add(d)
                 elif "round" in answer[0]:
+                    self._check(d, answer[0])
                     found[d] = answer
             if found:
                 k = min(int(header["round"]) for header, _ in found.values())
@@ -90,6 +92,19 @@ class Client:
             for call in calls:
                 call.cancel()
             await asyncio.gather(*calls, return_exceptions=True)
+
+    def _check(self, d: int, header: Header) -> None:
+        """A server may have sent anything."""
+        for key in ("round", "steps", "first"):
+            whole(header, key)
+        sources, weights = header.get("sources"), header.get("weights")
+        if not isinstance(sources, list) or not isinstance(weights, list):
+            raise Refused(f"edge-{d} does not say which models to start from")
+        reachable = all(source in self.servers for source in sources)
+        if not reachable or len(sources) != len(weights) or not sources:
+            raise Refused(f"edge-{d} names models to start from that this client cannot reach")
+        if not all(isinstance(n, int | float) for n in (*weights, header.get("rate"))):
+            raise Refused(f"edge-{d} sends weights that are no numbers")
 
     def _checked(self, answer: Answer) -> bytes:
         header, body = answer

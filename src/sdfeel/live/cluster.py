@@ -6,12 +6,13 @@ function of durable state, so a server that was killed hands out the same work a
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from math import isinf
 
 from torch import Tensor
 
+from sdfeel.live.ending import Closed
 from sdfeel.live.errors import Refused, Rejected
 from sdfeel.live.federation import Federation, Turn
 from sdfeel.live.policy import Policy
@@ -32,6 +33,28 @@ class Counts:
     sent: int = 0
 
 
+@dataclass(frozen=True)
+class Results(Mapping[int, Tensor]):
+    """Models by client, each read from the disk when it is asked for: they may be many."""
+
+    federation: Federation
+    store: Store
+    k: int
+    clients: tuple[int, ...]
+
+    def __getitem__(self, client: int) -> Tensor:
+        saved = self.store.get("result", self.k, client)
+        if saved is None:
+            raise KeyError(client)
+        return self.federation.model(saved.body)
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self.clients)
+
+    def __len__(self) -> int:
+        return len(self.clients)
+
+
 @dataclass
 class Cluster:
     """The clients' side of one server."""
@@ -44,16 +67,17 @@ class Cluster:
     counts: Counts = field(default_factory=Counts)
     clock: Callable[[], float] = time.monotonic
     turn: Turn | None = None
-    taken: list[int] = field(default_factory=list)  # (C,) local iterations so far
+    taken: Mapping[int, int] = field(default_factory=dict)  # local iterations so far
+    arrived: set[int] = field(default_factory=set)  # clients whose results this round has
     over: bool = False
     began: float = 0.0
     rejected: set[int] = field(default_factory=set)  # in this round
     absent: set[int] = field(default_factory=set)  # dropped, and silent since
 
-    def begin(self, turn: Turn, taken: list[int]) -> None:
+    def begin(self, turn: Turn, taken: Mapping[int, int]) -> None:
         """Open a round: from now on clients get its work."""
         self.turn, self.taken, self.began = turn, taken, self.clock()
-        self.rejected = set()
+        self.rejected, self.arrived = set(), set(self.store.notes("result", turn.k))
         self.bell.ring()
 
     def finish(self) -> None:
@@ -63,33 +87,34 @@ class Cluster:
 
     def outstanding(self, turn: Turn) -> list[int]:
         """Clients whose results this round still waits for."""
-        got = self.store.notes("result", turn.k)
-        away = self.rejected | self.absent
-        return [client for client in turn.clients if client not in got and client not in away]
+        known = self.arrived | self.rejected | self.absent
+        return [client for client in turn.clients if client not in known]
+
+    def _waits(self, turn: Turn) -> bool:
+        """A round needs everyone who is not known to be away, and somebody in any case."""
+        nobody = not self.arrived and not self.rejected and len(turn.clients) > 0
+        return nobody or bool(self.outstanding(turn))
 
     async def complete(self, turn: Turn) -> list[int]:
         """Wait until all results are in, or the deadline has come; return who did not answer."""
-        limit = LONG_POLL
-        while self.outstanding(turn):
+        while self._waits(turn):
+            left = LONG_POLL
             if self.policy.dead_client == "drop":
-                limit = self.began + self.policy.client_deadline - self.clock()
-                if limit <= 0:
+                left = self.began + self.policy.client_deadline - self.clock()
+                if left <= 0 and not self.arrived and not self.rejected:
+                    left = 0.5  # with nobody's result there is nothing to go on with
+                elif left <= 0:
                     late = self.outstanding(turn)
                     self.absent.update(late)
                     self.counts.dropped += len(late)
                     break
-            await self.bell.wait_for(lambda: not self.outstanding(turn) or None, limit)
-        got = self.store.notes("result", turn.k)
-        return [client for client in turn.clients if client not in got]
+            await self.bell.wait_for(lambda: not self._waits(turn) or None, left)
+        return [client for client in turn.clients if client not in self.arrived]
 
-    def results(self, turn: Turn) -> dict[int, Tensor]:
-        """The models of a round that arrived, by client."""
-        found = {}
-        for client in turn.clients:
-            saved = self.store.get("result", turn.k, client)
-            if saved is not None:
-                found[client] = self.federation.model(saved.body)
-        return found
+    def results(self, turn: Turn, closed: Closed) -> "Results":
+        """The models of those who answered before the round was closed."""
+        clients = tuple(client for client in turn.clients if client in closed.steps)
+        return Results(self.federation, self.store, turn.k, clients)
 
     async def work(self, client: int, header: Header) -> Answer:
         """The client's next piece of work, as soon as there is one."""
@@ -161,6 +186,7 @@ class Cluster:
             return
         with self.store.commit():
             self.store.put("result", turn.k, client, body, note)
+        self.arrived.add(client)
         self.counts.results += 1
         self.counts.received += len(body)
         self.bell.ring()
@@ -175,7 +201,7 @@ class Cluster:
         header: Header = {
             "round": turn.k,
             "steps": int(turn.planned[client]),
-            "first": self.taken[client],
+            "first": self.taken.get(client, 0),
             "rate": turn.rate(client),
             "sources": list(sources),
             "weights": list(sources.values()),

@@ -5,6 +5,7 @@ durable: results of clients, what was served to other servers, and the last comm
 """
 
 import asyncio
+import json
 import time
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -23,7 +24,8 @@ from sdfeel.live.protocol import Answer, Bell, Header, Link, Who, check_federati
 from sdfeel.live.store import Store
 from sdfeel.live.wire import digest
 
-RECORDS = 40  # in one answer: headers are short
+RECORDS = 200  # in one answer
+RECORD_BYTES = 1 << 20  # in one answer, unless a single one is larger
 FEDERATION = "federation"
 
 
@@ -61,8 +63,7 @@ class Edge:
         known = Known.load(self.store)
         if known is not None:
             return known
-        net = self.federation.net
-        known = Known.fresh(len(net.samples), len(net.servers))
+        known = Known()
         body = self.federation.body(self.federation.initial)
         with self.store.commit():
             self.store.remember(FEDERATION, self.federation.digest)
@@ -124,10 +125,14 @@ class Edge:
             over = self.known.over and self.exchange.settled()
             return self.store.records(first, RECORDS) or ([] if over else None)
 
-        found = await self.bell.wait_for(look, patience)
-        last = not self.store.records(first + RECORDS, 1)
+        found = await self.bell.wait_for(look, patience) or []
+        body = json.dumps(found).encode()
+        while len(body) > RECORD_BYTES and len(found) > 1:
+            found = found[: len(found) // 2]
+            body = json.dumps(found).encode()
+        last = not self.store.records(first + len(found), 1)
         over = self.known.over and self.exchange.settled() and last
-        return {"records": found or [], "over": over}, None
+        return {"over": over}, body
 
     def status(self) -> dict[str, Any]:
         """For people and machines: where this server is."""
@@ -151,7 +156,7 @@ class Edge:
     async def _round(self) -> None:
         began = time.time()
         known = self.known
-        turn = Turn.of(self.federation, self.number, known.k, known.clocks, known.memory)
+        turn = Turn.of(self.federation, self.number, known.k, known.memory)
         self.cluster.begin(turn, known.taken)
         closed = await self._closed(turn)
         gathered = time.time()
@@ -194,10 +199,9 @@ class Edge:
         done = turn.done(closed.steps)
         mine = turn.planned if federation.synchronous else done
         steps = known.steps + federation.length(federation.net, turn.work, mine)
-        served = set(turn.clients)
+        more = {client: int(done[client]) for client in turn.clients}
         return Known(
-            taken=[n + (int(done[i]) if i in served else 0) for i, n in enumerate(known.taken)],
-            clocks=ended.clocks,
+            taken={**known.taken, **{n: known.taken.get(n, 0) + more[n] for n in more}},
             k=known.k + 1,
             steps=steps,
             memory=ended.mix.memory,

@@ -7,7 +7,6 @@ from typing import Any, Protocol
 from torch import Tensor
 
 from sdfeel.core.scheme import Mix
-from sdfeel.core.staleness import Clocks
 from sdfeel.engine.sums import Sums
 from sdfeel.live.federation import Turn, taken_from
 from sdfeel.live.memory import Known
@@ -38,7 +37,6 @@ class Ended:
     model: Tensor
     mix: Mix
     met: tuple[int, ...]  # servers whose models the exchange changed
-    clocks: Clocks
     keep: int  # hops of earlier rounds can no longer be asked for
     told: Mapping[str, Any] = field(default_factory=dict)  # for the round's record
     save: Callable[[], None] = lambda: None  # more to write, in the same commit

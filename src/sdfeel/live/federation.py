@@ -54,6 +54,12 @@ class Federation:
     def synchronous(self) -> bool:
         return len(self.lanes) == 1
 
+    def in_step(self, k: int) -> Clocks:
+        """What everyone has heard when all have finished `k` rounds together."""
+        size = len(self.net.servers)
+        all_did = np.full(size, k, dtype=np.int64)
+        return Clocks(k, all_did, all_did, np.full((size, size), k, dtype=np.int64), all_did)
+
     def view(self, lane: Lane, k: int, clocks: Clocks, memory: Memory) -> View:
         """The only place where a deployed server's view is made."""
         return View(
@@ -91,10 +97,10 @@ class Turn:
     clients: tuple[int, ...]  # whom this server hands work to, in the scheme's order
 
     @classmethod
-    def of(
-        cls, federation: Federation, server: int, k: int, clocks: Clocks, memory: Memory
-    ) -> "Turn":
+    def of(cls, federation: Federation, server: int, k: int, memory: Memory) -> "Turn":
         lane = federation.lane_of(server)
+        # Out of step, only `mix` may look at clocks, and it gets its own when the round ends.
+        clocks = federation.in_step(k if federation.synchronous else 0)
         view = federation.view(lane, k, clocks, memory)
         work = federation.scheme.work(view)
         mine = tuple(client for client, sources, _ in work.down if server in sources)

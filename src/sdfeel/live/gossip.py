@@ -6,9 +6,8 @@ can be repeated without harm, and nothing that was served is ever computed anew.
 
 import asyncio
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-import numpy as np
 from torch import Tensor
 
 from sdfeel.core.errors import RunError
@@ -17,7 +16,7 @@ from sdfeel.live.cluster import Cluster
 from sdfeel.live.ending import Behind, Closed, Ended, averaged
 from sdfeel.live.errors import Refused
 from sdfeel.live.federation import Turn, blended, without
-from sdfeel.live.memory import STATE, Known
+from sdfeel.live.memory import Known
 from sdfeel.live.protocol import LONG_POLL, Answer, Header, Link, seconds, whole
 
 CLOSED = "closed"
@@ -41,7 +40,7 @@ class Gossip:
         mix = self._federation.scheme.mix(turn.view, turn.done(closed.steps))
         if not self._store.has("hop", turn.k, 0):
             start = self._model("start", turn.k, 0)
-            arrived = self.cluster.results(turn)
+            arrived = self.cluster.results(turn, closed)
             self._keep(turn.k, 0, averaged(self._me, turn, mix, arrived, start, start), closed)
         model = self._model("hop", turn.k, 0)
         met: tuple[int, ...] = ()
@@ -51,8 +50,7 @@ class Gossip:
             # The last hop is not asked for by anyone: it becomes durable with the round's commit.
             model = await self._mixed(turn.k, mix.across.hops - 1, mix.across)
             met = tuple(mix.across.rows.tolist()) if mix.across.crossings else ()
-        clocks = known.clocks.after(np.array(turn.view.lane), np.array(met, dtype=int))
-        return Ended(model, mix, met, clocks, self._needed(known, mix.across))
+        return Ended(model, mix, met, self._needed(known, mix.across))
 
     def _keep(self, k: int, hop: int, model: Tensor, closed: Closed | None = None) -> None:
         with self._store.commit():
@@ -96,7 +94,9 @@ class Gossip:
     async def serve(self, server: int, kind: str, header: Header, body: bytes | None) -> Answer:
         """This server's model of (round, hop), as soon as there is one."""
         if kind == "adopt":
-            return {"state": self._store.fact(STATE) | {"taken": []}}, self.current()
+            known = Known.load(self._store)
+            assert known is not None  # a server that answers has begun
+            return known.common(), self.current()
         if kind != "model":
             raise Refused(f"a synchronous server does not answer '{kind}'")
         k, hop = whole(header, "round"), whole(header, "hop")
@@ -162,7 +162,10 @@ class Gossip:
         if body is None:
             raise Refused(f"edge-{behind.server} has no model to go on from")
         self._federation.model(body)
-        after = Known.of({**header["state"], "taken": known.taken})
+        try:
+            after = replace(Known.of({**header, "taken": {}}), taken=known.taken)
+        except (KeyError, TypeError, ValueError):
+            raise Refused(f"what edge-{behind.server} tells of itself cannot be read") from None
         with self._store.commit():
             self._store.put("start", after.k, 0, body, replace=True)
             after.save(self._store)

@@ -17,7 +17,7 @@ class Limits:
     calls: int = 4096  # at once, of all callers
     calls_per_caller: int = 16  # at once, of one certificate
     uploads_per_caller: int = 2  # bodies on their way at once, of one certificate
-    connections: int = 8192
+    connections: int = 900  # a process often has 1,024 descriptors
     chunk_seconds: float = 60.0  # for one chunk: a link must carry 140 kbit/s
     call_seconds: float = 600.0  # the longest call, waiting included
     handshake_seconds: float = 10.0

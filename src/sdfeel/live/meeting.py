@@ -81,7 +81,7 @@ class Meeting:
         saved = self._store.get("start", turn.k)
         assert saved is not None  # the open round's model is never pruned
         start = self._federation.model(saved.body)
-        arrived = self.cluster.results(turn)
+        arrived = self.cluster.results(turn, closed)
         up = averaged(self._me, turn, mix, arrived, start, seen[self._me].model)
         model, met = self._mixed(mix, up, seen)
         after = clocks.after(np.array([self._me]), np.array(met, dtype=int))
@@ -90,7 +90,6 @@ class Meeting:
             model,
             mix,
             met,
-            known.clocks,
             turn.k,
             {"versions": versions},
             lambda: self._commit(turn.k, mix, up, model, met, after),

@@ -7,45 +7,36 @@ from typing import Any
 import numpy as np
 
 from sdfeel.core.scheme import Memory
-from sdfeel.core.staleness import Clocks
 from sdfeel.live.store import Store
 
 STATE = "state"
 
 
-@dataclass
+@dataclass(frozen=True)
 class Known:
     """Where a server is. The models themselves are tensors of the store."""
 
-    taken: list[int]  # (C,) local iterations of each client so far, as far as known here
-    clocks: Clocks
+    taken: Mapping[int, int] = field(default_factory=dict)  # local iterations of its clients
     k: int = 0  # the round that is open
     steps: float = 0.0  # local iterations that this server counts
-    memory: Memory = field(default_factory=dict)
+    memory: Memory = field(default_factory=dict)  # the scheme's
     over: bool = False
     met: int = 0  # hops of earlier rounds can no longer be asked for
 
-    @classmethod
-    def fresh(cls, clients: int, servers: int) -> "Known":
-        return cls([0] * clients, Clocks.fresh(servers))
-
     def save(self, store: Store) -> None:
         """Remember this. Call it inside a commit."""
-        clocks = self.clocks
-        arrays = ("led", "touched", "heard", "stamp")
-        store.remember(
-            STATE,
-            {
-                "taken": self.taken,
-                "clocks": {name: getattr(clocks, name).tolist() for name in arrays},
-                "number": clocks.number,
-                "k": self.k,
-                "steps": self.steps,
-                "memory": {name: np.asarray(v).tolist() for name, v in self.memory.items()},
-                "over": self.over,
-                "met": self.met,
-            },
-        )
+        taken = {str(client): count for client, count in self.taken.items()}
+        store.remember(STATE, {"taken": taken, **self.common()})
+
+    def common(self) -> dict[str, Any]:
+        """All but what concerns this server's own clients."""
+        return {
+            "k": self.k,
+            "steps": self.steps,
+            "memory": {name: np.asarray(value).tolist() for name, value in self.memory.items()},
+            "over": self.over,
+            "met": self.met,
+        }
 
     @classmethod
     def load(cls, store: Store) -> "Known | None":
@@ -56,8 +47,11 @@ class Known:
     @classmethod
     def of(cls, record: Mapping[str, Any]) -> "Known":
         """From the form in which it is saved."""
-        saved = dict(record)
-        arrays = {n: np.array(v, dtype=np.int64) for n, v in saved.pop("clocks").items()}
-        clocks = Clocks(saved.pop("number"), **arrays)
-        memory = {name: np.array(v) for name, v in saved.pop("memory").items()}
-        return cls(clocks=clocks, memory=memory, **saved)
+        return cls(
+            taken={int(client): int(count) for client, count in record["taken"].items()},
+            k=int(record["k"]),
+            steps=float(record["steps"]),
+            memory={name: np.array(value) for name, value in record["memory"].items()},
+            over=bool(record["over"]),
+            met=int(record["met"]),
+        )

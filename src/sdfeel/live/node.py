@@ -12,7 +12,7 @@ from typing import Any
 from sdfeel.core.errors import SdfeelError
 from sdfeel.live.allow import AllowList
 from sdfeel.live.client import Client, Train
-from sdfeel.live.edge import Edge
+from sdfeel.live.edge import RECORD_BYTES, Edge
 from sdfeel.live.errors import Refused
 from sdfeel.live.federation import Federation
 from sdfeel.live.health import Health, Page, write_status
@@ -41,6 +41,7 @@ class Setting:
     identity: Identity
     directory: Path  # of the node: status and state live here
     peers: Mapping[int, str]  # edge servers' addresses
+    allow: Path  # the list of certificates; edge servers must have it, others may
     health: str | None = None  # host:port of the page for probes
     bound_to_parent: bool = False  # end when the process that started this one does
 
@@ -50,23 +51,24 @@ class Service:
     """What only an edge server is told."""
 
     listen: str
-    allow: Path
     policy: Policy = PATIENT
 
 
 def limits_of(federation: Federation) -> Limits:
     """Bodies as large as a model, and no larger."""
-    return Limits(bodies=dict.fromkeys(WITH_MODEL, federation.schema.max_bytes))
+    bodies = dict.fromkeys(WITH_MODEL, federation.schema.max_bytes)
+    return Limits(bodies={**bodies, "rounds": 2 * RECORD_BYTES})
 
 
 def links(federation: Federation, setting: Setting, servers: list[int]) -> dict[int, Link]:
     """Ways to other servers."""
     bounds = limits_of(federation)
+    allow = AllowList(setting.allow) if setting.allow.is_file() else None
     found = {}
     for d in servers:
         if d not in setting.peers:
             raise SdfeelError(f"the node file has no address for edge-{d}: add it under [peers]")
-        peer = Peer(setting.peers[d], setting.identity, f"edge/{d}", bounds)
+        peer = Peer(setting.peers[d], setting.identity, f"edge/{d}", bounds, allow)
         found[d] = Link(f"edge-{d}", peer, federation.digest)
     return found
 
@@ -86,7 +88,7 @@ async def run_edge(federation: Federation, setting: Setting, service: Service, t
         return await edge.handle(Who(caller.role, caller.number), kind, header, body)
 
     bounds = limits_of(federation)
-    allow = AllowList(service.allow)
+    allow = AllowList(setting.allow)
     port = await server.start(service.listen, setting.identity, allow, handle, bounds, _authorise)
     tell(f"listening on port {port}, round {edge.known.k + 1}")
 

@@ -15,9 +15,11 @@ from torch import nn
 from sdfeel.core import topology
 from sdfeel.core.air import Link
 from sdfeel.core.arrays import Floats, Ints
+from sdfeel.core.changing import Changing
 from sdfeel.core.cost import Cost, Power
 from sdfeel.core.errors import InputError, unknown
 from sdfeel.core.gossip import GOSSIP_RULES
+from sdfeel.core.late import Late
 from sdfeel.core.network import Network, clustered
 from sdfeel.core.scheme import Local, Scheme
 from sdfeel.core.seeds import number, rng
@@ -34,11 +36,12 @@ from sdfeel.engine.loop import Training
 from sdfeel.models import zoo
 from sdfeel.models.flat import FlatModule, Layout
 from sdfeel.radio import latency
+from sdfeel.run.build_radio import build_changing, build_late, with_radio
 from sdfeel.run.experiment import Experiment, SchemeSection, rule_of
 from sdfeel.run.files import read_graph, read_matrix, read_speeds
 from sdfeel.schemes import SCHEMES, find
 from sdfeel.sim.packing import Packing
-from sdfeel.sim.simulate import Simulation, expected_rounds
+from sdfeel.sim.simulate import Simulation, expected_rounds, first_views
 from sdfeel.sim.state import State
 
 MODEL_FOR = {"mnist": "mnist-cnn", "fashion-mnist": "mnist-cnn", "cifar10": "cifar-cnn"}
@@ -59,6 +62,8 @@ class Prepared:
     rounds: int  # of all lanes, if nothing ends the run earlier
     packing: Packing | None = None
     notes: tuple[str, ...] = ()
+    late: Late | None = None
+    changing: Changing | None = None
 
     @property
     def local(self) -> Local:
@@ -76,25 +81,43 @@ class Prepared:
             state,
             self.local,
             self.packing,
+            self.late,
+            self.changing,
         )
 
 
 def prepare(experiment: Experiment) -> Prepared:
     """Load, split and build all that `experiment` names; raises on anything that cannot work."""
     scheme, notes = build_scheme(experiment)
+    late = build_late(experiment)
     data = build_data(experiment)
     experiment = with_model(experiment)
     net = build_network(experiment, data)
     scheme.adapt(net)  # refuses a network that it cannot serve, before anything is written
+    changing, more = build_changing(experiment, scheme, net)
     module = build_model(experiment, data)
     zoo.check_fit(module, data.train.x[0], data.classes)
     engine, why = build_engine(experiment, data, module)
     packing = build_packing(experiment, engine.layout)
     cost = build_cost(experiment, data, net, module, engine.layout, packing)
     iterations, seed = experiment.training.iterations, experiment.seed
+    late.check(scheme, first_views(scheme, net, cost, seed), cost)
     rounds = expected_rounds(scheme, net, cost, iterations, seed)
     experiment = resolved(experiment, scheme, data, rounds, engine.name)
-    return Prepared(experiment, scheme, net, data, engine, why, cost, rounds, packing, notes)
+    return Prepared(
+        experiment,
+        scheme,
+        net,
+        data,
+        engine,
+        why,
+        cost,
+        rounds,
+        packing,
+        (*notes, *more),
+        late,
+        changing,
+    )
 
 
 def with_model(experiment: Experiment) -> Experiment:
@@ -402,7 +425,7 @@ def build_cost(
         section.downlink,
         Power(devices.computing_watts, devices.sending_watts, devices.backhaul_watts),
     )
-    return replace(priced, packed=packed_bits(packing, layout))
+    return with_radio(replace(priced, packed=packed_bits(packing, layout)), experiment, net)
 
 
 def _operations(experiment: Experiment, data: Federated, module: nn.Module) -> float:

@@ -19,12 +19,12 @@ import numpy as np
 from pydantic import Field, ValidationError
 
 from sdfeel.core.cost import Cost, Power
-from sdfeel.core.errors import InputError, RunError
+from sdfeel.core.errors import InputError, RunError, unknown
 from sdfeel.core.network import Network
 from sdfeel.live.policy import Policy
 from sdfeel.run import toml
 from sdfeel.run.build import Prepared
-from sdfeel.run.experiment import Section, _sentence
+from sdfeel.run.experiment import Section, rule_of
 from sdfeel.run.whole import write_whole
 
 NETWORK, NODE, NODES = "network.json", "node.toml", "nodes"
@@ -89,7 +89,7 @@ def read_node(path: Path) -> NodeFile:
     try:
         node = NodeFile.model_validate(values)
     except ValidationError as error:
-        raise InputError(f"{path}: {_sentence(error)}") from None
+        raise InputError(f"{path}: {_mistake(error)}") from None
     base = path.parent.resolve()
     located = {
         key: str(base / getattr(node, key))
@@ -98,6 +98,16 @@ def read_node(path: Path) -> NodeFile:
     if node.data is not None and ":" not in node.data:
         located["data"] = str(base / node.data)
     return node.model_copy(update=located)
+
+
+def _mistake(error: ValidationError) -> str:
+    """The first thing wrong, for a person."""
+    first = error.errors()[0]
+    where = ".".join(map(str, first["loc"]))
+    if first["type"] == "extra_forbidden":
+        policies = [f"policy.{key}" for key in PolicySection.model_fields]
+        return str(unknown("key", where, [*NodeFile.model_fields, *policies]))
+    return f"{where} must be {rule_of(first)}, got {first['input']!r}"
 
 
 def write_node(directory: Path, role: str, node: NodeFile) -> None:

@@ -37,6 +37,7 @@ def init(
     for name in ("Dockerfile", "kubernetes-setup.sh"):
         _write(directory / name, template(name))
     (directory / "kubernetes-setup.sh").chmod(0o755)
+    _write(directory / ".dockerignore", template("dockerignore"))  # keys are no part of an image
     working = [n for n, reach in enumerate(net.reach) if reach]
     nodes = [("edge", f"edge-{d}") for d in net.servers]
     nodes += [("client", f"client-{n}") for n in working]

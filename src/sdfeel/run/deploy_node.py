@@ -38,7 +38,7 @@ def run_edge_node(path: Path, bound_to_parent: bool = False) -> None:
     node = read_node(path)
     federation, _ = federation_of(node)
     setting = _setting(node, path, "edge", bound_to_parent)
-    service = Service(node.listen, Path(node.allow), node.policy.policy())
+    service = Service(node.listen, node.policy.policy())
     torch.set_num_threads(1)
     asyncio.run(run_edge(federation, setting, service, teller(f"edge-{setting.identity.number}")))
 
@@ -83,7 +83,9 @@ def _setting(node: NodeFile, path: Path, role: str, bound_to_parent: bool) -> "S
             f"{node.identity} is the identity of {identity.name}: start it with "
             f"`sdfeel {identity.role}`"
         )
-    return Setting(identity, path.parent, peers_of(node), node.health, bound_to_parent)
+    return Setting(
+        identity, path.parent, peers_of(node), Path(node.allow), node.health, bound_to_parent
+    )
 
 
 def teller(name: str) -> Tell:

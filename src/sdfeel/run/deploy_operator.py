@@ -66,7 +66,7 @@ class Operator:
 
         federation, _ = federation_of(self._node)
         identity = Identity.load(Path(self._node.identity))
-        setting = Setting(identity, self._home, peers_of(self._node))
+        setting = Setting(identity, self._home, peers_of(self._node), Path(self._node.allow))
         with asyncio.Runner() as runner:
             runner.get_loop()
             ways = links(federation, setting, list(federation.net.servers))

@@ -1,6 +1,7 @@
 """The records of finished rounds, collected from all edge servers and put in order."""
 
 import asyncio
+import json
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -84,8 +85,8 @@ class Records:
         """At least one record of server d, unless it has no more."""
         while not self._queues.get(d) and d not in self._over:
             question = {"first": self._asked.get(d, 0), "wait": LONG_POLL}
-            header, _ = await self.edges[d].insist("rounds", question)
-            records = header["records"]
+            header, body = await self.edges[d].insist("rounds", question)
+            records: list[Record] = json.loads(body or b"[]")
             self._queues.setdefault(d, []).extend(records)
             if records:
                 self._asked[d] = records[-1]["k"] + 1

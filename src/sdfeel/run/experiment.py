@@ -59,6 +59,14 @@ class NetworkSection(Section):
     """gamma: some clusters are this many clients smaller, as many are larger"""
     overlap: Annotated[int, Field(ge=0)] = 0
     """clients of each cell that the next cell reaches, too (used by fedmes)"""
+    changes: str | None = None
+    """a file that says when links, servers or the cloud go down and come back"""
+    link_chance: Annotated[float, Field(gt=0, le=1)] = 1.0
+    """chance of each server link to be up, drawn anew for every round"""
+    server_up_seconds: Positive | None = None
+    """mean virtual seconds until an edge server fails (not set: none does)"""
+    server_down_seconds: Positive | None = None
+    """mean virtual seconds until it is back"""
 
 
 class DataSection(Section):
@@ -166,6 +174,46 @@ class LatencySection(Section):
     """count the way down too (the paper does not)"""
     consensus: bool = False
     """count the exchanges until the servers agree at the end (the paper does not)"""
+    late: Literal["wait", "drop", "drop-unbiased", "equalise"] = "wait"
+    """clients that would be late: wait for them, drop them (those who arrive count in
+    proportion, or by one over their chance), or share each cell's bandwidth so that all end
+    at once"""
+    deadline_seconds: Positive | None = None
+    """virtual seconds from a round's start until a client is dropped"""
+
+
+class RadioSection(Section):
+    """What clients' channels and servers' links are like: see docs/radio.md."""
+
+    rates: str = "equal"
+    """each client's mean rate: equal (latency.client_server_mbps), distance (Shannon's, where
+    it stands), or a file .csv with a column `mbps` or `metres`, a row per client"""
+    fading: Literal["none", "rayleigh", "nakagami"] = "none"
+    """how channels change from round to round"""
+    nakagami_m: Positive = 2.0
+    """nakagami: 0.5, 1 (Rayleigh), 1.5, 2, ...; the higher, the steadier"""
+    correlation: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    """of a channel with itself one round later"""
+    snr_db: float | None = None
+    """mean signal to noise where rates are equal (not set: 15)"""
+    trace: str | None = None
+    """a file .csv of rates in Mbit/s: a column per client, a row per round (or a first column
+    `seconds`)"""
+    links: str | None = None
+    """a file .csv of server links: `0,1,40` is 40 Mbit/s between servers 0 and 1, `0,cloud,4`
+    is 4 Mbit/s from server 0 to the cloud"""
+    bandwidth_mhz: Positive = 1.0
+    """of each client's own channel"""
+    power_dbm: float = 23.0
+    """radiated by a client"""
+    noise_dbm_per_hz: float = -174.0
+    """thermal noise"""
+    path_loss_db: float = 128.1
+    """at one kilometre"""
+    path_loss_exponent: Positive = 3.76
+    """how fast the loss grows with distance"""
+    cell_metres: Positive = 1000.0
+    """radius of a cell, in which clients stand anywhere"""
 
 
 class CompressionSection(Section):
@@ -216,6 +264,10 @@ class CheckpointSection(Section):
     """real seconds between two checkpoints (0: after every round)"""
 
 
+# Keys that were added later decide only where they are used: older runs can be resumed.
+LATER: dict[str, Any] = {"radio": True, "latency": {"late"}, "network": {"link_chance"}}
+
+
 class Experiment(Section):
     """All that decides a run."""
 
@@ -227,6 +279,7 @@ class Experiment(Section):
     scheme: SchemeSection = SchemeSection()
     training: TrainingSection = TrainingSection()
     latency: LatencySection = LatencySection()
+    radio: RadioSection = RadioSection()
     compression: CompressionSection = CompressionSection()
     devices: DevicesSection = DevicesSection()
     evaluation: EvaluationSection = EvaluationSection()
@@ -236,8 +289,11 @@ class Experiment(Section):
     def fingerprint(self) -> str:
         """A hash of everything that decides the result."""
         decides = self.model_dump(
-            exclude={"checkpoint": True, "training": {"workers"}}, exclude_none=True
+            exclude={"checkpoint": True, "training": {"workers"}, **LATER}, exclude_none=True
         )
+        used = self.model_dump(include=LATER, exclude_defaults=True)
+        if any(used.values()):
+            decides["later"] = used
         if decides["training"]["engine"] != "native":
             decides["training"]["engine"] = "torch"  # the others give the same bits
         return hashlib.sha256(json.dumps(decides, sort_keys=True).encode()).hexdigest()
@@ -251,15 +307,19 @@ PATHS = (
     "network.graph",
     "network.mixing",
     "network.assignment",
+    "network.changes",
     "data.name",
     "data.directory",
     "data.partition",
     "devices.file",
+    "radio.rates",
+    "radio.trace",
+    "radio.links",
 )
 
 
 # A file called `ring` must not hide the topology of that name.
-NAMES = {*TOPOLOGIES, *ALIASES, *GOSSIP_RULES, *PARTITIONS, *ASSIGNMENTS}
+NAMES = {*TOPOLOGIES, *ALIASES, *GOSSIP_RULES, *PARTITIONS, *ASSIGNMENTS, "equal", "distance"}
 
 
 def load(file: Path | None = None, settings: Sequence[str] = ()) -> Experiment:
@@ -391,6 +451,7 @@ def rule_of(error: Mapping[str, Any]) -> str:
     if kind == "dict_type":
         return "a table like { key = value }"
     bounds = {
+        "less_than": ("below", "lt"),
         "greater_than": ("above", "gt"),
         "greater_than_equal": ("at least", "ge"),
         "less_than_equal": ("at most", "le"),

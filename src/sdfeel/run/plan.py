@@ -16,7 +16,6 @@ from sdfeel.run.plan_result import Plan, Row, Task
 from sdfeel.run.plan_tracks import Workshop
 
 EFFORT = 8.0  # what planning may cost, in whole runs of the experiment
-PATIENCE = 4.0  # the experiment as given runs for so many times the winner's time
 SHOWN = 60  # candidates that did not run, kept for the picture
 
 
@@ -119,7 +118,7 @@ class Planner:
         )
 
     def _compare(self, race: Race) -> Iterator[News]:
-        """Let the experiment as given run, too, for long enough to be beaten clearly."""
+        """Let the experiment as given run, too, so that people see what the plan gains."""
         known = {entry.candidate.label for entry in race.runs}
         if self.given is None or self._as_given is not None or race.leader is None:
             return
@@ -129,8 +128,7 @@ class Planner:
                 self._as_given = race.runs[same]
                 return
         self._as_given = self.workshop.open(self.given, race.goal)
-        patience = 1.0 if race.goal.kind == "budget" else PATIENCE
-        self._as_given.advance(patience * race.limit)
+        self._as_given.advance(race.goal.horizon)
         yield News("as given", self.given, self._as_given, race.limit, race.steps / race.allowance)
 
     def plan(self) -> Plan:
@@ -142,7 +140,7 @@ class Planner:
         rest = [entry for entry in self.entries if entry not in runs]
         rest.sort(key=self._law.seconds)
         given = self._row(self.given, self._as_given) if self.given is not None else None
-        spent = sum(row.steps for row in ran) + self.measured.steps
+        tracks = {*runs.values(), *([self._as_given] if self._as_given is not None else [])}
         return Plan(
             goal=self.goal if self.goal is not None else Goal("budget", 1e300),
             task=Task(
@@ -155,7 +153,7 @@ class Planner:
             rows=tuple(ran + [self._row(entry, None) for entry in rest[:SHOWN]]),
             given=given,
             candidates=len(self.entries),
-            steps=spent + (given.steps if given is not None else 0),
+            steps=sum(track.steps for track in tracks) + self.measured.steps,
             run_steps=self.run_steps,
             finished=self._through,
             seed=self.workshop.base.seed,

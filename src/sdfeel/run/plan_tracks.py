@@ -14,7 +14,7 @@ from sdfeel.engine.probe import probing
 from sdfeel.run import build, plan_space
 from sdfeel.run.experiment import Experiment
 from sdfeel.run.plan_goal import Goal, Point
-from sdfeel.run.plan_pace import pace
+from sdfeel.run.plan_pace import Pace, pace
 from sdfeel.run.plan_probe import Measured, measure
 from sdfeel.run.plan_rank import Entry, drift, stride
 from sdfeel.run.plan_space import Candidate
@@ -36,6 +36,7 @@ class Workshop:
             base.training.learning_rate: self.prepared.engine
         }
         self._nets: dict[tuple[str, str], Network] = {}
+        self._known: dict[Candidate, tuple[Pace, float, float]] = {}
         # Where one iteration is a pass over the data, clients drift apart within it.
         whole = build.reading(base).iteration_unit == "epoch"
         mean = self.prepared.data.samples.mean() / base.training.batch_size
@@ -71,18 +72,24 @@ class Workshop:
 
     def entry(self, candidate: Candidate, measured: Measured) -> Entry:
         """A candidate with all that is known before it runs."""
-        net = self.net(candidate)
-        scheme = self.scheme(candidate)
+        same = replace(candidate, learning_rate=0.0)  # the rate changes neither price nor drift
+        if same not in self._known:
+            self._known[same] = self._priced(candidate, measured)
+        pace, apart, largest = self._known[same]
+        step = stride(candidate.learning_rate, measured.problem.smoothness)
+        return Entry(candidate, pace, step, apart, largest)
+
+    def _priced(self, candidate: Candidate, measured: Measured) -> tuple[Pace, float, float]:
+        """Pace, drift and largest proven learning rate."""
+        net, scheme = self.net(candidate), self.scheme(candidate)
         tau2 = candidate.option("tau2")
         own = pace(scheme, net, self.prepared.cost, tau2, self.base.seed)
         contraction = net.zeta ** candidate.option("alpha") if candidate.gossips else 0.0
         tau1 = max(own.steps, 1.0) * self._batches
         # FedAvg has no clusters: all differences are averaged away together.
         between = measured.between if len(scheme.adapt(net).servers) > 1 else 0.0
-        return Entry(
-            candidate,
+        return (
             own,
-            stride(candidate.learning_rate, measured.problem.smoothness),
             drift(tau1, tau2, contraction, between),
             synchronous.largest_step(measured.problem.smoothness, tau1 * tau2, contraction),
         )

@@ -77,7 +77,6 @@ class Simulation:
             self._seen = self._whole
             for each in state.lanes:
                 self._begin(each)
-            self._late.check(scheme, (self._view(each, cost) for each in state.lanes), cost)
         self.state = state
         self._seen = self._moment(max(state.lanes, key=lambda each: each.began))
 
@@ -287,14 +286,19 @@ def length(net: Network, work: Work, done: Ints) -> float:
 
 def expected_rounds(scheme: Scheme, net: Network, cost: Cost, iterations: int, seed: int) -> int:
     """Rounds of all lanes until `iterations` are done, if rounds go on as they begin."""
+    total = 0
+    for view in first_views(scheme, net, cost, seed):
+        work = scheme.work(view)
+        total += ceil(iterations / max(length(view.net, work, cost.done(work)), 1))
+    return total
+
+
+def first_views(scheme: Scheme, net: Network, cost: Cost, seed: int) -> Iterator[View]:
+    """What each lane sees when its first round begins."""
     own = scheme.adapt(net)
     clocks = Clocks.fresh(len(own.servers))
-    total = 0
     for place, lane in enumerate(scheme.lanes(own)):
-        view = View(own, lane, 0, clocks, cost.step_seconds, seed, place, air=cost.air)
-        work = scheme.work(view)
-        total += ceil(iterations / max(length(own, work, cost.done(work)), 1))
-    return total
+        yield View(own, lane, 0, clocks, cost.step_seconds, seed, place, air=cost.air)
 
 
 def _takers(mix: Mix) -> dict[int, list[tuple[int, float]]]:

@@ -2,6 +2,7 @@
 
 import importlib.util
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -24,7 +25,9 @@ def installed() -> None:
 
 
 @pytest.fixture(scope="module")
-def ray(installed: None) -> Iterator[Any]:
-    ray = SESSION.join("local", 2)
+def ray(installed: None, cache: Path) -> Iterator[Any]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(cache))  # actors see the settings of Ray's start
+        ray = SESSION.join("local", 2)
     yield ray
     SESSION.leave(ray)

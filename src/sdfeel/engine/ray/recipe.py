@@ -28,8 +28,8 @@ class Local(Protocol):
 
 
 # Builds an engine from (module, train, parts, test, training, seed, None, measured). It is called
-# inside the actor, which has one core: functools.partial(NativeEngine, threads=1, batch=...) will do,
-# with the same batch for all actors.
+# inside the actor, which has one core: functools.partial(NativeEngine, threads=1, batch=...)
+# will do, with one batch for all actors.
 Build = Callable[..., Local]
 
 

@@ -53,12 +53,12 @@ def attack(target: Target, indices: Iterable[int], seed: int) -> Tally:
                 f"the input is {data!r}"
             ) from error
         if tried == 1 + len(numbers) // 10:
-            before = _memory()
-    grown = _memory() - before if before else 0
+            before = memory()
+    grown = memory() - before if before else 0
     return Tally(target.name, tried, accepted, time.perf_counter() - begun, grown)
 
 
-def _memory() -> int:
+def memory() -> int:
     """Bytes in memory now; where the system does not tell, the most that there ever were."""
     pages = Path("/proc/self/statm")
     if pages.exists():

@@ -1,7 +1,8 @@
 """`python -m sdfeel.live.transport.siege`: a server with idle strangers, and with many uploads.
 
 Prints how much longer an honest call takes beside 200 idle connections, how many copies of a model
-the server holds per upload, and what refused calls leave behind. Reads the server's memory from /proc, so it needs Linux.
+the server holds per upload, and what refused calls leave behind. Reads the server's memory from
+/proc, so it needs Linux.
 """
 
 import asyncio

@@ -1,0 +1,119 @@
+"""Channels that change from round to round: fading, or a recording of rates."""
+
+from dataclasses import dataclass, field
+from math import erfc, gamma
+
+import numpy as np
+
+from sdfeel.core.arrays import Floats, floats
+from sdfeel.core.errors import InputError
+from sdfeel.core.seeds import rng
+from sdfeel.radio.shannon import efficiency, snr_of
+
+REMEMBERED = 1024  # rounds: lanes are in different ones
+
+
+@dataclass(frozen=True, eq=False)
+class Fading:
+    """Block fading: each client's gain is drawn for a whole round, near to the round before's.
+
+    The gain |g|^2 is the mean of 2m squared Gaussians, each of which follows
+    g(k+1) = r g(k) + sqrt(1 - r^2) n: Nakagami-m fading with mean 1. m = 1 is Rayleigh's.
+    """
+
+    radio: Floats  # (C,) rates without fading, over their kind of link's
+    snr: Floats  # (C,) mean signal to noise
+    m: float = 1.0
+    correlation: float = 0.0  # r, from one round to the next
+    seed: int = 0
+    _known: dict[int, Floats] = field(default_factory=dict, repr=False)
+
+    def __post_init__(self) -> None:
+        if not (2 * self.m >= 1 and (2 * self.m).is_integer()):
+            raise InputError(f"radio.nakagami_m must be 0.5, 1, 1.5, 2, ..., got {self.m:g}")
+        if not 0 <= self.correlation < 1:
+            raise InputError(
+                f"radio.correlation must be at least 0 and below 1, got {self.correlation:g}"
+            )
+
+    def at(self, k: int, seconds: float) -> tuple[Floats, Floats]:
+        snr = floats(self.snr * self.gains(k))
+        return floats(self.radio * efficiency(snr) / efficiency(self.snr)), snr
+
+    def gains(self, k: int) -> Floats:
+        """(C,) |g|^2 in round `k`, whoever asks and in whatever order."""
+        return floats((self._parts(k) ** 2).mean(axis=1))
+
+    def chance(self, needed: Floats) -> Floats:
+        with np.errstate(over="ignore"):
+            least = np.expm1(np.log1p(self.snr) * needed / self.radio) / self.snr
+        return at_least(least, self.m)
+
+    def _parts(self, k: int) -> Floats:
+        """(C, 2m) the Gaussian parts of g in round `k`."""
+        if self.correlation == 0:
+            return self._fresh(k)
+        begin = k
+        while begin > 0 and begin not in self._known:
+            begin -= 1
+        parts = self._known.get(begin)
+        parts = self._fresh(0) if parts is None else parts
+        for n in range(begin + 1, k + 1):
+            new = np.sqrt(1 - self.correlation**2) * self._fresh(n)
+            parts = floats(self.correlation * parts + new)
+        self._known.pop(k, None)
+        self._known[k] = parts
+        if len(self._known) > REMEMBERED:
+            del self._known[next(iter(self._known))]
+        return parts
+
+    def _fresh(self, k: int) -> Floats:
+        shape = (len(self.snr), round(2 * self.m))
+        return floats(rng(self.seed, "fading", k).standard_normal(shape))
+
+
+def at_least(gain: Floats, m: float) -> Floats:
+    """How probable it is that a Nakagami-m channel's gain is this or more.
+
+    >>> at_least(np.array([0.0, 1.0]), 1.0).round(6)
+    array([1.      , 0.367879])
+    """
+    scaled = m * np.minimum(gain, 1e6)  # beyond, the chance is 0 in any number format
+    order = m % 1
+    found = np.array([erfc(x) for x in np.sqrt(scaled)]) if order else np.zeros_like(scaled)
+    while order < m:
+        found = found + scaled**order * np.exp(-scaled) / gamma(order + 1)
+        order += 1
+    return floats(np.minimum(found, 1.0))
+
+
+@dataclass(frozen=True, eq=False)
+class Trace:
+    """Recorded rates, a row per round or from given seconds on; at its end it begins again."""
+
+    radio: Floats  # (T, C) rates over their kind of link's
+    nominal: float  # bits per second that `radio` counts in
+    bandwidth_hz: float
+    seconds: Floats | None = None  # (T,) when each row begins; None: a row per round
+
+    def at(self, k: int, seconds: float) -> tuple[Floats, Floats]:
+        radio = self.radio[self._row(k, seconds)]
+        return radio, snr_of(radio * self.nominal, self.bandwidth_hz)
+
+    def chance(self, needed: Floats) -> Floats:
+        """By the part of the rows, or of the time, in which it was so."""
+        lasts = np.ones(len(self.radio)) if self.seconds is None else np.diff(self._edges())
+        return floats(np.average(self.radio >= needed, axis=0, weights=lasts))
+
+    def _row(self, k: int, seconds: float) -> int:
+        if self.seconds is None:
+            return k % len(self.radio)
+        edges = self._edges()
+        since = edges[0] + (max(seconds - edges[0], 0.0) % (edges[-1] - edges[0]))
+        return int(np.searchsorted(edges[:-1], since, side="right")) - 1
+
+    def _edges(self) -> Floats:
+        """(T + 1,) when rows begin and the last ends, which is as long as the one before."""
+        assert self.seconds is not None
+        last = self.seconds[-1] - self.seconds[-2] if len(self.seconds) > 1 else 1.0
+        return floats([*self.seconds, self.seconds[-1] + last])

@@ -1,0 +1,95 @@
+"""A client trains on its own data from its own disk, and gets the simulator's bits."""
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from sdfeel.core.errors import DataError, InputError
+from sdfeel.engine.base import Task
+from sdfeel.run.build import Prepared, prepare
+from sdfeel.run.deploy_files import NODE, NODES, NodeFile, read_node, write_node
+from sdfeel.run.deploy_make import make, on_loopback
+from sdfeel.run.deploy_node import federation_of, own_examples, trainer
+from sdfeel.run.experiment import load
+
+SETTINGS = ["network.clients=5", "network.servers=2", "data.partition=dirichlet"]
+
+
+@pytest.fixture(scope="module", params=["loop", "native"])
+def made(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Prepared, Path]:
+    directory = tmp_path_factory.mktemp("own")
+    ready = prepare(load(None, [*SETTINGS, f"training.engine={request.param}"]))
+    make(ready, directory, on_loopback(2))
+    return ready, directory
+
+
+def test_a_clients_engine_knows_only_its_data_and_trains_the_same_model(
+    made: tuple[Prepared, Path],
+) -> None:
+    ready, directory = made
+    node = read_node(directory / NODES / "client-3" / NODE)
+    own = own_examples(node, 3)
+    assert len(own) == len(ready.data.parts[3])
+    federation, module = federation_of(node)
+    assert torch.equal(federation.initial, ready.engine.initial())
+    task = Task(3, ready.engine.initial(), steps=7, first=20)
+    assert torch.equal(trainer(node, 3, own, module)(task), next(ready.engine.train([task])))
+
+
+def test_a_directory_means_the_clients_part_of_the_experiments_data(
+    made: tuple[Prepared, Path],
+) -> None:
+    ready, directory = made
+    node = read_node(directory / NODES / "client-1" / NODE)
+    own = own_examples(node.model_copy(update={"data": str(directory)}), 1)
+    rows = torch.from_numpy(np.array(ready.data.parts[1]))
+    assert torch.equal(own.x, ready.data.train.x[rows])
+
+
+def test_a_factory_brings_data_of_any_kind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "own_data_factory.py").write_text(
+        "import numpy as np\n"
+        "def load():\n"
+        "    return np.ones((4, 3), np.float32), np.arange(4) % 2\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    own = own_examples(NodeFile(data="own_data_factory:load"), 0)
+    assert own.x.shape == (4, 3)
+    assert own.y.tolist() == [0, 1, 0, 1]
+    del sys.modules["own_data_factory"]
+
+
+def test_data_that_cannot_be_used_is_told_in_a_sentence(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="names no data"):
+        own_examples(NodeFile(), 0)
+    with pytest.raises(InputError, match=r"neither a file \.npz, a directory nor module:factory"):
+        own_examples(NodeFile(data="somewhere"), 0)
+    with pytest.raises(DataError, match="cannot read"):
+        own_examples(NodeFile(data=str(tmp_path / "none.npz")), 0)
+    np.savez(tmp_path / "odd.npz", z=np.ones(3))
+    with pytest.raises(DataError, match="save x and y with numpy"):
+        own_examples(NodeFile(data=str(tmp_path / "odd.npz")), 0)
+
+
+def test_a_node_file_survives_writing_and_says_what_is_wrong(tmp_path: Path) -> None:
+    node = NodeFile(peers={"edge-0": "a:1"}, data="data.npz")
+    write_node(tmp_path, "client", node)
+    text = (tmp_path / NODE).read_text()
+    assert "listen" not in text  # what concerns servers only
+    found = read_node(tmp_path / NODE)
+    assert found.peers == {"edge-0": "a:1"}
+    assert found.data == str(tmp_path / "data.npz")
+    for wrong, told in {
+        'polisy = "x"': r"unknown key 'polisy': did you mean 'policy'",
+        "listen = 5": "listen must be a text, got 5",
+        '[policy]\ndead_client = "panic"': "policy.dead_client must be 'wait' or 'drop'",
+        "= 5": "is not valid TOML",
+    }.items():
+        (tmp_path / NODE).write_text(wrong)
+        with pytest.raises(InputError, match=told):
+            read_node(tmp_path / NODE)
