@@ -2,7 +2,9 @@
 
 import json
 import re
+import signal
 from pathlib import Path
+from time import monotonic
 from typing import Any
 
 import pytest
@@ -14,7 +16,7 @@ from sdfeel.run.deploy_replay import replay
 from sdfeel.run.drive import fingerprint
 from sdfeel.run.experiment import load
 from sdfeel.run.session import start
-from tests.cli.command import Outcome, call
+from tests.cli.command import DEADLINE, Child, Outcome, call
 
 SMALL = {
     "training.iterations": "15",
@@ -106,6 +108,23 @@ def test_a_deployment_that_was_stopped_goes_on_where_it_was(tmp_path: Path) -> N
     assert {node["state"] for node in nodes} == {"finished"}
     assert {node["round"] for node in nodes} == {12}
     assert "finished" in call("deploy", "status", tmp_path / "real").out
+
+
+def test_nodes_do_not_outlive_a_launcher_that_was_killed(tmp_path: Path) -> None:
+    out = tmp_path / "real"
+    child = Child(tmp_path, "deploy", "local", *chosen(training_iterations="9000000"), "--out", out)
+    names = ["edge-0", "edge-1", *(f"client-{n}" for n in range(4))]
+
+    def say(words: str) -> bool:
+        logs = [out / "nodes" / name / "log.txt" for name in names]
+        return all(log.is_file() and words in log.read_text() for log in logs)
+
+    child.until(lambda: say("round 2:"))
+    child.send(signal.SIGKILL)
+    child.end()
+    end = monotonic() + DEADLINE
+    while not say("stopped; it goes on from here when started again"):
+        assert monotonic() < end, "a node goes on without its launcher"
 
 
 def test_kills_change_nothing_unless_clients_forget(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from time import perf_counter
 
 from playwright.sync_api import Page, sync_playwright
 
+from sdfeel.core.events import Event
 from sdfeel.dashboard.places import EVENTS
 from tests.dashboard.browser import FLAGS, browser_path, served_by
 from tests.dashboard.logs import events, line, measured, played, started, write
@@ -49,11 +50,10 @@ def main() -> None:
 def _write_huge(directory: Path) -> None:
     directory.mkdir()
     # Lines are made from a few, for a million of them would take longer than all the rest.
+    first: list[Event] = [started(), *(played(number) for number in range(1, 5))]
     few = {lane: line(played(5 + lane)).decode() for lane in range(4)}
     with (directory / EVENTS).open("w") as file:
-        file.write(
-            "".join(line(event).decode() for event in [started(), *map(played, range(1, 5))])
-        )
+        file.writelines(line(event).decode() for event in first)
         for number in range(5, HUGE):
             if number % 1000 == 0:
                 file.write(line(replace(measured(number), accuracy=number / HUGE)).decode())
@@ -66,30 +66,27 @@ def _write_huge(directory: Path) -> None:
 def _listed(page: Page, address: str) -> float:
     begin = perf_counter()
     page.goto(address)
-    page.wait_for_function(f"document.querySelectorAll('.runs tbody tr').length >= {RUNS}")
+    page.locator(".runs tbody tr").nth(RUNS).wait_for()
     return perf_counter() - begin
 
 
 def _opened(page: Page, address: str) -> float:
     begin = perf_counter()
     page.goto(f"{address}/run?name=huge")
-    page.wait_for_selector(".plot .curve")
+    page.wait_for_selector(".plot .curve", state="attached")
     return perf_counter() - begin
 
 
 def _live(page: Page, address: str, run: Path) -> Iterator[float]:
     """Seconds from a line's writing until the page shows it."""
     page.goto(f"{address}/run?name=grows")
-    page.wait_for_selector(".plot .curve")
+    page.wait_for_selector(".plot .curve", state="attached")
     for number in range(1, CHANGES + 1):
         event = replace(measured(4 * number), accuracy=number / 100)
         begin = perf_counter()
         with (run / EVENTS).open("ab") as file:
             file.write(line(event))
-        text = f"{number}.0 %"
-        page.wait_for_function(
-            "text => document.querySelector('.figures dd').textContent === text", arg=text
-        )
+        page.locator(".figures dd", has_text=f"{number}.0 %").wait_for()
         yield perf_counter() - begin
 
 

@@ -19,7 +19,7 @@ from tests.live.parties import LIMITS, Federation, echo, raw, run, serving, stat
 
 Answer = tuple[dict[str, Any], bytes | None]
 CAP = 4 << 20
-QUICK = replace(LIMITS, chunk_seconds=0.2, handshake_seconds=0.2)
+QUICK = replace(LIMITS, chunk_seconds=0.2)
 
 
 @pytest.fixture(scope="module")
@@ -206,7 +206,8 @@ def test_a_reader_that_does_not_read_is_cut_off(federation: Federation) -> None:
 
 def test_a_connection_without_a_handshake_is_closed(federation: Federation) -> None:
     async def story() -> None:
-        async with serving(federation, limits=QUICK) as (address, _):
+        limits = replace(LIMITS, handshake_seconds=0.2)
+        async with serving(federation, limits=limits) as (address, _):
             host, port = address.split(":")
             with socket.create_connection((host, int(port))) as silent:
                 silent.settimeout(30)

@@ -26,7 +26,8 @@ def test_a_siege_tells_seconds_copies_and_memory(
     for name, value in {"IDLE": 3, "TURNS": 1, "CALLS": 2, "UPLOADS": 2, "REFUSED": 4}.items():
         monkeypatch.setattr(siege, name, value)
     siege.main()
-    idle, uploads, refused, _ = capsys.readouterr().out.splitlines()
-    assert "ms beside 3 idle connections" in idle
+    seconds, work, uploads, refused, _ = capsys.readouterr().out.splitlines()
+    assert seconds.startswith("time of a push and a pull")
+    assert work.endswith(" ms beside 3 idle connections")
     assert 0 < float(uploads.split()[-4]) < 4
     assert refused.startswith("8 refused calls: ")

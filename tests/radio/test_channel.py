@@ -31,7 +31,7 @@ def history(channel: Fading, rounds: int) -> Floats:
 def exponential_integral(x: float) -> float:
     """E1(x) by its power series."""
     terms = ((-1) ** (k + 1) * x**k / (k * factorial(k)) for k in range(1, 20))
-    return -np.euler_gamma - log(x) + sum(terms)
+    return float(-np.euler_gamma - log(x) + sum(terms))
 
 
 def test_the_mean_rate_at_fifteen_decibels_is_the_closed_form() -> None:

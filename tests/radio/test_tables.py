@@ -14,7 +14,7 @@ NET = clustered([1, 1, 1], [0, 1, 2], links("path", 3))
 def test_a_table_of_clients_has_rates_or_distances() -> None:
     kind, values = clients_table("name,mbps\na,5\nb,2.5\n", "t.csv", 2)
     assert (kind, values.tolist()) == ("mbps", [5, 2.5])
-    assert clients_table("metres\n90\n", "t.csv", 1)[0] == "metres"
+    assert clients_table("# here\nmetres\n90\n", "t.csv", 1)[0] == "metres"
 
 
 def test_a_trace_needs_no_header() -> None:

@@ -25,7 +25,7 @@ def field_of(upload: float, mix: float, cloud: float) -> list[Entry]:
             for scheme, price, contraction in (("sd-feel", mix, 0.6), ("hierfavg", cloud, 0.0)):
                 pace = Pace(0.001, upload / tau1, price / tau1, 0.001 * tau1 + upload + price, tau1)
                 candidate = Candidate(scheme, (("tau1", tau1),), rate, "ring", "paper")
-                found.append(Entry(candidate, pace, rate, drift(tau1, 1, contraction, 0.3), 0.01))
+                found.append(Entry(candidate, pace, 0.0, drift(tau1, 1, contraction, 0.3), 0.01))
     return found
 
 

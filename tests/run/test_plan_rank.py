@@ -19,7 +19,7 @@ MEASURED = Measured(Problem(3.0, 1.0, 6.0, 2.3, 0.05), between=0.3, slope=0.5, s
 def entry(tau1: int, rate: float, scheme: str = "sd-feel", seconds: float = 0.01) -> Entry:
     candidate = Candidate(scheme, (("tau1", tau1),), rate, "ring", "paper")
     return Entry(
-        candidate, Pace(seconds, 0, 0, seconds * tau1, tau1), rate, drift(tau1, 1, 0.4, 0.3), 0.01
+        candidate, Pace(seconds, 0, 0, seconds * tau1, tau1), 0.0, drift(tau1, 1, 0.4, 0.3), 0.01
     )
 
 

@@ -252,7 +252,7 @@ def chaos(
       sdfeel deploy chaos --break --kills 10
     """
     from sdfeel.report.progress import Progress
-    from sdfeel.run.deploy_chaos import disturbed
+    from sdfeel.run.deploy_chaos import disturbed, equal
     from sdfeel.run.experiment import load
 
     chosen = load(experiment, settings or ())
@@ -260,14 +260,14 @@ def chaos(
     people.print(f"an undisturbed run, then {runs} with {kills} kills in {escape(str(directory))}")
     word = "forgetful" if broken else "killed"
     labels = ["undisturbed", *(f"{word}-{n + 1}" for n in range(runs))]
-    outcomes: "list[Outcome]" = []
+    outcomes: list[Outcome] = []
     with Progress(dict.fromkeys(labels, 0), people) as progress:
         for n, label in enumerate(labels):
             show = partial(progress.update, label)
             many = kills if n else 0
             found = disturbed(label, chosen, directory / label, many, n, broken and n > 0, show)
             outcomes.append(found)
-    expected = [(each.model_sha256 == outcomes[0].model_sha256) != broken for each in outcomes[1:]]
+    expected = [equal(each, outcomes[0]) != broken for each in outcomes[1:]]
     if as_json:
         print_json({"runs": [vars(each) for each in outcomes], "as_expected": all(expected)})
     else:
@@ -277,18 +277,19 @@ def chaos(
 
 
 def _table(outcomes: "list[Outcome]") -> Table:
+    from sdfeel.run.deploy_chaos import equal
+
     table = Table(box=None, pad_edge=False)
     for name in ("run", "killed edges", "killed clients", "rounds", "seconds", "model", "equal"):
         table.add_column(name, justify="left" if name in ("run", "model", "equal") else "right")
     for each in outcomes:
-        same = each.model_sha256 == outcomes[0].model_sha256
         table.add_row(
             each.label,
             str(each.kills["edge"]),
             str(each.kills["client"]),
             str(each.rounds),
             f"{each.seconds:.1f}",
-            each.model_sha256[:16],
-            "" if each is outcomes[0] else "yes" if same else "no",
+            each.model_sha256[:12],
+            "" if each is outcomes[0] else "yes" if equal(each, outcomes[0]) else "no",
         )
     return table

@@ -8,10 +8,13 @@ import os
 from collections.abc import Iterator
 from dataclasses import replace
 from heapq import merge
-from itertools import accumulate
 from threading import Lock
 from typing import IO, Any
 
+import numpy as np
+from numpy.typing import NDArray
+
+from sdfeel.core.arrays import Ints
 from sdfeel.core.events import Event, Round
 from sdfeel.dashboard.backwards import Page, backwards
 from sdfeel.dashboard.parsing import HEAD, Line, Lines, Placed, parse
@@ -22,7 +25,8 @@ CHUNK, LONGEST = 4 << 20, 64 << 20  # bytes read at once; bytes of one line
 ROUNDS, EVALUATIONS, CREWS = 4096, 4096, 2048  # so many are kept
 EDGE = 256  # bytes by which a log is known again
 FEW = 200  # of everything else
-ROUND, EVALUATED, NO_CREW = HEAD + b'round"', HEAD + b'evaluated"', b'"crew": null}'
+NEWLINE, BRACE = b"\n}"
+ROUND, EVALUATED, NO_CREW = HEAD + b'round"', HEAD + b'evaluated"', b'"crew": null'
 
 
 class LogReader:
@@ -43,7 +47,7 @@ class LogReader:
         self.damages = 0
         self.rounds = Thinned[Line, Placed](ROUNDS, self._read_round)
         self.evaluations = Thinned[Line, Placed](EVALUATIONS, self._read)
-        self.crews = Thinned[Line, Placed](CREWS, self._read)
+        self.crews = Thinned[Line, Placed](CREWS, self._read_crew)
         self.others: list[Placed] = []
 
     def refresh(self) -> None:
@@ -129,29 +133,30 @@ class LogReader:
 
     def _take(self, data: bytes, left: int) -> None:
         """Whole lines, `left` bytes before the end. Most are told apart and not looked at again."""
-        lines = data[:-1].split(b"\n")
-        lengths = list(accumulate(map(len, lines), initial=0))
+        letters = np.frombuffer(data, np.uint8)
+        ends = np.flatnonzero(letters == NEWLINE)
+        starts = np.concatenate([[0], ends[:-1] + 1])
 
         def line(index: int) -> Line:
-            return Line(self.lines + index, self.end + lengths[index] + index, lines[index])
+            begin, end = int(starts[index]), int(ends[index])
+            return Line(self.lines + index, self.end + begin, data[begin:end])
 
-        rounds = [index for index, each in enumerate(lines) if each.startswith(ROUND)]
-        if data.count(b"}\n" + HEAD) != len(lines) - 1 or not data.endswith(b"}\n"):
-            rounds = [index for index in rounds if lines[index].endswith(b"}")]
-        rest = range(0) if len(rounds) == len(lines) else sorted({*range(len(lines))} - {*rounds})
-        evaluations = [index for index in rest if lines[index].startswith(EVALUATED)]
-        crews: list[int] = []
-        if data.count(NO_CREW + b"\n") != len(rounds):
-            crews = [index for index in rounds if not lines[index].endswith(NO_CREW)]
+        whole = letters[ends - 1] == BRACE
+        is_round = whole & _there(letters, starts, ROUND)
+        is_measured = whole & ~is_round & _there(letters, starts, EVALUATED)
+        rounds, evaluations = np.flatnonzero(is_round), np.flatnonzero(is_measured)
+        crews = rounds[:0]
+        if data.count(NO_CREW) != len(rounds):
+            crews = np.array([i for i in rounds if NO_CREW not in line(i).data], rounds.dtype)
         # Half as many as if the log went on like this: what is then too much is thinned later.
         self.rounds.expect(int(len(rounds) * left / len(data) / 2))
         self.evaluations.expect(int(len(evaluations) * left / len(data) / 2))
         self.rounds.extend(Lines(rounds, line))
         self.evaluations.extend(Lines(evaluations, line))
         self.crews.extend(Lines(crews, line))
-        for index in sorted({*rest} - {*evaluations}):
-            self._keep(line(index))
-        self.lines += len(lines)
+        for index in np.flatnonzero(~is_round & ~is_measured):
+            self._keep(line(int(index)))
+        self.lines += len(ends)
         self.end += len(data)
         self._front = self._front or data[:EDGE]
         self._seam = data[-EDGE:]
@@ -179,6 +184,10 @@ class LogReader:
         placed = self._read(line)
         return placed and replace(placed, event=replace(placed.event, crew=None))
 
+    def _read_crew(self, line: Line) -> Placed | None:
+        placed = self._read(line)
+        return placed if placed is not None and placed.event.crew is not None else None
+
     def _bad(self, number: int) -> None:
         if number + 1 not in self.damaged:
             self.damages += 1
@@ -191,3 +200,12 @@ def _opened(event: Round, crew: Any) -> list[Event]:
     event = replace(event, crew=event.crew if event.crew is not None else crew)
     began = event.seconds - sum(event.phases.values())
     return [replace(event, seconds=began, mixed=()), event] if began > 0 else [event]
+
+
+def _there(letters: NDArray[np.uint8], places: Ints, word: bytes) -> NDArray[np.bool_]:
+    """Does the word stand at each of these places?"""
+    found = np.ones(len(places), bool)
+    last = len(letters) - 1
+    for offset, letter in enumerate(word):
+        found &= letters[np.clip(places + offset, 0, last)] == letter
+    return found

@@ -1,11 +1,12 @@
 """Lines of a log, and the events that they hold."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
+from sdfeel.core.arrays import Ints
 from sdfeel.core.events import Evaluated, Event, Finished, Round, Started, Warned
 
 HEAD = b'{"event": "'
@@ -57,11 +58,11 @@ def kind_of(data: bytes) -> bytes | None:
 class Lines:
     """Some lines of a piece, made only when they are asked for."""
 
-    indices: Sequence[int]
+    indices: Ints
     make: Callable[[int], Line]
 
     def __len__(self) -> int:
         return len(self.indices)
 
     def __getitem__(self, index: int) -> Line:
-        return self.make(self.indices[index])
+        return self.make(int(self.indices[index]))

@@ -8,7 +8,9 @@ from typing import Any
 from sdfeel.figures.catalogue import FIGURES
 from sdfeel.figures.figure import Claim, Figure
 from sdfeel.figures.judging import load
+from sdfeel.figures.running import wanted
 from sdfeel.figures.settings import PRICES, SCALES, Scale
+from sdfeel.run.experiment import Experiment
 
 RESULTS, DOCUMENT = Path("results"), Path("docs/reproduce.md")
 PROBE = "cifar10.json"  # how far this goes on real CIFAR-10
@@ -176,7 +178,9 @@ def _verdict(each: dict[str, Any]) -> str:
 def _number(value: float | str | None) -> str:
     if value is None:
         return "none"
-    return value if isinstance(value, str) else f"{value:.3g}"
+    if isinstance(value, str):
+        return value
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
 
 
 def _probe(results: Path) -> str:
@@ -187,18 +191,24 @@ def _probe(results: Path) -> str:
     found = json.loads(file.read_text(encoding="utf-8"))
     rate, rows = found["samples_per_second"], []
     for figure in (each for each in FIGURES.values() if each.data == "cifar10"):
-        setting = figure.setting("full")
-        runs = [line.trained.training.iterations for line in figure.lines(setting) if line.waits]
-        hours = 3 * sum(runs) * 500 / rate / 3600
-        rows.append(
-            f"| {figure.name} | `sdfeel figure {figure.name} --scale full` | {hours:,.0f} |\n"
-        )
+        waiting = [line for line in figure.lines(figure.setting("full")) if line.waits]
+        samples = 3 * sum(_samples(each) for each in wanted(waiting, 1).values())
+        command = f"`sdfeel figure {figure.name} --scale full`"
+        rows.append(f"| {figure.name} | {command} | {samples / rate / 3600:,.0f} |\n")
     return (
         f"\n## CIFAR-10 in full\n\n{_paragraph(found['text'])}\n"
         f"<!-- not run: it needs the data set -->\n```console\n$ {found['command']}\n```\n\n"
-        f"At {rate:,.0f} samples per second, three seeds of each figure's synchronous lines take:\n"
+        f"At {rate:,.0f} samples per second, three seeds of each figure's synchronous lines take\n"
+        f"(5b has 4b's runs):\n"
         f"\n| figure | command | hours |\n|---|---|---|\n{''.join(rows)}"
     )
+
+
+def _samples(experiment: Experiment) -> int:
+    """Images that a run trains on, each as often as it is seen."""
+    options = experiment.scheme.options
+    clients = options.get("participants") or options.get("scheduled") or experiment.network.clients
+    return experiment.training.iterations * int(clients) * experiment.training.batch_size
 
 
 def main() -> None:

@@ -64,7 +64,7 @@ FIGURE_9A = Figure(
             timed=True,
             note=NOTE,
             otherwise="The CNN begins with a plateau, and clients of two classes leave it sooner "
-            "than clients of five or ten, whose steps are smaller there. Later the order turns "
+            "than clients of five or ten (their steps are probably larger there). Later it turns "
             "round, but for c = 5 and 10, which the seeds do not separate. On digits, too, 5 and "
             "10 are too close for three seeds; c = 1 is clearly the slowest everywhere.",
         ),

@@ -53,7 +53,7 @@ def record(
         "figure": figure.name,
         "scale": scale,
         "seeds": seeds if found else 0,
-        "setting": figure.setting(scale).note if found else "calculated, nothing is trained",
+        "setting": told(figure, scale) if found else "calculated, nothing is trained",
         "lines": {label: _summary(curve) for label, curve in found.items()},
         "claims": [
             {
@@ -70,6 +70,14 @@ def record(
             for each in judged
         ],
     }
+
+
+def told(figure: Figure, scale: Scale) -> str:
+    """What a figure's lines are trained on, for people."""
+    setting = figure.setting(scale)
+    found = sorted({line.trained.training.learning_rate for line in figure.lines(setting)})
+    rates = f"rate {found[0]:g}" if len(found) == 1 else f"rates {found[0]:g} to {found[-1]:g}"
+    return f"{setting.note}, learning {rates}"
 
 
 def _summary(curve: Curve) -> dict[str, Any]:

@@ -67,7 +67,7 @@ DIRICHLET = ("data.partition=dirichlet", "data.concentration=0.5")
 
 def _quick(data: str, close: float, *settings: str) -> Setting:
     """Digits in the place of `data`."""
-    note = "built-in digits, perceptron, learning rate 0.05, priced as"
+    note = "built-in digits, perceptron, priced as"
     own = (*DIGITS, *settings)
     return Setting(data, "quick", 480, 480, 0.05, close, 0.9, 20, own, f"{note} {data}")
 
@@ -75,7 +75,7 @@ def _quick(data: str, close: float, *settings: str) -> Setting:
 def _full(data: str, close: float, target: float, theta_min: int, *settings: str) -> Setting:
     """The paper's setting, at the learning rate that its figure 11(a) finds best."""
     note = "60,000 images" if data != "cifar10" else "50,000 images"
-    note = f"{data}, {note}, the paper's CNN with dropout, learning rate 0.01"
+    note = f"{data}, {note}, the paper's CNN with dropout"
     own = (f"data.name={data}", *settings)
     return Setting(data, "full", 600, 1320, 0.01, close, target, theta_min, own, note)
 

@@ -53,7 +53,10 @@ class Behind(Exception):
 class Exchange(Protocol):
     """How a server exchanges models with others."""
 
-    absent: set[int]
+    @property
+    def absent(self) -> set[int]:
+        """Servers that were dropped, and silent since."""
+        ...
 
     async def finish(self, known: Known, turn: Turn, closed: Closed) -> Ended:
         """End a round whose results are all in; raises Behind if others have gone on."""

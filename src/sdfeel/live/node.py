@@ -1,7 +1,6 @@
 """One process on a network: an edge server or a client with its ears, mouth and pulse."""
 
 import asyncio
-import os
 import signal
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
@@ -43,7 +42,7 @@ class Setting:
     peers: Mapping[int, str]  # edge servers' addresses
     allow: Path  # the list of certificates; edge servers must have it, others may
     health: str | None = None  # host:port of the page for probes
-    bound_to_parent: bool = False  # end when the process that started this one does
+    orphaned: Callable[[], bool] = lambda: False  # then the node ends
 
 
 @dataclass(frozen=True)
@@ -162,10 +161,9 @@ async def _alive(
 
 
 async def _pulse(setting: Setting, health: Health, job: "asyncio.Future[None]") -> None:
-    parent = os.getppid()
     while True:
         with suppress(OSError):
             write_status(setting.directory, health.status())
-        if setting.bound_to_parent and os.getppid() != parent:
+        if setting.orphaned():
             job.cancel()
         await asyncio.sleep(PULSE)

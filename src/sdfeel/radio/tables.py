@@ -88,7 +88,8 @@ def links_table(text: str, name: str, net: Network) -> tuple[Floats, Floats]:
 
 
 def _rows(text: str, name: str) -> Rows:
-    rows = [[cell.strip() for cell in row] for row in csv.reader(text.splitlines())]
+    lines = [line for line in text.splitlines() if not line.startswith("#")]
+    rows = [[cell.strip() for cell in row] for row in csv.reader(lines)]
     rows = [row for row in rows if any(row)]
     if not rows:
         raise InputError(f"{name} is empty")

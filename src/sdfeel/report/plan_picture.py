@@ -13,6 +13,7 @@ from sdfeel.report.units import TIMES, duration, unit_for
 from sdfeel.run.plan_result import Plan, Row
 
 CURVES = 5  # pilot runs drawn beside the winner's
+WIDE = 4  # the slowest run lasts so many times the winner's: then time is drawn in powers
 ORDER = ("sd-feel", "hierfavg", "fedavg", "async-sd-feel")
 
 
@@ -146,6 +147,8 @@ def _curves(axes: Axes, plan: Plan) -> None:
             else f"{row.scheme} {setting(row)} rate={row.learning_rate:g}",
             **style,
         )
+    if most > WIDE * shown[0].points[-1].seconds:  # else the fast ones are one steep line
+        axes.set_xscale("log")
     if plan.goal.kind != "budget":
         axes.axhline(plan.goal.value, color=FAINT, linestyle="--", linewidth=1, zorder=1)
     loss = plan.goal.kind == "loss" or shown[0].points[0].accuracy is None

@@ -38,7 +38,7 @@ def with_radio(priced: Cost, experiment: Experiment, net: Network) -> Cost:
         priced = replace(priced, snr=snr, radio=floats(carried / nominal))
     elif section.snr_db is not None:
         priced = replace(priced, snr=floats(np.full(clients, 10 ** (section.snr_db / 10))))
-    if section.fading == "none":
+    if section.fading == "off":
         return priced
     channel = Fading(
         np.ones(clients) if priced.radio is None else priced.radio,
@@ -116,7 +116,7 @@ def _mean_snr(experiment: Experiment, clients: int) -> Floats:
 
 
 def _with_trace(priced: Cost, section: RadioSection, clients: int, nominal: float) -> Cost:
-    if section.fading != "none" or section.rates != "equal":
+    if section.fading != "off" or section.rates != "equal":
         raise InputError(
             "radio.trace is a recording of all rates: take it out, or leave radio.rates and "
             "radio.fading as they are by default"

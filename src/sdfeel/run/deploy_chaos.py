@@ -8,6 +8,8 @@ from time import monotonic
 
 from sdfeel.core.events import Event, Finished, Round
 from sdfeel.run.deploy_local import LocalDeployment, Trial
+from sdfeel.run.deploy_replay import ARRIVALS, replay
+from sdfeel.run.drive import fingerprint
 from sdfeel.run.experiment import Experiment
 
 EVERY = 0.6  # seconds between two kills, on average
@@ -22,6 +24,7 @@ class Outcome:
     rounds: int
     seconds: float
     model_sha256: str
+    replayed_sha256: str | None = None  # asynchronous: what the simulator makes of the record
 
 
 @dataclass
@@ -72,4 +75,12 @@ def disturbed(
         killer.begun = killer.begun or isinstance(event, Round)
         last = event
     assert isinstance(last, Finished), "a deployment that was not stopped ends with its model"
-    return Outcome(label, killer.done, last.number, monotonic() - began, last.model_sha256)
+    seconds = monotonic() - began
+    again = fingerprint(replay(directory)) if (directory / ARRIVALS).exists() else None
+    return Outcome(label, killer.done, last.number, seconds, last.model_sha256, again)
+
+
+def equal(outcome: Outcome, undisturbed: Outcome) -> bool:
+    """Did the kills change nothing? An asynchronous run is compared with its own replay."""
+    expected = outcome.replayed_sha256 or undisturbed.model_sha256
+    return outcome.model_sha256 == expected

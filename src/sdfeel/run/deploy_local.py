@@ -109,12 +109,18 @@ def _node(home: str, trial: Trial) -> None:
     os.dup2(log, 2)
     try:
         if path.name.startswith("edge-"):
-            run_edge_node(path / NODE, bound_to_parent=True)
+            run_edge_node(path / NODE, _orphaned)
         else:
-            run_client_node(path / NODE, True, trial.forgetful, trial.pause)
+            run_client_node(path / NODE, _orphaned, trial.forgetful, trial.pause)
     except SdfeelError as error:
         os.write(2, f"sdfeel: {error}\n".encode())
         os._exit(1)
+
+
+def _orphaned() -> bool:
+    """Has the process that started this one gone, however it went?"""
+    parent = multiprocessing.parent_process()
+    return parent is not None and not parent.is_alive()
 
 
 class LocalDeployment:

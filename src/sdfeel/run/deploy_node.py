@@ -29,22 +29,23 @@ if TYPE_CHECKING:  # gRPC must not be loaded before a node's process has been fo
     from sdfeel.live.node import Setting
 
 Tell = Callable[[str], None]
+Orphaned = Callable[[], bool]
 
 
-def run_edge_node(path: Path, bound_to_parent: bool = False) -> None:
-    """`sdfeel edge NODE.toml`."""
+def run_edge_node(path: Path, orphaned: Orphaned = lambda: False) -> None:
+    """`sdfeel edge NODE.toml`; it ends when it finds itself `orphaned`."""
     from sdfeel.live.node import Service, run_edge
 
     node = read_node(path)
     federation, _ = federation_of(node)
-    setting = _setting(node, path, "edge", bound_to_parent)
+    setting = _setting(node, path, "edge", orphaned)
     service = Service(node.listen, node.policy.policy())
     torch.set_num_threads(1)
     asyncio.run(run_edge(federation, setting, service, teller(f"edge-{setting.identity.number}")))
 
 
 def run_client_node(
-    path: Path, bound_to_parent: bool = False, forgetful: bool = False, pause: float = 0.0
+    path: Path, orphaned: Orphaned = lambda: False, forgetful: bool = False, pause: float = 0.0
 ) -> None:
     """`sdfeel client NODE.toml`.
 
@@ -56,7 +57,7 @@ def run_client_node(
 
     node = read_node(path)
     federation, module = federation_of(node)
-    setting = _setting(node, path, "client", bound_to_parent)
+    setting = _setting(node, path, "client", orphaned)
     me = setting.identity.number
     torch.set_num_threads(1)
     if node.trainer is not None:
@@ -73,7 +74,7 @@ def run_client_node(
     asyncio.run(run_client(federation, setting, samples, train, tell))
 
 
-def _setting(node: NodeFile, path: Path, role: str, bound_to_parent: bool) -> "Setting":
+def _setting(node: NodeFile, path: Path, role: str, orphaned: Orphaned) -> "Setting":
     from sdfeel.live.identity import Identity
     from sdfeel.live.node import Setting
 
@@ -83,9 +84,7 @@ def _setting(node: NodeFile, path: Path, role: str, bound_to_parent: bool) -> "S
             f"{node.identity} is the identity of {identity.name}: start it with "
             f"`sdfeel {identity.role}`"
         )
-    return Setting(
-        identity, path.parent, peers_of(node), Path(node.allow), node.health, bound_to_parent
-    )
+    return Setting(identity, path.parent, peers_of(node), Path(node.allow), node.health, orphaned)
 
 
 def teller(name: str) -> Tell:

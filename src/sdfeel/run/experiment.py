@@ -188,12 +188,12 @@ class RadioSection(Section):
     rates: str = "equal"
     """each client's mean rate: equal (latency.client_server_mbps), distance (Shannon's, where
     it stands), or a file .csv with a column `mbps` or `metres`, a row per client"""
-    fading: Literal["none", "rayleigh", "nakagami"] = "none"
+    fading: Literal["off", "rayleigh", "nakagami"] = "off"
     """how channels change from round to round"""
     nakagami_m: Positive = 2.0
     """nakagami: 0.5, 1 (Rayleigh), 1.5, 2, ...; the higher, the steadier"""
     correlation: Annotated[float, Field(ge=0, lt=1)] = 0.0
-    """of a channel with itself one round later"""
+    """of a channel with itself one round later, below 1"""
     snr_db: float | None = None
     """mean signal to noise where rates are equal (not set: 15)"""
     trace: str | None = None

@@ -5,7 +5,7 @@ where steps are short, K = 2 Delta / (eta epsilon); where training apart is the 
 shrink until the drift is small, and K = 3 Delta sqrt(24) L kappa sqrt(V_3) / epsilon^1.5. Their
 sum is at least the bound (noise left out) and at most twice it. It has the form
 
-    K = a / stride + b * drift,   stride = eta (1 - eta L / 2)
+    K = a / stride + b * drift,   stride = eta (1 - c eta L / 2)
                                   drift = sqrt((1 - s) V_3(tau1, 0) + s V_3(tau1 tau2, zeta^alpha))
 
 with two refinements: a step of eta lowers an L-smooth loss by at least stride times the squared
@@ -15,7 +15,7 @@ b above all; pilot runs replace them by measured ones.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import sqrt
 
 import numpy as np
@@ -26,6 +26,7 @@ from sdfeel.run.plan_probe import Measured
 from sdfeel.run.plan_space import Candidate
 from sdfeel.theory import synchronous
 
+CURBS = (1.0, 0.5, 0.0)
 GOAL = 0.1  # epsilon: the squared gradient shall fall to this part of what it is at the start
 
 
@@ -35,7 +36,7 @@ class Entry:
 
     candidate: Candidate
     pace: Pace
-    stride: float  # how far a step gets
+    overshoot: float  # eta L / 2: from 1 on, steps along the steepest curvature go too far
     drift: float  # how much training apart costs, in iterations per unit of b
     largest: float  # learning rate up to which convergence is proven
 
@@ -46,11 +47,16 @@ class Law:
 
     a: float
     b: float
+    curb: float = 1.0  # c: how much overshooting counts; L is only an estimate
     factors: tuple[tuple[str, float], ...] = ()
 
     def iterations(self, entry: Entry) -> float:
         factor = dict(self.factors).get(entry.candidate.scheme, 1.0)
-        return factor * (self.a / entry.stride + self.b * entry.drift)
+        return factor * (self.a / self.stride(entry) + self.b * entry.drift)
+
+    def stride(self, entry: Entry) -> float:
+        """How far a step gets; never less than a tenth of its length."""
+        return entry.candidate.learning_rate * max(1 - self.curb * entry.overshoot, 0.1)
 
     def seconds(self, entry: Entry) -> float:
         """Virtual seconds until the level for which the law was made."""
@@ -71,15 +77,6 @@ def proven(measured: Measured) -> Law:
     )
 
 
-def stride(rate: float, smoothness: float) -> float:
-    """eta (1 - eta L / 2), but never less than a tenth of eta: L is only an estimate.
-
-    >>> stride(0.1, 4.0), stride(0.5, 4.0)
-    (0.08, 0.05)
-    """
-    return rate * max(1 - rate * smoothness / 2, 0.1)
-
-
 def drift(tau1: float, tau2: int, contraction: float, between: float) -> float:
     """The square root of V_3, split by where the clients' differences lie."""
     inside = synchronous.v3(tau1, 0.0)
@@ -88,18 +85,31 @@ def drift(tau1: float, tau2: int, contraction: float, between: float) -> float:
 
 
 def fitted(entries: Sequence[Entry], iterations: Sequence[float], before: Law) -> Law:
-    """The law that fits measured iterations best, by relative errors; `before` where they say
-    nothing."""
+    """The law that fits measured iterations best, by relative errors.
+
+    `before` counts a little, too, where they say nothing.
+    """
     needed = np.array(iterations)
-    terms = np.array([[1 / e.stride, e.drift] for e in entries])
+    laws = [_fitted(entries, needed, replace(before, curb=curb)) for curb in CURBS]
+    law = min(laws, key=lambda each: _error(each, entries, needed))
+    return replace(law, factors=_factors(entries, needed, law))
+
+
+def _fitted(entries: Sequence[Entry], needed: Floats, before: Law) -> Law:
+    terms = np.array([[1 / before.stride(e), e.drift] for e in entries])
+    size = np.hypot(before.a, before.b)
     # A pinch of the earlier ratio keeps few or similar runs from inventing one.
-    prior = 0.05 * np.array([[before.b, -before.a]]) / np.hypot(before.a, before.b)
-    scale = float(np.median(needed / (terms @ [before.a, before.b]))) * np.hypot(before.a, before.b)
+    prior = 0.05 * np.array([[before.b, -before.a]]) / size
+    scale = float(np.median(needed / (terms @ [before.a, before.b]))) * size
     a, b = _least_squares(
         np.vstack([terms / needed[:, None], prior / scale]), np.append(np.ones(len(needed)), 0.0)
     )
-    law = Law(float(a), float(b))
-    return Law(law.a, law.b, _factors(entries, needed, law))
+    return Law(a, b, before.curb)
+
+
+def _error(law: Law, entries: Sequence[Entry], needed: Floats) -> float:
+    found = np.array([law.iterations(entry) for entry in entries])
+    return float(np.sum((found / needed - 1) ** 2))
 
 
 def _least_squares(matrix: Floats, wanted: Floats) -> tuple[float, float]:

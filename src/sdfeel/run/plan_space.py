@@ -110,3 +110,19 @@ def _options(scheme: str) -> Iterator[tuple[tuple[str, Option], ...]]:
     own = axes[scheme]
     for values in product(*own.values()):
         yield tuple(zip(own, values, strict=True))
+
+
+def neighbours(one: Candidate, other: Candidate) -> bool:
+    """Do two candidates differ in a single choice (the scheme counts as one)?
+
+    >>> slow = Candidate("sd-feel", (("tau1", 5), ("alpha", 3)), 0.1, "ring", "paper")
+    >>> neighbours(slow, Candidate("sd-feel", (("tau1", 5), ("alpha", 3)), 0.2, "ring", "paper"))
+    True
+    >>> neighbours(slow, Candidate("sd-feel", (("tau1", 9), ("alpha", 3)), 0.2, "ring", "paper"))
+    False
+    """
+    mine, theirs = dict(one.options), dict(other.options)
+    differ = sum(mine[key] != theirs[key] for key in mine.keys() & theirs.keys())
+    differ += one.scheme != other.scheme
+    differ += one.learning_rate != other.learning_rate
+    return differ + (one.graph != other.graph) == 1

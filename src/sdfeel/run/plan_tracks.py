@@ -16,7 +16,7 @@ from sdfeel.run.experiment import Experiment
 from sdfeel.run.plan_goal import Goal, Point
 from sdfeel.run.plan_pace import Pace, pace
 from sdfeel.run.plan_probe import Measured, measure
-from sdfeel.run.plan_rank import Entry, drift, stride
+from sdfeel.run.plan_rank import Entry, drift
 from sdfeel.run.plan_space import Candidate
 from sdfeel.sim.simulate import Simulation, expected_rounds
 from sdfeel.theory import synchronous
@@ -76,8 +76,8 @@ class Workshop:
         if same not in self._known:
             self._known[same] = self._priced(candidate, measured)
         pace, apart, largest = self._known[same]
-        step = stride(candidate.learning_rate, measured.problem.smoothness)
-        return Entry(candidate, pace, step, apart, largest)
+        overshoot = candidate.learning_rate * measured.problem.smoothness / 2
+        return Entry(candidate, pace, overshoot, apart, largest)
 
     def _priced(self, candidate: Candidate, measured: Measured) -> tuple[Pace, float, float]:
         """Pace, drift and largest proven learning rate."""

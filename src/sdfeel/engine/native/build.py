@@ -36,7 +36,7 @@ FLAGS = (
     "-pthread",
 )
 NATIVE = ("-march=native",)
-PATIENCE = 300.0  # seconds
+PATIENCE = 900.0  # seconds: a busy machine may need minutes for what takes it seconds alone
 
 
 class BuildFault(Exception):

@@ -71,11 +71,12 @@ class Peer:
         envelope = Envelope(kind, header, None if body is None else len(body))
         clock = asyncio.get_running_loop().time
         end = clock() + timeout
+        trouble = "it did not answer"
         for wait in _waits():
             try:
                 return await self._attempt(envelope, body, end - clock())
             except grpc.aio.AioRpcError as error:
-                trouble = await self._judged(error, end - clock())
+                trouble = await self._judged(error, end - clock()) or trouble
             except Stalled:
                 trouble = f"nothing moved for {self.limits.chunk_seconds:g} s"
             left = end - clock()
@@ -154,8 +155,8 @@ class Peer:
             raise NotTrusted(f"no certificate of {self.name} is on our allow-list: it was revoked")
         return tuple(self.name.pinned(serial) for serial in serials)
 
-    async def _judged(self, error: grpc.aio.AioRpcError, left: float) -> str:
-        """What went wrong, if trying again may help; otherwise raises what it means."""
+    async def _judged(self, error: grpc.aio.AioRpcError, left: float) -> str | None:
+        """What went wrong if trying again may help, None if time was up; or raises its meaning."""
         code, reason = error.code(), error.details() or error.code().name
         if code is Code.FAILED_PRECONDITION:
             raise Refused(reason) from None
@@ -166,7 +167,7 @@ class Peer:
         if code is Code.UNAVAILABLE:
             await self._ask_why(left)
             return reason.rpartition(": ")[2]
-        return "it did not answer" if code is Code.DEADLINE_EXCEEDED else reason
+        return None if code is Code.DEADLINE_EXCEEDED else reason
 
     async def _ask_why(self, left: float) -> None:
         """Find out whether it is an outage at all, but not at every attempt."""

@@ -10,8 +10,9 @@ import os
 import socket
 import time
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
-from statistics import median
+from statistics import mean, median
 
 from sdfeel.live.errors import Refused
 from sdfeel.live.identity import Identity
@@ -35,17 +36,31 @@ async def honest(address: str, client: Identity) -> float:
     return median(seconds)
 
 
-def beside_strangers(address: str, client: Identity) -> tuple[float, float]:
-    """The same without and with idle connections, in turn, so that drift shows in neither."""
+@dataclass(frozen=True)
+class Strain:
+    """What honest calls cost: how long they take, and the server's work, which load hides less."""
+
+    seconds: float  # the median of a push and a pull
+    cpu_seconds: float  # of the server, for each such pair
+
+
+def beside_strangers(address: str, client: Identity, process: int) -> tuple[Strain, Strain]:
+    """Without and with idle connections, in turn, so that drift shows in neither."""
     host, port = address.split(":")
-    alone, beside = [], []
-    for _ in range(TURNS):
-        alone.append(asyncio.run(honest(address, client)))
-        idle = [socket.create_connection((host, int(port))) for _ in range(IDLE)]
-        beside.append(asyncio.run(honest(address, client)))
+    found: dict[bool, list[tuple[float, float]]] = {False: [], True: []}
+    for turn in range(2 * TURNS):
+        beside = turn % 2 == 1
+        idle = [socket.create_connection((host, int(port))) for _ in range(IDLE * beside)]
+        before = cpu(process)
+        seconds = asyncio.run(honest(address, client))
+        found[beside].append((seconds, (cpu(process) - before) / CALLS))
         for connection in idle:
             connection.close()
-    return median(alone), median(beside)
+    alone, crowded = (
+        Strain(median(seconds for seconds, _ in turns), mean(work for _, work in turns))
+        for turns in found.values()
+    )
+    return alone, crowded
 
 
 async def upload_together(address: str, clients: list[Identity]) -> None:
@@ -73,13 +88,23 @@ def memory(process: int, field: str) -> int:
     raise LookupError(field)
 
 
+def cpu(process: int) -> float:
+    """Seconds that the processors have worked for a process."""
+    fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
 def main() -> None:
-    with served() as (address, clients, _):
-        alone, beside = beside_strangers(address, clients[0])
-        print(
-            f"push and pull of 0.09 MB: {alone * 1000:.2f} ms alone, {beside * 1000:.2f} ms beside "
-            f"{IDLE} idle connections ({100 * (beside / alone - 1):+.0f} %)"
-        )
+    with served() as (address, clients, process):
+        alone, beside = beside_strangers(address, clients[0], process)
+        for what, before, after in (
+            ("time", alone.seconds, beside.seconds),
+            ("server's CPU time", alone.cpu_seconds, beside.cpu_seconds),
+        ):
+            print(
+                f"{what} of a push and a pull of 0.09 MB: {before * 1000:.2f} ms alone, "
+                f"{after * 1000:.2f} ms beside {IDLE} idle connections"
+            )
     with served(UPLOADS) as (address, clients, process):
         before = memory(process, "VmRSS")
         asyncio.run(upload_together(address, clients))
