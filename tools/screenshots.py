@@ -25,19 +25,12 @@ RUNS = {
     "race/async-sd-feel": ["scheme.name=async-sd-feel"],
     "race/hierfavg": ["scheme.name=hierfavg", "scheme.tau2=2"],
     "race/fedavg": ["scheme.name=fedavg"],
-    "seeds/ring-seed1": ["seed=1"],
-    "seeds/ring-seed2": ["seed=2"],
-    "seeds/complete-seed1": ["seed=1", "network.graph=complete"],
-    "seeds/complete-seed2": ["seed=2", "network.graph=complete"],
 }
-RACE = "&".join(f"run={name}" for name in RUNS if name.startswith("race"))
-SEEDS = "&".join(f"run={name}" for name in RUNS if name.startswith("seeds"))
+RACE = "&".join(f"run={name}" for name in RUNS)
 PAGES = {
     "list": "/",
     "run": "/run?name=race/async-sd-feel",
     "compare": f"/compare?{RACE}",
-    "seeds": f"/compare?{SEEDS}&seeds=mean",
-    "new": "/new",
 }
 WIDTHS = {"": 1280, "-phone": 390}
 
@@ -72,14 +65,14 @@ def take(
         page.goto(address + path)
         settle(page, name)
         file = directory / f"dash-{name}{kind}{'-dark' * dark}.png"
-        page.screenshot(path=file, full_page=name != "new")
+        page.screenshot(path=file, full_page=True)
         print(file)
     page.close()
 
 
 def settle(page: Page, name: str) -> None:
     """Until everything is drawn; a run's graph is shown in the middle of the run."""
-    page.wait_for_selector({"list": ".runs tbody tr", "new": "form"}.get(name, ".plot .curve"))
+    page.wait_for_selector(".runs tbody tr" if name == "list" else ".plot .curve")
     if name == "run":
         page.wait_for_selector(".heat", timeout=60_000)
         page.get_by_label("Moment of the run").press("Home")

@@ -38,6 +38,20 @@ def test_a_dead_client_costs_one_deadline_and_its_weight_goes_to_the_others(
     torch.testing.assert_close(model, expected)
 
 
+def test_a_scheme_that_counts_on_everyone_has_the_weights_of_a_dead_client_shared(
+    tmp_path: Path,
+) -> None:
+    scheme, net = SDFeel(tau1=2, tau2=9), network()  # no exchange between servers
+    model = Village(scheme, net, tmp_path, 2, HASTY, away={"client-3"}).go()
+    clusters = [(0, 1), (2,), (4, 5)]
+    parts = []
+    for own in clusters:
+        share = net.samples[list(own)] / net.samples[list(own)].sum()
+        parts.append(weighted((float(w), trained(n, 2)) for w, n in zip(share, own, strict=True)))
+    expected = weighted((float(m), part) for m, part in zip(net.mass, parts, strict=True))
+    torch.testing.assert_close(model, expected)
+
+
 def test_a_dead_client_is_waited_for_only_once(tmp_path: Path) -> None:
     village = Village(FedAvg(tau1=2), network(), tmp_path, 8, HASTY, away={"client-3"})
     village.go()

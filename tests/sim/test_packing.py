@@ -42,14 +42,14 @@ def run(rounds: int, up: Codec | None = None, across: Codec | None = None) -> Si
     return simulation
 
 
-@pytest.mark.parametrize("codec", [Uniform(4), TopK(share=0.2)])
+@pytest.mark.parametrize("codec", [Uniform(2), Uniform(4), TopK(share=0.2)])
 def test_what_messages_lose_is_sent_later(codec: Codec) -> None:
     """Training comes as near to the minimum as with whole models; one message does not."""
     least = minimum(engine())
-    whole, packed = run(400), run(400, codec, codec)
+    whole, packed = run(250), run(250, codec, codec)
     first = float((packed.engine.initial() - least).norm())
     assert float((whole.model() - least).norm()) < 0.02 * first
-    assert float((packed.model() - least).norm()) < 0.06 * first
+    assert float((packed.model() - least).norm()) < 0.12 * first
     assert not torch.equal(whole.model(), packed.model())
 
 

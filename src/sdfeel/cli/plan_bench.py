@@ -71,7 +71,7 @@ def _table(verdicts: "list[Verdict]") -> Table:
     from sdfeel.report.units import duration
     from sdfeel.run.plan_bench import CHEAP, FASTER, NEAR
 
-    table = Table(box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0))
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, padding=0)
     table.add_column("situation")
     table.add_column("planned", overflow="fold")
     for title in ("time", "grid's best", "behind", "default", "faster", "compute"):

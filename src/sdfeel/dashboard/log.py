@@ -147,7 +147,9 @@ class LogReader:
         rounds, evaluations = np.flatnonzero(is_round), np.flatnonzero(is_measured)
         crews = rounds[:0]
         if data.count(NO_CREW) != len(rounds):
-            crews = np.array([i for i in rounds if NO_CREW not in line(i).data], rounds.dtype)
+            crews = np.array(
+                [i for i in rounds.tolist() if NO_CREW not in line(i).data], rounds.dtype
+            )
         # Half as many as if the log went on like this: what is then too much is thinned later.
         self.rounds.expect(int(len(rounds) * left / len(data) / 2))
         self.evaluations.expect(int(len(evaluations) * left / len(data) / 2))

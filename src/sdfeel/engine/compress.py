@@ -8,7 +8,7 @@ After Mills et al. 2020 (CE-FedAvg) and Amiri and Gündüz 2020 (D-DSGD).
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Annotated, Protocol
+from typing import Annotated, ClassVar, Protocol
 
 import numpy as np
 import torch
@@ -25,6 +25,8 @@ Sizes = tuple[int, ...]  # elements of each tensor of a row
 class Codec(Protocol):
     """A way to write a row with fewer bits."""
 
+    unbiased: ClassVar[bool]  # is what arrives right on average?
+
     def encode(self, x: Tensor, sizes: Sizes, draws: np.random.Generator) -> Tensor:
         """(P,) what arrives when `x` is sent."""
         ...
@@ -33,16 +35,25 @@ class Codec(Protocol):
         """Bits of one message."""
         ...
 
+    def fidelity(self, sizes: Sizes) -> float:
+        """The share of a message's energy that arrives at least, or almost surely."""
+        ...
+
 
 @dataclass(frozen=True)
 class Plain:
     """Every number as it is."""
+
+    unbiased: ClassVar[bool] = False
 
     def encode(self, x: Tensor, sizes: Sizes, draws: np.random.Generator) -> Tensor:
         return x
 
     def bits(self, sizes: Sizes) -> int:
         return FLOAT * sum(sizes)
+
+    def fidelity(self, sizes: Sizes) -> float:
+        return 1.0
 
 
 @dataclass(frozen=True)
@@ -51,6 +62,8 @@ class Uniform:
 
     Entries are rounded up or down at random such that their mean is right.
     """
+
+    unbiased: ClassVar[bool] = True
 
     width: Annotated[int, "bits per number, 2 to 32; 32 sends numbers as they are"] = 8
 
@@ -81,10 +94,18 @@ class Uniform:
             return FLOAT * sum(sizes)
         return self.width * sum(sizes) + FLOAT * len(sizes)
 
+    def fidelity(self, sizes: Sizes) -> float:
+        """Rounding at random adds energy: so much is left of the original in a typical message."""
+        levels = 2 ** (self.width - 1) - 1
+        noise = np.log(max(sizes, default=1)) / (2 * levels**2)  # bell-shaped entries
+        return float(1 / (1 + noise))
+
 
 @dataclass(frozen=True)
 class TopK:
     """The entries of largest magnitude, with their places; of equal ones, those that come first."""
+
+    unbiased: ClassVar[bool] = False
 
     share: Annotated[float, "of the entries are sent"] = 0.01
     k: Annotated[int, "entries are sent, whatever the share (0: the share decides)"] = 0
@@ -115,6 +136,10 @@ class TopK:
         count = sum(sizes)
         kept = self.kept(count)
         return FLOAT * count if kept == count else kept * (FLOAT + (count - 1).bit_length())
+
+    def fidelity(self, sizes: Sizes) -> float:
+        """The largest entries hold at least their share of the energy."""
+        return self.kept(sum(sizes)) / sum(sizes)
 
 
 CODECS: dict[str, Callable[..., Codec]] = {"none": Plain, "uniform": Uniform, "top-k": TopK}

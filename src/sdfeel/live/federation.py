@@ -83,7 +83,8 @@ class Federation:
         self, body: bytes, sha256: str | None = None, max_norm: float | None = None
     ) -> Tensor:
         """The model in a body; `Rejected` unless it is what was agreed upon."""
-        return unpack(body, self.schema, sha256 or digest(body), max_norm)[MODEL]
+        told = digest(body) if sha256 is None else sha256
+        return unpack(body, self.schema, told, max_norm)[MODEL]
 
 
 @dataclass(frozen=True, eq=False)

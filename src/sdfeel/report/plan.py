@@ -37,14 +37,14 @@ def table(plan: Plan, lines: int = LINES) -> Table:
     found = Table(
         box=box.SIMPLE_HEAD,
         show_edge=False,
-        padding=(0, 1, 0, 0),
+        padding=0,  # one blank between columns, so that it fits a terminal of 80
         title=Text(f"Plan: {aim(plan)}", style="bold"),
         title_justify="left",
         caption=_caption(plan),
         caption_justify="left",
     )
     found.add_column("", no_wrap=True)
-    found.add_column("scheme", overflow="fold")
+    found.add_column("scheme", overflow="fold", min_width=13)
     for name in ("tau1", "tau2", "alpha"):
         found.add_column(name, justify="right", no_wrap=True)
     if graphs:

@@ -21,11 +21,9 @@ def undeployable(ready: Prepared) -> str | None:
     scheme = ready.scheme
     net = scheme.adapt(ready.net)
     lanes = scheme.lanes(net)
-    if ready.packing is not None:
-        return (
-            "compressed messages exist only in the simulator so far: set compression.uplink=none "
-            "and compression.backhaul=none"
-        )
+    modelled = only_modelled(ready)
+    if modelled is not None:
+        return modelled
     if net.shelves:
         return "it keeps models beside the servers' own, which no server holds"
     if len(lanes) > 1 and sorted(lanes) != [(d,) for d in net.servers]:
@@ -56,4 +54,26 @@ def undeployable(ready: Prepared) -> str | None:
     several = np.diff(work.down.starts).max() > 1
     if mix.payload == "update" and several:
         return "updates of clients that start from several servers are known to none of them"
+    return None
+
+
+def only_modelled(ready: Prepared) -> str | None:
+    """What the experiment asks of the simulator that real networks do, or not, by themselves."""
+    if ready.packing is not None:
+        return (
+            "compressed messages exist only in the simulator so far: set compression.uplink=none "
+            "and compression.backhaul=none"
+        )
+    if ready.late is not None and ready.late.policy != "wait":
+        return (
+            "who is late is decided by the virtual clock: set latency.late=wait, and dead_client "
+            "under [policy] of the edge servers' node files"
+        )
+    if ready.changing is not None:
+        return (
+            "links and servers that come and go are modelled: leave out network.changes, "
+            "network.link_chance and network.server_up_seconds"
+        )
+    if ready.cost.channel is not None:
+        return "changing channels are modelled: set radio.fading=off, and leave out radio.trace"
     return None

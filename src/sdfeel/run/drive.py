@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from sdfeel.core.events import Evaluated, Event, Finished, Round, Started
+from sdfeel.core.events import Evaluated, Event, Finished, Round, Started, Warned
 from sdfeel.core.gossip import consensus_exchanges
 from sdfeel.core.mixing import gossip
 from sdfeel.sim.simulate import Simulation
@@ -84,10 +84,11 @@ class Drive:
     def step(self) -> list[Event]:
         """One round, and the measurement if one is due."""
         done: Round = next(self.simulation)
+        events: list[Event] = [*(Warned(text) for text in self.simulation.news()), done]
         last = self.reason is not None
         if last or done.number % self.goals.evaluate_every == 0:
-            return [done, self._evaluate()]
-        return [done]
+            events.append(self._evaluate())
+        return events
 
     def finish(self) -> Finished:
         """The consensus phase: all servers end with the weighted mean."""

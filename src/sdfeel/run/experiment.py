@@ -136,7 +136,7 @@ class TrainingSection(Section):
     engine: Literal["auto", "loop", "parallel", "native", "ray"] = "auto"
     """what computes the steps: auto (the fastest that fits), loop (one core, the definition),
     parallel (loop on all cores, the same bits), native (compiled for the model),
-    ray (loop over a Ray cluster, the same bits)"""
+    ray (native where it fits, else loop, over a Ray cluster: the bits of one machine)"""
     workers: Annotated[int, Field(ge=0)] = 0
     """threads of the native engine, processes of parallel, actors of ray (0: one per core)"""
     target_accuracy: Annotated[float, Field(gt=0, le=1)] | None = None
@@ -294,7 +294,7 @@ class Experiment(Section):
         used = self.model_dump(include=LATER, exclude_defaults=True)
         if any(used.values()):
             decides["later"] = used
-        if decides["training"]["engine"] != "native":
+        if decides["training"]["engine"] not in ("native", "ray"):  # ray: native where it fits
             decides["training"]["engine"] = "torch"  # the others give the same bits
         return hashlib.sha256(json.dumps(decides, sort_keys=True).encode()).hexdigest()
 

@@ -9,11 +9,11 @@ from typing import Annotated, ClassVar, Literal
 import numpy as np
 
 from sdfeel.core.arrays import Ints
-from sdfeel.core.errors import InputError, at_least
+from sdfeel.core.errors import InputError, at_least, unknown
 from sdfeel.core.mixing import average, broadcast, of_rows, shelf
 from sdfeel.core.network import Network
 from sdfeel.core.scheme import Facts, Lane, Mix, View, Work, one_server
-from sdfeel.core.staleness import trust
+from sdfeel.core.staleness import PSI, trust
 
 ARRIVED = int(shelf(0))  # the shelf of the model that has just come in
 
@@ -38,6 +38,8 @@ class FedAsync:
             raise InputError(
                 f"scheme.mixing_rate must be above 0 and at most 1, got {self.mixing_rate:g}"
             )
+        if self.psi not in PSI:
+            raise unknown("psi", str(self.psi), PSI)
         trust(self.psi, np.zeros(1, dtype=np.int64), self.psi_a, self.psi_b)
 
     def adapt(self, net: Network) -> Network:

@@ -40,7 +40,8 @@ class Packing:
         Every server has a public copy of its model, which all who hear its messages keep up to
         date; a message is the compressed difference to it, so what one message loses is in the
         next difference. Servers move by what the mixing does to the public copies: that keeps
-        the weighted mean, whatever was lost.
+        the weighted mean, whatever was lost. They move the less, the less a message tells: full
+        steps towards copies that are far behind would overshoot and grow.
         """
         assert self.across is not None
         assert state.public is not None
@@ -49,9 +50,11 @@ class Packing:
                 "compression.backhaul needs a scheme whose servers send their models alone, and "
                 "this one sends corrections, too: set compression.backhaul=none"
             )
+        step = self.across.fidelity(self.sizes)
+        trust = step if self.across.unbiased else 1.0  # a noisy message is taken in part
         for d in range(len(state.servers)):
             draws = rng(self.seed, "backhaul", d, state.number, hop)
             gap = state.servers[d] - state.public[d]
-            state.public[d] += self.across.encode(gap, self.sizes, draws)
+            state.public[d] += trust * self.across.encode(gap, self.sizes, draws)
         rows = torch.from_numpy(mixing.rows.copy())
-        return state.servers[rows] + (mixed(mixing, state.public) - state.public[rows])
+        return state.servers[rows] + step * (mixed(mixing, state.public) - state.public[rows])

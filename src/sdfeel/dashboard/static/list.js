@@ -6,6 +6,7 @@ import { listen } from "./live.js";
 import { jobList } from "./jobs.js";
 
 const MOST = 60;
+const ROOM = 200; // rows that are drawn until somebody asks for all: a thousand take a browser long
 const COLUMNS = [
   { key: "name", title: "run" },
   { key: "scheme", title: "scheme" },
@@ -23,6 +24,7 @@ const runs = new Map();
 const rows = new Map();
 const chosen = new Set();
 const order = { key: "modified", down: true };
+let room = ROOM;
 const filter = { text: "", state: "", scheme: "" };
 
 export async function show(main, about, query) {
@@ -32,9 +34,10 @@ export async function show(main, about, query) {
   order.down = query.get("order") !== "up";
   const parts = {
     count: h("p", { class: "soft", role: "status" }, "Looking for runs …"),
-    body: null, jobs: h("div", {}), basket: h("div", { class: "basket", hidden: true }),
+    body: null, more: h("button", { type: "button", hidden: true }, "Show all"), jobs: h("div", {}), basket: h("div", { class: "basket", hidden: true }),
     states: h("select", { "aria-label": "State" }), schemes: h("select", { "aria-label": "Scheme" }),
   };
+  parts.more.addEventListener("click", () => { room = Infinity; draw(parts); });
   const text = h("input", { type: "search", placeholder: "Filter by name", "aria-label": "Filter by name", value: filter.text });
   text.addEventListener("input", () => { filter.text = text.value; draw(parts); });
   for (const key of ["state", "scheme"]) {
@@ -51,7 +54,7 @@ export async function show(main, about, query) {
     h("div", { class: "title" }, h("h1", {}, about.directory), parts.count),
     parts.jobs,
     h("div", { class: "bar filters" }, text, parts.states, parts.schemes),
-    box, parts.basket);
+    box, parts.more, parts.basket);
   setInterval(() => rows.forEach((row, name) => { row.querySelector(".ago").textContent = ago(runs.get(name).modified); }), 10000);
   listen({}, {
     runs: ({ changed, gone }) => {
@@ -93,7 +96,9 @@ function draw(parts) {
     : "No runs here yet: they appear by themselves as soon as there are some.";
   options(parts.states, "all states", [...new Set([...runs.values()].map((run) => run.state))].sort(), filter.state);
   options(parts.schemes, "all schemes", [...new Set([...runs.values()].map((run) => run.scheme))].sort(), filter.scheme);
-  const elements = found.map((run) => row(run, parts));
+  const elements = found.slice(0, room).map((run) => row(run, parts));
+  parts.more.hidden = found.length <= room;
+  parts.more.textContent = `Show all ${count(found.length)}`;
   const old = parts.body.children;
   // Rows are put in again only if something moved: a focused one would lose the focus.
   if (old.length !== elements.length || elements.some((element, index) => old[index] !== element)) {
