@@ -27,7 +27,7 @@ class Cell:
         """Mean signal to noise at so many metres.
 
         >>> (10 * np.log10(Cell().snr(np.array([100.0, 1000.0])))).round(2)
-        array([46.5, 8.9])
+        array([46.5,  8.9])
         """
         noise = self.noise_dbm_per_hz + 10 * np.log10(self.bandwidth_hz)
         loss = self.loss_db + 10 * self.exponent * np.log10(metres / 1000)
