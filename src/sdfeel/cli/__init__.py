@@ -43,6 +43,8 @@ app.command()(client)
 app.command()(dash)
 app.command()(figure)
 
+EXTRAS = {"grpc": "deploy", "cryptography": "deploy"}  # a missing package, and what brings it
+
 
 def _version(wanted: bool) -> None:
     if wanted:
@@ -80,6 +82,11 @@ def main() -> None:
     except MemoryError:
         sys.exit("sdfeel: there is not enough memory for this: ask for less")
     except Exception as error:
+        missing = error.name or "" if isinstance(error, ModuleNotFoundError) else ""
+        if extra := EXTRAS.get(missing.split(".")[0]):
+            sys.exit(
+                f"sdfeel: this needs {missing}: install it with `pip install 'sdfeel[{extra}]'`"
+            )
         if os.environ.get("SDFEEL_TRACEBACK"):
             raise
         sys.exit(

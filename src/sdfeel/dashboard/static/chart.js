@@ -94,9 +94,10 @@ export class Chart {
     this.marks = svg("g", { class: "marks" });
     picture.append(this.marks);
     const focused = this.holder.contains(document.activeElement);
+    const cursor = this.cursor; // the old picture forgets it when it loses the focus
     this.holder.replaceChildren(picture);
     if (focused) picture.focus();
-    this.mark(this.cursor);
+    this.mark(cursor);
   }
 
   axes(width, measured) {
