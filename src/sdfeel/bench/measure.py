@@ -9,7 +9,7 @@ from time import perf_counter
 import torch
 
 from sdfeel.bench.ways import WAYS, Way
-from sdfeel.bench.work import Work, training_flops
+from sdfeel.bench.work import Work
 from sdfeel.core.errors import InputError
 from sdfeel.engine.choose import cores
 
@@ -34,7 +34,7 @@ def compare(
     """The median speed of every way over `repeats` rounds, and the machine's limit."""
     ready: dict[str, Way] = {}
     for name in ways:
-        with suppress(InputError):  # the native engine does not fit every model
+        with suppress(InputError):  # not every way fits every work
             ready[name] = WAYS[name](work)
     for way in ready.values():
         way()  # compiles, forks and warms up
@@ -47,7 +47,7 @@ def compare(
             way()
             seconds[name].append(perf_counter() - begin)
             report(name, turn + 1, repeats)
-    limit = median(peak) / training_flops(work.module(), work.shape)
+    limit = median(peak) / work.flops
     return [
         Speed(
             work=work.name,

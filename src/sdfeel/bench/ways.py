@@ -8,16 +8,22 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from sdfeel.bench.work import RATE, Work
+from sdfeel.core.errors import InputError
+from sdfeel.data.examples import Examples
 from sdfeel.engine.base import Task
 from sdfeel.engine.choose import Kind, choose
 from sdfeel.engine.sums import Sums
 from sdfeel.engine.threads import one_thread
 
-Way = Callable[[], object]  # does one round
+Way = Callable[[], object]  # does the work once
+
+BATCH = 500  # of an evaluation: about where plain torch is fastest
 
 
 def naive(work: Work) -> Way:
     """A module, a DataLoader, an optimiser and a state_dict per client; torch's own threads."""
+    if work.evaluates:
+        return plain_evaluation(work)
     data, parts = work.data()
     sets = [TensorDataset(data.x[part], data.y[part]) for part in map(torch.as_tensor, parts)]
     server = work.module()
@@ -41,8 +47,27 @@ def naive(work: Work) -> Way:
     return go
 
 
+def plain_evaluation(work: Work) -> Callable[[], tuple[float, int]]:
+    """Loss and accuracy in large batches; torch's own threads."""
+    data, _ = work.data()
+    module = work.module().eval()
+
+    def go() -> tuple[float, int]:
+        loss, right = 0.0, 0
+        with torch.no_grad():
+            for begin in range(0, len(data), BATCH):
+                x, y = data.x[begin : begin + BATCH], data.y[begin : begin + BATCH]
+                out = module(x)
+                loss += nn.functional.cross_entropy(out, y, reduction="sum").item()
+                right += int((out.argmax(1) == y).sum())
+        return loss / len(data), right
+
+    return go
+
+
 def centralised(work: Work) -> Way:
     """One model on the same number of examples in large batches; torch's own threads."""
+    only_training(work)
     data, _ = work.data()
     module = work.module()
     parameters = list(module.parameters())
@@ -62,6 +87,7 @@ def centralised(work: Work) -> Way:
 
 def lean(work: Work) -> Way:
     """The least that plain torch needs: one module, one thread, no seeds, no checks."""
+    only_training(work)
     data, parts = work.data()
     module = work.module()
     parameters = list(module.parameters())
@@ -84,19 +110,31 @@ def lean(work: Work) -> Way:
     return go
 
 
+def only_training(work: Work) -> None:
+    if work.evaluates:
+        raise InputError(f"this way trains, and '{work.name}' does not: leave it out")
+
+
 def ours(work: Work, kind: Kind) -> Way:
     """One of the project's engines, seeds, checks and all."""
     data, parts = work.data()
-    engine, _ = choose(kind, work.module(), data, parts, data, work.training, seed=0)
+    # An engine looks at training and at test data: here at one half each.
+    first, second = (Examples(x, y) for x, y in zip(data.x.chunk(2), data.y.chunk(2), strict=True))
+    engine, _ = choose(
+        kind, work.module(), data, parts, second, work.training, seed=0, measured=first
+    )
     start, turn = engine.initial(), 0
+    if work.evaluates:
+        return lambda: engine.evaluate(start)
 
     def go() -> None:
         nonlocal turn
         tasks = [Task(c, start, work.steps, turn * work.steps) for c in range(work.clients)]
-        average = Sums(1, start)
-        for model in engine.train(tasks):
-            average.add(0, 1 / work.clients, model)
-        average.rows()
+        with one_thread():  # as the simulator works: torch's idle threads would spin
+            average = Sums(1, start)
+            for model in engine.train(tasks):
+                average.add(0, 1 / work.clients, model)
+            average.rows()
         turn += 1
 
     return go

@@ -1,4 +1,4 @@
-"""The work that is timed: clients with weights and data of their own, one round of local steps."""
+"""The work that is timed: a round of local steps at clients of their own, or an evaluation."""
 
 from dataclasses import dataclass
 from math import prod
@@ -19,9 +19,10 @@ RATE = 0.01
 
 @dataclass(frozen=True)
 class Work:
-    """One round: every client takes `steps` mini-batches."""
+    """One round: every client takes `steps` mini-batches; without steps, one look at all data."""
 
     name: str
+    model: str
     shape: tuple[int, ...]
     clients: int
     steps: int
@@ -29,19 +30,29 @@ class Work:
     examples: int = 60  # of each client
 
     @property
+    def evaluates(self) -> bool:
+        return self.steps == 0
+
+    @property
     def samples(self) -> int:
-        """Examples that a round trains on."""
-        return self.clients * self.steps * self.batch
+        """Examples that are trained on, or looked at."""
+        return self.clients * (self.examples if self.evaluates else self.steps * self.batch)
+
+    @property
+    def flops(self) -> float:
+        """Floating-point operations of one example."""
+        count = forward_flops if self.evaluates else training_flops
+        return count(self.module(), self.shape)
 
     @property
     def training(self) -> Training:
         return Training(RATE, self.batch)
 
     def module(self) -> nn.Module:
-        if self.name == "lenet":
+        if self.model == "lenet":
             return lenet()
-        options = {"hidden": 200} if self.name == "mlp" else {}
-        return zoo.build(self.name, self.shape, 10, 0, **options)
+        options = {"hidden": 200} if self.model == "mlp" else {}
+        return zoo.build(self.model, self.shape, 10, 0, **options)
 
     def data(self) -> tuple[Examples, list[Ints]]:
         """Examples that look like normalised images, and who holds which."""
@@ -55,10 +66,11 @@ class Work:
 WORKS = {
     work.name: work
     for work in (
-        Work("mnist-cnn", (1, 28, 28), clients=50, steps=5),
-        Work("mlp", (1, 28, 28), clients=50, steps=5),
-        Work("lenet", (3, 32, 32), clients=50, steps=5),
-        Work("cifar-cnn", (3, 32, 32), clients=4, steps=5, examples=50),
+        Work("mnist-cnn", "mnist-cnn", (1, 28, 28), clients=50, steps=5),
+        Work("mlp", "mlp", (1, 28, 28), clients=50, steps=5),
+        Work("lenet", "lenet", (3, 32, 32), clients=50, steps=5),
+        Work("cifar-cnn", "cifar-cnn", (3, 32, 32), clients=4, steps=5, examples=50),
+        Work("evaluation", "mnist-cnn", (1, 28, 28), clients=50, steps=0, examples=200),
     )
 }
 
@@ -97,6 +109,21 @@ def training_flops(module: nn.Module, shape: tuple[int, ...]) -> float:
     >>> round(training_flops(find("mnist-cnn").module(), (1, 28, 28)))
     2595000
     """
+    layers = _products(module, shape)
+    return 2 * (3 * sum(layers) - layers[0])
+
+
+def forward_flops(module: nn.Module, shape: tuple[int, ...]) -> float:
+    """Floating-point operations of one example's outputs.
+
+    >>> round(forward_flops(nn.Linear(3, 4), (3,)))
+    24
+    """
+    return 2 * sum(_products(module, shape))
+
+
+def _products(module: nn.Module, shape: tuple[int, ...]) -> list[float]:
+    """Multiplications of each layer that has weights, for one example."""
     layers: list[float] = []
 
     def count(layer: nn.Module, inputs: tuple[torch.Tensor, ...], out: torch.Tensor) -> None:
@@ -110,4 +137,4 @@ def training_flops(module: nn.Module, shape: tuple[int, ...]) -> float:
         module.eval()(torch.zeros(1, *shape))
     for hook in hooks:
         hook.remove()
-    return 2 * (3 * sum(layers) - layers[0])
+    return layers

@@ -7,18 +7,25 @@ import typer
 from rich.table import Table
 
 from sdfeel.cli.common import AsJson, people, print_json, results
+from sdfeel.cli.deploy_bench import deploy
 from sdfeel.cli.plan_bench import plan
 
 bench = typer.Typer(invoke_without_command=True)
 bench.command()(plan)
+bench.command()(deploy)
 
 
 @bench.callback()
 def engines(
     context: typer.Context,
     works: Annotated[
-        str, typer.Option("--work", metavar="NAME,...", help="mnist-cnn, mlp, lenet, cifar-cnn.")
-    ] = "mnist-cnn,mlp,cifar-cnn",
+        str,
+        typer.Option(
+            "--work",
+            metavar="NAME,...",
+            help="mnist-cnn, mlp, lenet, cifar-cnn, evaluation (10,000 images, MNIST CNN).",
+        ),
+    ] = "mnist-cnn,mlp,lenet,cifar-cnn,evaluation",
     ways: Annotated[
         str, typer.Option("--ways", metavar="NAME,...", help="What to time (default: all).")
     ] = "",
@@ -36,6 +43,8 @@ def engines(
       sdfeel bench --work mnist-cnn --repeats 15 --json
 
       sdfeel bench plan
+
+      sdfeel bench deploy
     """
     if context.invoked_subcommand is not None:
         return

@@ -25,14 +25,23 @@ from sdfeel.cli.common import (
 )
 
 if TYPE_CHECKING:
-    from sdfeel.run.deploy_chaos import Outcome
-    from sdfeel.run.deploy_local import LocalDeployment
+    from sdfeel.run.deploy.chaos import Outcome
+    from sdfeel.run.deploy.local import LocalDeployment
 
 deploy = typer.Typer(
     help="Run an experiment on real processes: on this machine, or on a list of hosts.",
     no_args_is_help=True,
 )
 NodeFilePath = Annotated[Path, typer.Argument(metavar="NODE.toml", help="The node's own file.")]
+
+Policies = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--policy",
+        metavar="KEY=VALUE",
+        help="What edge servers do when others are away, such as dead_edge=drop; repeat.",
+    ),
+]
 
 
 def edge(node: NodeFilePath) -> None:
@@ -42,7 +51,7 @@ def edge(node: NodeFilePath) -> None:
 
       sdfeel edge nodes/edge-0/node.toml
     """
-    from sdfeel.run.deploy_node import run_edge_node
+    from sdfeel.run.deploy.node import run_edge_node
 
     run_edge_node(node)
 
@@ -54,7 +63,7 @@ def client(node: NodeFilePath) -> None:
 
       sdfeel client nodes/client-0/node.toml
     """
-    from sdfeel.run.deploy_node import run_client_node
+    from sdfeel.run.deploy.node import run_client_node
 
     run_client_node(node)
 
@@ -63,6 +72,7 @@ def client(node: NodeFilePath) -> None:
 def local(
     experiment: ExperimentFile = None,
     settings: Settings = None,
+    policy: Policies = None,
     out: Out = None,
     as_json: AsJson = False,
 ) -> None:
@@ -78,12 +88,13 @@ def local(
       sdfeel deploy local my.toml --out runs/real
     """
     from sdfeel.cli.runs import show
-    from sdfeel.run.deploy_local import LocalDeployment
+    from sdfeel.run.deploy.files import read_policy
+    from sdfeel.run.deploy.local import LocalDeployment
     from sdfeel.run.experiment import load
 
-    chosen = load(experiment, settings or ())
+    chosen, rules = load(experiment, settings or ()), read_policy(policy or ())
     directory = out if out is not None else fresh_directory(f"deploy-{chosen.scheme.name}")
-    deployment = LocalDeployment(chosen, directory)
+    deployment = LocalDeployment(chosen, directory, rules)
     again = shlex.join(["sdfeel", *sys.argv[1:]])
     _follow(deployment, again if out is not None else f"{again} --out {directory}")
     show(directory, None, as_json)
@@ -127,6 +138,7 @@ def init(
         bool, typer.Option(help="Write each client's part of the experiment's data, too.")
     ] = False,
     settings: Settings = None,
+    policy: Policies = None,
 ) -> None:
     """Write certificates, node files, systemd units, a compose file and Kubernetes manifests.
 
@@ -138,7 +150,8 @@ def init(
       sdfeel deploy init federation my.toml --hosts cell-a.example,cell-b.example
     """
     from sdfeel.core.errors import InputError
-    from sdfeel.run.deploy_init import init as write
+    from sdfeel.run.deploy.files import read_policy
+    from sdfeel.run.deploy.init import init as write
     from sdfeel.run.experiment import load
 
     counts = [word.strip() for word in samples.split(",") if word.strip()]
@@ -146,7 +159,8 @@ def init(
         raise InputError(f"--samples '{samples}' must be whole numbers from 1, separated by commas")
     names = [word.strip() for word in hosts.split(",") if word.strip()]
     chosen = load(experiment, settings or ())
-    net = write(chosen, directory, names, [int(word) for word in counts] or None, with_data)
+    sizes = [int(word) for word in counts] or None
+    net = write(chosen, directory, names, sizes, with_data, read_policy(policy or ()))
     results.print(
         f"wrote {len(net.servers)} edge servers and {len(net.samples)} clients to "
         f"{escape(str(directory))}; how to go on: docs/deploy.md",
@@ -169,7 +183,7 @@ def follow(
     """
     from sdfeel.cli.runs import show
     from sdfeel.report.progress import Progress
-    from sdfeel.run.deploy_operator import Operator
+    from sdfeel.run.deploy.operator import Operator
 
     target = out if out is not None else fresh_directory("deploy")
     desk = Operator(directory, target, stop)
@@ -198,7 +212,7 @@ def status(
 
       sdfeel deploy status runs/real
     """
-    from sdfeel.run.deploy_status import read_statuses
+    from sdfeel.run.deploy.status import read_statuses
 
     found = read_statuses(directory, time.time())
     if as_json:
@@ -217,15 +231,21 @@ def _row(node: dict[str, Any]) -> list[str]:
 
     colour = {"running": "green", "finished": "green"}.get(node["state"], "red")
     trouble = str(node.get("last_error") or "")
-    waiting = ", ".join(node.get("waiting_for") or ())
     return [
         escape(node["name"]),
         f"[{colour}]{node['state']}[/]",
         str(node.get("round", "")),
         duration(float(node.get("lag", 0.0))),
         f"{float(node.get('bytes', 0)) / 1e6:.2f} MB",
-        escape(trouble or (f"waits for {waiting}" if waiting else "")),
+        escape("; ".join(part for part in (*_situation(node), trouble) if part)),
     ]
+
+
+def _situation(node: dict[str, Any]) -> list[str]:
+    """Who is missing, and who is where it does not belong."""
+    named = (("guests", "guests"), ("absent", "goes on without"), ("waiting_for", "waits for"))
+    told = [f"{words} {', '.join(node[key])}" for key, words in named if node.get(key)]
+    return [f"guest of {node['guest_of']}", *told] if node.get("guest_of") else told
 
 
 @deploy.command()
@@ -252,7 +272,7 @@ def chaos(
       sdfeel deploy chaos --break --kills 10
     """
     from sdfeel.report.progress import Progress
-    from sdfeel.run.deploy_chaos import disturbed, equal
+    from sdfeel.run.deploy.chaos import disturbed, equal
     from sdfeel.run.experiment import load
 
     chosen = load(experiment, settings or ())
@@ -277,7 +297,7 @@ def chaos(
 
 
 def _table(outcomes: "list[Outcome]") -> Table:
-    from sdfeel.run.deploy_chaos import equal
+    from sdfeel.run.deploy.chaos import equal
 
     table = Table(box=None, pad_edge=False)
     for name in ("run", "killed edges", "killed clients", "rounds", "seconds", "model", "equal"):

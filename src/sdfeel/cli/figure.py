@@ -9,9 +9,10 @@ import typer
 from rich.markup import escape
 
 from sdfeel.cli.common import AsJson, Jobs, people, print_json, results, stopping
+from sdfeel.core.errors import RunError
 
 if TYPE_CHECKING:
-    from sdfeel.figures.figure import Figure
+    from sdfeel.figures.figure import Figure, Scale
     from sdfeel.figures.judging import Judged
     from sdfeel.run.experiment import Experiment
 
@@ -24,8 +25,11 @@ def figure(
         ),
     ],
     scale: Annotated[
-        Literal["quick", "full"],
-        typer.Option(help="quick: built-in digits, minutes for all. full: the paper's setting."),
+        Literal["quick", "reduced", "full"],
+        typer.Option(
+            help="quick: built-in digits, minutes for all. reduced: CIFAR-10 with fewer clients "
+            "and iterations. full: the paper's setting."
+        ),
     ] = "quick",
     seeds: Annotated[int, typer.Option(min=1, help="Runs per line; claims need 3.")] = 3,
     out: Annotated[Path, typer.Option("--out", "-o", help="Directory for the pictures.")] = Path(
@@ -34,6 +38,12 @@ def figure(
     records: Annotated[
         Path | None,
         typer.Option(help="Also keep the verdicts as small files below this directory."),
+    ] = None,
+    check: Annotated[
+        Path | None,
+        typer.Option(
+            help="Fail if a clear verdict differs from the one kept below this directory."
+        ),
     ] = None,
     data: Annotated[
         Path | None,
@@ -53,19 +63,42 @@ def figure(
 
       sdfeel figure 4a --out pictures
 
-      sdfeel figure all --seeds 3
+      sdfeel figure all --check results
+
+      sdfeel figure 4b --scale reduced --data ~/datasets
 
       sdfeel figure 8a,9a --scale full --data ~/datasets --json
     """
     from sdfeel.figures.catalogue import chosen
+    from sdfeel.figures.judging import load
     from sdfeel.figures.running import wanted
 
-    figures = chosen(names)
+    figures = chosen(names, scale)
+    kept = [load(check, scale, each.name) if check else None for each in figures]
     lines = [line for each in figures for line in each.lines(each.setting(scale))]
     _carry_out(wanted(lines, seeds), jobs, data)
     documents = [_finish(each, scale, seeds, out, records, data, as_json) for each in figures]
     if as_json:
         print_json({"figures": documents})
+    if check is not None:
+        _compare(kept, documents, check)
+
+
+def _compare(
+    kept: "list[dict[str, Any] | None]", now: "list[dict[str, Any]]", directory: Path
+) -> None:
+    """Tell which verdicts are not the kept ones; fail if one of those was clear."""
+    from sdfeel.figures.checking import flips
+
+    pairs = [(old, new) for old, new in zip(kept, now, strict=True) if old is not None]
+    found = [flip for old, new in pairs for flip in flips(old, new)]
+    for flip in found:
+        people.print(f"flipped: {flip}", markup=False, highlight=False)
+    if any(flip.clear for flip in found):
+        raise RunError(
+            f"verdicts are not those kept in {directory}: find out why, or keep the new ones with "
+            f"--records {directory}"
+        )
 
 
 def _carry_out(runs: "dict[str, Experiment]", jobs: int | None, data: Path | None) -> None:
@@ -115,7 +148,7 @@ def _carry_out(runs: "dict[str, Experiment]", jobs: int | None, data: Path | Non
 
 def _finish(
     figure: "Figure",
-    scale: Literal["quick", "full"],
+    scale: "Scale",
     seeds: int,
     out: Path,
     records: Path | None,

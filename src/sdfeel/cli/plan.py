@@ -22,36 +22,39 @@ from sdfeel.cli.common import (
 
 if TYPE_CHECKING:
     from sdfeel.run.experiment import Experiment
-    from sdfeel.run.plan import Planner
-    from sdfeel.run.plan_goal import Goal
-    from sdfeel.run.plan_result import Plan
+    from sdfeel.run.plan.goal import Goal
+    from sdfeel.run.plan.planner import Planner, Wishes
+    from sdfeel.run.plan.result import Plan
 
 PICTURE, RECORD, BEST = "plan.png", "plan.json", "best.toml"
+
+Accuracy = Annotated[
+    float | None, typer.Option(metavar="A", help="Reach this test accuracy, 0 to 1, soonest.")
+]
+Loss = Annotated[float | None, typer.Option(metavar="L", help="Reach this training loss soonest.")]
+Budget = Annotated[
+    float | None,
+    typer.Option(metavar="SECONDS", help="Get the best model within this virtual time."),
+]
+Schemes = Annotated[str, typer.Option(metavar="NAME,NAME,...", help="The schemes to choose from.")]
+ChooseGraph = Annotated[
+    bool, typer.Option("--choose-graph", help="The links between servers may be chosen, too.")
+]
+Effort = Annotated[
+    float,
+    typer.Option(metavar="RUNS", help="What planning may cost, in whole runs (0: rank only)."),
+]
 
 
 def plan(
     experiment: ExperimentFile = None,
     settings: Settings = None,
-    target_accuracy: Annotated[
-        float | None, typer.Option(metavar="A", help="Reach this test accuracy, 0 to 1, soonest.")
-    ] = None,
-    target_loss: Annotated[
-        float | None, typer.Option(metavar="L", help="Reach this training loss soonest.")
-    ] = None,
-    budget: Annotated[
-        float | None,
-        typer.Option(metavar="SECONDS", help="Get the best model within this virtual time."),
-    ] = None,
-    schemes: Annotated[
-        str, typer.Option(metavar="NAME,NAME,...", help="The schemes to choose from.")
-    ] = "sd-feel,hierfavg,fedavg,async-sd-feel",
-    choose_graph: Annotated[
-        bool, typer.Option("--choose-graph", help="The links between servers may be chosen, too.")
-    ] = False,
-    effort: Annotated[
-        float,
-        typer.Option(metavar="RUNS", help="What planning may cost, in whole runs (0: rank only)."),
-    ] = 8.0,
+    target_accuracy: Accuracy = None,
+    target_loss: Loss = None,
+    budget: Budget = None,
+    schemes: Schemes = "sd-feel,hierfavg,fedavg,async-sd-feel",
+    choose_graph: ChooseGraph = False,
+    effort: Effort = 8.0,
     out: Out = None,
     as_json: AsJson = False,
 ) -> None:
@@ -72,32 +75,19 @@ def plan(
 
       sdfeel plan --choose-graph --effort 4 --json
     """
-    from sdfeel.report.plan import reasons, table
     from sdfeel.run.experiment import load
-    from sdfeel.run.plan import Planner, Wishes
+    from sdfeel.run.plan.planner import Wishes
 
     goal = _goal(target_accuracy, target_loss, budget)
     names = tuple(dict.fromkeys(name.strip() for name in schemes.split(",") if name.strip()))
     base = load(experiment, settings or ())
     directory = out if out is not None else fresh_directory("plan")
-    with people.status("measuring the task and ranking candidates"):
-        planner = Planner(base, Wishes(goal, names, choose_graph, effort))
-    try:
-        _search(planner)
-        found = planner.plan()
-    finally:
-        planner.close()
+    found = _planned(base, Wishes(goal, names, choose_graph, effort))
     files = _write(directory, base, found)
     if as_json:
         print_json({"directory": str(directory), "files": files, **found.record()})
     else:
-        results.print(table(found))
-        for sentence in reasons(found):
-            results.print(escape(sentence), soft_wrap=True, highlight=False)
-        for name, path in files.items():
-            results.print(f"{name}: {escape(path)}", soft_wrap=True)
-        if "experiment" in files:
-            results.print(f"run it with: sdfeel run {escape(files['experiment'])}", soft_wrap=True)
+        _tell(found, files)
     if not found.finished:
         people.print("stopped; what was found until then is kept")
         raise typer.Exit(130)
@@ -105,7 +95,7 @@ def plan(
 
 def _goal(accuracy: float | None, loss: float | None, budget: float | None) -> "Goal | None":
     from sdfeel.core.errors import InputError
-    from sdfeel.run.plan_goal import Goal, Kind
+    from sdfeel.run.plan.goal import Goal, Kind
 
     asked: dict[Kind, float | None] = {"accuracy": accuracy, "loss": loss, "budget": budget}
     given = [Goal(kind, value) for kind, value in asked.items() if value is not None]
@@ -114,6 +104,19 @@ def _goal(accuracy: float | None, loss: float | None, budget: float | None) -> "
             "a plan has one goal: give only one of --target-accuracy, --target-loss and --budget"
         )
     return given[0] if given else None
+
+
+def _planned(base: "Experiment", wishes: "Wishes") -> "Plan":
+    """What a planner finds, until it is through or stopped."""
+    from sdfeel.run.plan.planner import Planner
+
+    with people.status("measuring the task and ranking candidates"):
+        planner = Planner(base, wishes)
+    try:
+        _search(planner)
+        return planner.plan()
+    finally:
+        planner.close()
 
 
 def _search(planner: "Planner") -> None:
@@ -135,12 +138,25 @@ def _search(planner: "Planner") -> None:
             )
 
 
+def _tell(found: "Plan", files: dict[str, str]) -> None:
+    """The table, the reasons, and where everything is."""
+    from sdfeel.report.plan import reasons, table
+
+    results.print(table(found))
+    for sentence in reasons(found):
+        results.print(escape(sentence), soft_wrap=True, highlight=False)
+    for name, path in files.items():
+        results.print(f"{name}: {escape(path)}", soft_wrap=True)
+    if "experiment" in files:
+        results.print(f"run it with: sdfeel run {escape(files['experiment'])}", soft_wrap=True)
+
+
 def _write(directory: Path, base: "Experiment", found: "Plan") -> dict[str, str]:
     """Record, picture and experiment file; returns where they are."""
     from sdfeel.report.drawing import save
     from sdfeel.report.plan_picture import picture
     from sdfeel.run.experiment import template
-    from sdfeel.run.plan import experiment_of
+    from sdfeel.run.plan.planner import experiment_of
     from sdfeel.run.whole import write_whole
 
     files = {"record": directory / RECORD, "picture": directory / PICTURE}

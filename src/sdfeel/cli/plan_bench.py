@@ -9,7 +9,7 @@ from rich.table import Table
 from sdfeel.cli.common import AsJson, Jobs, Out, fresh_directory, people, print_json, results
 
 if TYPE_CHECKING:
-    from sdfeel.run.plan_bench import Verdict
+    from sdfeel.run.plan.bench import Verdict
 
 
 def plan(
@@ -34,22 +34,22 @@ def plan(
       sdfeel bench plan --situations "slow backhaul,slow clients" --seed 1 --out runs/bench-plan
     """
     from sdfeel.core.errors import unknown
-    from sdfeel.run import plan_bench
+    from sdfeel.run.plan import bench
 
-    names = [n.strip() for n in situations.split(",") if n.strip()] or list(plan_bench.SITUATIONS)
+    names = [n.strip() for n in situations.split(",") if n.strip()] or list(bench.SITUATIONS)
     for name in names:
-        if name not in plan_bench.SITUATIONS:
-            raise unknown("situation", name, plan_bench.SITUATIONS)
+        if name not in bench.SITUATIONS:
+            raise unknown("situation", name, bench.SITUATIONS)
     directory = out if out is not None else fresh_directory("bench-plan")
     found = []
     for name in names:
         with people.status(f"{name}: planning") as status:
-            answer = plan_bench.plan(name, seed)
+            answer = bench.plan(name, seed)
             tried = []
-            for each in plan_bench.grid(name, directory, seed, jobs):
+            for each in bench.grid(name, directory, seed, jobs):
                 tried.append(each)
                 status.update(f"{name}: the grid, {len(tried)} of {answer.candidates}")
-            found.append(plan_bench.verdict(name, answer, tried))
+            found.append(bench.verdict(name, answer, tried))
     if as_json:
         print_json([_record(each) for each in found])
     else:
@@ -69,7 +69,7 @@ def _record(verdict: "Verdict") -> dict[str, object]:
 
 def _table(verdicts: "list[Verdict]") -> Table:
     from sdfeel.report.units import duration
-    from sdfeel.run.plan_bench import CHEAP, FASTER, NEAR
+    from sdfeel.run.plan.bench import CHEAP, FASTER, NEAR
 
     table = Table(box=box.SIMPLE_HEAD, show_edge=False, padding=0)
     table.add_column("situation")

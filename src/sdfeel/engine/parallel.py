@@ -12,6 +12,7 @@ import os
 import signal
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
@@ -22,6 +23,7 @@ from sdfeel.core.errors import Diverged, SdfeelError
 from sdfeel.engine.base import Scores, Task
 from sdfeel.engine.evaluate import Tally, total
 from sdfeel.engine.loop import LoopEngine
+from sdfeel.engine.threads import one_thread
 from sdfeel.models.flat import Layout
 
 CLIENTS_PER_BLOCK = 8  # so many that a message costs little beside the work
@@ -60,18 +62,11 @@ class ParallelEngine:
         return self._engine.state_dict(model)
 
     def train(self, tasks: Sequence[Task]) -> Iterator[Tensor]:
-        size = self._pool.rows
-        blocks = [tasks[n : n + size] for n in range(0, len(tasks), size)]
-        jobs = [
-            Job(
-                "train",
-                [(task.client, task.steps, task.first, task.rate) for task in block],
-                [task.start for task in block],
-            )
-            for block in blocks
-        ]
-        for block, (slot, _) in zip(blocks, self._pool.run(jobs), strict=True):
-            yield from slot[: len(block)]
+        blocks = even(tasks, self._pool.rows, self._pool.size)
+        jobs = [training(block) for block in blocks]
+        with one_thread():  # torch's idle threads spin, and would take the workers' cores
+            for block, (slot, _) in zip(blocks, self._pool.run(jobs), strict=True):
+                yield from slot[: len(block)]
 
     def loss_and_gradient(self, client: int, model: Tensor, step: int) -> tuple[float, Tensor]:
         """As the loop engine's."""
@@ -89,10 +84,11 @@ class ParallelEngine:
         blocks = self._engine.blocks(which)
         share = -(-blocks // (self._pool.size * BLOCKS_PER_WORKER))
         spans = [(which, n, min(n + share, blocks)) for n in range(0, blocks, share)]
-        jobs = [Job("evaluate", span, [model]) for span in spans]
+        jobs = [Job("evaluate", span, {0: model}) for span in spans]
         found: list[Tally] = []
-        for _, part in self._pool.run(jobs):
-            found += part
+        with one_thread():
+            for _, part in self._pool.run(jobs):
+                found += part
         return total(found)
 
     def close(self) -> None:
@@ -102,14 +98,43 @@ class ParallelEngine:
 
 @dataclass(eq=False)
 class Job:
-    """One order to a worker, and the models it needs."""
+    """One order to a worker, and the models it needs, by their rows in the slot."""
 
     what: str
     details: Any
-    models: list[Tensor]
+    models: dict[int, Tensor]
     deaths: int = 0
     slot: int = -1
     answer: Answer | None = None
+
+
+def even(tasks: Sequence[Task], most: int, workers: int) -> list[Sequence[Task]]:
+    """Blocks of at most `most` tasks and nearly equal sizes, as many for each worker.
+
+    The larger ones come first, so that all workers end at about the same time.
+
+    >>> [len(block) for block in even(range(50), 8, 2)]
+    [7, 7, 6, 6, 6, 6, 6, 6]
+    """
+    count = -(-len(tasks) // most)
+    count = min(len(tasks), -(-count // workers) * workers)
+    size, larger = divmod(len(tasks), count) if count else (0, 0)
+    ends = [n * size + min(n, larger) for n in range(count + 1)]
+    return [tasks[a:b] for a, b in pairwise(ends)]
+
+
+def training(block: Sequence[Task]) -> Job:
+    """The order to train a block.
+
+    Clients of one server start from the same model, which is copied once: it lies in the row of
+    the last client that needs it, whose own result is the first to be written over it.
+    """
+    last = {task.start.data_ptr(): n for n, task in enumerate(block)}
+    return Job(
+        "train",
+        [(last[t.start.data_ptr()], t.client, t.steps, t.first, t.rate) for t in block],
+        {n: block[n].start for n in last.values()},
+    )
 
 
 @dataclass(eq=False)
@@ -160,8 +185,8 @@ class Pool:
         self._send(min(self._workers, key=lambda worker: len(worker.jobs)), job)
 
     def _send(self, worker: Worker, job: Job) -> None:
-        for n, model in enumerate(job.models):
-            self._slots[job.slot, n] = model
+        for row, model in job.models.items():
+            self._slots[job.slot, row] = model
         worker.jobs.append(job)
         try:
             worker.pipe.send((job.what, job.slot, job.details))
@@ -256,7 +281,7 @@ def _let_go_of_everything_but(pipe: Connection) -> None:
 def _obey(engine: LoopEngine, slot: Tensor, what: str, details: Any) -> list[Tally] | None:
     if what == "evaluate":
         return engine.tallies(slot[0], *details)
-    tasks = [Task(client, slot[n], *rest) for n, (client, *rest) in enumerate(details)]
+    tasks = [Task(client, slot[row], *rest) for row, client, *rest in details]
     for row, trained in zip(slot, engine.train(tasks), strict=False):
         row.copy_(trained)
     return None

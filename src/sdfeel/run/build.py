@@ -160,7 +160,9 @@ def evaluate_every(experiment: Experiment, data: Federated, rounds: int) -> int:
     whole = reading(experiment).iteration_unit == "epoch"
     per_iteration = len(data.train) if whole else len(data.parts) * training.batch_size
     trained = per_iteration * training.iterations / rounds
-    measured = len(data.test) + min(experiment.evaluation.train_examples or inf, len(data.train))
+    asked = experiment.evaluation
+    measured = min(asked.test_examples or inf, len(data.test))
+    measured += min(asked.train_examples or inf, len(data.train))
     cheap = ceil(measured / 4 / (0.08 * trained))
     return max(1, rounds // EVALUATIONS, min(cheap, ceil(rounds / 2)))
 
@@ -316,7 +318,7 @@ def build_engine(
         module,
         data.train,
         data.parts,
-        data.test,
+        sample(data.test, experiment.evaluation.test_examples, experiment.seed),
         Training(
             learning_rate=training.learning_rate,
             batch_size=training.batch_size,

@@ -1,7 +1,7 @@
 """Drives a simulation to its goal and measures on the way."""
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from torch import Tensor
@@ -35,9 +35,10 @@ class Drive:
         goals: Goals,
         why: str = "",  # this engine
         accuracy: float | None = None,
+        estimates: Callable[[Simulation], dict[str, float]] | None = None,  # more to measure
     ) -> None:
         self.scheme_name, self.simulation, self.goals = scheme_name, simulation, goals
-        self.why = why
+        self.why, self._estimates = why, estimates
         self.accuracy = accuracy  # the newest measured
 
     def __iter__(self) -> Iterator[Event]:
@@ -117,6 +118,7 @@ class Drive:
         sim, state = self.simulation, self.simulation.state
         scores = sim.engine.evaluate(sim.model())
         self.accuracy = scores.accuracy
+        estimates = {} if self._estimates is None else self._estimates(sim)
         return Evaluated(
             number=state.number,
             iterations=state.iterations,
@@ -127,7 +129,7 @@ class Drive:
             test_loss=scores.test_loss,
             accuracy=scores.accuracy,
             spread=sim.spread(),
-            metrics=scores.metrics,
+            metrics={**scores.metrics, **estimates},
             distances=tuple(sim.distances().tolist()),
         )
 

@@ -255,6 +255,11 @@ class EvaluationSection(Section):
     """rounds between two measurements (0: about 25 in the run, fewer if they would cost much)"""
     train_examples: Annotated[int, Field(ge=0)] = 2000
     """examples that the training loss is measured on, drawn once (0: all)"""
+    estimates: bool = False
+    """measure gradients, L, sigma^2 and kappa^2, too, at three gradients of every client; the
+    report then shows the bound of Theorem 1 beside them"""
+    test_examples: Annotated[int, Field(ge=0)] = 0
+    """examples that the accuracy is measured on, drawn once (0: all)"""
 
 
 class CheckpointSection(Section):
@@ -265,7 +270,12 @@ class CheckpointSection(Section):
 
 
 # Keys that were added later decide only where they are used: older runs can be resumed.
-LATER: dict[str, Any] = {"radio": True, "latency": {"late"}, "network": {"link_chance"}}
+LATER: dict[str, Any] = {
+    "radio": True,
+    "latency": {"late"},
+    "network": {"link_chance"},
+    "evaluation": {"estimates", "test_examples"},
+}
 
 
 class Experiment(Section):

@@ -7,12 +7,13 @@ from pathlib import Path
 
 from safetensors.torch import save
 
-from sdfeel.core.errors import Diverged, RunError
+from sdfeel.core.errors import AnotherRun, Diverged, RunError
 from sdfeel.core.events import Event, Finished, Warned
 from sdfeel.engine.timed import Timed
-from sdfeel.run import store
+from sdfeel.run import store, theorem
 from sdfeel.run.build import Prepared, prepare
 from sdfeel.run.drive import Drive, Goals
+from sdfeel.run.estimating import Estimating
 from sdfeel.run.experiment import Experiment, load
 from sdfeel.run.whole import remove_drafts, write_whole
 from sdfeel.sim.state import State
@@ -28,6 +29,7 @@ class Session:
         self._began = time.perf_counter()
         self._ended: float | None = None
         self._idle = self._writing = 0.0
+        self._estimating: Estimating | None = None
         self.finished = resume and finished(directory) is not None
 
     @property
@@ -76,10 +78,13 @@ class Session:
         saved = store.load_checkpoint(self.directory) if self._resume else None
         state, extra = saved if saved is not None else (None, {})
         if saved is not None and extra["experiment"] != self.experiment.fingerprint:
-            raise RunError(
+            raise AnotherRun(
                 f"{self.directory / store.EXPERIMENT} has changed since the run began: put it "
                 f"back, or start a new run with it"
             )
+        if self.experiment.evaluation.estimates:
+            covered = theorem.covered(self.prepared)
+            self._estimating = Estimating(covered, extra.get("estimates"))
         drive = self._drive(state, extra.get("accuracy"))
         log = store.Log(self.directory, keep=extra.get("log_bytes", 0))
         try:
@@ -98,9 +103,11 @@ class Session:
             self.prepared.engine.close()
 
     def _run(self, drive: Drive, log: store.Log) -> Iterator[Event]:
+        started, *measured = drive.begin()
+        yield started
         if drive.simulation.state.number == 0:
             yield from (Warned(note) for note in self.prepared.notes)
-        yield from drive.begin()
+        yield from measured
         every, saved_at = self.experiment.checkpoint.every_seconds, 0.0
         while drive.reason is None and not self._stop:
             try:
@@ -125,6 +132,7 @@ class Session:
             "accuracy": drive.accuracy,
             "log_bytes": log.secure(),
             "experiment": self.experiment.fingerprint,
+            "estimates": None if self._estimating is None else self._estimating.record,
         }
         store.save_checkpoint(self.directory, drive.simulation.state, extra)
         self._writing += time.perf_counter() - begin
@@ -139,12 +147,15 @@ class Session:
             max_seconds=training.max_seconds,
             consensus=self.experiment.latency.consensus,
         )
-        return Drive(self.experiment.scheme.name, simulation, goals, ready.why, accuracy)
+        return Drive(
+            self.experiment.scheme.name, simulation, goals, ready.why, accuracy, self._estimating
+        )
 
 
 def start(experiment: Experiment, directory: Path) -> Session:
     """A new run in an empty or absent directory."""
-    return Session(prepare(experiment), directory)
+    ready = prepare(experiment)
+    return Session(replace(ready, notes=(*ready.notes, *theorem.notes(ready))), directory)
 
 
 def resume(directory: Path) -> Session:
@@ -164,7 +175,7 @@ def start_or_resume(experiment: Experiment, directory: Path, notes: bool = True)
     if not known.is_file():
         return Session(ready, directory)
     if load(known).fingerprint != ready.experiment.fingerprint:
-        raise RunError(
+        raise AnotherRun(
             f"{directory} holds the run of another experiment: choose another directory with --out"
         )
     return Session(ready, directory, resume=True)

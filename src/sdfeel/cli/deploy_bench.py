@@ -1,0 +1,81 @@
+"""The command that measures what a deployment costs on this machine."""
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich import box
+from rich.table import Table
+
+from sdfeel.cli.common import AsJson, Out, fresh_directory, people, print_json, results
+
+if TYPE_CHECKING:
+    from sdfeel.run.deploy.bench import Line
+
+
+def deploy(
+    parts: Annotated[
+        str, typer.Option(metavar="NAME,...", help="round, transfer, links, idle (default: all).")
+    ] = "",
+    out: Out = None,
+    as_json: AsJson = False,
+) -> None:
+    """Measure a real federation on this machine against what is asked of it: takes minutes.
+
+    Real processes with certificates and durable state on loopback: how long a round without
+    training takes, how fast a large model moves, how close rounds over links of a known speed come
+    to the simulator's clock, what idle connections cost. Shaped links need Linux with `unshare`,
+    `ip` and `tc`. Measure while nothing else runs.
+
+    Examples:
+
+      sdfeel bench deploy
+
+      sdfeel bench deploy --parts round,transfer --json
+    """
+    import os
+
+    from sdfeel.core.errors import unknown
+    from sdfeel.run.deploy.bench import PARTS
+
+    names = [name.strip() for name in parts.split(",") if name.strip()] or list(PARTS)
+    for name in names:
+        if name not in PARTS:
+            raise unknown("part", name, PARTS)
+    directory = out if out is not None else fresh_directory("bench-deploy")
+    before = os.getloadavg()[0]
+    found: list[Line] = []
+    for name in names:
+        with people.status(f"measuring: {name}") as status:
+            for line in PARTS[name](directory / name):
+                found.append(line)
+                status.update(f"measuring: {name}, {len(found)} lines so far")
+    if as_json:
+        print_json({"load": before, "cores": os.cpu_count(), "lines": [*map(_record, found)]})
+    else:
+        results.print(_table(found, before))
+
+
+def _record(line: "Line") -> dict[str, object]:
+    import dataclasses
+
+    return dataclasses.asdict(line)
+
+
+def _table(lines: "list[Line]", load: float) -> Table:
+    import os
+
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0))
+    table.add_column("what", overflow="fold", ratio=5)
+    table.add_column("goal", overflow="fold", ratio=2)
+    table.add_column("measured", overflow="fold", ratio=3)
+    table.add_column("met", no_wrap=True)
+    for line in lines:
+        what = f"{line.what}\n  [dim]{line.note}[/dim]" if line.note else line.what
+        table.add_row(what, line.goal, line.measured, _WORDS[line.met])
+    met = sum(line.met is True for line in lines)
+    table.caption = f"{met} of {len(lines)} met; {os.cpu_count()} cores, load {load:.1f} before"
+    table.caption_justify = "left"
+    return table
+
+
+_WORDS = {True: "yes", False: "no", None: "-"}

@@ -1,0 +1,137 @@
+"""The records of finished rounds, collected from all edge servers and put in order."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from sdfeel.live.protocol import LONG_POLL, Link
+
+Record = dict[str, Any]
+
+
+@dataclass
+class Records:
+    """What servers report, as a stream. It keeps nothing on disk: servers keep their records.
+
+    A server that others went on without is not waited for.
+    """
+
+    edges: Mapping[int, Link]
+    synchronous: bool
+    arrivals: list[Record] = field(default_factory=list)  # asynchronous rounds in their order
+    repeatable: bool = True  # nobody was left out, so that a simulation can do the same
+    _queues: dict[int, list[Record]] = field(default_factory=dict)
+    _calls: "dict[int, asyncio.Future[None]]" = field(default_factory=dict)
+    _asked: dict[int, int] = field(default_factory=dict)  # the next record to ask for
+    _over: set[int] = field(default_factory=set)
+    _away: dict[int, list[int]] = field(default_factory=dict)  # whom each server leaves out now
+    _last: bool = False
+
+    def __post_init__(self) -> None:
+        self._queues = {d: [] for d in self.edges}
+
+    async def in_order(self) -> AsyncIterator[dict[int, Record]]:
+        """Round by round, the records of those servers that finished it."""
+        rounds = self._in_step() if self.synchronous else self._with_the_last_known()
+        try:
+            async for records in rounds:
+                left_out = any(each["away"] or each["guests"] for each in records.values())
+                self.repeatable = self.repeatable and not left_out
+                yield records
+        finally:
+            for call in self._calls.values():
+                call.cancel()
+            await asyncio.gather(*self._calls.values(), return_exceptions=True)
+
+    def exhausted(self) -> bool:
+        """Was that the last round of all?"""
+        none_left = not self._silent() and not any(self._queues.values())
+        return none_left and (self.synchronous or self._last)
+
+    def _silent(self) -> list[int]:
+        """Servers from which more records must come before one can go on."""
+        told = {d for d in self.edges if self._queues[d] or d in self._over}
+        away = {other for d in told for other in self._away.get(d, ())}
+        return [d for d in self.edges if d not in told and d not in away]
+
+    async def _in_step(self) -> AsyncIterator[dict[int, Record]]:
+        """Synchronous rounds: each is over when every server has finished it."""
+        k = 0
+        while True:
+            for d, queue in self._queues.items():
+                while queue and queue[0]["k"] < k:
+                    queue.pop(0)  # it was slower than those who went on without it
+                if queue:
+                    self._away[d] = queue[0]["away"]
+            if self._silent():
+                await self._news()
+                continue
+            heads = {d: queue[0] for d, queue in self._queues.items() if queue}
+            if not heads:
+                return
+            k = min(record["k"] for record in heads.values())
+            yield {d: self._queues[d].pop(0) for d in heads if heads[d]["k"] == k}
+            k += 1
+
+    async def _with_the_last_known(self) -> AsyncIterator[dict[int, Record]]:
+        """One round behind: a server may finish its last round and have it applied only later."""
+        before: dict[int, Record] | None = None
+        async for record in self._one_by_one():
+            if before is not None:
+                yield before
+            before = record
+        self._last = True
+        if before is not None:
+            yield before
+
+    async def _one_by_one(self) -> AsyncIterator[dict[int, Record]]:
+        """Asynchronous rounds, in an order in which they could have happened one after another.
+
+        A record tells how often the model of everyone concerned had changed before. Where servers
+        gave each other up, these numbers may not fit together: then the clocks decide.
+        """
+        changes = dict.fromkeys(self.edges, 0)
+        while True:
+            heads = {d: queue[0] for d, queue in self._queues.items() if queue}
+            self._away |= {d: record["away"] for d, record in heads.items()}
+            ready = next((d for d in sorted(heads) if _is_next(heads[d], changes)), None)
+            if ready is None and self._silent():
+                await self._news()
+                continue
+            if not heads:
+                return
+            if ready is None:
+                ready = min(heads, key=lambda d: float(heads[d]["ended"]))
+                changes |= {int(d): before for d, before in heads[ready]["versions"].items()}
+            record = self._queues[ready].pop(0)
+            for d in record["versions"]:
+                changes[int(d)] += 1
+            self.arrivals.append({key: record[key] for key in ("server", "k", "steps")})
+            yield {ready: record}
+
+    async def _news(self) -> None:
+        """Wait until somebody tells more."""
+        for d in self.edges:
+            if not self._queues[d] and d not in self._over and d not in self._calls:
+                self._calls[d] = asyncio.ensure_future(self._fill(d))
+        done, _ = await asyncio.wait(self._calls.values(), return_when=asyncio.FIRST_COMPLETED)
+        for d in [d for d, call in self._calls.items() if call in done]:
+            self._calls.pop(d).result()
+
+    async def _fill(self, d: int) -> None:
+        """At least one record of server d, unless it has no more."""
+        while not self._queues[d] and d not in self._over:
+            question = {"first": self._asked.get(d, 0), "wait": LONG_POLL}
+            header, body = await self.edges[d].insist("rounds", question)
+            records: list[Record] = json.loads(body or b"[]")
+            self._queues[d].extend(records)
+            if records:
+                self._asked[d] = records[-1]["k"] + 1
+            if header["over"]:
+                self._over.add(d)
+
+
+def _is_next(record: Record, changes: Mapping[int, int]) -> bool:
+    return all(changes[int(n)] == before for n, before in record["versions"].items())

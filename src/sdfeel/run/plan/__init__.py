@@ -1,0 +1,1 @@
+"""Chooses how to train: schemes, periods and rates, for a network and a goal."""

@@ -1,0 +1,132 @@
+"""A run in the theorems' terms: which of them covers it, and up to which learning rate."""
+
+from collections.abc import Callable
+from math import isfinite, nan
+
+import numpy as np
+
+from sdfeel.core.errors import SdfeelError
+from sdfeel.core.seeds import rng
+from sdfeel.engine.batches import passes
+from sdfeel.engine.probe import probing
+from sdfeel.run.build import Prepared, reading
+from sdfeel.run.plan.probe import curvature
+from sdfeel.run.promise import Covered
+from sdfeel.schemes import AsyncSDFeel, FedAvg, HierFavg, SDFeel
+from sdfeel.sim.simulate import first_views
+from sdfeel.theory import asynchronous
+from sdfeel.theory.problem import Problem
+from sdfeel.theory.regime import warning
+
+ASKED = (2, 12)  # clients that tell their curvature, at least and at most
+SHARE = 1 / 2000  # of a run's gradients that this may cost: each client takes two
+
+
+def covered(ready: Prepared) -> Covered | None:
+    """The run in Theorem 1's terms; None where it does things that the theorem knows nothing of."""
+    scheme, net, batches = ready.scheme, ready.net, _batches(ready)
+    zeta = net.zeta if len(net.servers) > 1 else 0.0
+    if not _plain(ready):
+        return None
+    if isinstance(scheme, SDFeel):
+        tau, contraction = (scheme.tau1, scheme.tau2), zeta**scheme.alpha
+        words = f"tau1={scheme.tau1}, tau2={scheme.tau2}, alpha={scheme.alpha}, zeta={zeta:.3g}"
+    elif isinstance(scheme, HierFavg):
+        tau, contraction = (scheme.tau1, scheme.tau2), 0.0
+        words = f"tau1={scheme.tau1}, tau2={scheme.tau2}"
+    elif isinstance(scheme, FedAvg) and scheme.participants is None:
+        tau, contraction = (scheme.tau1, 1), 0.0
+        words = f"tau1={scheme.tau1}"
+    else:
+        return None
+    shares = net.samples[net.clients] / net.samples[net.clients].sum()
+    return Covered(
+        rate=ready.experiment.training.learning_rate,
+        period=tau[0] * tau[1] * batches,
+        contraction=contraction,
+        concentration=float(shares @ shares),
+        words=words if batches == 1 else f"{words}, {batches} batches in an iteration",
+    )
+
+
+def notes(ready: Prepared) -> tuple[str, ...]:
+    """A sentence if the learning rate is beyond what is proven for this run; else nothing."""
+    known = _regime(ready)
+    if known is None:
+        return ()
+    try:
+        steepest = _steepest(ready)
+    except SdfeelError:
+        steepest = nan
+    if not isfinite(steepest):
+        return ()  # what is wrong with the data or the model is for the training to tell
+    theorem, largest, words = known
+    rate = ready.experiment.training.learning_rate
+    said = warning(rate, largest(steepest), theorem, f"{words}, measured L={steepest:.3g}")
+    return () if said is None else (said,)
+
+
+def _regime(ready: Prepared) -> tuple[int, Callable[[float], float], str] | None:
+    """The theorem that covers a run, its largest step for a given L, and the run in words."""
+    known = covered(ready)
+    if known is not None:
+        return 1, known.largest, known.words
+    if not isinstance(ready.scheme, AsyncSDFeel) or not _plain(ready):
+        return None
+    pace = _pace(ready)
+
+    def largest(smoothness: float) -> float:
+        return asynchronous.largest_step(Problem(smoothness, 0, 0, 0, 0), pace)
+
+    return 2, largest, f"{pace.theta_min:g} to {pace.theta_max:g} steps in a round"
+
+
+def _plain(ready: Prepared) -> bool:
+    """Plain SGD by everyone in every round, on models that arrive as they were sent."""
+    training = ready.experiment.training
+    waits = ready.late is None or ready.late.seconds is None
+    return (
+        training.optimizer == "sgd"
+        and not training.momentum
+        and not training.proximal
+        and ready.packing is None
+        and ready.changing is None
+        and waits
+    )
+
+
+def _batches(ready: Prepared) -> int:
+    """Steps in one local iteration: where it is a pass over the data, those of the largest."""
+    if reading(ready.experiment).iteration_unit == "batch":
+        return 1
+    size = ready.experiment.training.batch_size
+    return max(passes(part, size) for part in ready.data.parts)
+
+
+def _pace(ready: Prepared) -> asynchronous.Pace:
+    """How unevenly clusters advance. That mixing takes events (rho) is left out, which only
+    makes the largest step look larger."""
+    steps, seconds = [], []
+    for view in first_views(ready.scheme, ready.net, ready.cost, ready.experiment.seed):
+        work = ready.scheme.work(view)
+        done = ready.cost.done(work)
+        steps += done[done > 0].tolist()
+        seconds.append(ready.cost.bill(work, ready.scheme.mix(view, done), done).seconds)
+    batches = _batches(ready)
+    return asynchronous.Pace(
+        theta_min=min(steps) * batches,
+        theta_max=max(steps) * batches,
+        age=asynchronous.oldest(seconds),
+        rho=0.0,
+    )
+
+
+def _steepest(ready: Prepared) -> float:
+    """The largest curvature that a few clients see where training begins: L is at least that."""
+    clients, seed = ready.net.clients, ready.experiment.seed
+    gradients = SHARE * len(clients) * ready.experiment.training.iterations
+    asked = min(int(np.clip(gradients / 2, *ASKED)), len(clients))
+    start = ready.engine.initial()
+    who = rng(seed, "curvature").choice(clients, size=asked, replace=False)
+    seen = [curvature(probing(ready.engine), int(client), start) for client in who]
+    return float(np.max(seen))

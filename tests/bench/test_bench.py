@@ -1,0 +1,69 @@
+"""What is timed is the same work, whoever does it."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import nn
+
+from sdfeel.bench.measure import compare
+from sdfeel.bench.ways import WAYS, plain_evaluation
+from sdfeel.bench.work import WORKS, Work, find, forward_flops, training_flops
+from sdfeel.core.errors import InputError
+from sdfeel.engine.choose import choose
+
+SMALL = Work("small", "mlp", (1, 4, 4), clients=3, steps=2, batch=5, examples=10)
+LOOK = replace(SMALL, steps=0, examples=200)
+
+
+def test_every_way_is_timed_beside_the_loop() -> None:
+    found = compare(SMALL, ["naive", "centralised", "lean", "loop", "parallel"], repeats=2)
+    assert [speed.way for speed in found] == [
+        "naive",
+        "centralised",
+        "lean",
+        "loop",
+        "parallel",
+        "limit",
+    ]
+    speeds = {speed.way: speed for speed in found}
+    assert speeds["loop"].of_loop == 1
+    assert speeds["limit"].of_limit == 1
+    for speed in found:
+        assert speed.samples_per_second > 0
+        share = speed.samples_per_second / speeds["limit"].samples_per_second
+        assert speed.of_limit == pytest.approx(share)
+
+
+def test_a_way_that_only_trains_is_left_out_of_an_evaluation() -> None:
+    found = compare(LOOK, list(WAYS), repeats=1)
+    assert {"centralised", "lean"}.isdisjoint(speed.way for speed in found)
+    with pytest.raises(InputError, match="this way trains"):
+        WAYS["lean"](LOOK)
+
+
+def test_the_plain_evaluation_finds_what_an_engine_finds() -> None:
+    work = replace(LOOK, examples=500)
+    data, parts = work.data()
+    engine, _ = choose("loop", work.module(), data, parts, data, work.training, seed=0)
+    loss, right = plain_evaluation(work)()
+    scores = engine.evaluate(engine.initial())
+    assert scores.test_loss == pytest.approx(loss, rel=1e-5)
+    assert scores.accuracy == pytest.approx(right / len(data))
+
+
+def test_the_works_are_those_that_are_asked_for() -> None:
+    assert find("mnist-cnn").samples == 2500
+    assert find("evaluation").samples == 10_000
+    assert sum(p.numel() for p in find("cifar-cnn").module().parameters()) == 5_852_170
+    for work in WORKS.values():
+        x = work.data()[0].x[:2]
+        assert work.module().eval()(x).shape == (2, 10)
+
+
+def test_operations_are_counted_by_hand() -> None:
+    # 2 outputs of 3x3 windows over 2x2 places, then 8 to 5: 72 and 40 products.
+    module = nn.Sequential(nn.Conv2d(1, 2, 3), nn.Flatten(), nn.Linear(8, 5))
+    assert forward_flops(module, (1, 4, 4)) == 2 * (72 + 40)
+    assert training_flops(module, (1, 4, 4)) == 2 * (3 * 112 - 72)
+    assert torch.is_grad_enabled()

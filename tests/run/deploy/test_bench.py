@@ -1,0 +1,95 @@
+"""How a deployment is measured; the measurements themselves are for `sdfeel bench deploy`."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from sdfeel.core.errors import InputError, RunError
+from sdfeel.models import zoo
+from sdfeel.run.deploy import bench, bench_rounds
+from sdfeel.run.deploy.bench_rounds import (
+    TRAINER,
+    Laps,
+    federation,
+    laps,
+    prepared,
+    records,
+    run_to_the_end,
+    simulated,
+)
+from sdfeel.run.deploy.files import NODE, NODES, read_node
+from sdfeel.run.deploy.flower import FlowerTrainer
+from sdfeel.run.deploy.make import on_loopback
+
+
+def noted(*ends: float, gather: float = 0.25, mix: float = 0.125) -> list[bench_rounds.Record]:
+    """The records of a server whose rounds ended at these times."""
+    return [{"ended": end, "compute": 0.125, "upload": gather - 0.125, "mix": mix} for end in ends]
+
+
+def test_a_round_lasts_from_the_last_servers_end_to_the_last_servers_end() -> None:
+    one, other = noted(1.0, 5.0, 6.0, 7.5, 8.0), noted(2.0, 4.0, 6.5, 7.0, 9.0)
+    assert laps([one, other], warm=2) == Laps(3, 1.5, 0.25, 0.125, 1.125)  # 1.5, 1.0, 1.5
+
+
+def test_rounds_that_only_warm_up_measure_nothing() -> None:
+    with pytest.raises(RunError, match="2 rounds are too few to measure: 2 are for warming up"):
+        laps([noted(1.0, 2.0)], warm=2)
+
+
+def test_the_simulated_round_is_a_way_down_a_way_up_and_the_exchanges(tmp_path: Path) -> None:
+    links = ("latency.client_server_mbps=5", "latency.server_server_mbps=50")
+    free = ("latency.downlink=true", "latency.operations=1e-9")
+    ready = prepared(tmp_path, 1, ["model.name=mnist-cnn", "scheme.alpha=3", *links, *free])
+    bits = 32 * 21_840
+    assert simulated(ready, 4) == pytest.approx(2 * bits / 5e6 + 3 * bits / 50e6, rel=1e-6)
+
+
+def test_the_models_over_links_have_the_sizes_that_the_table_says(tmp_path: Path) -> None:
+    for number, size in enumerate(bench.SIZES):
+        settings = [f"model.name={size.model}", *size.settings]
+        ready = prepared(tmp_path / str(number), 1, settings)
+        assert ready.engine.initial().numel() == size.parameters
+
+
+def test_the_trainer_gives_back_what_it_was_given() -> None:
+    module = torch.nn.Linear(3, 2)
+    train = FlowerTrainer(zoo.imported(TRAINER)(), module)
+    start = torch.arange(8.0)
+    assert torch.equal(train(bench_rounds.Task(0, start, 1, 0)), start)
+
+
+def test_every_client_of_the_federation_is_idle_and_calls_where_it_is_told(tmp_path: Path) -> None:
+    ready = prepared(tmp_path, 1)
+    federation(ready, tmp_path, on_loopback(3), lambda node, d: f"{node}.example:{d}")
+    homes = sorted((tmp_path / NODES).glob("client-*"))
+    assert len(homes) == bench_rounds.CLIENTS
+    for home in homes:
+        node = read_node(home / NODE)
+        assert node.trainer == TRAINER
+        (address,) = node.peers.values()
+        assert address.startswith(f"{home.name}.example:")
+    assert not list(tmp_path.rglob("data.npz"))
+
+
+def test_an_earlier_measurement_is_not_taken_for_a_new_one(tmp_path: Path) -> None:
+    (tmp_path / NODES).mkdir()
+    with pytest.raises(InputError, match="holds an earlier measurement: choose another --out"):
+        prepared(tmp_path, 1)
+
+
+def test_a_small_federation_of_processes_is_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("SERVERS", "CLIENTS"):
+        monkeypatch.setattr(bench_rounds, name, 2)
+    monkeypatch.setattr(bench_rounds, "WARM", 1)
+    ready = prepared(tmp_path, 3, ["model.name=logistic"])
+    federation(ready, tmp_path, on_loopback(2))
+    run_to_the_end(tmp_path, patience=60)
+    told = records(tmp_path)
+    assert [[record["k"] for record in server] for server in told] == [[0, 1, 2, 3]] * 2
+    found = laps(told, warm=1)
+    assert found.rounds == 3
+    assert min(found.seconds, found.gather, found.mix) > 0
