@@ -12,6 +12,7 @@ from typing import Any
 from pydantic import TypeAdapter
 
 from sdfeel.core.errors import InputError
+from sdfeel.core.scheme import meanings
 from sdfeel.run.experiment import Experiment, checked, keys
 from sdfeel.run.toml import literal
 from sdfeel.schemes import SCHEMES
@@ -99,7 +100,7 @@ def _scheme(name: str) -> str:
             field.name,
             {**shapes[field.name], **_least(kind, field.name)},
             field.default,
-            kind.__annotations__[field.name].__metadata__[0],
+            meanings(kind)[field.name],
         )
         for field in dataclasses.fields(kind)
     ]

@@ -8,7 +8,7 @@ import pytest
 
 from sdfeel.core.errors import InputError
 from sdfeel.core.network import Network, clustered
-from sdfeel.core.scheme import Memory, Mix, Scheme, View, Work
+from sdfeel.core.scheme import Memory, Mix, Scheme, View, Work, meanings
 from sdfeel.core.staleness import Clocks
 from sdfeel.core.topology import links
 from sdfeel.schemes import SCHEMES, FedAvg, Feel, find
@@ -147,9 +147,8 @@ def test_it_learns_and_time_goes_forward(name: str, net: Network) -> None:
 def test_every_option_is_explained_and_checked(name: str) -> None:
     kind: Any = SCHEMES[name]
     for field in dataclasses.fields(kind):
-        annotation = kind.__annotations__[field.name]
-        (text,) = annotation.__metadata__
-        assert len(text) > 10
+        assert len(meanings(kind)[field.name]) > 10
+        annotation: Any = field.type
         if annotation.__origin__ not in (int, int | None):
             continue
         with pytest.raises(InputError, match=rf"scheme.{field.name} must be at least [01], got -1"):

@@ -113,6 +113,8 @@ def _facts_table(cards: list[dict[str, Any]]) -> Table:
 
 
 def _scheme_card(name: str, kind: Any) -> dict[str, Any]:
+    from sdfeel.core.scheme import meanings
+
     return {
         "name": name,
         "about": kind.__doc__.split("\n")[0],
@@ -121,7 +123,7 @@ def _scheme_card(name: str, kind: Any) -> dict[str, Any]:
             {
                 "name": field.name,
                 "default": field.default,
-                "meaning": kind.__annotations__[field.name].__metadata__[0],
+                "meaning": meanings(kind)[field.name],
             }
             for field in dataclasses.fields(kind)
         ],

@@ -1,9 +1,9 @@
 """What a training scheme decides, and nothing about how it is carried out."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from math import inf
-from typing import ClassVar, Literal, Protocol
+from typing import ClassVar, Literal, Protocol, get_type_hints
 
 import numpy as np
 
@@ -132,3 +132,9 @@ def some_of(clients: Ints, count: int | None, rng: np.random.Generator) -> Ints:
     if count is None or count == len(clients):
         return clients
     return np.sort(rng.choice(clients, size=count, replace=False))
+
+
+def meanings(kind: type[Scheme]) -> dict[str, str]:
+    """The options of a scheme with the texts that explain them, from its annotations."""
+    hints = get_type_hints(kind, include_extras=True)
+    return {option.name: hints[option.name].__metadata__[0] for option in fields(kind)}  # type: ignore[arg-type]

@@ -1,11 +1,11 @@
 """The form of an experiment, from the same classes as its file, its checks and its help texts."""
 
-import dataclasses
 from typing import Any
 
 from pydantic import TypeAdapter
 
 from sdfeel.core.gossip import GOSSIP_RULES
+from sdfeel.core.scheme import meanings
 from sdfeel.core.topology import TOPOLOGIES
 from sdfeel.run.experiment import Experiment, keys
 from sdfeel.schemes import SCHEMES
@@ -66,9 +66,6 @@ def _field(path: str, key: str, part: dict[str, Any], helps: dict[str, str]) -> 
 def _scheme(kind: Any) -> dict[str, Any]:
     """A scheme's options; their help texts stand in their annotations."""
     parts = TypeAdapter(kind).json_schema().get("properties", {})
-    helps = {
-        f"scheme.{option.name}": kind.__annotations__[option.name].__metadata__[0]
-        for option in dataclasses.fields(kind)
-    }
+    helps = {f"scheme.{option}": text for option, text in meanings(kind).items()}
     fields = [_field(f"scheme.{key}", key, part, helps) for key, part in parts.items()]
     return {"help": kind.__doc__.split("\n")[0], "fields": fields}

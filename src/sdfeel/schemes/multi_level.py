@@ -8,30 +8,19 @@ from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
 from sdfeel.core.arrays import Floats, Ints
-from sdfeel.core.errors import at_least
 from sdfeel.core.mixing import broadcast, collect, gossip
-from sdfeel.core.network import Network
-from sdfeel.core.scheme import Facts, Lane, Mix, View, Work
+from sdfeel.core.scheme import Facts, Mix, View, Work
+from sdfeel.schemes.two_levels import TwoLevels
 
 
 @dataclass(frozen=True)
-class MultiLevelSGD:
+class MultiLevelSGD(TwoLevels):
     """In each time slot a client takes a step with a chance that is its relative speed."""
 
     facts: ClassVar[Facts] = Facts(True, False, "low", False, True, False)
 
     tau1: Annotated[int, "time slots between two averagings at the hub"] = 5
     tau2: Annotated[int, "averagings at the hub between two exchanges with neighbours"] = 1
-
-    def __post_init__(self) -> None:
-        at_least("scheme.tau1", self.tau1, 1)
-        at_least("scheme.tau2", self.tau2, 1)
-
-    def adapt(self, net: Network) -> Network:
-        return net
-
-    def lanes(self, net: Network) -> tuple[Lane, ...]:
-        return (net.servers,)
 
     def work(self, view: View) -> Work:
         slot = float(view.step_seconds.min())  # the fastest client takes a step in every slot
@@ -40,5 +29,4 @@ class MultiLevelSGD:
         return Work(broadcast(view.net), self.tau1, deadline=self.tau1 * slot, each=steps)
 
     def mix(self, view: View, done: Ints) -> Mix:
-        meets = (view.k + 1) % self.tau2 == 0
-        return Mix(collect(view.net), gossip(view.net, 1) if meets else None)
+        return Mix(collect(view.net), gossip(view.net, 1) if self.meets(view) else None)

@@ -1,0 +1,34 @@
+"""What the schemes have in common whose clients meet at a server, and whose servers meet."""
+
+from dataclasses import dataclass
+from typing import Annotated
+
+from sdfeel.core.errors import at_least
+from sdfeel.core.mixing import broadcast
+from sdfeel.core.network import Network
+from sdfeel.core.scheme import Lane, View, Work
+
+
+@dataclass(frozen=True)
+class TwoLevels:
+    """All servers go from round to round together; in every `tau2`-th round they meet."""
+
+    tau1: Annotated[int, "local iterations between two averagings at the edge server"] = 5
+    tau2: Annotated[int, "averagings at the edge server between two meetings of the servers"] = 1
+
+    def __post_init__(self) -> None:
+        at_least("scheme.tau1", self.tau1, 1)
+        at_least("scheme.tau2", self.tau2, 1)
+
+    def adapt(self, net: Network) -> Network:
+        return net
+
+    def lanes(self, net: Network) -> tuple[Lane, ...]:
+        return (net.servers,)
+
+    def work(self, view: View) -> Work:
+        return Work(down=broadcast(view.net), steps=self.tau1)
+
+    def meets(self, view: View) -> bool:
+        """Whether the servers meet at the end of this round."""
+        return (view.k + 1) % self.tau2 == 0
