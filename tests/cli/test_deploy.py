@@ -11,8 +11,8 @@ import pytest
 
 from sdfeel.core.errors import RunError
 from sdfeel.core.events import Finished, Round
-from sdfeel.run.deploy_local import LocalDeployment, Trial
-from sdfeel.run.deploy_replay import replay
+from sdfeel.run.deploy.local import LocalDeployment, Trial
+from sdfeel.run.deploy.replay import replay
 from sdfeel.run.drive import fingerprint
 from sdfeel.run.experiment import load
 from sdfeel.run.session import start

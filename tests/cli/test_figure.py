@@ -27,3 +27,21 @@ def test_an_unknown_figure_gets_a_guess() -> None:
     assert done.code == 1
     assert "unknown figure '4z'" in done.sentence
     assert "4a" in done.sentence
+
+
+def test_verdicts_are_held_against_the_kept_ones(tmp_path: Path) -> None:
+    kept = tmp_path / "kept"
+    call("figure", "3", "--out", tmp_path, "--records", kept)
+    assert call("figure", "3", "--out", tmp_path, "--check", kept).code == 0
+    file = kept / "quick" / "3.json"
+    file.write_text(file.read_text().replace('"holds"', '"does not hold"'))
+    done = call("figure", "3", "--out", tmp_path, "--check", kept, "--records", kept)
+    assert done.code == 1
+    assert "3, claim 3.1: 'does not hold' became 'holds'" in done.err
+    assert "verdicts are not those kept" in done.sentence
+
+
+def test_a_scale_that_a_figure_does_not_have_is_named() -> None:
+    done = call("figure", "4a", "--scale", "reduced")
+    assert done.code == 1
+    assert done.sentence == "sdfeel: figure 4a has no reduced scale: choose quick or full"

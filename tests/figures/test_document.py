@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from sdfeel.figures.agreement import pairs
 from sdfeel.figures.catalogue import FIGURES
 from sdfeel.figures.document import document
 from sdfeel.figures.judging import load
@@ -17,11 +18,20 @@ def test_the_page_is_written_from_the_results() -> None:
 
 def test_every_figure_is_judged_at_quick_scale() -> None:
     for name, figure in FIGURES.items():
+        if "quick" not in figure.scales:
+            continue
         found = load(ROOT / "results", "quick", name)
         assert found is not None, f"no verdicts of {name}: sdfeel figure {name} --records results"
         kept = [(each["id"], each["prices"]) for each in found["claims"]]
         made = [(c.id, a if c.timed else "") for c in figure.claims for a in c.axes]
         assert kept == made
+
+
+def test_quick_scale_contradicts_full_scale_nowhere() -> None:
+    found = list(pairs(ROOT / "results", "full"))
+    assert len(found) > 50
+    assert [pair for pair in found if pair.contradicts] == []
+    assert all(pair.why for pair in found if not pair.same)
 
 
 def test_no_record_speaks_of_a_claim_that_is_gone() -> None:

@@ -1,25 +1,32 @@
 """What figures take for granted: runs that need not be run twice."""
 
+from collections.abc import Iterator, Sequence
+from itertools import takewhile
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
+from torch import Tensor
 
 from sdfeel.core.events import Evaluated, Finished
+from sdfeel.engine.base import Scores, Task
 from sdfeel.figures.lines import changed, priced, seeded
-from sdfeel.figures.prices import seconds
-from sdfeel.figures.schemes import devices, fedavg, feel, hierfavg, sd_feel
+from sdfeel.figures.prices import examples, seconds
+from sdfeel.figures.schemes import async_sd_feel, devices, fedavg, feel, hierfavg, sd_feel
 from sdfeel.figures.settings import setting
+from sdfeel.run.build import prepare
 from sdfeel.run.experiment import Experiment
 from sdfeel.run.session import start
 
 MULTI = ("scheme.name=multi-level", "scheme.tau1=5", "scheme.tau2=1")
+SERVERS = 4
 FOG = ("scheme.name=fogfl", "scheme.tau1=5", "network.graph=complete")
 
 
 def small(*changes: str) -> Experiment:
     own = setting("mnist", "quick").experiment(*changes)
-    few = ("network.clients=20", "network.servers=4", "training.iterations=15")
+    few = ("network.clients=20", f"network.servers={SERVERS}", "training.iterations=15")
     return changed(own, *few, "evaluation.every=1", "training.engine=loop")
 
 
@@ -61,6 +68,46 @@ def test_the_clock_without_training_is_the_clock_of_the_run(
     _, seen = run(experiment, tmp_path / "run")
     clock = seconds(experiment, seen[-1].number)
     assert [clock[event.number] for event in seen] == pytest.approx([e.seconds for e in seen])
+
+
+@pytest.mark.parametrize(
+    ("scheme", "count"),
+    [(sd_feel(5, 2, 3), 20 * 15 * 10), (fedavg(5, 5), 5 * 15 * 10), (feel(5, 5), 5 * 15 * 10)],
+)
+def test_what_a_run_trains_on_can_be_counted_without_it(
+    scheme: tuple[str, ...], count: int
+) -> None:
+    assert examples(small(*scheme)) == count
+
+
+class Counting:
+    """Trains nobody, and counts their steps."""
+
+    name = "counting"
+
+    def __init__(self) -> None:
+        self.steps = 0
+
+    def initial(self) -> Tensor:
+        return torch.zeros(1)
+
+    def train(self, tasks: Sequence[Task]) -> Iterator[Tensor]:
+        self.steps += sum(task.steps for task in tasks)
+        return (task.start for task in tasks)
+
+    def evaluate(self, model: Tensor) -> Scores:
+        raise NotImplementedError
+
+
+def test_without_waiting_every_cluster_is_counted_at_its_own_pace() -> None:
+    endless = ("training.iterations=1000000", "training.max_seconds=30")
+    unequal = changed(small(*async_sd_feel(4), devices(10)), *endless)
+    engine = Counting()
+    rounds = takewhile(lambda e: e.seconds <= 30, prepare(unequal).simulation(engine))
+    count = sum(1 for _ in rounds)
+    # A cluster's last round is counted whole, however soon after its beginning the time is over.
+    assert 10 * engine.steps <= examples(unequal) * (1 + 1 / count)
+    assert examples(unequal) <= 10 * engine.steps * (1 + 2 * SERVERS / count)
 
 
 def test_prices_change_the_clock_and_nothing_else(tmp_path: Path) -> None:

@@ -2,6 +2,9 @@
 
 from pathlib import Path
 
+import pytest
+
+from sdfeel.core.errors import RunError
 from sdfeel.core.events import Finished, Started
 from sdfeel.figures import cache
 from sdfeel.figures.curves import read
@@ -10,6 +13,7 @@ from sdfeel.figures.running import Carrying, missing, wanted
 from sdfeel.figures.schemes import fedavg, hierfavg, sd_feel
 from sdfeel.figures.settings import setting
 from sdfeel.run.experiment import Experiment
+from sdfeel.run.store import locked
 
 
 def small(*changes: str) -> Experiment:
@@ -65,6 +69,43 @@ def test_a_stopped_run_goes_on() -> None:
     assert any(isinstance(event, Finished) for _, event in again)
     assert not again.unfinished
     assert read(line, [0]).end("iterations") == 20
+
+
+def begun(line: Line) -> None:
+    """Stop after the first round."""
+    carrying = Carrying(wanted([line], 1), 1)
+    for _, event in carrying:
+        if not isinstance(event, Started):
+            carrying.stop()
+    assert carrying.unfinished
+
+
+@pytest.mark.parametrize("file", ["experiment.toml", "checkpoint.safetensors"])
+def test_what_an_earlier_version_began_is_begun_anew(
+    file: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    line = Line("SD-FEEL", small(*sd_feel(), "checkpoint.every_seconds=0"))
+    if file == "experiment.toml":  # it says another thing than the same request does today
+        begun(line)
+        known = cache.place(line.trained) / file
+        text = known.read_text(encoding="utf-8")
+        known.write_text(text.replace("alpha = 1", "alpha = 2"), encoding="utf-8")
+    else:  # its fingerprint was made in another way
+        with monkeypatch.context() as earlier:
+            earlier.setattr(Experiment, "fingerprint", property(lambda _: "an earlier one"))
+            begun(line)
+    again = Carrying(wanted([line], 1), 1)
+    assert [type(event) for _, event in again].count(Started) == 1
+    assert not again.unfinished
+    assert read(line, [0]).end("iterations") == 20
+
+
+def test_a_run_that_another_process_is_at_is_not_thrown_away() -> None:
+    line = Line("SD-FEEL", small(*sd_feel(), "checkpoint.every_seconds=0"))
+    begun(line)
+    with locked(cache.place(line.trained)), pytest.raises(RunError, match="in use"):
+        cache.forget(line.trained)
+    assert (cache.place(line.trained) / "experiment.toml").is_file()
 
 
 def test_a_run_that_diverges_is_a_finding_and_the_others_go_on() -> None:

@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 
 from sdfeel.core.events import Round
-from sdfeel.run.deploy_local import LocalDeployment
+from sdfeel.run.deploy.local import LocalDeployment
 from sdfeel.run.experiment import load
 
 SETTINGS = [

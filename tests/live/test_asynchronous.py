@@ -11,13 +11,14 @@ from sdfeel.core.errors import InputError
 from sdfeel.core.scheme import Scheme
 from sdfeel.live.protocol import Who
 from sdfeel.run.build import prepare
-from sdfeel.run.deploy_check import check_deployable
-from sdfeel.run.deploy_records import Records
-from sdfeel.run.deploy_replay import repeated
+from sdfeel.run.deploy.check import check_deployable
+from sdfeel.run.deploy.records import Records
+from sdfeel.run.deploy.replay import repeated
 from sdfeel.run.experiment import load
 from sdfeel.schemes import AsyncSDFeel
 from sdfeel.sim.simulate import Simulation
-from tests.live.test_faults import Reaper, fate
+from tests.live.crashes import Reaper
+from tests.live.test_faults import fate
 from tests.live.village import COST, PATH, RING, NoisyEngine, Village, network
 
 HEARSAY = AsyncSDFeel(theta_min=2, staleness="hearsay")

@@ -1,21 +1,17 @@
 """Crashes, lost and doubled messages do not change a synchronous model by one bit."""
 
-import os
 import random
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 
 from sdfeel.core.scheme import Scheme
 from sdfeel.live import store as stores
-from sdfeel.schemes import FedMes, HierFavg, SDFeel
-from tests.live.village import RING, Killed, Village, network, simulated
-
-GOSSIP = SDFeel(tau1=2, tau2=1, alpha=2)
+from sdfeel.schemes import FedMes, HierFavg
+from tests.live.crashes import GOSSIP, crashed, writes
+from tests.live.village import RING, Village, network, simulated
 
 
 def fate(seed: int) -> Callable[[str, str], str]:
@@ -54,69 +50,15 @@ def test_a_cut_link_is_waited_for_and_heals(who: str, tmp_path: Path) -> None:
     assert {edge.known.k for edge in village.ended.values()} == {4}
 
 
-class Reaper:
-    """Kills whoever makes the n-th write to the disk: before it is done, or after."""
-
-    def __init__(self, patch: pytest.MonkeyPatch, at: int, when: str) -> None:
-        self.count, self._at, self._when = 0, at, when
-        patch.setattr(os, "fsync", self._wrapped(os.fsync))
-        patch.setattr(os, "replace", self._wrapped(os.replace))
-        patch.setattr(stores.Store, "commit", self._commit(stores.Store.commit))
-
-    def _dies(self, when: str) -> bool:
-        return self.count == self._at and self._when == when
-
-    def _wrapped(self, real: Callable[..., Any]) -> Callable[..., Any]:
-        def call(*arguments: Any) -> Any:
-            self.count += 1
-            if self._dies("before"):
-                raise Killed
-            found = real(*arguments)
-            if self._dies("after"):
-                raise Killed
-            return found
-
-        return call
-
-    def _commit(self, real: Callable[..., Any]) -> Callable[..., Any]:
-        @contextmanager
-        def commit(store: Any) -> Iterator[None]:
-            self.count += 1
-            before, after = self._dies("before"), self._dies("after")
-            with real(store):
-                yield
-                if before:
-                    raise Killed  # everything was written, nothing committed
-            if after:
-                raise Killed  # committed, but nobody was told
-
-        return commit
-
-
-def writes(tmp_path: Path, patch: pytest.MonkeyPatch) -> int:
-    with patch.context() as own:
-        own.setattr(stores, "LARGE", 16)
-        reaper = Reaper(own, -1, "never")
-        Village(GOSSIP, network(), tmp_path / "count", iterations=4).go()
-    return reaper.count
-
-
-def test_a_crash_at_any_write_resumes_with_the_same_bits(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A sample of all points; `make chaos` tries real processes by the hundred."""
-    expected = simulated(GOSSIP, network(), rounds=2)
-    total = writes(tmp_path, monkeypatch)
+def test_a_crash_at_any_write_resumes_with_the_same_bits(tmp_path: Path) -> None:
+    """A sample of all points; `python -m tests.live.crashes` tries every one."""
+    total = writes(tmp_path / "count")
     assert total > 100
-    draws = random.Random(1)
     killed = 0
-    for n, at in enumerate(sorted(draws.sample(range(total), 8))):
-        with monkeypatch.context() as own:
-            own.setattr(stores, "LARGE", 16)  # so that models are files, with all their steps
-            Reaper(own, at, "before" if n % 2 else "after")
-            village = Village(GOSSIP, network(), tmp_path / str(at), iterations=4)
-            assert torch.equal(village.go(), expected), f"a kill at write {at} changed the model"
-            killed += village.restarts
+    for n, at in enumerate(sorted(random.Random(1).sample(range(total), 8))):
+        same, restarts = crashed(tmp_path / str(at), at, "before" if n % 2 else "after")
+        assert same, f"a kill at write {at} changed the model"
+        killed += restarts
     assert killed >= 5  # the others hit a point that this run did not reach
 
 

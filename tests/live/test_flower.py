@@ -16,7 +16,7 @@ from sdfeel.data.examples import Examples
 from sdfeel.engine.base import Task
 from sdfeel.engine.batches import batches
 from sdfeel.engine.loop import LoopEngine, Training
-from sdfeel.run.deploy_flower import FlowerTrainer
+from sdfeel.run.deploy.flower import FlowerTrainer
 
 DATA = Examples(torch.randn(40, 6, generator=torch.manual_seed(0)), torch.arange(40) % 3)
 EVERY = np.arange(40)

@@ -152,7 +152,7 @@ def test_a_server_that_fails_on_a_damaged_call_is_found(monkeypatch: pytest.Monk
         record = json.loads(message)
         return Envelope(record["kind"], record["header"], record["size"])
 
-    monkeypatch.setattr("sdfeel.live.transport.streams.decode", careless)
+    monkeypatch.setattr("sdfeel.live.transport.envelope.decode", careless)
     with pytest.raises(Found, match=r"frames number \d+ of seed 1: the server's log"):
         attack_server(150, seed=1)
 

@@ -10,9 +10,9 @@ import torch
 from sdfeel.core.errors import DataError, InputError
 from sdfeel.engine.base import Task
 from sdfeel.run.build import Prepared, prepare
-from sdfeel.run.deploy_files import NODE, NODES, NodeFile, read_node, write_node
-from sdfeel.run.deploy_make import make, on_loopback
-from sdfeel.run.deploy_node import federation_of, own_examples, trainer
+from sdfeel.run.deploy.files import NODE, NODES, NodeFile, read_node, write_node
+from sdfeel.run.deploy.make import make, on_loopback
+from sdfeel.run.deploy.node import federation_of, own_examples, trainer
 from sdfeel.run.experiment import load
 
 SETTINGS = ["network.clients=5", "network.servers=2", "data.partition=dirichlet"]

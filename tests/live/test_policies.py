@@ -8,14 +8,15 @@ import pytest
 import torch
 from torch import Tensor
 
+from sdfeel.core.scheme import Scheme
 from sdfeel.engine.base import Task
 from sdfeel.engine.sums import weighted
-from sdfeel.live.errors import Refused
+from sdfeel.live.errors import Refused, Rejected
 from sdfeel.live.federation import without
 from sdfeel.live.policy import Policy
 from sdfeel.live.protocol import Who
 from sdfeel.live.store import Store
-from sdfeel.schemes import FedAvg, SDFeel
+from sdfeel.schemes import AsyncSDFeel, FedAvg, SDFeel
 from tests.live.village import PATH, NoisyEngine, Village, network
 
 HASTY = Policy(dead_client="drop", client_deadline=0.5, dead_edge="drop", edge_deadline=0.5)
@@ -81,6 +82,37 @@ def test_a_norm_bound_keeps_a_huge_model_out(tmp_path: Path) -> None:
     policy = Policy(max_norm=100.0)
     village = Village(FedAvg(tau1=2), network(), tmp_path, 4, policy, train=huge)
     assert village.go().norm() < 100
+
+
+@pytest.mark.parametrize(
+    "scheme",
+    [SDFeel(tau1=2), AsyncSDFeel(theta_min=2, staleness="hearsay")],
+    ids=["in step", "out"],
+)
+def test_a_norm_bound_keeps_a_huge_model_of_another_server_out(
+    scheme: Scheme, tmp_path: Path
+) -> None:
+    engine = NoisyEngine(6)
+
+    def huge(task: Task) -> Tensor:
+        return next(engine.train([task])) * (1e6 if task.client in (4, 5) else 1)
+
+    bounded = Policy(max_server_norm=100.0, dead_edge="drop", edge_deadline=5.0)
+    village = Village(scheme, network(), tmp_path, 6, bounded, train=huge)
+    village.go()
+    models = {d: torch.linalg.vector_norm(model) for d, model in village.models.items()}
+    assert models[2] > 1e5
+    assert max(models[0], models[1]) < 100
+    assert village.ended[1].status()["rejected"] > 0
+    assert "exceeds the bound of 100" in village.ended[1].status()["last_error"]
+
+
+def test_a_server_that_must_not_be_left_out_and_sends_nonsense_ends_the_run(
+    tmp_path: Path,
+) -> None:
+    village = Village(SDFeel(tau1=2), network(), tmp_path, 4, Policy(max_server_norm=1e-3))
+    with pytest.raises(Rejected, match="exceeds the bound of 0.001"):
+        village.go()
 
 
 def test_a_dead_server_is_left_out_and_the_weighted_mean_of_the_rest_is_kept(

@@ -82,3 +82,13 @@ def test_a_foreign_file_is_no_memory(tmp_path: Path) -> None:
     (tmp_path / "state.sqlite").write_bytes(b"not a database" * 100)
     with pytest.raises(RunError, match="cannot be used"):
         Store(tmp_path)
+
+
+def test_only_the_newest_records_are_kept(store: Store) -> None:
+    assert store.last_record() is None
+    for k in range(7):
+        with store.commit():
+            store.record(k, {"k": k})
+            store.prune_records(3)
+    assert [record["k"] for record in store.records()] == [4, 5, 6]
+    assert store.last_record() == {"k": 6}

@@ -8,9 +8,9 @@ import pytest
 
 from sdfeel.core.errors import InputError
 from sdfeel.live.identity import Identity
-from sdfeel.run.deploy_files import NODE, peers_of, read_node
-from sdfeel.run.deploy_init import init, places
-from sdfeel.run.deploy_node import federation_of
+from sdfeel.run.deploy.files import NODE, peers_of, read_node
+from sdfeel.run.deploy.init import init, places
+from sdfeel.run.deploy.node import federation_of
 from sdfeel.run.experiment import load
 
 SETTINGS = ["network.clients=5", "network.servers=2", "model.name=logistic"]

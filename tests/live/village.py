@@ -26,6 +26,7 @@ from sdfeel.live.client import Client
 from sdfeel.live.edge import Edge
 from sdfeel.live.errors import Unreachable
 from sdfeel.live.federation import Federation
+from sdfeel.live.lodging import Lodging, refuges_of
 from sdfeel.live.policy import PATIENT, Policy
 from sdfeel.live.protocol import Answer, Header, Link, Who
 from sdfeel.live.store import Store
@@ -100,9 +101,11 @@ class Village:
     away: set[str] = field(default_factory=set)  # nodes that never start
     disturb: Callable[[str, str], str] = lambda caller, kind: "deliver"
     train: Callable[[Task], Tensor] | None = None
+    moving: bool = False  # may clients of a dead server turn to another one?
     at_the_end: Callable[[], Awaitable[None]] | None = None  # while the servers still answer
     edges: dict[int, Edge] = field(default_factory=dict)
     ended: dict[int, Edge] = field(default_factory=dict)  # for a look at what they counted
+    models: dict[int, Tensor] = field(default_factory=dict)  # at the end
     restarts: int = 0
     _jobs: "dict[int, list[asyncio.Task[Any]]]" = field(default_factory=dict)
 
@@ -142,7 +145,8 @@ class Village:
         for each in clients:
             each.cancel()
         await asyncio.gather(*clients, return_exceptions=True)
-        models = torch.stack([self.model(d) for d in servers])
+        self.models = {d: self.model(d) for d in servers}
+        models = torch.stack(list(self.models.values()))
         self.ended = {d: self.edges[d] for d in servers}
         if self.at_the_end is not None:
             await self.at_the_end()
@@ -197,14 +201,18 @@ class Village:
         for job in [*self._jobs.pop(d), *([delivery] if delivery is not None else [])]:
             if job is not asyncio.current_task():
                 job.cancel()
+        edge.exchange.absent.clear()
         edge.store.close()
 
     def client(self, n: int) -> Client:
         assert self.train is not None
-        reach = sorted(self.federation.net.reach[n])
-        links = {d: self.link(Who("client", n), d) for d in reach}
-        samples = int(self.federation.net.samples[n])
-        return Client(self.federation, n, samples, links, self.train)
+        net = self.federation.net
+        own, others = (
+            {d: self.link(Who("client", n), d) for d in part}
+            for part in (sorted(net.reach[n]), refuges_of(net, n) if self.moving else [])
+        )
+        lodging = Lodging(own, others, doubt=0.1)
+        return Client(self.federation, n, int(net.samples[n]), lodging, self.train)
 
     def link(self, who: Who, target: int) -> Link:
         return Link(f"edge-{target}", _Port(self, who, target), self.federation.digest)

@@ -53,7 +53,7 @@ def test_labels_and_warnings_are_printed_as_they_are() -> None:
     log: list[tuple[str, Event]] = [(label, measured(1, 0.5)), (label, Warned("[red] is hot"))]
     lines = shown(log, {label: 3}).splitlines()
     assert lines[0].startswith(f"{label}: round 1/3")
-    assert lines[1] == f"{label}: warning: [red] is hot"
+    assert lines[1] == f"{label}: note: [red] is hot"
 
 
 def test_a_terminal_shows_a_line_per_run() -> None:

@@ -64,11 +64,21 @@ def test_iterations_and_rate_of_the_example() -> None:
     assert best.steps % 50 == 0
 
 
-def test_very_different_clients_must_average_after_every_step() -> None:
-    harsh = Problem(smoothness=1, noise=1, divergence=1, gap=2.3, concentration=1 / 50)
-    _, (tau1, tau2, alpha) = optimum(harsh, 0.05, MNIST, RING10, 50, ALPHA)
-    assert (tau1, tau2) == (1, 1)
-    assert alpha >= 15
+HARSH = Problem(smoothness=1, noise=1, divergence=1, gap=2.3, concentration=1 / 50)
+
+
+def test_very_different_clients_must_average_after_every_step_and_agree_well() -> None:
+    """The specification names alpha = 15 for this case, which its own formula does not give.
+
+    With tau1 = tau2 = 1 the time still falls from 15 to 20 exchanges, the end of its list, by a
+    quarter, and without an end the best number is 45. 15 is right for a list that ends there.
+    """
+    for model in (MNIST, CIFAR):
+        assert optimum(HARSH, 0.05, model, RING10, 50, ALPHA)[1] == (1, 1, 20)
+        assert optimum(HARSH, 0.05, model, RING10, 50, ALPHA[:-1])[1] == (1, 1, 15)
+        assert optimum(HARSH, 0.05, model, RING10, 50, tuple(range(43, 48)))[1] == (1, 1, 45)
+    early, late = (optimum(HARSH, 0.05, MNIST, RING10, 50, (alpha,))[0] for alpha in (15, 20))
+    assert late / early == pytest.approx(0.752, abs=0.001)
 
 
 @given(period=st.integers(1, 30), contraction=st.floats(0, 0.9), epsilon=st.floats(0.01, 1))

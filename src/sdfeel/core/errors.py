@@ -27,6 +27,10 @@ class RunError(SdfeelError):
     """A run directory cannot be used as asked."""
 
 
+class AnotherRun(RunError):
+    """A run directory belongs to another experiment, or to one of an earlier version."""
+
+
 class Diverged(SdfeelError):
     """Training left the finite numbers."""
 

@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+import shutil
 from pathlib import Path
 
 from sdfeel.run import store
@@ -46,6 +47,12 @@ def done(experiment: Experiment) -> bool:
     """Is its run over: finished, or ended by numbers that were no more?"""
     directory = place(experiment)
     return (directory / DIVERGED).is_file() or finished(directory) is not None
+
+
+def forget(experiment: Experiment) -> None:
+    """Throw away what there is of a run, unless another process is at it."""
+    with store.locked(place(experiment)):
+        shutil.rmtree(place(experiment))
 
 
 def settle(experiment: Experiment) -> None:

@@ -22,7 +22,7 @@ from sdfeel.figures import (
     remarks,
     table_1,
 )  # fmt: skip
-from sdfeel.figures.figure import Figure
+from sdfeel.figures.figure import Figure, Scale
 
 FIGURES: dict[str, Figure] = {
     figure.name: figure
@@ -59,10 +59,10 @@ FIGURES: dict[str, Figure] = {
 }
 
 
-def chosen(name: str) -> list[Figure]:
-    """The figure of a name, several with commas between them, or `all`."""
+def chosen(name: str, scale: Scale) -> list[Figure]:
+    """The figure of a name, several with commas between them, or `all` that have this scale."""
     if name == "all":
-        return list(FIGURES.values())
+        return [figure for figure in FIGURES.values() if scale in figure.scales]
     names = [part.strip() for part in name.split(",") if part.strip()]
     for each in names:
         if each not in FIGURES:

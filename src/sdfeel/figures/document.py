@@ -5,106 +5,54 @@ from pathlib import Path
 from textwrap import fill
 from typing import Any
 
+from sdfeel.figures import page_texts as texts
+from sdfeel.figures.agreement import pairs, table
 from sdfeel.figures.catalogue import FIGURES
 from sdfeel.figures.figure import Claim, Figure
+from sdfeel.figures.hours import FILE, SEEDS
 from sdfeel.figures.judging import load
-from sdfeel.figures.running import wanted
-from sdfeel.figures.settings import PRICES, SCALES, Scale
-from sdfeel.run.experiment import Experiment
+from sdfeel.figures.settings import PRICES, Scale
+from sdfeel.figures.verdicts import ENOUGH
 
 RESULTS, DOCUMENT = Path("results"), Path("docs/reproduce.md")
-PROBE = "cifar10.json"  # how far this goes on real CIFAR-10
-SHOWN: tuple[Scale, ...] = ("full", "quick")
-
-HEAD = """# The paper's claims, checked
-
-This page is written by `python -m sdfeel.figures.document` from the files in `results/`; do not
-edit it. Each claim is a sentence in our words of what a figure, table or remark of the paper says,
-judged on runs that one command repeats:
-
-```console
-$ sdfeel figure 3
-```
-
-<!-- not run: it takes minutes, at full scale hours -->
-```console
-$ sdfeel figure 4a                                  # quick scale: digits
-$ sdfeel figure 4a --scale full --data DIRECTORY    # the paper's data and model
-$ make figures                                      # all at quick scale, and this page
-```
-
-Runs are kept in the user's cache by what they are: figures share them, a second call draws without
-running, and a stopped one goes on where it was. Pictures are drawn into `runs/figures/`.
-
-## How to read the verdicts
-
-* A claim is judged on the means over seeds. *A is above B* holds if the means differ by more than
-  the pooled standard error, does not hold if they differ by more than that the other way, and is
-  not decided otherwise, or with fewer than three seeds. *A is at least B* fails only if A is below
-  B by more than the error. The effect is positive when it speaks for the claim. Behind the error
-  stands how many seeds speak for the claim when each is compared with itself: runs of one seed
-  share their data, their clusters and their first model, so the seeds may agree on a difference
-  that is smaller than the scatter between them.
-* "Faster" compares the mean accuracy (or training loss) over the common window, its first tenth
-  left out: curves that end in the same place still differ by how soon they got there.
-* Claims about time are judged under two price lists. The constants in the paper's text contradict
-  its figures, so both readings are shown:
-"""
-SCALES_TEXT = """
-* `quick` trains a perceptron on the built-in digits, split among 50 clients like the real data and
-  priced like the paper's models. `full` is MNIST (60,000 images) or Fashion-MNIST with the
-  21,840-parameter CNN and its dropout, 50 clients, 10 servers, batch 10. The learning rate is 0.01:
-  at the printed 0.001 plain SGD is very slow, and the paper's own figure 11(a) finds 0.01 faster;
-  figures whose names end in `-rate` use 0.001. Races between schemes (4a, 5a) last 1,320 local
-  iterations, which is 40 s at prices A, the others 600, and 10a 300.
-
-## What was chosen after looking at results
-
-Verdicts are worth less where the rule was made, or changed, with numbers in sight. These were:
-
-* 4.2b: "restless" was first the scatter of the steps between measurements. By that, on MNIST at
-  prices A it did not hold, because HierFAVG was still falling steeply. It was replaced by the
-  distance from the line between neighbours, by which it holds. At prices E it held by both.
-* 5.1, 5.2: the race on MNIST was first 1,020 iterations long; its first seed ended at 89.9 %, below
-  the target, and it was made 1,320. The target on digits was first 85 %; by that, 5.1 at quick
-  scale and prices E was not decided and 5.2 did not hold at either price list. It was made 90 %,
-  MNIST's target, by which 5.1 holds.
-* 7a.1b, 9a.1b and 9a.1c were added after 7a.1 and 9a.1 had failed on MNIST. They ask about the end
-  of the window instead of all of it, and 9a.1c leaves c = 10 out. They are findings about when the
-  order turns round, not confirmations of the paper's claims.
-* B5 was first measured at moments between gossips, where one seed spoke against it.
-* 10a: the spread of speeds and the number of rounds were lowered to save time, before any run on
-  MNIST and after one seed on digits.
-
-Reasons given for a failure are our reading of the curves; none was tested by an experiment of its
-own. Claim 4.1c is ours and contradicts the paper. R3b, T1, 3.1, 4.1c, 4.4 and B2 are calculations.
-"""
-OVERVIEW_NOTE = """
-Where only one verdict stands, it is the same under both price lists, or time does not matter. "Not
-run" at full scale: no result is kept; the command above runs it. CIFAR-10's quick verdicts are
-about digits split and priced like CIFAR-10, which are far easier: see the last section.
-"""
+SHOWN: tuple[Scale, ...] = ("full", "reduced", "quick")
 
 
 def document(results: Path) -> str:
     """The whole page."""
-    parts = [HEAD, *(f"  * **{name}**: {text}.\n" for name, text in PRICES.items()), SCALES_TEXT]
-    parts += ["\n## All verdicts\n\n", _overview(results)]
+    prices = (f"  * **{name}**: {text}.\n" for name, text in PRICES.items())
+    parts = [texts.HEAD, *prices, texts.SCALES]
+    parts += ["\n## All verdicts\n\n", _overview(results), _agreement(results)]
     told: set[str] = set()
     for figure in FIGURES.values():
         parts.append(_section(figure, results, told))
-    parts.append(_probe(results))
+    parts.append(_cifar(results))
     return "".join(parts)
 
 
 def _overview(results: Path) -> str:
-    rows = ["| figure | claim | full | quick |\n", "|---|---|---|---|\n"]
+    rows = [f"| figure | claim | {' | '.join(SHOWN)} |\n", "|---|---|---|---|---|\n"]
     for figure in FIGURES.values():
-        kept = {scale: _kept(results, scale, figure) for scale in SCALES}
+        kept = {scale: _kept(results, scale, figure) for scale in SHOWN}
         for claim in figure.claims:
             cells = (_cell(kept[scale], claim) for scale in SHOWN)
             rows.append(f"| {figure.name} | {claim.id} | {' | '.join(cells)} |\n")
-    return "".join(rows) + OVERVIEW_NOTE
+    return "".join(rows) + texts.OVERVIEW
+
+
+def _agreement(results: Path) -> str:
+    parts = []
+    asked: dict[Scale, str] = {"full": texts.AGREEMENT, "reduced": texts.AGREEMENT_CIFAR}
+    for scale, text in asked.items():
+        found = list(pairs(results, scale))
+        counts = {
+            "pairs": len(found),
+            "same": sum(pair.same for pair in found),
+            "mute": sum(pair.quick == "cannot judge" and not pair.same for pair in found),
+            "wrong": sum(pair.contradicts for pair in found),
+        }
+        parts += [text.format(**counts), table(found, scale)] if found else []
+    return "".join(parts)
 
 
 def _kept(results: Path, scale: Scale, figure: Figure) -> dict[str, list[dict[str, Any]]]:
@@ -121,7 +69,7 @@ def _kept(results: Path, scale: Scale, figure: Figure) -> dict[str, list[dict[st
 def _cell(kept: dict[str, list[dict[str, Any]]], claim: Claim) -> str:
     found = kept.get(claim.id, [])
     if not found:
-        return "not run"
+        return "-"
     states = [each["verdict"] for each in found]
     if len(set(states)) == 1:
         return _loud(states[0])
@@ -135,7 +83,7 @@ def _loud(state: str) -> str:
 def _section(figure: Figure, results: Path, told: set[str]) -> str:
     """One figure; `told` are the explanations that came before and need not come again."""
     lines = [f"\n## {figure.name}: {figure.title}\n\n", _paragraph(figure.caption)]
-    shown = SHOWN if figure.data else SHOWN[1:]
+    shown: tuple[Scale, ...] = SHOWN if figure.data else ("quick",)
     for scale in shown:
         found = load(results, scale, figure.name)
         if found is not None and found["lines"]:
@@ -147,7 +95,7 @@ def _section(figure: Figure, results: Path, told: set[str]) -> str:
         for scale, each in kept:
             text = f"* {_heading(scale, figure, each)}: {_verdict(each)}"
             lines.append(_paragraph(text, "  "))
-        open_ones = {each["verdict"] for _, each in kept} - {"holds", "report only"}
+        open_ones = {each["verdict"] for _, each in kept} & {"does not hold", "not decided"}
         lines += _told_once(claim.note, "", told)
         if open_ones:
             lines += _told_once(claim.otherwise, "Where it does not hold or is open: ", told)
@@ -190,6 +138,8 @@ def _verdict(each: dict[str, Any]) -> str:
         said += f", effect {_number(each['effect'])} {each['unit']}".rstrip()
         if each["error"]:
             said += f" (error {_number(each['error'])}; {each['alike']} of {each['seeds']} seeds)"
+        elif 0 < each["seeds"] < ENOUGH:
+            said += f" ({each['alike']} of {each['seeds']} seeds; {ENOUGH} are needed)"
     if each["numbers"]:
         told = ", ".join(f"{name} {_number(value)}" for name, value in each["numbers"].items())
         said += f" [{told}]"
@@ -204,32 +154,21 @@ def _number(value: float | str | None) -> str:
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
 
 
-def _probe(results: Path) -> str:
-    """How far this machine goes on the real CIFAR-10, and what all of it would take."""
-    file = results / PROBE
+def _cifar(results: Path) -> str:
+    """What all of CIFAR-10 would take."""
+    file = results / FILE.name
     if not file.is_file():
         return ""
     found = json.loads(file.read_text(encoding="utf-8"))
     rate, rows = found["samples_per_second"], []
-    for figure in (each for each in FIGURES.values() if each.data == "cifar10"):
-        waiting = [line for line in figure.lines(figure.setting("full")) if line.waits]
-        samples = 3 * sum(_samples(each) for each in wanted(waiting, 1).values())
-        command = f"`sdfeel figure {figure.name} --scale full`"
-        rows.append(f"| {figure.name} | {command} | {samples / rate / 3600:,.0f} |\n")
-    return (
-        f"\n## CIFAR-10 in full\n\n{_paragraph(found['text'])}\n"
-        f"<!-- not run: it needs the data set -->\n```console\n$ {found['command']}\n```\n\n"
-        f"At {rate:,.0f} samples per second, three seeds of each figure's synchronous lines take\n"
-        f"(5b has 4b's runs):\n"
-        f"\n| figure | command | hours |\n|---|---|---|\n{''.join(rows)}"
-    )
-
-
-def _samples(experiment: Experiment) -> int:
-    """Images that a run trains on, each as often as it is seen."""
-    options = experiment.scheme.options
-    clients = options.get("participants") or options.get("scheduled") or experiment.network.clients
-    return experiment.training.iterations * int(clients) * experiment.training.batch_size
+    for name, examples in found["examples"].items():
+        hours = [
+            f"{SEEDS * examples[scale] / rate / 3600:,.1f}" if scale in examples else "-"
+            for scale in ("reduced", "full")
+        ]
+        command = f"`sdfeel figure {name} --scale full --data DIRECTORY`" if name in FIGURES else ""
+        rows.append(f"| {name} | {command} | {' | '.join(hours)} |\n")
+    return texts.CIFAR.format(rate=rate, iteration=500 / rate, rows="".join(rows))
 
 
 def main() -> None:

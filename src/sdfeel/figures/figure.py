@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from sdfeel.core.errors import InputError
 from sdfeel.figures.curves import Axis, Curve, Measure
 from sdfeel.figures.lines import Line
 from sdfeel.figures.settings import PRICES, Setting, setting
@@ -39,6 +40,7 @@ class Claim:
     timed: bool = False  # judged at equal time, under each price list
     note: str = ""  # what a reader must know to read the verdict
     otherwise: str = ""  # why it may fail
+    beyond_quick: str = ""  # why digits cannot judge it: then quick scale shows numbers alone
 
     @property
     def axes(self) -> tuple[Axis, ...]:
@@ -67,8 +69,12 @@ class Figure:
     panels: tuple[Panel, ...]
     claims: tuple[Claim, ...]
     picture: "Callable[[], Picture] | None" = None  # where lines are not the point
+    scales: tuple[Scale, ...] = ("quick", "full")  # CIFAR-10's are also run in a reduced form
 
     def setting(self, scale: Scale) -> Setting:
+        if scale not in self.scales:
+            known = " or ".join(self.scales)
+            raise InputError(f"figure {self.name} has no {scale} scale: choose {known}")
         return setting(self.data or "mnist", scale)
 
 

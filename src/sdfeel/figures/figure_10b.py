@@ -26,12 +26,12 @@ def lines(setting: Setting) -> list[Line]:
     """All for the time of ROUNDS rounds with equal devices, and one pair for much longer."""
     equal = round_seconds(setting, 1.0)
     limits = {price: ROUNDS * seconds for price, seconds in equal.items()}
-    found = []
+    trained, found = synchronous(setting, 1.0, ROUNDS), []  # whoever waits, it learns the same
     for spread in SPREADS:
         slower = round_seconds(setting, spread)
         longer = {p: limits[p] if spread != LONG else ROUNDS * slower[p] for p in limits}
         found += [
-            Line(sync(spread), synchronous(setting, spread, ROUNDS)),
+            Line(sync(spread), trained, synchronous(setting, spread, ROUNDS)),
             asynchronous(asyn(spread), setting, spread, longer, "paper"),
         ]
     return found

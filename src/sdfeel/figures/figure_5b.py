@@ -4,6 +4,7 @@ from dataclasses import replace
 
 from sdfeel.figures import figure_5a
 from sdfeel.figures.race import race
+from sdfeel.figures.settings import SCALES
 
 FIGURE = replace(
     figure_5a.FIGURE,
@@ -11,5 +12,6 @@ FIGURE = replace(
     title="Test accuracy against time on CIFAR-10",
     data="cifar10",
     caption="As figure 4(b).",
+    scales=SCALES,
     lines=lambda setting: race(setting, 2, 5),
 )

@@ -4,7 +4,7 @@ from sdfeel.figures.figure import Claim, Figure, Seen, both
 from sdfeel.figures.lines import Line
 from sdfeel.figures.race import window
 from sdfeel.figures.schemes import hierfavg, sd_feel
-from sdfeel.figures.settings import Setting
+from sdfeel.figures.settings import SCALES, Setting
 from sdfeel.figures.verdicts import Verdict, any_of, more
 
 RING, FULL, HIER = "ring, alpha 1", "fully connected, alpha 1", "HierFAVG"
@@ -62,4 +62,5 @@ FIGURE = Figure(
             "close enough already: what better mixing gains is less than what it costs.",
         ),
     ),
+    scales=SCALES,
 )

@@ -6,7 +6,7 @@ from sdfeel.figures.figure import Claim, Figure, Judge, Panel, Seen, both
 from sdfeel.figures.lines import Line
 from sdfeel.figures.race import window
 from sdfeel.figures.schemes import sd_feel
-from sdfeel.figures.settings import Setting
+from sdfeel.figures.settings import SCALES, Setting
 from sdfeel.figures.verdicts import Verdict, all_of, any_of, more, no_less
 
 TAU1 = {tau1: f"tau1 = {tau1}, tau2 = 1" for tau1 in (1, 3, 5, 20)}
@@ -62,6 +62,7 @@ CLAIMS = (
         otherwise="The CNN begins with a plateau, and models that take several steps of their own "
         "before they are averaged leave it sooner: tau1 = 1 is the last to come down, and has the "
         "lowest loss only from about 450 iterations on. The perceptron on digits has no plateau.",
+        beyond_quick="The perceptron on digits has no plateau to leave, and the plateau decides.",
     ),
     Claim(
         "7a.1b",
@@ -87,6 +88,7 @@ CLAIMS = (
         timed=True,
         otherwise="An exchange between servers is ten times faster than a client's upload, so "
         "skipping it saves under a tenth of the time, while the servers drift apart.",
+        beyond_quick="A perceptron feels at once that servers drift apart; the CNN hardly does.",
     ),
 )
 FIGURE = Figure(
@@ -106,4 +108,5 @@ FIGURE_ON_CIFAR = Figure(
     lines,
     (Panel("loss", "iterations"), *both("loss")),
     CLAIMS,
+    scales=SCALES,
 )

@@ -16,20 +16,21 @@ from sdfeel.figures.settings import Setting
 from sdfeel.figures.verdicts import Verdict, all_of, exactly, more, no_less, report
 
 SD, HIER, ALL = "SD-FEEL", "HierFAVG", "FedAvg, all clients"
-FEW, FEEL, CELL = "FedAvg, 5 of 50", "FEEL, 5 of 50", "FEEL, one cell"
+FEW, FEEL, CELL = "FedAvg, a tenth", "FEEL, a tenth", "FEEL, one cell"
 
 
 def race(setting: Setting, tau1: int, alpha: int) -> list[Line]:
     """The paper's four schemes, and the readings that its text leaves open."""
     make = replace(setting, iterations=setting.race).experiment
-    everyone, few = make(*hierfavg(tau1)), make(*fedavg(tau1, 5))
+    count = setting.few
+    everyone, few = make(*hierfavg(tau1)), make(*fedavg(tau1, count))
     return [
         Line(SD, make(*sd_feel(tau1, 1, alpha))),
         Line(HIER, everyone),
         Line(ALL, everyone, make(*fedavg(tau1))),
         Line(FEW, few),
-        Line(FEEL, few, make(*feel(tau1))),
-        Line(CELL, make(*feel(tau1, 5))),
+        Line(FEEL, few, make(*feel(tau1, count))),
+        Line(CELL, make(*feel(tau1, count, count))),
     ]
 
 

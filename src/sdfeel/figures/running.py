@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from sdfeel.core.errors import Diverged
+from sdfeel.core.errors import AnotherRun, Diverged
 from sdfeel.core.events import Event
 from sdfeel.figures import cache
 from sdfeel.figures.lines import Line, seeded
@@ -63,6 +63,9 @@ class Carrying:
                 # A finding, not a mistake: that run is over, the others go on.
                 label = _who(str(error), left)
                 (cache.place(left[label]) / cache.DIVERGED).write_text(f"{error}\n")
+            except AnotherRun as error:
+                # Begun by an earlier version, for which it was another experiment: begin anew.
+                cache.forget(left[_who(str(error), left)])
         for experiment in self._waiting.values():
             if cache.done(experiment):
                 cache.settle(experiment)

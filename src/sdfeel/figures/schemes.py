@@ -19,9 +19,9 @@ def fedavg(tau1: int = 5, participants: int | None = None) -> tuple[str, ...]:
     return ("scheme.name=fedavg", f"scheme.tau1={tau1}", *few)
 
 
-def feel(tau1: int = 5, pool: int | None = None) -> tuple[str, ...]:
+def feel(tau1: int = 5, scheduled: int = 5, pool: int | None = None) -> tuple[str, ...]:
     within = () if pool is None else (f"scheme.pool_size={pool}",)
-    return ("scheme.name=feel", f"scheme.tau1={tau1}", "scheme.scheduled=5", *within)
+    return ("scheme.name=feel", f"scheme.tau1={tau1}", f"scheme.scheduled={scheduled}", *within)
 
 
 def async_sd_feel(theta_min: int, psi: str = "paper", balanced: bool = False) -> tuple[str, ...]:

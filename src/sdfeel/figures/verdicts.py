@@ -9,7 +9,7 @@ import numpy as np
 
 from sdfeel.core.arrays import Floats
 
-State = Literal["holds", "does not hold", "not decided", "report only"]
+State = Literal["holds", "does not hold", "not decided", "report only", "cannot judge"]
 ENOUGH = 3  # seeds
 
 

@@ -5,6 +5,7 @@ again as soon as it changes, so a running node needs no restart.
 """
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 from sdfeel.core.errors import DataError, InputError
@@ -17,8 +18,8 @@ _Stamp = tuple[int, int, int] | None
 class AllowList:
     """The certificates in a file, always as the file stands now; no file, nobody."""
 
-    def __init__(self, path: Path | str) -> None:
-        self.path = Path(path)
+    def __init__(self, path: Path | str, tell: Callable[[str], None] = lambda line: None) -> None:
+        self.path, self._tell = Path(path), tell
         self._stamp: _Stamp = None
         self._entries: frozenset[tuple[str, str]] = frozenset()
         if not self.path.is_file():
@@ -36,6 +37,10 @@ class AllowList:
         stamp = _stamp(self.path)
         if stamp is None or stamp != self._stamp:
             self._entries = _read(self.path)
+            if stamp is None and self._stamp is not None:
+                self._tell(
+                    f"the allow-list {self.path} is gone: nobody is trusted until it is back"
+                )
             self._stamp = stamp
         return self._entries
 

@@ -6,7 +6,7 @@ is killed and started again computes the same bits.
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,7 +16,8 @@ from torch import Tensor
 from sdfeel.engine.base import Task
 from sdfeel.live.errors import Refused
 from sdfeel.live.federation import Federation, blended
-from sdfeel.live.protocol import LONG_POLL, Answer, Header, Link, whole
+from sdfeel.live.lodging import Lodging
+from sdfeel.live.protocol import LONG_POLL, Answer, Header, whole
 from sdfeel.live.wire import digest
 
 Train = Callable[[Task], Tensor]
@@ -30,13 +31,14 @@ class Client:
     federation: Federation
     number: int
     samples: int
-    servers: Mapping[int, Link]  # those within its reach
+    lodging: Lodging  # its ways to servers
     train: Train
     tell: Callable[[str], None] = lambda line: None
     rounds: int = 0  # finished by this process
     round: int = 0  # the newest one
     last_error: str = ""
     pace: float | None = None  # seconds of one step, as last measured
+    taken: int = 0  # local iterations up to its last work, as its servers counted them
     _over: set[int] = field(default_factory=set)
 
     async def run(self) -> None:
@@ -56,6 +58,7 @@ class Client:
                 self.pace = seconds / task.steps
             await self._hand_in(k, task.steps, seconds, self.federation.body(model), header)
             self.rounds, self.round = self.rounds + 1, k + 1
+            self.taken = task.first + task.steps
             self.tell(
                 f"round {k + 1}: {task.steps} steps in {seconds:.2f} s, "
                 f"{time.monotonic() - begin:.2f} s with all transfers"
@@ -64,11 +67,11 @@ class Client:
 
     async def _next(self) -> tuple[int, Header, dict[int, bytes]] | None:
         """The earliest round that some server waits for; None when all are done."""
-        while left := [d for d in self.servers if d not in self._over]:
+        while left := [d for d in self.lodging.own if d not in self._over]:
             found: dict[int, Answer] = {}
-            for d, answer in (await self._first_answers(left)).items():
+            for d, answer in (await self._answers(left)).items():
                 if answer[0].get("over"):
-                    self._over.add(d)
+                    self._over.update(left if d == self.lodging.host else [d])
                 elif "round" in answer[0]:
                     self._check(d, answer[0])
                     found[d] = answer
@@ -79,19 +82,9 @@ class Client:
                 return k, header, {d: self._checked(answer) for d, answer in now.items()}
         return None
 
-    async def _first_answers(self, servers: list[int]) -> dict[int, Answer]:
-        """Ask all; as soon as one has something to say, hear who else has."""
-        question = {"samples": self.samples, "wait": LONG_POLL}
-        calls = {
-            asyncio.ensure_future(self.servers[d].insist("work", question)): d for d in servers
-        }
-        try:
-            done, _ = await asyncio.wait(calls, return_when=asyncio.FIRST_COMPLETED)
-            return {calls[call]: call.result() for call in done}
-        finally:
-            for call in calls:
-                call.cancel()
-            await asyncio.gather(*calls, return_exceptions=True)
+    async def _answers(self, servers: list[int]) -> dict[int, Answer]:
+        question = {"samples": self.samples, "wait": LONG_POLL, "taken": self.taken}
+        return await self.lodging.work(servers, question)
 
     def _check(self, d: int, header: Header) -> None:
         """A server may have sent anything."""
@@ -100,7 +93,7 @@ class Client:
         sources, weights = header.get("sources"), header.get("weights")
         if not isinstance(sources, list) or not isinstance(weights, list):
             raise Refused(f"edge-{d} does not say which models to start from")
-        reachable = all(source in self.servers for source in sources)
+        reachable = all(map(self.lodging.reaches, sources))
         if not reachable or len(sources) != len(weights) or not sources:
             raise Refused(f"edge-{d} names models to start from that this client cannot reach")
         if not all(isinstance(n, int | float) for n in (*weights, header.get("rate"))):
@@ -119,7 +112,7 @@ class Client:
         for d in row:
             if d not in bodies:
                 question = {"round": k, "wait": WAIT_FOR_START}
-                told, body = await self.servers[d].insist("start", question)
+                told, body = await self.lodging.link(d).insist("start", question)
                 if body is None:
                     return None
                 bodies[d] = self._checked((told, body))
@@ -147,7 +140,7 @@ class Client:
 
         async def give(d: int) -> None:
             try:
-                await self.servers[d].insist("result", told, body)
+                await self.lodging.hand_in(d, told, body)
             except Refused as error:
                 self.last_error = f"edge-{d}: {error}"
                 self.tell(f"round {k + 1}: edge-{d} refused the result: {error}")
@@ -156,12 +149,14 @@ class Client:
 
     def status(self) -> dict[str, Any]:
         """For people and machines: where this client is."""
-        links = self.servers.values()
+        own, others, host = self.lodging.own, self.lodging.others, self.lodging.host
+        links = [*own.values(), *others.values()]
         errors = [link.last_error for link in links if link.last_error]
         return {
             "round": self.round,
             "rounds_trained": self.rounds,
-            "over": len(self._over) == len(self.servers),
+            "over": len(self._over) == len(own),
+            "guest_of": "" if host is None else f"edge-{host}",
             "step_seconds": self.pace,
             "bytes": sum(link.sent + link.received for link in links),
             "last_error": self.last_error or (errors[0] if errors else ""),

@@ -6,7 +6,7 @@ function of durable state, so a server that was killed hands out the same work a
 
 import asyncio
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping
 from dataclasses import dataclass, field
 from math import isinf
 
@@ -18,6 +18,8 @@ from sdfeel.live.federation import Federation, Turn
 from sdfeel.live.policy import Policy
 from sdfeel.live.protocol import LONG_POLL, Answer, Bell, Header, seconds, whole
 from sdfeel.live.store import Store
+
+GUEST_POLL = 0.5  # seconds between two looks whether only guests are waited for
 
 
 @dataclass
@@ -55,6 +57,14 @@ class Results(Mapping[int, Tensor]):
         return len(self.clients)
 
 
+@dataclass(frozen=True)
+class Visit:
+    """A client of another server asked for work."""
+
+    when: float
+    taken: int  # its local iterations so far, as it says
+
+
 @dataclass
 class Cluster:
     """The clients' side of one server."""
@@ -73,6 +83,7 @@ class Cluster:
     began: float = 0.0
     rejected: set[int] = field(default_factory=set)  # in this round
     absent: set[int] = field(default_factory=set)  # dropped, and silent since
+    visits: dict[int, Visit] = field(default_factory=dict)  # other servers' clients who asked
 
     def begin(self, turn: Turn, taken: Mapping[int, int]) -> None:
         """Open a round: from now on clients get its work."""
@@ -98,8 +109,8 @@ class Cluster:
     async def complete(self, turn: Turn) -> list[int]:
         """Wait until all results are in, or the deadline has come; return who did not answer."""
         while self._waits(turn):
-            left = LONG_POLL
-            if self.policy.dead_client == "drop":
+            left = GUEST_POLL if turn.guests else LONG_POLL
+            if self._may_drop(turn):
                 left = self.began + self.policy.client_deadline - self.clock()
                 if left <= 0 and not self.arrived and not self.rejected:
                     left = 0.5  # with nobody's result there is nothing to go on with
@@ -111,6 +122,18 @@ class Cluster:
             await self.bell.wait_for(lambda: not self._waits(turn) or None, left)
         return [client for client in turn.clients if client not in self.arrived]
 
+    def _may_drop(self, turn: Turn) -> bool:
+        """Clients are dropped if so decided; a guest in any case, since it may have gone home."""
+        return self.policy.dead_client == "drop" or set(self.outstanding(turn)) <= set(turn.guests)
+
+    def newcomers(self, turn: Turn, away: Container[int]) -> dict[int, int]:
+        """Guests of the next round, clients of servers that are away: their iterations so far."""
+        recent = self.clock() - LONG_POLL - GUEST_POLL
+        asked = {n: visit.taken for n, visit in self.visits.items() if visit.when > recent}
+        found = {**asked, **{n: self.taken.get(n, 0) for n in turn.guests}}
+        home = self.federation.net.home
+        return {n: found[n] for n in sorted(found) if n not in self.absent and home[n] in away}
+
     def results(self, turn: Turn, closed: Closed) -> "Results":
         """The models of those who answered before the round was closed."""
         clients = tuple(client for client in turn.clients if client in closed.steps)
@@ -119,9 +142,20 @@ class Cluster:
     async def work(self, client: int, header: Header) -> Answer:
         """The client's next piece of work, as soon as there is one."""
         self._check_client(client, header)
+        if header.get("leaving"):
+            return self._say_goodbye(client)
+        if self.server not in self.federation.net.reach[client]:
+            self.visits[client] = Visit(self.clock(), whole(header, "taken"))
         self.absent.discard(client)
         found = await self.bell.wait_for(lambda: self._task(client), seconds(header, "wait"))
         return found if found is not None else ({"idle": True}, None)
+
+    def _say_goodbye(self, client: int) -> Answer:
+        """A guest goes home: nobody waits for it here any more."""
+        if self.visits.pop(client, None) is not None:
+            self.absent.add(client)
+            self.bell.ring()
+        return {}, None
 
     async def start(self, client: int, header: Header) -> Answer:
         """The model that round `round` starts from at this server; `early` if it has not begun."""
@@ -218,10 +252,22 @@ class Cluster:
         if client >= len(expected):
             raise Refused(f"there is no client {client}: this federation has {len(expected)}")
         if self.server not in self.federation.net.reach[client]:
-            raise Refused(f"client {client} does not belong to server {self.server}")
+            self._check_guest(client)
         samples = whole(header, "samples")
         if samples != expected[client]:
             raise Refused(
                 f"client {client} holds {samples} examples, but network.json says "
                 f"{expected[client]:g}: give it the data of that many, or make the files anew"
+            )
+
+    def _check_guest(self, client: int) -> None:
+        """Only clients of neighbours are taken in, and only where servers may be dropped."""
+        net = self.federation.net
+        home = int(net.home[client])
+        if home < 0 or not net.links[self.server, home]:
+            raise Refused(f"client {client} does not belong to server {self.server}")
+        if self.policy.dead_edge == "wait":
+            raise Refused(
+                f"client {client} does not belong to server {self.server}, which takes in no "
+                f'others: that needs dead_edge = "drop" under [policy] of its node file'
             )

@@ -87,6 +87,8 @@ class Edge:
     async def handle(self, who: Who, kind: str, header: Header, body: bytes | None) -> Answer:
         """Answer one call. The caller is who its certificate says."""
         check_federation(header, self.federation.digest)
+        if kind == "here" and who.role in ("client", "edge"):
+            return {"round": self.known.k, "waiting": bool(self.exchange.waiting())}, None
         if who.role == "client":
             if kind == "work":
                 return await self.cluster.work(who.number, header)
@@ -144,7 +146,8 @@ class Edge:
             "over": self.known.over,
             "waiting_for": [f"client-{client}" for client in waiting] or self.exchange.waiting(),
             "absent": [f"client-{client}" for client in sorted(self.cluster.absent)]
-            + [f"edge-{server}" for server in sorted(self.exchange.absent)],
+            + [f"edge-{server}" for server in self.exchange.absent],
+            "guests": [f"client-{client}" for client in self.known.guests],
             "results": counts.results,
             "repeated": counts.repeated,
             "rejected": counts.rejected,
@@ -156,7 +159,7 @@ class Edge:
     async def _round(self) -> None:
         began = time.time()
         known = self.known
-        turn = Turn.of(self.federation, self.number, known.k, known.memory)
+        turn = Turn.of(self.federation, self.number, known.k, known.memory, known.guests)
         self.cluster.begin(turn, known.taken)
         closed = await self._closed(turn)
         gathered = time.time()
@@ -199,14 +202,17 @@ class Edge:
         done = turn.done(closed.steps)
         mine = turn.planned if federation.synchronous else done
         steps = known.steps + federation.length(federation.net, turn.work, mine)
-        more = {client: int(done[client]) for client in turn.clients}
+        more = {n: known.taken.get(n, 0) + int(done[n]) for n in turn.clients}
+        guests = self.cluster.newcomers(turn, self.exchange.absent)
+        new = {n: max(taken, known.taken.get(n, 0)) for n, taken in guests.items()}
         return Known(
-            taken={**known.taken, **{n: known.taken.get(n, 0) + more[n] for n in more}},
+            taken={**known.taken, **new, **more},
             k=known.k + 1,
             steps=steps,
             memory=ended.mix.memory,
             over=int(steps) >= federation.iterations,
             met=ended.keep,
+            guests=tuple(guests),
         )
 
     def _keep_measured(self, after: Known, body: bytes) -> None:
@@ -221,6 +227,8 @@ class Edge:
         self.store.prune("result", after.k)
         self.store.prune("start", after.k - 1)  # a client of two servers may be a round behind
         self.store.prune("hop", after.met)
+        if self.federation.synchronous:  # a replay of an asynchronous run needs every record
+            self.store.prune_records(self.policy.keep_records)
 
     def _record(
         self,
@@ -237,8 +245,12 @@ class Edge:
         counts, now = self.cluster.counts, time.time()
         moved = counts.sent + counts.received + self.exchange.traffic()
         since, self._counted = moved - self._counted, moved
+        before = self.store.last_record() or {"number": 0, "first": began, "total": 0}
         return {
             "server": self.number,
+            "number": before["number"] + 1,
+            "first": before["first"],
+            "total": before["total"] + since,
             **closed.record(turn.k),
             "iterations": after.steps,
             "began": began,
@@ -247,7 +259,8 @@ class Edge:
             "upload": gathered - began - compute,
             "mix": now - gathered,
             "bytes": since,
-            "away": sorted(self.exchange.absent),
+            "away": list(self.exchange.absent),
+            "guests": list(turn.guests),
             "mixed": list(ended.met),
             **ended.told,
         }
@@ -261,4 +274,6 @@ def line_of(record: Mapping[str, Any]) -> str:
         parts.append(f"without clients {', '.join(map(str, record['missing']))}")
     if record["away"]:
         parts.append(f"without servers {', '.join(map(str, record['away']))}")
+    if record["guests"]:
+        parts.append(f"with guests {', '.join(map(str, record['guests']))}")
     return ", ".join(parts)

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from sdfeel.core.scheme import Mix
 from sdfeel.engine.sums import Sums
+from sdfeel.live.absent import Absent
 from sdfeel.live.federation import Turn, taken_from
 from sdfeel.live.memory import Known
 from sdfeel.live.protocol import Answer, Header
@@ -54,7 +55,7 @@ class Exchange(Protocol):
     """How a server exchanges models with others."""
 
     @property
-    def absent(self) -> set[int]:
+    def absent(self) -> Absent:
         """Servers that were dropped, and silent since."""
         ...
 

@@ -6,7 +6,7 @@ own rows of the answers.
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 import numpy as np
 from torch import Tensor
@@ -60,10 +60,12 @@ class Federation:
         all_did = np.full(size, k, dtype=np.int64)
         return Clocks(k, all_did, all_did, np.full((size, size), k, dtype=np.int64), all_did)
 
-    def view(self, lane: Lane, k: int, clocks: Clocks, memory: Memory) -> View:
+    def view(
+        self, lane: Lane, k: int, clocks: Clocks, memory: Memory, net: Network | None = None
+    ) -> View:
         """The only place where a deployed server's view is made."""
         return View(
-            net=self.net,
+            net=self.net if net is None else net,
             lane=lane,
             k=k,
             clocks=clocks,
@@ -96,16 +98,24 @@ class Turn:
     work: Work
     planned: Ints  # (C,) steps of each client
     clients: tuple[int, ...]  # whom this server hands work to, in the scheme's order
+    guests: tuple[int, ...] = ()  # those of them who belong to another server, which is away
 
     @classmethod
-    def of(cls, federation: Federation, server: int, k: int, memory: Memory) -> "Turn":
+    def of(
+        cls,
+        federation: Federation,
+        server: int,
+        k: int,
+        memory: Memory,
+        guests: tuple[int, ...] = (),
+    ) -> "Turn":
         lane = federation.lane_of(server)
         # Out of step, only `mix` may look at clocks, and it gets its own when the round ends.
         clocks = federation.in_step(k if federation.synchronous else 0)
-        view = federation.view(lane, k, clocks, memory)
+        view = federation.view(lane, k, clocks, memory, joined(federation.net, server, guests))
         work = federation.scheme.work(view)
         mine = tuple(client for client, sources, _ in work.down if server in sources)
-        return cls(k, view, work, federation.cost.at(lane, k, 0.0).done(work), mine)
+        return cls(k, view, work, federation.cost.at(lane, k, 0.0).done(work), mine, guests)
 
     def sources(self, client: int) -> Weights:
         """The servers whose models this client starts from."""
@@ -124,6 +134,24 @@ class Turn:
         for client in self.clients:
             found[client] = steps.get(client, 0)
         return found
+
+
+@lru_cache(maxsize=16)
+def joined(net: Network, server: int, guests: tuple[int, ...]) -> Network:
+    """The network as a server sees it that has taken in clients of another one.
+
+    Clusters keep their sizes in it, so that mixings between servers stay what they were:
+    `heavier` is for these.
+    """
+    if not guests:
+        return net
+    reach = tuple((server,) if n in guests else own for n, own in enumerate(net.reach))
+    return Network(net.samples, reach, net.links, net.mixing, net.shelves, net.mass)
+
+
+def grown(net: Network, server: int, guests: Iterable[int]) -> float:
+    """The examples of a server's clients and its guests."""
+    return float(net.samples[net.home == server].sum() + net.samples[list(guests)].sum())
 
 
 def taken_from(turn: Turn, mix: Mix, server: int, arrived: Iterable[int]) -> Weights | None:
@@ -157,6 +185,20 @@ def without(row: Weights, server: int, missing: Iterable[int]) -> Weights:
         return row
     kept = {source: weight for source, weight in row.items() if source not in gone}
     kept[server] = kept.get(server, 0.0) + sum(row[source] for source in gone)
+    return dict(sorted(kept.items()))
+
+
+def heavier(row: Weights, server: int, share: float) -> Weights:
+    """A row of a server whose own examples are only `share` of its cluster's, for its guests.
+
+    What others give counts as much less as the cluster has grown, and the rest stays with
+    `server`. That keeps the mean weighted by the clusters as they are now, and no other server
+    has to know of the guests.
+    """
+    if share == 1:
+        return row
+    kept = {source: weight * share for source, weight in row.items() if source != server}
+    kept[server] = 1 - sum(kept.values())
     return dict(sorted(kept.items()))
 
 

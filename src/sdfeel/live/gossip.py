@@ -10,16 +10,18 @@ from dataclasses import dataclass, field, replace
 
 from torch import Tensor
 
-from sdfeel.core.errors import RunError
+from sdfeel.core.errors import RunError, SdfeelError
 from sdfeel.core.mixing import Mixing
+from sdfeel.live.absent import Absent
 from sdfeel.live.cluster import Cluster
 from sdfeel.live.ending import Behind, Closed, Ended, averaged
-from sdfeel.live.errors import Refused
-from sdfeel.live.federation import Turn, blended, without
+from sdfeel.live.errors import NotTrusted, Refused, Rejected
+from sdfeel.live.federation import Turn, blended, grown, heavier, without
 from sdfeel.live.memory import Known
 from sdfeel.live.protocol import LONG_POLL, Answer, Header, Link, seconds, whole
 
 CLOSED = "closed"
+HERE = 1.0  # seconds for an answer that costs nothing
 
 
 @dataclass
@@ -28,13 +30,13 @@ class Gossip:
 
     cluster: Cluster
     peers: Mapping[int, Link]
-    absent: set[int] = field(default_factory=set)  # dropped, and silent since
     _waiting: set[int] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         self._federation, self._me = self.cluster.federation, self.cluster.server
         self._store, self._bell = self.cluster.store, self.cluster.bell
         self._policy = self.cluster.policy
+        self.absent = Absent(self._back)
 
     async def finish(self, known: Known, turn: Turn, closed: Closed) -> Ended:
         mix = self._federation.scheme.mix(turn.view, turn.done(closed.steps))
@@ -46,9 +48,9 @@ class Gossip:
         met: tuple[int, ...] = ()
         if mix.across is not None:
             for hop in range(mix.across.hops - 1):
-                await self._hop(turn.k, hop, mix.across)
+                await self._hop(turn, hop, mix.across)
             # The last hop is not asked for by anyone: it becomes durable with the round's commit.
-            model = await self._mixed(turn.k, mix.across.hops - 1, mix.across)
+            model = await self._mixed(turn, mix.across.hops - 1, mix.across)
             met = tuple(mix.across.rows.tolist()) if mix.across.crossings else ()
         return Ended(model, mix, met, self._needed(known, mix.across))
 
@@ -64,20 +66,26 @@ class Gossip:
         assert saved is not None  # the open round's models are never pruned
         return self._federation.model(saved.body)
 
-    async def _hop(self, k: int, hop: int, across: Mixing) -> None:
-        if not self._store.has("hop", k, hop + 1):
-            self._keep(k, hop + 1, await self._mixed(k, hop, across))
+    async def _hop(self, turn: Turn, hop: int, across: Mixing) -> None:
+        if not self._store.has("hop", turn.k, hop + 1):
+            self._keep(turn.k, hop + 1, await self._mixed(turn, hop, across))
 
-    async def _mixed(self, k: int, hop: int, across: Mixing) -> Tensor:
+    async def _mixed(self, turn: Turn, hop: int, across: Mixing) -> Tensor:
         """This server's model after one more hop."""
-        own = self._model("hop", k, hop)
+        own = self._model("hop", turn.k, hop)
         if self._me not in across.rows:
             return own
         row = across.row(self._me)
-        models = await self._gather(k, hop, [source for source in row if source != self._me])
+        others = [source for source in row if source != self._me]
+        models = await self._gather(turn.k, hop, others)
         models[self._me] = own
-        away = [source for source in row if source not in models]
-        return blended(without(row, self._me, away), models)
+        row = without(row, self._me, [source for source in row if source not in models])
+        return blended(heavier(row, self._me, self._share(turn)), models)
+
+    def _share(self, turn: Turn) -> float:
+        """How much of the cluster is this server's own."""
+        net = self._federation.net
+        return grown(net, self._me, ()) / grown(net, self._me, turn.guests)
 
     def _needed(self, known: Known, across: Mixing | None) -> int:
         """The oldest round whose hops another server may still ask for.
@@ -120,24 +128,49 @@ class Gossip:
         return {s: model for s, model in zip(asked, models, strict=True) if model is not None}
 
     async def _pull(self, server: int, k: int, hop: int) -> Tensor | None:
+        """Its model, or None if it is given up: silent for too long, and not for others' sake."""
         drop = self._policy.dead_edge == "drop"
         try:
-            async with asyncio.timeout(self._policy.edge_deadline if drop else None):
-                return await self._insist(server, k, hop)
-        except TimeoutError:
+            for _ in self._federation.net.servers:  # no chain of waiting servers is longer
+                try:
+                    async with asyncio.timeout(self._policy.edge_deadline if drop else None):
+                        return await self._insist(server, k, hop)
+                except TimeoutError:
+                    if not await self._waits(server):
+                        break
+                except (NotTrusted, Rejected) as error:  # it was revoked, or sends nonsense
+                    if not drop:
+                        raise
+                    self.cluster.counts.last_error = f"edge-{server}: {error}"
+                    self.cluster.counts.rejected += isinstance(error, Rejected)
+                    break
             self.absent.add(server)
             return None
         finally:
             self._waiting.discard(server)
+
+    async def _waits(self, server: int) -> bool:
+        """Is a server late because it waits for another one?"""
+        try:
+            header, _ = await self.peers[server].ask("here", {}, seconds=HERE)
+        except SdfeelError:
+            return False
+        return header.get("waiting") is True
 
     async def _insist(self, server: int, k: int, hop: int) -> Tensor:
         question = {"round": k, "hop": hop, "wait": LONG_POLL}
         while True:
             header, body = await self.peers[server].insist("model", question)
             if body is not None:
-                return self._federation.model(body, header.get("sha256", ""))
+                bound = self._policy.max_server_norm
+                return self._federation.model(body, header.get("sha256", ""), bound)
             if header.get("gone"):
                 raise Behind(server, whole(header, "round"))
+
+    async def _back(self, server: int) -> bool:
+        """Can a server that was given up take part? One that is behind comes by itself."""
+        header, _ = await self.peers[server].insist("here", {})
+        return whole(header, "round") >= self._newest()
 
     def committed(self) -> None:
         """Others pull what they need."""
@@ -158,10 +191,15 @@ class Gossip:
                 f"edge-{behind.server} is in round {behind.round} and has forgotten round "
                 f"{known.k}: one of the two lost its state; start the federation anew"
             )
-        header, body = await self.peers[behind.server].insist("adopt", {})
+        try:
+            async with asyncio.timeout(self._policy.edge_deadline):
+                header, body = await self.peers[behind.server].insist("adopt", {})
+        except TimeoutError:
+            self.absent.add(behind.server)
+            return known
         if body is None:
             raise Refused(f"edge-{behind.server} has no model to go on from")
-        self._federation.model(body)
+        self._federation.model(body, max_norm=self._policy.max_server_norm)
         try:
             after = replace(Known.of({**header, "taken": {}}), taken=known.taken)
         except (KeyError, TypeError, ValueError):

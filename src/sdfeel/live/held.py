@@ -9,8 +9,9 @@ from typing import Any
 
 from torch import Tensor
 
+from sdfeel.live.absent import Absent
 from sdfeel.live.cluster import Cluster
-from sdfeel.live.errors import Refused
+from sdfeel.live.errors import Refused, Rejected
 from sdfeel.live.federation import blended
 from sdfeel.live.protocol import Answer, Header, seconds, whole
 from sdfeel.live.wire import digest
@@ -33,7 +34,7 @@ class Held:
     """The model of one server, and all that must not be forgotten about it."""
 
     cluster: Cluster
-    absent: set[int] = field(default_factory=set)  # leaders that were given up
+    absent: Absent  # leaders that were given up, too
     version: int = 0
     heard: list[int] = field(default_factory=list)
     stamp: int = 0
@@ -118,7 +119,7 @@ class Held:
         row = self._row(leader, header)
         if body is None:
             raise Refused("the message carries no model")
-        theirs = self._federation.model(body, header.get("sha256", ""))
+        theirs = self._checked(leader, k, header, body)
         own = self._federation.model(self.body())
         heard, stamp = self.numbers(header), whole(header, "stamp")
         self.version, self.lock = self.version + 1, None
@@ -130,6 +131,20 @@ class Held:
             self.save()
         self._bell.ring()
         return {"applied": True}, None
+
+    def _checked(self, leader: int, k: int, header: Header, body: bytes) -> Tensor:
+        """The leader's model; one that is refused ends the exchange, which changes nothing here."""
+        try:
+            bound = self._policy.max_server_norm
+            return self._federation.model(body, header.get("sha256", ""), bound)
+        except Rejected as error:
+            self.cluster.counts.rejected += 1
+            self.cluster.counts.last_error = f"edge-{leader}: {error}"
+            self.lock, self.applied[leader] = None, k
+            with self._store.commit():
+                self.save()
+            self._bell.ring()
+            raise
 
     def _row(self, leader: int, header: Header) -> dict[int, float]:
         """What this server takes from itself and from the leader."""

@@ -1,12 +1,12 @@
 """A node's own event log: the same lines as a simulated run's, from its durable records."""
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from sdfeel.core.events import Event, Finished, Round, Started, to_record
+from sdfeel.core.events import Event, Finished, Round, Started, Warned, to_record
 from sdfeel.live.federation import Federation
 
 EVENTS = "events.jsonl"
@@ -27,8 +27,10 @@ class Tally:
     def round(self, records: Mapping[int, Record]) -> Round:
         """The next round, finished by these servers."""
         slowest = max(records.values(), key=lambda record: float(record["ended"]))
-        if self.began is None:
-            self.began = min(float(record["began"]) for record in records.values())
+        if self.began is None:  # there may have been rounds whose records are kept no more
+            self.began = min(float(record["first"]) for record in records.values())
+            self.number = max(int(record["number"]) for record in records.values()) - 1
+            self.bytes = sum(int(each["total"]) - int(each["bytes"]) for each in records.values())
         self.number += 1
         self.seconds = max(float(slowest["ended"]) - self.began, self.seconds)
         self.bytes += sum(int(record["bytes"]) for record in records.values())
@@ -45,6 +47,20 @@ class Tally:
             phases={name: float(slowest[name]) for name in ("compute", "upload", "mix")},
             mixed=tuple(slowest["mixed"]),
         )
+
+
+def notices(before: Record | None, record: Record) -> Iterator[str]:
+    """Who came and who went between two records of a server, in sentences for people."""
+    me, number = f"edge-{record['server']}", record["k"] + 1
+    for key, gone, back in (
+        ("missing", f"{me} goes on without client-%d", f"client-%d is back at {me}"),
+        ("away", f"{me} goes on without edge-%d", f"edge-%d is back at {me}"),
+        ("guests", f"client-%d works for {me}, its own server is away", f"client-%d leaves {me}"),
+    ):
+        was = set() if before is None else set(before.get(key, ()))
+        now = set(record.get(key, ()))
+        yield from (f"round {number}: {gone % n}" for n in sorted(now - was))
+        yield from (f"round {number}: {back % n}" for n in sorted(was - now))
 
 
 def started(federation: Federation, engine: str, why: str) -> Started:
@@ -65,19 +81,33 @@ def started(federation: Federation, engine: str, why: str) -> Started:
 
 
 class Journal:
-    """One server's events.jsonl. It is written anew at every start: the records are the truth."""
+    """One server's events.jsonl. It is written anew at every start: the records are the truth.
+
+    Lines about rounds whose records are kept no more stay as they are.
+    """
 
     def __init__(
         self, directory: Path, federation: Federation, server: int, records: Iterable[Record]
     ) -> None:
         self._path, self._server = directory / EVENTS, server
         self._tally = Tally(servers=1)
-        lines: list[Event] = [started(federation, "clients", f"deployed: edge server {server}")]
-        lines += [self._tally.round({server: record}) for record in records]
-        self._path.write_text("".join(map(_line, lines)), encoding="utf-8")
+        why = f"deployed: edge server {server}"
+        lines = [_line(started(federation, "clients", why))]
+        self._before: Record | None = None
+        for record in records:
+            if self._before is None and record["number"] > 1:
+                lines = _before(self._path, record["number"])
+            lines += map(_line, self._events(record))
+        self._path.write_text("".join(lines), encoding="utf-8")
 
     def append(self, record: Record) -> None:
-        self._write(self._tally.round({self._server: record}))
+        for event in self._events(record):
+            self._write(event)
+
+    def _events(self, record: Record) -> list[Event]:
+        told = [Warned(text) for text in notices(self._before, record)]
+        self._before = record
+        return [*told, self._tally.round({self._server: record})]
 
     def finish(self, model_sha256: str) -> None:
         tally = self._tally
@@ -100,3 +130,17 @@ class Journal:
 
 def _line(event: Event) -> str:
     return json.dumps(to_record(event)) + "\n"
+
+
+def _before(path: Path, number: int) -> list[str]:
+    """The lines of a log before a round."""
+    kept: list[str] = []
+    for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else []:
+        try:
+            event = json.loads(line)
+        except ValueError:
+            break  # the end was lost in a crash
+        if event["event"] == "round" and event["number"] >= number:
+            break
+        kept.append(f"{line}\n")
+    return kept

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from sdfeel.core.errors import InputError
 
 CHUNK = 1 << 20  # bytes of a body per message
+INLINE = CHUNK // 4  # bytes of a body that travels in one message with its envelope
 
 
 @dataclass(frozen=True)
@@ -18,8 +19,10 @@ class Limits:
     calls_per_caller: int = 16  # at once, of one certificate
     uploads_per_caller: int = 2  # bodies on their way at once, of one certificate
     connections: int = 900  # a process often has 1,024 descriptors
-    chunk_seconds: float = 60.0  # for one chunk: a link must carry 140 kbit/s
-    call_seconds: float = 600.0  # the longest call, waiting included
+    # For one chunk. A link must carry 140 kbit/s, as the slowest mobile ones do; a shared link that
+    # gives a node less counts as an outage.
+    chunk_seconds: float = 60.0
+    call_seconds: float = 600.0  # the longest call, waiting included but no bodies on their way
     handshake_seconds: float = 10.0
     idle_seconds: float = 900.0  # a connection without calls is closed
     connection_seconds: float = 3600.0  # then it is made anew, so certificates are checked again
@@ -36,3 +39,7 @@ class Limits:
     def body_bytes(self, kind: str) -> int:
         """The most bytes that a message of this kind, or the answer to it, may carry."""
         return self.bodies.get(kind, 0)
+
+    def transfer_seconds(self, size: int) -> float:
+        """How long a body of so many bytes may be on its way: every chunk as long as it may."""
+        return size / CHUNK * self.chunk_seconds

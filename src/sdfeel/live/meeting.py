@@ -16,9 +16,10 @@ from torch import Tensor
 
 from sdfeel.core.scheme import Mix
 from sdfeel.core.staleness import Clocks
+from sdfeel.live.absent import Absent
 from sdfeel.live.cluster import Cluster
 from sdfeel.live.ending import Behind, Closed, Ended, averaged
-from sdfeel.live.errors import Refused
+from sdfeel.live.errors import NotTrusted, Refused, Rejected
 from sdfeel.live.federation import Turn, blended, without
 from sdfeel.live.held import Held, Seen
 from sdfeel.live.memory import Known
@@ -38,11 +39,8 @@ class Meeting:
     def __post_init__(self) -> None:
         self._federation, self._me = self.cluster.federation, self.cluster.server
         self._store, self._policy = self.cluster.store, self.cluster.policy
-        self._own = Held(self.cluster)
-
-    @property
-    def absent(self) -> set[int]:
-        return self._own.absent
+        self.absent = Absent(self._back)
+        self._own = Held(self.cluster, self.absent)
 
     async def finish(self, known: Known, turn: Turn, closed: Closed) -> Ended:
         await self.settle()
@@ -51,7 +49,7 @@ class Meeting:
         others = [] if plan.across is None else plan.across.rows.tolist()
         seen = await self._hold_all(turn.k, sorted({*others, self._me}))
         clocks = self._clocks(seen)
-        view = self._federation.view(turn.view.lane, turn.k, clocks, known.memory)
+        view = self._federation.view(turn.view.lane, turn.k, clocks, known.memory, turn.view.net)
         mix = self._federation.scheme.mix(view, done)
         saved = self._store.get("start", turn.k)
         assert saved is not None  # the open round's model is never pruned
@@ -120,14 +118,27 @@ class Meeting:
     def settled(self) -> bool:
         return not self._own.outbox
 
+    async def _back(self, server: int) -> bool:
+        """Is a server there that was given up? Out of step, nobody is behind."""
+        await self.peers[server].insist("here", {})
+        return True
+
+    def _patience(self) -> asyncio.Timeout:
+        """How long to wait for another server."""
+        drop = self._policy.dead_edge == "drop"
+        return asyncio.timeout(self._policy.edge_deadline if drop else None)
+
     async def _deliver(self) -> None:
         async def one(d: int, header: Header) -> None:
             saved = self._store.get("hop", header["round"], 0)
             assert saved is not None
             try:
-                await self.peers[d].insist("apply", header, saved.body)
+                async with self._patience():
+                    await self.peers[d].insist("apply", header, saved.body)
             except Refused as error:  # it has given us up: then it goes on without this exchange
                 self.peers[d].last_error = str(error)
+            except TimeoutError:
+                self.absent.add(d)
 
         await asyncio.gather(*(one(d, header) for d, header in self._own.outbox.items()))
         self._own.outbox = {}
@@ -157,11 +168,16 @@ class Meeting:
     async def _hold_other(self, d: int, k: int) -> Seen | None:
         if d in self.absent:
             return None
-        drop = self._policy.dead_edge == "drop"
         try:
-            async with asyncio.timeout(self._policy.edge_deadline if drop else None):
+            async with self._patience():
                 return await self._held(d, k)
         except TimeoutError:
+            self.absent.add(d)
+            return None
+        except (NotTrusted, Rejected) as error:
+            if self._policy.dead_edge == "wait":
+                raise
+            self.cluster.counts.last_error = f"edge-{d}: {error}"
             self.absent.add(d)
             return None
 
@@ -170,7 +186,8 @@ class Meeting:
         while True:
             header, body = await self.peers[d].insist("lock", question)
             if body is not None:
-                model = self._federation.model(body, header.get("sha256", ""))
+                bound = self._policy.max_server_norm
+                model = self._federation.model(body, header.get("sha256", ""), bound)
                 heard = self._own.numbers(header)
                 return Seen(model, whole(header, "version"), heard, whole(header, "stamp"))
 

@@ -22,11 +22,12 @@ class Known:
     memory: Memory = field(default_factory=dict)  # the scheme's
     over: bool = False
     met: int = 0  # hops of earlier rounds can no longer be asked for
+    guests: tuple[int, ...] = ()  # clients of other servers who work here in this round
 
     def save(self, store: Store) -> None:
         """Remember this. Call it inside a commit."""
         taken = {str(client): count for client, count in self.taken.items()}
-        store.remember(STATE, {"taken": taken, **self.common()})
+        store.remember(STATE, {"taken": taken, "guests": list(self.guests), **self.common()})
 
     def common(self) -> dict[str, Any]:
         """All but what concerns this server's own clients."""
@@ -54,4 +55,5 @@ class Known:
             memory={name: np.array(value) for name, value in record["memory"].items()},
             over=bool(record["over"]),
             met=int(record["met"]),
+            guests=tuple(int(client) for client in record.get("guests", ())),
         )

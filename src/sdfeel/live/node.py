@@ -18,6 +18,7 @@ from sdfeel.live.health import Health, Page, write_status
 from sdfeel.live.identity import Identity
 from sdfeel.live.journal import Journal
 from sdfeel.live.limits import Limits
+from sdfeel.live.lodging import Lodging, refuges_of
 from sdfeel.live.policy import PATIENT, Policy
 from sdfeel.live.protocol import Link, Who
 from sdfeel.live.store import Store
@@ -27,8 +28,8 @@ Tell = Callable[[str], None]
 PULSE = 1.0  # seconds between two looks at a node's own state
 WITH_MODEL = ("work", "start", "result", "model", "measured", "current", "lock", "apply", "adopt")
 KINDS = {
-    "client": ("work", "start", "result"),
-    "edge": ("model", "adopt", "lock", "apply"),
+    "client": ("work", "start", "result", "here"),
+    "edge": ("model", "adopt", "lock", "apply", "here"),
     "operator": ("status", "rounds", "measured", "current", "stop"),
 }
 
@@ -59,10 +60,14 @@ def limits_of(federation: Federation) -> Limits:
     return Limits(bodies={**bodies, "rounds": 2 * RECORD_BYTES})
 
 
-def links(federation: Federation, setting: Setting, servers: list[int]) -> dict[int, Link]:
+def links(
+    federation: Federation, setting: Setting, servers: list[int], tell: Tell = lambda line: None
+) -> dict[int, Link]:
     """Ways to other servers."""
     bounds = limits_of(federation)
-    allow = AllowList(setting.allow) if setting.allow.is_file() else None
+    allow = AllowList(setting.allow, tell) if setting.allow.is_file() else None
+    if allow is None:
+        tell(f"there is no allow-list at {setting.allow}: a revoked edge server is not noticed")
     found = {}
     for d in servers:
         if d not in setting.peers:
@@ -77,7 +82,8 @@ async def run_edge(federation: Federation, setting: Setting, service: Service, t
     me = setting.identity.number
     others = [d for d in federation.net.servers if d != me]
     store = Store(setting.directory / "state")
-    edge = Edge(federation, me, store, links(federation, setting, others), service.policy, tell)
+    ways = links(federation, setting, others)
+    edge = Edge(federation, me, store, ways, service.policy, tell)
     edge.journal = Journal(setting.directory, federation, me, store.records())
     server = Server()
 
@@ -87,28 +93,49 @@ async def run_edge(federation: Federation, setting: Setting, service: Service, t
         return await edge.handle(Who(caller.role, caller.number), kind, header, body)
 
     bounds = limits_of(federation)
-    allow = AllowList(setting.allow)
+    allow = AllowList(setting.allow, tell)
     port = await server.start(service.listen, setting.identity, allow, handle, bounds, _authorise)
     tell(f"listening on port {port}, round {edge.known.k + 1}")
 
     async def work() -> None:
         rounds = asyncio.ensure_future(edge.run())
         stop = asyncio.ensure_future(edge.stopped.wait())
+        greeting = asyncio.ensure_future(greet(ways, service.policy, tell))
+        jobs: set[asyncio.Future[Any]] = {rounds, stop, greeting}
         try:
-            await asyncio.wait([rounds, stop], return_when=asyncio.FIRST_COMPLETED)
-            if rounds.done():
-                rounds.result()
-                await stop  # others may still ask for what was done last
+            while not stop.done():  # others may still ask for what was done last
+                left = [job for job in jobs if not job.done()]
+                await asyncio.wait(left, return_when=asyncio.FIRST_COMPLETED)
+                for task in (rounds, greeting):
+                    if task.done():
+                        task.result()
         finally:
-            for job in (rounds, stop):
+            for job in jobs:
                 job.cancel()
-            await asyncio.gather(rounds, stop, return_exceptions=True)
+            await asyncio.gather(*jobs, return_exceptions=True)
 
     try:
         await _alive(setting, edge.status, work(), tell)
     finally:
         await server.stop(grace=1.0)
         store.close()
+
+
+async def greet(ways: Mapping[int, Link], policy: Policy, tell: Tell) -> None:
+    """Find out at once whether other servers and this one accept each other.
+
+    Where servers may be dropped, one that does not is left out when its turn comes.
+    """
+
+    async def one(link: Link) -> None:
+        try:
+            await link.insist("here", {})
+        except SdfeelError as error:
+            if policy.dead_edge == "wait":
+                raise
+            tell(f"{link.name} is left out: {error}")
+
+    await asyncio.gather(*map(one, ways.values()))
 
 
 async def run_client(
@@ -120,7 +147,10 @@ async def run_client(
     if not reach:
         tell("this scheme gives this client no work")
         return
-    client = Client(federation, me, samples, links(federation, setting, reach), train, tell)
+    refuges = [d for d in refuges_of(federation.net, me) if d in setting.peers]
+    ways = links(federation, setting, [*reach, *refuges], tell)
+    own, others = ({d: ways[d] for d in part} for part in (reach, refuges))
+    client = Client(federation, me, samples, Lodging(own, others, tell), train, tell)
     await _alive(setting, client.status, client.run(), tell)
 
 

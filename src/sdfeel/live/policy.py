@@ -18,7 +18,9 @@ class Policy:
     edge_deadline: float = 60.0  # seconds until a silent neighbour is dropped
     pace: Literal["experiment", "measured"] = "experiment"
     max_norm: float | None = None  # of a client's model; above it the model is rejected
+    max_server_norm: float | None = None  # of another server's
     keep_measured: int = 40  # models kept for an operator that comes late
+    keep_records: int = 10_000  # synchronous rounds, for the same
 
     def __post_init__(self) -> None:
         for name in ("dead_client", "dead_edge"):
@@ -29,10 +31,13 @@ class Policy:
         for name in ("client_deadline", "edge_deadline"):
             if not getattr(self, name) > 0:
                 raise InputError(f"{name} must be above 0 seconds, got {getattr(self, name)}")
-        if self.max_norm is not None and not self.max_norm > 0:
-            raise InputError(f"max_norm must be above 0, got {self.max_norm}")
-        if self.keep_measured < 1:
-            raise InputError(f"keep_measured must be at least 1, got {self.keep_measured}")
+        for name in ("max_norm", "max_server_norm"):
+            bound = getattr(self, name)
+            if bound is not None and not bound > 0:
+                raise InputError(f"{name} must be above 0, got {bound}")
+        for name in ("keep_measured", "keep_records"):
+            if getattr(self, name) < 1:
+                raise InputError(f"{name} must be at least 1, got {getattr(self, name)}")
 
 
 PATIENT = Policy()

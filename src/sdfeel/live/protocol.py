@@ -12,7 +12,7 @@ T = TypeVar("T")
 Header = dict[str, Any]
 Answer = tuple[Header, bytes | None]
 LONG_POLL = 20.0  # seconds that an answer may be waited for in one call
-CALL = 60.0  # seconds until a call is given up: a long poll and a transfer
+CALL = 60.0  # seconds for an answer: a long poll and more; bodies on their way have longer
 
 
 @dataclass(frozen=True)
@@ -129,7 +129,8 @@ class Bell:
             if left <= 0:
                 return None
             try:
-                await asyncio.wait_for(self._event.wait(), left)
+                async with asyncio.timeout(left):  # wait_for may lose a cancellation (Python 3.11)
+                    await self._event.wait()
             except TimeoutError:
                 continue
         return found

@@ -16,6 +16,7 @@ from sdfeel.core.events import Evaluated
 from sdfeel.report.drawing import FAINT, INK, LABEL, TICK, line_style, new_figure, tidy
 from sdfeel.report.history import History
 from sdfeel.report.units import BYTES, COUNTS, TIMES, Unit, goal, short, unit_for
+from sdfeel.run.promise import NAMES as ESTIMATES
 
 HUGE = 1e100  # beyond it a run has diverged, and an axis would lose all else
 MARKS = 8  # markers on a line: enough to tell lines apart, few enough to see them
@@ -108,7 +109,7 @@ def own_measure(name: str) -> Measure:
 def own_names(histories: Sequence[History]) -> list[str]:
     """The user's metrics in these runs, in the order of their first appearance."""
     names = (name for history in histories for e in history.evaluations for name in e.metrics)
-    return list(dict.fromkeys(names))
+    return [name for name in dict.fromkeys(names) if name not in ESTIMATES]
 
 
 def draw(

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from html import escape
 from pathlib import Path
 
-from sdfeel.report import style
+from sdfeel.report import bound, style
 from sdfeel.report.compare import (
     Cell,
     cells,
@@ -47,6 +47,7 @@ def page(
             _listed("Notes", notes),
             _comparison(histories, target),
             _charts(histories, target),
+            _bound(histories),
             _phases(histories),
             _warnings(histories),
             _setups(histories),
@@ -145,6 +146,29 @@ def _legend(histories: Sequence[History], target: float | None) -> str:
         for index, label in lines
     )
     return f'<ul class="legend" aria-label="legend">{items}</ul>'
+
+
+def _bound(histories: Sequence[History]) -> str:
+    """What the theorem promises beside what was measured, where a run has estimates."""
+    if not bound.estimated(histories):
+        return ""
+    drawn = svg(bound.picture(histories))
+    spoken = "squared gradients, their mean and its bound against local iterations"
+    rows = [[escape(text) for text in row] for row in bound.rows(histories)]
+    note = (
+        "Theorem 1 bounds the mean of the squared gradients so far. L, sigma² and kappa² are the "
+        "largest that were seen; the least possible loss is taken as 0."
+    )
+    if beyond := bound.beyond(histories):
+        note += (
+            f" The learning rate of {escape(', '.join(beyond))} is larger than any for which the "
+            f"theorem holds: nothing is promised for it, and the bound is for the proven rate."
+        )
+    return (
+        f'<section><h2>The bound of Theorem 1</h2><div class="card">'
+        f'<div class="chart" role="img" aria-label="{spoken}">{drawn}</div></div>'
+        f'{_table("bound of each run", bound.TITLES, rows)}<p class="note">{note}</p></section>'
+    )
 
 
 def _phases(histories: Sequence[History]) -> str:

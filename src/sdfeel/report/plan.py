@@ -7,8 +7,8 @@ from rich.table import Table
 from rich.text import Text
 
 from sdfeel.report.units import count, duration, goal, number, percent
-from sdfeel.run.plan_result import Plan, Row
-from sdfeel.run.plan_space import AXES
+from sdfeel.run.plan.result import Plan, Row
+from sdfeel.run.plan.space import AXES
 
 LINES = 12  # candidates in the table
 PARTS = {"compute": "computing", "upload": "clients' uploads", "mix": "mixing between servers"}

@@ -98,7 +98,7 @@ class Progress:
             _restart(run, now)
         elif isinstance(event, Warned):
             with self._lock:
-                self._print(f"{label}: warning: {event.message}", "yellow")
+                self._print(f"{label}: note: {event.message}", "yellow")
         else:
             _note(run, event, now)
             self._show_in_time(run, now)

@@ -169,7 +169,7 @@ def _phases(history: History) -> Rows:
 
 def _ending(history: History) -> Rows:
     finished = history.finished
-    rows = [("warning", message) for message in history.warnings]
+    rows = [("note", message) for message in history.warnings]
     if finished is None:
         return [("ended", "not finished: interrupted, or still running"), *rows]
     return [("ended", finished.reason), ("model", f"sha256 {finished.model_sha256[:12]}"), *rows]

@@ -17,8 +17,8 @@ from sdfeel.core.scheme import Facts, Lane, Mix, View, Work
 
 GROWTH = 10  # times that the number of steps may grow from one round to the next
 FLAT = 1e-5  # a smaller smoothness is taken as this one
-CLOSE = 0.5  # share of what one round drives models apart that may be left after mixing
 MOST = 20  # exchanges
+RECENT = 0.2  # how much the newest round counts for the usual number of exchanges
 
 
 @dataclass(frozen=True)
@@ -29,13 +29,11 @@ class Adaptive:
 
     budget: Annotated[float, "seconds of virtual time that training may take"] = 100.0
     alpha: Annotated[
-        int | None, "exchanges with the neighbours after every averaging (none: chosen, too)"
+        int | None, "exchanges with the neighbours after every averaging (none: as many as needed)"
     ] = None
     every: Annotated[int, "rounds between two choices"] = 1
     tau_max: Annotated[int, "most local iterations between two averagings"] = 100
-    phi: Annotated[float, "how much a larger step gains (0.025 suits linear models, 5e-5 CNNs)"] = (
-        0.025
-    )
+    phi: Annotated[float, "how much a larger step gains (0.025 suits linear models)"] = 5e-5
 
     def __post_init__(self) -> None:
         at_least("scheme.every", self.every, 1)
@@ -59,11 +57,15 @@ class Adaptive:
 
     def mix(self, view: View, done: Ints) -> Mix:
         tau, alpha = self._choice(view)
-        alone = len(view.net.servers) == 1
+        quiet = alpha == 0 or len(view.net.servers) == 1
+        usual = view.memory.get("usual", np.array([float(alpha)]))
         return Mix(
             up=collect(view.net),
-            across=None if alone else gossip(view.net, alpha),
-            memory={"choice": np.array([tau, alpha], dtype=float)},
+            across=None if quiet else gossip(view.net, alpha),
+            memory={
+                "choice": np.array([tau, alpha], dtype=float),
+                "usual": usual + RECENT * (alpha - usual),
+            },
         )
 
     def _choice(self, view: View) -> tuple[int, int]:
@@ -72,33 +74,46 @@ class Adaptive:
         tau, alpha = int(last[0]), int(last[1])
         if view.measured is None:
             return tau, alpha
-        chosen = self._tau(view, view.measured, tau, alpha)
+        chosen = self._tau(view, view.measured, tau)
         if self.alpha is None:
-            alpha = exchanges(view.net.zeta, view.measured, view.local.rate * chosen)
+            one, step, sending = _prices(view)
+            price = one / (one + sending + chosen * step)
+            alpha = exchanges(view.net.zeta, view.measured, view.local.rate * chosen, price)
         return chosen, alpha
 
-    def _tau(self, view: View, seen: Estimates, last: int, alpha: int) -> int:
-        step = float(view.step_seconds[view.net.clients].max())
-        hops = alpha if len(view.net.servers) > 1 else 0
-        sending = float(view.air.uploads(len(view.step_seconds))[view.net.clients].max())
-        meeting = sending + hops * view.air.transfer["server-server"]
+    def _tau(self, view: View, seen: Estimates, last: int) -> int:
+        one, step, sending = _prices(view)
+        # Exchanges may come in some rounds only: what counts is what they cost on average.
+        meeting = sending + one * float(view.memory.get("usual", np.ones(1))[0])
         taus = np.arange(1, min(GROWTH * last, self.tau_max) + 1)
         score = bound(taus, seen, view.local.rate, self.phi, step, meeting, self.budget)
         return int(taus[np.argmin(score)])
 
 
-def exchanges(zeta: float, seen: Estimates, reach: float) -> int:
-    """Exchanges until the servers are no further apart than their clients' gradients drive them.
+def _prices(view: View) -> tuple[float, float, float]:
+    """Seconds of one exchange between servers, of a local iteration, and of an upload."""
+    clients, alone = view.net.clients, len(view.net.servers) == 1
+    step = float(view.step_seconds[clients].max())
+    sending = float(view.air.uploads(len(view.step_seconds))[clients].max())
+    return 0.0 if alone else view.air.transfer["server-server"], step, sending
 
-    `reach` is the step size times the local steps. Each exchange shrinks the distance by zeta.
 
-    >>> exchanges(0.5, Estimates(rho=1, beta=1, delta=2, spread=0.8), reach=0.1)
-    3
+def exchanges(zeta: float, seen: Estimates, reach: float, price: float) -> int:
+    """Exchanges after which one more is not worth its price; none while servers are close.
+
+    `reach` is the step size times the local steps, so that clients' gradients drive models apart
+    by `reach` times delta. In that unit the servers' distance is weighed against time: an exchange
+    shrinks it by the factor zeta, and takes the part `price` of a round.
+
+    >>> seen = Estimates(rho=1, beta=1, delta=2, spread=0.8)
+    >>> [exchanges(0.5, seen, reach=0.5, price=price) for price in (0.9, 0.3, 0.1, 0.01)]
+    [0, 1, 2, 5]
     """
-    bearable = CLOSE * reach * seen.delta
-    if zeta <= 0 or seen.spread <= bearable or bearable <= 0:
+    away = reach * seen.delta
+    if away <= 0:
         return 1
-    return int(np.clip(np.ceil(np.log(bearable / seen.spread) / np.log(zeta)), 1, MOST))
+    counts = np.arange(MOST + 1)
+    return int(np.argmin(price * counts + seen.spread / away * zeta**counts))
 
 
 def drift(tau: Ints, seen: Estimates, rate: float) -> Floats:

@@ -8,7 +8,7 @@ import pytest
 
 from sdfeel.run.plan.goal import Goal, Point
 from sdfeel.run.plan.pace import Pace
-from sdfeel.run.plan.race import Race, shortlist
+from sdfeel.run.plan.race import Race, distinct, shortlist
 from sdfeel.run.plan.rank import Entry, Law, drift
 from sdfeel.run.plan.space import Candidate
 
@@ -149,6 +149,58 @@ def test_the_shortlist_has_every_period_at_the_advised_rate_and_above_and_every_
     assert {candidate.learning_rate for candidate in chosen} == {0.2, 0.4}  # L is 5
     assert {candidate.scheme for candidate in chosen} == {"sd-feel", "hierfavg"}
     assert len(chosen) < 16
+
+
+@dataclass
+class Hesitant(Recorded):
+    """A run of tau1 = 1 that shows nothing for a while, and is then the fastest of all."""
+
+    def advance(self, until: float) -> None:
+        while not self.ended and self.entry.candidate.tau1 == 1:
+            done = (self.points[-1].iterations if self.points else 0) + 1
+            if done * self.entry.pace.seconds > until:
+                return
+            score = 0.1 if done < 10 else 0.95
+            self.points.append(Point(done * self.entry.pace.seconds, done, score, 1, 10 * done))
+            self.ended = self.goal.score(self.points[-1]) >= self.goal.level
+        super().advance(until)
+
+
+@dataclass
+class Hesitants(Recordings):
+    def open(self, entry: Entry, goal: Goal) -> Recorded:
+        self.opened.append(Hesitant(entry, goal))
+        return self.opened[-1]
+
+
+def test_a_run_that_is_cheap_to_go_on_with_is_not_stopped_for_a_late_start() -> None:
+    entries = field_of(0.05, 0.005, 0.05)  # one iteration of tau1 = 1 costs 0.056 seconds
+    running = race(entries, Goal("accuracy", 0.9), Hesitants())
+    for _ in running:
+        pass
+    assert running.leader is not None
+    assert running.leader.candidate.tau1 == 1
+    plain = race(entries, Goal("accuracy", 0.9), Recordings())
+    for _ in plain:
+        pass
+    assert plain.leader is not None
+    assert plain.leader.candidate.tau1 > 1
+
+
+def test_of_two_that_train_the_same_models_only_the_cheaper_runs() -> None:
+    pace, dear = Pace(0.001, 0.01, 0.0, 0.01, 5), Pace(0.001, 0.02, 0.0, 0.02, 5)
+    fedavg = Candidate("fedavg", (("tau1", 5),), 0.1, "ring", "paper")
+    same = Candidate("hierfavg", (("tau1", 5), ("tau2", 1)), 0.1, "ring", "paper")
+    other = Candidate("hierfavg", (("tau1", 5), ("tau2", 2)), 0.1, "ring", "paper")
+    entries = [
+        Entry(fedavg, dear, 0, 1, 1),
+        Entry(same, pace, 0, 1, 1),
+        Entry(other, dear, 0, 1, 1),
+    ]
+    assert [entry.candidate for entry in distinct(entries)] == [same, other]
+    assert [
+        e.candidate for e in distinct([Entry(same, dear, 0, 1, 1), Entry(fedavg, pace, 0, 1, 1)])
+    ] == [fedavg]
 
 
 def test_models_of_runs_that_lost_are_forgotten() -> None:

@@ -24,7 +24,8 @@ from sdfeel.live.transport.envelope import GO, METHOD, Envelope
 from sdfeel.live.transport.options import for_peer
 
 _BODY = b"123456789"
-_GOOD = (Envelope("push", {"round": 1, "sha256": "ab" * 32}, len(_BODY)).encode(), _BODY, GO)
+_FIRST = Envelope("push", {"round": 1, "sha256": "ab" * 32}, len(_BODY))
+_GOOD = (_FIRST.encode(), _BODY, GO, _FIRST.encode(_BODY))
 _LIMITS = Limits(bodies={"push": 1 << 20}, chunk_seconds=5)
 
 
@@ -75,7 +76,8 @@ async def _misbehave(channel: grpc.aio.Channel, random: Random) -> None:
     open_stream: Any = channel.stream_stream(METHOD)
     call = open_stream(timeout=20)
     with suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):
-        for message in (_GOOD[0], *random.choices(_GOOD, k=random.randint(0, 3))):
+        first = random.choice((_GOOD[0], _GOOD[-1]))
+        for message in (first, *random.choices(_GOOD, k=random.randint(0, 3))):
             damaged = random.random() < 0.5
             await call.write(mutated(message, _GOOD, random) if damaged else message)
         await call.done_writing()

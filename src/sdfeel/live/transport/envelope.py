@@ -1,4 +1,7 @@
-"""The first message of every stream: a small JSON object that announces the body."""
+"""The first message of every stream: a small JSON object that announces the body.
+
+A short body follows it in the same message, after a line break, which JSON on one line has not.
+"""
 
 import json
 import math
@@ -8,9 +11,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from sdfeel.live.errors import Refused
-from sdfeel.live.limits import CHUNK
+from sdfeel.live.limits import CHUNK, INLINE, Limits
 
-VERSION = 1
+VERSION = 2
 METHOD = "/sdfeel.live.Node/Call"
 GO = b"go"  # the receiver's word that the body may come
 _FIELDS = {"version", "kind", "header", "size"}
@@ -25,9 +28,36 @@ class Envelope:
     header: dict[str, Any] = field(default_factory=dict)
     size: int | None = None
 
-    def encode(self) -> bytes:
+    @classmethod
+    def of(cls, kind: str, header: dict[str, Any], body: bytes | None) -> "Envelope":
+        return cls(kind, header, None if body is None else len(body))
+
+    def encode(self, body: bytes | None = None) -> bytes:
+        """As one message, with the body if it is given."""
         record = {"version": VERSION, "kind": self.kind, "header": self.header, "size": self.size}
-        return json.dumps(record, allow_nan=False, separators=(",", ":")).encode()
+        head = json.dumps(record, allow_nan=False, separators=(",", ":")).encode()
+        return b"\n".join((head, body)) if body else head
+
+
+def opened(message: bytes | None, limits: Limits) -> tuple[Envelope, bytes | None]:
+    """The envelope in a stranger's first message and the body, if it is there; or `Refused`."""
+    if message is None:
+        raise Refused("the stream ended before its header")
+    head, mark, body = message.partition(b"\n")
+    envelope = decode(head, limits.header_bytes)
+    most, size = limits.body_bytes(envelope.kind), envelope.size
+    if size is not None and size > most:
+        raise Refused(
+            f"a body of {size:,} bytes is too large for '{envelope.kind}', allowed are {most:,}"
+        )
+    if not mark:
+        return envelope, b"" if size == 0 else None
+    if len(body) != size or size > INLINE:
+        raise Refused(
+            f"{len(body):,} bytes came with the header, which announces {size or 0:,}: at most "
+            f"{INLINE:,} may"
+        )
+    return envelope, body
 
 
 def decode(message: bytes, most: int) -> Envelope:

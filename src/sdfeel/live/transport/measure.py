@@ -20,6 +20,7 @@ from sdfeel.live.transport.server import Caller, Server
 
 SIZES = {"64 B": 64, "0.09 MB": 87_360, "25 MB": 25_000_000}
 LIMITS = Limits(bodies={"push": 25_000_000, "pull": 25_000_000})
+Served = tuple[str, list[Identity], int]  # an address, identities to call it with, a process id
 
 
 @dataclass(frozen=True)
@@ -44,8 +45,8 @@ def measure(calls: int = 200, large: int = 15) -> list[Speed]:
 
 
 @contextmanager
-def served(clients: int = 1) -> Iterator[tuple[str, list[Identity], int]]:
-    """A server in a process of its own: its address, identities to call it with, its process id."""
+def served(clients: int = 1) -> Iterator[Served]:
+    """A server in a process of its own, and those who may call it."""
     with TemporaryDirectory() as directory:
         root = Path(directory)
         authority = create_authority(root / "authority")

@@ -9,12 +9,16 @@ Options = list[tuple[str, Any]]
 
 def for_both(limits: Limits) -> Options:
     largest = max(CHUNK, limits.header_bytes) + 1024
+    # A ping waits behind what is buffered of a body, about a chunk, which a slow link sends first.
+    ahead = limits.transfer_seconds(min(CHUNK, max(limits.bodies.values(), default=0)))
+    silence = limits.keepalive_seconds + ahead
     return [
         ("grpc.max_receive_message_length", largest),
         ("grpc.max_send_message_length", largest),
         ("grpc.keepalive_time_ms", _ms(limits.keepalive_seconds)),
-        ("grpc.keepalive_timeout_ms", _ms(limits.keepalive_seconds)),
-        ("grpc.http2.ping_timeout_ms", _ms(limits.keepalive_seconds)),  # otherwise a minute
+        ("grpc.keepalive_timeout_ms", _ms(silence)),
+        # Longer than the silence above, or it would count although other data arrive.
+        ("grpc.http2.ping_timeout_ms", _ms(2 * silence)),
         ("grpc.http2.max_pings_without_data", 0),  # a long poll is silent for minutes
     ]
 

@@ -13,9 +13,9 @@ import grpc.aio
 from sdfeel.live.allow import AllowList
 from sdfeel.live.errors import NotTrusted, Refused, Unreachable
 from sdfeel.live.identity import Identity
-from sdfeel.live.limits import Limits
+from sdfeel.live.limits import INLINE, Limits
 from sdfeel.live.names import Name
-from sdfeel.live.transport.envelope import GO, METHOD, Envelope
+from sdfeel.live.transport.envelope import GO, METHOD, Envelope, opened
 from sdfeel.live.transport.options import for_peer
 from sdfeel.live.transport.probe import probe
 from sdfeel.live.transport.streams import Conversation, Stalled
@@ -66,9 +66,10 @@ class Peer:
     ) -> Reply:
         """Send a message and return the answer, trying again through outages until `timeout`.
 
+        Bodies that are on their way may take longer, as long as slow links need for their size.
         A message may arrive more than once, so its effect must not depend on how often it does.
         """
-        envelope = Envelope(kind, header, None if body is None else len(body))
+        envelope = Envelope.of(kind, header, body)
         clock = asyncio.get_running_loop().time
         end = clock() + timeout
         trouble = "it did not answer"
@@ -77,8 +78,8 @@ class Peer:
                 return await self._attempt(envelope, body, end - clock())
             except grpc.aio.AioRpcError as error:
                 trouble = await self._judged(error, end - clock()) or trouble
-            except Stalled:
-                trouble = f"nothing moved for {self.limits.chunk_seconds:g} s"
+            except Stalled as stalled:
+                trouble = str(stalled)
             left = end - clock()
             if left < _FIRST_WAIT:
                 break
@@ -111,23 +112,52 @@ class Peer:
         await self.close()
 
     async def _attempt(self, envelope: Envelope, body: bytes | None, seconds: float) -> Reply:
-        rpc = self._connected().stream_stream(METHOD)(timeout=max(seconds, 0.001))
+        seconds = max(seconds, 0.001)
+        there = self.limits.transfer_seconds(len(body or b""))
+        back = self.limits.transfer_seconds(self.limits.body_bytes(envelope.kind))
+        if max(len(body or b""), self.limits.body_bytes(envelope.kind)) <= INLINE:
+            return await self._in_one_message(envelope, body, seconds + there + back)
+        rpc = self._connected().stream_stream(METHOD)(timeout=seconds + there + back)
         try:
             talk = Conversation(rpc, self.limits)
-            await talk.send(envelope.encode())
-            if body:
-                if await talk.receive(seconds + 1) != GO:  # the call's own deadline is first
-                    raise Refused(f"{self.name} answered before it had the whole message")
+            inline = body is None or len(body) <= INLINE
+            await talk.send(envelope.encode(body if inline else None), seconds)
+            if body is not None and not inline:
+                if await talk.receive(seconds) != GO:
+                    raise self._hasty()
                 await talk.send_body(body)
-            answer = await talk.receive_envelope(seconds + 1)
-            if answer.kind != envelope.kind:
-                raise Refused(f"{self.name} answered '{answer.kind}' to '{envelope.kind}'")
-            content = await talk.receive_body(answer.size)
+            # The end of our body may still be on its way.
+            answer, content = await talk.receive_envelope(seconds + there)
+            self._check_kind(answer, envelope)
+            if answer.size and content is None:
+                content = await talk.receive_body(answer.size)
             if await talk.receive() is not None:
                 raise Refused(f"{self.name} sent more than it announced")
             return Reply(answer.header, content)
+        except asyncio.InvalidStateError:  # the call ended while we were still writing
+            if await rpc.code() is Code.OK:
+                raise self._hasty() from None
+            raise await _status(rpc) from None
         finally:
             rpc.cancel()
+
+    async def _in_one_message(
+        self, envelope: Envelope, body: bytes | None, seconds: float
+    ) -> Reply:
+        """The same call where neither side's body is long: for gRPC, one piece of work each."""
+        ask: Any = self._connected().unary_unary(METHOD)
+        answer, content = opened(await ask(envelope.encode(body), timeout=seconds), self.limits)
+        self._check_kind(answer, envelope)
+        if answer.size and content is None:
+            raise Refused(f"{self.name} announced {answer.size:,} bytes and did not send them")
+        return Reply(answer.header, content)
+
+    def _hasty(self) -> Refused:
+        return Refused(f"{self.name} answered before it had the whole message")
+
+    def _check_kind(self, answer: Envelope, asked: Envelope) -> None:
+        if answer.kind != asked.kind:
+            raise Refused(f"{self.name} answered '{answer.kind}' to '{asked.kind}'")
 
     def _connected(self) -> Any:
         """A channel to nobody but the peer that is meant."""
@@ -188,6 +218,12 @@ class Peer:
         if shown != self._server_name:
             self._let_go()
             self._server_name = shown
+
+
+async def _status(rpc: Any) -> grpc.aio.AioRpcError:
+    """Why a call ended, which a write into it does not tell."""
+    first, last = await rpc.initial_metadata(), await rpc.trailing_metadata()
+    return grpc.aio.AioRpcError(await rpc.code(), first, last, await rpc.details())
 
 
 def _waits() -> Iterator[float]:

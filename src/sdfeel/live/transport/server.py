@@ -15,7 +15,7 @@ from sdfeel.core.errors import InputError
 from sdfeel.live.allow import AllowList
 from sdfeel.live.errors import Refused
 from sdfeel.live.identity import Identity, described
-from sdfeel.live.limits import Limits
+from sdfeel.live.limits import INLINE, Limits
 from sdfeel.live.names import Name
 from sdfeel.live.transport.envelope import GO, METHOD, Envelope
 from sdfeel.live.transport.options import for_server
@@ -145,18 +145,17 @@ class Server:
                 del taken[caller.serial]
 
     async def _bounded(self, caller: Caller, talk: Conversation) -> None:
-        """The whole call within its deadline, every failure with its status."""
+        """The call within its deadline, transfers not counted; every failure with its status."""
         seconds = self._limits.call_seconds
         try:
             async with asyncio.timeout(seconds) as clock:
-                await self._converse(caller, talk)
+                await self._converse(caller, talk, clock)
         except _Abort:
             raise
         except Refused as refusal:
             raise _Abort("refused", Code.FAILED_PRECONDITION, refusal.reason) from None
-        except Stalled:
-            reason = f"nothing moved for {self._limits.chunk_seconds:g} s"
-            raise _Abort("slow", Code.DEADLINE_EXCEEDED, reason) from None
+        except Stalled as stalled:
+            raise _Abort("slow", Code.DEADLINE_EXCEEDED, str(stalled)) from None
         except grpc.aio.BaseError:
             raise _Abort("gone", Code.CANCELLED, "the caller has gone") from None
         except Exception as error:
@@ -170,22 +169,32 @@ class Server:
             self.counts["bytes_in"] += talk.bytes_in
             self.counts["bytes_out"] += talk.bytes_out
 
-    async def _converse(self, caller: Caller, talk: Conversation) -> None:
-        envelope = await talk.receive_envelope()
+    async def _converse(self, caller: Caller, talk: Conversation, clock: asyncio.Timeout) -> None:
+        envelope, body = await talk.receive_envelope()
         kind, header = envelope.kind, envelope.header
         if self._authorise is not None:
             self._authorise(caller, kind, header)
-        body = await self._body(caller, talk, envelope.size)
+        if envelope.size and body is None:
+            self._extend(clock, envelope.size)
+            body = await self._body(caller, talk, envelope.size)
         header, answer = await self._handler(caller, kind, header, body)
         del body  # an answer may take long to leave
-        size = None if answer is None else len(answer)
-        await talk.send(Envelope(kind, header, size).encode())
-        await talk.send_body(answer)
+        first = Envelope.of(kind, header, answer)
+        if answer is None or len(answer) <= INLINE:
+            await talk.send(first.encode(answer))
+        else:
+            self._extend(clock, len(answer))
+            await talk.send(first.encode())
+            await talk.send_body(answer)
         self.counts["answered"] += 1
 
-    async def _body(self, caller: Caller, talk: Conversation, size: int | None) -> bytes | None:
-        if not size:
-            return await talk.receive_body(size)
+    def _extend(self, clock: asyncio.Timeout, size: int) -> None:
+        """Give a body the time that a slow link needs for it."""
+        when = clock.when()
+        assert when is not None
+        clock.reschedule(when + self._limits.transfer_seconds(size))
+
+    async def _body(self, caller: Caller, talk: Conversation, size: int) -> bytes:
         most = self._limits.uploads_per_caller
         with self._place(self._uploads, caller, most, "uploads"):
             await talk.send(GO)

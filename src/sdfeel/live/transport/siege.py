@@ -9,31 +9,20 @@ import asyncio
 import os
 import socket
 import time
-from contextlib import suppress
+from collections.abc import Sequence
+from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import mean, median
+from statistics import median
 
 from sdfeel.live.errors import Refused
 from sdfeel.live.identity import Identity
-from sdfeel.live.transport.measure import LIMITS, SIZES, served
+from sdfeel.live.transport.measure import LIMITS, SIZES, Served, served
 from sdfeel.live.transport.peer import Peer
 
 IDLE, UPLOADS = 200, 8
-TURNS, CALLS, REFUSED = 9, 60, 1000
+TURNS, CALLS, REFUSED = 10, 40, 1000
 MODEL = SIZES["25 MB"]
-
-
-async def honest(address: str, client: Identity) -> float:
-    """The median seconds of a round's worth of messages: a push and a pull of 0.09 MB."""
-    body, seconds = os.urandom(SIZES["0.09 MB"]), []
-    async with Peer(address, client, "edge/0", LIMITS) as peer:
-        for _ in range(CALLS):
-            begun = time.perf_counter()
-            await peer.call("push", {}, body, timeout=60)
-            await peer.call("pull", {"bytes": len(body)}, timeout=60)
-            seconds.append(time.perf_counter() - begun)
-    return median(seconds)
 
 
 @dataclass(frozen=True)
@@ -44,23 +33,51 @@ class Strain:
     cpu_seconds: float  # of the server, for each such pair
 
 
-def beside_strangers(address: str, client: Identity, process: int) -> tuple[Strain, Strain]:
-    """Without and with idle connections, in turn, so that drift shows in neither."""
+async def alternately(servers: Sequence[Served], calls: int) -> list[list[float]]:
+    """Seconds of a round's worth of messages, a push and a pull of 0.09 MB, at each server in turn.
+
+    What else the machine does meanwhile then slows down one as much as the other.
+    """
+    body = os.urandom(SIZES["0.09 MB"])
+    seconds: list[list[float]] = [[] for _ in servers]
+    async with AsyncExitStack() as stack:
+        peers = [
+            await stack.enter_async_context(Peer(address, clients[0], "edge/0", LIMITS))
+            for address, clients, _ in servers
+        ]
+        for _ in range(calls + 1):
+            for peer, found in zip(peers, seconds, strict=True):
+                begun = time.perf_counter()
+                await peer.call("push", {}, body, timeout=60)
+                await peer.call("pull", {"bytes": len(body)}, timeout=60)
+                found.append(time.perf_counter() - begun)
+    return [found[1:] for found in seconds]  # the first one includes the handshake
+
+
+def beside_strangers() -> tuple[Strain, Strain]:
+    """Without and with idle connections: two servers, of which either is besieged in turn."""
+    found: tuple[list[float], list[float]] = ([], [])  # alone, beside
+    work = [0.0, 0.0]
+    with served() as one, served() as other:
+        servers = (one, other)
+        for turn in range(2 * TURNS):
+            besieged = turn % 2
+            strangers = idle_connections(servers[besieged][0], IDLE)
+            before = [cpu(process) for *_, process in servers]
+            seconds = asyncio.run(alternately(servers, CALLS))
+            for n, (*_, process) in enumerate(servers):
+                found[n == besieged].extend(seconds[n])
+                work[n == besieged] += cpu(process) - before[n]
+            for connection in strangers:
+                connection.close()
+    count = 2 * TURNS * (CALLS + 1)
+    return Strain(median(found[0]), work[0] / count), Strain(median(found[1]), work[1] / count)
+
+
+def idle_connections(address: str, count: int) -> list[socket.socket]:
+    """Strangers who connect and then say nothing."""
     host, port = address.split(":")
-    found: dict[bool, list[tuple[float, float]]] = {False: [], True: []}
-    for turn in range(2 * TURNS):
-        beside = turn % 2 == 1
-        idle = [socket.create_connection((host, int(port))) for _ in range(IDLE * beside)]
-        before = cpu(process)
-        seconds = asyncio.run(honest(address, client))
-        found[beside].append((seconds, (cpu(process) - before) / CALLS))
-        for connection in idle:
-            connection.close()
-    alone, crowded = (
-        Strain(median(seconds for seconds, _ in turns), mean(work for _, work in turns))
-        for turns in found.values()
-    )
-    return alone, crowded
+    return [socket.create_connection((host, int(port))) for _ in range(count)]
 
 
 async def upload_together(address: str, clients: list[Identity]) -> None:
@@ -95,16 +112,15 @@ def cpu(process: int) -> float:
 
 
 def main() -> None:
-    with served() as (address, clients, process):
-        alone, beside = beside_strangers(address, clients[0], process)
-        for what, before, after in (
-            ("time", alone.seconds, beside.seconds),
-            ("server's CPU time", alone.cpu_seconds, beside.cpu_seconds),
-        ):
-            print(
-                f"{what} of a push and a pull of 0.09 MB: {before * 1000:.2f} ms alone, "
-                f"{after * 1000:.2f} ms beside {IDLE} idle connections"
-            )
+    alone, beside = beside_strangers()
+    for what, first, second in (
+        ("time", alone.seconds, beside.seconds),
+        ("server's CPU time", alone.cpu_seconds, beside.cpu_seconds),
+    ):
+        print(
+            f"{what} of a push and a pull of 0.09 MB: {first * 1000:.2f} ms alone, "
+            f"{second * 1000:.2f} ms beside {IDLE} idle connections"
+        )
     with served(UPLOADS) as (address, clients, process):
         before = memory(process, "VmRSS")
         asyncio.run(upload_together(address, clients))

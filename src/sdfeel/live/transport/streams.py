@@ -3,13 +3,15 @@
 import asyncio
 from collections.abc import Awaitable
 from contextlib import suppress
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import grpc.aio
 
 from sdfeel.live.errors import Refused
 from sdfeel.live.limits import CHUNK, Limits
-from sdfeel.live.transport.envelope import Envelope, chunks, decode
+from sdfeel.live.transport.envelope import Envelope, chunks, opened
+
+T = TypeVar("T")
 
 
 class Stream(Protocol):
@@ -20,7 +22,7 @@ class Stream(Protocol):
 
 
 class Stalled(Exception):
-    """The other side neither sent nor took anything for too long."""
+    """The other side neither sent nor took anything for too long; it says what was waited for."""
 
 
 class Conversation:
@@ -32,36 +34,20 @@ class Conversation:
         self._heard = False
 
     async def receive(self, seconds: float | None = None) -> bytes | None:
-        """The next message, or None at the end; the other side may take `seconds`."""
-        try:
-            async with asyncio.timeout(self._limits.chunk_seconds if seconds is None else seconds):
-                message = await self._stream.read()
-        except TimeoutError:
-            raise Stalled from None
+        """The next message, or None at the end; the other side may think for `seconds`."""
+        message = await self._within(self._stream.read(), seconds)
         self._heard = True
         if message is grpc.aio.EOF:
             return None
         self.bytes_in += len(message)
         return bytes(message)
 
-    async def receive_envelope(self, seconds: float | None = None) -> Envelope:
-        """The first message, whose announced body is small enough."""
-        first = await self.receive(seconds)
-        if first is None:
-            raise Refused("the stream ended before its header")
-        envelope = decode(first, self._limits.header_bytes)
-        most = self._limits.body_bytes(envelope.kind)
-        if envelope.size is not None and envelope.size > most:
-            raise Refused(
-                f"a body of {envelope.size:,} bytes is too large for '{envelope.kind}', "
-                f"allowed are {most:,}"
-            )
-        return envelope
+    async def receive_envelope(self, seconds: float | None = None) -> tuple[Envelope, bytes | None]:
+        """The first message, whose announced body is small enough; a short one comes with it."""
+        return opened(await self.receive(seconds), self._limits)
 
-    async def receive_body(self, size: int | None) -> bytes | None:
+    async def receive_body(self, size: int) -> bytes:
         """The body, as long as announced and in whole chunks: many small ones would cost memory."""
-        if size is None:
-            return None
         parts: list[bytes] = []
         for start in range(0, size, CHUNK):
             due = min(CHUNK, size - start)
@@ -73,18 +59,24 @@ class Conversation:
             parts.append(part)
         return b"".join(parts)
 
-    async def send(self, message: bytes) -> None:
+    async def send(self, message: bytes, seconds: float | None = None) -> None:
         """One message; a reader that stops reading does not hold us for ever."""
-        try:
-            async with asyncio.timeout(self._limits.chunk_seconds):
-                await self._stream.write(message)
-        except TimeoutError:
-            raise Stalled from None
+        await self._within(self._stream.write(message), seconds)
         self.bytes_out += len(message)
 
-    async def send_body(self, body: bytes | None) -> None:
-        for chunk in chunks(body or b""):
+    async def send_body(self, body: bytes) -> None:
+        for chunk in chunks(body):
             await self.send(chunk)
+
+    async def _within(self, work: Awaitable[T], seconds: float | None) -> T:
+        """The other side has so long for an answer; if not said, as long as for a chunk."""
+        try:
+            async with asyncio.timeout(self._limits.chunk_seconds if seconds is None else seconds):
+                return await work
+        except TimeoutError:
+            if seconds is None:
+                raise Stalled(f"nothing moved for {self._limits.chunk_seconds:g} s") from None
+            raise Stalled("it did not answer") from None
 
     async def hear_out(self) -> None:
         """Let the caller finish its first message, if it has one, before the call is ended."""

@@ -65,6 +65,7 @@ class Laps:
 
     rounds: int
     seconds: float  # from the end of one round to that of the next, a median
+    best: float  # the shortest: what load hides least
     gather: float  # handing out models and collecting results, on disk
     mix: float  # averaging and exchanges between servers, all but the last on disk
     commit: float  # the rest: what ends a round durably
@@ -153,7 +154,7 @@ def laps(servers: Sequence[Sequence[Record]], warm: int = WARM) -> Laps:
     gather = median(record["compute"] + record["upload"] for record in steady)
     mix = median(record["mix"] for record in steady)
     whole = median(lasted)
-    return Laps(len(lasted), whole, gather, mix, whole - gather - mix)
+    return Laps(len(lasted), whole, min(lasted), gather, mix, whole - gather - mix)
 
 
 def simulated(ready: Prepared, rounds: int) -> float:

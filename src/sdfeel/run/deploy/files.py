@@ -47,8 +47,12 @@ class PolicySection(Section):
     """steps before a deadline: by the experiment's devices, or as fast as the client really is"""
     max_norm: Seconds | None = None
     """reject a client's model whose norm is larger"""
+    max_server_norm: Seconds | None = None
+    """reject another server's model whose norm is larger"""
     keep_measured: Annotated[int, Field(ge=1)] = 40
     """models kept for an operator that comes late"""
+    keep_records: Annotated[int, Field(ge=1)] = 10_000
+    """records of synchronous rounds that are kept for the same"""
 
     def policy(self) -> Policy:
         return Policy(**self.model_dump())

@@ -77,7 +77,7 @@ class Follower:
     async def stop(self) -> None:
         """Tell all servers that nobody needs them any more."""
         await asyncio.gather(
-            *(link.ask("stop", {}, seconds=5.0) for link in self.edges.values()),
+            *(self.edges[d].ask("stop", {}, seconds=5.0) for d in self.edges.keys() - self._gone()),
             return_exceptions=True,
         )
 
@@ -120,7 +120,7 @@ class Follower:
             finally:
                 call.cancel()
 
-        asked = sorted(records if in_step else self.edges)
+        asked = sorted(records if in_step else self.edges.keys() - self._gone())
         answers = await asyncio.gather(*(one(d) for d in asked))
         found = {d: answer for d, answer in zip(asked, answers, strict=True) if answer is not None}
         if not found or any(body is None for _, body in found.values()):
@@ -128,6 +128,16 @@ class Follower:
         return {
             d: self.federation.model(body or b"", header["sha256"])
             for d, (header, body) in found.items()
+        }
+
+    def _gone(self) -> set[int]:
+        """Servers that another one left out after their own last round."""
+        ends = {d: record["ended"] for d, record in self._before.items()}
+        return {
+            d
+            for record in self._before.values()
+            for d in record["away"]
+            if ends.get(d, 0.0) < record["ended"]
         }
 
     async def _given_up(self, d: int) -> bool:

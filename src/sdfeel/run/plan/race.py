@@ -12,13 +12,15 @@ from typing import Protocol
 
 from sdfeel.run.plan.goal import Goal, Point
 from sdfeel.run.plan.rank import Entry, Law, fitted
-from sdfeel.run.plan.space import neighbours
+from sdfeel.run.plan.space import Candidate, neighbours, trained
 
 RUNG = 0.12  # part of the allowance that each rung of the halving may cost
 LEAST = 3  # survivors of the halving
 BATCH = 3  # challengers between two fits of the law
 LOOKS = (0.3, 0.6)  # of the leader's time: when a challenger is compared with it
 SLACK = 0.6  # it may be as far as the leader was at this part of that time
+CHEAP = 0.01  # part of the allowance: nobody is stopped to save less
+NEAR = 1.25  # so much longer than the most promising may a neighbour of the leader take
 HOPELESS = 2.5  # predicted to take so much longer than the leader: the search is over
 FITTED, QUORUM = 5, 3  # the law is fitted to so many runs at least, or to one in so many
 
@@ -109,6 +111,7 @@ class Race:
         return min((self.time(entry) for entry in self.runs), default=inf)
 
     def __iter__(self) -> Iterator[News]:
+        self.entries = distinct(self.entries)
         yield from self._halve(shortlist(self.entries, self.law))
         yield from self._challenge()
 
@@ -124,17 +127,20 @@ class Race:
             for entry in alive:
                 yield self._go(entry, until, "shortlist")
             if self.tracks.stopped or until >= self.limit:
-                return
+                break
             alive = [entry for entry in alive if not self.runs[entry].ended]
             # One must get there, whatever was allowed: without a leader there is no plan.
             keep = 1 if self._over else max(LEAST, ceil(len(alive) / 2))
             alive.sort(key=lambda entry: -self.goal.best(self.runs[entry].points, until))
             # A run without its first averaging has shown nothing yet, and has cost little.
-            kept = alive[:keep] + [e for e in alive[keep:] if e.pace.period > until]
+            spared = [e for e in alive[keep:] if e.pace.period > until or self._cheap(e, 2 * until)]
+            kept = alive[:keep] + spared
             for entry in set(alive) - set(kept):
                 self.runs[entry].close()
             alive = kept
             horizon *= 2
+        for entry in alive:
+            self.runs[entry].close()
 
     def _first_horizon(self, field: Sequence[Entry]) -> float:
         """The time in which all together cost one rung's part of the allowance."""
@@ -168,7 +174,12 @@ class Race:
             if entry not in self.runs and self.law.seconds(entry) < HOPELESS * self._expected()
         ]
         waiting.sort(key=lambda entry: self.law.seconds(entry) * (1 + self._price(entry, limit)))
-        near = [entry for entry in waiting if neighbours(entry.candidate, chosen)][:1]
+        near = [
+            entry
+            for entry in waiting
+            if neighbours(entry.candidate, chosen)
+            and self.law.seconds(entry) < NEAR * self.law.seconds(waiting[0])
+        ][:1]
         return near + [entry for entry in waiting if entry not in near]
 
     def _price(self, entry: Entry, limit: float) -> float:
@@ -181,8 +192,16 @@ class Race:
         for look in (*LOOKS, 1.0):
             yield self._go(entry, min(look * limit, self.limit), "challengers")
             mine = self.goal.best(self.runs[entry].points)
-            if self.runs[entry].ended or mine < self.goal.best(ahead, SLACK * look * limit):
+            behind = mine < self.goal.best(ahead, SLACK * look * limit)
+            if self.runs[entry].ended or (behind and not self._cheap(entry, limit)):
                 return
+
+    def _cheap(self, entry: Entry, until: float) -> bool:
+        """Would going on until then cost next to nothing? What a curve promises is uncertain, so
+        that saving little is not worth a mistake."""
+        points = self.runs[entry].points
+        left = until - (points[-1].seconds if points else 0.0)
+        return left / entry.pace.seconds * self.clients <= CHEAP * self.allowance
 
     def _go(self, entry: Entry, until: float, phase: str) -> News:
         if entry not in self.runs:
@@ -208,6 +227,16 @@ class Race:
                 needed.append(float(point.iterations))
         if len(entries) >= 2:
             self.law = fitted(entries, needed, self.law)
+
+
+def distinct(entries: Iterable[Entry]) -> list[Entry]:
+    """Of those that train the same models, only the one whose iterations cost least."""
+    best: dict[Candidate, Entry] = {}
+    for entry in entries:
+        known = best.setdefault(trained(entry.candidate), entry)
+        if entry.pace.seconds < known.pace.seconds:
+            best[trained(entry.candidate)] = entry
+    return list(best.values())
 
 
 def shortlist(entries: Iterable[Entry], law: Law) -> list[Entry]:

@@ -1,7 +1,7 @@
 """The settings that a planner may choose from."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 
 from sdfeel.core.errors import InputError, unknown
@@ -110,6 +110,18 @@ def _options(scheme: str) -> Iterator[tuple[tuple[str, Option], ...]]:
     own = axes[scheme]
     for values in product(*own.values()):
         yield tuple(zip(own, values, strict=True))
+
+
+def trained(candidate: Candidate) -> Candidate:
+    """Whoever trains the same models has the same: a cloud that averages the edge servers after
+    every averaging of theirs might as well average the clients.
+
+    >>> trained(Candidate("fedavg", (("tau1", 5),), 0.1, "ring", "paper")).label
+    'hierfavg tau1=5 tau2=1 rate=0.1'
+    """
+    if candidate.scheme != "fedavg" or set(dict(candidate.options)) != {"tau1"}:
+        return candidate
+    return replace(candidate, scheme="hierfavg", options=(*candidate.options, ("tau2", 1)))
 
 
 def neighbours(one: Candidate, other: Candidate) -> bool:

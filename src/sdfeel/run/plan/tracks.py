@@ -122,9 +122,12 @@ class Workshop:
     def simulation(self, candidate: Candidate) -> Simulation:
         """A candidate's run at its beginning: all that the experiment says of links, late clients,
         changes and compression holds for it."""
+        experiment = candidate.applied(self.base)
         scheme, net = self.scheme(candidate), self.net(candidate)
-        changing, _ = build_changing(candidate.applied(self.base), scheme, net)
-        own = replace(self.prepared, scheme=scheme, net=net, changing=changing)
+        changing, _ = build_changing(experiment, scheme, net)
+        own = replace(
+            self.prepared, experiment=experiment, scheme=scheme, net=net, changing=changing
+        )
         return own.simulation(self.engine(candidate.learning_rate))
 
     def scheme(self, candidate: Candidate) -> Scheme:

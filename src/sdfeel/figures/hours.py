@@ -1,0 +1,47 @@
+"""What CIFAR-10 takes: `python -m sdfeel.figures.hours DATA RATE` counts it for results/."""
+
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from sdfeel.figures.catalogue import FIGURES
+from sdfeel.figures.figure import Figure
+from sdfeel.figures.prices import examples
+from sdfeel.figures.running import wanted
+from sdfeel.figures.settings import Scale, found_in
+from sdfeel.run.whole import write_whole
+
+FILE = Path("results/cifar10.json")
+SEEDS = 3
+DEAREST = "10b"
+SCALES: tuple[Scale, ...] = ("reduced", "full")
+
+
+def count(figures: Sequence[Figure], scale: Scale, data: Path) -> int:
+    """Examples that one seed of all runs behind these figures trains on."""
+    lines = [line for each in figures for line in each.lines(each.setting(scale))]
+    return sum(examples(found_in(each, data)) for each in wanted(lines, 1).values())
+
+
+def counted(data: Path, rate: float) -> dict[str, Any]:
+    """Examples per seed of figures on CIFAR-10, and how many a second there are."""
+    figures = [each for each in FIGURES.values() if each.data == "cifar10"]
+    groups = {each.name: [each] for each in figures}
+    groups[f"all but {DEAREST}"] = [each for each in figures if each.name != DEAREST]
+    found = {
+        name: {s: count(each, s, data) for s in SCALES if all(s in one.scales for one in each)}
+        for name, each in groups.items()
+    }
+    return {"samples_per_second": rate, "examples": found}
+
+
+def main() -> None:
+    """Count anew."""
+    data, rate = Path(sys.argv[1]), float(sys.argv[2])
+    write_whole(FILE, (json.dumps(counted(data, rate), indent=1) + "\n").encode())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,51 @@
+"""`sdfeel bench deploy`: its options, its table and its document, with measurements made up."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from sdfeel.run.deploy import bench
+from sdfeel.run.deploy.bench import Line
+from tests.cli.command import call
+
+
+def good(directory: Path) -> Iterator[Line]:
+    yield Line("a push of 25 MB", "above 200 MB/s", "321 MB/s", True, {"seconds": 0.078})
+
+
+def mixed(directory: Path) -> Iterator[Line]:
+    yield Line("a round", "below 50 ms", "77.0 ms", False, note="median of 3: commit 1.0 ms")
+    yield Line("a round over links", "within 10 %", "not measured", None, note="no `unshare` here")
+
+
+@pytest.fixture(autouse=True)
+def _made_up(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(bench, "PARTS", {"transfer": good, "round": mixed})
+
+
+def test_every_line_shows_its_goal_what_was_measured_and_whether_it_is_met() -> None:
+    outcome = call("bench", "deploy")
+    assert outcome.code == 0, outcome.err
+    words = " ".join(outcome.out.split())
+    for text in ("above 200 MB/s", "321 MB/s", "77.0 ms", "not measured", "no `unshare` here"):
+        assert text in words
+    assert "1 of 3 met" in words
+    ends = [line.split()[-1] for line in outcome.out.splitlines() if line.startswith("a ")]
+    assert ends == ["yes", "no", "-"]
+
+
+def test_parts_can_be_chosen_and_the_document_holds_their_figures() -> None:
+    outcome = call("bench", "deploy", "--parts", "transfer", "--json")
+    document = json.loads(outcome.out)
+    assert document["cores"] >= 1
+    (line,) = document["lines"]
+    assert (line["met"], line["figures"]) == (True, {"seconds": 0.078})
+
+
+def test_an_unknown_part_is_told_with_a_guess() -> None:
+    outcome = call("bench", "deploy", "--parts", "rounds")
+    assert outcome.code == 1
+    assert "unknown part 'rounds': did you mean 'round'?" in outcome.sentence

@@ -1,0 +1,103 @@
+"""Real processes die and links are cut: what the documents promise is what the logs show."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from sdfeel.core.errors import InputError
+from sdfeel.run.deploy.files import PolicySection, read_policy
+from sdfeel.run.deploy.local import LocalDeployment
+from sdfeel.run.deploy.replay import ARRIVALS, replay
+from sdfeel.run.drive import fingerprint
+from tests.cli.command import call
+from tests.live import trials
+
+
+def shown(report: trials.Report) -> str:
+    text = "\n".join(report.lines)
+    assert report.good, text
+    return text
+
+
+def test_a_dead_client_costs_one_deadline(tmp_path: Path) -> None:
+    """The bound is generous: the machine may be busy. By command it is deadline + 1 s."""
+    text = "\n".join(trials.dead_client(tmp_path / "run", deadline=2.0).lines)
+    assert "went on without client-0 from round" in text
+    closed, slowest = re.findall(r"(\d+\.\d+) s", text)
+    assert 2.0 <= float(closed) < 10.0
+    assert float(slowest) < float(closed)
+
+
+def test_clients_of_a_server_that_died_for_good_work_for_its_neighbour(tmp_path: Path) -> None:
+    text = shown(trials.dead_edge(tmp_path / "run"))
+    assert "edge-1 goes on without edge-2" in text
+    assert "works for edge-1, its own server is away" in text
+    table = call("deploy", "status", tmp_path / "run").out
+    assert re.search(r"edge-1 +finished.*guests client-\d, client-\d", table)
+    assert re.search(r"client-\d +finished.*guest of edge-1", table)
+    own = (tmp_path / "run" / "nodes" / "edge-1" / "events.jsonl").read_text()
+    assert "works for edge-1, its own server is away" in own
+
+
+def test_nobody_moves_where_servers_are_waited_for(tmp_path: Path) -> None:
+    shown(trials.awaited_edge(tmp_path))
+
+
+def test_a_cut_link_is_waited_for_and_changes_nothing(tmp_path: Path) -> None:
+    shown(trials.waiting_partition(tmp_path, seconds=5.0))
+
+
+def test_both_sides_of_a_cut_link_go_on_and_join_again_where_so_decided(tmp_path: Path) -> None:
+    shown(trials.dropping_partition(tmp_path, seconds=5.0, rounds=120))
+
+
+ASYNCHRONOUS = ("scheme.name=async-sd-feel", "scheme.staleness=hearsay", "devices.spread=3")
+
+
+def test_asynchronous_servers_go_on_without_a_dead_one(tmp_path: Path) -> None:
+    experiment = trials.experiment(30, *ASYNCHRONOUS)
+    policy = PolicySection(dead_edge="drop", edge_deadline=1.0)
+    deployment = LocalDeployment(experiment, tmp_path / "run", policy)
+    act = trials.Once(6, lambda: deployment.processes.lose("edge-2"))
+    story = trials.play(deployment, act, pause=0.3)
+    last = trials.records(tmp_path / "run", 1)[-1]
+    assert last["away"] == [2]
+    assert set(last["guests"]) <= {int(client) for client in last["steps"]}
+    assert last["guests"], story.told
+    assert story.accuracy > 0.5
+    assert not (tmp_path / "run" / ARRIVALS).exists()  # no simulation leaves a server out
+
+
+def test_clients_that_measure_their_own_pace_can_be_repeated_in_the_simulator(
+    tmp_path: Path,
+) -> None:
+    experiment = trials.experiment(12, *ASYNCHRONOUS, "scheme.deadline=0.05")
+    policy = PolicySection(pace="measured")
+    story = trials.play(
+        LocalDeployment(experiment, tmp_path / "run", policy), lambda event: None, pause=0.0
+    )
+    assert fingerprint(replay(tmp_path / "run")) == story.finished.model_sha256
+    steps = [
+        count
+        for d in range(3)
+        for record in trials.records(tmp_path / "run", d)
+        for count in record["steps"].values()
+    ]
+    assert min(steps) == 1  # before the first measurement
+    assert max(steps) > 1
+
+
+def test_a_policy_is_given_in_words_and_wrong_ones_are_told(tmp_path: Path) -> None:
+    found = read_policy(["dead_edge=drop", "edge_deadline=2.5", "keep_measured=7"])
+    assert (found.dead_edge, found.edge_deadline, found.keep_measured) == ("drop", 2.5, 7)
+    for words, told in {
+        "dead_edge=panic": "dead_edge must be 'wait' or 'drop'",
+        "dead_egde=drop": "did you mean 'dead_edge'",
+        "drop": "write key=value, such as dead_edge=drop",
+        "edge_deadline=0": "edge_deadline must be above 0",
+    }.items():
+        with pytest.raises(InputError, match=told):
+            read_policy([words])
+    outcome = call("deploy", "init", tmp_path / "f", "--policy", "dead_edge=panic")
+    assert (outcome.code, "dead_edge must be" in outcome.sentence) == (1, True)

@@ -1,0 +1,132 @@
+"""Crashes at every point where a server writes to its disk, in a federation without a network.
+
+`python -m tests.live.crashes` tries all of them, before and after each write; the tests try some.
+"""
+
+import argparse
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from stat import S_ISREG
+from typing import Any
+
+import pytest
+import torch
+
+from sdfeel.live import store as stores
+from sdfeel.schemes import SDFeel
+from tests.live.village import Killed, Village, network, simulated
+
+GOSSIP = SDFeel(tau1=2, tau2=1, alpha=2)
+ROUNDS = 2
+
+
+class Reaper:
+    """Kills whoever makes the n-th write to the disk: before it is done, or after."""
+
+    def __init__(self, patch: pytest.MonkeyPatch, at: int, when: str) -> None:
+        self.count, self._at, self._when = 0, at, when
+        patch.setattr(os, "fsync", self._wrapped(os.fsync))
+        patch.setattr(os, "replace", self._wrapped(os.replace))
+        patch.setattr(stores.Store, "commit", self._commit(stores.Store.commit))
+
+    def _dies(self, when: str) -> bool:
+        return self.count == self._at and self._when == when
+
+    def _wrapped(self, real: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*arguments: Any) -> Any:
+            self.count += 1
+            if self._dies("before"):
+                _lose_half(arguments[0])
+                raise Killed
+            found = real(*arguments)
+            if self._dies("after"):
+                raise Killed
+            return found
+
+        return call
+
+    def _commit(self, real: Callable[..., Any]) -> Callable[..., Any]:
+        @contextmanager
+        def commit(store: Any) -> Iterator[None]:
+            self.count += 1
+            before, after = self._dies("before"), self._dies("after")
+            with real(store):
+                yield
+                if before:
+                    raise Killed  # everything was written, nothing committed
+            if after:
+                raise Killed  # committed, but nobody was told
+
+        return commit
+
+
+def _lose_half(file: Any) -> None:
+    """What was written and not yet synced may be there in part."""
+    if isinstance(file, int) and S_ISREG(os.fstat(file).st_mode):
+        os.ftruncate(file, os.fstat(file).st_size // 2)
+
+
+def village(directory: Path) -> Village:
+    return Village(GOSSIP, network(), directory, iterations=2 * ROUNDS)
+
+
+def writes(directory: Path) -> int:
+    """How often all servers together write in an undisturbed run."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(stores, "LARGE", 16)  # so that models are files, with all their steps
+        reaper = Reaper(patch, -1, "never")
+        village(directory).go()
+    return reaper.count
+
+
+def crashed(directory: Path, at: int, when: str) -> tuple[bool, int]:
+    """Is the model the undisturbed one after a crash there? And how many servers were killed."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(stores, "LARGE", 16)
+        Reaper(patch, at, when)
+        tried = village(directory)
+        same = torch.equal(tried.go(), simulated(GOSSIP, network(), ROUNDS))
+    return same and not half_written(directory), tried.restarts
+
+
+def half_written(directory: Path) -> list[str]:
+    """Drafts that a crash left behind, and files whose name is not their content's hash."""
+    bad = []
+    for d in range(3):
+        store = stores.Store(directory / f"edge-{d}")  # a start sweeps
+        names = [path.name for path in (directory / f"edge-{d}" / "tensors").iterdir()]
+        bad += [name for name in names if name.startswith(".")]
+        assert store.get("start", ROUNDS) is not None  # it is checked against its hash
+        store.close()
+    return bad
+
+
+def main() -> int:
+    options = argparse.ArgumentParser(description=__doc__)
+    options.add_argument("--every", type=int, default=1, help="try only every n-th point")
+    step = options.parse_args().every
+    root = Path(tempfile.mkdtemp(prefix="crashes-"))
+    wrong: list[str] = []
+    tried = killed = 0
+    try:
+        total = writes(root / "count")
+        for at in range(1, total + 1, step):
+            for when in ("before", "after"):
+                same, restarts = crashed(root / "run", at, when)
+                shutil.rmtree(root / "run")
+                tried, killed = tried + 1, killed + min(restarts, 1)
+                wrong += [] if same else [f"{when} write {at}"]
+    finally:
+        shutil.rmtree(root)
+    print(f"{total} writes, {tried} runs, a server killed in {killed}: {len(wrong)} models differ")
+    print("".join(f"  {point}\n" for point in wrong), end="")
+    return int(bool(wrong))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

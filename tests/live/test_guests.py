@@ -1,0 +1,167 @@
+"""Clients of a dead server work for a neighbour of it, with their weight, where that is allowed."""
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sdfeel.core.network import Network
+from sdfeel.core.scheme import View
+from sdfeel.core.staleness import Clocks
+from sdfeel.live.errors import Refused
+from sdfeel.live.federation import Turn, grown, heavier, joined, without
+from sdfeel.live.lodging import refuges_of
+from sdfeel.live.policy import Policy
+from sdfeel.live.protocol import Who
+from sdfeel.live.store import Store
+from sdfeel.schemes import AsyncSDFeel, SDFeel
+from tests.live.village import PATH, RING, Village, network
+
+DROP = Policy(dead_edge="drop", edge_deadline=0.5, client_deadline=5.0)
+
+
+def records(directory: Path, server: int) -> list[dict[str, Any]]:
+    store = Store(directory / f"edge-{server}")
+    found = store.records()
+    store.close()
+    return found
+
+
+@pytest.mark.parametrize(
+    "scheme", [SDFeel(tau1=2, alpha=2), AsyncSDFeel(theta_min=2, staleness="hearsay")]
+)
+def test_clients_of_a_dead_server_move_to_its_neighbour(scheme: Any, tmp_path: Path) -> None:
+    village = Village(scheme, network(), tmp_path, 14, DROP, away={"edge-2"}, moving=True)
+    assert torch.isfinite(village.go()).all()
+    found = records(tmp_path, 1)
+    assert found[0]["guests"] == []  # first it must be given up
+    assert found[-1]["away"] == [2]
+    assert found[-1]["guests"] == [4, 5]
+    assert set(found[-1]["steps"]) == {"2", "3", "4", "5"}
+    assert all(record["guests"] == [] for record in records(tmp_path, 0))  # no neighbour of it
+
+
+def test_nobody_moves_where_servers_are_waited_for(tmp_path: Path) -> None:
+    village = Village(SDFeel(tau1=2, tau2=9), network(), tmp_path, 8, away={"edge-2"}, moving=True)
+    village.go()
+    assert all(record["guests"] == [] for record in records(tmp_path, 1))
+
+
+def test_a_guest_goes_home_when_its_server_is_back(tmp_path: Path) -> None:
+    village = Village(SDFeel(tau1=2), network(), tmp_path, 400, DROP, away={"edge-2"}, moving=True)
+
+    async def story() -> None:
+        def has(server: int, wanted: Callable[[dict[str, Any]], bool]) -> bool:
+            edge = village.edges.get(server)
+            return edge is not None and any(wanted(r) for r in edge.store.records()[-1:])
+
+        async def until(server: int, wanted: Callable[[dict[str, Any]], bool]) -> None:
+            while not has(server, wanted):  # noqa: ASYNC110  (the store has no event)
+                await asyncio.sleep(0.01)
+
+        others = asyncio.ensure_future(village.run())
+        await until(1, lambda record: record["guests"] == [4, 5])
+        village.start(2)
+        await until(2, lambda record: set(record["steps"]) == {"4", "5"} and not record["away"])
+        await until(1, lambda record: not record["guests"] and not record["away"])
+        for d in (0, 1, 2):
+            village.crash(d)
+        others.cancel()
+        await asyncio.gather(others, return_exceptions=True)
+
+    asyncio.run(asyncio.wait_for(story(), 60))
+
+
+def test_a_guest_counts_by_its_examples(tmp_path: Path) -> None:
+    net = network()
+    seen = joined(net, 1, (4, 5))
+    assert joined(net, 1, ()) is net
+    row = SDFeel().mix(_view(seen), np.zeros(6, dtype=np.int64)).up.row(1)
+    samples = net.samples[[2, 3, 4, 5]]
+    assert row == pytest.approx(dict(zip([2, 3, 4, 5], samples / samples.sum(), strict=True)))
+    across = [SDFeel().mix(_view(n), np.zeros(6, dtype=np.int64)).across for n in (net, seen)]
+    assert across[0] is not None
+    assert across[1] is not None
+    np.testing.assert_array_equal(across[0].dense(3), across[1].dense(3))
+
+
+def _view(net: Network) -> View:
+    return View(net, (0, 1, 2), 0, Clocks.fresh(3), np.ones(6))
+
+
+@given(
+    st.lists(st.integers(1, 90), min_size=6, max_size=6),
+    st.sampled_from([PATH.tolist(), RING.tolist()]),
+    st.sampled_from([(), (0,), (0, 1)]),
+)
+def test_mixing_keeps_the_mean_weighted_by_the_clusters_as_they_are_now(
+    samples: list[int], links: list[list[int]], guests: tuple[int, ...]
+) -> None:
+    """Server 0 is dead; its clients 0 and 1 may be with server 1."""
+    net = Network(np.array(samples, dtype=float), network().reach, np.array(links, dtype=float))
+    rest = (1, 2)
+    weights = np.zeros((2, 2))
+    for d in rest:
+        row = {int(s): float(net.mixing[d, s]) for s in np.flatnonzero(net.mixing[d])}
+        mine = guests if d == 1 else ()
+        row = heavier(without(row, d, [0]), d, grown(net, d, ()) / grown(net, d, mine))
+        weights[d - 1] = [row.get(s, 0.0) for s in rest]
+    mass = np.array([grown(net, 1, guests), grown(net, 2, ())])
+    np.testing.assert_allclose(weights.sum(axis=1), 1)
+    np.testing.assert_allclose(mass @ weights, mass)
+
+
+def test_a_client_turns_to_the_neighbours_of_its_server_in_their_order() -> None:
+    assert refuges_of(network(), 2) == [0, 2]
+    assert refuges_of(network(), 5) == [1]
+    assert refuges_of(network(overlap=True), 1) == []  # it has another server of its own
+
+
+@pytest.mark.parametrize(
+    ("client", "policy", "told"),
+    [
+        (4, DROP, "client 4 does not belong to server 0"),  # no neighbour
+        (2, Policy(), 'takes in no others: that needs dead_edge = "drop"'),
+    ],
+)
+def test_a_server_takes_in_only_clients_of_its_neighbours_and_only_if_told_so(
+    client: int, policy: Policy, told: str, tmp_path: Path
+) -> None:
+    village = Village(SDFeel(), network(), tmp_path, policy=policy)
+
+    async def story() -> None:
+        village.start(0)
+        samples = int(network().samples[client])
+        header = {"samples": samples, "taken": 0, "federation": "f" * 64}
+        try:
+            await village.edges[0].handle(Who("client", client), "work", header, None)
+        finally:
+            village.crash(0)
+
+    with pytest.raises(Refused, match=told):
+        asyncio.run(story())
+
+
+def test_a_guest_gets_no_work_while_its_own_server_lives(tmp_path: Path) -> None:
+    """Server 0 has not given up server 1, so a client of it asks in vain, and cannot push."""
+    village = Village(SDFeel(tau1=2), network(), tmp_path, 4, DROP)
+    answers: list[Any] = []
+
+    async def visit() -> None:
+        edge, who = village.edges[0], Who("client", 2)
+        header = {"samples": 20, "taken": 0, "wait": 0.0, "federation": "f" * 64}
+        edge.cluster.over, edge.cluster.turn = False, Turn.of(village.federation, 0, 9, {})
+        answers.append(await edge.handle(who, "work", header, None))
+        told = {"round": 9, "steps": 2, "sha256": "", "federation": "f" * 64}
+        with pytest.raises(Refused, match="has no work in round 9 of server 0"):
+            await edge.handle(who, "result", told, b"")
+
+    village.at_the_end = visit
+    village.go()
+    assert answers == [({"idle": True}, None)]

@@ -1,0 +1,63 @@
+"""A server's own log: whole after any restart, and bounded records do not shorten it."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from sdfeel.live.journal import EVENTS, Journal, Tally, notices
+from sdfeel.schemes import SDFeel
+from tests.live.village import Village, network
+
+
+def record(k: int, **more: Any) -> dict[str, Any]:
+    """Round k of server 0, one second and ten bytes each."""
+    phases = dict.fromkeys(("compute", "upload", "mix"), 0.25)
+    told: dict[str, Any] = {"away": [], "missing": [], "guests": [], "mixed": [], "steps": {"0": 2}}
+    return {
+        **{"server": 0, "k": k, "number": k + 1, "iterations": 2.0 * (k + 1)},
+        **{"began": 100.0 + k, "ended": 101.0 + k, "first": 100.0},
+        **{"bytes": 10, "total": 10 * (k + 1)},
+        **phases,
+        **told,
+        **more,
+    }
+
+
+def written(directory: Path, records: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    federation = Village(SDFeel(), network(), directory).federation
+    Journal(directory, federation, 0, records)
+    return [json.loads(line) for line in (directory / EVENTS).read_text().splitlines()]
+
+
+def test_a_restart_with_fewer_records_writes_the_same_log(tmp_path: Path) -> None:
+    records = [record(k, guests=[4] if 3 < k < 7 else []) for k in range(10)]
+    whole = written(tmp_path, records)
+    assert [each["number"] for each in whole if each["event"] == "round"] == list(range(1, 11))
+    for kept in (9, 3, 1):  # guests came and went before the oldest of these
+        assert written(tmp_path, records[kept:]) == whole
+
+
+def test_a_torn_line_is_written_anew(tmp_path: Path) -> None:
+    records = [record(k) for k in range(4)]
+    whole = written(tmp_path, records)
+    text = (tmp_path / EVENTS).read_text()
+    (tmp_path / EVENTS).write_text(text[: len(text) - 30])
+    assert written(tmp_path, records[2:]) == whole
+
+
+def test_counting_goes_on_from_the_first_record_that_is_kept() -> None:
+    late = Tally(servers=1).round({0: record(6)})
+    assert (late.number, late.seconds, late.bytes) == (7, 7.0, 70)
+
+
+def test_who_came_and_went_is_told_in_sentences() -> None:
+    before, now = record(1, away=[2], missing=[3]), record(2, guests=[4], missing=[3])
+    assert list(notices(None, before)) == [
+        "round 2: edge-0 goes on without client-3",
+        "round 2: edge-0 goes on without edge-2",
+    ]
+    assert list(notices(before, now)) == [
+        "round 3: edge-2 is back at edge-0",
+        "round 3: client-4 works for edge-0, its own server is away",
+    ]
+    assert list(notices(now, now)) == []
