@@ -6,7 +6,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check -q
 export MPLBACKEND := Agg
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-ray test-flower test-templates chaos soak bench bench-peers figures screenshots lint types check coverage clean
+.PHONY: help demo test test-ray test-flower test-templates chaos faults soak bench bench-peers figures screenshots lint types check coverage clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1|/' | awk -F'|' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -48,6 +48,11 @@ CHAOS := --set network.clients=6 --set network.servers=3 --set training.iteratio
 chaos: $(VENV)/.dev ## kill processes of real deployments by the hundred and compare the models (minutes)
 	$(BIN)/sdfeel deploy chaos $(CHAOS) --kills 100 --runs 3
 	$(BIN)/sdfeel deploy chaos $(CHAOS) --kills 20 --break
+
+faults: $(VENV)/.dev ## nodes that die for good, links cut for a minute, a crash at every write, strangers (minutes)
+	$(BIN)/python -m tests.live.trials --seconds 60
+	$(BIN)/python -m tests.live.crashes
+	$(BIN)/python -m tests.live.matrix
 
 soak: $(VENV)/.dev ## run a deployment for ten minutes: memory, descriptors and disk must not grow
 	$(BIN)/python -m tests.live.soak --seconds 600

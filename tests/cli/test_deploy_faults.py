@@ -22,10 +22,10 @@ def shown(report: trials.Report) -> str:
 
 def test_a_dead_client_costs_one_deadline(tmp_path: Path) -> None:
     """The bound is generous: the machine may be busy. By command it is deadline + 1 s."""
-    text = "\n".join(trials.dead_client(tmp_path / "run", deadline=2.0).lines)
+    text = "\n".join(trials.dead_client(tmp_path / "run", deadline=3.0).lines)
     assert "went on without client-0 from round" in text
     closed, slowest = re.findall(r"(\d+\.\d+) s", text)
-    assert 2.0 <= float(closed) < 10.0
+    assert 3.0 <= float(closed) < 12.0
     assert float(slowest) < float(closed)
 
 

@@ -13,6 +13,7 @@ import time
 from pathlib import Path
 
 from sdfeel.core.events import Round
+from sdfeel.run.deploy.files import PolicySection
 from sdfeel.run.deploy.local import LocalDeployment
 from sdfeel.run.experiment import load
 
@@ -45,7 +46,8 @@ def main() -> int:
     options.add_argument("--seconds", type=float, default=600.0)
     seconds = options.parse_args().seconds
     directory = Path(tempfile.mkdtemp(prefix="soak-"))
-    deployment = LocalDeployment(load(None, SETTINGS), directory / "run")
+    policy = PolicySection(keep_records=500)  # so that pruning begins soon
+    deployment = LocalDeployment(load(None, SETTINGS), directory / "run", policy)
     samples: list[Sample] = []
     began, rounds = time.monotonic(), 0
     try:
@@ -73,6 +75,7 @@ def report(samples: list[Sample], rounds: int) -> int:
             for part in (early, late)
         )
         bad = after[0] > 1.05 * before[0] or after[1] > before[1] + 1
+        bad = bad or after[2] > 1.05 * before[2]
         grew = grew or bad
         print(
             f"{name:10} memory {before[0] / 1e6:7.1f} -> {after[0] / 1e6:7.1f} MB, descriptors "

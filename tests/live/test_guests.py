@@ -47,6 +47,16 @@ def test_clients_of_a_dead_server_move_to_its_neighbour(scheme: Any, tmp_path: P
     assert all(record["guests"] == [] for record in records(tmp_path, 0))  # no neighbour of it
 
 
+def test_a_server_that_waits_for_another_one_is_not_given_up_for_that(tmp_path: Path) -> None:
+    """Server 1 is late because of server 2, and server 0 finds out, though it is less patient."""
+    hasty = Policy(dead_edge="drop", edge_deadline=0.2)
+    village = Village(SDFeel(tau1=2, alpha=2), network(), tmp_path, 6, DROP, away={"edge-2"})
+    village.policies = {0: hasty}
+    village.go()
+    assert [record["away"] for record in records(tmp_path, 1)] == [[2]] * 3
+    assert [record["away"] for record in records(tmp_path, 0)] == [[]] * 3
+
+
 def test_nobody_moves_where_servers_are_waited_for(tmp_path: Path) -> None:
     village = Village(SDFeel(tau1=2, tau2=9), network(), tmp_path, 8, away={"edge-2"}, moving=True)
     village.go()
@@ -146,6 +156,27 @@ def test_a_server_takes_in_only_clients_of_its_neighbours_and_only_if_told_so(
 
     with pytest.raises(Refused, match=told):
         asyncio.run(story())
+
+
+def test_a_client_of_a_living_server_is_not_taken_in_however_often_it_asks(
+    tmp_path: Path,
+) -> None:
+    village = Village(SDFeel(tau1=2), network(), tmp_path, 10, DROP)
+
+    async def visit() -> None:
+        header = {"samples": 20, "taken": 0, "wait": 20.0, "federation": "f" * 64}
+        while True:
+            if 0 in village.edges:
+                await village.edges[0].handle(Who("client", 2), "work", header, None)
+            await asyncio.sleep(0)
+
+    async def story() -> None:
+        visitor = asyncio.ensure_future(visit())
+        await village.run()
+        visitor.cancel()
+
+    asyncio.run(story())
+    assert [record["guests"] for record in records(tmp_path, 0)] == [[]] * 5
 
 
 def test_a_guest_gets_no_work_while_its_own_server_lives(tmp_path: Path) -> None:

@@ -231,10 +231,13 @@ def test_a_list_edited_by_hand_is_understood(federation: Federation) -> None:
 
 def test_without_a_list_nobody_is_permitted(federation: Federation) -> None:
     one = federation.issue("client/0")
-    allow = federation.allow
+    told: list[str] = []
+    allow = AllowList(federation.list, told.append)
     assert allow.permits(one.serial, one.name)
     federation.list.unlink()
-    assert not allow.permits(one.serial, one.name)
+    for _ in range(3):
+        assert not allow.permits(one.serial, one.name)
+    assert told == [f"the allow-list {federation.list} is gone: nobody is trusted until it is back"]
     with pytest.raises(DataError, match="there is no allow-list at"):
         AllowList(federation.list)
 

@@ -11,6 +11,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -129,13 +130,8 @@ def dead_edge(directory: Path, rounds: int = 50) -> Report:
     return Report(moved and story.accuracy > 0.5, lines)
 
 
-def awaited_edge(directory: Path, seconds: float = 8.0, rounds: int = 15) -> Report:
-    """The same where servers are waited for: clients ask in vain, and the model is as it was."""
-    policy = PolicySection(dead_edge="drop")
-    deployment = LocalDeployment(experiment(rounds), directory / "killed", policy)
-    for d in range(3):
-        path = directory / "killed" / NODES / f"edge-{d}" / NODE
-        path.write_text(path.read_text().replace('dead_edge = "drop"', 'dead_edge = "wait"'))
+def away_for(deployment: LocalDeployment, seconds: float) -> Once:
+    """Kills edge-2 after three rounds, and starts it again so many seconds later."""
     processes = deployment.processes
     act = Once(3, lambda: processes.lose("edge-2"))
 
@@ -145,7 +141,31 @@ def awaited_edge(directory: Path, seconds: float = 8.0, rounds: int = 15) -> Rep
             processes.start("edge-2")
 
     deployment.every_tick(look)
-    story = play(deployment, act)
+    return act
+
+
+def returning_edge(directory: Path, seconds: float = 10.0, rounds: int = 90) -> Report:
+    """The dead server comes back: its clients go home, and all are together again."""
+    policy = PolicySection(dead_edge="drop", edge_deadline=2.0)
+    deployment = LocalDeployment(experiment(rounds), directory, policy)
+    story = play(deployment, away_for(deployment, seconds), pause=0.2)
+    told = " ".join(story.told)
+    last = [records(directory, d)[-1] for d in range(3)]
+    together = all(not record["away"] and not record["guests"] for record in last)
+    lines = [*story.told, f"last rounds {[record['k'] + 1 for record in last]}"]
+    lines += [f"accuracy {story.accuracy:.3f}"]
+    moved = "works for edge-1" in told and "leaves edge-1" in told and "edge-2 is back" in told
+    return Report(moved and together and story.accuracy > 0.5, lines)
+
+
+def awaited_edge(directory: Path, seconds: float = 8.0, rounds: int = 15) -> Report:
+    """The same where servers are waited for: clients ask in vain, and the model is as it was."""
+    policy = PolicySection(dead_edge="drop")
+    deployment = LocalDeployment(experiment(rounds), directory / "killed", policy)
+    for d in range(3):
+        path = directory / "killed" / NODES / f"edge-{d}" / NODE
+        path.write_text(path.read_text().replace('dead_edge = "drop"', 'dead_edge = "wait"'))
+    story = play(deployment, away_for(deployment, seconds))
     logs = "".join(path.read_text() for path in (directory / "killed").glob("nodes/*/log.txt"))
     refused = logs.count("edge-1 does not take us in")
     moved = sum(
@@ -211,7 +231,7 @@ def partition(
     scissors = Scissors(wires, 2, seconds)
     deployment.every_tick(scissors.look)
     try:
-        return play(deployment, scissors.act), scissors
+        return play(deployment, scissors.act, pause=0.1), scissors
     finally:
         wires.close()
 
@@ -223,7 +243,8 @@ def healed(directory: Path, mended: float) -> float:
         found = records(directory, server)
         assert [r["k"] for r in found] == sorted({r["k"] for r in found}), "split round numbers"
         alone = [n for n, record in enumerate(found) if record["away"] or record["ended"] < mended]
-        latest = max(latest, found[alone[-1] + 1]["ended"] - mended)
+        together = found[alone[-1] + 1 :]
+        latest = max(latest, together[0]["ended"] - mended if together else inf)
     return latest
 
 
@@ -269,10 +290,11 @@ def main() -> int:
     trials: dict[str, Callable[[Path], Report]] = {
         "dead-client": dead_client,
         "dead-edge": dead_edge,
+        "returning-edge": returning_edge,
         "awaited-edge": awaited_edge,
         "partition": lambda path: waiting_partition(path, chosen.seconds),
         "partition-drop": lambda path: dropping_partition(
-            path, chosen.seconds, int(8 * (chosen.seconds + 10))
+            path, chosen.seconds, int(10 * (chosen.seconds + 10))
         ),
     }
     good = True

@@ -1,12 +1,16 @@
 """The bound beside what was measured: its table, its picture, its place on the page."""
 
+from io import StringIO
 from xml.etree import ElementTree
 
-from sdfeel.report import bound
+from rich.console import Console
+
+from sdfeel.report import bound, estimates
 from sdfeel.report.curves import own_names
 from sdfeel.report.drawing import svg
 from sdfeel.report.history import History
 from sdfeel.report.page import page
+from sdfeel.report.tables import summary
 from sdfeel.run import promise
 from tests.report.runs import measured, started
 
@@ -29,8 +33,8 @@ def history(label: str, covered: bool, known: bool = True) -> History:
 
 
 def test_a_line_tells_how_loose_the_bound_is_with_the_worst_that_was_seen() -> None:
-    (line,) = bound.rows([history("a", True), History.of("plain", [measured(1, 0.5)])])
-    assert dict(zip(bound.TITLES, line, strict=True)) == {
+    (line,) = estimates.rows([history("a", True), History.of("plain", [measured(1, 0.5)])])
+    assert dict(zip(estimates.TITLES, line, strict=True)) == {
         "run": "a",
         "measured": "0.400",
         "bound": "20.0",
@@ -43,9 +47,9 @@ def test_a_line_tells_how_loose_the_bound_is_with_the_worst_that_was_seen() -> N
 
 
 def test_a_scheme_that_the_theorem_does_not_know_has_no_bound() -> None:
-    (line,) = bound.rows([history("a", False, known=False)])
+    (line,) = estimates.rows([history("a", False, known=False)])
     assert line[2:4] == ["-", "-"]
-    assert bound.beyond([history("a", False, known=False)]) == []
+    assert estimates.beyond([history("a", False, known=False)]) == []
 
 
 def test_the_page_says_whose_learning_rate_is_beyond_the_proof() -> None:
@@ -69,3 +73,19 @@ def test_the_picture_has_three_lines_for_each_run_that_has_them() -> None:
     assert len({line.get_color() for line in lines}) == 2
     assert "at the proven rate" in svg(drawn)
     ElementTree.fromstring(svg(drawn))
+
+
+def test_the_terminal_says_what_is_promised_and_for_which_rate() -> None:
+    told = {covered: printed(history("a", covered)) for covered in (True, False)}
+    for text in told.values():
+        assert "mean squared gradient" in text
+        assert "20.0" in text
+        assert promise.COVERED not in text
+    assert "at the proven rate 0.0100" in told[False]
+    assert "at the proven rate" not in told[True]
+
+
+def printed(one: History) -> str:
+    console = Console(width=100, file=StringIO())
+    console.print(summary(one, None))
+    return console.file.getvalue()  # type: ignore[attr-defined, no-any-return]

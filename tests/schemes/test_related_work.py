@@ -1,5 +1,6 @@
 """The systems of the related work against their published rules and their degenerate cases."""
 
+from dataclasses import replace
 from itertools import islice
 
 import numpy as np
@@ -246,7 +247,11 @@ def test_adaptive_control_takes_longer_rounds_on_alike_data() -> None:
     def longest(spread: float) -> float:
         own = quadratic(3 + spread * np.arange(12.0), np.ones(12), 0.01)
         simulation = Simulation(
-            Adaptive(budget=50, alpha=1), ring_of_four(), cost(12), own, local=Local(own.rate)
+            Adaptive(budget=50, alpha=1, phi=0.025),
+            ring_of_four(),
+            cost(12),
+            own,
+            local=Local(own.rate),
         )
         steps = []
         for _ in islice(simulation, 6):
@@ -269,6 +274,22 @@ def test_adaptive_control_exchanges_more_where_servers_drift_apart() -> None:
 
     assert most("complete") == 1
     assert most("path") > 1
+
+
+def test_adaptive_control_exchanges_rarely_where_links_are_slow() -> None:
+    def each_round(mbps: float) -> float:
+        own = quadratic(3 * np.arange(12.0), np.ones(12), 0.01)
+        net = clustered(np.ones(12), [i % 6 for i in range(12)], links("ring", 6))
+        rates = {**RATES, "server-server": mbps * 1e6}
+        at = replace(cost(12), rates=rates)  # type: ignore[arg-type]
+        simulation = Simulation(Adaptive(budget=50), net, at, own, local=Local(own.rate))
+        chosen = [simulation.state.lanes[0].memory["choice"][1] for _ in islice(simulation, 30)]
+        assert max(chosen[-10:]) > 0  # never silent for good
+        return float(np.mean(chosen))
+
+    slow, fast = each_round(0.05), each_round(5000)
+    assert slow < 0.7
+    assert fast > 1.5
 
 
 def test_adaptive_control_keeps_its_choice_between_two_choices() -> None:

@@ -9,7 +9,9 @@ from rich.table import Table
 from sdfeel.cli.common import AsJson, Jobs, Out, fresh_directory, people, print_json, results
 
 if TYPE_CHECKING:
-    from sdfeel.run.plan.bench import Verdict
+    from pathlib import Path
+
+    from sdfeel.run.plan.bench import Online, Tried, Verdict
 
 
 def plan(
@@ -17,6 +19,9 @@ def plan(
         str, typer.Option(metavar="NAME,...", help="Which situations (default: all five).")
     ] = "",
     seed: Annotated[int, typer.Option(min=0, help="Seed of data, models and mini-batches.")] = 0,
+    online: Annotated[
+        bool, typer.Option("--online", help="Compare periods that are chosen on the way instead.")
+    ] = False,
     out: Out = None,
     jobs: Jobs = None,
     as_json: AsJson = False,
@@ -24,7 +29,8 @@ def plan(
     """Compare the planner's choice with every candidate run to the end: takes minutes.
 
     Asked of the planner: within 15 % of the grid's best, 1.5 times faster than the paper's default
-    setting, at a tenth of the grid's compute. With the same --out, finished parts of the grid are
+    setting, at a tenth of the grid's compute. With --online, the scheme `adaptive` is compared
+    with all fixed periods of sd-feel instead. With the same --out, finished parts of the grid are
     kept.
 
     Examples:
@@ -32,6 +38,8 @@ def plan(
       sdfeel bench plan
 
       sdfeel bench plan --situations "slow backhaul,slow clients" --seed 1 --out runs/bench-plan
+
+      sdfeel bench plan --online --out runs/bench-plan
     """
     from sdfeel.core.errors import unknown
     from sdfeel.run.plan import bench
@@ -41,30 +49,44 @@ def plan(
         if name not in bench.SITUATIONS:
             raise unknown("situation", name, bench.SITUATIONS)
     directory = out if out is not None else fresh_directory("bench-plan")
+    if online:
+        lines = [
+            line
+            for name in names
+            for line in bench.online(name, _grid(name, directory, seed, jobs), seed)
+        ]
+        if as_json:
+            print_json([_record(each) for each in lines])
+        else:
+            results.print(_online_table(lines))
+        return
     found = []
     for name in names:
-        with people.status(f"{name}: planning") as status:
+        with people.status(f"{name}: planning"):
             answer = bench.plan(name, seed)
-            tried = []
-            for each in bench.grid(name, directory, seed, jobs):
-                tried.append(each)
-                status.update(f"{name}: the grid, {len(tried)} of {answer.candidates}")
-            found.append(bench.verdict(name, answer, tried))
+        found.append(bench.verdict(name, answer, _grid(name, directory, seed, jobs)))
     if as_json:
-        print_json([_record(each) for each in found])
+        print_json([{**_record(each), "compute": each.compute} for each in found])
     else:
         results.print(_table(found))
 
 
-def _record(verdict: "Verdict") -> dict[str, object]:
+def _grid(name: str, directory: "Path", seed: int, jobs: int | None) -> "list[Tried]":
+    """Every candidate of a situation, and what is told meanwhile."""
+    from sdfeel.run.plan import bench
+
+    tried = []
+    with people.status(f"{name}: the grid") as status:
+        for each in bench.grid(name, directory, seed, jobs):
+            tried.append(each)
+            status.update(f"{name}: the grid, {len(tried)} done")
+    return tried
+
+
+def _record(line: "Verdict | Online") -> dict[str, object]:
     import dataclasses
 
-    return {
-        **dataclasses.asdict(verdict),
-        "behind": verdict.behind,
-        "speedup": verdict.speedup,
-        "compute": verdict.compute,
-    }
+    return {**dataclasses.asdict(line), "behind": line.behind, "speedup": line.speedup}
 
 
 def _table(verdicts: "list[Verdict]") -> Table:
@@ -95,6 +117,30 @@ def _table(verdicts: "list[Verdict]") -> Table:
         f"the default, {cheap} at a tenth of the compute or less; ! misses what is asked"
     )
     table.caption_justify = "left"
+    return table
+
+
+def _online_table(lines: "list[Online]") -> Table:
+    from sdfeel.report.units import duration
+
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, padding=0)
+    table.add_column("situation")
+    table.add_column("rate", justify="right")
+    table.add_column("online", justify="right")
+    table.add_column("best fixed setting", overflow="fold")
+    for title in ("time", "behind", "default", "faster"):
+        table.add_column(title, justify="right", no_wrap=True)
+    for each in lines:
+        table.add_row(
+            each.situation,
+            f"{each.rate:g}",
+            duration(each.seconds),
+            each.best.partition(" ")[2].rpartition(" ")[0],
+            duration(each.best_seconds),
+            "never there" if each.seconds is None else f"{100 * (each.behind - 1):.0f} %",
+            duration(each.default_seconds),
+            f"{each.speedup:.1f} x",
+        )
     return table
 
 

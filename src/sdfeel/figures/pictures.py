@@ -1,7 +1,7 @@
 """A figure's picture: one panel per axis, one legend for all."""
 
 from collections.abc import Mapping
-from math import ceil
+from math import ceil, inf
 from textwrap import wrap
 
 import numpy as np
@@ -63,7 +63,7 @@ def draw(axes: Axes, panel: Panel, shown: list[Curve], styles: Mapping[str, int]
     """Means over seeds, shaded from the lowest to the highest."""
     longest = max(curve.end(panel.axis) for curve in shown)
     unit = unit_of(panel, shown)
-    lowest = []
+    highest, floor = [], inf
     for curve in shown:
         index = styles[curve.label]
         moments, rows = sampled(curve, panel)
@@ -71,13 +71,17 @@ def draw(axes: Axes, panel: Panel, shown: list[Curve], styles: Mapping[str, int]
         axes.plot(moments / unit.size, rows.mean(axis=0), **style)
         low, high = rows.min(axis=0), rows.max(axis=0)
         axes.fill_between(moments / unit.size, low, high, color=style["color"], alpha=0.13, lw=0)
-        lowest += [float(np.nanmax(row)) for row in rows if np.isfinite(row).any()]
+        finite = [row[np.isfinite(row)] for row in rows if np.isfinite(row).any()]
+        highest += [float(row.max()) for row in finite]
+        floor = min([floor, *(float(row.min()) for row in finite)])
     tidy(axes)
     if panel.measure == "accuracy":
         axes.yaxis.set_major_formatter(PercentFormatter(1, symbol=""))
     elif panel.measure == "loss":
         # A run that explodes would leave nothing to see of the others.
-        axes.set_ylim(top=1.05 * min(max(lowest), 5 * min(lowest)), bottom=0)
+        top = min(max(highest), 5 * min(highest))
+        # From 0 on, unless all that there is to see would be at the upper edge.
+        axes.set_ylim(top=1.05 * top, bottom=0 if floor < top / 2 else 0.95 * floor)
     axes.set_xlim(0, longest / unit.size)
     name = f"{AXES[panel.axis]} ({unit.name})" if unit.name else AXES[panel.axis]
     axes.set_xlabel(name, fontsize=LABEL, color=INK)

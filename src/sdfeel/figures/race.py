@@ -5,7 +5,6 @@ printed learning rate.
 """
 
 from dataclasses import replace
-from math import inf
 
 import numpy as np
 
@@ -13,7 +12,7 @@ from sdfeel.figures.figure import Judge, Seen
 from sdfeel.figures.lines import Line
 from sdfeel.figures.schemes import fedavg, feel, hierfavg, sd_feel
 from sdfeel.figures.settings import Setting
-from sdfeel.figures.verdicts import Verdict, all_of, exactly, more, no_less, report
+from sdfeel.figures.verdicts import ENOUGH, Verdict, all_of, exactly, more, no_less, report
 
 SD, HIER, ALL = "SD-FEEL", "HierFAVG", "FedAvg, all clients"
 FEW, FEEL, CELL = "FedAvg, a tenth", "FEEL, a tenth", "FEEL, one cell"
@@ -123,10 +122,9 @@ def unreached(*labels: str) -> Judge:
         verdict = exactly(
             there == 0, float(-there), "runs", reached=there, of=len(times), window=limit
         )
-        state = verdict.state if there in (0, len(times)) else "not decided"
-        late = float(times.min()) if np.isfinite(times).any() else inf
-        return replace(verdict, state=state, seeds=len(times) // len(labels)).with_numbers(
-            first=late
-        )
+        seeds, late = len(times) // len(labels), float(times.min())
+        known = there in (0, len(times)) and seeds >= ENOUGH
+        state = verdict.state if known else "not decided"
+        return replace(verdict, state=state, seeds=seeds).with_numbers(first=late)
 
     return judge

@@ -228,7 +228,7 @@ class Edge:
         self.store.prune("start", after.k - 1)  # a client of two servers may be a round behind
         self.store.prune("hop", after.met)
         if self.federation.synchronous:  # a replay of an asynchronous run needs every record
-            self.store.prune_records(self.policy.keep_records)
+            self.store.prune_records(after.k - self.policy.keep_records)
 
     def _record(
         self,

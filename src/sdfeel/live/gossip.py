@@ -18,10 +18,9 @@ from sdfeel.live.ending import Behind, Closed, Ended, averaged
 from sdfeel.live.errors import NotTrusted, Refused, Rejected
 from sdfeel.live.federation import Turn, blended, grown, heavier, without
 from sdfeel.live.memory import Known
-from sdfeel.live.protocol import LONG_POLL, Answer, Header, Link, seconds, whole
+from sdfeel.live.protocol import HERE, LONG_POLL, Answer, Header, Link, seconds, whole
 
 CLOSED = "closed"
-HERE = 1.0  # seconds for an answer that costs nothing
 
 
 @dataclass

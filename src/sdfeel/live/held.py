@@ -84,18 +84,21 @@ class Held:
         self._give_up()
         if self.lock == (leader, k):
             return True
-        if self.lock is not None:
-            return None
+        if self.lock is not None and not (self.lock[0] == leader and self.lock[1] < k):
+            return None  # a leader that asks anew has given up its exchange before
         self.lock, self._since = (leader, k), self.cluster.clock()
         with self._store.commit():
             self.save()
         return True
 
     def _give_up(self) -> None:
-        """A leader that holds on for too long is dropped, if so decided."""
+        """A leader that holds on for too long is dropped, if so decided.
+
+        Not before it had the time to give up another server itself.
+        """
         if self.lock is None or self.lock[0] == self._me or self._policy.dead_edge == "wait":
             return
-        if self.cluster.clock() - self._since > self._policy.edge_deadline:
+        if self.cluster.clock() - self._since > 2 * self._policy.edge_deadline:
             self.absent.add(self.lock[0])
             self.lock = None
 
@@ -114,6 +117,9 @@ class Held:
         k = whole(header, "round")
         if k <= self.applied.get(leader, -1):
             return {"known": True}, None
+        if self.lock == (leader, k) and header.get("release"):
+            self.release()
+            return {"released": True}, None
         if self.lock != (leader, k):
             raise Refused(f"edge-{self._me} is not held by round {k} of edge-{leader} any more")
         row = self._row(leader, header)
@@ -132,6 +138,13 @@ class Held:
         self._bell.ring()
         return {"applied": True}, None
 
+    def release(self) -> None:
+        """Be free again, as before."""
+        self.lock = None
+        with self._store.commit():
+            self.save()
+        self._bell.ring()
+
     def _checked(self, leader: int, k: int, header: Header, body: bytes) -> Tensor:
         """The leader's model; one that is refused ends the exchange, which changes nothing here."""
         try:
@@ -140,10 +153,8 @@ class Held:
         except Rejected as error:
             self.cluster.counts.rejected += 1
             self.cluster.counts.last_error = f"edge-{leader}: {error}"
-            self.lock, self.applied[leader] = None, k
-            with self._store.commit():
-                self.save()
-            self._bell.ring()
+            self.applied[leader] = k
+            self.release()
             raise
 
     def _row(self, leader: int, header: Header) -> dict[int, float]:

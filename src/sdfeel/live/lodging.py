@@ -117,7 +117,10 @@ class Lodging:
                 if not await self._there(host):
                     await self._move()
                     return {}
-            if self._back in done:
+            at_home = self._back in done
+            if not at_home and call.result()[0].get("over"):
+                at_home = await self._there(*self.own)  # it may need us for a last round
+            if at_home:
                 await self._go_home(host, question)
                 return {}
             return {host: call.result()}

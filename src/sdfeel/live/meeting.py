@@ -9,11 +9,13 @@ which a simulation can repeat.
 
 import asyncio
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 import numpy as np
 from torch import Tensor
 
+from sdfeel.core.errors import SdfeelError
 from sdfeel.core.scheme import Mix
 from sdfeel.core.staleness import Clocks
 from sdfeel.live.absent import Absent
@@ -23,7 +25,7 @@ from sdfeel.live.errors import NotTrusted, Refused, Rejected
 from sdfeel.live.federation import Turn, blended, without
 from sdfeel.live.held import Held, Seen
 from sdfeel.live.memory import Known
-from sdfeel.live.protocol import LONG_POLL, Answer, Header, Link, whole
+from sdfeel.live.protocol import HERE, LONG_POLL, Answer, Header, Link, whole
 from sdfeel.live.wire import digest
 
 
@@ -178,7 +180,10 @@ class Meeting:
             if self._policy.dead_edge == "wait":
                 raise
             self.cluster.counts.last_error = f"edge-{d}: {error}"
+            self.cluster.counts.rejected += isinstance(error, Rejected)
             self.absent.add(d)
+            with suppress(SdfeelError):  # else it finds out when it is asked again
+                await self.peers[d].ask("apply", {"round": k, "release": True}, seconds=HERE)
             return None
 
     async def _held(self, d: int, k: int) -> Seen:

@@ -99,13 +99,9 @@ class Store:
         row = self._base.execute("select record from rounds order by k desc limit 1").fetchone()
         return None if row is None else dict(json.loads(row[0]))
 
-    def prune_records(self, keep: int) -> None:
-        """Forget all but the newest `keep` reports. Call it inside a commit."""
-        self._base.execute(
-            "delete from rounds where k < (select min(k) from "
-            "(select k from rounds order by k desc limit ?))",
-            (keep,),
-        )
+    def prune_records(self, before: int) -> None:
+        """Forget the reports of rounds below `before`. Call it inside a commit."""
+        self._base.execute("delete from rounds where k < ?", (before,))
 
     def put(
         self,

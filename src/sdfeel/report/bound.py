@@ -1,7 +1,6 @@
 """What Theorem 1 promises, over what was measured: how loose is it?"""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -9,73 +8,13 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from sdfeel.core.arrays import Floats
 from sdfeel.report.drawing import INK, LABEL, TICK, line_style, new_figure, tidy
+from sdfeel.report.estimates import beyond, newest, values
 from sdfeel.report.history import History
-from sdfeel.report.units import COUNTS, number, unit_for
-from sdfeel.run.promise import (
-    BOUND,
-    COVERED,
-    DIVERGENCE,
-    MEAN,
-    NOISE,
-    PROVEN,
-    SLOPE,
-    SMOOTHNESS,
-)
+from sdfeel.report.units import COUNTS, unit_for
+from sdfeel.run.promise import BOUND, MEAN, SLOPE
 
-TITLES = ("run", "measured", "bound", "bound / measured", "L", "sigma²", "kappa²", "proven rate")
 KEY = {SLOPE: "squared gradient", MEAN: "its mean so far", BOUND: "bound of Theorem 1"}
-
-
-@dataclass(frozen=True)
-class Kept:
-    """One run's end in the theorem's terms."""
-
-    mean: float
-    bound: float | None  # None: the theorem does not speak of this scheme
-    covered: bool  # False: the bound is for the largest proven step instead
-    proven: float | None
-    smoothness: float  # the largest seen, as both below
-    noise: float
-    divergence: float
-
-
-def estimated(histories: Sequence[History]) -> list[History]:
-    """The runs that have estimates."""
-    return [history for history in histories if _last(history)]
-
-
-def kept(history: History) -> Kept:
-    """What came out of a run that has estimates."""
-    last = _last(history)
-    return Kept(
-        mean=last[MEAN],
-        bound=last.get(BOUND),
-        covered=bool(last.get(COVERED, 0.0)),
-        proven=last.get(PROVEN),
-        smoothness=float(np.nanmax(_values(history, SMOOTHNESS))),
-        noise=float(np.nanmax(_values(history, NOISE))),
-        divergence=float(np.nanmax(_values(history, DIVERGENCE))),
-    )
-
-
-def rows(histories: Sequence[History]) -> list[list[str]]:
-    """A line per run, under TITLES."""
-    found = []
-    for history in estimated(histories):
-        end = kept(history)
-        ratio = end.bound / end.mean if end.bound is not None and end.mean > 0 else None
-        values = (end.mean, end.bound, ratio, end.smoothness, end.noise, end.divergence, end.proven)
-        told = ["-" if value is None else number(value) for value in values]
-        found.append([history.label, *told])
-    return found
-
-
-def beyond(histories: Sequence[History]) -> list[str]:
-    """The runs whose own learning rate the theorem does not cover."""
-    ends = [(history.label, kept(history)) for history in estimated(histories)]
-    return [label for label, end in ends if end.bound is not None and not end.covered]
 
 
 def picture(histories: Sequence[History]) -> Figure:
@@ -85,7 +24,7 @@ def picture(histories: Sequence[History]) -> Figure:
     most = max((e.iterations for h in histories for e in h.evaluations), default=1)
     unit = unit_for(float(most) or 1.0, COUNTS)
     for index, history in enumerate(histories):  # by place on the page, which gives the colour
-        if _last(history):
+        if newest(history):
             _draw(axes, history, index, unit.size)
     tidy(axes)
     axes.set_yscale("log")
@@ -108,7 +47,7 @@ def _draw(axes: Axes, history: History, index: int, unit: float) -> None:
     colour = line_style(index)["color"]
     x = np.array([event.iterations for event in history.evaluations]) / unit
     for name in KEY:
-        y = _values(history, name)
+        y = values(history, name)
         axes.plot(x, np.where(y > 0, y, np.nan), **_line(name, colour))
 
 
@@ -120,14 +59,3 @@ def _line(name: str, colour: str) -> dict[str, Any]:
         BOUND: {"linestyle": (0, (6, 2)), "linewidth": 1.6},
     }
     return {"color": colour, **shape[name]}
-
-
-def _values(history: History, name: str) -> Floats:
-    found = [event.metrics.get(name, np.nan) for event in history.evaluations]
-    return np.array(found, dtype=np.float64)
-
-
-def _last(history: History) -> dict[str, float]:
-    """The newest estimates of a run; nothing where it has none."""
-    last = history.last
-    return last.metrics if last is not None and MEAN in last.metrics else {}

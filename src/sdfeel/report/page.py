@@ -4,7 +4,8 @@ from collections.abc import Iterable, Sequence
 from html import escape
 from pathlib import Path
 
-from sdfeel.report import bound, style
+from sdfeel.report import estimates, style
+from sdfeel.report.bound import picture
 from sdfeel.report.compare import (
     Cell,
     cells,
@@ -150,16 +151,16 @@ def _legend(histories: Sequence[History], target: float | None) -> str:
 
 def _bound(histories: Sequence[History]) -> str:
     """What the theorem promises beside what was measured, where a run has estimates."""
-    if not bound.estimated(histories):
+    if not estimates.estimated(histories):
         return ""
-    drawn = svg(bound.picture(histories))
+    drawn = svg(picture(histories))
     spoken = "squared gradients, their mean and its bound against local iterations"
-    rows = [[escape(text) for text in row] for row in bound.rows(histories)]
+    rows = [[escape(text) for text in row] for row in estimates.rows(histories)]
     note = (
         "Theorem 1 bounds the mean of the squared gradients so far. L, sigma² and kappa² are the "
         "largest that were seen; the least possible loss is taken as 0."
     )
-    if beyond := bound.beyond(histories):
+    if beyond := estimates.beyond(histories):
         note += (
             f" The learning rate of {escape(', '.join(beyond))} is larger than any for which the "
             f"theorem holds: nothing is promised for it, and the bound is for the proven rate."
@@ -167,7 +168,7 @@ def _bound(histories: Sequence[History]) -> str:
     return (
         f'<section><h2>The bound of Theorem 1</h2><div class="card">'
         f'<div class="chart" role="img" aria-label="{spoken}">{drawn}</div></div>'
-        f'{_table("bound of each run", bound.TITLES, rows)}<p class="note">{note}</p></section>'
+        f'{_table("bound of each run", estimates.TITLES, rows)}<p class="note">{note}</p></section>'
     )
 
 

@@ -13,8 +13,10 @@ from sdfeel.report.compare import (
     comparison_records,
     phase_seconds,
 )
+from sdfeel.report.estimates import estimated, kept
 from sdfeel.report.history import History
 from sdfeel.report.units import amount, count, duration, goal, joules, number, percent
+from sdfeel.run.promise import NAMES as ESTIMATES
 
 __all__ = [
     "amount",
@@ -130,10 +132,24 @@ def _results(history: History, target: float | None) -> Rows:
     if last.accuracy is not None:
         rows.insert(0, ("accuracy", percent(last.accuracy)))
     rows.append(("server spread", number(last.spread)))
-    rows += [(name, number(value)) for name, value in last.metrics.items()]
+    own = {name: value for name, value in last.metrics.items() if name not in ESTIMATES}
+    rows += [(name, number(value)) for name, value in own.items()]
+    rows += _promise(history)
     if target is not None and last.accuracy is not None:
         reached = history.reach(target)
         rows.append((f"time to {goal(target)}", _reached(reached.seconds if reached else None)))
+    return rows
+
+
+def _promise(history: History) -> Rows:
+    """What Theorem 1 says of a run that has estimates."""
+    if not estimated([history]):
+        return []
+    end = kept(history)
+    rows = [("mean squared gradient", number(end.mean))]
+    if end.bound is not None:
+        at = "" if end.covered else f" at the proven rate {number(end.proven)}"
+        rows.append(("  bound of Theorem 1", f"{number(end.bound)}{at}"))
     return rows
 
 

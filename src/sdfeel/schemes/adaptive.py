@@ -65,6 +65,7 @@ class Adaptive:
             memory={
                 "choice": np.array([tau, alpha], dtype=float),
                 "usual": usual + RECENT * (alpha - usual),
+                "quiet": np.array([_quiet(view) + 1.0 if alpha == 0 else 0.0]),
             },
         )
 
@@ -77,7 +78,8 @@ class Adaptive:
         chosen = self._tau(view, view.measured, tau)
         if self.alpha is None:
             one, step, sending = _prices(view)
-            price = one / (one + sending + chosen * step)
+            # An exchange serves until the next one: the longer the last is ago, the cheaper it is.
+            price = one / (one + sending + chosen * step) / (1 + _quiet(view))
             alpha = exchanges(view.net.zeta, view.measured, view.local.rate * chosen, price)
         return chosen, alpha
 
@@ -88,6 +90,11 @@ class Adaptive:
         taus = np.arange(1, min(GROWTH * last, self.tau_max) + 1)
         score = bound(taus, seen, view.local.rate, self.phi, step, meeting, self.budget)
         return int(taus[np.argmin(score)])
+
+
+def _quiet(view: View) -> float:
+    """Rounds since the last exchange."""
+    return float(view.memory.get("quiet", np.zeros(1))[0])
 
 
 def _prices(view: View) -> tuple[float, float, float]:
@@ -107,7 +114,7 @@ def exchanges(zeta: float, seen: Estimates, reach: float, price: float) -> int:
 
     >>> seen = Estimates(rho=1, beta=1, delta=2, spread=0.8)
     >>> [exchanges(0.5, seen, reach=0.5, price=price) for price in (0.9, 0.3, 0.1, 0.01)]
-    [0, 1, 2, 5]
+    [0, 1, 2, 6]
     """
     away = reach * seen.delta
     if away <= 0:

@@ -17,8 +17,10 @@ convergence (0.00673, with tau1=5, L=1); training may work all the same
     """
     if learning_rate <= largest * ROOM:
         return None
+    times = learning_rate / largest
+    said = f"{times:.1f}" if times < 10 else f"{times:.0f}"
     return (
-        f"learning rate {learning_rate:g} is at least {learning_rate / largest:.2g} times the "
+        f"learning rate {learning_rate:g} is at least {said} times the "
         f"largest step for which Theorem {theorem} proves convergence ({largest:.3g}, with "
         f"{setting}); training may work all the same"
     )

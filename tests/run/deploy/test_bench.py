@@ -6,12 +6,14 @@ import pytest
 import torch
 
 from sdfeel.core.errors import InputError, RunError
+from sdfeel.core.events import Round
 from sdfeel.engine.base import Task
 from sdfeel.models import zoo
 from sdfeel.run.deploy import bench, bench_rounds
 from sdfeel.run.deploy.bench_rounds import (
     TRAINER,
     Laps,
+    Shape,
     federation,
     laps,
     prepared,
@@ -22,6 +24,8 @@ from sdfeel.run.deploy.bench_rounds import (
 from sdfeel.run.deploy.files import NODE, NODES, read_node
 from sdfeel.run.deploy.flower import FlowerTrainer
 from sdfeel.run.deploy.make import on_loopback
+
+SMALL = Shape(2, 2, "logistic")
 
 
 def noted(*ends: float, gather: float = 0.25, mix: float = 0.125) -> list[bench_rounds.Record]:
@@ -40,18 +44,29 @@ def test_rounds_that_only_warm_up_measure_nothing() -> None:
 
 
 def test_the_simulated_round_is_a_way_down_a_way_up_and_the_exchanges(tmp_path: Path) -> None:
-    links = ("latency.client_server_mbps=5", "latency.server_server_mbps=50")
-    free = ("latency.downlink=true", "latency.operations=1e-9")
-    ready = prepared(tmp_path, 1, ["model.name=mnist-cnn", "scheme.alpha=3", *links, *free])
-    bits = 32 * 21_840
-    assert simulated(ready, 4) == pytest.approx(2 * bits / 5e6 + 3 * bits / 50e6, rel=1e-6)
+    ready = prepared(tmp_path, Shape(2, 4, "mnist-cnn", alpha=3), 1, bench.PRICES)
+    bits, round_ = 32 * 21_840, simulated(ready)
+    assert round_.phases["upload"] == pytest.approx(2 * bits / 5e6, rel=1e-6)
+    assert round_.phases["mix"] == pytest.approx(3 * bits / 50e6)
+    assert round_.seconds == pytest.approx(2 * bits / 5e6 + 3 * bits / 50e6, rel=1e-6)
 
 
 def test_the_models_over_links_have_the_sizes_that_the_table_says(tmp_path: Path) -> None:
-    for number, size in enumerate(bench.SIZES):
-        settings = [f"model.name={size.model}", *size.settings]
-        ready = prepared(tmp_path / str(number), 1, settings)
-        assert ready.engine.initial().numel() == size.parameters
+    for parameters, shapes in bench.OVER_LINKS.items():
+        for shape in shapes:
+            ready = prepared(tmp_path / f"{shape.model}-{shape.alpha}", shape, 1)
+            assert ready.engine.initial().numel() == parameters
+
+
+@pytest.mark.parametrize(("seconds", "met"), [(1.09, True), (1.11, False), (0.89, False)])
+def test_rounds_agree_within_a_tenth_over_or_under(seconds: float, met: bool) -> None:
+    found = Laps(7, seconds, 1.0, 0.75, 0.25, 0.09)
+    phases = {"compute": 0.0, "upload": 0.8, "mix": 0.2}
+    expected = Round(1, (0, 1), 1, 1.0, 0, 0.0, 2, phases, (0, 1))
+    line = bench._compared("a round", "within 10 %", found, expected)
+    assert line.met is met
+    assert line.measured == f"{seconds:.3f} s for 1.000 s: {100 * (seconds - 1):+.1f} %"
+    assert "clients 750 ms for 800 ms, servers 250 ms for 200 ms" in line.note
 
 
 def test_the_trainer_gives_back_what_it_was_given() -> None:
@@ -62,10 +77,10 @@ def test_the_trainer_gives_back_what_it_was_given() -> None:
 
 
 def test_every_client_of_the_federation_is_idle_and_calls_where_it_is_told(tmp_path: Path) -> None:
-    ready = prepared(tmp_path, 1)
-    federation(ready, tmp_path, on_loopback(3), lambda node, d: f"{node}.example:{d}")
+    ready = prepared(tmp_path, SMALL, 1)
+    federation(ready, tmp_path, on_loopback(2), lambda node, d: f"{node}.example:{d}")
     homes = sorted((tmp_path / NODES).glob("client-*"))
-    assert len(homes) == bench_rounds.CLIENTS
+    assert len(homes) == SMALL.clients
     for home in homes:
         node = read_node(home / NODE)
         assert node.trainer == TRAINER
@@ -77,16 +92,14 @@ def test_every_client_of_the_federation_is_idle_and_calls_where_it_is_told(tmp_p
 def test_an_earlier_measurement_is_not_taken_for_a_new_one(tmp_path: Path) -> None:
     (tmp_path / NODES).mkdir()
     with pytest.raises(InputError, match="holds an earlier measurement: choose another --out"):
-        prepared(tmp_path, 1)
+        prepared(tmp_path, SMALL, 1)
 
 
 def test_a_small_federation_of_processes_is_measured(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name in ("SERVERS", "CLIENTS"):
-        monkeypatch.setattr(bench_rounds, name, 2)
     monkeypatch.setattr(bench_rounds, "WARM", 1)
-    ready = prepared(tmp_path, 3, ["model.name=logistic"])
+    ready = prepared(tmp_path, SMALL, 3)
     federation(ready, tmp_path, on_loopback(2))
     run_to_the_end(tmp_path, patience=60)
     told = records(tmp_path)

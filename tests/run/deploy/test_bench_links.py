@@ -8,8 +8,16 @@ import pytest
 
 from sdfeel.core.errors import RunError
 from sdfeel.run.deploy import bench_links, bench_rounds
+from sdfeel.run.deploy.bench import CLIENT_MBPS, PRICES, SERVER_MBPS
 from sdfeel.run.deploy.bench_links import address, links, places, run_shaped, shaping, why_not
-from sdfeel.run.deploy.bench_rounds import federation, laps, prepared, records, simulated
+from sdfeel.run.deploy.bench_rounds import (
+    Shape,
+    federation,
+    laps,
+    prepared,
+    records,
+    simulated,
+)
 
 RATES = {"127.1.0.2": 5.0, "127.2.1.0": 50.0}
 
@@ -48,7 +56,7 @@ def test_no_two_pairs_of_nodes_share_an_address() -> None:
 
 
 def test_node_files_tell_which_links_there_are(tmp_path: Path) -> None:
-    federation(prepared(tmp_path, 1), tmp_path, places(3), address)
+    federation(prepared(tmp_path, Shape(3, 6, "logistic"), 1), tmp_path, places(3), address)
     found = links(tmp_path, 5, 50)
     assert sorted(found.values()) == [5] * 6 + [50] * 6  # a home each; two neighbours each
     assert all(end.startswith("127.1." if rate == 5 else "127.2.") for end, rate in found.items())
@@ -83,13 +91,9 @@ def test_rounds_over_shaped_links_are_not_faster_than_the_links(
     reason = bench_links.why_not()
     if reason is not None:
         pytest.skip(reason)
-    monkeypatch.setattr(bench_rounds, "SERVERS", 2)
-    monkeypatch.setattr(bench_rounds, "CLIENTS", 2)
     monkeypatch.setattr(bench_rounds, "WARM", 1)
-    rates = ("latency.client_server_mbps=5", "latency.server_server_mbps=10")
-    free = ("latency.downlink=true", "latency.operations=1e-9")
-    ready = prepared(tmp_path, 3, ["model.name=mnist-cnn", *rates, *free])
+    ready = prepared(tmp_path, Shape(2, 2, "mnist-cnn"), 2, PRICES)
     federation(ready, tmp_path, places(2), address)
-    run_shaped(tmp_path, 5, 10)
+    run_shaped(tmp_path, CLIENT_MBPS, SERVER_MBPS)
     # Buckets hold a packet, so each transfer may be two of 60 packets shorter: never faster.
-    assert laps(records(tmp_path), warm=1).seconds > 0.95 * simulated(ready, 1)
+    assert laps(records(tmp_path), warm=1).seconds > 0.95 * simulated(ready).seconds

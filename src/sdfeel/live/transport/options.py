@@ -40,6 +40,7 @@ def for_peer(limits: Limits, server_name: str) -> Options:
     return [
         *for_both(limits),
         ("grpc.ssl_target_name_override", server_name),
+        ("grpc.enable_retries", 0),  # they are ours, and ask why before they go on
         ("grpc.use_local_subchannel_pool", 1),  # one connection per peer object, never shared
         ("grpc.initial_reconnect_backoff_ms", 50),
         ("grpc.min_reconnect_backoff_ms", _ms(limits.handshake_seconds)),

@@ -16,6 +16,7 @@ import numpy as np
 from torch import Tensor
 
 from sdfeel.core.errors import InputError, RunError
+from sdfeel.core.events import Round
 from sdfeel.engine.base import Scores, Task
 from sdfeel.live.store import Store
 from sdfeel.run.build import Prepared, prepare
@@ -27,8 +28,7 @@ from sdfeel.run.deploy.status import read_statuses
 from sdfeel.run.experiment import load
 from sdfeel.sim.simulate import Simulation
 
-SERVERS, CLIENTS = 3, 6
-WARM = 5  # rounds until all connections are made
+WARM = 3  # rounds until all connections are made
 TRAINER = f"{__name__}:Unchanged"
 TICK = 0.1  # seconds between two looks whether the rounds are done
 Record = Mapping[str, Any]
@@ -71,20 +71,35 @@ class Laps:
     commit: float  # the rest: what ends a round durably
 
 
-def prepared(directory: Path, rounds: int, settings: Sequence[str] = ()) -> Prepared:
+@dataclass(frozen=True)
+class Shape:
+    """How large a federation is, and what it sends around how often."""
+
+    servers: int
+    clients: int
+    model: str
+    alpha: int = 1  # exchanges between servers in a round
+    options: tuple[str, ...] = ()  # of the model
+
+
+def prepared(directory: Path, shape: Shape, rounds: int, settings: Sequence[str] = ()) -> Prepared:
     """An experiment of SD-FEEL on images of 28x28 pixels: a round has one local iteration."""
     if (directory / NODES).exists():
         raise InputError(f"{directory} holds an earlier measurement: choose another --out")
     directory.mkdir(parents=True, exist_ok=True)
     examples = directory / "examples.npz"
-    pixels, labels = np.zeros((20 * CLIENTS, 1, 28, 28), np.uint8), np.arange(20 * CLIENTS) % 10
+    count = 20 * shape.clients
+    pixels, labels = np.zeros((count, 1, 28, 28), np.uint8), np.arange(count) % 10
     np.savez(examples, x_train=pixels, y_train=labels, x_test=pixels, y_test=labels)
     chosen = [
         f"data.name={examples.resolve()}",
         "data.partition=iid",
-        f"network.clients={CLIENTS}",
-        f"network.servers={SERVERS}",
+        f"network.clients={shape.clients}",
+        f"network.servers={shape.servers}",
+        f"model.name={shape.model}",
+        *(f"model.options.{option}" for option in shape.options),
         "scheme.tau1=1",
+        f"scheme.alpha={shape.alpha}",
         f"training.iterations={WARM + rounds}",
         "training.engine=loop",
         f"evaluation.every={WARM + rounds}",
@@ -157,9 +172,7 @@ def laps(servers: Sequence[Sequence[Record]], warm: int = WARM) -> Laps:
     return Laps(len(lasted), whole, min(lasted), gather, mix, whole - gather - mix)
 
 
-def simulated(ready: Prepared, rounds: int) -> float:
-    """Seconds of a round on the simulator's clock, a mean of so many."""
+def simulated(ready: Prepared) -> Round:
+    """The first round on the simulator's clock; all others are like it."""
     seed, idle = ready.experiment.seed, Idle(ready.engine.initial())
-    clock = Simulation(ready.scheme, ready.net, ready.cost, idle, seed, local=ready.local)
-    *_, last = (next(clock) for _ in range(rounds))
-    return last.seconds / rounds
+    return next(Simulation(ready.scheme, ready.net, ready.cost, idle, seed, local=ready.local))

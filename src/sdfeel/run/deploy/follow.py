@@ -35,7 +35,9 @@ class Follower:
     _before: dict[int, Record] = field(default_factory=dict)  # each server's last record
 
     def __post_init__(self) -> None:
-        self.records = Records(self.edges, self.federation.synchronous)
+        links = self.federation.net.links
+        near = {d: np.flatnonzero(links[d]).tolist() for d in self.edges}
+        self.records = Records(self.edges, self.federation.synchronous, near)
         self._tally = Tally(len(self.edges))
 
     async def events(self) -> AsyncGenerator[Event, None]:

@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,6 +20,7 @@ class Records:
 
     edges: Mapping[int, Link]
     synchronous: bool
+    neighbours: Mapping[int, Collection[int]] = field(default_factory=dict)
     arrivals: list[Record] = field(default_factory=list)  # asynchronous rounds in their order
     repeatable: bool = True  # nobody was left out, so that a simulation can do the same
     _queues: dict[int, list[Record]] = field(default_factory=dict)
@@ -54,7 +55,13 @@ class Records:
         """Servers from which more records must come before one can go on."""
         told = {d for d in self.edges if self._queues[d] or d in self._over}
         away = {other for d in told for other in self._away.get(d, ())}
-        return [d for d in self.edges if d not in told and d not in away]
+        left = [d for d in self.edges if d not in told and d not in away]
+        # Nobody is there who could tell that a server is away if its neighbours are.
+        return [d for d in left if not away or not self._cut_off(d, away)]
+
+    def _cut_off(self, d: int, away: Collection[int]) -> bool:
+        near = self.neighbours.get(d, ())
+        return bool(near) and all(other in away for other in near)
 
     async def _in_step(self) -> AsyncIterator[dict[int, Record]]:
         """Synchronous rounds: each is over when every server has finished it."""

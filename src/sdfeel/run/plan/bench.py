@@ -7,7 +7,7 @@ seeds fixed, so the figures do not depend on the machine.
 import json
 import multiprocessing as mp
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cache
 from math import inf
 from pathlib import Path
@@ -20,8 +20,8 @@ from sdfeel.run.plan.goal import Goal
 from sdfeel.run.plan.planner import Planner, Wishes
 from sdfeel.run.plan.rank import Entry
 from sdfeel.run.plan.result import Plan
-from sdfeel.run.plan.space import SCHEMES
-from sdfeel.run.plan.tracks import Workshop
+from sdfeel.run.plan.space import SCHEMES, of
+from sdfeel.run.plan.tracks import Pilot, Workshop
 
 BASE = (
     "network.clients=20",
@@ -84,6 +84,30 @@ class Verdict:
         return self.steps / self.grid_steps
 
 
+@dataclass(frozen=True)
+class Online:
+    """One line of the other table: periods chosen on the way, at one learning rate."""
+
+    situation: str
+    rate: float
+    seconds: float | None  # None: the target was not reached
+    best: str  # of the fixed settings at this rate
+    best_seconds: float
+    default_seconds: float | None  # of the default periods at this rate
+
+    @property
+    def behind(self) -> float:
+        """Its time over that of the best fixed setting."""
+        return inf if self.seconds is None else self.seconds / self.best_seconds
+
+    @property
+    def speedup(self) -> float:
+        """The default's time over its time."""
+        if self.seconds is None:
+            return 0.0
+        return inf if self.default_seconds is None else self.default_seconds / self.seconds
+
+
 def experiment(situation: str, seed: int = 0) -> Experiment:
     """The experiment of a situation; its scheme is the paper's default setting on a ring."""
     if situation not in SITUATIONS:
@@ -139,6 +163,35 @@ def _whole(one: tuple[str, int, int]) -> Tried:
     pilot.advance(inf)
     there = goal.first(pilot.points, goal.level)
     return Tried(entry.candidate.label, there.seconds if there else None, pilot.steps)
+
+
+def online(situation: str, tried: list[Tried], seed: int = 0) -> list[Online]:
+    """The scheme `adaptive` against SD-FEEL with each of the grid's fixed periods.
+
+    It does not choose the learning rate, so that it has the given one, and then that of the best
+    fixed setting. Its budget is the time that the default periods take.
+    """
+    base = experiment(situation, seed)
+    times = {t.label: t.seconds for t in tried if t.seconds and t.label.startswith("sd-feel ")}
+    if not times:
+        raise InputError(f"nothing reached {TARGET:g} in the situation '{situation}'")
+    overall = min(times, key=lambda label: times[label])
+    rates = dict.fromkeys([f"{base.training.learning_rate:g}", overall.rpartition("=")[2]])
+    return [_online(situation, times, float(rate), seed) for rate in rates]
+
+
+def _online(situation: str, times: dict[str, float], rate: float, seed: int) -> Online:
+    workshop, _ = _field(situation, seed)
+    fixed = {label: t for label, t in times.items() if label.endswith(f" rate={rate:g}")}
+    best = min(fixed, key=lambda label: fixed[label])
+    default = replace(of(workshop.prepared.experiment), learning_rate=rate)
+    usual = times.get(default.label)
+    options = () if usual is None else (("budget", usual),)
+    goal = Goal("accuracy", TARGET)
+    pilot = Pilot(workshop, replace(default, scheme="adaptive", options=options), goal, every=1)
+    pilot.advance(inf)
+    there = goal.first(pilot.points, goal.level)
+    return Online(situation, rate, there.seconds if there else None, best, fixed[best], usual)
 
 
 def _read(file: Path) -> dict[str, Tried]:

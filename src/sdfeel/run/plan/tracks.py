@@ -172,7 +172,10 @@ class Workshop:
 class Pilot:
     """One candidate's simulation, advanced piece by piece."""
 
-    def __init__(self, workshop: Workshop, candidate: Candidate, goal: Goal) -> None:
+    def __init__(
+        self, workshop: Workshop, candidate: Candidate, goal: Goal, every: int | None = None
+    ) -> None:
+        """`every` so many rounds it is measured; not given: some MEASUREMENTS times in all."""
         self._workshop, self._goal = workshop, goal
         base = workshop.base
         self._engine = workshop.engine(candidate.learning_rate)
@@ -180,7 +183,7 @@ class Pilot:
         self._iterations = base.training.iterations
         scheme, net = workshop.scheme(candidate), workshop.net(candidate)
         rounds = expected_rounds(scheme, net, workshop.prepared.cost, self._iterations, base.seed)
-        self._every = max(1, rounds // MEASUREMENTS)
+        self._every = max(1, rounds // MEASUREMENTS) if every is None else every
         self.points: list[Point] = []
         self.steps = 0
         self.ended = False

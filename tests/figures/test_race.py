@@ -1,0 +1,35 @@
+"""Judges of the race, on curves that a pencil can follow."""
+
+import numpy as np
+import pytest
+
+from sdfeel.figures.curves import Curve, Track
+from sdfeel.figures.figure import Seen
+from sdfeel.figures.race import FEEL, FEW, SD, unreached
+from sdfeel.figures.settings import setting
+
+
+def curve(label: str, *ends: float) -> Curve:
+    x = np.array([0.0, 10.0])
+    tracks = tuple(
+        Track({"iterations": x, "A": x, "E": x}, {"accuracy": np.array([0.1, end])}) for end in ends
+    )
+    return Curve(label, {"A": tracks, "E": tracks})
+
+
+@pytest.mark.parametrize(
+    ("few", "state"),
+    [
+        ((0.5, 0.6, 0.7), "holds"),
+        ((0.95, 0.96, 0.97), "does not hold"),
+        ((0.5, 0.95, 0.6), "not decided"),  # some do
+        ((0.5, 0.6), "not decided"),  # too few to say
+    ],
+)
+def test_nobody_reaches_the_target_is_a_matter_of_all_seeds(
+    few: tuple[float, ...], state: str
+) -> None:
+    curves = {SD: curve(SD, 0.95, 0.95, 0.95), FEW: curve(FEW, *few), FEEL: curve(FEEL, *few)}
+    verdict = unreached(FEW, FEEL)(Seen(setting("mnist", "quick"), curves, "A"))
+    assert verdict.state == state
+    assert verdict.seeds == len(few)
