@@ -61,3 +61,6 @@ def test_who_came_and_went_is_told_in_sentences() -> None:
         "round 3: client-4 works for edge-0, its own server is away",
     ]
     assert list(notices(now, now)) == []
+    assert list(notices(record(1, missing=[0, 4]), record(2, steps={"0": 2}))) == [
+        "round 3: client-0 is back at edge-0"
+    ]

@@ -125,7 +125,8 @@ def test_a_norm_bound_keeps_a_huge_model_of_another_server_out(
 def test_a_server_that_must_not_be_left_out_and_sends_nonsense_ends_the_run(
     tmp_path: Path,
 ) -> None:
-    village = Village(SDFeel(tau1=2), network(), tmp_path, 4, Policy(max_server_norm=1e-3))
+    village = Village(SDFeel(tau1=2), network(), tmp_path, 4)
+    village.policies = {0: Policy(max_server_norm=1e-3)}
     with pytest.raises(Rejected, match=r"exceeds the bound of 0\.001"):
         village.go()
 

@@ -6,22 +6,26 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
+from torch import Tensor
 
 from sdfeel.core.cost import Cost
 from sdfeel.core.events import Evaluated, Event
 from sdfeel.core.network import Network, clustered
+from sdfeel.core.seeds import rng
 from sdfeel.core.topology import links
 from sdfeel.run import promise
 from sdfeel.run.drive import Drive, Goals
 from sdfeel.run.estimating import Estimating
 from sdfeel.run.experiment import load
+from sdfeel.run.plan.probe import look
 from sdfeel.run.promise import Covered, Promise, Seen
 from sdfeel.run.session import resume, start
 from sdfeel.schemes import SDFeel
 from sdfeel.sim.simulate import Simulation
 from sdfeel.theory import synchronous
 from sdfeel.theory.problem import Problem
-from tests.quadratic import quadratic
+from tests.quadratic import QuadraticEngine, quadratic
 
 RATES = {"client-server": 5e6, "server-server": 50e6, "server-cloud": 4e6, "client-cloud": 2.5e6}
 SAMPLES = np.arange(1.0, 13.0)
@@ -140,3 +144,25 @@ def test_many_clients_are_asked_in_turns(monkeypatch: pytest.MonkeyPatch) -> Non
     _, events = measured(0.01, 1)
     divergences = {event.metrics[promise.DIVERGENCE] for event in events}
     assert len(divergences) > 5
+
+
+class Noisy(QuadraticEngine):
+    """Gradients with a variance of 3 in all, drawn by client and step."""
+
+    def loss_and_gradient(self, client: int, model: Tensor, step: int) -> tuple[float, Tensor]:
+        loss, gradient = super().loss_and_gradient(client, model, step)
+        return loss, gradient + torch.as_tensor(rng(0, "noise", client, step).normal(size=3))
+
+
+def test_the_noise_of_batches_is_found_and_is_not_taken_for_a_slope() -> None:
+    clients, dimension = 4000, 3
+    centres = 2 + rng(1, "centres").normal(size=(clients, dimension))
+    shares = np.full(clients, 1 / clients)
+    engine = Noisy(torch.as_tensor(centres), 0.1, torch.as_tensor(shares))
+    who, steps = np.arange(clients), np.zeros(clients, dtype=np.int64)
+    seen = look(engine, who, shares, torch.as_tensor(centres.mean(axis=0)), steps)
+    assert seen.noise == pytest.approx(3, rel=0.05)
+    assert seen.slope == pytest.approx(0, abs=0.01)  # the mean model is the best one
+    assert seen.divergence == pytest.approx(3, rel=0.1)
+    assert seen.loss == pytest.approx(1.5, rel=0.1)
+    assert seen.smoothness == pytest.approx(1.0)

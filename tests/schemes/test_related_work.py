@@ -31,7 +31,7 @@ from sdfeel.schemes import (
     Safa,
     SDFeel,
 )
-from sdfeel.schemes.adaptive import bound, drift
+from sdfeel.schemes.adaptive import bound, drift, exchanges
 from sdfeel.schemes.d_squared import damped
 from sdfeel.schemes.joint import scheduled
 from sdfeel.sim.simulate import Simulation
@@ -274,6 +274,21 @@ def test_adaptive_control_exchanges_more_where_servers_drift_apart() -> None:
 
     assert most("complete") == 1
     assert most("path") > 1
+
+
+def test_adaptive_control_exchanges_once_where_all_clients_agree() -> None:
+    alike = Estimates(rho=1.0, beta=1.0, delta=0.0, spread=0.1)
+    assert exchanges(0.5, alike, reach=0.1, price=0.5) == 1
+
+
+@given(st.floats(0, 0.99), st.floats(0.01, 10), st.floats(0.001, 1), st.floats(0.001, 1))
+def test_no_other_number_of_exchanges_is_worth_its_price(
+    zeta: float, spread: float, reach: float, price: float
+) -> None:
+    seen = Estimates(rho=1.0, beta=1.0, delta=2.0, spread=spread)
+    chosen = exchanges(zeta, seen, reach, price)
+    costs = [price * n + spread / (2 * reach) * zeta**n for n in range(21)]
+    assert costs[chosen] == pytest.approx(min(costs))
 
 
 def test_adaptive_control_exchanges_rarely_where_links_are_slow() -> None:

@@ -8,7 +8,7 @@ from sdfeel.figures.catalogue import FIGURES
 from sdfeel.figures.judging import load
 from sdfeel.figures.settings import Scale
 
-SILENT = ("report only", "cannot judge")
+OPPOSITE = {"holds", "does not hold"}
 
 
 @dataclass(frozen=True)
@@ -27,8 +27,18 @@ class Pair:
         return self.dear == self.quick
 
     @property
+    def mute(self) -> bool:
+        """Quick scale gives numbers and no verdict."""
+        return self.quick == "cannot judge"
+
+    @property
     def contradicts(self) -> bool:
-        return not self.same and self.quick not in SILENT
+        return {self.dear, self.quick} == OPPOSITE
+
+    @property
+    def open(self) -> bool:
+        """Decided at one of the scales alone."""
+        return not (self.same or self.mute or self.contradicts)
 
 
 def pairs(results: Path, scale: Scale) -> Iterator[Pair]:

@@ -48,7 +48,8 @@ def _agreement(results: Path) -> str:
         counts = {
             "pairs": len(found),
             "same": sum(pair.same for pair in found),
-            "mute": sum(pair.quick == "cannot judge" and not pair.same for pair in found),
+            "mute": sum(pair.mute for pair in found),
+            "open": sum(pair.open for pair in found),
             "wrong": sum(pair.contradicts for pair in found),
         }
         parts += [text.format(**counts), table(found, scale)] if found else []

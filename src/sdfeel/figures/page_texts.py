@@ -85,13 +85,14 @@ AGREEMENT = """
 ## Does quick scale say what the others say?
 
 Of {pairs} verdicts that are kept at full and at quick scale, {same} are the same, quick scale
-cannot judge {mute}, and {wrong} contradict each other:
+cannot judge {mute}, {open} are decided at one of the scales alone, and {wrong} contradict each
+other:
 
 """
 AGREEMENT_CIFAR = """
-CIFAR-10 has no full results to hold its quick verdicts against. Of {pairs} verdicts at reduced and
-at quick scale, {same} are the same; with so few iterations (and seeds) most of the reduced ones are
-open. The quick verdicts of these figures are about digits split and priced like CIFAR-10:
+CIFAR-10 has no full results to hold its quick verdicts against. Of {pairs} verdicts that are kept
+at reduced and at quick scale, {same} are the same, quick scale cannot judge {mute}, {open} are
+decided at one of the scales alone (often for want of seeds), and {wrong} contradict each other:
 
 """
 CIFAR = """

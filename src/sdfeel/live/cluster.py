@@ -6,17 +6,16 @@ function of durable state, so a server that was killed hands out the same work a
 
 import asyncio
 import time
-from collections.abc import Callable, Container, Iterator, Mapping
+from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass, field
 from math import isinf
-
-from torch import Tensor
 
 from sdfeel.live.ending import Closed
 from sdfeel.live.errors import Refused, Rejected
 from sdfeel.live.federation import Federation, Turn
 from sdfeel.live.policy import Policy
 from sdfeel.live.protocol import LONG_POLL, Answer, Bell, Header, seconds, whole
+from sdfeel.live.results import Results
 from sdfeel.live.store import Store
 
 GUEST_POLL = 0.5  # seconds between two looks whether only guests are waited for
@@ -33,28 +32,6 @@ class Counts:
     last_error: str = ""
     received: int = 0  # bytes of models
     sent: int = 0
-
-
-@dataclass(frozen=True)
-class Results(Mapping[int, Tensor]):
-    """Models by client, each read from the disk when it is asked for: they may be many."""
-
-    federation: Federation
-    store: Store
-    k: int
-    clients: tuple[int, ...]
-
-    def __getitem__(self, client: int) -> Tensor:
-        saved = self.store.get("result", self.k, client)
-        if saved is None:
-            raise KeyError(client)
-        return self.federation.model(saved.body)
-
-    def __iter__(self) -> Iterator[int]:
-        return iter(self.clients)
-
-    def __len__(self) -> int:
-        return len(self.clients)
 
 
 @dataclass(frozen=True)
@@ -134,7 +111,7 @@ class Cluster:
         home = self.federation.net.home
         return {n: found[n] for n in sorted(found) if n not in self.absent and home[n] in away}
 
-    def results(self, turn: Turn, closed: Closed) -> "Results":
+    def results(self, turn: Turn, closed: Closed) -> Results:
         """The models of those who answered before the round was closed."""
         clients = tuple(client for client in turn.clients if client in closed.steps)
         return Results(self.federation, self.store, turn.k, clients)

@@ -16,7 +16,7 @@ from sdfeel.live.ending import Behind, Closed, Ended, Exchange
 from sdfeel.live.errors import Refused
 from sdfeel.live.federation import Federation, Turn
 from sdfeel.live.gossip import CLOSED, Gossip
-from sdfeel.live.journal import Journal
+from sdfeel.live.journal import Journal, line_of
 from sdfeel.live.meeting import Meeting
 from sdfeel.live.memory import Known
 from sdfeel.live.policy import PATIENT, Policy
@@ -264,16 +264,3 @@ class Edge:
             "mixed": list(ended.met),
             **ended.told,
         }
-
-
-def line_of(record: Mapping[str, Any]) -> str:
-    """One readable line per round."""
-    parts = [f"round {record['k'] + 1}: {len(record['steps'])} clients"]
-    parts += [f"{name} {record[name]:.2f} s" for name in ("compute", "upload", "mix")]
-    if record["missing"]:
-        parts.append(f"without clients {', '.join(map(str, record['missing']))}")
-    if record["away"]:
-        parts.append(f"without servers {', '.join(map(str, record['away']))}")
-    if record["guests"]:
-        parts.append(f"with guests {', '.join(map(str, record['guests']))}")
-    return ", ".join(parts)

@@ -60,7 +60,23 @@ def notices(before: Record | None, record: Record) -> Iterator[str]:
         was = set() if before is None else set(before.get(key, ()))
         now = set(record.get(key, ()))
         yield from (f"round {number}: {gone % n}" for n in sorted(now - was))
-        yield from (f"round {number}: {back % n}" for n in sorted(was - now))
+        left = was - now
+        if key == "missing":
+            left = {n for n in left if str(n) in record["steps"]}  # not a guest that went home
+        yield from (f"round {number}: {back % n}" for n in sorted(left))
+
+
+def line_of(record: Record) -> str:
+    """One readable line per round."""
+    parts = [f"round {record['k'] + 1}: {len(record['steps'])} clients"]
+    parts += [f"{name} {record[name]:.2f} s" for name in ("compute", "upload", "mix")]
+    if record["missing"]:
+        parts.append(f"without clients {', '.join(map(str, record['missing']))}")
+    if record["away"]:
+        parts.append(f"without servers {', '.join(map(str, record['away']))}")
+    if record["guests"]:
+        parts.append(f"with guests {', '.join(map(str, record['guests']))}")
+    return ", ".join(parts)
 
 
 def started(federation: Federation, engine: str, why: str) -> Started:

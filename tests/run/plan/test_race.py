@@ -8,8 +8,9 @@ import pytest
 
 from sdfeel.run.plan.goal import Goal, Point
 from sdfeel.run.plan.pace import Pace
-from sdfeel.run.plan.race import Race, distinct, shortlist
+from sdfeel.run.plan.race import Race
 from sdfeel.run.plan.rank import Entry, Law, drift
+from sdfeel.run.plan.shortlist import distinct, shortlist
 from sdfeel.run.plan.space import Candidate
 
 TRUTH = Law(4.0, 5.0)  # iterations until a score of 0.9

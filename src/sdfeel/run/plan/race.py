@@ -5,14 +5,15 @@ stops, the rest gets twice the time. When one has reached the goal, the law of s
 what was measured, and the candidates that it finds most promising run against the leader's clock.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from math import ceil, inf, isinf
 from typing import Protocol
 
 from sdfeel.run.plan.goal import Goal, Point
 from sdfeel.run.plan.rank import Entry, Law, fitted
-from sdfeel.run.plan.space import Candidate, neighbours, trained
+from sdfeel.run.plan.shortlist import distinct, shortlist
+from sdfeel.run.plan.space import neighbours
 
 RUNG = 0.12  # part of the allowance that each rung of the halving may cost
 LEAST = 3  # survivors of the halving
@@ -227,32 +228,3 @@ class Race:
                 needed.append(float(point.iterations))
         if len(entries) >= 2:
             self.law = fitted(entries, needed, self.law)
-
-
-def distinct(entries: Iterable[Entry]) -> list[Entry]:
-    """Of those that train the same models, only the one whose iterations cost least."""
-    best: dict[Candidate, Entry] = {}
-    for entry in entries:
-        known = best.setdefault(trained(entry.candidate), entry)
-        if entry.pace.seconds < known.pace.seconds:
-            best[trained(entry.candidate)] = entry
-    return list(best.values())
-
-
-def shortlist(entries: Iterable[Entry], law: Law) -> list[Entry]:
-    """A mixed field: the best by stage 1 for every tau1, at the learning rate that the measured
-    curvature suggests and at the next higher ones, and the best of every scheme.
-
-    The bound overrates drift: left alone, it would only ever send the most talkative settings.
-    """
-    ranked = sorted(entries, key=law.seconds)
-    advised = max(ranked, key=law.stride).candidate.learning_rate
-    chosen: dict[object, Entry] = {}
-    for entry in ranked:
-        candidate = entry.candidate
-        if candidate.learning_rate >= advised:
-            chosen.setdefault((candidate.tau1, candidate.learning_rate > advised), entry)
-    for entry in ranked:
-        if entry.candidate.scheme not in {e.candidate.scheme for e in chosen.values()}:
-            chosen.setdefault(entry.candidate.scheme, entry)
-    return list(chosen.values())
