@@ -11,10 +11,10 @@ from sdfeel.run.deploy.local import LocalDeployment
 from sdfeel.run.deploy.replay import ARRIVALS, replay
 from sdfeel.run.drive import fingerprint
 from tests.cli.command import call
-from tests.live import trials
+from tests.live import partitions, stage, trials
 
 
-def shown(report: trials.Report) -> str:
+def shown(report: stage.Report) -> str:
     text = "\n".join(report.lines)
     assert report.good, text
     return text
@@ -45,23 +45,35 @@ def test_nobody_moves_where_servers_are_waited_for(tmp_path: Path) -> None:
 
 
 def test_a_cut_link_is_waited_for_and_changes_nothing(tmp_path: Path) -> None:
-    shown(trials.waiting_partition(tmp_path, seconds=5.0))
+    shown(partitions.waiting_partition(tmp_path, seconds=5.0))
 
 
 def test_both_sides_of_a_cut_link_go_on_and_join_again_where_so_decided(tmp_path: Path) -> None:
-    shown(trials.dropping_partition(tmp_path, seconds=5.0, rounds=120))
+    shown(partitions.dropping_partition(tmp_path, seconds=5.0, rounds=95))
+
+
+def test_all_processes_killed_at_once_go_on_where_they_were(tmp_path: Path) -> None:
+    shown(trials.power_cut(tmp_path))
+
+
+def test_models_with_impossible_numbers_are_refused_and_the_rounds_complete(
+    tmp_path: Path,
+) -> None:
+    text = shown(trials.poison(tmp_path / "run"))
+    assert text.count("has values that are not finite") == 2
+    assert "exceeds the bound of 1000" in text
 
 
 ASYNCHRONOUS = ("scheme.name=async-sd-feel", "scheme.staleness=hearsay", "devices.spread=3")
 
 
 def test_asynchronous_servers_go_on_without_a_dead_one(tmp_path: Path) -> None:
-    experiment = trials.experiment(30, *ASYNCHRONOUS)
+    experiment = stage.experiment(30, *ASYNCHRONOUS)
     policy = PolicySection(dead_edge="drop", edge_deadline=1.0)
     deployment = LocalDeployment(experiment, tmp_path / "run", policy)
-    act = trials.Once(6, lambda: deployment.processes.lose("edge-2"))
-    story = trials.play(deployment, act, pause=0.3)
-    last = trials.records(tmp_path / "run", 1)[-1]
+    act = stage.Once(6, lambda: deployment.processes.lose("edge-2"))
+    story = stage.play(deployment, act, pause=0.3)
+    last = stage.records(tmp_path / "run", 1)[-1]
     assert last["away"] == [2]
     assert set(last["guests"]) <= {int(client) for client in last["steps"]}
     assert last["guests"], story.told
@@ -72,16 +84,16 @@ def test_asynchronous_servers_go_on_without_a_dead_one(tmp_path: Path) -> None:
 def test_clients_that_measure_their_own_pace_can_be_repeated_in_the_simulator(
     tmp_path: Path,
 ) -> None:
-    experiment = trials.experiment(12, *ASYNCHRONOUS, "scheme.deadline=0.05")
+    experiment = stage.experiment(12, *ASYNCHRONOUS, "scheme.deadline=0.05")
     policy = PolicySection(pace="measured")
-    story = trials.play(
+    story = stage.play(
         LocalDeployment(experiment, tmp_path / "run", policy), lambda event: None, pause=0.0
     )
     assert fingerprint(replay(tmp_path / "run")) == story.finished.model_sha256
     steps = [
         count
         for d in range(3)
-        for record in trials.records(tmp_path / "run", d)
+        for record in stage.records(tmp_path / "run", d)
         for count in record["steps"].values()
     ]
     assert min(steps) == 1  # before the first measurement

@@ -22,6 +22,7 @@ from sdfeel.run.build import prepare
 from sdfeel.run.deploy.files import NODE, NODES, NodeFile, read_node, write_node
 from sdfeel.run.deploy.make import make, on_loopback
 from sdfeel.run.experiment import load
+from sdfeel.run.whole import write_whole
 from tests.cli.command import Child
 
 SETTINGS = [
@@ -64,7 +65,7 @@ class Fort:
 
     def publish(self) -> None:
         """Give the nodes the authority's list."""
-        (self.root / "allow.txt").write_bytes((self.authority / "allow.txt").read_bytes())
+        write_whole(self.root / "allow.txt", (self.authority / "allow.txt").read_bytes())
 
     def resident(self, server: str) -> str:
         """A client that belongs to this server."""

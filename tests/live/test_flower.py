@@ -4,6 +4,7 @@
 """
 
 import importlib.util
+import warnings
 from typing import Any
 
 import numpy as np
@@ -69,7 +70,9 @@ def test_a_client_in_flowers_style_trains_the_same_model() -> None:
 
 @pytest.mark.skipif(importlib.util.find_spec("flwr") is None, reason="flwr is not installed")
 def test_the_real_numpy_client_trains_the_same_model() -> None:
-    flwr = importlib.import_module("flwr.client")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of what Flower itself imports
+        flwr = importlib.import_module("flwr.client")
 
     class Real(flwr.NumPyClient):  # type: ignore[name-defined, misc]
         def fit(self, parameters: Any, config: Any) -> Any:

@@ -5,116 +5,21 @@ was seen and ends with 1 if it was not as promised in docs/deploy.md.
 """
 
 import argparse
+import json
+import re
 import shutil
 import sys
 import tempfile
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from math import inf
 from pathlib import Path
 from typing import Any
 
-from sdfeel.core.events import Evaluated, Event, Finished, Round, Warned
-from sdfeel.live.store import Store
-from sdfeel.run.deploy.files import NODE, NODES, PolicySection
-from sdfeel.run.deploy.local import LocalDeployment, Trial
-from sdfeel.run.experiment import Experiment, load
-from sdfeel.run.session import start
-from tests.live.wires import Wires
-
-SETTINGS = [
-    "network.clients=6",
-    "network.servers=3",
-    "network.graph=path",
-    "data.classes_per_client=5",
-    "model.name=logistic",
-    "training.engine=loop",
-    "evaluation.every=10",
-]
-PAUSE = 0.05  # seconds that clients wait in every round, so that rounds can be told apart
-
-
-def experiment(rounds: int, *more: str) -> Experiment:
-    return load(None, [*SETTINGS, f"training.iterations={5 * rounds}", *more])
-
-
-@dataclass
-class Story:
-    """The events of a deployment, each with the second at which it was seen."""
-
-    events: list[tuple[float, Event]] = field(default_factory=list)
-
-    def of(self, kind: type[Event]) -> list[tuple[float, Event]]:
-        return [(when, event) for when, event in self.events if isinstance(event, kind)]
-
-    @property
-    def told(self) -> list[str]:
-        return [event.message for _, event in self.events if isinstance(event, Warned)]
-
-    @property
-    def finished(self) -> Finished:
-        last = self.events[-1][1]
-        assert isinstance(last, Finished)
-        return last
-
-    @property
-    def accuracy(self) -> float:
-        (*_, last) = [event for _, event in self.events if isinstance(event, Evaluated)]
-        assert last.accuracy is not None
-        return last.accuracy
-
-
-def play(
-    deployment: LocalDeployment,
-    act: Callable[[Event], None],
-    pause: float = PAUSE,
-) -> Story:
-    """Run to the end; `act` sees every event as it happens."""
-    deployment.processes.trial = Trial(pause=pause)
-    story = Story()
-    for event in deployment:
-        story.events.append((time.monotonic(), event))
-        act(event)
-    return story
-
-
-@dataclass
-class Once:
-    """Does something when a round is reached, and remembers when."""
-
-    number: int
-    deed: Callable[[], None]
-    when: float | None = None
-
-    def __call__(self, event: Event) -> None:
-        if self.when is None and isinstance(event, Round) and event.number >= self.number:
-            self.when = time.monotonic()
-            self.deed()
-
-
-@dataclass(frozen=True)
-class Report:
-    """How a trial went: as promised or not, and what was seen."""
-
-    good: bool
-    lines: list[str]
-
-
-def undisturbed(rounds: int, directory: Path) -> str:
-    """The hash of the simulator's model."""
-    (*_, last) = start(experiment(rounds), directory / "simulated")
-    assert isinstance(last, Finished)
-    return last.model_sha256
-
-
-def records(directory: Path, server: int) -> list[dict[str, Any]]:
-    """What a server that has ended remembers of its rounds."""
-    store = Store(directory / NODES / f"edge-{server}" / "state")
-    try:
-        return store.records()
-    finally:
-        store.close()
+from sdfeel.live.health import STATUS
+from sdfeel.run.deploy.files import NODE, NODES, PolicySection, peers_of, read_node
+from sdfeel.run.deploy.local import LocalDeployment
+from tests.live.partitions import dropping_partition, waiting_partition
+from tests.live.stage import Once, Report, experiment, play, records, undisturbed
 
 
 def dead_edge(directory: Path, rounds: int = 50) -> Report:
@@ -198,88 +103,73 @@ def dead_client(directory: Path, deadline: float = 2.0) -> Report:
     return Report(good, lines)
 
 
-@dataclass
-class Scissors:
-    """Cuts a server off from the others in some round, for some seconds."""
+class Poison:
+    """A Flower client that returns numbers no model should have, always the same ones."""
 
-    wires: Wires
-    server: int
-    seconds: float
-    begun: bool = False
-    cut: float | None = None  # when, by the clock of the records
-    mended: float | None = None
+    def __init__(self, value: float) -> None:
+        self.value = value
 
-    def act(self, event: Event) -> None:
-        self.begun = self.begun or (isinstance(event, Round) and event.number >= 4)
-
-    def look(self) -> None:
-        now = time.time()
-        if self.begun and self.cut is None:
-            self.wires.isolate(self.server)
-            self.cut = now
-        elif self.cut is not None and self.mended is None and now >= self.cut + self.seconds:
-            self.wires.mend()
-            self.mended = now
+    def fit(self, parameters: list[Any], config: dict[str, Any]) -> tuple[list[Any], int, Any]:
+        return [array * 0 + self.value for array in parameters], 1, {}
 
 
-def partition(
-    directory: Path, seconds: float, policy: PolicySection, rounds: int
-) -> tuple[Story, Scissors]:
-    """One server is cut off from the others for some time, while all go on running."""
+def not_a_number() -> Poison:
+    return Poison(float("nan"))
+
+
+def infinite() -> Poison:
+    return Poison(float("inf"))
+
+
+def huge() -> Poison:
+    return Poison(1e12)
+
+
+def poison(directory: Path, rounds: int = 20) -> Report:
+    """One client of each server sends NaN, Inf or huge numbers: they are refused and counted."""
+    policy = PolicySection(max_norm=1000.0)
     deployment = LocalDeployment(experiment(rounds), directory, policy)
-    wires = Wires(directory, 3)
-    scissors = Scissors(wires, 2, seconds)
-    deployment.every_tick(scissors.look)
-    try:
-        return play(deployment, scissors.act, pause=0.1), scissors
-    finally:
-        wires.close()
+    homes = {d: next(n for n in range(6) if _home(directory, n) == d) for d in range(3)}
+    for d, factory in enumerate(("not_a_number", "infinite", "huge")):
+        path = directory / NODES / f"client-{homes[d]}" / NODE
+        path.write_text(f'trainer = "tests.live.trials:{factory}"\n{path.read_text()}')
+    story = play(deployment, lambda event: None, pause=0.0)
+    lines, good = [f"accuracy {story.accuracy:.3f}"], story.accuracy > 0.5
+    for d, client in homes.items():
+        status = json.loads((directory / NODES / f"edge-{d}" / STATUS).read_text())
+        missed = [record["missing"] for record in records(directory, d)]
+        lines.append(f"edge-{d} refused {status['rejected']} models: {status['last_error']}")
+        good = good and status["rejected"] == rounds and missed == [[client]] * rounds
+    return Report(good, lines)
 
 
-def healed(directory: Path, mended: float) -> float:
-    """Seconds from the mending of the links until every server has all others again."""
-    latest = 0.0
-    for server in range(3):
-        found = records(directory, server)
-        assert [r["k"] for r in found] == sorted({r["k"] for r in found}), "split round numbers"
-        alone = [n for n, record in enumerate(found) if record["away"] or record["ended"] < mended]
-        together = found[alone[-1] + 1 :]
-        latest = max(latest, together[0]["ended"] - mended if together else inf)
-    return latest
+def _home(directory: Path, client: int) -> int:
+    (server,) = peers_of(read_node(directory / NODES / f"client-{client}" / NODE))
+    return server
 
 
-def waiting_partition(directory: Path, seconds: float, rounds: int = 20) -> Report:
-    """Both sides wait, and the model is the undisturbed one."""
-    story, scissors = partition(directory / "cut", seconds, PolicySection(), rounds)
-    assert scissors.mended is not None
-    assert scissors.cut is not None
-    expected = undisturbed(rounds, directory)
-    ends = sorted(r["ended"] for d in range(3) for r in records(directory / "cut", d))
-    held = sum(scissors.cut + 1 < end < scissors.mended for end in ends)
-    after = next(end for end in ends if end > scissors.mended) - scissors.mended
-    model = story.finished.model_sha256
-    lines = [
-        f"cut for {seconds:g} s: {held} rounds ended meanwhile, the next {after:.2f} s after",
-        f"model {model[:12]}, undisturbed {expected[:12]}",
-    ]
-    return Report(model == expected and held <= 3 and after < 10, lines)
+def power_cut(directory: Path, rounds: int = 15) -> Report:
+    """All processes are killed at once and started again: no round is lost or done twice."""
+    deployment = LocalDeployment(experiment(rounds), directory / "killed")
+    processes = deployment.processes
 
+    def cut() -> None:
+        for name in processes.names:
+            processes.lose(name)
+        for name in processes.names:
+            processes.start(name)
 
-def dropping_partition(directory: Path, seconds: float, rounds: int) -> Report:
-    """Both sides go on without each other, and join again."""
-    policy = PolicySection(dead_edge="drop", edge_deadline=1.0)
-    story, scissors = partition(directory, seconds, policy, rounds)
-    assert scissors.mended is not None
-    alone = [sum(bool(r["away"]) for r in records(directory, d)) for d in range(3)]
-    last = [records(directory, d)[-1]["k"] for d in range(3)]
-    after = healed(directory, scissors.mended)
-    lines = [
-        f"cut for {seconds:g} s: rounds without a neighbour at each server: {alone}",
-        f"all together again {after:.2f} s after the links were mended, last rounds {last}",
-        f"accuracy {story.accuracy:.3f}",
-    ]
-    together = len(set(last)) == 1 and min(alone[1:]) > 1
-    return Report(together and after < 10 and story.accuracy > 0.5, lines)
+    story = play(deployment, Once(5, cut))
+    expected, model = undisturbed(rounds, directory), story.finished.model_sha256
+    lines, good = [f"model {model[:12]}, undisturbed {expected[:12]}"], model == expected
+    for d in range(3):
+        log = (directory / "killed" / NODES / f"edge-{d}" / "log.txt").read_text()
+        before, _, after = log.partition("listening")[2].partition("listening")
+        done = len(re.findall(r"round \d+: ", before))
+        again = int(re.findall(r"round (\d+)", after)[0])
+        lines.append(f"edge-{d} told of {done} rounds, then went on with round {again}")
+        good = good and again - done in (1, 2)  # the last one may be committed and not told
+    return Report(good, lines)
 
 
 def main() -> int:
@@ -292,6 +182,8 @@ def main() -> int:
         "dead-edge": dead_edge,
         "returning-edge": returning_edge,
         "awaited-edge": awaited_edge,
+        "power-cut": power_cut,
+        "poison": poison,
         "partition": lambda path: waiting_partition(path, chosen.seconds),
         "partition-drop": lambda path: dropping_partition(
             path, chosen.seconds, int(10 * (chosen.seconds + 10))

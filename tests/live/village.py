@@ -154,7 +154,9 @@ class Village:
             self.crash(d)
         await asyncio.sleep(0)
         mass = self.federation.net.mass[servers]
-        return mean((mass / mass.sum()).tolist(), models)
+        if len(mass) < len(self.federation.net.mass):  # else the simulator's own numbers
+            mass = mass / mass.sum()
+        return mean(mass.tolist(), models)
 
     async def _until_done(self, servers: list[int]) -> None:
         while True:

@@ -21,11 +21,12 @@ def test_a_verdict_is_three_ratios() -> None:
     assert GOOD.compute == 0.05
 
 
-def test_five_situations_start_from_the_papers_default_setting() -> None:
-    assert len(bench.SITUATIONS) == 5
+def test_all_situations_start_from_the_papers_default_setting() -> None:
+    assert len(bench.SITUATIONS) == 6
     for name in bench.SITUATIONS:
         found = experiment(name)
-        assert (found.scheme.name, found.network.graph) == ("sd-feel", "ring")
+        graph = "geometric" if name == "far cells" else "ring"
+        assert (found.scheme.name, found.network.graph) == ("sd-feel", graph)
         assert found.scheme.options == {}
 
 

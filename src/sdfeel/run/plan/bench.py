@@ -39,6 +39,18 @@ SITUATIONS: dict[str, tuple[str, ...]] = {
         "data.partition=dirichlet",
         "data.concentration=0.3",
     ),
+    # Of another kind than the others: no rule of the planner was chosen by looking at it.
+    "far cells": (
+        "network.clients=24",
+        "network.servers=8",
+        "network.graph=geometric",
+        "radio.rates=distance",
+        "devices.spread=2",
+        "data.partition=dirichlet",
+        "data.concentration=0.2",
+        "model.name=logistic",
+        "training.learning_rate=0.02",
+    ),
 }
 TARGET = 0.9  # accuracy
 NEAR, FASTER, CHEAP = 1.15, 1.5, 0.1  # what is asked of the planner

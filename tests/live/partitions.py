@@ -1,0 +1,96 @@
+"""A server is cut off from the others for some time, while all processes go on running."""
+
+import time
+from dataclasses import dataclass
+from math import inf
+from pathlib import Path
+
+from sdfeel.core.events import Event, Round
+from sdfeel.run.deploy.files import PolicySection
+from sdfeel.run.deploy.local import LocalDeployment
+from tests.live.stage import Report, Story, experiment, play, records, undisturbed
+from tests.live.wires import Wires
+
+
+@dataclass
+class Scissors:
+    """Cuts a server off from the others in some round, for some seconds."""
+
+    wires: Wires
+    server: int
+    seconds: float
+    begun: bool = False
+    cut: float | None = None  # when, by the clock of the records
+    mended: float | None = None
+
+    def act(self, event: Event) -> None:
+        self.begun = self.begun or (isinstance(event, Round) and event.number >= 4)
+
+    def look(self) -> None:
+        now = time.time()
+        if self.begun and self.cut is None:
+            self.wires.isolate(self.server)
+            self.cut = now
+        elif self.cut is not None and self.mended is None and now >= self.cut + self.seconds:
+            self.wires.mend()
+            self.mended = now
+
+
+def partition(
+    directory: Path, seconds: float, policy: PolicySection, rounds: int
+) -> tuple[Story, Scissors]:
+    """One server is cut off from the others for some time, while all go on running."""
+    deployment = LocalDeployment(experiment(rounds), directory, policy)
+    wires = Wires(directory, 3)
+    scissors = Scissors(wires, 2, seconds)
+    deployment.every_tick(scissors.look)
+    try:
+        return play(deployment, scissors.act, pause=0.1), scissors
+    finally:
+        wires.close()
+
+
+def healed(directory: Path, mended: float) -> float:
+    """Seconds from the mending of the links until every server has all others again."""
+    latest = 0.0
+    for server in range(3):
+        found = records(directory, server)
+        assert [r["k"] for r in found] == sorted({r["k"] for r in found}), "split round numbers"
+        alone = [n for n, record in enumerate(found) if record["away"] or record["ended"] < mended]
+        together = found[alone[-1] + 1 :]
+        latest = max(latest, together[0]["ended"] - mended if together else inf)
+    return latest
+
+
+def waiting_partition(directory: Path, seconds: float, rounds: int = 20) -> Report:
+    """Both sides wait, and the model is the undisturbed one."""
+    story, scissors = partition(directory / "cut", seconds, PolicySection(), rounds)
+    assert scissors.mended is not None
+    assert scissors.cut is not None
+    expected = undisturbed(rounds, directory)
+    ends = sorted(r["ended"] for d in range(3) for r in records(directory / "cut", d))
+    held = sum(scissors.cut + 1 < end < scissors.mended for end in ends)
+    after = next(end for end in ends if end > scissors.mended) - scissors.mended
+    model = story.finished.model_sha256
+    lines = [
+        f"cut for {seconds:g} s: {held} rounds ended meanwhile, the next {after:.2f} s after",
+        f"model {model[:12]}, undisturbed {expected[:12]}",
+    ]
+    return Report(model == expected and held <= 3 and after < 10, lines)
+
+
+def dropping_partition(directory: Path, seconds: float, rounds: int) -> Report:
+    """Both sides go on without each other, and join again."""
+    policy = PolicySection(dead_edge="drop", edge_deadline=1.0)
+    story, scissors = partition(directory, seconds, policy, rounds)
+    assert scissors.mended is not None
+    alone = [sum(bool(r["away"]) for r in records(directory, d)) for d in range(3)]
+    last = [records(directory, d)[-1]["k"] for d in range(3)]
+    after = healed(directory, scissors.mended)
+    lines = [
+        f"cut for {seconds:g} s: rounds without a neighbour at each server: {alone}",
+        f"all together again {after:.2f} s after the links were mended, last rounds {last}",
+        f"accuracy {story.accuracy:.3f}",
+    ]
+    together = len(set(last)) == 1 and min(alone[1:]) > 1
+    return Report(together and after < 10 and story.accuracy > 0.5, lines)
