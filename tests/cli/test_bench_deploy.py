@@ -1,6 +1,8 @@
 """`sdfeel bench deploy`: its options, its table and its document, with measurements made up."""
 
 import json
+import os
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -49,3 +51,19 @@ def test_an_unknown_part_is_told_with_a_guess() -> None:
     outcome = call("bench", "deploy", "--parts", "rounds")
     assert outcome.code == 1
     assert "unknown part 'rounds': did you mean 'round'?" in outcome.sentence
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="real-time priority as Linux has it")
+def test_urgent_measurements_run_first_and_only_they(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = os.sched_getscheduler(0)
+
+    def seen(directory: Path) -> Iterator[Line]:
+        yield Line("priority", "", "", os.sched_getscheduler(0) == os.SCHED_RR)
+
+    monkeypatch.setattr(bench, "PARTS", {"seen": seen})
+    outcome = call("bench", "deploy", "--urgent", "--json")
+    assert os.sched_getscheduler(0) == before
+    if outcome.code:
+        assert "--urgent needs real-time priority: be root on Linux" in outcome.sentence
+    else:
+        assert json.loads(outcome.out)["lines"][0]["met"] is True

@@ -45,6 +45,15 @@ def test_a_curve_ends_where_its_shortest_run_does() -> None:
     assert curve.reach(0.45, "A").tolist() == [0.9, inf]
 
 
+def test_a_run_that_diverged_does_not_shorten_the_comparison_but_spoils_it() -> None:
+    runs = (track(0.0, 0.5, 0.9), track(0.0, 0.4, diverged=True))
+    curve = Curve("two", {"A": runs, "E": runs})
+    assert curve.end("iterations") == 20
+    assert np.isnan(curve.average("accuracy", "iterations", 20)).tolist() == [False, True]
+    gone = Curve("none is left", {"A": runs[1:], "E": runs[1:]})
+    assert gone.end("iterations") == 10
+
+
 def test_sooner_means_a_higher_mean_over_the_window() -> None:
     fast, slow = track(0.0, 0.9, 0.9, 0.9), track(0.0, 0.3, 0.6, 0.9)
     assert fast.average("accuracy", "A", 3) > slow.average("accuracy", "A", 3)

@@ -14,7 +14,10 @@ CHUNK = 1 << 16
 
 
 class Wire:
-    """Forwards connections to an address. While it is cut, bytes wait and nobody is told."""
+    """Forwards connections to an address. While it is cut, bytes wait and nobody is told.
+
+    A connection that was begun meanwhile comes to nothing.
+    """
 
     def __init__(self, target: str) -> None:
         self._host, _, port = target.rpartition(":")
@@ -45,7 +48,10 @@ class Wire:
         task.add_done_callback(self._busy.discard)
 
     async def _forward(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await self._whole.wait()
+        if not self._whole.is_set():
+            await self._whole.wait()
+            writer.transport.abort()
+            return
         with suppress(OSError):
             far_reader, far_writer = await asyncio.open_connection(self._host, self._port)
             ways = [self._pump(reader, far_writer), self._pump(far_reader, writer)]

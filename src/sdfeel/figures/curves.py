@@ -81,8 +81,10 @@ class Curve:
         return np.array([track.y[measure][-1] for track in self.runs(axis)])
 
     def end(self, axis: Axis) -> float:
-        """The last moment that all runs have reached."""
-        return min(float(track.x[axis][-1]) for track in self.runs(axis))
+        """The last moment that all runs have reached, but for those that diverged on the way."""
+        runs = self.runs(axis)
+        lasting = [track for track in runs if not track.diverged] or runs
+        return min(float(track.x[axis][-1]) for track in lasting)
 
     def reach(self, target: float, axis: Axis) -> Floats:
         """(seeds,) when the target accuracy was first measured; infinity if never."""
