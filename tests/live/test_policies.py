@@ -88,6 +88,16 @@ def test_models_that_are_not_finite_are_rejected_and_the_round_completes(tmp_pat
     assert torch.isfinite(village.go()).all()
 
 
+def test_another_nodes_model_needs_its_hash(tmp_path: Path) -> None:
+    federation = Village(FedAvg(tau1=2), network(), tmp_path).federation
+    model = NoisyEngine(6).initial()
+    body = federation.body(model)
+    assert torch.equal(federation.own_model(body), model)
+    for missing in (None, "", 0):
+        with pytest.raises(Rejected, match="SHA-256"):
+            federation.model(body, missing)
+
+
 def test_a_norm_bound_keeps_a_huge_model_out(tmp_path: Path) -> None:
     engine = NoisyEngine(6)
 

@@ -198,7 +198,7 @@ def test_a_hash_that_is_no_text_is_just_wrong() -> None:
     body, _ = sent(some())
     for sha256 in (None, 5, ["x"]):
         with pytest.raises(Rejected, match="SHA-256"):
-            unpack(body, Schema.of(some()), sha256)  # type: ignore[arg-type]
+            unpack(body, Schema.of(some()), sha256)
 
 
 def test_a_rejection_is_an_answer_to_the_sender() -> None:

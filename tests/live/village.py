@@ -172,7 +172,7 @@ class Village:
             await asyncio.sleep(0.002)
 
     def model(self, d: int) -> Tensor:
-        return self.federation.model(self.edges[d].exchange.current())
+        return self.federation.own_model(self.edges[d].exchange.current())
 
     def start(self, d: int) -> None:
         store = Store(self.directory / f"edge-{d}")

@@ -103,7 +103,7 @@ class Client:
         header, body = answer
         if body is None:
             raise Refused("a server handed out work without a model")
-        self.federation.model(body, header.get("sha256", ""))
+        self.federation.model(body, header.get("sha256"))
         return body
 
     async def _start(self, k: int, header: Header, bodies: dict[int, bytes]) -> Tensor | None:
@@ -116,7 +116,7 @@ class Client:
                 if body is None:
                     return None
                 bodies[d] = self._checked((told, body))
-        models = {d: self.federation.model(bodies[d]) for d in row}
+        models = {d: self.federation.own_model(bodies[d]) for d in row}
         if len(row) == 1 and next(iter(row.values())) == 1:
             return next(iter(models.values()))
         return blended(row, models)

@@ -79,7 +79,7 @@ class Edge:
             await self._round()
         self.cluster.finish()
         if self.journal is not None:
-            model = self.federation.model(self.exchange.current())
+            model = self.federation.own_model(self.exchange.current())
             self.journal.finish(digest(model.contiguous().numpy().tobytes()))
         self.tell(f"finished after {self.known.k} rounds; still answering")
         await self.exchange.settle()

@@ -81,12 +81,13 @@ class Federation:
     def body(self, model: Tensor) -> bytes:
         return pack({MODEL: model})
 
-    def model(
-        self, body: bytes, sha256: str | None = None, max_norm: float | None = None
-    ) -> Tensor:
-        """The model in a body; `Rejected` unless it is what was agreed upon."""
-        told = digest(body) if sha256 is None else sha256
-        return unpack(body, self.schema, told, max_norm)[MODEL]
+    def model(self, body: bytes, sha256: object, max_norm: float | None = None) -> Tensor:
+        """The model in another's body; `Rejected` unless it is what was agreed upon."""
+        return unpack(body, self.schema, sha256, max_norm)[MODEL]
+
+    def own_model(self, body: bytes) -> Tensor:
+        """The model in a body that this node has checked, or made, itself."""
+        return self.model(body, digest(body))
 
 
 @dataclass(frozen=True, eq=False)

@@ -19,6 +19,7 @@ from sdfeel.live.errors import NotTrusted, Refused, Rejected
 from sdfeel.live.federation import Turn, blended, grown, heavier, without
 from sdfeel.live.memory import Known
 from sdfeel.live.protocol import HERE, LONG_POLL, Answer, Header, Link, seconds, whole
+from sdfeel.live.wire import digest
 
 CLOSED = "closed"
 
@@ -63,7 +64,7 @@ class Gossip:
     def _model(self, kind: str, k: int, part: int) -> Tensor:
         saved = self._store.get("start" if kind == "start" else "hop", k, part)
         assert saved is not None  # the open round's models are never pruned
-        return self._federation.model(saved.body)
+        return self._federation.own_model(saved.body)
 
     async def _hop(self, turn: Turn, hop: int, across: Mixing) -> None:
         if not self._store.has("hop", turn.k, hop + 1):
@@ -103,7 +104,8 @@ class Gossip:
         if kind == "adopt":
             known = Known.load(self._store)
             assert known is not None  # a server that answers has begun
-            return known.common(), self.current()
+            body = self.current()
+            return {**known.common(), "sha256": digest(body)}, body
         if kind != "model":
             raise Refused(f"a synchronous server does not answer '{kind}'")
         k, hop = whole(header, "round"), whole(header, "hop")
@@ -162,7 +164,7 @@ class Gossip:
             header, body = await self.peers[server].insist("model", question)
             if body is not None:
                 bound = self._policy.max_server_norm
-                return self._federation.model(body, header.get("sha256", ""), bound)
+                return self._federation.model(body, header.get("sha256"), bound)
             if header.get("gone"):
                 raise Behind(server, whole(header, "round"))
 
@@ -198,7 +200,7 @@ class Gossip:
             return known
         if body is None:
             raise Refused(f"edge-{behind.server} has no model to go on from")
-        self._federation.model(body, max_norm=self._policy.max_server_norm)
+        self._federation.model(body, header.get("sha256"), self._policy.max_server_norm)
         try:
             after = replace(Known.of({**header, "taken": {}}), taken=known.taken)
         except (KeyError, TypeError, ValueError):

@@ -77,7 +77,7 @@ class Held:
         return saved.body
 
     def seen(self) -> Seen:
-        return Seen(self._federation.model(self.body()), self.version, self.heard, self.stamp)
+        return Seen(self._federation.own_model(self.body()), self.version, self.heard, self.stamp)
 
     def hold(self, leader: int, k: int) -> bool | None:
         """Be held by a leader, durably, if free or held by the same; None: not now."""
@@ -126,7 +126,7 @@ class Held:
         if body is None:
             raise Refused("the message carries no model")
         theirs = self._checked(leader, k, header, body)
-        own = self._federation.model(self.body())
+        own = self._federation.own_model(self.body())
         heard, stamp = self.numbers(header), whole(header, "stamp")
         self.version, self.lock = self.version + 1, None
         self.heard, self.stamp = heard, stamp
@@ -149,7 +149,7 @@ class Held:
         """The leader's model; one that is refused ends the exchange, which changes nothing here."""
         try:
             bound = self._policy.max_server_norm
-            return self._federation.model(body, header.get("sha256", ""), bound)
+            return self._federation.model(body, header.get("sha256"), bound)
         except Rejected as error:
             self.cluster.counts.rejected += 1
             self.cluster.counts.last_error = f"edge-{leader}: {error}"

@@ -55,7 +55,7 @@ class Meeting:
         mix = self._federation.scheme.mix(view, done)
         saved = self._store.get("start", turn.k)
         assert saved is not None  # the open round's model is never pruned
-        start = self._federation.model(saved.body)
+        start = self._federation.own_model(saved.body)
         arrived = self.cluster.results(turn, closed)
         up = averaged(self._me, turn, mix, arrived, start, seen[self._me].model)
         model, met = self._mixed(mix, up, seen)
@@ -192,7 +192,7 @@ class Meeting:
             header, body = await self.peers[d].insist("lock", question)
             if body is not None:
                 bound = self._policy.max_server_norm
-                model = self._federation.model(body, header.get("sha256", ""), bound)
+                model = self._federation.model(body, header.get("sha256"), bound)
                 heard = self._own.numbers(header)
                 return Seen(model, whole(header, "version"), heard, whole(header, "stamp"))
 

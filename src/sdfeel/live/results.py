@@ -22,7 +22,7 @@ class Results(Mapping[int, Tensor]):
         saved = self.store.get("result", self.k, client)
         if saved is None:
             raise KeyError(client)
-        return self.federation.model(saved.body)
+        return self.federation.own_model(saved.body)
 
     def __iter__(self) -> Iterator[int]:
         return iter(self.clients)

@@ -58,7 +58,7 @@ def digest(body: bytes) -> str:
 
 
 def unpack(
-    body: bytes, schema: Schema, sha256: str, max_norm: float | None = None
+    body: bytes, schema: Schema, sha256: object, max_norm: float | None = None
 ) -> dict[str, Tensor]:
     """The tensors in `body`, or `Rejected`; nothing is parsed before size and hash are right."""
     _check_size(body, schema)
