@@ -1,5 +1,6 @@
 """What a node remembers is whole, first-come, bounded and checked."""
 
+import sqlite3
 from pathlib import Path
 
 import pytest
@@ -92,3 +93,13 @@ def test_old_records_are_forgotten(store: Store) -> None:
             store.prune_records(k - 2)
     assert [record["k"] for record in store.records()] == [4, 5, 6]
     assert store.last_record() == {"k": 6}
+
+
+def test_the_state_of_another_version_is_not_guessed_at(tmp_path: Path) -> None:
+    Store(tmp_path).close()
+    Store(tmp_path).close()  # our own is taken
+    base = sqlite3.connect(tmp_path / "state.sqlite")
+    base.execute("pragma user_version=1")
+    base.close()
+    with pytest.raises(RunError, match="was kept by another version of sdfeel: finish the run"):
+        Store(tmp_path)

@@ -17,6 +17,7 @@ from typing import Any, Literal
 
 from sdfeel.core.errors import RunError
 
+FORM = 2  # of what is kept; another number means that another version of the program kept it
 LARGE = 1 << 20  # bytes; above it, a file is several times faster than a row
 Kind = Literal["start", "hop", "result", "measured", "own", "final"]
 TABLES = """
@@ -53,6 +54,7 @@ class Store:
             self._base.execute("pragma journal_mode=wal")
             self._base.execute("pragma synchronous=full")
             self._base.execute("pragma locking_mode=exclusive")
+            self._check_form()
             self._base.executescript(TABLES)
         except sqlite3.DatabaseError as error:
             raise RunError(
@@ -63,6 +65,18 @@ class Store:
 
     def close(self) -> None:
         self._base.close()
+
+    def _check_form(self) -> None:
+        """A state of another version is not guessed at; a new one is marked as ours."""
+        (tables,) = self._base.execute("select count(*) from sqlite_master").fetchone()
+        (form,) = self._base.execute("pragma user_version").fetchone()
+        if tables and form != FORM:
+            self._base.close()
+            raise RunError(
+                f"the state in {self.directory} was kept by another version of sdfeel: finish the "
+                f"run with that version, or remove the directory and the node begins anew"
+            )
+        self._base.execute(f"pragma user_version={FORM}")
 
     @contextmanager
     def commit(self) -> Iterator[None]:
