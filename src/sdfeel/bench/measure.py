@@ -13,6 +13,8 @@ from sdfeel.bench.work import Work
 from sdfeel.core.errors import InputError
 from sdfeel.engine.choose import cores
 
+AT_LEAST = 0.25  # seconds of one repeat
+
 
 @dataclass(frozen=True)
 class Speed:
@@ -31,7 +33,7 @@ def compare(
     repeats: int,
     report: Callable[[str, int, int], None] = lambda way, done, repeats: None,
 ) -> list[Speed]:
-    """The median speed of every way over `repeats` rounds, and the machine's limit."""
+    """The median speed of every way over `repeats`, and the machine's limit."""
     ready: dict[str, Way] = {}
     for name in ways:
         with suppress(InputError):  # not every way fits every work
@@ -43,9 +45,7 @@ def compare(
     for turn in range(repeats):
         peak.append(gemm_flops())
         for name, way in ready.items():
-            begin = perf_counter()
-            way()
-            seconds[name].append(perf_counter() - begin)
+            seconds[name].append(sustained(way))
             report(name, turn + 1, repeats)
     limit = median(peak) / work.flops
     return [
@@ -58,6 +58,18 @@ def compare(
         )
         for name, times in seconds.items()
     ] + [Speed(work.name, "limit", limit, median(seconds["loop"]) * limit / work.samples, 1.0)]
+
+
+def sustained(way: Way) -> float:
+    """Seconds of one round, among as many as take a while.
+
+    The first after another way finds caches cold and a core asleep, which a run of many does not.
+    """
+    rounds, begin = 0, perf_counter()
+    while (passed := perf_counter() - begin) < AT_LEAST:
+        way()
+        rounds += 1
+    return passed / rounds
 
 
 def _ratio(reference: list[float], times: list[float]) -> float:

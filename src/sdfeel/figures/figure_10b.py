@@ -5,7 +5,7 @@ from itertools import pairwise
 from sdfeel.core.arrays import Floats
 from sdfeel.figures.figure import Claim, Figure, Panel, Seen
 from sdfeel.figures.lines import Line
-from sdfeel.figures.settings import Setting
+from sdfeel.figures.settings import SCALES, Setting
 from sdfeel.figures.unequal import asynchronous, round_seconds, synchronous
 from sdfeel.figures.verdicts import Verdict, all_of, more, no_less
 
@@ -70,7 +70,8 @@ FIGURE = Figure(
     "The more unequal the devices, the more asynchronous training gains",
     "cifar10",
     "H = 1, 5, 10, 20 (the paper's values are unknown) at the same mean speed: if instead the "
-    "slowest device stayed the same, synchronous training would not depend on H at all.",
+    "slowest device stayed the same, synchronous training would not depend on H at all. A round is "
+    "1,000 batches of the slowest client, 20 at quick scale, 2 at reduced scale.",
     lines,
     (Panel("accuracy", "A"), Panel("accuracy", "E", until=sync(1.0)), Panel("accuracy", "E")),
     (
@@ -99,4 +100,5 @@ FIGURE = Figure(
             "long enough for the statement, which is about what both end at.",
         ),
     ),
+    scales=SCALES,
 )

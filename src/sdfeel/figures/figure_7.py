@@ -6,7 +6,7 @@ from sdfeel.figures.figure import Claim, Figure, Judge, Panel, Seen, both
 from sdfeel.figures.lines import Line
 from sdfeel.figures.race import window
 from sdfeel.figures.schemes import sd_feel
-from sdfeel.figures.settings import Setting
+from sdfeel.figures.settings import SCALES, Setting
 from sdfeel.figures.verdicts import Verdict, all_of, any_of, more, no_less
 
 TAU1 = {tau1: f"tau1 = {tau1}, tau2 = 1" for tau1 in (1, 3, 5, 20)}
@@ -108,4 +108,5 @@ FIGURE_ON_CIFAR = Figure(
     lines,
     (Panel("loss", "iterations"), *both("loss")),
     CLAIMS,
+    scales=SCALES,
 )

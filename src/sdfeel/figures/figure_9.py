@@ -7,7 +7,7 @@ from sdfeel.figures.figure import Claim, Figure, Judge, Seen, both
 from sdfeel.figures.lines import Line
 from sdfeel.figures.race import window
 from sdfeel.figures.schemes import sd_feel
-from sdfeel.figures.settings import Setting
+from sdfeel.figures.settings import SCALES, Setting
 from sdfeel.figures.verdicts import Verdict, all_of, more
 
 CLASSES = {f"data.classes_per_client={c}": f"c = {c}" for c in (1, 2, 5, 10)}
@@ -110,4 +110,5 @@ FIGURE_9B = Figure(
             note=NOTE,
         ),
     ),
+    scales=SCALES,
 )

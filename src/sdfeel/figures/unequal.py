@@ -7,6 +7,8 @@ from sdfeel.run.experiment import Experiment
 
 SYNC, ASYNC, VANILLA = "synchronous", "asynchronous", "asynchronous, constant weights"
 GFLOPS = 10.0  # the mean speed of the devices
+EVERY = {"reduced": (4, 20)}  # rounds between measurements, in step and out of step
+OFTEN = (1, 5)
 
 
 def synchronous(setting: Setting, spread: float, rounds: int, *more: str) -> Experiment:
@@ -16,7 +18,7 @@ def synchronous(setting: Setting, spread: float, rounds: int, *more: str) -> Exp
         *sd_feel(theta, 1, 1),
         devices(spread),
         f"training.iterations={theta * rounds}",
-        "evaluation.every=1",
+        f"evaluation.every={EVERY.get(setting.scale, OFTEN)[0]}",
         *more,
     )
 
@@ -29,7 +31,7 @@ def asynchronous(
         *async_sd_feel(setting.theta_min, psi),
         devices(spread),
         "training.iterations=1000000",
-        "evaluation.every=5",
+        f"evaluation.every={EVERY.get(setting.scale, OFTEN)[1]}",
         *more,
     )
     return Line(label, experiment, limits=limits)

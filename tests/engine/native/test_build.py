@@ -113,7 +113,7 @@ def test_a_wrong_library_is_caught_and_remembered(
     """A planted fault: gradients of the wrong sign."""
 
     def wrong(plan: Plan, batch: int) -> str:
-        return "#define sdfeel_train sdfeel_right\n" + source(plan, batch) + WRONG
+        return RIGHT + source(plan, batch) + WRONG
 
     monkeypatch.setattr(available, "source", wrong)
     reason = create()
@@ -122,14 +122,21 @@ def test_a_wrong_library_is_caught_and_remembered(
     assert create() == reason
 
 
+RIGHT = """
+#define sdfeel_begin sdfeel_right_begin
+#define sdfeel_describe sdfeel_right_describe
+"""
 WRONG = """
-#undef sdfeel_train
-extern "C" int sdfeel_train(const SdfeelTasks *tasks, int threads) {
-    SdfeelTasks other = *tasks;
-    std::vector<float> rates(tasks->rates, tasks->rates + tasks->count);
-    for (float &rate : rates) rate = -rate;
-    other.rates = rates.data();
-    return sdfeel_right(&other, threads);
+#undef sdfeel_begin
+#undef sdfeel_describe
+static float *rates;
+extern "C" void *sdfeel_begin(const SdfeelTasks *tasks, int threads) {
+    rates = const_cast<float *>(tasks->rates);
+    return sdfeel_right_begin(tasks, threads);
+}
+extern "C" void sdfeel_describe(void *stream, int64_t count) {
+    rates[count - 1] = -rates[count - 1];
+    sdfeel_right_describe(stream, count);
 }
 """
 

@@ -1,4 +1,4 @@
-"""Neither threads nor blocks nor company change a result."""
+"""Neither threads nor memory nor company change a result."""
 
 from collections.abc import Sequence
 
@@ -33,9 +33,9 @@ def same(a: Sequence[Tensor], b: Sequence[Tensor]) -> bool:
 
 @needs_compiler
 @pytest.mark.parametrize(
-    "options", [{"threads": 1}, {"threads": 3}, {"block": 1}, {"block": 3}, {"threads": 9}]
+    "options", [{"threads": 1}, {"threads": 3}, {"rooms": 1}, {"rooms": 3}, {"threads": 9}]
 )
-def test_neither_threads_nor_blocks_change_a_result(options: dict[str, int]) -> None:
+def test_neither_threads_nor_rooms_change_a_result(options: dict[str, int]) -> None:
     own, other = engine(threads=2), engine(**options)
     assert same(trained(own, some_tasks(own)), trained(other, some_tasks(other)))
 

@@ -22,7 +22,7 @@ BLOCK_EXAMPLES = 250  # measured by one thread at a time
 
 
 class NativeEngine:
-    """Trains clients in C++, block by block; the same bits for any number of threads."""
+    """Trains clients in C++; the same bits for any number of threads."""
 
     name = "native"
 
@@ -37,7 +37,7 @@ class NativeEngine:
         metrics: dict[str, Metric] | None = None,
         measured: Examples | None = None,  # what the training loss is measured on
         threads: int | None = None,  # all cores that the process may use
-        block: int | None = None,  # clients trained in one call
+        rooms: int | None = None,  # trained models that are in memory at once
         batch: int | None = None,  # it is compiled for; the largest that these clients have
     ) -> None:
         measured = train if measured is None else measured
@@ -56,7 +56,7 @@ class NativeEngine:
         self.threads = threads or available_cores()
         row = self._loop.initial().numel()
         self._trainer = Trainer(
-            native.library, train, parts, training, seed, row, self.threads, block
+            native.library, train, parts, training, seed, row, self.threads, rooms
         )
 
     @classmethod
@@ -92,7 +92,7 @@ class NativeEngine:
         return self._loop.loss_and_gradient(client, model, step)
 
     def close(self) -> None:
-        """Give the working memory back; threads live only while something is computed."""
+        """Give the working memory back; idle threads stay, and end with the process."""
         self._native.library.release()
 
     def slower(self) -> str | None:

@@ -1,6 +1,9 @@
 """A compiled model, called through ctypes: plain C functions, and no GIL while they run."""
 
 import ctypes
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -14,12 +17,13 @@ Words = NDArray[np.uint64]
 
 
 class Tasks(ctypes.Structure):
-    """Kept in step with `SdfeelTasks` of entry.hpp."""
+    """Kept in step with `SdfeelTasks` of tasks.hpp."""
 
     _fields_ = (
         ("count", ctypes.c_int64),
         ("starts", ctypes.c_void_p),
         ("models", ctypes.c_void_p),
+        ("rooms", ctypes.c_int64),
         ("parameters", ctypes.c_int64),
         ("clients", ctypes.c_void_p),
         ("first", ctypes.c_void_p),
@@ -37,7 +41,7 @@ class Tasks(ctypes.Structure):
 
 
 class Measure(ctypes.Structure):
-    """Kept in step with `SdfeelMeasure` of entry.hpp."""
+    """Kept in step with `SdfeelMeasure` of tasks.hpp."""
 
     _fields_ = (
         ("model", ctypes.c_void_p),
@@ -51,20 +55,60 @@ class Measure(ctypes.Structure):
     )
 
 
+NO_THREAD = 2
+
+
+class Stream:
+    """Tasks in training: describe them, ask for them in order, and give their rooms back."""
+
+    def __init__(self, library: "Library", place: int, threads: int) -> None:
+        self._functions, self._check = library.functions, library.check
+        self._place, self._threads = ctypes.c_void_p(place), threads
+
+    def describe(self, count: int) -> None:
+        """The first `count` tasks are described."""
+        self._functions.sdfeel_describe(self._place, ctypes.c_int64(count))
+
+    def wait(self, i: int) -> None:
+        """Until task `i` is trained."""
+        code = self._functions.sdfeel_wait(self._place, ctypes.c_int64(i))
+        self._check(code, self._threads)
+
+    def give_back(self, count: int) -> None:
+        """The models of the first `count` tasks are no longer needed."""
+        self._functions.sdfeel_give_back(self._place, ctypes.c_int64(count))
+
+    def end(self) -> None:
+        """Stop as soon as the tasks that were taken up are done."""
+        self._functions.sdfeel_end(self._place)
+
+
 class Library:
     """The functions of one model's library."""
 
     def __init__(self, path: Path) -> None:
-        self._functions = ctypes.CDLL(str(path))
-        self._functions.sdfeel_workspace.restype = ctypes.c_int64
-        self.workspace = int(self._functions.sdfeel_workspace())  # bytes a thread needs
+        self.functions = ctypes.CDLL(str(path))
+        self.functions.sdfeel_workspace.restype = ctypes.c_int64
+        self.functions.sdfeel_begin.restype = ctypes.c_void_p
+        self.workspace = int(self.functions.sdfeel_workspace())  # bytes a thread needs
 
     def release(self) -> None:
         """Give back the memory that is kept from one call to the next."""
-        self._functions.sdfeel_release()
+        self.functions.sdfeel_release()
 
     def train(self, tasks: Tasks, threads: int) -> None:
-        self._checked(self._functions.sdfeel_train(ctypes.byref(tasks), threads), threads)
+        self.check(self.functions.sdfeel_train(ctypes.byref(tasks), threads), threads)
+
+    @contextmanager
+    def stream(self, tasks: Tasks, threads: int) -> Iterator[Stream]:
+        """Train `tasks` in the background, for as long as the context lasts."""
+        place = self.functions.sdfeel_begin(ctypes.byref(tasks), threads)
+        stream, here = Stream(self, place, threads), os.getpid()
+        try:
+            yield stream
+        finally:
+            if os.getpid() == here:  # a forked process has none of the threads to wait for
+                stream.end()
 
     def measure(
         self, model: Tensor, x: Tensor, y: Tensor, block: int, threads: int, outputs: Tensor | None
@@ -85,17 +129,22 @@ class Library:
             right=right.ctypes.data,
             outputs=None if outputs is None else outputs.data_ptr(),
         )
-        self._checked(self._functions.sdfeel_measure(ctypes.byref(measure), threads), threads)
+        self.check(self.functions.sdfeel_measure(ctypes.byref(measure), threads), threads)
         return losses, right
 
     def philox(self, key: int, client: int, step: int, layer: int, block: int) -> Words:
         """Four random words; for tests."""
         words = np.zeros(4, dtype=np.uint64)
         address = [ctypes.c_uint64(number) for number in (key, client, step, layer, block)]
-        self._functions.sdfeel_philox(*address, ctypes.c_void_p(words.ctypes.data))
+        self.functions.sdfeel_philox(*address, ctypes.c_void_p(words.ctypes.data))
         return words
 
-    def _checked(self, code: int, threads: int) -> None:
+    def check(self, code: int, threads: int) -> None:
+        if code == NO_THREAD:
+            raise SdfeelError(
+                "the native engine could not start a thread: end other programs, or raise the "
+                "number of processes that you may have (ulimit -u)"
+            )
         if code:
             raise SdfeelError(
                 f"the native engine needs {self.workspace / 1e6:.0f} MB for each of {threads} "

@@ -1,13 +1,9 @@
-"""Training tasks with a compiled model: block by block, in bounded memory."""
+"""Training tasks with a compiled model, in bounded memory."""
 
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
-from math import ceil
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from sdfeel.core.arrays import Ints
@@ -20,10 +16,10 @@ from sdfeel.engine.native.indices import Picker
 from sdfeel.engine.native.library import Library, Tasks
 from sdfeel.engine.threads import one_thread
 
-# Trained by each thread in one call: few, so that the sums of one block are made while the next
-# one trains and its models are still in the last cache; several, so that threads end together.
+# Rooms for trained models, per thread: few, so that models are still in the last cache when they
+# are added up; several, so that no thread waits for whoever adds.
 EACH_CLIENTS = 12
-BLOCK_BYTES = 6 << 20
+ROOM_BYTES = 6 << 20
 
 
 class Trainer:
@@ -38,69 +34,69 @@ class Trainer:
         seed: int,
         row: int,  # numbers of a model
         threads: int,
-        block: int | None = None,  # clients trained in one call
+        rooms: int | None = None,  # models that are in memory at once
     ) -> None:
         self._library, self._training, self._row = library, training, row
         self._x, self._y = train.x.contiguous(), train.y.contiguous()
         self._picker = Picker(parts, training.batch_size, seed, len(train))
-        self._key, self._threads, self._given_block = key_of(seed), threads, block
-        self._spare: list[Tensor] = []  # memory for a block's models: new pages cost time
+        self._key, self._threads, self._given_rooms = key_of(seed), threads, rooms
+        self._spare: list[Tensor] = []  # memory for trained models: new pages cost time
 
     def train(self, tasks: Sequence[Task]) -> Iterator[Tensor]:
-        # While C++ trains one block, this thread prepares the next and hands out the last.
+        block = self._block(tasks, self._rooms(len(tasks)))
+        ahead, described = len(block.models) + self._threads, 0
         # One torch thread: whoever adds the models up shall not take the cores that train.
-        size = self._block(len(tasks))
-        with one_thread(), ThreadPoolExecutor(max_workers=1) as background:
-            running = None
-            for begin in range(0, len(tasks), size):
-                block = self.prepared(tasks[begin : begin + size])
-                done = running.result() if running is not None else None
-                running = background.submit(self.trained, block)
-                if done is not None:
-                    yield from self._rows(done)
-            if running is not None:
-                yield from self._rows(running.result())
+        with one_thread(), self._library.stream(self._call(block), self._threads) as stream:
+            for i, task in enumerate(tasks):
+                while described < min(len(tasks), i + ahead):
+                    self._describe(block, described)
+                    described += 1
+                    stream.describe(described)
+                stream.wait(i)
+                if not block.finite[i]:
+                    raise diverged(task, self._training)
+                yield block.models[i % len(block.models)]
+                stream.give_back(i + 1)
+                block.picked.pop(i)
+        self._spare.append(block.room)
 
-    def _block(self, tasks: int) -> int:
-        """How many tasks make a block; no result depends on it."""
-        if self._given_block is not None:
-            return self._given_block
-        each = min(EACH_CLIENTS, max(1, BLOCK_BYTES // (4 * self._row * self._threads)))
-        blocks = max(1, ceil(tasks / (each * self._threads)))
-        return self._threads * ceil(tasks / (blocks * self._threads)) or 1
+    def _rooms(self, tasks: int) -> int:
+        """How many trained models are kept at once; no result depends on it."""
+        if self._given_rooms is not None:
+            return self._given_rooms
+        each = min(EACH_CLIENTS, max(1, ROOM_BYTES // (4 * self._row * self._threads)))
+        return min(tasks, each * self._threads + 1)
 
     def prepared(self, tasks: Sequence[Task]) -> "Block":
-        """All that C++ needs to train `tasks`."""
-        starts, picked, first = [], [], []
-        for task in tasks:
-            try:
-                each = self._each(task.client)
-                picks = self._picker.picked(task.client, task.first * each, task.steps * each)
-                starts.append(self._checked(task.start))
-            except Exception as error:
-                raise SdfeelError(
-                    f"client {task.client} failed in its local iteration {task.first}: "
-                    f"{type(error).__name__}: {error}"
-                ) from error
-            picked.append(picks)
-            first.append(task.first * each)
-        rate = self._training.learning_rate
-        room = self._room(len(tasks) * self._row)
-        return Block(
-            tasks,
-            starts,
-            picked,
-            start_places=np.array([start.data_ptr() for start in starts], dtype=np.uint64),
-            picked_places=np.array([picks.ctypes.data for picks in picked], dtype=np.uint64),
-            clients=np.array([task.client for task in tasks], dtype=np.int64),
-            first=np.array(first, dtype=np.int64),
-            steps=np.array([len(picks) for picks in picked], dtype=np.int64),
-            sizes=np.array([picks.shape[1] for picks in picked], dtype=np.int64),
-            rates=np.array([rate * task.rate for task in tasks], dtype=np.float32),
-            room=room,
-            models=room[: len(tasks) * self._row].view(len(tasks), self._row),
-            finite=np.zeros(len(tasks), dtype=np.uint8),
-        )
+        """All that C++ needs to train `tasks`, with a room for each model."""
+        block = self._block(tasks, len(tasks))
+        for i in range(len(tasks)):
+            self._describe(block, i)
+        return block
+
+    def _block(self, tasks: Sequence[Task], rooms: int) -> "Block":
+        room = self._room(rooms * self._row)
+        return Block(tasks, room, room[: rooms * self._row].view(rooms, self._row))
+
+    def _describe(self, block: "Block", i: int) -> None:
+        """Write down all that C++ needs to know of task `i`."""
+        task = block.tasks[i]
+        try:
+            each = self._each(task.client)
+            picked = self._picker.picked(task.client, task.first * each, task.steps * each)
+            if id(task.start) not in block.starts:
+                block.starts[id(task.start)] = self._checked(task.start)
+        except Exception as error:
+            raise SdfeelError(
+                f"client {task.client} failed in its local iteration {task.first}: "
+                f"{type(error).__name__}: {error}"
+            ) from error
+        block.picked[i] = picked
+        block.start_places[i] = block.starts[id(task.start)].data_ptr()
+        block.picked_places[i] = picked.__array_interface__["data"][0]  # ctypes.data, but fast
+        block.clients[i], block.first[i] = task.client, task.first * each
+        block.steps[i], block.sizes[i] = picked.shape
+        block.rates[i] = self._training.learning_rate * task.rate
 
     def _checked(self, start: Tensor) -> Tensor:
         """`start` as C++ reads it, which looks at no size."""
@@ -115,12 +111,17 @@ class Trainer:
         return fits[0] if fits else torch.empty(size)
 
     def trained(self, block: "Block", threads: int | None = None) -> "Block":
-        """`block` with its models trained."""
+        """`block`, which has a room for each of its tasks, with its models trained."""
+        self._library.train(self._call(block), threads or self._threads)
+        return block
+
+    def _call(self, block: "Block") -> Tasks:
         options = self._training.options
-        call = Tasks(
+        return Tasks(
             count=len(block.tasks),
             starts=block.start_places.ctypes.data,
             models=block.models.data_ptr(),
+            rooms=block.models.shape[0],
             parameters=block.models.shape[1],
             clients=block.clients.ctypes.data,
             first=block.first.ctypes.data,
@@ -135,35 +136,23 @@ class Trainer:
             decay=options.get("weight_decay") or 0.0,
             finite=block.finite.ctypes.data,
         )
-        self._library.train(call, threads or self._threads)
-        return block
-
-    def _rows(self, block: "Block") -> Iterator[Tensor]:
-        for task, model, finite in zip(block.tasks, block.models, block.finite, strict=True):
-            if not finite:
-                raise diverged(task, self._training)
-            yield model
-        self._spare.append(block.room)
 
     def _each(self, client: int) -> int:
         """Mini-batches in one local iteration of a client."""
         return 1 if self._training.iteration == "batch" else self._picker.passes(client)
 
 
-@dataclass(frozen=True, eq=False)
 class Block:
-    """What one call trains. It owns all memory that the C++ side sees."""
+    """What one stream trains. It owns all memory that the C++ side sees."""
 
-    tasks: Sequence[Task]
-    starts: list[Tensor]
-    picked: list[Ints]
-    start_places: NDArray[np.uint64]  # addresses of `starts`
-    picked_places: NDArray[np.uint64]  # addresses of `picked`
-    clients: Ints
-    first: Ints
-    steps: Ints
-    sizes: Ints
-    rates: NDArray[np.float32]
-    room: Tensor
-    models: Tensor  # (tasks, P) the trained models, in `room`
-    finite: NDArray[np.uint8]
+    def __init__(self, tasks: Sequence[Task], room: Tensor, models: Tensor) -> None:
+        self.tasks, self.room = tasks, room
+        self.models = models  # (rooms, P) in `room`; task i's is i modulo rooms
+        self.starts: dict[int, Tensor] = {}  # by id of a task's start: many share one
+        self.picked: dict[int, Ints] = {}  # (steps, B) rows of the data, by task
+        count = len(tasks)
+        self.start_places = np.zeros(count, dtype=np.uint64)  # addresses of `starts`
+        self.picked_places = np.zeros(count, dtype=np.uint64)  # addresses of `picked`
+        self.clients, self.first, self.steps, self.sizes = np.zeros((4, count), dtype=np.int64)
+        self.rates = np.zeros(count, dtype=np.float32)
+        self.finite = np.zeros(count, dtype=np.uint8)

@@ -1,0 +1,110 @@
+// What Python asks for: models to train and to measure, one task at a time in one workspace.
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+
+#include "chain.hpp"
+
+extern "C" {
+
+// Kept in step with `Tasks` of library.py.
+struct SdfeelTasks {
+    int64_t count;
+    const float *const *starts; // (count) the model each begins from
+    float *models;              // (rooms, parameters) where the trained models go
+    int64_t rooms;              // task i's is i modulo this
+    int64_t parameters;
+    const int64_t *clients;
+    const int64_t *first;       // mini-batches the client has taken before
+    const int64_t *steps;       // mini-batches to take
+    const int64_t *sizes;       // examples in a mini-batch
+    const int64_t *const *picked; // (steps, size) rows of the data, for each task
+    const float *x;
+    const int64_t *y;
+    uint64_t key;
+    const float *rates;         // (count) learning rates
+    float momentum, decay;
+    uint8_t *finite;            // (count) 0 where the model left the finite numbers
+};
+
+// Kept in step with `Measure` of library.py.
+struct SdfeelMeasure {
+    const float *model;
+    int64_t count;
+    const float *x;
+    const int64_t *y;
+    int64_t block;              // examples whose losses are added up together
+    double *losses;             // one sum per block
+    int64_t *right;             // one count per block
+    float *outputs;             // (count, classes), or null
+};
+}
+
+namespace sdfeel {
+
+// Whether all numbers are finite: a NaN or an infinity survives the sum.
+inline bool finite(const float *model, int64_t count) {
+    constexpr int CHAINS = 4; // sums that do not wait for one another
+    Floats<LANES> sums[CHAINS] = {};
+    float total = 0;
+    int64_t p = 0;
+    for (; p + CHAINS * LANES <= count; p += CHAINS * LANES)
+        SDFEEL_UNROLL for (int i = 0; i < CHAINS; i++)
+            sums[i] += load<LANES>(model + p + i * LANES);
+    for (; p < count; p++) total += model[p];
+    return std::isfinite(total + sum((sums[0] + sums[1]) + (sums[2] + sums[3])));
+}
+
+template <class Net> void train_one(Net &net, const SdfeelTasks &tasks, int64_t i) {
+    float *model = tasks.models + i % tasks.rooms * tasks.parameters;
+    if (tasks.parameters > Net::PARAMETERS) // numbers that no stage owns stay as they are
+        std::memcpy(model, tasks.starts[i], size_t(tasks.parameters) * 4);
+    net.read(tasks.starts[i]);
+    const Rule rule{tasks.rates[i], tasks.momentum, tasks.decay};
+    const int n = int(tasks.sizes[i]);
+    const int64_t *picked = tasks.picked[i];
+    int targets[Net::CAPACITY];
+    const auto example = [&](int s) { return tasks.x + picked[s] * Net::EXAMPLE_SIZE; };
+    for (int64_t t = 0; t < tasks.steps[i]; t++, picked += n) {
+        const bool more = t + 1 < tasks.steps[i];
+        for (int s = 0; s < n; s++) {
+            targets[s] = int(tasks.y[picked[s]]);
+            if (t == 0 || !Net::LOOKS_AHEAD) net.fill(s, example(s));
+            if (more && Net::LOOKS_AHEAD) net.fill_next(s, example(n + s));
+            else if (more) // the examples lie anywhere: ask for the next in time
+                for (int e = 0; e < Net::EXAMPLE_SIZE; e += 16)
+                    __builtin_prefetch(example(n + s) + e, 0, 2);
+        }
+        const Address at{tasks.key, uint64_t(tasks.clients[i]), uint64_t(tasks.first[i] + t)};
+        net.step(n, targets, at, rule);
+    }
+    net.write(model);
+    tasks.finite[i] = finite(model, tasks.parameters);
+}
+
+template <class Net> void measure_block(Net &net, const SdfeelMeasure &measure, int64_t block) {
+    net.read(measure.model);
+    net.pack();
+    const int64_t begin = block * measure.block;
+    const int64_t end = begin + measure.block < measure.count ? begin + measure.block : measure.count;
+    double loss = 0;
+    int64_t right = 0;
+    for (int64_t i = begin; i < end; i += Net::CAPACITY) {
+        const int n = end - i < Net::CAPACITY ? int(end - i) : Net::CAPACITY;
+        for (int s = 0; s < n; s++) net.fill(s, measure.x + (i + s) * Net::EXAMPLE_SIZE);
+        net.template forward<false>(n);
+        for (int s = 0; s < n; s++) {
+            const int target = int(measure.y[i + s]);
+            loss += net.loss().loss(s, target);
+            right += net.loss().predicted(s) == target;
+            if (measure.outputs)
+                std::memcpy(measure.outputs + (i + s) * Net::CLASSES, net.loss().input(s),
+                            Net::CLASSES * 4);
+        }
+    }
+    measure.losses[block] = loss;
+    measure.right[block] = right;
+}
+
+} // namespace sdfeel
