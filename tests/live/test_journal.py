@@ -32,6 +32,7 @@ def written(directory: Path, records: list[dict[str, Any]]) -> list[dict[str, An
 def test_a_restart_with_fewer_records_writes_the_same_log(tmp_path: Path) -> None:
     records = [record(k, guests=[4] if 3 < k < 7 else []) for k in range(10)]
     whole = written(tmp_path, records)
+    assert whole[0]["clock"] == "real"
     assert [each["number"] for each in whole if each["event"] == "round"] == list(range(1, 11))
     for kept in (9, 3, 1):  # guests came and went before the oldest of these
         assert written(tmp_path, records[kept:]) == whole

@@ -1,6 +1,7 @@
 """What the pictures say, not how many dots they have."""
 
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from xml.etree import ElementTree
@@ -12,10 +13,12 @@ from matplotlib.figure import Figure
 
 from sdfeel.core.arrays import Floats
 from sdfeel.core.errors import InputError
+from sdfeel.core.events import Started
 from sdfeel.core.network import Network, clustered
 from sdfeel.report.charts import curves, holdings, save, svg, topology
 from sdfeel.report.drawing import line_style
 from sdfeel.report.history import History
+from sdfeel.report.tables import comparison
 from sdfeel.report.topology import layout
 from tests.report.runs import measured, runs, started
 
@@ -63,6 +66,21 @@ def test_axes_carry_their_units() -> None:
     assert below == ["virtual time (min)", "local iterations", "data moved (MB)"]
     assert axes[0].get_ylabel() == "test accuracy (%)"
     assert axes[3].get_ylabel() == "training loss"
+
+
+def test_a_deployment_counts_real_time() -> None:
+    deployed = [on_a_real_clock(each) for each in runs()]
+    assert curves(deployed).axes[3].get_xlabel() == "real time (min)"
+    both = curves([deployed[0], runs()[1]])
+    assert both.axes[3].get_xlabel() == "virtual or real time (min)"
+    assert str(comparison(deployed, None).caption).endswith("times are real")
+
+
+def on_a_real_clock(history: History) -> History:
+    assert history.started is not None
+    began = replace(history.started, clock="real")
+    events = (began if isinstance(event, Started) else event for event in history.events)
+    return History.of(history.label, events)
 
 
 def test_the_legend_names_every_run_and_the_target() -> None:

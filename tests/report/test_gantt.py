@@ -56,7 +56,7 @@ def test_two_runs_share_one_axis_and_say_how_long_clients_wait(tmp_path: Path) -
     figure = gantt([("a", Timeline.of(SYNC)), ("sd-feel", Timeline.of(ASYNC))], 0, 12)
     above, below = figure.axes
     assert above.get_xlim() == below.get_xlim() == (0, 12)
-    assert below.get_xlabel() == "virtual time (s)"
+    assert below.get_xlabel() == "time (s)"
     assert above.get_title("left") == "a (sd-feel): 3 clients wait 33 % of the time"
     assert below.get_title("left") == "sd-feel: 3 clients wait 22 % of the time"
     save(figure, tmp_path / "both.png")

@@ -22,6 +22,7 @@ class Started:
     engine_reason: str = ""  # why this engine computes the run
     edges: tuple[tuple[int, int], ...] = ()  # the server graph, lower number first
     home: tuple[int, ...] = ()  # each client's server; -1 for a client that takes no part
+    clock: str = "virtual"  # whose seconds the log counts; a deployment's are "real"
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,17 @@ from math import ceil, isfinite
 from typing import Any
 
 from sdfeel.core.events import Evaluated
-from sdfeel.report.curves import COSTS, HUGE, SPREAD, Measure, measures_of, own_measure, own_names
+from sdfeel.report.curves import (
+    COSTS,
+    HUGE,
+    SPREAD,
+    Cost,
+    Measure,
+    measures_of,
+    named,
+    own_measure,
+    own_names,
+)
 from sdfeel.report.history import History
 
 POINTS = 800  # on a line: more cannot be told apart
@@ -17,11 +27,15 @@ def charts(histories: Sequence[History], target: float | None = None) -> dict[st
     """Every measure against every cost, a line per history, and the band of a mean's members."""
     measures = [*measures_of(histories), SPREAD, *map(own_measure, own_names(histories))]
     return {
-        "costs": [{"name": c.name, "units": [asdict(unit) for unit in c.ladder]} for c in COSTS],
+        "costs": [_cost(cost, histories) for cost in COSTS],
         "measures": [{"name": m.name, "share": m.share} for m in measures],
         "lines": [_line(history, measures) for history in histories],
         "target": target,
     }
+
+
+def _cost(cost: Cost, histories: Sequence[History]) -> dict[str, Any]:
+    return {"name": named(cost, histories), "units": [asdict(unit) for unit in cost.ladder]}
 
 
 def _line(history: History, measures: Sequence[Measure]) -> dict[str, Any]:

@@ -72,7 +72,7 @@ def _figures(history: History) -> Rows:
         rows.append(("servers' spread", number(last.spread)))
     if end is not None:
         rows += [
-            ("virtual time", duration(end.seconds)),
+            (f"{history.clock} time", duration(end.seconds)),
             ("iterations", count(end.iterations)),
             ("data moved", amount(end.bytes)),
             ("energy", joules(end.joules)),

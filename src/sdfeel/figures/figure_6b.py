@@ -8,14 +8,6 @@ from sdfeel.figures.settings import SCALES, Setting
 from sdfeel.figures.verdicts import Verdict, any_of, more
 
 RING, FULL, HIER = "ring, alpha 1", "fully connected, alpha 1", "HierFAVG"
-UNEQUAL = (
-    "At reduced scale there is one client per server, and their data differ in size by up to four "
-    "times (seed 0). The paper's matrix then weighs some models by as little as -0.46, and with "
-    "one exchange both lines of seed 0 diverged: after 18 iterations on the full graph, after 34 "
-    "on the ring. With Metropolis weights, which are never negative (`network.mixing=metropolis`), "
-    "the same two runs end at 29.2 % and 26.0 %. More exchanges smooth it: the ring with 5 and 10 "
-    "does not diverge. With 50 clients the lowest weights are between -0.02 and -0.21."
-)
 MORE = {alpha: f"ring, alpha {alpha}" for alpha in (5, 10)}
 
 
@@ -60,7 +52,6 @@ FIGURE = Figure(
             full_is_faster,
             timed=True,
             note="Compared is the mean accuracy over the window, its first tenth left out.",
-            otherwise=UNEQUAL,
         ),
         Claim(
             "6b.2",

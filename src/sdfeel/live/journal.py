@@ -93,6 +93,7 @@ def started(federation: Federation, engine: str, why: str) -> Started:
         zeta=net.zeta,
         edges=tuple(net.edges),
         home=tuple(net.home.tolist()),
+        clock="real",
     )
 
 

@@ -14,7 +14,7 @@ from matplotlib.ticker import MaxNLocator, PercentFormatter
 from sdfeel.core.arrays import Floats
 from sdfeel.core.events import Evaluated
 from sdfeel.report.drawing import FAINT, INK, LABEL, TICK, line_style, new_figure, tidy
-from sdfeel.report.history import History
+from sdfeel.report.history import History, clock_of
 from sdfeel.report.units import BYTES, COUNTS, TIMES, Unit, goal, short, unit_for
 from sdfeel.run.promise import NAMES as ESTIMATES
 
@@ -40,7 +40,7 @@ class Measure:
     share: bool = False  # between 0 and 1, printed in percent
 
 
-TIME = Cost("virtual time", lambda event: event.seconds, TIMES)
+TIME = Cost("time", lambda event: event.seconds, TIMES)
 ITERATIONS = Cost("local iterations", lambda event: event.iterations, COUNTS)
 MOVED = Cost("data moved", lambda event: event.bytes, BYTES)
 COSTS = (TIME, ITERATIONS, MOVED)
@@ -93,6 +93,11 @@ def swatch(index: int | None) -> Figure:
     return figure
 
 
+def named(cost: Cost, histories: Sequence[History]) -> str:
+    """What a cost is called in these runs: their clocks differ."""
+    return f"{clock_of(histories)} {cost.name}" if cost is TIME else cost.name
+
+
 def measures_of(histories: Sequence[History]) -> tuple[Measure, Measure]:
     """The two that always matter: accuracy where there are classes, and the training loss."""
     found = (e.accuracy for history in histories for e in history.evaluations)
@@ -137,7 +142,7 @@ def draw(
             axes.axhline(target, **_target_style())
     else:
         _say(axes, "nothing measured yet")
-    axes.set_xlabel(_with_unit(cost.name, unit.name), fontsize=LABEL, color=INK)
+    axes.set_xlabel(_with_unit(named(cost, histories), unit.name), fontsize=LABEL, color=INK)
     axes.set_ylabel(measure.name, fontsize=LABEL, color=INK, parse_math=False)
 
 

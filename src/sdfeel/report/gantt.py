@@ -67,7 +67,7 @@ def gantt(
     for axes, each in zip(grid[:, 0], panels, strict=True):
         _draw(axes, each, unit)
     grid[0, 0].set_xlim(begin / unit.size, end / unit.size)
-    grid[-1, 0].set_xlabel(f"virtual time ({unit.name})", fontsize=LABEL, color=INK)
+    grid[-1, 0].set_xlabel(f"time ({unit.name})", fontsize=LABEL, color=INK)
     seen = {span.kind for each in panels for span in each.spans}
     figure.legend(
         handles=[

@@ -11,6 +11,13 @@ from sdfeel.core.events import Evaluated, Event, Finished, Round, Started, Warne
 GRIDS = (0.05, 0.01)  # targets people quote: multiples of 5 %, or of 1 % for hard tasks
 
 
+def clock_of(histories: Iterable["History"]) -> str:
+    """Whose seconds these runs count: "virtual", "real", or, where both occur, both."""
+    return " or ".join(
+        sorted({history.clock for history in histories}, reverse=True) or ["virtual"]
+    )
+
+
 @dataclass(frozen=True)
 class History:
     """A label and all that happened under it, in the order of the log."""
@@ -48,6 +55,11 @@ class History:
     def scheme(self) -> str:
         """The scheme's name; "unknown" when the log has no beginning."""
         return self.started.scheme if self.started else "unknown"
+
+    @property
+    def clock(self) -> str:
+        """Whose seconds are counted: virtual ones, or real ones in a deployment."""
+        return self.started.clock if self.started else "virtual"
 
     @property
     def evaluations(self) -> list[Evaluated]:

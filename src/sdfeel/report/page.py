@@ -20,13 +20,14 @@ from sdfeel.report.curves import (
     Cost,
     Measure,
     measures_of,
+    named,
     own_measure,
     own_names,
     panel,
     swatch,
 )
 from sdfeel.report.drawing import svg
-from sdfeel.report.history import History
+from sdfeel.report.history import History, clock_of
 from sdfeel.report.units import count, duration, goal, percent
 from sdfeel.run.whole import write_whole
 
@@ -89,7 +90,7 @@ def _comparison(histories: Sequence[History], target: float | None) -> str:
     layout = columns(records, target)
     rows = cells(records, layout)
     starred = any(cell.best for row in rows for cell in row)
-    note = "Times are virtual." + (" ★ best of its column." if starred else "")
+    note = f"Times are {clock_of(histories)}." + (" ★ best of its column." if starred else "")
     titles = [column.title.replace("-\n", "").replace("\n", " ") for column in layout]
     table = _table("comparison of runs", titles, [[_html(cell) for cell in row] for row in rows])
     return f'<section><h2>Comparison</h2>{table}<p class="note">{note}</p></section>'
@@ -131,7 +132,7 @@ def _charts(histories: Sequence[History], target: float | None) -> str:
 
 
 def _chart(histories: Sequence[History], cost: Cost, measure: Measure, target: float | None) -> str:
-    spoken = f"{measure.name} against {cost.name}, {len(histories)} lines"
+    spoken = f"{measure.name} against {named(cost, histories)}, {len(histories)} lines"
     drawn = svg(panel(histories, cost, measure, target))
     return f'<div class="chart" role="img" aria-label="{escape(spoken)}">{drawn}</div>'
 
@@ -182,7 +183,10 @@ def _phases(histories: Sequence[History]) -> str:
     ]
     if not rows:
         return ""
-    note = '<p class="note">Shares of the rounds\' virtual time, summed over all rounds.</p>'
+    note = (
+        f'<p class="note">Shares of the rounds\' {clock_of(histories)} time, summed over all '
+        f"rounds.</p>"
+    )
     table = _table("seconds in each phase", ["run", *names], rows)
     return f"<section><h2>Where the time goes</h2>{table}{note}</section>"
 

@@ -29,7 +29,8 @@ class _Run:
     began: float | None = None  # real time
     first: int | None = None  # rounds done when it began: more than 0 after a resume
     done: int = 0
-    seconds: float = 0.0  # virtual
+    seconds: float = 0.0  # by its own clock
+    clock: str = "virtual"
     measured: Evaluated | None = None
     unprinted: bool = False
     ended: str | None = None
@@ -96,6 +97,7 @@ class Progress:
         now = monotonic()
         if isinstance(event, Started):
             _restart(run, now)
+            run.clock = event.clock
         elif isinstance(event, Warned):
             with self._lock:
                 self._print(f"{label}: note: {event.message}", "yellow")
@@ -157,7 +159,7 @@ def _plain(run: _Run) -> str:
     assert event is not None  # only an evaluation makes a line
     of = f"/{run.total}" if run.total else ""
     return (
-        f"{run.label}: round {event.number}{of}, virtual time {duration(event.seconds)}, "
+        f"{run.label}: round {event.number}{of}, {run.clock} time {duration(event.seconds)}, "
         f"{_quality(event)}, loss {number(event.loss)}"
     )
 

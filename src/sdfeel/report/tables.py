@@ -14,7 +14,7 @@ from sdfeel.report.compare import (
     phase_seconds,
 )
 from sdfeel.report.estimates import estimated, kept
-from sdfeel.report.history import History
+from sdfeel.report.history import History, clock_of
 from sdfeel.report.units import amount, count, duration, goal, joules, number, percent
 from sdfeel.run.promise import NAMES as ESTIMATES
 
@@ -52,7 +52,8 @@ def comparison(histories: Sequence[History], target: float | None) -> Table:
     for row in rows:
         table.add_row(*(_text(cell) for cell in row))
     starred = any(cell.best for row in rows for cell in row)
-    table.caption = "* best of its column; times are virtual" if starred else "times are virtual"
+    times = f"times are {clock_of(histories)}"
+    table.caption = f"* best of its column; {times}" if starred else times
     return table
 
 
@@ -162,7 +163,7 @@ def _costs(history: History) -> Rows:
     if end is None:
         return []
     return [
-        ("virtual time", duration(end.seconds)),
+        (f"{history.clock} time", duration(end.seconds)),
         *_phases(history),
         ("data moved", amount(end.bytes)),
         ("energy", joules(end.joules)),

@@ -67,7 +67,7 @@ function common(labels) {
 function resultTable(data) {
   const head = data.table.columns.map((column) => h("th", { scope: "col", class: column.numeric ? "number" : "" }, column.title));
   const rows = data.table.rows.map((row) => h("tr", {}, row.map((cell, index) => h("td", { class: data.table.columns[index].numeric ? "number" : "wrap" }, cell.best ? h("strong", { class: "best" }, `★ ${cell.text}`) : cell.text))));
-  return h("div", {}, table("results", head, rows), h("p", { class: "soft note" }, "Times are virtual. ★ best of its column. A band reaches from the lowest to the highest seed."));
+  return h("div", {}, table("results", head, rows), h("p", { class: "soft note" }, "Times are virtual, or real where a run was deployed. ★ best of its column. A band reaches from the lowest to the highest seed."));
 }
 
 function differenceTable(data) {

@@ -35,7 +35,7 @@ export class EventTable {
     this.more.hidden = page.before === null;
     this.newest.hidden = !this.older;
     const rows = page.rows.map((row) => h("tr", {}, h("td", {}, h("span", { class: "pill", "data-state": row.kind }, row.kind)), h("td", { class: "number" }, row.seconds ?? ""), h("td", { class: "fields" }, Object.entries(row.fields).map(([key, value]) => h("span", {}, h("b", {}, key), ` ${shown(value)} `)))));
-    const box = table("events", ["event", h("th", { scope: "col", class: "number" }, "virtual time"), "content"], rows);
+    const box = table("events", ["event", h("th", { scope: "col", class: "number" }, "time"), "content"], rows);
     box.classList.add("tall");
     this.holder.replaceChildren(page.rows.length ? box : h("p", { class: "soft" }, "No such event."));
   }

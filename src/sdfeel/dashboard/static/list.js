@@ -12,7 +12,7 @@ const COLUMNS = [
   { key: "scheme", title: "scheme" },
   { key: "state", title: "state" },
   { key: "accuracy", title: "accuracy", number: true },
-  { key: "seconds", title: "virtual time", number: true },
+  { key: "seconds", title: "time", number: true },
   { key: "iterations", title: "iterations", number: true, wide: true },
   { key: "bytes", title: "data moved", number: true, wide: true },
   { key: "seed", title: "seed", number: true, wide: true },

@@ -46,7 +46,7 @@ export async function show(main, about, query) {
     card("Learning", charts.element),
     card("Servers", graph.element),
     card("Who waits for whom", timeline.element),
-    h("div", { class: "halves" }, card("Where the virtual time goes", part.phases), card("Setup", part.facts)),
+    h("div", { class: "halves" }, card("Where the time goes", part.phases), card("Setup", part.facts)),
     card("Who holds which data", held),
     card("Experiment", chosen),
     card("Events", events.element));
@@ -71,7 +71,7 @@ function fill(part, run) {
   part.thinned.textContent = run.thinned ?? "";
   part.facts.replaceChildren(table("setup", ["", ""], run.facts.map(([name, value]) => h("tr", {}, h("th", { scope: "row", class: "soft" }, name), h("td", { class: "wrap" }, value)))));
   part.phases.replaceChildren(run.phases.length ? h("div", { class: "phases" }, run.phases.map((phase) => h("div", {}, h("span", {}, phase.name), h("span", { class: "track" }, h("i", { style: { width: `${100 * phase.share}%` } })), h("span", { class: "number" }, phase.text)))) : h("p", { class: "soft" }, "No round is finished yet."),
-    h("p", { class: "soft note" }, "Shares of the rounds' virtual time, summed over all rounds."));
+    h("p", { class: "soft note" }, "Shares of the rounds' time, summed over all rounds."));
 }
 
 function actions(bar, run, about, jobs) {

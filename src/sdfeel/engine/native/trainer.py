@@ -19,7 +19,7 @@ from sdfeel.engine.threads import one_thread
 # Rooms for trained models, per thread: few, so that models are still in the last cache when they
 # are added up; several, so that no thread waits for whoever adds.
 EACH_CLIENTS = 12
-ROOM_BYTES = 6 << 20
+ROOM_BYTES = 12 << 20
 
 
 class Trainer:
