@@ -39,6 +39,7 @@ class ParallelEngine:
     """A loop engine, forked into `workers` processes of one thread each."""
 
     name = "parallel"
+    works_ahead = True  # trains on while the caller uses a model
 
     def __init__(self, engine: LoopEngine, workers: int) -> None:
         self._engine = engine

@@ -10,10 +10,15 @@ from sdfeel.engine.probe import probing
 
 
 class Timed:
-    """Any engine, with a stopwatch for training and one for measuring."""
+    """Any engine, with a stopwatch for training and one for measuring.
+
+    Where workers train on while the caller uses a model, the caller's time is training time, too:
+    it takes none of its own.
+    """
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
+        self._ahead: bool = getattr(engine, "works_ahead", False)
         self.training = 0.0  # seconds
         self.evaluating = 0.0
 
@@ -26,13 +31,16 @@ class Timed:
 
     def train(self, tasks: Sequence[Task]) -> Iterator[Tensor]:
         models = self._engine.train(tasks)
-        while True:
-            begin = perf_counter()
+        begin = perf_counter()
+        for left in range(len(tasks), -1, -1):
             model = next(models, None)
-            self.training += perf_counter() - begin
+            if model is None or left == 1 or not self._ahead:  # after the last, nobody trains
+                self.training += perf_counter() - begin
             if model is None:
                 return
             yield model
+            if left == 1 or not self._ahead:
+                begin = perf_counter()
 
     def loss_and_gradient(self, client: int, model: Tensor, step: int) -> tuple[float, Tensor]:
         begin = perf_counter()

@@ -42,8 +42,11 @@ class Session:
         return self.prepared.rounds
 
     def profile(self) -> dict[str, float]:
-        """Where the real seconds of this process went so far; `caller` is the time of whoever
-        consumed the events (a progress display, say)."""
+        """Where the real seconds of this process went so far.
+
+        What is averaged while workers train counts as training. `caller` is the time of whoever
+        consumed the events (a progress display, say).
+        """
         spent = {
             "training": self._engine.training,
             "evaluation": self._engine.evaluating,

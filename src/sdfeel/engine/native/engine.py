@@ -25,6 +25,7 @@ class NativeEngine:
     """Trains clients in C++; the same bits for any number of threads."""
 
     name = "native"
+    works_ahead = True  # trains on while the caller uses a model
 
     def __init__(
         self,

@@ -39,6 +39,7 @@ class RayEngine:
     """An engine in every actor, all built by one recipe."""
 
     name = "ray"
+    works_ahead = True  # trains on while the caller uses a model
 
     def __init__(
         self,
