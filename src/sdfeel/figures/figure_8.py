@@ -18,7 +18,7 @@ GRAPHS = {
     "star": "star",
 }
 FULL, PARTIAL, RING, STAR = GRAPHS.values()
-LONGER = ("training.iterations=75", "evaluation.every=5")  # reduced: three gossips, not one
+LONGER = ("training.iterations=50", "evaluation.every=5")  # reduced: two gossips, not one
 
 
 def ring(alpha: int) -> str:
@@ -141,7 +141,7 @@ FIGURE_8B = Figure(
     "8b",
     "CIFAR-10 accuracy per iteration for several graphs and numbers of exchanges",
     "cifar10",
-    "tau1 = tau2 = 5. Reduced: 75 iterations.",
+    "tau1 = tau2 = 5. Reduced: 50 iterations.",
     lines((1, 2, 3, 5, 10, 15)),
     (
         Panel("accuracy", "iterations", (FULL, PARTIAL, RING, STAR)),

@@ -44,7 +44,7 @@ SCALES = """
   others 600, and 10a 300.
 * `reduced` is CIFAR-10 as far as two shared cores go: the real images and the 5,852,170-parameter
   CNN with its BatchNorm and dropout, 10 servers and batch 10, but **10 clients in place of 50 (one
-  per server), 40 iterations in place of 600 or 1,320 (8b: 75; 10b: rounds of 2 batches in place of
+  per server), 40 iterations in place of 600 or 1,320 (8b: 50; 10b: rounds of 2 batches in place of
   1,000), a learning rate of 0.1 in place of 0.01** (even so, the loss leaves its first plateau only
   after 20 iterations), **Metropolis weights in place of the paper's matrix**, and accuracy measured
   on 500 of the 10,000 test images. It is the beginning of a training, not where it ends.
