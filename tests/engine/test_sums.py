@@ -19,6 +19,22 @@ def test_a_mixing_is_a_matrix_product(seed: int) -> None:
     torch.testing.assert_close(mixed(of_matrix(weights), models), expected, rtol=0, atol=1e-13)
 
 
+@pytest.mark.parametrize("size", [1, 100, 4096, 4097, 21_840, 70_003])
+@pytest.mark.parametrize("servers", [2, 9, 300])
+def test_piece_by_piece_gives_the_bits_of_whole_rows(size: int, servers: int) -> None:
+    models = torch.randn(servers, size, generator=torch.Generator().manual_seed(size))
+    draws = np.random.default_rng(servers)
+    weights = draws.normal(size=(6, servers)) * (draws.random((6, servers)) < 0.5)
+    weights[:, 0], weights[5] = 0.3, weights[0]
+    mixing = of_matrix(weights)
+    out = mixed(mixing, models)
+    for n, (_, sources, row) in enumerate(mixing):
+        whole = weighted(
+            (w, models[s]) for s, w in zip(sources.tolist(), row.tolist(), strict=True)
+        )
+        assert torch.equal(out[n], whole)
+
+
 def test_rows_that_are_equal_are_equal_to_the_bit() -> None:
     models = torch.randn(7, 100, generator=torch.Generator().manual_seed(0))
     out = mixed(of_matrix(np.full((3, 7), 1 / 7)), models)

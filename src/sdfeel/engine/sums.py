@@ -5,12 +5,15 @@ accumulator is wide, and every executor adds through this file. Simulated and de
 therefore agree to the last bit.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 
 import torch
 from torch import Tensor
 
 from sdfeel.core.mixing import Mixing
+
+PIECE = 1 << 14  # numbers of a model, all whole vectors: what is left over may be rounded otherwise
+Terms = Sequence[tuple[float, int]]  # weights and sources
 
 
 class Sums:
@@ -45,15 +48,43 @@ def weighted(terms: Iterable[tuple[float, Tensor]]) -> Tensor:
 def mixed(mixing: Mixing, models: Tensor) -> Tensor:
     """(R, P) one hop of `mixing`: the new models of `mixing.rows`, all reads before writes."""
     # Many rows can be the same (every server takes the cloud's average): compute each once.
-    done: dict[tuple[bytes, bytes], Tensor] = {}
+    first: dict[tuple[bytes, bytes], int] = {}
+    alike = [
+        first.setdefault((sources.tobytes(), weights.tobytes()), n)
+        for n, (_, sources, weights) in enumerate(mixing)
+    ]
+    terms = {
+        n: list(zip(weights.tolist(), sources.tolist(), strict=True))
+        for n, (_, sources, weights) in enumerate(mixing)
+        if alike[n] == n
+    }
     out = torch.empty(len(mixing.rows), models.shape[1], dtype=models.dtype)
-    for n, (_, sources, weights) in enumerate(mixing):
-        key = (sources.tobytes(), weights.tobytes())
-        if key not in done:
-            terms = zip(weights.tolist(), sources.tolist(), strict=True)
-            done[key] = weighted((weight, models[source]) for weight, source in terms)
-        out[n] = done[key]
+    if models.shape[1] > PIECE:
+        _mix_in_pieces(terms, models, out)
+    else:
+        for n, row in terms.items():
+            out[n] = weighted((weight, models[source]) for weight, source in row)
+    for n, same in enumerate(alike):
+        if same != n:
+            out[n] = out[same]
     return out
+
+
+def _mix_in_pieces(terms: Mapping[int, Terms], models: Tensor, out: Tensor) -> None:
+    """The same for large models, to the bit: piece by piece, each widened once for all rows."""
+    used = sorted({source for row in terms.values() for _, source in row})
+    wide = {source: torch.empty(PIECE, dtype=torch.float64) for source in used}
+    total = torch.empty(PIECE, dtype=torch.float64)
+    for begin in range(0, models.shape[1], PIECE):
+        piece = slice(begin, begin + PIECE)
+        size = min(PIECE, models.shape[1] - begin)
+        for source in used:
+            wide[source][:size].copy_(models[source, piece])
+        for n, row in terms.items():
+            total.zero_()
+            for weight, source in row:
+                total.add_(wide[source], alpha=weight)
+            out[n, piece].copy_(total[:size])
 
 
 def mean(weights: Iterable[float], models: Tensor) -> Tensor:
