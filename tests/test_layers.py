@@ -28,7 +28,7 @@ LAYERS: dict[str, set[str]] = {
     "dashboard": {"core", "schemes", "report", "run"},
     "version": set(),
 }
-ANYTHING = {"cli", "__init__"}  # the command line, and the front door
+ANYTHING = {"cli", "__init__", "__main__"}  # the command line, and the front door
 THE_ALGORITHM = ("core", "schemes")  # NumPy, networkx and the standard library
 
 PACKAGES = sorted({path.relative_to(SOURCE).parts[0] for path in SOURCE.rglob("*.py")})

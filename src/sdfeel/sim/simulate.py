@@ -229,7 +229,8 @@ class Simulation:
         takers = _takers(mix)
         # Whoever is late has trained in vain, which need not be computed.
         tasks = [task for task in self._tasks(work, done, each) if task.client in takers]
-        asked = Estimator(probing(self.engine)) if work.measure else None
+        # Where all were late, there is nobody to ask.
+        asked = Estimator(probing(self.engine)) if work.measure and tasks else None
         for task, trained in zip(tasks, self.engine.train(tasks), strict=True):
             row = self._arrived(task, trained, mix, each.k)
             for index, weight in takers.get(task.client, ()):
