@@ -41,7 +41,7 @@ test-flower: $(VENV)/.dev ## run the adapter's tests with the real Flower, in an
 
 test-templates: $(VENV)/.dev ## check units, compose file and manifests with the programs they are for
 	$(PIP) install kubernetes-validate
-	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python -m pytest tests/live/test_templates_by_tools.py -rs
+	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python -m pytest tests/deploy/test_templates_by_tools.py -rs
 
 CHAOS := --set network.clients=6 --set network.servers=3 --set training.iterations=500
 

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from sdfeel.core.events import Evaluated, Finished, Round, Started, Warned
     from sdfeel.core.network import Network, clustered
     from sdfeel.data.federated import Federated, federate, gather
+    from sdfeel.experiment.schema import Experiment
     from sdfeel.run.api import Run, network
-    from sdfeel.run.experiment import Experiment
     from sdfeel.schemes import SCHEMES, AsyncSDFeel, FedAvg, Feel, HierFavg, SDFeel
 
 # Imported when first used: `sdfeel --help` must not wait for torch.
@@ -37,7 +37,7 @@ _HOMES = {
     "gather": "data.federated",
     "Run": "run.api",
     "network": "run.api",
-    "Experiment": "run.experiment",
+    "Experiment": "experiment.schema",
     "SCHEMES": "schemes",
     "AsyncSDFeel": "schemes",
     "FedAvg": "schemes",

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from sdfeel.run.deploy import bench
-from sdfeel.run.deploy.bench import Line
+from sdfeel.bench import deployment
+from sdfeel.bench.deployment import Line
 from tests.cli.command import call
 
 
@@ -25,7 +25,7 @@ def mixed(directory: Path) -> Iterator[Line]:
 @pytest.fixture(autouse=True)
 def _made_up(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(bench, "PARTS", {"transfer": good, "round": mixed})
+    monkeypatch.setattr(deployment, "PARTS", {"transfer": good, "round": mixed})
 
 
 def test_every_line_shows_its_goal_what_was_measured_and_whether_it_is_met() -> None:
@@ -60,7 +60,7 @@ def test_urgent_measurements_run_first_and_only_they(monkeypatch: pytest.MonkeyP
     def seen(directory: Path) -> Iterator[Line]:
         yield Line("priority", "", "", os.sched_getscheduler(0) == os.SCHED_RR)
 
-    monkeypatch.setattr(bench, "PARTS", {"seen": seen})
+    monkeypatch.setattr(deployment, "PARTS", {"seen": seen})
     outcome = call("bench", "deploy", "--urgent", "--json")
     assert os.sched_getscheduler(0) == before
     if outcome.code:

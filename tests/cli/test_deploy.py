@@ -11,10 +11,10 @@ import pytest
 
 from sdfeel.core.errors import RunError
 from sdfeel.core.events import Finished, Round
-from sdfeel.run.deploy.local import LocalDeployment, Trial
-from sdfeel.run.deploy.replay import replay
+from sdfeel.deploy.local import LocalDeployment, Trial
+from sdfeel.deploy.replay import replay
+from sdfeel.experiment.schema import load
 from sdfeel.run.drive import fingerprint
-from sdfeel.run.experiment import load
 from sdfeel.run.session import start
 from tests.cli.command import DEADLINE, Child, Outcome, call
 

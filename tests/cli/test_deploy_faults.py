@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from sdfeel.core.errors import InputError
-from sdfeel.run.deploy.files import PolicySection, read_policy
-from sdfeel.run.deploy.local import LocalDeployment
-from sdfeel.run.deploy.replay import ARRIVALS, replay
+from sdfeel.deploy.files import PolicySection, read_policy
+from sdfeel.deploy.local import LocalDeployment
+from sdfeel.deploy.replay import ARRIVALS, replay
 from sdfeel.run.drive import fingerprint
 from tests.cli.command import call
 from tests.live import partitions, stage, trials

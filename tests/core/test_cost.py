@@ -3,10 +3,10 @@ import pytest
 
 from sdfeel.core.cost import Cost, Power
 from sdfeel.core.errors import InputError
+from sdfeel.core.graphs import links
 from sdfeel.core.mixing import broadcast, cloud_average, collect, gossip
 from sdfeel.core.network import clustered
 from sdfeel.core.scheme import Mix, Work
-from sdfeel.core.topology import links
 
 NET = clustered([1] * 6, [0, 0, 1, 1, 2, 2], links("ring", 3))
 RATES = {"client-server": 5e6, "server-server": 50e6, "server-cloud": 4e6, "client-cloud": 2.5e6}

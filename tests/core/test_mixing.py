@@ -4,9 +4,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sdfeel.core.errors import InputError
+from sdfeel.core.graphs import links
 from sdfeel.core.mixing import average, broadcast, cloud_average, collect, gossip, of_matrix
 from sdfeel.core.network import clustered
-from sdfeel.core.topology import links
 
 NET = clustered([30, 10, 20, 40], [0, 0, 1, 2], links("path", 3))
 

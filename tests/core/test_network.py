@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sdfeel.core.errors import InputError
+from sdfeel.core.graphs import ALIASES, TOPOLOGIES, adjacency, links
 from sdfeel.core.network import Network, clustered
-from sdfeel.core.topology import ALIASES, TOPOLOGIES, adjacency, links
 
 
 def test_a_network_knows_its_shares_and_edges() -> None:

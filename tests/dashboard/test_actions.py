@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
+from sdfeel.experiment.schema import load
 from sdfeel.run import session, store
-from sdfeel.run.experiment import load
 from tests.dashboard.conftest import ORIGIN, Page
 from tests.dashboard.logs import events, write
 from tests.dashboard.waiting import until

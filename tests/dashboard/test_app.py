@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 
 from sdfeel.core.events import Evaluated
-from sdfeel.dashboard.places import EVENTS, EXPERIMENT
+from sdfeel.dashboard.logs.files import EVENTS, EXPERIMENT
 from tests.dashboard.conftest import Page
 from tests.dashboard.logs import events, line, measured, played, started, write
-from tests.dashboard.test_places import HOSTILE
+from tests.dashboard.test_files import HOSTILE
 
 LOOKING = ["run", "graph", "events", "experiment", "holdings", "nodes", "timeline"]
 

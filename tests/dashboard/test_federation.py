@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from sdfeel.dashboard.federation import nodes
-from sdfeel.dashboard.places import Root
+from sdfeel.dashboard.logs.files import Root
+from sdfeel.dashboard.views.federation import nodes
 from tests.dashboard.conftest import Page
 from tests.dashboard.logs import events, write
 

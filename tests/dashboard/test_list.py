@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from sdfeel.dashboard import catalogue as module
-from sdfeel.dashboard import news as news_module
-from sdfeel.dashboard.catalogue import Catalogue
 from sdfeel.dashboard.jobs import Jobs
-from sdfeel.dashboard.locks import held
-from sdfeel.dashboard.news import list_news, run_news
-from sdfeel.dashboard.places import EVENTS, EXPERIMENT, LOCK, Root
+from sdfeel.dashboard.logs import updates
+from sdfeel.dashboard.logs.files import EVENTS, EXPERIMENT, LOCK, Root
+from sdfeel.dashboard.logs.locks import held
+from sdfeel.dashboard.logs.updates import list_news, run_news
+from sdfeel.dashboard.views import catalogue
+from sdfeel.dashboard.views.catalogue import Catalogue
 from sdfeel.report.history import History
 from tests.dashboard.logs import events, line, measured, played, started, write
 
@@ -47,7 +47,7 @@ def test_scheme_and_seed_are_found_in_a_first_line_of_any_length(tmp_path: Path)
 
 
 def test_states(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "FRESH", -1.0)
+    monkeypatch.setattr(catalogue, "FRESH", -1.0)
     write(tmp_path / "done", events())
     write(tmp_path / "stopped", events()[:-1])
     write(tmp_path / "damaged", [started()], b"junk\n")
@@ -75,7 +75,7 @@ def test_who_holds_the_lock_is_running(tmp_path: Path) -> None:
 def test_without_news_of_locks_a_log_that_grows_is_running(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "held", lambda: None)
+    monkeypatch.setattr(catalogue, "held", lambda: None)
     run = write(tmp_path / "one", events()[:-1])
     assert states(tmp_path) == {"one": "running"}
     os.utime(run / EVENTS, (1e9, 1e9))
@@ -94,7 +94,7 @@ def test_locks_are_read_as_the_system_writes_them(tmp_path: Path) -> None:
 
 
 def test_news_of_the_list_are_what_changed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(news_module, "AGE", 0.0)
+    monkeypatch.setattr(updates, "AGE", 0.0)
     root = Root(tmp_path)
     write(tmp_path / "one", events())
     news = list_news(Catalogue(root), Jobs(root))
@@ -124,7 +124,7 @@ def test_news_of_a_run_are_signs_of_change(tmp_path: Path) -> None:
 def test_memory_is_bounded_by_the_logs_that_were_opened_last(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "OPEN", 2)
+    monkeypatch.setattr(catalogue, "OPEN", 2)
     known = Catalogue(Root(tmp_path))
     for name in "abc":
         write(tmp_path / name, events())

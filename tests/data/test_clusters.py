@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 
 from sdfeel.core.errors import DataError, InputError
 from sdfeel.data.clusters import assign, by_label, ordered, random, sizes
-from sdfeel.data.partition import exact_classes
-from sdfeel.data.skew import by_cluster, holdings, skew, unevenness
+from sdfeel.data.partition import by_cluster, exact_classes, holdings, skew, unevenness
 
 
 def rng(seed: int = 0) -> np.random.Generator:

@@ -15,7 +15,7 @@ from PIL import Image
 
 from sdfeel.core.errors import DataError
 from sdfeel.data import catalog, cifar, idx, packages
-from sdfeel.data.fetch import fetch, silent
+from sdfeel.data.download import fetch, silent
 from sdfeel.data.sources import Package, Source
 from tests.data.conftest import put
 

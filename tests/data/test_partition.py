@@ -15,11 +15,12 @@ from sdfeel.data.partition import (
     PARTITIONS,
     dirichlet,
     exact_classes,
+    holdings,
     iid,
     shards,
+    skew,
     split,
 )
-from sdfeel.data.skew import holdings, skew
 
 MNIST_SIZES = (5923, 6742, 5958, 6131, 5842, 5421, 5918, 6265, 5851, 5949)
 

@@ -13,8 +13,8 @@ from pydantic import TypeAdapter
 
 from sdfeel.core.errors import InputError
 from sdfeel.core.scheme import meanings
-from sdfeel.run.experiment import Experiment, checked, keys
-from sdfeel.run.toml import literal
+from sdfeel.experiment.schema import Experiment, checked, keys
+from sdfeel.experiment.toml import literal
 from sdfeel.schemes import SCHEMES
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "experiment.md"

@@ -3,7 +3,7 @@ import pytest
 import torch
 from torch import nn
 
-from sdfeel.data.examples import Examples
+from sdfeel.data.federated import Examples
 from sdfeel.engine.base import Task
 from sdfeel.engine.dropout import Address, AddressedDropout, address_dropout, key_of
 from sdfeel.engine.loop import LoopEngine, Training

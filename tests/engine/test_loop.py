@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from sdfeel.core.errors import Diverged, InputError, SdfeelError
-from sdfeel.data.examples import Examples
+from sdfeel.data.federated import Examples
 from sdfeel.engine.base import Task
 from sdfeel.engine.batches import batches, passes
 from sdfeel.engine.loop import LoopEngine, Training, torch_seed

@@ -10,17 +10,17 @@ from torch import Tensor, nn
 
 from sdfeel.core.cost import Cost
 from sdfeel.core.errors import InputError
+from sdfeel.core.graphs import links
 from sdfeel.core.network import Network, clustered
 from sdfeel.core.scheme import Scheme
 from sdfeel.core.seeds import rng
-from sdfeel.core.topology import links
-from sdfeel.data.examples import Examples
+from sdfeel.data.federated import Examples
 from sdfeel.engine.base import Task
 from sdfeel.engine.batches import batches
-from sdfeel.engine.choose import choose
 from sdfeel.engine.loop import LoopEngine, Training
 from sdfeel.engine.newton import NAME
 from sdfeel.engine.parallel import ParallelEngine
+from sdfeel.engine.select import choose
 from sdfeel.models.flat import FlatModule
 from sdfeel.models.zoo import build
 from sdfeel.schemes import AsyncSDFeel, FedAvg, FedMes, HierFavg, SDFeel

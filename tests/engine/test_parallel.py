@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from sdfeel.core.errors import Diverged, SdfeelError
-from sdfeel.data.examples import Examples
+from sdfeel.data.federated import Examples
 from sdfeel.engine.base import Task
 from sdfeel.engine.loop import LoopEngine, Training
 from sdfeel.engine.parallel import ParallelEngine

@@ -11,12 +11,12 @@ from torch import Tensor
 
 from sdfeel.core.events import Evaluated, Finished
 from sdfeel.engine.base import Scores, Task
+from sdfeel.experiment.build import prepare
+from sdfeel.experiment.schema import Experiment
 from sdfeel.figures.lines import changed, priced, seeded
 from sdfeel.figures.prices import examples, seconds
-from sdfeel.figures.schemes import async_sd_feel, devices, fedavg, feel, hierfavg, sd_feel
+from sdfeel.figures.scheme_keys import async_sd_feel, devices, fedavg, feel, hierfavg, sd_feel
 from sdfeel.figures.settings import setting
-from sdfeel.run.build import prepare
-from sdfeel.run.experiment import Experiment
 from sdfeel.run.session import start
 
 MULTI = ("scheme.name=multi-level", "scheme.tau1=5", "scheme.tau2=1")

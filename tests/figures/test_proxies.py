@@ -10,8 +10,8 @@ from functools import cache
 import numpy as np
 import torch
 
+from sdfeel.core.graphs import links
 from sdfeel.core.network import Network, clustered
-from sdfeel.core.topology import links
 from sdfeel.schemes import HierFavg, SDFeel
 from sdfeel.sim.simulate import Simulation
 from tests.quadratic import QuadraticEngine

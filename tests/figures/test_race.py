@@ -5,7 +5,7 @@ import pytest
 
 from sdfeel.figures.curves import Curve, Track
 from sdfeel.figures.figure import Seen
-from sdfeel.figures.race import FEEL, FEW, SD, unreached
+from sdfeel.figures.paper.race import FEEL, FEW, SD, unreached
 from sdfeel.figures.settings import setting
 
 

@@ -6,13 +6,13 @@ import pytest
 
 from sdfeel.core.errors import RunError
 from sdfeel.core.events import Finished, Started
+from sdfeel.experiment.schema import Experiment
 from sdfeel.figures import cache
 from sdfeel.figures.curves import read
 from sdfeel.figures.lines import Line, changed
 from sdfeel.figures.running import Carrying, missing, wanted
-from sdfeel.figures.schemes import fedavg, hierfavg, sd_feel
+from sdfeel.figures.scheme_keys import fedavg, hierfavg, sd_feel
 from sdfeel.figures.settings import setting
-from sdfeel.run.experiment import Experiment
 from sdfeel.run.store import locked
 
 

@@ -15,14 +15,14 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from sdfeel.live.allow import revoke
-from sdfeel.live.authority import CA
-from sdfeel.live.identity import create_authority, issue
-from sdfeel.run.build import prepare
-from sdfeel.run.deploy.files import NODE, NODES, NodeFile, read_node, write_node
-from sdfeel.run.deploy.make import make, on_loopback
-from sdfeel.run.experiment import load
-from sdfeel.run.whole import write_whole
+from sdfeel.deploy.files import NODE, NODES, NodeFile, read_node, write_node
+from sdfeel.deploy.make import make, on_loopback
+from sdfeel.experiment.build import prepare
+from sdfeel.experiment.schema import load
+from sdfeel.live.trust.allow_list import revoke
+from sdfeel.live.trust.authority import CA
+from sdfeel.live.trust.identity import create_authority, issue
+from sdfeel.run.atomic import write_whole
 from tests.cli.command import Child
 
 SETTINGS = [

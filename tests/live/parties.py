@@ -12,10 +12,10 @@ from typing import Any, TypeVar
 import grpc
 import grpc.aio
 
-from sdfeel.live.identity import AllowList, Identity, create_authority, issue
-from sdfeel.live.limits import Limits
 from sdfeel.live.transport import Authorise, Caller, Handler, Server
 from sdfeel.live.transport.envelope import METHOD
+from sdfeel.live.transport.limits import Limits
+from sdfeel.live.trust.identity import AllowList, Identity, create_authority, issue
 
 T = TypeVar("T")
 LIMITS = Limits(bodies={"echo": 4 << 20})

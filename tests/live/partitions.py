@@ -6,8 +6,8 @@ from math import inf
 from pathlib import Path
 
 from sdfeel.core.events import Event, Round
-from sdfeel.run.deploy.files import PolicySection
-from sdfeel.run.deploy.local import LocalDeployment
+from sdfeel.deploy.files import PolicySection
+from sdfeel.deploy.local import LocalDeployment
 from tests.live.stage import Report, Story, experiment, play, records, undisturbed
 from tests.live.wires import Wires
 

@@ -13,9 +13,9 @@ import time
 from pathlib import Path
 
 from sdfeel.core.events import Round
-from sdfeel.run.deploy.files import PolicySection
-from sdfeel.run.deploy.local import LocalDeployment
-from sdfeel.run.experiment import load
+from sdfeel.deploy.files import PolicySection
+from sdfeel.deploy.local import LocalDeployment
+from sdfeel.experiment.schema import load
 
 SETTINGS = [
     "network.clients=4",

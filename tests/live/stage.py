@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from sdfeel.core.events import Evaluated, Event, Finished, Round, Warned
+from sdfeel.deploy.files import NODES
+from sdfeel.deploy.local import LocalDeployment, Trial
+from sdfeel.experiment.schema import Experiment, load
 from sdfeel.live.store import Store
-from sdfeel.run.deploy.files import NODES
-from sdfeel.run.deploy.local import LocalDeployment, Trial
-from sdfeel.run.experiment import Experiment, load
 from sdfeel.run.session import start
 
 SETTINGS = [

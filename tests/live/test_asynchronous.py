@@ -9,12 +9,12 @@ import torch
 
 from sdfeel.core.errors import InputError
 from sdfeel.core.scheme import Scheme
+from sdfeel.deploy.check import check_deployable
+from sdfeel.deploy.records import Records
+from sdfeel.deploy.replay import repeated
+from sdfeel.experiment.build import prepare
+from sdfeel.experiment.schema import load
 from sdfeel.live.protocol import Who
-from sdfeel.run.build import prepare
-from sdfeel.run.deploy.check import check_deployable
-from sdfeel.run.deploy.records import Records
-from sdfeel.run.deploy.replay import repeated
-from sdfeel.run.experiment import load
 from sdfeel.schemes import AsyncSDFeel
 from sdfeel.sim.simulate import Simulation
 from tests.live.crashes import Reaper

@@ -13,11 +13,11 @@ import torch
 from torch import Tensor, nn
 
 from sdfeel.core.errors import InputError
-from sdfeel.data.examples import Examples
+from sdfeel.data.federated import Examples
+from sdfeel.deploy.flower import FlowerTrainer
 from sdfeel.engine.base import Task
 from sdfeel.engine.batches import batches
 from sdfeel.engine.loop import LoopEngine, Training
-from sdfeel.run.deploy.flower import FlowerTrainer
 
 DATA = Examples(torch.randn(40, 6, generator=torch.manual_seed(0)), torch.arange(40) % 3)
 EVERY = np.arange(40)

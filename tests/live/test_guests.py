@@ -14,12 +14,12 @@ from hypothesis import strategies as st
 from sdfeel.core.network import Network
 from sdfeel.core.scheme import View
 from sdfeel.core.staleness import Clocks
-from sdfeel.live.errors import Refused
+from sdfeel.live.edge.policy import Policy
+from sdfeel.live.failover import refuges_of
 from sdfeel.live.federation import Turn, grown, heavier, joined, without
-from sdfeel.live.lodging import refuges_of
-from sdfeel.live.policy import Policy
 from sdfeel.live.protocol import Who
 from sdfeel.live.store import Store
+from sdfeel.live.transport.errors import Refused
 from sdfeel.schemes import AsyncSDFeel, SDFeel
 from tests.live.village import PATH, RING, Village, network
 

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sdfeel.core.errors import DataError, InputError
-from sdfeel.live.identity import (
+from sdfeel.live.trust.identity import (
     AllowList,
     Identity,
     Name,

@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from sdfeel.live.journal import EVENTS, Journal, Tally, notices
+from sdfeel.live.edge.journal import EVENTS, Journal, Tally, notices
 from sdfeel.schemes import SDFeel
 from tests.live.village import Village, network
 

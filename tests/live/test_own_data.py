@@ -8,12 +8,12 @@ import pytest
 import torch
 
 from sdfeel.core.errors import DataError, InputError
+from sdfeel.deploy.files import NODE, NODES, NodeFile, read_node, write_node
+from sdfeel.deploy.make import make, on_loopback
+from sdfeel.deploy.node import federation_of, own_examples, trainer
 from sdfeel.engine.base import Task
-from sdfeel.run.build import Prepared, prepare
-from sdfeel.run.deploy.files import NODE, NODES, NodeFile, read_node, write_node
-from sdfeel.run.deploy.make import make, on_loopback
-from sdfeel.run.deploy.node import federation_of, own_examples, trainer
-from sdfeel.run.experiment import load
+from sdfeel.experiment.build import Prepared, prepare
+from sdfeel.experiment.schema import load
 
 SETTINGS = ["network.clients=5", "network.servers=2", "data.partition=dirichlet"]
 

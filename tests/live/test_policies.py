@@ -10,12 +10,12 @@ from torch import Tensor
 
 from sdfeel.core.scheme import Scheme
 from sdfeel.engine.base import Task
-from sdfeel.engine.sums import weighted
-from sdfeel.live.errors import Refused, Rejected
+from sdfeel.engine.combine import weighted
+from sdfeel.live.edge.policy import Policy
 from sdfeel.live.federation import without
-from sdfeel.live.policy import Policy
 from sdfeel.live.protocol import Who
 from sdfeel.live.store import Store
+from sdfeel.live.transport.errors import Refused, Rejected
 from sdfeel.schemes import AsyncSDFeel, FedAvg, SDFeel
 from tests.live.village import PATH, NoisyEngine, Village, network
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from sdfeel.live.errors import Unreachable
+from sdfeel.deploy.records import Record, Records
 from sdfeel.live.protocol import Header, Link
-from sdfeel.run.deploy.records import Record, Records
+from sdfeel.live.transport.errors import Unreachable
 
 PATH = {0: [1], 1: [0, 2], 2: [1]}
 

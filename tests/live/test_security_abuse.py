@@ -11,10 +11,10 @@ import grpc
 import grpc.aio
 import pytest
 
-from sdfeel.live.identity import revoke
-from sdfeel.live.limits import CHUNK, INLINE
 from sdfeel.live.transport import Caller, NotTrusted, Peer, Refused, Unreachable
 from sdfeel.live.transport.envelope import GO, VERSION, Envelope
+from sdfeel.live.transport.limits import CHUNK, INLINE
+from sdfeel.live.trust.identity import revoke
 from tests.live.parties import LIMITS, Federation, echo, raw, run, serving, status, until
 
 Answer = tuple[dict[str, Any], bytes | None]

@@ -11,9 +11,9 @@ import grpc.aio
 import pytest
 
 from sdfeel.core.errors import DataError
-from sdfeel.live.identity import Identity, revoke
 from sdfeel.live.transport import NotTrusted, Peer, Unreachable
-from sdfeel.live.transport.probe import GREETING
+from sdfeel.live.transport.diagnosis import GREETING
+from sdfeel.live.trust.identity import Identity, revoke
 from tests.live.parties import LIMITS, Federation, run, serving
 
 GO_AWAY = 7  # the type of HTTP/2's frame that ends a connection

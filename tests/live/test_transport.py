@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from sdfeel.core.errors import InputError
-from sdfeel.live.limits import CHUNK, Limits
 from sdfeel.live.transport import Caller, Peer, Refused, Server, Unreachable
+from sdfeel.live.transport.limits import CHUNK, Limits
 from tests.live.parties import LIMITS, Federation, echo, run, serving
 
 Answer = tuple[dict[str, Any], bytes | None]
@@ -294,7 +294,7 @@ def test_limits_are_checked() -> None:
 
 CALL = """
 import asyncio, sys
-from sdfeel.live.identity import Identity
+from sdfeel.live.trust.identity import Identity
 from sdfeel.live.transport import Limits, Peer
 
 async def main(address, directory):

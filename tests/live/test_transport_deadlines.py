@@ -9,10 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from sdfeel.live.errors import Unreachable
-from sdfeel.live.limits import CHUNK, Limits
 from sdfeel.live.transport import Peer
-from sdfeel.live.transport.options import for_both
+from sdfeel.live.transport.errors import Unreachable
+from sdfeel.live.transport.limits import CHUNK, Limits, for_both
 from tests.live.parties import LIMITS, Federation, run, serving
 
 PIECE, PAUSE = 1 << 16, 0.02  # bytes and seconds: about 3 MB per second

@@ -10,10 +10,10 @@ import grpc
 import grpc.aio
 import pytest
 
-from sdfeel.live.errors import Refused, Unreachable
-from sdfeel.live.limits import INLINE, Limits
 from sdfeel.live.transport import Caller, NotTrusted, Peer
 from sdfeel.live.transport.envelope import METHOD, Envelope
+from sdfeel.live.transport.errors import Refused, Unreachable
+from sdfeel.live.transport.limits import INLINE, Limits
 from tests.live.parties import Federation, echo, run, serving, until
 
 Answer = tuple[dict[str, Any], bytes | None]

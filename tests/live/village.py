@@ -21,15 +21,15 @@ from sdfeel.core.network import Network
 from sdfeel.core.scheme import Local, Scheme
 from sdfeel.core.seeds import rng
 from sdfeel.engine.base import Scores, Task
-from sdfeel.engine.sums import mean
+from sdfeel.engine.combine import mean
 from sdfeel.live.client import Client
-from sdfeel.live.edge import Edge
-from sdfeel.live.errors import Unreachable
+from sdfeel.live.edge.policy import PATIENT, Policy
+from sdfeel.live.edge.server import Edge
+from sdfeel.live.failover import Lodging, refuges_of
 from sdfeel.live.federation import Federation
-from sdfeel.live.lodging import Lodging, refuges_of
-from sdfeel.live.policy import PATIENT, Policy
 from sdfeel.live.protocol import Answer, Header, Link, Who
 from sdfeel.live.store import Store
+from sdfeel.live.transport.errors import Unreachable
 from sdfeel.sim.simulate import Simulation, length
 
 T = TypeVar("T")

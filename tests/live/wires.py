@@ -7,7 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
-from sdfeel.run.deploy.files import NODE, NODES, peers_of, read_node, write_node
+from sdfeel.deploy.files import NODE, NODES, peers_of, read_node, write_node
 
 T = TypeVar("T")
 CHUNK = 1 << 16

@@ -11,7 +11,7 @@ from sdfeel.report.drawing import svg
 from sdfeel.report.history import History
 from sdfeel.report.page import page
 from sdfeel.report.tables import summary
-from sdfeel.run import promise
+from sdfeel.run import bounds
 from tests.report.runs import measured, started
 
 
@@ -19,15 +19,15 @@ def history(label: str, covered: bool, known: bool = True) -> History:
     events = [started()]
     for number in range(5):
         found = {
-            promise.SLOPE: 1.0 / (1 + number),
-            promise.MEAN: 2.0 / (1 + number),
-            promise.SMOOTHNESS: 3.0 + (number == 2),
-            promise.NOISE: 0.5,
-            promise.DIVERGENCE: 6.0,
+            bounds.SLOPE: 1.0 / (1 + number),
+            bounds.MEAN: 2.0 / (1 + number),
+            bounds.SMOOTHNESS: 3.0 + (number == 2),
+            bounds.NOISE: 0.5,
+            bounds.DIVERGENCE: 6.0,
         }
         if known:
-            found |= {promise.PROVEN: 0.01, promise.COVERED: float(covered)}
-            found |= {promise.BOUND: 80.0 / number} if number else {}
+            found |= {bounds.PROVEN: 0.01, bounds.COVERED: float(covered)}
+            found |= {bounds.BOUND: 80.0 / number} if number else {}
         events.append(measured(number, 0.5, metrics=found))  # type: ignore[arg-type]
     return History.of(label, events)
 
@@ -80,7 +80,7 @@ def test_the_terminal_says_what_is_promised_and_for_which_rate() -> None:
     for text in told.values():
         assert "mean squared gradient" in text
         assert "20.0" in text
-        assert promise.COVERED not in text
+        assert bounds.COVERED not in text
     assert "at the proven rate 0.0100" in told[False]
     assert "at the proven rate" not in told[True]
 

@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sdfeel.core.air import Link
 from sdfeel.core.arrays import Floats, Ints
 from sdfeel.core.cost import Cost
 from sdfeel.core.errors import InputError
 from sdfeel.core.events import Event, Round, Started
+from sdfeel.core.graphs import links
+from sdfeel.core.link_times import Link
 from sdfeel.core.network import clustered
-from sdfeel.core.topology import links
 from sdfeel.report.timeline import Kind, Span, Timeline, spans, waiting
 from sdfeel.run.drive import Drive, Goals
 from sdfeel.schemes import SCHEMES

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from sdfeel.core.events import Evaluated, Finished
-from sdfeel.run.experiment import Experiment, load
+from sdfeel.experiment.schema import Experiment, load
 from sdfeel.run.session import start
 
 

@@ -9,10 +9,10 @@ from safetensors.torch import load_file
 
 from sdfeel.core.errors import Diverged, RunError
 from sdfeel.core.events import Evaluated, Event, Finished, Round, Started, Warned
+from sdfeel.experiment.schema import Experiment, load
 from sdfeel.models.zoo import build
 from sdfeel.run import store
 from sdfeel.run.drive import fingerprint
-from sdfeel.run.experiment import Experiment, load
 from sdfeel.run.session import finished, resume, start, start_or_resume
 from sdfeel.schemes import SCHEMES
 

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from sdfeel.core.events import Started, Warned
-from sdfeel.run.build import Prepared, prepare
-from sdfeel.run.experiment import load
+from sdfeel.experiment.build import Prepared, prepare
+from sdfeel.experiment.schema import load
 from sdfeel.run.session import Session, start
 from sdfeel.run.theorem import covered, notes
 from sdfeel.theory import synchronous

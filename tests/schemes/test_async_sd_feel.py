@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 from sdfeel.core.cost import Cost
 from sdfeel.core.errors import InputError
+from sdfeel.core.graphs import links
 from sdfeel.core.mixing import star
 from sdfeel.core.network import Network, clustered
 from sdfeel.core.staleness import PSI, Clocks, trust
-from sdfeel.core.topology import links
 from sdfeel.schemes import AsyncSDFeel
 from sdfeel.sim.simulate import Simulation
 from tests.quadratic import quadratic

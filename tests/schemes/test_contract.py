@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 from sdfeel.core.errors import InputError
+from sdfeel.core.graphs import links
 from sdfeel.core.network import Network, clustered
 from sdfeel.core.scheme import Memory, Mix, Scheme, View, Work, meanings
 from sdfeel.core.staleness import Clocks
-from sdfeel.core.topology import links
 from sdfeel.schemes import SCHEMES, FedAvg, Feel, find
 from sdfeel.sim.simulate import Simulation
 from tests.quadratic import quadratic

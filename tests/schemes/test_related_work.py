@@ -9,15 +9,14 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sdfeel.core.air import SNR, Air
 from sdfeel.core.arrays import Floats
-from sdfeel.core.bandwidth import equalised, needed
 from sdfeel.core.cost import Cost
 from sdfeel.core.errors import InputError
-from sdfeel.core.estimates import Estimates
+from sdfeel.core.graphs import links
+from sdfeel.core.link_times import SNR, Air
 from sdfeel.core.network import Network, clustered
-from sdfeel.core.scheme import Local, Scheme
-from sdfeel.core.topology import links
+from sdfeel.core.scheme import Estimates, Local, Scheme
+from sdfeel.core.stragglers import equalised, needed
 from sdfeel.schemes import (
     Adaptive,
     AsyncSDFeel,

@@ -7,10 +7,10 @@ import pytest
 import torch
 
 from sdfeel.core.cost import Cost
+from sdfeel.core.graphs import links
 from sdfeel.core.mixing import gossip
 from sdfeel.core.network import Network, clustered
 from sdfeel.core.scheme import Facts, Scheme
-from sdfeel.core.topology import links
 from sdfeel.schemes import SCHEMES, FedAvg, FedMes, FogFL, HierFavg, MultiLevelSGD, SDFeel
 from sdfeel.sim.simulate import Simulation
 from tests.sim.test_simulate import RATES, after, cost, ring_of_four, uneven

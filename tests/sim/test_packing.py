@@ -11,9 +11,9 @@ from torch import Tensor
 from sdfeel.core.errors import InputError
 from sdfeel.core.events import Finished
 from sdfeel.core.mixing import gossip
-from sdfeel.engine.compress import Codec, TopK, Uniform
-from sdfeel.run.build import prepare
-from sdfeel.run.experiment import Experiment, load
+from sdfeel.engine.messages import Codec, TopK, Uniform
+from sdfeel.experiment.build import prepare
+from sdfeel.experiment.schema import Experiment, load
 from sdfeel.run.session import resume, start
 from sdfeel.schemes import DSquared, SDFeel
 from sdfeel.sim.packing import Packing

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from sdfeel.core.arrays import Floats
 from sdfeel.core.cost import Cost
 from sdfeel.core.events import Round
+from sdfeel.core.graphs import links
 from sdfeel.core.network import Network, clustered
 from sdfeel.core.scheme import Scheme
-from sdfeel.core.topology import links
 from sdfeel.schemes import FedAvg, Feel, HierFavg, SDFeel
 from sdfeel.sim.simulate import Simulation
 from tests.quadratic import QuadraticEngine, quadratic

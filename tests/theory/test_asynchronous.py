@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sdfeel.core.errors import InputError
+from sdfeel.core.graphs import links
 from sdfeel.core.mixing import star
 from sdfeel.core.network import clustered
-from sdfeel.core.topology import links
 from sdfeel.theory import asynchronous
 from sdfeel.theory.asynchronous import Pace
 from sdfeel.theory.problem import Problem

@@ -9,8 +9,8 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from sdfeel.core.errors import InputError
-from sdfeel.core.gossip import laplacian_weights, mixing_rate
-from sdfeel.core.topology import links
+from sdfeel.core.gossip_weights import laplacian_weights, mixing_rate
+from sdfeel.core.graphs import links
 from sdfeel.theory import synchronous
 from sdfeel.theory.problem import Problem
 from sdfeel.theory.regime import warning

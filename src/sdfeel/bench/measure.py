@@ -11,7 +11,7 @@ import torch
 from sdfeel.bench.ways import WAYS, Way
 from sdfeel.bench.work import Work
 from sdfeel.core.errors import InputError
-from sdfeel.engine.choose import cores
+from sdfeel.engine.select import cores
 
 AT_LEAST = 0.25  # seconds of one repeat
 

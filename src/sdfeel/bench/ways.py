@@ -9,10 +9,10 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from sdfeel.bench.work import RATE, Work
 from sdfeel.core.errors import InputError
-from sdfeel.data.examples import Examples
+from sdfeel.data.federated import Examples
 from sdfeel.engine.base import Task
-from sdfeel.engine.choose import Kind, choose
-from sdfeel.engine.sums import Sums
+from sdfeel.engine.combine import Sums
+from sdfeel.engine.select import Kind, choose
 from sdfeel.engine.threads import one_thread
 
 Way = Callable[[], object]  # does the work once

@@ -11,7 +11,7 @@ from torch import nn
 from sdfeel.core.arrays import Ints
 from sdfeel.core.errors import unknown
 from sdfeel.core.seeds import number
-from sdfeel.data.examples import Examples
+from sdfeel.data.federated import Examples
 from sdfeel.engine.loop import Training
 from sdfeel.models import zoo
 

@@ -5,7 +5,7 @@ import sys
 
 import typer
 
-from sdfeel.cli import common, look, runs
+from sdfeel.cli import common, inspect, runs
 from sdfeel.cli.bench import bench
 from sdfeel.cli.dash import dash
 from sdfeel.cli.deploy import client, deploy, edge
@@ -32,10 +32,10 @@ app.command()(runs.run)
 app.command()(runs.resume)
 app.command()(runs.show)
 app.command()(timeline)
-app.command()(look.init)
-app.command()(look.schemes)
-app.command()(look.topology)
-app.add_typer(look.data, name="data")
+app.command()(inspect.init)
+app.command()(inspect.schemes)
+app.command()(inspect.topology)
+app.add_typer(inspect.data, name="data")
 app.add_typer(bench, name="bench")
 app.add_typer(deploy, name="deploy")
 app.command()(edge)

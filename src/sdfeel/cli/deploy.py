@@ -25,8 +25,8 @@ from sdfeel.cli.common import (
 )
 
 if TYPE_CHECKING:
-    from sdfeel.run.deploy.chaos import Outcome
-    from sdfeel.run.deploy.local import LocalDeployment
+    from sdfeel.deploy.chaos import Outcome
+    from sdfeel.deploy.local import LocalDeployment
 
 deploy = typer.Typer(
     help="Run an experiment on real processes: on this machine, or on a list of hosts.",
@@ -51,7 +51,7 @@ def edge(node: NodeFilePath) -> None:
 
       sdfeel edge nodes/edge-0/node.toml
     """
-    from sdfeel.run.deploy.node import run_edge_node
+    from sdfeel.deploy.node import run_edge_node
 
     run_edge_node(node)
 
@@ -63,7 +63,7 @@ def client(node: NodeFilePath) -> None:
 
       sdfeel client nodes/client-0/node.toml
     """
-    from sdfeel.run.deploy.node import run_client_node
+    from sdfeel.deploy.node import run_client_node
 
     run_client_node(node)
 
@@ -88,9 +88,9 @@ def local(
       sdfeel deploy local my.toml --out runs/real
     """
     from sdfeel.cli.runs import show
-    from sdfeel.run.deploy.files import read_policy
-    from sdfeel.run.deploy.local import LocalDeployment
-    from sdfeel.run.experiment import load
+    from sdfeel.deploy.files import read_policy
+    from sdfeel.deploy.local import LocalDeployment
+    from sdfeel.experiment.schema import load
 
     chosen, rules = load(experiment, settings or ()), read_policy(policy or ())
     directory = out if out is not None else fresh_directory(f"deploy-{chosen.scheme.name}")
@@ -150,9 +150,9 @@ def init(
       sdfeel deploy init federation my.toml --hosts cell-a.example,cell-b.example
     """
     from sdfeel.core.errors import InputError
-    from sdfeel.run.deploy.files import read_policy
-    from sdfeel.run.deploy.init import init as write
-    from sdfeel.run.experiment import load
+    from sdfeel.deploy.files import read_policy
+    from sdfeel.deploy.init import init as write
+    from sdfeel.experiment.schema import load
 
     counts = [word.strip() for word in samples.split(",") if word.strip()]
     if not all(word.isdigit() and int(word) > 0 for word in counts):
@@ -182,8 +182,8 @@ def follow(
       sdfeel deploy follow federation --out runs/real
     """
     from sdfeel.cli.runs import show
+    from sdfeel.deploy.operator import Operator
     from sdfeel.report.progress import Progress
-    from sdfeel.run.deploy.operator import Operator
 
     target = out if out is not None else fresh_directory("deploy")
     desk = Operator(directory, target, stop)
@@ -212,7 +212,7 @@ def status(
 
       sdfeel deploy status runs/real
     """
-    from sdfeel.run.deploy.status import read_statuses
+    from sdfeel.deploy.status import read_statuses
 
     found = read_statuses(directory, time.time())
     if as_json:
@@ -271,9 +271,9 @@ def chaos(
 
       sdfeel deploy chaos --break --kills 10
     """
+    from sdfeel.deploy.chaos import disturbed, equal
+    from sdfeel.experiment.schema import load
     from sdfeel.report.progress import Progress
-    from sdfeel.run.deploy.chaos import disturbed, equal
-    from sdfeel.run.experiment import load
 
     chosen = load(experiment, settings or ())
     directory = out if out is not None else fresh_directory("chaos")
@@ -297,7 +297,7 @@ def chaos(
 
 
 def _table(outcomes: "list[Outcome]") -> Table:
-    from sdfeel.run.deploy.chaos import equal
+    from sdfeel.deploy.chaos import equal
 
     table = Table(box=None, pad_edge=False)
     for name in ("run", "killed edges", "killed clients", "rounds", "seconds", "model", "equal"):

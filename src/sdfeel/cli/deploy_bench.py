@@ -9,7 +9,7 @@ from rich.table import Table
 from sdfeel.cli.common import AsJson, Out, fresh_directory, people, print_json, results
 
 if TYPE_CHECKING:
-    from sdfeel.run.deploy.bench import Line
+    from sdfeel.bench.deployment import Line
 
 
 def deploy(
@@ -38,8 +38,8 @@ def deploy(
     import os
     from contextlib import nullcontext
 
+    from sdfeel.bench.deployment import PARTS, ahead_of_others
     from sdfeel.core.errors import unknown
-    from sdfeel.run.deploy.bench import PARTS, ahead_of_others
 
     names = [name.strip() for name in parts.split(",") if name.strip()] or list(PARTS)
     for name in names:

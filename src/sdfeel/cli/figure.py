@@ -12,9 +12,9 @@ from sdfeel.cli.common import AsJson, Jobs, people, print_json, results, stoppin
 from sdfeel.core.errors import RunError
 
 if TYPE_CHECKING:
+    from sdfeel.experiment.schema import Experiment
     from sdfeel.figures.figure import Figure, Scale
     from sdfeel.figures.judging import Judged
-    from sdfeel.run.experiment import Experiment
 
 
 def figure(
@@ -112,7 +112,7 @@ def _carry_out(runs: "dict[str, Experiment]", jobs: int | None, data: Path | Non
     )
 
     from sdfeel.core.events import Evaluated, Finished
-    from sdfeel.engine.choose import cores
+    from sdfeel.engine.select import cores
     from sdfeel.figures.running import Carrying, missing
     from sdfeel.report.units import percent
 

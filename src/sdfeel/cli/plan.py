@@ -21,10 +21,10 @@ from sdfeel.cli.common import (
 )
 
 if TYPE_CHECKING:
-    from sdfeel.run.experiment import Experiment
-    from sdfeel.run.plan.goal import Goal
-    from sdfeel.run.plan.planner import Planner, Wishes
-    from sdfeel.run.plan.result import Plan
+    from sdfeel.experiment.schema import Experiment
+    from sdfeel.planning.goal import Goal
+    from sdfeel.planning.planner import Planner, Wishes
+    from sdfeel.planning.result import Plan
 
 PICTURE, RECORD, BEST = "plan.png", "plan.json", "best.toml"
 
@@ -75,8 +75,8 @@ def plan(
 
       sdfeel plan --choose-graph --effort 4 --json
     """
-    from sdfeel.run.experiment import load
-    from sdfeel.run.plan.planner import Wishes
+    from sdfeel.experiment.schema import load
+    from sdfeel.planning.planner import Wishes
 
     goal = _goal(target_accuracy, target_loss, budget)
     names = tuple(dict.fromkeys(name.strip() for name in schemes.split(",") if name.strip()))
@@ -95,7 +95,7 @@ def plan(
 
 def _goal(accuracy: float | None, loss: float | None, budget: float | None) -> "Goal | None":
     from sdfeel.core.errors import InputError
-    from sdfeel.run.plan.goal import Goal, Kind
+    from sdfeel.planning.goal import Goal, Kind
 
     asked: dict[Kind, float | None] = {"accuracy": accuracy, "loss": loss, "budget": budget}
     given = [Goal(kind, value) for kind, value in asked.items() if value is not None]
@@ -108,7 +108,7 @@ def _goal(accuracy: float | None, loss: float | None, budget: float | None) -> "
 
 def _planned(base: "Experiment", wishes: "Wishes") -> "Plan":
     """What a planner finds, until it is through or stopped."""
-    from sdfeel.run.plan.planner import Planner
+    from sdfeel.planning.planner import Planner
 
     with people.status("measuring the task and ranking candidates"):
         planner = Planner(base, wishes)
@@ -153,11 +153,11 @@ def _tell(found: "Plan", files: dict[str, str]) -> None:
 
 def _write(directory: Path, base: "Experiment", found: "Plan") -> dict[str, str]:
     """Record, picture and experiment file; returns where they are."""
+    from sdfeel.experiment.schema import template
+    from sdfeel.planning.planner import experiment_of
     from sdfeel.report.drawing import save
     from sdfeel.report.plan_picture import picture
-    from sdfeel.run.experiment import template
-    from sdfeel.run.plan.planner import experiment_of
-    from sdfeel.run.whole import write_whole
+    from sdfeel.run.atomic import write_whole
 
     files = {"record": directory / RECORD, "picture": directory / PICTURE}
     write_whole(files["record"], (json.dumps(found.record(points=True), indent=1) + "\n").encode())

@@ -11,7 +11,7 @@ from sdfeel.cli.common import AsJson, Jobs, Out, fresh_directory, people, print_
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from sdfeel.run.plan.bench import Online, Tried, Verdict
+    from sdfeel.bench.planning import Online, Tried, Verdict
 
 
 def plan(
@@ -41,8 +41,8 @@ def plan(
 
       sdfeel bench plan --online --out runs/bench-plan
     """
+    from sdfeel.bench import planning as bench
     from sdfeel.core.errors import unknown
-    from sdfeel.run.plan import bench
 
     names = [n.strip() for n in situations.split(",") if n.strip()] or list(bench.SITUATIONS)
     for name in names:
@@ -73,7 +73,7 @@ def plan(
 
 def _grid(name: str, directory: "Path", seed: int, jobs: int | None) -> "list[Tried]":
     """Every candidate of a situation, and what is told meanwhile."""
-    from sdfeel.run.plan import bench
+    from sdfeel.bench import planning as bench
 
     tried = []
     with people.status(f"{name}: the grid") as status:
@@ -90,8 +90,8 @@ def _record(line: "Verdict | Online") -> dict[str, object]:
 
 
 def _table(verdicts: "list[Verdict]") -> Table:
+    from sdfeel.bench.planning import CHEAP, FASTER, NEAR
     from sdfeel.report.units import duration
-    from sdfeel.run.plan.bench import CHEAP, FASTER, NEAR
 
     table = Table(box=box.SIMPLE_HEAD, show_edge=False, padding=0)
     table.add_column("situation")

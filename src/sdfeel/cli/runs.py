@@ -54,8 +54,8 @@ def run(
 
       sdfeel run my.toml --set training.learning_rate=0.1 --set seed=3 --json
     """
+    from sdfeel.experiment.schema import load
     from sdfeel.report.tables import shares
-    from sdfeel.run.experiment import load
     from sdfeel.run.session import start
 
     chosen = load(experiment, settings or ())
@@ -111,9 +111,9 @@ def compare(
       sdfeel compare my.toml --target 0.9 --json
     """
     from sdfeel.core.errors import InputError, RunError
+    from sdfeel.experiment.schema import checked, load
     from sdfeel.report.tables import comparison, comparison_records
     from sdfeel.run import store
-    from sdfeel.run.experiment import checked, load
     from sdfeel.run.many import Job
     from sdfeel.schemes import find
 
@@ -232,7 +232,7 @@ def _execute(sessions: "dict[str, Session]", again: str) -> None:
 
 def execute_many(runs: "dict[str, Job]", jobs: int | None, again: str) -> None:
     """Run many side by side under one progress display; `again` says how to go on."""
-    from sdfeel.engine.choose import cores
+    from sdfeel.engine.select import cores
     from sdfeel.report.progress import Progress
     from sdfeel.run.many import Many, Planned, on_one_core
     from sdfeel.run.session import start_or_resume

@@ -21,8 +21,8 @@ from sdfeel.cli.common import (
 from sdfeel.cli.runs import PAGE, PICTURE, choose_target, execute_many, merged, tell_files
 
 if TYPE_CHECKING:
+    from sdfeel.experiment.grid import Point
     from sdfeel.report.history import History
-    from sdfeel.run.grid import Point
 
 
 def sweep(
@@ -48,11 +48,11 @@ def sweep(
 
       sdfeel sweep scheme.alpha=1,2,5 -s scheme.tau2=5 -s training.iterations=200
     """
+    from sdfeel.experiment.grid import axis, points
     from sdfeel.report.charts import save
     from sdfeel.report.multiples import multiples
     from sdfeel.report.page import page, write_page
     from sdfeel.report.tables import comparison, comparison_records
-    from sdfeel.run.grid import axis, points
     from sdfeel.run.many import Job
 
     check_target(target)

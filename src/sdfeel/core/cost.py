@@ -10,9 +10,9 @@ from typing import Protocol
 
 import numpy as np
 
-from sdfeel.core.air import Air, Link
 from sdfeel.core.arrays import Floats, Ints, floats
 from sdfeel.core.errors import InputError
+from sdfeel.core.link_times import Air, Link
 from sdfeel.core.mixing import Mixing
 from sdfeel.core.scheme import Lane, Mix, Work
 

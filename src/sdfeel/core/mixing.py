@@ -6,15 +6,15 @@ client takes from one server out of a thousand.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from sdfeel.core.air import Link
-from sdfeel.core.arrays import Floats, Ints, floats, ints
+from sdfeel.core.arrays import Bools, Floats, Ints, floats, ints
 from sdfeel.core.errors import at_least
+from sdfeel.core.link_times import Link
 from sdfeel.core.network import Network
 
 
@@ -237,3 +237,55 @@ def cloud_average(net: Network) -> Mixing:
     """Every server takes the mean over all clusters, computed in the cloud."""
     # The way down is charged in traffic only, as the paper does.
     return everyones_mean(net, "server-cloud", Relay(legs=1, crossings=2 * len(net.servers)))
+
+
+NOBODY = np.zeros(0, dtype=np.int64)
+
+
+def nothing(like: Mixing) -> Mixing:
+    """A mixing in which nobody takes part."""
+    return Mixing(NOBODY, ints([0]), NOBODY, floats([]), like.via)
+
+
+def of_present(
+    mixing: Mixing, sources: Bools, rows: Bools | None = None, whole: bool = True
+) -> Mixing:
+    """The same mixing among those who are there, each row with the total that it had.
+
+    `sources` (and `rows`: default all) say who is there, by number; shelves always are. A row
+    that loses all its sources is left out, so its destination keeps what it has. Not `whole`:
+    those who are there get no more than they had.
+
+    >>> from sdfeel.core.mixing import of_rows
+    >>> of_present(of_rows({0: {0: 0.5, 1: 0.25, 2: 0.25}, 1: {2: 1.0}}),
+    ...            np.array([True, True, False])).dense(3).round(3)
+    array([[0.667, 0.333, 0.   ]])
+    """
+    owners = np.repeat(np.arange(len(mixing.rows)), np.diff(mixing.starts))
+    there = _who(mixing.sources, sources)
+    if rows is not None:
+        there &= _who(mixing.rows, rows)[owners]
+    if there.all():
+        return mixing
+    count = len(mixing.rows)
+    before = np.bincount(owners, mixing.weights, minlength=count)
+    after = np.bincount(owners[there], mixing.weights[there], minlength=count)
+    left = np.bincount(owners[there], minlength=count)
+    kept = left > 0
+    scale = np.divide(before, after, out=np.ones(count), where=(after != 0) & whole)
+    relay = mixing.relay
+    if relay is not None:
+        relay = replace(relay, crossings=round(relay.crossings * kept.sum() / count))
+    return replace(
+        mixing,
+        rows=mixing.rows[kept],
+        starts=ints(np.concatenate([[0], np.cumsum(left[kept])])),
+        sources=mixing.sources[there],
+        weights=floats((mixing.weights * scale[owners])[there]),
+        relay=relay,
+    )
+
+
+def _who(numbers: Ints, there: Bools) -> Bools:
+    """Which of these are there, if shelves always are."""
+    return (numbers < 0) | there[np.maximum(numbers, 0)]

@@ -8,7 +8,7 @@ import numpy as np
 
 from sdfeel.core.arrays import Floats, Ints, floats, ints
 from sdfeel.core.errors import InputError
-from sdfeel.core.gossip import TOLERANCE, check_weights, laplacian_weights, mixing_rate
+from sdfeel.core.gossip_weights import TOLERANCE, check_weights, laplacian_weights, mixing_rate
 
 
 @dataclass(frozen=True, eq=False)

@@ -7,9 +7,8 @@ from typing import ClassVar, Literal, Protocol, get_type_hints
 
 import numpy as np
 
-from sdfeel.core.air import Air
 from sdfeel.core.arrays import Floats, Ints
-from sdfeel.core.estimates import Estimates
+from sdfeel.core.link_times import Air
 from sdfeel.core.mixing import Mixing
 from sdfeel.core.network import Network
 from sdfeel.core.seeds import rng
@@ -26,6 +25,18 @@ class Local:
     rate: float = 0.05  # step size
     momentum: float = 0.0
     proximal: float = 0.0  # pull towards the model that the round began with
+
+
+@dataclass(frozen=True)
+class Estimates:
+    """Means over the clients asked in one round, weighted by their data."""
+
+    rho: float  # how steep the losses are, over those whose models moved
+    beta: float  # how curved they are, over those whose models moved
+    delta: float  # how far a client's gradient is from the mean of all
+    sigma2: float = 0.0  # the variance of a mini-batch's gradient
+    loss: float = 0.0  # at the models they started from
+    spread: float = 0.0  # how far the servers' models were apart before they mixed
 
 
 @dataclass(frozen=True, eq=False)

@@ -16,23 +16,23 @@ from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from sdfeel.core.errors import InputError, SdfeelError
-from sdfeel.dashboard import views
-from sdfeel.dashboard.answers import Json, attachment, download, picture, stream
-from sdfeel.dashboard.asked import body as sent
-from sdfeel.dashboard.asked import number, run_name, selection, whole
-from sdfeel.dashboard.catalogue import Catalogue
-from sdfeel.dashboard.comparison import comparison, merged
-from sdfeel.dashboard.federation import nodes
-from sdfeel.dashboard.form import form
-from sdfeel.dashboard.graph import graph
-from sdfeel.dashboard.guard import Guard
-from sdfeel.dashboard.holdings import Holdings
+from sdfeel.dashboard.http.access import Guard
+from sdfeel.dashboard.http.palette import palette
+from sdfeel.dashboard.http.requests import body as sent
+from sdfeel.dashboard.http.requests import number, run_name, selection, whole
+from sdfeel.dashboard.http.responses import Json, attachment, download, picture, stream
 from sdfeel.dashboard.jobs import Jobs, Wish
-from sdfeel.dashboard.news import list_news, run_news
-from sdfeel.dashboard.palette import palette
-from sdfeel.dashboard.places import BEST, EXPERIMENT, FILES, NotHere, Root
+from sdfeel.dashboard.logs.files import BEST, EXPERIMENT, FILES, NotHere, Root
+from sdfeel.dashboard.logs.updates import list_news, run_news
+from sdfeel.dashboard.views import run as views
+from sdfeel.dashboard.views.catalogue import Catalogue
+from sdfeel.dashboard.views.comparison import comparison, merged
+from sdfeel.dashboard.views.federation import nodes
+from sdfeel.dashboard.views.form import form
+from sdfeel.dashboard.views.graph import graph
+from sdfeel.dashboard.views.holdings import Holdings
+from sdfeel.experiment.schema import load
 from sdfeel.report.history import default_target
-from sdfeel.run.experiment import load
 from sdfeel.version import __version__
 
 PAGES = ("/", "/run", "/compare", "/new")

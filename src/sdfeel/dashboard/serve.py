@@ -11,7 +11,7 @@ import uvicorn
 
 from sdfeel.core.errors import InputError
 from sdfeel.dashboard.app import build
-from sdfeel.dashboard.guard import LOOPBACK
+from sdfeel.dashboard.http.access import LOOPBACK
 
 
 @dataclass(frozen=True)

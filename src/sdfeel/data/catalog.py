@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from sdfeel.core.errors import DataError, unknown
-from sdfeel.data import cifar, idx, own
-from sdfeel.data.examples import Dataset, Examples
+from sdfeel.data import cifar, idx, npz
+from sdfeel.data.federated import Dataset, Examples
 from sdfeel.data.sources import DATASETS, Arrays, Bytes, Source
 
 __all__ = [
@@ -34,7 +34,7 @@ def load(name: str, directory: Path | None = None) -> Dataset:
     is found first must have the published checksums; nothing is ever downloaded here.
     """
     if name.lower().endswith(".npz"):
-        return own.load(Path(name))
+        return npz.load(Path(name))
     source = known(name)
     path = find(source, directory)
     if path is None:
@@ -120,7 +120,7 @@ def _find_digits(source: Source, root: Path) -> Path:
 def _read_digits(source: Source, path: Path) -> Arrays:
     del source
     with np.load(path, allow_pickle=False) as arrays:
-        x_train, y_train, x_test, y_test = (arrays[name] for name in own.NAMES)
+        x_train, y_train, x_test, y_test = (arrays[name] for name in npz.NAMES)
     return x_train[:, None], y_train, x_test[:, None], y_test  # one channel
 
 

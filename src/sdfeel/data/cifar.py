@@ -11,7 +11,7 @@ from typing import Any, Literal
 import numpy as np
 
 from sdfeel.core.errors import DataError
-from sdfeel.data import packed
+from sdfeel.data import archives as packed
 from sdfeel.data.sources import Arrays, Bytes, File, Source
 
 Form = Literal["bin", "py"]

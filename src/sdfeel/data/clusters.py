@@ -6,7 +6,7 @@ import numpy as np
 
 from sdfeel.core.arrays import Ints
 from sdfeel.core.errors import DataError, InputError, at_least, unknown
-from sdfeel.data import grouping
+from sdfeel.data import group_files
 
 Rng = np.random.Generator
 ASSIGNMENTS = ("by_label", "ordered", "random")
@@ -81,8 +81,8 @@ def by_label(holdings: Ints, servers: int, rng: Rng, gamma: int = 0) -> Ints:
 
 
 def from_file(path: Path | str, clients: int, servers: int) -> Ints:
-    """The servers written in a JSON or CSV file; its forms are those of `sdfeel.data.grouping`."""
-    groups = grouping.read(Path(path), "server", "client", clients)
+    """The servers written in a JSON or CSV file; `data.group_files` tells its forms."""
+    groups = group_files.read(Path(path), "server", "client", clients)
     if len(groups) != servers:
         raise DataError(
             f"{path} is an assignment to {len(groups)} servers, but {servers} are asked for: "
@@ -116,7 +116,7 @@ def assign(
         if holdings is None or len(holdings) != clients:
             raise InputError("by_label needs holdings: one row of label counts per client")
         return by_label(holdings, servers, rng, gamma)
-    if not grouping.is_file_name(assignment):
+    if not group_files.is_file_name(assignment):
         raise unknown("assignment", assignment, ASSIGNMENTS)
     if gamma:
         raise InputError(f"{assignment} fixes the cluster sizes: leave gamma 0, got {gamma}")

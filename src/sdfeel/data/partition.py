@@ -5,7 +5,7 @@ nothing but its arguments. All examples are used, except by `shards` (which drop
 clients * shards_per_client) and by a file (which may leave out what it likes).
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import isfinite
 from pathlib import Path
@@ -14,8 +14,8 @@ import numpy as np
 
 from sdfeel.core.arrays import Floats, Ints
 from sdfeel.core.errors import DataError, InputError, at_least, unknown
-from sdfeel.data import grouping
-from sdfeel.data.grouping import grouped
+from sdfeel.data import group_files
+from sdfeel.data.group_files import grouped
 
 Rng = np.random.Generator
 
@@ -105,11 +105,11 @@ def dirichlet(
 
 
 def from_file(path: Path | str, examples: int) -> list[Ints]:
-    """The split written in a JSON or CSV file; its forms are those of `sdfeel.data.grouping`.
+    """The split written in a JSON or CSV file; its forms are those of `sdfeel.data.group_files`.
 
     Examples may be left out, but no client may be empty and no example be in two places.
     """
-    return grouping.read(Path(path), "client", "example", examples)
+    return group_files.read(Path(path), "client", "example", examples)
 
 
 @dataclass(frozen=True)
@@ -163,7 +163,7 @@ def split(
             )
         knobs = Knobs(classes_per_client, concentration, balance, min_size)
         return rule(labels, clients, rng, knobs)
-    if not grouping.is_file_name(partition):
+    if not group_files.is_file_name(partition):
         raise unknown("partition", partition, PARTITIONS)
     parts = from_file(partition, len(labels))
     if len(parts) != clients:
@@ -283,3 +283,69 @@ def _log_gammas(shape: float, count: int, rng: Rng) -> tuple[Floats, float]:
         return np.log(rng.standard_gamma(shape, count)), 1.0
     scores = np.log1p(-rng.random(count)) + shape * np.log(rng.standard_gamma(shape + 1, count))
     return scores, shape
+
+
+@dataclass(frozen=True)
+class Skew:
+    """Figures of one level: means over its members, each counting once."""
+
+    largest_share: float  # of a member's most frequent class among its examples
+    classes_held: float  # classes of which a member has at least one example
+    distance: float  # total variation between a member's labels and all labels: 0 the same
+    smallest: int  # examples of the poorest member
+    largest: int  # examples of the richest
+
+
+@dataclass(frozen=True)
+class Unevenness:
+    """The same figures for clients and for whole clusters."""
+
+    clients: Skew
+    clusters: Skew
+
+
+def holdings(labels: Ints, parts: Sequence[Ints], classes: int) -> Ints:
+    """(C, K) how many examples of each class every client holds.
+
+    >>> holdings(np.array([0, 1, 1, 0]), [np.array([0, 3]), np.array([1])], 2)
+    array([[2, 0],
+           [0, 1]])
+    """
+    cells = [client * classes + labels[part] for client, part in enumerate(parts)]
+    counts = np.bincount(np.concatenate(cells), minlength=len(parts) * classes)
+    return counts.reshape(len(parts), classes)
+
+
+def by_cluster(counts: Ints, home: Ints) -> Ints:
+    """(D, K) the holdings of each server's clients together.
+
+    >>> by_cluster(np.array([[2, 0], [0, 1], [1, 1]]), np.array([0, 1, 0]))
+    array([[3, 1],
+           [0, 1]])
+    """
+    sums = np.zeros((int(home.max()) + 1, counts.shape[1]), dtype=np.int64)
+    np.add.at(sums, home, counts)
+    return sums
+
+
+def skew(counts: Ints) -> Skew:
+    """The figures of one level, from its members' holdings; nobody may hold nothing.
+
+    >>> skew(np.array([[4, 0], [0, 2]]))
+    Skew(largest_share=1.0, classes_held=1.0, distance=0.5, smallest=2, largest=4)
+    """
+    sizes = counts.sum(axis=1)
+    shares = counts / sizes[:, None]
+    overall = counts.sum(axis=0) / counts.sum()
+    return Skew(
+        largest_share=float(shares.max(axis=1).mean()),
+        classes_held=float((counts > 0).sum(axis=1).mean()),
+        distance=float(np.abs(shares - overall).sum(axis=1).mean() / 2),
+        smallest=int(sizes.min()),
+        largest=int(sizes.max()),
+    )
+
+
+def unevenness(counts: Ints, home: Ints) -> Unevenness:
+    """The figures of clients and of clusters, from the clients' holdings and servers."""
+    return Unevenness(skew(counts), skew(by_cluster(counts, home)))

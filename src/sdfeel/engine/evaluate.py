@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from sdfeel.data.examples import Examples
+from sdfeel.data.federated import Examples
 
 Loss = Callable[[Tensor, Tensor], Tensor]  # (outputs, targets) -> the mean loss
 Metric = Callable[[Tensor, Tensor], float | Tensor]  # (outputs, targets) -> a number

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from sdfeel.core.arrays import Ints
 from sdfeel.core.errors import Diverged, SdfeelError
 from sdfeel.core.seeds import number
-from sdfeel.data.examples import Examples
+from sdfeel.data.federated import Examples
 from sdfeel.engine.base import Scores, Task
 from sdfeel.engine.batches import batches, passes
 from sdfeel.engine.dropout import Address, address_dropout, no_dropout

@@ -6,7 +6,7 @@ from time import perf_counter
 from torch import Tensor
 
 from sdfeel.engine.base import Engine, Scores, Task
-from sdfeel.engine.probe import probing
+from sdfeel.engine.estimates import probing
 
 
 class Timed:

@@ -6,8 +6,8 @@ import os
 import shutil
 from pathlib import Path
 
+from sdfeel.experiment.schema import Experiment
 from sdfeel.run import store
-from sdfeel.run.experiment import Experiment
 from sdfeel.run.session import finished
 
 FORMAT = 1  # raise it when the same experiment gives other results than before

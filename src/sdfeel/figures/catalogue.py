@@ -1,9 +1,9 @@
 """All figures by name, in the order of the paper; what is ours comes after."""
 
 from sdfeel.core.errors import unknown
-from sdfeel.figures import (
-    beyond,
-    deaths,
+from sdfeel.figures.beyond import epochs, outages, related_systems
+from sdfeel.figures.figure import Figure, Scale
+from sdfeel.figures.paper import (
     figure_3,
     figure_4a,
     figure_4b,
@@ -18,11 +18,9 @@ from sdfeel.figures import (
     figure_10b,
     figure_11a,
     figure_11b,
-    passes,
     remarks,
-    table_1,
-)  # fmt: skip
-from sdfeel.figures.figure import Figure, Scale
+    table_1,  # fmt: skip
+)
 
 FIGURES: dict[str, Figure] = {
     figure.name: figure
@@ -50,11 +48,11 @@ FIGURES: dict[str, Figure] = {
         figure_5a.FIGURE_AT_PRINTED_RATE,
         figure_4a.FIGURE_ON_FASHION,
         figure_5a.FIGURE_ON_FASHION,
-        passes.FIGURE,
-        beyond.RACE,
-        beyond.PARITY,
-        beyond.BIAS,
-        deaths.FIGURE,
+        epochs.FIGURE,
+        related_systems.RACE,
+        related_systems.PARITY,
+        related_systems.BIAS,
+        outages.FIGURE,
     )
 }
 

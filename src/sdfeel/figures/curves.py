@@ -10,12 +10,12 @@ import numpy as np
 
 from sdfeel.core.arrays import Floats, floats
 from sdfeel.core.events import Evaluated
+from sdfeel.experiment.schema import Experiment
 from sdfeel.figures import cache, prices
 from sdfeel.figures.lines import Line, priced, seeded
 from sdfeel.figures.settings import PRICES, found_in
 from sdfeel.report.history import History
 from sdfeel.run import store
-from sdfeel.run.experiment import Experiment
 
 Axis = Literal["iterations", "A", "E"]  # what a curve is drawn against: a price list is a clock
 Measure = Literal["loss", "accuracy", "spread"]

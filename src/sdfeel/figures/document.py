@@ -5,7 +5,7 @@ from pathlib import Path
 from textwrap import fill
 from typing import Any
 
-from sdfeel.figures import page_texts as texts
+from sdfeel.figures import page_texts
 from sdfeel.figures.agreement import pairs, table
 from sdfeel.figures.catalogue import FIGURES
 from sdfeel.figures.figure import Claim, Figure
@@ -21,7 +21,7 @@ SHOWN: tuple[Scale, ...] = ("full", "reduced", "quick")
 def document(results: Path) -> str:
     """The whole page."""
     prices = (f"  * **{name}**: {text}.\n" for name, text in PRICES.items())
-    parts = [texts.HEAD, *prices, texts.SCALES]
+    parts = [page_texts.HEAD, *prices, page_texts.SCALES]
     parts += ["\n## All verdicts\n\n", _overview(results), _agreement(results)]
     told: set[str] = set()
     for figure in FIGURES.values():
@@ -37,12 +37,12 @@ def _overview(results: Path) -> str:
         for claim in figure.claims:
             cells = (_cell(kept[scale], claim) for scale in SHOWN)
             rows.append(f"| {figure.name} | {claim.id} | {' | '.join(cells)} |\n")
-    return "".join(rows) + texts.OVERVIEW
+    return "".join(rows) + page_texts.OVERVIEW
 
 
 def _agreement(results: Path) -> str:
     parts = []
-    asked: dict[Scale, str] = {"full": texts.AGREEMENT, "reduced": texts.AGREEMENT_CIFAR}
+    asked: dict[Scale, str] = {"full": page_texts.AGREEMENT, "reduced": page_texts.AGREEMENT_CIFAR}
     for scale, text in asked.items():
         found = list(pairs(results, scale))
         counts = {
@@ -169,7 +169,7 @@ def _cifar(results: Path) -> str:
         ]
         command = f"`sdfeel figure {name} --scale full --data DIRECTORY`" if name in FIGURES else ""
         rows.append(f"| {name} | {command} | {' | '.join(hours)} |\n")
-    return texts.CIFAR.format(rate=rate, iteration=500 / rate, rows="".join(rows))
+    return page_texts.CIFAR.format(rate=rate, iteration=500 / rate, rows="".join(rows))
 
 
 def main() -> None:

@@ -11,7 +11,7 @@ from sdfeel.figures.figure import Figure
 from sdfeel.figures.prices import examples
 from sdfeel.figures.running import wanted
 from sdfeel.figures.settings import Scale, found_in
-from sdfeel.run.whole import write_whole
+from sdfeel.run.atomic import write_whole
 
 FILE = Path("results/cifar10.json")
 SEEDS = 3

@@ -11,7 +11,7 @@ from sdfeel.core.errors import DataError
 from sdfeel.figures.curves import Axis, Curve, read
 from sdfeel.figures.figure import Claim, Figure, Scale, Seen
 from sdfeel.figures.verdicts import State, Verdict
-from sdfeel.run.whole import write_whole
+from sdfeel.run.atomic import write_whole
 
 DIGITS = 4  # that are kept of a number
 

@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from sdfeel.experiment.schema import Experiment, checked, load
 from sdfeel.figures.settings import PRICES, SAMPLES
-from sdfeel.run.experiment import Experiment, checked, load
 
 
 @dataclass(frozen=True)

@@ -14,10 +14,10 @@ from sdfeel.core.cost import Cost
 from sdfeel.core.network import Network
 from sdfeel.core.scheme import Lane, Scheme, View
 from sdfeel.core.staleness import Clocks
+from sdfeel.experiment import build
+from sdfeel.experiment.schema import Experiment, checked
 from sdfeel.figures import cache
-from sdfeel.run import build
-from sdfeel.run.experiment import Experiment, checked
-from sdfeel.run.whole import write_whole
+from sdfeel.run.atomic import write_whole
 
 
 def clock(experiment: Experiment, rounds: int) -> list[float]:

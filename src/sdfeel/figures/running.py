@@ -6,10 +6,10 @@ from pathlib import Path
 
 from sdfeel.core.errors import AnotherRun, Diverged
 from sdfeel.core.events import Event
+from sdfeel.experiment.schema import Experiment
 from sdfeel.figures import cache
 from sdfeel.figures.lines import Line, seeded
 from sdfeel.figures.settings import found_in
-from sdfeel.run.experiment import Experiment
 from sdfeel.run.many import Job, Many, Planned, on_one_core
 
 Watch = Callable[[str, Event], None]

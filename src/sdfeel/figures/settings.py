@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Literal
 
 from sdfeel.core.errors import unknown
-from sdfeel.run.experiment import Experiment, load
+from sdfeel.experiment.schema import Experiment, load
 
 Scale = Literal["quick", "reduced", "full"]
 SCALES: tuple[Scale, ...] = ("quick", "reduced", "full")

@@ -14,11 +14,11 @@ import torch
 from torch import Tensor
 
 from sdfeel.engine.base import Task
-from sdfeel.live.errors import Refused
+from sdfeel.live.failover import Lodging
 from sdfeel.live.federation import Federation, blended
-from sdfeel.live.lodging import Lodging
 from sdfeel.live.protocol import LONG_POLL, Answer, Header, whole
-from sdfeel.live.wire import digest
+from sdfeel.live.transport.errors import Refused
+from sdfeel.live.transport.tensors import digest
 
 Train = Callable[[Task], Tensor]
 WAIT_FOR_START = 2.0  # seconds; then the servers are asked anew who is behind

@@ -16,8 +16,8 @@ from sdfeel.core.cost import Cost
 from sdfeel.core.network import Network
 from sdfeel.core.scheme import Lane, Local, Memory, Mix, Scheme, View, Work
 from sdfeel.core.staleness import Clocks
-from sdfeel.engine.sums import weighted
-from sdfeel.live.wire import Schema, digest, pack, unpack
+from sdfeel.engine.combine import weighted
+from sdfeel.live.transport.tensors import Schema, digest, pack, unpack
 
 Weights = dict[int, float]  # source -> weight, sources ascending
 MODEL = "model"  # the name of the one tensor in every body

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
-from sdfeel.live.errors import Refused, Unreachable
+from sdfeel.live.transport.errors import Refused, Unreachable
 
 T = TypeVar("T")
 Header = dict[str, Any]

@@ -12,7 +12,7 @@ from sdfeel.report.drawing import INK, LABEL, TICK, line_style, new_figure, tidy
 from sdfeel.report.estimates import beyond, newest, values
 from sdfeel.report.history import History
 from sdfeel.report.units import COUNTS, unit_for
-from sdfeel.run.promise import BOUND, MEAN, SLOPE
+from sdfeel.run.bounds import BOUND, MEAN, SLOPE
 
 KEY = {SLOPE: "squared gradient", MEAN: "its mean so far", BOUND: "bound of Theorem 1"}
 

@@ -16,7 +16,7 @@ from sdfeel.core.events import Evaluated
 from sdfeel.report.drawing import FAINT, INK, LABEL, TICK, line_style, new_figure, tidy
 from sdfeel.report.history import History, clock_of
 from sdfeel.report.units import BYTES, COUNTS, TIMES, Unit, goal, short, unit_for
-from sdfeel.run.promise import NAMES as ESTIMATES
+from sdfeel.run.bounds import NAMES as ESTIMATES
 
 HUGE = 1e100  # beyond it a run has diverged, and an axis would lose all else
 MARKS = 8  # markers on a line: enough to tell lines apart, few enough to see them

@@ -19,7 +19,7 @@ from matplotlib.figure import Figure
 
 from sdfeel.core.errors import InputError
 from sdfeel.report.units import short
-from sdfeel.run.whole import write_whole
+from sdfeel.run.atomic import write_whole
 
 # Okabe and Ito's colours, told apart by colour-blind eyes; their yellow is too pale on white.
 PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")

@@ -8,7 +8,7 @@ import numpy as np
 from sdfeel.core.arrays import Floats
 from sdfeel.report.history import History
 from sdfeel.report.units import number
-from sdfeel.run.promise import BOUND, COVERED, DIVERGENCE, MEAN, NOISE, PROVEN, SMOOTHNESS
+from sdfeel.run.bounds import BOUND, COVERED, DIVERGENCE, MEAN, NOISE, PROVEN, SMOOTHNESS
 
 TITLES = ("run", "measured", "bound", "bound / measured", "L", "sigma²", "kappa²", "proven rate")
 

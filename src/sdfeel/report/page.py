@@ -29,7 +29,7 @@ from sdfeel.report.curves import (
 from sdfeel.report.drawing import svg
 from sdfeel.report.history import History, clock_of
 from sdfeel.report.units import count, duration, goal, percent
-from sdfeel.run.whole import write_whole
+from sdfeel.run.atomic import write_whole
 
 WORDS = ("scheme", "engine", "end")  # columns that read from the left
 

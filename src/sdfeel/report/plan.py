@@ -6,9 +6,9 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
+from sdfeel.planning.candidates import AXES
+from sdfeel.planning.result import Plan, Row
 from sdfeel.report.units import count, duration, goal, number, percent
-from sdfeel.run.plan.result import Plan, Row
-from sdfeel.run.plan.space import AXES
 
 LINES = 12  # candidates in the table
 PARTS = {"compute": "computing", "upload": "clients' uploads", "mix": "mixing between servers"}

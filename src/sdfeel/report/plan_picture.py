@@ -7,10 +7,10 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from sdfeel.planning.result import Plan, Row
 from sdfeel.report.drawing import FAINT, INK, LABEL, PALETTE, TITLE, line_style, new_figure, tidy
 from sdfeel.report.plan import aim, setting
 from sdfeel.report.units import TIMES, duration, unit_for
-from sdfeel.run.plan.result import Plan, Row
 
 CURVES = 5  # pilot runs drawn beside the winner's
 WIDE = 4  # the slowest run lasts so many times the winner's: then time is drawn in powers

@@ -16,7 +16,7 @@ from sdfeel.report.compare import (
 from sdfeel.report.estimates import estimated, kept
 from sdfeel.report.history import History, clock_of
 from sdfeel.report.units import amount, count, duration, goal, joules, number, percent
-from sdfeel.run.promise import NAMES as ESTIMATES
+from sdfeel.run.bounds import NAMES as ESTIMATES
 
 __all__ = [
     "amount",

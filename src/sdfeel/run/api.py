@@ -7,20 +7,20 @@ from typing import Any
 import numpy as np
 from torch import Tensor, nn
 
-from sdfeel.core import topology
+from sdfeel.core import graphs
 from sdfeel.core.arrays import Floats
 from sdfeel.core.cost import Cost
 from sdfeel.core.errors import InputError, at_least, unknown
 from sdfeel.core.events import Event
-from sdfeel.core.gossip import GOSSIP_RULES
+from sdfeel.core.gossip_weights import GOSSIP_RULES
 from sdfeel.core.network import Network, clustered
 from sdfeel.core.scheme import Local, Scheme
 from sdfeel.core.seeds import rng
 from sdfeel.data.clusters import assign
 from sdfeel.data.federated import Federated
-from sdfeel.engine.choose import Kind, choose
 from sdfeel.engine.evaluate import Loss, Metric
 from sdfeel.engine.loop import Training
+from sdfeel.engine.select import Kind, choose
 from sdfeel.models.zoo import operations
 from sdfeel.radio import latency
 from sdfeel.run.drive import Drive, Goals
@@ -42,9 +42,9 @@ def network(
     if isinstance(graph, str):
         if servers is None:
             raise InputError(f"how many servers has the {graph}? say servers=...")
-        links = topology.links(graph, servers, rng(seed, "graph"))
+        links = graphs.links(graph, servers, rng(seed, "graph"))
     else:
-        links = np.asarray(graph, float) if hasattr(graph, "shape") else topology.adjacency(graph)
+        links = np.asarray(graph, float) if hasattr(graph, "shape") else graphs.adjacency(graph)
     if servers is not None and servers != len(links):
         raise InputError(f"the graph joins {len(links)} servers, but servers={servers}")
     clients = len(data.parts)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from sdfeel.core.events import Evaluated, Event, Finished, Round, Started, Warned
-from sdfeel.core.gossip import consensus_exchanges
+from sdfeel.core.gossip_weights import consensus_exchanges
 from sdfeel.core.mixing import gossip
 from sdfeel.sim.simulate import Simulation
 

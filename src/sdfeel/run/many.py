@@ -16,7 +16,7 @@ import torch
 
 from sdfeel.core.errors import RunError, SdfeelError
 from sdfeel.core.events import Event
-from sdfeel.run.experiment import Experiment
+from sdfeel.experiment.schema import Experiment
 from sdfeel.run.session import start_or_resume
 
 

@@ -10,12 +10,12 @@ from safetensors.torch import save
 from sdfeel.core.errors import AnotherRun, Diverged, RunError
 from sdfeel.core.events import Event, Finished, Warned
 from sdfeel.engine.timed import Timed
+from sdfeel.experiment.build import Prepared, prepare
+from sdfeel.experiment.schema import Experiment, load
 from sdfeel.run import store, theorem
-from sdfeel.run.build import Prepared, prepare
+from sdfeel.run.atomic import remove_drafts, write_whole
 from sdfeel.run.drive import Drive, Goals
-from sdfeel.run.estimating import Estimating
-from sdfeel.run.experiment import Experiment, load
-from sdfeel.run.whole import remove_drafts, write_whole
+from sdfeel.run.theorem import Estimating
 from sdfeel.sim.state import State
 
 

@@ -31,10 +31,10 @@ from safetensors.torch import save
 from torch import Tensor
 
 from sdfeel.core.errors import RunError
-from sdfeel.core.estimates import Estimates
 from sdfeel.core.events import Evaluated, Event, from_record, to_record
+from sdfeel.core.scheme import Estimates
 from sdfeel.core.staleness import Clocks
-from sdfeel.run.whole import write_whole
+from sdfeel.run.atomic import write_whole
 from sdfeel.sim.state import LaneState, State
 
 EXPERIMENT, EVENTS, METRICS = "experiment.toml", "events.jsonl", "metrics.csv"

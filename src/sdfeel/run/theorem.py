@@ -1,19 +1,20 @@
 """A run in the theorems' terms: which of them covers it, and up to which learning rate."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from math import isfinite, nan
+from typing import Any
 
 import numpy as np
 
 from sdfeel.core.errors import SdfeelError
 from sdfeel.core.seeds import rng
 from sdfeel.engine.batches import passes
-from sdfeel.engine.probe import probing
-from sdfeel.run.build import Prepared, reading
-from sdfeel.run.plan.probe import curvature
-from sdfeel.run.promise import Covered
+from sdfeel.engine.estimates import probing
+from sdfeel.experiment.build import Prepared, reading
+from sdfeel.run.bounds import Covered, Promise
+from sdfeel.run.loss_estimates import curvature, look
 from sdfeel.schemes import AsyncSDFeel, FedAvg, HierFavg, SDFeel
-from sdfeel.sim.simulate import first_views
+from sdfeel.sim.simulate import Simulation, first_views
 from sdfeel.theory import asynchronous
 from sdfeel.theory.problem import Problem
 from sdfeel.theory.regime import warning
@@ -130,3 +131,36 @@ def _steepest(ready: Prepared) -> float:
     who = rng(seed, "curvature").choice(clients, size=asked, replace=False)
     seen = [curvature(probing(ready.engine), int(client), start) for client in who]
     return float(np.max(seen))
+
+
+MOST_ASKED = 200  # clients at most; of more, others are drawn every time
+
+
+class Estimating:
+    """Ask it at every measurement; between two, `record` is all that it must remember."""
+
+    def __init__(self, covered: Covered | None, record: Mapping[str, Any] | None = None) -> None:
+        self._covered = covered
+        self._promise = None if record is None else Promise.from_record(record)
+
+    @property
+    def record(self) -> dict[str, Any] | None:
+        """For a checkpoint."""
+        return None if self._promise is None else self._promise.record()
+
+    def __call__(self, simulation: Simulation) -> dict[str, float]:
+        """What the clients' losses are like at the mean model, and what that promises."""
+        net, state = simulation.net, simulation.state
+        clients = net.clients
+        if len(clients) > MOST_ASKED:
+            draws = rng(simulation.seed, "estimates", state.number)
+            clients = np.sort(draws.choice(clients, size=MOST_ASKED, replace=False))
+        shares = net.samples[clients] / net.samples[clients].sum()
+        # The mini-batches that come next: the model has not seen them, so nothing is flattered.
+        steps = state.taken[clients]
+        seen = look(probing(simulation.engine), clients, shares, simulation.model(), steps)
+        if self._promise is None:
+            self._promise = Promise.begin(seen)
+        else:
+            self._promise = self._promise.after(state.iterations, seen)
+        return self._promise.measurements(self._covered)

@@ -10,10 +10,9 @@ import numpy as np
 
 from sdfeel.core.arrays import Floats, Ints
 from sdfeel.core.errors import InputError, at_least
-from sdfeel.core.estimates import Estimates
 from sdfeel.core.mixing import broadcast, collect, gossip
 from sdfeel.core.network import Network
-from sdfeel.core.scheme import Facts, Lane, Mix, View, Work
+from sdfeel.core.scheme import Estimates, Facts, Lane, Mix, View, Work
 
 GROWTH = 10  # times that the number of steps may grow from one round to the next
 FLAT = 1e-5  # a smaller smoothness is taken as this one

@@ -11,11 +11,11 @@ from typing import Annotated, ClassVar
 import numpy as np
 
 from sdfeel.core.arrays import Floats, Ints, floats
-from sdfeel.core.bandwidth import equalised
 from sdfeel.core.errors import InputError, at_least
 from sdfeel.core.mixing import broadcast, collect, gossip
 from sdfeel.core.network import Network
 from sdfeel.core.scheme import Facts, Lane, Mix, View, Work
+from sdfeel.core.stragglers import equalised
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,8 @@ from sdfeel.core.errors import InputError
 from sdfeel.core.mixing import Mixing
 from sdfeel.core.seeds import rng
 from sdfeel.engine.base import Task
-from sdfeel.engine.compress import Codec, Feedback, Sizes
-from sdfeel.engine.sums import mixed
+from sdfeel.engine.combine import mixed
+from sdfeel.engine.messages import Codec, Feedback, Sizes
 from sdfeel.sim.state import State
 
 

@@ -9,20 +9,20 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from sdfeel.core import outages
 from sdfeel.core.arrays import Floats, Ints, floats
-from sdfeel.core.changing import Changing, Moment
 from sdfeel.core.cost import Bill, Cost
 from sdfeel.core.events import Crew, Round
-from sdfeel.core.late import Late
 from sdfeel.core.mixing import Mixing
 from sdfeel.core.network import Network
+from sdfeel.core.outages import Changing, Moment
 from sdfeel.core.scheme import Local, Mix, Scheme, View, Work
 from sdfeel.core.staleness import Clocks
+from sdfeel.core.stragglers import Late
 from sdfeel.engine.base import Engine, Task
-from sdfeel.engine.probe import Estimator, probing
-from sdfeel.engine.sums import Sums, mean, mixed, weighted
+from sdfeel.engine.combine import Sums, mean, mixed, weighted
+from sdfeel.engine.estimates import Estimator, probing
 from sdfeel.engine.threads import one_thread
-from sdfeel.sim import presence
 from sdfeel.sim.packing import Packing
 from sdfeel.sim.state import LaneState, State
 
@@ -130,7 +130,7 @@ class Simulation:
     def _begin(self, each: LaneState) -> None:
         each.began, each.since = self.state.number, self.state.seconds
         moment = self._moment(each)
-        self._news += presence.changes(self._seen, moment, self.state.number)
+        self._news += outages.changes(self._seen, moment, self.state.number)
         self._seen = moment
         work, _, _, bill, _ = self._plan(each)
         each.ends = self.state.seconds + bill.seconds
@@ -162,7 +162,7 @@ class Simulation:
         work, done, spent, mix, lost = self._late.settle(self.scheme, view, cost)
         if away:
             seconds = cost.bill(work, mix, spent).seconds
-            work, mix, bill = presence.idle(mix.up, each.memory, seconds)
+            work, mix, bill = outages.idle(mix.up, each.memory, seconds)
             return Plan(work, np.zeros_like(done), mix, bill, 0)
         if self._changing is not None:
             mix = replace(mix, across=moment.across(mix.across))
@@ -180,7 +180,7 @@ class Simulation:
                 state.models[rows] = self._across(mix.across, hop)
             if mix.across.crossings:
                 mixed_with = tuple(mix.across.rows[mix.across.rows >= 0].tolist())
-        state.clocks = presence.after(state.clocks, each.lane, there, mixed_with)
+        state.clocks = outages.after(state.clocks, each.lane, there, mixed_with)
         state.seconds = each.ends
         state.bytes += bill.bytes
         state.joules += bill.joules

@@ -6,9 +6,8 @@ import numpy as np
 from torch import Tensor
 
 from sdfeel.core.arrays import Ints
-from sdfeel.core.estimates import Estimates
 from sdfeel.core.events import Crew
-from sdfeel.core.scheme import Lane, Memory
+from sdfeel.core.scheme import Estimates, Lane, Memory
 from sdfeel.core.staleness import Clocks
 
 

@@ -9,12 +9,13 @@ import pytest
 import torch
 from torch import nn
 
-from sdfeel.data.examples import Examples
+from sdfeel.data.federated import Examples
 from sdfeel.engine.loop import Training
-from sdfeel.engine.native import NativeEngine, available, build, fuzz
+from sdfeel.engine.native import NativeEngine, available, build
 from sdfeel.engine.native.emit import source
 from sdfeel.engine.native.lower import Plan, lower
 from tests.engine.native.helpers import PARTS, examples, needs_compiler
+from tests.tools import native_fuzz as fuzz
 
 DATA = examples((1, 4, 4))
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from sdfeel.data.examples import Examples
+from sdfeel.data.federated import Examples
 from sdfeel.engine.evaluate import Metric
 from sdfeel.engine.loop import LoopEngine, Training
 from sdfeel.engine.native import NativeEngine

@@ -1,11 +1,11 @@
-"""A few random chains on several instruction sets; many: python -m sdfeel.engine.native.fuzz."""
+"""A few random chains on several instruction sets; many: python -m tests.tools.native_fuzz."""
 
 import sys
 
 import pytest
 
-from sdfeel.engine.native import fuzz
 from tests.engine.native.helpers import needs_compiler
+from tests.tools import native_fuzz as fuzz
 
 
 @needs_compiler

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from sdfeel.data.examples import Examples
+from sdfeel.data.federated import Examples
 from sdfeel.engine.base import Engine, Task
 from sdfeel.engine.loop import LoopEngine, Training
 from sdfeel.engine.native import NativeEngine

@@ -10,10 +10,10 @@ import torch
 from torch import nn
 
 from sdfeel.core.errors import Diverged, SdfeelError
-from sdfeel.engine.choose import choose
 from sdfeel.engine.loop import LoopEngine, Training
 from sdfeel.engine.ray import RayEngine, Recipe
 from sdfeel.engine.ray.pool import nodes
+from sdfeel.engine.select import choose
 from tests.engine.native.helpers import needs_compiler
 from tests.engine.ray.helpers import (
     Deadly,

@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from sdfeel.data.examples import Examples
+from sdfeel.data.federated import Examples
 from sdfeel.engine import batches, dropout, loop, steps
 from sdfeel.engine.loop import Training
 from sdfeel.engine.native import check

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from sdfeel.core.arrays import Ints
 from sdfeel.core.errors import InputError
-from sdfeel.data.examples import Examples
+from sdfeel.data.federated import Examples
 from sdfeel.engine.base import Scores, Task
 from sdfeel.engine.evaluate import Metric
 from sdfeel.engine.loop import LoopEngine, Training

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from sdfeel.core.arrays import Ints
 from sdfeel.core.errors import SdfeelError
-from sdfeel.data.examples import Examples
+from sdfeel.data.federated import Examples
 from sdfeel.engine.base import Task
 from sdfeel.engine.dropout import key_of
 from sdfeel.engine.loop import Training, diverged

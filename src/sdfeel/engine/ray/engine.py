@@ -16,9 +16,9 @@ import torch
 from torch import Tensor
 
 from sdfeel.engine.base import Scores, Task
+from sdfeel.engine.estimates import probing
 from sdfeel.engine.evaluate import Tally, total
 from sdfeel.engine.loop import LoopEngine
-from sdfeel.engine.probe import probing
 from sdfeel.engine.ray.actor import Failure, Measured, Order, Trained
 from sdfeel.engine.ray.pool import Call, Pool, check
 from sdfeel.engine.ray.recipe import Recipe, pack, unpack
@@ -26,7 +26,7 @@ from sdfeel.engine.ray.session import SESSION, load
 from sdfeel.models.flat import Layout
 
 if TYPE_CHECKING:
-    from sdfeel.engine.choose import ModuleEngine
+    from sdfeel.engine.select import ModuleEngine
 
 CLIENTS_PER_BLOCK = 32  # so many that a call, a millisecond or more, costs little beside the work
 BLOCK_BYTES = 64e6  # but no more than this in one answer

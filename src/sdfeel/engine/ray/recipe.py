@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from sdfeel.core.arrays import Ints
 from sdfeel.core.errors import SdfeelError
-from sdfeel.data.examples import Examples
+from sdfeel.data.federated import Examples
 from sdfeel.engine.base import Task
 from sdfeel.engine.evaluate import BLOCK, blocks
 from sdfeel.engine.loop import LoopEngine, Training

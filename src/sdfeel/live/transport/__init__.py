@@ -13,8 +13,8 @@ import os
 
 os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # its own lines on stderr say less than our errors
 
-from sdfeel.live.errors import NotTrusted, Refused, Unreachable
-from sdfeel.live.limits import CHUNK, Limits
+from sdfeel.live.transport.errors import NotTrusted, Refused, Unreachable
+from sdfeel.live.transport.limits import CHUNK, Limits
 from sdfeel.live.transport.peer import Peer, Reply
 from sdfeel.live.transport.server import Authorise, Caller, Handler, Server
 

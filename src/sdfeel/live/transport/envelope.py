@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from sdfeel.live.errors import Refused
-from sdfeel.live.limits import CHUNK, INLINE, Limits
+from sdfeel.live.transport.errors import Refused
+from sdfeel.live.transport.limits import CHUNK, INLINE, Limits
 
 VERSION = 2
 METHOD = "/sdfeel.live.Node/Call"

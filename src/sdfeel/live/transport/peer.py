@@ -10,15 +10,14 @@ from typing import Any, Self
 import grpc
 import grpc.aio
 
-from sdfeel.live.allow import AllowList
-from sdfeel.live.errors import NotTrusted, Refused, Unreachable
-from sdfeel.live.identity import Identity
-from sdfeel.live.limits import INLINE, Limits
-from sdfeel.live.names import Name
+from sdfeel.live.transport.diagnosis import probe
 from sdfeel.live.transport.envelope import GO, METHOD, Envelope, opened
-from sdfeel.live.transport.options import for_peer
-from sdfeel.live.transport.probe import probe
-from sdfeel.live.transport.streams import Conversation, Stalled
+from sdfeel.live.transport.errors import NotTrusted, Refused, Unreachable
+from sdfeel.live.transport.limits import INLINE, Limits, for_peer
+from sdfeel.live.transport.stream import Conversation, Stalled
+from sdfeel.live.trust.allow_list import AllowList
+from sdfeel.live.trust.identity import Identity
+from sdfeel.live.trust.names import Name
 
 Code = grpc.StatusCode
 _FIRST_WAIT, _LONGEST_WAIT = 0.05, 2.0

@@ -12,14 +12,13 @@ import grpc
 import grpc.aio
 
 from sdfeel.core.errors import InputError
-from sdfeel.live.allow import AllowList
-from sdfeel.live.errors import Refused
-from sdfeel.live.identity import Identity, described
-from sdfeel.live.limits import INLINE, Limits
-from sdfeel.live.names import Name
 from sdfeel.live.transport.envelope import GO, METHOD, Envelope
-from sdfeel.live.transport.options import for_server
-from sdfeel.live.transport.streams import Conversation, Stalled
+from sdfeel.live.transport.errors import Refused
+from sdfeel.live.transport.limits import INLINE, Limits, for_server
+from sdfeel.live.transport.stream import Conversation, Stalled
+from sdfeel.live.trust.allow_list import AllowList
+from sdfeel.live.trust.identity import Identity, described
+from sdfeel.live.trust.names import Name
 
 _LOG = logging.getLogger(__name__)
 _LONGEST_REASON = 500

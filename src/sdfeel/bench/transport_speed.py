@@ -1,0 +1,118 @@
+"""How fast calls are on this machine: a server in a process of its own, mutual TLS, loopback."""
+
+import asyncio
+import multiprocessing
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from sdfeel.live.transport.limits import Limits
+from sdfeel.live.transport.peer import Peer
+from sdfeel.live.transport.server import Caller, Server
+from sdfeel.live.trust.allow_list import ALLOW, AllowList
+from sdfeel.live.trust.identity import Identity, create_authority, issue
+
+SIZES = {"64 B": 64, "0.09 MB": 87_360, "25 MB": 25_000_000}
+LIMITS = Limits(bodies={"push": 25_000_000, "pull": 25_000_000})
+Served = tuple[str, list[Identity], int]  # an address, identities to call it with, a process id
+
+
+@dataclass(frozen=True)
+class Speed:
+    """The seconds of calls that carry a body one way."""
+
+    kind: str  # push or pull
+    size: str
+    bytes: int
+    best: float
+    median: float
+
+    @property
+    def megabytes_per_second(self) -> float:
+        return self.bytes / self.median / 1e6
+
+
+def measure(calls: int = 200, large: int = 15) -> list[Speed]:
+    """Time pushes and pulls of every size; `large` is how many of 25 MB."""
+    with served() as (address, clients, _):
+        return asyncio.run(_measured(address, clients[0], calls, large))
+
+
+@contextmanager
+def served(clients: int = 1) -> Iterator[Served]:
+    """A server in a process of its own, and those who may call it."""
+    with TemporaryDirectory() as directory:
+        root = Path(directory)
+        authority = create_authority(root / "authority")
+        issue(authority, "edge/0", ["127.0.0.1"], root / "edge")
+        found = [issue(authority, f"client/{n}", [], root / f"client-{n}") for n in range(clients)]
+        spawn = multiprocessing.get_context("spawn")
+        ours, theirs = spawn.Pipe()
+        server = spawn.Process(target=_serve, args=(theirs, root), daemon=True)
+        server.start()
+        try:
+            yield f"127.0.0.1:{ours.recv()}", found, server.pid or 0
+        finally:
+            ours.send("stop")
+            server.join(10)
+
+
+async def _measured(address: str, client: Identity, calls: int, large: int) -> list[Speed]:
+    speeds = []
+    async with Peer(address, client, "edge/0", LIMITS) as peer:
+        for size, count in SIZES.items():
+            body = os.urandom(count)
+            for kind in ("push", "pull"):
+                seconds = []
+                for _ in range(2 + (large if count > 10**6 else calls)):
+                    begun = time.perf_counter()
+                    if kind == "push":
+                        await peer.call(kind, {}, body, timeout=60)
+                    else:
+                        await peer.call(kind, {"bytes": count}, timeout=60)
+                    seconds.append(time.perf_counter() - begun)
+                warm = sorted(seconds[2:])
+                speeds.append(Speed(kind, size, count, warm[0], warm[len(warm) // 2]))
+    return speeds
+
+
+def _serve(pipe: Connection, directory: Path) -> None:
+    asyncio.run(_serving(pipe, directory))
+
+
+async def _serving(pipe: Connection, directory: Path) -> None:
+    stored = os.urandom(max(SIZES.values()))
+    parts = {count: stored[:count] for count in SIZES.values()}
+
+    async def handle(
+        caller: Caller, kind: str, header: dict[str, Any], body: bytes | None
+    ) -> tuple[dict[str, Any], bytes | None]:
+        return {}, parts[header["bytes"]] if kind == "pull" else None
+
+    server = Server()
+    allow = AllowList(directory / "authority" / ALLOW)
+    me = Identity.load(directory / "edge")
+    pipe.send(await server.start("127.0.0.1:0", me, allow, handle, LIMITS))
+    await asyncio.to_thread(pipe.recv)
+    await server.stop(0)
+
+
+def main() -> None:
+    print(f"{'':6}{'body':>9}{'best':>12}{'median':>12}{'speed':>14}")
+    for speed in measure():
+        rate = f"{speed.megabytes_per_second:,.0f} MB/s" if speed.bytes > 10**6 else ""
+        print(
+            f"{speed.kind:6}{speed.size:>9}{speed.best * 1000:9.2f} ms"
+            f"{speed.median * 1000:9.2f} ms{rate:>14}"
+        )
+    print(f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,301 @@
+"""Commands that look before one runs: schemes, graphs, data, the experiment file."""
+
+import dataclasses
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich import box
+from rich.markup import escape
+from rich.table import Table
+
+from sdfeel.cli.common import (
+    AsJson,
+    ExperimentFile,
+    Settings,
+    print_json,
+    results,
+    transfer,
+)
+
+data = typer.Typer(
+    help="Data sets: what is here, how it is split, how to get it.",
+    invoke_without_command=True,
+    no_args_is_help=False,
+)
+Directory = Annotated[
+    Path | None, typer.Option("--directory", "-d", help="Where the files are (default: the cache).")
+]
+Picture = Annotated[Path | None, typer.Option(help="Also draw it: a file .png or .svg.")]
+
+
+SKEW = {
+    "largest_share": "share of the largest class, mean",
+    "classes_held": "classes held, mean",
+    "distance": "distance from the overall mix of labels (0 to 1), mean",
+    "smallest": "examples of the poorest",
+    "largest": "examples of the richest",
+}
+
+
+FACTS = {
+    "server_links": "servers linked",
+    "cloud_links": "cloud",
+    "latency": "latency",
+    "any_topology": "any graph",
+    "cell_edge": "cell edge",
+    "proof": "non-IID proof",
+}
+
+
+def init(
+    file: Annotated[Path, typer.Argument(help="The file to write.")] = Path("experiment.toml"),
+    settings: Settings = None,
+    force: Annotated[bool, typer.Option(help="Replace an existing file.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Write a commented experiment file with every key and its default.
+
+    Examples:
+
+      sdfeel init
+
+      sdfeel init mnist.toml --set data.name=mnist --set training.learning_rate=0.01
+    """
+    from sdfeel.core.errors import InputError
+    from sdfeel.experiment.build import build_scheme, scheme_section
+    from sdfeel.experiment.schema import load, template
+
+    if file.exists() and not force:
+        raise InputError(f"{file} exists: choose another name, or --force to replace it")
+    chosen = load(None, settings or ())
+    scheme, _ = build_scheme(chosen)
+    chosen = chosen.model_copy(update={"scheme": scheme_section(chosen.scheme.name, scheme)})
+    file.write_text(template(chosen), encoding="utf-8")
+    if as_json:
+        print_json({"file": str(file), "experiment": chosen.model_dump()})
+    else:
+        results.print(f"wrote {escape(str(file))}; run it with: sdfeel run {escape(str(file))}")
+
+
+def schemes(as_json: AsJson = False) -> None:
+    """List the schemes and their options.
+
+    Examples:
+
+      sdfeel schemes
+
+      sdfeel schemes --json
+    """
+    from sdfeel.schemes import SCHEMES
+
+    found = [_scheme_card(name, kind) for name, kind in SCHEMES.items()]
+    if as_json:
+        print_json(found)
+        return
+    table = Table("scheme", "option", "default", "meaning", box=None, pad_edge=False)
+    for card in found:
+        table.add_row(f"[bold]{card['name']}", "", "", card["about"])
+        for option in card["options"]:
+            default = "none" if option["default"] is None else str(option["default"])
+            table.add_row("", f"scheme.{option['name']}", default, option["meaning"], style="dim")
+    results.print(table)
+    results.print(_facts_table(found))
+
+
+def _facts_table(cards: list[dict[str, Any]]) -> Table:
+    """The paper's Table I, from the schemes' own facts."""
+    table = Table("scheme", *FACTS.values(), box=box.SIMPLE_HEAD, pad_edge=False)
+    for card in cards:
+        words = {True: "yes", False: "no"}
+        table.add_row(card["name"], *(words.get(v, str(v)) for v in card["facts"].values()))
+    return table
+
+
+def _scheme_card(name: str, kind: Any) -> dict[str, Any]:
+    from sdfeel.core.scheme import meanings
+
+    return {
+        "name": name,
+        "about": kind.__doc__.split("\n")[0],
+        "facts": dataclasses.asdict(kind.facts),
+        "options": [
+            {
+                "name": field.name,
+                "default": field.default,
+                "meaning": meanings(kind)[field.name],
+            }
+            for field in dataclasses.fields(kind)
+        ],
+    }
+
+
+def topology(
+    graph: Annotated[str, typer.Argument(help="A topology's name, or a file.")] = "ring",
+    servers: Annotated[int | None, typer.Option(help="Number of edge servers.")] = None,
+    settings: Settings = None,
+    picture: Picture = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show a server graph: its links, its mixing weights, and how fast servers agree (zeta).
+
+    Clusters are equal unless an imbalance is set.
+
+    Examples:
+
+      sdfeel topology ring --servers 6
+
+      sdfeel topology complete --set network.imbalance=2 --picture graph.png
+
+      sdfeel topology my.graphml --servers 8 --set network.mixing=metropolis --json
+    """
+    from sdfeel.experiment.build import equal_network
+    from sdfeel.experiment.schema import load
+
+    more = [f"network.graph={graph}"]
+    if servers is not None:
+        more += [f"network.servers={servers}", f"network.clients={max(servers, 1) * 5}"]
+    net = equal_network(load(None, [*more, *(settings or ())]))
+    if picture is not None:
+        from sdfeel.report.charts import save
+        from sdfeel.report.charts import topology as draw
+
+        save(draw(net), picture)
+    if as_json:
+        print_json(
+            {
+                "graph": graph,
+                "servers": len(net.servers),
+                "zeta": net.zeta,
+                "edges": net.edges,
+                "shares": net.mass.tolist(),
+                "weights": net.mixing.tolist(),
+                "picture": str(picture) if picture is not None else None,
+            }
+        )
+        return
+    results.print(_topology_table(net))
+    results.print(f"{len(net.edges)} links, zeta {net.zeta:.4f} (0: agree at once, 1: never)")
+    if picture is not None:
+        results.print(f"picture: {escape(str(picture))}", soft_wrap=True)
+
+
+def _topology_table(net: Any) -> Table:
+    table = Table("server", "share", "neighbours (weight)", "own weight", box=None, pad_edge=False)
+    for d in net.servers:
+        takes = [f"{j} ({_weight(net.mixing[d, j])})" for j in net.servers if net.links[d, j]]
+        table.add_row(str(d), f"{net.mass[d]:.3f}", "  ".join(takes), _weight(net.mixing[d, d]))
+    return table
+
+
+def _weight(value: float) -> str:
+    return f"{round(value, 3) + 0.0:.3f}"  # adding 0 turns -0.0 into 0.0
+
+
+@data.callback()
+def data_list(context: typer.Context, directory: Directory = None, as_json: AsJson = False) -> None:
+    """Data sets: what is here, how it is split, how to get it.
+
+    Examples:
+
+      sdfeel data
+
+      sdfeel data get mnist
+
+      sdfeel data show --set data.partition=dirichlet
+    """
+    if context.invoked_subcommand is not None:
+        return
+    from sdfeel.data.catalog import describe
+
+    found = describe(directory)
+    if as_json:
+        print_json([{**dataclasses.asdict(card), "found": _text(card.found)} for card in found])
+        return
+    table = Table("data", "train", "test", "input", "classes", "here", box=None, pad_edge=False)
+    for card in found:
+        here = "built in" if card.name == "digits" else "yes" if card.found else "no"
+        shape = "x".join(map(str, card.shape))
+        counts = (f"{card.train:,}", f"{card.test:,}", shape, str(card.classes))
+        table.add_row(f"[bold]{card.name}", *counts, here)
+    results.print(table)
+    for card in found:
+        if card.found is None:
+            results.print(f"fetch it: sdfeel data get {card.name}", soft_wrap=True)
+        elif card.name != "digits":
+            results.print(f"{card.name}: {escape(str(card.found))}", soft_wrap=True)
+
+
+def _text(value: Any) -> str | None:
+    return None if value is None else str(value)
+
+
+@data.command("get")
+def data_get(
+    name: Annotated[str, typer.Argument(help="mnist, fashion-mnist or cifar10.")],
+    directory: Directory = None,
+    as_json: AsJson = False,
+) -> None:
+    """Fetch a data set and verify it.
+
+    Examples:
+
+      sdfeel data get mnist
+
+      sdfeel data get cifar10 --directory ~/data
+    """
+    from sdfeel.data.catalog import default_directory
+    from sdfeel.data.download import get
+
+    where = directory if directory is not None else default_directory()
+    with transfer() as report:
+        path = get(name, where, report)
+    if as_json:
+        print_json({"name": name, "path": str(path)})
+    else:
+        results.print(f"{name} is here: {escape(str(path))}", soft_wrap=True)
+
+
+@data.command("show")
+def data_show(
+    experiment: ExperimentFile = None,
+    settings: Settings = None,
+    picture: Annotated[Path | None, typer.Option(help="Where to draw it (.png or .svg).")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show who holds what: per client and per cluster, with figures of how uneven it is.
+
+    Examples:
+
+      sdfeel data show
+
+      sdfeel data show --set data.partition=dirichlet --set data.concentration=0.1
+
+      sdfeel data show my.toml --picture who.png --json
+    """
+    from sdfeel.data.partition import unevenness
+    from sdfeel.experiment.build import build_data, build_network, who_holds_what
+    from sdfeel.experiment.schema import load
+    from sdfeel.report.charts import holdings, save
+    from sdfeel.report.tables import label_table
+
+    chosen = load(experiment, settings or ())
+    split = build_data(chosen)
+    net = build_network(chosen, split)
+    counts = who_holds_what(split)
+    drawn = picture if picture is not None else Path("holdings.png")
+    save(holdings(counts, net.home), drawn)
+    skew = dataclasses.asdict(unevenness(counts, net.home))
+    if as_json:
+        print_json(
+            {
+                "clients": counts.tolist(),
+                "home": net.home.tolist(),
+                "skew": skew,
+                "picture": str(drawn),
+            }
+        )
+        return
+    rows = [(text, skew["clients"][key], skew["clusters"][key]) for key, text in SKEW.items()]
+    results.print(label_table(rows))
+    results.print(f"picture: {escape(str(drawn))}", soft_wrap=True)

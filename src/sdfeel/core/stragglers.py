@@ -1,0 +1,238 @@
+"""What a server does about clients whose models would come late."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from math import isinf
+from typing import Literal, NamedTuple
+
+import numpy as np
+
+from sdfeel.core.arrays import Bools, Floats, Ints, floats
+from sdfeel.core.cost import Cost
+from sdfeel.core.errors import InputError
+from sdfeel.core.mixing import nothing, of_present
+from sdfeel.core.scheme import Mix, Scheme, View, Work
+
+Policy = Literal["wait", "drop", "drop-unbiased", "equalise"]
+SLACK = 1 + 1e-12  # whoever ends exactly at the deadline keeps it
+
+
+class Settled(NamedTuple):
+    """A round as it will be."""
+
+    work: Work
+    done: Ints  # (C,) steps that reach a server
+    spent: Ints  # (C,) steps that are computed, in vain or not
+    mix: Mix
+    lost: int = 0  # clients who trained in vain
+
+
+@dataclass(frozen=True)
+class Late:
+    """Wait for everyone; drop who misses a deadline; or share bandwidth so that all end at once.
+
+    `drop` lets those who arrive count in proportion; `drop-unbiased` divides what each brings by
+    the chance that it arrives, so that the expected step is that of waiting for all.
+    """
+
+    policy: Policy = "wait"
+    seconds: float | None = None  # from a round's start until the last model may come in
+
+    def __post_init__(self) -> None:
+        dropping = self.policy in ("drop", "drop-unbiased")
+        if dropping and self.seconds is None:
+            raise InputError(
+                f"latency.late is '{self.policy}', which needs a deadline: set "
+                f"latency.deadline_seconds"
+            )
+        if not dropping and self.seconds is not None:
+            raise InputError(
+                f"latency.deadline_seconds is {self.seconds:g}, but latency.late is "
+                f"'{self.policy}', which knows no deadline: set latency.late to drop"
+            )
+        if self.seconds is not None and not self.seconds > 0:
+            raise InputError(f"latency.deadline_seconds must be above 0, got {self.seconds:g}")
+
+    def settle(self, scheme: Scheme, view: View, cost: Cost) -> Settled:
+        """The scheme's round, with what is done about those who are late."""
+        work = scheme.work(view)
+        done = cost.done(work)
+        mix = scheme.mix(view, done)
+        if self.policy == "equalise":
+            work = replace(work, share=_shares(view, cost, work, mix, done))
+        if self.seconds is None:
+            return Settled(work, done, done, mix)
+        all_in, who = Settled(work, done, done, mix), work.down.rows
+        here = np.zeros(len(done), dtype=bool)
+        here[who] = _ends(cost, all_in)[who] <= self.seconds * SLACK
+        if not here.any():
+            mix = _undisturbed(mix)
+        elif self.policy == "drop-unbiased":
+            mix = self._unbiased(cost, all_in, here)
+        elif not here[who].all():
+            mix = scheme.mix(view, np.where(here, done, 0))  # some schemes weigh by steps
+            mix = replace(mix, up=of_present(mix.up, here))
+        if here[who].all():
+            return Settled(work, done, done, mix)
+        lasts = self.seconds if work.lasts is None else min(self.seconds, work.lasts)
+        fits = np.floor(self.seconds / cost.step_seconds * SLACK).astype(np.int64)
+        spent = np.minimum(done, fits)
+        work, lost = replace(work, lasts=lasts), int((~here[who]).sum())
+        return Settled(work, np.where(here, done, 0), spent, mix, lost)
+
+    def check(self, scheme: Scheme, views: Iterable[View], cost: Cost) -> None:
+        """Refuse a deadline that nobody keeps. (A bad moment of a channel may pass: a client then
+        needs at least the time for computing.)"""
+        if self.seconds is None:
+            return
+        soonest = np.inf
+        for view in views:
+            work = scheme.work(view)
+            done = cost.done(work)
+            all_in = Settled(work, done, done, scheme.mix(view, done))
+            needs = _begins(cost, all_in) if cost.channel else _ends(cost, all_in)
+            soonest = min(soonest, float(needs[work.down.rows].min()))
+        if soonest > self.seconds * SLACK:
+            raise InputError(
+                f"latency.deadline_seconds is {self.seconds:g}, but even the fastest client "
+                f"needs {soonest:.3g} seconds: raise it, or let clients take fewer steps"
+            )
+
+    def _unbiased(self, cost: Cost, all_in: Settled, here: Bools) -> Mix:
+        """Everyone who is here counts by its weight over its chance to be here.
+
+        What is missing to a whole is the server's own model: only differences are divided.
+        """
+        assert self.seconds is not None
+        mix = all_in.mix
+        chances = _chances(cost, all_in, self.seconds)
+        if (chances[mix.up.sources] == 1).all():
+            return mix
+        if all_in.work.share is not None or not _starts_at_home(all_in):
+            raise InputError(
+                "latency.late is 'drop-unbiased', which needs clients that start from the model "
+                "of the server they answer, on a bandwidth of their own: set it to drop for this "
+                "scheme"
+            )
+        sure = np.where(here, chances, 1.0)
+        up = replace(mix.up, weights=mix.up.weights / sure[mix.up.sources])
+        return replace(mix, up=of_present(up, here, whole=False), payload="update")
+
+
+def _begins(cost: Cost, round_: Settled) -> Floats:
+    """(C,) when each client begins to send."""
+    if isinf(round_.work.deadline):
+        return floats(round_.done * cost.step_seconds)
+    return np.full(len(round_.done), round_.work.deadline)
+
+
+def _ends(cost: Cost, round_: Settled) -> Floats:
+    """(C,) when each client's model is in."""
+    return floats(_begins(cost, round_) + cost.uploads(round_.mix.up, round_.work))
+
+
+def _chances(cost: Cost, round_: Settled, deadline: float) -> Floats:
+    """(C,) how probable it is that each client keeps the deadline."""
+    if cost.channel is None:
+        return floats(_ends(cost, round_) <= deadline * SLACK)
+    radio = np.ones(len(round_.done)) if cost.radio is None else cost.radio
+    nominal = cost.uploads(round_.mix.up, round_.work) * radio
+    left = deadline * SLACK - _begins(cost, round_)
+    needed = np.divide(nominal, left, out=np.full(len(left), np.inf), where=left > 0)
+    return cost.channel.chance(needed)
+
+
+def _starts_at_home(round_: Settled) -> bool:
+    """Does every client start from the model that its own changes are added to?"""
+    if round_.mix.payload == "update":
+        return True
+    begun = {client: sources.tolist() for client, sources, _ in round_.work.down}
+    return all(
+        begun[int(source)] == [server] for server, sources, _ in round_.mix.up for source in sources
+    )
+
+
+def _undisturbed(mix: Mix) -> Mix:
+    """Nobody's model came in: servers may mix what they have, but nothing from shelves."""
+    shelved = mix.across is not None and (mix.across.sources < 0).any()
+    return replace(mix, up=nothing(mix.up), across=None if shelved else mix.across)
+
+
+def _shares(view: View, cost: Cost, work: Work, mix: Mix, done: Ints) -> Floats:
+    """(R,) bandwidth so that all clients of a cell end at once; a scheme's own choice stands."""
+    who = work.down.rows
+    if work.share is not None:
+        return work.share
+    begins = _begins(cost, Settled(work, done, done, mix))[who]
+    sending = cost.uploads(mix.up, work)[who]
+    snr, home = cost.air.snrs(len(who), who), view.net.home[who]
+    share = np.ones(len(who))
+    for d in np.unique(home):
+        cell = np.flatnonzero((home == d) & (sending > 0))
+        if len(cell) > 1:
+            share[cell] = _together(
+                begins[cell].tobytes(), sending[cell].tobytes(), snr[cell].tobytes()
+            )
+    return floats(share)
+
+
+@lru_cache(maxsize=1024)  # where channels are constant, every round asks for the same
+def _together(begins: bytes, sending: bytes, snr: bytes) -> Floats:
+    """The shares of one cell's clients, each of whom brings a bandwidth of 1."""
+    arrays = [np.frombuffer(values) for values in (begins, sending, snr)]
+    _, share = equalised(arrays[0], arrays[1], arrays[2], float(len(arrays[0])))
+    return floats(share)
+
+
+HALVINGS = 50  # of the interval in which the common end lies: almost to the last bit
+
+
+def needed(efficiency: Floats, snr: Floats) -> Floats:
+    """The share of bandwidth that gives each client so many bits per second and (equal) hertz.
+
+    Solves b log2(1 + snr/b) = efficiency; infinite where no bandwidth is enough.
+
+    >>> needed(np.array([5.0]), np.array([10**1.5])).round(5)
+    array([0.99235])
+    """
+    nats = efficiency * np.log(2)
+    gap = nats / snr
+    reachable = gap < 1
+    safe = np.where(reachable, gap, 0.5)
+    share = -nats / (_lower_lambert(-safe * np.exp(-safe)) + safe)
+    return floats(np.where(reachable, share, np.inf))
+
+
+def _lower_lambert(x: Floats) -> Floats:
+    """W(x) exp(W(x)) = x on the lower branch, for -1/e < x < 0: Halley's method."""
+    near = np.sqrt(2 * np.maximum(1 + np.e * x, 0))
+    far = np.log(-x) - np.log(-np.log(-x))
+    w = np.where(x < -0.25, -1 - near - near**2 / 3, far)
+    for _ in range(5):  # each triples the digits
+        error = w * np.exp(w) - x
+        slope = np.exp(w) * (w + 1) - (w + 2) * error / (2 * w + 2)
+        w = w - np.divide(error, slope, out=np.zeros_like(error), where=slope != 0)
+    return floats(w)
+
+
+def equalised(busy: Floats, sending: Floats, snr: Floats, total: float) -> tuple[float, Floats]:
+    """When all can finish at once; (R,) their shares of the bandwidth, `total` together.
+
+    `busy` (R,) seconds of computing come first; `sending` (R,) are at a share of 1.
+
+    >>> equalised(np.array([1.0, 1.0]), np.array([2.0, 2.0]), np.array([30.0, 30.0]), 2.0)
+    (3.0, array([1., 1.]))
+    """
+    efficiency = np.log2(1 + snr)
+
+    def shares(end: float) -> Floats:
+        return needed(efficiency * sending / (end - busy), snr)
+
+    low, high = float(busy.max()), float((busy + sending).max())
+    while not shares(high).sum() <= total:
+        high *= 2
+    for _ in range(HALVINGS):
+        middle = (low + high) / 2
+        low, high = (low, middle) if shares(middle).sum() <= total else (middle, high)
+    return high, shares(high)

@@ -1,0 +1,1 @@
+"""Reading run directories and their event logs."""

@@ -1,0 +1,58 @@
+"""Who holds which data, from the experiment alone: the same split that the run made."""
+
+import json
+from collections import OrderedDict
+from threading import Lock
+from typing import Any
+
+from sdfeel.core.errors import InputError
+from sdfeel.dashboard.logs.files import Root
+from sdfeel.dashboard.views.run import read_experiment
+
+CLIENTS = 400  # that are shown one by one
+KEPT = 16  # experiments whose answer is remembered
+
+
+class Holdings:
+    """Splits the data again when asked, and remembers the last few answers."""
+
+    def __init__(self, root: Root) -> None:
+        self.root = root
+        self._lock = Lock()  # one at a time: data sets are large
+        self._known: OrderedDict[str, dict[str, Any]] = OrderedDict()
+
+    def of(self, name: str) -> dict[str, Any]:
+        """Counts of each class at each server and, unless they are many, at each client."""
+        values = read_experiment(self.root, name)
+        parts = {key: values.get(key) for key in ("seed", "network", "data")}
+        key = json.dumps(parts, sort_keys=True, default=str)
+        with self._lock:
+            if key not in self._known:
+                self._known[key] = _split({k: v for k, v in parts.items() if v is not None})
+                while len(self._known) > KEPT:
+                    self._known.popitem(last=False)
+            return self._known[key]
+
+
+def _split(values: dict[str, Any]) -> dict[str, Any]:
+    # Here and not above: the page is up before torch is loaded.
+    from sdfeel.experiment.build import build_data, build_network, who_holds_what
+    from sdfeel.experiment.schema import checked
+
+    chosen = checked(values)
+    try:
+        split = build_data(chosen)
+        counts, home = who_holds_what(split), build_network(chosen, split).home
+    except OSError as error:
+        raise InputError(f"the data cannot be read: {error.strerror or error}") from None
+    servers = [
+        counts[home == server].sum(axis=0).tolist() for server in range(chosen.network.servers)
+    ]
+    order = home.argsort(kind="stable")[:CLIENTS]
+    return {
+        "servers": servers,
+        "clients": [
+            {"client": int(c), "server": int(home[c]), "counts": counts[c].tolist()} for c in order
+        ],
+        "left_out": max(0, len(home) - CLIENTS),
+    }

@@ -1,0 +1,234 @@
+"""What a run's page shows, as plain values."""
+
+import tomllib
+from collections import Counter
+from dataclasses import asdict
+from itertools import accumulate
+from statistics import fmean
+from typing import Any
+
+from sdfeel.core.errors import InputError
+from sdfeel.core.events import Started, to_record
+from sdfeel.dashboard.logs.files import EXPERIMENT, NotHere, Root
+from sdfeel.dashboard.logs.log import LogReader
+from sdfeel.dashboard.logs.parsing import parse
+from sdfeel.dashboard.views.catalogue import Catalogue
+from sdfeel.dashboard.views.curves import charts, finite
+from sdfeel.dashboard.views.summary import Glance
+from sdfeel.experiment.schema import Experiment, keys
+from sdfeel.report.compare import phase_seconds
+from sdfeel.report.gantt import WORDS
+from sdfeel.report.history import History
+from sdfeel.report.timeline import spans, waiting
+from sdfeel.report.units import TIMES, amount, count, duration, joules, number, percent
+
+LINES, LONG = 4000, 4000  # of the log for one timeline; characters of an event in the table
+ROWS, MANY = 72, 1000  # rows of a timeline; servers to choose from
+Rows = list[tuple[str, str]]
+
+
+def overview(found: Glance, log: LogReader | None) -> dict[str, Any]:
+    """Facts, figures, curves, phases and warnings of one run."""
+    history = History.of(found.name, log.events() if log is not None else ())
+    return {
+        **found.record(),
+        "facts": _facts(history),
+        "figures": _figures(history),
+        "warnings": [*history.warnings, *_of_the_log(found, log)],
+        "charts": charts([history]),
+        "phases": _phases(history),
+        "pace": _pace(history),
+        "lines": log.lines if log is not None else 0,
+        "thinned": _thinned(log),
+    }
+
+
+def _facts(history: History) -> Rows:
+    started = history.started
+    if started is None:
+        return []
+    apart = sum(home < 0 for home in started.home)
+    return [
+        ("scheme", started.scheme),
+        ("clients", count(started.clients) + (f", {count(apart)} take no part" if apart else "")),
+        ("servers", count(started.servers)),
+        ("zeta", f"{number(started.zeta)} (0: servers agree at once, 1: never)"),
+        ("model", f"{count(started.parameters)} parameters"),
+        ("engine", started.engine),
+        *([("why this engine", started.engine_reason)] if started.engine_reason else []),
+        ("seed", str(started.seed)),
+        *([("ended", history.finished.reason)] if history.finished else []),
+        *([("model's sha256", history.finished.model_sha256)] if history.finished else []),
+    ]
+
+
+def _figures(history: History) -> Rows:
+    last, end = history.last, history.end
+    rows: Rows = []
+    if last is not None:
+        if last.accuracy is not None:
+            rows.append(("test accuracy", percent(last.accuracy)))
+        rows += [("training loss", number(last.loss)), ("test loss", number(last.test_loss))]
+        rows.append(("servers' spread", number(last.spread)))
+    if end is not None:
+        rows += [
+            (f"{history.clock} time", duration(end.seconds)),
+            ("iterations", count(end.iterations)),
+            ("data moved", amount(end.bytes)),
+            ("energy", joules(end.joules)),
+        ]
+    return rows
+
+
+def _phases(history: History) -> list[dict[str, Any]]:
+    seconds = phase_seconds(history)
+    total = sum(seconds.values())
+    return [
+        {"name": name, "share": part / total, "text": f"{percent(part / total)}"}
+        for name, part in seconds.items()
+        if 0 < total < float("inf")
+    ]
+
+
+def _pace(history: History) -> float | None:
+    """About how long a round takes."""
+    lengths = [sum(each.phases.values()) for each in history.rounds[-50:]]
+    return finite(fmean(lengths)) if lengths else None
+
+
+def _of_the_log(found: Glance, log: LogReader | None) -> list[str]:
+    """What is wrong with the file itself."""
+    if log is None:
+        return []
+    notes = []
+    if log.damages:
+        first = ", ".join(map(str, log.damaged[:5])) + (" ..." if log.damages > 5 else "")
+        notes.append(
+            f"The log is damaged: {count(log.damages)} line(s) are no events (line {first}). "
+            f"They are left out."
+        )
+    if log.half and found.state != "running":
+        notes.append("The last line of the log is only half written; it is left out.")
+    return notes
+
+
+def _thinned(log: LogReader | None) -> str | None:
+    if log is None or not log.thinned:
+        return None
+    return (
+        f"{count(log.lines)} events: of the rounds one in {count(log.rounds.stride)} is read, of "
+        f"the measurements one in {count(log.evaluations.stride)}. Shares and traffic are "
+        f"estimates from these."
+    )
+
+
+def timeline(log: LogReader, begin: float, end: float, servers: list[int] | None) -> dict[str, Any]:
+    """Spans of a window, row by row; `why` tells why there are none."""
+    started = next((p.event for p in reversed(log.others) if isinstance(p.event, Started)), None)
+    rounds = log.between(begin, end, LINES)
+    if started is None or not rounds:
+        return {"why": "No round is finished yet."}
+    if started.servers > MANY:
+        return {"why": f"A timeline of {count(started.servers)} servers is too large to draw."}
+    shown = [s for s in servers if s < started.servers] if servers else _fitting(started)
+    found = spans([started, *rounds], begin, end, shown)
+    rows: dict[str, list[tuple[str, float, float, int]]] = {}
+    for span in found:
+        rows.setdefault(span.who, []).append((span.kind, span.begin, span.end, span.round))
+    return {
+        "begin": begin,
+        "end": end,
+        "kinds": WORDS,
+        "units": [asdict(unit) for unit in TIMES],
+        "rows": [{"who": who, "spans": parts} for who, parts in rows.items()],
+        "servers": started.servers,
+        "left_out": 0 if servers else started.servers - len(shown),
+        "waiting": {"clients": waiting(found, "client"), "servers": waiting(found, "server")},
+    }
+
+
+def _fitting(started: Started) -> list[int]:
+    """As many servers as have room with their clients."""
+    sizes = Counter(started.home)
+    rows = accumulate(1 + sizes[server] for server in range(started.servers))
+    return [server for server, end in enumerate(rows) if server == 0 or end <= ROWS]
+
+
+def events(log: LogReader, before: int | None, size: int, kind: str | None) -> dict[str, Any]:
+    """A page of the table of events, newest first."""
+    page = log.tail(before, size, kind)
+    rows = []
+    for line in page.lines:
+        event = parse(line.data)
+        record = None if event is None else to_record(event)
+        text = line.data.decode(errors="replace")
+        rows.append(
+            {
+                "offset": line.offset,
+                "kind": "damaged" if record is None else record.pop("event"),
+                "seconds": duration(record.get("seconds")) if record else None,
+                "fields": _short(record) if record is not None else {"line": text[:LONG]},
+            }
+        )
+    return {"rows": rows, "before": page.before}
+
+
+def _short(record: dict[str, Any]) -> dict[str, Any]:
+    """An event's fields; long lists only by their length."""
+    return {
+        key: f"{len(value)} entries" if isinstance(value, tuple) and len(value) > 24 else value
+        for key, value in record.items()
+        if value not in (None, (), {}, "")
+    }
+
+
+def experiment(root: Root, name: str, file: str = EXPERIMENT) -> dict[str, Any]:
+    """The experiment by sections: each key with its value, help and whether it is the default."""
+    values = read_experiment(root, name, file)
+    helps, defaults = keys(), flat(Experiment().model_dump())
+    sections: dict[str, list[dict[str, Any]]] = {}
+    for key, value in flat(values).items():
+        section, _, short = key.rpartition(".")
+        sections.setdefault(section, []).append(
+            {
+                "key": short,
+                "value": value,
+                "help": helps.get(key, ""),
+                "changed": key in defaults and defaults[key] != value,
+            }
+        )
+    return {"sections": [{"name": n, "keys": rows} for n, rows in sections.items()]}
+
+
+def read_experiment(root: Root, name: str, file: str = EXPERIMENT) -> dict[str, Any]:
+    """A run's experiment file; an error if it cannot be read."""
+    try:
+        return tomllib.loads(root.read(name, file).decode())
+    except NotHere:
+        raise InputError(f"{name} has no {file}") from None
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"{file} of {name} is not valid TOML: {error}") from None
+
+
+def flat(values: dict[str, Any]) -> dict[str, Any]:
+    """
+    >>> flat({"seed": 1, "model": {"name": "mlp", "options": {"hidden": 8}}})
+    {'seed': 1, 'model.name': 'mlp', 'model.options': {'hidden': 8}}
+    """
+    found: dict[str, Any] = {}
+    for key, value in values.items():
+        if isinstance(value, dict):
+            found |= {f"{key}.{inner}": part for inner, part in value.items()}
+        else:
+            found[key] = value
+    return found
+
+
+def view(catalogue: Catalogue, name: str) -> dict[str, Any]:
+    """The overview of a run by its name."""
+    found = catalogue.one(name)
+    try:
+        log = catalogue.log(name)
+    except NotHere:
+        log = None  # it has not begun to write
+    return {**overview(found, log), "files": catalogue.root.files(found.name)}

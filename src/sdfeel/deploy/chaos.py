@@ -1,0 +1,86 @@
+"""kill -9 at random moments, and a comparison of the final model with the undisturbed one."""
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from time import monotonic
+
+from sdfeel.core.events import Event, Finished, Round
+from sdfeel.deploy.local import LocalDeployment, Trial
+from sdfeel.deploy.replay import ARRIVALS, replay
+from sdfeel.experiment.schema import Experiment
+from sdfeel.run.drive import fingerprint
+
+EVERY = 0.6  # seconds between two kills, on average
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """One deployed run and what was done to it."""
+
+    label: str
+    kills: dict[str, int]  # by role
+    rounds: int
+    seconds: float
+    model_sha256: str
+    replayed_sha256: str | None = None  # asynchronous: what the simulator makes of the record
+
+
+@dataclass
+class Killer:
+    """Kills any process at any moment after the first round, and starts it again at once."""
+
+    deployment: LocalDeployment
+    kills: int
+    draws: random.Random
+    done: dict[str, int] = field(default_factory=lambda: {"edge": 0, "client": 0})
+    begun: bool = False  # before, there is nothing to lose
+    _next: float = 0.0
+
+    def look(self) -> None:
+        """Kill one process, if it is time."""
+        spent = sum(self.done.values()) >= self.kills
+        if not self.begun or spent or monotonic() < self._next:
+            return
+        processes = self.deployment.processes
+        alive = [name for name in processes.names if processes.alive(name)]
+        if alive:
+            name = self.draws.choice(alive)
+            processes.kill(name)
+            processes.start(name)
+            self.done[name.partition("-")[0]] += 1
+        self._next = monotonic() + self.draws.uniform(0.2, 2 * EVERY - 0.2)
+
+
+def disturbed(
+    label: str,
+    experiment: Experiment,
+    directory: Path,
+    kills: int = 0,
+    seed: int = 0,
+    forgetful: bool = False,
+    seen: Callable[[Event], None] = lambda event: None,
+) -> Outcome:
+    """Deploy the experiment, kill processes while it runs, and report how it ended."""
+    began = monotonic()
+    deployment = LocalDeployment(experiment, directory)
+    pause = kills * EVERY / max(deployment.total_rounds, 1)
+    deployment.processes.trial = Trial(forgetful, pause)
+    killer = Killer(deployment, kills, random.Random(seed))
+    deployment.every_tick(killer.look)
+    last: Event | None = None
+    for event in deployment:
+        seen(event)
+        killer.begun = killer.begun or isinstance(event, Round)
+        last = event
+    assert isinstance(last, Finished), "a deployment that was not stopped ends with its model"
+    seconds = monotonic() - began
+    again = fingerprint(replay(directory)) if (directory / ARRIVALS).exists() else None
+    return Outcome(label, killer.done, last.number, seconds, last.model_sha256, again)
+
+
+def equal(outcome: Outcome, undisturbed: Outcome) -> bool:
+    """Did the kills change nothing? An asynchronous run is compared with its own replay."""
+    expected = outcome.replayed_sha256 or undisturbed.model_sha256
+    return outcome.model_sha256 == expected

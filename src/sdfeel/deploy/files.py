@@ -1,0 +1,227 @@
+"""The files of a deployment: what all nodes share, and what each is told about itself.
+
+    experiment.toml      the experiment with nothing left open      the same for all nodes
+    network.json         who holds how many examples, who reaches whom    the same for all nodes
+    nodes/edge-0/        node.toml, identity/ (certificates), later status.json and state/
+    nodes/client-0/      the same, and its own data
+
+A node accepts only those who hold the same two shared files, byte for byte.
+"""
+
+import hashlib
+import json
+import tomllib
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import numpy as np
+from pydantic import Field, ValidationError
+
+from sdfeel.core.cost import Cost, Power
+from sdfeel.core.errors import InputError, RunError, unknown
+from sdfeel.core.network import Network
+from sdfeel.experiment import toml
+from sdfeel.experiment.build import Prepared
+from sdfeel.experiment.schema import Section, rule_of
+from sdfeel.live.edge.policy import Policy
+from sdfeel.run.atomic import write_whole
+
+NETWORK, NODE, NODES = "network.json", "node.toml", "nodes"
+Seconds = Annotated[float, Field(gt=0)]
+
+
+class PolicySection(Section):
+    """What an edge server does when others are slow, away or wrong."""
+
+    dead_client: Literal["wait", "drop"] = "wait"
+    """wait for a silent client, or drop it at the deadline and weigh the others anew"""
+    client_deadline: Seconds = 60.0
+    """seconds of a round until a silent client is dropped"""
+    dead_edge: Literal["wait", "drop"] = "wait"
+    """wait for a silent server, or go on without it"""
+    edge_deadline: Seconds = 60.0
+    """seconds until a silent server is dropped"""
+    pace: Literal["experiment", "measured"] = "experiment"
+    """steps before a deadline: by the experiment's devices, or as fast as the client really is"""
+    max_norm: Seconds | None = None
+    """reject a client's model whose norm is larger"""
+    max_server_norm: Seconds | None = None
+    """reject another server's model whose norm is larger"""
+    keep_measured: Annotated[int, Field(ge=1)] = 40
+    """models kept for an operator that comes late"""
+    keep_records: Annotated[int, Field(ge=1)] = 10_000
+    """records of synchronous rounds that are kept for the same"""
+
+    def policy(self) -> Policy:
+        return Policy(**self.model_dump())
+
+
+class NodeFile(Section):
+    """What one node is told about itself; who it is says its certificate."""
+
+    experiment: str = "../../experiment.toml"
+    """the experiment, the same for all"""
+    network: str = "../../network.json"
+    """the network, the same for all"""
+    identity: str = "identity"
+    """directory with key.pem, cert.pem and ca.pem"""
+    allow: str = "../../allow.txt"
+    """edge servers: the list of certificates that may call"""
+    listen: str = "0.0.0.0:7400"
+    """edge servers: host:port to listen on"""
+    health: str | None = "127.0.0.1:0"
+    """host:port for /healthz and /metrics (port 0: any free one)"""
+    data: str | None = None
+    """clients: an .npz file with x and y, a directory with the experiment's data set, or
+    `package.module:factory`"""
+    trainer: str | None = None
+    """clients: `package.module:factory` of a Flower NumPyClient that trains instead"""
+    peers: dict[str, str] = Field(default_factory=dict)
+    """addresses of the edge servers: edge-0 = "host:port" """
+    policy: PolicySection = PolicySection()
+
+
+def read_policy(words: Sequence[str]) -> PolicySection:
+    """The policy of edge servers from words such as `dead_edge=drop`."""
+    values = {}
+    for word in words:
+        key, equals, value = word.partition("=")
+        if not equals:
+            raise InputError(f"'{word}' is no policy: write key=value, such as dead_edge=drop")
+        values[key.strip()] = value.strip()
+    try:
+        return PolicySection.model_validate(values, strict=False)
+    except ValidationError as error:
+        first = error.errors()[0]
+        key = str(first["loc"][0])
+        if first["type"] == "extra_forbidden":
+            raise unknown("policy", key, list(PolicySection.model_fields)) from None
+        raise InputError(f"{key} must be {rule_of(first)}, got '{first['input']}'") from None
+
+
+def read_node(path: Path) -> NodeFile:
+    """A node file with all its paths made absolute."""
+    try:
+        values = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise InputError(f"cannot read the node file {path}: {error.strerror}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise InputError(f"{path} is not valid TOML: {error}") from None
+    try:
+        node = NodeFile.model_validate(values)
+    except ValidationError as error:
+        raise InputError(f"{path}: {_mistake(error)}") from None
+    base = path.parent.resolve()
+    located = {
+        key: str(base / getattr(node, key))
+        for key in ("experiment", "network", "identity", "allow")
+    }
+    if node.data is not None and ":" not in node.data:
+        located["data"] = str(base / node.data)
+    return node.model_copy(update=located)
+
+
+def _mistake(error: ValidationError) -> str:
+    """The first thing wrong, for a person."""
+    first = error.errors()[0]
+    where = ".".join(map(str, first["loc"]))
+    if first["type"] == "extra_forbidden":
+        policies = [f"policy.{key}" for key in PolicySection.model_fields]
+        return str(unknown("key", where, [*NodeFile.model_fields, *policies]))
+    return f"{where} must be {rule_of(first)}, got {first['input']!r}"
+
+
+def write_node(directory: Path, role: str, node: NodeFile) -> None:
+    """Write what concerns a node of this role."""
+    foreign = {
+        "edge": {"data", "trainer"},
+        "client": {"allow", "listen", "policy"},
+        "operator": {"allow", "listen", "policy", "data", "trainer", "health"},
+    }
+    values = node.model_dump(exclude_none=True, exclude=foreign[role])
+    write_whole(directory / NODE, toml.document(values).encode())
+
+
+def peers_of(node: NodeFile) -> dict[int, str]:
+    """Addresses by server number."""
+    found = {}
+    for name, address in node.peers.items():
+        kind, _, number = name.partition("-")
+        if kind != "edge" or not number.isdigit():
+            raise InputError(f"[peers] names edge servers such as edge-0, got '{name}'")
+        found[int(number)] = address
+    return found
+
+
+def network_text(ready: Prepared) -> str:
+    """Everything about the network that a node cannot compute from the experiment alone."""
+    net, cost = ready.net, ready.cost
+    values = {
+        "samples": net.samples.tolist(),
+        "reach": [list(servers) for servers in net.reach],
+        "links": net.links.tolist(),
+        "mixing": net.mixing.tolist(),
+        "shape": list(ready.data.shape),
+        "classes": ready.data.classes,
+        "cost": {
+            "step_seconds": cost.step_seconds.tolist(),
+            "model_bits": cost.model_bits,
+            "rates": dict(cost.rates),
+            "downlink": cost.downlink,
+            "cell_edge_rate": cost.cell_edge_rate,
+            "power": asdict(cost.power),
+            "radio": None if cost.radio is None else cost.radio.tolist(),
+            "snr": None if cost.snr is None else cost.snr.tolist(),
+        },
+    }
+    return json.dumps(values, indent=1) + "\n"
+
+
+def read_network(path: Path) -> tuple[Network, Cost, tuple[int, ...], int]:
+    """The network before the scheme adapts it, the prices, an input's shape, the classes."""
+    try:
+        values: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        reach = tuple(tuple(servers) for servers in values["reach"])
+        net = Network(
+            np.array(values["samples"]),
+            reach,
+            np.array(values["links"]),
+            np.array(values["mixing"]),
+        )
+        return net, _cost(values["cost"]), tuple(values["shape"]), values["classes"]
+    except OSError as error:
+        raise RunError(f"cannot read {path}: {error.strerror}") from None
+    except (KeyError, TypeError, ValueError) as error:
+        if isinstance(error, InputError):
+            raise
+        raise RunError(f"{path} is not a network file: copy it from where it was made") from None
+
+
+def _cost(values: dict[str, Any]) -> Cost:
+    radio, snr = (
+        None if values[key] is None else np.array(values[key]) for key in ("radio", "snr")
+    )
+    return Cost(
+        step_seconds=np.array(values["step_seconds"]),
+        model_bits=values["model_bits"],
+        rates=values["rates"],
+        downlink=values["downlink"],
+        cell_edge_rate=values["cell_edge_rate"],
+        power=Power(**values["power"]),
+        radio=radio,
+        snr=snr,
+    )
+
+
+def digest_of(experiment: Path, network: Path) -> str:
+    """What tells two nodes whether they carry out the same experiment."""
+    found = hashlib.sha256()
+    for path in (experiment, network):
+        try:
+            content = path.read_bytes()
+        except OSError as error:
+            raise RunError(f"cannot read {path}: {error.strerror}") from None
+        found.update(hashlib.sha256(content).digest())
+    return found.hexdigest()

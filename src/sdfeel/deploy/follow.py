@@ -1,0 +1,184 @@
+"""An operator: follows the rounds of a deployed federation, measures, and gathers the model."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Collection, Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from sdfeel.core.arrays import Floats, floats
+from sdfeel.core.events import Evaluated, Event, Finished, Round, Warned
+from sdfeel.deploy.records import Record, Records
+from sdfeel.engine.combine import mean
+from sdfeel.experiment.build import Prepared
+from sdfeel.live.edge.journal import Tally, notices, started
+from sdfeel.live.federation import Federation, grown
+from sdfeel.live.protocol import Answer, Link
+from sdfeel.live.transport.errors import Unreachable
+from sdfeel.run.drive import fingerprint
+
+DOUBT = 2.0  # seconds without an answer until the operator asks whether a server was given up
+
+
+@dataclass
+class Follower:
+    """Turns what edge servers report into the events of a run. It keeps nothing on disk."""
+
+    ready: Prepared
+    federation: Federation
+    edges: Mapping[int, Link]
+    model: Tensor | None = None  # the newest one measured
+    _accuracy: float | None = None
+    _before: dict[int, Record] = field(default_factory=dict)  # each server's last record
+
+    def __post_init__(self) -> None:
+        links = self.federation.net.links
+        near = {d: np.flatnonzero(links[d]).tolist() for d in self.edges}
+        self.records = Records(self.edges, self.federation.synchronous, near)
+        self._tally = Tally(len(self.edges))
+
+    async def events(self) -> AsyncGenerator[Event, None]:
+        """Everything from the first round to the last."""
+        for note in self.ready.notes:
+            yield Warned(note)
+        net = self.federation.net
+        why = f"deployed on {len(net.servers)} servers and {len(net.samples)} clients"
+        yield started(self.federation, self.ready.engine.name, why)
+        yield self._measured(0, 0, 0.0, dict.fromkeys(self.edges, self.federation.initial))
+        number, last = 0, None
+        async for records in self.records.in_order():
+            for notice in self._notices(records):
+                yield notice
+            last = self._tally.round(records)
+            number = last.number
+            yield last
+            k = 1 + max(record["k"] for record in records.values())
+            if self._due(k if self.federation.synchronous else number):
+                models = await self._models(records, k)
+                if models is None:
+                    yield Warned(f"the models of round {number} are no longer kept: not measured")
+                else:
+                    yield self._measured(number, last.iterations, last.seconds, models)
+            reason = self._reason(last)
+            if reason is not None:
+                break
+        assert last is not None  # an experiment has at least one iteration
+        yield Finished(
+            number=number,
+            iterations=last.iterations,
+            seconds=last.seconds,
+            bytes=self._tally.bytes,
+            joules=0.0,
+            reason=self._reason(last) or "all iterations done",
+            model_sha256=fingerprint(self._final()),
+        )
+
+    async def stop(self) -> None:
+        """Tell all servers that nobody needs them any more."""
+        await asyncio.gather(
+            *(self.edges[d].ask("stop", {}, seconds=5.0) for d in self.edges.keys() - self._gone()),
+            return_exceptions=True,
+        )
+
+    def _final(self) -> Tensor:
+        assert self.model is not None
+        return self.model
+
+    def _due(self, number: int) -> bool:
+        return self.records.exhausted() or number % self.federation.measure_every == 0
+
+    def _reason(self, last: Round) -> str | None:
+        training = self.ready.experiment.training
+        if training.max_seconds is not None and last.seconds >= training.max_seconds:
+            return "time is up"
+        goal = training.target_accuracy
+        if goal is not None and self._accuracy is not None and self._accuracy >= goal:
+            return "target accuracy reached"
+        return None
+
+    def _notices(self, records: Mapping[int, Record]) -> list[Warned]:
+        """Who came and who went."""
+        told = []
+        for d, record in records.items():
+            told += [Warned(text) for text in notices(self._before.get(d), record)]
+            self._before[d] = record
+        return told
+
+    async def _models(self, records: Iterable[int], k: int) -> dict[int, Tensor] | None:
+        """The servers' models after k rounds; out of step, as they are now. None: not kept."""
+        in_step = self.federation.synchronous
+        kind, question = ("measured", {"round": k}) if in_step else ("current", {})
+
+        async def one(d: int) -> Answer | None:
+            call = asyncio.ensure_future(self.edges[d].insist(kind, question))
+            try:
+                while not (await asyncio.wait([call], timeout=DOUBT))[0]:
+                    if await self._given_up(d):
+                        return None
+                return call.result()
+            finally:
+                call.cancel()
+
+        asked = sorted(records if in_step else self.edges.keys() - self._gone())
+        answers = await asyncio.gather(*(one(d) for d in asked))
+        found = {d: answer for d, answer in zip(asked, answers, strict=True) if answer is not None}
+        if not found or any(body is None for _, body in found.values()):
+            return None
+        return {
+            d: self.federation.model(body or b"", header["sha256"])
+            for d, (header, body) in found.items()
+        }
+
+    def _gone(self) -> set[int]:
+        """Servers that another one left out after their own last round."""
+        ends = {d: record["ended"] for d, record in self._before.items()}
+        return {
+            d
+            for record in self._before.values()
+            for d in record["away"]
+            if ends.get(d, 0.0) < record["ended"]
+        }
+
+    async def _given_up(self, d: int) -> bool:
+        """Does another server go on without this one?"""
+        for other, link in self.edges.items():
+            if other != d:
+                with suppress(Unreachable):
+                    header, _ = await link.ask("status", {}, seconds=DOUBT)
+                    if f"edge-{d}" in header["absent"]:
+                        return True
+        return False
+
+    def _mass(self, servers: Collection[int]) -> Floats:
+        """The share of each server's cluster, with the guests that it has now."""
+        net = self.federation.net
+        guests = {d: self._before[d]["guests"] if d in self._before else () for d in servers}
+        if len(servers) == len(net.servers) and not any(guests.values()):
+            return net.mass
+        sizes = np.array([grown(net, d, guests[d]) for d in servers])
+        return floats(sizes / sizes.sum())
+
+    def _measured(
+        self, number: int, iterations: int, seconds: float, found: Mapping[int, Tensor]
+    ) -> Evaluated:
+        mass, models = self._mass(found), torch.stack(list(found.values()))
+        self.model = mean(mass.tolist(), models)
+        distances = (models - self.model).double().norm(dim=1).numpy()
+        scores = self.ready.engine.evaluate(self.model)
+        self._accuracy = scores.accuracy
+        return Evaluated(
+            number=number,
+            iterations=iterations,
+            seconds=seconds,
+            bytes=self._tally.bytes,
+            joules=0.0,
+            loss=scores.loss,
+            test_loss=scores.test_loss,
+            accuracy=scores.accuracy,
+            spread=float(np.sqrt(mass @ distances**2)),
+            metrics=scores.metrics,
+            distances=tuple(distances.tolist()),
+        )

@@ -1,0 +1,93 @@
+"""Files for a deployment on given hosts: nodes, certificates, units, compose file, manifests."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from importlib import resources
+from pathlib import Path
+from string import Template
+
+import numpy as np
+
+from sdfeel.core.errors import InputError
+from sdfeel.core.network import Network
+from sdfeel.deploy.files import PolicySection
+from sdfeel.deploy.make import Place, make
+from sdfeel.experiment.build import Prepared, build_mixing, prepare
+from sdfeel.experiment.schema import Experiment
+from sdfeel.run.store import create
+
+PORT = 7400
+
+
+def init(
+    experiment: Experiment,
+    directory: Path,
+    hosts: Sequence[str] = (),
+    samples: Sequence[int] | None = None,
+    with_data: bool = False,
+    policy: PolicySection | None = None,
+) -> Network:
+    """Write a deployment. `hosts` are the edge servers' in turn; none: named like the servers."""
+    ready = prepare(experiment)
+    if samples is not None:
+        ready = with_samples(ready, samples)
+    servers = len(ready.scheme.adapt(ready.net).servers)
+    create(directory)
+    net = make(ready, directory, places(servers, hosts), policy, with_data)
+    for name in ("sdfeel-edge@.service", "sdfeel-client@.service"):
+        _write(directory / "systemd" / name, template(name))
+    for name in ("Dockerfile", "kubernetes-setup.sh"):
+        _write(directory / name, template(name))
+    (directory / "kubernetes-setup.sh").chmod(0o755)
+    _write(directory / ".dockerignore", template("dockerignore"))  # keys are no part of an image
+    working = [n for n, reach in enumerate(net.reach) if reach]
+    nodes = [("edge", f"edge-{d}") for d in net.servers]
+    nodes += [("client", f"client-{n}") for n in working]
+    each = Template(template("compose-node.yaml"))
+    services = "".join(each.substitute(role=role, name=name) for role, name in nodes)
+    _write(directory / "compose.yaml", f"services:\n{services}")
+    parts = [
+        Template(template(f"kubernetes-{role}.yaml")).substitute(name=name, port=PORT)
+        for role, name in nodes
+    ]
+    _write(directory / "kubernetes.yaml", "".join(parts))
+    return net
+
+
+def with_samples(ready: Prepared, samples: Sequence[int]) -> Prepared:
+    """The same for clients that bring so many examples of their own."""
+    clients = len(ready.net.samples)
+    if len(samples) != clients:
+        raise InputError(
+            f"{len(samples)} sample counts for {clients} clients: give one each, in their order"
+        )
+    net = Network(np.array(samples, dtype=float), ready.net.reach, ready.net.links)
+    return replace(ready, net=build_mixing(ready.experiment, net))
+
+
+def places(servers: int, hosts: Sequence[str]) -> dict[int, Place]:
+    """Where each edge server runs; several on one host get ports of their own.
+
+    >>> [place.address for place in places(3, ["a", "b:9000"]).values()]
+    ['a:7400', 'b:9000', 'a:7401']
+    """
+    names = list(hosts) or [f"edge-{d}" for d in range(servers)]
+    found = {}
+    for d in range(servers):
+        host, colon, port = names[d % len(names)].rpartition(":")
+        if not colon:
+            host, port = port, str(PORT)
+        if not host or not port.isdigit() or not 0 < int(port) < 65536:
+            raise InputError(f"'{names[d % len(names)]}' is no host: write name or name:port")
+        number = int(port) + d // len(names)
+        found[d] = Place(f"0.0.0.0:{number}", f"{host}:{number}", (host,))
+    return found
+
+
+def template(name: str) -> str:
+    return resources.files("sdfeel.deploy").joinpath("templates", name).read_text("utf-8")
+
+
+def _write(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text, encoding="utf-8")

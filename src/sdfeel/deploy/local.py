@@ -1,0 +1,193 @@
+"""A whole federation on one machine: real processes, real certificates, loopback."""
+
+import multiprocessing
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+
+from sdfeel.core.errors import RunError, SdfeelError
+from sdfeel.core.events import Event
+from sdfeel.deploy.files import NODE, NODES, PolicySection
+from sdfeel.deploy.make import make, on_loopback
+from sdfeel.deploy.node import run_client_node, run_edge_node
+from sdfeel.deploy.operator import Operator
+from sdfeel.experiment.build import prepare
+from sdfeel.experiment.schema import Experiment
+from sdfeel.run import store
+
+LOG = "log.txt"
+# What every node needs, once for all. gRPC does not survive a fork, so it must not be among it.
+LOADED_BEFORE = [
+    "sdfeel.deploy.node",
+    "sdfeel.live.trust.identity",
+    "sdfeel.live.edge.server",
+    "sdfeel.live.client",
+    "sdfeel.live.health",
+]
+TICK = 0.05  # seconds between two looks at the processes
+
+
+@dataclass(frozen=True)
+class Trial:
+    """What a trial does to its clients; an ordinary deployment does nothing."""
+
+    forgetful: bool = False  # they lose their place in the data when they are killed
+    pause: float = 0.0  # seconds that they wait in every round, so that there is time to kill
+
+
+class Processes:
+    """The nodes of a local deployment, one process each. They end when this process does."""
+
+    def __init__(self, directory: Path, names: list[str]) -> None:
+        self._directory, self.names = directory, names
+        self.trial = Trial()
+        self._context = multiprocessing.get_context("forkserver")
+        self._context.set_forkserver_preload(LOADED_BEFORE)
+        self._running: dict[str, BaseProcess] = {}
+        self.failed: dict[str, int] = {}  # how often each ended by itself with an error
+        self._lost: set[str] = set()  # killed for good
+
+    def start(self, name: str) -> None:
+        home = self._directory / NODES / name
+        process = self._context.Process(target=_node, args=(str(home), self.trial), name=name)
+        process.start()
+        self._running[name] = process
+        self._lost.discard(name)
+
+    def kill(self, name: str) -> None:
+        """kill -9: no goodbye, no clean-up."""
+        process = self._running[name]
+        if process.pid is not None and process.is_alive():
+            os.kill(process.pid, signal.SIGKILL)
+        process.join()
+
+    def lose(self, name: str) -> None:
+        """kill -9 for good: nobody starts it again."""
+        self._lost.add(name)
+        self.kill(name)
+
+    def alive(self, name: str) -> bool:
+        return self._running[name].is_alive()
+
+    def pids(self) -> dict[str, int]:
+        """The processes that run now."""
+        alive = {name: each for name, each in self._running.items() if each.is_alive()}
+        return {name: each.pid for name, each in alive.items() if each.pid is not None}
+
+    def supervise(self, most: int = 3) -> None:
+        """Restart what failed, as systemd would; give up on what fails again and again."""
+        for name, process in list(self._running.items()):
+            if name in self._lost or process.is_alive() or process.exitcode in (0, None):
+                continue
+            if process.exitcode != -signal.SIGKILL:
+                self.failed[name] = self.failed.get(name, 0) + 1
+                if self.failed[name] >= most:
+                    raise RunError(f"{name} cannot run: {self.last_words(name)}")
+            self.start(name)
+
+    def last_words(self, name: str) -> str:
+        path = self._directory / NODES / name / LOG
+        lines = path.read_text(errors="replace").strip().splitlines() if path.exists() else []
+        return lines[-1].removeprefix("sdfeel: ") if lines else "it left no log"
+
+    def stop(self, grace: float = 5.0) -> None:
+        """End all: politely first."""
+        for process in self._running.values():
+            if process.is_alive():
+                process.terminate()
+        end = time.monotonic() + grace
+        for name, process in self._running.items():
+            process.join(max(end - time.monotonic(), 0.1))
+            if process.is_alive():
+                self.kill(name)
+
+
+def _node(home: str, trial: Trial) -> None:
+    """The life of one node's process."""
+    os.setsid()  # Ctrl-C is for the launcher, which ends the nodes in order
+    path = Path(home)
+    log = os.open(path / LOG, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    os.dup2(log, 1)
+    os.dup2(log, 2)
+    try:
+        if path.name.startswith("edge-"):
+            run_edge_node(path / NODE, _orphaned)
+        else:
+            run_client_node(path / NODE, _orphaned, trial.forgetful, trial.pause)
+    except SdfeelError as error:
+        os.write(2, f"sdfeel: {error}\n".encode())
+        os._exit(1)
+
+
+def _orphaned() -> bool:
+    """Has the process that started this one gone, however it went?"""
+    parent = multiprocessing.parent_process()
+    return parent is not None and not parent.is_alive()
+
+
+class LocalDeployment:
+    """One run on real processes. Iterate over it as over a simulated one."""
+
+    def __init__(
+        self, experiment: Experiment, directory: Path, policy: PolicySection | None = None
+    ) -> None:
+        self.directory = directory
+        ready = prepare(experiment)
+        if not (directory / store.EXPERIMENT).is_file():
+            store.create(directory)
+        servers = len(ready.scheme.adapt(ready.net).servers)
+        net = make(ready, directory, on_loopback(servers), policy)
+        working = [n for n, reach in enumerate(net.reach) if reach]
+        names = [f"edge-{d}" for d in net.servers] + [f"client-{n}" for n in working]
+        self.processes = Processes(directory, names)
+        self._desk = Operator(directory, directory, True, ready, lambda: self._trouble)
+        self._look: Callable[[], None] = lambda: None
+        self._done = threading.Event()
+        self._trouble: SdfeelError | None = None
+
+    @property
+    def experiment(self) -> Experiment:
+        return self._desk.ready.experiment
+
+    @property
+    def total_rounds(self) -> int:
+        return self._desk.ready.rounds
+
+    @property
+    def finished(self) -> bool:
+        return self._desk.finished
+
+    def stop(self) -> None:
+        """End soon; the deployment can be started again and goes on."""
+        self._desk.leave()
+
+    def __iter__(self) -> Iterator[Event]:
+        for name in self.processes.names:
+            self.processes.start(name)
+        watch = threading.Thread(target=self._watch, daemon=True)
+        watch.start()
+        try:
+            yield from self._desk
+        finally:
+            self._done.set()
+            watch.join()
+            self.processes.stop()
+
+    def every_tick(self, look: Callable[[], None]) -> None:
+        """Have `look` called many times per second while the nodes run."""
+        self._look = look
+
+    def _watch(self) -> None:
+        """In a thread of its own, so that it goes on while events are consumed."""
+        while not self._done.wait(TICK):
+            try:
+                self._look()
+                self.processes.supervise()
+            except SdfeelError as error:
+                self._trouble = error
+                return

@@ -1,0 +1,119 @@
+"""Writes everything that the nodes of a deployment need, each into a directory of its own."""
+
+import socket
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from sdfeel.core.errors import RunError
+from sdfeel.core.network import Network
+from sdfeel.deploy.check import check_deployable
+from sdfeel.deploy.files import (
+    NETWORK,
+    NODES,
+    NodeFile,
+    PolicySection,
+    network_text,
+    write_node,
+)
+from sdfeel.experiment.build import Prepared
+from sdfeel.live.failover import refuges_of
+from sdfeel.live.trust.allow_list import ALLOW
+from sdfeel.live.trust.identity import create_authority, issue
+from sdfeel.run.atomic import write_whole
+from sdfeel.run.store import EXPERIMENT
+
+AUTHORITY, OPERATOR = "authority", "operator-0"
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where an edge server runs: where it listens, and how others reach it."""
+
+    listen: str
+    address: str
+    hosts: tuple[str, ...]  # names and addresses that its certificate is for
+
+
+def make(
+    ready: Prepared,
+    directory: Path,
+    places: Mapping[int, Place],
+    policy: PolicySection | None = None,
+    with_data: bool = True,
+) -> Network:
+    """Write certificates, node files and (for a trial on one machine) each client's data.
+
+    Returns the network as the scheme uses it. What is there already must be of the same files.
+    """
+    net = ready.scheme.adapt(ready.net)
+    check_deployable(ready)
+    shared = {
+        EXPERIMENT: ready.experiment.text().encode(),
+        NETWORK: network_text(ready).encode(),
+    }
+    for name, content in shared.items():
+        path = directory / name
+        if path.exists() and path.read_bytes() != content:
+            raise RunError(f"{directory} was made for another experiment: choose another directory")
+        write_whole(path, content)
+    authority = directory / AUTHORITY
+    if not (authority / ALLOW).exists():
+        create_authority(authority)
+    peers = {f"edge-{d}": place.address for d, place in places.items()}
+    for d in net.servers:
+        node = NodeFile(
+            listen=places[d].listen,
+            peers={name: address for name, address in peers.items() if name != f"edge-{d}"},
+            policy=policy or PolicySection(),
+        )
+        _node(directory, "edge", d, node, places[d].hosts)
+    moving = policy is not None and policy.dead_edge == "drop"
+    for client, reach in enumerate(net.reach):
+        ways = [*reach, *(refuges_of(net, client) if moving and reach else [])]
+        own = {f"edge-{d}": places[d].address for d in ways}
+        _node(directory, "client", client, NodeFile(peers=own, data="data.npz"), ())
+        if with_data:
+            _write_data(directory / NODES / f"client-{client}" / "data.npz", ready, client)
+    _node(directory, "operator", 0, NodeFile(peers=peers), ())
+    # The nodes' own copy: the authority's key stays behind.
+    write_whole(directory / ALLOW, (authority / ALLOW).read_bytes())
+    return net
+
+
+def _node(directory: Path, role: str, number: int, node: NodeFile, hosts: tuple[str, ...]) -> None:
+    home = directory / NODES / f"{role}-{number}"
+    if not (home / "identity").exists():
+        issue(directory / AUTHORITY, f"{role}/{number}", hosts, home / "identity")
+    write_node(home, role, node)
+
+
+def _write_data(path: Path, ready: Prepared, client: int) -> None:
+    """The client's part of the experiment's data, as its own file."""
+    if path.exists():
+        return
+    rows = torch.from_numpy(np.array(ready.data.parts[client]))
+    train = ready.data.train
+    draft = path.with_name(f".{path.name}")
+    with draft.open("wb") as file:
+        np.savez(file, x=train.x[rows].numpy(), y=train.y[rows].numpy())
+    draft.replace(path)
+
+
+def on_loopback(servers: int) -> dict[int, Place]:
+    """Free ports of this machine."""
+    sockets = [socket.socket() for _ in range(servers)]
+    try:
+        for each in sockets:
+            each.bind(("127.0.0.1", 0))
+        ports = [each.getsockname()[1] for each in sockets]
+    finally:
+        for each in sockets:
+            each.close()
+    return {
+        d: Place(f"127.0.0.1:{port}", f"127.0.0.1:{port}", ("127.0.0.1", "localhost"))
+        for d, port in enumerate(ports)
+    }

@@ -1,0 +1,214 @@
+"""From a node's files to the running node."""
+
+import asyncio
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from sdfeel.core.errors import DataError, InputError
+from sdfeel.core.seeds import number
+from sdfeel.data.federated import Examples, Federated, examples
+from sdfeel.deploy.files import NodeFile, digest_of, peers_of, read_network, read_node
+from sdfeel.deploy.flower import FlowerTrainer
+from sdfeel.engine.base import Task
+from sdfeel.experiment.build import build_data, build_engine, build_scheme, local_step
+from sdfeel.experiment.schema import Experiment, load
+from sdfeel.live.federation import Federation
+from sdfeel.models import zoo
+from sdfeel.sim.simulate import length
+
+if TYPE_CHECKING:  # gRPC must not be loaded before a node's process has been forked
+    from sdfeel.live.process import Setting
+
+Tell = Callable[[str], None]
+Orphaned = Callable[[], bool]
+
+
+def run_edge_node(path: Path, orphaned: Orphaned = lambda: False) -> None:
+    """`sdfeel edge NODE.toml`; it ends when it finds itself `orphaned`."""
+    from sdfeel.live.process import Service, run_edge
+
+    node = read_node(path)
+    federation, _ = federation_of(node)
+    setting = _setting(node, path, "edge", orphaned)
+    service = Service(node.listen, node.policy.policy())
+    torch.set_num_threads(1)
+    asyncio.run(run_edge(federation, setting, service, teller(f"edge-{setting.identity.number}")))
+
+
+def run_client_node(
+    path: Path, orphaned: Orphaned = lambda: False, forgetful: bool = False, pause: float = 0.0
+) -> None:
+    """`sdfeel client NODE.toml`.
+
+    A `forgetful` client counts its steps in its own memory instead of being told where it is: the
+    negative control of the chaos trial, which must find that a crash changes the model. `pause`
+    makes its rounds last, so that a trial has time to kill.
+    """
+    from sdfeel.live.process import run_client
+
+    node = read_node(path)
+    federation, module = federation_of(node)
+    setting = _setting(node, path, "client", orphaned)
+    me = setting.identity.number
+    torch.set_num_threads(1)
+    if node.trainer is not None:
+        samples = int(federation.net.samples[me])
+        train: Callable[[Task], Tensor] = FlowerTrainer(zoo.imported(node.trainer)(), module)
+    else:
+        own = own_examples(node, me)
+        samples, train = len(own), trainer(node, me, own, module)
+    if forgetful:
+        train = forgetting(train)
+    if pause:
+        train = slowed(train, pause)
+    tell = teller(f"client-{me}")
+    asyncio.run(run_client(federation, setting, samples, train, tell))
+
+
+def _setting(node: NodeFile, path: Path, role: str, orphaned: Orphaned) -> "Setting":
+    from sdfeel.live.process import Setting
+    from sdfeel.live.trust.identity import Identity
+
+    identity = Identity.load(Path(node.identity))
+    if identity.role != role:
+        raise InputError(
+            f"{node.identity} is the identity of {identity.name}: start it with "
+            f"`sdfeel {identity.role}`"
+        )
+    return Setting(identity, path.parent, peers_of(node), Path(node.allow), node.health, orphaned)
+
+
+def teller(name: str) -> Tell:
+    """Log lines on standard error, with the time and the node's name."""
+
+    def tell(line: str) -> None:
+        print(f"{time.strftime('%H:%M:%S')} {name}: {line}", file=sys.stderr, flush=True)
+
+    return tell
+
+
+def federation_of(node: NodeFile) -> tuple[Federation, nn.Module]:
+    """What all agree on, and the model's module."""
+    experiment = load(Path(node.experiment))
+    net, cost, shape, classes = read_network(Path(node.network))
+    scheme, _ = build_scheme(experiment)
+    model = experiment.model
+    seed = number(experiment.seed, "model")
+    module = zoo.build(model.name, shape, classes, seed, **model.options)
+    federation = Federation(
+        digest=digest_of(Path(node.experiment), Path(node.network)),
+        name=experiment.scheme.name,
+        scheme=scheme,
+        net=scheme.adapt(net),
+        cost=cost,
+        local=local_step(experiment),
+        seed=experiment.seed,
+        iterations=experiment.training.iterations,
+        measure_every=experiment.evaluation.every,
+        initial=_initial(experiment, module, shape, len(net.samples)),
+        length=length,
+    )
+    return federation, module
+
+
+def _initial(
+    experiment: Experiment, module: nn.Module, shape: tuple[int, ...], clients: int
+) -> Tensor:
+    """(P,) the model that everyone starts from, as the engine lays it out."""
+    nothing = Examples(torch.zeros(1, *shape), torch.zeros(1, dtype=torch.int64))
+    engine, _ = build_engine(_alone(experiment, "loop"), _of_one(nothing, 0, clients), module)
+    return engine.initial()
+
+
+def _alone(experiment: Experiment, engine: str) -> Experiment:
+    """The experiment for a process that trains one client."""
+    training = experiment.training.model_copy(update={"engine": engine, "workers": 1})
+    return experiment.model_copy(update={"training": training})
+
+
+def _of_one(own: Examples, client: int, clients: int) -> Federated:
+    """A federation of which only one client's data are known."""
+    nothing = np.empty(0, dtype=np.int64)
+    parts = tuple(np.arange(len(own)) if n == client else nothing for n in range(clients))
+    return Federated(own, parts, own)
+
+
+def own_examples(node: NodeFile, client: int) -> Examples:
+    """A client's own data, from its own disk."""
+    if node.data is None:
+        raise InputError("the node file names no data: set `data` to an .npz file with x and y")
+    path = Path(node.data)
+    if path.is_dir():
+        return _part(load(Path(node.experiment)), path, client)
+    if path.suffix == ".npz":
+        return _from_file(path)
+    if ":" not in node.data:
+        raise InputError(f"'{node.data}' is neither a file .npz, a directory nor module:factory")
+    return examples(zoo.imported(node.data)())
+
+
+def _from_file(path: Path) -> Examples:
+    try:
+        with np.load(path, allow_pickle=False) as arrays:
+            return examples((arrays["x"], arrays["y"]))
+    except OSError as error:
+        raise DataError(f"cannot read {path}: {error.strerror or error}") from None
+    except (KeyError, ValueError, TypeError) as error:
+        raise DataError(
+            f"{path} is not a client's data ({error}): save x and y with numpy.savez"
+        ) from None
+
+
+def _part(experiment: Experiment, directory: Path, client: int) -> Examples:
+    """This client's part of the experiment's data set, which lies in `directory`."""
+    section = experiment.data.model_copy(update={"directory": str(directory)})
+    data = build_data(experiment.model_copy(update={"data": section}))
+    rows = torch.from_numpy(np.array(data.parts[client]))
+    return Examples(data.train.x[rows], data.train.y[rows])
+
+
+def forgetting(train: Callable[[Task], Tensor]) -> Callable[[Task], Tensor]:
+    """The same, from a position in the data that is lost with the process."""
+    taken = 0
+
+    def broken(task: Task) -> Tensor:
+        nonlocal taken
+        model = train(replace(task, first=taken))
+        taken += task.steps
+        return model
+
+    return broken
+
+
+def slowed(train: Callable[[Task], Tensor], pause: float) -> Callable[[Task], Tensor]:
+    """The same model, later."""
+
+    def late(task: Task) -> Tensor:
+        time.sleep(pause)
+        return train(task)
+
+    return late
+
+
+def trainer(
+    node: NodeFile, client: int, own: Examples, module: nn.Module
+) -> Callable[[Task], Tensor]:
+    """The same engine code as in a simulation, on this client's data alone."""
+    experiment = load(Path(node.experiment))
+    net, _, _, _ = read_network(Path(node.network))
+    kind = "native" if experiment.training.engine == "native" else "loop"
+    data = _of_one(own, client, len(net.samples))
+    engine, _ = build_engine(_alone(experiment, kind), data, module)
+
+    def train(task: Task) -> Tensor:
+        return next(iter(engine.train([task]))).clone()
+
+    return train

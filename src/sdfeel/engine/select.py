@@ -1,0 +1,110 @@
+"""Which engine computes a run."""
+
+import os
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Literal, Protocol
+
+from torch import Tensor, nn
+
+from sdfeel.core.arrays import Ints
+from sdfeel.core.errors import InputError
+from sdfeel.data.federated import Examples
+from sdfeel.engine.base import Engine
+from sdfeel.engine.evaluate import Metric
+from sdfeel.engine.loop import LoopEngine, Training
+from sdfeel.engine.native import NativeEngine
+from sdfeel.engine.parallel import ParallelEngine
+from sdfeel.models.flat import Layout
+
+if TYPE_CHECKING:
+    from sdfeel.engine.ray.recipe import Build
+
+Kind = Literal["auto", "loop", "parallel", "native", "ray"]
+
+
+class ModuleEngine(Engine, Protocol):
+    """An engine that was built around an nn.Module."""
+
+    @property
+    def parameters(self) -> int: ...
+
+    @property
+    def layout(self) -> Layout: ...
+
+    def state_dict(self, model: Tensor) -> dict[str, Tensor]: ...
+
+    def close(self) -> None: ...
+
+
+def choose(
+    kind: Kind,
+    module: nn.Module,
+    train: Examples,
+    parts: Sequence[Ints],
+    test: Examples,
+    training: Training,
+    seed: int,
+    metrics: dict[str, Metric] | None = None,
+    measured: Examples | None = None,
+    workers: int | None = None,
+) -> tuple[ModuleEngine, str]:
+    """An engine, and why it is this one. `auto` takes the fastest that fits."""
+    count = workers or cores()
+    native: NativeEngine | str = ""
+    if kind in ("auto", "native", "ray"):
+        native = NativeEngine.create(
+            module, train, parts, test, training, seed, metrics, measured, threads=count
+        )
+        if isinstance(native, NativeEngine) and kind != "native":
+            native = native.slower() or native
+        if kind == "native" and not isinstance(native, NativeEngine):
+            raise InputError(
+                f"the native engine cannot run this: {native}; choose training.engine=auto"
+            )
+    loop = LoopEngine(module, train, parts, test, training, seed, metrics, measured)
+    if kind == "ray":
+        local = native if isinstance(native, NativeEngine) else loop
+        engine = _over_ray(local, module, train, parts, test, training, seed, measured, workers)
+        compiled = "as asked; compiled for this model in every actor"
+        return engine, compiled if local is native else _because(native, "as asked")
+    if isinstance(native, NativeEngine):
+        return native, f"compiled for this model, {count} threads"
+    if kind == "loop":
+        return loop, "as asked"
+    if kind == "parallel" or (count > 1 and hasattr(os, "fork")):
+        return ParallelEngine(loop, count), _because(native, f"{count} workers")
+    return loop, _because(native, "one core")
+
+
+def _because(native: object, what: str) -> str:
+    return f"{what}; not native: {native}" if native else what
+
+
+def _over_ray(
+    local: LoopEngine | NativeEngine,
+    module: nn.Module,
+    train: Examples,
+    parts: Sequence[Ints],
+    test: Examples,
+    training: Training,
+    seed: int,
+    measured: Examples | None,
+    actors: int | None,
+) -> ModuleEngine:
+    """Engines like `local` in actors: its bits, from any number of them."""
+    from sdfeel.engine.ray import RayEngine, Recipe
+
+    build: Build = LoopEngine
+    if isinstance(local, NativeEngine):
+        # An actor has one core. What is compiled must not depend on which clients it has.
+        build = partial(NativeEngine, threads=1, batch=local.batch)
+    recipe = Recipe(module, train, parts, test, training, seed, measured, build)
+    elsewhere = "RAY_ADDRESS" in os.environ  # then the cluster says how many
+    return RayEngine(local, recipe, actors or (None if elsewhere else cores()))
+
+
+def cores() -> int:
+    """Cores that this process may use."""
+    available: Callable[[int], set[int]] | None = getattr(os, "sched_getaffinity", None)
+    return len(available(0)) if available is not None else os.cpu_count() or 1

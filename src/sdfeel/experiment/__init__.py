@@ -1,0 +1,1 @@
+"""An experiment: its keys, its file, and the objects that carry it out."""

@@ -1,0 +1,434 @@
+"""From an experiment to the objects that carry it out."""
+
+import copy
+import dataclasses
+from dataclasses import dataclass, replace
+from math import ceil, inf
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from pydantic import TypeAdapter, ValidationError
+from torch import nn
+
+from sdfeel.core import graphs
+from sdfeel.core.arrays import Floats, Ints
+from sdfeel.core.cost import Cost, Power
+from sdfeel.core.errors import InputError, unknown
+from sdfeel.core.gossip_weights import GOSSIP_RULES
+from sdfeel.core.link_times import Link
+from sdfeel.core.network import Network, clustered
+from sdfeel.core.outages import Changing
+from sdfeel.core.scheme import Local, Scheme
+from sdfeel.core.seeds import number, rng
+from sdfeel.core.stragglers import Late
+from sdfeel.data import catalog
+from sdfeel.data.clusters import assign
+from sdfeel.data.clusters import sizes as cluster_sizes
+from sdfeel.data.federated import Examples, Federated, federate
+from sdfeel.data.partition import holdings
+from sdfeel.engine.base import Engine
+from sdfeel.engine.loop import Training
+from sdfeel.engine.messages import FLOAT, Codec, codec
+from sdfeel.engine.select import ModuleEngine, choose
+from sdfeel.experiment.build_radio import build_changing, build_late, with_radio
+from sdfeel.experiment.files import read_graph, read_matrix, read_speeds
+from sdfeel.experiment.schema import Experiment, SchemeSection, rule_of
+from sdfeel.models import zoo
+from sdfeel.models.flat import FlatModule, Layout
+from sdfeel.radio import latency
+from sdfeel.schemes import SCHEMES, find
+from sdfeel.sim.packing import Packing
+from sdfeel.sim.simulate import Simulation, expected_rounds, first_views
+from sdfeel.sim.state import State
+
+MODEL_FOR = {"mnist": "mnist-cnn", "fashion-mnist": "mnist-cnn", "cifar10": "cifar-cnn"}
+EVALUATIONS = 25  # in a run, unless evaluation.every says otherwise
+
+
+@dataclass(frozen=True, eq=False)
+class Prepared:
+    """Everything that a run needs."""
+
+    experiment: Experiment  # with nothing left open
+    scheme: Scheme
+    net: Network
+    data: Federated
+    engine: ModuleEngine
+    why: str  # this engine
+    cost: Cost
+    rounds: int  # of all lanes, if nothing ends the run earlier
+    packing: Packing | None = None
+    notes: tuple[str, ...] = ()
+    late: Late | None = None
+    changing: Changing | None = None
+
+    @property
+    def local(self) -> Local:
+        """The local step, for schemes that ask."""
+        return local_step(self.experiment)
+
+    def simulation(self, engine: Engine | None = None, state: State | None = None) -> Simulation:
+        """A simulation from the start, or from a saved state."""
+        return Simulation(
+            self.scheme,
+            self.net,
+            self.cost,
+            self.engine if engine is None else engine,
+            self.experiment.seed,
+            state,
+            self.local,
+            self.packing,
+            self.late,
+            self.changing,
+        )
+
+
+def prepare(experiment: Experiment) -> Prepared:
+    """Load, split and build all that `experiment` names; raises on anything that cannot work."""
+    scheme, notes = build_scheme(experiment)
+    late = build_late(experiment)
+    data = build_data(experiment)
+    experiment = with_model(experiment)
+    net = build_network(experiment, data)
+    scheme.adapt(net)  # refuses a network that it cannot serve, before anything is written
+    changing, more = build_changing(experiment, scheme, net)
+    module = build_model(experiment, data)
+    zoo.check_fit(module, data.train.x[0], data.classes)
+    engine, why = build_engine(experiment, data, module)
+    packing = build_packing(experiment, engine.layout)
+    cost = build_cost(experiment, data, net, module, engine.layout, packing)
+    iterations, seed = experiment.training.iterations, experiment.seed
+    late.check(scheme, first_views(scheme, net, cost, seed), cost)
+    rounds = expected_rounds(scheme, net, cost, iterations, seed)
+    experiment = resolved(experiment, scheme, data, rounds, engine.name)
+    return Prepared(
+        experiment,
+        scheme,
+        net,
+        data,
+        engine,
+        why,
+        cost,
+        rounds,
+        packing,
+        (*notes, *more),
+        late,
+        changing,
+    )
+
+
+def with_model(experiment: Experiment) -> Experiment:
+    """The same experiment, with the model that suits the data if none was chosen."""
+    if experiment.model.name != "auto":
+        return experiment
+    name = MODEL_FOR.get(experiment.data.name, "mlp")
+    return experiment.model_copy(
+        update={"model": experiment.model.model_copy(update={"name": name})}
+    )
+
+
+def resolved(
+    experiment: Experiment, scheme: Scheme, data: Federated, rounds: int, engine: str
+) -> Experiment:
+    """The same experiment with every `auto` decided, so that a later version cannot differ."""
+    training = experiment.training.model_copy(update={"engine": engine})
+    evaluation = experiment.evaluation
+    if evaluation.every == 0:
+        evaluation = evaluation.model_copy(
+            update={"every": evaluate_every(experiment, data, rounds)}
+        )
+    section = scheme_section(experiment.scheme.name, scheme)
+    return experiment.model_copy(
+        update={
+            "training": training,
+            "evaluation": evaluation,
+            "scheme": section,
+        }
+    )
+
+
+def evaluate_every(experiment: Experiment, data: Federated, rounds: int) -> int:
+    """Rounds between two measurements: about EVALUATIONS in all, and at most a tenth of the work.
+
+    Measuring an example costs about a quarter of training on it. All clients are counted, even
+    for schemes that schedule a few, so that compared schemes are measured at the same rounds.
+    """
+    training = experiment.training
+    whole = reading(experiment).iteration_unit == "epoch"
+    per_iteration = len(data.train) if whole else len(data.parts) * training.batch_size
+    trained = per_iteration * training.iterations / rounds
+    asked = experiment.evaluation
+    measured = min(asked.test_examples or inf, len(data.test))
+    measured += min(asked.train_examples or inf, len(data.train))
+    cheap = ceil(measured / 4 / (0.08 * trained))
+    return max(1, rounds // EVALUATIONS, min(cheap, ceil(rounds / 2)))
+
+
+def scheme_section(name: str, scheme: Scheme) -> SchemeSection:
+    """The experiment's section for a scheme, with all its options."""
+    return SchemeSection.model_validate({"name": name, **dataclasses.asdict(_plain(scheme))})
+
+
+def build_scheme(experiment: Experiment) -> tuple[Scheme, tuple[str, ...]]:
+    """The scheme, and a note if keys of other schemes were passed over."""
+    kind = find(experiment.scheme.name)
+    own = {field.name for field in dataclasses.fields(_plain(kind))}
+    every = {f.name for other in SCHEMES.values() for f in dataclasses.fields(_plain(other))}
+    given = {k: v for k, v in experiment.scheme.options.items() if v is not None}
+    for key in given:
+        if key not in every:
+            raise unknown("key", f"scheme.{key}", [f"scheme.{name}" for name in sorted(own)])
+    foreign = sorted(set(given) - own)
+    notes = (
+        (f"{experiment.scheme.name} does not use {', '.join(f'scheme.{k}' for k in foreign)}",)
+        if foreign
+        else ()
+    )
+    try:
+        adapter: TypeAdapter[Any] = TypeAdapter(kind)
+        return adapter.validate_python({k: v for k, v in given.items() if k in own}), notes
+    except ValidationError as error:
+        first = error.errors()[0]
+        key = ".".join(str(part) for part in first["loc"] if isinstance(part, str))
+        key = key.removesuffix(".int")
+        if first["type"] == "value_error":
+            raise InputError(first["msg"].removeprefix("Value error, ")) from None
+        raise InputError(f"scheme.{key} must be {rule_of(first)}, got {first['input']!r}") from None
+
+
+def _plain(thing: Any) -> Any:
+    """Schemes are dataclasses, which their protocol cannot say."""
+    return thing
+
+
+def build_data(experiment: Experiment) -> Federated:
+    section = experiment.data
+    where = Path(section.directory) if section.directory is not None else None
+    loaded = catalog.load(section.name, where)
+    if loaded.classes == 0:
+        raise InputError(
+            f"the targets of {section.name} are not class numbers, and experiments train "
+            f"classifiers: train it from Python with sdfeel.Run and a loss of your own"
+        )
+    return federate(
+        loaded.train,
+        loaded.test,
+        experiment.network.clients,
+        section.partition,
+        experiment.seed,
+        classes_per_client=section.classes_per_client,
+        concentration=section.concentration,
+        balance=section.balance,
+        min_size=section.min_size,
+    )
+
+
+def build_network(experiment: Experiment, data: Federated) -> Network:
+    section, seed = experiment.network, experiment.seed
+    links = build_links(experiment)
+    home = assign(
+        section.clients,
+        section.servers,
+        rng(seed, "clusters"),
+        assignment=section.assignment,
+        gamma=section.imbalance,
+        holdings=who_holds_what(data),
+    )
+    return build_mixing(
+        experiment, overlapping(clustered(data.samples, home, links), section.overlap)
+    )
+
+
+def overlapping(net: Network, count: int) -> Network:
+    """The last `count` clients of every cell reach the next cell's server, too."""
+    if count == 0 or len(net.servers) == 1:
+        return net
+    reach = list(net.reach)
+    for d in net.servers:
+        mine = np.flatnonzero(net.home == d)
+        if count > len(mine):
+            raise InputError(
+                f"network.overlap is {count}, but cell {d} has only {len(mine)} clients: lower it"
+            )
+        for client in mine[len(mine) - count :]:
+            reach[client] = (d, (d + 1) % len(net.servers))
+    return Network(net.samples, tuple(reach), net.links)
+
+
+def equal_network(experiment: Experiment) -> Network:
+    """The experiment's servers with clients of equal data: for looking at the graph alone."""
+    section = experiment.network
+    links = build_links(experiment)
+    sizes = cluster_sizes(section.clients, section.servers, section.imbalance)
+    home = np.repeat(np.arange(section.servers), sizes)
+    return build_mixing(experiment, clustered(np.ones(section.clients), home, links))
+
+
+def who_holds_what(data: Federated) -> Ints:
+    """(C, K) examples of each class at each client."""
+    return holdings(data.train.y.numpy(), data.parts, max(data.classes, 1))
+
+
+def build_links(experiment: Experiment) -> Floats:
+    section = experiment.network
+    file = Path(section.graph)
+    named = section.graph in (*graphs.TOPOLOGIES, *graphs.ALIASES)
+    if not named and (file.suffix or file.is_file()):
+        return read_graph(file, section.servers)
+    draws = rng(experiment.seed, "graph")
+    return graphs.links(section.graph, section.servers, draws, section.radius, section.probability)
+
+
+def build_mixing(experiment: Experiment, net: Network) -> Network:
+    name = experiment.network.mixing
+    if name in GOSSIP_RULES:
+        return replace(net, weights=GOSSIP_RULES[name](net.links, net.mass))
+    if Path(name).suffix or Path(name).is_file():
+        return replace(net, weights=read_matrix(Path(name)))
+    raise unknown("mixing rule", name, [*GOSSIP_RULES, "a file .csv, .json or .npy"])
+
+
+def build_model(experiment: Experiment, data: Federated) -> nn.Module:
+    return zoo.build(
+        experiment.model.name,
+        data.shape,
+        data.classes,
+        number(experiment.seed, "model"),
+        **experiment.model.options,
+    )
+
+
+def build_engine(
+    experiment: Experiment, data: Federated, module: nn.Module
+) -> tuple[ModuleEngine, str]:
+    """The engine, and why it is this one."""
+    training = experiment.training
+    options = dict(training.optimizer_options)
+    if training.momentum:
+        options["momentum"] = training.momentum
+    if training.weight_decay:
+        options["weight_decay"] = training.weight_decay
+    return choose(
+        training.engine,
+        module,
+        data.train,
+        data.parts,
+        sample(data.test, experiment.evaluation.test_examples, experiment.seed),
+        Training(
+            learning_rate=training.learning_rate,
+            batch_size=training.batch_size,
+            optimizer=training.optimizer,
+            options=options,
+            proximal=training.proximal,
+            iteration=reading(experiment).iteration_unit,
+        ),
+        experiment.seed,
+        measured=sample(data.train, experiment.evaluation.train_examples, experiment.seed),
+        workers=training.workers or None,
+    )
+
+
+def local_step(experiment: Experiment) -> Local:
+    """What a scheme may know of the local step."""
+    training = experiment.training
+    return Local(training.learning_rate, training.momentum, training.proximal)
+
+
+def layout_of(module: nn.Module) -> Layout:
+    """What lies in a row of this model, before any engine is built."""
+    return FlatModule(copy.deepcopy(module)).layout
+
+
+def build_packing(experiment: Experiment, layout: Layout) -> Packing | None:
+    """How messages are compressed; None where nothing is lost."""
+    section = experiment.compression
+    options: dict[str, dict[str, Any]] = {
+        "uniform": {"width": section.bits},
+        "top-k": {"share": section.share},
+    }
+
+    def lossy(name: str) -> Codec | None:
+        made = codec(name, **options.get(name, {}))
+        whole = made.bits(layout.sizes) >= FLOAT * sum(layout.sizes)
+        return None if whole else made
+
+    up, across = lossy(section.uplink), lossy(section.backhaul)
+    if up is None and across is None:
+        return None
+    return Packing(layout.sizes, experiment.seed, up, across)
+
+
+def packed_bits(packing: Packing | None, layout: Layout) -> dict[Link, int]:
+    """Bits of a compressed model on each kind of link that carries one."""
+    if packing is None:
+        return {}
+    bits: dict[Link, int] = {}
+    if packing.up is not None:
+        bits["client-server"] = bits["client-cloud"] = packing.up.bits(layout.priced)
+    if packing.across is not None:
+        bits["server-server"] = packing.across.bits(layout.priced)
+    return bits
+
+
+def sample(data: Examples, count: int, seed: int) -> Examples:
+    """`count` examples drawn once (0, or more than there are: all)."""
+    if count == 0 or count >= len(data):
+        return data
+    picked = np.sort(rng(seed, "measured").choice(len(data), size=count, replace=False))
+    rows = torch.from_numpy(picked)
+    return Examples(data.x[rows], data.y[rows])
+
+
+def reading(experiment: Experiment) -> latency.Reading:
+    """The preset with the experiment's own choices on top."""
+    section = experiment.latency
+    keys = ("samples_per_iteration", "backward_factor", "iteration_unit")
+    chosen = {key: getattr(section, key) for key in keys if getattr(section, key) is not None}
+    return replace(latency.PRESETS[section.preset], **chosen)
+
+
+def build_cost(
+    experiment: Experiment,
+    data: Federated,
+    net: Network,
+    module: nn.Module,
+    layout: Layout,
+    packing: Packing | None = None,
+) -> Cost:
+    section, devices = experiment.latency, experiment.devices
+    clients = len(data.parts)
+    if devices.file is not None:
+        speeds = read_speeds(Path(devices.file), clients)
+    else:
+        draws = rng(experiment.seed, "devices")
+        speeds = latency.speeds(clients, devices.gflops * 1e9, devices.spread)
+        speeds = latency.placed(speeds, devices.placement, net.home, draws)
+    priced = latency.cost(
+        latency.step_seconds(
+            speeds,
+            data.samples,
+            section.operations or _operations(experiment, data, module),
+            experiment.training.batch_size,
+            reading(experiment),
+        ),
+        section.model_bits or float(FLOAT * sum(layout.priced)),
+        latency.Rates(
+            section.client_server_mbps,
+            section.server_server_mbps,
+            section.server_cloud_mbps,
+            section.client_cloud_mbps,
+            section.cell_edge_mbps,
+        ),
+        section.downlink,
+        Power(devices.computing_watts, devices.sending_watts, devices.backhaul_watts),
+    )
+    return with_radio(replace(priced, packed=packed_bits(packing, layout)), experiment, net)
+
+
+def _operations(experiment: Experiment, data: Federated, module: nn.Module) -> float:
+    card = zoo.MODELS.get(experiment.model.name)
+    if card is not None and card.operations is not None:
+        return card.operations
+    return zoo.operations(module, data.train.x[0])

@@ -1,0 +1,152 @@
+"""From an experiment to its channels, its late clients and its changing server graph."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from sdfeel.core.arrays import Floats, floats
+from sdfeel.core.cost import Cost
+from sdfeel.core.errors import DataError, InputError, unknown
+from sdfeel.core.gossip_weights import GOSSIP_RULES
+from sdfeel.core.link_times import SNR
+from sdfeel.core.network import Network
+from sdfeel.core.outages import Changing, check, schedule
+from sdfeel.core.scheme import Scheme
+from sdfeel.core.seeds import rng
+from sdfeel.core.stragglers import Late
+from sdfeel.experiment.schema import Experiment, RadioSection
+from sdfeel.radio.channel import Fading, Trace
+from sdfeel.radio.shannon import Cell, efficiency, scattered, snr_of
+from sdfeel.radio.tables import clients_table, links_table, trace_table
+
+MOST = 40.0  # bits per second and hertz: nothing sends more
+
+
+def with_radio(priced: Cost, experiment: Experiment, net: Network) -> Cost:
+    """The same prices, with the experiment's channels and links."""
+    section, clients = experiment.radio, len(net.samples)
+    nominal = priced.rates["client-server"]
+    if section.links is not None:
+        priced = _with_links(priced, _text(section.links), section.links, net)
+    if section.trace is not None:
+        return _with_trace(priced, section, clients, nominal)
+    if section.rates != "equal":
+        snr = _mean_snr(experiment, clients)
+        carried = section.bandwidth_mhz * 1e6 * efficiency(snr)
+        priced = replace(priced, snr=snr, radio=floats(carried / nominal))
+    elif section.snr_db is not None:
+        priced = replace(priced, snr=floats(np.full(clients, 10 ** (section.snr_db / 10))))
+    if section.fading == "off":
+        return priced
+    channel = Fading(
+        np.ones(clients) if priced.radio is None else priced.radio,
+        np.full(clients, SNR) if priced.snr is None else priced.snr,
+        section.nakagami_m if section.fading == "nakagami" else 1.0,
+        section.correlation,
+        experiment.seed,
+    )
+    return replace(priced, channel=channel)
+
+
+def build_late(experiment: Experiment) -> Late:
+    return Late(experiment.latency.late, experiment.latency.deadline_seconds)
+
+
+def build_changing(
+    experiment: Experiment, scheme: Scheme, net: Network
+) -> tuple[Changing | None, tuple[str, ...]]:
+    """How the server graph changes (None: not at all), and what a person should know of it."""
+    section = experiment.network
+    if (section.server_up_seconds is None) != (section.server_down_seconds is None):
+        raise InputError(
+            "network.server_up_seconds and network.server_down_seconds belong together: set both"
+        )
+    changes = None if section.changes is None else schedule(_text(section.changes), section.changes)
+    if changes is None and section.link_chance == 1 and section.server_up_seconds is None:
+        return None, ()
+    if section.mixing not in GOSSIP_RULES:
+        raise InputError(
+            f"network.mixing is the matrix in {section.mixing}, but the server graph changes: "
+            f"name a rule that fits any graph ({', '.join(GOSSIP_RULES)})"
+        )
+    if changes is not None:
+        check(changes, net, str(section.changes))
+    if len(scheme.adapt(net).servers) != len(net.servers):
+        return None, (f"{experiment.scheme.name} does not use edge servers: none comes or goes",)
+    changing = Changing(
+        GOSSIP_RULES[section.mixing],
+        changes or (),
+        section.link_chance,
+        section.server_up_seconds,
+        section.server_down_seconds or 1.0,
+        experiment.seed,
+    )
+    apart = changing.cut_off(net)
+    if len(apart) < 2:
+        return changing, ()
+    groups = " and ".join(str(part) for part in apart)
+    return changing, (
+        f"at the end of {section.changes}, servers {groups} are cut off from one another: their "
+        f"models will not agree",
+    )
+
+
+def _mean_snr(experiment: Experiment, clients: int) -> Floats:
+    """(C,) by where clients stand, or by rates that were measured."""
+    section = experiment.radio
+    cell = Cell(
+        section.bandwidth_mhz * 1e6,
+        section.power_dbm,
+        section.noise_dbm_per_hz,
+        section.path_loss_db,
+        section.path_loss_exponent,
+    )
+    if section.rates == "distance":
+        draws = rng(experiment.seed, "positions")
+        return cell.snr(scattered(clients, section.cell_metres, draws))
+    if not (Path(section.rates).suffix or Path(section.rates).is_file()):
+        raise unknown("radio.rates", section.rates, ["equal", "distance", "a file .csv"])
+    kind, values = clients_table(_text(section.rates), section.rates, clients)
+    if kind == "metres":
+        return cell.snr(values)
+    _check_band(values, section, section.rates)
+    return snr_of(values * 1e6, section.bandwidth_mhz * 1e6)
+
+
+def _with_trace(priced: Cost, section: RadioSection, clients: int, nominal: float) -> Cost:
+    if section.fading != "off" or section.rates != "equal":
+        raise InputError(
+            "radio.trace is a recording of all rates: take it out, or leave radio.rates and "
+            "radio.fading as they are by default"
+        )
+    name = str(section.trace)
+    seconds, rates = trace_table(_text(name), name, clients)
+    _check_band(rates, section, name)
+    trace = Trace(floats(rates * 1e6 / nominal), nominal, section.bandwidth_mhz * 1e6, seconds)
+    return replace(priced, channel=trace)
+
+
+def _with_links(priced: Cost, text: str, name: str, net: Network) -> Cost:
+    """Links that the table does not name have their kind's rate."""
+    links, clouds = links_table(text, name, net)
+    across = np.nan_to_num(links * 1e6 / priced.rates["server-server"], nan=1.0)
+    up = np.nan_to_num(clouds * 1e6 / priced.rates["server-cloud"], nan=1.0)
+    return replace(priced, links=floats(across * net.links), uplinks=floats(up))
+
+
+def _check_band(mbps: Floats, section: RadioSection, name: str) -> None:
+    if mbps.max() > MOST * section.bandwidth_mhz:
+        raise InputError(
+            f"{name} holds {mbps.max():g} Mbit/s, more than {section.bandwidth_mhz:g} MHz carry: "
+            f"raise radio.bandwidth_mhz"
+        )
+
+
+def _text(name: str) -> str:
+    try:
+        return Path(name).read_text(encoding="utf-8-sig")
+    except FileNotFoundError:
+        raise DataError(f"no file {name}: check the name") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise DataError(f"cannot read {name}: {error}") from None

@@ -1,0 +1,472 @@
+"""The experiment: everything that decides a run's result, in one frozen record.
+
+The file format, the command line's `--set`, the commented file of `sdfeel init` and the errors
+all come from the classes below.
+"""
+
+import hashlib
+import json
+import tomllib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from sdfeel.core.errors import InputError, unknown
+from sdfeel.core.gossip_weights import GOSSIP_RULES
+from sdfeel.core.graphs import ALIASES, TOPOLOGIES
+from sdfeel.data.clusters import ASSIGNMENTS
+from sdfeel.data.partition import PARTITIONS
+from sdfeel.experiment import toml
+
+Positive = Annotated[float, Field(gt=0)]
+Count = Annotated[int, Field(ge=1)]
+
+
+class Section(BaseModel):
+    """A frozen table that knows its keys."""
+
+    model_config = ConfigDict(
+        extra="forbid",
+        frozen=True,
+        strict=True,  # `true` is no number, and "3" is none either
+        allow_inf_nan=False,
+        use_attribute_docstrings=True,
+    )
+
+
+class NetworkSection(Section):
+    """Who is there, and how the edge servers are connected."""
+
+    clients: Count = 50
+    """number of clients"""
+    servers: Count = 10
+    """number of edge servers"""
+    graph: str = "ring"
+    """star, ring, path, complete, partial, grid, torus, geometric, erdos-renyi,
+    or a file (edge list or .graphml)"""
+    radius: Positive | None = None
+    """geometric graph: how far a link reaches in the unit square (not set: far enough)"""
+    probability: Positive | None = None
+    """erdos-renyi graph: chance of each link (not set: high enough)"""
+    mixing: str = "paper"
+    """how servers weigh their neighbours: paper, metropolis, size-weighted,
+    or a file with a matrix (row = receiver; .csv, .json or .npy)"""
+    assignment: str = "random"
+    """which client belongs to which server: random, by_label, ordered, or a file"""
+    imbalance: Annotated[int, Field(ge=0)] = 0
+    """gamma: some clusters are this many clients smaller, as many are larger"""
+    overlap: Annotated[int, Field(ge=0)] = 0
+    """clients of each cell that the next cell reaches, too (used by fedmes)"""
+    changes: str | None = None
+    """a file that says when links, servers or the cloud go down and come back"""
+    link_chance: Annotated[float, Field(gt=0, le=1)] = 1.0
+    """chance of each server link to be up, drawn anew for every round"""
+    server_up_seconds: Positive | None = None
+    """mean virtual seconds until an edge server fails (not set: none does)"""
+    server_down_seconds: Positive | None = None
+    """mean virtual seconds until it is back"""
+
+
+class DataSection(Section):
+    """Whose examples are where."""
+
+    name: str = "digits"
+    """digits (built in), mnist, fashion-mnist, cifar10, or a file .npz"""
+    directory: str | None = None
+    """where the files are (not set: the user's cache; see `sdfeel data`)"""
+    partition: str = "classes"
+    """classes (exactly classes_per_client each), shards, dirichlet, iid, or a file"""
+    classes_per_client: Count = 2
+    """classes that each client holds (classes, shards)"""
+    concentration: Positive = 0.5
+    """dirichlet: smaller is more uneven"""
+    balance: bool = False
+    """dirichlet: stop filling clients that have their share"""
+    min_size: Annotated[int, Field(ge=1)] = 10
+    """dirichlet: draw again while a client has fewer examples"""
+
+
+class ModelSection(Section):
+    """What is learned."""
+
+    name: str = "auto"
+    """mnist-cnn, cifar-cnn, mlp, logistic, your own `package.module:factory`,
+    or auto (what suits the data)"""
+    options: dict[str, Any] = {}
+    """arguments of the model, for example { hidden = 128 }"""
+
+
+class SchemeSection(BaseModel):
+    """How it is learned: `sdfeel schemes` lists the names and their keys."""
+
+    model_config = ConfigDict(extra="allow", frozen=True, use_attribute_docstrings=True)
+
+    name: str = "sd-feel"
+    """sd-feel, async-sd-feel, hierfavg, fedavg, feel, fogfl, fedmes, multi-level, fedasync,
+    fedsa, safa, fednova, fedcs, adaptive, joint or d2"""
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """Everything but the name."""
+        return dict(self.model_extra or {})
+
+
+class TrainingSection(Section):
+    """The local steps, and when to stop."""
+
+    iterations: Count = 500
+    """local iterations of each client"""
+    learning_rate: Positive = 0.05
+    """step size"""
+    batch_size: Count = 10
+    """examples per step"""
+    optimizer: str = "sgd"
+    """any optimiser of torch.optim; its state is forgotten at every broadcast. Or
+    newton-diagonal: steps scaled by the curvature, which travels with the model"""
+    momentum: Annotated[float, Field(ge=0)] = 0.0
+    """sgd only"""
+    weight_decay: Annotated[float, Field(ge=0)] = 0.0
+    """every optimiser that knows it"""
+    proximal: Annotated[float, Field(ge=0)] = 0.0
+    """pull towards the model that the round began with (FedProx, FedAsync)"""
+    optimizer_options: dict[str, Any] = {}
+    """more arguments of the optimiser, for example { nesterov = true }"""
+    engine: Literal["auto", "loop", "parallel", "native", "ray"] = "auto"
+    """what computes the steps: auto (the fastest that fits), loop (one core, the definition),
+    parallel (loop on all cores, the same bits), native (compiled for the model),
+    ray (native where it fits, else loop, over a Ray cluster: the bits of one machine)"""
+    workers: Annotated[int, Field(ge=0)] = 0
+    """threads of the native engine, processes of parallel, actors of ray (0: one per core)"""
+    target_accuracy: Annotated[float, Field(gt=0, le=1)] | None = None
+    """stop as soon as this test accuracy is measured"""
+    max_seconds: Positive | None = None
+    """stop when the virtual clock passes this"""
+
+
+class LatencySection(Section):
+    """How long things take on the virtual clock."""
+
+    preset: Literal["paper-literal", "paper-epoch"] = "paper-literal"
+    """paper-literal (an iteration is a batch) or paper-epoch (a pass over the client's data)"""
+    samples_per_iteration: Literal["one", "batch", "all"] | None = None
+    """samples whose operations one iteration is charged for (not set: as the preset)"""
+    backward_factor: Positive | None = None
+    """training's operations over a forward pass's (not set: as the preset)"""
+    iteration_unit: Literal["batch", "epoch"] | None = None
+    """what one local iteration is (not set: as the preset)"""
+    operations: Positive | None = None
+    """multiply-accumulates of one sample's forward pass (not set: counted)"""
+    model_bits: Positive | None = None
+    """size of a model on the wire (not set: 32 bits per parameter)"""
+    client_server_mbps: Positive = 5.0
+    """megabits per second, client to edge server"""
+    server_server_mbps: Positive = 50.0
+    """megabits per second, edge server to edge server"""
+    server_cloud_mbps: Positive = 5.0
+    """megabits per second, edge server to cloud"""
+    client_cloud_mbps: Positive = 2.5
+    """megabits per second, client to cloud"""
+    cell_edge_mbps: Positive = 2.06
+    """megabits per second of a client that sends to several servers at once"""
+    downlink: bool = False
+    """count the way down too (the paper does not)"""
+    consensus: bool = False
+    """count the exchanges until the servers agree at the end (the paper does not)"""
+    late: Literal["wait", "drop", "drop-unbiased", "equalise"] = "wait"
+    """clients that would be late: wait for them, drop them (those who arrive count in
+    proportion, or by one over their chance), or share each cell's bandwidth so that all end
+    at once"""
+    deadline_seconds: Positive | None = None
+    """virtual seconds from a round's start until a client is dropped"""
+
+
+class RadioSection(Section):
+    """What clients' channels and servers' links are like: see docs/radio.md."""
+
+    rates: str = "equal"
+    """each client's mean rate: equal (latency.client_server_mbps), distance (Shannon's, where
+    it stands), or a file .csv with a column `mbps` or `metres`, a row per client"""
+    fading: Literal["off", "rayleigh", "nakagami"] = "off"
+    """how channels change from round to round"""
+    nakagami_m: Positive = 2.0
+    """nakagami: 0.5, 1 (Rayleigh), 1.5, 2, ...; the higher, the steadier"""
+    correlation: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    """of a channel with itself one round later, below 1"""
+    snr_db: float | None = None
+    """mean signal to noise where rates are equal (not set: 15)"""
+    trace: str | None = None
+    """a file .csv of rates in Mbit/s: a column per client, a row per round (or a first column
+    `seconds`)"""
+    links: str | None = None
+    """a file .csv of server links: `0,1,40` is 40 Mbit/s between servers 0 and 1, `0,cloud,4`
+    is 4 Mbit/s from server 0 to the cloud"""
+    bandwidth_mhz: Positive = 1.0
+    """of each client's own channel"""
+    power_dbm: float = 23.0
+    """radiated by a client"""
+    noise_dbm_per_hz: float = -174.0
+    """thermal noise"""
+    path_loss_db: float = 128.1
+    """at one kilometre"""
+    path_loss_exponent: Positive = 3.76
+    """how fast the loss grows with distance"""
+    cell_metres: Positive = 1000.0
+    """radius of a cell, in which clients stand anywhere"""
+
+
+class CompressionSection(Section):
+    """How models are made smaller before they are sent; what is lost is sent later."""
+
+    uplink: Literal["none", "uniform", "top-k"] = "none"
+    """what clients send: whole models, numbers of few bits, or the largest changes only"""
+    backhaul: Literal["none", "uniform", "top-k"] = "none"
+    """what edge servers send one another"""
+    bits: Annotated[int, Field(ge=2, le=32)] = 8
+    """uniform: bits per number (32: as it is)"""
+    share: Annotated[float, Field(gt=0, le=1)] = 0.05
+    """top-k: share of the numbers that is sent (1: all)"""
+
+
+class DevicesSection(Section):
+    """How fast and how hungry the clients are."""
+
+    gflops: Positive = 10.0
+    """mean speed, 10^9 operations per second"""
+    spread: Annotated[float, Field(ge=1)] = 1.0
+    """fastest over slowest (the mean stays)"""
+    placement: Literal["random", "clustered", "even"] = "random"
+    """where fast devices are: anywhere, together in some clusters, or evenly in all"""
+    file: str | None = None
+    """speeds in gflops, one per client: a CSV with a column `gflops`, or bare numbers"""
+    computing_watts: Annotated[float, Field(ge=0)] = 1.0
+    """power of a client while it computes"""
+    sending_watts: Annotated[float, Field(ge=0)] = 0.5
+    """power of a client while it sends"""
+    backhaul_watts: Annotated[float, Field(ge=0)] = 5.0
+    """power of a server while it sends"""
+
+
+class EvaluationSection(Section):
+    """When and on what the model is measured."""
+
+    every: Annotated[int, Field(ge=0)] = 0
+    """rounds between two measurements (0: about 25 in the run, fewer if they would cost much)"""
+    train_examples: Annotated[int, Field(ge=0)] = 2000
+    """examples that the training loss is measured on, drawn once (0: all)"""
+    estimates: bool = False
+    """measure gradients, L, sigma^2 and kappa^2, too, at three gradients of every client; the
+    report then shows the bound of Theorem 1 beside them"""
+    test_examples: Annotated[int, Field(ge=0)] = 0
+    """examples that the accuracy is measured on, drawn once (0: all)"""
+
+
+class CheckpointSection(Section):
+    """How much is lost at most when the machine fails."""
+
+    every_seconds: Annotated[float, Field(ge=0)] = 10.0
+    """real seconds between two checkpoints (0: after every round)"""
+
+
+# Keys that were added later decide only where they are used: older runs can be resumed.
+LATER: dict[str, Any] = {
+    "radio": True,
+    "latency": {"late"},
+    "network": {"link_chance"},
+    "evaluation": {"estimates", "test_examples"},
+}
+
+
+class Experiment(Section):
+    """All that decides a run."""
+
+    seed: Annotated[int, Field(ge=0)] = 0
+    """the same seed gives the same bits"""
+    network: NetworkSection = NetworkSection()
+    data: DataSection = DataSection()
+    model: ModelSection = ModelSection()
+    scheme: SchemeSection = SchemeSection()
+    training: TrainingSection = TrainingSection()
+    latency: LatencySection = LatencySection()
+    radio: RadioSection = RadioSection()
+    compression: CompressionSection = CompressionSection()
+    devices: DevicesSection = DevicesSection()
+    evaluation: EvaluationSection = EvaluationSection()
+    checkpoint: CheckpointSection = CheckpointSection()
+
+    @property
+    def fingerprint(self) -> str:
+        """A hash of everything that decides the result."""
+        decides = self.model_dump(
+            exclude={"checkpoint": True, "training": {"workers"}, **LATER}, exclude_none=True
+        )
+        used = self.model_dump(include=LATER, exclude_defaults=True)
+        if any(used.values()):
+            decides["later"] = used
+        if decides["training"]["engine"] not in ("native", "ray"):  # ray: native where it fits
+            decides["training"]["engine"] = "torch"  # the others give the same bits
+        return hashlib.sha256(json.dumps(decides, sort_keys=True).encode()).hexdigest()
+
+    def text(self) -> str:
+        """The experiment as a file."""
+        return toml.document(self.model_dump())
+
+
+PATHS = (
+    "network.graph",
+    "network.mixing",
+    "network.assignment",
+    "network.changes",
+    "data.name",
+    "data.directory",
+    "data.partition",
+    "devices.file",
+    "radio.rates",
+    "radio.trace",
+    "radio.links",
+)
+
+
+# A file called `ring` must not hide the topology of that name.
+NAMES = {*TOPOLOGIES, *ALIASES, *GOSSIP_RULES, *PARTITIONS, *ASSIGNMENTS, "equal", "distance"}
+
+
+def load(file: Path | None = None, settings: Sequence[str] = ()) -> Experiment:
+    """The experiment of a file (default: all defaults) with `section.key=value` settings on top."""
+    values: dict[str, Any] = {}
+    if file is not None:
+        values = _read(file)
+        _locate(values, file.parent)
+        checked(values)  # a mistake in the file must not hide behind a setting
+    changed: dict[str, Any] = {}
+    for setting in settings:
+        _put(changed, *_parsed(setting))
+    _locate(changed, Path())
+    return checked(_merged(values, changed))
+
+
+def checked(values: Mapping[str, Any]) -> Experiment:
+    """The experiment of nested values, or one clear sentence."""
+    try:
+        return Experiment.model_validate(values)
+    except ValidationError as error:
+        raise InputError(_sentence(error)) from None
+
+
+def keys() -> dict[str, str]:
+    """Every `section.key` with its help text."""
+    found: dict[str, str] = {}
+    for name, field in Experiment.model_fields.items():
+        kind = field.annotation
+        if isinstance(kind, type) and issubclass(kind, BaseModel):
+            found[name] = (kind.__doc__ or "").strip()
+            for key, inner in kind.model_fields.items():
+                found[f"{name}.{key}"] = _help(inner.description)
+        else:
+            found[name] = _help(field.description)
+    return found
+
+
+def template(experiment: Experiment) -> str:
+    """A commented experiment file."""
+    head = "# An experiment for `sdfeel run FILE`. Every key may be left out.\n\n"
+    return head + toml.document(experiment.model_dump(), keys())
+
+
+def _help(text: str | None) -> str:
+    return "\n".join(line.strip() for line in (text or "").split("\n"))
+
+
+def _read(file: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(file.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise InputError(
+            f"no experiment file {file}: write one with `sdfeel init {file}`"
+        ) from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"cannot read the experiment file {file}: {error}") from None
+    except tomllib.TOMLDecodeError as error:
+        raise InputError(f"{file} is not valid TOML: {error}") from None
+
+
+def _parsed(setting: str) -> tuple[list[str], Any]:
+    path, equals, text = setting.partition("=")
+    if not equals or not path.strip():
+        raise InputError(f"'{setting}' is not a setting: write section.key=value")
+    try:
+        value = tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        words = {"true": True, "false": False, "none": None}
+        value = words.get(text.lower(), text)  # any other bare word is a string
+    return path.strip().split("."), value
+
+
+def _put(values: dict[str, Any], path: list[str], value: Any) -> None:
+    for part in path[:-1]:
+        values = values.setdefault(part, {})
+        if not isinstance(values, dict):
+            raise InputError(f"'{'.'.join(path)}' is not a key: '{part}' holds a value, not keys")
+    values[path[-1]] = value
+
+
+def _merged(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
+    result = dict(old)
+    for key, value in new.items():
+        both = isinstance(value, Mapping) and isinstance(result.get(key), Mapping)
+        result[key] = _merged(result[key], value) if both else value
+    return result
+
+
+def _locate(values: dict[str, Any], base: Path) -> None:
+    """Make file names absolute, so that the run can be resumed from anywhere."""
+    for path in PATHS:
+        section, key = path.split(".")
+        table = values.get(section)
+        name = table.get(key) if isinstance(table, dict) else None
+        if not isinstance(name, str) or name in NAMES:
+            continue
+        file = base / Path(name).expanduser()
+        if file.is_file() or (path == "data.directory" and file.is_dir()):
+            values[section] = {**values[section], key: str(file.resolve())}
+
+
+def _sentence(error: ValidationError) -> str:
+    """The first thing wrong, for a person."""
+    first = error.errors()[0]
+    where = ".".join(str(part) for part in first["loc"] if part not in ("float", "int", "str"))
+    if first["type"] == "extra_forbidden":
+        section = ".".join(where.split(".")[:-1])
+        siblings = [k for k in keys() if k.rpartition(".")[0] == section]
+        return str(unknown("key", where, siblings if siblings else keys()))
+    if first["type"] == "model_type":
+        return f"{where} is a section with keys, got {first['input']!r}: write {where}.key = value"
+    return f"{where} must be {rule_of(first)}, got {first['input']!r}"
+
+
+def rule_of(error: Mapping[str, Any]) -> str:
+    """What one of pydantic's errors asks for, in our words."""
+    kind, context = error["type"], error.get("ctx", {})
+    if kind.startswith("int_"):
+        return "a whole number"
+    if kind.startswith("float_"):
+        return "a number"
+    if kind.startswith("bool_"):
+        return "true or false"
+    if kind.startswith("string_"):
+        return "a text"
+    if kind == "finite_number":
+        return "a finite number"
+    if kind == "dict_type":
+        return "a table like { key = value }"
+    bounds = {
+        "less_than": ("below", "lt"),
+        "greater_than": ("above", "gt"),
+        "greater_than_equal": ("at least", "ge"),
+        "less_than_equal": ("at most", "le"),
+    }
+    if kind in bounds:
+        words, key = bounds[kind]
+        return f"{words} {context[key]:g}"
+    return str(error["msg"]).removeprefix("Input should be ")

@@ -1,0 +1,1 @@
+"""Figures of our own: questions that the paper leaves open."""

@@ -1,0 +1,1 @@
+"""An edge server: its clients, its exchanges with other servers, and what it remembers."""

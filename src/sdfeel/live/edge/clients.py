@@ -1,0 +1,250 @@
+"""A server and its clients: work is handed out, results are kept before they are acknowledged.
+
+A result is keyed by (round, client); the first one wins, a repetition changes nothing. Work is a
+function of durable state, so a server that was killed hands out the same work again.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable, Container, Mapping
+from dataclasses import dataclass, field
+from math import isinf
+
+from sdfeel.live.edge.policy import Policy
+from sdfeel.live.edge.results import Results
+from sdfeel.live.edge.round_end import Closed
+from sdfeel.live.federation import Federation, Turn
+from sdfeel.live.protocol import LONG_POLL, Answer, Bell, Header, seconds, whole
+from sdfeel.live.store import Store
+from sdfeel.live.transport.errors import Refused, Rejected
+
+GUEST_POLL = 0.5  # seconds between two looks whether only guests are waited for
+
+
+@dataclass
+class Counts:
+    """What a server counts of its clients, for people and for metrics."""
+
+    results: int = 0
+    repeated: int = 0
+    rejected: int = 0
+    dropped: int = 0
+    last_error: str = ""
+    received: int = 0  # bytes of models
+    sent: int = 0
+
+
+@dataclass(frozen=True)
+class Visit:
+    """A client of another server asked for work."""
+
+    when: float
+    taken: int  # its local iterations so far, as it says
+
+
+@dataclass
+class Cluster:
+    """The clients' side of one server."""
+
+    federation: Federation
+    server: int
+    store: Store
+    bell: Bell
+    policy: Policy
+    counts: Counts = field(default_factory=Counts)
+    clock: Callable[[], float] = time.monotonic
+    turn: Turn | None = None
+    taken: Mapping[int, int] = field(default_factory=dict)  # local iterations so far
+    arrived: set[int] = field(default_factory=set)  # clients whose results this round has
+    over: bool = False
+    began: float = 0.0
+    rejected: set[int] = field(default_factory=set)  # in this round
+    absent: set[int] = field(default_factory=set)  # dropped, and silent since
+    visits: dict[int, Visit] = field(default_factory=dict)  # other servers' clients who asked
+
+    def begin(self, turn: Turn, taken: Mapping[int, int]) -> None:
+        """Open a round: from now on clients get its work."""
+        self.turn, self.taken, self.began = turn, taken, self.clock()
+        self.rejected, self.arrived = set(), set(self.store.notes("result", turn.k))
+        self.bell.ring()
+
+    def finish(self) -> None:
+        """Tell clients that there is no more work."""
+        self.turn, self.over = None, True
+        self.bell.ring()
+
+    def outstanding(self, turn: Turn) -> list[int]:
+        """Clients whose results this round still waits for."""
+        known = self.arrived | self.rejected | self.absent
+        return [client for client in turn.clients if client not in known]
+
+    def _waits(self, turn: Turn) -> bool:
+        """A round needs everyone who is not known to be away, and somebody in any case."""
+        nobody = not self.arrived and not self.rejected and len(turn.clients) > 0
+        return nobody or bool(self.outstanding(turn))
+
+    async def complete(self, turn: Turn) -> list[int]:
+        """Wait until all results are in, or the deadline has come; return who did not answer."""
+        while self._waits(turn):
+            left = GUEST_POLL if turn.guests else LONG_POLL
+            if self._may_drop(turn):
+                left = self.began + self.policy.client_deadline - self.clock()
+                if left <= 0 and not self.arrived and not self.rejected:
+                    left = 0.5  # with nobody's result there is nothing to go on with
+                elif left <= 0:
+                    late = self.outstanding(turn)
+                    self.absent.update(late)
+                    self.counts.dropped += len(late)
+                    break
+            await self.bell.wait_for(lambda: not self._waits(turn) or None, left)
+        return [client for client in turn.clients if client not in self.arrived]
+
+    def _may_drop(self, turn: Turn) -> bool:
+        """Clients are dropped if so decided; a guest in any case, since it may have gone home."""
+        return self.policy.dead_client == "drop" or set(self.outstanding(turn)) <= set(turn.guests)
+
+    def newcomers(self, turn: Turn, away: Container[int]) -> dict[int, int]:
+        """Guests of the next round, clients of servers that are away: their iterations so far."""
+        recent = self.clock() - LONG_POLL - GUEST_POLL
+        asked = {n: visit.taken for n, visit in self.visits.items() if visit.when > recent}
+        found = {**asked, **{n: self.taken.get(n, 0) for n in turn.guests}}
+        home = self.federation.net.home
+        return {n: found[n] for n in sorted(found) if n not in self.absent and home[n] in away}
+
+    def results(self, turn: Turn, closed: Closed) -> Results:
+        """The models of those who answered before the round was closed."""
+        clients = tuple(client for client in turn.clients if client in closed.steps)
+        return Results(self.federation, self.store, turn.k, clients)
+
+    async def work(self, client: int, header: Header) -> Answer:
+        """The client's next piece of work, as soon as there is one."""
+        self._check_client(client, header)
+        if header.get("leaving"):
+            return self._say_goodbye(client)
+        if self.server not in self.federation.net.reach[client]:
+            self.visits[client] = Visit(self.clock(), whole(header, "taken"))
+        self.absent.discard(client)
+        found = await self.bell.wait_for(lambda: self._task(client), seconds(header, "wait"))
+        return found if found is not None else ({"idle": True}, None)
+
+    def _say_goodbye(self, client: int) -> Answer:
+        """A guest goes home: nobody waits for it here any more."""
+        if self.visits.pop(client, None) is not None:
+            self.absent.add(client)
+            self.bell.ring()
+        return {}, None
+
+    async def start(self, client: int, header: Header) -> Answer:
+        """The model that round `round` starts from at this server; `early` if it has not begun."""
+        k = whole(header, "round")
+
+        def look() -> Answer | None:
+            saved = self.store.get("start", k)
+            if saved is not None:
+                self.counts.sent += len(saved.body)
+                return {"sha256": saved.sha256}, saved.body
+            turn = self.turn
+            if turn is None or k < turn.k:
+                return {"gone": True}, None
+            waiting = client in turn.clients and client in self.outstanding(turn)
+            return ({"early": True}, None) if waiting else None
+
+        found = await self.bell.wait_for(look, seconds(header, "wait"))
+        return found if found is not None else ({"early": True}, None)
+
+    async def result(self, client: int, header: Header, body: bytes | None) -> Answer:
+        """Keep a trained model. Its acknowledgement means that it survives any crash."""
+        k, steps = whole(header, "round"), whole(header, "steps")
+        known = self.store.notes("result", k).get(client)
+        if known is not None:
+            self.counts.repeated += 1
+            if known["sha256"] != header.get("sha256"):
+                self.counts.last_error = f"client-{client} sent two different models in round {k}"
+            return {"known": True}, None
+        turn = self.turn
+        if turn is None or k < turn.k:
+            return {"late": True}, None
+        if k > turn.k or client not in turn.clients:
+            raise Refused(f"client {client} has no work in round {k} of server {self.server}")
+        await self._keep(turn, client, steps, header, body)
+        return {"kept": True}, None
+
+    async def _keep(
+        self, turn: Turn, client: int, steps: int, header: Header, body: bytes | None
+    ) -> None:
+        planned = int(turn.planned[client])
+        exact = self.policy.pace == "experiment"
+        if steps > turn.work.steps or (exact and steps != planned):
+            raise Refused(f"round {turn.k} asks client {client} for {planned} steps, got {steps}")
+        try:
+            if body is None:
+                raise Rejected("the message carries no model")
+            sha256 = header.get("sha256", "")
+            await asyncio.to_thread(self.federation.model, body, sha256, self.policy.max_norm)
+        except Rejected as error:
+            self.counts.rejected += 1
+            self.counts.last_error = f"client-{client}: {error}"
+            self.rejected.add(client)
+            self.bell.ring()
+            raise
+        note = {
+            "steps": steps,
+            "seconds": seconds(header, "seconds", 1e9),
+            "arrived": self.clock() - self.began,
+            "sha256": sha256,
+        }
+        if self.turn is not turn:  # it was closed while the model was being checked
+            return
+        with self.store.commit():
+            self.store.put("result", turn.k, client, body, note)
+        self.arrived.add(client)
+        self.counts.results += 1
+        self.counts.received += len(body)
+        self.bell.ring()
+
+    def _task(self, client: int) -> Answer | None:
+        if self.over:
+            return {"over": True}, None
+        turn = self.turn
+        if turn is None or client not in self.outstanding(turn):
+            return None
+        sources = turn.sources(client)
+        header: Header = {
+            "round": turn.k,
+            "steps": int(turn.planned[client]),
+            "first": self.taken.get(client, 0),
+            "rate": turn.rate(client),
+            "sources": list(sources),
+            "weights": list(sources.values()),
+        }
+        if self.policy.pace == "measured" and not isinf(turn.work.deadline):
+            header |= {"steps": turn.work.steps, "deadline": turn.work.deadline}
+        saved = self.store.get("start", turn.k)
+        assert saved is not None  # it was committed before the round was opened
+        self.counts.sent += len(saved.body)
+        return {**header, "sha256": saved.sha256}, saved.body
+
+    def _check_client(self, client: int, header: Header) -> None:
+        expected = self.federation.net.samples
+        if client >= len(expected):
+            raise Refused(f"there is no client {client}: this federation has {len(expected)}")
+        if self.server not in self.federation.net.reach[client]:
+            self._check_guest(client)
+        samples = whole(header, "samples")
+        if samples != expected[client]:
+            raise Refused(
+                f"client {client} holds {samples} examples, but network.json says "
+                f"{expected[client]:g}: give it the data of that many, or make the files anew"
+            )
+
+    def _check_guest(self, client: int) -> None:
+        """Only clients of neighbours are taken in, and only where servers may be dropped."""
+        net = self.federation.net
+        home = int(net.home[client])
+        if home < 0 or not net.links[self.server, home]:
+            raise Refused(f"client {client} does not belong to server {self.server}")
+        if self.policy.dead_edge == "wait":
+            raise Refused(
+                f"client {client} does not belong to server {self.server}, which takes in no "
+                f'others: that needs dead_edge = "drop" under [policy] of its node file'
+            )

@@ -1,0 +1,225 @@
+"""Asynchronous servers exchange models: one leads, its neighbours hold still for a moment.
+
+The leader holds itself and its neighbours in ascending order of their numbers, so that no two
+leaders can wait for each other. Then it reads all models, decides, commits its own new model
+together with what the others must apply, and has them apply it. Whoever is killed in between goes
+on where it was. All exchanges have an order in which they could have happened one after another,
+which a simulation can repeat.
+"""
+
+import asyncio
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+import numpy as np
+from torch import Tensor
+
+from sdfeel.core.errors import SdfeelError
+from sdfeel.core.scheme import Mix
+from sdfeel.core.staleness import Clocks
+from sdfeel.live.edge.absent_servers import Absent
+from sdfeel.live.edge.clients import Cluster
+from sdfeel.live.edge.locked_model import Held, Seen
+from sdfeel.live.edge.round_end import Behind, Closed, Ended, averaged
+from sdfeel.live.edge.state import Known
+from sdfeel.live.federation import Turn, blended, without
+from sdfeel.live.protocol import HERE, LONG_POLL, Answer, Header, Link, whole
+from sdfeel.live.transport.errors import NotTrusted, Refused, Rejected
+from sdfeel.live.transport.tensors import digest
+
+
+@dataclass
+class Meeting:
+    """One server's exchanges with the others, out of step."""
+
+    cluster: Cluster
+    peers: Mapping[int, Link]
+    _delivery: "asyncio.Future[None] | None" = None
+    _waiting: set[int] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        self._federation, self._me = self.cluster.federation, self.cluster.server
+        self._store, self._policy = self.cluster.store, self.cluster.policy
+        self.absent = Absent(self._back)
+        self._own = Held(self.cluster, self.absent)
+
+    async def finish(self, known: Known, turn: Turn, closed: Closed) -> Ended:
+        await self.settle()
+        done = turn.done(closed.steps)
+        plan = self._federation.scheme.mix(turn.view, done)
+        others = [] if plan.across is None else plan.across.rows.tolist()
+        seen = await self._hold_all(turn.k, sorted({*others, self._me}))
+        clocks = self._clocks(seen)
+        view = self._federation.view(turn.view.lane, turn.k, clocks, known.memory, turn.view.net)
+        mix = self._federation.scheme.mix(view, done)
+        saved = self._store.get("start", turn.k)
+        assert saved is not None  # the open round's model is never pruned
+        start = self._federation.own_model(saved.body)
+        arrived = self.cluster.results(turn, closed)
+        up = averaged(self._me, turn, mix, arrived, start, seen[self._me].model)
+        model, met = self._mixed(mix, up, seen)
+        after = clocks.after(np.array([self._me]), np.array(met, dtype=int))
+        versions = {str(d): each.version for d, each in seen.items()}
+        return Ended(
+            model,
+            mix,
+            met,
+            turn.k,
+            {"versions": versions},
+            lambda: self._commit(turn.k, mix, up, model, met, after),
+        )
+
+    async def adopted(self, known: Known, behind: Behind) -> Known:
+        """Out of step there is no round to catch up with."""
+        raise AssertionError("an asynchronous server is never behind") from behind
+
+    def _mixed(
+        self, mix: Mix, up: Tensor, seen: Mapping[int, Seen]
+    ) -> tuple[Tensor, tuple[int, ...]]:
+        if mix.across is None:
+            return up, ()
+        row = mix.across.row(self._me)
+        row = without(row, self._me, [source for source in row if source not in seen])
+        models = {d: each.model for d, each in seen.items()} | {self._me: up}
+        return blended(row, models), tuple(d for d in mix.across.rows.tolist() if d in seen)
+
+    def _commit(
+        self, k: int, mix: Mix, up: Tensor, model: Tensor, met: tuple[int, ...], after: Clocks
+    ) -> None:
+        """This server's part of the exchange, and what the others must do. Inside a commit."""
+        own, body = self._own, self._federation.body(up)
+        own.version, own.lock, own.outbox = own.version + 1, None, {}
+        own.heard, own.stamp = after.heard[self._me].tolist(), int(after.stamp[self._me])
+        for d in met:
+            if d != self._me:
+                assert mix.across is not None
+                row = mix.across.row(d)
+                own.outbox[d] = {
+                    "round": k,
+                    "sources": list(row),
+                    "weights": list(row.values()),
+                    "heard": after.heard[d].tolist(),
+                    "stamp": int(after.stamp[d]),
+                    "sha256": digest(body),
+                }
+        self._store.put("hop", k, 0, body, replace=True)
+        self._store.put("own", 0, 0, self._federation.body(model), replace=True)
+        own.save()
+
+    def committed(self) -> None:
+        """Have the others apply what they owe to this server's last round."""
+        if self._own.outbox and (self._delivery is None or self._delivery.done()):
+            self._delivery = asyncio.ensure_future(self._deliver())
+
+    async def settle(self) -> None:
+        self.committed()
+        if self._delivery is not None:
+            await self._delivery
+
+    def settled(self) -> bool:
+        return not self._own.outbox
+
+    async def _back(self, server: int) -> bool:
+        """Is a server there that was given up? Out of step, nobody is behind."""
+        await self.peers[server].insist("here", {})
+        return True
+
+    def _patience(self) -> asyncio.Timeout:
+        """How long to wait for another server."""
+        drop = self._policy.dead_edge == "drop"
+        return asyncio.timeout(self._policy.edge_deadline if drop else None)
+
+    async def _deliver(self) -> None:
+        async def one(d: int, header: Header) -> None:
+            saved = self._store.get("hop", header["round"], 0)
+            assert saved is not None
+            try:
+                async with self._patience():
+                    await self.peers[d].insist("apply", header, saved.body)
+            except Refused as error:  # it has given us up: then it goes on without this exchange
+                self.peers[d].last_error = str(error)
+            except TimeoutError:
+                self.absent.add(d)
+
+        await asyncio.gather(*(one(d, header) for d, header in self._own.outbox.items()))
+        self._own.outbox = {}
+        with self._store.commit():
+            self._own.save()
+        self.cluster.bell.ring()
+
+    async def _hold_all(self, k: int, servers: list[int]) -> dict[int, Seen]:
+        """Hold everyone still, in ascending order."""
+        seen = {}
+        for d in servers:
+            self._waiting = {d}
+            found = await (self._hold_own(k) if d == self._me else self._hold_other(d, k))
+            if found is not None:
+                seen[d] = found
+        self._waiting = set()
+        return seen
+
+    async def _hold_own(self, k: int) -> Seen:
+        def look() -> bool | None:
+            return self._own.hold(self._me, k)
+
+        while await self.cluster.bell.wait_for(look, LONG_POLL) is None:
+            pass
+        return self._own.seen()
+
+    async def _hold_other(self, d: int, k: int) -> Seen | None:
+        if d in self.absent:
+            return None
+        try:
+            async with self._patience():
+                return await self._held(d, k)
+        except TimeoutError:
+            self.absent.add(d)
+            return None
+        except (NotTrusted, Rejected) as error:
+            if self._policy.dead_edge == "wait":
+                raise
+            self.cluster.counts.last_error = f"edge-{d}: {error}"
+            self.cluster.counts.rejected += isinstance(error, Rejected)
+            self.absent.add(d)
+            with suppress(SdfeelError):  # else it finds out when it is asked again
+                await self.peers[d].ask("apply", {"round": k, "release": True}, seconds=HERE)
+            return None
+
+    async def _held(self, d: int, k: int) -> Seen:
+        question = {"round": k, "wait": LONG_POLL}
+        while True:
+            header, body = await self.peers[d].insist("lock", question)
+            if body is not None:
+                bound = self._policy.max_server_norm
+                model = self._federation.model(body, header.get("sha256"), bound)
+                heard = self._own.numbers(header)
+                return Seen(model, whole(header, "version"), heard, whole(header, "stamp"))
+
+    async def serve(self, server: int, kind: str, header: Header, body: bytes | None) -> Answer:
+        self.absent.discard(server)
+        if kind == "lock":
+            return await self._own.serve_lock(server, header)
+        if kind == "apply":
+            return self._own.serve_apply(server, header, body)
+        raise Refused(f"an asynchronous server does not answer '{kind}'")
+
+    def _clocks(self, seen: Mapping[int, Seen]) -> Clocks:
+        """What the servers that are held still know together."""
+        clocks = self._federation.in_step(0)
+        heard, stamp = clocks.heard.copy(), clocks.stamp.copy()
+        for d, each in seen.items():
+            heard[d], stamp[d] = each.heard, each.stamp
+        return Clocks(0, clocks.led, clocks.touched, heard, stamp)
+
+    def current(self) -> bytes:
+        return self._own.body()
+
+    def waiting(self) -> list[str]:
+        return [f"edge-{server}" for server in sorted(self._waiting)]
+
+    def traffic(self) -> int:
+        return sum(link.sent + link.received for link in self.peers.values())
+
+    def last_error(self) -> str:
+        return next((link.last_error for link in self.peers.values() if link.last_error), "")

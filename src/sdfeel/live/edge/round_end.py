@@ -1,0 +1,113 @@
+"""How a server's round ends: what both ways of exchanging models share."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from torch import Tensor
+
+from sdfeel.core.scheme import Mix
+from sdfeel.engine.combine import Sums
+from sdfeel.live.edge.absent_servers import Absent
+from sdfeel.live.edge.state import Known
+from sdfeel.live.federation import Turn, taken_from
+from sdfeel.live.protocol import Answer, Header
+
+
+@dataclass(frozen=True)
+class Closed:
+    """Who answered in a round, with how many steps, and who did not."""
+
+    steps: Mapping[int, int]
+    missing: tuple[int, ...] = ()
+
+    def record(self, k: int) -> dict[str, Any]:
+        steps = {str(client): count for client, count in sorted(self.steps.items())}
+        return {"k": k, "steps": steps, "missing": list(self.missing)}
+
+    @classmethod
+    def of(cls, record: Mapping[str, Any]) -> "Closed":
+        steps = {int(client): int(count) for client, count in record["steps"].items()}
+        return cls(steps, tuple(record["missing"]))
+
+
+@dataclass(frozen=True)
+class Ended:
+    """A server's model after a round, and what it must remember of it."""
+
+    model: Tensor
+    mix: Mix
+    met: tuple[int, ...]  # servers whose models the exchange changed
+    keep: int  # hops of earlier rounds can no longer be asked for
+    told: Mapping[str, Any] = field(default_factory=dict)  # for the round's record
+    save: Callable[[], None] = lambda: None  # more to write, in the same commit
+
+
+class Behind(Exception):
+    """Another server has gone on, and does not keep what this one asks for."""
+
+    def __init__(self, server: int, k: int) -> None:
+        super().__init__(f"edge-{server} is already in round {k}")
+        self.server, self.round = server, k
+
+
+class Exchange(Protocol):
+    """How a server exchanges models with others."""
+
+    @property
+    def absent(self) -> Absent:
+        """Servers that were dropped, and silent since."""
+        ...
+
+    async def finish(self, known: Known, turn: Turn, closed: Closed) -> Ended:
+        """End a round whose results are all in; raises Behind if others have gone on."""
+        ...
+
+    async def adopted(self, known: Known, behind: Behind) -> Known:
+        """Go on in the round of a server that went on without this one."""
+        ...
+
+    async def serve(self, server: int, kind: str, header: Header, body: bytes | None) -> Answer:
+        """Answer another server."""
+        ...
+
+    def committed(self) -> None:
+        """A round has been committed, or the node begins: do what follows from it."""
+        ...
+
+    async def settle(self) -> None:
+        """After the last round: give others what they still need from this one."""
+        ...
+
+    def settled(self) -> bool:
+        """Has everyone got what this server's rounds owe them?"""
+        ...
+
+    def current(self) -> bytes:
+        """This server's model as it is now."""
+        ...
+
+    def waiting(self) -> list[str]: ...
+
+    def traffic(self) -> int: ...
+
+    def last_error(self) -> str: ...
+
+
+def averaged(
+    server: int,
+    turn: Turn,
+    mix: Mix,
+    arrived: Mapping[int, Tensor],
+    start: Tensor,
+    current: Tensor,  # what an update is added to
+) -> Tensor:
+    """This server's row of `up`, applied to the models that arrived, in the simulator's order."""
+    row = taken_from(turn, mix, server, arrived)
+    if row is None:
+        return current
+    sums = Sums(1, start)
+    for client, weight in row.items():
+        trained = arrived[client]
+        sums.add(0, weight, trained if mix.payload == "model" else trained - start)
+    return sums.rows()[0] if mix.payload == "model" else current + sums.rows()[0]

@@ -1,0 +1,266 @@
+"""An edge server: hands out work, averages its clients, exchanges with other servers, remembers.
+
+A round ends with one commit that opens the next one. A crash anywhere resumes from what is
+durable: results of clients, what was served to other servers, and the last commit.
+"""
+
+import asyncio
+import json
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from sdfeel.core.errors import RunError
+from sdfeel.live.edge.clients import Cluster
+from sdfeel.live.edge.exchange_async import Meeting
+from sdfeel.live.edge.exchange_sync import CLOSED, Gossip
+from sdfeel.live.edge.journal import Journal, line_of
+from sdfeel.live.edge.policy import PATIENT, Policy
+from sdfeel.live.edge.round_end import Behind, Closed, Ended, Exchange
+from sdfeel.live.edge.state import Known
+from sdfeel.live.federation import Federation, Turn
+from sdfeel.live.protocol import Answer, Bell, Header, Link, Who, check_federation, seconds, whole
+from sdfeel.live.store import Store
+from sdfeel.live.transport.errors import Refused
+from sdfeel.live.transport.tensors import digest
+
+RECORDS = 200  # in one answer
+RECORD_BYTES = 1 << 20  # in one answer, unless a single one is larger
+FEDERATION = "federation"
+
+
+class Edge:
+    """Server `number` of a federation."""
+
+    def __init__(
+        self,
+        federation: Federation,
+        number: int,
+        store: Store,
+        peers: Mapping[int, Link],  # the other servers
+        policy: Policy = PATIENT,
+        tell: Callable[[str], None] = lambda line: None,
+    ) -> None:
+        self.federation, self.number, self.store = federation, number, store
+        self.policy, self.tell = policy, tell
+        self.bell, self.stopped = Bell(), asyncio.Event()
+        self.known = self._opened()
+        self.cluster = Cluster(federation, number, store, self.bell, policy)
+        self.exchange: Exchange = (
+            Gossip(self.cluster, peers) if federation.synchronous else Meeting(self.cluster, peers)
+        )
+        self.journal: Journal | None = None
+        self._counted = 0
+
+    def _opened(self) -> Known:
+        """What is remembered; at the very beginning, the initial model."""
+        theirs = self.store.fact(FEDERATION)
+        if theirs is not None and theirs != self.federation.digest:
+            raise RunError(
+                f"{self.store.directory} remembers another experiment ({theirs[:12]}): give this "
+                f"node another state directory, or remove that one"
+            )
+        known = Known.load(self.store)
+        if known is not None:
+            return known
+        known = Known()
+        body = self.federation.body(self.federation.initial)
+        with self.store.commit():
+            self.store.remember(FEDERATION, self.federation.digest)
+            self.store.put("start", 0, 0, body)
+            self.store.put("own", 0, 0, body)
+            known.save(self.store)
+        return known
+
+    async def run(self) -> None:
+        """Round after round until all iterations are done."""
+        self.exchange.committed()
+        while not self.known.over:
+            await self._round()
+        self.cluster.finish()
+        if self.journal is not None:
+            model = self.federation.own_model(self.exchange.current())
+            self.journal.finish(digest(model.contiguous().numpy().tobytes()))
+        self.tell(f"finished after {self.known.k} rounds; still answering")
+        await self.exchange.settle()
+
+    async def handle(self, who: Who, kind: str, header: Header, body: bytes | None) -> Answer:
+        """Answer one call. The caller is who its certificate says."""
+        check_federation(header, self.federation.digest)
+        if kind == "here" and who.role in ("client", "edge"):
+            return {"round": self.known.k, "waiting": bool(self.exchange.waiting())}, None
+        if who.role == "client":
+            if kind == "work":
+                return await self.cluster.work(who.number, header)
+            if kind == "start":
+                return await self.cluster.start(who.number, header)
+            if kind == "result":
+                return await self.cluster.result(who.number, header, body)
+        if who.role == "edge" and who.number in self.federation.net.servers:
+            return await self.exchange.serve(who.number, kind, header, body)
+        if who.role == "operator":
+            return await self._operate(kind, header)
+        raise Refused(f"{who} may not ask for '{kind}'")
+
+    async def _operate(self, kind: str, header: Header) -> Answer:
+        if kind == "status":
+            return self.status(), None
+        if kind == "rounds":
+            return await self._rounds(whole(header, "first"), seconds(header, "wait"))
+        if kind == "measured":
+            saved = self.store.get("measured", whole(header, "round"))
+            if saved is None:
+                return {"gone": True}, None
+            return {"sha256": saved.sha256}, saved.body
+        if kind == "current":
+            body = self.exchange.current()
+            return {"sha256": digest(body)}, body
+        if kind == "stop":
+            self.stopped.set()
+            return {}, None
+        raise Refused(f"an operator cannot ask for '{kind}'")
+
+    async def _rounds(self, first: int, patience: float) -> Answer:
+        """The records of finished rounds from `first` on, as soon as there are any."""
+
+        def look() -> list[dict[str, Any]] | None:
+            over = self.known.over and self.exchange.settled()
+            return self.store.records(first, RECORDS) or ([] if over else None)
+
+        found = await self.bell.wait_for(look, patience) or []
+        body = json.dumps(found).encode()
+        while len(body) > RECORD_BYTES and len(found) > 1:
+            found = found[: len(found) // 2]
+            body = json.dumps(found).encode()
+        last = not self.store.records(first + len(found), 1)
+        over = self.known.over and self.exchange.settled() and last
+        return {"over": over}, body
+
+    def status(self) -> dict[str, Any]:
+        """For people and machines: where this server is."""
+        turn, counts = self.cluster.turn, self.cluster.counts
+        waiting = self.cluster.outstanding(turn) if turn is not None else []
+        return {
+            "round": self.known.k,
+            "iterations": int(self.known.steps),
+            "over": self.known.over,
+            "waiting_for": [f"client-{client}" for client in waiting] or self.exchange.waiting(),
+            "absent": [f"client-{client}" for client in sorted(self.cluster.absent)]
+            + [f"edge-{server}" for server in self.exchange.absent],
+            "guests": [f"client-{client}" for client in self.known.guests],
+            "results": counts.results,
+            "repeated": counts.repeated,
+            "rejected": counts.rejected,
+            "dropped": counts.dropped,
+            "bytes": counts.sent + counts.received + self.exchange.traffic(),
+            "last_error": counts.last_error or self.exchange.last_error(),
+        }
+
+    async def _round(self) -> None:
+        began = time.time()
+        known = self.known
+        turn = Turn.of(self.federation, self.number, known.k, known.memory, known.guests)
+        self.cluster.begin(turn, known.taken)
+        closed = await self._closed(turn)
+        gathered = time.time()
+        try:
+            ended = await self.exchange.finish(known, turn, closed)
+        except Behind as behind:
+            self.known = await self.exchange.adopted(known, behind)
+            self.tell(f"{behind}: going on there from its model")
+            return
+        after = self._after(turn, closed, ended)
+        record = self._record(turn, closed, ended, began, gathered, after)
+        body = self.federation.body(ended.model)
+        with self.store.commit():
+            self.store.put("start", after.k, 0, body, replace=True)
+            self._keep_measured(after, body)
+            self.store.record(turn.k, record)
+            after.save(self.store)
+            ended.save()
+            self._prune(after)
+        self.store.sweep_files()
+        self.known = after
+        self.bell.ring()
+        self.exchange.committed()
+        if self.journal is not None:
+            self.journal.append(record)
+        self.tell(line_of(record))
+
+    async def _closed(self, turn: Turn) -> Closed:
+        """Who answered; once something was built on it, it stays so."""
+        known = self.store.fact(CLOSED)
+        if known is not None and known["k"] == turn.k:
+            return Closed.of(known)
+        missing = await self.cluster.complete(turn)
+        notes = self.store.notes("result", turn.k)
+        steps = {c: int(notes[c]["steps"]) for c in turn.clients if c in notes}
+        return Closed(steps, tuple(missing))
+
+    def _after(self, turn: Turn, closed: Closed, ended: Ended) -> Known:
+        known, federation = self.known, self.federation
+        done = turn.done(closed.steps)
+        mine = turn.planned if federation.synchronous else done
+        steps = known.steps + federation.length(federation.net, turn.work, mine)
+        more = {n: known.taken.get(n, 0) + int(done[n]) for n in turn.clients}
+        guests = self.cluster.newcomers(turn, self.exchange.absent)
+        new = {n: max(taken, known.taken.get(n, 0)) for n, taken in guests.items()}
+        return Known(
+            taken={**known.taken, **new, **more},
+            k=known.k + 1,
+            steps=steps,
+            memory=ended.mix.memory,
+            over=int(steps) >= federation.iterations,
+            met=ended.keep,
+            guests=tuple(guests),
+        )
+
+    def _keep_measured(self, after: Known, body: bytes) -> None:
+        """Keep the models that an operator will want to measure. Inside a commit."""
+        if after.over or after.k % self.federation.measure_every == 0:
+            self.store.put("measured", after.k, 0, body, replace=True)
+            kept = self.store.newest("measured", self.policy.keep_measured)
+            self.store.prune("measured", kept[-1])
+
+    def _prune(self, after: Known) -> None:
+        """Forget what nobody can ask for any more. Inside a commit."""
+        self.store.prune("result", after.k)
+        self.store.prune("start", after.k - 1)  # a client of two servers may be a round behind
+        self.store.prune("hop", after.met)
+        if self.federation.synchronous:  # a replay of an asynchronous run needs every record
+            self.store.prune_records(after.k - self.policy.keep_records)
+
+    def _record(
+        self,
+        turn: Turn,
+        closed: Closed,
+        ended: Ended,
+        began: float,
+        gathered: float,
+        after: Known,
+    ) -> dict[str, Any]:
+        notes = self.store.notes("result", turn.k)
+        compute = max((float(note["seconds"]) for note in notes.values()), default=0.0)
+        compute = min(compute, gathered - began)
+        counts, now = self.cluster.counts, time.time()
+        moved = counts.sent + counts.received + self.exchange.traffic()
+        since, self._counted = moved - self._counted, moved
+        before = self.store.last_record() or {"number": 0, "first": began, "total": 0}
+        return {
+            "server": self.number,
+            "number": before["number"] + 1,
+            "first": before["first"],
+            "total": before["total"] + since,
+            **closed.record(turn.k),
+            "iterations": after.steps,
+            "began": began,
+            "ended": now,
+            "compute": compute,
+            "upload": gathered - began - compute,
+            "mix": now - gathered,
+            "bytes": since,
+            "away": list(self.exchange.absent),
+            "guests": list(turn.guests),
+            "mixed": list(ended.met),
+            **ended.told,
+        }

@@ -1,0 +1,150 @@
+"""Where a client works: for its own servers, or as a guest while its server is dead.
+
+A client that may move first makes sure that its server is silent, then turns to the first living
+neighbour of it. Whether it is taken in is decided there. It goes home as soon as its own server
+answers again.
+"""
+
+import asyncio
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from sdfeel.core.errors import SdfeelError
+from sdfeel.core.network import Network
+from sdfeel.live.protocol import Answer, Header, Link
+from sdfeel.live.transport.errors import NotTrusted, Refused, Unreachable
+
+DOUBT = 2.0  # seconds without an answer until a client asks whether its server is there at all
+Call = asyncio.Future[Answer]
+
+
+def refuges_of(net: Network, client: int) -> list[int]:
+    """Whom a client may turn to when its server is dead: the server's neighbours, in order."""
+    if len(net.reach[client]) != 1:
+        return []  # a client of several servers has the others
+    return [int(d) for d in np.flatnonzero(net.links[net.home[client]])]
+
+
+@dataclass
+class Lodging:
+    """A client's ways to its own servers, and to others whom it may turn to."""
+
+    own: Mapping[int, Link]
+    others: Mapping[int, Link] = field(default_factory=dict)  # in the order in which to ask
+    tell: Callable[[str], None] = lambda line: None
+    doubt: float = DOUBT
+    host: int | None = None  # where this client is a guest
+    _back: "Call | None" = None  # done when its own server answers again
+    _closed: set[int] = field(default_factory=set)  # servers that take nobody in
+
+    def link(self, d: int) -> Link:
+        return self.own[d] if d in self.own else self.others[d]
+
+    def reaches(self, d: object) -> bool:
+        return d in self.own or d in self.others
+
+    async def work(self, servers: Sequence[int], question: Header) -> dict[int, Answer]:
+        """The first answers of `servers`, our own, or of the host; none if we have moved."""
+        if self.host is not None:
+            return await self._work_at(self.host, question)
+        calls: dict[Call, int] = {
+            asyncio.ensure_future(self.own[d].insist("work", question)): d for d in servers
+        }
+        try:
+            while not (done := await _first(calls, self._patience())):
+                if not await self._there(*servers):
+                    await self._move()
+                    return {}
+            return {calls[call]: call.result() for call in done}
+        finally:
+            await _cancelled(calls)
+
+    async def hand_in(self, d: int, header: Header, body: bytes) -> None:
+        """Give a result to a server, unless it is dead and we may go elsewhere."""
+        call = asyncio.ensure_future(self.link(d).insist("result", header, body))
+        try:
+            while not await _first([call], self._patience()):
+                if not await self._there(d):
+                    await self._move()
+                    return
+            call.result()
+        finally:
+            await _cancelled([call])
+
+    def _patience(self) -> float | None:
+        return self.doubt if self.others else None
+
+    async def _there(self, *servers: int) -> bool:
+        """Does one of them answer?"""
+        for d in servers:
+            with suppress(Unreachable):
+                await self.link(d).ask("here", {}, seconds=self.doubt)
+                return True
+        return False
+
+    async def _move(self) -> None:
+        """Become a guest of the first living server that may take us in, if there is one."""
+        self.host = None
+        for d in self.others:
+            if d not in self._closed and await self._open(d):
+                self.host = d
+                if self._back is None or self._back.done():
+                    (home,) = self.own.values()
+                    self._back = asyncio.ensure_future(home.insist("here", {}))
+                    self.tell(f"{home.name} does not answer: asking edge-{d} for work")
+                return
+
+    async def _open(self, d: int) -> bool:
+        """Is another server there, and on good terms with us?"""
+        try:
+            return await self._there(d)
+        except (NotTrusted, Refused) as error:
+            self._leave_out(d, error)
+            return False
+
+    def _leave_out(self, d: int, error: SdfeelError) -> None:
+        self.tell(f"edge-{d} does not take us in: {error}")
+        self._closed.add(d)
+
+    async def _work_at(self, host: int, question: Header) -> dict[int, Answer]:
+        assert self._back is not None  # set when moving
+        call = asyncio.ensure_future(self.others[host].insist("work", question))
+        try:
+            while not (done := await _first([call, self._back], self.doubt)):
+                if not await self._there(host):
+                    await self._move()
+                    return {}
+            at_home = self._back in done
+            if not at_home and call.result()[0].get("over"):
+                at_home = await self._there(*self.own)  # it may need us for a last round
+            if at_home:
+                await self._go_home(host, question)
+                return {}
+            return {host: call.result()}
+        except (NotTrusted, Refused) as error:
+            self._leave_out(host, error)
+            self.host = None
+            return {}
+        finally:
+            await _cancelled([call])
+
+    async def _go_home(self, host: int, question: Header) -> None:
+        self.host, self._back = None, None
+        (home,) = self.own.values()
+        self.tell(f"{home.name} answers again: going home")
+        with suppress(SdfeelError):  # it would find out by itself, later
+            await self.others[host].ask("work", {**question, "leaving": True}, seconds=self.doubt)
+
+
+async def _first(calls: Iterable[Call], seconds: float | None) -> set[Call]:
+    done, _ = await asyncio.wait(calls, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+    return done
+
+
+async def _cancelled(calls: Collection[Call]) -> None:
+    for call in calls:
+        call.cancel()
+    await asyncio.gather(*calls, return_exceptions=True)

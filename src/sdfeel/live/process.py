@@ -1,0 +1,199 @@
+"""One process on a network: an edge server or a client with its ears, mouth and pulse."""
+
+import asyncio
+import signal
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from sdfeel.core.errors import SdfeelError
+from sdfeel.live.client import Client, Train
+from sdfeel.live.edge.journal import Journal
+from sdfeel.live.edge.policy import PATIENT, Policy
+from sdfeel.live.edge.server import RECORD_BYTES, Edge
+from sdfeel.live.failover import Lodging, refuges_of
+from sdfeel.live.federation import Federation
+from sdfeel.live.health import Health, Page, write_status
+from sdfeel.live.protocol import Link, Who
+from sdfeel.live.store import Store
+from sdfeel.live.transport import Caller, Peer, Server
+from sdfeel.live.transport.errors import Refused
+from sdfeel.live.transport.limits import Limits
+from sdfeel.live.trust.allow_list import AllowList
+from sdfeel.live.trust.identity import Identity
+
+Tell = Callable[[str], None]
+PULSE = 1.0  # seconds between two looks at a node's own state
+WITH_MODEL = ("work", "start", "result", "model", "measured", "current", "lock", "apply", "adopt")
+KINDS = {
+    "client": ("work", "start", "result", "here"),
+    "edge": ("model", "adopt", "lock", "apply", "here"),
+    "operator": ("status", "rounds", "measured", "current", "stop"),
+}
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What a node is told about itself."""
+
+    identity: Identity
+    directory: Path  # of the node: status and state live here
+    peers: Mapping[int, str]  # edge servers' addresses
+    allow: Path  # the list of certificates; edge servers must have it, others may
+    health: str | None = None  # host:port of the page for probes
+    orphaned: Callable[[], bool] = lambda: False  # then the node ends
+
+
+@dataclass(frozen=True)
+class Service:
+    """What only an edge server is told."""
+
+    listen: str
+    policy: Policy = PATIENT
+
+
+def limits_of(federation: Federation) -> Limits:
+    """Bodies as large as a model, and no larger."""
+    bodies = dict.fromkeys(WITH_MODEL, federation.schema.max_bytes)
+    return Limits(bodies={**bodies, "rounds": 2 * RECORD_BYTES})
+
+
+def links(
+    federation: Federation, setting: Setting, servers: list[int], tell: Tell = lambda line: None
+) -> dict[int, Link]:
+    """Ways to other servers."""
+    bounds = limits_of(federation)
+    allow = AllowList(setting.allow, tell) if setting.allow.is_file() else None
+    if allow is None:
+        tell(f"there is no allow-list at {setting.allow}: a revoked edge server is not noticed")
+    found = {}
+    for d in servers:
+        if d not in setting.peers:
+            raise SdfeelError(f"the node file has no address for edge-{d}: add it under [peers]")
+        peer = Peer(setting.peers[d], setting.identity, f"edge/{d}", bounds, allow)
+        found[d] = Link(f"edge-{d}", peer, federation.digest)
+    return found
+
+
+async def run_edge(federation: Federation, setting: Setting, service: Service, tell: Tell) -> None:
+    """Serve until all rounds are done and somebody says stop."""
+    me = setting.identity.number
+    others = [d for d in federation.net.servers if d != me]
+    store = Store(setting.directory / "state")
+    ways = links(federation, setting, others)
+    edge = Edge(federation, me, store, ways, service.policy, tell)
+    edge.journal = Journal(setting.directory, federation, me, store.records())
+    server = Server()
+
+    async def handle(
+        caller: Caller, kind: str, header: dict[str, Any], body: bytes | None
+    ) -> tuple[dict[str, Any], bytes | None]:
+        return await edge.handle(Who(caller.role, caller.number), kind, header, body)
+
+    bounds = limits_of(federation)
+    allow = AllowList(setting.allow, tell)
+    port = await server.start(service.listen, setting.identity, allow, handle, bounds, _authorise)
+    tell(f"listening on port {port}, round {edge.known.k + 1}")
+
+    async def work() -> None:
+        rounds = asyncio.ensure_future(edge.run())
+        stop = asyncio.ensure_future(edge.stopped.wait())
+        greeting = asyncio.ensure_future(greet(ways, service.policy, tell))
+        jobs: set[asyncio.Future[Any]] = {rounds, stop, greeting}
+        try:
+            while not stop.done():  # others may still ask for what was done last
+                left = [job for job in jobs if not job.done()]
+                await asyncio.wait(left, return_when=asyncio.FIRST_COMPLETED)
+                for task in (rounds, greeting):
+                    if task.done():
+                        task.result()
+        finally:
+            for job in jobs:
+                job.cancel()
+            await asyncio.gather(*jobs, return_exceptions=True)
+
+    try:
+        await _alive(setting, edge.status, work(), tell)
+    finally:
+        await server.stop(grace=1.0)
+        store.close()
+
+
+async def greet(ways: Mapping[int, Link], policy: Policy, tell: Tell) -> None:
+    """Find out at once whether other servers and this one accept each other.
+
+    Where servers may be dropped, one that does not is left out when its turn comes.
+    """
+
+    async def one(link: Link) -> None:
+        try:
+            await link.insist("here", {})
+        except SdfeelError as error:
+            if policy.dead_edge == "wait":
+                raise
+            tell(f"{link.name} is left out: {error}")
+
+    await asyncio.gather(*map(one, ways.values()))
+
+
+async def run_client(
+    federation: Federation, setting: Setting, samples: int, train: Train, tell: Tell
+) -> None:
+    """Work until all servers are done."""
+    me = setting.identity.number
+    reach = sorted(federation.net.reach[me])
+    if not reach:
+        tell("this scheme gives this client no work")
+        return
+    refuges = [d for d in refuges_of(federation.net, me) if d in setting.peers]
+    ways = links(federation, setting, [*reach, *refuges], tell)
+    own, others = ({d: ways[d] for d in part} for part in (reach, refuges))
+    client = Client(federation, me, samples, Lodging(own, others, tell), train, tell)
+    await _alive(setting, client.status, client.run(), tell)
+
+
+def _authorise(caller: Caller, kind: str, header: dict[str, Any]) -> None:
+    """Turn away what a role may not ask for, before any of its body is read."""
+    if kind not in KINDS.get(caller.role, ()):
+        raise Refused(f"{caller.role}/{caller.number} may not ask for '{kind}'")
+
+
+async def _alive(
+    setting: Setting,
+    ask: Callable[[], Mapping[str, Any]],
+    work: Awaitable[None],
+    tell: Tell,
+) -> None:
+    """Do the work while telling the world how it goes; a signal ends it in good order."""
+    name = setting.identity.parsed
+    health = Health(f"{name.role}-{name.number}", name.role, ask)
+    page = Page(health)
+    if setting.health is not None:
+        health.page = await page.start(setting.health)
+        tell(f"health and metrics on {health.page}")
+    job = asyncio.ensure_future(work)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, job.cancel)
+    pulse = asyncio.ensure_future(_pulse(setting, health, job))
+    try:
+        await job
+    except asyncio.CancelledError:
+        tell("stopped; it goes on from here when started again")
+    except SdfeelError as error:
+        health.failed = str(error)
+        raise
+    finally:
+        pulse.cancel()
+        write_status(setting.directory, health.status())
+        await page.stop()
+
+
+async def _pulse(setting: Setting, health: Health, job: "asyncio.Future[None]") -> None:
+    while True:
+        with suppress(OSError):
+            write_status(setting.directory, health.status())
+        if setting.orphaned():
+            job.cancel()
+        await asyncio.sleep(PULSE)

@@ -1,0 +1,95 @@
+"""How much one node lets others take: bytes, calls and seconds."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from sdfeel.core.errors import InputError
+
+CHUNK = 1 << 20  # bytes of a body per message
+INLINE = CHUNK // 4  # bytes of a body that travels in one message with its envelope
+
+
+@dataclass(frozen=True)
+class Limits:
+    """The bounds of a node. A kind of message that is not in `bodies` carries no body."""
+
+    bodies: Mapping[str, int] = field(default_factory=dict)  # kind -> most bytes, either direction
+    header_bytes: int = 64 << 10
+    calls: int = 4096  # at once, of all callers
+    calls_per_caller: int = 16  # at once, of one certificate
+    uploads_per_caller: int = 2  # bodies on their way at once, of one certificate
+    connections: int = 900  # a process often has 1,024 descriptors
+    # For one chunk. A link must carry 140 kbit/s, as the slowest mobile ones do; a shared link that
+    # gives a node less counts as an outage.
+    chunk_seconds: float = 60.0
+    call_seconds: float = 600.0  # the longest call, waiting included but no bodies on their way
+    handshake_seconds: float = 10.0
+    idle_seconds: float = 900.0  # a connection without calls is closed
+    connection_seconds: float = 3600.0  # then it is made anew, so certificates are checked again
+    keepalive_seconds: float = 5.0  # a silent connection is tested, and must answer, this often
+
+    def __post_init__(self) -> None:
+        for name, value in vars(self).items():
+            if name != "bodies" and not value > 0:
+                raise InputError(f"limits.{name} must be more than 0, got {value}")
+        for kind, most in self.bodies.items():
+            if most < 0:
+                raise InputError(f"limits.bodies['{kind}'] must be at least 0, got {most}")
+
+    def body_bytes(self, kind: str) -> int:
+        """The most bytes that a message of this kind, or the answer to it, may carry."""
+        return self.bodies.get(kind, 0)
+
+    def transfer_seconds(self, size: int) -> float:
+        """How long a body of so many bytes may be on its way: every chunk as long as it may."""
+        return size / CHUNK * self.chunk_seconds
+
+
+Options = list[tuple[str, Any]]
+
+
+def for_both(limits: Limits) -> Options:
+    largest = max(CHUNK, limits.header_bytes) + 1024
+    # A ping waits behind what is buffered of a body, about a chunk, which a slow link sends first.
+    ahead = limits.transfer_seconds(min(CHUNK, max(limits.bodies.values(), default=0)))
+    silence = limits.keepalive_seconds + ahead
+    return [
+        ("grpc.max_receive_message_length", largest),
+        ("grpc.max_send_message_length", largest),
+        ("grpc.keepalive_time_ms", _ms(limits.keepalive_seconds)),
+        ("grpc.keepalive_timeout_ms", _ms(silence)),
+        # Longer than the silence above, or it would count although other data arrive.
+        ("grpc.http2.ping_timeout_ms", _ms(2 * silence)),
+        ("grpc.http2.max_pings_without_data", 0),  # a long poll is silent for minutes
+    ]
+
+
+def for_server(limits: Limits) -> Options:
+    return [
+        *for_both(limits),
+        ("grpc.so_reuseport", 0),  # a second server on the same port is a mistake, not a helper
+        ("grpc.http2.min_recv_ping_interval_without_data_ms", _ms(limits.keepalive_seconds / 2)),
+        ("grpc.server_handshake_timeout_ms", _ms(limits.handshake_seconds)),
+        ("grpc.max_connection_idle_ms", _ms(limits.idle_seconds)),
+        ("grpc.max_connection_age_ms", _ms(limits.connection_seconds)),
+        ("grpc.max_allowed_incoming_connections", limits.connections),
+        ("grpc.max_concurrent_streams", limits.calls_per_caller),  # more wait at the caller
+    ]
+
+
+def for_peer(limits: Limits, server_name: str) -> Options:
+    return [
+        *for_both(limits),
+        ("grpc.ssl_target_name_override", server_name),
+        ("grpc.enable_retries", 0),  # they are ours, and ask why before they go on
+        ("grpc.use_local_subchannel_pool", 1),  # one connection per peer object, never shared
+        ("grpc.initial_reconnect_backoff_ms", 50),
+        ("grpc.min_reconnect_backoff_ms", _ms(limits.handshake_seconds)),
+        ("grpc.max_reconnect_backoff_ms", 1000),
+        ("grpc.enable_http_proxy", 0),
+    ]
+
+
+def _ms(seconds: float) -> int:
+    return max(1, round(seconds * 1000))

@@ -1,0 +1,85 @@
+"""One side of a call: messages in and out, with a bound on every wait and every byte."""
+
+import asyncio
+from collections.abc import Awaitable
+from contextlib import suppress
+from typing import Any, Protocol, TypeVar
+
+import grpc.aio
+
+from sdfeel.live.transport.envelope import Envelope, chunks, opened
+from sdfeel.live.transport.errors import Refused
+from sdfeel.live.transport.limits import CHUNK, Limits
+
+T = TypeVar("T")
+
+
+class Stream(Protocol):
+    """What a caller's call and a server's context have in common."""
+
+    def read(self) -> Awaitable[Any]: ...
+    def write(self, message: bytes, /) -> Awaitable[None]: ...
+
+
+class Stalled(Exception):
+    """The other side neither sent nor took anything for too long; it says what was waited for."""
+
+
+class Conversation:
+    """A stream and the limits that hold on it; counts the bytes that pass."""
+
+    def __init__(self, stream: Stream, limits: Limits) -> None:
+        self._stream, self._limits = stream, limits
+        self.bytes_in = self.bytes_out = 0
+        self._heard = False
+
+    async def receive(self, seconds: float | None = None) -> bytes | None:
+        """The next message, or None at the end; the other side may think for `seconds`."""
+        message = await self._within(self._stream.read(), seconds)
+        self._heard = True
+        if message is grpc.aio.EOF:
+            return None
+        self.bytes_in += len(message)
+        return bytes(message)
+
+    async def receive_envelope(self, seconds: float | None = None) -> tuple[Envelope, bytes | None]:
+        """The first message, whose announced body is small enough; a short one comes with it."""
+        return opened(await self.receive(seconds), self._limits)
+
+    async def receive_body(self, size: int) -> bytes:
+        """The body, as long as announced and in whole chunks: many small ones would cost memory."""
+        parts: list[bytes] = []
+        for start in range(0, size, CHUNK):
+            due = min(CHUNK, size - start)
+            part = await self.receive()
+            if part is None:
+                raise Refused(f"the body ended after {start:,} of {size:,} bytes")
+            if len(part) != due:
+                raise Refused(f"the body has a chunk of {len(part):,} bytes where {due:,} are due")
+            parts.append(part)
+        return b"".join(parts)
+
+    async def send(self, message: bytes, seconds: float | None = None) -> None:
+        """One message; a reader that stops reading does not hold us for ever."""
+        await self._within(self._stream.write(message), seconds)
+        self.bytes_out += len(message)
+
+    async def send_body(self, body: bytes) -> None:
+        for chunk in chunks(body):
+            await self.send(chunk)
+
+    async def _within(self, work: Awaitable[T], seconds: float | None) -> T:
+        """The other side has so long for an answer; if not said, as long as for a chunk."""
+        try:
+            async with asyncio.timeout(self._limits.chunk_seconds if seconds is None else seconds):
+                return await work
+        except TimeoutError:
+            if seconds is None:
+                raise Stalled(f"nothing moved for {self._limits.chunk_seconds:g} s") from None
+            raise Stalled("it did not answer") from None
+
+    async def hear_out(self) -> None:
+        """Let the caller finish its first message, if it has one, before the call is ended."""
+        if not self._heard:
+            with suppress(Stalled, grpc.aio.BaseError):
+                await self.receive(min(1.0, self._limits.chunk_seconds))

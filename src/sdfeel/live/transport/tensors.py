@@ -1,0 +1,127 @@
+"""Tensors as bytes, and back only if they are what was agreed upon.
+
+The format is safetensors: names, shapes, types and raw numbers. Nothing in it can name code.
+"""
+
+import hashlib
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import safetensors.torch
+import torch
+from torch import Tensor
+
+from sdfeel.core.errors import InputError
+from sdfeel.live.transport.errors import Rejected
+
+_LENGTH = 8  # bytes that tell the length of safetensors' own header
+
+
+@dataclass(frozen=True)
+class Schema:
+    """The names, shapes and types that a message must have, and with them its size."""
+
+    entries: tuple[tuple[str, tuple[int, ...], torch.dtype], ...]  # sorted by name
+
+    @classmethod
+    def of(cls, tensors: Mapping[str, Tensor]) -> "Schema":
+        return cls(tuple((name, tuple(t.shape), t.dtype) for name, t in sorted(tensors.items())))
+
+    @property
+    def total_bytes(self) -> int:
+        """Bytes of the numbers alone."""
+        return sum(math.prod(shape) * dtype.itemsize for _, shape, dtype in self.entries)
+
+    @property
+    def header_bytes(self) -> int:
+        """A generous bound on safetensors' own header: four times what these names need."""
+        return 256 + sum(4 * len(name.encode()) + 256 + 24 * len(s) for name, s, _ in self.entries)
+
+    @property
+    def max_bytes(self) -> int:
+        """The most bytes that a packed message of this schema can have: the cap of its kind."""
+        return _LENGTH + self.header_bytes + self.total_bytes
+
+
+def pack(tensors: Mapping[str, Tensor]) -> bytes:
+    """The tensors as safetensors."""
+    if not tensors:
+        raise InputError("a message needs at least one tensor, got none")
+    return safetensors.torch.save({name: t.contiguous() for name, t in tensors.items()})
+
+
+def digest(body: bytes) -> str:
+    """The SHA-256 that travels with a body."""
+    return hashlib.sha256(body).hexdigest()
+
+
+def unpack(
+    body: bytes, schema: Schema, sha256: object, max_norm: float | None = None
+) -> dict[str, Tensor]:
+    """The tensors in `body`, or `Rejected`; nothing is parsed before size and hash are right."""
+    _check_size(body, schema)
+    if not isinstance(sha256, str) or digest(body) != sha256:
+        raise Rejected("the content does not have the announced SHA-256: it was damaged on the way")
+    tensors = _parsed(body)
+    _check_schema(tensors, schema)
+    _check_values(tensors, max_norm)
+    return tensors
+
+
+def _check_size(body: bytes, schema: Schema) -> None:
+    if not _LENGTH <= len(body) <= schema.max_bytes:
+        raise Rejected(
+            f"{len(body):,} bytes cannot be the agreed tensors, which need "
+            f"{schema.total_bytes:,} and a short header"
+        )
+    header = int.from_bytes(body[:_LENGTH], "little")
+    if _LENGTH + header + schema.total_bytes != len(body):
+        raise Rejected(
+            f"a header of {header:,} bytes and tensors of {schema.total_bytes:,} do not make up "
+            f"the {len(body):,} bytes received"
+        )
+
+
+def _parsed(body: bytes) -> dict[str, Tensor]:
+    try:
+        return safetensors.torch.load(body)
+    except Exception as error:  # the parser's errors have no common base
+        raise Rejected(f"the content is not safetensors: {type(error).__name__}") from None
+
+
+def _check_schema(tensors: dict[str, Any], schema: Schema) -> None:
+    found = Schema.of(tensors)
+    if found == schema:
+        return
+    got, wanted = ({e[0]: e[1:] for e in s.entries} for s in (found, schema))
+    for name in sorted(wanted.keys() | got.keys()):
+        if name not in got:
+            raise Rejected(f"the tensor '{name}' is missing")
+        if name not in wanted:
+            raise Rejected("there is a tensor that was not agreed upon")
+        if got[name] != wanted[name]:
+            raise Rejected(
+                f"the tensor '{name}' is {_form(*got[name])}, agreed was {_form(*wanted[name])}"
+            )
+
+
+def _form(shape: tuple[int, ...], dtype: torch.dtype) -> str:
+    return f"{'x'.join(map(str, shape)) or 'a scalar'} of {str(dtype).removeprefix('torch.')}"
+
+
+def _check_values(tensors: dict[str, Tensor], max_norm: float | None) -> None:
+    """One pass: a float64 norm is finite only if every float32 in it is."""
+    squares = 0.0
+    for name, tensor in sorted(tensors.items()):
+        if not tensor.is_floating_point():
+            continue
+        norm = float(torch.linalg.vector_norm(tensor, dtype=torch.float64))
+        if not math.isfinite(norm) and not bool(torch.isfinite(tensor).all()):
+            raise Rejected(f"the tensor '{name}' has values that are not finite")
+        squares += norm * norm
+    norm = math.sqrt(squares)
+    if not math.isfinite(norm) or (max_norm is not None and norm > max_norm):
+        bound = "any bound" if max_norm is None else f"the bound of {max_norm:g}"
+        raise Rejected(f"the tensors' norm of {norm:.3g} exceeds {bound}")

@@ -1,0 +1,166 @@
+"""A federation's own certificate authority: a directory with one key, kept off the nodes."""
+
+import ipaddress
+import os
+import re
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from sdfeel.core.errors import DataError, InputError, at_least
+from sdfeel.live.trust.allow_list import ALLOW, permit
+from sdfeel.live.trust.names import Name
+
+KEY, CERT, CA = "key.pem", "cert.pem", "ca.pem"
+CA_KEY = "ca-key.pem"
+_SKEW = timedelta(minutes=5)  # clocks of nodes may differ this much
+_PRIVATE = 0o600
+_LABEL = "[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?"
+_HOST = re.compile(rf"{_LABEL}(\.{_LABEL})*")
+
+
+def create_authority(
+    directory: Path | str,
+    federation: str = "sdfeel",
+    days: float = 3650,
+    now: datetime | None = None,
+) -> Path:
+    """Write `ca.pem`, `ca-key.pem` and an empty allow-list into a new directory."""
+    directory = Path(directory)
+    Name.parse("operator/0", federation)  # checks the federation's name
+    at_least("days", days, 1)
+    if (directory / CA_KEY).exists():
+        raise InputError(f"{directory} already holds an authority: choose another directory")
+    directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+    key = ec.generate_private_key(ec.SECP256R1())
+    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, federation)])
+    uses = _uses(signs_certificates=True)
+    builder = _builder(subject, subject, key, days, now or datetime.now(UTC))
+    builder = builder.serial_number(x509.random_serial_number())
+    builder = builder.add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+    builder = builder.add_extension(uses, critical=True)
+    _write(directory / CA_KEY, _pem(key), _PRIVATE)
+    _write(directory / CA, _sign(builder, key), 0o644)
+    _write(directory / ALLOW, b"", 0o644)
+    return directory
+
+
+def write_identity(
+    authority_dir: Path, name: str, hosts: Sequence[str], out_dir: Path, days: float, now: datetime
+) -> None:
+    """Write a node's key, certificate and `ca.pem`, and put it on the authority's allow-list."""
+    at_least("days", days, 1)
+    ca_key, ca = _authority(authority_dir)
+    federation = str(ca.subject.get_attributes_for_oid(NameOID.COMMON_NAME)[0].value)
+    parsed = Name.parse(name, federation)
+    if parsed.federation != federation:
+        raise InputError(f"{name} is of another federation: this authority is of '{federation}'")
+    key = ec.generate_private_key(ec.SECP256R1())
+    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, f"{parsed.role}-{parsed.number}")])
+    builder = _builder(subject, ca.subject, key, days, now)
+    serial = x509.random_serial_number()
+    builder = builder.serial_number(serial)
+    for extension, critical in _of_node(parsed, hosts, f"{serial:x}", ca):
+        builder = builder.add_extension(extension, critical)
+    out_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
+    _write(out_dir / KEY, _pem(key), _PRIVATE)
+    _write(out_dir / CERT, _sign(builder, ca_key), 0o644)
+    _write(out_dir / CA, ca.public_bytes(serialization.Encoding.PEM), 0o644)
+    permit(authority_dir / ALLOW, f"{serial:x}", str(parsed))
+
+
+def _authority(directory: Path) -> tuple[ec.EllipticCurvePrivateKey, x509.Certificate]:
+    try:
+        key = serialization.load_pem_private_key((directory / CA_KEY).read_bytes(), None)
+        ca = x509.load_pem_x509_certificate((directory / CA).read_bytes())
+    except (OSError, ValueError, TypeError) as error:
+        raise DataError(f"{directory} holds no certificate authority: {error}") from None
+    assert isinstance(key, ec.EllipticCurvePrivateKey)
+    return key, ca
+
+
+def _builder(
+    subject: x509.Name,
+    issuer: x509.Name,
+    key: ec.EllipticCurvePrivateKey,
+    days: float,
+    now: datetime,
+) -> x509.CertificateBuilder:
+    public = key.public_key()
+    return (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(issuer)
+        .public_key(public)
+        .not_valid_before(now - _SKEW)
+        .not_valid_after(now + timedelta(days=days))
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(public), critical=False)
+    )
+
+
+def _of_node(
+    name: Name, hosts: Iterable[str], serial: str, ca: x509.Certificate
+) -> list[tuple[x509.ExtensionType, bool]]:
+    """What makes a certificate a node's: only edge servers may be answered as servers."""
+    names: list[x509.GeneralName] = [x509.UniformResourceIdentifier(str(name))]
+    purposes = [ExtendedKeyUsageOID.CLIENT_AUTH]
+    if name.role == "edge":
+        purposes.append(ExtendedKeyUsageOID.SERVER_AUTH)
+        names += [x509.DNSName(name.dns), x509.DNSName(name.pinned(serial))]
+        names += [_host(host) for host in hosts]
+    issuer = ca.extensions.get_extension_for_class(x509.SubjectKeyIdentifier).value
+    return [
+        (x509.BasicConstraints(ca=False, path_length=None), True),
+        (_uses(signs_certificates=False), True),
+        (x509.ExtendedKeyUsage(purposes), False),
+        (x509.SubjectAlternativeName(names), False),
+        (x509.AuthorityKeyIdentifier.from_issuer_subject_key_identifier(issuer), False),
+    ]
+
+
+def _host(host: str) -> x509.GeneralName:
+    try:
+        return x509.IPAddress(ipaddress.ip_address(host))
+    except ValueError:
+        if len(host) > 253 or not _HOST.fullmatch(host):
+            raise InputError(f"'{host}' is neither an IP address nor a host name") from None
+        return x509.DNSName(host)
+
+
+def _uses(*, signs_certificates: bool) -> x509.KeyUsage:
+    return x509.KeyUsage(
+        digital_signature=not signs_certificates,
+        key_cert_sign=signs_certificates,
+        crl_sign=signs_certificates,
+        content_commitment=False,
+        key_encipherment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        encipher_only=False,
+        decipher_only=False,
+    )
+
+
+def _pem(key: ec.EllipticCurvePrivateKey) -> bytes:
+    return key.private_bytes(
+        serialization.Encoding.PEM,
+        serialization.PrivateFormat.PKCS8,
+        serialization.NoEncryption(),
+    )
+
+
+def _sign(builder: x509.CertificateBuilder, key: ec.EllipticCurvePrivateKey) -> bytes:
+    return builder.sign(key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
+
+
+def _write(path: Path, content: bytes, mode: int) -> None:
+    """A file that is never readable by more people than it should be, also while it is new."""
+    path.unlink(missing_ok=True)
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(content)

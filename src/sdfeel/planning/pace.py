@@ -1,0 +1,104 @@
+"""How long one local iteration of a scheme takes, by the simulator's own prices."""
+
+from dataclasses import dataclass
+
+from sdfeel.core.cost import Cost
+from sdfeel.core.network import Network
+from sdfeel.core.scheme import Lane, Scheme, View
+from sdfeel.core.staleness import Clocks
+from sdfeel.core.stragglers import Late
+from sdfeel.sim.simulate import length
+
+NEVER = 1e-12  # iterations per second where nobody is ever in time
+CHANGING = 20  # cycles over which prices that change from round to round are averaged
+
+
+@dataclass(frozen=True)
+class Pace:
+    """Virtual seconds of one local iteration, and what they are spent on."""
+
+    compute: float
+    upload: float
+    mix: float
+    period: float  # seconds until all servers have mixed once
+    steps: float  # local iterations of one round, the mean over all lanes
+
+    @property
+    def seconds(self) -> float:
+        return self.compute + self.upload + self.mix
+
+    @property
+    def shares(self) -> dict[str, float]:
+        """Parts of the time that go to computing, to clients' uploads and to mixing."""
+        parts = {"compute": self.compute, "upload": self.upload, "mix": self.mix}
+        return {name: part / self.seconds for name, part in parts.items()}
+
+
+@dataclass(frozen=True)
+class Cycle:
+    """What a lane does until it begins again."""
+
+    iterations: float
+    rounds: int
+    compute: float
+    upload: float
+    mix: float
+
+    @property
+    def seconds(self) -> float:
+        return self.compute + self.upload + self.mix
+
+
+def pace(
+    scheme: Scheme,
+    net: Network,
+    cost: Cost,
+    cycle: int = 1,
+    seed: int = 0,
+    late: Late | None = None,
+) -> Pace:
+    """The pace over `cycle` rounds of every lane (after as many, a scheme does the same again).
+
+    All servers and links are taken to be there.
+    """
+    own = scheme.adapt(net)
+    lanes = scheme.lanes(own)
+    rounds = cycle if cost.at(lanes[0], 0, 0.0) is cost else cycle * CHANGING
+    policy = Late() if late is None else late
+    done = [
+        _cycle(scheme, own, cost, rounds, policy, place, lane, seed)
+        for place, lane in enumerate(lanes)
+    ]
+    # Lanes run side by side: their iterations per second add up, and are counted per server.
+    weights = [len(lane) / sum(map(len, lanes)) for lane in lanes]
+    each = list(zip(weights, done, strict=True))
+    speed = max(sum(w * c.iterations / c.seconds for w, c in each), NEVER)
+    return Pace(
+        compute=sum(w * c.compute / c.seconds for w, c in each) / speed,
+        upload=sum(w * c.upload / c.seconds for w, c in each) / speed,
+        mix=sum(w * c.mix / c.seconds for w, c in each) / speed,
+        period=max(c.seconds for c in done) * cycle / rounds,
+        steps=sum(w * c.iterations / c.rounds for w, c in each),
+    )
+
+
+def _cycle(
+    scheme: Scheme,
+    net: Network,
+    cost: Cost,
+    rounds: int,
+    late: Late,
+    place: int,
+    lane: Lane,
+    seed: int,
+) -> Cycle:
+    done = compute = upload = mix = 0.0
+    clocks = Clocks.fresh(len(net.servers))
+    for k in range(rounds):
+        now = cost.at(lane, k, compute + upload + mix)
+        view = View(net, lane, k, clocks, now.step_seconds, seed=seed, place=place, air=now.air)
+        work, steps, spent, meeting, _ = late.settle(scheme, view, now)
+        bill = now.bill(work, meeting, spent)
+        done += length(net, work, steps)
+        compute, upload, mix = compute + bill.compute, upload + bill.upload, mix + bill.mix
+    return Cycle(done, rounds, compute, upload, mix)

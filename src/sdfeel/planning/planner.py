@@ -1,0 +1,230 @@
+"""Chooses how to train: ranks every candidate by bound and latency, then lets the best race."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from math import inf, isinf
+
+import numpy as np
+
+from sdfeel.core.errors import InputError
+from sdfeel.experiment.schema import Experiment, checked
+from sdfeel.planning import candidates as space
+from sdfeel.planning.goal import Goal
+from sdfeel.planning.race import News, Race, Track
+from sdfeel.planning.ranking import Entry, Law, proven
+from sdfeel.planning.result import Plan, Row, Task
+from sdfeel.planning.tracks import Workshop
+
+EFFORT = 8.0  # what planning may cost, in whole runs of the experiment
+SHOWN = 60  # candidates that did not run, kept for the picture
+
+
+@dataclass(frozen=True)
+class Wishes:
+    """What the planner may choose from, and what it may cost."""
+
+    goal: Goal | None = None  # None: to be as good as the experiment as given, sooner
+    schemes: tuple[str, ...] = space.SCHEMES
+    choose_graph: bool = False
+    effort: float = EFFORT  # 0: rank only
+
+
+class Planner:
+    """Iterate over it; `plan()` tells what is known so far, also after `stop()`."""
+
+    def __init__(self, experiment: Experiment, wishes: Wishes) -> None:
+        if not 0 <= wishes.effort < inf:
+            raise InputError(f"--effort must be at least 0 runs, got {wishes.effort:g}")
+        self._check(experiment, wishes)
+        self.wishes = wishes
+        self.workshop = Workshop(experiment)
+        self.measured = self.workshop.measured()
+        self.bound = proven(self.measured)
+        self.entries = self.workshop.entries(self.measured, wishes.schemes, wishes.choose_graph)
+        self.given = self._given()
+        self.goal = wishes.goal
+        self.race: Race | None = None
+        self._as_given: Track | None = None
+        self._through = False
+
+    @staticmethod
+    def _check(experiment: Experiment, wishes: Wishes) -> None:
+        training = experiment.training
+        if training.optimizer != "sgd" or training.momentum:
+            raise InputError(
+                f"plans are made for plain SGD, got training.optimizer={training.optimizer} with "
+                f"momentum {training.momentum:g}: plan with sgd and momentum 0, then change it"
+            )
+        if wishes.choose_graph and experiment.network.changes is not None:
+            raise InputError(
+                f"--choose-graph cannot be used with network.changes: {experiment.network.changes} "
+                f"speaks of the links of one graph; leave one of them out"
+            )
+
+    def _given(self) -> Entry | None:
+        candidate = space.of(self.workshop.prepared.experiment)
+        if candidate.scheme not in space.SCHEMES:
+            return None  # another scheme may do other things than the law speaks of
+        return self.workshop.entry(candidate, self.measured)
+
+    @property
+    def run_steps(self) -> int:
+        """Local steps of all clients in a whole run."""
+        return self.workshop.base.training.iterations * self.workshop.clients
+
+    @property
+    def allowance(self) -> int:
+        return round(self.wishes.effort * self.run_steps)
+
+    def stop(self) -> None:
+        """End after the current round; what was found stays."""
+        self.workshop.stop()
+
+    def close(self) -> None:
+        self.workshop.close()
+
+    def __iter__(self) -> Iterator[News]:
+        if self.wishes.effort == 0:
+            self._through = True
+            return
+        if self.goal is None:
+            yield from self._aim()
+        if self.goal is None or self.workshop.stopped:
+            return
+        self.race = Race(
+            entries=self.entries,
+            goal=self.goal,
+            law=self.bound,
+            tracks=self.workshop,
+            clients=self.workshop.clients,
+            allowance=self.allowance,
+        )
+        yield from self.race
+        yield from self._compare(self.race)
+        self._through = not self.workshop.stopped
+
+    def _aim(self) -> Iterator[News]:
+        """Without a goal: reach the accuracy that the experiment as given reaches."""
+        if self.given is None:
+            raise InputError("say what the plan is for: --target-accuracy, --target-loss, --budget")
+        endless = Goal("budget", 1e300)
+        self._as_given = self.workshop.open(self.given, endless)
+        self._as_given.advance(inf)
+        yield News("as given", self.given, self._as_given, inf, 0.0)
+        best = endless.best(self._as_given.points)
+        if isinf(best):
+            raise InputError(
+                "the experiment as given never got to a finite measurement: lower "
+                "training.learning_rate, or give a target"
+            )
+        # Whole percents: nobody wants the last lucky example of the test set.
+        self.goal = (
+            Goal("accuracy", np.floor(best * 100) / 100) if best > 0.01 else Goal("loss", -best)
+        )
+
+    def _compare(self, race: Race) -> Iterator[News]:
+        """Let the experiment as given run, too, so that people see what the plan gains."""
+        known = {entry.candidate.label for entry in race.runs}
+        if self.given is None or self._as_given is not None or race.leader is None:
+            return
+        if self.given.candidate.label in known:
+            same = next(e for e in race.runs if e.candidate.label == self.given.candidate.label)
+            if race.runs[same].ended:
+                self._as_given = race.runs[same]
+                return
+        self._as_given = self.workshop.open(self.given, race.goal)
+        self._as_given.advance(race.goal.horizon)
+        yield News("as given", self.given, self._as_given, race.limit, race.steps / race.allowance)
+
+    def plan(self) -> Plan:
+        """What is known by now."""
+        problem = self.measured.problem
+        runs = self.race.runs if self.race is not None else {}
+        ran = [self._row(entry, runs[entry]) for entry in runs]
+        ran.sort(key=self._order)
+        rest = [entry for entry in self.entries if entry not in runs]
+        rest.sort(key=self._law.seconds)
+        given = self._row(self.given, self._as_given) if self.given is not None else None
+        tracks = {*runs.values(), *([self._as_given] if self._as_given is not None else [])}
+        return Plan(
+            goal=self.goal if self.goal is not None else Goal("budget", 1e300),
+            task=Task(
+                problem.smoothness,
+                problem.noise,
+                problem.divergence,
+                self.measured.between,
+                problem.gap,
+            ),
+            rows=tuple(ran + [self._row(entry, None) for entry in rest[:SHOWN]]),
+            given=given,
+            candidates=len(self.entries),
+            steps=sum(track.steps for track in tracks) + self.measured.steps,
+            run_steps=self.run_steps,
+            finished=self._through,
+            seed=self.workshop.base.seed,
+        )
+
+    @property
+    def _law(self) -> Law:
+        return self.race.law if self.race is not None else self.bound
+
+    def _scale(self) -> float | None:
+        """The law speaks of the level it was fitted at: this brings it to the goal."""
+        if self.race is None or self.race.leader is None or self.race.goal.kind == "budget":
+            return None
+        ratios = [
+            self.race.time(entry) / self.race.law.seconds(entry)
+            for entry in self.race.runs
+            if not isinf(self.race.time(entry))
+        ]
+        return float(np.median(ratios))
+
+    def _order(self, row: Row) -> tuple[float, float]:
+        late = inf if row.seconds is None else row.seconds
+        return late, -(row.score if row.score is not None else -inf)
+
+    def _row(self, entry: Entry, track: Track | None) -> Row:
+        candidate, scale = entry.candidate, self._scale()
+        row = Row(
+            label=candidate.label,
+            scheme=candidate.scheme,
+            options=dict(candidate.options),
+            learning_rate=candidate.learning_rate,
+            graph=candidate.graph,
+            mixing=candidate.mixing,
+            iteration_seconds=entry.pace.seconds,
+            shares=entry.pace.shares,
+            proven_rate=entry.largest,
+            bound_seconds=self.bound.seconds(entry),
+            predicted_seconds=None if scale is None else scale * self._law.seconds(entry),
+            predicted_iterations=None if scale is None else scale * self._law.iterations(entry),
+        )
+        if track is None or self.goal is None:
+            return row
+        there = self.goal.first(track.points, self.goal.level)
+        best = self.goal.best(track.points)
+        return replace(
+            row,
+            seconds=None if there is None else there.seconds,
+            iterations=None if there is None else there.iterations,
+            score=None if isinf(best) else best,
+            pilot_seconds=track.points[-1].seconds if track.points else 0.0,
+            steps=track.steps,
+            points=tuple(track.points),
+        )
+
+
+def experiment_of(base: Experiment, plan: Plan) -> Experiment | None:
+    """The winner as an experiment that `sdfeel run` takes; None without one."""
+    row = plan.winner
+    if row is None:
+        return None
+    candidate = space.Candidate(
+        row.scheme, tuple(row.options.items()), row.learning_rate, row.graph, row.mixing
+    )
+    values = candidate.applied(base).model_dump()
+    if plan.goal.kind == "accuracy":
+        values["training"]["target_accuracy"] = plan.goal.value
+    elif plan.goal.kind == "budget":
+        values["training"]["max_seconds"] = plan.goal.value
+    return checked(values)

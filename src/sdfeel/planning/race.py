@@ -1,0 +1,230 @@
+"""Stage 2: pilot runs that are stopped as soon as they fall behind.
+
+First successive halving over a mixed shortlist: all run for the same virtual time, the worse half
+stops, the rest gets twice the time. When one has reached the goal, the law of stage 1 is fitted to
+what was measured, and the candidates that it finds most promising run against the leader's clock.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from math import ceil, inf, isinf
+from typing import Protocol
+
+from sdfeel.planning.candidates import neighbours
+from sdfeel.planning.goal import Goal, Point
+from sdfeel.planning.ranking import Entry, Law, fitted
+from sdfeel.planning.shortlist import distinct, shortlist
+
+RUNG = 0.12  # part of the allowance that each rung of the halving may cost
+LEAST = 3  # survivors of the halving
+BATCH = 3  # challengers between two fits of the law
+LOOKS = (0.3, 0.6)  # of the leader's time: when a challenger is compared with it
+SLACK = 0.6  # it may be as far as the leader was at this part of that time
+CHEAP = 0.01  # part of the allowance: nobody is stopped to save less
+NEAR = 1.25  # so much longer than the most promising may a neighbour of the leader take
+HOPELESS = 2.5  # predicted to take so much longer than the leader: the search is over
+FITTED, QUORUM = 5, 3  # the law is fitted to so many runs at least, or to one in so many
+
+
+class Track(Protocol):
+    """One candidate's pilot run, which can be gone on with."""
+
+    @property
+    def points(self) -> Sequence[Point]: ...
+
+    @property
+    def steps(self) -> int:
+        """Local steps of all clients so far."""
+        ...
+
+    @property
+    def ended(self) -> bool:
+        """Has it reached its goal, done all iterations, or diverged?"""
+        ...
+
+    def advance(self, until: float) -> None:
+        """Go on until this virtual moment (or the end)."""
+        ...
+
+    def close(self) -> None:
+        """It will not be gone on with."""
+        ...
+
+
+class Tracks(Protocol):
+    """Whoever carries out pilot runs."""
+
+    @property
+    def stopped(self) -> bool: ...
+
+    def open(self, entry: Entry, goal: Goal) -> Track: ...
+
+
+@dataclass(frozen=True, eq=False)
+class News:
+    """A pilot run has advanced."""
+
+    phase: str
+    entry: Entry
+    track: Track
+    leader: float  # seconds of the leader; infinite while there is none
+    spent: float  # part of the allowance
+
+
+@dataclass(eq=False)
+class Race:
+    """Iterate over it; what is known so far can be asked at any time."""
+
+    entries: Sequence[Entry]
+    goal: Goal
+    law: Law  # with the bound's constants; then fitted
+    tracks: Tracks
+    clients: int
+    allowance: int  # local steps of all clients
+    runs: dict[Entry, Track] = field(default_factory=dict)
+    level: float = inf  # the score for which `law` predicts
+
+    @property
+    def steps(self) -> int:
+        return sum(track.steps for track in self.runs.values())
+
+    @property
+    def leader(self) -> Entry | None:
+        """Who reached the goal first; with a budget, who got furthest."""
+        if self.goal.kind == "budget":
+            ranked = [(-self.goal.best(t.points), n) for n, t in enumerate(self.runs.values())]
+            ready = [each for each in ranked if not isinf(each[0])]
+            return list(self.runs)[min(ready)[1]] if ready else None
+        times = [(self.time(entry), n) for n, entry in enumerate(self.runs)]
+        best = min(times, default=(inf, 0))
+        return list(self.runs)[best[1]] if best[0] < inf else None
+
+    def time(self, entry: Entry) -> float:
+        """Virtual seconds in which a pilot run reached the goal; infinite if it did not."""
+        point = self.goal.first(self.runs[entry].points, self.goal.level)
+        return point.seconds if point is not None else inf
+
+    @property
+    def limit(self) -> float:
+        """Virtual seconds after which a run cannot win any more."""
+        if self.goal.kind == "budget":
+            return self.goal.horizon
+        return min((self.time(entry) for entry in self.runs), default=inf)
+
+    def __iter__(self) -> Iterator[News]:
+        self.entries = distinct(self.entries)
+        yield from self._halve(shortlist(self.entries, self.law))
+        yield from self._challenge()
+
+    @property
+    def _over(self) -> bool:
+        return self.tracks.stopped or self.steps >= self.allowance
+
+    def _halve(self, field: Sequence[Entry]) -> Iterator[News]:
+        alive = list(field)
+        horizon = self._first_horizon(alive)
+        while alive:
+            until = min(horizon, self.limit)
+            for entry in alive:
+                yield self._go(entry, until, "shortlist")
+            if self.tracks.stopped or until >= self.limit:
+                break
+            alive = [entry for entry in alive if not self.runs[entry].ended]
+            # One must get there, whatever was allowed: without a leader there is no plan.
+            keep = 1 if self._over else max(LEAST, ceil(len(alive) / 2))
+            alive.sort(key=lambda entry: -self.goal.best(self.runs[entry].points, until))
+            # A run without its first averaging has shown nothing yet, and has cost little.
+            spared = [e for e in alive[keep:] if e.pace.period > until or self._cheap(e, 2 * until)]
+            kept = alive[:keep] + spared
+            for entry in set(alive) - set(kept):
+                self.runs[entry].close()
+            alive = kept
+            horizon *= 2
+        for entry in alive:
+            self.runs[entry].close()
+
+    def _first_horizon(self, field: Sequence[Entry]) -> float:
+        """The time in which all together cost one rung's part of the allowance."""
+        speed = sum(self.clients / entry.pace.seconds for entry in field)
+        return RUNG * self.allowance / speed
+
+    def _challenge(self) -> Iterator[News]:
+        while self.leader is not None and not self._over:
+            self._fit()
+            limit = self.limit
+            fresh = self._promising(limit)
+            if not fresh:
+                return
+            for entry in fresh[:BATCH]:
+                yield from self._against_leader(entry, limit)
+                self.runs[entry].close()
+                if self._over:
+                    return
+
+    def _promising(self, limit: float) -> list[Entry]:
+        """Who has not run yet, best first; but the leader's best neighbour before all others.
+
+        The law errs by a quarter or so: a close look around the leader makes up for that. Of two
+        that promise the same, the one that is cheaper to simulate is better.
+        """
+        assert self.leader is not None
+        chosen = self.leader.candidate
+        waiting = [
+            entry
+            for entry in self.entries
+            if entry not in self.runs and self.law.seconds(entry) < HOPELESS * self._expected()
+        ]
+        waiting.sort(key=lambda entry: self.law.seconds(entry) * (1 + self._price(entry, limit)))
+        near = [
+            entry
+            for entry in waiting
+            if neighbours(entry.candidate, chosen)
+            and self.law.seconds(entry) < NEAR * self.law.seconds(waiting[0])
+        ][:1]
+        return near + [entry for entry in waiting if entry not in near]
+
+    def _price(self, entry: Entry, limit: float) -> float:
+        """What running it to the limit would cost, as a multiple of a third of the allowance."""
+        return 3 * limit / entry.pace.seconds * self.clients / self.allowance
+
+    def _against_leader(self, entry: Entry, limit: float) -> Iterator[News]:
+        assert self.leader is not None
+        ahead = self.runs[self.leader].points
+        for look in (*LOOKS, 1.0):
+            yield self._go(entry, min(look * limit, self.limit), "challengers")
+            mine = self.goal.best(self.runs[entry].points)
+            behind = mine < self.goal.best(ahead, SLACK * look * limit)
+            if self.runs[entry].ended or (behind and not self._cheap(entry, limit)):
+                return
+
+    def _cheap(self, entry: Entry, until: float) -> bool:
+        """Would going on until then cost next to nothing? What a curve promises is uncertain, so
+        that saving little is not worth a mistake."""
+        points = self.runs[entry].points
+        left = until - (points[-1].seconds if points else 0.0)
+        return left / entry.pace.seconds * self.clients <= CHEAP * self.allowance
+
+    def _go(self, entry: Entry, until: float, phase: str) -> News:
+        if entry not in self.runs:
+            self.runs[entry] = self.tracks.open(entry, self.goal)
+        self.runs[entry].advance(until)
+        return News(phase, entry, self.runs[entry], self.limit, self.steps / self.allowance)
+
+    def _expected(self) -> float:
+        """What the law says of the leader, so that like is compared with like."""
+        assert self.leader is not None
+        return min(self.law.seconds(self.leader), min(map(self.law.seconds, self.runs)) * 1.2)
+
+    def _fit(self) -> None:
+        """Fit the law at the highest score that enough runs have reached."""
+        tops = sorted((self.goal.best(track.points) for track in self.runs.values()), reverse=True)
+        enough = tops[min(max(FITTED, len(tops) // QUORUM), len(tops)) - 1]
+        self.level = min(self.goal.level, enough)
+        entries, needed = [], []
+        for entry, track in self.runs.items():
+            point = self.goal.first(track.points, self.level)
+            if point is not None and point.iterations > 0:
+                entries.append(entry)
+                needed.append(float(point.iterations))
+        if len(entries) >= 2:
+            self.law = fitted(entries, needed, self.law)

@@ -1,0 +1,134 @@
+"""Stage 1: how long each candidate would take, from the bound and the pace alone.
+
+Theorem 1 with learning rate eta, solved for the iterations K to a mean squared gradient epsilon:
+where steps are short, K = 2 Delta / (eta epsilon); where training apart is the limit, steps must
+shrink until the drift is small, and K = 3 Delta sqrt(24) L kappa sqrt(V_3) / epsilon^1.5. Their
+sum is at least the bound (noise left out) and at most twice it. It has the form
+
+    K = a / stride + b * drift,   stride = eta (1 - c eta L / 2)
+                                  drift = sqrt((1 - s) V_3(tau1, 0) + s V_3(tau1 tau2, zeta^alpha))
+
+with two refinements: a step of eta lowers an L-smooth loss by at least stride times the squared
+gradient, and s is the part of the clients' differences that lies between clusters, since those
+within a cluster are averaged away every tau1 iterations. The bound's a and b are far too large,
+b above all; pilot runs replace them by measured ones.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from math import sqrt
+
+import numpy as np
+
+from sdfeel.core.arrays import Floats
+from sdfeel.planning.candidates import Candidate
+from sdfeel.planning.pace import Pace
+from sdfeel.run.loss_estimates import Measured
+from sdfeel.theory import synchronous
+
+CURBS = (1.0, 0.5, 0.0)
+GOAL = 0.1  # epsilon: the squared gradient shall fall to this part of what it is at the start
+
+
+@dataclass(frozen=True, eq=False)
+class Entry:
+    """A candidate with all that is known before it runs."""
+
+    candidate: Candidate
+    pace: Pace
+    overshoot: float  # eta L / 2: from 1 on, steps along the steepest curvature go too far
+    drift: float  # how much training apart costs, in iterations per unit of b
+    largest: float  # learning rate up to which convergence is proven
+
+
+@dataclass(frozen=True)
+class Law:
+    """K = a / stride + b * drift, times a factor for schemes that behave otherwise."""
+
+    a: float
+    b: float
+    curb: float = 1.0  # c: how much overshooting counts; L is only an estimate
+    factors: tuple[tuple[str, float], ...] = ()
+
+    def iterations(self, entry: Entry) -> float:
+        factor = dict(self.factors).get(entry.candidate.scheme, 1.0)
+        return factor * (self.a / self.stride(entry) + self.b * entry.drift)
+
+    def stride(self, entry: Entry) -> float:
+        """How far a step gets; never less than a tenth of its length."""
+        return entry.candidate.learning_rate * max(1 - self.curb * entry.overshoot, 0.1)
+
+    def seconds(self, entry: Entry) -> float:
+        """Virtual seconds until the level for which the law was made."""
+        # A model exists only after a whole round.
+        tau1 = max(entry.candidate.tau1, 1)
+        whole = max(self.iterations(entry) / tau1, 1.0) * tau1
+        return whole * entry.pace.seconds
+
+
+def proven(measured: Measured) -> Law:
+    """The law with the bound's own constants."""
+    problem = measured.problem
+    epsilon = GOAL * measured.slope
+    kappa = sqrt(problem.divergence)
+    return Law(
+        a=2 * problem.gap / epsilon,
+        b=3 * problem.gap * sqrt(24) * problem.smoothness * kappa / epsilon**1.5,
+    )
+
+
+def drift(tau1: float, tau2: int, contraction: float, between: float) -> float:
+    """The square root of V_3, split by where the clients' differences lie."""
+    inside = synchronous.v3(tau1, 0.0)
+    across = synchronous.v3(tau1 * tau2, contraction)
+    return sqrt((1 - between) * inside + between * across)
+
+
+def fitted(entries: Sequence[Entry], iterations: Sequence[float], before: Law) -> Law:
+    """The law that fits measured iterations best, by relative errors.
+
+    `before` counts a little, too, where they say nothing.
+    """
+    needed = np.array(iterations)
+    laws = [_fitted(entries, needed, replace(before, curb=curb)) for curb in CURBS]
+    law = min(laws, key=lambda each: _error(each, entries, needed))
+    return replace(law, factors=_factors(entries, needed, law))
+
+
+def _fitted(entries: Sequence[Entry], needed: Floats, before: Law) -> Law:
+    terms = np.array([[1 / before.stride(e), e.drift] for e in entries])
+    size = np.hypot(before.a, before.b)
+    # A pinch of the earlier ratio keeps few or similar runs from inventing one.
+    prior = 0.05 * np.array([[before.b, -before.a]]) / size
+    scale = float(np.median(needed / (terms @ [before.a, before.b]))) * size
+    a, b = _least_squares(
+        np.vstack([terms / needed[:, None], prior / scale]), np.append(np.ones(len(needed)), 0.0)
+    )
+    return Law(a, b, before.curb)
+
+
+def _error(law: Law, entries: Sequence[Entry], needed: Floats) -> float:
+    found = np.array([law.iterations(entry) for entry in entries])
+    return float(np.sum((found / needed - 1) ** 2))
+
+
+def _least_squares(matrix: Floats, wanted: Floats) -> tuple[float, float]:
+    """Two weights, none below 0."""
+    both = np.linalg.lstsq(matrix, wanted, rcond=None)[0]
+    if (both >= 0).all():
+        return float(both[0]), float(both[1])
+    alone = [max(float(column @ wanted / (column @ column)), 0.0) for column in matrix.T]
+    errors = [np.sum((column * w - wanted) ** 2) for column, w in zip(matrix.T, alone, strict=True)]
+    return (alone[0], 0.0) if errors[0] <= errors[1] else (0.0, alone[1])
+
+
+def _factors(entries: Sequence[Entry], needed: Floats, law: Law) -> tuple[tuple[str, float], ...]:
+    """By how much each scheme departs from the law, drawn towards 1 where it ran rarely."""
+    found: dict[str, list[float]] = {}
+    for entry, real in zip(entries, needed, strict=True):
+        found.setdefault(entry.candidate.scheme, []).append(
+            float(np.log(real / law.iterations(entry)))
+        )
+    return tuple(
+        (scheme, float(np.exp(sum(logs) / (len(logs) + 1)))) for scheme, logs in found.items()
+    )

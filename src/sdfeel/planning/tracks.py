@@ -1,0 +1,222 @@
+"""Candidates made ready to run: data, devices and links are shared, the rest is built on demand."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from math import isfinite
+
+from sdfeel.core.errors import Diverged, InputError
+from sdfeel.core.gossip_weights import GOSSIP_RULES
+from sdfeel.core.graphs import FIXED
+from sdfeel.core.network import Network
+from sdfeel.core.scheme import Scheme
+from sdfeel.engine.estimates import probing
+from sdfeel.engine.select import ModuleEngine
+from sdfeel.experiment import build
+from sdfeel.experiment.build_radio import build_changing
+from sdfeel.experiment.schema import Experiment
+from sdfeel.planning import candidates as space
+from sdfeel.planning.candidates import Candidate
+from sdfeel.planning.goal import Goal, Point
+from sdfeel.planning.pace import Pace, pace
+from sdfeel.planning.ranking import Entry, drift
+from sdfeel.run.loss_estimates import Measured, measure
+from sdfeel.sim.simulate import Simulation, expected_rounds, first_views
+from sdfeel.theory import synchronous
+
+MEASUREMENTS = 100  # of a run that does all its iterations
+
+
+class Workshop:
+    """Builds what a candidate needs; what several need is built once. Close it at the end."""
+
+    def __init__(self, base: Experiment) -> None:
+        self.prepared = build.prepare(base)
+        self.base = self.prepared.experiment.model_copy(update={"scheme": base.scheme})
+        self.clients = len(self.prepared.net.clients)
+        self.stopped = False
+        self._engines: dict[float, ModuleEngine] = {
+            base.training.learning_rate: self.prepared.engine
+        }
+        self._nets: dict[tuple[str, str], Network] = {}
+        self._known: dict[Candidate, tuple[Pace, float, float]] = {}
+        # Where one iteration is a pass over the data, clients drift apart within it.
+        whole = build.reading(base).iteration_unit == "epoch"
+        mean = self.prepared.data.samples.mean() / base.training.batch_size
+        self._batches = max(float(mean), 1.0) if whole else 1.0
+
+    def stop(self) -> None:
+        """End all pilot runs after their current rounds."""
+        self.stopped = True
+
+    def close(self) -> None:
+        for engine in self._engines.values():
+            engine.close()
+
+    def measured(self) -> Measured:
+        """What the bounds must know, from a few gradients."""
+        engine = self.prepared.engine
+        return measure(probing(engine), self.prepared.net, engine.initial(), self.base.seed)
+
+    def entries(
+        self, measured: Measured, schemes: Sequence[str], choose_graph: bool
+    ) -> list[Entry]:
+        """All candidates with their pace and drift: stage 1 needs no more."""
+        steps = self.prepared.cost.step_seconds[self.prepared.net.clients]
+        unequal = bool(steps.max() > 1.001 * steps.min())
+        networks = self._networks(choose_graph)
+        found = space.candidates(self.base, networks, schemes, unequal)
+        if not found:
+            raise InputError(
+                "there is nothing to choose from: async-sd-feel is planned only where devices are "
+                "unequal (devices.spread, devices.file); name another scheme"
+            )
+        found = [candidate for candidate in found if self._in_time(candidate)]
+        if not found:
+            raise InputError(
+                f"latency.deadline_seconds is {self.base.latency.deadline_seconds:g}, which nobody "
+                f"keeps in any way to train: raise it"
+            )
+        return [self.entry(candidate, measured) for candidate in found]
+
+    def _in_time(self, candidate: Candidate) -> bool:
+        """Does anybody keep the deadline, if there is one?"""
+        late, cost = self.prepared.late, self.prepared.cost
+        if late is None or late.seconds is None:
+            return True
+        scheme = self.scheme(candidate)
+        views = first_views(scheme, self.net(candidate), cost, self.base.seed)
+        try:
+            late.check(scheme, views, cost)
+        except InputError:
+            return False
+        return True
+
+    def entry(self, candidate: Candidate, measured: Measured) -> Entry:
+        """A candidate with all that is known before it runs."""
+        same = replace(candidate, learning_rate=0.0)  # the rate changes neither price nor drift
+        if same not in self._known:
+            self._known[same] = self._priced(candidate, measured)
+        pace, apart, largest = self._known[same]
+        overshoot = candidate.learning_rate * measured.problem.smoothness / 2
+        return Entry(candidate, pace, overshoot, apart, largest)
+
+    def _priced(self, candidate: Candidate, measured: Measured) -> tuple[Pace, float, float]:
+        """Pace, drift and largest proven learning rate."""
+        net, scheme = self.net(candidate), self.scheme(candidate)
+        tau2 = candidate.option("tau2")
+        own = pace(scheme, net, self.prepared.cost, tau2, self.base.seed, self.prepared.late)
+        contraction = net.zeta ** candidate.option("alpha") if candidate.gossips else 0.0
+        tau1 = max(own.steps, 1.0) * self._batches
+        # FedAvg has no clusters: all differences are averaged away together.
+        between = measured.between if len(scheme.adapt(net).servers) > 1 else 0.0
+        return (
+            own,
+            drift(tau1, tau2, contraction, between),
+            synchronous.largest_step(measured.problem.smoothness, tau1 * tau2, contraction),
+        )
+
+    def open(self, entry: Entry, goal: Goal) -> "Pilot":
+        """A pilot run at its beginning."""
+        return Pilot(self, entry.candidate, goal)
+
+    def simulation(self, candidate: Candidate) -> Simulation:
+        """A candidate's run at its beginning: all that the experiment says of links, late clients,
+        changes and compression holds for it."""
+        experiment = candidate.applied(self.base)
+        scheme, net = self.scheme(candidate), self.net(candidate)
+        changing, _ = build_changing(experiment, scheme, net)
+        own = replace(
+            self.prepared, experiment=experiment, scheme=scheme, net=net, changing=changing
+        )
+        return own.simulation(self.engine(candidate.learning_rate))
+
+    def scheme(self, candidate: Candidate) -> Scheme:
+        return build.build_scheme(candidate.applied(self.base))[0]
+
+    def net(self, candidate: Candidate) -> Network:
+        return self._net(candidate.graph, candidate.mixing)
+
+    def engine(self, rate: float) -> ModuleEngine:
+        if rate not in self._engines:
+            training = self.base.training.model_copy(update={"learning_rate": rate})
+            experiment = self.base.model_copy(update={"training": training})
+            module = build.build_model(experiment, self.prepared.data)
+            self._engines[rate], _ = build.build_engine(experiment, self.prepared.data, module)
+        return self._engines[rate]
+
+    def _net(self, graph: str, mixing: str) -> Network:
+        key = graph, mixing
+        if key not in self._nets:
+            section = self.base.network.model_copy(update={"graph": graph, "mixing": mixing})
+            experiment = self.base.model_copy(update={"network": section})
+            links = build.build_links(experiment)
+            bare = replace(self.prepared.net, links=links, weights=None)
+            self._nets[key] = build.build_mixing(experiment, bare)
+        return self._nets[key]
+
+    def _networks(self, choose_graph: bool) -> list[tuple[str, str]]:
+        """(graph, mixing rule) of every graph in question.
+
+        Rules cost the same, and the bound falls with zeta: the rule with the smallest wins.
+        """
+        section = self.base.network
+        graphs = list(dict.fromkeys([section.graph, *FIXED])) if choose_graph else [section.graph]
+        rules = list(GOSSIP_RULES) if section.mixing in GOSSIP_RULES else [section.mixing]
+        rules.sort(key=lambda rule: rule != section.mixing)  # the given rule wins a tie
+        return [
+            (graph, min(rules, key=lambda rule: round(self._net(graph, rule).zeta, 6)))
+            for graph in graphs
+        ]
+
+
+class Pilot:
+    """One candidate's simulation, advanced piece by piece."""
+
+    def __init__(
+        self, workshop: Workshop, candidate: Candidate, goal: Goal, every: int | None = None
+    ) -> None:
+        """`every` so many rounds it is measured; not given: some MEASUREMENTS times in all."""
+        self._workshop, self._goal = workshop, goal
+        base = workshop.base
+        self._engine = workshop.engine(candidate.learning_rate)
+        self._simulation: Simulation | None = workshop.simulation(candidate)
+        self._iterations = base.training.iterations
+        scheme, net = workshop.scheme(candidate), workshop.net(candidate)
+        rounds = expected_rounds(scheme, net, workshop.prepared.cost, self._iterations, base.seed)
+        self._every = max(1, rounds // MEASUREMENTS) if every is None else every
+        self.points: list[Point] = []
+        self.steps = 0
+        self.ended = False
+
+    def advance(self, until: float) -> None:
+        """Go on while the next round ends before this virtual moment."""
+        while not (self.ended or self._workshop.stopped):
+            simulation = self._simulation
+            if simulation is None or min(lane.ends for lane in simulation.state.lanes) > until:
+                return
+            self._round(simulation)
+
+    def _round(self, simulation: Simulation) -> None:
+        try:
+            done = next(simulation)
+            state = simulation.state
+            self.steps = int(state.taken.sum())
+            over = state.iterations >= self._iterations
+            if over or done.number % self._every == 0:
+                scores = self._engine.evaluate(simulation.model())
+                if not isfinite(scores.loss):
+                    raise Diverged("the loss is not finite")
+                point = Point(
+                    state.seconds, state.iterations, scores.accuracy, scores.loss, self.steps
+                )
+                self.points.append(point)
+                over = over or self._goal.score(point) >= self._goal.level
+        except Diverged:
+            over = True
+        if over:
+            self.ended = True
+            self.close()
+
+    def close(self) -> None:
+        """Forget the models; what was measured stays."""
+        self._simulation = None

@@ -1,0 +1,124 @@
+"""Measures what the bounds must know of a task: a few gradients at the start of training."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from sdfeel.core.arrays import Floats, Ints
+from sdfeel.core.network import Network
+from sdfeel.core.seeds import rng
+from sdfeel.engine.estimates import Probing
+from sdfeel.engine.threads import one_thread
+from sdfeel.run.bounds import Seen
+from sdfeel.theory import estimates
+from sdfeel.theory.problem import Problem
+
+ASKED = 24  # clients at most: the numbers are means
+SECANT = 0.05  # how far to go down the mean gradient for a second look, in units of its length
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A task in the theory's terms, and where clients' differences lie."""
+
+    problem: Problem
+    between: float  # the part of the divergence that lies between clusters, 0 to 1
+    slope: float  # the squared length of everyone's gradient
+    steps: int  # gradients taken
+
+
+def measure(engine: Probing, net: Network, start: Tensor, seed: int) -> Measured:
+    """Two mini-batches of every client asked, and one of them again a little further down."""
+    clients = net.clients
+    if len(clients) > ASKED:
+        draw = rng(seed, "plan")
+        clients = np.sort(draw.choice(clients, size=ASKED, replace=False))
+    shares = net.samples[clients] / net.samples[clients].sum()
+    with one_thread():
+        firsts = [engine.loss_and_gradient(int(i), start, 0) for i in clients]
+        seconds = [engine.loss_and_gradient(int(i), start, 1)[1] for i in clients]
+        first = np.array([gradient.double().numpy() for _, gradient in firsts])
+        second = np.array([gradient.double().numpy() for gradient in seconds])
+        mean = shares @ ((first + second) / 2)
+        length = max(float(np.linalg.norm(mean)), 1e-12)
+        step = SECANT / length
+        end = start.clone()
+        end[: len(mean)] -= end.new_tensor(step * mean)
+        moved = [engine.loss_and_gradient(int(i), end, 0)[1].double().numpy() for i in clients]
+    noise = estimates.noise(_lengths(first - second), shares)
+    own = (first + second) / 2
+    total = estimates.divergence(_lengths(own - mean), shares, noise, batches=2)
+    home = net.home[clients]
+    hubs = np.unique(home)
+    masses = np.array([shares[home == d].sum() for d in hubs])
+    means = np.array(
+        [shares[home == d] @ own[home == d] / m for d, m in zip(hubs, masses, strict=True)]
+    )
+    # The noise left in a cluster's mean is that of its clients' batches together.
+    left = np.array(
+        [np.sum((shares[home == d] / m) ** 2) for d, m in zip(hubs, masses, strict=True)]
+    )
+    seen = float(
+        masses @ _lengths(means - mean) ** 2 - noise / 2 * (masses @ left - shares @ shares)
+    )
+    return Measured(
+        Problem(
+            smoothness=estimates.smoothness(
+                _lengths(np.array(moved) - first), np.full(len(clients), SECANT), shares
+            ),
+            noise=noise,
+            divergence=total,
+            gap=float(shares @ [loss for loss, _ in firsts]),
+            concentration=float(np.sum(np.square(net.samples / net.samples.sum()))),
+        ),
+        between=float(np.clip(seen / total, 0, 1)) if total > 0 else 0.0,
+        slope=length**2,
+        steps=3 * len(clients),
+    )
+
+
+def curvature(engine: Probing, client: int, model: Tensor, step: int = 0) -> float:
+    """A client's L: how much its gradient changes a little further down, on the same mini-batch."""
+    with one_thread():
+        _, gradient = engine.loss_and_gradient(client, model, step)
+        return _secant(engine, client, model, step, gradient)
+
+
+def look(engine: Probing, clients: Ints, shares: Floats, model: Tensor, steps: Ints) -> Seen:
+    """What clients see at one model; no more than a few models are kept at a time.
+
+    Products of two mini-batches' gradients, unlike squares of one, have no noise in their mean.
+    """
+    loss = noise = own = steepest = 0.0
+    first = second = torch.zeros((), dtype=torch.float64)
+    with one_thread():
+        for client, share, step in zip(
+            clients.tolist(), shares.tolist(), steps.tolist(), strict=True
+        ):
+            value, one = engine.loss_and_gradient(client, model, step)
+            other = engine.loss_and_gradient(client, model, step + 1)[1].double()
+            steepest = max(steepest, _secant(engine, client, model, step, one))
+            one = one.double()
+            first, second = first + share * one, second + share * other
+            loss += share * value
+            noise += share * float((one - other).norm()) ** 2 / 2
+            own += share * float(one @ other)
+    slope = float(first @ second)
+    return Seen(loss, slope, steepest, noise, max(own - slope, 0.0))
+
+
+def _secant(engine: Probing, client: int, model: Tensor, step: int, gradient: Tensor) -> float:
+    length = float(gradient.double().norm())
+    if length == 0:
+        return estimates.FLATTEST
+    end = model.clone()
+    end[: len(gradient)] -= SECANT / length * gradient
+    _, moved = engine.loss_and_gradient(client, end, step)
+    change = float((moved.double() - gradient.double()).norm())
+    return max(change / SECANT, estimates.FLATTEST)
+
+
+def _lengths(rows: Floats) -> Floats:
+    return np.asarray(np.linalg.norm(rows, axis=1))

@@ -1,0 +1,165 @@
+"""Experiments with channels, late clients and changing graphs: files, notes, mistakes."""
+
+from collections.abc import Callable
+from itertools import islice
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from sdfeel.core.errors import DataError, InputError
+from sdfeel.experiment.build import Prepared, prepare
+from sdfeel.experiment.schema import load
+from sdfeel.radio.channel import Fading, Trace
+from sdfeel.run.session import resume, start
+
+SMALL = [
+    "network.clients=8",
+    "network.servers=4",
+    "training.iterations=40",
+    "model.name=logistic",
+    "training.engine=loop",
+    "checkpoint.every_seconds=0",
+]
+Write = Callable[[str], Path]
+
+
+def ready(*settings: str) -> Prepared:
+    return prepare(load(None, [*SMALL, *settings]))
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Write:
+    def written(text: str) -> Path:
+        path = tmp_path / "table.csv"
+        path.write_text(text, encoding="utf-8")
+        return path
+
+    return written
+
+
+def test_by_default_nothing_changes() -> None:
+    prepared = ready()
+    assert prepared.cost.channel is None
+    assert prepared.cost.radio is None
+    assert prepared.changing is None
+
+
+def test_distances_give_shannons_rates() -> None:
+    cost = ready("radio.rates=distance", "radio.bandwidth_mhz=2").cost
+    assert cost.radio is not None
+    assert cost.snr is not None
+    np.testing.assert_allclose(cost.radio * 5e6, 2e6 * np.log2(1 + cost.snr))
+    assert len(set(cost.radio.tolist())) == 8
+
+
+def test_measured_rates_are_taken_as_they_are(write: Write) -> None:
+    rates = [1, 2, 3, 4, 5, 6, 7, 8]
+    table = write("mbps\n" + "\n".join(map(str, rates)))
+    cost = ready(f"radio.rates={table}").cost
+    seconds = cost.air.uploads(8)
+    np.testing.assert_allclose(seconds, cost.model_bits / (np.array(rates) * 1e6))
+    metres = write("metres\n" + "\n".join(["1000"] * 8))
+    snr = ready(f"radio.rates={metres}").cost.snr
+    assert snr is not None
+    assert 10 * np.log10(snr[0]) == pytest.approx(23 + 174 - 60 - 128.1)
+
+
+def test_fading_is_around_the_mean_signal() -> None:
+    channel = ready("radio.fading=nakagami", "radio.nakagami_m=3", "radio.snr_db=10").cost.channel
+    assert isinstance(channel, Fading)
+    assert channel.m == 3
+    assert channel.snr[0] == pytest.approx(10)
+    usual = ready("radio.fading=rayleigh").cost.channel
+    assert isinstance(usual, Fading)
+    assert usual.m == 1
+    assert usual.snr[0] == pytest.approx(10**1.5)
+
+
+def test_a_trace_is_read(write: Write) -> None:
+    channel = ready(f"radio.trace={write('5,5,5,5,5,5,5,2.5')}").cost.channel
+    assert isinstance(channel, Trace)
+    assert channel.radio[0].tolist() == [1] * 7 + [0.5]
+
+
+def test_links_have_rates_of_their_own(write: Write) -> None:
+    cost = ready(f"radio.links={write('0,1,25' + chr(10) + '2,cloud,10')}").cost
+    assert cost.links is not None
+    assert cost.uplinks is not None
+    assert cost.links[0, 1] == cost.links[1, 0] == 0.5
+    assert cost.links[1, 2] == 1
+    assert cost.links[0, 2] == 0
+    assert cost.uplinks.tolist() == [1, 1, 2, 1]
+
+
+def test_a_person_is_told_what_is_cut_off_and_what_is_passed_over(write: Write) -> None:
+    table = write("round 3 link 0 1 down\nround 3 link 2 3 down\n")
+    notes = ready(f"network.changes={table}").notes
+    assert "servers [0, 3] and [1, 2] are cut off from one another" in notes[0]
+    prepared = ready(f"network.changes={table}", "scheme.name=fedavg")
+    assert prepared.changing is None
+    assert prepared.notes == ("fedavg does not use edge servers: none comes or goes",)
+
+
+@pytest.mark.parametrize(
+    ("text", "settings", "message"),
+    [
+        ("5", ["radio.trace={}", "radio.fading=rayleigh"], "radio.trace is a recording of all"),
+        ("5", ["radio.trace={}"], "has 1 numbers, but 8 clients need 8"),
+        (",".join(["500"] * 8), ["radio.trace={}"], "more than 1 MHz carry: raise"),
+        ("mbps\n" + "99\n" * 8, ["radio.rates={}"], "holds 99 Mbit/s, more than 1 MHz carry"),
+        ("", ["radio.rates=distant"], "unknown radio.rates 'distant': did you mean 'distance'"),
+        ("", ["radio.correlation=1"], "radio.correlation must be below 1, got 1"),
+        ("", ["radio.fading=nakagami", "radio.nakagami_m=0.8"], "nakagami_m must be 0.5, 1"),
+        ("", ["latency.late=drop", "latency.deadline_seconds=1e-6"], "even the fastest client"),
+        ("", ["network.server_up_seconds=3"], "belong together: set both"),
+        ("round 1 server 9 down", ["network.changes={}"], "changes server 9"),
+        ("round 1 server 9", ["network.changes={}"], "is no change"),
+        ("1", ["network.link_chance=0.5", "network.mixing={}"], "name a rule that fits any graph"),
+    ],
+)
+def test_mistakes_are_one_sentence(
+    text: str, settings: list[str], message: str, write: Write
+) -> None:
+    if "network.mixing={}" in settings:
+        matrix = ready().net.mixing
+        text = "\n".join(",".join(map(repr, row)) for row in matrix.tolist())
+    table = write(text)
+    with pytest.raises(InputError, match=message):
+        ready(*(setting.format(table) for setting in settings))
+
+
+def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"no file nowhere\.csv"):
+        ready("radio.links=nowhere.csv")
+    (tmp_path / "bad.txt").write_bytes(b"\xff\xfe\xfa")
+    with pytest.raises(DataError, match="cannot read"):
+        ready(f"network.changes={tmp_path / 'bad.txt'}")
+
+
+def test_keys_that_came_later_leave_older_runs_alone() -> None:
+    base = load()
+    kept = load(None, ["radio.fading=off", "latency.late=wait", "network.link_chance=1.0"])
+    assert kept.fingerprint == base.fingerprint
+    for setting in ("radio.fading=rayleigh", "latency.late=equalise", "network.link_chance=0.5"):
+        assert load(None, [setting]).fingerprint != base.fingerprint
+
+
+def test_a_stopped_run_goes_on_with_the_same_bits(write: Write, tmp_path: Path) -> None:
+    settings = [
+        *SMALL,
+        f"network.changes={write('round 2 server 1 down' + chr(10) + 'round 5 server 1 up')}",
+        "network.link_chance=0.7",
+        "radio.fading=rayleigh",
+        "radio.correlation=0.9",
+        "latency.late=drop",
+        "latency.deadline_seconds=0.05",
+    ]
+    whole = list(start(load(None, settings), tmp_path / "whole"))
+    session = start(load(None, settings), tmp_path / "parts")
+    for event in islice(session, 7):
+        last = event
+    session.stop()
+    del session, last
+    rest = list(resume(tmp_path / "parts"))
+    assert rest[-1] == whole[-1]

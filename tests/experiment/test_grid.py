@@ -1,0 +1,29 @@
+import pytest
+
+from sdfeel.core.errors import InputError
+from sdfeel.experiment.grid import axis, points
+
+
+def test_a_grid_is_every_combination_and_seeds_share_a_label() -> None:
+    axes = [axis("scheme.tau1=1,3"), axis("network.graph=ring,complete"), axis("seed=0..1")]
+    found = points(None, ["training.iterations=7"], axes)
+    assert len(found) == 8
+    assert len({point.name for point in found}) == 8
+    assert len({point.label for point in found}) == 4
+    assert found[0].experiment.scheme.options == {"tau1": 1}
+    assert found[0].experiment.network.graph == "ring"
+    assert {point.experiment.seed for point in found} == {0, 1}
+    assert all(point.experiment.training.iterations == 7 for point in found)
+
+
+@pytest.mark.parametrize("text", ["tau1", "=1,2", "scheme.tau1=", "scheme.tau1=,"])
+def test_what_is_no_axis_is_refused(text: str) -> None:
+    with pytest.raises(InputError, match=r"is not an axis: write section\.key=value"):
+        axis(text)
+
+
+def test_a_key_given_twice_or_wrongly_is_refused() -> None:
+    with pytest.raises(InputError, match="seed is given twice"):
+        points(None, (), [axis("seed=1"), axis("seed=2")])
+    with pytest.raises(InputError, match=r"unknown key 'network\.grpah'"):
+        points(None, (), [axis("network.grpah=ring")])

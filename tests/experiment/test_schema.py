@@ -1,0 +1,90 @@
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from sdfeel.core.errors import InputError
+from sdfeel.experiment.schema import Experiment, checked, keys, load, template
+
+
+def test_nothing_given_means_all_defaults() -> None:
+    assert load() == Experiment()
+    assert load().network.clients == 50
+    assert load().scheme.name == "sd-feel"
+
+
+def test_settings_stand_above_the_file(tmp_path: Path) -> None:
+    file = tmp_path / "e.toml"
+    file.write_text('seed = 3\n[scheme]\nname = "hierfavg"\ntau1 = 7\n[network]\ngraph = "star"\n')
+    found = load(file, ["scheme.tau1=9", "network.graph=complete", "training.momentum=0.5"])
+    assert found.seed == 3
+    assert found.scheme.name == "hierfavg"
+    assert found.scheme.options == {"tau1": 9}
+    assert found.network.graph == "complete"
+    assert found.training.momentum == 0.5
+
+
+def test_the_template_is_the_experiment_with_comments() -> None:
+    text = template(Experiment())
+    assert checked(tomllib.loads(text)) == Experiment()
+    for key, help_text in keys().items():
+        assert help_text, f"{key} has no help text"
+        assert f"# {help_text.splitlines()[0]}" in text
+
+
+def test_a_written_experiment_reads_back_equal() -> None:
+    chosen = load(None, ["model.options={hidden = 9}", "data.directory='a \"b\" \\\\ c'", "seed=4"])
+    again = checked(tomllib.loads(chosen.text()))
+    assert again == chosen
+    assert again.fingerprint == chosen.fingerprint
+
+
+def test_the_fingerprint_sees_what_decides_and_nothing_else() -> None:
+    base = load().fingerprint
+    assert load(None, ["seed=1"]).fingerprint != base
+    assert load(None, ["scheme.tau1=6"]).fingerprint != base
+    assert load(None, ["checkpoint.every_seconds=3"]).fingerprint == base
+
+
+def test_file_names_become_absolute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "g.txt").write_text("0 1\n")
+    (tmp_path / "ring").mkdir()  # a folder must not hide the topology of that name
+    (tmp_path / "e.toml").write_text('[network]\ngraph = "g.txt"\n')
+    assert load(tmp_path / "e.toml").network.graph == str(tmp_path / "g.txt")
+    monkeypatch.chdir(tmp_path)
+    assert load(None, ["network.graph=g.txt"]).network.graph == str(tmp_path / "g.txt")
+    assert load(None, ["network.graph=ring"]).network.graph == "ring"
+
+
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [
+        ("network.clinets=3", "unknown key 'network.clinets': did you mean 'network.clients'?"),
+        ("netwrok.clients=3", "unknown key 'netwrok': did you mean 'network'?"),
+        ("network.clients=0", "network.clients must be at least 1, got 0"),
+        ("network.clients=many", "network.clients must be a whole number, got 'many'"),
+        ("training.learning_rate=-1", "training.learning_rate must be above 0, got -1"),
+        ("training.engine=fast", "training.engine must be 'auto', 'loop'"),
+        ("network=3", "network is a section with keys, got 3"),
+        ("network.clients.more=3", "network.clients must be a whole number"),
+        ("noequals", "'noequals' is not a setting: write section.key=value"),
+    ],
+)
+def test_a_wrong_setting_gets_one_clear_sentence(setting: str, message: str) -> None:
+    with pytest.raises(InputError) as caught:
+        load(None, [setting])
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [(b"seed = = 3", "is not valid TOML"), (b"\xff\xfe", "cannot read the experiment file")],
+)
+def test_a_broken_file_is_named(tmp_path: Path, content: bytes, message: str) -> None:
+    file = tmp_path / "e.toml"
+    file.write_bytes(content)
+    with pytest.raises(InputError, match=message):
+        load(file)
+    with pytest.raises(InputError, match=r"no experiment file .*: write one with `sdfeel init"):
+        load(tmp_path / "absent.toml")

@@ -1,0 +1,1 @@
+"""Programs for developers: they fuzz, besiege and measure; none of them is in the wheel."""
