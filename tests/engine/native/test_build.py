@@ -64,7 +64,7 @@ def test_two_processes_may_build_at_once(own_cache: Path) -> None:
     code = (
         "import numpy as np, torch\n"
         "from torch import nn\n"
-        "from sdfeel.data.examples import Examples\n"
+        "from sdfeel.data.federated import Examples\n"
         "from sdfeel.engine.loop import Training\n"
         "from sdfeel.engine.native import NativeEngine\n"
         "d = Examples(torch.ones(4, 3), torch.arange(4))\n"
