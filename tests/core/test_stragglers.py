@@ -14,10 +14,10 @@ from sdfeel.core.arrays import Floats
 from sdfeel.core.cost import Cost
 from sdfeel.core.errors import InputError
 from sdfeel.core.graphs import links
-from sdfeel.core.mixing import broadcast, of_present, of_rows
+from sdfeel.core.mixing import broadcast, of_rows, restricted
 from sdfeel.core.network import Network, clustered
 from sdfeel.core.scheme import Scheme, View
-from sdfeel.core.stragglers import Late, Policy, Settled
+from sdfeel.core.stragglers import Policy, RoundPlan, StragglerPolicy
 from sdfeel.radio.channel import Fading
 from sdfeel.schemes import SCHEMES, AsyncSDFeel, FedAsync, FedMes, JointScheduling, SDFeel
 from sdfeel.sim.simulate import Simulation, first_views
@@ -39,12 +39,12 @@ def view(scheme: Scheme, cost: Cost, net: Network | None = None) -> View:
     return next(first_views(scheme, ring_of_four() if net is None else net, cost, 0))
 
 
-def settled(late: Late, cost: Cost, scheme: Scheme | None = None) -> Settled:
+def settled(late: StragglerPolicy, cost: Cost, scheme: Scheme | None = None) -> RoundPlan:
     own = SDFeel(tau1=2) if scheme is None else scheme
     return late.settle(own, view(own, cost), cost)
 
 
-def run(late: Late | None, cost: Cost, scheme: Scheme, rounds: int = 8) -> Simulation:
+def run(late: StragglerPolicy | None, cost: Cost, scheme: Scheme, rounds: int = 8) -> Simulation:
     simulation = Simulation(scheme, ring_of_four(), cost, uneven(), late=late)
     for _ in islice(simulation, rounds):
         pass
@@ -54,7 +54,9 @@ def run(late: Late | None, cost: Cost, scheme: Scheme, rounds: int = 8) -> Simul
 @pytest.mark.parametrize("policy", ["drop", "drop-unbiased"])
 @pytest.mark.parametrize("name", SCHEMES)
 def test_a_deadline_that_all_keep_is_waiting(name: str, policy: Policy) -> None:
-    patient, strict = (run(late, price(), SCHEMES[name]()) for late in (None, Late(policy, 1e6)))
+    patient, strict = (
+        run(late, price(), SCHEMES[name]()) for late in (None, StragglerPolicy(policy, 1e6))
+    )
     assert torch.equal(patient.state.models, strict.state.models)
     assert patient.state.seconds == strict.state.seconds
     assert patient.state.joules == strict.state.joules
@@ -62,7 +64,7 @@ def test_a_deadline_that_all_keep_is_waiting(name: str, policy: Policy) -> None:
 
 def test_those_who_arrive_share_the_weight_of_those_who_do_not() -> None:
     """Client 11 is late; its server 3 averages clients 3 and 7 by their samples 4 and 8."""
-    found = settled(Late("drop", 2 * STEPS[10] + UPLOAD), price())
+    found = settled(StragglerPolicy("drop", 2 * STEPS[10] + UPLOAD), price())
     assert found.mix.up.row(3) == pytest.approx({3: 1 / 3, 7: 2 / 3})
     assert found.mix.up.row(2) == pytest.approx({2: 3 / 21, 6: 7 / 21, 10: 11 / 21})
     assert found.done.tolist() == [2] * 11 + [0]
@@ -75,7 +77,7 @@ def test_sums_sum_to_one_and_a_round_never_outlasts_its_deadline(
     deadline: float, tau1: int, seed: int
 ) -> None:
     channel = faded(seed).at((0, 1, 2, 3), seed, 0.0)
-    found = settled(Late("drop", deadline), channel, SDFeel(tau1=tau1))
+    found = settled(StragglerPolicy("drop", deadline), channel, SDFeel(tau1=tau1))
     for _, sources, weights in found.mix.up:
         assert weights.sum() == pytest.approx(1)
         assert (found.done[sources] == tau1).all()
@@ -87,7 +89,7 @@ def test_sums_sum_to_one_and_a_round_never_outlasts_its_deadline(
 def test_a_server_to_which_nobody_comes_keeps_its_model_and_gossips() -> None:
     radio = np.where(np.arange(12) % 4 == 2, 1e-3, 1.0)
     scheme = SDFeel(tau1=1, tau2=5)
-    simulation = run(Late("drop", 1.0), price(radio), scheme, rounds=1)
+    simulation = run(StragglerPolicy("drop", 1.0), price(radio), scheme, rounds=1)
     assert torch.equal(simulation.state.servers[2], uneven().initial())
     assert not torch.equal(simulation.state.servers[1], uneven().initial())
     for _ in range(4):
@@ -98,7 +100,7 @@ def test_a_server_to_which_nobody_comes_keeps_its_model_and_gossips() -> None:
 
 def test_a_late_clients_message_costs_nothing_and_its_lost_steps_are_not_counted() -> None:
     radio = np.where(np.arange(12) == 5, 1e-3, 1.0)
-    strict = run(Late("drop", 1.0), price(radio), SDFeel(), rounds=1)
+    strict = run(StragglerPolicy("drop", 1.0), price(radio), SDFeel(), rounds=1)
     patient = run(None, price(radio), SDFeel(), rounds=1)
     assert strict.state.bytes == patient.state.bytes - 1e6 / 8
     assert strict.state.taken[5] == 0
@@ -107,7 +109,7 @@ def test_a_late_clients_message_costs_nothing_and_its_lost_steps_are_not_counted
 
 
 def test_when_nobody_comes_nothing_is_learned_and_time_passes() -> None:
-    late = Late("drop", 1e-3)
+    late = StragglerPolicy("drop", 1e-3)
     for scheme in (SDFeel(), FedAsync(), AsyncSDFeel()):
         simulation = run(late, faded(), scheme, rounds=3)
         assert torch.equal(simulation.model(), uneven().initial())
@@ -116,22 +118,22 @@ def test_when_nobody_comes_nothing_is_learned_and_time_passes() -> None:
 
 
 def test_a_deadline_that_nobody_keeps_is_refused() -> None:
-    late, scheme = Late("drop", 0.2), SDFeel(tau1=1)
+    late, scheme = StragglerPolicy("drop", 0.2), SDFeel(tau1=1)
     with pytest.raises(InputError, match=r"even the fastest client needs 0\.21 seconds: raise it"):
         late.check(scheme, first_views(scheme, ring_of_four(), price(), 0), price())
     # A channel may be better another time; computing takes as long as it takes.
     late.check(scheme, first_views(scheme, ring_of_four(), faded(), 0), faded())
-    short = Late("drop", 0.009)
+    short = StragglerPolicy("drop", 0.009)
     with pytest.raises(InputError, match=r"even the fastest client needs 0\.01 seconds"):
         short.check(scheme, first_views(scheme, ring_of_four(), faded(), 0), faded())
-    Late().check(scheme, first_views(scheme, ring_of_four(), price(), 0), price())
+    StragglerPolicy().check(scheme, first_views(scheme, ring_of_four(), price(), 0), price())
 
 
 @pytest.mark.parametrize("scheme", [SDFeel(tau1=1), AsyncSDFeel(theta_min=1)])
 def test_unbiased_weights_are_right_on_average(scheme: Scheme) -> None:
-    late, cost = Late("drop-unbiased", 0.4), faded()
+    late, cost = StragglerPolicy("drop-unbiased", 0.4), faded()
     own = view(scheme, cost)
-    wanted = settled(Late(), price(), scheme).mix.up
+    wanted = settled(StragglerPolicy(), price(), scheme).mix.up
     total = np.zeros(12)
     rounds = 3000
     for k in range(rounds):
@@ -145,7 +147,7 @@ def test_unbiased_weights_are_right_on_average(scheme: Scheme) -> None:
 
 def test_unbiased_needs_clients_that_start_at_home() -> None:
     overlapping = replace(ring_of_four(), reach=((0, 1), *ring_of_four().reach[1:]))
-    late, cost = Late("drop-unbiased", 0.4), faded()
+    late, cost = StragglerPolicy("drop-unbiased", 0.4), faded()
     for scheme, net in ((FedMes(), overlapping), (JointScheduling(), ring_of_four())):
         with pytest.raises(InputError, match="set it to drop"):
             late.settle(scheme, view(scheme, cost, net), cost.at((0,), 0, 0.0))
@@ -154,7 +156,9 @@ def test_unbiased_needs_clients_that_start_at_home() -> None:
 @pytest.mark.parametrize("scheme", [SDFeel(tau1=1), AsyncSDFeel(theta_min=1)])
 def test_equalised_clients_of_a_cell_end_at_once_and_sooner(scheme: Scheme) -> None:
     cost = price(np.linspace(0.5, 2.0, 12))
-    patient, fair = (settled(Late(policy), cost, scheme) for policy in ("wait", "equalise"))
+    patient, fair = (
+        settled(StragglerPolicy(policy), cost, scheme) for policy in ("wait", "equalise")
+    )
     before, after = (cost.bill(found.work, found.mix, found.spent) for found in (patient, fair))
     assert after.seconds < before.seconds
     who = fair.work.down.rows
@@ -171,10 +175,10 @@ def test_equalised_clients_of_a_cell_end_at_once_and_sooner(scheme: Scheme) -> N
 
 def test_equal_clients_have_equal_shares_and_a_schemes_own_shares_stand() -> None:
     cost = replace(price(), step_seconds=np.full(12, 0.01))
-    assert settled(Late("equalise"), cost).work.share == pytest.approx(np.ones(12))
-    own = settled(Late(), price(), JointScheduling()).work.share
+    assert settled(StragglerPolicy("equalise"), cost).work.share == pytest.approx(np.ones(12))
+    own = settled(StragglerPolicy(), price(), JointScheduling()).work.share
     np.testing.assert_array_equal(
-        settled(Late("equalise"), price(), JointScheduling()).work.share, own
+        settled(StragglerPolicy("equalise"), price(), JointScheduling()).work.share, own
     )
 
 
@@ -186,7 +190,7 @@ def test_every_scheme_gets_along_with_late_clients(name: str, policy: Policy) ->
         ring_of_four(),
         faded(),
         uneven(),
-        late=Late(policy, 0.9 if policy == "drop" else None),
+        late=StragglerPolicy(policy, 0.9 if policy == "drop" else None),
     )
     rounds = list(islice(simulation, 24))
     assert torch.isfinite(simulation.model()).all()
@@ -207,17 +211,17 @@ def test_policies_and_deadlines_must_fit(
     policy: Policy, seconds: float | None, message: str
 ) -> None:
     with pytest.raises(InputError, match=message):
-        Late(policy, seconds)
+        StragglerPolicy(policy, seconds)
 
 
 def test_what_is_left_of_a_mixing() -> None:
     mixing = of_rows({0: {0: 0.5, 1: 0.5}, 1: {1: 1.0}, -1: {-2: 1.0}})
     there = np.array([True, False])
-    assert of_present(mixing, np.array([True, True])) is mixing
-    left = of_present(mixing, there)
+    assert restricted(mixing, np.array([True, True])) is mixing
+    left = restricted(mixing, there)
     assert left.rows.tolist() == [0, -1]
     assert left.row(0) == {0: 1.0}
-    assert of_present(mixing, there, whole=False).row(0) == {0: 0.5}
-    assert of_present(mixing, np.array([True, True]), there).rows.tolist() == [0, -1]
+    assert restricted(mixing, there, whole=False).row(0) == {0: 0.5}
+    assert restricted(mixing, np.array([True, True]), there).rows.tolist() == [0, -1]
     net = clustered([1, 1], [0, 0], links("ring", 1))
-    assert len(of_present(broadcast(net), np.array([False])).rows) == 0
+    assert len(restricted(broadcast(net), np.array([False])).rows) == 0

@@ -57,7 +57,7 @@ def test_measured_rates_are_taken_as_they_are(write: Write) -> None:
     rates = [1, 2, 3, 4, 5, 6, 7, 8]
     table = write("mbps\n" + "\n".join(map(str, rates)))
     cost = ready(f"radio.rates={table}").cost
-    seconds = cost.air.uploads(8)
+    seconds = cost.link_times.uploads(8)
     np.testing.assert_allclose(seconds, cost.model_bits / (np.array(rates) * 1e6))
     metres = write("metres\n" + "\n".join(["1000"] * 8))
     snr = ready(f"radio.rates={metres}").cost.snr

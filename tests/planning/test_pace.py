@@ -10,7 +10,7 @@ from sdfeel.core.cost import Cost
 from sdfeel.core.graphs import links
 from sdfeel.core.network import clustered
 from sdfeel.core.scheme import Lane, Scheme
-from sdfeel.core.stragglers import Late
+from sdfeel.core.stragglers import StragglerPolicy
 from sdfeel.planning.pace import pace
 from sdfeel.schemes import AsyncSDFeel, FedAvg, HierFavg, SDFeel
 from sdfeel.sim.simulate import Simulation
@@ -21,7 +21,9 @@ NET = clustered(np.arange(1.0, 13.0), [i % 4 for i in range(12)], links("ring", 
 COST = Cost(np.linspace(0.01, 0.05, 12), 1e6, RATES)  # type: ignore[arg-type]
 
 
-def simulation(scheme: Scheme, cost: Cost = COST, late: Late | None = None) -> Simulation:
+def simulation(
+    scheme: Scheme, cost: Cost = COST, late: StragglerPolicy | None = None
+) -> Simulation:
     engine = quadratic(np.arange(12.0), np.arange(1, 13), 0.01)
     return Simulation(scheme, NET, cost, engine, late=late)
 
@@ -56,7 +58,7 @@ def test_lanes_side_by_side_advance_as_fast_as_the_simulator_says(theta_min: int
 
 
 @dataclass(frozen=True, eq=False)
-class Changing(Cost):
+class Outages(Cost):
     """Links that are twice as fast in every other round."""
 
     def at(self, lane: Lane, k: int, seconds: float) -> Cost:
@@ -65,7 +67,7 @@ class Changing(Cost):
 
 
 def test_prices_that_change_are_averaged_over_many_rounds() -> None:
-    cost = Changing(COST.step_seconds, COST.model_bits, COST.rates)
+    cost = Outages(COST.step_seconds, COST.model_bits, COST.rates)
     found = pace(SDFeel(5, 1, 1), NET, cost)
     running = simulation(SDFeel(5, 1, 1), cost)
     for _ in islice(running, 40):
@@ -73,8 +75,11 @@ def test_prices_that_change_are_averaged_over_many_rounds() -> None:
     assert running.state.seconds / running.state.iterations == pytest.approx(found.seconds)
 
 
-@pytest.mark.parametrize("late", [Late("drop", 0.32), Late("drop", 0.01), Late("equalise")])
-def test_what_is_done_about_late_clients_is_in_the_price(late: Late) -> None:
+@pytest.mark.parametrize(
+    "late",
+    [StragglerPolicy("drop", 0.32), StragglerPolicy("drop", 0.01), StragglerPolicy("equalise")],
+)
+def test_what_is_done_about_late_clients_is_in_the_price(late: StragglerPolicy) -> None:
     found = pace(SDFeel(5, 2, 1), NET, COST, cycle=2, late=late)
     running = simulation(SDFeel(5, 2, 1), late=late)
     for _ in islice(running, 8):

@@ -47,7 +47,7 @@ def rounds(scheme: Scheme, net: Network, count: int = 4) -> list[tuple[View, Wor
                 step_seconds=prices.step_seconds,
                 seed=3,
                 place=place,
-                air=prices.air,
+                link_times=prices.link_times,
                 memory=memory,
             )
             work = scheme.work(view)

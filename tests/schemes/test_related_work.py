@@ -13,7 +13,7 @@ from sdfeel.core.arrays import Floats
 from sdfeel.core.cost import Cost
 from sdfeel.core.errors import InputError
 from sdfeel.core.graphs import links
-from sdfeel.core.link_times import SNR, Air
+from sdfeel.core.link_times import SNR, LinkTimes
 from sdfeel.core.network import Network, clustered
 from sdfeel.core.scheme import Estimates, Local, Scheme
 from sdfeel.core.stragglers import equalised, needed
@@ -331,7 +331,7 @@ def test_unequal_clients_finish_together_and_use_the_whole_band(seed: int, count
     busy, sending = draws.uniform(0, 1, count), draws.uniform(0.1, 2, count)
     snr = draws.uniform(1, 100, count)
     end, share = equalised(busy, sending, snr, float(count))
-    finish = busy + sending / Air(snr=snr).speedup(share, slice(count))
+    finish = busy + sending / LinkTimes(snr=snr).speedup(share, slice(count))
     np.testing.assert_allclose(finish, end, rtol=1e-9)
     assert share.sum() == pytest.approx(count, rel=1e-6)
     assert end <= (busy + sending).max() * (1 + 1e-9)

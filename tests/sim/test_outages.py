@@ -17,9 +17,9 @@ from sdfeel.core.errors import InputError
 from sdfeel.core.gossip_weights import GOSSIP_RULES, laplacian_weights, metropolis
 from sdfeel.core.graphs import links
 from sdfeel.core.network import Network, clustered
-from sdfeel.core.outages import Change, Changing, parts, schedule
+from sdfeel.core.outages import Change, Outages, parts, schedule
 from sdfeel.core.scheme import Scheme
-from sdfeel.core.stragglers import Late
+from sdfeel.core.stragglers import StragglerPolicy
 from sdfeel.radio.channel import Fading
 from sdfeel.run.store import load_checkpoint, save_checkpoint
 from sdfeel.schemes import SCHEMES, AsyncSDFeel, FedAvg, FogFL, HierFavg, SDFeel
@@ -28,12 +28,12 @@ from tests.quadratic import QuadraticEngine
 from tests.sim.test_simulate import cost, ring_of_four, uneven
 
 
-def changing(text: str = "", **options: Any) -> Changing:
-    return Changing(laplacian_weights, schedule(text, "f"), **options)
+def changing(text: str = "", **options: Any) -> Outages:
+    return Outages(laplacian_weights, schedule(text, "f"), **options)
 
 
 def run(
-    scheme: Scheme, how: Changing, rounds: int, engine: QuadraticEngine | None = None
+    scheme: Scheme, how: Outages, rounds: int, engine: QuadraticEngine | None = None
 ) -> Simulation:
     own = uneven() if engine is None else engine
     simulation = Simulation(scheme, ring_of_four(), cost(12), own, changing=how)
@@ -55,7 +55,7 @@ def test_every_moment_keeps_the_weighted_mean(
     rule: str, graph: str, chance: float, up: float, number: int, seed: int
 ) -> None:
     net = clustered(np.arange(1.0, 15.0), [i % 7 for i in range(14)], links(graph, 7))
-    how = Changing(GOSSIP_RULES[rule], (), chance, up, 1.0, seed)
+    how = Outages(GOSSIP_RULES[rule], (), chance, up, 1.0, seed)
     moment = how.at(net, number, number / 10)
     weights, there = moment.net.mixing, moment.there
     np.testing.assert_allclose(weights.sum(axis=1), 1)
@@ -77,7 +77,7 @@ def test_the_same_state_is_the_same_network() -> None:
 
 def test_chances_are_kept_in_the_long_run() -> None:
     net = clustered(np.ones(10), range(10), links("complete", 10))
-    how = Changing(metropolis, (), 0.3, 6.0, 2.0, seed=1)
+    how = Outages(metropolis, (), 0.3, 6.0, 2.0, seed=1)
     moments = [how.at(net, n, n * 0.5) for n in range(4000)]
     up = np.mean([moment.there for moment in moments])
     assert up == pytest.approx(6 / 8, abs=0.03)
@@ -130,7 +130,7 @@ def test_gossip_on_what_is_left_keeps_the_mean_of_all() -> None:
     torch.testing.assert_close(simulation.state.servers[2], how_it_was(draws, simulation, how))
 
 
-def how_it_was(models: Tensor, simulation: Simulation, how: Changing) -> Tensor:
+def how_it_was(models: Tensor, simulation: Simulation, how: Outages) -> Tensor:
     """Server 2's model when it went down: after the first exchange."""
     first = how.at(simulation.net, 0, 0.0).net.mixing
     return torch.tensor(first[2]) @ models
@@ -150,14 +150,14 @@ def alternating(rounds: int) -> tuple[Change, ...]:
 @pytest.mark.parametrize("scheme", [SDFeel(tau1=1), AsyncSDFeel(theta_min=1, balanced=True)])
 def test_a_graph_that_is_only_jointly_connected_is_enough(scheme: Scheme) -> None:
     engine, rounds = uneven(), 400 if isinstance(scheme, SDFeel) else 1600
-    how = Changing(laplacian_weights, alternating(rounds))
+    how = Outages(laplacian_weights, alternating(rounds))
     net = ring_of_four()
     assert all(len(list(parts(how.at(net, k, 0.0).net.links))) == 2 for k in (0, 1, 7))
     weights = engine.weights[:, None] * torch.as_tensor(engine.curvature)
     least = (weights * engine.centres).sum(dim=0) / weights.sum(dim=0)
     first = float((engine.initial() - least).norm())
     together = run(scheme, how, rounds, engine)
-    split = run(scheme, Changing(laplacian_weights, alternating(1)), rounds, engine)
+    split = run(scheme, Outages(laplacian_weights, alternating(1)), rounds, engine)
     assert float((together.model() - least).norm()) < 0.05 * first
     assert together.spread() < 0.2 * split.spread()
     assert (together.distances() < 0.25 * first).all()
@@ -251,7 +251,7 @@ def test_a_resumed_run_has_the_same_bits(scheme: Scheme, tmp_path: Path) -> None
         how = changing("", link_chance=0.6, up_seconds=1.5, down_seconds=0.7, seed=3)
         prices = replace(cost(12), channel=channel)
         return Simulation(
-            scheme, net, prices, uneven(), late=Late("drop", 0.5), changing=how, **more
+            scheme, net, prices, uneven(), late=StragglerPolicy("drop", 0.5), changing=how, **more
         )
 
     whole = simulation()

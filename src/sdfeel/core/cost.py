@@ -12,7 +12,7 @@ import numpy as np
 
 from sdfeel.core.arrays import Floats, Ints, floats
 from sdfeel.core.errors import InputError
-from sdfeel.core.link_times import Air, Link
+from sdfeel.core.link_times import Link, LinkTimes
 from sdfeel.core.mixing import Mixing
 from sdfeel.core.scheme import Lane, Mix, Work
 
@@ -90,9 +90,9 @@ class Cost:
         return replace(self, radio=radio, snr=snr)
 
     @property
-    def air(self) -> Air:
+    def link_times(self) -> LinkTimes:
         """What schemes may know of the links."""
-        return Air({via: self.transfer(via) for via in self.rates}, self.radio, self.snr)
+        return LinkTimes({via: self.transfer(via) for via in self.rates}, self.radio, self.snr)
 
     def transfer(self, via: Link) -> float:
         """Seconds to move one model up or across one link."""
@@ -153,7 +153,7 @@ class Cost:
             seconds = seconds / self.radio
         if work.share is not None:
             who = work.down.rows
-            seconds[who] /= self.air.speedup(work.share, who)
+            seconds[who] /= self.link_times.speedup(work.share, who)
         return floats(seconds)
 
     def across(self, mixing: Mixing) -> tuple[float, int, float]:

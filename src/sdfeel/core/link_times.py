@@ -13,7 +13,7 @@ SNR = 10**1.5  # the paper's 15 dB
 
 
 @dataclass(frozen=True, eq=False)
-class Air:
+class LinkTimes:
     """How long a model is under way, and how good each client's channel is."""
 
     transfer: Mapping[Link, float] = field(default_factory=dict)  # seconds of one model
@@ -30,7 +30,7 @@ class Air:
 
         A narrower band has less noise in it, so half the band carries more than half the rate.
 
-        >>> Air().speedup(np.array([0.5, 1.0, 2.0]), slice(3)).round(3)
+        >>> LinkTimes().speedup(np.array([0.5, 1.0, 2.0]), slice(3)).round(3)
         array([0.597, 1.   , 1.62 ])
         """
         snr = self.snrs(len(share), clients)

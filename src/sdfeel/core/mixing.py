@@ -247,7 +247,7 @@ def nothing(like: Mixing) -> Mixing:
     return Mixing(NOBODY, ints([0]), NOBODY, floats([]), like.via)
 
 
-def of_present(
+def restricted(
     mixing: Mixing, sources: Bools, rows: Bools | None = None, whole: bool = True
 ) -> Mixing:
     """The same mixing among those who are there, each row with the total that it had.
@@ -257,7 +257,7 @@ def of_present(
     those who are there get no more than they had.
 
     >>> from sdfeel.core.mixing import of_rows
-    >>> of_present(of_rows({0: {0: 0.5, 1: 0.25, 2: 0.25}, 1: {2: 1.0}}),
+    >>> restricted(of_rows({0: {0: 0.5, 1: 0.25, 2: 0.25}, 1: {2: 1.0}}),
     ...            np.array([True, True, False])).dense(3).round(3)
     array([[0.667, 0.333, 0.   ]])
     """

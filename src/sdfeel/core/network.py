@@ -16,7 +16,7 @@ class Network:
     """C clients and D edge servers, checked on construction.
 
     `links` joins servers; `weights[dst, src]` says how a server mixes its neighbours' models
-    (default: the paper's matrix). Changing the graph means building another network.
+    (default: the paper's matrix). Outages the graph means building another network.
     A client that reaches no server takes no part and has no weight.
     """
 

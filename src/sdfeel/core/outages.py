@@ -15,7 +15,7 @@ import numpy as np
 from sdfeel.core.arrays import Bools, Floats, Ints, floats
 from sdfeel.core.cost import Bill
 from sdfeel.core.errors import InputError
-from sdfeel.core.mixing import Mixing, nothing, of_present
+from sdfeel.core.mixing import Mixing, nothing, restricted
 from sdfeel.core.network import Network, unreached
 from sdfeel.core.scheme import Lane, Memory, Mix, Work
 from sdfeel.core.seeds import rng
@@ -37,7 +37,7 @@ class Change:
 
 
 @dataclass(frozen=True, eq=False)
-class Moment:
+class NetworkState:
     """What of a network is there."""
 
     net: Network
@@ -50,8 +50,8 @@ class Moment:
         there = self.there
         if mixing.via == "server-server":
             _check_paths(mixing, self.net.links)
-            return of_present(mixing, np.ones(len(there), dtype=bool), there)
-        return of_present(mixing, there, there)
+            return restricted(mixing, np.ones(len(there), dtype=bool), there)
+        return restricted(mixing, there, there)
 
     @cached_property
     def there(self) -> Bools:
@@ -62,7 +62,7 @@ class Moment:
 
 
 @dataclass(frozen=True, eq=False)
-class Changing:
+class Outages:
     """What is there when a round begins: a pure function of its number and its time."""
 
     rule: Rule
@@ -72,7 +72,7 @@ class Changing:
     down_seconds: float = 1.0  # mean time until it is back
     seed: int = 0
 
-    def at(self, net: Network, number: int, seconds: float) -> Moment:
+    def at(self, net: Network, number: int, seconds: float) -> NetworkState:
         """The network of a round that begins when `number` rounds of all lanes are over."""
         now: dict[Unit, float] = {"round": number, "second": seconds}
         links, servers, cloud = _scheduled(
@@ -85,7 +85,7 @@ class Changing:
             lasts = (self.up_seconds, self.down_seconds)
             servers = servers & [_is_up(self.seed, d, lasts, seconds) for d in net.servers]
         links = links * np.outer(servers, servers)
-        return Moment(_moment(net, self.rule, links.tobytes(), servers.tobytes()), cloud)
+        return NetworkState(_moment(net, self.rule, links.tobytes(), servers.tobytes()), cloud)
 
     def cut_off(self, net: Network) -> list[list[int]]:
         """The parts into which the schedule leaves the servers that are up at its end."""
@@ -254,7 +254,7 @@ def after(clocks: Clocks, lane: Lane, there: Bools, mixed: tuple[int, ...]) -> C
     return clocks.after(up, np.array(mixed, dtype=int))
 
 
-def changes(before: Moment, now: Moment, number: int) -> list[str]:
+def changes(before: NetworkState, now: NetworkState, number: int) -> list[str]:
     """What a person should know has changed, one sentence each."""
     if before is now:
         return []

@@ -8,7 +8,7 @@ from typing import ClassVar, Literal, Protocol, get_type_hints
 import numpy as np
 
 from sdfeel.core.arrays import Floats, Ints
-from sdfeel.core.link_times import Air
+from sdfeel.core.link_times import LinkTimes
 from sdfeel.core.mixing import Mixing
 from sdfeel.core.network import Network
 from sdfeel.core.seeds import rng
@@ -51,7 +51,7 @@ class View:
     seed: int = 0
     place: int = 0  # which of the scheme's lanes this is
     began: int = 0  # rounds that all lanes had finished when this one began
-    air: Air = field(default_factory=Air)
+    link_times: LinkTimes = field(default_factory=LinkTimes)
     local: Local = Local()
     memory: Memory = field(default_factory=dict)  # what `mix` returned last; at first, nothing
     measured: Estimates | None = None  # in the last round whose work asked for it

@@ -11,14 +11,14 @@ import numpy as np
 from sdfeel.core.arrays import Bools, Floats, Ints, floats
 from sdfeel.core.cost import Cost
 from sdfeel.core.errors import InputError
-from sdfeel.core.mixing import nothing, of_present
+from sdfeel.core.mixing import nothing, restricted
 from sdfeel.core.scheme import Mix, Scheme, View, Work
 
 Policy = Literal["wait", "drop", "drop-unbiased", "equalise"]
 SLACK = 1 + 1e-12  # whoever ends exactly at the deadline keeps it
 
 
-class Settled(NamedTuple):
+class RoundPlan(NamedTuple):
     """A round as it will be."""
 
     work: Work
@@ -29,7 +29,7 @@ class Settled(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Late:
+class StragglerPolicy:
     """Wait for everyone; drop who misses a deadline; or share bandwidth so that all end at once.
 
     `drop` lets those who arrive count in proportion; `drop-unbiased` divides what each brings by
@@ -54,7 +54,7 @@ class Late:
         if self.seconds is not None and not self.seconds > 0:
             raise InputError(f"latency.deadline_seconds must be above 0, got {self.seconds:g}")
 
-    def settle(self, scheme: Scheme, view: View, cost: Cost) -> Settled:
+    def settle(self, scheme: Scheme, view: View, cost: Cost) -> RoundPlan:
         """The scheme's round, with what is done about those who are late."""
         work = scheme.work(view)
         done = cost.done(work)
@@ -62,8 +62,8 @@ class Late:
         if self.policy == "equalise":
             work = replace(work, share=_shares(view, cost, work, mix, done))
         if self.seconds is None:
-            return Settled(work, done, done, mix)
-        all_in, who = Settled(work, done, done, mix), work.down.rows
+            return RoundPlan(work, done, done, mix)
+        all_in, who = RoundPlan(work, done, done, mix), work.down.rows
         here = np.zeros(len(done), dtype=bool)
         here[who] = _ends(cost, all_in)[who] <= self.seconds * SLACK
         if not here.any():
@@ -72,14 +72,14 @@ class Late:
             mix = self._unbiased(cost, all_in, here)
         elif not here[who].all():
             mix = scheme.mix(view, np.where(here, done, 0))  # some schemes weigh by steps
-            mix = replace(mix, up=of_present(mix.up, here))
+            mix = replace(mix, up=restricted(mix.up, here))
         if here[who].all():
-            return Settled(work, done, done, mix)
+            return RoundPlan(work, done, done, mix)
         lasts = self.seconds if work.lasts is None else min(self.seconds, work.lasts)
         fits = np.floor(self.seconds / cost.step_seconds * SLACK).astype(np.int64)
         spent = np.minimum(done, fits)
         work, lost = replace(work, lasts=lasts), int((~here[who]).sum())
-        return Settled(work, np.where(here, done, 0), spent, mix, lost)
+        return RoundPlan(work, np.where(here, done, 0), spent, mix, lost)
 
     def check(self, scheme: Scheme, views: Iterable[View], cost: Cost) -> None:
         """Refuse a deadline that nobody keeps. (A bad moment of a channel may pass: a client then
@@ -90,7 +90,7 @@ class Late:
         for view in views:
             work = scheme.work(view)
             done = cost.done(work)
-            all_in = Settled(work, done, done, scheme.mix(view, done))
+            all_in = RoundPlan(work, done, done, scheme.mix(view, done))
             needs = _begins(cost, all_in) if cost.channel else _ends(cost, all_in)
             soonest = min(soonest, float(needs[work.down.rows].min()))
         if soonest > self.seconds * SLACK:
@@ -99,7 +99,7 @@ class Late:
                 f"needs {soonest:.3g} seconds: raise it, or let clients take fewer steps"
             )
 
-    def _unbiased(self, cost: Cost, all_in: Settled, here: Bools) -> Mix:
+    def _unbiased(self, cost: Cost, all_in: RoundPlan, here: Bools) -> Mix:
         """Everyone who is here counts by its weight over its chance to be here.
 
         What is missing to a whole is the server's own model: only differences are divided.
@@ -117,22 +117,22 @@ class Late:
             )
         sure = np.where(here, chances, 1.0)
         up = replace(mix.up, weights=mix.up.weights / sure[mix.up.sources])
-        return replace(mix, up=of_present(up, here, whole=False), payload="update")
+        return replace(mix, up=restricted(up, here, whole=False), payload="update")
 
 
-def _begins(cost: Cost, round_: Settled) -> Floats:
+def _begins(cost: Cost, round_: RoundPlan) -> Floats:
     """(C,) when each client begins to send."""
     if isinf(round_.work.deadline):
         return floats(round_.done * cost.step_seconds)
     return np.full(len(round_.done), round_.work.deadline)
 
 
-def _ends(cost: Cost, round_: Settled) -> Floats:
+def _ends(cost: Cost, round_: RoundPlan) -> Floats:
     """(C,) when each client's model is in."""
     return floats(_begins(cost, round_) + cost.uploads(round_.mix.up, round_.work))
 
 
-def _chances(cost: Cost, round_: Settled, deadline: float) -> Floats:
+def _chances(cost: Cost, round_: RoundPlan, deadline: float) -> Floats:
     """(C,) how probable it is that each client keeps the deadline."""
     if cost.channel is None:
         return floats(_ends(cost, round_) <= deadline * SLACK)
@@ -143,7 +143,7 @@ def _chances(cost: Cost, round_: Settled, deadline: float) -> Floats:
     return cost.channel.chance(needed)
 
 
-def _starts_at_home(round_: Settled) -> bool:
+def _starts_at_home(round_: RoundPlan) -> bool:
     """Does every client start from the model that its own changes are added to?"""
     if round_.mix.payload == "update":
         return True
@@ -164,9 +164,9 @@ def _shares(view: View, cost: Cost, work: Work, mix: Mix, done: Ints) -> Floats:
     who = work.down.rows
     if work.share is not None:
         return work.share
-    begins = _begins(cost, Settled(work, done, done, mix))[who]
+    begins = _begins(cost, RoundPlan(work, done, done, mix))[who]
     sending = cost.uploads(mix.up, work)[who]
-    snr, home = cost.air.snrs(len(who), who), view.net.home[who]
+    snr, home = cost.link_times.snrs(len(who), who), view.net.home[who]
     share = np.ones(len(who))
     for d in np.unique(home):
         cell = np.flatnonzero((home == d) & (sending > 0))

@@ -42,7 +42,7 @@ def undeployable(ready: Prepared) -> str | None:
         clocks=clocks,
         step_seconds=ready.cost.step_seconds,
         seed=ready.experiment.seed,
-        air=ready.cost.air,
+        link_times=ready.cost.link_times,
         local=ready.local,
     )
     work = scheme.work(view)

@@ -19,10 +19,10 @@ from sdfeel.core.errors import InputError, unknown
 from sdfeel.core.gossip_weights import GOSSIP_RULES
 from sdfeel.core.link_times import Link
 from sdfeel.core.network import Network, clustered
-from sdfeel.core.outages import Changing
+from sdfeel.core.outages import Outages
 from sdfeel.core.scheme import Local, Scheme
 from sdfeel.core.seeds import number, rng
-from sdfeel.core.stragglers import Late
+from sdfeel.core.stragglers import StragglerPolicy
 from sdfeel.data import catalog
 from sdfeel.data.clusters import assign
 from sdfeel.data.clusters import sizes as cluster_sizes
@@ -61,8 +61,8 @@ class Prepared:
     rounds: int  # of all lanes, if nothing ends the run earlier
     packing: Packing | None = None
     notes: tuple[str, ...] = ()
-    late: Late | None = None
-    changing: Changing | None = None
+    late: StragglerPolicy | None = None
+    changing: Outages | None = None
 
     @property
     def local(self) -> Local:

@@ -11,10 +11,10 @@ from sdfeel.core.errors import DataError, InputError, unknown
 from sdfeel.core.gossip_weights import GOSSIP_RULES
 from sdfeel.core.link_times import SNR
 from sdfeel.core.network import Network
-from sdfeel.core.outages import Changing, check, schedule
+from sdfeel.core.outages import Outages, check, schedule
 from sdfeel.core.scheme import Scheme
 from sdfeel.core.seeds import rng
-from sdfeel.core.stragglers import Late
+from sdfeel.core.stragglers import StragglerPolicy
 from sdfeel.experiment.schema import Experiment, RadioSection
 from sdfeel.radio.channel import Fading, Trace
 from sdfeel.radio.shannon import Cell, efficiency, scattered, snr_of
@@ -49,13 +49,13 @@ def with_radio(priced: Cost, experiment: Experiment, net: Network) -> Cost:
     return replace(priced, channel=channel)
 
 
-def build_late(experiment: Experiment) -> Late:
-    return Late(experiment.latency.late, experiment.latency.deadline_seconds)
+def build_late(experiment: Experiment) -> StragglerPolicy:
+    return StragglerPolicy(experiment.latency.late, experiment.latency.deadline_seconds)
 
 
 def build_changing(
     experiment: Experiment, scheme: Scheme, net: Network
-) -> tuple[Changing | None, tuple[str, ...]]:
+) -> tuple[Outages | None, tuple[str, ...]]:
     """How the server graph changes (None: not at all), and what a person should know of it."""
     section = experiment.network
     if (section.server_up_seconds is None) != (section.server_down_seconds is None):
@@ -74,7 +74,7 @@ def build_changing(
         check(changes, net, str(section.changes))
     if len(scheme.adapt(net).servers) != len(net.servers):
         return None, (f"{experiment.scheme.name} does not use edge servers: none comes or goes",)
-    changing = Changing(
+    changing = Outages(
         GOSSIP_RULES[section.mixing],
         changes or (),
         section.link_chance,

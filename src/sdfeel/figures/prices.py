@@ -67,7 +67,9 @@ class Book:
         """Virtual seconds of a lane's round, and (C,) the steps of its clients."""
         clocks = Clocks.fresh(len(self.net.servers))
         cost = self.cost
-        view = View(self.net, lane, k, clocks, cost.step_seconds, self.seed, air=cost.air)
+        view = View(
+            self.net, lane, k, clocks, cost.step_seconds, self.seed, link_times=cost.link_times
+        )
         work = self.scheme.work(view)
         done = cost.done(work)
         return cost.bill(work, self.scheme.mix(view, done), done).seconds, done

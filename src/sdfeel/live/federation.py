@@ -73,7 +73,7 @@ class Federation:
             seed=self.seed,
             place=self.lanes.index(lane),
             began=clocks.number,
-            air=self.cost.air,
+            link_times=self.cost.link_times,
             local=self.local,
             memory=memory,
         )

@@ -6,7 +6,7 @@ from sdfeel.core.cost import Cost
 from sdfeel.core.network import Network
 from sdfeel.core.scheme import Lane, Scheme, View
 from sdfeel.core.staleness import Clocks
-from sdfeel.core.stragglers import Late
+from sdfeel.core.stragglers import StragglerPolicy
 from sdfeel.sim.simulate import length
 
 NEVER = 1e-12  # iterations per second where nobody is ever in time
@@ -55,7 +55,7 @@ def pace(
     cost: Cost,
     cycle: int = 1,
     seed: int = 0,
-    late: Late | None = None,
+    late: StragglerPolicy | None = None,
 ) -> Pace:
     """The pace over `cycle` rounds of every lane (after as many, a scheme does the same again).
 
@@ -64,7 +64,7 @@ def pace(
     own = scheme.adapt(net)
     lanes = scheme.lanes(own)
     rounds = cycle if cost.at(lanes[0], 0, 0.0) is cost else cycle * CHANGING
-    policy = Late() if late is None else late
+    policy = StragglerPolicy() if late is None else late
     done = [
         _cycle(scheme, own, cost, rounds, policy, place, lane, seed)
         for place, lane in enumerate(lanes)
@@ -87,7 +87,7 @@ def _cycle(
     net: Network,
     cost: Cost,
     rounds: int,
-    late: Late,
+    late: StragglerPolicy,
     place: int,
     lane: Lane,
     seed: int,
@@ -96,7 +96,16 @@ def _cycle(
     clocks = Clocks.fresh(len(net.servers))
     for k in range(rounds):
         now = cost.at(lane, k, compute + upload + mix)
-        view = View(net, lane, k, clocks, now.step_seconds, seed=seed, place=place, air=now.air)
+        view = View(
+            net,
+            lane,
+            k,
+            clocks,
+            now.step_seconds,
+            seed=seed,
+            place=place,
+            link_times=now.link_times,
+        )
         work, steps, spent, meeting, _ = late.settle(scheme, view, now)
         bill = now.bill(work, meeting, spent)
         done += length(net, work, steps)

@@ -100,8 +100,8 @@ def _prices(view: View) -> tuple[float, float, float]:
     """Seconds of one exchange between servers, of a local iteration, and of an upload."""
     clients, alone = view.net.clients, len(view.net.servers) == 1
     step = float(view.step_seconds[clients].max())
-    sending = float(view.air.uploads(len(view.step_seconds))[clients].max())
-    return 0.0 if alone else view.air.transfer["server-server"], step, sending
+    sending = float(view.link_times.uploads(len(view.step_seconds))[clients].max())
+    return 0.0 if alone else view.link_times.transfer["server-server"], step, sending
 
 
 def exchanges(zeta: float, seen: Estimates, reach: float, price: float) -> int:

@@ -50,7 +50,9 @@ class FedCS:
         clients = view.net.clients
         if self.round_seconds is None:
             return clients
-        needs: Floats = self.tau1 * view.step_seconds + view.air.uploads(len(view.step_seconds))
+        needs: Floats = self.tau1 * view.step_seconds + view.link_times.uploads(
+            len(view.step_seconds)
+        )
         fit = clients[needs[clients] <= self.round_seconds]
         if not fit.size:
             raise InputError(

@@ -72,7 +72,7 @@ class FedSA:
 
     def _cycle(self, view: View) -> Floats:
         """(C,) seconds from a model to the answer."""
-        sending = view.air.uploads(len(view.step_seconds), "client-cloud")
+        sending = view.link_times.uploads(len(view.step_seconds), "client-cloud")
         return floats(self.tau1 * view.step_seconds + sending)
 
     def _first(self, view: View) -> tuple[Ints, Floats]:

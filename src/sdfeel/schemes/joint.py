@@ -45,8 +45,8 @@ class JointScheduling:
 
     def work(self, view: View) -> Work:
         busy = self.tau1 * view.step_seconds
-        sending = view.air.uploads(len(busy))
-        snr = view.air.snrs(len(busy), slice(None))
+        sending = view.link_times.uploads(len(busy))
+        snr = view.link_times.snrs(len(busy), slice(None))
         share = np.zeros(len(busy))
         for d in view.net.servers:
             mine = np.flatnonzero(view.net.home == d)

@@ -106,7 +106,7 @@ class Safa:
         behind = view.k - version  # the cloud's model is of round k
         lagging = inside & (behind > 0) & (behind >= self.tolerance)
         crashed = view.rng().random(len(version)) < self.crash_chance
-        sending = view.air.uploads(len(version), "client-cloud")
+        sending = view.link_times.uploads(len(version), "client-cloud")
         seconds = self.tau1 * view.step_seconds + sending
         arrived = inside & ~crashed
         if not arrived.any():  # a round needs somebody

@@ -15,10 +15,10 @@ from sdfeel.core.cost import Bill, Cost
 from sdfeel.core.events import Crew, Round
 from sdfeel.core.mixing import Mixing
 from sdfeel.core.network import Network
-from sdfeel.core.outages import Changing, Moment
+from sdfeel.core.outages import NetworkState, Outages
 from sdfeel.core.scheme import Local, Mix, Scheme, View, Work
 from sdfeel.core.staleness import Clocks
-from sdfeel.core.stragglers import Late
+from sdfeel.core.stragglers import StragglerPolicy
 from sdfeel.engine.base import Engine, Task
 from sdfeel.engine.combine import Sums, mean, mixed, weighted
 from sdfeel.engine.estimates import Estimator, probing
@@ -56,17 +56,17 @@ class Simulation:
         state: State | None = None,
         local: Local | None = None,  # what the engine's step is, for schemes that ask
         packing: Packing | None = None,  # None: models are sent as they are
-        late: Late | None = None,  # what is done about late clients; None: they are waited for
-        changing: Changing | None = None,  # None: all links and servers are always there
+        late: StragglerPolicy | None = None,  # None: wait for everyone
+        changing: Outages | None = None,  # None: all links and servers are always there
     ) -> None:
         self.scheme, self.cost, self.engine, self.seed = scheme, cost, engine, seed
         self._local = Local() if local is None else local
         self._packing, self._changing = packing, changing
-        self._late = Late() if late is None else late
+        self._late = StragglerPolicy() if late is None else late
         self._news: list[str] = []
         self._plan_of_the_only_lane: tuple[int, Plan] | None = None
         self.net = scheme.adapt(net)
-        self._whole = Moment(self.net)
+        self._whole = NetworkState(self.net)
         if state is None:
             own = self.net
             state = State.fresh(engine.initial(), len(own.servers), len(net.samples), own.shelves)
@@ -105,7 +105,7 @@ class Simulation:
         news, self._news = self._news, []
         return news
 
-    def _moment(self, each: LaneState) -> Moment:
+    def _moment(self, each: LaneState) -> NetworkState:
         """What was there when the lane's round began."""
         if self._changing is None:
             return self._whole
@@ -121,7 +121,7 @@ class Simulation:
             seed=self.seed,
             place=each.place,
             began=each.began,
-            air=cost.air,
+            link_times=cost.link_times,
             local=self._local,
             memory=each.memory,
             measured=each.measured,
@@ -299,7 +299,7 @@ def first_views(scheme: Scheme, net: Network, cost: Cost, seed: int) -> Iterator
     own = scheme.adapt(net)
     clocks = Clocks.fresh(len(own.servers))
     for place, lane in enumerate(scheme.lanes(own)):
-        yield View(own, lane, 0, clocks, cost.step_seconds, seed, place, air=cost.air)
+        yield View(own, lane, 0, clocks, cost.step_seconds, seed, place, link_times=cost.link_times)
 
 
 def _takers(mix: Mix) -> dict[int, list[tuple[int, float]]]:
