@@ -1,0 +1,179 @@
+"""How the house looks: sizes, repeated names, and what the start of a run crosses.
+
+python tools/house.py            the table
+python tools/house.py --names    also where repeated names are, small files, the path of a start
+"""
+
+import argparse
+import ast
+import os
+import statistics
+import sys
+import tempfile
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+from types import CodeType, FrameType
+from typing import Any
+
+SOURCE = Path(__file__).parents[1] / "src" / "sdfeel"
+SMALL = 60  # lines
+
+
+def sources() -> dict[str, str]:
+    """Every file of the package, by its path below it."""
+    return {
+        str(path.relative_to(SOURCE)): path.read_text(encoding="utf-8")
+        for path in sorted(SOURCE.rglob("*.py"))
+    }
+
+
+def lengths(texts: dict[str, str]) -> dict[str, int]:
+    """Lines of every file."""
+    return {name: len(text.splitlines()) for name, text in texts.items()}
+
+
+def repeated_classes(texts: dict[str, str]) -> dict[str, list[str]]:
+    """Class names that are defined more than once, and where."""
+    places: dict[str, list[str]] = defaultdict(list)
+    for name, text in texts.items():
+        for node in ast.walk(ast.parse(text)):
+            if isinstance(node, ast.ClassDef):
+                places[node.name].append(f"{name}:{node.lineno}")
+    return {name: found for name, found in sorted(places.items()) if len(found) > 1}
+
+
+def module(name: str) -> str:
+    """The dotted name of a file."""
+    return ".".join(("sdfeel", *Path(name).with_suffix("").parts)).removesuffix(".__init__")
+
+
+def imported(text: str) -> Iterator[str]:
+    """Dotted names that a file imports, also inside functions; names of a module count as it."""
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            yield node.module
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def importers(texts: dict[str, str]) -> dict[str, set[str]]:
+    """Who imports each file."""
+    modules = {module(name): name for name in texts}
+    found: dict[str, set[str]] = {name: set() for name in texts}
+    for name, text in texts.items():
+        for dotted in imported(text):
+            if dotted in modules and modules[dotted] != name:
+                found[modules[dotted]].add(name)
+    return found
+
+
+def inner_imports(texts: dict[str, str]) -> int:
+    """Imports inside functions."""
+    return sum(
+        isinstance(inner, ast.Import | ast.ImportFrom)
+        for text in texts.values()
+        for node in ast.walk(ast.parse(text))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        for inner in ast.walk(node)
+    )
+
+
+def crossed() -> tuple[set[CodeType], set[CodeType]]:
+    """Functions entered (until `start` returns a session, until its first round is done).
+
+    The run is what `sdfeel run` does without a file. Its engine is compiled beforehand, so that a
+    cold cache of native code does not count.
+    """
+    from sdfeel.core.events import Round
+    from sdfeel.experiment.schema import load
+    from sdfeel.run.session import start
+
+    entered: set[CodeType] = set()
+
+    def enter(frame: FrameType, event: str, argument: Any) -> None:
+        if event == "call":
+            entered.add(frame.f_code)
+
+    with tempfile.TemporaryDirectory() as directory:
+        experiment = load(None, ())
+        start(experiment, Path(directory) / "warm").prepared.engine.close()
+        sys.setprofile(enter)
+        try:
+            session = start(experiment, Path(directory) / "run")
+            sys.setprofile(None)
+            before = set(entered)
+            sys.setprofile(enter)
+            for event in session:
+                if isinstance(event, Round):
+                    break
+        finally:
+            sys.setprofile(None)
+    return ours(before), ours(entered)
+
+
+def ours(codes: set[CodeType]) -> set[CodeType]:
+    """Functions of the package: no bodies of modules and classes, no comprehensions."""
+    return {
+        code
+        for code in codes
+        if Path(code.co_filename).is_relative_to(SOURCE)
+        and not code.co_name.startswith("<")
+        and code.co_flags & 0x2  # a function's own locals: not the body of a class
+    }
+
+
+def files(codes: set[CodeType]) -> set[str]:
+    """The files that functions stand in."""
+    return {str(Path(code.co_filename).relative_to(SOURCE)) for code in codes}
+
+
+def main() -> None:
+    """Print the table."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument("--names", action="store_true", help="also list what was counted")
+    names = parser.parse_args().names
+    texts = sources()
+    lines = lengths(texts)
+    packages = [name for name in lines if name.endswith("__init__.py") and lines[name] < 10]
+    small = [name for name in lines if lines[name] < SMALL and name not in packages]
+    largest = max(lines, key=lambda name: lines[name])
+    repeated = repeated_classes(texts)
+    single = sorted(name for name, users in importers(texts).items() if len(users) == 1)
+    start, first = crossed()
+    table = {
+        "files": f"{len(lines)} ({len(packages)} of them only name a package)",
+        "lines": f"{sum(lines.values()):,}",
+        "median file": f"{statistics.median(lines.values()):g}",
+        "largest file": f"{lines[largest]} ({largest})",
+        f"files under {SMALL} lines": f"{len(small)} (without those that only name a package)",
+        "files with one importer": f"{len(single)}",
+        "imports inside functions": f"{inner_imports(texts)}",
+        "class names defined more than once": f"{len(repeated)}",
+        "the start of a run crosses": f"{len(start)} functions in {len(files(start))} files",
+        "with its first round": f"{len(first)} functions in {len(files(first))} files",
+    }
+    width = max(map(len, table))
+    for key, value in table.items():
+        print(f"{key:<{width}}  {value}")
+    if names:
+        print("\nrepeated class names")
+        for name, places in repeated.items():
+            print(f"  {name}: {', '.join(places)}")
+        print("\nsmall files")
+        for name in small:
+            print(f"  {lines[name]:3} {name}")
+        print("\nfiles with one importer\n  " + "\n  ".join(single))
+        print("\nthe start of a run")
+        for file in sorted(files(start)):
+            inside = sorted(
+                code.co_qualname for code in start if code.co_filename == str(SOURCE / file)
+            )
+            print(f"  {file} ({len(inside)}): {', '.join(inside)}")
+
+
+if __name__ == "__main__":
+    os.environ.setdefault("MPLBACKEND", "Agg")
+    sys.path.insert(0, str(SOURCE.parent))
+    main()
