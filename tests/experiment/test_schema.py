@@ -4,7 +4,17 @@ from pathlib import Path
 import pytest
 
 from sdfeel.core.errors import InputError
-from sdfeel.experiment.schema import Experiment, checked, keys, load, template
+from sdfeel.core.scheme import meanings
+from sdfeel.experiment.build import build_scheme
+from sdfeel.experiment.schema import (
+    CompressionSection,
+    Experiment,
+    checked,
+    keys,
+    load,
+    template,
+)
+from sdfeel.schemes import SCHEMES
 
 
 def test_nothing_given_means_all_defaults() -> None:
@@ -88,3 +98,20 @@ def test_a_broken_file_is_named(tmp_path: Path, content: bytes, message: str) ->
         load(file)
     with pytest.raises(InputError, match=r"no experiment file .*: write one with `sdfeel init"):
         load(tmp_path / "absent.toml")
+
+
+def test_none_is_a_word_where_a_key_says_so_and_nothing_elsewhere() -> None:
+    chosen = load(None, ["compression.uplink=none", "compression.backhaul=none"])
+    assert chosen.compression == CompressionSection()
+    again = load(None, ["compression.uplink=uniform", "compression.uplink=None"])
+    assert again.compression.uplink == "none"
+    assert load(None, ["network.changes=none"]).network.changes is None
+
+
+@pytest.mark.parametrize("name", SCHEMES)
+def test_an_option_of_a_scheme_can_be_none_where_its_text_says_so(name: str) -> None:
+    told = [key for key, text in meanings(SCHEMES[name]).items() if "(none:" in text]
+    for key in told:
+        by_setting = load(None, [f"scheme.name={name}", f"scheme.{key}=none"])
+        by_file = checked({"scheme": {"name": name, key: "none"}})
+        assert build_scheme(by_setting)[0] == build_scheme(by_file)[0] == SCHEMES[name]()

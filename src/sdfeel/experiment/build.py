@@ -176,7 +176,8 @@ def build_scheme(experiment: Experiment) -> tuple[Scheme, tuple[str, ...]]:
     kind = find(experiment.scheme.name)
     own = {field.name for field in dataclasses.fields(_plain(kind))}
     every = {f.name for other in SCHEMES.values() for f in dataclasses.fields(_plain(other))}
-    given = {k: v for k, v in experiment.scheme.options.items() if v is not None}
+    # A file of experiments has no other way to write the `none` of our help texts.
+    given = {k: v for k, v in experiment.scheme.options.items() if v not in (None, "none")}
     for key in given:
         if key not in every:
             raise unknown("key", f"scheme.{key}", [f"scheme.{name}" for name in sorted(own)])

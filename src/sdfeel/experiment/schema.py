@@ -9,7 +9,7 @@ import json
 import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -341,7 +341,8 @@ def load(file: Path | None = None, settings: Sequence[str] = ()) -> Experiment:
         checked(values)  # a mistake in the file must not hide behind a setting
     changed: dict[str, Any] = {}
     for setting in settings:
-        _put(changed, *_parsed(setting))
+        path, value = _parsed(setting)
+        _put(changed, path, _worded(path, value))
     _locate(changed, Path())
     return checked(_merged(values, changed))
 
@@ -401,6 +402,17 @@ def _parsed(setting: str) -> tuple[list[str], Any]:
         words = {"true": True, "false": False, "none": None}
         value = words.get(text.lower(), text)  # any other bare word is a string
     return path.strip().split("."), value
+
+
+def _worded(path: list[str], value: Any) -> Any:
+    """The value, or the word `none` where that is one of the words that a key takes."""
+    section = Experiment.model_fields.get(path[0])
+    kind = None if section is None else section.annotation
+    if value is not None or len(path) != 2 or not isinstance(kind, type):
+        return value
+    field = kind.model_fields.get(path[1]) if issubclass(kind, BaseModel) else None
+    words = () if field is None else get_args(field.annotation)
+    return "none" if "none" in words else value
 
 
 def _put(values: dict[str, Any], path: list[str], value: Any) -> None:
