@@ -8,11 +8,11 @@ from torch import nn
 
 from sdfeel.bench.measure import compare
 from sdfeel.bench.ways import WAYS, plain_evaluation
-from sdfeel.bench.work import WORKS, Work, find, forward_flops, training_flops
+from sdfeel.bench.work import WORKS, BenchWork, find, forward_flops, training_flops
 from sdfeel.core.errors import InputError
 from sdfeel.engine.select import choose
 
-SMALL = Work("small", "mlp", (1, 4, 4), clients=3, steps=2, batch=5, examples=10)
+SMALL = BenchWork("small", "mlp", (1, 4, 4), clients=3, steps=2, batch=5, examples=10)
 LOOK = replace(SMALL, steps=0, examples=200)
 
 

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from sdfeel.bench import planning
-from sdfeel.bench.planning import Online, Tried, Verdict, experiment, grid
+from sdfeel.bench.planning import Online, SituationResult, Tried, experiment, grid
 from sdfeel.core.errors import InputError
 from tests.cli.command import call
 
-GOOD = Verdict("slow backhaul", "a", 1.0, "b", 0.9, 2.0, 20, 400, 50, 1000)
+GOOD = SituationResult("slow backhaul", "a", 1.0, "b", 0.9, 2.0, 20, 400, 50, 1000)
 
 
 def test_a_verdict_is_three_ratios() -> None:

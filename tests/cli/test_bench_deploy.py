@@ -9,17 +9,21 @@ from pathlib import Path
 import pytest
 
 from sdfeel.bench import deployment
-from sdfeel.bench.deployment import Line
+from sdfeel.bench.deployment import MeasuredGoal
 from tests.cli.command import call
 
 
-def good(directory: Path) -> Iterator[Line]:
-    yield Line("a push of 25 MB", "above 200 MB/s", "321 MB/s", True, {"seconds": 0.078})
+def good(directory: Path) -> Iterator[MeasuredGoal]:
+    yield MeasuredGoal("a push of 25 MB", "above 200 MB/s", "321 MB/s", True, {"seconds": 0.078})
 
 
-def mixed(directory: Path) -> Iterator[Line]:
-    yield Line("a round", "below 50 ms", "77.0 ms", False, note="median of 3: commit 1.0 ms")
-    yield Line("a round over links", "within 10 %", "not measured", None, note="no `unshare` here")
+def mixed(directory: Path) -> Iterator[MeasuredGoal]:
+    yield MeasuredGoal(
+        "a round", "below 50 ms", "77.0 ms", False, note="median of 3: commit 1.0 ms"
+    )
+    yield MeasuredGoal(
+        "a round over links", "within 10 %", "not measured", None, note="no `unshare` here"
+    )
 
 
 @pytest.fixture(autouse=True)
@@ -57,8 +61,8 @@ def test_an_unknown_part_is_told_with_a_guess() -> None:
 def test_urgent_measurements_run_first_and_only_they(monkeypatch: pytest.MonkeyPatch) -> None:
     before = os.sched_getscheduler(0)
 
-    def seen(directory: Path) -> Iterator[Line]:
-        yield Line("priority", "", "", os.sched_getscheduler(0) == os.SCHED_RR)
+    def seen(directory: Path) -> Iterator[MeasuredGoal]:
+        yield MeasuredGoal("priority", "", "", os.sched_getscheduler(0) == os.SCHED_RR)
 
     monkeypatch.setattr(deployment, "PARTS", {"seen": seen})
     outcome = call("bench", "deploy", "--urgent", "--json")

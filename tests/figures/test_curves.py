@@ -5,13 +5,15 @@ from math import inf, isnan
 import numpy as np
 import pytest
 
-from sdfeel.figures.curves import Curve, Track
+from sdfeel.figures.curves import Curve, RunTrack
 
 
-def track(*accuracy: float, diverged: bool = False) -> Track:
+def track(*accuracy: float, diverged: bool = False) -> RunTrack:
     x = np.linspace(0.0, 10.0 * (len(accuracy) - 1), len(accuracy))
     y = np.array(accuracy)
-    return Track({"iterations": x, "A": x / 10, "E": x}, {"accuracy": y, "loss": 1 - y}, diverged)
+    return RunTrack(
+        {"iterations": x, "A": x / 10, "E": x}, {"accuracy": y, "loss": 1 - y}, diverged
+    )
 
 
 def test_between_measurements_a_curve_is_straight() -> None:

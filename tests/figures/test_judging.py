@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from sdfeel.figures.catalogue import FIGURES, chosen
-from sdfeel.figures.curves import Curve, Track
-from sdfeel.figures.figure import Claim, Figure, Scale, Seen, nothing
+from sdfeel.figures.curves import Curve, RunTrack
+from sdfeel.figures.figure import Claim, ClaimView, Figure, Scale, nothing
 from sdfeel.figures.judging import judge
 from sdfeel.figures.verdicts import Verdict, more
 
@@ -13,12 +13,13 @@ from sdfeel.figures.verdicts import Verdict, more
 def curve(label: str, *ends: float) -> Curve:
     x = np.array([0.0, 10.0])
     tracks = tuple(
-        Track({"iterations": x, "A": x, "E": x}, {"accuracy": np.array([0.1, end])}) for end in ends
+        RunTrack({"iterations": x, "A": x, "E": x}, {"accuracy": np.array([0.1, end])})
+        for end in ends
     )
     return Curve(label, {"A": tracks, "E": tracks})
 
 
-def ends_higher(seen: Seen) -> Verdict:
+def ends_higher(seen: ClaimView) -> Verdict:
     return more(seen["one"].last("accuracy"), seen["other"].last("accuracy"), "accuracy")
 
 

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from sdfeel.figures.curves import Curve, Track
-from sdfeel.figures.figure import Seen
+from sdfeel.figures.curves import Curve, RunTrack
+from sdfeel.figures.figure import ClaimView
 from sdfeel.figures.paper.race import FEEL, FEW, SD, unreached
 from sdfeel.figures.settings import setting
 
@@ -12,7 +12,8 @@ from sdfeel.figures.settings import setting
 def curve(label: str, *ends: float) -> Curve:
     x = np.array([0.0, 10.0])
     tracks = tuple(
-        Track({"iterations": x, "A": x, "E": x}, {"accuracy": np.array([0.1, end])}) for end in ends
+        RunTrack({"iterations": x, "A": x, "E": x}, {"accuracy": np.array([0.1, end])})
+        for end in ends
     )
     return Curve(label, {"A": tracks, "E": tracks})
 
@@ -30,6 +31,6 @@ def test_nobody_reaches_the_target_is_a_matter_of_all_seeds(
     few: tuple[float, ...], state: str
 ) -> None:
     curves = {SD: curve(SD, 0.95, 0.95, 0.95), FEW: curve(FEW, *few), FEEL: curve(FEEL, *few)}
-    verdict = unreached(FEW, FEEL)(Seen(setting("mnist", "quick"), curves, "A"))
+    verdict = unreached(FEW, FEEL)(ClaimView(setting("mnist", "quick"), curves, "A"))
     assert verdict.state == state
     assert verdict.seeds == len(few)

@@ -9,7 +9,7 @@ from sdfeel.core.events import Finished, Started
 from sdfeel.experiment.schema import Experiment
 from sdfeel.figures import cache
 from sdfeel.figures.curves import read
-from sdfeel.figures.lines import Line, changed
+from sdfeel.figures.lines import FigureLine, changed
 from sdfeel.figures.running import Carrying, missing, wanted
 from sdfeel.figures.scheme_keys import fedavg, hierfavg, sd_feel
 from sdfeel.figures.settings import setting
@@ -24,17 +24,20 @@ def small(*changes: str) -> Experiment:
 
 def test_the_same_run_under_two_labels_is_run_once() -> None:
     everyone = small(*hierfavg())
-    lines = [Line("HierFAVG", everyone), Line("FedAvg", everyone, small(*fedavg()))]
+    lines = [FigureLine("HierFAVG", everyone), FigureLine("FedAvg", everyone, small(*fedavg()))]
     assert list(wanted(lines, 2)) == ["HierFAVG, seed 0", "HierFAVG, seed 1"]
 
 
 def test_equal_labels_of_two_figures_are_told_apart() -> None:
-    lines = [Line("SD-FEEL", small(*sd_feel())), Line("SD-FEEL", small(*sd_feel(alpha=2)))]
+    lines = [
+        FigureLine("SD-FEEL", small(*sd_feel())),
+        FigureLine("SD-FEEL", small(*sd_feel(alpha=2))),
+    ]
     assert list(wanted(lines, 1)) == ["SD-FEEL, seed 0", "SD-FEEL, seed 0 (2)"]
 
 
 def test_an_asynchronous_line_is_run_under_each_price_list() -> None:
-    line = Line("async", small("scheme.name=async-sd-feel"), limits={"A": 1.0, "E": 9.0})
+    line = FigureLine("async", small("scheme.name=async-sd-feel"), limits={"A": 1.0, "E": 9.0})
     found = wanted([line], 1)
     assert list(found) == ["async at A, seed 0", "async at E, seed 0"]
     assert [each.training.max_seconds for each in found.values()] == [1.0, 9.0]
@@ -50,7 +53,7 @@ def test_the_key_is_what_was_asked_for() -> None:
 
 
 def test_a_second_call_runs_nothing() -> None:
-    runs = wanted([Line("SD-FEEL", small(*sd_feel()))], 2)
+    runs = wanted([FigureLine("SD-FEEL", small(*sd_feel()))], 2)
     first = [type(event) for _, event in Carrying(runs, 2)]
     assert first.count(Finished) == 2
     assert missing(runs) == {}
@@ -58,7 +61,7 @@ def test_a_second_call_runs_nothing() -> None:
 
 
 def test_a_stopped_run_goes_on() -> None:
-    line = Line("SD-FEEL", small(*sd_feel(), "checkpoint.every_seconds=0"))
+    line = FigureLine("SD-FEEL", small(*sd_feel(), "checkpoint.every_seconds=0"))
     runs = wanted([line], 1)
     carrying = Carrying(runs, 1)
     for _, event in carrying:
@@ -71,7 +74,7 @@ def test_a_stopped_run_goes_on() -> None:
     assert read(line, [0]).end("iterations") == 20
 
 
-def begun(line: Line) -> None:
+def begun(line: FigureLine) -> None:
     """Stop after the first round."""
     carrying = Carrying(wanted([line], 1), 1)
     for _, event in carrying:
@@ -84,7 +87,7 @@ def begun(line: Line) -> None:
 def test_what_an_earlier_version_began_is_begun_anew(
     file: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    line = Line("SD-FEEL", small(*sd_feel(), "checkpoint.every_seconds=0"))
+    line = FigureLine("SD-FEEL", small(*sd_feel(), "checkpoint.every_seconds=0"))
     if file == "experiment.toml":  # it says another thing than the same request does today
         begun(line)
         known = cache.place(line.trained) / file
@@ -101,7 +104,7 @@ def test_what_an_earlier_version_began_is_begun_anew(
 
 
 def test_a_run_that_another_process_is_at_is_not_thrown_away() -> None:
-    line = Line("SD-FEEL", small(*sd_feel(), "checkpoint.every_seconds=0"))
+    line = FigureLine("SD-FEEL", small(*sd_feel(), "checkpoint.every_seconds=0"))
     begun(line)
     with locked(cache.place(line.trained)), pytest.raises(RunError, match="in use"):
         cache.forget(line.trained)
@@ -109,8 +112,8 @@ def test_a_run_that_another_process_is_at_is_not_thrown_away() -> None:
 
 
 def test_a_run_that_diverges_is_a_finding_and_the_others_go_on() -> None:
-    mad = Line("mad", small(*sd_feel(), "training.learning_rate=1e30"))
-    sane = Line("sane", small(*sd_feel()))
+    mad = FigureLine("mad", small(*sd_feel(), "training.learning_rate=1e30"))
+    sane = FigureLine("sane", small(*sd_feel()))
     runs = wanted([mad, sane], 1)
     list(Carrying(runs, 1))
     assert missing(runs) == {}
@@ -118,7 +121,7 @@ def test_a_run_that_diverges_is_a_finding_and_the_others_go_on() -> None:
 
 
 def test_only_the_log_is_kept(tmp_path: Path) -> None:
-    line = Line("SD-FEEL", small(*sd_feel()))
+    line = FigureLine("SD-FEEL", small(*sd_feel()))
     list(Carrying(wanted([line], 1), 1))
     kept = {file.name for file in cache.place(line.trained).iterdir()}
     assert kept == {"experiment.toml", "events.jsonl", "metrics.csv", ".lock"}

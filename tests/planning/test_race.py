@@ -7,7 +7,7 @@ from math import exp, inf
 import pytest
 
 from sdfeel.planning.candidates import Candidate
-from sdfeel.planning.goal import Goal, Point
+from sdfeel.planning.goal import Goal, PilotPoint
 from sdfeel.planning.pace import Pace
 from sdfeel.planning.race import Race
 from sdfeel.planning.ranking import Entry, Law, drift
@@ -38,7 +38,7 @@ class Recorded:
 
     entry: Entry
     goal: Goal
-    points: list[Point] = field(default_factory=list)
+    points: list[PilotPoint] = field(default_factory=list)
     ended: bool = False
     closed: bool = False
 
@@ -55,7 +55,7 @@ class Recorded:
             if seconds > until:
                 return
             score = 1 - exp(-2.3026 * done / TRUTH.iterations(self.entry))
-            self.points.append(Point(seconds, done, score, 1 - score, done * CLIENTS))
+            self.points.append(PilotPoint(seconds, done, score, 1 - score, done * CLIENTS))
             self.ended = done >= ITERATIONS or self.goal.score(self.points[-1]) >= self.goal.level
 
     def close(self) -> None:
@@ -162,7 +162,9 @@ class Hesitant(Recorded):
             if done * self.entry.pace.seconds > until:
                 return
             score = 0.1 if done < 10 else 0.95
-            self.points.append(Point(done * self.entry.pace.seconds, done, score, 1, 10 * done))
+            self.points.append(
+                PilotPoint(done * self.entry.pace.seconds, done, score, 1, 10 * done)
+            )
             self.ended = self.goal.score(self.points[-1]) >= self.goal.level
         super().advance(until)
 

@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from sdfeel.planning.candidates import Candidate
 from sdfeel.planning.pace import Pace
 from sdfeel.planning.ranking import GOAL, Entry, Law, drift, fitted, proven
-from sdfeel.run.loss_estimates import Measured
+from sdfeel.run.loss_estimates import LossShape
 from sdfeel.theory.problem import Problem
 
-MEASURED = Measured(Problem(3.0, 1.0, 6.0, 2.3, 0.05), between=0.3, slope=0.5, steps=60)
+MEASURED = LossShape(Problem(3.0, 1.0, 6.0, 2.3, 0.05), between=0.3, slope=0.5, steps=60)
 
 
 def entry(tau1: int, rate: float, scheme: str = "sd-feel", seconds: float = 0.01) -> Entry:

@@ -16,7 +16,7 @@ from sdfeel.core.network import Network, clustered
 from sdfeel.core.seeds import rng
 from sdfeel.experiment.schema import load
 from sdfeel.run import bounds
-from sdfeel.run.bounds import Covered, Promise, Seen
+from sdfeel.run.bounds import Covered, LossProbe, Promise
 from sdfeel.run.drive import Drive, Goals
 from sdfeel.run.loss_estimates import look
 from sdfeel.run.session import resume, start
@@ -87,7 +87,7 @@ def test_beyond_the_proof_the_bound_is_that_of_the_largest_step() -> None:
 
 
 def test_the_worst_that_was_seen_counts() -> None:
-    mild, harsh = Seen(2.0, 1.0, 3.0, 4.0, 5.0), Seen(1.0, 0.5, 6.0, 7.0, 8.0)
+    mild, harsh = LossProbe(2.0, 1.0, 3.0, 4.0, 5.0), LossProbe(1.0, 0.5, 6.0, 7.0, 8.0)
     covered = Covered(1e-4, 5, 0.4, 0.1)
     later = Promise.begin(mild).after(100, harsh).after(200, mild)
     assert later.problem(0.1) == Problem(6.0, 7.0, 8.0, 2.0, 0.1)

@@ -6,7 +6,7 @@ import pytest
 
 from sdfeel.core.errors import Diverged
 from sdfeel.core.events import Finished
-from sdfeel.run.many import Job, Many, Planned, Progressed, on_one_core
+from sdfeel.run.many import Many, Planned, Progressed, QueuedRun, on_one_core
 from sdfeel.run.session import finished
 from tests.run.test_session import ending, run, small
 
@@ -14,7 +14,7 @@ from tests.run.test_session import ending, run, small
 def test_side_by_side_gives_the_bits_of_one_after_another(tmp_path: Path) -> None:
     seeds = (1, 2, 3)
     alone = {s: ending(run(small(f"seed={s}"), tmp_path / f"alone{s}")) for s in seeds}
-    jobs = {f"{s}": Job(on_one_core(small(f"seed={s}")), tmp_path / f"{s}") for s in seeds}
+    jobs = {f"{s}": QueuedRun(on_one_core(small(f"seed={s}")), tmp_path / f"{s}") for s in seeds}
     many = Many(jobs, at_once=2)
     news = list(many)
     assert not many.unfinished
@@ -29,7 +29,9 @@ def test_side_by_side_gives_the_bits_of_one_after_another(tmp_path: Path) -> Non
 
 def test_stopping_keeps_what_was_done_and_starts_no_more(tmp_path: Path) -> None:
     long = [f"seed={s}" for s in range(3)]
-    jobs = {s: Job(on_one_core(small(s, "training.iterations=5000")), tmp_path / s) for s in long}
+    jobs = {
+        s: QueuedRun(on_one_core(small(s, "training.iterations=5000")), tmp_path / s) for s in long
+    }
     many = Many(jobs, at_once=2)
     for news in many:
         if isinstance(news, Progressed):
@@ -42,8 +44,8 @@ def test_stopping_keeps_what_was_done_and_starts_no_more(tmp_path: Path) -> None
 
 def test_an_error_names_its_run_and_ends_the_others(tmp_path: Path) -> None:
     jobs = {
-        "good": Job(on_one_core(small("training.iterations=100000")), tmp_path / "good"),
-        "bad": Job(on_one_core(small("training.learning_rate=1e30")), tmp_path / "bad"),
+        "good": QueuedRun(on_one_core(small("training.iterations=100000")), tmp_path / "good"),
+        "bad": QueuedRun(on_one_core(small("training.learning_rate=1e30")), tmp_path / "bad"),
     }
     with pytest.raises(Diverged, match="bad: training diverged at client"):
         list(Many(jobs, at_once=2))

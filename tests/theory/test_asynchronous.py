@@ -13,11 +13,11 @@ from sdfeel.core.graphs import links
 from sdfeel.core.mixing import star
 from sdfeel.core.network import clustered
 from sdfeel.theory import asynchronous
-from sdfeel.theory.asynchronous import Pace
+from sdfeel.theory.asynchronous import ClusterPace
 from sdfeel.theory.problem import Problem
 
 PROBLEM = Problem(smoothness=2.0, noise=3.0, divergence=0.7, gap=2.0, concentration=0.05)
-PACE = Pace(theta_min=2, theta_max=5, age=4, rho=0.8)
+PACE = ClusterPace(theta_min=2, theta_max=5, age=4, rho=0.8)
 
 
 @given(
@@ -65,7 +65,7 @@ def test_print_and_derivation_part_where_the_errata_say_so(rate: float) -> None:
 
 
 def test_one_step_each_and_no_delay_is_plain_descent() -> None:
-    alone = Pace(theta_min=1, theta_max=1, age=0, rho=0)
+    alone = ClusterPace(theta_min=1, theta_max=1, age=0, rho=0)
     assert asynchronous.largest_step(PROBLEM, alone) == pytest.approx(1 / PROBLEM.smoothness)
     assert asynchronous.bound(PROBLEM, 0.1, 100, alone) == pytest.approx(
         2 * 2.0 / (0.1 * 100) + 0.1 * 2.0 * 3.0 * 0.05
@@ -88,9 +88,9 @@ def test_outside_the_regime_nothing_is_promised() -> None:
     assert isinf(asynchronous.bound(PROBLEM, largest * 1.001, 10, PACE))
     assert isinf(asynchronous.bound(PROBLEM, 10.0, 10, PACE))
     with pytest.raises(InputError, match="theta_max must be at least 3, got 2"):
-        Pace(3, 2, 0, 0)
+        ClusterPace(3, 2, 0, 0)
     with pytest.raises(InputError, match="rho must be at least 0 and below 1, got 1"):
-        Pace(1, 1, 0, 1.0)
+        ClusterPace(1, 1, 0, 1.0)
 
 
 @given(periods=st.lists(st.floats(0.5, 20), min_size=2, max_size=7))
@@ -123,7 +123,7 @@ def test_products_of_star_mixings_shrink_disagreement() -> None:
 def test_the_descent_lemma_is_the_synchronous_one_for_single_steps() -> None:
     from sdfeel.theory import synchronous
 
-    alone = Pace(1, 1, 0, 0)
+    alone = ClusterPace(1, 1, 0, 0)
     theirs = synchronous.descent(PROBLEM, 0.1, 2.0, 3.0, 0.5)
     # There the error is L^2 times the deviation.
     error = PROBLEM.smoothness**2 * 0.5

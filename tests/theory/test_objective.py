@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sdfeel.theory import asynchronous, objective, synchronous
-from sdfeel.theory.asynchronous import Pace
+from sdfeel.theory.asynchronous import ClusterPace
 from sdfeel.theory.problem import Problem
 
 RING10 = 0.825664548621
@@ -101,8 +101,8 @@ def test_a_target_below_the_noise_takes_for_ever_at_a_fixed_rate_only() -> None:
 
 
 def test_asynchronous_events_reach_the_target_exactly() -> None:
-    pace = Pace(theta_min=2, theta_max=4, age=3, rho=0.7)
+    pace = ClusterPace(theta_min=2, theta_max=4, age=3, rho=0.7)
     best = objective.fastest_asynchronous(MILD, 0.1, pace)
     assert asynchronous.bound(MILD, best.rate, best.steps, pace) == pytest.approx(0.1)
-    slower = objective.fastest_asynchronous(MILD, 0.1, Pace(2, 4, 9, 0.7))
+    slower = objective.fastest_asynchronous(MILD, 0.1, ClusterPace(2, 4, 9, 0.7))
     assert slower.steps > best.steps

@@ -40,7 +40,7 @@ PATIENCE = 300.0  # seconds for all rounds on loopback
 
 
 @dataclass(frozen=True)
-class Line:
+class MeasuredGoal:
     """One line of the table. `met` is None where it could not be measured."""
 
     what: str
@@ -60,13 +60,13 @@ OVER_LINKS = {
 }
 
 
-def measure_round(directory: Path) -> Iterator[Line]:
+def measure_round(directory: Path) -> Iterator[MeasuredGoal]:
     """A whole round on loopback, durable and encrypted, but without training."""
     shape = Shape(3, 6, "mnist-cnn")
     federation(prepared(directory, shape, 200), directory, on_loopback(shape.servers))
     run_to_the_end(directory, PATIENCE)
     found = laps(records(directory))
-    yield Line(
+    yield MeasuredGoal(
         f"a round of {shape.servers} servers and {shape.clients} clients, {SMALL:,} parameters, "
         f"without training",
         f"below {ROUND * 1000:.0f} ms",
@@ -78,12 +78,12 @@ def measure_round(directory: Path) -> Iterator[Line]:
     )
 
 
-def measure_transfer(directory: Path) -> Iterator[Line]:
+def measure_transfer(directory: Path) -> Iterator[MeasuredGoal]:
     """A large model, both ways."""
     for speed in measure_transport():
         if speed.bytes > 10**6:
             rate = speed.megabytes_per_second
-            yield Line(
+            yield MeasuredGoal(
                 f"a {speed.kind} of {speed.size} with mutual TLS",
                 f"above {TRANSFER:.0f} MB/s",
                 f"{rate:,.0f} MB/s",
@@ -92,7 +92,7 @@ def measure_transfer(directory: Path) -> Iterator[Line]:
             )
 
 
-def measure_links(directory: Path) -> Iterator[Line]:
+def measure_links(directory: Path) -> Iterator[MeasuredGoal]:
     """Real links of a known speed beside the simulator's clock for the same network."""
     reason = shaped_links.why_not()
     for parameters, shapes in OVER_LINKS.items():
@@ -101,14 +101,14 @@ def measure_links(directory: Path) -> Iterator[Line]:
             yield _over_links(home, shape, parameters, reason)
 
 
-def _over_links(directory: Path, shape: Shape, parameters: int, reason: str | None) -> Line:
+def _over_links(directory: Path, shape: Shape, parameters: int, reason: str | None) -> MeasuredGoal:
     what = (
         f"a round over links of {CLIENT_MBPS:g} and {SERVER_MBPS:g} Mbit/s, {parameters:,} "
         f"parameters, exchanges between servers: {shape.alpha}"
     )
     goal = f"within {AGREEMENT * 100:.0f} % of the simulator's"
     if reason is not None:
-        return Line(what, goal, "not measured", None, note=reason)
+        return MeasuredGoal(what, goal, "not measured", None, note=reason)
     rounds = 40 if parameters == SMALL else 6
     ready = prepared(directory, shape, rounds, PRICES)
     federation(ready, directory, shaped_links.places(shape.servers), shaped_links.address)
@@ -116,10 +116,10 @@ def _over_links(directory: Path, shape: Shape, parameters: int, reason: str | No
     return _compared(what, goal, laps(records(directory)), simulated(ready))
 
 
-def _compared(what: str, goal: str, found: Laps, expected: Round) -> Line:
+def _compared(what: str, goal: str, found: Laps, expected: Round) -> MeasuredGoal:
     """A measured round beside a simulated one."""
     off = found.seconds / expected.seconds - 1
-    return Line(
+    return MeasuredGoal(
         what,
         goal,
         f"{found.seconds:.3f} s for {expected.seconds:.3f} s: {off * 100:+.1f} %",
@@ -131,11 +131,11 @@ def _compared(what: str, goal: str, found: Laps, expected: Round) -> Line:
     )
 
 
-def measure_idle(directory: Path) -> Iterator[Line]:
+def measure_idle(directory: Path) -> Iterator[MeasuredGoal]:
     """An honest caller beside idle connections."""
     alone, beside = siege.beside_strangers()
     longer = beside.seconds / alone.seconds - 1
-    yield Line(
+    yield MeasuredGoal(
         f"a push and a pull of 0.09 MB beside {siege.IDLE} idle connections",
         f"below {BESIDE * 100:.0f} % longer",
         f"{longer * 100:+.1f} %",
@@ -161,7 +161,7 @@ def ahead_of_others() -> Iterator[None]:
         os.sched_setscheduler(0, *before)
 
 
-PARTS: dict[str, Callable[[Path], Iterator[Line]]] = {
+PARTS: dict[str, Callable[[Path], Iterator[MeasuredGoal]]] = {
     "round": measure_round,
     "transfer": measure_transfer,
     "links": measure_links,

@@ -9,7 +9,7 @@ from time import perf_counter
 import torch
 
 from sdfeel.bench.ways import WAYS, Way
-from sdfeel.bench.work import Work
+from sdfeel.bench.work import BenchWork
 from sdfeel.core.errors import InputError
 from sdfeel.engine.select import cores
 
@@ -17,7 +17,7 @@ AT_LEAST = 0.25  # seconds of one repeat
 
 
 @dataclass(frozen=True)
-class Speed:
+class EngineSpeed:
     """One way's speed on one work."""
 
     work: str
@@ -28,11 +28,11 @@ class Speed:
 
 
 def compare(
-    work: Work,
+    work: BenchWork,
     ways: Sequence[str],
     repeats: int,
     report: Callable[[str, int, int], None] = lambda way, done, repeats: None,
-) -> list[Speed]:
+) -> list[EngineSpeed]:
     """The median speed of every way over `repeats`, and the machine's limit."""
     ready: dict[str, Way] = {}
     for name in ways:
@@ -49,7 +49,7 @@ def compare(
             report(name, turn + 1, repeats)
     limit = median(peak) / work.flops
     return [
-        Speed(
+        EngineSpeed(
             work=work.name,
             way=name,
             samples_per_second=work.samples / median(times),
@@ -57,7 +57,9 @@ def compare(
             of_limit=work.samples / median(times) / limit,
         )
         for name, times in seconds.items()
-    ] + [Speed(work.name, "limit", limit, median(seconds["loop"]) * limit / work.samples, 1.0)]
+    ] + [
+        EngineSpeed(work.name, "limit", limit, median(seconds["loop"]) * limit / work.samples, 1.0)
+    ]
 
 
 def sustained(way: Way) -> float:

@@ -66,7 +66,7 @@ class Tried:
 
 
 @dataclass(frozen=True)
-class Verdict:
+class SituationResult:
     """One situation's line of the table."""
 
     situation: str
@@ -216,14 +216,14 @@ def _read(file: Path) -> dict[str, Tried]:
     return {tried.label: tried for tried in found}
 
 
-def verdict(situation: str, found: Plan, tried: list[Tried]) -> Verdict:
+def verdict(situation: str, found: Plan, tried: list[Tried]) -> SituationResult:
     """How the plan compares with the grid."""
     times = {each.label: each.seconds for each in tried if each.seconds is not None}
     if not times or found.winner is None or found.winner.seconds is None:
         raise InputError(f"nothing reached {TARGET:g} in the situation '{situation}'")
     best = min(times, key=lambda label: times[label])
     assert found.given is not None
-    return Verdict(
+    return SituationResult(
         situation=situation,
         choice=found.winner.label,
         seconds=found.winner.seconds,

@@ -24,7 +24,7 @@ Served = tuple[str, list[Identity], int]  # an address, identities to call it wi
 
 
 @dataclass(frozen=True)
-class Speed:
+class CallSpeed:
     """The seconds of calls that carry a body one way."""
 
     kind: str  # push or pull
@@ -38,7 +38,7 @@ class Speed:
         return self.bytes / self.median / 1e6
 
 
-def measure(calls: int = 200, large: int = 15) -> list[Speed]:
+def measure(calls: int = 200, large: int = 15) -> list[CallSpeed]:
     """Time pushes and pulls of every size; `large` is how many of 25 MB."""
     with served() as (address, clients, _):
         return asyncio.run(_measured(address, clients[0], calls, large))
@@ -63,7 +63,7 @@ def served(clients: int = 1) -> Iterator[Served]:
             server.join(10)
 
 
-async def _measured(address: str, client: Identity, calls: int, large: int) -> list[Speed]:
+async def _measured(address: str, client: Identity, calls: int, large: int) -> list[CallSpeed]:
     speeds = []
     async with Peer(address, client, "edge/0", LIMITS) as peer:
         for size, count in SIZES.items():
@@ -78,7 +78,7 @@ async def _measured(address: str, client: Identity, calls: int, large: int) -> l
                         await peer.call(kind, {"bytes": count}, timeout=60)
                     seconds.append(time.perf_counter() - begun)
                 warm = sorted(seconds[2:])
-                speeds.append(Speed(kind, size, count, warm[0], warm[len(warm) // 2]))
+                speeds.append(CallSpeed(kind, size, count, warm[0], warm[len(warm) // 2]))
     return speeds
 
 

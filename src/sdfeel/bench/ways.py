@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from sdfeel.bench.work import RATE, Work
+from sdfeel.bench.work import RATE, BenchWork
 from sdfeel.core.errors import InputError
 from sdfeel.data.federated import Examples
 from sdfeel.engine.base import Task
@@ -20,7 +20,7 @@ Way = Callable[[], object]  # does the work once
 BATCH = 500  # of an evaluation: about where plain torch is fastest
 
 
-def naive(work: Work) -> Way:
+def naive(work: BenchWork) -> Way:
     """A module, a DataLoader, an optimiser and a state_dict per client; torch's own threads."""
     if work.evaluates:
         return plain_evaluation(work)
@@ -47,7 +47,7 @@ def naive(work: Work) -> Way:
     return go
 
 
-def plain_evaluation(work: Work) -> Callable[[], tuple[float, int]]:
+def plain_evaluation(work: BenchWork) -> Callable[[], tuple[float, int]]:
     """Loss and accuracy in large batches; torch's own threads."""
     data, _ = work.data()
     module = work.module().eval()
@@ -65,7 +65,7 @@ def plain_evaluation(work: Work) -> Callable[[], tuple[float, int]]:
     return go
 
 
-def centralised(work: Work) -> Way:
+def centralised(work: BenchWork) -> Way:
     """One model on the same number of examples in large batches; torch's own threads."""
     only_training(work)
     data, _ = work.data()
@@ -85,7 +85,7 @@ def centralised(work: Work) -> Way:
     return go
 
 
-def lean(work: Work) -> Way:
+def lean(work: BenchWork) -> Way:
     """The least that plain torch needs: one module, one thread, no seeds, no checks."""
     only_training(work)
     data, parts = work.data()
@@ -110,12 +110,12 @@ def lean(work: Work) -> Way:
     return go
 
 
-def only_training(work: Work) -> None:
+def only_training(work: BenchWork) -> None:
     if work.evaluates:
         raise InputError(f"this way trains, and '{work.name}' does not: leave it out")
 
 
-def ours(work: Work, kind: Kind) -> Way:
+def ours(work: BenchWork, kind: Kind) -> Way:
     """One of the project's engines, seeds, checks and all."""
     data, parts = work.data()
     # An engine looks at training and at test data: here at one half each.
@@ -140,7 +140,7 @@ def ours(work: Work, kind: Kind) -> Way:
     return go
 
 
-WAYS: dict[str, Callable[[Work], Way]] = {
+WAYS: dict[str, Callable[[BenchWork], Way]] = {
     "naive": naive,
     "centralised": centralised,
     "lean": lean,

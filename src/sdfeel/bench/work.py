@@ -19,7 +19,7 @@ RATE = 0.01
 
 
 @dataclass(frozen=True)
-class Work:
+class BenchWork:
     """One round: every client takes `steps` mini-batches; without steps, one look at all data."""
 
     name: str
@@ -72,16 +72,16 @@ def drawn(count: int, shape: tuple[int, ...]) -> Examples:
 WORKS = {
     work.name: work
     for work in (
-        Work("mnist-cnn", "mnist-cnn", (1, 28, 28), clients=50, steps=5),
-        Work("mlp", "mlp", (1, 28, 28), clients=50, steps=5),
-        Work("lenet", "lenet", (3, 32, 32), clients=50, steps=5, examples=300),
-        Work("cifar-cnn", "cifar-cnn", (3, 32, 32), clients=4, steps=5, examples=50),
-        Work("evaluation", "mnist-cnn", (1, 28, 28), clients=50, steps=0, examples=200),
+        BenchWork("mnist-cnn", "mnist-cnn", (1, 28, 28), clients=50, steps=5),
+        BenchWork("mlp", "mlp", (1, 28, 28), clients=50, steps=5),
+        BenchWork("lenet", "lenet", (3, 32, 32), clients=50, steps=5, examples=300),
+        BenchWork("cifar-cnn", "cifar-cnn", (3, 32, 32), clients=4, steps=5, examples=50),
+        BenchWork("evaluation", "mnist-cnn", (1, 28, 28), clients=50, steps=0, examples=200),
     )
 }
 
 
-def find(name: str) -> Work:
+def find(name: str) -> BenchWork:
     """The work called `name`."""
     if name not in WORKS:
         raise unknown("benchmark", name, WORKS)

@@ -38,7 +38,7 @@ def dash(
     from sdfeel.core.errors import InputError
 
     try:
-        from sdfeel.dashboard.serve import Options, serve
+        from sdfeel.dashboard.serve import ServeOptions, serve
     except ModuleNotFoundError as error:
         raise InputError(
             f"the page needs {error.name}: install it with `pip install 'sdfeel[dash]'`"
@@ -52,4 +52,4 @@ def dash(
 
             webbrowser.open(address)
 
-    serve(Options(directory, host, port, allow_start, os.environ.get(TOKEN) or None), ready)
+    serve(ServeOptions(directory, host, port, allow_start, os.environ.get(TOKEN) or None), ready)

@@ -9,7 +9,7 @@ from rich.table import Table
 from sdfeel.cli.common import AsJson, Out, fresh_directory, people, print_json, results
 
 if TYPE_CHECKING:
-    from sdfeel.bench.deployment import Line
+    from sdfeel.bench.deployment import MeasuredGoal
 
 
 def deploy(
@@ -47,7 +47,7 @@ def deploy(
             raise unknown("part", name, PARTS)
     directory = out if out is not None else fresh_directory("bench-deploy")
     before = os.getloadavg()[0]
-    found: list[Line] = []
+    found: list[MeasuredGoal] = []
     for name in names:
         haste = ahead_of_others() if urgent else nullcontext()
         with people.status(f"measuring: {name}") as status, haste:
@@ -60,13 +60,13 @@ def deploy(
         results.print(_table(found, before))
 
 
-def _record(line: "Line") -> dict[str, object]:
+def _record(line: "MeasuredGoal") -> dict[str, object]:
     import dataclasses
 
     return dataclasses.asdict(line)
 
 
-def _table(lines: "list[Line]", load: float) -> Table:
+def _table(lines: "list[MeasuredGoal]", load: float) -> Table:
     import os
 
     table = Table(box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0))

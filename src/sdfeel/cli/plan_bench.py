@@ -11,7 +11,7 @@ from sdfeel.cli.common import AsJson, Jobs, Out, fresh_directory, people, print_
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from sdfeel.bench.planning import Online, Tried, Verdict
+    from sdfeel.bench.planning import Online, SituationResult, Tried
 
 
 def plan(
@@ -83,13 +83,13 @@ def _grid(name: str, directory: "Path", seed: int, jobs: int | None) -> "list[Tr
     return tried
 
 
-def _record(line: "Verdict | Online") -> dict[str, object]:
+def _record(line: "SituationResult | Online") -> dict[str, object]:
     import dataclasses
 
     return {**dataclasses.asdict(line), "behind": line.behind, "speedup": line.speedup}
 
 
-def _table(verdicts: "list[Verdict]") -> Table:
+def _table(verdicts: "list[SituationResult]") -> Table:
     from sdfeel.bench.planning import CHEAP, FASTER, NEAR
     from sdfeel.report.units import duration
 

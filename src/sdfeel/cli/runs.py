@@ -28,7 +28,7 @@ from sdfeel.cli.common import (
 
 if TYPE_CHECKING:
     from sdfeel.report.history import History
-    from sdfeel.run.many import Job
+    from sdfeel.run.many import QueuedRun
     from sdfeel.run.session import Session
 
 COMPARED = "sd-feel,hierfavg,fedavg,feel"
@@ -114,7 +114,7 @@ def compare(
     from sdfeel.experiment.schema import checked, load
     from sdfeel.report.tables import comparison, comparison_records
     from sdfeel.run import store
-    from sdfeel.run.many import Job
+    from sdfeel.run.many import QueuedRun
     from sdfeel.schemes import find
 
     check_target(target)
@@ -127,7 +127,7 @@ def compare(
     directory = out if out is not None else fresh_directory("compare")
     if (directory / store.EXPERIMENT).exists():
         raise RunError(f"{directory} is a single run: choose another directory with --out")
-    runs: dict[str, Job] = {}
+    runs: dict[str, QueuedRun] = {}
     members: dict[str, list[Path]] = {name: [] for name in names}
     for name in names:
         for seed in range(base.seed, base.seed + seeds):
@@ -135,7 +135,7 @@ def compare(
             values["seed"], values["scheme"]["name"] = seed, name
             label = name if seeds == 1 else f"{name}-seed{seed}"
             # Keys of other schemes are expected here: notes about them would only disturb.
-            runs[label] = Job(checked(values), directory / label, notes=False)
+            runs[label] = QueuedRun(checked(values), directory / label, notes=False)
             members[name].append(directory / label)
     again = shlex.join(["sdfeel", *sys.argv[1:]])
     execute_many(runs, jobs, again if out is not None else f"{again} --out {directory}")
@@ -230,7 +230,7 @@ def _execute(sessions: "dict[str, Session]", again: str) -> None:
         raise typer.Exit(130)
 
 
-def execute_many(runs: "dict[str, Job]", jobs: int | None, again: str) -> None:
+def execute_many(runs: "dict[str, QueuedRun]", jobs: int | None, again: str) -> None:
     """Run many side by side under one progress display; `again` says how to go on."""
     from sdfeel.engine.select import cores
     from sdfeel.report.progress import Progress

@@ -21,7 +21,7 @@ from sdfeel.cli.common import (
 from sdfeel.cli.runs import PAGE, PICTURE, choose_target, execute_many, merged, tell_files
 
 if TYPE_CHECKING:
-    from sdfeel.experiment.grid import Point
+    from sdfeel.experiment.grid import GridPoint
     from sdfeel.report.history import History
 
 
@@ -53,14 +53,14 @@ def sweep(
     from sdfeel.report.multiples import multiples
     from sdfeel.report.page import page, write_page
     from sdfeel.report.tables import comparison, comparison_records
-    from sdfeel.run.many import Job
+    from sdfeel.run.many import QueuedRun
 
     check_target(target)
     grid = points(experiment, settings or (), [axis(text) for text in axes])
     directory = out if out is not None else fresh_directory("sweep")
     again = shlex.join(["sdfeel", *sys.argv[1:]])
     execute_many(
-        {p.name: Job(p.experiment, directory / p.name, notes=False) for p in grid},
+        {p.name: QueuedRun(p.experiment, directory / p.name, notes=False) for p in grid},
         jobs,
         again if out is not None else f"{again} --out {directory}",
     )
@@ -77,7 +77,7 @@ def sweep(
         tell_files(directory)
 
 
-def grouped(grid: "list[Point]", directory: Path) -> "list[History]":
+def grouped(grid: "list[GridPoint]", directory: Path) -> "list[History]":
     """One history per combination, the mean over its seeds."""
     members: dict[str, list[Path]] = {}
     for point in grid:
@@ -85,7 +85,7 @@ def grouped(grid: "list[Point]", directory: Path) -> "list[History]":
     return [merged(label, paths) for label, paths in members.items()]
 
 
-def panels(grid: "list[Point]", histories: "list[History]") -> "dict[str, list[History]]":
+def panels(grid: "list[GridPoint]", histories: "list[History]") -> "dict[str, list[History]]":
     """The histories by the first axis: a small picture for each of its values."""
     from dataclasses import replace
 

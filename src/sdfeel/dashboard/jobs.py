@@ -53,7 +53,7 @@ _WISH = TypeAdapter(Wish)
 
 
 @dataclass
-class Job:
+class RunProcess:
     """A process and what it is for."""
 
     number: int
@@ -92,10 +92,10 @@ class Jobs:
     def __init__(self, root: Root) -> None:
         self.root = root
         self._lock = Lock()
-        self._jobs: list[Job] = []
+        self._jobs: list[RunProcess] = []
         self._count = 0
 
-    def start(self, wish: Wish) -> Job:
+    def start(self, wish: Wish) -> RunProcess:
         """Start a run or a plan in a new directory below the root."""
         if not NAME.fullmatch(wish.name):
             raise InputError(
@@ -108,11 +108,11 @@ class Jobs:
         out = str(self.root.path / wish.name)
         return self._start(wish.name, wish.what, [wish.what, "--out", out, *told])
 
-    def resume(self, name: str) -> Job:
+    def resume(self, name: str) -> RunProcess:
         """Go on with a run."""
         return self._start(name, "resume", ["resume", str(self.root.directory(name))])
 
-    def stop(self, name: str) -> Job:
+    def stop(self, name: str) -> RunProcess:
         """Let a run end after its round; only what was started here can be stopped here."""
         for job in self._jobs:
             if job.name == name and job.process.poll() is None:
@@ -139,7 +139,7 @@ class Jobs:
         for job in self._jobs:
             job.said.close()
 
-    def _start(self, name: str, what: str, arguments: Sequence[str]) -> Job:
+    def _start(self, name: str, what: str, arguments: Sequence[str]) -> RunProcess:
         with self._lock:
             busy = [job for job in self._jobs if job.process.poll() is None]
             if any(job.name == name for job in busy):
@@ -155,7 +155,7 @@ class Jobs:
                 start_new_session=True,  # Ctrl-C is for the page; we stop them ourselves
             )
             self._count += 1
-            job = Job(self._count, name, what, process, said)
+            job = RunProcess(self._count, name, what, process, said)
             self._jobs.append(job)
             self._forget_old()
             return job

@@ -15,7 +15,7 @@ from sdfeel.dashboard.http.access import LOOPBACK
 
 
 @dataclass(frozen=True)
-class Options:
+class ServeOptions:
     """What is served, where, and to whom."""
 
     directory: Path
@@ -25,7 +25,7 @@ class Options:
     token: str | None = None  # None: drawn where one is needed
 
 
-def serve(options: Options, ready: Callable[[str], None]) -> None:
+def serve(options: ServeOptions, ready: Callable[[str], None]) -> None:
     """Serve until interrupted; `ready` is told the address as soon as it is open."""
     if not options.directory.is_dir():
         raise InputError(f"no directory {options.directory}: give one that holds runs")

@@ -20,7 +20,7 @@ class Axis:
 
 
 @dataclass(frozen=True)
-class Point:
+class GridPoint:
     """One experiment of a grid; `label` leaves the seed out, `name` does not."""
 
     label: str
@@ -49,7 +49,7 @@ def axis(text: str) -> Axis:
     return Axis(key.strip(), tuple(dict.fromkeys(found)))
 
 
-def points(file: Path | None, settings: Sequence[str], axes: Sequence[Axis]) -> list[Point]:
+def points(file: Path | None, settings: Sequence[str], axes: Sequence[Axis]) -> list[GridPoint]:
     """All experiments of the grid, in the order of the axes; every one is checked."""
     twice = {a.key for a in axes if [b.key for b in axes].count(a.key) > 1}
     if twice:
@@ -61,7 +61,7 @@ def points(file: Path | None, settings: Sequence[str], axes: Sequence[Axis]) -> 
         short = [f"{k.rpartition('.')[2]}={v}" for k, v in choices.items() if k != SEED]
         every = [f"{k.rpartition('.')[2]}={v}" for k, v in choices.items()]
         found.append(
-            Point(
+            GridPoint(
                 label=" ".join(short) or "all",
                 name="_".join(every).replace("/", "-") or "one",
                 experiment=load(file, [*settings, *told]),

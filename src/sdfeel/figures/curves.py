@@ -12,7 +12,7 @@ from sdfeel.core.arrays import Floats, floats
 from sdfeel.core.events import Evaluated
 from sdfeel.experiment.schema import Experiment
 from sdfeel.figures import cache, prices
-from sdfeel.figures.lines import Line, priced, seeded
+from sdfeel.figures.lines import FigureLine, priced, seeded
 from sdfeel.figures.settings import PRICES, found_in
 from sdfeel.report.history import History
 from sdfeel.run import store
@@ -22,7 +22,7 @@ Measure = Literal["loss", "accuracy", "spread"]
 
 
 @dataclass(frozen=True, eq=False)
-class Track:
+class RunTrack:
     """One run: columns of equal length, one entry per measurement."""
 
     x: dict[Axis, Floats]
@@ -67,9 +67,9 @@ class Curve:
     servers do not wait for one another."""
 
     label: str
-    tracks: dict[str, tuple[Track, ...]]  # by price list
+    tracks: dict[str, tuple[RunTrack, ...]]  # by price list
 
-    def runs(self, axis: Axis) -> tuple[Track, ...]:
+    def runs(self, axis: Axis) -> tuple[RunTrack, ...]:
         return self.tracks["A" if axis == "iterations" else axis]
 
     def at(self, measure: Measure, axis: Axis, moment: float) -> Floats:
@@ -109,13 +109,13 @@ class Curve:
         return sum(track.diverged for track in self.tracks["A"])
 
 
-def read(line: Line, seeds: Sequence[int], data: Path | None = None) -> Curve:
+def read(line: FigureLine, seeds: Sequence[int], data: Path | None = None) -> Curve:
     """The curve of a line whose runs are in the cache."""
     tracks = {price: tuple(_track(line, price, seed, data) for seed in seeds) for price in PRICES}
     return Curve(line.label, tracks)
 
 
-def _track(line: Line, price: str, seed: int, data: Path | None) -> Track:
+def _track(line: FigureLine, price: str, seed: int, data: Path | None) -> RunTrack:
     trained = seeded(line.runs()[price], seed)
     history = History.of(line.label, store.read_events(cache.place(trained)))
     seen = history.evaluations
@@ -123,7 +123,7 @@ def _track(line: Line, price: str, seed: int, data: Path | None) -> Track:
     if line.waits:
         paid = seeded(line.paid if line.paid is not None else line.trained, seed)
         clocks = {name: _clock(found_in(priced(paid, name), data), seen) for name in PRICES}
-    return Track(
+    return RunTrack(
         x={"iterations": _column(seen, "iterations"), **clocks},  # type: ignore[dict-item]
         y={
             "loss": _column(seen, "loss"),

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 from sdfeel.core.errors import InputError
 from sdfeel.figures.curves import Axis, Curve, Measure
-from sdfeel.figures.lines import Line
-from sdfeel.figures.settings import PRICES, Setting, setting
+from sdfeel.figures.lines import FigureLine
+from sdfeel.figures.settings import PRICES, FigureSetting, setting
 from sdfeel.figures.settings import Scale as Scale
 from sdfeel.figures.verdicts import Verdict
 
@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Seen:
+class ClaimView:
     """What a claim may look at: the curves by label, and the axis that it is judged on."""
 
-    setting: Setting
+    setting: FigureSetting
     curves: Mapping[str, Curve]
     axis: Axis = "iterations"
 
@@ -27,7 +27,7 @@ class Seen:
         return self.curves[label]
 
 
-Judge = Callable[[Seen], Verdict]
+Judge = Callable[[ClaimView], Verdict]
 
 
 @dataclass(frozen=True)
@@ -65,13 +65,13 @@ class Figure:
     title: str
     data: str  # whose setting; "" for what needs no training
     caption: str  # the setting as the paper gives it, and our readings of it
-    lines: Callable[[Setting], Sequence[Line]]
+    lines: Callable[[FigureSetting], Sequence[FigureLine]]
     panels: tuple[Panel, ...]
     claims: tuple[Claim, ...]
     picture: "Callable[[], Picture] | None" = None  # where lines are not the point
     scales: tuple[Scale, ...] = ("quick", "full")  # CIFAR-10's are also run in a reduced form
 
-    def setting(self, scale: Scale) -> Setting:
+    def setting(self, scale: Scale) -> FigureSetting:
         if scale not in self.scales:
             known = " or ".join(self.scales)
             raise InputError(f"figure {self.name} has no {scale} scale: choose {known}")
@@ -83,6 +83,6 @@ def both(measure: Measure, *labels: str) -> tuple[Panel, ...]:
     return tuple(Panel(measure, price, labels) for price in PRICES)  # type: ignore[arg-type]
 
 
-def nothing(_: Setting) -> Sequence[Line]:
+def nothing(_: FigureSetting) -> Sequence[FigureLine]:
     """No run is needed."""
     return ()

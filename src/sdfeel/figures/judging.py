@@ -9,7 +9,7 @@ from typing import Any
 
 from sdfeel.core.errors import DataError
 from sdfeel.figures.curves import Axis, Curve, read
-from sdfeel.figures.figure import Claim, Figure, Scale, Seen
+from sdfeel.figures.figure import Claim, ClaimView, Figure, Scale
 from sdfeel.figures.verdicts import State, Verdict
 from sdfeel.run.atomic import write_whole
 
@@ -40,13 +40,13 @@ def judge(figure: Figure, scale: Scale, found: dict[str, Curve]) -> list[Judged]
     """Every claim under every axis that it is made for."""
     setting = figure.setting(scale)
     return [
-        Judged(claim, axis, _judge(claim, Seen(setting, found, axis)))
+        Judged(claim, axis, _judge(claim, ClaimView(setting, found, axis)))
         for claim in figure.claims
         for axis in claim.axes
     ]
 
 
-def _judge(claim: Claim, seen: Seen) -> Verdict:
+def _judge(claim: Claim, seen: ClaimView) -> Verdict:
     verdict = claim.judge(seen)
     mute = seen.setting.scale == "quick" and claim.beyond_quick
     return replace(verdict, state="cannot judge") if mute else verdict

@@ -8,7 +8,7 @@ from sdfeel.figures.settings import PRICES, SAMPLES
 
 
 @dataclass(frozen=True)
-class Line:
+class FigureLine:
     """A label, the experiment that is trained, and the one whose rounds are paid for.
 
     Two schemes may compute the same models at different prices (HierFAVG and FedAvg, where every

@@ -8,14 +8,14 @@ from sdfeel.core.errors import AnotherRun, Diverged
 from sdfeel.core.events import Event
 from sdfeel.experiment.schema import Experiment
 from sdfeel.figures import cache
-from sdfeel.figures.lines import Line, seeded
+from sdfeel.figures.lines import FigureLine, seeded
 from sdfeel.figures.settings import found_in
-from sdfeel.run.many import Job, Many, Planned, on_one_core
+from sdfeel.run.many import Many, Planned, QueuedRun, on_one_core
 
 Watch = Callable[[str, Event], None]
 
 
-def wanted(lines: Iterable[Line], seeds: int) -> dict[str, Experiment]:
+def wanted(lines: Iterable[FigureLine], seeds: int) -> dict[str, Experiment]:
     """All runs behind lines, by a name for people; each once, whoever asks for it."""
     found: dict[str, Experiment] = {}
     known: set[str] = set()
@@ -77,8 +77,8 @@ class Carrying:
             if not isinstance(news, Planned):
                 yield news.label, news.event
 
-    def _job(self, experiment: Experiment) -> Job:
-        job = Job(found_in(experiment, self._data), cache.place(experiment), notes=False)
+    def _job(self, experiment: Experiment) -> QueuedRun:
+        job = QueuedRun(found_in(experiment, self._data), cache.place(experiment), notes=False)
         return replace(job, experiment=on_one_core(job.experiment))
 
 

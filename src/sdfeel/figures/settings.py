@@ -28,7 +28,7 @@ PRICES = {
 
 
 @dataclass(frozen=True)
-class Setting:
+class FigureSetting:
     """One data set at one scale."""
 
     data: str
@@ -74,22 +74,22 @@ DIGITS = ("data.name=digits", "model.name=mlp")
 DIRICHLET = ("data.partition=dirichlet", "data.concentration=0.5")
 
 
-def _quick(data: str, close: float, *settings: str) -> Setting:
+def _quick(data: str, close: float, *settings: str) -> FigureSetting:
     """Digits in the place of `data`."""
     note = "built-in digits, perceptron, priced as"
     own = (*DIGITS, *settings)
-    return Setting(data, "quick", 480, 480, 0.05, close, 0.9, 20, own, f"{note} {data}")
+    return FigureSetting(data, "quick", 480, 480, 0.05, close, 0.9, 20, own, f"{note} {data}")
 
 
-def _full(data: str, close: float, target: float, theta_min: int, *settings: str) -> Setting:
+def _full(data: str, close: float, target: float, theta_min: int, *settings: str) -> FigureSetting:
     """The paper's setting, at the learning rate that its figure 11(a) finds best."""
     note = "60,000 images" if data != "cifar10" else "50,000 images"
     note = f"{data}, {note}, the paper's CNN with dropout"
     own = (f"data.name={data}", *settings)
-    return Setting(data, "full", 600, 1320, 0.01, close, target, theta_min, own, note)
+    return FigureSetting(data, "full", 600, 1320, 0.01, close, target, theta_min, own, note)
 
 
-def _reduced(*settings: str) -> Setting:
+def _reduced(*settings: str) -> FigureSetting:
     """CIFAR-10 and its model: a fifth of the clients, a fifteenth of the iterations, and steps ten
     times as large, without which nothing would be seen in so few.
 
@@ -104,7 +104,7 @@ def _reduced(*settings: str) -> Setting:
     fewer = ("evaluation.train_examples=300", "evaluation.test_examples=500")
     kind = ("data.name=cifar10", "network.mixing=metropolis")
     own = (*kind, *settings, *fewer, "checkpoint.every_seconds=120")
-    return Setting("cifar10", "reduced", 40, 40, 0.1, 0.02, 0.25, 2, own, note, 10, 10)
+    return FigureSetting("cifar10", "reduced", 40, 40, 0.1, 0.02, 0.25, 2, own, note, 10, 10)
 
 
 MNIST_CNN, CIFAR_CNN = "model.name=mnist-cnn", "model.name=cifar-cnn"
@@ -119,7 +119,7 @@ ALL = (
 SETTINGS = {(each.data, each.scale): each for each in ALL}
 
 
-def setting(data: str, scale: Scale) -> Setting:
+def setting(data: str, scale: Scale) -> FigureSetting:
     """What `data` is at `scale`."""
     if (data, scale) not in SETTINGS:
         raise unknown("data set", data, [name for name, each in SETTINGS if each == scale])

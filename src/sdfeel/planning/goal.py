@@ -11,7 +11,7 @@ Kind = Literal["accuracy", "loss", "budget"]
 
 
 @dataclass(frozen=True)
-class Point:
+class PilotPoint:
     """A measurement during a pilot run."""
 
     seconds: float  # virtual
@@ -45,20 +45,20 @@ class Goal:
         """The score to reach; infinite where more is always better."""
         return {"accuracy": self.value, "loss": -self.value, "budget": inf}[self.kind]
 
-    def score(self, point: Point) -> float:
+    def score(self, point: PilotPoint) -> float:
         """How good a model is: more is better."""
         if self.kind == "loss" or point.accuracy is None:
             return -point.loss
         return point.accuracy
 
-    def first(self, points: Sequence[Point], level: float) -> Point | None:
+    def first(self, points: Sequence[PilotPoint], level: float) -> PilotPoint | None:
         """The first measurement with at least that score, within the horizon."""
         for point in points:
             if point.seconds <= self.horizon and self.score(point) >= level:
                 return point
         return None
 
-    def best(self, points: Sequence[Point], until: float = inf) -> float:
+    def best(self, points: Sequence[PilotPoint], until: float = inf) -> float:
         """The best score up to a moment; minus infinity before the first measurement.
 
         The best and not the last: single measurements jump up and down.

@@ -10,9 +10,9 @@ from sdfeel.core.errors import InputError
 from sdfeel.experiment.schema import Experiment, checked
 from sdfeel.planning import candidates as space
 from sdfeel.planning.goal import Goal
-from sdfeel.planning.race import News, Race, Track
+from sdfeel.planning.race import News, Race, Racer
 from sdfeel.planning.ranking import Entry, Law, proven
-from sdfeel.planning.result import Plan, Row, Task
+from sdfeel.planning.result import Plan, Row, TaskProfile
 from sdfeel.planning.tracks import Workshop
 
 EFFORT = 8.0  # what planning may cost, in whole runs of the experiment
@@ -44,7 +44,7 @@ class Planner:
         self.given = self._given()
         self.goal = wishes.goal
         self.race: Race | None = None
-        self._as_given: Track | None = None
+        self._as_given: Racer | None = None
         self._through = False
 
     @staticmethod
@@ -148,7 +148,7 @@ class Planner:
         tracks = {*runs.values(), *([self._as_given] if self._as_given is not None else [])}
         return Plan(
             goal=self.goal if self.goal is not None else Goal("budget", 1e300),
-            task=Task(
+            task=TaskProfile(
                 problem.smoothness,
                 problem.noise,
                 problem.divergence,
@@ -183,7 +183,7 @@ class Planner:
         late = inf if row.seconds is None else row.seconds
         return late, -(row.score if row.score is not None else -inf)
 
-    def _row(self, entry: Entry, track: Track | None) -> Row:
+    def _row(self, entry: Entry, track: Racer | None) -> Row:
         candidate, scale = entry.candidate, self._scale()
         row = Row(
             label=candidate.label,

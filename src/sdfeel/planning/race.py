@@ -11,7 +11,7 @@ from math import ceil, inf, isinf
 from typing import Protocol
 
 from sdfeel.planning.candidates import neighbours
-from sdfeel.planning.goal import Goal, Point
+from sdfeel.planning.goal import Goal, PilotPoint
 from sdfeel.planning.ranking import Entry, Law, fitted
 from sdfeel.planning.shortlist import distinct, shortlist
 
@@ -26,11 +26,11 @@ HOPELESS = 2.5  # predicted to take so much longer than the leader: the search i
 FITTED, QUORUM = 5, 3  # the law is fitted to so many runs at least, or to one in so many
 
 
-class Track(Protocol):
+class Racer(Protocol):
     """One candidate's pilot run, which can be gone on with."""
 
     @property
-    def points(self) -> Sequence[Point]: ...
+    def points(self) -> Sequence[PilotPoint]: ...
 
     @property
     def steps(self) -> int:
@@ -57,7 +57,7 @@ class Tracks(Protocol):
     @property
     def stopped(self) -> bool: ...
 
-    def open(self, entry: Entry, goal: Goal) -> Track: ...
+    def open(self, entry: Entry, goal: Goal) -> Racer: ...
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,7 +66,7 @@ class News:
 
     phase: str
     entry: Entry
-    track: Track
+    track: Racer
     leader: float  # seconds of the leader; infinite while there is none
     spent: float  # part of the allowance
 
@@ -81,7 +81,7 @@ class Race:
     tracks: Tracks
     clients: int
     allowance: int  # local steps of all clients
-    runs: dict[Entry, Track] = field(default_factory=dict)
+    runs: dict[Entry, Racer] = field(default_factory=dict)
     level: float = inf  # the score for which `law` predicts
 
     @property

@@ -23,7 +23,7 @@ import numpy as np
 from sdfeel.core.arrays import Floats
 from sdfeel.planning.candidates import Candidate
 from sdfeel.planning.pace import Pace
-from sdfeel.run.loss_estimates import Measured
+from sdfeel.run.loss_estimates import LossShape
 from sdfeel.theory import synchronous
 
 CURBS = (1.0, 0.5, 0.0)
@@ -66,7 +66,7 @@ class Law:
         return whole * entry.pace.seconds
 
 
-def proven(measured: Measured) -> Law:
+def proven(measured: LossShape) -> Law:
     """The law with the bound's own constants."""
     problem = measured.problem
     epsilon = GOAL * measured.slope

@@ -4,7 +4,7 @@ import dataclasses
 from dataclasses import dataclass
 from typing import Any
 
-from sdfeel.planning.goal import Goal, Point
+from sdfeel.planning.goal import Goal, PilotPoint
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class Row:
     score: float | None = None  # best accuracy (or minus the loss) within the pilot run
     pilot_seconds: float = 0.0  # how far it was simulated
     steps: int = 0  # local steps that it cost to simulate
-    points: tuple[Point, ...] = ()
+    points: tuple[PilotPoint, ...] = ()
 
     @property
     def ran(self) -> bool:
@@ -36,7 +36,7 @@ class Row:
 
 
 @dataclass(frozen=True)
-class Task:
+class TaskProfile:
     """What was measured of the task before anything ran."""
 
     smoothness: float
@@ -51,7 +51,7 @@ class Plan:
     """The candidates that ran, best first; then the most promising of those that did not."""
 
     goal: Goal
-    task: Task
+    task: TaskProfile
     rows: tuple[Row, ...]
     given: Row | None  # the experiment as it was
     candidates: int

@@ -16,10 +16,10 @@ from sdfeel.experiment.build_radio import build_changing
 from sdfeel.experiment.schema import Experiment
 from sdfeel.planning import candidates as space
 from sdfeel.planning.candidates import Candidate
-from sdfeel.planning.goal import Goal, Point
+from sdfeel.planning.goal import Goal, PilotPoint
 from sdfeel.planning.pace import Pace, pace
 from sdfeel.planning.ranking import Entry, drift
-from sdfeel.run.loss_estimates import Measured, measure
+from sdfeel.run.loss_estimates import LossShape, measure
 from sdfeel.sim.simulate import Simulation, expected_rounds, first_views
 from sdfeel.theory import synchronous
 
@@ -52,13 +52,13 @@ class Workshop:
         for engine in self._engines.values():
             engine.close()
 
-    def measured(self) -> Measured:
+    def measured(self) -> LossShape:
         """What the bounds must know, from a few gradients."""
         engine = self.prepared.engine
         return measure(probing(engine), self.prepared.net, engine.initial(), self.base.seed)
 
     def entries(
-        self, measured: Measured, schemes: Sequence[str], choose_graph: bool
+        self, measured: LossShape, schemes: Sequence[str], choose_graph: bool
     ) -> list[Entry]:
         """All candidates with their pace and drift: stage 1 needs no more."""
         steps = self.prepared.cost.step_seconds[self.prepared.net.clients]
@@ -91,7 +91,7 @@ class Workshop:
             return False
         return True
 
-    def entry(self, candidate: Candidate, measured: Measured) -> Entry:
+    def entry(self, candidate: Candidate, measured: LossShape) -> Entry:
         """A candidate with all that is known before it runs."""
         same = replace(candidate, learning_rate=0.0)  # the rate changes neither price nor drift
         if same not in self._known:
@@ -100,7 +100,7 @@ class Workshop:
         overshoot = candidate.learning_rate * measured.problem.smoothness / 2
         return Entry(candidate, pace, overshoot, apart, largest)
 
-    def _priced(self, candidate: Candidate, measured: Measured) -> tuple[Pace, float, float]:
+    def _priced(self, candidate: Candidate, measured: LossShape) -> tuple[Pace, float, float]:
         """Pace, drift and largest proven learning rate."""
         net, scheme = self.net(candidate), self.scheme(candidate)
         tau2 = candidate.option("tau2")
@@ -184,7 +184,7 @@ class Pilot:
         scheme, net = workshop.scheme(candidate), workshop.net(candidate)
         rounds = expected_rounds(scheme, net, workshop.prepared.cost, self._iterations, base.seed)
         self._every = max(1, rounds // MEASUREMENTS) if every is None else every
-        self.points: list[Point] = []
+        self.points: list[PilotPoint] = []
         self.steps = 0
         self.ended = False
 
@@ -206,7 +206,7 @@ class Pilot:
                 scores = self._engine.evaluate(simulation.model())
                 if not isfinite(scores.loss):
                     raise Diverged("the loss is not finite")
-                point = Point(
+                point = PilotPoint(
                     state.seconds, state.iterations, scores.accuracy, scores.loss, self.steps
                 )
                 self.points.append(point)

@@ -27,7 +27,7 @@ class Column:
 
 
 @dataclass(frozen=True)
-class Cell:
+class TableEntry:
     """A value as text, and whether it is the best of its column."""
 
     text: str
@@ -65,12 +65,12 @@ def columns(records: Sequence[Record], target: float | None) -> list[Column]:
     return [c for c in found if longest <= LONG_LABEL or c.key not in ("joules", "rounds")]
 
 
-def cells(records: Sequence[Record], table: Sequence[Column]) -> list[list[Cell]]:
+def cells(records: Sequence[Record], table: Sequence[Column]) -> list[list[TableEntry]]:
     """A row of cells per record."""
     best = [_best(records, column) for column in table]
     return [
         [
-            Cell(column.show(record), value is not None and record[column.key] == value)
+            TableEntry(column.show(record), value is not None and record[column.key] == value)
             for column, value in zip(table, best, strict=True)
         ]
         for record in records

@@ -23,7 +23,7 @@ MARKS = 8  # markers on a line: enough to tell lines apart, few enough to see th
 
 
 @dataclass(frozen=True)
-class Cost:
+class CostAxis:
     """What learning is paid in: a horizontal axis."""
 
     name: str
@@ -32,7 +32,7 @@ class Cost:
 
 
 @dataclass(frozen=True)
-class Measure:
+class LearningAxis:
     """What was learnt: a vertical axis."""
 
     name: str
@@ -40,15 +40,15 @@ class Measure:
     share: bool = False  # between 0 and 1, printed in percent
 
 
-TIME = Cost("time", lambda event: event.seconds, TIMES)
-ITERATIONS = Cost("local iterations", lambda event: event.iterations, COUNTS)
-MOVED = Cost("data moved", lambda event: event.bytes, BYTES)
+TIME = CostAxis("time", lambda event: event.seconds, TIMES)
+ITERATIONS = CostAxis("local iterations", lambda event: event.iterations, COUNTS)
+MOVED = CostAxis("data moved", lambda event: event.bytes, BYTES)
 COSTS = (TIME, ITERATIONS, MOVED)
 
-ACCURACY = Measure("test accuracy (%)", lambda event: event.accuracy, share=True)
-TEST_LOSS = Measure("test loss", lambda event: event.test_loss)
-LOSS = Measure("training loss", lambda event: event.loss)
-SPREAD = Measure("spread of servers' models", lambda event: event.spread)
+ACCURACY = LearningAxis("test accuracy (%)", lambda event: event.accuracy, share=True)
+TEST_LOSS = LearningAxis("test loss", lambda event: event.test_loss)
+LOSS = LearningAxis("training loss", lambda event: event.loss)
+SPREAD = LearningAxis("spread of servers' models", lambda event: event.spread)
 
 
 def curves(
@@ -75,7 +75,7 @@ def curves(
 
 
 def panel(
-    histories: Sequence[History], cost: Cost, measure: Measure, target: float | None = None
+    histories: Sequence[History], cost: CostAxis, measure: LearningAxis, target: float | None = None
 ) -> Figure:
     """One measure against one cost, without a legend."""
     figure = new_figure(4.3, 3.1)
@@ -93,12 +93,12 @@ def swatch(index: int | None) -> Figure:
     return figure
 
 
-def named(cost: Cost, histories: Sequence[History]) -> str:
+def named(cost: CostAxis, histories: Sequence[History]) -> str:
     """What a cost is called in these runs: their clocks differ."""
     return f"{clock_of(histories)} {cost.name}" if cost is TIME else cost.name
 
 
-def measures_of(histories: Sequence[History]) -> tuple[Measure, Measure]:
+def measures_of(histories: Sequence[History]) -> tuple[LearningAxis, LearningAxis]:
     """The two that always matter: accuracy where there are classes, and the training loss."""
     found = (e.accuracy for history in histories for e in history.evaluations)
     classes = any(accuracy is not None for accuracy in found)
@@ -106,9 +106,9 @@ def measures_of(histories: Sequence[History]) -> tuple[Measure, Measure]:
     return (ACCURACY if classes or empty else TEST_LOSS), LOSS
 
 
-def own_measure(name: str) -> Measure:
+def own_measure(name: str) -> LearningAxis:
     """A metric of the user's own."""
-    return Measure(short(name, 32), lambda event: event.metrics.get(name))
+    return LearningAxis(short(name, 32), lambda event: event.metrics.get(name))
 
 
 def own_names(histories: Sequence[History]) -> list[str]:
@@ -120,8 +120,8 @@ def own_names(histories: Sequence[History]) -> list[str]:
 def draw(
     axes: Axes,
     histories: Sequence[History],
-    cost: Cost,
-    measure: Measure,
+    cost: CostAxis,
+    measure: LearningAxis,
     target: float | None = None,
 ) -> None:
     """A line per history on given axes; what is not finite is a gap."""
@@ -146,7 +146,7 @@ def draw(
     axes.set_ylabel(measure.name, fontsize=LABEL, color=INK, parse_math=False)
 
 
-def _band(axes: Axes, history: History, x: Floats, measure: Measure, index: int) -> None:
+def _band(axes: Axes, history: History, x: Floats, measure: LearningAxis, index: int) -> None:
     """Shade between the lowest and the highest of the runs that a line is the mean of."""
     if len(history.members) < 2:
         return
@@ -156,7 +156,7 @@ def _band(axes: Axes, history: History, x: Floats, measure: Measure, index: int)
     )
 
 
-def _scale(axes: Axes, learnt: Sequence[Floats], measure: Measure) -> None:
+def _scale(axes: Axes, learnt: Sequence[Floats], measure: LearningAxis) -> None:
     if measure.share:
         axes.yaxis.set_major_formatter(PercentFormatter(1, symbol=""))
         return

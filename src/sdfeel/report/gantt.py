@@ -34,7 +34,7 @@ WORDS: dict[Kind, str] = {
 
 
 @dataclass(frozen=True)
-class Panel:
+class GanttPanel:
     """One run's rows."""
 
     title: str
@@ -89,12 +89,12 @@ def panel(
     end: float,
     servers: Collection[int] | None = None,
     room: int = ROWS,
-) -> Panel:
+) -> GanttPanel:
     """What one run's part of the picture shows, in at most about `room` rows."""
     spans = line.spans(begin, end, servers)
     clusters = _shown(line, spans, servers, room)
     titled = line.scheme if name == line.scheme else f"{short(name)} ({line.scheme})"
-    return Panel(
+    return GanttPanel(
         f"{titled}: {_idle(spans)}",
         _left_out(line, line.chosen(servers), clusters),
         clusters,
@@ -152,7 +152,7 @@ def _idle(spans: Sequence[Span]) -> str:
     return f"{count} {who}{'s wait' if count > 1 else ' waits'} {percent} of the time"
 
 
-def _draw(axes: Axes, each: Panel, unit: Unit) -> None:
+def _draw(axes: Axes, each: GanttPanel, unit: Unit) -> None:
     places = _places(each.clusters)
     bars: dict[tuple[str, Kind], list[tuple[float, float]]] = {}
     for span in each.spans:

@@ -7,7 +7,7 @@ from pathlib import Path
 from sdfeel.report import estimates, style
 from sdfeel.report.bound import picture
 from sdfeel.report.compare import (
-    Cell,
+    TableEntry,
     cells,
     columns,
     comparison_records,
@@ -17,8 +17,8 @@ from sdfeel.report.curves import (
     COSTS,
     SPREAD,
     TIME,
-    Cost,
-    Measure,
+    CostAxis,
+    LearningAxis,
     measures_of,
     named,
     own_measure,
@@ -96,7 +96,7 @@ def _comparison(histories: Sequence[History], target: float | None) -> str:
     return f'<section><h2>Comparison</h2>{table}<p class="note">{note}</p></section>'
 
 
-def _html(cell: Cell) -> str:
+def _html(cell: TableEntry) -> str:
     return f"<strong>★ {escape(cell.text)}</strong>" if cell.best else escape(cell.text)
 
 
@@ -131,7 +131,9 @@ def _charts(histories: Sequence[History], target: float | None) -> str:
     )
 
 
-def _chart(histories: Sequence[History], cost: Cost, measure: Measure, target: float | None) -> str:
+def _chart(
+    histories: Sequence[History], cost: CostAxis, measure: LearningAxis, target: float | None
+) -> str:
     spoken = f"{measure.name} against {named(cost, histories)}, {len(histories)} lines"
     drawn = svg(panel(histories, cost, measure, target))
     return f'<div class="chart" role="img" aria-label="{escape(spoken)}">{drawn}</div>'

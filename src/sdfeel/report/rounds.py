@@ -11,7 +11,7 @@ ROUNDING = 1e-12  # a sum of seconds is as good as equal within this share
 
 
 @dataclass(frozen=True)
-class Work:
+class ClientWork:
     """What one client did in a round: from when until when, in virtual seconds."""
 
     computing: tuple[float, float]
@@ -47,7 +47,7 @@ class Played:
         """Does the server mix its model with others' in this round?"""
         return server in self.round.mixed and self.round.phases.get("mix", 0.0) > 0
 
-    def work(self, client: int) -> Work | None:
+    def work(self, client: int) -> ClientWork | None:
         """What a client did; None if it took no part.
 
         One that was dealt more than fits (by chance, or because it comes too late to count) stops
@@ -61,7 +61,7 @@ class Played:
         ready = self._snapped(ready, begin + busy)
         sent = ready if self.prompt else max(ready, self._snapped(self.computed, ready))
         arrived = min(self._snapped(sent + sending, self.collected), self.collected)
-        return Work((begin, ready), (sent, arrived))
+        return ClientWork((begin, ready), (sent, arrived))
 
     def touches(self, moment: float) -> bool:
         """Had anybody's work for this round begun before?"""

@@ -7,7 +7,7 @@ from rich.table import Table
 from rich.text import Text
 
 from sdfeel.report.compare import (
-    Cell,
+    TableEntry,
     cells,
     columns,
     comparison_records,
@@ -106,7 +106,7 @@ def shares(seconds: Mapping[str, float], title: str = "where the real time went"
     return table
 
 
-def _text(cell: Cell) -> Text:
+def _text(cell: TableEntry) -> Text:
     # The star says it where there is no colour, or no eye for it.
     return Text(f"*{cell.text}", style="bold green") if cell.best else Text(cell.text)
 

@@ -35,7 +35,7 @@ class Covered:
 
 
 @dataclass(frozen=True)
-class Seen:
+class LossProbe:
     """One look at the clients' losses, all at the same model."""
 
     loss: float
@@ -50,7 +50,7 @@ class Promise:
     """What is kept from one look to the next."""
 
     gap: float  # the loss at the beginning: Delta, if the least possible loss is 0
-    newest: Seen
+    newest: LossProbe
     smoothness: float  # the largest so far, as all below
     noise: float
     divergence: float
@@ -58,20 +58,20 @@ class Promise:
     total: float = 0.0  # the squared gradients of all iterations, straight between two looks
 
     @classmethod
-    def begin(cls, seen: Seen) -> "Promise":
+    def begin(cls, seen: LossProbe) -> "Promise":
         """After the first look, before anything was trained."""
         return cls(seen.loss, seen, seen.smoothness, seen.noise, seen.divergence)
 
     @classmethod
     def from_record(cls, record: Mapping[str, Any]) -> "Promise":
         """The inverse of `record`."""
-        return cls(**{**record, "newest": Seen(**record["newest"])})
+        return cls(**{**record, "newest": LossProbe(**record["newest"])})
 
     def record(self) -> dict[str, Any]:
         """For a checkpoint."""
         return asdict(self)
 
-    def after(self, iterations: int, seen: Seen) -> "Promise":
+    def after(self, iterations: int, seen: LossProbe) -> "Promise":
         """With another look, after so many local iterations."""
         passed = iterations - self.iterations
         return replace(

@@ -11,7 +11,7 @@ from sdfeel.core.network import Network
 from sdfeel.core.seeds import rng
 from sdfeel.engine.estimates import Probing
 from sdfeel.engine.threads import one_thread
-from sdfeel.run.bounds import Seen
+from sdfeel.run.bounds import LossProbe
 from sdfeel.theory import estimates
 from sdfeel.theory.problem import Problem
 
@@ -20,7 +20,7 @@ SECANT = 0.05  # how far to go down the mean gradient for a second look, in unit
 
 
 @dataclass(frozen=True)
-class Measured:
+class LossShape:
     """A task in the theory's terms, and where clients' differences lie."""
 
     problem: Problem
@@ -29,7 +29,7 @@ class Measured:
     steps: int  # gradients taken
 
 
-def measure(engine: Probing, net: Network, start: Tensor, seed: int) -> Measured:
+def measure(engine: Probing, net: Network, start: Tensor, seed: int) -> LossShape:
     """Two mini-batches of every client asked, and one of them again a little further down."""
     clients = net.clients
     if len(clients) > ASKED:
@@ -63,7 +63,7 @@ def measure(engine: Probing, net: Network, start: Tensor, seed: int) -> Measured
     seen = float(
         masses @ _lengths(means - mean) ** 2 - noise / 2 * (masses @ left - shares @ shares)
     )
-    return Measured(
+    return LossShape(
         Problem(
             smoothness=estimates.smoothness(
                 _lengths(np.array(moved) - first), np.full(len(clients), SECANT), shares
@@ -86,7 +86,7 @@ def curvature(engine: Probing, client: int, model: Tensor, step: int = 0) -> flo
         return _secant(engine, client, model, step, gradient)
 
 
-def look(engine: Probing, clients: Ints, shares: Floats, model: Tensor, steps: Ints) -> Seen:
+def look(engine: Probing, clients: Ints, shares: Floats, model: Tensor, steps: Ints) -> LossProbe:
     """What clients see at one model; no more than a few models are kept at a time.
 
     Products of two mini-batches' gradients, unlike squares of one, have no noise in their mean.
@@ -106,7 +106,7 @@ def look(engine: Probing, clients: Ints, shares: Floats, model: Tensor, steps: I
             noise += share * float((one - other).norm()) ** 2 / 2
             own += share * float(one @ other)
     slope = float(first @ second)
-    return Seen(loss, slope, steepest, noise, max(own - slope, 0.0))
+    return LossProbe(loss, slope, steepest, noise, max(own - slope, 0.0))
 
 
 def _secant(engine: Probing, client: int, model: Tensor, step: int, gradient: Tensor) -> float:

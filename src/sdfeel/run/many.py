@@ -21,7 +21,7 @@ from sdfeel.run.session import start_or_resume
 
 
 @dataclass(frozen=True)
-class Job:
+class QueuedRun:
     """An experiment, and where its run belongs."""
 
     experiment: Experiment
@@ -48,7 +48,7 @@ class Planned:
 class Many:
     """An iterator over what happens in all runs; at most `at_once` of them at a time."""
 
-    def __init__(self, jobs: Mapping[str, Job], at_once: int) -> None:
+    def __init__(self, jobs: Mapping[str, QueuedRun], at_once: int) -> None:
         self._waiting = dict(jobs)
         self._at_once = at_once
         self._running: dict[Connection, tuple[str, Any]] = {}
@@ -76,7 +76,7 @@ class Many:
                 process.kill()
                 process.join()
 
-    def _begin(self, label: str, job: Job) -> None:
+    def _begin(self, label: str, job: QueuedRun) -> None:
         context = mp.get_context("fork")
         ours, theirs = context.Pipe(duplex=False)
         process = context.Process(target=_carry_out, args=(label, job, theirs))
@@ -108,7 +108,7 @@ class Many:
             yield message
 
 
-def _carry_out(label: str, job: Job, pipe: Connection) -> None:
+def _carry_out(label: str, job: QueuedRun, pipe: Connection) -> None:
     """A process's life: one run."""
     torch.set_num_threads(1)  # OpenMP's other threads did not survive the fork: waiting is for ever
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle

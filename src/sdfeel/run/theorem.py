@@ -104,7 +104,7 @@ def _batches(ready: Prepared) -> int:
     return max(passes(part, size) for part in ready.data.parts)
 
 
-def _pace(ready: Prepared) -> asynchronous.Pace:
+def _pace(ready: Prepared) -> asynchronous.ClusterPace:
     """How unevenly clusters advance. That mixing takes events (rho) is left out, which only
     makes the largest step look larger."""
     steps, seconds = [], []
@@ -114,7 +114,7 @@ def _pace(ready: Prepared) -> asynchronous.Pace:
         steps += done[done > 0].tolist()
         seconds.append(ready.cost.bill(work, ready.scheme.mix(view, done), done).seconds)
     batches = _batches(ready)
-    return asynchronous.Pace(
+    return asynchronous.ClusterPace(
         theta_min=min(steps) * batches,
         theta_max=max(steps) * batches,
         age=asynchronous.oldest(seconds),

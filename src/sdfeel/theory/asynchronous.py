@@ -17,7 +17,7 @@ from sdfeel.theory.problem import Problem
 
 
 @dataclass(frozen=True)
-class Pace:
+class ClusterPace:
     """How unevenly clusters advance."""
 
     theta_min: float  # fewest local steps of a client in one round of its cluster
@@ -71,7 +71,7 @@ def envelope(mixings: Sequence[Floats]) -> float:
     return float(left ** (1 / len(mixings)))
 
 
-def _y(rate: float, smoothness: float, pace: Pace) -> float:
+def _y(rate: float, smoothness: float, pace: ClusterPace) -> float:
     """eta^2 L^2 U_2, which must stay below one half."""
     return (rate * smoothness) ** 2 * pace.theta_max * (pace.theta_max - 1)
 
@@ -92,7 +92,7 @@ def u4(y: float) -> float:
 
 
 def staleness(
-    problem: Problem, rate: float, pace: Pace, gradient: float, printed: bool = False
+    problem: Problem, rate: float, pace: ClusterPace, gradient: float, printed: bool = False
 ) -> float:
     """Lemma 7: squared error from models that are old. `gradient` is Q.
 
@@ -106,7 +106,7 @@ def staleness(
 
 
 def spread(
-    problem: Problem, rate: float, pace: Pace, gradient: float, printed: bool = False
+    problem: Problem, rate: float, pace: ClusterPace, gradient: float, printed: bool = False
 ) -> float:
     """Lemma 8: squared distance between the clusters' models. `gradient` is Q.
 
@@ -122,7 +122,7 @@ def spread(
 
 
 def local_drift(
-    problem: Problem, rate: float, pace: Pace, slope: float, staleness: float, spread: float
+    problem: Problem, rate: float, pace: ClusterPace, slope: float, staleness: float, spread: float
 ) -> float:
     """Lemma 9: squared distance that clients move away from their server's model in a round.
 
@@ -138,7 +138,7 @@ def local_drift(
 
 
 def descent(
-    problem: Problem, rate: float, pace: Pace, slope: float, gradient: float, error: float
+    problem: Problem, rate: float, pace: ClusterPace, slope: float, gradient: float, error: float
 ) -> float:
     """Lemma 5: the most by which one event raises the loss.
 
@@ -164,7 +164,7 @@ class Weights:
     slope: float
 
 
-def weights(problem: Problem, rate: float, pace: Pace, printed: bool = False) -> Weights:
+def weights(problem: Problem, rate: float, pace: ClusterPace, printed: bool = False) -> Weights:
     """A, B and C of Lemma 6, and the weight of the gradient that the paper leaves out."""
     y = _y(rate, problem.smoothness, pace)
     scale = (rate * problem.smoothness) ** 2
@@ -184,7 +184,7 @@ def weights(problem: Problem, rate: float, pace: Pace, printed: bool = False) ->
     )
 
 
-def admissible(problem: Problem, rate: float, pace: Pace, printed: bool = False) -> bool:
+def admissible(problem: Problem, rate: float, pace: ClusterPace, printed: bool = False) -> bool:
     """Do the conditions of Theorem 2 hold, and is anything left of the descent (U_1 above 0)?"""
     y = _y(rate, problem.smoothness, pace)
     if 1 - 2 * y <= 0 or u1(y, printed) <= 0:
@@ -193,7 +193,7 @@ def admissible(problem: Problem, rate: float, pace: Pace, printed: bool = False)
     return 1 - step - weights(problem, rate, pace, printed).c >= 0
 
 
-def largest_step(problem: Problem, pace: Pace, printed: bool = False) -> float:
+def largest_step(problem: Problem, pace: ClusterPace, printed: bool = False) -> float:
     """The largest learning rate for which Theorem 2 holds: conditions only get harder with it."""
     low, high = 0.0, 1 / problem.smoothness
     while (middle := (low + high) / 2) not in (low, high):
@@ -202,7 +202,9 @@ def largest_step(problem: Problem, pace: Pace, printed: bool = False) -> float:
     return low
 
 
-def bound(problem: Problem, rate: float, events: float, pace: Pace, printed: bool = False) -> float:
+def bound(
+    problem: Problem, rate: float, events: float, pace: ClusterPace, printed: bool = False
+) -> float:
     """Theorem 2: the mean squared gradient after `events`; infinite outside the regime."""
     if not admissible(problem, rate, pace, printed):
         return inf

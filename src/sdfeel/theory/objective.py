@@ -7,7 +7,7 @@ from math import ceil, exp, inf, isfinite, log
 import numpy as np
 
 from sdfeel.theory import asynchronous, synchronous
-from sdfeel.theory.asynchronous import Pace
+from sdfeel.theory.asynchronous import ClusterPace
 from sdfeel.theory.problem import Problem
 
 GOLDEN = (5**0.5 - 1) / 2
@@ -46,7 +46,7 @@ def seconds(
 
 
 def fastest_asynchronous(
-    problem: Problem, epsilon: float, pace: Pace, printed: bool = False
+    problem: Problem, epsilon: float, pace: ClusterPace, printed: bool = False
 ) -> Best:
     """The fewest events over all admissible learning rates, by Theorem 2."""
 

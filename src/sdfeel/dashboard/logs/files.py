@@ -23,7 +23,7 @@ class NotHere(Exception):
 
 
 @dataclass(frozen=True)
-class Place:
+class RunFolder:
     """A run's directory: its name below the root, and the stamp of its log (None: no log)."""
 
     name: str
@@ -84,7 +84,7 @@ class Root:
             there = {entry.name for entry in entries if entry.is_file(follow_symlinks=False)}
         return [file for file in FILES if file in there]
 
-    def runs(self) -> Iterator[Place]:
+    def runs(self) -> Iterator[RunFolder]:
         """All runs below the root; inside of a run there are no others."""
         waiting, seen = [("", 0)], 0
         while waiting and seen < MOST:
@@ -96,7 +96,7 @@ class Root:
             elif depth < DEPTH:
                 waiting += ((inner, depth + 1) for inner in below)
 
-    def place(self, name: str) -> Place:
+    def place(self, name: str) -> RunFolder:
         """One run by its name."""
         self.directory(name)
         place, _ = self._look("/".join(_parts(name)))
@@ -104,7 +104,7 @@ class Root:
             raise NotHere(f"{name} is not a run")
         return place
 
-    def _look(self, name: str) -> tuple[Place | None, list[str]]:
+    def _look(self, name: str) -> tuple[RunFolder | None, list[str]]:
         log, experiment, nodes = None, False, False
         below: list[str] = []
         try:
@@ -121,7 +121,7 @@ class Root:
             return None, []
         if log is None and not experiment:
             return None, below
-        return Place(name or ".", log, experiment, nodes), []
+        return RunFolder(name or ".", log, experiment, nodes), []
 
     def _descend(self, parts: list[str]) -> int:
         flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC

@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 from sdfeel.core.arrays import Ints
 from sdfeel.core.events import Event, Round
 from sdfeel.dashboard.logs.files import EVENTS, Root
-from sdfeel.dashboard.logs.parsing import HEAD, Line, Lines, Placed, parse
+from sdfeel.dashboard.logs.parsing import HEAD, Lines, LoggedEvent, LogLine, parse
 from sdfeel.dashboard.logs.sampling import Thinned
-from sdfeel.dashboard.logs.tail import Page, backwards
+from sdfeel.dashboard.logs.tail import LogPage, backwards
 
 CHUNK, LONGEST = 4 << 20, 64 << 20  # bytes read at once; bytes of one line
 ROUNDS, EVALUATIONS, CREWS = 4096, 4096, 2048  # so many are kept
@@ -45,10 +45,10 @@ class LogReader:
         self.half = False  # is there half a line behind the last whole one?
         self.damaged: list[int] = []  # the first numbers of lines that are no events
         self.damages = 0
-        self.rounds = Thinned[Line, Placed](ROUNDS, self._read_round)
-        self.evaluations = Thinned[Line, Placed](EVALUATIONS, self._read)
-        self.crews = Thinned[Line, Placed](CREWS, self._read_crew)
-        self.others: list[Placed] = []
+        self.rounds = Thinned[LogLine, LoggedEvent](ROUNDS, self._read_round)
+        self.evaluations = Thinned[LogLine, LoggedEvent](EVALUATIONS, self._read)
+        self.crews = Thinned[LogLine, LoggedEvent](CREWS, self._read_crew)
+        self.others: list[LoggedEvent] = []
 
     def refresh(self) -> None:
         """Read on. NotHere is raised if there is no log (any more)."""
@@ -81,7 +81,7 @@ class LogReader:
     def thinned(self) -> bool:
         return self.rounds.stride > 1 or self.evaluations.stride > 1
 
-    def tail(self, before: int | None, count: int, kind: str | None) -> "Page":
+    def tail(self, before: int | None, count: int, kind: str | None) -> "LogPage":
         """The last `count` lines (of a kind) that end before an offset, newest first."""
         with os.fdopen(self.root.open(self.name, EVENTS), "rb") as file:
             return backwards(file, self.end if before is None else min(before, self.end), count,
@@ -115,14 +115,14 @@ class LogReader:
                 break
         return found
 
-    def _from(self, offset: int, most: int) -> Iterator[Line]:
+    def _from(self, offset: int, most: int) -> Iterator[LogLine]:
         with os.fdopen(self.root.open(self.name, EVENTS), "rb") as file:
             file.seek(offset)
             for number in range(most):
                 data = file.readline(LONGEST)
                 if not data.endswith(b"\n"):
                     return
-                yield Line(number, offset, data[:-1])
+                yield LogLine(number, offset, data[:-1])
                 offset += len(data)
 
     def _goes_on(self, file: IO[bytes]) -> bool:
@@ -137,9 +137,9 @@ class LogReader:
         ends = np.flatnonzero(letters == NEWLINE)
         starts = np.concatenate([[0], ends[:-1] + 1])
 
-        def line(index: int) -> Line:
+        def line(index: int) -> LogLine:
             begin, end = int(starts[index]), int(ends[index])
-            return Line(self.lines + index, self.end + begin, data[begin:end])
+            return LogLine(self.lines + index, self.end + begin, data[begin:end])
 
         whole = letters[ends - 1] == BRACE
         is_round = whole & _there(letters, starts, ROUND)
@@ -168,25 +168,25 @@ class LogReader:
         self.end += size
         self._seam = b""
 
-    def _keep(self, line: Line) -> None:
+    def _keep(self, line: LogLine) -> None:
         placed = self._read(line)
         if placed is not None:
             self.others.append(placed)
             if len(self.others) > FEW:  # the first and the newest matter most
                 del self.others[FEW // 2]
 
-    def _read(self, line: Line) -> Placed | None:
+    def _read(self, line: LogLine) -> LoggedEvent | None:
         event = parse(line.data)
         if event is None:
             self._bad(line.number)
             return None
-        return Placed(line.number, line.offset, event)
+        return LoggedEvent(line.number, line.offset, event)
 
-    def _read_round(self, line: Line) -> Placed | None:
+    def _read_round(self, line: LogLine) -> LoggedEvent | None:
         placed = self._read(line)
         return placed and replace(placed, event=replace(placed.event, crew=None))
 
-    def _read_crew(self, line: Line) -> Placed | None:
+    def _read_crew(self, line: LogLine) -> LoggedEvent | None:
         placed = self._read(line)
         return placed if placed is not None and placed.event.crew is not None else None
 

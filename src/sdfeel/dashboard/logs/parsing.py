@@ -17,7 +17,7 @@ KINDS: dict[bytes, TypeAdapter[Any]] = {
 
 
 @dataclass(frozen=True, order=True)
-class Line:
+class LogLine:
     """A line of the log: its number, where it begins, and its bytes."""
 
     number: int
@@ -26,7 +26,7 @@ class Line:
 
 
 @dataclass(frozen=True, order=True)
-class Placed:
+class LoggedEvent:
     """An event, and its line's number and offset."""
 
     number: int
@@ -59,10 +59,10 @@ class Lines:
     """Some lines of a piece, made only when they are asked for."""
 
     indices: Ints
-    make: Callable[[int], Line]
+    make: Callable[[int], LogLine]
 
     def __len__(self) -> int:
         return len(self.indices)
 
-    def __getitem__(self, index: int) -> Line:
+    def __getitem__(self, index: int) -> LogLine:
         return self.make(int(self.indices[index]))

@@ -3,22 +3,22 @@
 from dataclasses import dataclass
 from typing import IO
 
-from sdfeel.dashboard.logs.parsing import Line, kind_of
+from sdfeel.dashboard.logs.parsing import LogLine, kind_of
 
 LOOKED = 16 << 20  # bytes looked through for one page
 
 
 @dataclass(frozen=True)
-class Page:
+class LogPage:
     """Some lines of a log, newest first; `before` asks for older ones (None: there are none)."""
 
-    lines: tuple[Line, ...]
+    lines: tuple[LogLine, ...]
     before: int | None
 
 
-def backwards(file: IO[bytes], end: int, count: int, kind: bytes | None) -> Page:
+def backwards(file: IO[bytes], end: int, count: int, kind: bytes | None) -> LogPage:
     """Lines from `end` to the front; at most LOOKED bytes are looked at."""
-    found: list[Line] = []
+    found: list[LogLine] = []
     stop, carried = max(0, end - LOOKED), b""
     position = end
     while position > stop and len(found) < count:
@@ -29,13 +29,13 @@ def backwards(file: IO[bytes], end: int, count: int, kind: bytes | None) -> Page
         pieces = data.split(b"\n")
         carried = pieces[0] if position > 0 else b""
         here = position + len(pieces[0]) + 1
-        lines = [] if position > 0 else [Line(0, 0, pieces[0])]
+        lines = [] if position > 0 else [LogLine(0, 0, pieces[0])]
         for piece in pieces[1:]:
-            lines.append(Line(0, here, piece))
+            lines.append(LogLine(0, here, piece))
             here += len(piece) + 1
         for line in reversed(lines):
             if line.data and (kind is None or kind_of(line.data) == kind):
                 found.append(line)
             if len(found) == count:
-                return Page(tuple(found), line.offset or None)
-    return Page(tuple(found), position or None if stop else None)
+                return LogPage(tuple(found), line.offset or None)
+    return LogPage(tuple(found), position or None if stop else None)

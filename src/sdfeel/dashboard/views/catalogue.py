@@ -4,7 +4,7 @@ import time
 from collections import OrderedDict
 from threading import Lock
 
-from sdfeel.dashboard.logs.files import Place, Root, Stamp
+from sdfeel.dashboard.logs.files import Root, RunFolder, Stamp
 from sdfeel.dashboard.logs.locks import held, lock_inode
 from sdfeel.dashboard.logs.log import LogReader
 from sdfeel.dashboard.views.summary import Ends, Glance, glance, read_ends
@@ -53,18 +53,18 @@ class Catalogue:
         reader.refresh()
         return reader
 
-    def _known(self, place: Place) -> tuple[Stamp | None, Ends]:
+    def _known(self, place: RunFolder) -> tuple[Stamp | None, Ends]:
         known = self._ends.get(place.name)
         if known is not None and known[0] == place.log:
             return known
         return place.log, read_ends(self.root, place)
 
-    def _glance(self, place: Place, locked: set[int] | None) -> Glance:
+    def _glance(self, place: RunFolder, locked: set[int] | None) -> Glance:
         ends = self._ends[place.name][1]
         running = ends.reason is None and self._running(place, locked)
         return glance(place, ends, running)
 
-    def _running(self, place: Place, locked: set[int] | None) -> bool:
+    def _running(self, place: RunFolder, locked: set[int] | None) -> bool:
         inode = lock_inode(self.root.path / place.name)
         if inode is not None and locked is not None:
             return inode in locked

@@ -10,8 +10,8 @@ from sdfeel.report.curves import (
     COSTS,
     HUGE,
     SPREAD,
-    Cost,
-    Measure,
+    CostAxis,
+    LearningAxis,
     measures_of,
     named,
     own_measure,
@@ -34,11 +34,11 @@ def charts(histories: Sequence[History], target: float | None = None) -> dict[st
     }
 
 
-def _cost(cost: Cost, histories: Sequence[History]) -> dict[str, Any]:
+def _cost(cost: CostAxis, histories: Sequence[History]) -> dict[str, Any]:
     return {"name": named(cost, histories), "units": [asdict(unit) for unit in cost.ladder]}
 
 
-def _line(history: History, measures: Sequence[Measure]) -> dict[str, Any]:
+def _line(history: History, measures: Sequence[LearningAxis]) -> dict[str, Any]:
     every = history.evaluations
     picked = spaced(len(every), POINTS)
     shown = [every[index] for index in picked]
@@ -56,7 +56,7 @@ def _line(history: History, measures: Sequence[Measure]) -> dict[str, Any]:
 
 
 def _band(
-    measure: Measure, members: Sequence[Sequence[Evaluated]], index: int
+    measure: LearningAxis, members: Sequence[Sequence[Evaluated]], index: int
 ) -> tuple[float | None, float | None]:
     """The lowest and the highest of all members; none where one of them has no value."""
     values = [_learnt(measure, member[index]) for member in members]
@@ -64,7 +64,7 @@ def _band(
     return (min(known), max(known)) if len(known) == len(values) else (None, None)
 
 
-def _learnt(measure: Measure, event: Evaluated) -> float | None:
+def _learnt(measure: LearningAxis, event: Evaluated) -> float | None:
     return finite(measure.read(event))
 
 

@@ -7,7 +7,7 @@ from pathlib import PurePosixPath
 from typing import Any, Literal
 
 from sdfeel.core.events import Evaluated, Finished, Round, Started
-from sdfeel.dashboard.logs.files import EVENTS, NotHere, Place, Root
+from sdfeel.dashboard.logs.files import EVENTS, NotHere, Root, RunFolder
 from sdfeel.dashboard.logs.parsing import HEAD, parse
 from sdfeel.report.compare import finite
 
@@ -52,7 +52,7 @@ class Glance:
         return {**own, "modified": self.modified, **ends, **numbers}
 
 
-def glance(place: Place, ends: Ends, running: bool) -> Glance:
+def glance(place: RunFolder, ends: Ends, running: bool) -> Glance:
     """A run's row, from what is known of its log and of who is at work."""
     return Glance(
         name=place.name,
@@ -64,7 +64,7 @@ def glance(place: Place, ends: Ends, running: bool) -> Glance:
     )
 
 
-def _state(place: Place, ends: Ends, running: bool) -> State:
+def _state(place: RunFolder, ends: Ends, running: bool) -> State:
     if ends.damaged:
         return "damaged"
     if ends.reason is not None:
@@ -74,7 +74,7 @@ def _state(place: Place, ends: Ends, running: bool) -> State:
     return "stopped" if place.log is not None else "waiting"
 
 
-def read_ends(root: Root, place: Place) -> Ends:
+def read_ends(root: Root, place: RunFolder) -> Ends:
     """Look at the beginning and the end of a log."""
     if place.log is None:
         return Ends()

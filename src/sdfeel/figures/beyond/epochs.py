@@ -6,11 +6,11 @@ printed one.
 
 from dataclasses import replace
 
-from sdfeel.figures.figure import Claim, Figure, Panel, Seen
-from sdfeel.figures.lines import Line
+from sdfeel.figures.figure import Claim, ClaimView, Figure, Panel
+from sdfeel.figures.lines import FigureLine
 from sdfeel.figures.paper.race import HIER, SD
 from sdfeel.figures.scheme_keys import hierfavg, sd_feel
-from sdfeel.figures.settings import Setting
+from sdfeel.figures.settings import FigureSetting
 from sdfeel.figures.verdicts import Verdict, more, report
 
 PASSES = {"quick": 100, "full": 30}
@@ -19,7 +19,7 @@ SLOWER = {"quick": 1, "full": 10}
 OPERATIONS = {"quick": 487_540 * 1200 / 29, "full": 487_540}
 
 
-def lines(setting: Setting) -> list[Line]:
+def lines(setting: FigureSetting) -> list[FigureLine]:
     scale = setting.scale
     own = replace(setting, rate=setting.rate / SLOWER[scale], iterations=PASSES[scale])
     epoch = (
@@ -28,12 +28,12 @@ def lines(setting: Setting) -> list[Line]:
         "evaluation.every=1",
     )
     return [
-        Line(SD, own.experiment(*sd_feel(), *epoch)),
-        Line(HIER, own.experiment(*hierfavg(), *epoch)),
+        FigureLine(SD, own.experiment(*sd_feel(), *epoch)),
+        FigureLine(HIER, own.experiment(*hierfavg(), *epoch)),
     ]
 
 
-def ahead(seen: Seen) -> Verdict:
+def ahead(seen: ClaimView) -> Verdict:
     t = min(seen[label].end("E") for label in (SD, HIER))
     one, other = (seen[label].average("loss", "E", t) for label in (SD, HIER))
     return more(other, one, "loss").with_numbers(
@@ -41,7 +41,7 @@ def ahead(seen: Seen) -> Verdict:
     )
 
 
-def how_far(seen: Seen) -> Verdict:
+def how_far(seen: ClaimView) -> Verdict:
     end = seen[SD].end("E")
     accuracy = {
         f"accuracy of {label}": float(seen[label].at("accuracy", "E", end).mean())

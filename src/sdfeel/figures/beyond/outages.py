@@ -3,10 +3,10 @@
 from pathlib import Path
 
 from sdfeel.figures import cache
-from sdfeel.figures.figure import Claim, Figure, Panel, Seen
-from sdfeel.figures.lines import Line
+from sdfeel.figures.figure import Claim, ClaimView, Figure, Panel
+from sdfeel.figures.lines import FigureLine
 from sdfeel.figures.scheme_keys import hierfavg, sd_feel
-from sdfeel.figures.settings import Setting
+from sdfeel.figures.settings import FigureSetting
 from sdfeel.figures.verdicts import Verdict, more, no_less
 from sdfeel.run.atomic import write_whole
 
@@ -16,17 +16,17 @@ HIER_CLOUD = "HierFAVG, the cloud dies"
 VICTIM, TAU1 = 3, 5
 
 
-def lines(setting: Setting) -> list[Line]:
+def lines(setting: FigureSetting) -> list[FigureLine]:
     half = setting.iterations // (2 * TAU1)
     server = schedule(f"round {half} server {VICTIM} down")
     cloud = schedule(f"round {half} cloud down")
     make = setting.experiment
     return [
-        Line(SD, make(*sd_feel(TAU1))),
-        Line(SD_SERVER, make(*sd_feel(TAU1), f"network.changes={server}")),
-        Line(HIER, make(*hierfavg(TAU1))),
-        Line(HIER_SERVER, make(*hierfavg(TAU1), f"network.changes={server}")),
-        Line(HIER_CLOUD, make(*hierfavg(TAU1), f"network.changes={cloud}")),
+        FigureLine(SD, make(*sd_feel(TAU1))),
+        FigureLine(SD_SERVER, make(*sd_feel(TAU1), f"network.changes={server}")),
+        FigureLine(HIER, make(*hierfavg(TAU1))),
+        FigureLine(HIER_SERVER, make(*hierfavg(TAU1), f"network.changes={server}")),
+        FigureLine(HIER_CLOUD, make(*hierfavg(TAU1), f"network.changes={cloud}")),
     ]
 
 
@@ -38,7 +38,7 @@ def schedule(text: str) -> Path:
     return file
 
 
-def goes_on(seen: Seen) -> Verdict:
+def goes_on(seen: ClaimView) -> Verdict:
     curve = seen[SD_SERVER]
     half = curve.end("iterations") / 2
     before, after = curve.at("accuracy", "iterations", half), curve.last("accuracy")
@@ -46,21 +46,21 @@ def goes_on(seen: Seen) -> Verdict:
     return more(after, before, "accuracy").with_numbers(**numbers)
 
 
-def survives(seen: Seen) -> Verdict:
+def survives(seen: ClaimView) -> Verdict:
     return _ends(seen, SD_SERVER, HIER_CLOUD)
 
 
-def cloud_or_not(seen: Seen) -> Verdict:
+def cloud_or_not(seen: ClaimView) -> Verdict:
     one, other = seen[HIER_SERVER].last("accuracy"), seen[SD_SERVER].last("accuracy")
     numbers = {HIER_SERVER: float(one.mean()), SD_SERVER: float(other.mean())}
     return no_less(other, one, "accuracy").with_numbers(**numbers)
 
 
-def costs_little(seen: Seen) -> Verdict:
+def costs_little(seen: ClaimView) -> Verdict:
     return _ends(seen, SD, SD_SERVER)
 
 
-def _ends(seen: Seen, high: str, low: str) -> Verdict:
+def _ends(seen: ClaimView, high: str, low: str) -> Verdict:
     one, other = seen[high].last("accuracy"), seen[low].last("accuracy")
     numbers = {high: float(one.mean()), low: float(other.mean())}
     return more(one, other, "accuracy").with_numbers(**numbers)

@@ -3,35 +3,35 @@
 from dataclasses import replace
 
 from sdfeel.core.arrays import Floats
-from sdfeel.figures.figure import Claim, Figure, Judge, Panel, Seen, both
-from sdfeel.figures.lines import Line
+from sdfeel.figures.figure import Claim, ClaimView, Figure, Judge, Panel, both
+from sdfeel.figures.lines import FigureLine
 from sdfeel.figures.paper.figure_8 import ring
 from sdfeel.figures.paper.race import HIER, SD, pace, window
 from sdfeel.figures.scheme_keys import async_sd_feel, devices, hierfavg, sd_feel
-from sdfeel.figures.settings import Setting
+from sdfeel.figures.settings import FigureSetting
 from sdfeel.figures.verdicts import Verdict, all_of, exactly, more
 
 FOG, MES, MULTI = "FogFL, full mesh", "FedMes, 2 of 5 in two cells", "multi-level local SGD"
 SLOW_SD, SLOW_MULTI = "SD-FEEL, unequal devices", "multi-level, unequal devices"
 
 
-def systems(setting: Setting) -> list[Line]:
+def systems(setting: FigureSetting) -> list[FigureLine]:
     make = replace(setting, iterations=setting.race).experiment
     own, cloud = make(*sd_feel()), make(*hierfavg())
     fog = ("scheme.name=fogfl", "scheme.tau1=5", "scheme.tau2=1", "network.graph=complete")
     multi = ("scheme.name=multi-level", "scheme.tau1=5", "scheme.tau2=1")
     return [
-        Line(SD, own),
-        Line(HIER, cloud),
-        Line(FOG, cloud, make(*fog)),
-        Line(MES, make("scheme.name=fedmes", "scheme.tau1=5", "network.overlap=2")),
-        Line(MULTI, own, make(*multi)),
-        Line(SLOW_SD, own, make(*sd_feel(), devices(10))),
-        Line(SLOW_MULTI, make(*multi, devices(10))),
+        FigureLine(SD, own),
+        FigureLine(HIER, cloud),
+        FigureLine(FOG, cloud, make(*fog)),
+        FigureLine(MES, make("scheme.name=fedmes", "scheme.tau1=5", "network.overlap=2")),
+        FigureLine(MULTI, own, make(*multi)),
+        FigureLine(SLOW_SD, own, make(*sd_feel(), devices(10))),
+        FigureLine(SLOW_MULTI, make(*multi, devices(10))),
     ]
 
 
-def speed(seen: Seen, label: str, *others: str) -> Floats:
+def speed(seen: ClaimView, label: str, *others: str) -> Floats:
     """(seeds,) the mean accuracy over the window of all that are compared."""
     return seen[label].average("accuracy", seen.axis, window(seen, label, *others))
 
@@ -39,7 +39,7 @@ def speed(seen: Seen, label: str, *others: str) -> Floats:
 def ahead(high: str, low: str) -> Judge:
     """At equal time (or iterations) `high` is ahead of `low`."""
 
-    def judge(seen: Seen) -> Verdict:
+    def judge(seen: ClaimView) -> Verdict:
         one, other = speed(seen, high, low), speed(seen, low, high)
         numbers = {high: float(one.mean()), low: float(other.mean())}
         return more(one, other, "accuracy").with_numbers(**numbers)
@@ -47,7 +47,7 @@ def ahead(high: str, low: str) -> Judge:
     return judge
 
 
-def fog_pays_less(seen: Seen) -> Verdict:
+def fog_pays_less(seen: ClaimView) -> Verdict:
     """On a full mesh FogFL's two legs over fast links cost less than the way to the cloud."""
     ratio = pace(seen, FOG) / pace(seen, HIER)
     return exactly(ratio < 1, 1 - ratio, "ratio", ratio=ratio)
@@ -81,13 +81,15 @@ RACE = Figure(
 )  # fmt: skip
 
 
-def parity_lines(setting: Setting) -> list[Line]:
+def parity_lines(setting: FigureSetting) -> list[FigureLine]:
     """Measured right after a gossip, every second one."""
     make = setting.experiment
-    return [Line(ring(a), make(*sd_feel(5, 5, a), "evaluation.every=10")) for a in range(1, 7)]
+    return [
+        FigureLine(ring(a), make(*sd_feel(5, 5, a), "evaluation.every=10")) for a in range(1, 7)
+    ]
 
 
-def odd_beats_even(seen: Seen) -> Verdict:
+def odd_beats_even(seen: ClaimView) -> Verdict:
     """Each odd alpha has a lower loss than the next even one."""
     t = window(seen)
     means = {a: seen[ring(a)].average("loss", "iterations", t) for a in (1, 2, 3, 4, 5, 6)}
@@ -95,7 +97,7 @@ def odd_beats_even(seen: Seen) -> Verdict:
     return all_of(parts).with_numbers(**{ring(a): float(v.mean()) for a, v in means.items()})
 
 
-def spread_falls(seen: Seen) -> Verdict:
+def spread_falls(seen: ClaimView) -> Verdict:
     """The servers' models lie closer together the more exchanges there are."""
     ends = {a: seen[ring(a)].average("spread", "iterations", window(seen)) for a in range(1, 7)}
     parts = [more(ends[a], ends[a + 1], "spread") for a in range(1, 6)]
@@ -136,7 +138,7 @@ CLEARER = (
 PAPER, BALANCED, SYNC = "asynchronous, as printed", "asynchronous, balanced", "synchronous"
 
 
-def bias_lines(setting: Setting) -> list[Line]:
+def bias_lines(setting: FigureSetting) -> list[FigureLine]:
     """Clusters of 2 to 8 clients, fast devices together: what the printed mixing is worst at."""
     uneven = ("network.imbalance=3", devices(10), "devices.placement=clustered")
     length = 2 * setting.iterations
@@ -144,16 +146,16 @@ def bias_lines(setting: Setting) -> list[Line]:
     theta = max(5, setting.theta_min // 5)
     make = setting.experiment
     return [
-        Line(SYNC, make(*sd_feel(theta, 1, 1), *uneven, f"training.iterations={length}")),
-        Line(PAPER, make(*async_sd_feel(theta), *common)),
-        Line(BALANCED, make(*async_sd_feel(theta, balanced=True), *common)),
+        FigureLine(SYNC, make(*sd_feel(theta, 1, 1), *uneven, f"training.iterations={length}")),
+        FigureLine(PAPER, make(*async_sd_feel(theta), *common)),
+        FigureLine(BALANCED, make(*async_sd_feel(theta, balanced=True), *common)),
     ]
 
 
 def final_loss(high: str, low: str) -> Judge:
     """`low` ends with the lower training loss."""
 
-    def judge(seen: Seen) -> Verdict:
+    def judge(seen: ClaimView) -> Verdict:
         one, other = seen[high].last("loss", seen.axis), seen[low].last("loss", seen.axis)
         numbers = {high: float(one.mean()), low: float(other.mean())}
         return more(one, other, "loss").with_numbers(**numbers)

@@ -1,8 +1,8 @@
 """Figure 10(a): synchronous and asynchronous SD-FEEL on MNIST with unequal devices."""
 
 from sdfeel.core.arrays import Floats
-from sdfeel.figures.figure import Claim, Figure, Seen, both
-from sdfeel.figures.lines import Line
+from sdfeel.figures.figure import Claim, ClaimView, Figure, both
+from sdfeel.figures.lines import FigureLine
 from sdfeel.figures.paper.race import window
 from sdfeel.figures.paper.unequal import (
     ASYNC,
@@ -12,7 +12,7 @@ from sdfeel.figures.paper.unequal import (
     round_seconds,
     synchronous,
 )
-from sdfeel.figures.settings import Setting
+from sdfeel.figures.settings import FigureSetting
 from sdfeel.figures.verdicts import Verdict, more
 
 SPREAD = 5.0  # the fastest device over the slowest; the caption does not say
@@ -23,34 +23,34 @@ PROPORTION = (
 ROUNDS = {"quick": 20, "full": 3}
 
 
-def lines(setting: Setting) -> list[Line]:
+def lines(setting: FigureSetting) -> list[FigureLine]:
     rounds = ROUNDS[setting.scale]
     limits = {p: rounds * seconds for p, seconds in round_seconds(setting, SPREAD).items()}
     return [
-        Line(SYNC, synchronous(setting, SPREAD, rounds)),
+        FigureLine(SYNC, synchronous(setting, SPREAD, rounds)),
         asynchronous(ASYNC, setting, SPREAD, limits, "paper"),
         asynchronous(VANILLA, setting, SPREAD, limits, "constant"),
     ]
 
 
-def speed(seen: Seen, label: str) -> Floats:
+def speed(seen: ClaimView, label: str) -> Floats:
     """(seeds,) the mean accuracy over the common window."""
     return seen[label].average("accuracy", seen.axis, window(seen))
 
 
-def asynchronous_wins(seen: Seen) -> Verdict:
+def asynchronous_wins(seen: ClaimView) -> Verdict:
     return _against(seen, ASYNC, SYNC)
 
 
-def vanilla_loses(seen: Seen) -> Verdict:
+def vanilla_loses(seen: ClaimView) -> Verdict:
     return _against(seen, SYNC, VANILLA)
 
 
-def staleness_helps(seen: Seen) -> Verdict:
+def staleness_helps(seen: ClaimView) -> Verdict:
     return _against(seen, ASYNC, VANILLA)
 
 
-def _against(seen: Seen, high: str, low: str) -> Verdict:
+def _against(seen: ClaimView, high: str, low: str) -> Verdict:
     one, other = speed(seen, high), speed(seen, low)
     numbers = {high: float(one.mean()), low: float(other.mean())}
     return more(one, other, "accuracy").with_numbers(**numbers)

@@ -3,10 +3,10 @@
 from itertools import pairwise
 
 from sdfeel.core.arrays import Floats
-from sdfeel.figures.figure import Claim, Figure, Panel, Seen
-from sdfeel.figures.lines import Line
+from sdfeel.figures.figure import Claim, ClaimView, Figure, Panel
+from sdfeel.figures.lines import FigureLine
 from sdfeel.figures.paper.unequal import asynchronous, round_seconds, synchronous
-from sdfeel.figures.settings import SCALES, Setting
+from sdfeel.figures.settings import SCALES, FigureSetting
 from sdfeel.figures.verdicts import Verdict, all_of, more, no_less
 
 SPREADS = (1.0, 5.0, 10.0, 20.0)
@@ -22,7 +22,7 @@ def asyn(spread: float) -> str:
     return f"asynchronous, H = {spread:g}"
 
 
-def lines(setting: Setting) -> list[Line]:
+def lines(setting: FigureSetting) -> list[FigureLine]:
     """All for the time of ROUNDS rounds with equal devices, and one pair for much longer."""
     equal = round_seconds(setting, 1.0)
     limits = {price: ROUNDS * seconds for price, seconds in equal.items()}
@@ -31,31 +31,31 @@ def lines(setting: Setting) -> list[Line]:
         slower = round_seconds(setting, spread)
         longer = {p: limits[p] if spread != LONG else ROUNDS * slower[p] for p in limits}
         found += [
-            Line(sync(spread), trained, synchronous(setting, spread, ROUNDS)),
+            FigureLine(sync(spread), trained, synchronous(setting, spread, ROUNDS)),
             asynchronous(asyn(spread), setting, spread, longer, "paper"),
         ]
     return found
 
 
-def at_the_time(seen: Seen, label: str) -> Floats:
+def at_the_time(seen: ClaimView, label: str) -> Floats:
     """(seeds,) the mean accuracy over the time that equal devices take."""
     return seen[label].average("accuracy", seen.axis, seen[sync(1.0)].end(seen.axis))
 
 
-def sync_falls(seen: Seen) -> Verdict:
+def sync_falls(seen: ClaimView) -> Verdict:
     means = {spread: at_the_time(seen, sync(spread)) for spread in SPREADS}
     parts = [more(means[low], means[high], "accuracy") for low, high in pairwise(SPREADS)]
     return all_of(parts).with_numbers(**{sync(s): float(v.mean()) for s, v in means.items()})
 
 
-def advantage_grows(seen: Seen) -> Verdict:
+def advantage_grows(seen: ClaimView) -> Verdict:
     gains = {s: at_the_time(seen, asyn(s)) - at_the_time(seen, sync(s)) for s in SPREADS}
     parts = [no_less(gains[high], gains[low], "accuracy") for low, high in pairwise(SPREADS)]
     parts.append(more(at_the_time(seen, asyn(20.0)), at_the_time(seen, sync(20.0)), "accuracy"))
     return all_of(parts).with_numbers(**{f"H = {s:g}": float(v.mean()) for s, v in gains.items()})
 
 
-def sync_ends_higher(seen: Seen) -> Verdict:
+def sync_ends_higher(seen: ClaimView) -> Verdict:
     one, other = (
         seen[sync(LONG)].last("accuracy", seen.axis),
         seen[asyn(LONG)].last("accuracy", seen.axis),

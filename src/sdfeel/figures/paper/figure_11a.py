@@ -4,10 +4,10 @@ from itertools import pairwise
 
 import numpy as np
 
-from sdfeel.figures.figure import Claim, Figure, Panel, Seen
-from sdfeel.figures.lines import Line
+from sdfeel.figures.figure import Claim, ClaimView, Figure, Panel
+from sdfeel.figures.lines import FigureLine
 from sdfeel.figures.scheme_keys import sd_feel
-from sdfeel.figures.settings import Setting
+from sdfeel.figures.settings import FigureSetting
 from sdfeel.figures.verdicts import Verdict, all_of, exactly, more
 
 FACTORS = {0.01: "1e-4", 0.1: "1e-3", 1.0: "1e-2", 10.0: "0.1", 100.0: "1"}
@@ -17,9 +17,9 @@ LARGE = tuple(LABELS[factor] for factor in (10.0, 100.0))
 GUESSING = 0.15  # the accuracy of a model that has learnt nothing, and a little
 
 
-def lines(setting: Setting) -> list[Line]:
+def lines(setting: FigureSetting) -> list[FigureLine]:
     return [
-        Line(
+        FigureLine(
             label,
             setting.experiment(
                 *sd_feel(5, 1, 1), f"training.learning_rate={setting.rate * factor:.6g}"
@@ -29,14 +29,14 @@ def lines(setting: Setting) -> list[Line]:
     ]
 
 
-def faster(seen: Seen) -> Verdict:
+def faster(seen: ClaimView) -> Verdict:
     t = min(seen[label].end("iterations") for label in SMALL)
     means = {label: seen[label].average("accuracy", "iterations", t) for label in SMALL}
     parts = [more(means[late], means[soon], "accuracy") for soon, late in pairwise(SMALL)]
     return all_of(parts).with_numbers(**{k: float(v.mean()) for k, v in means.items()})
 
 
-def unstable(seen: Seen) -> Verdict:
+def unstable(seen: ClaimView) -> Verdict:
     """Diverged, at chance, or three times as restless as 1e-2."""
     calm = np.mean([_restless(track.y["accuracy"]) for track in seen[SMALL[-1]].runs("iterations")])
     found = {}

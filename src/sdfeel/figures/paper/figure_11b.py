@@ -3,42 +3,42 @@
 import numpy as np
 
 from sdfeel.core.arrays import Floats
-from sdfeel.figures.figure import Claim, Figure, Panel, Seen
-from sdfeel.figures.lines import Line
+from sdfeel.figures.figure import Claim, ClaimView, Figure, Panel
+from sdfeel.figures.lines import FigureLine
 from sdfeel.figures.scheme_keys import sd_feel
-from sdfeel.figures.settings import Setting
+from sdfeel.figures.settings import FigureSetting
 from sdfeel.figures.verdicts import Verdict, all_of, close, more
 
 GAMMAS = {gamma: f"gamma = {gamma}" for gamma in (0, 1, 2, 3)}
 
 
-def lines(setting: Setting) -> list[Line]:
+def lines(setting: FigureSetting) -> list[FigureLine]:
     return [
-        Line(label, setting.experiment(*sd_feel(5, 1, 1), f"network.imbalance={gamma}"))
+        FigureLine(label, setting.experiment(*sd_feel(5, 1, 1), f"network.imbalance={gamma}"))
         for gamma, label in GAMMAS.items()
     ]
 
 
-def iterations_needed(seen: Seen, gamma: int) -> Floats:
+def iterations_needed(seen: ClaimView, gamma: int) -> Floats:
     """(seeds,) iterations to nine tenths of each run's final accuracy."""
     tracks = seen[GAMMAS[gamma]].runs("iterations")
     return np.array([t.reach(0.9 * t.y["accuracy"][-1], "iterations") for t in tracks])
 
 
-def alike(seen: Seen) -> Verdict:
+def alike(seen: ClaimView) -> Verdict:
     need = {gamma: iterations_needed(seen, gamma) for gamma in GAMMAS}
     within = 0.25 * float(need[0].mean())
     parts = [close(need[gamma], need[0], within, "iterations") for gamma in (1, 2)]
     return all_of(parts).with_numbers(**{GAMMAS[g]: float(v.mean()) for g, v in need.items()})
 
 
-def slower(seen: Seen) -> Verdict:
+def slower(seen: ClaimView) -> Verdict:
     one, other = iterations_needed(seen, 3), iterations_needed(seen, 0)
     numbers = {GAMMAS[3]: float(one.mean()), GAMMAS[0]: float(other.mean())}
     return more(one, 1.25 * other, "iterations").with_numbers(**numbers)
 
 
-def same_end(seen: Seen) -> Verdict:
+def same_end(seen: ClaimView) -> Verdict:
     ends = {gamma: seen[label].last("accuracy") for gamma, label in GAMMAS.items()}
     parts = [close(ends[g], ends[0], seen.setting.close, "accuracy") for g in (1, 2, 3)]
     return all_of(parts).with_numbers(**{GAMMAS[g]: float(v.mean()) for g, v in ends.items()})

@@ -6,7 +6,7 @@ import numpy as np
 
 from sdfeel.core.graphs import links
 from sdfeel.core.network import Network, clustered
-from sdfeel.figures.figure import Claim, Figure, Seen, nothing
+from sdfeel.figures.figure import Claim, ClaimView, Figure, nothing
 from sdfeel.figures.verdicts import Verdict, all_of, exactly
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ def six(graph: str) -> Network:
     return clustered(np.ones(6), range(6), links(graph, 6))
 
 
-def as_printed(_: Seen) -> Verdict:
+def as_printed(_: ClaimView) -> Verdict:
     """Each zeta rounds to the printed one."""
     parts = []
     for graph, printed in PRINTED.items():

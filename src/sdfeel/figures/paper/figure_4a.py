@@ -15,7 +15,7 @@ from sdfeel.figures.paper.race import (
     restless,
     small_gap,
 )  # fmt: skip
-from sdfeel.figures.settings import Setting
+from sdfeel.figures.settings import FigureSetting
 
 COINCIDE = (
     "With tau2 = 1 the cloud averages after every edge averaging, so HierFAVG and FedAvg with all "
@@ -99,7 +99,7 @@ FIGURE = Figure(
 )
 
 
-def printed_rate(setting: Setting) -> Setting:
+def printed_rate(setting: FigureSetting) -> FigureSetting:
     """The paper's learning rate, a tenth of what its own figure 11(a) finds fastest."""
     return replace(setting, rate=setting.rate / 10)
 

@@ -3,32 +3,32 @@
 from itertools import pairwise
 
 from sdfeel.core.arrays import Floats
-from sdfeel.figures.figure import Claim, Figure, Seen, both
-from sdfeel.figures.lines import Line, changed
+from sdfeel.figures.figure import Claim, ClaimView, Figure, both
+from sdfeel.figures.lines import FigureLine, changed
 from sdfeel.figures.paper.race import pace, window
 from sdfeel.figures.scheme_keys import hierfavg, sd_feel
-from sdfeel.figures.settings import Setting
+from sdfeel.figures.settings import FigureSetting
 from sdfeel.figures.verdicts import Verdict, all_of, more
 
 HIER = "HierFAVG"
 RATES = {mbps: f"SD-FEEL, {mbps} Mbit/s" for mbps in (10, 50, 200)}
 
 
-def lines(setting: Setting) -> list[Line]:
+def lines(setting: FigureSetting) -> list[FigureLine]:
     own = setting.experiment(*sd_feel(1, 1, 1))
     found = [
-        Line(label, own, changed(own, f"latency.server_server_mbps={mbps}"))
+        FigureLine(label, own, changed(own, f"latency.server_server_mbps={mbps}"))
         for mbps, label in RATES.items()
     ]
-    return [*found, Line(HIER, setting.experiment(*hierfavg(1, 1)))]
+    return [*found, FigureLine(HIER, setting.experiment(*hierfavg(1, 1)))]
 
 
-def speed(seen: Seen, label: str) -> Floats:
+def speed(seen: ClaimView, label: str) -> Floats:
     """(seeds,) the mean accuracy over the common window."""
     return seen[label].average("accuracy", seen.axis, window(seen))
 
 
-def faster_links_help(seen: Seen) -> Verdict:
+def faster_links_help(seen: ClaimView) -> Verdict:
     means = {label: speed(seen, label) for label in RATES.values()}
     parts = [more(means[high], means[low], "accuracy") for low, high in pairwise(RATES.values())]
     return all_of(parts).with_numbers(
@@ -36,15 +36,15 @@ def faster_links_help(seen: Seen) -> Verdict:
     )
 
 
-def below_hierfavg(seen: Seen) -> Verdict:
+def below_hierfavg(seen: ClaimView) -> Verdict:
     return _against(seen, HIER, RATES[10])
 
 
-def above_hierfavg(seen: Seen) -> Verdict:
+def above_hierfavg(seen: ClaimView) -> Verdict:
     return _against(seen, RATES[200], HIER)
 
 
-def _against(seen: Seen, high: str, low: str) -> Verdict:
+def _against(seen: ClaimView, high: str, low: str) -> Verdict:
     one, other = speed(seen, high), speed(seen, low)
     numbers = {f"seconds per iteration, {label}": pace(seen, label) for label in (high, low)}
     return more(one, other, "accuracy").with_numbers(**numbers)

@@ -1,34 +1,34 @@
 """Figure 6(b): CIFAR-10 accuracy against time for several gossips, tau = (2, 1)."""
 
-from sdfeel.figures.figure import Claim, Figure, Seen, both
-from sdfeel.figures.lines import Line
+from sdfeel.figures.figure import Claim, ClaimView, Figure, both
+from sdfeel.figures.lines import FigureLine
 from sdfeel.figures.paper.race import window
 from sdfeel.figures.scheme_keys import hierfavg, sd_feel
-from sdfeel.figures.settings import SCALES, Setting
+from sdfeel.figures.settings import SCALES, FigureSetting
 from sdfeel.figures.verdicts import Verdict, any_of, more
 
 RING, FULL, HIER = "ring, alpha 1", "fully connected, alpha 1", "HierFAVG"
 MORE = {alpha: f"ring, alpha {alpha}" for alpha in (5, 10)}
 
 
-def lines(setting: Setting) -> list[Line]:
+def lines(setting: FigureSetting) -> list[FigureLine]:
     make = setting.experiment
     return [
-        Line(RING, make(*sd_feel(2, 1, 1))),
-        *(Line(label, make(*sd_feel(2, 1, alpha))) for alpha, label in MORE.items()),
-        Line(FULL, make(*sd_feel(2, 1, 1), "network.graph=complete")),
-        Line(HIER, make(*hierfavg(2, 1))),
+        FigureLine(RING, make(*sd_feel(2, 1, 1))),
+        *(FigureLine(label, make(*sd_feel(2, 1, alpha))) for alpha, label in MORE.items()),
+        FigureLine(FULL, make(*sd_feel(2, 1, 1), "network.graph=complete")),
+        FigureLine(HIER, make(*hierfavg(2, 1))),
     ]
 
 
-def full_is_faster(seen: Seen) -> Verdict:
+def full_is_faster(seen: ClaimView) -> Verdict:
     t = window(seen)
     means = {label: seen[label].average("accuracy", seen.axis, t) for label in (FULL, RING, HIER)}
     verdict = more(means[FULL], means[RING], "accuracy")
     return verdict.with_numbers(**{label: float(each.mean()) for label, each in means.items()})
 
 
-def exchanges_help(seen: Seen) -> Verdict:
+def exchanges_help(seen: ClaimView) -> Verdict:
     t = window(seen)
     base = seen[RING].average("accuracy", seen.axis, t)
     means = {label: seen[label].average("accuracy", seen.axis, t) for label in MORE.values()}

@@ -2,11 +2,11 @@
 
 from itertools import pairwise
 
-from sdfeel.figures.figure import Claim, Figure, Judge, Panel, Seen, both
-from sdfeel.figures.lines import Line
+from sdfeel.figures.figure import Claim, ClaimView, Figure, Judge, Panel, both
+from sdfeel.figures.lines import FigureLine
 from sdfeel.figures.paper.race import window
 from sdfeel.figures.scheme_keys import sd_feel
-from sdfeel.figures.settings import SCALES, Setting
+from sdfeel.figures.settings import SCALES, FigureSetting
 from sdfeel.figures.verdicts import Verdict, all_of, any_of, more, no_less
 
 TAU1 = {tau1: f"tau1 = {tau1}, tau2 = 1" for tau1 in (1, 3, 5, 20)}
@@ -14,17 +14,17 @@ TAU2 = {tau2: f"tau1 = 5, tau2 = {tau2}" for tau2 in (1, 2, 5)}
 PRINTED = tuple(TAU1[tau1] for tau1 in (1, 3, 20))
 
 
-def lines(setting: Setting) -> list[Line]:
+def lines(setting: FigureSetting) -> list[FigureLine]:
     make = setting.experiment
     found = {label: make(*sd_feel(tau1, 1, 1)) for tau1, label in TAU1.items()}
     found |= {label: make(*sd_feel(5, tau2, 1)) for tau2, label in TAU2.items()}
-    return [Line(label, experiment) for label, experiment in found.items()]
+    return [FigureLine(label, experiment) for label, experiment in found.items()]
 
 
 def worse(labels: tuple[str, ...]) -> Judge:
     """The loss per iteration rises along `labels`."""
 
-    def judge(seen: Seen) -> Verdict:
+    def judge(seen: ClaimView) -> Verdict:
         t = window(seen, *labels)
         means = {label: seen[label].average("loss", seen.axis, t) for label in labels}
         parts = [no_less(means[late], means[soon], "loss") for soon, late in pairwise(labels)]
@@ -36,7 +36,7 @@ def worse(labels: tuple[str, ...]) -> Judge:
 def not_the_best(labels: tuple[str, ...]) -> Judge:
     """Some later label has a lower loss than the first at equal time."""
 
-    def judge(seen: Seen) -> Verdict:
+    def judge(seen: ClaimView) -> Verdict:
         t = window(seen, *labels)
         means = {label: seen[label].average("loss", seen.axis, t) for label in labels}
         parts = [more(means[labels[0]], means[label], "loss") for label in labels[1:]]
@@ -45,7 +45,7 @@ def not_the_best(labels: tuple[str, ...]) -> Judge:
     return judge
 
 
-def worse_in_the_end(seen: Seen) -> Verdict:
+def worse_in_the_end(seen: ClaimView) -> Verdict:
     """The last loss rises along the printed values."""
     t = window(seen, *PRINTED)
     ends = {label: seen[label].at("loss", seen.axis, t) for label in PRINTED}

@@ -4,11 +4,11 @@ from collections.abc import Callable
 from itertools import pairwise
 
 from sdfeel.core.arrays import Floats
-from sdfeel.figures.figure import Claim, Figure, Judge, Panel, Seen
-from sdfeel.figures.lines import Line
+from sdfeel.figures.figure import Claim, ClaimView, Figure, Judge, Panel
+from sdfeel.figures.lines import FigureLine
 from sdfeel.figures.paper.race import window
 from sdfeel.figures.scheme_keys import sd_feel
-from sdfeel.figures.settings import SCALES, Setting
+from sdfeel.figures.settings import SCALES, FigureSetting
 from sdfeel.figures.verdicts import Verdict, all_of, close, more, no_less
 
 GRAPHS = {
@@ -25,18 +25,20 @@ def ring(alpha: int) -> str:
     return f"ring, alpha {alpha}"
 
 
-def lines(alphas: tuple[int, ...]) -> Callable[[Setting], list[Line]]:
+def lines(alphas: tuple[int, ...]) -> Callable[[FigureSetting], list[FigureLine]]:
     """The graphs with one exchange, and the ring with each of `alphas`."""
 
-    def make(setting: Setting) -> list[Line]:
+    def make(setting: FigureSetting) -> list[FigureLine]:
         own = LONGER if setting.scale == "reduced" else ()
         return [
             *(
-                Line(label, setting.experiment(*sd_feel(5, 5, 1), f"network.graph={graph}", *own))
+                FigureLine(
+                    label, setting.experiment(*sd_feel(5, 5, 1), f"network.graph={graph}", *own)
+                )
                 for graph, label in GRAPHS.items()
             ),
             *(
-                Line(ring(alpha), setting.experiment(*sd_feel(5, 5, alpha), *own))
+                FigureLine(ring(alpha), setting.experiment(*sd_feel(5, 5, alpha), *own))
                 for alpha in alphas
                 if alpha > 1
             ),
@@ -45,26 +47,26 @@ def lines(alphas: tuple[int, ...]) -> Callable[[Setting], list[Line]]:
     return make
 
 
-def speed(seen: Seen, label: str) -> Floats:
+def speed(seen: ClaimView, label: str) -> Floats:
     """(seeds,) the mean accuracy over the window."""
     return seen[label].average("accuracy", seen.axis, window(seen))
 
 
-def graphs_in_order(seen: Seen) -> Verdict:
+def graphs_in_order(seen: ClaimView) -> Verdict:
     return _in_order(seen, (FULL, PARTIAL, RING, STAR))
 
 
 def within_parity(*chains: tuple[int, ...]) -> Judge:
     """Along each chain of alphas the accuracy does not fall."""
 
-    def judge(seen: Seen) -> Verdict:
+    def judge(seen: ClaimView) -> Verdict:
         parts = [_in_order(seen, tuple(ring(a) for a in reversed(chain))) for chain in chains]
         return all_of(parts)
 
     return judge
 
 
-def _in_order(seen: Seen, best_first: tuple[str, ...]) -> Verdict:
+def _in_order(seen: ClaimView, best_first: tuple[str, ...]) -> Verdict:
     means = {label: speed(seen, label) for label in best_first}
     parts = [no_less(means[one], means[other], "accuracy") for one, other in pairwise(best_first)]
     return all_of(parts).with_numbers(**{k: float(v.mean()) for k, v in means.items()})
@@ -73,7 +75,7 @@ def _in_order(seen: Seen, best_first: tuple[str, ...]) -> Verdict:
 def like_full(alpha: int) -> Judge:
     """The ring with `alpha` exchanges ends where the fully connected graph does."""
 
-    def judge(seen: Seen) -> Verdict:
+    def judge(seen: ClaimView) -> Verdict:
         one, other = seen[ring(alpha)].last("accuracy"), seen[FULL].last("accuracy")
         verdict = close(one, other, seen.setting.close, "accuracy")
         return verdict.with_numbers(**{ring(alpha): float(one.mean()), FULL: float(other.mean())})
@@ -81,7 +83,7 @@ def like_full(alpha: int) -> Judge:
     return judge
 
 
-def smaller_gains(seen: Seen) -> Verdict:
+def smaller_gains(seen: ClaimView) -> Verdict:
     """From 5 exchanges to 10 less is gained than from 1 to 5."""
     first, second = (
         speed(seen, ring(high)) - speed(seen, ring(low)) for low, high in ((1, 5), (5, 10))

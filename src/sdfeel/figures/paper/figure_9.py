@@ -3,21 +3,21 @@
 from collections.abc import Callable
 from itertools import pairwise
 
-from sdfeel.figures.figure import Claim, Figure, Judge, Seen, both
-from sdfeel.figures.lines import Line
+from sdfeel.figures.figure import Claim, ClaimView, Figure, Judge, both
+from sdfeel.figures.lines import FigureLine
 from sdfeel.figures.paper.race import window
 from sdfeel.figures.scheme_keys import sd_feel
-from sdfeel.figures.settings import SCALES, Setting
+from sdfeel.figures.settings import SCALES, FigureSetting
 from sdfeel.figures.verdicts import Verdict, all_of, more
 
 CLASSES = {f"data.classes_per_client={c}": f"c = {c}" for c in (1, 2, 5, 10)}
 DIRICHLET = {f"data.concentration={b}": f"b = {b}" for b in (0.1, 0.5, 1.0, 10.0)}
 
 
-def lines(choices: dict[str, str]) -> Callable[[Setting], list[Line]]:
-    def make(setting: Setting) -> list[Line]:
+def lines(choices: dict[str, str]) -> Callable[[FigureSetting], list[FigureLine]]:
+    def make(setting: FigureSetting) -> list[FigureLine]:
         return [
-            Line(label, setting.experiment(*sd_feel(5, 1, 1), choice))
+            FigureLine(label, setting.experiment(*sd_feel(5, 1, 1), choice))
             for choice, label in choices.items()
         ]
 
@@ -27,7 +27,7 @@ def lines(choices: dict[str, str]) -> Callable[[Setting], list[Line]]:
 def rising(labels: tuple[str, ...]) -> Judge:
     """The accuracy over the window rises along `labels`."""
 
-    def judge(seen: Seen) -> Verdict:
+    def judge(seen: ClaimView) -> Verdict:
         t = window(seen)
         means = {label: seen[label].average("accuracy", seen.axis, t) for label in labels}
         parts = [more(means[late], means[soon], "accuracy") for soon, late in pairwise(labels)]
@@ -39,7 +39,7 @@ def rising(labels: tuple[str, ...]) -> Judge:
 def rising_in_the_end(labels: tuple[str, ...]) -> Judge:
     """The accuracy at the end of the window rises along `labels`."""
 
-    def judge(seen: Seen) -> Verdict:
+    def judge(seen: ClaimView) -> Verdict:
         t = window(seen)
         ends = {label: seen[label].at("accuracy", seen.axis, t) for label in labels}
         parts = [more(ends[late], ends[soon], "accuracy") for soon, late in pairwise(labels)]

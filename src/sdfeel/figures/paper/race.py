@@ -8,37 +8,37 @@ from dataclasses import replace
 
 import numpy as np
 
-from sdfeel.figures.figure import Judge, Seen
-from sdfeel.figures.lines import Line
+from sdfeel.figures.figure import ClaimView, Judge
+from sdfeel.figures.lines import FigureLine
 from sdfeel.figures.scheme_keys import fedavg, feel, hierfavg, sd_feel
-from sdfeel.figures.settings import Setting
+from sdfeel.figures.settings import FigureSetting
 from sdfeel.figures.verdicts import ENOUGH, Verdict, all_of, exactly, more, no_less, report
 
 SD, HIER, ALL = "SD-FEEL", "HierFAVG", "FedAvg, all clients"
 FEW, FEEL, CELL = "FedAvg, a tenth", "FEEL, a tenth", "FEEL, one cell"
 
 
-def race(setting: Setting, tau1: int, alpha: int) -> list[Line]:
+def race(setting: FigureSetting, tau1: int, alpha: int) -> list[FigureLine]:
     """The paper's four schemes, and the readings that its text leaves open."""
     make = replace(setting, iterations=setting.race).experiment
     count = setting.few
     everyone, few = make(*hierfavg(tau1)), make(*fedavg(tau1, count))
     return [
-        Line(SD, make(*sd_feel(tau1, 1, alpha))),
-        Line(HIER, everyone),
-        Line(ALL, everyone, make(*fedavg(tau1))),
-        Line(FEW, few),
-        Line(FEEL, few, make(*feel(tau1, count))),
-        Line(CELL, make(*feel(tau1, count, count))),
+        FigureLine(SD, make(*sd_feel(tau1, 1, alpha))),
+        FigureLine(HIER, everyone),
+        FigureLine(ALL, everyone, make(*fedavg(tau1))),
+        FigureLine(FEW, few),
+        FigureLine(FEEL, few, make(*feel(tau1, count))),
+        FigureLine(CELL, make(*feel(tau1, count, count))),
     ]
 
 
-def window(seen: Seen, *labels: str) -> float:
+def window(seen: ClaimView, *labels: str) -> float:
     """The last moment that all these curves reach."""
     return min(seen[label].end(seen.axis) for label in labels or tuple(seen.curves))
 
 
-def checkpoints(seen: Seen, *labels: str) -> list[float]:
+def checkpoints(seen: ClaimView, *labels: str) -> list[float]:
     """Eight moments from a quarter of the window to its end."""
     return [float(t) for t in np.linspace(0.25, 1.0, 8) * window(seen, *labels)]
 
@@ -46,7 +46,7 @@ def checkpoints(seen: Seen, *labels: str) -> list[float]:
 def ordered(low: str, high: str) -> Judge:
     """The training loss of `low` is nowhere above that of `high` after a quarter of the window."""
 
-    def judge(seen: Seen) -> Verdict:
+    def judge(seen: ClaimView) -> Verdict:
         parts = []
         for t in checkpoints(seen, low, high):
             one, other = seen[low].at("loss", seen.axis, t), seen[high].at("loss", seen.axis, t)
@@ -61,7 +61,7 @@ def ordered(low: str, high: str) -> Judge:
     return judge
 
 
-def below_feel(seen: Seen) -> Verdict:
+def below_feel(seen: ClaimView) -> Verdict:
     t = window(seen, SD, FEEL)
     one, other = (seen[label].at("loss", seen.axis, t) for label in (SD, FEEL))
     return more(other, one, "loss").with_numbers(
@@ -69,7 +69,7 @@ def below_feel(seen: Seen) -> Verdict:
     )
 
 
-def restless(seen: Seen) -> Verdict:
+def restless(seen: ClaimView) -> Verdict:
     """FEEL's curve jumps more than SD-FEEL's, HierFAVG's and FedAvg's."""
     jumps = {label: seen[label].jitter("loss") for label in (SD, HIER, ALL, FEEL)}
     parts = [more(jumps[FEEL], jumps[label], "loss") for label in (SD, HIER, ALL)]
@@ -78,7 +78,7 @@ def restless(seen: Seen) -> Verdict:
     )
 
 
-def flat(seen: Seen) -> Verdict:
+def flat(seen: ClaimView) -> Verdict:
     """When less than a twentieth of the whole drop was left."""
     track = seen[SD].mean("loss", seen.axis, np.linspace(0, seen[SD].end(seen.axis), 200))
     drop = track[0] - track[-1]
@@ -86,24 +86,24 @@ def flat(seen: Seen) -> Verdict:
     return report(seconds=seen[SD].end(seen.axis) * first / 199, window=seen[SD].end(seen.axis))
 
 
-def small_gap(seen: Seen) -> Verdict:
+def small_gap(seen: ClaimView) -> Verdict:
     """HierFAVG's seconds per iteration over SD-FEEL's."""
     ratio = pace(seen, HIER) / pace(seen, SD)
     return exactly(ratio <= 1.3, 1.3 - ratio, "ratio", ratio=ratio)
 
 
-def pace(seen: Seen, label: str) -> float:
+def pace(seen: ClaimView, label: str) -> float:
     """Seconds per iteration."""
     return seen[label].end(seen.axis) / seen[label].end("iterations")
 
 
-def coincide(seen: Seen) -> Verdict:
+def coincide(seen: ClaimView) -> Verdict:
     """FedAvg with all clients takes as long as HierFAVG, and computes the same."""
     gap = abs(pace(seen, ALL) / pace(seen, HIER) - 1)
     return exactly(gap < 1e-6, gap, "relative", gap=gap)
 
 
-def soonest(seen: Seen) -> Verdict:
+def soonest(seen: ClaimView) -> Verdict:
     """SD-FEEL reaches the target before anyone else."""
     target, axis = seen.setting.target, seen.axis
     times = {label: seen[label].reach(target, axis) for label in (SD, HIER, FEW, FEEL)}
@@ -115,7 +115,7 @@ def soonest(seen: Seen) -> Verdict:
 def unreached(*labels: str) -> Judge:
     """None of `labels` reaches the target in the time of SD-FEEL's whole run."""
 
-    def judge(seen: Seen) -> Verdict:
+    def judge(seen: ClaimView) -> Verdict:
         limit, target = window(seen, SD, *labels), seen.setting.target
         times = np.concatenate([seen[label].reach(target, seen.axis) for label in labels])
         there = int((times <= limit).sum())

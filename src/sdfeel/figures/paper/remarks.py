@@ -1,41 +1,41 @@
 """The remarks of the paper's theory, checked on the runs of the figures."""
 
 from sdfeel.core.arrays import Floats
-from sdfeel.figures.figure import Claim, Figure, Panel, Seen
-from sdfeel.figures.lines import Line
+from sdfeel.figures.figure import Claim, ClaimView, Figure, Panel
+from sdfeel.figures.lines import FigureLine
 from sdfeel.figures.paper.race import window
 from sdfeel.figures.prices import seconds
 from sdfeel.figures.scheme_keys import hierfavg, sd_feel
-from sdfeel.figures.settings import Setting, setting
+from sdfeel.figures.settings import FigureSetting, setting
 from sdfeel.figures.verdicts import Verdict, all_of, exactly, no_less
 
 BASE, LONG, RARE = "tau = (5, 1)", "tau = (20, 1)", "tau = (5, 5)"
 FULL, HIER, STAR = "tau = (5, 5), fully connected", "HierFAVG, tau = (5, 1)", "tau = (5, 5), star"
 
 
-def lines(setting: Setting) -> list[Line]:
+def lines(setting: FigureSetting) -> list[FigureLine]:
     make = setting.experiment
     return [
-        Line(BASE, make(*sd_feel(5, 1, 1))),
-        Line(LONG, make(*sd_feel(20, 1, 1))),
-        Line(RARE, make(*sd_feel(5, 5, 1))),
-        Line(FULL, make(*sd_feel(5, 5, 1), "network.graph=complete")),
-        Line(STAR, make(*sd_feel(5, 5, 1), "network.graph=star")),
-        Line(HIER, make(*hierfavg(5, 1))),
+        FigureLine(BASE, make(*sd_feel(5, 1, 1))),
+        FigureLine(LONG, make(*sd_feel(20, 1, 1))),
+        FigureLine(RARE, make(*sd_feel(5, 5, 1))),
+        FigureLine(FULL, make(*sd_feel(5, 5, 1), "network.graph=complete")),
+        FigureLine(STAR, make(*sd_feel(5, 5, 1), "network.graph=star")),
+        FigureLine(HIER, make(*hierfavg(5, 1))),
     ]
 
 
-def loss(seen: Seen, label: str) -> Floats:
+def loss(seen: ClaimView, label: str) -> Floats:
     """(seeds,) the mean training loss over the window."""
     return seen[label].average("loss", "iterations", window(seen))
 
 
-def periods(seen: Seen) -> Verdict:
+def periods(seen: ClaimView) -> Verdict:
     parts = [no_less(loss(seen, longer), loss(seen, BASE), "loss") for longer in (LONG, RARE)]
     return _with_losses(seen, all_of(parts), BASE, LONG, RARE)
 
 
-def connectivity(seen: Seen) -> Verdict:
+def connectivity(seen: ClaimView) -> Verdict:
     parts = [
         no_less(loss(seen, worse), loss(seen, better), "loss")
         for better, worse in ((FULL, RARE), (RARE, STAR))
@@ -43,12 +43,12 @@ def connectivity(seen: Seen) -> Verdict:
     return _with_losses(seen, all_of(parts), FULL, RARE, STAR)
 
 
-def cloud_per_iteration(seen: Seen) -> Verdict:
+def cloud_per_iteration(seen: ClaimView) -> Verdict:
     verdict = no_less(loss(seen, BASE), loss(seen, HIER), "loss")
     return _with_losses(seen, verdict, BASE, HIER)
 
 
-def cheaper_below_ten(_: Seen) -> Verdict:
+def cheaper_below_ten(_: ClaimView) -> Verdict:
     """SD-FEEL's round is cheaper than HierFAVG's for alpha below 10, and equal at 10."""
     own = setting("mnist", "quick")
     cloud = seconds(own.experiment(*hierfavg(5, 1)), 1)[1]
@@ -57,7 +57,7 @@ def cheaper_below_ten(_: Seen) -> Verdict:
     return exactly(right, gaps[9], "s", **{f"seconds saved, alpha {a}": g for a, g in gaps.items()})
 
 
-def _with_losses(seen: Seen, verdict: Verdict, *labels: str) -> Verdict:
+def _with_losses(seen: ClaimView, verdict: Verdict, *labels: str) -> Verdict:
     return verdict.with_numbers(**{label: float(loss(seen, label).mean()) for label in labels})
 
 

@@ -3,7 +3,7 @@
 from dataclasses import astuple
 
 from sdfeel.core.scheme import Facts
-from sdfeel.figures.figure import Claim, Figure, Seen, nothing
+from sdfeel.figures.figure import Claim, ClaimView, Figure, nothing
 from sdfeel.figures.verdicts import Verdict, exactly
 from sdfeel.schemes import SCHEMES
 
@@ -16,7 +16,7 @@ PRINTED = {
 }
 
 
-def as_printed(_: Seen) -> Verdict:
+def as_printed(_: ClaimView) -> Verdict:
     """Every entry of our schemes' facts is the printed one."""
     wrong = sum(
         ours != theirs

@@ -1,9 +1,9 @@
 """What figures about unequal devices share: who is compared, and for how long."""
 
 from sdfeel.experiment.schema import Experiment
-from sdfeel.figures.lines import Line
+from sdfeel.figures.lines import FigureLine
 from sdfeel.figures.scheme_keys import async_sd_feel, devices, sd_feel
-from sdfeel.figures.settings import SAMPLES, Setting
+from sdfeel.figures.settings import SAMPLES, FigureSetting
 
 SYNC, ASYNC, VANILLA = "synchronous", "asynchronous", "asynchronous, constant weights"
 GFLOPS = 10.0  # the mean speed of the devices
@@ -11,7 +11,7 @@ EVERY = {"reduced": (4, 20)}  # rounds between measurements, in step and out of 
 OFTEN = (1, 5)
 
 
-def synchronous(setting: Setting, spread: float, rounds: int, *more: str) -> Experiment:
+def synchronous(setting: FigureSetting, spread: float, rounds: int, *more: str) -> Experiment:
     """Everybody waits for the slowest: tau1 = theta_min, as the slowest takes."""
     theta = setting.theta_min
     return setting.experiment(
@@ -24,8 +24,13 @@ def synchronous(setting: Setting, spread: float, rounds: int, *more: str) -> Exp
 
 
 def asynchronous(
-    label: str, setting: Setting, spread: float, limits: dict[str, float], psi: str, *more: str
-) -> Line:
+    label: str,
+    setting: FigureSetting,
+    spread: float,
+    limits: dict[str, float],
+    psi: str,
+    *more: str,
+) -> FigureLine:
     """Each cluster at its own pace, for as long as `limits` says under each price list."""
     experiment = setting.experiment(
         *async_sd_feel(setting.theta_min, psi),
@@ -34,10 +39,10 @@ def asynchronous(
         f"evaluation.every={EVERY.get(setting.scale, OFTEN)[1]}",
         *more,
     )
-    return Line(label, experiment, limits=limits)
+    return FigureLine(label, experiment, limits=limits)
 
 
-def round_seconds(setting: Setting, spread: float) -> dict[str, float]:
+def round_seconds(setting: FigureSetting, spread: float) -> dict[str, float]:
     """Seconds of one synchronous round under each price list."""
     latency = setting.experiment().latency
     operations, bits = latency.operations, latency.model_bits
