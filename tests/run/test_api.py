@@ -13,6 +13,7 @@ import sdfeel
 from sdfeel.core.arrays import Ints
 from sdfeel.core.mixing import broadcast, collect
 from sdfeel.core.scheme import Facts, Lane, Mix, View, Work
+from sdfeel.core.tolerance import Tolerates
 
 
 class OwnDataset(torch.utils.data.Dataset[tuple[Tensor, Tensor]]):
@@ -79,6 +80,7 @@ class Lonely:
     """Servers never talk to one another."""
 
     facts: ClassVar[Facts] = Facts(False, False, "low", True, True, False)
+    tolerates: ClassVar[Tolerates] = Tolerates()
     tau1: int = 3
 
     def adapt(self, net: sdfeel.Network) -> sdfeel.Network:

@@ -13,6 +13,7 @@ from sdfeel.core.mixing import Mixing
 from sdfeel.core.network import Network
 from sdfeel.core.seeds import rng
 from sdfeel.core.staleness import Clocks
+from sdfeel.core.tolerance import Tolerates
 
 Lane = tuple[int, ...]  # servers that wait for one another
 Memory = Mapping[str, Floats]  # what a lane remembers from one round to the next
@@ -102,6 +103,7 @@ class Scheme(Protocol):
     """Pure decisions, in a frozen dataclass. An executor asks, carries out, and asks again."""
 
     facts: ClassVar[Facts]
+    tolerates: ClassVar[Tolerates]
 
     def adapt(self, net: Network) -> Network:
         """The network as this scheme uses it (FedAvg: one server, the cloud).

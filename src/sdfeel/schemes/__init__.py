@@ -4,6 +4,7 @@ from collections.abc import Mapping
 
 from sdfeel.core.errors import unknown
 from sdfeel.core.scheme import Scheme
+from sdfeel.core.tolerance import Tolerates
 from sdfeel.schemes.adaptive import Adaptive
 from sdfeel.schemes.async_sd_feel import AsyncSDFeel
 from sdfeel.schemes.d_squared import DSquared
@@ -40,6 +41,7 @@ __all__ = [
     "SDFeel",
     "Safa",
     "find",
+    "tolerance",
 ]
 
 SCHEMES: Mapping[str, type[Scheme]] = {
@@ -67,3 +69,8 @@ def find(name: str) -> type[Scheme]:
     if name not in SCHEMES:
         raise unknown("scheme", name, SCHEMES)
     return SCHEMES[name]
+
+
+def tolerance(scheme: Scheme) -> Tolerates:
+    """What a scheme tolerates: everything, where somebody's own does not say."""
+    return getattr(scheme, "tolerates", Tolerates())

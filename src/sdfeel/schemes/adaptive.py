@@ -13,6 +13,7 @@ from sdfeel.core.errors import InputError, at_least
 from sdfeel.core.mixing import broadcast, collect, gossip
 from sdfeel.core.network import Network
 from sdfeel.core.scheme import Estimates, Facts, Lane, Mix, View, Work
+from sdfeel.core.tolerance import EDGE, IGNORED, Tolerates
 
 GROWTH = 10  # times that the number of steps may grow from one round to the next
 FLAT = 1e-5  # a smaller smoothness is taken as this one
@@ -25,6 +26,7 @@ class Adaptive:
     """Servers average and gossip after as many steps as the measured gradients call for."""
 
     facts: ClassVar[Facts] = Facts(True, False, "low", True, True, True)
+    tolerates: ClassVar[Tolerates] = Tolerates(EDGE, overlap=IGNORED)
 
     budget: Annotated[float, "seconds of virtual time that training may take"] = 100.0
     alpha: Annotated[

@@ -14,6 +14,7 @@ from sdfeel.core.mixing import Mixing, broadcast, star
 from sdfeel.core.network import Network
 from sdfeel.core.scheme import Facts, Lane, Mix, View, Work
 from sdfeel.core.staleness import PSI, Counter, trust
+from sdfeel.core.tolerance import EDGE, IGNORED, Tolerates
 
 NO_LIMIT = 2**31  # steps; the deadline is the limit
 
@@ -23,6 +24,7 @@ class AsyncSDFeel:
     """Every edge server keeps its own deadline and weighs its neighbours by staleness."""
 
     facts: ClassVar[Facts] = Facts(True, False, "low", True, True, True)
+    tolerates: ClassVar[Tolerates] = Tolerates(EDGE, mixing=IGNORED, overlap=IGNORED)
 
     theta_min: Annotated[int, "steps that a cluster's slowest client takes before its deadline"] = 5
     deadline: Annotated[

@@ -14,6 +14,7 @@ from sdfeel.core.errors import at_least
 from sdfeel.core.mixing import Mixing, average, broadcast, of_rows, shelf
 from sdfeel.core.network import Network
 from sdfeel.core.scheme import Facts, Lane, Mix, View, Work
+from sdfeel.core.tolerance import EDGE, IGNORED, Tolerates
 
 LEAST_EIGENVALUE = -1 / 3  # below it, the correction grows instead of shrinking
 
@@ -23,6 +24,14 @@ class DSquared:
     """Servers gossip models corrected by their last step, so that different data cancels."""
 
     facts: ClassVar[Facts] = Facts(True, False, "low", False, True, True)
+    tolerates: ClassVar[Tolerates] = Tolerates(
+        EDGE,
+        overlap=IGNORED,
+        changing_links="needs a constant mixing matrix",
+        changing_servers="needs a constant mixing matrix",
+        drop_unbiased="corrects by whole models",
+        backhaul="needs its neighbours' corrections as they are",
+    )
 
     tau1: Annotated[int, "local iterations between two gossips (1 is the published rule)"] = 1
 

@@ -14,6 +14,7 @@ from sdfeel.core.mixing import average, broadcast, of_rows, shelf
 from sdfeel.core.network import Network
 from sdfeel.core.scheme import Facts, Lane, Mix, View, Work, one_server
 from sdfeel.core.staleness import PSI, trust
+from sdfeel.core.tolerance import CLOUD, IGNORED, Tolerates
 
 ARRIVED = int(shelf(0))  # the shelf of the model that has just come in
 
@@ -23,6 +24,9 @@ class FedAsync:
     """The cloud mixes in every client's model as soon as it comes, old ones by less."""
 
     facts: ClassVar[Facts] = Facts(False, True, "high", True, True, True)
+    tolerates: ClassVar[Tolerates] = Tolerates(
+        CLOUD, equalise=IGNORED, drop_unbiased="blends in whole models"
+    )
 
     tau1: Annotated[int, "local iterations before a client sends its model"] = 5
     mixing_rate: Annotated[float, "share of a fresh model in the global one"] = 0.6

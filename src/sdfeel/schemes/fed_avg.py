@@ -11,6 +11,7 @@ from sdfeel.core.errors import InputError, at_least
 from sdfeel.core.mixing import broadcast, collect
 from sdfeel.core.network import Network
 from sdfeel.core.scheme import Facts, Lane, Mix, View, Work, one_server, some_of
+from sdfeel.core.tolerance import CLOUD, Tolerates
 
 
 @dataclass(frozen=True)
@@ -18,6 +19,7 @@ class FedAvg:
     """The cloud averages the clients directly, all of them or a random few per round."""
 
     facts: ClassVar[Facts] = Facts(False, True, "high", True, True, True)
+    tolerates: ClassVar[Tolerates] = Tolerates(CLOUD)
 
     tau1: Annotated[int, "local iterations between two averagings in the cloud"] = 5
     participants: Annotated[int | None, "clients drawn for each round (none: all)"] = None

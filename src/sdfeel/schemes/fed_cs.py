@@ -12,6 +12,7 @@ from sdfeel.core.errors import InputError, at_least
 from sdfeel.core.mixing import broadcast, collect, gossip
 from sdfeel.core.network import Network
 from sdfeel.core.scheme import Facts, Lane, Mix, View, Work
+from sdfeel.core.tolerance import EDGE, IGNORED, Tolerates
 
 
 @dataclass(frozen=True)
@@ -19,6 +20,7 @@ class FedCS:
     """Edge servers train with the clients that keep a deadline, and gossip as SD-FEEL does."""
 
     facts: ClassVar[Facts] = Facts(True, False, "low", True, True, False)
+    tolerates: ClassVar[Tolerates] = Tolerates(EDGE, overlap=IGNORED)
 
     tau1: Annotated[int, "local iterations between two averagings at the edge server"] = 5
     alpha: Annotated[int, "exchanges with the neighbours after every averaging"] = 1

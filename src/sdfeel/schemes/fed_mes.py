@@ -14,6 +14,7 @@ from sdfeel.core.errors import InputError, at_least
 from sdfeel.core.mixing import average
 from sdfeel.core.network import Network
 from sdfeel.core.scheme import Facts, Lane, Mix, View, Work
+from sdfeel.core.tolerance import CELLS, Tolerates
 
 
 @dataclass(frozen=True)
@@ -21,6 +22,7 @@ class FedMes:
     """Clients in several cells start from the mean of their servers and answer all of them."""
 
     facts: ClassVar[Facts] = Facts(False, False, "low", True, False, False)
+    tolerates: ClassVar[Tolerates] = Tolerates(CELLS)
 
     tau1: Annotated[int, "local iterations between two averagings at the edge server"] = 5
     overlap_weight: Annotated[float, "weight of a client in several cells beside one in one"] = 1.0

@@ -14,6 +14,7 @@ from sdfeel.core.errors import at_least
 from sdfeel.core.mixing import Mixing, broadcast
 from sdfeel.core.network import Network
 from sdfeel.core.scheme import Facts, Lane, Local, Mix, View, Work, one_server
+from sdfeel.core.tolerance import CLOUD, Tolerates
 
 NO_LIMIT = 2**31  # steps; the deadline is the limit
 
@@ -23,6 +24,7 @@ class FedNova:
     """Fast clients take more steps in the cloud's deadline; their updates count no more."""
 
     facts: ClassVar[Facts] = Facts(False, True, "high", True, True, True)
+    tolerates: ClassVar[Tolerates] = Tolerates(CLOUD)
 
     theta_min: Annotated[int, "steps that the slowest client takes before the deadline"] = 5
 

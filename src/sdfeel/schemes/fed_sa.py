@@ -14,6 +14,7 @@ from sdfeel.core.errors import InputError, at_least
 from sdfeel.core.mixing import average, of_rows, shelf
 from sdfeel.core.network import Network
 from sdfeel.core.scheme import Facts, Lane, Mix, View, Work, one_server
+from sdfeel.core.tolerance import CLOUD, IGNORED, Tolerates
 
 
 @dataclass(frozen=True)
@@ -21,6 +22,11 @@ class FedSA:
     """A round takes the first models to arrive; late ones come into a later round."""
 
     facts: ClassVar[Facts] = Facts(False, True, "high", True, True, True)
+    tolerates: ClassVar[Tolerates] = Tolerates(
+        CLOUD,
+        equalise=IGNORED,
+        drop_unbiased="takes late models into a later round, so that none is lost",
+    )
 
     tau1: Annotated[int, "local iterations before a client sends its model"] = 5
     quota: Annotated[int | None, "models that a round waits for (none: half of the clients)"] = None

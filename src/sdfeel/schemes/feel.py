@@ -13,6 +13,7 @@ from sdfeel.core.errors import InputError, at_least
 from sdfeel.core.mixing import broadcast, collect
 from sdfeel.core.network import Network
 from sdfeel.core.scheme import Facts, Lane, Mix, View, Work, one_server, some_of
+from sdfeel.core.tolerance import CELLS, IGNORED, Tolerates
 
 
 @dataclass(frozen=True)
@@ -20,6 +21,7 @@ class Feel:
     """One edge server trains with a few randomly scheduled clients per round."""
 
     facts: ClassVar[Facts] = Facts(False, False, "low", True, True, False)
+    tolerates: ClassVar[Tolerates] = Tolerates(CELLS, changing_servers=IGNORED, overlap=IGNORED)
 
     tau1: Annotated[int, "local iterations between two averagings at the edge server"] = 5
     scheduled: Annotated[int, "clients scheduled in each round (uplink channels)"] = 5

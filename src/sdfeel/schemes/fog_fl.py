@@ -11,6 +11,7 @@ from sdfeel.core.arrays import Ints
 from sdfeel.core.mixing import Relay, collect, everyones_mean
 from sdfeel.core.network import distances
 from sdfeel.core.scheme import Facts, Mix, View
+from sdfeel.core.tolerance import EDGE, IGNORED, Tolerates
 from sdfeel.schemes.two_levels import TwoLevels
 
 
@@ -19,6 +20,13 @@ class FogFL(TwoLevels):
     """Edge servers average their clients; each time, one of them averages the servers."""
 
     facts: ClassVar[Facts] = Facts(True, True, "high", False, True, False)
+    tolerates: ClassVar[Tolerates] = Tolerates(
+        EDGE,
+        mixing=IGNORED,
+        overlap=IGNORED,
+        changing_links="needs all servers connected at all times",
+        changing_servers="needs all servers connected at all times",
+    )
 
     tau2: Annotated[int, "averagings at the edge server between two global averagings"] = 1
 

@@ -9,6 +9,7 @@ from typing import Annotated, ClassVar
 from sdfeel.core.arrays import Ints
 from sdfeel.core.mixing import cloud_average, collect
 from sdfeel.core.scheme import Facts, Mix, View
+from sdfeel.core.tolerance import EDGE_AND_CLOUD, IGNORED, Tolerates
 from sdfeel.schemes.two_levels import TwoLevels
 
 
@@ -17,6 +18,7 @@ class HierFavg(TwoLevels):
     """Edge servers average their clients; a cloud averages the edge servers."""
 
     facts: ClassVar[Facts] = Facts(False, True, "high", True, True, True)
+    tolerates: ClassVar[Tolerates] = Tolerates(EDGE_AND_CLOUD, overlap=IGNORED)
 
     tau2: Annotated[int, "averagings at the edge server between two averagings in the cloud"] = 1
 

@@ -16,6 +16,7 @@ from sdfeel.core.mixing import broadcast, collect, gossip
 from sdfeel.core.network import Network
 from sdfeel.core.scheme import Facts, Lane, Mix, View, Work
 from sdfeel.core.stragglers import equalised
+from sdfeel.core.tolerance import EDGE, IGNORED, Tolerates
 
 
 @dataclass(frozen=True)
@@ -23,6 +24,13 @@ class JointScheduling:
     """Servers schedule the clients worth waiting for, and give slow ones more bandwidth."""
 
     facts: ClassVar[Facts] = Facts(True, False, "low", True, True, True)
+    tolerates: ClassVar[Tolerates] = Tolerates(
+        EDGE,
+        shares=True,
+        overlap=IGNORED,
+        equalise=IGNORED,
+        drop_unbiased="gives clients bandwidths by which their chances are unknown",
+    )
 
     tau1: Annotated[int, "local iterations between two averagings at the edge server"] = 5
     alpha: Annotated[int, "exchanges with the neighbours after every averaging"] = 1

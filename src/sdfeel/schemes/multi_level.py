@@ -10,6 +10,7 @@ from typing import Annotated, ClassVar
 from sdfeel.core.arrays import Floats, Ints
 from sdfeel.core.mixing import broadcast, collect, gossip
 from sdfeel.core.scheme import Facts, Mix, View, Work
+from sdfeel.core.tolerance import EDGE, IGNORED, Tolerates
 from sdfeel.schemes.two_levels import TwoLevels
 
 
@@ -18,6 +19,7 @@ class MultiLevelSGD(TwoLevels):
     """In each time slot a client takes a step with a chance that is its relative speed."""
 
     facts: ClassVar[Facts] = Facts(True, False, "low", False, True, False)
+    tolerates: ClassVar[Tolerates] = Tolerates(EDGE, overlap=IGNORED)
 
     tau1: Annotated[int, "time slots between two averagings at the hub"] = 5
     tau2: Annotated[int, "averagings at the hub between two exchanges with neighbours"] = 1

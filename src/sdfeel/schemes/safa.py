@@ -15,6 +15,7 @@ from sdfeel.core.errors import InputError, at_least
 from sdfeel.core.mixing import Mixing, of_rows, shelf
 from sdfeel.core.network import Network
 from sdfeel.core.scheme import Facts, Lane, Mix, View, Work, one_server
+from sdfeel.core.tolerance import CLOUD, IGNORED, Tolerates
 
 
 @dataclass(frozen=True)
@@ -33,6 +34,9 @@ class Safa:
     """The cloud averages its cache of everyone's last model, refreshed by those who come first."""
 
     facts: ClassVar[Facts] = Facts(False, True, "high", True, True, False)
+    tolerates: ClassVar[Tolerates] = Tolerates(
+        CLOUD, equalise=IGNORED, drop_unbiased="keeps whole models in its cache"
+    )
 
     tau1: Annotated[int, "local iterations before a client sends its model"] = 5
     fraction: Annotated[float, "share of the clients that a round waits for"] = 0.5

@@ -10,6 +10,7 @@ from sdfeel.core.arrays import Ints
 from sdfeel.core.errors import at_least
 from sdfeel.core.mixing import collect, gossip
 from sdfeel.core.scheme import Facts, Mix, View
+from sdfeel.core.tolerance import EDGE, IGNORED, Tolerates
 from sdfeel.schemes.two_levels import TwoLevels
 
 
@@ -18,6 +19,7 @@ class SDFeel(TwoLevels):
     """Edge servers average their clients and gossip with their neighbours; no cloud."""
 
     facts: ClassVar[Facts] = Facts(True, False, "low", True, True, True)
+    tolerates: ClassVar[Tolerates] = Tolerates(EDGE, overlap=IGNORED)
 
     tau2: Annotated[int, "averagings at the edge server between two gossips"] = 1
     alpha: Annotated[int, "exchanges with the neighbours in one gossip"] = 1

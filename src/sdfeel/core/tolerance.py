@@ -1,0 +1,151 @@
+"""What a scheme makes of an experiment's options: it uses them, ignores them, or cannot stand them.
+
+Schemes declare it beside what they are. Whoever prepares a run asks here, before anything starts.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from sdfeel.core.errors import InputError
+from sdfeel.core.link_times import Link
+
+YES, IGNORED = "yes", "ignored"
+EDGE: tuple[Link, ...] = ("client-server", "server-server")
+EDGE_AND_CLOUD: tuple[Link, ...] = ("client-server", "server-cloud")
+CELLS: tuple[Link, ...] = ("client-server",)
+CLOUD: tuple[Link, ...] = ("client-cloud",)
+
+
+@dataclass(frozen=True)
+class Tolerates:
+    """For every option 'yes', 'ignored', or what the scheme needs instead, as half a sentence.
+
+    What follows from `links` need not be said: nobody minds what happens to links that carry
+    nothing. `shares` tells that a scheme divides the bandwidth of a cell among clients itself.
+    """
+
+    links: tuple[Link, ...] = (*EDGE, "server-cloud", "client-cloud")  # that models travel on
+    shares: bool = False
+    graph: str = YES
+    mixing: str = YES
+    overlap: str = YES
+    changing_links: str = YES
+    changing_servers: str = YES
+    absent_cloud: str = YES
+    server_rates: str = YES
+    cloud_rates: str = YES
+    drop: str = YES
+    drop_unbiased: str = YES
+    equalise: str = YES
+    uplink: str = YES
+    backhaul: str = YES
+
+    def verdict(self, option: str) -> str:
+        """What becomes of one of OPTIONS.
+
+        >>> Tolerates(CLOUD).verdict("mixing"), Tolerates(EDGE).verdict("mixing")
+        ('ignored', 'yes')
+        """
+        carried = OPTIONS[option].carried
+        said = str(getattr(self, option))
+        return said if not carried or set(carried) & set(self.links) else IGNORED
+
+
+@dataclass(frozen=True)
+class Option:
+    """Something that an experiment may ask for."""
+
+    keys: str  # how it is asked for
+    effect: str  # what it does, after "but KEY ..."
+    instead: str  # what to do where a scheme cannot stand it; {key} is what was given
+    carried: tuple[Link, ...] = ()  # it is about these links
+
+
+ACROSS: tuple[Link, ...] = ("server-server",)
+OPTIONS: Mapping[str, Option] = {
+    "graph": Option("network.graph", "says who is linked", "leave out {key}", ACROSS),
+    "mixing": Option("network.mixing", "weighs neighbours", "leave out {key}", ACROSS),
+    "overlap": Option(
+        "network.overlap", "puts clients into several cells", "leave out {key}", CELLS
+    ),
+    "changing_links": Option(
+        "network.link_chance, network.changes (links)",
+        "lets links come and go",
+        "leave out {key}",
+        ACROSS,
+    ),
+    "changing_servers": Option(
+        "network.server_up_seconds, network.changes (servers)",
+        "lets servers come and go",
+        "leave out {key}",
+        CELLS,
+    ),
+    "absent_cloud": Option(
+        "network.changes (the cloud)",
+        "takes the cloud away",
+        "leave the cloud out of {key}",
+        ("server-cloud", "client-cloud"),
+    ),
+    "server_rates": Option(
+        "radio.links (between servers)", "gives links different rates", "leave out {key}", ACROSS
+    ),
+    "cloud_rates": Option(
+        "radio.links (to the cloud)",
+        "gives links different rates",
+        "leave out {key}",
+        ("server-cloud",),
+    ),
+    "drop": Option("latency.late = drop", "loses uploads", "set latency.late to wait"),
+    "drop_unbiased": Option(
+        "latency.late = drop-unbiased",
+        "weighs those who arrive by their chances",
+        "set latency.late to drop",
+    ),
+    "equalise": Option(
+        "latency.late = equalise", "shares the bandwidth of a cell", "set latency.late to wait"
+    ),
+    "uplink": Option(
+        "compression.uplink", "rounds what clients send", "set compression.uplink to none"
+    ),
+    "backhaul": Option(
+        "compression.backhaul",
+        "rounds what servers send",
+        "set compression.backhaul to none",
+        ACROSS,
+    ),
+}
+
+
+def notes(
+    name: str,
+    tolerates: Tolerates,
+    asked: Mapping[str, str],
+    others: Mapping[str, Tolerates] | None = None,
+) -> tuple[str, ...]:
+    """Which of the options `asked` for (how, by name in OPTIONS) the scheme ignores, in sentences.
+
+    Raises InputError for the first that it cannot stand; among `others`, a scheme is recommended
+    that can.
+
+    >>> notes("fedavg", Tolerates(CLOUD), {"mixing": "network.mixing"})
+    ('fedavg does not use network.mixing',)
+    """
+    for option, key in asked.items():
+        said = tolerates.verdict(option)
+        if said not in (YES, IGNORED):
+            about = OPTIONS[option]
+            better = _better(asked, others or {})
+            raise InputError(
+                f"scheme.name = {name} {said}, but {key} {about.effect}: "
+                f"{about.instead.format(key=key)}{better}"
+            )
+    unused = [key for option, key in asked.items() if tolerates.verdict(option) == IGNORED]
+    return (f"{name} does not use {', '.join(dict.fromkeys(unused))}",) if unused else ()
+
+
+def _better(asked: Mapping[str, str], others: Mapping[str, Tolerates]) -> str:
+    """The first scheme that uses all that is asked for."""
+    for name, tolerates in others.items():
+        if all(tolerates.verdict(option) == YES for option in asked):
+            return f", or choose {name}"
+    return ""

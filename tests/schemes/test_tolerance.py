@@ -1,0 +1,48 @@
+"""What schemes declare to tolerate is what they do."""
+
+import pytest
+
+from sdfeel.core.errors import InputError
+from sdfeel.core.tolerance import IGNORED, OPTIONS, YES, Tolerates, notes
+from sdfeel.schemes import SCHEMES
+from tests.schemes.test_contract import networks, rounds
+
+DECLARED = {name: kind.tolerates for name, kind in SCHEMES.items()}
+every_scheme = pytest.mark.parametrize("name", SCHEMES)
+
+
+@every_scheme
+def test_models_travel_on_the_links_that_a_scheme_declares(name: str) -> None:
+    used = set()
+    for _, _, mix in rounds(SCHEMES[name](), networks()[0], 8):
+        used.add(mix.up.via)
+        if mix.across is not None and mix.across.crossings:
+            used.add(mix.across.via)
+    assert used == set(DECLARED[name].links)
+
+
+@every_scheme
+def test_every_option_is_used_or_ignored_or_refused_with_both_names(name: str) -> None:
+    for option, about in OPTIONS.items():
+        asked = {option: about.keys}
+        verdict = DECLARED[name].verdict(option)
+        if verdict == YES:
+            assert notes(name, DECLARED[name], asked) == ()
+        elif verdict == IGNORED:
+            assert notes(name, DECLARED[name], asked) == (f"{name} does not use {about.keys}",)
+        else:
+            with pytest.raises(InputError) as refused:
+                notes(name, DECLARED[name], asked, DECLARED)
+            assert str(refused.value).startswith(
+                f"scheme.name = {name} {verdict}, but {about.keys} "
+            )
+            assert ", or choose sd-feel" in str(refused.value)
+
+
+def test_the_recommended_scheme_uses_all_that_is_asked_for() -> None:
+    picky = Tolerates(mixing="needs no weights")
+    asked = {"mixing": "network.mixing", "absent_cloud": "network.changes"}
+    with pytest.raises(InputError, match=r"leave out network.mixing$"):
+        notes("picky", picky, asked, DECLARED)  # gossip needs no cloud, and a cloud no weights
+    with pytest.raises(InputError, match="or choose anything"):
+        notes("picky", picky, asked, DECLARED | {"anything": Tolerates()})
