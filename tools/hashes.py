@@ -27,11 +27,22 @@ TOLERANCE = 1e-12  # of seconds and joules, whose sums may be formed in another 
 COUNTED = ("hash", "bytes", "rounds", "iterations")
 MEASURED = ("seconds", "joules")
 
-# Modules may move: the first home that is there is taken.
+# Modules may move: the first home that is there is taken, so that older trees can be asked, too.
 HOMES = {
-    "load": ("sdfeel.run.experiment", "sdfeel.experiment.schema", "sdfeel.experiment.files"),
+    "load": ("sdfeel.experiment.schema", "sdfeel.run.experiment"),
+    "template": ("sdfeel.experiment.schema", "sdfeel.run.experiment"),
     "start": ("sdfeel.run.session",),
+    "resume": ("sdfeel.run.session",),
     "SdfeelError": ("sdfeel.core.errors",),
+    "SCHEMES": ("sdfeel.schemes",),
+    "LocalDeployment": ("sdfeel.deploy.local", "sdfeel.run.deploy.local"),
+    "digest_of": ("sdfeel.deploy.files", "sdfeel.run.deploy.files"),
+    "Envelope": ("sdfeel.live.transport.envelope",),
+    "Policy": ("sdfeel.live.edge.policy", "sdfeel.live.policy"),
+    "Who": ("sdfeel.live.protocol",),
+    "Village": ("tests.live.village",),
+    "network": ("tests.live.village",),
+    "simulated": ("tests.live.village",),
 }
 
 # On the first network, schemes have their defaults; on the others, these.
@@ -260,19 +271,19 @@ def compare(old: Path, new: Path) -> int:
         if after["made"].get(name) != value:
             print(f"note: {name} was {value}, is {after['made'].get(name)}")
     tables = [_keyed(table["rows"]) for table in (before, after)]
-    keys = list(dict.fromkeys([*tables[0], *tables[1]]))
+    both = [key for key in tables[0] if key in tables[1]]
     counts: Counter[str] = Counter()
-    for key in keys:
-        one, two = (table.get(key) for table in tables)
-        if one is None or two is None:
-            told = f"only in {old if two is None else new}"
-        else:
-            names = [] if _both_refused(one, two) else different(one, two)
+    for key in both:
+        one, two = (table[key] for table in tables)
+        names = [] if _both_refused(one, two) else different(one, two)
+        if names:
             told = ", ".join(f"{n} {_short(one, n)} -> {_short(two, n)}" for n in names)
-        if told:
             print(f"{' / '.join(key)}: {told}")
             counts[key[0]] += 1
-    print(f"{sum(counts.values())} of {len(keys)} rows differ")
+    print(f"{sum(counts.values())} of {len(both)} rows differ")
+    for path, table in zip((old, new), tables, strict=True):
+        if len(table) > len(both):
+            print(f"  {len(table) - len(both)} rows are in {path} alone")
     for scheme, count in counts.items():
         print(f"  {scheme}: {count}")
     return 1 if counts else 0

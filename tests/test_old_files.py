@@ -1,0 +1,198 @@
+"""What earlier versions wrote stays readable: runs, experiments, deployments and messages.
+
+The samples in `tests/samples/<version>` were written by that version and are never written anew.
+"""
+
+import base64
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import safetensors.torch
+import torch
+from torch import Tensor
+
+from sdfeel.core.events import Finished, Round
+from sdfeel.deploy.files import digest_of, peers_of, read_node
+from sdfeel.deploy.node import federation_of
+from sdfeel.experiment.schema import load
+from sdfeel.live.edge.server import Edge
+from sdfeel.live.store import Store
+from sdfeel.live.transport.envelope import opened
+from sdfeel.live.transport.limits import Limits
+from sdfeel.live.transport.tensors import Schema, unpack
+from sdfeel.live.trust.allow_list import entries
+from sdfeel.live.trust.identity import described
+from sdfeel.run import store
+from sdfeel.run.session import resume
+from sdfeel.schemes import AsyncSDFeel, SDFeel
+from tests.cli.command import call
+from tests.live.village import SIZE, Village, network
+
+SAMPLES = Path(__file__).parent / "samples"
+VERSIONS = sorted(path.name for path in SAMPLES.iterdir())
+CLIENTS, EDGES = ("work", "start", "result", "here"), ("model", "adopt", "lock", "apply")
+OPERATORS = ("status", "rounds", "measured", "current", "stop")
+KINDS = {*CLIENTS, *EDGES, *OPERATORS}
+RUNS = [(version, each.name) for version in VERSIONS for each in (SAMPLES / version).glob("st*/*")]
+
+
+def expected(version: str) -> Any:
+    return json.loads((SAMPLES / version / "expected.json").read_text())
+
+
+def same_arithmetic(version: str) -> bool:
+    """Are bits those of the machine that wrote the samples?"""
+    made = expected(version)
+    here = (str(torch.__version__), torch.backends.cpu.get_cpu_capability())
+    return here == (made["torch"], made["instructions"])
+
+
+@pytest.fixture(params=VERSIONS)
+def version(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def deployment(version: str, tmp_path: Path) -> Path:
+    shutil.unpack_archive(SAMPLES / version / "deployment.zip", tmp_path / "deployment")
+    return tmp_path / "deployment"
+
+
+@pytest.fixture
+def servers(version: str, tmp_path: Path) -> Path:
+    shutil.unpack_archive(SAMPLES / version / "servers.zip", tmp_path / "servers")
+    return tmp_path / "servers"
+
+
+@pytest.mark.parametrize(("version", "name"), RUNS)
+def test_a_stopped_run_goes_on_to_the_end_that_its_version_came_to(
+    version: str, name: str, tmp_path: Path
+) -> None:
+    """A run that is not in `stopped` of expected.json, for its rule was mended since, only ends."""
+    directory = tmp_path / name
+    shutil.copytree(SAMPLES / version / "stopped" / name, directory)
+    done = sum(isinstance(event, Round) for event in store.read_events(directory))
+    *events, last = resume(directory)
+    assert isinstance(last, Finished)
+    assert last.number == done + sum(isinstance(event, Round) for event in events)
+    wanted = expected(version)["stopped"].get(name)
+    if wanted is None:
+        return
+    counted = ("number", "iterations", "bytes", "reason")
+    assert {key: getattr(last, key) for key in counted} == {key: wanted[key] for key in counted}
+    assert last.seconds == pytest.approx(wanted["seconds"], rel=1e-12)
+    assert last.joules == pytest.approx(wanted["joules"], rel=1e-12)
+    if same_arithmetic(version):
+        assert last.model_sha256 == wanted["model_sha256"]
+    else:
+        model = safetensors.torch.load_file(directory / "model.safetensors")
+        theirs = SAMPLES / version / "finals" / f"{name}.safetensors"
+        torch.testing.assert_close(model, safetensors.torch.load_file(theirs), rtol=1e-3, atol=1e-4)
+
+
+def test_a_finished_run_can_be_shown(version: str, tmp_path: Path) -> None:
+    directory = tmp_path / "finished"
+    shutil.copytree(SAMPLES / version / "finished", directory)
+    (*_, last) = store.read_events(directory)
+    assert isinstance(last, Finished)
+    shown = call("show", directory, "--json")
+    assert shown.code == 0, shown.err
+    told = json.loads(shown.out)
+    assert (told["state"], told["scheme"]) == ("finished", "hierfavg")
+    assert told["model_sha256"] == last.model_sha256
+    assert (told["rounds"], told["bytes"]) == (last.number, last.bytes)
+    assert (directory / "report.html").stat().st_size > 0
+
+
+def test_an_experiment_file_says_what_it_said(version: str) -> None:
+    wanted = expected(version)["experiment"]
+    experiment = load(SAMPLES / version / "experiment.toml")
+    now = experiment.model_dump(mode="json")
+    assert now["seed"] == wanted["values"]["seed"]
+    for section, values in wanted["values"].items():
+        if section != "seed":  # keys that were added since are no difference
+            assert {key: now[section][key] for key in values} == values
+    assert experiment.fingerprint == wanted["fingerprint"]  # or its runs could not be resumed
+
+
+def test_the_files_of_a_deployment_are_those_of_the_same_federation(
+    version: str, deployment: Path
+) -> None:
+    digest = digest_of(deployment / "experiment.toml", deployment / "network.json")
+    assert digest == expected(version)["deployment"]
+    nodes = {path.parent.name: read_node(path) for path in deployment.glob("nodes/*/node.toml")}
+    assert sorted(nodes) == [*(f"client-{n}" for n in range(4)), "edge-0", "edge-1", "operator-0"]
+    assert set(peers_of(nodes["operator-0"])) == {0, 1}
+    name, serial = described((deployment / "nodes/edge-0/identity/cert.pem").read_bytes())
+    assert (name.role, name.number) == ("edge", 0)
+    assert (serial, str(name)) in entries((deployment / "allow.txt").read_text())
+
+
+def test_a_deployed_server_knows_where_it_was(version: str, deployment: Path) -> None:
+    home = deployment / "nodes" / "edge-0"
+    federation, _ = federation_of(read_node(home / "node.toml"))
+    kept = Store(home / "state")
+    try:
+        edge = Edge(federation, 0, kept, {})
+        assert edge.known.k >= 3
+        assert [record["k"] for record in kept.records()] == list(range(edge.known.k))
+        model = federation.own_model(edge.exchange.current())
+        assert not torch.equal(model, federation.initial)
+    finally:
+        kept.close()
+    assert [event.number for event in store.read_events(home) if isinstance(event, Round)]
+
+
+def test_servers_killed_in_step_go_on_to_the_simulator_s_model(version: str, servers: Path) -> None:
+    wanted = expected(version)["servers"]
+    scheme = SDFeel(tau1=2, alpha=2)
+    village = Village(scheme, network(), servers / "in-step", wanted["iterations"])
+    model, simulated = village.go(), torch.tensor(wanted["in-step"])
+    assert all(edge.known.k == wanted["iterations"] // 2 for edge in village.ended.values())
+    if same_arithmetic(version):
+        assert torch.equal(model, simulated)
+    else:
+        torch.testing.assert_close(model, simulated, rtol=1e-3, atol=1e-4)
+
+
+def test_servers_killed_out_of_step_go_on_to_the_end(version: str, servers: Path) -> None:
+    scheme = AsyncSDFeel(theta_min=2, staleness="hearsay")
+    iterations = expected(version)["servers"]["iterations"]
+    village = Village(scheme, network(), servers / "out-of-step", iterations)
+    assert torch.isfinite(village.go()).all()
+    for edge in village.ended.values():
+        assert edge.known.steps >= iterations
+
+
+def test_messages_of_every_kind_are_understood(version: str) -> None:
+    messages = json.loads((SAMPLES / version / "messages.json").read_text())
+    assert {message["kind"] for message in messages} == KINDS
+    models = 0
+    for message in messages:
+        for said in ("question", "answer"):
+            kind, header, body = _opened(message[said])
+            assert kind == message["kind"]
+            assert said == "answer" or header["federation"] == "f" * 64
+            if "sha256" in header and body is not None:
+                assert _model(body, header["sha256"]).shape == (SIZE,)
+                models += 1
+    assert models >= 8
+
+
+def test_no_private_key_is_among_the_samples(version: str, deployment: Path) -> None:
+    for directory in (SAMPLES / version, deployment):
+        for path in directory.rglob("*"):
+            assert not path.is_file() or b"PRIVATE KEY" not in path.read_bytes()
+
+
+def _opened(message: str) -> tuple[str, dict[str, Any], bytes | None]:
+    limits = Limits(bodies=dict.fromkeys(KINDS, 1 << 20))
+    envelope, body = opened(base64.b64decode(message), limits)
+    return envelope.kind, envelope.header, body
+
+
+def _model(body: bytes, sha256: str) -> Tensor:
+    return unpack(body, Schema.of({"model": torch.zeros(SIZE)}), sha256)["model"]
