@@ -1,17 +1,20 @@
 """The systems of the paper's Table I beside SD-FEEL: FogFL, FedMes, multi-level local SGD."""
 
+from dataclasses import replace
 from itertools import islice
 
 import numpy as np
 import pytest
 import torch
 
+from sdfeel.core.arrays import Floats
 from sdfeel.core.cost import Cost
 from sdfeel.core.graphs import links
 from sdfeel.core.mixing import gossip
 from sdfeel.core.network import Network, clustered
 from sdfeel.core.scheme import Facts, Scheme
 from sdfeel.schemes import SCHEMES, FedAvg, FedMes, FogFL, HierFavg, MultiLevelSGD, SDFeel
+from sdfeel.schemes.fog_fl import averaged_at_a_server
 from sdfeel.sim.simulate import Simulation
 from tests.sim.test_simulate import RATES, after, cost, ring_of_four, uneven
 
@@ -38,6 +41,38 @@ def test_fogfl_counts_every_link_that_a_model_crosses() -> None:
     own = after(FogFL(1, 1), ring_of_four("path"), uneven(), 1)
     # path 0-1-2-3: the aggregator is 1, at distances 1, 0, 1, 2
     assert own.state.bytes == (12 + 4 + 2 * 4) * 125_000
+
+
+def test_fogfl_goes_by_how_long_links_take_not_by_how_many_there_are() -> None:
+    """On a full mesh all servers are one link away, but 0 and 1 have a bad one between them."""
+    net = ring_of_four("complete")
+    rates: Floats = net.links.copy()
+    rates[0, 1] = rates[1, 0] = 0.02
+    price = replace(cost(12, step=0.01, bits=1e6), links=rates)
+    done = next(Simulation(FogFL(1), net, price, uneven()))
+    assert done.phases["mix"] == pytest.approx(2 * 0.02)
+    assert done.bytes == (12 + 4 + 2 * 3) * 125_000
+
+
+def test_fogfl_chooses_as_a_search_over_all_paths_does() -> None:
+    draws = np.random.default_rng(5)
+    for _ in range(20):
+        graph = links("ring", 6) + np.triu(draws.random((6, 6)) < 0.3, 2)
+        graph = np.clip(graph + graph.T, 0, 1)
+        np.fill_diagonal(graph, 0)
+        rates = np.triu(draws.uniform(0.02, 1, (6, 6)))
+        rates = graph * (rates + rates.T)
+
+        def reach(a: int, b: int, seen: tuple[int, ...], rates: Floats = rates) -> float:
+            if a == b:
+                return 0.0
+            on = [c for c in np.flatnonzero(rates[a]).tolist() if c not in seen]
+            return min((1 / rates[a, c] + reach(c, b, (*seen, c)) for c in on), default=np.inf)
+
+        soonest = min(max(reach(d, j, (d,)) for j in range(6)) for d in range(6))
+        net = clustered(np.ones(12), [i % 6 for i in range(12)], graph)
+        mixing = averaged_at_a_server(net, rates.tobytes())
+        assert mixing.legs == pytest.approx(2 * soonest)
 
 
 def overlapping(cells: int, per_cell: int, shared: int) -> Network:

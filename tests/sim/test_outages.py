@@ -12,13 +12,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from sdfeel.core.arrays import Floats
+from sdfeel.core.arrays import Floats, Ints
 from sdfeel.core.errors import InputError
 from sdfeel.core.gossip_weights import GOSSIP_RULES, laplacian_weights, metropolis
 from sdfeel.core.graphs import links
+from sdfeel.core.mixing import Relay, collect, everyones_mean
 from sdfeel.core.network import Network, clustered
 from sdfeel.core.outages import Change, Outages, parts, schedule
-from sdfeel.core.scheme import Scheme
+from sdfeel.core.scheme import Mix, Scheme, View
 from sdfeel.core.stragglers import StragglerPolicy
 from sdfeel.radio.channel import Fading
 from sdfeel.run.store import load_checkpoint, save_checkpoint
@@ -224,12 +225,36 @@ def test_a_round_of_nobody_passes() -> None:
     np.testing.assert_allclose(np.diff([done.seconds for done in rounds]), rounds[0].seconds)
 
 
+class Insistent(SDFeel):
+    """Every server takes everyone's mean, whatever the graph is."""
+
+    def mix(self, view: View, done: Ints) -> Mix:
+        net = view.net
+        return Mix(collect(net), everyones_mean(net, "server-server", Relay(2, 6)))
+
+
 def test_a_scheme_that_needs_all_servers_says_so() -> None:
     with pytest.raises(InputError, match="needs all servers connected at all times"):
-        run(FogFL(), changing("round 2 server 1 down"), 4)
+        run(Insistent(), changing("round 2 server 1 down"), 4)
 
 
-@pytest.mark.parametrize("name", [name for name in SCHEMES if name != "fogfl"])
+def test_fogfl_averages_within_each_part_of_a_graph_that_has_come_apart() -> None:
+    """A ring of four without server 0: 1-2-3. Then without the link 2-3, too: 1-2 and 3."""
+    how = changing("round 0 server 0 down\nround 1 link 2 3 down")
+    simulation = Simulation(FogFL(1), ring_of_four(), cost(12), uneven(), changing=how)
+    first = simulation.state.servers[0].clone()
+    next(simulation)
+    servers = simulation.state.servers
+    assert torch.equal(servers[0], first)
+    assert torch.equal(servers[1], servers[2])
+    assert torch.equal(servers[2], servers[3])
+    next(simulation)
+    servers = simulation.state.servers
+    assert torch.equal(servers[1], servers[2])
+    assert not torch.equal(servers[2], servers[3])
+
+
+@pytest.mark.parametrize("name", SCHEMES)
 def test_every_scheme_lives_with_failures(name: str) -> None:
     """Those without edge servers are asked for a network with one, which never fails."""
     scheme = SCHEMES[name]()

@@ -92,7 +92,8 @@ class Cost:
     @property
     def link_times(self) -> LinkTimes:
         """What schemes may know of the links."""
-        return LinkTimes({via: self.transfer(via) for via in self.rates}, self.radio, self.snr)
+        transfer = {via: self.transfer(via) for via in self.rates}
+        return LinkTimes(transfer, self.radio, self.snr, self.links)
 
     def transfer(self, via: Link) -> float:
         """Seconds to move one model up or across one link."""
@@ -166,7 +167,8 @@ class Cost:
         one = self.transfer(mixing.via)
         ways = 2 if self.downlink and mixing.via == "server-cloud" else 1
         crossings = mixing.crossings
-        busy = crossings * one * float(slow.mean())
+        transfers = crossings if mixing.relay is None else mixing.relay.transfers
+        busy = transfers * one * float(slow.mean())
         seconds = mixing.legs * ways * one * float(slow.max())
         return seconds, crossings * self.packed_bytes(mixing.via), busy * self.power.backhaul
 
@@ -174,10 +176,8 @@ class Cost:
         """How many times longer than a nominal one each link that is used takes."""
         if mixing.via == "server-cloud" and self.uplinks is not None:
             return 1 / self.uplinks[mixing.rows[mixing.rows >= 0]]
-        if mixing.via != "server-server" or self.links is None:
-            return np.ones(1)
-        if mixing.relay is not None:  # models travel over links that are not named
-            return 1 / self.links[self.links > 0]
+        if mixing.via != "server-server" or self.links is None or mixing.relay is not None:
+            return np.ones(1)  # a relay between servers has counted its links' rates
         rows = np.repeat(mixing.rows, np.diff(mixing.starts))
         sent = (rows != mixing.sources) & (rows >= 0) & (mixing.sources >= 0)
         used = self.links[rows[sent], mixing.sources[sent]]

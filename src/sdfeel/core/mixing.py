@@ -34,8 +34,14 @@ def shelf(n: ArrayLike) -> Ints:
 class Relay:
     """How models travel when not straight from each source to each taker: by way of a hub."""
 
-    legs: int  # links that must be crossed one after another
+    legs: float  # links of the usual rate that take as long as those crossed one after another
     crossings: int  # links crossed by all models together
+    busy: float | None = None  # links of the usual rate that take as long as all of those
+
+    @property
+    def transfers(self) -> float:
+        """What all crossings take together, in transfers over a link of the usual rate."""
+        return self.crossings if self.busy is None else self.busy
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,7 +90,7 @@ class Mixing:
         return [int(dst) for dst in owners[self.sources == src]]
 
     @property
-    def legs(self) -> int:
+    def legs(self) -> float:
         """Links that are crossed one after another: what it takes in time."""
         if self.relay is not None:
             return self.relay.legs
@@ -275,7 +281,9 @@ def restricted(
     scale = np.divide(before, after, out=np.ones(count), where=(after != 0) & whole)
     relay = mixing.relay
     if relay is not None:
-        relay = replace(relay, crossings=round(relay.crossings * kept.sum() / count))
+        left_over = kept.sum() / count
+        busy = None if relay.busy is None else relay.busy * left_over
+        relay = replace(relay, crossings=round(relay.crossings * left_over), busy=busy)
     return replace(
         mixing,
         rows=mixing.rows[kept],

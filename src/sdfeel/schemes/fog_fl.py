@@ -5,11 +5,14 @@ Devices", 2020.
 """
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Annotated, ClassVar
 
-from sdfeel.core.arrays import Ints
-from sdfeel.core.mixing import Relay, collect, everyones_mean
-from sdfeel.core.network import distances
+import numpy as np
+
+from sdfeel.core.arrays import Floats, Ints
+from sdfeel.core.mixing import Mixing, Relay, collect, of_matrix
+from sdfeel.core.network import Network, fastest_paths
 from sdfeel.core.scheme import Facts, Mix, View
 from sdfeel.core.tolerance import EDGE, IGNORED, Tolerates
 from sdfeel.schemes.two_levels import TwoLevels
@@ -31,11 +34,38 @@ class FogFL(TwoLevels):
     tau2: Annotated[int, "averagings at the edge server between two global averagings"] = 1
 
     def mix(self, view: View, done: Ints) -> Mix:
-        if not self.meets(view) or len(view.net.servers) == 1:
+        if not self.meets(view) or not view.net.links.any():
             return Mix(collect(view.net))
-        # The greedy choice of the original on equal loads: whom everyone reaches soonest. On a
-        # graph that is not a full mesh, models travel over several links.
-        hops = distances(view.net.links)
-        centre = int(hops.max(axis=1).argmin())
-        relay = Relay(legs=2 * int(hops[centre].max()), crossings=2 * int(hops[centre].sum()))
-        return Mix(collect(view.net), everyones_mean(view.net, "server-server", relay))
+        rates = view.link_times.links
+        across = averaged_at_a_server(view.net, None if rates is None else rates.tobytes())
+        return Mix(collect(view.net), across)
+
+
+@lru_cache(maxsize=256)  # where links are constant, every round asks for the same
+def averaged_at_a_server(net: Network, rates: bytes | None) -> Mixing:
+    """Every server takes the mean, computed by the one whom all the others reach soonest.
+
+    The original's greedy choice, where all servers bear the same load. Models travel over the
+    fastest paths, and where the graph has come apart, each part has an aggregator of its own.
+    """
+    each = None if rates is None else np.frombuffer(rates).reshape(net.links.shape)
+    times, crossed = fastest_paths(net.links, each)
+    weights, rows = np.eye(len(times)), []
+    longest, crossings, busy = 0.0, 0, 0.0
+    for part in _parts(times):
+        centre = part[times[np.ix_(part, part)].max(axis=1).argmin()]
+        longest = max(longest, float(times[centre, part].max()))
+        crossings += int(crossed[centre, part].sum())
+        busy += float(times[centre, part].sum())
+        share = net.mass[part] if len(part) == len(times) else net.mass[part] / net.mass[part].sum()
+        weights[np.ix_(part, part)] = share
+        rows += part.tolist()
+    relay = Relay(2 * longest, 2 * crossings, 2 * busy)  # there and back
+    return of_matrix(weights[rows], rows=rows, relay=relay)
+
+
+def _parts(times: Floats) -> list[Ints]:
+    """The servers of each part of more than one that are joined by paths."""
+    joined = np.isfinite(times)
+    firsts = np.unique(joined.argmax(axis=1))
+    return [np.flatnonzero(joined[d]) for d in firsts if joined[d].sum() > 1]
