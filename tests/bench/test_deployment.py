@@ -20,7 +20,8 @@ from sdfeel.bench.deployed_rounds import (
 )
 from sdfeel.core.errors import InputError, RunError
 from sdfeel.core.events import Round
-from sdfeel.deploy.files import NODE, NODES, read_node
+from sdfeel.core.run_files import NODE, NODES
+from sdfeel.deploy.files import read_node
 from sdfeel.deploy.flower import FlowerTrainer
 from sdfeel.deploy.make import on_loopback
 from sdfeel.engine.base import Task

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from sdfeel.core.events import Evaluated, Event, Finished, Round, Started, Warned, to_record
-from sdfeel.dashboard.logs.files import EVENTS
+from sdfeel.core.run_files import EVENTS
 
 RING = ((0, 1), (0, 3), (1, 2), (2, 3))
 CREW = ((0, 0.25, 0.5), (1, 0.5, 0.5))

@@ -14,7 +14,7 @@ from time import perf_counter
 from playwright.sync_api import Page, sync_playwright
 
 from sdfeel.core.events import Event
-from sdfeel.dashboard.logs.files import EVENTS
+from sdfeel.core.run_files import EVENTS
 from tests.dashboard.browser import FLAGS, browser_path, served_by
 from tests.dashboard.logs import events, line, measured, played, started, write
 

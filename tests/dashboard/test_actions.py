@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from sdfeel.core import run_files
 from sdfeel.experiment.schema import load
 from sdfeel.run import session, store
 from tests.dashboard.conftest import ORIGIN, Page
@@ -40,7 +41,7 @@ def test_a_run_is_started_stopped_and_gone_on_with(page: Page, tmp_path: Path) -
     desk = Desk(page)
     assert desk.tell("start", name="long", settings=LONG).status_code == 200
     until(lambda: desk.state("long") == "running")
-    until(lambda: (tmp_path / "long" / store.CHECKPOINT).exists())
+    until(lambda: (tmp_path / "long" / run_files.CHECKPOINT).exists())
     assert desk.tell("resume", name="long").status_code == 400  # it is at work
     assert desk.tell("stop", name="long").json()["state"] == "stopping"
     until(lambda: desk.state("long") == "stopped")
@@ -62,7 +63,7 @@ def test_closing_the_page_stops_what_it_started(page: Page, tmp_path: Path) -> N
             "x-sdfeel-secret": client.get("/api/about").json()["secret"],
         }
         client.post("/api/start", json={"name": "long", "settings": LONG}, headers=headers)
-        until(lambda: (tmp_path / "long" / store.CHECKPOINT).exists())
+        until(lambda: (tmp_path / "long" / run_files.CHECKPOINT).exists())
     with store.locked(tmp_path / "long"):  # nobody holds it any more
         assert store.load_checkpoint(tmp_path / "long") is not None
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from sdfeel.core.events import Evaluated
-from sdfeel.dashboard.logs.files import EVENTS, EXPERIMENT
+from sdfeel.core.run_files import EVENTS, EXPERIMENT
 from tests.dashboard.conftest import Page
 from tests.dashboard.logs import events, line, measured, played, started, write
 from tests.dashboard.test_files import HOSTILE

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from sdfeel.dashboard.logs.files import EXPERIMENT
+from sdfeel.core.run_files import EXPERIMENT
 from tests.dashboard.conftest import Page
 from tests.dashboard.logs import events, write
 

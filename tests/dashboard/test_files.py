@@ -7,9 +7,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from sdfeel.core.run_files import EVENTS, EXPERIMENT
 from sdfeel.dashboard.logs import files
-from sdfeel.dashboard.logs.files import EVENTS, EXPERIMENT, LOCK, NotHere, Root
-from sdfeel.run import store
+from sdfeel.dashboard.logs.files import NotHere, Root
 from tests.dashboard.logs import events, write
 
 HOSTILE = ["..", "../outside", "a/../../outside", "/etc", "a/./../..", ".hidden", "a\0b", "~", "//"]
@@ -21,10 +21,6 @@ def home(tmp_path: Path) -> Path:
     write(tmp_path / "served" / "race" / "one", events())
     write(tmp_path / "outside", events())
     return tmp_path
-
-
-def test_names_of_files_are_the_stores() -> None:
-    assert (EVENTS, EXPERIMENT, LOCK) == (store.EVENTS, store.EXPERIMENT, store.LOCK)
 
 
 def test_runs_are_found_at_any_depth(home: Path) -> None:

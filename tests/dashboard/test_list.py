@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from sdfeel.core.run_files import EVENTS, EXPERIMENT, LOCK
 from sdfeel.dashboard.jobs import Jobs
 from sdfeel.dashboard.logs import updates
-from sdfeel.dashboard.logs.files import EVENTS, EXPERIMENT, LOCK, Root
+from sdfeel.dashboard.logs.files import Root
 from sdfeel.dashboard.logs.locks import held
 from sdfeel.dashboard.logs.updates import list_news, run_news
 from sdfeel.dashboard.views import catalogue

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from sdfeel.core.errors import InputError
-from sdfeel.deploy.files import NODE, peers_of, read_node
+from sdfeel.core.run_files import NODE
+from sdfeel.deploy.files import peers_of, read_node
 from sdfeel.deploy.init import init, places
 from sdfeel.deploy.node import federation_of
 from sdfeel.experiment.schema import load

@@ -15,14 +15,14 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from sdfeel.deploy.files import NODE, NODES, NodeFile, read_node, write_node
+from sdfeel.core.run_files import NODE, NODES, write_atomic
+from sdfeel.deploy.files import NodeFile, read_node, write_node
 from sdfeel.deploy.make import make, on_loopback
 from sdfeel.experiment.build import prepare
 from sdfeel.experiment.schema import load
 from sdfeel.live.trust.allow_list import revoke
 from sdfeel.live.trust.authority import CA
 from sdfeel.live.trust.identity import create_authority, issue
-from sdfeel.run.atomic import write_whole
 from tests.cli.command import Child
 
 SETTINGS = [
@@ -65,7 +65,7 @@ class Fort:
 
     def publish(self) -> None:
         """Give the nodes the authority's list."""
-        write_whole(self.root / "allow.txt", (self.authority / "allow.txt").read_bytes())
+        write_atomic(self.root / "allow.txt", (self.authority / "allow.txt").read_bytes())
 
     def resident(self, server: str) -> str:
         """A client that belongs to this server."""

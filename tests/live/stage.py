@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from sdfeel.core.events import Evaluated, Event, Finished, Round, Warned
-from sdfeel.deploy.files import NODES
+from sdfeel.core.run_files import NODES
 from sdfeel.deploy.local import LocalDeployment, Trial
 from sdfeel.experiment.schema import Experiment, load
 from sdfeel.live.store import Store

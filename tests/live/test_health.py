@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from sdfeel.core.errors import InputError
-from sdfeel.live.health import STATUS, Health, Page, metrics, write_status
+from sdfeel.core.run_files import STATUS
+from sdfeel.live.health import Health, Page, metrics, write_status
 
 
 class Clock:

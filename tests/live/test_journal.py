@@ -4,7 +4,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from sdfeel.live.edge.journal import EVENTS, Journal, Tally, notices
+from sdfeel.core.run_files import EVENTS
+from sdfeel.live.edge.journal import Journal, Tally, notices
 from sdfeel.schemes import SDFeel
 from tests.live.village import Village, network
 

@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from sdfeel.core.errors import DataError, InputError
-from sdfeel.deploy.files import NODE, NODES, NodeFile, read_node, write_node
+from sdfeel.core.run_files import NODE, NODES
+from sdfeel.deploy.files import NodeFile, read_node, write_node
 from sdfeel.deploy.make import make, on_loopback
 from sdfeel.deploy.node import federation_of, own_examples, trainer
 from sdfeel.engine.base import Task

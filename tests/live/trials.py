@@ -15,9 +15,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from sdfeel.deploy.files import NODE, NODES, PolicySection, peers_of, read_node
+from sdfeel.core.run_files import NODE, NODES, STATUS
+from sdfeel.deploy.files import PolicySection, peers_of, read_node
 from sdfeel.deploy.local import LocalDeployment
-from sdfeel.live.health import STATUS
 from tests.live.partitions import dropping_partition, waiting_partition
 from tests.live.stage import Once, Report, experiment, play, records, undisturbed
 

@@ -7,7 +7,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
-from sdfeel.deploy.files import NODE, NODES, peers_of, read_node, write_node
+from sdfeel.core.run_files import NODE, NODES
+from sdfeel.deploy.files import peers_of, read_node, write_node
 
 T = TypeVar("T")
 CHUNK = 1 << 16

@@ -17,7 +17,8 @@ from torch import Tensor
 
 from sdfeel.core.errors import InputError, RunError
 from sdfeel.core.events import Round
-from sdfeel.deploy.files import NODE, NODES, read_node, write_node
+from sdfeel.core.run_files import NODE, NODES
+from sdfeel.deploy.files import read_node, write_node
 from sdfeel.deploy.flower import Arrays
 from sdfeel.deploy.local import Processes
 from sdfeel.deploy.make import Place, make

@@ -11,7 +11,7 @@ import torch
 from sdfeel.bench.ways import WAYS, Way
 from sdfeel.bench.work import BenchWork
 from sdfeel.core.errors import InputError
-from sdfeel.engine.select import cores
+from sdfeel.engine.threads import cores
 
 AT_LEAST = 0.25  # seconds of one repeat
 

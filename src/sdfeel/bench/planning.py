@@ -13,7 +13,7 @@ from math import inf
 from pathlib import Path
 
 from sdfeel.core.errors import InputError, unknown
-from sdfeel.engine.select import cores
+from sdfeel.engine.threads import cores
 from sdfeel.experiment.schema import Experiment, load
 from sdfeel.planning.candidates import SCHEMES, of
 from sdfeel.planning.goal import Goal

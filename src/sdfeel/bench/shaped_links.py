@@ -17,7 +17,8 @@ from pathlib import Path
 
 from sdfeel.bench.deployed_rounds import run_to_the_end
 from sdfeel.core.errors import RunError, SdfeelError
-from sdfeel.deploy.files import NODE, NODES, read_node
+from sdfeel.core.run_files import NODE, NODES
+from sdfeel.deploy.files import read_node
 from sdfeel.deploy.make import Place
 
 PORT = 7400  # of the first server; the network is private, so nothing else uses it

@@ -12,10 +12,12 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from sdfeel.core.run_files import ALLOW
+from sdfeel.engine.threads import cores
 from sdfeel.live.transport.limits import Limits
 from sdfeel.live.transport.peer import Peer
 from sdfeel.live.transport.server import Caller, Server
-from sdfeel.live.trust.allow_list import ALLOW, AllowList
+from sdfeel.live.trust.allow_list import AllowList
 from sdfeel.live.trust.identity import Identity, create_authority, issue
 
 SIZES = {"64 B": 64, "0.09 MB": 87_360, "25 MB": 25_000_000}
@@ -111,7 +113,7 @@ def main() -> None:
             f"{speed.kind:6}{speed.size:>9}{speed.best * 1000:9.2f} ms"
             f"{speed.median * 1000:9.2f} ms{rate:>14}"
         )
-    print(f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}")
+    print(f"{cores()} cores, load {os.getloadavg()[0]:.1f}")
 
 
 if __name__ == "__main__":

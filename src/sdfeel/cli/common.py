@@ -1,7 +1,6 @@
 """What all commands share: options, consoles, JSON, stopping."""
 
 import json
-import math
 import signal
 import sys
 from collections.abc import Callable, Iterator
@@ -17,6 +16,7 @@ from rich.markup import escape
 from rich.progress import TaskID
 
 from sdfeel.core.errors import InputError
+from sdfeel.core.json_values import sayable
 
 people = Console(stderr=True)  # progress and remarks
 results = Console()  # what was asked for
@@ -57,16 +57,8 @@ def reserve_stdout() -> None:
 def print_json(document: Any) -> None:
     """One document on standard output; what JSON cannot say (NaN) becomes null."""
     out = _document if _document is not None else sys.stdout
-    out.write(json.dumps(_finite(document), indent=2) + "\n")
+    out.write(json.dumps(sayable(document), indent=2) + "\n")
     out.flush()
-
-
-def _finite(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _finite(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(item) for item in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def check_target(target: float | None) -> None:

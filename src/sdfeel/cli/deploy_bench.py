@@ -40,6 +40,7 @@ def deploy(
 
     from sdfeel.bench.deployment import PARTS, ahead_of_others
     from sdfeel.core.errors import unknown
+    from sdfeel.engine.threads import cores
 
     names = [name.strip() for name in parts.split(",") if name.strip()] or list(PARTS)
     for name in names:
@@ -55,7 +56,7 @@ def deploy(
                 found.append(line)
                 status.update(f"measuring: {name}, {len(found)} lines so far")
     if as_json:
-        print_json({"load": before, "cores": os.cpu_count(), "lines": [*map(_record, found)]})
+        print_json({"load": before, "cores": cores(), "lines": [*map(_record, found)]})
     else:
         results.print(_table(found, before))
 
@@ -67,7 +68,7 @@ def _record(line: "MeasuredGoal") -> dict[str, object]:
 
 
 def _table(lines: "list[MeasuredGoal]", load: float) -> Table:
-    import os
+    from sdfeel.engine.threads import cores
 
     table = Table(box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0))
     table.add_column("what", overflow="fold", ratio=5)
@@ -78,7 +79,7 @@ def _table(lines: "list[MeasuredGoal]", load: float) -> Table:
         what = f"{line.what}\n  [dim]{line.note}[/dim]" if line.note else line.what
         table.add_row(what, line.goal, line.measured, _WORDS[line.met])
     met = sum(line.met is True for line in lines)
-    table.caption = f"{met} of {len(lines)} met; {os.cpu_count()} cores, load {load:.1f} before"
+    table.caption = f"{met} of {len(lines)} met; {cores()} cores, load {load:.1f} before"
     table.caption_justify = "left"
     return table
 

@@ -112,7 +112,7 @@ def _carry_out(runs: "dict[str, Experiment]", jobs: int | None, data: Path | Non
     )
 
     from sdfeel.core.events import Evaluated, Finished
-    from sdfeel.engine.select import cores
+    from sdfeel.engine.threads import cores
     from sdfeel.figures.running import Carrying, missing
     from sdfeel.report.units import percent
 

@@ -153,17 +153,17 @@ def _tell(found: "Plan", files: dict[str, str]) -> None:
 
 def _write(directory: Path, base: "Experiment", found: "Plan") -> dict[str, str]:
     """Record, picture and experiment file; returns where they are."""
+    from sdfeel.core.run_files import write_atomic
     from sdfeel.experiment.schema import template
     from sdfeel.planning.planner import experiment_of
     from sdfeel.report.drawing import save
     from sdfeel.report.plan_picture import picture
-    from sdfeel.run.atomic import write_whole
 
     files = {"record": directory / RECORD, "picture": directory / PICTURE}
-    write_whole(files["record"], (json.dumps(found.record(points=True), indent=1) + "\n").encode())
+    write_atomic(files["record"], (json.dumps(found.record(points=True), indent=1) + "\n").encode())
     save(picture(found), files["picture"])
     best = experiment_of(base, found)
     if best is not None:
         files["experiment"] = directory / BEST
-        write_whole(files["experiment"], template(best).encode())
+        write_atomic(files["experiment"], template(best).encode())
     return {name: str(path) for name, path in files.items()}

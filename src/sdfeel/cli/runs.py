@@ -25,6 +25,7 @@ from sdfeel.cli.common import (
     results,
     stopping,
 )
+from sdfeel.core.run_files import EVENTS, EXPERIMENT, PAGE, PICTURE
 
 if TYPE_CHECKING:
     from sdfeel.report.history import History
@@ -32,7 +33,6 @@ if TYPE_CHECKING:
     from sdfeel.run.session import Session
 
 COMPARED = "sd-feel,hierfavg,fedavg,feel"
-PICTURE, PAGE = "picture.png", "report.html"
 
 
 def run(
@@ -113,7 +113,6 @@ def compare(
     from sdfeel.core.errors import InputError, RunError
     from sdfeel.experiment.schema import checked, load
     from sdfeel.report.tables import comparison, comparison_records
-    from sdfeel.run import store
     from sdfeel.run.many import QueuedRun
     from sdfeel.schemes import find
 
@@ -125,7 +124,7 @@ def compare(
         find(name)
     base = load(experiment, settings or ())
     directory = out if out is not None else fresh_directory("compare")
-    if (directory / store.EXPERIMENT).exists():
+    if (directory / EXPERIMENT).exists():
         raise RunError(f"{directory} is a single run: choose another directory with --out")
     runs: dict[str, QueuedRun] = {}
     members: dict[str, list[Path]] = {name: [] for name in names}
@@ -173,16 +172,15 @@ def show(
     """
     from sdfeel.core.errors import RunError
     from sdfeel.report.tables import comparison, comparison_records, summary
-    from sdfeel.run import store
 
     check_target(target)
-    single = (directory / store.EVENTS).is_file()
-    found = [directory] if single else sorted(p.parent for p in directory.glob(f"*/{store.EVENTS}"))
+    single = (directory / EVENTS).is_file()
+    found = [directory] if single else sorted(p.parent for p in directory.glob(f"*/{EVENTS}"))
     if not found:
         raise RunError(f"{directory} holds no runs: give a directory that `sdfeel run` wrote")
     histories = _histories(found)
     goal = choose_target(histories, target)
-    known = found[0] / store.EXPERIMENT
+    known = found[0] / EXPERIMENT
     text = known.read_text(encoding="utf-8", errors="replace") if known.exists() else ""
     _write_report(directory, "A run" if single else "Runs compared", histories, goal, text)
     if as_json:
@@ -232,7 +230,7 @@ def _execute(sessions: "dict[str, Session]", again: str) -> None:
 
 def execute_many(runs: "dict[str, QueuedRun]", jobs: int | None, again: str) -> None:
     """Run many side by side under one progress display; `again` says how to go on."""
-    from sdfeel.engine.select import cores
+    from sdfeel.engine.threads import cores
     from sdfeel.report.progress import Progress
     from sdfeel.run.many import Many, Planned, on_one_core
     from sdfeel.run.session import start_or_resume

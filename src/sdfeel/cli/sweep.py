@@ -18,7 +18,8 @@ from sdfeel.cli.common import (
     print_json,
     results,
 )
-from sdfeel.cli.runs import PAGE, PICTURE, choose_target, execute_many, merged, tell_files
+from sdfeel.cli.runs import choose_target, execute_many, merged, tell_files
+from sdfeel.core.run_files import PAGE, PICTURE
 
 if TYPE_CHECKING:
     from sdfeel.experiment.grid import GridPoint

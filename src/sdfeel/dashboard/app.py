@@ -16,13 +16,14 @@ from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from sdfeel.core.errors import InputError, SdfeelError
+from sdfeel.core.run_files import EXPERIMENT
 from sdfeel.dashboard.http.access import Guard
 from sdfeel.dashboard.http.palette import palette
 from sdfeel.dashboard.http.requests import body as sent
 from sdfeel.dashboard.http.requests import number, run_name, selection, whole
 from sdfeel.dashboard.http.responses import Json, attachment, download, picture, stream
 from sdfeel.dashboard.jobs import Jobs, Wish
-from sdfeel.dashboard.logs.files import BEST, EXPERIMENT, FILES, NotHere, Root
+from sdfeel.dashboard.logs.files import BEST, FILES, NotHere, Root
 from sdfeel.dashboard.logs.updates import list_news, run_news
 from sdfeel.dashboard.views import run as views
 from sdfeel.dashboard.views.catalogue import Catalogue

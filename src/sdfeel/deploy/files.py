@@ -22,13 +22,12 @@ from pydantic import Field, ValidationError
 from sdfeel.core.cost import Cost, Power
 from sdfeel.core.errors import InputError, RunError, unknown
 from sdfeel.core.network import Network
+from sdfeel.core.run_files import NODE, write_atomic
 from sdfeel.experiment import toml
 from sdfeel.experiment.build import Prepared
 from sdfeel.experiment.schema import Section, rule_of
 from sdfeel.live.edge.policy import Policy
-from sdfeel.run.atomic import write_whole
 
-NETWORK, NODE, NODES = "network.json", "node.toml", "nodes"
 Seconds = Annotated[float, Field(gt=0)]
 
 
@@ -141,7 +140,7 @@ def write_node(directory: Path, role: str, node: NodeFile) -> None:
         "operator": {"allow", "listen", "policy", "data", "trainer", "health"},
     }
     values = node.model_dump(exclude_none=True, exclude=foreign[role])
-    write_whole(directory / NODE, toml.document(values).encode())
+    write_atomic(directory / NODE, toml.document(values).encode())
 
 
 def peers_of(node: NodeFile) -> dict[int, str]:

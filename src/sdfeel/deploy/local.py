@@ -10,9 +10,11 @@ from dataclasses import dataclass
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
+from sdfeel.core import run_files
 from sdfeel.core.errors import RunError, SdfeelError
 from sdfeel.core.events import Event
-from sdfeel.deploy.files import NODE, NODES, PolicySection
+from sdfeel.core.run_files import NODE, NODES
+from sdfeel.deploy.files import PolicySection
 from sdfeel.deploy.make import make, on_loopback
 from sdfeel.deploy.node import run_client_node, run_edge_node
 from sdfeel.deploy.operator import Operator
@@ -138,7 +140,7 @@ class LocalDeployment:
     ) -> None:
         self.directory = directory
         ready = prepare(experiment)
-        if not (directory / store.EXPERIMENT).is_file():
+        if not (directory / run_files.EXPERIMENT).is_file():
             store.create(directory)
         servers = len(ready.scheme.adapt(ready.net).servers)
         net = make(ready, directory, on_loopback(servers), policy)

@@ -10,21 +10,12 @@ import torch
 
 from sdfeel.core.errors import RunError
 from sdfeel.core.network import Network
+from sdfeel.core.run_files import ALLOW, EXPERIMENT, NETWORK, NODES, replacing, write_atomic
 from sdfeel.deploy.check import check_deployable
-from sdfeel.deploy.files import (
-    NETWORK,
-    NODES,
-    NodeFile,
-    PolicySection,
-    network_text,
-    write_node,
-)
+from sdfeel.deploy.files import NodeFile, PolicySection, network_text, write_node
 from sdfeel.experiment.build import Prepared
 from sdfeel.live.failover import refuges_of
-from sdfeel.live.trust.allow_list import ALLOW
 from sdfeel.live.trust.identity import create_authority, issue
-from sdfeel.run.atomic import write_whole
-from sdfeel.run.store import EXPERIMENT
 
 AUTHORITY, OPERATOR = "authority", "operator-0"
 
@@ -59,7 +50,7 @@ def make(
         path = directory / name
         if path.exists() and path.read_bytes() != content:
             raise RunError(f"{directory} was made for another experiment: choose another directory")
-        write_whole(path, content)
+        write_atomic(path, content)
     authority = directory / AUTHORITY
     if not (authority / ALLOW).exists():
         create_authority(authority)
@@ -80,7 +71,7 @@ def make(
             _write_data(directory / NODES / f"client-{client}" / "data.npz", ready, client)
     _node(directory, "operator", 0, NodeFile(peers=peers), ())
     # The nodes' own copy: the authority's key stays behind.
-    write_whole(directory / ALLOW, (authority / ALLOW).read_bytes())
+    write_atomic(directory / ALLOW, (authority / ALLOW).read_bytes())
     return net
 
 
@@ -97,10 +88,8 @@ def _write_data(path: Path, ready: Prepared, client: int) -> None:
         return
     rows = torch.from_numpy(np.array(ready.data.parts[client]))
     train = ready.data.train
-    draft = path.with_name(f".{path.name}")
-    with draft.open("wb") as file:
+    with replacing(path) as file:
         np.savez(file, x=train.x[rows].numpy(), y=train.y[rows].numpy())
-    draft.replace(path)
 
 
 def on_loopback(servers: int) -> dict[int, Place]:

@@ -7,16 +7,17 @@ from pathlib import Path
 
 from safetensors.torch import save
 
+from sdfeel.core import run_files
 from sdfeel.core.errors import SdfeelError
 from sdfeel.core.events import Event, Finished
-from sdfeel.deploy.files import NODE, NODES, peers_of, read_node
+from sdfeel.core.run_files import NODE, NODES, write_atomic
+from sdfeel.deploy.files import peers_of, read_node
 from sdfeel.deploy.make import OPERATOR
 from sdfeel.deploy.node import federation_of
 from sdfeel.deploy.replay import write_arrivals
 from sdfeel.experiment.build import Prepared, prepare
 from sdfeel.experiment.schema import load
 from sdfeel.run import store
-from sdfeel.run.atomic import write_whole
 
 TICK = 0.05  # seconds between two looks whether to leave
 
@@ -47,7 +48,7 @@ class Operator:
     def __iter__(self) -> Iterator[Event]:
         with store.locked(self.directory):
             text = self.ready.experiment.text().encode()
-            write_whole(self.directory / store.EXPERIMENT, text)
+            write_atomic(self.directory / run_files.EXPERIMENT, text)
             log = store.Log(self.directory)
             try:
                 for event in self._events():
@@ -79,7 +80,7 @@ class Operator:
                 if isinstance(event, Finished):
                     assert follower.model is not None
                     weights = self.ready.engine.state_dict(follower.model)
-                    write_whole(self.directory / store.MODEL, save(weights))
+                    write_atomic(self.directory / run_files.MODEL, save(weights))
                     if follower.records.arrivals and follower.records.repeatable:
                         write_arrivals(self.directory, follower.records.arrivals)
                     if self._stop_edges:

@@ -13,10 +13,10 @@ from torch import Tensor
 from sdfeel.core.arrays import Ints
 from sdfeel.core.cost import Cost
 from sdfeel.core.errors import RunError
+from sdfeel.core.run_files import EXPERIMENT
 from sdfeel.core.scheme import Lane, Work
 from sdfeel.experiment.build import prepare
 from sdfeel.experiment.schema import load
-from sdfeel.run.store import EXPERIMENT
 from sdfeel.sim.simulate import Simulation
 
 ARRIVALS = "arrivals.jsonl"

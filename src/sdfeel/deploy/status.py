@@ -5,8 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from sdfeel.core.errors import RunError
-from sdfeel.deploy.files import NODE, NODES
-from sdfeel.live.health import STATUS
+from sdfeel.core.run_files import NODE, NODES, STATUS
 
 SILENT = 10.0  # seconds without a sign of life until a node counts as silent
 

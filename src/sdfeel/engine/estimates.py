@@ -7,13 +7,16 @@ and the planner live on these numbers.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import Protocol, TypeVar, runtime_checkable
 
 import torch
 from torch import Tensor
 
+from sdfeel.core.arrays import Floats
 from sdfeel.core.errors import InputError
 from sdfeel.core.scheme import Estimates
+
+Apart = TypeVar("Apart", float, Floats)  # of one client, or of all
 
 
 @runtime_checkable
@@ -67,7 +70,7 @@ def probe(engine: Probing, client: int, start: Tensor, end: Tensor, step: int) -
         gap=_distance(end[:own], start[:own]),
         gradient_gap=_distance(moved, gradient),
         gradient=gradient,
-        noise=_distance(other, gradient) ** 2 / 2,
+        noise=batch_noise(_distance(other, gradient)),
     )
 
 
@@ -125,6 +128,11 @@ def estimate(
     for client in ends:
         found.add(client, weights[client], starts[client], ends[client], steps[client])
     return found.estimates()
+
+
+def batch_noise(distance: Apart) -> Apart:
+    """sigma squared as two mini-batches show it, whose gradients at one model are so far apart."""
+    return distance**2 / 2
 
 
 def _distance(a: Tensor, b: Tensor) -> float:

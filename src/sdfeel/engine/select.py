@@ -1,7 +1,7 @@
 """Which engine computes a run."""
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Literal, Protocol
 
@@ -15,6 +15,7 @@ from sdfeel.engine.evaluate import Metric
 from sdfeel.engine.loop import LoopEngine, Training
 from sdfeel.engine.native import NativeEngine
 from sdfeel.engine.parallel import ParallelEngine
+from sdfeel.engine.threads import cores
 from sdfeel.models.flat import Layout
 
 if TYPE_CHECKING:
@@ -102,9 +103,3 @@ def _over_ray(
     recipe = Recipe(module, train, parts, test, training, seed, measured, build)
     elsewhere = "RAY_ADDRESS" in os.environ  # then the cluster says how many
     return RayEngine(local, recipe, actors or (None if elsewhere else cores()))
-
-
-def cores() -> int:
-    """Cores that this process may use."""
-    available: Callable[[int], set[int]] | None = getattr(os, "sched_getaffinity", None)
-    return len(available(0)) if available is not None else os.cpu_count() or 1

@@ -1,9 +1,16 @@
-"""How many threads torch may use."""
+"""How many cores there are, and how many threads torch may use."""
 
-from collections.abc import Iterator
+import os
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import torch
+
+
+def cores() -> int:
+    """Cores that this process may use."""
+    available: Callable[[int], set[int]] | None = getattr(os, "sched_getaffinity", None)
+    return len(available(0)) if available is not None else os.cpu_count() or 1
 
 
 @contextmanager

@@ -6,6 +6,7 @@ import os
 import shutil
 from pathlib import Path
 
+from sdfeel.core import run_files
 from sdfeel.experiment.schema import Experiment
 from sdfeel.run import store
 from sdfeel.run.session import finished
@@ -57,5 +58,5 @@ def forget(experiment: Experiment) -> None:
 
 def settle(experiment: Experiment) -> None:
     """Keep of a finished run what pictures and claims are made from."""
-    for name in (store.CHECKPOINT, store.MODEL):
+    for name in (run_files.CHECKPOINT, run_files.MODEL):
         (place(experiment) / name).unlink(missing_ok=True)

@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from sdfeel.core.run_files import write_atomic
 from sdfeel.figures.catalogue import FIGURES
 from sdfeel.figures.figure import Figure
 from sdfeel.figures.prices import examples
 from sdfeel.figures.running import wanted
 from sdfeel.figures.settings import Scale, found_in
-from sdfeel.run.atomic import write_whole
 
 FILE = Path("results/cifar10.json")
 SEEDS = 3
@@ -40,7 +40,7 @@ def counted(data: Path, rate: float) -> dict[str, Any]:
 def main() -> None:
     """Count anew."""
     data, rate = Path(sys.argv[1]), float(sys.argv[2])
-    write_whole(FILE, (json.dumps(counted(data, rate), indent=1) + "\n").encode())
+    write_atomic(FILE, (json.dumps(counted(data, rate), indent=1) + "\n").encode())
 
 
 if __name__ == "__main__":

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from sdfeel.core.errors import DataError
+from sdfeel.core.run_files import write_atomic
 from sdfeel.figures.curves import Axis, Curve, read
 from sdfeel.figures.figure import Claim, ClaimView, Figure, Scale
 from sdfeel.figures.verdicts import State, Verdict
-from sdfeel.run.atomic import write_whole
 
 DIGITS = 4  # that are kept of a number
 
@@ -110,7 +110,7 @@ def _short(value: float) -> float | str | None:
 def save(directory: Path, document: dict[str, Any]) -> Path:
     """Write a figure's record."""
     file: Path = directory / document["scale"] / f"{document['figure']}.json"
-    write_whole(file, (json.dumps(document, indent=1) + "\n").encode())
+    write_atomic(file, (json.dumps(document, indent=1) + "\n").encode())
     return file
 
 

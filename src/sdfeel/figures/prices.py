@@ -12,12 +12,12 @@ from pathlib import Path
 from sdfeel.core.arrays import Ints
 from sdfeel.core.cost import Cost
 from sdfeel.core.network import Network
+from sdfeel.core.run_files import write_atomic
 from sdfeel.core.scheme import Lane, Scheme, View
 from sdfeel.core.staleness import Clocks
 from sdfeel.experiment import build
 from sdfeel.experiment.schema import Experiment, checked
 from sdfeel.figures import cache
-from sdfeel.run.atomic import write_whole
 
 
 def clock(experiment: Experiment, rounds: int) -> list[float]:
@@ -26,7 +26,7 @@ def clock(experiment: Experiment, rounds: int) -> list[float]:
     known = _read(file)
     if len(known) <= rounds:
         known = seconds(experiment, rounds)
-        write_whole(file, json.dumps(known).encode())
+        write_atomic(file, json.dumps(known).encode())
     return known[: rounds + 1]
 
 

@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import os
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -10,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from sdfeel.core.errors import InputError
+from sdfeel.core.run_files import STATUS, write_atomic
 
 Status = dict[str, Any]
-STATUS = "status.json"
 COUNTERS = ("results", "repeated", "rejected", "dropped", "rounds_trained", "bytes")
 GAUGES = ("round", "iterations", "lag", "healthy", "over")
 
@@ -71,9 +70,7 @@ def metrics(status: Mapping[str, Any]) -> str:
 
 def write_status(directory: Path, status: Status) -> None:
     """Replace the status file; a reader never finds half of it."""
-    draft = directory / f".{STATUS}.tmp"
-    draft.write_text(json.dumps(status, indent=1) + "\n", encoding="utf-8")
-    os.replace(draft, directory / STATUS)
+    write_atomic(directory / STATUS, f"{json.dumps(status, indent=1)}\n".encode(), durable=False)
 
 
 class Page:

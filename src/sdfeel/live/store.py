@@ -7,7 +7,6 @@ commit that names it. Whatever a crash leaves without a name is swept away at th
 
 import hashlib
 import json
-import os
 import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,6 +15,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from sdfeel.core.errors import RunError
+from sdfeel.core.run_files import write_atomic
 
 FORM = 2  # of what is kept; another number means that another version of the program kept it
 LARGE = 1 << 20  # bytes; above it, a file is several times faster than a row
@@ -191,15 +191,4 @@ class Store:
                 path.unlink()
 
     def _write(self, digest: str, body: bytes) -> None:
-        target = self._files / digest
-        draft = self._files / f".{digest}.tmp"
-        with draft.open("wb") as file:
-            file.write(body)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(draft, target)
-        folder = os.open(self._files, os.O_RDONLY)
-        try:
-            os.fsync(folder)  # the name itself must survive, too
-        finally:
-            os.close(folder)
+        write_atomic(self._files / digest, body)

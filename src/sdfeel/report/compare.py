@@ -2,10 +2,10 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from math import isfinite
 from statistics import fmean, stdev
 from typing import Any
 
+from sdfeel.core.json_values import finite
 from sdfeel.report.history import History
 from sdfeel.report.units import amount, count, duration, goal, joules, number, percent
 
@@ -123,11 +123,6 @@ def _over_seeds(history: History, target: float | None) -> Record:
         "reached": len(times),
         "seconds_to_target": fmean(times) if times and len(times) == len(reached) else None,
     }
-
-
-def finite(value: float | None) -> float | None:
-    """The value, or None where JSON has no word for it."""
-    return float(value) if value is not None and isfinite(value) else None
 
 
 def _best(records: Sequence[Record], column: Column) -> float | None:

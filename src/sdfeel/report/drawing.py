@@ -18,8 +18,8 @@ from matplotlib.colors import Colormap, LinearSegmentedColormap
 from matplotlib.figure import Figure
 
 from sdfeel.core.errors import InputError
+from sdfeel.core.run_files import write_atomic
 from sdfeel.report.units import short
-from sdfeel.run.atomic import write_whole
 
 # Okabe and Ito's colours, told apart by colour-blind eyes; their yellow is too pale on white.
 PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
@@ -79,7 +79,7 @@ def save(figure: Figure, path: Path | str) -> None:
     kind = Path(path).suffix.lower().removeprefix(".")
     if kind not in ("png", "svg"):
         raise InputError(f"cannot save a picture as '{Path(path).name}': end it in .png or .svg")
-    write_whole(Path(path), _rendered(figure, kind))
+    write_atomic(Path(path), _rendered(figure, kind))
 
 
 def svg(figure: Figure) -> str:

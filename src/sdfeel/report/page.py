@@ -4,6 +4,7 @@ from collections.abc import Iterable, Sequence
 from html import escape
 from pathlib import Path
 
+from sdfeel.core.run_files import write_atomic
 from sdfeel.report import estimates, style
 from sdfeel.report.bound import picture
 from sdfeel.report.compare import (
@@ -29,7 +30,6 @@ from sdfeel.report.curves import (
 from sdfeel.report.drawing import svg
 from sdfeel.report.history import History, clock_of
 from sdfeel.report.units import count, duration, goal, percent
-from sdfeel.run.atomic import write_whole
 
 WORDS = ("scheme", "engine", "end")  # columns that read from the left
 
@@ -63,7 +63,7 @@ def page(
 def write_page(path: Path | str, html: str) -> None:
     """Put the page at `path` in one step."""
     # Half a character pair, as odd file names contain, must not cost the whole report.
-    write_whole(Path(path), html.encode("utf-8", errors="replace"))
+    write_atomic(Path(path), html.encode("utf-8", errors="replace"))
 
 
 def _facts(histories: Sequence[History], target: float | None) -> str:

@@ -1,4 +1,8 @@
-"""Measures what the bounds must know of a task: a few gradients at the start of training."""
+"""Measures what the bounds must know of a task: L, sigma^2 and kappa^2 from a few gradients.
+
+Secants as in Wang et al., "Adaptive Federated Learning in Resource Constrained Edge Computing
+Systems", 2019; mini-batches on both sides of a difference must be the same.
+"""
 
 from dataclasses import dataclass
 
@@ -9,13 +13,13 @@ from torch import Tensor
 from sdfeel.core.arrays import Floats, Ints
 from sdfeel.core.network import Network
 from sdfeel.core.seeds import rng
-from sdfeel.engine.estimates import Probing
+from sdfeel.engine.estimates import Probing, batch_noise
 from sdfeel.engine.threads import one_thread
 from sdfeel.run.bounds import LossProbe
-from sdfeel.theory import estimates
 from sdfeel.theory.problem import Problem
 
 ASKED = 24  # clients at most: the numbers are means
+FLATTEST = 1e-5  # an estimated smoothness below this is noise
 SECANT = 0.05  # how far to go down the mean gradient for a second look, in units of its length
 
 
@@ -47,9 +51,9 @@ def measure(engine: Probing, net: Network, start: Tensor, seed: int) -> LossShap
         end = start.clone()
         end[: len(mean)] -= end.new_tensor(step * mean)
         moved = [engine.loss_and_gradient(int(i), end, 0)[1].double().numpy() for i in clients]
-    noise = estimates.noise(_lengths(first - second), shares)
+    sigma2 = noise(_lengths(first - second), shares)
     own = (first + second) / 2
-    total = estimates.divergence(_lengths(own - mean), shares, noise, batches=2)
+    total = divergence(_lengths(own - mean), shares, sigma2, batches=2)
     home = net.home[clients]
     hubs = np.unique(home)
     masses = np.array([shares[home == d].sum() for d in hubs])
@@ -61,14 +65,14 @@ def measure(engine: Probing, net: Network, start: Tensor, seed: int) -> LossShap
         [np.sum((shares[home == d] / m) ** 2) for d, m in zip(hubs, masses, strict=True)]
     )
     seen = float(
-        masses @ _lengths(means - mean) ** 2 - noise / 2 * (masses @ left - shares @ shares)
+        masses @ _lengths(means - mean) ** 2 - sigma2 / 2 * (masses @ left - shares @ shares)
     )
     return LossShape(
         Problem(
-            smoothness=estimates.smoothness(
+            smoothness=smoothness(
                 _lengths(np.array(moved) - first), np.full(len(clients), SECANT), shares
             ),
-            noise=noise,
+            noise=sigma2,
             divergence=total,
             gap=float(shares @ [loss for loss, _ in firsts]),
             concentration=float(np.sum(np.square(net.samples / net.samples.sum()))),
@@ -91,7 +95,7 @@ def look(engine: Probing, clients: Ints, shares: Floats, model: Tensor, steps: I
 
     Products of two mini-batches' gradients, unlike squares of one, have no noise in their mean.
     """
-    loss = noise = own = steepest = 0.0
+    loss = sigma2 = own = steepest = 0.0
     first = second = torch.zeros((), dtype=torch.float64)
     with one_thread():
         for client, share, step in zip(
@@ -103,21 +107,52 @@ def look(engine: Probing, clients: Ints, shares: Floats, model: Tensor, steps: I
             one = one.double()
             first, second = first + share * one, second + share * other
             loss += share * value
-            noise += share * float((one - other).norm()) ** 2 / 2
+            sigma2 += share * batch_noise(float((one - other).norm()))
             own += share * float(one @ other)
     slope = float(first @ second)
-    return LossProbe(loss, slope, steepest, noise, max(own - slope, 0.0))
+    return LossProbe(loss, slope, steepest, sigma2, max(own - slope, 0.0))
 
 
 def _secant(engine: Probing, client: int, model: Tensor, step: int, gradient: Tensor) -> float:
     length = float(gradient.double().norm())
     if length == 0:
-        return estimates.FLATTEST
+        return FLATTEST
     end = model.clone()
     end[: len(gradient)] -= SECANT / length * gradient
     _, moved = engine.loss_and_gradient(client, end, step)
     change = float((moved.double() - gradient.double()).norm())
-    return max(change / SECANT, estimates.FLATTEST)
+    return max(change / SECANT, FLATTEST)
+
+
+def smoothness(gradient_changes: Floats, distances: Floats, shares: Floats) -> float:
+    """L: each client's |grad F_i(a) - grad F_i(b)| / |a - b|, averaged by data.
+
+    A secant only ever shows a curvature that is really there: the true L may be larger.
+
+    >>> smoothness(np.array([2.0, 6.0]), np.array([1.0, 2.0]), np.array([0.5, 0.5]))
+    2.5
+    """
+    still = np.zeros_like(gradient_changes)
+    ratios = np.divide(gradient_changes, distances, out=still, where=distances > 0)
+    return max(float(np.average(ratios, weights=shares)), FLATTEST)
+
+
+def noise(distances: Floats, shares: Floats) -> float:
+    """sigma^2, averaged by data; `distances[i]` is |g_i - g'_i| of client i at one model."""
+    return float(np.average(batch_noise(distances), weights=shares))
+
+
+def divergence(
+    distances: Floats, shares: Floats, noise: float = 0.0, batches: float = np.inf
+) -> float:
+    """kappa^2: squared distance of clients' gradients from everyone's, averaged by data.
+
+    Gradients measured on few batches look further apart than they are: with the noise of one
+    batch given, its share is taken off.
+    """
+    seen = float(np.average(np.square(distances), weights=shares))
+    own = 1 - float(np.sum(np.square(shares)))  # a client's noise is also in everyone's mean
+    return max(seen - own * noise / batches, 0.0)
 
 
 def _lengths(rows: Floats) -> Floats:

@@ -7,13 +7,14 @@ from pathlib import Path
 
 from safetensors.torch import save
 
+from sdfeel.core import run_files
 from sdfeel.core.errors import AnotherRun, Diverged, RunError
 from sdfeel.core.events import Event, Finished, Warned
+from sdfeel.core.run_files import remove_drafts, write_atomic
 from sdfeel.engine.timed import Timed
 from sdfeel.experiment.build import Prepared, prepare
 from sdfeel.experiment.schema import Experiment, load
 from sdfeel.run import store, theorem
-from sdfeel.run.atomic import remove_drafts, write_whole
 from sdfeel.run.drive import Drive, Goals
 from sdfeel.run.theorem import Estimating
 from sdfeel.sim.state import State
@@ -68,7 +69,7 @@ class Session:
             if not self._resume:
                 store.create(self.directory)  # nobody else came in between
                 text = self.experiment.text().encode()
-                write_whole(self.directory / store.EXPERIMENT, text)
+                write_atomic(self.directory / run_files.EXPERIMENT, text)
             try:
                 yield from self._events()
             except OSError as error:
@@ -82,7 +83,7 @@ class Session:
         state, extra = saved if saved is not None else (None, {})
         if saved is not None and extra["experiment"] != self.experiment.fingerprint:
             raise AnotherRun(
-                f"{self.directory / store.EXPERIMENT} has changed since the run began: put it "
+                f"{self.directory / run_files.EXPERIMENT} has changed since the run began: put it "
                 f"back, or start a new run with it"
             )
         if self.experiment.evaluation.estimates:
@@ -126,7 +127,7 @@ class Session:
         self._save(drive, log)
         if drive.reason is not None:
             weights = self.prepared.engine.state_dict(drive.simulation.model())
-            write_whole(self.directory / store.MODEL, save(weights))
+            write_atomic(self.directory / run_files.MODEL, save(weights))
             yield drive.finish()
 
     def _save(self, drive: Drive, log: store.Log) -> None:
@@ -163,18 +164,18 @@ def start(experiment: Experiment, directory: Path) -> Session:
 
 def resume(directory: Path) -> Session:
     """Go on with a run that was stopped or killed."""
-    if not (directory / store.EXPERIMENT).is_file():
-        raise RunError(f"{directory} is not a run: it has no {store.EXPERIMENT}")
+    if not (directory / run_files.EXPERIMENT).is_file():
+        raise RunError(f"{directory} is not a run: it has no {run_files.EXPERIMENT}")
     if finished(directory) is not None:
         raise RunError(f"{directory} is finished: look at it with `sdfeel show {directory}`")
-    return Session(prepare(load(directory / store.EXPERIMENT)), directory, resume=True)
+    return Session(prepare(load(directory / run_files.EXPERIMENT)), directory, resume=True)
 
 
 def start_or_resume(experiment: Experiment, directory: Path, notes: bool = True) -> Session:
     """A new run; or, where the same experiment was begun before, the rest of it."""
     ready = prepare(experiment)
     ready = ready if notes else replace(ready, notes=())
-    known = directory / store.EXPERIMENT
+    known = directory / run_files.EXPERIMENT
     if not known.is_file():
         return Session(ready, directory)
     if load(known).fingerprint != ready.experiment.fingerprint:
@@ -186,7 +187,7 @@ def start_or_resume(experiment: Experiment, directory: Path, notes: bool = True)
 
 def finished(directory: Path) -> Finished | None:
     """How a run ended; None if it did not."""
-    if not (directory / store.EVENTS).is_file():
+    if not (directory / run_files.EVENTS).is_file():
         return None
     last = store.last_event(directory)
     return last if isinstance(last, Finished) else None

@@ -32,13 +32,11 @@ from torch import Tensor
 
 from sdfeel.core.errors import RunError
 from sdfeel.core.events import Evaluated, Event, from_record, to_record
+from sdfeel.core.run_files import CHECKPOINT, EVENTS, EXPERIMENT, LOCK, METRICS, write_atomic
 from sdfeel.core.scheme import Estimates
 from sdfeel.core.staleness import Clocks
-from sdfeel.run.atomic import write_whole
 from sdfeel.sim.state import LaneState, State
 
-EXPERIMENT, EVENTS, METRICS = "experiment.toml", "events.jsonl", "metrics.csv"
-CHECKPOINT, MODEL, LOCK = "checkpoint.safetensors", "model.safetensors", ".lock"
 COLUMNS = ["number", "iterations", "seconds", "bytes", "joules"]
 COLUMNS += ["accuracy", "loss", "test_loss", "spread"]
 
@@ -191,7 +189,7 @@ def save_checkpoint(directory: Path, state: State, extra: Mapping[str, Any]) -> 
     }
     text = json.dumps(numbers)
     sealed = {"state": text, "sha256": _seal(tensors, text)}
-    write_whole(directory / CHECKPOINT, save(tensors, sealed))
+    write_atomic(directory / CHECKPOINT, save(tensors, sealed))
 
 
 def _seal(tensors: Mapping[str, Tensor], text: str) -> str:

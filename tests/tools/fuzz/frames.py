@@ -12,11 +12,12 @@ from typing import Any
 import grpc
 import grpc.aio
 
+from sdfeel.core.run_files import ALLOW
 from sdfeel.core.seeds import number
 from sdfeel.live.transport import Caller, Peer, Server
 from sdfeel.live.transport.envelope import GO, METHOD, Envelope
 from sdfeel.live.transport.limits import Limits, for_peer
-from sdfeel.live.trust.allow_list import ALLOW, AllowList
+from sdfeel.live.trust.allow_list import AllowList
 from sdfeel.live.trust.identity import Identity, create_authority, issue
 from sdfeel.live.trust.names import Name
 from tests.tools.fuzz.mutations import mutated

@@ -4,13 +4,13 @@ import json
 import os
 import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
-from math import isfinite
 from pathlib import Path
 from typing import Any
 
 import anyio
 from starlette.responses import Response, StreamingResponse
 
+from sdfeel.core.json_values import sayable
 from sdfeel.report.history import History
 
 POLL, HEARTBEAT = 0.4, 15.0  # seconds
@@ -30,15 +30,7 @@ def encoded(content: Any) -> str:
     try:
         return json.dumps(content, allow_nan=False, separators=(",", ":"))
     except ValueError:
-        return json.dumps(_said(content), separators=(",", ":"))
-
-
-def _said(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _said(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_said(item) for item in value]
-    return None if isinstance(value, float) and not isfinite(value) else value
+        return json.dumps(sayable(content), separators=(",", ":"))
 
 
 def attachment(content: bytes, name: str, kind: str) -> Response:

@@ -10,10 +10,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-EVENTS, EXPERIMENT, LOCK = "events.jsonl", "experiment.toml", ".lock"  # as `run.store` has them
-NODES = "nodes"
+from sdfeel.core.run_files import EVENTS, EXPERIMENT, METRICS, MODEL, NODES, PAGE
+
 BEST = "best.toml"  # what a plan found
-FILES: tuple[str, ...] = (EVENTS, EXPERIMENT, "metrics.csv", "model.safetensors", "report.html")
+FILES: tuple[str, ...] = (EVENTS, EXPERIMENT, METRICS, MODEL, PAGE)
 FILES += (BEST, "plan.json", "plan.png")  # all that can be saved
 DEPTH, MOST = 8, 20_000  # how deep runs are looked for, and in how many directories
 

@@ -3,7 +3,7 @@
 import os
 from pathlib import Path
 
-from sdfeel.dashboard.logs.files import LOCK
+from sdfeel.core.run_files import LOCK
 
 LOCKS = Path("/proc/locks")
 

@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 
 from sdfeel.core.arrays import Ints
 from sdfeel.core.events import Event, Round
-from sdfeel.dashboard.logs.files import EVENTS, Root
+from sdfeel.core.run_files import EVENTS
+from sdfeel.dashboard.logs.files import Root
 from sdfeel.dashboard.logs.parsing import HEAD, Lines, LoggedEvent, LogLine, parse
 from sdfeel.dashboard.logs.sampling import Thinned
 from sdfeel.dashboard.logs.tail import LogPage, backwards

@@ -2,10 +2,11 @@
 
 from collections.abc import Sequence
 from dataclasses import asdict
-from math import ceil, isfinite
+from math import ceil
 from typing import Any
 
 from sdfeel.core.events import Evaluated
+from sdfeel.core.json_values import finite
 from sdfeel.report.curves import (
     COSTS,
     HUGE,
@@ -44,7 +45,7 @@ def _line(history: History, measures: Sequence[LearningAxis]) -> dict[str, Any]:
     shown = [every[index] for index in picked]
     line: dict[str, Any] = {
         "label": history.label,
-        "x": [[finite(cost.read(event)) for event in shown] for cost in COSTS],
+        "x": [[drawable(cost.read(event)) for event in shown] for cost in COSTS],
         "y": [[_learnt(measure, event) for event in shown] for measure in measures],
     }
     if len(history.members) > 1:
@@ -65,12 +66,12 @@ def _band(
 
 
 def _learnt(measure: LearningAxis, event: Evaluated) -> float | None:
-    return finite(measure.read(event))
+    return drawable(measure.read(event))
 
 
-def finite(value: float | None) -> float | None:
+def drawable(value: float | None) -> float | None:
     """The value; None if it is none, or that of a run that has diverged."""
-    return value if value is not None and isfinite(value) and abs(value) < HUGE else None
+    return finite(value, below=HUGE)
 
 
 def spaced(count: int, limit: int) -> list[int]:

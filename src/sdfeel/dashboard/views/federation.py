@@ -7,10 +7,10 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from sdfeel.dashboard.logs.files import NODES, NotHere, Root
+from sdfeel.core.run_files import NODES, STATUS
+from sdfeel.dashboard.logs.files import NotHere, Root
 from sdfeel.report.units import amount
 
-STATUS = "status.json"
 MOST = 2000  # nodes
 SILENT = 10.0  # seconds without a word until a node counts as silent, as for `sdfeel deploy`
 Text = Annotated[str, Field(max_length=2000)]

@@ -10,7 +10,7 @@ import numpy as np
 from sdfeel.core.errors import SdfeelError
 from sdfeel.core.events import Evaluated, Event, Round, Started
 from sdfeel.core.network import clustered
-from sdfeel.dashboard.views.curves import finite, spaced
+from sdfeel.dashboard.views.curves import drawable, spaced
 from sdfeel.report.topology import layout
 
 FRAMES = 240
@@ -37,12 +37,12 @@ class _Use:
     def frame(self, event: Evaluated, stride: int) -> dict[str, Any]:
         times, self.times = self.times, {}
         return {
-            "seconds": finite(event.seconds),
+            "seconds": drawable(event.seconds),
             "iterations": event.iterations,
-            "distances": [finite(each) for each in event.distances],
+            "distances": [drawable(each) for each in event.distances],
             "traffic": [times.get(link, 0) * stride for link in self.links],
             "age": [
-                finite(event.seconds - self.last[link]) if link in self.last else None
+                drawable(event.seconds - self.last[link]) if link in self.last else None
                 for link in self.links
             ],
         }

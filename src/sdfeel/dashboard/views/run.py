@@ -9,11 +9,12 @@ from typing import Any
 
 from sdfeel.core.errors import InputError
 from sdfeel.core.events import Started, to_record
-from sdfeel.dashboard.logs.files import EXPERIMENT, NotHere, Root
+from sdfeel.core.run_files import EXPERIMENT
+from sdfeel.dashboard.logs.files import NotHere, Root
 from sdfeel.dashboard.logs.log import LogReader
 from sdfeel.dashboard.logs.parsing import parse
 from sdfeel.dashboard.views.catalogue import Catalogue
-from sdfeel.dashboard.views.curves import charts, finite
+from sdfeel.dashboard.views.curves import charts, drawable
 from sdfeel.dashboard.views.summary import Glance
 from sdfeel.experiment.schema import Experiment, keys
 from sdfeel.report.compare import phase_seconds
@@ -93,7 +94,7 @@ def _phases(history: History) -> list[dict[str, Any]]:
 def _pace(history: History) -> float | None:
     """About how long a round takes."""
     lengths = [sum(each.phases.values()) for each in history.rounds[-50:]]
-    return finite(fmean(lengths)) if lengths else None
+    return drawable(fmean(lengths)) if lengths else None
 
 
 def _of_the_log(found: Glance, log: LogReader | None) -> list[str]:

@@ -7,9 +7,10 @@ from pathlib import PurePosixPath
 from typing import Any, Literal
 
 from sdfeel.core.events import Evaluated, Finished, Round, Started
-from sdfeel.dashboard.logs.files import EVENTS, NotHere, Root, RunFolder
+from sdfeel.core.json_values import finite
+from sdfeel.core.run_files import EVENTS
+from sdfeel.dashboard.logs.files import NotHere, Root, RunFolder
 from sdfeel.dashboard.logs.parsing import HEAD, parse
-from sdfeel.report.compare import finite
 
 State = Literal["running", "finished", "stopped", "waiting", "damaged"]
 BLOCK, DEEPEST = 1 << 14, 1 << 20  # bytes of an end that are read at first, and at most

@@ -1,6 +1,5 @@
 """The native engine: the local step of loop.py in C++, all cores, one client per core at a time."""
 
-import os
 from collections.abc import Iterator, Sequence
 from typing import Any, Self
 
@@ -16,6 +15,7 @@ from sdfeel.engine.loop import LoopEngine, Training
 from sdfeel.engine.native.available import Native, available
 from sdfeel.engine.native.trainer import Trainer
 from sdfeel.engine.native.tune import slower
+from sdfeel.engine.threads import cores
 from sdfeel.models.flat import Layout
 
 BLOCK_EXAMPLES = 250  # measured by one thread at a time
@@ -54,7 +54,7 @@ class NativeEngine:
         self._parts = parts
         self._test, self._measured = _contiguous(test), _contiguous(measured)
         self._metrics = metrics or {}
-        self.threads = threads or available_cores()
+        self.threads = threads or cores()
         row = self._loop.initial().numel()
         self._trainer = Trainer(
             native.library, train, parts, training, seed, row, self.threads, rooms
@@ -131,12 +131,6 @@ class Unavailable(InputError):
     def __init__(self, reason: str) -> None:
         super().__init__(f"the native engine cannot run this model: {reason}")
         self.reason = reason
-
-
-def available_cores() -> int:
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 def _contiguous(data: Examples) -> Examples:

@@ -2,13 +2,13 @@
 
 from pathlib import Path
 
+from sdfeel.core.run_files import write_atomic
 from sdfeel.figures import cache
 from sdfeel.figures.figure import Claim, ClaimView, Figure, Panel
 from sdfeel.figures.lines import FigureLine
 from sdfeel.figures.scheme_keys import hierfavg, sd_feel
 from sdfeel.figures.settings import FigureSetting
 from sdfeel.figures.verdicts import Verdict, more, no_less
-from sdfeel.run.atomic import write_whole
 
 SD, SD_SERVER = "SD-FEEL", "SD-FEEL, a server dies"
 HIER, HIER_SERVER = "HierFAVG", "HierFAVG, a server dies"
@@ -34,7 +34,7 @@ def schedule(text: str) -> Path:
     """A file with this line, beside the runs."""
     file = cache.root() / "schedules" / f"{text.replace(' ', '-')}.txt"
     if not file.is_file():
-        write_whole(file, f"{text}\n".encode())
+        write_atomic(file, f"{text}\n".encode())
     return file
 
 

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from sdfeel.core.events import Event, Finished, Round, Started, Warned, to_record
+from sdfeel.core.run_files import EVENTS
 from sdfeel.live.federation import Federation
 
-EVENTS = "events.jsonl"
 Record = Mapping[str, Any]
 
 

@@ -4,14 +4,13 @@ One certificate per line, `<serial> <name>`; what follows a `#` is a comment. Th
 again as soon as it changes, so a running node needs no restart.
 """
 
-import os
 from collections.abc import Callable
 from pathlib import Path
 
 from sdfeel.core.errors import DataError, InputError
+from sdfeel.core.run_files import ALLOW, write_atomic
 from sdfeel.live.trust.names import Name
 
-ALLOW = "allow.txt"
 _Stamp = tuple[int, int, int] | None
 
 
@@ -85,9 +84,4 @@ def entries(text: str) -> frozenset[tuple[str, str]]:
 
 def _replace(path: Path, lines: list[str]) -> None:
     """A reader sees the old list or the new one, never a part."""
-    new = path.with_name(path.name + ".new")
-    with new.open("w", encoding="utf-8") as file:
-        file.write("".join(line + "\n" for line in lines))
-        file.flush()
-        os.fsync(file.fileno())
-    new.replace(path)
+    write_atomic(path, "".join(line + "\n" for line in lines).encode())

@@ -13,7 +13,8 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from sdfeel.core.errors import DataError, InputError, at_least
-from sdfeel.live.trust.allow_list import ALLOW, permit
+from sdfeel.core.run_files import ALLOW
+from sdfeel.live.trust.allow_list import permit
 from sdfeel.live.trust.names import Name
 
 KEY, CERT, CA = "key.pem", "cert.pem", "ca.pem"

@@ -1,0 +1,37 @@
+"""Files are there whole or not at all."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from sdfeel.core.run_files import remove_drafts, replacing, write_atomic
+
+
+def test_a_failure_half_way_leaves_the_old_file_and_no_draft(tmp_path: Path) -> None:
+    write_atomic(tmp_path / "a", b"old")
+    with pytest.raises(ValueError, match="half way"), replacing(tmp_path / "a") as file:
+        file.write(b"ne")
+        raise ValueError("half way")
+    assert [path.name for path in tmp_path.iterdir()] == ["a"]
+    assert (tmp_path / "a").read_bytes() == b"old"
+
+
+def test_an_error_names_the_file_that_was_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(source: object, target: object) -> None:
+        raise OSError(28, "No space left on device", str(source))
+
+    monkeypatch.setattr(os, "replace", full)
+    with pytest.raises(OSError, match="No space left") as caught:
+        write_atomic(tmp_path / "a", b"new")
+    assert caught.value.filename == str(tmp_path / "a")
+    assert not list(tmp_path.iterdir())
+
+
+def test_drafts_of_a_killed_process_are_cleared_away(tmp_path: Path) -> None:
+    (tmp_path / ".a.17.tmp").write_bytes(b"ne")
+    write_atomic(tmp_path / "a", b"new", durable=False)
+    remove_drafts(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["a"]
