@@ -9,10 +9,14 @@ from sdfeel.core.run_files import remove_drafts, replacing, write_atomic
 
 
 def test_a_failure_half_way_leaves_the_old_file_and_no_draft(tmp_path: Path) -> None:
+    def fail() -> None:
+        with replacing(tmp_path / "a") as file:
+            file.write(b"ne")
+            raise ValueError("half way")
+
     write_atomic(tmp_path / "a", b"old")
-    with pytest.raises(ValueError, match="half way"), replacing(tmp_path / "a") as file:
-        file.write(b"ne")
-        raise ValueError("half way")
+    with pytest.raises(ValueError, match="half way"):
+        fail()
     assert [path.name for path in tmp_path.iterdir()] == ["a"]
     assert (tmp_path / "a").read_bytes() == b"old"
 
