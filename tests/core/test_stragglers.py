@@ -12,15 +12,16 @@ from hypothesis import strategies as st
 
 from sdfeel.core.arrays import Floats
 from sdfeel.core.cost import Cost
+from sdfeel.core.decide import Decisions
 from sdfeel.core.errors import InputError
 from sdfeel.core.graphs import links
 from sdfeel.core.mixing import broadcast, of_rows, restricted
 from sdfeel.core.network import Network, clustered
-from sdfeel.core.scheme import Scheme, View
+from sdfeel.core.scheme import Scheme
 from sdfeel.core.stragglers import Policy, RoundPlan, StragglerPolicy
 from sdfeel.radio.channel import Fading
 from sdfeel.schemes import SCHEMES, AsyncSDFeel, FedAsync, FedMes, JointScheduling, SDFeel
-from sdfeel.sim.simulate import Simulation, first_views
+from sdfeel.sim.simulate import Simulation
 from tests.sim.test_simulate import RATES, ring_of_four, uneven
 
 UPLOAD = 0.2  # seconds, of a client whose radio is 1
@@ -35,17 +36,20 @@ def faded(seed: int = 1) -> Cost:
     return price(channel=Fading(np.ones(12), np.full(12, 30.0), seed=seed))
 
 
-def view(scheme: Scheme, cost: Cost, net: Network | None = None) -> View:
-    return next(first_views(scheme, ring_of_four() if net is None else net, cost, 0))
+def decided(
+    late: StragglerPolicy, cost: Cost, scheme: Scheme | None = None, net: Network | None = None
+) -> Decisions:
+    own = SDFeel(tau1=2) if scheme is None else scheme
+    return Decisions.of(own, ring_of_four() if net is None else net, cost, late=late)
 
 
 def settled(late: StragglerPolicy, cost: Cost, scheme: Scheme | None = None) -> RoundPlan:
-    own = SDFeel(tau1=2) if scheme is None else scheme
-    return late.settle(own, view(own, cost), cost)
+    decisions = decided(late, cost, scheme)
+    return decisions.plan(decisions.view(0))
 
 
 def run(late: StragglerPolicy | None, cost: Cost, scheme: Scheme, rounds: int = 8) -> Simulation:
-    simulation = Simulation(scheme, ring_of_four(), cost, uneven(), late=late)
+    simulation = Simulation(Decisions.of(scheme, ring_of_four(), cost, late=late), uneven())
     for _ in islice(simulation, rounds):
         pass
     return simulation
@@ -120,24 +124,24 @@ def test_when_nobody_comes_nothing_is_learned_and_time_passes() -> None:
 def test_a_deadline_that_nobody_keeps_is_refused() -> None:
     late, scheme = StragglerPolicy("drop", 0.2), SDFeel(tau1=1)
     with pytest.raises(InputError, match=r"even the fastest client needs 0\.21 seconds: raise it"):
-        late.check(scheme, first_views(scheme, ring_of_four(), price(), 0), price())
+        decided(late, price(), scheme).check_deadline()
     # A channel may be better another time; computing takes as long as it takes.
-    late.check(scheme, first_views(scheme, ring_of_four(), faded(), 0), faded())
+    decided(late, faded(), scheme).check_deadline()
     short = StragglerPolicy("drop", 0.009)
     with pytest.raises(InputError, match=r"even the fastest client needs 0\.01 seconds"):
-        short.check(scheme, first_views(scheme, ring_of_four(), faded(), 0), faded())
-    StragglerPolicy().check(scheme, first_views(scheme, ring_of_four(), price(), 0), price())
+        decided(short, faded(), scheme).check_deadline()
+    decided(StragglerPolicy(), price(), scheme).check_deadline()
 
 
 @pytest.mark.parametrize("scheme", [SDFeel(tau1=1), AsyncSDFeel(theta_min=1)])
 def test_unbiased_weights_are_right_on_average(scheme: Scheme) -> None:
     late, cost = StragglerPolicy("drop-unbiased", 0.4), faded()
-    own = view(scheme, cost)
+    own = decided(late, cost, scheme)
     wanted = settled(StragglerPolicy(), price(), scheme).mix.up
     total = np.zeros(12)
     rounds = 3000
     for k in range(rounds):
-        mix = late.settle(scheme, own, cost.at((0,), k, 0.0)).mix
+        mix = own.plan(own.view(0), cost.at((0,), k, 0.0)).mix
         assert mix.payload == "update"
         np.add.at(total, mix.up.sources, mix.up.weights)
     expected = np.zeros(12)
@@ -149,8 +153,9 @@ def test_unbiased_needs_clients_that_start_at_home() -> None:
     overlapping = replace(ring_of_four(), reach=((0, 1), *ring_of_four().reach[1:]))
     late, cost = StragglerPolicy("drop-unbiased", 0.4), faded()
     for scheme, net in ((FedMes(), overlapping), (JointScheduling(), ring_of_four())):
+        decisions = decided(late, cost, scheme, net)
         with pytest.raises(InputError, match="set it to drop"):
-            late.settle(scheme, view(scheme, cost, net), cost.at((0,), 0, 0.0))
+            decisions.plan(decisions.view(0), cost.at((0,), 0, 0.0))
 
 
 @pytest.mark.parametrize("scheme", [SDFeel(tau1=1), AsyncSDFeel(theta_min=1)])
@@ -186,11 +191,13 @@ def test_equal_clients_have_equal_shares_and_a_schemes_own_shares_stand() -> Non
 @pytest.mark.parametrize("name", SCHEMES)
 def test_every_scheme_gets_along_with_late_clients(name: str, policy: Policy) -> None:
     simulation = Simulation(
-        SCHEMES[name](),
-        ring_of_four(),
-        faded(),
+        Decisions.of(
+            SCHEMES[name](),
+            ring_of_four(),
+            faded(),
+            late=StragglerPolicy(policy, 0.9 if policy == "drop" else None),
+        ),
         uneven(),
-        late=StragglerPolicy(policy, 0.9 if policy == "drop" else None),
     )
     rounds = list(islice(simulation, 24))
     assert torch.isfinite(simulation.model()).all()

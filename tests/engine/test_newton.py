@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from sdfeel.core.cost import Cost
+from sdfeel.core.decide import Decisions
 from sdfeel.core.errors import InputError
 from sdfeel.core.graphs import links
 from sdfeel.core.network import Network, clustered
@@ -70,7 +71,7 @@ def prices() -> Cost:
 
 
 def after(engine: LoopEngine, scheme: Scheme, rounds: int = 1) -> Simulation:
-    simulation = Simulation(scheme, network(), prices(), engine)
+    simulation = Simulation(Decisions.of(scheme, network(), prices()), engine)
     for _ in islice(simulation, rounds):
         pass
     return simulation

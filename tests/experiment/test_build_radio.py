@@ -42,7 +42,7 @@ def test_by_default_nothing_changes() -> None:
     prepared = ready()
     assert prepared.cost.channel is None
     assert prepared.cost.radio is None
-    assert prepared.changing is None
+    assert prepared.decisions.outages is None
 
 
 def test_distances_give_shannons_rates() -> None:
@@ -97,7 +97,7 @@ def test_a_person_is_told_what_is_cut_off_and_what_is_passed_over(write: Write) 
     notes = ready(f"network.changes={table}").notes
     assert "servers [0, 3] and [1, 2] are cut off from one another" in notes[0]
     prepared = ready(f"network.changes={table}", "scheme.name=fedavg")
-    assert prepared.changing is None
+    assert prepared.decisions.outages is None
     assert prepared.notes == ("fedavg does not use edge servers: none comes or goes",)
 
 

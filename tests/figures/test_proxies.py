@@ -10,6 +10,7 @@ from functools import cache
 import numpy as np
 import torch
 
+from sdfeel.core.decide import Decisions
 from sdfeel.core.graphs import links
 from sdfeel.core.network import Network, clustered
 from sdfeel.schemes import HierFavg, SDFeel
@@ -51,7 +52,7 @@ def gradient(
         own = engine(seed, rate, unlike)
         scheme = HierFavg(tau1, tau2) if graph == "cloud" else SDFeel(tau1, tau2, alpha)
         net = network("ring" if graph == "cloud" else graph, gamma)
-        simulation = Simulation(scheme, net, cost(CLIENTS), own)
+        simulation = Simulation(Decisions.of(scheme, net, cost(CLIENTS)), own)
         for _ in range(iterations // tau1):
             next(simulation)
         gaps = torch.as_tensor(own.curvature) * (simulation.model() - own.centres)

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 
+from sdfeel.core.decide import Decisions
 from sdfeel.core.errors import InputError
 from sdfeel.core.scheme import Scheme
 from sdfeel.deploy.check import check_deployable
@@ -41,7 +42,9 @@ def arrivals_of(village: Village) -> list[dict[str, Any]]:
 
 def again(scheme: Scheme, links: Any, arrivals: list[dict[str, Any]]) -> torch.Tensor:
     engine = NoisyEngine(6)
-    return repeated(Simulation(scheme, network(links), COST, engine, engine.seed), arrivals)
+    return repeated(
+        Simulation(Decisions.of(scheme, network(links), COST, engine.seed), engine), arrivals
+    )
 
 
 @pytest.mark.parametrize("links", [PATH, RING], ids=["path", "ring"])

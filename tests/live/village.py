@@ -17,8 +17,9 @@ import torch
 from torch import Tensor
 
 from sdfeel.core.cost import Cost
+from sdfeel.core.decide import Decisions
 from sdfeel.core.network import Network
-from sdfeel.core.scheme import Local, Scheme
+from sdfeel.core.scheme import Scheme
 from sdfeel.core.seeds import rng
 from sdfeel.engine.base import Scores, Task
 from sdfeel.engine.combine import mean
@@ -30,7 +31,7 @@ from sdfeel.live.federation import Federation
 from sdfeel.live.protocol import Answer, Header, Link, Who
 from sdfeel.live.store import Store
 from sdfeel.live.transport.errors import Unreachable
-from sdfeel.sim.simulate import Simulation, length
+from sdfeel.sim.simulate import Simulation
 
 T = TypeVar("T")
 SIZE = 12
@@ -82,7 +83,7 @@ COST = Cost(np.array([1.0, 2.0, 1.5, 1.0, 3.0, 2.5]), 32.0 * SIZE, RATES)
 def simulated(scheme: Scheme, net: Network, rounds: int) -> Tensor:
     """The simulator's model after so many rounds."""
     engine = NoisyEngine(len(net.samples))
-    simulation = Simulation(scheme, net, COST, engine, seed=engine.seed)
+    simulation = Simulation(Decisions.of(scheme, net, COST, engine.seed), engine)
     for _ in range(rounds):
         next(simulation)
     return simulation.model()
@@ -116,15 +117,10 @@ class Village:
         self.federation = Federation(
             digest="f" * 64,
             name="tried",
-            scheme=self.scheme,
-            net=self.scheme.adapt(self.net),
-            cost=COST,
-            local=Local(),
-            seed=engine.seed,
+            decisions=Decisions.of(self.scheme, self.net, COST, engine.seed),
             iterations=self.iterations,
             measure_every=1000,
             initial=engine.initial(),
-            length=length,
         )
 
     def go(self) -> Tensor:

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from sdfeel.core.cost import Cost
+from sdfeel.core.decide import Decisions
 from sdfeel.core.graphs import links
 from sdfeel.core.network import clustered
 from sdfeel.core.scheme import Lane, Scheme
@@ -25,7 +26,7 @@ def simulation(
     scheme: Scheme, cost: Cost = COST, late: StragglerPolicy | None = None
 ) -> Simulation:
     engine = quadratic(np.arange(12.0), np.arange(1, 13), 0.01)
-    return Simulation(scheme, NET, cost, engine, late=late)
+    return Simulation(Decisions.of(scheme, NET, cost, late=late), engine)
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from sdfeel.core.arrays import Floats
 from sdfeel.core.cost import Channel, Cost
+from sdfeel.core.decide import Decisions
 from sdfeel.core.errors import InputError
 from sdfeel.radio.channel import Fading, Trace, at_least
 from sdfeel.radio.shannon import efficiency
@@ -104,7 +105,9 @@ def seconds(channel: Channel | None) -> list[float]:
     from dataclasses import replace
 
     price: Cost = replace(cost(12), channel=channel)
-    simulation = Simulation(SDFeel(tau1=2, tau2=2, alpha=3), ring_of_four(), price, uneven())
+    simulation = Simulation(
+        Decisions.of(SDFeel(tau1=2, tau2=2, alpha=3), ring_of_four(), price), uneven()
+    )
     return [done.seconds for done in islice(simulation, 10)]
 
 

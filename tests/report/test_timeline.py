@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from sdfeel.core.arrays import Floats, Ints
 from sdfeel.core.cost import Cost
+from sdfeel.core.decide import Decisions
 from sdfeel.core.errors import InputError
 from sdfeel.core.events import Event, Round, Started
 from sdfeel.core.graphs import links
@@ -57,7 +58,7 @@ def simulated(name: str, unequal: bool) -> tuple[list[Event], Floats, Ints]:
     seconds = np.array([0.1, 0.5, 0.23, 0.31, 0.17, 0.41, 0.29] if unequal else [0.3] * 7)
     net = clustered([1.0] * 7, [i % 3 for i in range(7)], links("ring", 3))
     engine = quadratic(np.arange(7.0), np.ones(7), 0.1)
-    simulation = Simulation(SCHEMES[name](), net, Cost(seconds, 1e3, RATES), engine)
+    simulation = Simulation(Decisions.of(SCHEMES[name](), net, Cost(seconds, 1e3, RATES)), engine)
     return list(Drive(name, simulation, Goals(10))), seconds, simulation.state.taken
 
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 import sdfeel
 from sdfeel.core.arrays import Ints
 from sdfeel.core.mixing import broadcast, collect
-from sdfeel.core.scheme import Facts, Lane, Mix, View, Work
+from sdfeel.core.scheme import Facts, Lane, Mix, Setting, View, Work
 from sdfeel.core.tolerance import Tolerates
 
 
@@ -86,8 +86,8 @@ class Lonely:
     def adapt(self, net: sdfeel.Network) -> sdfeel.Network:
         return net
 
-    def lanes(self, net: sdfeel.Network) -> tuple[Lane, ...]:
-        return (net.servers,)
+    def lanes(self, setting: Setting) -> tuple[Lane, ...]:
+        return (setting.servers,)
 
     def work(self, view: View) -> Work:
         return Work(broadcast(view.net), self.tau1)

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from sdfeel.core.cost import Cost
+from sdfeel.core.decide import Decisions
 from sdfeel.core.events import Evaluated, Event
 from sdfeel.core.graphs import links
 from sdfeel.core.network import Network, clustered
@@ -42,7 +43,9 @@ def measured(rate: float, period: int) -> tuple[Covered, list[Evaluated]]:
     net = network()
     covered = Covered(rate, period, net.zeta, float(SHARES @ SHARES))
     cost = Cost(np.full(12, 0.01), 1e6, RATES)  # type: ignore[arg-type]
-    simulation = Simulation(SDFeel(tau1=period), net, cost, quadratic(CENTRES, SAMPLES, rate))
+    simulation = Simulation(
+        Decisions.of(SDFeel(tau1=period), net, cost), quadratic(CENTRES, SAMPLES, rate)
+    )
     drive = Drive("sd-feel", simulation, Goals(60 * period), "", None, Estimating(covered))
     return covered, [event for event in drive if isinstance(event, Evaluated)]
 

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sdfeel.core.cost import Cost
+from sdfeel.core.decide import Decisions
 from sdfeel.core.errors import InputError
 from sdfeel.core.graphs import links
 from sdfeel.core.mixing import star
@@ -29,7 +30,7 @@ EXAMPLE = AsyncSDFeel(deadline=(0.2, 0.4, 0.3))
 
 
 def simulation(scheme: AsyncSDFeel = EXAMPLE, net: Network = NET, rate: float = 0.1) -> Simulation:
-    return Simulation(scheme, net, PRICE, quadratic(CENTRES, SAMPLES, rate))
+    return Simulation(Decisions.of(scheme, net, PRICE), quadratic(CENTRES, SAMPLES, rate))
 
 
 def test_the_worked_example(vectors: Any) -> None:
@@ -50,9 +51,9 @@ def test_the_worked_example(vectors: Any) -> None:
 
 def test_the_worked_examples_derived_quantities() -> None:
     own = simulation(AsyncSDFeel(theta_min=2))
-    done = [own._plan(each)[1].tolist() for each in own.state.lanes]
+    done = [own._decided(each)[1].tolist() for each in own.state.lanes]
     assert done == [[2, 4, 0, 0, 0], [0, 0, 2, 0, 0], [0, 0, 0, 2, 8]]
-    deadlines = [own._plan(each)[0].deadline for each in own.state.lanes]
+    deadlines = [own._decided(each)[0].deadline for each in own.state.lanes]
     assert deadlines == pytest.approx([0.2, 0.4, 0.2])
 
 
@@ -122,14 +123,16 @@ def test_one_server_is_normalised_averaging() -> None:
 
 def test_a_deadline_that_is_too_short_still_lets_everyone_take_a_step() -> None:
     own = simulation(AsyncSDFeel(deadline=0.001))
-    assert [own._plan(each)[1].max() >= 1 for each in own.state.lanes] == [True] * 3
+    assert [own._decided(each)[1].max() >= 1 for each in own.state.lanes] == [True] * 3
     assert next(own).clients >= 1
 
 
 def test_ties_go_to_the_lower_server() -> None:
     equal = clustered([1] * 4, range(4), links("ring", 4))
     price = Cost(np.ones(4), 1e6, RATES)  # type: ignore[arg-type]
-    own = Simulation(AsyncSDFeel(), equal, price, quadratic([1, 2, 3, 4], [1] * 4, 0.1))
+    own = Simulation(
+        Decisions.of(AsyncSDFeel(), equal, price), quadratic([1, 2, 3, 4], [1] * 4, 0.1)
+    )
     assert [next(own).lane[0] for _ in range(12)] == [0, 1, 2, 3] * 3
 
 
@@ -140,7 +143,7 @@ def test_the_corrected_bound_on_staleness_holds() -> None:
         net = clustered([1] * servers, range(servers), links("complete", servers))
         price = Cost(draws.uniform(0.1, 3, servers), 1e6, RATES)  # type: ignore[arg-type]
         engine = quadratic(np.zeros(servers), np.ones(servers), 0.1)
-        own = Simulation(AsyncSDFeel(theta_min=1), net, price, engine)
+        own = Simulation(Decisions.of(AsyncSDFeel(theta_min=1), net, price), engine)
         lengths = np.array([each.ends for each in own.state.lanes])
         slowest = int(lengths.argmax())
         bound = sum(np.ceil(lengths[slowest] / lengths[d]) for d in range(servers) if d != slowest)
@@ -204,7 +207,7 @@ def test_a_deadline_per_server_must_fit_the_servers() -> None:
 def test_its_first_round_from_equal_speeds_is_plain_averaging() -> None:
     price = Cost(np.ones(5), 1e6, RATES)  # type: ignore[arg-type]
     engine = quadratic(CENTRES, SAMPLES, 0.1)
-    own = Simulation(AsyncSDFeel(theta_min=3), NET, price, engine)
-    plan = own._plan(own.state.lanes[0])
+    own = Simulation(Decisions.of(AsyncSDFeel(theta_min=3), NET, price), engine)
+    plan = own._decided(own.state.lanes[0])
     np.testing.assert_allclose(plan[2].up.weights, [0.75, 0.25])
     assert torch.equal(own.state.lanes[0].base, torch.zeros(1, 1, dtype=torch.float64))  # type: ignore[arg-type]

@@ -6,11 +6,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from sdfeel.core.decide import Decisions
 from sdfeel.core.errors import InputError
 from sdfeel.core.graphs import links
 from sdfeel.core.network import Network, clustered
 from sdfeel.core.scheme import Memory, Mix, Scheme, View, Work, meanings
-from sdfeel.core.staleness import Clocks
 from sdfeel.schemes import SCHEMES, FedAvg, Feel, find
 from sdfeel.sim.simulate import Simulation
 from tests.quadratic import quadratic
@@ -34,24 +34,14 @@ REPAIRED: dict[str, dict[str, Any]] = {"async-sd-feel": {"balanced": True}}
 
 
 def rounds(scheme: Scheme, net: Network, count: int = 4) -> list[tuple[View, Work, Mix]]:
-    own, prices = scheme.adapt(net), cost(CLIENTS)
+    decisions = Decisions.of(scheme, net, cost(CLIENTS), seed=3)
     found = []
-    for place, lane in enumerate(scheme.lanes(own)):
+    for number in range(len(decisions.lanes)):
         memory: Memory = {}
         for k in range(count):
-            view = View(
-                net=own,
-                lane=lane,
-                k=k,
-                clocks=Clocks.fresh(len(own.servers)),
-                step_seconds=prices.step_seconds,
-                seed=3,
-                place=place,
-                link_times=prices.link_times,
-                memory=memory,
-            )
-            work = scheme.work(view)
-            mix = scheme.mix(view, prices.done(work))
+            view = decisions.view(number, k, memory=memory)
+            work = decisions.work(view)
+            mix = decisions.mix(view, decisions.cost.done(work))
             found.append((view, work, mix))
             memory = mix.memory
     return found
@@ -65,8 +55,8 @@ every_network = pytest.mark.parametrize("net", networks(), ids=["ring", "star", 
 @every_network
 def test_every_server_has_a_lane(name: str, net: Network) -> None:
     scheme = SCHEMES[name]()
-    own = scheme.adapt(net)
-    assert {d for lane in scheme.lanes(own) for d in lane} == set(own.servers)
+    decisions = Decisions.of(scheme, net, cost(CLIENTS))
+    assert {d for lane in decisions.lanes for d in lane} == set(decisions.net.servers)
 
 
 @every_scheme
@@ -133,7 +123,7 @@ def test_the_same_view_gives_the_same_decision(name: str, net: Network) -> None:
 def test_it_learns_and_time_goes_forward(name: str, net: Network) -> None:
     draws = np.random.default_rng(0)
     engine = quadratic(3 + 0.1 * draws.normal(size=(CLIENTS, 2)), net.samples.tolist(), 0.05)
-    simulation = Simulation(SCHEMES[name](), net, cost(CLIENTS), engine)
+    simulation = Simulation(Decisions.of(SCHEMES[name](), net, cost(CLIENTS)), engine)
     first = engine.evaluate(simulation.model()).loss
     times = [0.0]
     while simulation.state.iterations < 150:

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from sdfeel.core.arrays import Floats
 from sdfeel.core.cost import Cost
+from sdfeel.core.decide import Decisions
 from sdfeel.core.errors import InputError
 from sdfeel.core.graphs import links
 from sdfeel.core.link_times import SNR, LinkTimes
@@ -54,7 +55,7 @@ def prices(steps: Floats = SPEEDS) -> Cost:
 
 
 def run(scheme: Scheme, net: Network, rounds: int, own: QuadraticEngine, at: Cost) -> Simulation:
-    simulation = Simulation(scheme, net, at, own, local=Local(own.rate))
+    simulation = Simulation(Decisions.of(scheme, net, at, local=Local(own.rate)), own)
     for _ in islice(simulation, rounds):
         pass
     return simulation
@@ -120,7 +121,8 @@ def test_fed_sa_that_waits_for_one_is_fed_async() -> None:
 def test_fed_sa_lets_rare_clients_take_larger_steps() -> None:
     simulation = run(FedSA(quota=2, rate_limit=1.5), one_cell(), 12, engine(), prices())
     often = simulation.state.lanes[0].memory["joined"]
-    rates = simulation.scheme._rates(simulation._view(simulation.state.lanes[0], prices()))  # type: ignore[attr-defined]
+    decisions, lane = simulation.decisions, simulation.state.lanes[0]
+    rates = FedSA(rate_limit=1.5)._rates(decisions.view(0, lane.k, memory=lane.memory))
     assert often[2] < often[1]  # the slowest and the fastest
     assert rates[2] > 1 > rates[1]
     assert rates.max() <= 1.5
@@ -167,7 +169,7 @@ def test_safa_takes_late_models_into_the_next_round() -> None:
 
 def test_safa_survives_crashes_and_learns() -> None:
     net, own = one_cell(), engine()
-    simulation = Simulation(Safa(crash_chance=0.4, fraction=0.5), net, prices(), own)
+    simulation = Simulation(Decisions.of(Safa(crash_chance=0.4, fraction=0.5), net, prices()), own)
     first = own.evaluate(simulation.model()).loss
     least = own.evaluate(own.centres.mean(dim=0)).loss
     for _ in islice(simulation, 80):
@@ -212,8 +214,8 @@ def test_fed_cs_takes_more_clients_when_given_more_time(seconds: list[float]) ->
     def clients(limit: float) -> set[int]:
         at = prices(np.linspace(0.01, 0.5, 6))
         scheme = FedCS(tau1=1, round_seconds=limit)
-        simulation = Simulation(scheme, one_cell(), at, engine())
-        return set(np.flatnonzero(simulation._plan(simulation.state.lanes[0])[1]).tolist())
+        simulation = Simulation(Decisions.of(scheme, one_cell(), at), engine())
+        return set(np.flatnonzero(simulation._decided(simulation.state.lanes[0])[1]).tolist())
 
     less, more = sorted(seconds)
     assert clients(less) <= clients(more)
@@ -246,11 +248,13 @@ def test_adaptive_control_takes_longer_rounds_on_alike_data() -> None:
     def longest(spread: float) -> float:
         own = quadratic(3 + spread * np.arange(12.0), np.ones(12), 0.01)
         simulation = Simulation(
-            Adaptive(budget=50, alpha=1, phi=0.025),
-            ring_of_four(),
-            cost(12),
+            Decisions.of(
+                Adaptive(budget=50, alpha=1, phi=0.025),
+                ring_of_four(),
+                cost(12),
+                local=Local(own.rate),
+            ),
             own,
-            local=Local(own.rate),
         )
         steps = []
         for _ in islice(simulation, 6):
@@ -266,7 +270,7 @@ def test_adaptive_control_exchanges_more_where_servers_drift_apart() -> None:
         own = quadratic(3 * np.arange(12.0), np.ones(12), 0.01)
         scheme = Adaptive(budget=50, every=2)
         net = clustered(np.ones(12), [i % 6 for i in range(12)], links(graph, 6))
-        simulation = Simulation(scheme, net, cost(12), own, local=Local(own.rate))
+        simulation = Simulation(Decisions.of(scheme, net, cost(12), local=Local(own.rate)), own)
         return max(
             float(simulation.state.lanes[0].memory["choice"][1]) for _ in islice(simulation, 10)
         )
@@ -296,7 +300,9 @@ def test_adaptive_control_exchanges_rarely_where_links_are_slow() -> None:
         net = clustered(np.ones(12), [i % 6 for i in range(12)], links("ring", 6))
         rates = {**RATES, "server-server": mbps * 1e6}
         at = replace(cost(12), rates=rates)  # type: ignore[arg-type]
-        simulation = Simulation(Adaptive(budget=50), net, at, own, local=Local(own.rate))
+        simulation = Simulation(
+            Decisions.of(Adaptive(budget=50), net, at, local=Local(own.rate)), own
+        )
         chosen = [simulation.state.lanes[0].memory["choice"][1] for _ in islice(simulation, 30)]
         assert max(chosen[-10:]) > 0  # never silent for good
         return float(np.mean(chosen))
@@ -309,7 +315,9 @@ def test_adaptive_control_exchanges_rarely_where_links_are_slow() -> None:
 def test_adaptive_control_keeps_its_choice_between_two_choices() -> None:
     own = quadratic(3 + 0.0 * np.arange(12.0), np.ones(12), 0.01)
     scheme = Adaptive(budget=50, alpha=1, every=3)
-    simulation = Simulation(scheme, ring_of_four(), cost(12), own, local=Local(own.rate))
+    simulation = Simulation(
+        Decisions.of(scheme, ring_of_four(), cost(12), local=Local(own.rate)), own
+    )
     taken = [simulation.state.lanes[0].memory["choice"][0] for _ in islice(simulation, 7)]
     assert taken == [1, 1, 1, 10, 10, 10, 100]
 

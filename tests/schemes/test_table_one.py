@@ -9,6 +9,7 @@ import torch
 
 from sdfeel.core.arrays import Floats
 from sdfeel.core.cost import Cost
+from sdfeel.core.decide import Decisions
 from sdfeel.core.graphs import links
 from sdfeel.core.mixing import gossip
 from sdfeel.core.network import Network, clustered
@@ -31,7 +32,7 @@ def test_fogfl_computes_what_hierfavg_computes() -> None:
 def test_fogfl_pays_two_ways_over_the_mesh(graph: str, hops: int) -> None:
     net = ring_of_four(graph)
     price = cost(12, step=0.01, bits=1e6)
-    own = Simulation(FogFL(2, 3), net, price, uneven())
+    own = Simulation(Decisions.of(FogFL(2, 3), net, price), uneven())
     done = [next(own) for _ in range(6)][-1]
     expected = 12 * 0.01 + 6 * 0.2 + 2 * (2 * hops * 0.02)
     assert done.seconds == pytest.approx(expected)
@@ -120,14 +121,16 @@ def test_fedmes_carries_models_from_cell_to_cell() -> None:
 def test_fedmes_waits_for_the_edge_of_the_cell() -> None:
     price = Cost(np.full(12, 0.01), 1e6, RATES, cell_edge_rate=2e6)  # type: ignore[arg-type]
     for shared, upload in ((0, 0.2), (1, 0.5)):
-        own = Simulation(FedMes(5), overlapping(4, 3, shared), price, uneven())
+        own = Simulation(Decisions.of(FedMes(5), overlapping(4, 3, shared), price), uneven())
         assert next(own).seconds == pytest.approx(0.05 + upload)
 
 
 def test_an_overlap_weight_counts_the_carriers_more() -> None:
     net = overlapping(2, 2, 1)
-    mix = Simulation(FedMes(1, overlap_weight=3.0), net, cost(4), uneven(clients=4))._plan
-    own = Simulation(FedMes(1, overlap_weight=3.0), net, cost(4), uneven(clients=4))
+    mix = Simulation(
+        Decisions.of(FedMes(1, overlap_weight=3.0), net, cost(4)), uneven(clients=4)
+    )._decided
+    own = Simulation(Decisions.of(FedMes(1, overlap_weight=3.0), net, cost(4)), uneven(clients=4))
     up = mix(own.state.lanes[0])[2].up
     assert up.row(0) == pytest.approx({0: 1 / 19, 1: 6 / 19, 3: 12 / 19})
 
@@ -142,7 +145,7 @@ def test_multi_level_with_equal_speeds_is_sd_feel_with_one_exchange() -> None:
 def test_multi_level_never_waits_and_slow_clients_step_less() -> None:
     steps = np.array([0.01] * 6 + [0.05] * 6)
     price = Cost(steps, 1e6, RATES)  # type: ignore[arg-type]
-    own = Simulation(MultiLevelSGD(10, 1), ring_of_four(), price, uneven())
+    own = Simulation(Decisions.of(MultiLevelSGD(10, 1), ring_of_four(), price), uneven())
     done = list(islice(own, 200))[-1]
     assert done.phases["compute"] == pytest.approx(0.1)
     assert done.iterations == 2000

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from sdfeel.core.arrays import Floats, Ints
+from sdfeel.core.decide import Decisions
 from sdfeel.core.errors import InputError
 from sdfeel.core.gossip_weights import GOSSIP_RULES, laplacian_weights, metropolis
 from sdfeel.core.graphs import links
@@ -37,7 +38,7 @@ def run(
     scheme: Scheme, how: Outages, rounds: int, engine: QuadraticEngine | None = None
 ) -> Simulation:
     own = uneven() if engine is None else engine
-    simulation = Simulation(scheme, ring_of_four(), cost(12), own, changing=how)
+    simulation = Simulation(Decisions.of(scheme, ring_of_four(), cost(12), outages=how), own)
     for _ in islice(simulation, rounds):
         pass
     return simulation
@@ -105,7 +106,7 @@ def test_a_server_that_is_away_keeps_its_model_and_comes_back_with_it() -> None:
 @pytest.mark.parametrize("scheme", [SDFeel(tau1=2), AsyncSDFeel(), HierFavg()])
 def test_people_hear_of_servers_once(scheme: Scheme) -> None:
     how = changing("round 2 server 1 down\nround 5 cloud down\nround 6 server 1 up")
-    simulation = Simulation(scheme, ring_of_four(), cost(12), uneven(), changing=how)
+    simulation = Simulation(Decisions.of(scheme, ring_of_four(), cost(12), outages=how), uneven())
     heard = []
     for done in islice(simulation, 12):
         heard += [(done.number, text) for text in simulation.news()]
@@ -120,7 +121,7 @@ def test_gossip_on_what_is_left_keeps_the_mean_of_all() -> None:
     engine = uneven()
     engine.rate = 0.0  # nothing but mixing
     how = changing("round 1 server 2 down", link_chance=0.6, seed=4)
-    simulation = Simulation(SDFeel(), ring_of_four(), cost(12), engine, changing=how)
+    simulation = Simulation(Decisions.of(SDFeel(), ring_of_four(), cost(12), outages=how), engine)
     draws = torch.from_numpy(np.random.default_rng(0).normal(size=(4, 3)))
     simulation.state.models[:] = draws
     mean = simulation.model()
@@ -177,7 +178,7 @@ def test_hierfavg_without_its_cloud_is_a_federation_per_server() -> None:
             torch.as_tensor(own.curvature)[mine],
         )
         net = clustered(np.array(mine) + 1.0, [0] * 3, links("ring", 1))
-        theirs = Simulation(FedAvg(tau1=3), net, cost(3), alone)
+        theirs = Simulation(Decisions.of(FedAvg(tau1=3), net, cost(3)), alone)
         for _ in islice(theirs, 6):
             pass
         torch.testing.assert_close(simulation.state.servers[d], theirs.model())
@@ -187,10 +188,13 @@ def test_the_cloud_averages_those_who_are_there() -> None:
     engine = uneven()
     engine.rate = 0.0
     how = changing("round 0 server 3 down")
-    simulation = Simulation(HierFavg(), ring_of_four(), cost(12), engine, changing=how)
+    simulation = Simulation(Decisions.of(HierFavg(), ring_of_four(), cost(12), outages=how), engine)
     draws = torch.from_numpy(np.random.default_rng(0).normal(size=(4, 3)))
     simulation.state.models[:] = draws
-    mean, whole = simulation.model(), Simulation(HierFavg(), ring_of_four(), cost(12), engine)
+    mean, whole = (
+        simulation.model(),
+        Simulation(Decisions.of(HierFavg(), ring_of_four(), cost(12)), engine),
+    )
     next(simulation)
     torch.testing.assert_close(simulation.model(), mean)
     torch.testing.assert_close(simulation.state.servers[3], draws[3])
@@ -201,7 +205,9 @@ def test_the_cloud_averages_those_who_are_there() -> None:
 
 def test_an_asynchronous_server_that_is_away_waits_and_nobody_mixes_with_it() -> None:
     how = changing("second 0 server 1 down\nsecond 2 server 1 up")
-    simulation = Simulation(AsyncSDFeel(), ring_of_four(), cost(12), uneven(), changing=how)
+    simulation = Simulation(
+        Decisions.of(AsyncSDFeel(), ring_of_four(), cost(12), outages=how), uneven()
+    )
     away = back = 0
     for done in islice(simulation, 60):
         if done.lane == (1,):
@@ -218,7 +224,9 @@ def test_an_asynchronous_server_that_is_away_waits_and_nobody_mixes_with_it() ->
 
 def test_a_round_of_nobody_passes() -> None:
     text = "\n".join(f"round 1 server {d} down\nround 3 server {d} up" for d in range(4))
-    simulation = Simulation(SDFeel(), ring_of_four(), cost(12), uneven(), changing=changing(text))
+    simulation = Simulation(
+        Decisions.of(SDFeel(), ring_of_four(), cost(12), outages=changing(text)), uneven()
+    )
     rounds = list(islice(simulation, 4))
     assert [done.clients for done in rounds] == [12, 0, 0, 12]
     assert rounds[1].bytes == rounds[2].bytes == rounds[0].bytes
@@ -276,7 +284,9 @@ def test_a_resumed_run_has_the_same_bits(scheme: Scheme, tmp_path: Path) -> None
         how = changing("", link_chance=0.6, up_seconds=1.5, down_seconds=0.7, seed=3)
         prices = replace(cost(12), channel=channel)
         return Simulation(
-            scheme, net, prices, uneven(), late=StragglerPolicy("drop", 0.5), changing=how, **more
+            Decisions.of(scheme, net, prices, late=StragglerPolicy("drop", 0.5), outages=how),
+            uneven(),
+            **more,
         )
 
     whole = simulation()
@@ -299,16 +309,18 @@ def test_every_link_has_its_own_rate() -> None:
     net: Network = ring_of_four()
     whole = replace(cost(12), links=rates)
     hop, upload, step = 1e6 / 50e6, 1e6 / 5e6, 0.01
-    both = Simulation(SDFeel(1), net, whole, uneven(), changing=changing("round 1 link 0 1 down"))
+    both = Simulation(
+        Decisions.of(SDFeel(1), net, whole, outages=changing("round 1 link 0 1 down")), uneven()
+    )
     seconds = [done.phases["mix"] for done in islice(both, 2)]
     assert seconds == pytest.approx([2 * hop, hop])
     clouds = replace(cost(12), uplinks=np.array([1, 1, 0.25, 1]))
-    done = next(Simulation(HierFavg(1), net, clouds, uneven()))
+    done = next(Simulation(Decisions.of(HierFavg(1), net, clouds), uneven()))
     assert done.seconds == pytest.approx(step + upload + 4 * upload)
     away = changing("round 0 server 2 down")
-    done = next(Simulation(HierFavg(1), net, clouds, uneven(), changing=away))
+    done = next(Simulation(Decisions.of(HierFavg(1), net, clouds, outages=away), uneven()))
     assert done.seconds == pytest.approx(step + upload + upload)
     full = clustered(np.ones(12), [i % 4 for i in range(12)], links("complete", 4))
     slow = replace(cost(12), links=np.where(links("complete", 4) > 0, 0.25, 0))
-    done = next(Simulation(FogFL(1), full, slow, uneven()))
+    done = next(Simulation(Decisions.of(FogFL(1), full, slow), uneven()))
     assert done.phases["mix"] == pytest.approx(2 * 4 * hop)

@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from sdfeel.core.decide import Decisions
 from sdfeel.core.errors import InputError
 from sdfeel.core.events import Finished
 from sdfeel.core.mixing import gossip
@@ -36,7 +37,9 @@ def minimum(own: QuadraticEngine) -> Tensor:
 
 def run(rounds: int, up: Codec | None = None, across: Codec | None = None) -> Simulation:
     packing = Packing((15, 5), 3, up, across)
-    simulation = Simulation(SDFeel(tau1=1), ring_of_four(), cost(12), engine(), packing=packing)
+    simulation = Simulation(
+        Decisions.of(SDFeel(tau1=1), ring_of_four(), cost(12)), engine(), packing=packing
+    )
     for _ in islice(simulation, rounds):
         pass
     return simulation
@@ -74,7 +77,9 @@ def test_exchanges_keep_the_weighted_mean_whatever_is_lost() -> None:
 
 def test_a_scheme_that_sends_more_than_models_is_refused() -> None:
     packing = Packing((15, 5), 3, None, TopK(k=1))
-    simulation = Simulation(DSquared(), ring_of_four(), cost(12), engine(), packing=packing)
+    simulation = Simulation(
+        Decisions.of(DSquared(), ring_of_four(), cost(12)), engine(), packing=packing
+    )
     with pytest.raises(InputError, match=r"set compression\.backhaul=none"):
         next(simulation)
 

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from sdfeel.core.arrays import Floats
 from sdfeel.core.cost import Cost
+from sdfeel.core.decide import Decisions
 from sdfeel.core.events import Round
 from sdfeel.core.graphs import links
 from sdfeel.core.network import Network, clustered
@@ -27,7 +28,7 @@ def cost(clients: int, step: float = 0.01, bits: float = 1e6) -> Cost:
 
 
 def after(scheme: Scheme, net: Network, engine: QuadraticEngine, rounds: int) -> Simulation:
-    simulation = Simulation(scheme, net, cost(len(net.samples)), engine)
+    simulation = Simulation(Decisions.of(scheme, net, cost(len(net.samples))), engine)
     for _ in islice(simulation, rounds):
         pass
     return simulation
@@ -51,7 +52,7 @@ def test_the_worked_example(vectors: Any) -> None:
     net = clustered(example["n"], example["cluster"], links("path", 3))
     engine = quadratic(example["c"], example["n"], example["eta"])
     scheme = SDFeel(example["tau1"], example["tau2"], example["alpha"])
-    simulation = Simulation(scheme, net, cost(4), engine)
+    simulation = Simulation(Decisions.of(scheme, net, cost(4)), engine)
     for step in (s for s in example["trace"] if s["event"] != "local"):
         done = next(simulation)
         assert done.iterations == step["k"]
@@ -168,7 +169,7 @@ T_CS, T_SS, T_SC, T_CC = BITS / 5e6, BITS / 50e6, BITS / 5e6, BITS / 2.5e6
     ],
 )
 def test_the_clock_equals_the_closed_formula(scheme: Scheme, per_iteration: float) -> None:
-    simulation = Simulation(scheme, ring_of_four(), cost(12, STEP, BITS), uneven())
+    simulation = Simulation(Decisions.of(scheme, ring_of_four(), cost(12, STEP, BITS)), uneven())
     done: Round | None = None
     for done in simulation:
         if done.iterations == K:
@@ -203,7 +204,9 @@ def test_feel_on_one_cell_never_learns_of_the_others() -> None:
 
 def test_partial_participation_draws_anew_each_round_and_reproducibly() -> None:
     def drawn(seed: int) -> list[list[int]]:
-        simulation = Simulation(FedAvg(1, participants=3), ring_of_four(), cost(12), uneven(), seed)
+        simulation = Simulation(
+            Decisions.of(FedAvg(1, participants=3), ring_of_four(), cost(12), seed), uneven()
+        )
         found, before = [], simulation.state.taken
         for _ in islice(simulation, 5):
             found.append((simulation.state.taken - before).nonzero()[0].tolist())

@@ -175,5 +175,4 @@ def laps(servers: Sequence[Sequence[Record]], warm: int = WARM) -> Laps:
 
 def simulated(ready: Prepared) -> Round:
     """The first round on the simulator's clock; all others are like it."""
-    seed, idle = ready.experiment.seed, Idle(ready.engine.initial())
-    return next(Simulation(ready.scheme, ready.net, ready.cost, idle, seed, local=ready.local))
+    return next(Simulation(ready.decisions, Idle(ready.engine.initial())))

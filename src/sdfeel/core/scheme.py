@@ -41,6 +41,25 @@ class Estimates:
 
 
 @dataclass(frozen=True, eq=False)
+class Setting:
+    """What is known before the first round."""
+
+    net: Network  # as the scheme adapted it
+    step_seconds: Floats  # (C,) one local iteration at each client
+    link_times: LinkTimes = field(default_factory=LinkTimes)
+
+    @property
+    def servers(self) -> tuple[int, ...]:
+        """All server numbers."""
+        return self.net.servers
+
+    @property
+    def clients(self) -> Ints:
+        """The clients that reach a server."""
+        return self.net.clients
+
+
+@dataclass(frozen=True, eq=False)
 class View:
     """All that a decision may depend on."""
 
@@ -50,7 +69,7 @@ class View:
     clocks: Clocks  # who did what since when: for `mix` only, they move on while a round lasts
     step_seconds: Floats  # (C,) one local iteration at each client
     seed: int = 0
-    place: int = 0  # which of the scheme's lanes this is
+    lane_number: int = 0  # which of the scheme's lanes this is
     began: int = 0  # rounds that all lanes had finished when this one began
     link_times: LinkTimes = field(default_factory=LinkTimes)
     local: Local = Local()
@@ -59,7 +78,7 @@ class View:
 
     def rng(self) -> np.random.Generator:
         """Draws that belong to this round of this lane, whoever asks."""
-        return rng(self.seed, "scheme", self.place, self.k)
+        return rng(self.seed, "scheme", self.lane_number, self.k)
 
 
 @dataclass(frozen=True, eq=False)
@@ -112,7 +131,7 @@ class Scheme(Protocol):
         """
         ...
 
-    def lanes(self, net: Network) -> tuple[Lane, ...]:
+    def lanes(self, setting: Setting) -> tuple[Lane, ...]:
         """Who waits for whom: one lane of all servers is synchronous, one each asynchronous.
 
         Several lanes may share a server: then each of them is for some of its clients.

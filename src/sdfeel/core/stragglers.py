@@ -1,6 +1,6 @@
 """What a server does about clients whose models would come late."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import isinf
@@ -12,7 +12,7 @@ from sdfeel.core.arrays import Bools, Floats, Ints, floats
 from sdfeel.core.cost import Cost
 from sdfeel.core.errors import InputError
 from sdfeel.core.mixing import nothing, restricted
-from sdfeel.core.scheme import Mix, Scheme, View, Work
+from sdfeel.core.scheme import Mix, View, Work
 
 Policy = Literal["wait", "drop", "drop-unbiased", "equalise"]
 SLACK = 1 + 1e-12  # whoever ends exactly at the deadline keeps it
@@ -54,11 +54,10 @@ class StragglerPolicy:
         if self.seconds is not None and not self.seconds > 0:
             raise InputError(f"latency.deadline_seconds must be above 0, got {self.seconds:g}")
 
-    def settle(self, scheme: Scheme, view: View, cost: Cost) -> RoundPlan:
-        """The scheme's round, with what is done about those who are late."""
-        work = scheme.work(view)
+    def settle(self, view: View, cost: Cost, work: Work, mixed: Callable[[Ints], Mix]) -> RoundPlan:
+        """A round, with what is done about those who are late; `mixed` tells how it then ends."""
         done = cost.done(work)
-        mix = scheme.mix(view, done)
+        mix = mixed(done)
         if self.policy == "equalise":
             work = replace(work, share=_shares(view, cost, work, mix, done))
         if self.seconds is None:
@@ -71,7 +70,7 @@ class StragglerPolicy:
         elif self.policy == "drop-unbiased":
             mix = self._unbiased(cost, all_in, here)
         elif not here[who].all():
-            mix = scheme.mix(view, np.where(here, done, 0))  # some schemes weigh by steps
+            mix = mixed(np.where(here, done, 0))  # some schemes weigh by steps
             mix = replace(mix, up=restricted(mix.up, here))
         if here[who].all():
             return RoundPlan(work, done, done, mix)
@@ -81,18 +80,15 @@ class StragglerPolicy:
         work, lost = replace(work, lasts=lasts), int((~here[who]).sum())
         return RoundPlan(work, np.where(here, done, 0), spent, mix, lost)
 
-    def check(self, scheme: Scheme, views: Iterable[View], cost: Cost) -> None:
+    def check(self, rounds: Iterable[RoundPlan], cost: Cost) -> None:
         """Refuse a deadline that nobody keeps. (A bad moment of a channel may pass: a client then
         needs at least the time for computing.)"""
         if self.seconds is None:
             return
         soonest = np.inf
-        for view in views:
-            work = scheme.work(view)
-            done = cost.done(work)
-            all_in = RoundPlan(work, done, done, scheme.mix(view, done))
+        for all_in in rounds:
             needs = _begins(cost, all_in) if cost.channel else _ends(cost, all_in)
-            soonest = min(soonest, float(needs[work.down.rows].min()))
+            soonest = min(soonest, float(needs[all_in.work.down.rows].min()))
         if soonest > self.seconds * SLACK:
             raise InputError(
                 f"latency.deadline_seconds is {self.seconds:g}, but even the fastest client "

@@ -3,8 +3,6 @@
 import numpy as np
 
 from sdfeel.core.errors import InputError
-from sdfeel.core.scheme import View
-from sdfeel.core.staleness import Clocks
 from sdfeel.experiment.build import Prepared
 
 
@@ -19,8 +17,7 @@ def check_deployable(ready: Prepared) -> None:
 def undeployable(ready: Prepared) -> str | None:
     """Why a deployment of this experiment would not be the same; None if it would."""
     scheme = ready.scheme
-    net = scheme.adapt(ready.net)
-    lanes = scheme.lanes(net)
+    net, lanes = ready.decisions.net, ready.decisions.lanes
     modelled = only_modelled(ready)
     if modelled is not None:
         return modelled
@@ -34,19 +31,9 @@ def undeployable(ready: Prepared) -> str | None:
             f"staleness by the '{counter}' counter needs to know every round of every server: set "
             f"scheme.staleness=hearsay"
         )
-    clocks = Clocks.fresh(len(net.servers))
-    view = View(
-        net=net,
-        lane=lanes[0],
-        k=0,
-        clocks=clocks,
-        step_seconds=ready.cost.step_seconds,
-        seed=ready.experiment.seed,
-        link_times=ready.cost.link_times,
-        local=ready.local,
-    )
-    work = scheme.work(view)
-    mix = scheme.mix(view, ready.cost.done(work))
+    view = ready.decisions.view(0)
+    work = ready.decisions.work(view)
+    mix = ready.decisions.mix(view, ready.cost.done(work))
     if work.measure:
         return "it measures the losses of all clients together in one place"
     if mix.memory and len(net.servers) > 1:
@@ -64,12 +51,12 @@ def only_modelled(ready: Prepared) -> str | None:
             "compressed messages exist only in the simulator so far: set compression.uplink=none "
             "and compression.backhaul=none"
         )
-    if ready.late is not None and ready.late.policy != "wait":
+    if ready.decisions.late.policy != "wait":
         return (
             "who is late is decided by the virtual clock: set latency.late=wait, and dead_client "
             "under [policy] of the edge servers' node files"
         )
-    if ready.changing is not None:
+    if ready.decisions.outages is not None:
         return (
             "links and servers that come and go are modelled: leave out network.changes, "
             "network.link_chance and network.server_up_seconds"

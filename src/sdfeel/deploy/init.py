@@ -8,6 +8,7 @@ from string import Template
 
 import numpy as np
 
+from sdfeel.core.decide import Decisions
 from sdfeel.core.errors import InputError
 from sdfeel.core.network import Network
 from sdfeel.deploy.files import PolicySection
@@ -31,7 +32,7 @@ def init(
     ready = prepare(experiment)
     if samples is not None:
         ready = with_samples(ready, samples)
-    servers = len(ready.scheme.adapt(ready.net).servers)
+    servers = len(ready.decisions.net.servers)
     create(directory)
     net = make(ready, directory, places(servers, hosts), policy, with_data)
     for name in ("sdfeel-edge@.service", "sdfeel-client@.service"):
@@ -62,7 +63,9 @@ def with_samples(ready: Prepared, samples: Sequence[int]) -> Prepared:
             f"{len(samples)} sample counts for {clients} clients: give one each, in their order"
         )
     net = Network(np.array(samples, dtype=float), ready.net.reach, ready.net.links)
-    return replace(ready, net=build_mixing(ready.experiment, net))
+    own, made = ready.decisions, build_mixing(ready.experiment, net)
+    decisions = Decisions.of(own.scheme, made, own.cost, own.seed, own.local, own.late, own.outages)
+    return replace(ready, net=made, decisions=decisions)
 
 
 def places(servers: int, hosts: Sequence[str]) -> dict[int, Place]:

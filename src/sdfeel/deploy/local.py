@@ -142,7 +142,7 @@ class LocalDeployment:
         ready = prepare(experiment)
         if not (directory / run_files.EXPERIMENT).is_file():
             store.create(directory)
-        servers = len(ready.scheme.adapt(ready.net).servers)
+        servers = len(ready.decisions.net.servers)
         net = make(ready, directory, on_loopback(servers), policy)
         working = [n for n, reach in enumerate(net.reach) if reach]
         names = [f"edge-{d}" for d in net.servers] + [f"client-{n}" for n in working]

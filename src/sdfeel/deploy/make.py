@@ -40,7 +40,7 @@ def make(
 
     Returns the network as the scheme uses it. What is there already must be of the same files.
     """
-    net = ready.scheme.adapt(ready.net)
+    net = ready.decisions.net
     check_deployable(ready)
     shared = {
         EXPERIMENT: ready.experiment.text().encode(),

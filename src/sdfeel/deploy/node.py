@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from sdfeel.core.decide import Decisions
 from sdfeel.core.errors import DataError, InputError
 from sdfeel.core.seeds import number
 from sdfeel.data.federated import Examples, Federated, examples
@@ -22,7 +23,6 @@ from sdfeel.experiment.build import build_data, build_engine, build_scheme, loca
 from sdfeel.experiment.schema import Experiment, load
 from sdfeel.live.federation import Federation
 from sdfeel.models import zoo
-from sdfeel.sim.simulate import length
 
 if TYPE_CHECKING:  # gRPC must not be loaded before a node's process has been forked
     from sdfeel.live.process import Setting
@@ -106,15 +106,10 @@ def federation_of(node: NodeFile) -> tuple[Federation, nn.Module]:
     federation = Federation(
         digest=digest_of(Path(node.experiment), Path(node.network)),
         name=experiment.scheme.name,
-        scheme=scheme,
-        net=scheme.adapt(net),
-        cost=cost,
-        local=local_step(experiment),
-        seed=experiment.seed,
+        decisions=Decisions.of(scheme, net, cost, experiment.seed, local_step(experiment)),
         iterations=experiment.training.iterations,
         measure_every=experiment.evaluation.every,
         initial=_initial(experiment, module, shape, len(net.samples)),
-        length=length,
     )
     return federation, module
 

@@ -52,7 +52,8 @@ def replay(directory: Path) -> Tensor:
 def repeated(simulation: Simulation, arrivals: Sequence[Arrival]) -> Tensor:
     """(P,) the model after a fresh simulation went through the recorded rounds in their order."""
     taken = {(each["server"], each["k"]): each["steps"] for each in arrivals}
-    simulation.cost = _Recorded(**vars(simulation.cost), taken=taken)
+    cost = _Recorded(**vars(simulation.decisions.cost), taken=taken)
+    simulation.decisions = replace(simulation.decisions, cost=cost)
     for each in arrivals:
         for lane in simulation.state.lanes:
             lane.ends = each["k"] if lane.lane == (each["server"],) else inf

@@ -15,14 +15,13 @@ from torch import nn
 from sdfeel.core import graphs
 from sdfeel.core.arrays import Floats, Ints
 from sdfeel.core.cost import Cost, Power
+from sdfeel.core.decide import Decisions
 from sdfeel.core.errors import InputError, unknown
 from sdfeel.core.gossip_weights import GOSSIP_RULES
 from sdfeel.core.link_times import Link
 from sdfeel.core.network import Network, clustered
-from sdfeel.core.outages import Outages
 from sdfeel.core.scheme import Local, Scheme
 from sdfeel.core.seeds import number, rng
-from sdfeel.core.stragglers import StragglerPolicy
 from sdfeel.data import catalog
 from sdfeel.data.clusters import assign
 from sdfeel.data.clusters import sizes as cluster_sizes
@@ -40,7 +39,7 @@ from sdfeel.models.flat import FlatModule, Layout
 from sdfeel.radio import latency
 from sdfeel.schemes import SCHEMES, find
 from sdfeel.sim.packing import Packing
-from sdfeel.sim.simulate import Simulation, expected_rounds, first_views
+from sdfeel.sim.simulate import Simulation
 from sdfeel.sim.state import State
 
 MODEL_FOR = {"mnist": "mnist-cnn", "fashion-mnist": "mnist-cnn", "cifar10": "cifar-cnn"}
@@ -52,37 +51,27 @@ class Prepared:
     """Everything that a run needs."""
 
     experiment: Experiment  # with nothing left open
-    scheme: Scheme
-    net: Network
+    decisions: Decisions
+    net: Network  # before the scheme adapted it
     data: Federated
     engine: ModuleEngine
     why: str  # this engine
-    cost: Cost
     rounds: int  # of all lanes, if nothing ends the run earlier
     packing: Packing | None = None
     notes: tuple[str, ...] = ()
-    late: StragglerPolicy | None = None
-    changing: Outages | None = None
 
     @property
-    def local(self) -> Local:
-        """The local step, for schemes that ask."""
-        return local_step(self.experiment)
+    def scheme(self) -> Scheme:
+        return self.decisions.scheme
+
+    @property
+    def cost(self) -> Cost:
+        return self.decisions.cost
 
     def simulation(self, engine: Engine | None = None, state: State | None = None) -> Simulation:
         """A simulation from the start, or from a saved state."""
-        return Simulation(
-            self.scheme,
-            self.net,
-            self.cost,
-            self.engine if engine is None else engine,
-            self.experiment.seed,
-            state,
-            self.local,
-            self.packing,
-            self.late,
-            self.changing,
-        )
+        own = self.engine if engine is None else engine
+        return Simulation(self.decisions, own, state, self.packing)
 
 
 def prepare(experiment: Experiment) -> Prepared:
@@ -99,24 +88,13 @@ def prepare(experiment: Experiment) -> Prepared:
     engine, why = build_engine(experiment, data, module)
     packing = build_packing(experiment, engine.layout)
     cost = build_cost(experiment, data, net, module, engine.layout, packing)
-    iterations, seed = experiment.training.iterations, experiment.seed
-    late.check(scheme, first_views(scheme, net, cost, seed), cost)
-    rounds = expected_rounds(scheme, net, cost, iterations, seed)
+    local = local_step(experiment)
+    decisions = Decisions.of(scheme, net, cost, experiment.seed, local, late, changing)
+    decisions.check_deadline()
+    rounds = decisions.expected_rounds(experiment.training.iterations)
     experiment = resolved(experiment, scheme, data, rounds, engine.name)
-    return Prepared(
-        experiment,
-        scheme,
-        net,
-        data,
-        engine,
-        why,
-        cost,
-        rounds,
-        packing,
-        (*notes, *more),
-        late,
-        changing,
-    )
+    notes = (*notes, *more)
+    return Prepared(experiment, decisions, net, data, engine, why, rounds, packing, notes)
 
 
 def with_model(experiment: Experiment) -> Experiment:

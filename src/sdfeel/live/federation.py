@@ -4,7 +4,7 @@ Every server asks the same scheme object the same questions as the simulator doe
 own rows of the answers.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
@@ -12,9 +12,9 @@ import numpy as np
 from torch import Tensor
 
 from sdfeel.core.arrays import Ints
-from sdfeel.core.cost import Cost
+from sdfeel.core.decide import Decisions
 from sdfeel.core.network import Network
-from sdfeel.core.scheme import Lane, Local, Memory, Mix, Scheme, View, Work
+from sdfeel.core.scheme import Lane, Memory, Mix, View, Work
 from sdfeel.core.staleness import Clocks
 from sdfeel.engine.combine import weighted
 from sdfeel.live.transport.tensors import Schema, digest, pack, unpack
@@ -29,30 +29,26 @@ class Federation:
 
     digest: str
     name: str  # of the scheme
-    scheme: Scheme
-    net: Network  # as the scheme adapted it
-    cost: Cost
-    local: Local
-    seed: int
+    decisions: Decisions
     iterations: int
     measure_every: int  # rounds
     initial: Tensor  # (P,)
-    length: Callable[[Network, Work, Ints], float]  # local iterations that a round counts for
+
+    @property
+    def net(self) -> Network:
+        """The network as the scheme uses it."""
+        return self.decisions.net
 
     @cached_property
     def schema(self) -> Schema:
         return Schema.of({MODEL: self.initial})
 
-    @cached_property
-    def lanes(self) -> tuple[Lane, ...]:
-        return self.scheme.lanes(self.net)
-
     def lane_of(self, server: int) -> Lane:
-        return next(lane for lane in self.lanes if server in lane)
+        return next(lane for lane in self.decisions.lanes if server in lane)
 
     @property
     def synchronous(self) -> bool:
-        return len(self.lanes) == 1
+        return len(self.decisions.lanes) == 1
 
     def in_step(self, k: int) -> Clocks:
         """What everyone has heard when all have finished `k` rounds together."""
@@ -63,20 +59,9 @@ class Federation:
     def view(
         self, lane: Lane, k: int, clocks: Clocks, memory: Memory, net: Network | None = None
     ) -> View:
-        """The only place where a deployed server's view is made."""
-        return View(
-            net=self.net if net is None else net,
-            lane=lane,
-            k=k,
-            clocks=clocks,
-            step_seconds=self.cost.step_seconds,
-            seed=self.seed,
-            place=self.lanes.index(lane),
-            began=clocks.number,
-            link_times=self.cost.link_times,
-            local=self.local,
-            memory=memory,
-        )
+        """What a deployed server's scheme may know."""
+        number = self.decisions.lanes.index(lane)
+        return self.decisions.view(number, k, clocks, began=clocks.number, memory=memory, net=net)
 
     def body(self, model: Tensor) -> bytes:
         return pack({MODEL: model})
@@ -114,9 +99,11 @@ class Turn:
         # Out of step, only `mix` may look at clocks, and it gets its own when the round ends.
         clocks = federation.in_step(k if federation.synchronous else 0)
         view = federation.view(lane, k, clocks, memory, joined(federation.net, server, guests))
-        work = federation.scheme.work(view)
+        work = federation.decisions.work(view)
         mine = tuple(client for client, sources, _ in work.down if server in sources)
-        return cls(k, view, work, federation.cost.at(lane, k, 0.0).done(work), mine, guests)
+        return cls(
+            k, view, work, federation.decisions.cost.at(lane, k, 0.0).done(work), mine, guests
+        )
 
     def sources(self, client: int) -> Weights:
         """The servers whose models this client starts from."""

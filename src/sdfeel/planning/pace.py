@@ -3,11 +3,10 @@
 from dataclasses import dataclass
 
 from sdfeel.core.cost import Cost
+from sdfeel.core.decide import Decisions, length
 from sdfeel.core.network import Network
-from sdfeel.core.scheme import Lane, Scheme, View
-from sdfeel.core.staleness import Clocks
+from sdfeel.core.scheme import Scheme
 from sdfeel.core.stragglers import StragglerPolicy
-from sdfeel.sim.simulate import length
 
 NEVER = 1e-12  # iterations per second where nobody is ever in time
 CHANGING = 20  # cycles over which prices that change from round to round are averaged
@@ -61,14 +60,10 @@ def pace(
 
     All servers and links are taken to be there.
     """
-    own = scheme.adapt(net)
-    lanes = scheme.lanes(own)
+    own = Decisions.of(scheme, net, cost, seed, late=late)
+    lanes = own.lanes
     rounds = cycle if cost.at(lanes[0], 0, 0.0) is cost else cycle * CHANGING
-    policy = StragglerPolicy() if late is None else late
-    done = [
-        _cycle(scheme, own, cost, rounds, policy, place, lane, seed)
-        for place, lane in enumerate(lanes)
-    ]
+    done = [_cycle(own, number, rounds) for number in range(len(lanes))]
     # Lanes run side by side: their iterations per second add up, and are counted per server.
     weights = [len(lane) / sum(map(len, lanes)) for lane in lanes]
     each = list(zip(weights, done, strict=True))
@@ -82,32 +77,10 @@ def pace(
     )
 
 
-def _cycle(
-    scheme: Scheme,
-    net: Network,
-    cost: Cost,
-    rounds: int,
-    late: StragglerPolicy,
-    place: int,
-    lane: Lane,
-    seed: int,
-) -> Cycle:
+def _cycle(decisions: Decisions, number: int, rounds: int) -> Cycle:
     done = compute = upload = mix = 0.0
-    clocks = Clocks.fresh(len(net.servers))
     for k in range(rounds):
-        now = cost.at(lane, k, compute + upload + mix)
-        view = View(
-            net,
-            lane,
-            k,
-            clocks,
-            now.step_seconds,
-            seed=seed,
-            place=place,
-            link_times=now.link_times,
-        )
-        work, steps, spent, meeting, _ = late.settle(scheme, view, now)
-        bill = now.bill(work, meeting, spent)
-        done += length(net, work, steps)
+        work, steps, _, bill, *_ = decisions.round(number, k, seconds=compute + upload + mix)
+        done += length(decisions.net, work, steps)
         compute, upload, mix = compute + bill.compute, upload + bill.upload, mix + bill.mix
     return Cycle(done, rounds, compute, upload, mix)

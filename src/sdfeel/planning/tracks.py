@@ -4,10 +4,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 from math import isfinite
 
+from sdfeel.core.decide import Decisions
 from sdfeel.core.errors import Diverged, InputError
 from sdfeel.core.gossip_weights import GOSSIP_RULES
 from sdfeel.core.graphs import FIXED
 from sdfeel.core.network import Network
+from sdfeel.core.outages import Outages
 from sdfeel.core.scheme import Scheme
 from sdfeel.engine.estimates import probing
 from sdfeel.engine.select import ModuleEngine
@@ -20,7 +22,7 @@ from sdfeel.planning.goal import Goal, PilotPoint
 from sdfeel.planning.pace import Pace, pace
 from sdfeel.planning.ranking import Entry, drift
 from sdfeel.run.loss_estimates import LossShape, measure
-from sdfeel.sim.simulate import Simulation, expected_rounds, first_views
+from sdfeel.sim.simulate import Simulation
 from sdfeel.theory import synchronous
 
 MEASUREMENTS = 100  # of a run that does all its iterations
@@ -80,16 +82,24 @@ class Workshop:
 
     def _in_time(self, candidate: Candidate) -> bool:
         """Does anybody keep the deadline, if there is one?"""
-        late, cost = self.prepared.late, self.prepared.cost
-        if late is None or late.seconds is None:
-            return True
-        scheme = self.scheme(candidate)
-        views = first_views(scheme, self.net(candidate), cost, self.base.seed)
         try:
-            late.check(scheme, views, cost)
+            self.decisions(candidate).check_deadline()
         except InputError:
             return False
         return True
+
+    def decisions(self, candidate: Candidate, outages: Outages | None = None) -> Decisions:
+        """What the candidate's scheme decides, on the experiment's devices and links."""
+        base = self.prepared.decisions
+        return Decisions.of(
+            self.scheme(candidate),
+            self.net(candidate),
+            base.cost,
+            self.base.seed,
+            replace(base.local, rate=candidate.learning_rate),
+            base.late,
+            outages,
+        )
 
     def entry(self, candidate: Candidate, measured: LossShape) -> Entry:
         """A candidate with all that is known before it runs."""
@@ -104,11 +114,12 @@ class Workshop:
         """Pace, drift and largest proven learning rate."""
         net, scheme = self.net(candidate), self.scheme(candidate)
         tau2 = candidate.option("tau2")
-        own = pace(scheme, net, self.prepared.cost, tau2, self.base.seed, self.prepared.late)
+        base = self.prepared.decisions
+        own = pace(scheme, net, base.cost, tau2, self.base.seed, base.late)
         contraction = net.zeta ** candidate.option("alpha") if candidate.gossips else 0.0
         tau1 = max(own.steps, 1.0) * self._batches
         # FedAvg has no clusters: all differences are averaged away together.
-        between = measured.between if len(scheme.adapt(net).servers) > 1 else 0.0
+        between = measured.between if len(self.decisions(candidate).net.servers) > 1 else 0.0
         return (
             own,
             drift(tau1, tau2, contraction, between),
@@ -124,10 +135,8 @@ class Workshop:
         changes and compression holds for it."""
         experiment = candidate.applied(self.base)
         scheme, net = self.scheme(candidate), self.net(candidate)
-        changing, _ = build_changing(experiment, scheme, net)
-        own = replace(
-            self.prepared, experiment=experiment, scheme=scheme, net=net, changing=changing
-        )
+        outages, _ = build_changing(experiment, scheme, net)
+        own = replace(self.prepared, decisions=self.decisions(candidate, outages))
         return own.simulation(self.engine(candidate.learning_rate))
 
     def scheme(self, candidate: Candidate) -> Scheme:
@@ -181,8 +190,7 @@ class Pilot:
         self._engine = workshop.engine(candidate.learning_rate)
         self._simulation: Simulation | None = workshop.simulation(candidate)
         self._iterations = base.training.iterations
-        scheme, net = workshop.scheme(candidate), workshop.net(candidate)
-        rounds = expected_rounds(scheme, net, workshop.prepared.cost, self._iterations, base.seed)
+        rounds = workshop.decisions(candidate).expected_rounds(self._iterations)
         self._every = max(1, rounds // MEASUREMENTS) if every is None else every
         self.points: list[PilotPoint] = []
         self.steps = 0

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from sdfeel.core import graphs
 from sdfeel.core.arrays import Floats
 from sdfeel.core.cost import Cost
+from sdfeel.core.decide import Decisions
 from sdfeel.core.errors import InputError, at_least, unknown
 from sdfeel.core.events import Event
 from sdfeel.core.gossip_weights import GOSSIP_RULES
@@ -110,7 +111,7 @@ class Run:
         )
         price = cost if cost is not None else default_cost(model, data, batch_size)
         local = Local(learning_rate, float(options.get("momentum", 0.0)), proximal)
-        self.simulation = Simulation(scheme, net, price, self._engine, seed, local=local)
+        self.simulation = Simulation(Decisions.of(scheme, net, price, seed, local), self._engine)
         goals = Goals(iterations, evaluate_every, target_accuracy, max_seconds)
         self._drive = Drive(type(scheme).__name__, self.simulation, goals, why)
         self.module = model

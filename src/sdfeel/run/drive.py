@@ -112,7 +112,7 @@ class Drive:
         exchanges = consensus_exchanges(sim.net.zeta, spread, AGREED * spread)
         if exchanges == 0 or len(sim.net.servers) == 1:
             return 0.0, 0, 0.0
-        return sim.cost.across(gossip(sim.net, exchanges))
+        return sim.decisions.cost.across(gossip(sim.net, exchanges))
 
     def _evaluate(self) -> Evaluated:
         sim, state = self.simulation, self.simulation.state

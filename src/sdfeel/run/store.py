@@ -172,7 +172,7 @@ def save_checkpoint(directory: Path, state: State, extra: Mapping[str, Any]) -> 
         "joules": state.joules,
         "lanes": [
             {
-                "place": each.place,
+                "place": each.number,
                 "lane": each.lane,
                 "k": each.k,
                 "ends": each.ends,
@@ -235,8 +235,9 @@ def _lane(n: int, numbers: dict[str, Any], tensors: Mapping[str, Tensor]) -> Lan
     """Lane `n` as it was saved."""
     head = f"memory.{n}."
     own = {name.removeprefix(head): name for name in tensors if name.startswith(head)}
-    measured = numbers.pop("measured")
+    measured, number = numbers.pop("measured"), numbers.pop("place")
     return LaneState(
+        number,
         **{**numbers, "lane": tuple(numbers["lane"]), "crew": tuple(map(tuple, numbers["crew"]))},
         base=tensors.get(f"base.{n}"),
         memory={name: tensors[key].numpy() for name, key in own.items()},

@@ -14,7 +14,7 @@ from sdfeel.experiment.build import Prepared, reading
 from sdfeel.run.bounds import Covered, Promise
 from sdfeel.run.loss_estimates import curvature, look
 from sdfeel.schemes import AsyncSDFeel, FedAvg, HierFavg, SDFeel
-from sdfeel.sim.simulate import Simulation, first_views
+from sdfeel.sim.simulate import Simulation
 from sdfeel.theory import asynchronous
 from sdfeel.theory.problem import Problem
 from sdfeel.theory.regime import warning
@@ -85,14 +85,13 @@ def _regime(ready: Prepared) -> tuple[int, Callable[[float], float], str] | None
 def _plain(ready: Prepared) -> bool:
     """Plain SGD by everyone in every round, on models that arrive as they were sent."""
     training = ready.experiment.training
-    waits = ready.late is None or ready.late.seconds is None
     return (
         training.optimizer == "sgd"
         and not training.momentum
         and not training.proximal
         and ready.packing is None
-        and ready.changing is None
-        and waits
+        and ready.decisions.outages is None
+        and ready.decisions.late.seconds is None
     )
 
 
@@ -108,11 +107,10 @@ def _pace(ready: Prepared) -> asynchronous.ClusterPace:
     """How unevenly clusters advance. That mixing takes events (rho) is left out, which only
     makes the largest step look larger."""
     steps, seconds = [], []
-    for view in first_views(ready.scheme, ready.net, ready.cost, ready.experiment.seed):
-        work = ready.scheme.work(view)
-        done = ready.cost.done(work)
-        steps += done[done > 0].tolist()
-        seconds.append(ready.cost.bill(work, ready.scheme.mix(view, done), done).seconds)
+    for number in range(len(ready.decisions.lanes)):
+        first = ready.decisions.round(number, 0)
+        steps += first.done[first.done > 0].tolist()
+        seconds.append(first.bill.seconds)
     batches = _batches(ready)
     return asynchronous.ClusterPace(
         theta_min=min(steps) * batches,

@@ -12,7 +12,7 @@ from sdfeel.core.arrays import Floats, Ints
 from sdfeel.core.errors import InputError, at_least
 from sdfeel.core.mixing import broadcast, collect, gossip
 from sdfeel.core.network import Network
-from sdfeel.core.scheme import Estimates, Facts, Lane, Mix, View, Work
+from sdfeel.core.scheme import Estimates, Facts, Lane, Mix, Setting, View, Work
 from sdfeel.core.tolerance import EDGE, IGNORED, Tolerates
 
 GROWTH = 10  # times that the number of steps may grow from one round to the next
@@ -48,8 +48,8 @@ class Adaptive:
     def adapt(self, net: Network) -> Network:
         return net
 
-    def lanes(self, net: Network) -> tuple[Lane, ...]:
-        return (net.servers,)
+    def lanes(self, setting: Setting) -> tuple[Lane, ...]:
+        return (setting.servers,)
 
     def work(self, view: View) -> Work:
         tau, _ = self._choice(view)

@@ -12,7 +12,7 @@ from sdfeel.core.arrays import Ints
 from sdfeel.core.errors import InputError, at_least, unknown
 from sdfeel.core.mixing import Mixing, broadcast, star
 from sdfeel.core.network import Network
-from sdfeel.core.scheme import Facts, Lane, Mix, View, Work
+from sdfeel.core.scheme import Facts, Lane, Mix, Setting, View, Work
 from sdfeel.core.staleness import PSI, Counter, trust
 from sdfeel.core.tolerance import EDGE, IGNORED, Tolerates
 
@@ -62,8 +62,8 @@ class AsyncSDFeel:
             )
         return net
 
-    def lanes(self, net: Network) -> tuple[Lane, ...]:
-        return tuple((d,) for d in net.servers)
+    def lanes(self, setting: Setting) -> tuple[Lane, ...]:
+        return tuple((d,) for d in setting.servers)
 
     def work(self, view: View) -> Work:
         (d,) = view.lane

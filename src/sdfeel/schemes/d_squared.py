@@ -13,7 +13,7 @@ from sdfeel.core.arrays import Floats, Ints
 from sdfeel.core.errors import at_least
 from sdfeel.core.mixing import Mixing, average, broadcast, of_rows, shelf
 from sdfeel.core.network import Network
-from sdfeel.core.scheme import Facts, Lane, Mix, View, Work
+from sdfeel.core.scheme import Facts, Lane, Mix, Setting, View, Work
 from sdfeel.core.tolerance import EDGE, IGNORED, Tolerates
 
 LEAST_EIGENVALUE = -1 / 3  # below it, the correction grows instead of shrinking
@@ -41,8 +41,8 @@ class DSquared:
     def adapt(self, net: Network) -> Network:
         return replace(net, shelves=2 * len(net.servers))
 
-    def lanes(self, net: Network) -> tuple[Lane, ...]:
-        return (net.servers,)
+    def lanes(self, setting: Setting) -> tuple[Lane, ...]:
+        return (setting.servers,)
 
     def work(self, view: View) -> Work:
         return Work(down=broadcast(view.net), steps=self.tau1)

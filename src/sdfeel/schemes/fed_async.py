@@ -12,7 +12,7 @@ from sdfeel.core.arrays import Ints
 from sdfeel.core.errors import InputError, at_least, unknown
 from sdfeel.core.mixing import average, broadcast, of_rows, shelf
 from sdfeel.core.network import Network
-from sdfeel.core.scheme import Facts, Lane, Mix, View, Work, one_server
+from sdfeel.core.scheme import Facts, Lane, Mix, Setting, View, Work, one_server
 from sdfeel.core.staleness import PSI, trust
 from sdfeel.core.tolerance import CLOUD, IGNORED, Tolerates
 
@@ -49,15 +49,15 @@ class FedAsync:
     def adapt(self, net: Network) -> Network:
         return replace(one_server(net), shelves=1)
 
-    def lanes(self, net: Network) -> tuple[Lane, ...]:
-        return (net.servers,) * len(net.clients)  # clients do not wait for one another
+    def lanes(self, setting: Setting) -> tuple[Lane, ...]:
+        return (setting.servers,) * len(setting.clients)  # clients do not wait for one another
 
     def work(self, view: View) -> Work:
-        who = view.net.clients[[view.place]]
+        who = view.net.clients[[view.lane_number]]
         return Work(down=broadcast(view.net, who, via="client-cloud"), steps=self.tau1)
 
     def mix(self, view: View, done: Ints) -> Mix:
         age = np.array([view.clocks.number - view.began])
         share = float(self.mixing_rate * trust(self.psi, age, self.psi_a, self.psi_b)[0])
-        up = average([ARRIVED], view.net.clients[[view.place]], via="client-cloud")
+        up = average([ARRIVED], view.net.clients[[view.lane_number]], via="client-cloud")
         return Mix(up, of_rows({0: {ARRIVED: share, 0: 1 - share}}))

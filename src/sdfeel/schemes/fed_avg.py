@@ -10,7 +10,7 @@ from sdfeel.core.arrays import Ints
 from sdfeel.core.errors import InputError, at_least
 from sdfeel.core.mixing import broadcast, collect
 from sdfeel.core.network import Network
-from sdfeel.core.scheme import Facts, Lane, Mix, View, Work, one_server, some_of
+from sdfeel.core.scheme import Facts, Lane, Mix, Setting, View, Work, one_server, some_of
 from sdfeel.core.tolerance import CLOUD, Tolerates
 
 
@@ -37,8 +37,8 @@ class FedAvg:
             )
         return one_server(net)
 
-    def lanes(self, net: Network) -> tuple[Lane, ...]:
-        return (net.servers,)
+    def lanes(self, setting: Setting) -> tuple[Lane, ...]:
+        return (setting.servers,)
 
     def work(self, view: View) -> Work:
         who = some_of(view.net.clients, self.participants, view.rng())

@@ -13,7 +13,7 @@ from sdfeel.core.arrays import Ints
 from sdfeel.core.errors import InputError, at_least
 from sdfeel.core.mixing import average
 from sdfeel.core.network import Network
-from sdfeel.core.scheme import Facts, Lane, Mix, View, Work
+from sdfeel.core.scheme import Facts, Lane, Mix, Setting, View, Work
 from sdfeel.core.tolerance import CELLS, Tolerates
 
 
@@ -35,8 +35,8 @@ class FedMes:
     def adapt(self, net: Network) -> Network:
         return net
 
-    def lanes(self, net: Network) -> tuple[Lane, ...]:
-        return (net.servers,)
+    def lanes(self, setting: Setting) -> tuple[Lane, ...]:
+        return (setting.servers,)
 
     def work(self, view: View) -> Work:
         clients, servers = pairs(view.net)

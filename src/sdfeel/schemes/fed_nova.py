@@ -13,7 +13,7 @@ from sdfeel.core.arrays import Floats, Ints, floats
 from sdfeel.core.errors import at_least
 from sdfeel.core.mixing import Mixing, broadcast
 from sdfeel.core.network import Network
-from sdfeel.core.scheme import Facts, Lane, Local, Mix, View, Work, one_server
+from sdfeel.core.scheme import Facts, Lane, Local, Mix, Setting, View, Work, one_server
 from sdfeel.core.tolerance import CLOUD, Tolerates
 
 NO_LIMIT = 2**31  # steps; the deadline is the limit
@@ -34,8 +34,8 @@ class FedNova:
     def adapt(self, net: Network) -> Network:
         return one_server(net)
 
-    def lanes(self, net: Network) -> tuple[Lane, ...]:
-        return (net.servers,)
+    def lanes(self, setting: Setting) -> tuple[Lane, ...]:
+        return (setting.servers,)
 
     def work(self, view: View) -> Work:
         slowest = float(view.step_seconds[view.net.clients].max())

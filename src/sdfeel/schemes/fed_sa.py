@@ -13,7 +13,7 @@ from sdfeel.core.arrays import Floats, Ints, floats
 from sdfeel.core.errors import InputError, at_least
 from sdfeel.core.mixing import average, of_rows, shelf
 from sdfeel.core.network import Network
-from sdfeel.core.scheme import Facts, Lane, Mix, View, Work, one_server
+from sdfeel.core.scheme import Facts, Lane, Mix, Setting, View, Work, one_server
 from sdfeel.core.tolerance import CLOUD, IGNORED, Tolerates
 
 
@@ -48,8 +48,8 @@ class FedSA:
             )
         return replace(one_server(net), shelves=len(net.samples))  # what each began from
 
-    def lanes(self, net: Network) -> tuple[Lane, ...]:
-        return (net.servers,)
+    def lanes(self, setting: Setting) -> tuple[Lane, ...]:
+        return (setting.servers,)
 
     def work(self, view: View) -> Work:
         who, left = self._first(view)

@@ -12,7 +12,7 @@ from sdfeel.core.arrays import Ints
 from sdfeel.core.errors import InputError, at_least
 from sdfeel.core.mixing import broadcast, collect
 from sdfeel.core.network import Network
-from sdfeel.core.scheme import Facts, Lane, Mix, View, Work, one_server, some_of
+from sdfeel.core.scheme import Facts, Lane, Mix, Setting, View, Work, one_server, some_of
 from sdfeel.core.tolerance import CELLS, IGNORED, Tolerates
 
 
@@ -45,8 +45,8 @@ class Feel:
             )
         return one_server(net, pool)
 
-    def lanes(self, net: Network) -> tuple[Lane, ...]:
-        return (net.servers,)
+    def lanes(self, setting: Setting) -> tuple[Lane, ...]:
+        return (setting.servers,)
 
     def work(self, view: View) -> Work:
         who = some_of(view.net.clients, self.scheduled, view.rng())

@@ -14,7 +14,7 @@ from sdfeel.core.arrays import Floats, Ints, floats
 from sdfeel.core.errors import InputError, at_least
 from sdfeel.core.mixing import broadcast, collect, gossip
 from sdfeel.core.network import Network
-from sdfeel.core.scheme import Facts, Lane, Mix, View, Work
+from sdfeel.core.scheme import Facts, Lane, Mix, Setting, View, Work
 from sdfeel.core.stragglers import equalised
 from sdfeel.core.tolerance import EDGE, IGNORED, Tolerates
 
@@ -48,8 +48,8 @@ class JointScheduling:
     def adapt(self, net: Network) -> Network:
         return net
 
-    def lanes(self, net: Network) -> tuple[Lane, ...]:
-        return (net.servers,)
+    def lanes(self, setting: Setting) -> tuple[Lane, ...]:
+        return (setting.servers,)
 
     def work(self, view: View) -> Work:
         busy = self.tau1 * view.step_seconds

@@ -14,7 +14,7 @@ from sdfeel.core.arrays import Bools, Floats, Ints
 from sdfeel.core.errors import InputError, at_least
 from sdfeel.core.mixing import Mixing, of_rows, shelf
 from sdfeel.core.network import Network
-from sdfeel.core.scheme import Facts, Lane, Mix, View, Work, one_server
+from sdfeel.core.scheme import Facts, Lane, Mix, Setting, View, Work, one_server
 from sdfeel.core.tolerance import CLOUD, IGNORED, Tolerates
 
 
@@ -58,8 +58,8 @@ class Safa:
     def adapt(self, net: Network) -> Network:
         return replace(one_server(net), shelves=2 * len(net.samples))  # `own`, and the cache
 
-    def lanes(self, net: Network) -> tuple[Lane, ...]:
-        return (net.servers,)
+    def lanes(self, setting: Setting) -> tuple[Lane, ...]:
+        return (setting.servers,)
 
     def work(self, view: View) -> Work:
         draft = self._draft(view)

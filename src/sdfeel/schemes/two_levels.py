@@ -6,7 +6,7 @@ from typing import Annotated
 from sdfeel.core.errors import at_least
 from sdfeel.core.mixing import broadcast
 from sdfeel.core.network import Network
-from sdfeel.core.scheme import Lane, View, Work
+from sdfeel.core.scheme import Lane, Setting, View, Work
 
 
 @dataclass(frozen=True)
@@ -23,8 +23,8 @@ class TwoLevels:
     def adapt(self, net: Network) -> Network:
         return net
 
-    def lanes(self, net: Network) -> tuple[Lane, ...]:
-        return (net.servers,)
+    def lanes(self, setting: Setting) -> tuple[Lane, ...]:
+        return (setting.servers,)
 
     def work(self, view: View) -> Work:
         return Work(down=broadcast(view.net), steps=self.tau1)

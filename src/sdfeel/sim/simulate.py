@@ -2,8 +2,6 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from math import ceil
-from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -11,14 +9,12 @@ from torch import Tensor
 
 from sdfeel.core import outages
 from sdfeel.core.arrays import Floats, Ints, floats
-from sdfeel.core.cost import Bill, Cost
+from sdfeel.core.cost import Bill
+from sdfeel.core.decide import Decided, Decisions, length
 from sdfeel.core.events import Crew, Round
 from sdfeel.core.mixing import Mixing
 from sdfeel.core.network import Network
-from sdfeel.core.outages import NetworkState, Outages
-from sdfeel.core.scheme import Local, Mix, Scheme, View, Work
-from sdfeel.core.staleness import Clocks
-from sdfeel.core.stragglers import StragglerPolicy
+from sdfeel.core.scheme import Mix, Work
 from sdfeel.engine.base import Engine, Task
 from sdfeel.engine.combine import Sums, mean, mixed, weighted
 from sdfeel.engine.estimates import Estimator, probing
@@ -27,16 +23,6 @@ from sdfeel.sim.packing import Packing
 from sdfeel.sim.state import LaneState, State
 
 LISTED = 200  # clients whose seconds a round's event lists at most
-
-
-class Plan(NamedTuple):
-    """A round's decisions, the steps that reach a server, the price, and who took part."""
-
-    work: Work
-    done: Ints
-    mix: Mix
-    bill: Bill
-    clients: int
 
 
 class Simulation:
@@ -48,37 +34,38 @@ class Simulation:
 
     def __init__(
         self,
-        scheme: Scheme,
-        net: Network,
-        cost: Cost,
+        decisions: Decisions,
         engine: Engine,
-        seed: int = 0,
         state: State | None = None,
-        local: Local | None = None,  # what the engine's step is, for schemes that ask
         packing: Packing | None = None,  # None: models are sent as they are
-        late: StragglerPolicy | None = None,  # None: wait for everyone
-        changing: Outages | None = None,  # None: all links and servers are always there
     ) -> None:
-        self.scheme, self.cost, self.engine, self.seed = scheme, cost, engine, seed
-        self._local = Local() if local is None else local
-        self._packing, self._changing = packing, changing
-        self._late = StragglerPolicy() if late is None else late
+        self.decisions, self.engine = decisions, engine
+        self._packing = packing
         self._news: list[str] = []
-        self._plan_of_the_only_lane: tuple[int, Plan] | None = None
-        self.net = scheme.adapt(net)
-        self._whole = NetworkState(self.net)
+        self._only_lane: tuple[int, Decided] | None = None
         if state is None:
             own = self.net
-            state = State.fresh(engine.initial(), len(own.servers), len(net.samples), own.shelves)
-            state.lanes = [LaneState(n, lane) for n, lane in enumerate(scheme.lanes(own))]
+            clients = len(own.samples)
+            state = State.fresh(engine.initial(), len(own.servers), clients, own.shelves)
+            state.lanes = [LaneState(n, lane) for n, lane in enumerate(decisions.lanes)]
             if packing is not None and packing.across is not None:
                 state.public = state.servers.clone()  # everyone knows the first model
             self.state = state
-            self._seen = self._whole
+            self._seen = decisions.whole
             for each in state.lanes:
                 self._begin(each)
         self.state = state
-        self._seen = self._moment(max(state.lanes, key=lambda each: each.began))
+        latest = max(state.lanes, key=lambda each: each.began)
+        self._seen = decisions.state(latest.began, latest.since)
+
+    @property
+    def net(self) -> Network:
+        """The network as the scheme uses it."""
+        return self.decisions.net
+
+    @property
+    def seed(self) -> int:
+        return self.decisions.seed
 
     def __iter__(self) -> Iterator[Round]:
         return self
@@ -86,7 +73,7 @@ class Simulation:
     def __next__(self) -> Round:
         """Finish the round that ends first; the lower lane wins a tie."""
         with one_thread():
-            return self._finish(min(self.state.lanes, key=lambda each: (each.ends, each.place)))
+            return self._finish(min(self.state.lanes, key=lambda each: (each.ends, each.number)))
 
     def model(self) -> Tensor:
         """(P,) the mean of the servers' models, weighted by their clusters' data."""
@@ -105,40 +92,17 @@ class Simulation:
         news, self._news = self._news, []
         return news
 
-    def _moment(self, each: LaneState) -> NetworkState:
-        """What was there when the lane's round began."""
-        if self._changing is None:
-            return self._whole
-        return self._changing.at(self.net, each.began, each.since)
-
-    def _view(self, each: LaneState, cost: Cost, net: Network | None = None) -> View:
-        return View(
-            net=self.net if net is None else net,
-            lane=each.lane,
-            k=each.k,
-            clocks=self.state.clocks,
-            step_seconds=cost.step_seconds,
-            seed=self.seed,
-            place=each.place,
-            began=each.began,
-            link_times=cost.link_times,
-            local=self._local,
-            memory=each.memory,
-            measured=each.measured,
-        )
-
     def _begin(self, each: LaneState) -> None:
         each.began, each.since = self.state.number, self.state.seconds
-        moment = self._moment(each)
-        self._news += outages.changes(self._seen, moment, self.state.number)
-        self._seen = moment
-        work, _, _, bill, _ = self._plan(each)
-        each.ends = self.state.seconds + bill.seconds
+        decided = self._decided(each)
+        self._news += outages.changes(self._seen, decided.state, self.state.number)
+        self._seen = decided.state
+        each.ends = self.state.seconds + decided.bill.seconds
         if len(self.state.lanes) > 1:  # others will change the servers' models meanwhile
-            each.sources = np.unique(work.down.sources).tolist()
+            each.sources = np.unique(decided.work.down.sources).tolist()
             each.base = self.state.models[each.sources]
 
-    def _plan(self, each: LaneState) -> Plan:
+    def _decided(self, each: LaneState) -> Decided:
         """What the lane does in this round, and what it costs.
 
         Decisions are pure, so they may be asked for again when the round ends. How models are
@@ -146,32 +110,25 @@ class Simulation:
         have changed.
         """
         alone = len(self.state.lanes) == 1
-        known = self._plan_of_the_only_lane
+        known = self._only_lane
         if alone and known is not None and known[0] == each.k:
             return known[1]
-        plan = self._asked(each)
+        decided = self.decisions.round(
+            each.number,
+            each.k,
+            self.state.clocks,
+            began=each.began,
+            seconds=each.since,
+            memory=each.memory,
+            measured=each.measured,
+        )
         if alone:
-            self._plan_of_the_only_lane = each.k, plan
-        return plan
-
-    def _asked(self, each: LaneState) -> Plan:
-        cost = self.cost.at(each.lane, each.k, each.since)
-        moment = self._moment(each)
-        away = not moment.there[list(each.lane)].any()
-        view = self._view(each, cost, self.net if away else moment.net)
-        work, done, spent, mix, lost = self._late.settle(self.scheme, view, cost)
-        if away:
-            seconds = cost.bill(work, mix, spent).seconds
-            work, mix, bill = outages.idle(mix.up, each.memory, seconds)
-            return Plan(work, np.zeros_like(done), mix, bill, 0)
-        if self._changing is not None:
-            mix = replace(mix, across=moment.across(mix.across))
-        return Plan(work, done, mix, cost.bill(work, mix, spent), len(work.down.rows) - lost)
+            self._only_lane = each.k, decided
+        return decided
 
     def _finish(self, each: LaneState) -> Round:
         state = self.state
-        work, done, mix, bill, clients = self._plan(each)
-        there = self._moment(each).there
+        work, done, mix, bill, clients, network = self._decided(each)
         self._up(work, mix, done, each)
         mixed_with: tuple[int, ...] = ()
         if mix.across is not None:
@@ -180,7 +137,7 @@ class Simulation:
                 state.models[rows] = self._across(mix.across, hop)
             if mix.across.crossings:
                 mixed_with = tuple(mix.across.rows[mix.across.rows >= 0].tolist())
-        state.clocks = outages.after(state.clocks, each.lane, there, mixed_with)
+        state.clocks = outages.after(state.clocks, each.lane, network.there, mixed_with)
         state.seconds = each.ends
         state.bytes += bill.bytes
         state.joules += bill.joules
@@ -269,37 +226,6 @@ class Simulation:
             first = int(self.state.taken[client])
             tasks.append(Task(client, start, int(done[client]), first, rate))
         return tasks
-
-
-def length(net: Network, work: Work, done: Ints) -> float:
-    """Local iterations that a round counts for.
-
-    Where a scheme draws each client's steps, its time slots; else the steps of those who took
-    part, weighted by their data, and exact where all took the same.
-    """
-    if work.each is not None:
-        return float(work.steps)
-    who = done.nonzero()[0]
-    if not who.size or done[who].min() == done[who].max():
-        return float(done.max())
-    return float(np.average(done[who], weights=net.samples[who]))
-
-
-def expected_rounds(scheme: Scheme, net: Network, cost: Cost, iterations: int, seed: int) -> int:
-    """Rounds of all lanes until `iterations` are done, if rounds go on as they begin."""
-    total = 0
-    for view in first_views(scheme, net, cost, seed):
-        work = scheme.work(view)
-        total += ceil(iterations / max(length(view.net, work, cost.done(work)), 1))
-    return total
-
-
-def first_views(scheme: Scheme, net: Network, cost: Cost, seed: int) -> Iterator[View]:
-    """What each lane sees when its first round begins."""
-    own = scheme.adapt(net)
-    clocks = Clocks.fresh(len(own.servers))
-    for place, lane in enumerate(scheme.lanes(own)):
-        yield View(own, lane, 0, clocks, cost.step_seconds, seed, place, link_times=cost.link_times)
 
 
 def _takers(mix: Mix) -> dict[int, list[tuple[int, float]]]:

@@ -15,7 +15,7 @@ from sdfeel.core.staleness import Clocks
 class LaneState:
     """Where one lane is: its round, when that ends, and the models it began from."""
 
-    place: int  # among the scheme's lanes
+    number: int  # among the scheme's lanes
     lane: Lane
     k: int = 0
     ends: float = 0.0

@@ -47,12 +47,12 @@ class Meeting:
     async def finish(self, known: Known, turn: Turn, closed: Closed) -> Ended:
         await self.settle()
         done = turn.done(closed.steps)
-        plan = self._federation.scheme.mix(turn.view, done)
+        plan = self._federation.decisions.mix(turn.view, done)
         others = [] if plan.across is None else plan.across.rows.tolist()
         seen = await self._hold_all(turn.k, sorted({*others, self._me}))
         clocks = self._clocks(seen)
         view = self._federation.view(turn.view.lane, turn.k, clocks, known.memory, turn.view.net)
-        mix = self._federation.scheme.mix(view, done)
+        mix = self._federation.decisions.mix(view, done)
         saved = self._store.get("start", turn.k)
         assert saved is not None  # the open round's model is never pruned
         start = self._federation.own_model(saved.body)

@@ -39,7 +39,7 @@ class Gossip:
         self.absent = Absent(self._back)
 
     async def finish(self, known: Known, turn: Turn, closed: Closed) -> Ended:
-        mix = self._federation.scheme.mix(turn.view, turn.done(closed.steps))
+        mix = self._federation.decisions.mix(turn.view, turn.done(closed.steps))
         if not self._store.has("hop", turn.k, 0):
             start = self._model("start", turn.k, 0)
             arrived = self.cluster.results(turn, closed)

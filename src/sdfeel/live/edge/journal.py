@@ -89,7 +89,7 @@ def started(federation: Federation, engine: str, why: str) -> Started:
         parameters=federation.initial.numel(),
         engine=engine,
         engine_reason=why,
-        seed=federation.seed,
+        seed=federation.decisions.seed,
         zeta=net.zeta,
         edges=tuple(net.edges),
         home=tuple(net.home.tolist()),

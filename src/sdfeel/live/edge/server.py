@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from sdfeel.core.decide import length
 from sdfeel.core.errors import RunError
 from sdfeel.live.edge.clients import Cluster
 from sdfeel.live.edge.exchange_async import Meeting
@@ -201,7 +202,7 @@ class Edge:
         known, federation = self.known, self.federation
         done = turn.done(closed.steps)
         mine = turn.planned if federation.synchronous else done
-        steps = known.steps + federation.length(federation.net, turn.work, mine)
+        steps = known.steps + length(federation.net, turn.work, mine)
         more = {n: known.taken.get(n, 0) + int(done[n]) for n in turn.clients}
         guests = self.cluster.newcomers(turn, self.exchange.absent)
         new = {n: max(taken, known.taken.get(n, 0)) for n, taken in guests.items()}

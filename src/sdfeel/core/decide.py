@@ -1,0 +1,191 @@
+"""The one place where a scheme is asked, and where what it may know is put together.
+
+Simulator, deployment, planner, figures, theory and checks all ask here, so that all of them get
+the same answer. Nobody else makes a `View` or calls a scheme.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from math import ceil
+from typing import NamedTuple
+
+import numpy as np
+
+from sdfeel.core import outages
+from sdfeel.core.arrays import Ints
+from sdfeel.core.cost import Bill, Cost
+from sdfeel.core.network import Network
+from sdfeel.core.outages import NetworkState, Outages
+from sdfeel.core.scheme import (
+    Estimates,
+    Lane,
+    Local,
+    Memory,
+    Mix,
+    Scheme,
+    Setting,
+    View,
+    Work,
+)
+from sdfeel.core.staleness import Clocks
+from sdfeel.core.stragglers import RoundPlan, StragglerPolicy
+
+
+class Decided(NamedTuple):
+    """A round as it will be carried out, and its price."""
+
+    work: Work
+    done: Ints  # (C,) steps that reach a server
+    mix: Mix
+    bill: Bill
+    clients: int  # that take part
+    state: NetworkState  # what is there while it lasts
+
+
+@dataclass(frozen=True, eq=False)
+class Decisions:
+    """A scheme on a network, at given prices and under given circumstances."""
+
+    scheme: Scheme
+    net: Network  # as the scheme uses it
+    cost: Cost
+    lanes: tuple[Lane, ...]
+    seed: int = 0
+    local: Local = field(default_factory=Local)
+    late: StragglerPolicy = field(default_factory=StragglerPolicy)
+    outages: Outages | None = None  # None: all links and servers are always there
+    whole: NetworkState = field(init=False)  # everything is there
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "whole", NetworkState(self.net))
+
+    @classmethod
+    def of(
+        cls,
+        scheme: Scheme,
+        net: Network,
+        cost: Cost,
+        seed: int = 0,
+        local: Local | None = None,
+        late: StragglerPolicy | None = None,
+        outages: Outages | None = None,
+    ) -> "Decisions":
+        """Decisions on a network that the scheme has not adapted yet."""
+        own = scheme.adapt(net)
+        lanes = scheme.lanes(Setting(own, cost.step_seconds, cost.link_times))
+        return cls(
+            scheme, own, cost, lanes, seed, local or Local(), late or StragglerPolicy(), outages
+        )
+
+    def view(
+        self,
+        number: int,
+        k: int = 0,
+        clocks: Clocks | None = None,
+        *,
+        began: int = 0,
+        memory: Memory | None = None,
+        measured: Estimates | None = None,
+        net: Network | None = None,
+        cost: Cost | None = None,
+    ) -> View:
+        """What the scheme may know in round `k` of its lane `number`."""
+        prices = self.cost if cost is None else cost
+        return View(
+            net=self.net if net is None else net,
+            lane=self.lanes[number],
+            k=k,
+            clocks=Clocks.fresh(len(self.net.servers)) if clocks is None else clocks,
+            step_seconds=prices.step_seconds,
+            seed=self.seed,
+            lane_number=number,
+            began=began,
+            link_times=prices.link_times,
+            local=self.local,
+            memory={} if memory is None else memory,
+            measured=measured,
+        )
+
+    def first_views(self) -> Iterator[View]:
+        """What each lane sees when its first round begins."""
+        return map(self.view, range(len(self.lanes)))
+
+    def work(self, view: View) -> Work:
+        """How the round starts."""
+        return self.scheme.work(view)
+
+    def mix(self, view: View, done: Ints) -> Mix:
+        """How the round ends when clients took `done` steps."""
+        return self.scheme.mix(view, done)
+
+    def plan(self, view: View, cost: Cost | None = None) -> RoundPlan:
+        """The whole round, with what is done about clients that are late."""
+        prices = self.cost if cost is None else cost
+        return self.late.settle(view, prices, self.work(view), lambda done: self.mix(view, done))
+
+    def state(self, number: int, seconds: float) -> NetworkState:
+        """What is there for a round that begins when `number` rounds of all lanes are over."""
+        if self.outages is None:
+            return self.whole
+        return self.outages.at(self.net, number, seconds)
+
+    def round(
+        self,
+        number: int,
+        k: int,
+        clocks: Clocks | None = None,
+        *,
+        began: int = 0,
+        seconds: float = 0.0,
+        memory: Memory | None = None,
+        measured: Estimates | None = None,
+    ) -> Decided:
+        """Round `k` of lane `number`, which begins after `began` rounds of all, at `seconds`."""
+        lane, memory = self.lanes[number], {} if memory is None else memory
+        cost, state = self.cost.at(lane, k, seconds), self.state(began, seconds)
+        away = not state.there[list(lane)].any()
+        net = self.net if away else state.net
+        view = self.view(
+            number, k, clocks, began=began, memory=memory, measured=measured, net=net, cost=cost
+        )
+        work, done, spent, mix, lost = self.plan(view, cost)
+        if away:
+            lasts = cost.bill(work, mix, spent).seconds
+            work, mix, bill = outages.idle(mix.up, memory, lasts)
+            return Decided(work, np.zeros_like(done), mix, bill, 0, state)
+        if self.outages is not None:
+            mix = replace(mix, across=state.across(mix.across))
+        bill = cost.bill(work, mix, spent)
+        return Decided(work, done, mix, bill, len(work.down.rows) - lost, state)
+
+    def check_deadline(self) -> None:
+        """Refuse a deadline that nobody keeps."""
+        self.late.check((self._undisturbed(view) for view in self.first_views()), self.cost)
+
+    def expected_rounds(self, iterations: int) -> int:
+        """Rounds of all lanes until `iterations` are done, if rounds go on as they begin."""
+        total = 0
+        for view in self.first_views():
+            work = self.work(view)
+            total += ceil(iterations / max(length(self.net, work, self.cost.done(work)), 1))
+        return total
+
+    def _undisturbed(self, view: View) -> RoundPlan:
+        """The round if everyone is waited for."""
+        work = self.work(view)
+        done = self.cost.done(work)
+        return RoundPlan(work, done, done, self.mix(view, done))
+
+
+def length(net: Network, work: Work, done: Ints) -> float:
+    """Local iterations that a round counts for.
+
+    Where a scheme draws each client's steps, its time slots; else the steps of those who took
+    part, weighted by their data, and exact where all took the same.
+    """
+    if work.each is not None:
+        return float(work.steps)
+    who = done.nonzero()[0]
+    if not who.size or done[who].min() == done[who].max():
+        return float(done.max())
+    return float(np.average(done[who], weights=net.samples[who]))
