@@ -150,7 +150,10 @@ def test_safa_never_forces_a_straggler_when_it_tolerates_everything() -> None:
     patient = run(Safa(fraction=0.5, tolerance=1000, tau1=1), net, 1, own, prices())
     late = [i for i in range(6) if not patient.state.lanes[0].memory["picked"][i]]
     assert sorted(late) == [2, 3, 5]  # the three slowest
-    draft = patient.scheme._draft(patient._view(patient.state.lanes[0], prices()))  # type: ignore[attr-defined]
+    lane = patient.state.lanes[0]
+    draft = Safa(tolerance=1000, tau1=1)._draft(
+        patient.decisions.view(0, lane.k, memory=lane.memory)
+    )
     assert not draft.fresh[late].any()
     assert draft.picked[late].all()  # passed over once, they come first
 
