@@ -50,7 +50,7 @@ def test_fogfl_goes_by_how_long_links_take_not_by_how_many_there_are() -> None:
     rates: Floats = net.links.copy()
     rates[0, 1] = rates[1, 0] = 0.02
     price = replace(cost(12, step=0.01, bits=1e6), links=rates)
-    done = next(Simulation(FogFL(1), net, price, uneven()))
+    done = next(Simulation(Decisions.of(FogFL(1), net, price), uneven()))
     assert done.phases["mix"] == pytest.approx(2 * 0.02)
     assert done.bytes == (12 + 4 + 2 * 3) * 125_000
 

@@ -249,7 +249,7 @@ def test_a_scheme_that_needs_all_servers_says_so() -> None:
 def test_fogfl_averages_within_each_part_of_a_graph_that_has_come_apart() -> None:
     """A ring of four without server 0: 1-2-3. Then without the link 2-3, too: 1-2 and 3."""
     how = changing("round 0 server 0 down\nround 1 link 2 3 down")
-    simulation = Simulation(FogFL(1), ring_of_four(), cost(12), uneven(), changing=how)
+    simulation = Simulation(Decisions.of(FogFL(1), ring_of_four(), cost(12), outages=how), uneven())
     first = simulation.state.servers[0].clone()
     next(simulation)
     servers = simulation.state.servers
