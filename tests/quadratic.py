@@ -31,6 +31,8 @@ class QuadraticEngine:
             model = task.start.clone()
             for _ in range(task.steps):
                 slope = curvature[task.client] * (model - self.centres[task.client])
+                if task.shift is not None:
+                    slope = slope + task.shift
                 model -= task.rate * self.rate * slope
             yield model
 

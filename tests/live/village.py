@@ -60,7 +60,8 @@ class NoisyEngine:
             for step in range(task.first, task.first + task.steps):
                 noise = rng(self.seed, "noise", task.client, step).standard_normal(SIZE)
                 goal = torch.from_numpy(noise + task.client).float()
-                model -= 0.1 * task.rate * (model - goal)
+                slope = model - goal if task.shift is None else model - goal + task.shift
+                model -= 0.1 * task.rate * slope
             yield model
 
     def evaluate(self, model: Tensor) -> Scores:

@@ -16,6 +16,7 @@ class Task:
     steps: int  # local iterations to take
     first: int  # local iterations it has taken before: where it is in its data
     rate: float = 1.0  # its learning rate in this round, as a multiple of the run's
+    shift: Tensor | None = None  # (P,) added to every gradient; only its trainable part counts
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ running average of its estimates travels in the model's row: servers average and
 model, and every message carries as many numbers again as the model has parameters.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -76,16 +77,14 @@ class NewtonDiagonal:
         self._rate = self._usual = training.learning_rate
         self._client = 0
 
-    def begin(self, client: int, rate: float) -> None:
+    def begin(self, client: int, rate: float, shift: Tensor | None) -> None:
         self._client, self._rate = client, self._usual * rate
-        self._objective.begin()
+        self._objective.begin(shift)
 
     def __call__(self, x: Tensor, y: Tensor, step: int) -> None:
         identity = self._options.identity
         asked = not identity and (step % self._options.every == 0 or not self._mass)
-        gradients = torch.autograd.grad(
-            self._objective(x, y), self._parameters, create_graph=asked, allow_unused=True
-        )
+        gradients = self._objective.gradients(self._objective(x, y), create_graph=asked)
         if asked:
             self._learn(gradients, step)
         with torch.no_grad():
@@ -105,14 +104,14 @@ class NewtonDiagonal:
         scales = (self._curvatures / mass).abs_().add_(self._options.damping)
         return self._split(scales)
 
-    def _learn(self, gradients: tuple[Tensor | None, ...], step: int) -> None:
+    def _learn(self, gradients: Sequence[Tensor | None], step: int) -> None:
         """Take an estimate into the running average."""
         decay = self._options.decay
         found = self._estimate(gradients, step)
         self._curvatures.mul_(decay).add_(found, alpha=1 - decay)
         self._mass.mul_(decay).add_(1 - decay)
 
-    def _estimate(self, gradients: tuple[Tensor | None, ...], step: int) -> Tensor:
+    def _estimate(self, gradients: Sequence[Tensor | None], step: int) -> Tensor:
         """(trainable,) the mean of z * (H z) over random signs z."""
         draws = rng(self._seed, NAME, self._client, step)
         total = torch.zeros_like(self._curvatures)
@@ -122,7 +121,7 @@ class NewtonDiagonal:
             total += signs * self._product(gradients, self._split(signs))
         return total / self._options.probes
 
-    def _product(self, gradients: tuple[Tensor | None, ...], signs: list[Tensor]) -> Tensor:
+    def _product(self, gradients: Sequence[Tensor | None], signs: list[Tensor]) -> Tensor:
         """(trainable,) the Hessian times `signs`."""
         terms = [
             (gradient * sign).sum()

@@ -15,8 +15,12 @@ if TYPE_CHECKING:
 class Stepper(Protocol):
     """Moves the module's parameters."""
 
-    def begin(self, client: int, rate: float) -> None:
-        """Forget the last round; the new one's learning rate is `rate` times the run's."""
+    def begin(self, client: int, rate: float, shift: Tensor | None) -> None:
+        """Forget the last round.
+
+        The new one's learning rate is `rate` times the run's, and its `shift` (P,) is added to
+        every gradient, before momentum, weight decay or whatever else is made of gradients.
+        """
         ...
 
     def __call__(self, x: Tensor, y: Tensor, step: int) -> None:

@@ -2,8 +2,8 @@
 
 Workers are forked, so they share the data without copying it, know classes that exist only in a
 notebook, and need no main guard. Clients go out in blocks; a block's models lie in a slot of
-shared memory, where the worker replaces each start by the trained model. Blocks may finish in
-any order but are handed out in order.
+shared memory, where the worker replaces each start by the trained model. Behind them lie the
+shifts of those tasks that have one. Blocks may finish in any order but are handed out in order.
 """
 
 import mmap
@@ -31,7 +31,8 @@ SLOT_BYTES = 64e6  # but no more than this in one slot
 BLOCKS_PER_WORKER = 2  # one in work, one waiting
 PATIENCE = 3  # workers that may die over the same block
 
-Order = tuple[str, int, Any]  # what to do, in which slot, with what
+# of a block's task: the row that it starts from, client, steps, first, rate, is it shifted?
+Order = tuple[int, int, int, int, float, bool]
 Answer = tuple[int, str, Any]  # which slot, "done" or an error's kind, the result or its text
 
 
@@ -64,7 +65,7 @@ class ParallelEngine:
 
     def train(self, tasks: Sequence[Task]) -> Iterator[Tensor]:
         blocks = even(tasks, self._pool.rows, self._pool.size)
-        jobs = [training(block) for block in blocks]
+        jobs = [training(block, self._pool.rows) for block in blocks]
         with one_thread():  # torch's idle threads spin, and would take the workers' cores
             for block, (slot, _) in zip(blocks, self._pool.run(jobs), strict=True):
                 yield from slot[: len(block)]
@@ -124,18 +125,19 @@ def even(tasks: Sequence[Task], most: int, workers: int) -> list[Sequence[Task]]
     return [tasks[a:b] for a, b in pairwise(ends)]
 
 
-def training(block: Sequence[Task]) -> Job:
-    """The order to train a block.
+def training(block: Sequence[Task], rows: int) -> Job:
+    """The order to train a block: its models have the first `rows` of a slot, its shifts the rest.
 
     Clients of one server start from the same model, which is copied once: it lies in the row of
     the last client that needs it, whose own result is the first to be written over it.
     """
     last = {task.start.data_ptr(): n for n, task in enumerate(block)}
-    return Job(
-        "train",
-        [(last[t.start.data_ptr()], t.client, t.steps, t.first, t.rate) for t in block],
-        {n: block[n].start for n in last.values()},
-    )
+    shifts = {rows + n: task.shift for n, task in enumerate(block) if task.shift is not None}
+    orders: list[Order] = [
+        (last[t.start.data_ptr()], t.client, t.steps, t.first, t.rate, t.shift is not None)
+        for t in block
+    ]
+    return Job("train", orders, {n: block[n].start for n in last.values()} | shifts)
 
 
 @dataclass(eq=False)
@@ -156,8 +158,9 @@ class Pool:
         row_bytes = like.numel() * like.element_size()
         self.rows = max(1, min(CLIENTS_PER_BLOCK, int(SLOT_BYTES // row_bytes)))
         slots = size * BLOCKS_PER_WORKER
-        memory = mmap.mmap(-1, slots * self.rows * row_bytes)  # shared with forked children
-        self._slots = torch.frombuffer(memory, dtype=like.dtype).view(slots, self.rows, -1)
+        # Shared with forked children. Half of it is for shifts, and costs nothing until used.
+        memory = mmap.mmap(-1, slots * 2 * self.rows * row_bytes)
+        self._slots = torch.frombuffer(memory, dtype=like.dtype).view(slots, 2 * self.rows, -1)
         self._workers: list[Worker] = []
         self._owner = os.getpid()
 
@@ -282,7 +285,12 @@ def _let_go_of_everything_but(pipe: Connection) -> None:
 def _obey(engine: LoopEngine, slot: Tensor, what: str, details: Any) -> list[Tally] | None:
     if what == "evaluate":
         return engine.tallies(slot[0], *details)
-    tasks = [Task(client, slot[row], *rest) for row, client, *rest in details]
+    orders: list[Order] = details
+    half = len(slot) // 2
+    tasks = [
+        Task(client, slot[start], steps, first, rate, slot[half + n] if shifted else None)
+        for n, (start, client, steps, first, rate, shifted) in enumerate(orders)
+    ]
     for row, trained in zip(slot, engine.train(tasks), strict=False):
         row.copy_(trained)
     return None

@@ -14,13 +14,19 @@ if TYPE_CHECKING:
 
 
 class Objective:
-    """What a client descends: its loss, and the pull to where its round began, if there is one."""
+    """What a client descends: its loss, the pull to where its round began, and a linear term.
+
+    The linear term is the model times the task's shift. Its gradient is the shift itself, which
+    is added to the loss's: differentiating the term would cost as much as a small model's step.
+    """
 
     def __init__(self, flat: FlatModule, training: "Training") -> None:
         self._flat, self._loss, self._pull = flat, training.loss, training.proximal
         self._anchors: list[Tensor] = []
+        self._shifts: list[Tensor] = []
 
-    def begin(self) -> None:
+    def begin(self, shift: Tensor | None) -> None:
+        self._shifts = [] if shift is None else self._split(shift)
         if self._pull:
             self._anchors = [parameter.detach().clone() for parameter in self._flat.trainable]
 
@@ -30,6 +36,32 @@ class Objective:
             loss = loss + self._pull / 2 * (parameter - anchor).square().sum()
         return loss
 
+    def gradients(self, loss: Tensor, create_graph: bool = False) -> list[Tensor | None]:
+        """Of the whole objective, where `loss` is what calling it gave."""
+        found = torch.autograd.grad(
+            loss, self._flat.trainable, create_graph=create_graph, allow_unused=True
+        )
+        return self.shifted(found)
+
+    def shifted(self, gradients: Iterable[Tensor | None]) -> list[Tensor | None]:
+        """Gradients of the loss with those of the linear term."""
+        if not self._shifts:
+            return list(gradients)
+        return [
+            shift.clone() if gradient is None else gradient + shift
+            for gradient, shift in zip(gradients, self._shifts, strict=True)
+        ]
+
+    def linear(self) -> float:
+        """The value of the linear term."""
+        pairs = zip(self._flat.trainable, self._shifts, strict=False)
+        return sum(float((parameter.detach() * shift).sum()) for parameter, shift in pairs)
+
+    def _split(self, row: Tensor) -> list[Tensor]:
+        """Views of a row's trainable part with the parameters' shapes."""
+        parts = torch.split_with_sizes(row[: self._flat.parameters], self._flat.layout.trainable)
+        return [part.view_as(p) for part, p in zip(parts, self._flat.trainable, strict=True)]
+
 
 class PlainSGD:
     """w := w - learning rate * gradient, and nothing else."""
@@ -38,12 +70,12 @@ class PlainSGD:
         self._parameters, self._objective = flat.trainable, Objective(flat, training)
         self._rate = self._usual = training.learning_rate
 
-    def begin(self, client: int, rate: float) -> None:
+    def begin(self, client: int, rate: float, shift: Tensor | None) -> None:
         self._rate = self._usual * rate
-        self._objective.begin()
+        self._objective.begin(shift)
 
     def __call__(self, x: Tensor, y: Tensor, step: int) -> None:
-        gradients = torch.autograd.grad(self._objective(x, y), self._parameters, allow_unused=True)
+        gradients = self._objective.gradients(self._objective(x, y))
         with torch.no_grad():
             for parameter, gradient in zip(self._parameters, gradients, strict=True):
                 if gradient is not None:
@@ -72,19 +104,23 @@ class TorchOptimizer:
             raise InputError(
                 f"optimizer {training.optimizer} refused its options: {error}"
             ) from None
-        self._usual, self._objective = training.learning_rate, Objective(flat, training)
+        self._parameters, self._objective = flat.trainable, Objective(flat, training)
+        self._usual = training.learning_rate
 
-    def begin(self, client: int, rate: float) -> None:
+    def begin(self, client: int, rate: float, shift: Tensor | None) -> None:
         self._optimizer.state.clear()
         for group in self._optimizer.param_groups:
             group["lr"] = self._usual * rate
-        self._objective.begin()
+        self._objective.begin(shift)
 
     def __call__(self, x: Tensor, y: Tensor, step: int) -> None:
         def closure() -> float:
             self._optimizer.zero_grad()
             loss = self._objective(x, y)
             torch.autograd.backward(loss)
-            return loss.item()
+            gradients = self._objective.shifted(p.grad for p in self._parameters)
+            for parameter, gradient in zip(self._parameters, gradients, strict=True):
+                parameter.grad = gradient
+            return loss.item() + self._objective.linear()
 
         self._optimizer.step(closure)

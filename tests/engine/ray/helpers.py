@@ -56,14 +56,10 @@ def layers() -> nn.Module:
     return nn.Sequential(nn.Linear(12, 9), nn.ReLU(), nn.Dropout(0.3), nn.Linear(9, 3))
 
 
-def engines(
-    module: nn.Module | None = None,
-    actors: int | None = 2,
-    rate: float = 0.1,
-    address: str | None = None,
-    **options: Any,
-) -> tuple[LoopEngine, RayEngine]:
-    """The same problem for one process and for Ray."""
+def problem(
+    module: nn.Module | None = None, rate: float = 0.1, **options: Any
+) -> tuple[LoopEngine, Recipe]:
+    """For one process, and for actors."""
     draws = torch.Generator().manual_seed(0)
     train, test = (
         Examples(torch.randn(n, 12, generator=draws), torch.randint(3, (n,), generator=draws))
@@ -75,7 +71,18 @@ def engines(
             parameter.copy_(torch.randn(parameter.shape, generator=draws))
     training = Training(rate, 4)
     loop = LoopEngine(module, train, PARTS, test, training, 5, **options)
-    recipe = Recipe(module, train, PARTS, test, training, 5)
+    return loop, Recipe(module, train, PARTS, test, training, 5)
+
+
+def engines(
+    module: nn.Module | None = None,
+    actors: int | None = 2,
+    rate: float = 0.1,
+    address: str | None = None,
+    **options: Any,
+) -> tuple[LoopEngine, RayEngine]:
+    """The same problem for one process and for Ray."""
+    loop, recipe = problem(module, rate, **options)
     return loop, RayEngine(loop, recipe, actors, address)
 
 

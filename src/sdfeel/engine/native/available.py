@@ -4,7 +4,7 @@ import hashlib
 import inspect
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 
@@ -36,9 +36,16 @@ class Native:
 
 
 def available(
-    module: nn.Module, training: Training, data: Sequence[Examples], batch: int
+    module: nn.Module,
+    training: Training,
+    data: Sequence[Examples],
+    batch: int,
+    shift: bool = False,
 ) -> Native | str:
-    """The compiled and checked model for batches of up to `batch`, or the reason why not."""
+    """The compiled and checked model for batches of up to `batch`, or the reason why not.
+
+    With `shift`, tasks may have shifts.
+    """
     plan = lower(module, training, tuple(data[0].x.shape[1:]))
     if isinstance(plan, str):
         return plan
@@ -46,7 +53,7 @@ def available(
         fault = data_fault(examples, plan)
         if fault:
             return fault
-    return compiled(plan, module, training, batch)
+    return compiled(replace(plan, shift=shift), module, training, batch)
 
 
 def compiled(

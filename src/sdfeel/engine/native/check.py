@@ -53,9 +53,13 @@ def _trial(
     single = LoopEngine(module, data, parts, data, training, trial)
     referee = LoopEngine(copy.deepcopy(module).double(), wide, parts, wide, training, trial)
     start = single.initial()
-    native = Trainer(library, data, parts, training, trial, start.numel(), THREADS)
-    tasks = [Task(client, start, STEPS, first=client) for client in (0, 1)]
-    exact_tasks = [Task(client, start.double(), STEPS, first=client) for client in (0, 1)]
+    native = Trainer(
+        library, data, parts, training, trial, start.numel(), THREADS, shifts=plan.shift
+    )
+    shift = torch.randn(start.shape, generator=draws) if plan.shift else None
+    wide_shift = None if shift is None else shift.double()
+    tasks = [Task(n, start, STEPS, first=n, shift=shift) for n in (0, 1)]
+    exact_tasks = [Task(n, start.double(), STEPS, first=n, shift=wide_shift) for n in (0, 1)]
     try:
         exact = [row.clone() for row in referee.train(exact_tasks)]
         loop = [row.clone() for row in single.train(tasks)]

@@ -26,7 +26,7 @@ def source(plan: Plan, batch: int) -> str:
     lines = [f'#include "{header}"' for header in HEADERS] + [
         "namespace {",
         f"constexpr int BATCH = {batch};",
-        f"constexpr bool MOMENTUM = {_bool(plan.momentum)};",
+        f"using Update = sdfeel::Step<{_bool(plan.momentum)}, {_bool(plan.shift)}>;",
     ]
     names = []
     for i, stage in enumerate(plan.stages):
@@ -100,8 +100,8 @@ def _dropout(i: int, drop: Drop) -> list[str]:
 
 def _template(i: int, stage: Stage) -> str:
     kind = KINDS[type(stage.main)]
-    momentum = "" if kind in ("MaxPool", "Pointwise") else ", MOMENTUM"
-    return f"sdfeel::{kind}<Layer{i}, BATCH{momentum}>"
+    update = "" if kind in ("MaxPool", "Pointwise") else ", Update"
+    return f"sdfeel::{kind}<Layer{i}, BATCH{update}>"
 
 
 KINDS: dict[type[Any], str] = {

@@ -51,14 +51,14 @@ class NativeEngine:
         if isinstance(native, str):
             raise Unavailable(native)
         self._native: Native = native
-        self._parts = parts
+        self._module, self._training, self._seed = module, training, seed
+        self._train, self._parts = train, parts
         self._test, self._measured = _contiguous(test), _contiguous(measured)
         self._metrics = metrics or {}
         self.threads = threads or cores()
-        row = self._loop.initial().numel()
-        self._trainer = Trainer(
-            native.library, train, parts, training, seed, row, self.threads, rooms
-        )
+        self._rooms = rooms
+        self._trainer = self._trainer_of(native)
+        self._shifting: Trainer | None = None  # compiled when a task first has a shift
 
     @classmethod
     def create(cls, *args: Any, **options: Any) -> Self | str:
@@ -86,7 +86,31 @@ class NativeEngine:
         return self._loop.state_dict(model)
 
     def train(self, tasks: Sequence[Task]) -> Iterator[Tensor]:
-        return self._trainer.train(tasks)
+        if all(task.shift is None for task in tasks):
+            return self._trainer.train(tasks)
+        if self._shifting is None:
+            data = [self._train, self._test, self._measured]
+            native = available(self._module, self._training, data, self.batch, shift=True)
+            if isinstance(native, str):
+                raise InputError(
+                    f"the native engine cannot shift this model's gradients: {native}; "
+                    f"choose training.engine=loop"
+                )
+            self._shifting = self._trainer_of(native)
+        return self._shifting.train(tasks)
+
+    def _trainer_of(self, native: Native) -> Trainer:
+        return Trainer(
+            native.library,
+            self._train,
+            self._parts,
+            self._training,
+            self._seed,
+            self._loop.initial().numel(),
+            self.threads,
+            self._rooms,
+            native.plan.shift,
+        )
 
     def loss_and_gradient(self, client: int, model: Tensor, step: int) -> tuple[float, Tensor]:
         """As the loop engine's."""
@@ -94,7 +118,9 @@ class NativeEngine:
 
     def close(self) -> None:
         """Give the working memory back; idle threads stay, and end with the process."""
-        self._native.library.release()
+        for trainer in (self._trainer, self._shifting):
+            if trainer is not None:
+                trainer.release()
 
     def slower(self) -> str | None:
         """The reason not to choose this engine, if torch is faster; timed only where it may be."""

@@ -22,6 +22,7 @@ class Tasks(ctypes.Structure):
     _fields_ = (
         ("count", ctypes.c_int64),
         ("starts", ctypes.c_void_p),
+        ("shifts", ctypes.c_void_p),
         ("models", ctypes.c_void_p),
         ("rooms", ctypes.c_int64),
         ("parameters", ctypes.c_int64),

@@ -45,6 +45,7 @@ class Plan:
     classes: int
     stages: tuple[Stage, ...] = field(repr=False)
     momentum: bool  # momentum or weight decay
+    shift: bool = False  # tasks have shifts, which cost a little
 
     @property
     def products(self) -> int:

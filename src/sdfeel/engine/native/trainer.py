@@ -35,11 +35,13 @@ class Trainer:
         row: int,  # numbers of a model
         threads: int,
         rooms: int | None = None,  # models that are in memory at once
+        shifts: bool = False,  # the library was compiled for tasks that may have shifts
     ) -> None:
         self._library, self._training, self._row = library, training, row
         self._x, self._y = train.x.contiguous(), train.y.contiguous()
         self._picker = Picker(parts, training.batch_size, seed, len(train))
         self._key, self._threads, self._given_rooms = key_of(seed), threads, rooms
+        self._unshifted = torch.zeros(row) if shifts else None  # the shift of a task without one
         self._spare: list[Tensor] = []  # memory for trained models: new pages cost time
 
     def train(self, tasks: Sequence[Task]) -> Iterator[Tensor]:
@@ -59,6 +61,10 @@ class Trainer:
                 stream.give_back(i + 1)
                 block.picked.pop(i)
         self._spare.append(block.room)
+
+    def release(self) -> None:
+        """Give the working memory back."""
+        self._library.release()
 
     def _rooms(self, tasks: int) -> int:
         """How many trained models are kept at once; no result depends on it."""
@@ -84,25 +90,33 @@ class Trainer:
         try:
             each = self._each(task.client)
             picked = self._picker.picked(task.client, task.first * each, task.steps * each)
-            if id(task.start) not in block.starts:
-                block.starts[id(task.start)] = self._checked(task.start)
+            block.start_places[i] = self._placed(block, task.start)
+            block.shift_places[i] = self._shift(block, task)
         except Exception as error:
             raise SdfeelError(
                 f"client {task.client} failed in its local iteration {task.first}: "
                 f"{type(error).__name__}: {error}"
             ) from error
         block.picked[i] = picked
-        block.start_places[i] = block.starts[id(task.start)].data_ptr()
         block.picked_places[i] = picked.__array_interface__["data"][0]  # ctypes.data, but fast
         block.clients[i], block.first[i] = task.client, task.first * each
         block.steps[i], block.sizes[i] = picked.shape
         block.rates[i] = self._training.learning_rate * task.rate
 
-    def _checked(self, start: Tensor) -> Tensor:
-        """`start` as C++ reads it, which looks at no size."""
-        if start.shape != (self._row,):
-            raise ValueError(f"a model of {tuple(start.shape)} where ({self._row},) is needed")
-        return start.to(torch.float32).contiguous()
+    def _shift(self, block: "Block", task: Task) -> int:
+        """The address of what is added to the task's gradients; 0 where nothing ever is."""
+        if self._unshifted is not None:
+            return self._placed(block, self._unshifted if task.shift is None else task.shift)
+        assert task.shift is None, "compiled without shifts"
+        return 0
+
+    def _placed(self, block: "Block", row: Tensor) -> int:
+        """The address of a row as C++ reads it, which looks at no size."""
+        if id(row) not in block.rows:
+            if row.shape != (self._row,):
+                raise ValueError(f"a model of {tuple(row.shape)} where ({self._row},) is needed")
+            block.rows[id(row)] = row.to(torch.float32).contiguous()
+        return block.rows[id(row)].data_ptr()
 
     def _room(self, size: int) -> Tensor:
         """(size or more,) memory that nobody else writes to."""
@@ -120,6 +134,7 @@ class Trainer:
         return Tasks(
             count=len(block.tasks),
             starts=block.start_places.ctypes.data,
+            shifts=None if self._unshifted is None else block.shift_places.ctypes.data,
             models=block.models.data_ptr(),
             rooms=block.models.shape[0],
             parameters=block.models.shape[1],
@@ -148,10 +163,11 @@ class Block:
     def __init__(self, tasks: Sequence[Task], room: Tensor, models: Tensor) -> None:
         self.tasks, self.room = tasks, room
         self.models = models  # (rooms, P) in `room`; task i's is i modulo rooms
-        self.starts: dict[int, Tensor] = {}  # by id of a task's start: many share one
+        self.rows: dict[int, Tensor] = {}  # starts and shifts by their id: many share one
         self.picked: dict[int, Ints] = {}  # (steps, B) rows of the data, by task
         count = len(tasks)
-        self.start_places = np.zeros(count, dtype=np.uint64)  # addresses of `starts`
+        self.start_places = np.zeros(count, dtype=np.uint64)  # addresses in `rows`
+        self.shift_places = np.zeros(count, dtype=np.uint64)
         self.picked_places = np.zeros(count, dtype=np.uint64)  # addresses of `picked`
         self.clients, self.first, self.steps, self.sizes = np.zeros((4, count), dtype=np.int64)
         self.rates = np.zeros(count, dtype=np.float32)

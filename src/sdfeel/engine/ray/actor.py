@@ -9,7 +9,8 @@ from sdfeel.engine.evaluate import Tally
 from sdfeel.engine.loop import LoopEngine
 from sdfeel.engine.ray.recipe import Local, Packed, Parcel, pack, the_pickler, unpack, unwrap
 
-Order = tuple[int, int, int, float, int]  # client, steps, first, rate, which of the starts
+# client, steps, first, rate, and which of the rows it starts from and is shifted by
+Order = tuple[int, int, int, float, int, int | None]
 Failure = tuple[str, str]  # an error's kind, and its text
 Trained = tuple[Packed, Failure | None]  # the models before the failure
 Measured = tuple[dict[str, list[Tally]], Failure | None]
@@ -23,14 +24,14 @@ class Actor:
         self._built: Local | None = None
         self._room = torch.empty(0)
 
-    def train(self, orders: list[Order], *starts: Packed) -> Trained:
+    def train(self, orders: list[Order], *packed: Packed) -> Trained:
         """Models in the order of `orders`; at a failure, those before it."""
-        models = list(map(unpack, starts))
+        rows = list(map(unpack, packed))
         tasks = [
-            Task(client, models[start], steps, first, rate)
-            for client, steps, first, rate, start in orders
+            Task(client, rows[start], steps, first, rate, None if shift is None else rows[shift])
+            for client, steps, first, rate, start, shift in orders
         ]
-        room = self._space(len(tasks), models[0])
+        room = self._space(len(tasks), rows[0])
         done, failure = 0, None
         try:
             for done, model in enumerate(self._engine().train(tasks), 1):

@@ -32,7 +32,7 @@ CLIENTS_PER_BLOCK = 32  # so many that a call, a millisecond or more, costs litt
 BLOCK_BYTES = 64e6  # but no more than this in one answer
 BLOCKS_PER_ACTOR = 2  # one in work, one waiting
 
-Key = tuple[int, int, torch.dtype]  # of a start: where it lies in memory
+Key = tuple[int, int, torch.dtype]  # of a row: where it lies in memory
 
 
 class RayEngine:
@@ -75,9 +75,9 @@ class RayEngine:
 
     def train(self, tasks: Sequence[Task]) -> Iterator[Tensor]:
         pool = self._open()
-        starts = Starts(self._ray, tasks)
+        rows = Rows(self._ray, tasks)
         lanes = [
-            Lane(pool, actor, starts, [t for t in tasks if t.client % pool.size == actor])
+            Lane(pool, actor, rows, [t for t in tasks if t.client % pool.size == actor])
             for actor in range(pool.size)
         ]
         model = self.initial()
@@ -132,25 +132,29 @@ class RayEngine:
             SESSION.leave(self._ray)
 
 
-class Starts:
-    """The models that tasks start from, each put into Ray's store once and then forgotten."""
+class Rows:
+    """What tasks start from and are shifted by, each put into Ray's store once, then forgotten."""
 
     def __init__(self, ray: Any, tasks: Sequence[Task]) -> None:
         self._ray = ray
-        self._left = Counter(_key(task.start) for task in tasks)  # tasks that still need it
+        self._left = Counter(_key(row) for task in tasks for row in _needed(task))  # still needed
         self._refs: dict[Key, Any] = {}
 
-    def ref(self, start: Tensor) -> Any:
-        key = _key(start)
+    def ref(self, row: Tensor) -> Any:
+        key = _key(row)
         if key not in self._refs:
-            self._refs[key] = self._ray.put(pack(start))
+            self._refs[key] = self._ray.put(pack(row))
         self._left[key] -= 1
         return self._refs[key] if self._left[key] else self._refs.pop(key)
 
 
-def _key(start: Tensor) -> Key:
+def _needed(task: Task) -> list[Tensor]:
+    return [task.start] if task.shift is None else [task.start, task.shift]
+
+
+def _key(row: Tensor) -> Key:
     # Views of one server's model are different objects; their place in memory is the same.
-    return start.data_ptr(), start.numel(), start.dtype
+    return row.data_ptr(), row.numel(), row.dtype
 
 
 @dataclass(eq=False)
@@ -165,8 +169,8 @@ class Block:
 class Lane:
     """One actor's tasks of a round, block by block."""
 
-    def __init__(self, pool: Pool, actor: int, starts: Starts, tasks: list[Task]) -> None:
-        self._pool, self._actor, self._starts = pool, actor, starts
+    def __init__(self, pool: Pool, actor: int, rows: Rows, tasks: list[Task]) -> None:
+        self._pool, self._actor, self._rows = pool, actor, rows
         row = tasks[0].start.numel() * tasks[0].start.element_size() if tasks else 1
         size = max(1, min(CLIENTS_PER_BLOCK, int(BLOCK_BYTES // row)))
         self._waiting = deque(tasks[n : n + size] for n in range(0, len(tasks), size))
@@ -194,13 +198,16 @@ class Lane:
         if not self._waiting:
             return
         tasks = self._waiting.popleft()
-        places: dict[Key, int] = {}  # starts of this block, numbered
+        places: dict[Key, int] = {}  # rows of this block, numbered
         refs: list[Any] = []
         orders: list[Order] = []
         for task in tasks:
-            ref, key = self._starts.ref(task.start), _key(task.start)
-            if key not in places:
-                places[key] = len(refs)
-                refs.append(ref)
-            orders.append((task.client, task.steps, task.first, task.rate, places[key]))
+            for row in _needed(task):
+                ref = self._rows.ref(row)
+                if _key(row) not in places:
+                    places[_key(row)] = len(refs)
+                    refs.append(ref)
+            start, shift = places[_key(task.start)], task.shift
+            shifted = None if shift is None else places[_key(shift)]
+            orders.append((task.client, task.steps, task.first, task.rate, start, shifted))
         self._calls.append(self._pool.submit(self._actor, "train", orders, *refs))

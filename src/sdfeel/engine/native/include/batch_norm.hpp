@@ -12,11 +12,10 @@ namespace sdfeel {
 
 // `L` gives channels, height, width, relu, sends_gradient, weight, bias (places in the row, -1:
 // none), mean, variance (places of the running statistics), epsilon, momentum and floor.
-template <class L, int BATCH, bool MOMENTUM>
+template <class L, int BATCH, class Update>
 struct BatchNorm : Planes<L::channels, L::height, L::width, BATCH> {
     using Base = Planes<L::channels, L::height, L::width, BATCH>;
     using Base::dx, Base::PLANE, Base::x;
-    using Update = Step<MOMENTUM>;
     static constexpr int CHANNELS = L::channels;
     static constexpr bool AFFINE = L::weight >= 0;
     static constexpr int64_t PARAMETERS = (AFFINE ? 4 : 2) * int64_t(CHANNELS);
@@ -35,6 +34,11 @@ struct BatchNorm : Planes<L::channels, L::height, L::width, BATCH> {
         }
         velocity.forget();
         bias_velocity.forget();
+    }
+    // What was read is no model but a shift.
+    void take_shift(float rate) {
+        velocity.keep(weights, rate);
+        bias_velocity.keep(bias, rate);
     }
     void write(float *row) const {
         if (AFFINE) {

@@ -32,6 +32,11 @@ template <int BATCH, int EXAMPLE, int FIRST, class Loss, class... Stages> struct
     void read(const float *row) {
         each<0>([&](auto &stage) { stage.read(row); });
     }
+    // Add `row` to every gradient from now on. It goes through the weights: read them afterwards.
+    void shift(const float *row, float rate) {
+        read(row);
+        each<0>([&](auto &stage) { stage.take_shift(rate); });
+    }
     void write(float *row) {
         each<0>([&](auto &stage) { stage.write(row); });
     }

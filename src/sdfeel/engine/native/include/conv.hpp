@@ -13,12 +13,11 @@
 
 namespace sdfeel {
 
-template <class L, int BATCH, bool MOMENTUM> struct Conv {
+template <class L, int BATCH, class Update> struct Conv {
     using Shape = ConvShape<L>;
     using Weights = WeightGradient<L>;
     using Pool = Pooling<L>;
     using Drop = typename L::Drop;
-    using Update = Step<MOMENTUM>;
     static constexpr int IN = Shape::IN, OUT = Shape::OUT, BLOCK = Weights::BLOCK;
     static constexpr int64_t PARAMETERS =
         int64_t(OUT) * IN * Shape::TAPS + (L::bias >= 0 ? OUT : 0);
@@ -70,6 +69,11 @@ template <class L, int BATCH, bool MOMENTUM> struct Conv {
         });
         if (L::bias >= 0) std::memcpy(row + L::bias, bias, OUT * 4);
     }
+    // What was read is no model but a shift.
+    void take_shift(float rate) {
+        velocity.keep(weights, rate);
+        bias_velocity.keep(bias, rate);
+    }
     SDFEEL_NOINLINE void pack() {
         each_weight([&](int o, int c, int y, int x, int place) {
             kernel.weights[o][(c * Shape::KERNEL_X + x) * Shape::KERNEL_Y + y] = weights[place];
@@ -103,8 +107,8 @@ template <class L, int BATCH, bool MOMENTUM> struct Conv {
                 Weights::add(b, s, least(n, s + TOGETHER), lists,
                              [&](int i) { return neighbours(i, b); }, changes);
         const Update update(rule);
-        apply(update, weights, velocity.at(0), changes, Weights::COUNT);
-        if (L::bias >= 0) apply(update, bias, bias_velocity.at(0), bias_changes, OUT_WIDTH);
+        apply(update, weights, velocity, changes, Weights::COUNT);
+        if (L::bias >= 0) apply(update, bias, bias_velocity, bias_changes, OUT_WIDTH);
     }
 
   private:

@@ -31,12 +31,11 @@ constexpr int vectors_of_tile(int a, int n) {
     return best;
 }
 
-template <class L, int BATCH, bool MOMENTUM> struct FirstLinear {
+template <class L, int BATCH, class Update> struct FirstLinear {
     static constexpr int IN = L::in, OUT = L::out;
     static constexpr int64_t PARAMETERS = int64_t(IN) * OUT + (L::bias >= 0 ? OUT : 0);
     static constexpr bool CONTIGUOUS = true;
     static constexpr int IN_PLANE = 0, IN_ROW = 0;
-    using Update = Step<MOMENTUM>;
 
     static constexpr int VECTORS = divide_up(OUT, LANES), WIDTH = VECTORS * LANES;
     // Rows a multiple of a kilobyte apart would fall on the same few lines of the first cache.
@@ -77,6 +76,11 @@ template <class L, int BATCH, bool MOMENTUM> struct FirstLinear {
     void write(float *row) const {
         transpose<false>(weights[0], STRIDE, row + L::weight, IN, IN, OUT);
         if (L::bias >= 0) std::memcpy(row + L::bias, bias, OUT * 4);
+    }
+    // What was read is no model but a shift.
+    void take_shift(float rate) {
+        velocity.keep(weights[0], rate);
+        bias_velocity.keep(bias, rate);
     }
     void pack() {}
     void draw(const Address &at, int n) { activation.draw(at, n); }
@@ -173,7 +177,7 @@ template <class L, int BATCH, bool MOMENTUM> struct FirstLinear {
         SDFEEL_UNROLL for (int k = 0; k < COUNT; k++) {
             SDFEEL_UNROLL for (int j = 0; j < TILE; j++) {
                 const int place = o + j * LANES;
-                float *speed = velocity.at(long(i + k) * STRIDE + place);
+                const auto speed = velocity.at(long(i + k) * STRIDE + place);
                 update.template operator()<LANES>(weights[i + k] + place, speed, change[k][j]);
             }
         }
@@ -181,9 +185,9 @@ template <class L, int BATCH, bool MOMENTUM> struct FirstLinear {
 };
 
 // The better of the two for a layer: lanes without an output are lost.
-template <class L, int BATCH, bool MOMENTUM>
+template <class L, int BATCH, class Update>
 using AnyLinear =
-    std::conditional_t<!L::sends_gradient && L::out >= 2 * LANES, FirstLinear<L, BATCH, MOMENTUM>,
-                       Linear<L, BATCH, MOMENTUM>>;
+    std::conditional_t<!L::sends_gradient && L::out >= 2 * LANES, FirstLinear<L, BATCH, Update>,
+                       Linear<L, BATCH, Update>>;
 
 } // namespace sdfeel

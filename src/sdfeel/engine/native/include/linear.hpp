@@ -21,7 +21,7 @@ constexpr int sample_tile(int batch) {
 }
 
 // `L` gives in, out, weight, bias (places in the row, bias -1: none), relu, sends_gradient, Drop.
-template <class L, int BATCH, bool MOMENTUM> struct Linear {
+template <class L, int BATCH, class Update> struct Linear {
     static constexpr int IN = L::in, OUT = L::out;
     static constexpr int64_t PARAMETERS = int64_t(IN) * OUT + (L::bias >= 0 ? OUT : 0);
     static constexpr bool CONTIGUOUS = true; // planes of the producer lie one after another
@@ -49,7 +49,6 @@ template <class L, int BATCH, bool MOMENTUM> struct Linear {
     alignas(64) float dx[L::sends_gradient ? BATCH : 1][STRIDE];
     float over_read[LANES];
     Activation<L, BATCH> activation;
-    using Update = Step<MOMENTUM>;
     typename Update::template Velocity<OUT * STRIDE> velocity;
     typename Update::template Velocity<OUT_WIDTH> bias_velocity;
 
@@ -70,6 +69,11 @@ template <class L, int BATCH, bool MOMENTUM> struct Linear {
     void write(float *row) const {
         for (int o = 0; o < OUT; o++) std::memcpy(row + L::weight + o * IN, weights[o], IN * 4);
         if (L::bias >= 0) std::memcpy(row + L::bias, bias, OUT * 4);
+    }
+    // What was read is no model but a shift.
+    void take_shift(float rate) {
+        velocity.keep(weights[0], rate);
+        bias_velocity.keep(bias, rate);
     }
     void pack() {}
     void draw(const Address &at, int n) { activation.draw(at, n); }
@@ -187,7 +191,7 @@ template <class L, int BATCH, bool MOMENTUM> struct Linear {
         }
     }
 
-    SDFEEL_INLINE float *speed(int o, int v) { return velocity.at(long(o) * STRIDE + v); }
+    SDFEEL_INLINE auto speed(int o, int v) { return velocity.at(long(o) * STRIDE + v); }
 };
 
 } // namespace sdfeel

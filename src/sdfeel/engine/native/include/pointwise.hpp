@@ -24,6 +24,7 @@ template <int CHANNELS, int HEIGHT, int WIDTH, int BATCH> struct Planes {
     const float *input_gradient(int s) { return dx[s]; }
     void fill(int s, const float *example) { std::memcpy(x[s], example, SIZE * 4); }
     void read(const float *) {}
+    void take_shift(float) {}
     void write(float *) const {}
     void pack() {}
     void draw(const Address &, int) {}

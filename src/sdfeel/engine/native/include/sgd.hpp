@@ -1,9 +1,10 @@
-// The optimiser: w := w + change, with momentum and weight decay where the task has them.
+// The optimiser: w := w + change, with momentum, weight decay and shifts where the task has them.
 //
 // Everything called a "change" is a gradient already multiplied by -learning rate: the loss scales
 // its own gradient once, and no other stage multiplies again. torch's
 //     buffer = momentum * buffer + (gradient + decay * w);  w -= rate * buffer
 // is, with velocity = -rate * buffer, what `moved` does; the learning rate is constant in a task.
+// A shift is added to the gradient before all this, so a change has -rate * shift added to it.
 #pragma once
 
 #include "vectors.hpp"
@@ -15,49 +16,57 @@ struct Rule {
 };
 
 // The weights of one stage are updated by this rule. Without momentum and decay there is no
-// velocity to keep, so that the plain case pays nothing.
-template <bool MOMENTUM> struct Step;
-
-template <> struct Step<false> {
-    template <int COUNT> struct Velocity {
-        void forget() {}
-        float *at(long) { return nullptr; }
+// velocity to keep, and without SHIFT no shift, so that the plain case pays nothing.
+template <bool MOMENTUM, bool SHIFT> struct Step {
+    struct Place { // of a weight; null where nothing is kept
+        float *velocity;
+        const float *shift;
     };
-    explicit Step(const Rule &) {}
-
-    template <int N> SDFEEL_INLINE void operator()(float *w, float *, Floats<N> change) const {
-        store<N>(w, load<N>(w) + change);
-    }
-    SDFEEL_INLINE void one(float *w, float *, float change) const { *w += change; }
-};
-
-template <> struct Step<true> {
+    // What is kept for COUNT weights, in their order.
     template <int COUNT> struct Velocity {
-        alignas(64) float values[COUNT];
-        void forget() { std::memset(values, 0, sizeof values); }
-        float *at(long place) { return values + place; }
+        alignas(64) float values[MOMENTUM ? COUNT : 1], shifts[SHIFT ? COUNT : 1];
+        void forget() {
+            if (MOMENTUM) std::memset(values, 0, sizeof values);
+        }
+        // `shift` lies where the weights will: COUNT numbers.
+        void keep(const float *shift, float rate) {
+            if constexpr (SHIFT)
+                for (int i = 0; i < COUNT; i++) shifts[i] = -rate * shift[i];
+        }
+        SDFEEL_INLINE Place at(long place) {
+            return {MOMENTUM ? values + place : nullptr, SHIFT ? shifts + place : nullptr};
+        }
     };
     float momentum, shrink;
     explicit Step(const Rule &rule) : momentum(rule.momentum), shrink(rule.rate * rule.decay) {}
 
-    template <int N> SDFEEL_INLINE void operator()(float *w, float *v, Floats<N> change) const {
-        const Floats<N> old = load<N>(w);
-        const Floats<N> moved =
-            all<N>(momentum) * load<N>(v) + (change - all<N>(shrink) * old);
-        store<N>(v, moved);
-        store<N>(w, old + moved);
+    template <int N> SDFEEL_INLINE void operator()(float *w, Place at, Floats<N> change) const {
+        if constexpr (SHIFT) change = change + load<N>(at.shift);
+        if constexpr (MOMENTUM) {
+            const Floats<N> old = load<N>(w);
+            const Floats<N> moved =
+                all<N>(momentum) * load<N>(at.velocity) + (change - all<N>(shrink) * old);
+            store<N>(at.velocity, moved);
+            store<N>(w, old + moved);
+        } else {
+            store<N>(w, load<N>(w) + change);
+        }
     }
-    SDFEEL_INLINE void one(float *w, float *v, float change) const {
-        *v = momentum * *v + (change - shrink * *w);
-        *w += *v;
+    SDFEEL_INLINE void one(float *w, Place at, float change) const {
+        if constexpr (SHIFT) change = change + *at.shift;
+        if constexpr (MOMENTUM) {
+            change = momentum * *at.velocity + (change - shrink * *w);
+            *at.velocity = change;
+        }
+        *w += change;
     }
 };
 
 // Apply `count` changes (a multiple of LANES).
-template <class S> inline void apply(const S &step, float *w, float *v, const float *changes,
-                                     int count) {
+template <class S, class Kept>
+inline void apply(const S &step, float *w, Kept &kept, const float *changes, int count) {
     for (int i = 0; i < count; i += LANES)
-        step.template operator()<LANES>(w + i, v ? v + i : nullptr, load<LANES>(changes + i));
+        step.template operator()<LANES>(w + i, kept.at(i), load<LANES>(changes + i));
 }
 
 } // namespace sdfeel

@@ -12,6 +12,7 @@ extern "C" {
 struct SdfeelTasks {
     int64_t count;
     const float *const *starts; // (count) the model each begins from
+    const float *const *shifts; // (count) rows added to every gradient; null if there are none
     float *models;              // (rooms, parameters) where the trained models go
     int64_t rooms;              // task i's is i modulo this
     int64_t parameters;
@@ -60,6 +61,7 @@ template <class Net> void train_one(Net &net, const SdfeelTasks &tasks, int64_t 
     float *model = tasks.models + i % tasks.rooms * tasks.parameters;
     if (tasks.parameters > Net::PARAMETERS) // numbers that no stage owns stay as they are
         std::memcpy(model, tasks.starts[i], size_t(tasks.parameters) * 4);
+    if (tasks.shifts) net.shift(tasks.shifts[i], tasks.rates[i]);
     net.read(tasks.starts[i]);
     const Rule rule{tasks.rates[i], tasks.momentum, tasks.decay};
     const int n = int(tasks.sizes[i]);
