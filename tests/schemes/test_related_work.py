@@ -2,12 +2,14 @@
 
 from dataclasses import replace
 from itertools import islice
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch import nn
 
 from sdfeel.core.arrays import Floats
 from sdfeel.core.cost import Cost
@@ -16,8 +18,11 @@ from sdfeel.core.errors import InputError
 from sdfeel.core.graphs import links
 from sdfeel.core.link_times import SNR, LinkTimes
 from sdfeel.core.network import Network, clustered
-from sdfeel.core.scheme import Estimates, Local, Scheme
+from sdfeel.core.scheme import Estimates, Local, Scheme, View
+from sdfeel.core.staleness import Clocks
 from sdfeel.core.stragglers import equalised, needed
+from sdfeel.engine.loop import Training
+from sdfeel.engine.optimizers import local_step
 from sdfeel.schemes import (
     Adaptive,
     AsyncSDFeel,
@@ -33,6 +38,7 @@ from sdfeel.schemes import (
 )
 from sdfeel.schemes.adaptive import bound, drift, exchanges
 from sdfeel.schemes.d_squared import damped
+from sdfeel.schemes.fed_nova import norm
 from sdfeel.schemes.joint import scheduled
 from sdfeel.sim.simulate import Simulation
 from tests.quadratic import QuadraticEngine, quadratic
@@ -200,6 +206,55 @@ def test_fed_nova_removes_the_pull_of_fast_clients() -> None:
     centres = np.arange(6.0) ** 2
     biased = (centres * steps).sum() / steps.sum()
     assert abs(nova.model().item() - centres.mean()) < 0.02 * abs(biased - centres.mean())
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"momentum": 0.9},
+        {"momentum": 0.9, "nesterov": True},
+        {"momentum": 0.7, "dampening": 0.4},
+        {},
+    ],
+    ids=["momentum", "nesterov", "dampening", "plain"],
+)
+@pytest.mark.parametrize("proximal", [0.0, 1.5])
+def test_fed_nova_counts_what_the_optimiser_makes_of_equal_gradients(
+    options: dict[str, Any], proximal: float
+) -> None:
+    """Where the gradient is 1 everywhere, torch's own steps lead as far as the norm says."""
+    training = Training(0.1, 1, "sgd", options, proximal=proximal)
+    place = nn.Parameter(torch.zeros(1, dtype=torch.float64))
+    optimizer = torch.optim.SGD([place], lr=0.1, **options)
+    for steps in range(1, 9):
+        optimizer.zero_grad()
+        torch.autograd.backward(place + proximal / 2 * place**2)
+        optimizer.step()
+        counted = norm(np.array([steps]), local_step(training))[0]
+        assert counted == pytest.approx(-place.item() / 0.1, rel=1e-12)
+
+
+def test_fed_nova_counts_mini_batches_where_an_iteration_is_a_pass() -> None:
+    training = Training(0.1, 10, iteration="epoch")
+    net = one_cell(2)
+    object.__setattr__(net, "samples", np.array([40.0, 10.0]))
+    view = View(net, (0,), 0, Clocks.fresh(1), np.array([1.0, 1.0]), local=local_step(training))
+    weights = FedNova().mix(view, np.array([1, 1])).up.weights
+    # 4 and 1 gradients, with shares 0.8 and 0.2: 3.4 gradients' worth of each
+    np.testing.assert_allclose(weights, [0.8 * 3.4 / 4, 0.2 * 3.4])
+
+
+def test_fed_nova_refuses_steps_that_are_no_sums_of_gradients() -> None:
+    def start(training: Training) -> None:
+        local = local_step(training)
+        Decisions.of(FedNova(), one_cell(), prices(), local=local).expected_rounds(10)
+
+    start(Training(0.1, 10, "newton-diagonal", {"identity": True}))
+    with pytest.raises(InputError, match=r"fednova.*training\.optimizer is adam: set it to sgd"):
+        start(Training(0.1, 10, "adam"))
+    start(Training(0.1, 10, proximal=10))
+    with pytest.raises(InputError, match=r"proximal times training\.learning_rate is 2, so that"):
+        start(Training(0.1, 10, proximal=20))
 
 
 # FedCS

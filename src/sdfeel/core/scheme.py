@@ -7,7 +7,7 @@ from typing import ClassVar, Literal, Protocol, get_type_hints
 
 import numpy as np
 
-from sdfeel.core.arrays import Floats, Ints
+from sdfeel.core.arrays import Floats, Ints, ints
 from sdfeel.core.link_times import LinkTimes
 from sdfeel.core.mixing import Mixing
 from sdfeel.core.network import Network
@@ -26,6 +26,21 @@ class Local:
     rate: float = 0.05  # step size
     momentum: float = 0.0
     proximal: float = 0.0  # pull towards the model that the round began with
+    dampening: float = 0.0  # of what a gradient adds to the momentum
+    nesterov: bool = False
+    optimizer: str = "sgd"
+    sums: bool = True  # is an update a weighted sum of gradients? (Adam's is not)
+    batch_size: int | None = None  # where an iteration is a pass over the data; None: a mini-batch
+
+    def gradients(self, iterations: Ints, samples: Floats) -> Ints:
+        """Gradients that clients with so many examples take in so many iterations each.
+
+        >>> Local(batch_size=10).gradients(np.array([3, 2]), np.array([25.0, 7.0]))
+        array([6, 2])
+        """
+        if self.batch_size is None:
+            return iterations
+        return ints(iterations * (samples // np.minimum(self.batch_size, samples)))
 
 
 @dataclass(frozen=True)

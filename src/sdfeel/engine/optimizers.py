@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from torch import Tensor, nn
 
+from sdfeel.core.scheme import Local
 from sdfeel.engine import newton
 from sdfeel.engine.steps import PlainSGD, TorchOptimizer
 from sdfeel.models.flat import FlatModule
@@ -26,6 +27,23 @@ class Stepper(Protocol):
     def __call__(self, x: Tensor, y: Tensor, step: int) -> None:
         """`step`: mini-batches that this client has taken before."""
         ...
+
+
+def local_step(training: "Training") -> Local:
+    """What a scheme may know of the local step."""
+    name = training.optimizer.lower()
+    options = training.options if name == "sgd" else {}
+    plain = name == newton.NAME and newton.read(training.options).identity
+    return Local(
+        rate=training.learning_rate,
+        momentum=options.get("momentum", 0.0),
+        proximal=training.proximal,
+        dampening=options.get("dampening", 0.0),
+        nesterov=bool(options.get("nesterov", False)),
+        optimizer=training.optimizer,
+        sums=name == "sgd" or plain,
+        batch_size=training.batch_size if training.iteration == "epoch" else None,
+    )
 
 
 def carried(module: nn.Module, training: "Training") -> tuple[int, ...]:

@@ -27,6 +27,7 @@ from sdfeel.data.clusters import assign
 from sdfeel.data.clusters import sizes as cluster_sizes
 from sdfeel.data.federated import Examples, Federated, federate
 from sdfeel.data.partition import holdings
+from sdfeel.engine import optimizers
 from sdfeel.engine.base import Engine
 from sdfeel.engine.loop import Training
 from sdfeel.engine.messages import FLOAT, Codec, codec
@@ -283,36 +284,40 @@ def build_engine(
     experiment: Experiment, data: Federated, module: nn.Module
 ) -> tuple[ModuleEngine, str]:
     """The engine, and why it is this one."""
+    return choose(
+        experiment.training.engine,
+        module,
+        data.train,
+        data.parts,
+        sample(data.test, experiment.evaluation.test_examples, experiment.seed),
+        build_training(experiment),
+        experiment.seed,
+        measured=sample(data.train, experiment.evaluation.train_examples, experiment.seed),
+        workers=experiment.training.workers or None,
+    )
+
+
+def build_training(experiment: Experiment) -> Training:
+    """How a client takes its local iterations."""
     training = experiment.training
     options = dict(training.optimizer_options)
     if training.momentum:
         options["momentum"] = training.momentum
     if training.weight_decay:
         options["weight_decay"] = training.weight_decay
-    return choose(
-        training.engine,
-        module,
-        data.train,
-        data.parts,
-        sample(data.test, experiment.evaluation.test_examples, experiment.seed),
-        Training(
-            learning_rate=training.learning_rate,
-            batch_size=training.batch_size,
-            optimizer=training.optimizer,
-            options=options,
-            proximal=training.proximal,
-            iteration=reading(experiment).iteration_unit,
-        ),
-        experiment.seed,
-        measured=sample(data.train, experiment.evaluation.train_examples, experiment.seed),
-        workers=training.workers or None,
+    return Training(
+        learning_rate=training.learning_rate,
+        batch_size=training.batch_size,
+        optimizer=training.optimizer,
+        options=options,
+        proximal=training.proximal,
+        iteration=reading(experiment).iteration_unit,
     )
 
 
 def local_step(experiment: Experiment) -> Local:
     """What a scheme may know of the local step."""
-    training = experiment.training
-    return Local(training.learning_rate, training.momentum, training.proximal)
+    return optimizers.local_step(build_training(experiment))
 
 
 def layout_of(module: nn.Module) -> Layout:

@@ -15,12 +15,13 @@ from sdfeel.core.errors import InputError, at_least, unknown
 from sdfeel.core.events import Event
 from sdfeel.core.gossip_weights import GOSSIP_RULES
 from sdfeel.core.network import Network, clustered
-from sdfeel.core.scheme import Local, Scheme
+from sdfeel.core.scheme import Scheme
 from sdfeel.core.seeds import rng
 from sdfeel.data.clusters import assign
 from sdfeel.data.federated import Federated
 from sdfeel.engine.evaluate import Loss, Metric
 from sdfeel.engine.loop import Training
+from sdfeel.engine.optimizers import local_step
 from sdfeel.engine.select import Kind, choose
 from sdfeel.models.zoo import operations
 from sdfeel.radio import latency
@@ -110,7 +111,7 @@ class Run:
             workers=workers,
         )
         price = cost if cost is not None else default_cost(model, data, batch_size)
-        local = Local(learning_rate, float(options.get("momentum", 0.0)), proximal)
+        local = local_step(training)
         self.simulation = Simulation(Decisions.of(scheme, net, price, seed, local), self._engine)
         goals = Goals(iterations, evaluate_every, target_accuracy, max_seconds)
         self._drive = Drive(type(scheme).__name__, self.simulation, goals, why)

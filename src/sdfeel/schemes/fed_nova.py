@@ -10,7 +10,7 @@ from typing import Annotated, ClassVar
 import numpy as np
 
 from sdfeel.core.arrays import Floats, Ints, floats
-from sdfeel.core.errors import at_least
+from sdfeel.core.errors import InputError, at_least
 from sdfeel.core.mixing import Mixing, broadcast
 from sdfeel.core.network import Network
 from sdfeel.core.scheme import Facts, Lane, Local, Mix, Setting, View, Work, one_server
@@ -38,33 +38,58 @@ class FedNova:
         return (setting.servers,)
 
     def work(self, view: View) -> Work:
+        _check(view.local)
         slowest = float(view.step_seconds[view.net.clients].max())
         down = broadcast(view.net, via="client-cloud")
         return Work(down, NO_LIMIT, deadline=self.theta_min * slowest)
 
     def mix(self, view: View, done: Ints) -> Mix:
         who = done.nonzero()[0]
-        share = view.net.samples[who] / view.net.samples[who].sum()
-        moved = norm(done[who], view.local)
-        effective = share @ (done[who] if view.local.proximal else moved)
+        samples = view.net.samples[who]
+        share = samples / samples.sum()
+        steps = view.local.gradients(done[who], samples)
+        moved = norm(steps, view.local)
+        effective = share @ (steps if view.local.proximal else moved)
         weights = share * effective / moved
         up = Mixing(np.array([0]), np.array([0, len(who)]), who, weights, "client-cloud")
         return Mix(up, payload="update")
 
 
+def _check(local: Local) -> None:
+    """Refuse local steps whose updates are no sums of gradients with weights of at least 0."""
+    if not local.sums:
+        raise InputError(
+            f"scheme.name is fednova, which needs updates that are sums of gradients, but "
+            f"training.optimizer is {local.optimizer}: set it to sgd, or take fedavg"
+        )
+    if local.rate * local.proximal > 1:
+        raise InputError(
+            f"scheme.name is fednova, but training.proximal times training.learning_rate is "
+            f"{local.rate * local.proximal:g}, so that each step overshoots the model it is pulled "
+            f"to: keep the product at 1 or below"
+        )
+
+
 def norm(steps: Ints, local: Local) -> Floats:
     """How many gradients an update of so many steps holds: each step, without momentum or pull.
+
+    It is how far the steps lead where the gradient is 1 everywhere, over the learning rate.
 
     >>> norm(np.array([1, 3]), Local())
     array([1., 3.])
     >>> norm(np.array([1, 3]), Local(momentum=0.5))
     array([1.  , 4.25])
+    >>> norm(np.array([1, 3]), Local(rate=0.1, proximal=2))
+    array([1.  , 2.44])
     """
-    count = np.arange(1, steps.max() + 1, dtype=np.float64)
-    if local.proximal:
-        each = (1 - local.rate * local.proximal) ** (count - 1)
-    elif local.momentum:
-        each = (1 - local.momentum**count) / (1 - local.momentum)
-    else:
-        each = np.ones_like(count)
-    return floats(np.cumsum(each)[steps - 1])
+    longest = int(steps.max())
+    if not (local.momentum or local.proximal):
+        return floats(np.arange(1, longest + 1)[steps - 1])
+    reached, speed, far = np.empty(longest), 0.0, 0.0
+    for step in range(longest):
+        slope = 1 - local.rate * local.proximal * far
+        # As torch does it: the first gradient is not dampened.
+        speed = local.momentum * speed + (slope if step == 0 else (1 - local.dampening) * slope)
+        far += slope + local.momentum * speed if local.nesterov else speed
+        reached[step] = far
+    return floats(reached[steps - 1])
