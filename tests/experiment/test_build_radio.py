@@ -98,7 +98,7 @@ def test_a_person_is_told_what_is_cut_off_and_what_is_passed_over(write: Write) 
     assert "servers [0, 3] and [1, 2] are cut off from one another" in notes[0]
     prepared = ready(f"network.changes={table}", "scheme.name=fedavg")
     assert prepared.decisions.outages is None
-    assert prepared.notes == ("fedavg does not use edge servers: none comes or goes",)
+    assert prepared.notes == ("fedavg does not use network.changes (links), network.servers",)
 
 
 @pytest.mark.parametrize(

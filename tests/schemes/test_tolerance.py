@@ -3,7 +3,7 @@
 import pytest
 
 from sdfeel.core.errors import InputError
-from sdfeel.core.tolerance import IGNORED, OPTIONS, YES, Tolerates, notes
+from sdfeel.core.tolerance import IGNORED, OPTIONS, YES, Tolerates, check, ignored
 from sdfeel.schemes import SCHEMES
 from tests.schemes.test_contract import networks, rounds
 
@@ -24,25 +24,23 @@ def test_models_travel_on_the_links_that_a_scheme_declares(name: str) -> None:
 @every_scheme
 def test_every_option_is_used_or_ignored_or_refused_with_both_names(name: str) -> None:
     for option, about in OPTIONS.items():
-        asked = {option: about.keys}
+        asked = [(option, about.keys)]
         verdict = DECLARED[name].verdict(option)
-        if verdict == YES:
-            assert notes(name, DECLARED[name], asked) == ()
-        elif verdict == IGNORED:
-            assert notes(name, DECLARED[name], asked) == (f"{name} does not use {about.keys}",)
-        else:
-            with pytest.raises(InputError) as refused:
-                notes(name, DECLARED[name], asked, DECLARED)
-            assert str(refused.value).startswith(
-                f"scheme.name = {name} {verdict}, but {about.keys} "
-            )
-            assert ", or choose sd-feel" in str(refused.value)
+        assert ignored(DECLARED[name], asked) == ([about.keys] if verdict == IGNORED else [])
+        if verdict in (YES, IGNORED):
+            check(name, DECLARED[name], asked, DECLARED)
+            continue
+        with pytest.raises(InputError) as refused:
+            check(name, DECLARED[name], asked, DECLARED)
+        said = str(refused.value)
+        assert said.startswith(f"scheme.name = {name} {verdict}, but {about.keys} ")
+        assert said.endswith(", or choose sd-feel")
 
 
 def test_the_recommended_scheme_uses_all_that_is_asked_for() -> None:
     picky = Tolerates(mixing="needs no weights")
-    asked = {"mixing": "network.mixing", "absent_cloud": "network.changes"}
+    asked = [("mixing", "network.mixing"), ("absent_cloud", "network.changes")]
     with pytest.raises(InputError, match=r"leave out network.mixing$"):
-        notes("picky", picky, asked, DECLARED)  # gossip needs no cloud, and a cloud no weights
+        check("picky", picky, asked, DECLARED)  # gossip needs no cloud, and a cloud no weights
     with pytest.raises(InputError, match="or choose anything"):
-        notes("picky", picky, asked, DECLARED | {"anything": Tolerates()})
+        check("picky", picky, asked, DECLARED | {"anything": Tolerates()})

@@ -42,6 +42,7 @@ class NetworkState:
 
     net: Network
     cloud: bool = True
+    central: bool = False  # is the only server the cloud?
 
     def across(self, mixing: Mixing | None) -> Mixing | None:
         """What is left of a scheme's mixing between servers."""
@@ -71,6 +72,7 @@ class Outages:
     up_seconds: float | None = None  # mean time until a server fails; None: never
     down_seconds: float = 1.0  # mean time until it is back
     seed: int = 0
+    central: bool = False  # is the only server the cloud?
 
     def at(self, net: Network, number: int, seconds: float) -> NetworkState:
         """The network of a round that begins when `number` rounds of all lanes are over."""
@@ -84,8 +86,11 @@ class Outages:
         if self.up_seconds is not None:
             lasts = (self.up_seconds, self.down_seconds)
             servers = servers & [_is_up(self.seed, d, lasts, seconds) for d in net.servers]
+        if self.central:
+            servers = servers & cloud
         links = links * np.outer(servers, servers)
-        return NetworkState(_moment(net, self.rule, links.tobytes(), servers.tobytes()), cloud)
+        own = _moment(net, self.rule, links.tobytes(), servers.tobytes())
+        return NetworkState(own, cloud, self.central)
 
     def cut_off(self, net: Network) -> list[list[int]]:
         """The parts into which the schedule leaves the servers that are up at its end."""
@@ -259,7 +264,8 @@ def changes(before: NetworkState, now: NetworkState, number: int) -> list[str]:
     if before is now:
         return []
     news = []
-    for d in np.flatnonzero(before.there != now.there).tolist():
+    moved = np.flatnonzero(before.there != now.there).tolist()
+    for d in moved if not now.central else ():
         back = "is back with the model it had" if now.there[d] else "went down"
         news.append(f"server {d} {back} after round {number}")
     if before.cloud != now.cloud:

@@ -3,13 +3,14 @@
 Schemes declare it beside what they are. Whoever prepares a run asks here, before anything starts.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from sdfeel.core.errors import InputError
 from sdfeel.core.link_times import Link
 
 YES, IGNORED = "yes", "ignored"
+Asked = Sequence[tuple[str, str]]  # options, each with the key by which it is asked for
 EDGE: tuple[Link, ...] = ("client-server", "server-server")
 EDGE_AND_CLOUD: tuple[Link, ...] = ("client-server", "server-cloud")
 CELLS: tuple[Link, ...] = ("client-server",)
@@ -39,6 +40,11 @@ class Tolerates:
     equalise: str = YES
     uplink: str = YES
     backhaul: str = YES
+
+    @property
+    def central(self) -> bool:
+        """Is the scheme's only server the cloud?"""
+        return "client-cloud" in self.links and "client-server" not in self.links
 
     def verdict(self, option: str) -> str:
         """What becomes of one of OPTIONS.
@@ -116,36 +122,33 @@ OPTIONS: Mapping[str, Option] = {
 }
 
 
-def notes(
-    name: str,
-    tolerates: Tolerates,
-    asked: Mapping[str, str],
-    others: Mapping[str, Tolerates] | None = None,
-) -> tuple[str, ...]:
-    """Which of the options `asked` for (how, by name in OPTIONS) the scheme ignores, in sentences.
+def check(name: str, tolerates: Tolerates, asked: Asked, others: Mapping[str, Tolerates]) -> None:
+    """InputError for the first option that the scheme cannot stand, with a scheme that can.
 
-    Raises InputError for the first that it cannot stand; among `others`, a scheme is recommended
-    that can.
-
-    >>> notes("fedavg", Tolerates(CLOUD), {"mixing": "network.mixing"})
-    ('fedavg does not use network.mixing',)
+    `others` are the schemes to recommend.
     """
-    for option, key in asked.items():
+    for option, key in asked:
         said = tolerates.verdict(option)
         if said not in (YES, IGNORED):
             about = OPTIONS[option]
-            better = _better(asked, others or {})
             raise InputError(
                 f"scheme.name = {name} {said}, but {key} {about.effect}: "
-                f"{about.instead.format(key=key)}{better}"
+                f"{about.instead.format(key=key)}{_better(asked, others)}"
             )
-    unused = [key for option, key in asked.items() if tolerates.verdict(option) == IGNORED]
-    return (f"{name} does not use {', '.join(dict.fromkeys(unused))}",) if unused else ()
 
 
-def _better(asked: Mapping[str, str], others: Mapping[str, Tolerates]) -> str:
+def ignored(tolerates: Tolerates, asked: Asked) -> list[str]:
+    """The keys of options that are asked for and make no difference.
+
+    >>> ignored(Tolerates(CLOUD), [("mixing", "network.mixing"), ("drop", "latency.late")])
+    ['network.mixing']
+    """
+    return [key for option, key in asked if tolerates.verdict(option) == IGNORED]
+
+
+def _better(asked: Asked, others: Mapping[str, Tolerates]) -> str:
     """The first scheme that uses all that is asked for."""
     for name, tolerates in others.items():
-        if all(tolerates.verdict(option) == YES for option in asked):
+        if all(tolerates.verdict(option) == YES for option, _ in asked):
             return f", or choose {name}"
     return ""

@@ -42,7 +42,7 @@ class Follower:
 
     async def events(self) -> AsyncGenerator[Event, None]:
         """Everything from the first round to the last."""
-        for note in self.ready.notes:
+        for note in (*self.ready.foreign, *self.ready.notes):
             yield Warned(note)
         net = self.federation.net
         why = f"deployed on {len(net.servers)} servers and {len(net.samples)} clients"

@@ -32,7 +32,8 @@ from sdfeel.engine.base import Engine
 from sdfeel.engine.loop import Training
 from sdfeel.engine.messages import FLOAT, Codec, codec
 from sdfeel.engine.select import ModuleEngine, choose
-from sdfeel.experiment.build_radio import build_changing, build_late, with_radio
+from sdfeel.experiment import effects
+from sdfeel.experiment.build_radio import build_case, build_changing, build_late, with_radio
 from sdfeel.experiment.files import read_graph, read_matrix, read_speeds
 from sdfeel.experiment.schema import Experiment, SchemeSection, rule_of
 from sdfeel.models import zoo
@@ -60,6 +61,7 @@ class Prepared:
     rounds: int  # of all lanes, if nothing ends the run earlier
     packing: Packing | None = None
     notes: tuple[str, ...] = ()
+    foreign: tuple[str, ...] = ()  # a note if keys of other schemes were passed over
 
     @property
     def scheme(self) -> Scheme:
@@ -77,13 +79,15 @@ class Prepared:
 
 def prepare(experiment: Experiment) -> Prepared:
     """Load, split and build all that `experiment` names; raises on anything that cannot work."""
-    scheme, notes = build_scheme(experiment)
+    scheme, foreign = build_scheme(experiment)
     late = build_late(experiment)
     data = build_data(experiment)
     experiment = with_model(experiment)
     net = build_network(experiment, data)
-    scheme.adapt(net)  # refuses a network that it cannot serve, before anything is written
-    changing, more = build_changing(experiment, scheme, net)
+    # A network that the scheme cannot serve, and options that it cannot stand, are refused here.
+    case = build_case(experiment, scheme, net)
+    effects.check(case)
+    changing, parted = build_changing(case)
     module = build_model(experiment, data)
     zoo.check_fit(module, data.train.x[0], data.classes)
     engine, why = build_engine(experiment, data, module)
@@ -94,8 +98,8 @@ def prepare(experiment: Experiment) -> Prepared:
     decisions.check_deadline()
     rounds = decisions.expected_rounds(experiment.training.iterations)
     experiment = resolved(experiment, scheme, data, rounds, engine.name)
-    notes = (*notes, *more)
-    return Prepared(experiment, decisions, net, data, engine, why, rounds, packing, notes)
+    notes = (*effects.notes(replace(case, engine=engine.name)), *parted)
+    return Prepared(experiment, decisions, net, data, engine, why, rounds, packing, notes, foreign)
 
 
 def with_model(experiment: Experiment) -> Experiment:

@@ -8,17 +8,19 @@ import numpy as np
 from sdfeel.core.arrays import Floats, floats
 from sdfeel.core.cost import Cost
 from sdfeel.core.errors import DataError, InputError, unknown
-from sdfeel.core.gossip_weights import GOSSIP_RULES
+from sdfeel.core.gossip_weights import GOSSIP_RULES, laplacian_weights
 from sdfeel.core.link_times import SNR
 from sdfeel.core.network import Network
-from sdfeel.core.outages import Outages, check, schedule
+from sdfeel.core.outages import Change, Outages, check, schedule
 from sdfeel.core.scheme import Scheme
 from sdfeel.core.seeds import rng
 from sdfeel.core.stragglers import StragglerPolicy
+from sdfeel.experiment.effects import Case, Rates
 from sdfeel.experiment.schema import Experiment, RadioSection
 from sdfeel.radio.channel import Fading, Trace
 from sdfeel.radio.shannon import Cell, efficiency, scattered, snr_of
 from sdfeel.radio.tables import clients_table, links_table, trace_table
+from sdfeel.schemes import tolerance
 
 MOST = 40.0  # bits per second and hertz: nothing sends more
 
@@ -53,40 +55,76 @@ def build_late(experiment: Experiment) -> StragglerPolicy:
     return StragglerPolicy(experiment.latency.late, experiment.latency.deadline_seconds)
 
 
-def build_changing(
-    experiment: Experiment, scheme: Scheme, net: Network
-) -> tuple[Outages | None, tuple[str, ...]]:
-    """How the server graph changes (None: not at all), and what a person should know of it."""
-    section = experiment.network
+def build_case(experiment: Experiment, scheme: Scheme, net: Network) -> Case:
+    """What decides which keys count; the files that the experiment names are read for it."""
+    section, clients = experiment.radio, len(net.samples)
+    return Case(
+        experiment,
+        tolerance(scheme),
+        net,
+        scheme.adapt(net),
+        _changes(experiment.network.changes, net),
+        _named_links(section.links, net),
+        _kind_of_rates(section.rates, clients),
+    )
+
+
+def _changes(name: str | None, net: Network) -> tuple[Change, ...]:
+    if name is None:
+        return ()
+    changes = schedule(_text(name), name)
+    check(changes, net, name)
+    return changes
+
+
+def _named_links(name: str | None, net: Network) -> tuple[bool, bool]:
+    if name is None:
+        return False, False
+    links, clouds = links_table(_text(name), name, net)
+    return bool((~np.isnan(links)).any()), bool((~np.isnan(clouds)).any())
+
+
+def _kind_of_rates(rates: str, clients: int) -> Rates:
+    if rates == "equal" or rates == "distance":
+        return "equal" if rates == "equal" else "distance"
+    if not (Path(rates).suffix or Path(rates).is_file()):
+        raise unknown("radio.rates", rates, ["equal", "distance", "a file .csv"])
+    return "metres" if clients_table(_text(rates), rates, clients)[0] == "metres" else "mbps"
+
+
+def build_changing(case: Case) -> tuple[Outages | None, tuple[str, ...]]:
+    """How servers, links and the cloud come and go (None: they do not), as far as the scheme
+    notices; and what a person should know of it."""
+    section = case.experiment.network
     if (section.server_up_seconds is None) != (section.server_down_seconds is None):
         raise InputError(
             "network.server_up_seconds and network.server_down_seconds belong together: set both"
         )
-    changes = None if section.changes is None else schedule(_text(section.changes), section.changes)
-    if changes is None and section.link_chance == 1 and section.server_up_seconds is None:
+    used = [case.uses(kind) for kind in ("absent_cloud", "changing_servers", "changing_links")]
+    changes = tuple(change for change in case.schedule if used[len(change.who)])
+    link_chance = section.link_chance if used[2] else 1.0
+    up_seconds = section.server_up_seconds if used[1] else None
+    if not changes and link_chance == 1 and up_seconds is None:
         return None, ()
-    if section.mixing not in GOSSIP_RULES:
+    if section.mixing not in GOSSIP_RULES and case.uses("mixing"):
         raise InputError(
             f"network.mixing is the matrix in {section.mixing}, but the server graph changes: "
             f"name a rule that fits any graph ({', '.join(GOSSIP_RULES)})"
         )
-    if changes is not None:
-        check(changes, net, str(section.changes))
-    if len(scheme.adapt(net).servers) != len(net.servers):
-        return None, (f"{experiment.scheme.name} does not use edge servers: none comes or goes",)
-    changing = Outages(
-        GOSSIP_RULES[section.mixing],
-        changes or (),
-        section.link_chance,
-        section.server_up_seconds,
+    outages = Outages(
+        GOSSIP_RULES.get(section.mixing, laplacian_weights),
+        changes,
+        link_chance,
+        up_seconds,
         section.server_down_seconds or 1.0,
-        experiment.seed,
+        case.experiment.seed,
+        central=case.tolerates.central,
     )
-    apart = changing.cut_off(net)
+    apart = [] if case.tolerates.central else outages.cut_off(case.net)
     if len(apart) < 2:
-        return changing, ()
+        return outages, ()
     groups = " and ".join(str(part) for part in apart)
-    return changing, (
+    return outages, (
         f"at the end of {section.changes}, servers {groups} are cut off from one another: their "
         f"models will not agree",
     )
@@ -105,8 +143,6 @@ def _mean_snr(experiment: Experiment, clients: int) -> Floats:
     if section.rates == "distance":
         draws = rng(experiment.seed, "positions")
         return cell.snr(scattered(clients, section.cell_metres, draws))
-    if not (Path(section.rates).suffix or Path(section.rates).is_file()):
-        raise unknown("radio.rates", section.rates, ["equal", "distance", "a file .csv"])
     kind, values = clients_table(_text(section.rates), section.rates, clients)
     if kind == "metres":
         return cell.snr(values)

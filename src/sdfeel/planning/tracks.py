@@ -14,7 +14,7 @@ from sdfeel.core.scheme import Scheme
 from sdfeel.engine.estimates import probing
 from sdfeel.engine.select import ModuleEngine
 from sdfeel.experiment import build
-from sdfeel.experiment.build_radio import build_changing
+from sdfeel.experiment.build_radio import build_case, build_changing
 from sdfeel.experiment.schema import Experiment
 from sdfeel.planning import candidates as space
 from sdfeel.planning.candidates import Candidate
@@ -135,7 +135,7 @@ class Workshop:
         changes and compression holds for it."""
         experiment = candidate.applied(self.base)
         scheme, net = self.scheme(candidate), self.net(candidate)
-        outages, _ = build_changing(experiment, scheme, net)
+        outages, _ = build_changing(build_case(experiment, scheme, net))
         own = replace(self.prepared, decisions=self.decisions(candidate, outages))
         return own.simulation(self.engine(candidate.learning_rate))
 

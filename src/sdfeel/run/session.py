@@ -159,7 +159,8 @@ class Session:
 def start(experiment: Experiment, directory: Path) -> Session:
     """A new run in an empty or absent directory."""
     ready = prepare(experiment)
-    return Session(replace(ready, notes=(*ready.notes, *theorem.notes(ready))), directory)
+    notes = (*ready.foreign, *ready.notes, *theorem.notes(ready))
+    return Session(replace(ready, notes=notes), directory)
 
 
 def resume(directory: Path) -> Session:
@@ -172,9 +173,12 @@ def resume(directory: Path) -> Session:
 
 
 def start_or_resume(experiment: Experiment, directory: Path, notes: bool = True) -> Session:
-    """A new run; or, where the same experiment was begun before, the rest of it."""
+    """A new run; or, where the same experiment was begun before, the rest of it.
+
+    Without `notes` nobody is told of keys that belong to other schemes.
+    """
     ready = prepare(experiment)
-    ready = ready if notes else replace(ready, notes=())
+    ready = replace(ready, notes=(*ready.foreign, *ready.notes)) if notes else ready
     known = directory / run_files.EXPERIMENT
     if not known.is_file():
         return Session(ready, directory)

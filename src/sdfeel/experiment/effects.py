@@ -1,0 +1,234 @@
+"""Which keys of an experiment have an effect, and which of them its scheme cannot stand.
+
+Whatever is given and changes nothing is told in a note before the first round. Options that a
+scheme may refuse are judged by what it declares (`core.tolerance`); `KEYS` says of the other keys
+what they need in order to count. A key in neither place always does.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from sdfeel.core import tolerance
+from sdfeel.core.link_times import Link
+from sdfeel.core.network import Network
+from sdfeel.core.outages import Change
+from sdfeel.core.tolerance import YES, Tolerates
+from sdfeel.experiment.schema import Experiment
+from sdfeel.schemes import SCHEMES
+
+Rates = Literal["equal", "distance", "metres", "mbps"]
+
+
+@dataclass(frozen=True, eq=False)
+class Case:
+    """All that decides whether a key counts."""
+
+    experiment: Experiment
+    tolerates: Tolerates
+    net: Network
+    own: Network  # as the scheme uses it
+    schedule: tuple[Change, ...] = ()  # what network.changes says
+    links: tuple[bool, bool] = (False, False)  # does radio.links name servers? the cloud?
+    rates: Rates = "equal"  # what the clients' mean rates come from
+    engine: str = "native"  # which computes
+
+    def uses(self, option: str) -> bool:
+        """Does the scheme use one of `core.tolerance.OPTIONS`?"""
+        return self.tolerates.verdict(option) == YES
+
+    @property
+    def several(self) -> bool:
+        """Are there several edge servers?"""
+        return len(self.net.servers) > 1
+
+    @property
+    def consensus(self) -> bool:
+        """Do the servers gossip at the end, whatever the scheme does before?"""
+        return self.experiment.latency.consensus and len(self.own.servers) > 1
+
+    @property
+    def cells(self) -> bool:
+        """Does it matter which client belongs to whom?"""
+        everyone = len(self.own.servers) == 1 and len(self.own.clients) == len(self.net.clients)
+        devices = self.experiment.devices
+        placed = devices.placement != "random" and devices.spread > 1 and devices.file is None
+        return not everyone or placed
+
+    @property
+    def codecs(self) -> set[str]:
+        """How messages are compressed."""
+        section = self.experiment.compression
+        return {section.uplink, section.backhaul if self.uses("backhaul") else "none"}
+
+    @property
+    def bandwidth(self) -> bool:
+        """Does sending depend on more than the mean rates?"""
+        equalised = self.experiment.latency.late == "equalise" and self.uses("equalise")
+        return self.experiment.radio.fading != "off" or equalised or self.tolerates.shares
+
+    @property
+    def measured_channels(self) -> bool:
+        """Do clients' rates come from a place or a file?"""
+        return self.rates != "equal" or self.experiment.radio.trace is not None
+
+
+def asked(case: Case) -> Iterator[tuple[str, str]]:
+    """The options of `core.tolerance` that are asked for, each with the key that asks."""
+    network, latency = case.experiment.network, case.experiment.latency
+    lines = {len(change.who) for change in case.schedule}
+    if case.several:
+        for key, option in (("graph", "graph"), ("mixing", "mixing")):
+            if given(case.experiment, f"network.{key}") and not case.consensus:
+                yield option, f"network.{key}"
+        if network.link_chance < 1:
+            yield "changing_links", "network.link_chance"
+        if 2 in lines:
+            yield "changing_links", "network.changes (links)"
+    if network.server_up_seconds is not None:
+        yield "changing_servers", "network.server_up_seconds"
+    if 1 in lines:
+        yield "changing_servers", "network.changes (servers)"
+    if 0 in lines:
+        yield "absent_cloud", "network.changes (the cloud)"
+    failing = network.server_up_seconds is not None or 1 in lines
+    # Clients in several cells go on with another server while their own is away.
+    if network.overlap and case.several and not (failing and case.uses("changing_servers")):
+        yield "overlap", "network.overlap"
+    if latency.late != "wait":
+        yield latency.late.replace("-", "_"), f"latency.late = {latency.late}"
+    servers, cloud = case.links
+    if servers:
+        yield "server_rates", "radio.links (between servers)"
+    if cloud:
+        yield "cloud_rates", "radio.links (to the cloud)"
+    for option in ("uplink", "backhaul"):
+        codec = getattr(case.experiment.compression, option)
+        if codec != "none" and not (option == "backhaul" and case.consensus):
+            yield option, f"compression.{option} = {codec}"
+
+
+@dataclass(frozen=True)
+class Need:
+    """What a key needs in order to count, and the words for when that is not so."""
+
+    holds: Callable[[Case], bool]
+    otherwise: str = ""  # nothing: it is the scheme that does not use the key
+
+
+def _where(path: str, *values: Any) -> Need:
+    """Another key has one of these values."""
+
+    def holds(case: Case) -> bool:
+        return value_of(case.experiment, path) in values
+
+    return Need(holds, f"without {path} = {' or '.join(map(str, values))}")
+
+
+def _over(link: Link) -> Need:
+    """Models travel on links of this kind."""
+    return Need(lambda case: link in case.tolerates.links)
+
+
+SEVERAL = Need(lambda case: case.several, "with one edge server")
+CELLS = Need(lambda case: case.cells or not case.several)
+ACROSS = Need(lambda case: case.consensus or "server-server" in case.tolerates.links)
+OVERLAPPING = Need(lambda case: case.experiment.network.overlap > 0, "without network.overlap")
+DISTANT = Need(lambda case: case.rates in ("distance", "metres"), "without radio.rates = distance")
+NO_FILE = Need(lambda case: case.experiment.devices.file is None, "beside devices.file")
+NEARBY = Need(lambda case: "client-server" in case.tolerates.links or case.measured_channels)
+
+KEYS: Mapping[str, tuple[Need, ...]] = {
+    "network.servers": (CELLS,),
+    "network.assignment": (SEVERAL, CELLS),
+    "network.imbalance": (SEVERAL, CELLS),
+    "network.graph": (SEVERAL,),
+    "network.radius": (_where("network.graph", "geometric"), SEVERAL, ACROSS),
+    "network.probability": (_where("network.graph", "erdos-renyi"), SEVERAL, ACROSS),
+    "network.mixing": (SEVERAL,),
+    "network.overlap": (SEVERAL,),
+    "network.link_chance": (SEVERAL,),
+    "data.directory": (
+        Need(
+            lambda case: case.experiment.data.name in ("mnist", "fashion-mnist", "cifar10"),
+            "with data that are built in or a file",
+        ),
+    ),
+    "data.classes_per_client": (_where("data.partition", "classes", "shards"),),
+    "data.concentration": (_where("data.partition", "dirichlet"),),
+    "data.balance": (_where("data.partition", "dirichlet"),),
+    "data.min_size": (_where("data.partition", "dirichlet"),),
+    "training.workers": (Need(lambda case: case.engine != "loop", "with training.engine = loop"),),
+    "latency.client_server_mbps": (NEARBY,),
+    "latency.server_server_mbps": (SEVERAL, ACROSS),
+    "latency.server_cloud_mbps": (_over("server-cloud"),),
+    "latency.client_cloud_mbps": (_over("client-cloud"),),
+    "latency.cell_edge_mbps": (Need(lambda case: case.uses("overlap")), SEVERAL, OVERLAPPING),
+    "latency.consensus": (SEVERAL, Need(lambda case: len(case.own.servers) > 1)),
+    "radio.nakagami_m": (_where("radio.fading", "nakagami"),),
+    "radio.correlation": (_where("radio.fading", "rayleigh", "nakagami"),),
+    "radio.snr_db": (
+        Need(lambda case: not case.measured_channels, "where rates are measured or by distance"),
+        Need(
+            lambda case: case.bandwidth,
+            "without radio.fading, and where nobody shares bandwidth",
+        ),
+    ),
+    "radio.bandwidth_mhz": (
+        Need(lambda case: case.measured_channels, "without radio.rates or radio.trace"),
+    ),
+    "radio.power_dbm": (DISTANT,),
+    "radio.noise_dbm_per_hz": (DISTANT,),
+    "radio.path_loss_db": (DISTANT,),
+    "radio.path_loss_exponent": (DISTANT,),
+    "radio.cell_metres": (_where("radio.rates", "distance"),),
+    "compression.bits": (
+        Need(lambda case: "uniform" in case.codecs, "where no message is uniform"),
+    ),
+    "compression.share": (Need(lambda case: "top-k" in case.codecs, "where no message is top-k"),),
+    "devices.gflops": (NO_FILE,),
+    "devices.spread": (NO_FILE,),
+    "devices.placement": (
+        NO_FILE,
+        Need(lambda case: case.experiment.devices.spread > 1, "without devices.spread"),
+    ),
+}
+
+
+def check(case: Case) -> None:
+    """InputError for what the scheme cannot stand."""
+    others = {name: kind.tolerates for name, kind in SCHEMES.items()}
+    name = case.experiment.scheme.name
+    tolerance.check(name, case.tolerates, tuple(asked(case)), others)
+
+
+def notes(case: Case) -> tuple[str, ...]:
+    """What is given and has no effect, in sentences."""
+    unused = tolerance.ignored(case.tolerates, tuple(asked(case)))
+    vain: dict[str, list[str]] = {"": unused}
+    for key, needs in KEYS.items():
+        missing = next((need for need in needs if not need.holds(case)), None)
+        if missing is not None and given(case.experiment, key):
+            vain.setdefault(missing.otherwise, []).append(key)
+    told = []
+    for words, keys in vain.items():
+        some = ", ".join(keys)
+        if keys and not words:
+            told.append(f"{case.experiment.scheme.name} does not use {some}")
+        elif keys:
+            told.append(f"{some} {'has' if len(keys) == 1 else 'have'} no effect {words}")
+    return tuple(told)
+
+
+def given(experiment: Experiment, path: str) -> bool:
+    """Is a key other than by default? (A file written by `sdfeel init` holds all keys.)"""
+    return bool(value_of(experiment, path) != value_of(DEFAULTS, path))
+
+
+def value_of(experiment: Experiment, path: str) -> Any:
+    """The value of `section.key`."""
+    section, _, key = path.partition(".")
+    return getattr(getattr(experiment, section), key)
+
+
+DEFAULTS = Experiment()
