@@ -58,7 +58,7 @@ class StragglerPolicy:
         """A round, with what is done about those who are late; `mixed` tells how it then ends."""
         done = cost.done(work)
         mix = mixed(done)
-        if self.policy == "equalise":
+        if self.policy == "equalise" and work.lasts is None:  # else it is the scheme that knows
             work = replace(work, share=_shares(view, cost, work, mix, done))
         if self.seconds is None:
             return RoundPlan(work, done, done, mix)
