@@ -1,19 +1,26 @@
-"""Averaging models: the one place where rows are added up.
+"""Averaging models: the one place where rows are added up, or combined by a rule.
 
 A float32 sum depends on its order, so the order is fixed (ascending source numbers), the
 accumulator is wide, and every executor adds through this file. Simulated and deployed servers
 therefore agree to the last bit.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from sdfeel.core import rules
+from sdfeel.core.arrays import Floats, Ints
+from sdfeel.core.errors import InputError
 from sdfeel.core.mixing import Mixing
 
 PIECE = 1 << 14  # numbers of a model, all whole vectors: what is left over may be rounded otherwise
 Terms = Sequence[tuple[float, int]]  # weights and sources
+COLUMNS = 1024  # numbers of all rows that are sorted together: they stay in the cache
+NOTHING = 1e-9  # a share of the votes that is none: what rounding leaves of a liar shall not count
 
 
 class Sums:
@@ -90,3 +97,161 @@ def _mix_in_pieces(terms: Mapping[int, Terms], models: Tensor, out: Tensor) -> N
 def mean(weights: Iterable[float], models: Tensor) -> Tensor:
     """(P,) the weighted mean of all rows: the model that is measured and handed out."""
     return weighted(zip(weights, models, strict=True))
+
+
+def combine(
+    rule: rules.Rule, weights: Floats, votes: Floats, rows: Sequence[Tensor], own: Tensor
+) -> Tensor:
+    """(P,) what a rule makes of `rows`, in float64, rounded once; `own` is the row it replaces.
+
+    A row's message is itself times weight over vote. Under rules that count votes, a row that is
+    not finite has no say, and if nobody has one, `own` stays.
+    """
+    scale = np.divide(weights, votes, out=np.ones(len(rows)), where=votes != 0)
+    messages: Floats = torch.stack(list(rows)).double().numpy()  # (N, P)
+    if (scale != 1).any():
+        messages *= scale[:, None]
+    before = own.double().numpy()
+    if isinstance(rule, VOTED):
+        heard = np.isfinite(messages.sum(axis=1)) & (votes != 0)
+        if not heard.all():
+            messages, votes = messages[heard], votes[heard]
+        if not len(votes):
+            return own.clone()
+        if votes.min() < 0 and not isinstance(rule, rules.Clipped):
+            name = type(rule).__name__
+            raise InputError(
+                f"{name} counts votes, and one is {votes.min():g}: choose mixing weights that "
+                f"are not negative, for example network.mixing=metropolis"
+            )
+    found = _HOW[type(rule)](rule, messages, votes, before)
+    return torch.from_numpy(found).to(own.dtype)
+
+
+def _summed(factors: Iterable[Any], rows: Iterable[Floats], like: Floats) -> Floats:
+    """The sum of factor * row, in the order given."""
+    total = np.zeros_like(like)
+    for factor, row in zip(factors, rows, strict=True):
+        total += factor * row
+    return total
+
+
+def _length(row: Floats) -> float:
+    # Not by numpy's norm, whose sum depends on how many threads there are.
+    return float(np.sqrt((row * row).sum()))
+
+
+def _each_number(pick: Callable[[Floats, Floats], Floats], x: Floats, votes: Floats) -> Floats:
+    """(P,) what `pick` makes of each number's (p, N) ascending values and their shares."""
+    share = votes / votes.sum()
+    equal = (votes == votes[0]).all()
+    out = np.empty(x.shape[1])
+    for begin in range(0, x.shape[1], COLUMNS):
+        columns = np.ascontiguousarray(x[:, begin : begin + COLUMNS].T)
+        order = None if equal else np.argsort(columns, axis=1)
+        values = np.sort(columns, axis=1) if order is None else _take(columns, order)
+        out[begin : begin + COLUMNS] = pick(values, share[None] if order is None else share[order])
+    return out
+
+
+def _take(columns: Floats, places: Ints) -> Floats:
+    return np.take_along_axis(columns, places, axis=1)
+
+
+def _median(rule: rules.Median, x: Floats, votes: Floats, own: Floats) -> Floats:
+    """Where two values have half of the votes each, their mean."""
+
+    def middle(values: Floats, share: Floats) -> Floats:
+        ends = np.cumsum(share, axis=1)
+        low, high = (ends < 0.5 - NOTHING).sum(axis=1), (ends <= 0.5 + NOTHING).sum(axis=1)
+        both = _take(values, np.stack([low, high], axis=1))
+        half: Floats = (both[:, 0] + both[:, 1]) / 2
+        return half
+
+    return _each_number(middle, x, votes)
+
+
+def _trimmed(rule: rules.Trimmed, x: Floats, votes: Floats, own: Floats) -> Floats:
+    """A value at the edge counts with the part of its vote that is left in."""
+
+    def mean_of_the_rest(values: Floats, share: Floats) -> Floats:
+        ends = np.cumsum(share, axis=1)
+        left = np.minimum(ends, 1 - rule.share) - np.maximum(ends - share, rule.share)
+        left[left < NOTHING] = 0
+        rest: Floats = (values * left).sum(axis=1) / left.sum(axis=1)
+        return rest
+
+    return _each_number(mean_of_the_rest, x, votes)
+
+
+def _krum(rule: rules.Krum, x: Floats, votes: Floats, own: Floats) -> Floats:
+    rows = torch.from_numpy(x)
+    # Not by products of rows, whose differences cancel.
+    apart = torch.cdist(rows, rows, compute_mode="donot_use_mm_for_euclid_dist").numpy() ** 2
+    near = max(1, len(x) - rule.liars - 2)
+    scores = np.sort(apart, axis=1)[:, 1 : near + 1].sum(axis=1)  # the nearest is the row itself
+    best = np.sort(np.argsort(scores, kind="stable")[: rule.best])
+    return _summed(votes[best] / votes[best].sum(), x[best], own)
+
+
+def _geometric(rule: rules.Geometric, x: Floats, votes: Floats, own: Floats) -> Floats:
+    """Weiszfeld's steps; where one ends at a row, as Vardi and Zhang (2000) go on from there."""
+    share = votes / votes.sum()
+    centre = _median(rules.Median(), x, votes, own)
+    for _ in range(rule.steps):
+        gaps = np.array([_length(row - centre) for row in x])
+        here = gaps <= NOTHING * gaps.max()
+        if here.all():
+            break
+        pulls = np.where(here, 0, share / np.where(here, 1, gaps))
+        goal = _summed(pulls / pulls.sum(), x, own)
+        force = _length(goal - centre) * pulls.sum()
+        stay = min(1.0, share[here].sum() / force) if force > 0 else 1.0
+        centre = (1 - stay) * goal + stay * centre
+    return centre
+
+
+def _clipped(rule: rules.Clipped, x: Floats, votes: Floats, own: Floats) -> Floats:
+    total = own.copy()
+    for vote, row in zip(votes, x, strict=True):
+        gap = row - own
+        length = _length(gap)
+        total += (vote * min(1.0, rule.radius / length) if length else 0.0) * gap
+    return total
+
+
+def _parts(rule: rules.Parts, x: Floats, votes: Floats, own: Floats) -> Floats:
+    out = _summed(votes[1:], x[1:], own)
+    for begin, end in rule.kept:
+        out[begin:end] = x[0, begin:end]
+    return out
+
+
+def _squares(rule: rules.Squares, x: Floats, votes: Floats, own: Floats) -> Floats:
+    before, now = x
+    moved: Floats = (now - before) ** 2
+    if rule.kind == "adagrad":
+        return own + moved
+    if rule.kind == "yogi":
+        return own - (1 - rule.decay) * moved * np.sign(own - moved)
+    return rule.decay * own + (1 - rule.decay) * moved
+
+
+def _scaled(rule: rules.Scaled, x: Floats, votes: Floats, own: Floats) -> Floats:
+    second, first, before = x
+    # Mixed moments may be negative, where mixing weights are.
+    stepped: Floats = before + rule.rate * first / (np.sqrt(np.maximum(second, 0)) + rule.floor)
+    return stepped
+
+
+VOTED = (rules.Median, rules.Trimmed, rules.Krum, rules.Geometric, rules.Clipped)
+_HOW: dict[type[Any], Callable[[Any, Floats, Floats, Floats], Floats]] = {
+    rules.Median: _median,
+    rules.Trimmed: _trimmed,
+    rules.Krum: _krum,
+    rules.Geometric: _geometric,
+    rules.Clipped: _clipped,
+    rules.Parts: _parts,
+    rules.Squares: _squares,
+    rules.Scaled: _scaled,
+}
