@@ -95,7 +95,7 @@ def test_a_guest_counts_by_its_examples(tmp_path: Path) -> None:
     row = SDFeel().mix(_view(seen), np.zeros(6, dtype=np.int64)).up.row(1)
     samples = net.samples[[2, 3, 4, 5]]
     assert row == pytest.approx(dict(zip([2, 3, 4, 5], samples / samples.sum(), strict=True)))
-    across = [SDFeel().mix(_view(n), np.zeros(6, dtype=np.int64)).across for n in (net, seen)]
+    across = [SDFeel().mix(_view(n), np.zeros(6, dtype=np.int64)).exchange for n in (net, seen)]
     assert across[0] is not None
     assert across[1] is not None
     np.testing.assert_array_equal(across[0].dense(3), across[1].dense(3))

@@ -72,7 +72,7 @@ def test_every_client_takes_part_sooner_or_later(name: str, net: Network) -> Non
 def test_all_weights_of_a_receiver_sum_to_one(name: str, net: Network) -> None:
     for _, work, mix in rounds(SCHEMES[name](), net):
         whole = (mix.up,) if mix.payload == "model" else ()  # an update is added, not taken
-        for mixing in (work.down, mix.across, *whole):
+        for mixing in (work.down, *mix.stages, *whole):
             if mixing is not None:
                 sums = np.add.reduceat(mixing.weights, mixing.starts[:-1])
                 np.testing.assert_allclose(sums, 1)
@@ -82,10 +82,11 @@ def test_all_weights_of_a_receiver_sum_to_one(name: str, net: Network) -> None:
 @every_network
 def test_mixing_across_keeps_the_weighted_mean(name: str, net: Network) -> None:
     for view, _, mix in rounds(SCHEMES[name](**REPAIRED.get(name, {})), net):
-        if mix.across is not None and not view.net.shelves:
-            matrix = np.eye(len(view.net.servers))  # servers that are not named keep their model
-            matrix[mix.across.rows] = mix.across.dense(len(view.net.servers))
-            np.testing.assert_allclose(view.net.mass @ matrix, view.net.mass, atol=1e-12)
+        for stage in mix.stages:
+            if (stage.rows >= 0).all() and (stage.sources >= 0).all():
+                matrix = np.eye(len(view.net.servers))  # who is not named keeps its model
+                matrix[stage.rows] = stage.dense(len(view.net.servers))
+                np.testing.assert_allclose(view.net.mass @ matrix, view.net.mass, atol=1e-12)
 
 
 @every_scheme

@@ -16,8 +16,7 @@ def test_models_travel_on_the_links_that_a_scheme_declares(name: str) -> None:
     used = set()
     for _, _, mix in rounds(SCHEMES[name](), networks()[0], 8):
         used.add(mix.up.via)
-        if mix.across is not None and mix.across.crossings:
-            used.add(mix.across.via)
+        used |= {stage.via for stage in mix.stages if stage.crossings}
     assert used == set(DECLARED[name].links)
 
 

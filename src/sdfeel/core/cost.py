@@ -126,14 +126,15 @@ class Cost:
         told = work.down.sources[work.down.sources >= 0]
         # A server's broadcast reaches all its clients at once.
         broadcasts = len(np.unique(told)) if work.broadcasts is None else work.broadcasts
-        seconds, crossed, joules = (0.0, 0, 0.0) if mix.across is None else self.across(mix.across)
+        bills = [self.across(stage) for stage in mix.stages]
+        seconds, joules = sum(each[0] for each in bills), sum(each[2] for each in bills)
         return Bill(
             compute=compute,
             upload=float(ready - compute) + (radio if self.downlink else 0.0),
             mix=seconds,
-            bytes=len(mix.up.sources) * self.packed_bytes(mix.up.via)
+            bytes=mix.up.messages * self.packed_bytes(mix.up.via)
             + broadcasts * self.model_bytes
-            + crossed,
+            + sum(each[1] for each in bills),
             energy={
                 "computing": float(busy.sum()) * self.power.computing,
                 "sending": float(sending.sum()) * self.power.sending,
@@ -145,7 +146,8 @@ class Cost:
 
     def uploads(self, up: Mixing, work: Work) -> Floats:
         """(C,) seconds that each client sends; one message reaches all its servers."""
-        copies = np.bincount(up.sources, minlength=len(self.step_seconds))
+        senders = up.sources[up.sources >= 0] if up.sent is None else up.sent[:, 0]
+        copies = np.bincount(senders, minlength=len(self.step_seconds))
         seconds = np.where(copies > 0, self.transfer(up.via), 0.0)
         if self.cell_edge_rate is not None:
             bits = self.packed.get(up.via, self.model_bits)

@@ -2,6 +2,9 @@
 
 Simulator, deployment, planner, figures, theory and checks all ask here, so that all of them get
 the same answer. Nobody else makes a `View` or calls a scheme.
+
+The answer comes with its messages. Every row has a holder, who computes it from rows that it holds
+or is sent; so each entry of a mixing between two holders is a message, and nobody sends unbilled.
 """
 
 from collections.abc import Iterator
@@ -12,8 +15,9 @@ from typing import NamedTuple
 import numpy as np
 
 from sdfeel.core import outages
-from sdfeel.core.arrays import Ints
+from sdfeel.core.arrays import Ints, ints
 from sdfeel.core.cost import Bill, Cost
+from sdfeel.core.mixing import Mixing
 from sdfeel.core.network import Network
 from sdfeel.core.outages import NetworkState, Outages
 from sdfeel.core.scheme import (
@@ -111,12 +115,22 @@ class Decisions:
         return map(self.view, range(len(self.lanes)))
 
     def work(self, view: View) -> Work:
-        """How the round starts."""
-        return self.scheme.work(view)
+        """How the round starts, and how many rows are broadcast for it."""
+        asked = self.scheme.work(view)
+        if asked.broadcasts is not None:
+            return asked
+        sources = [part.sources for part in (asked.down, asked.shift) if part is not None]
+        rows = np.unique(np.concatenate(sources))
+        # A server's broadcast reaches all its clients at once.
+        return replace(asked, broadcasts=int((view.net.holder(rows) >= 0).sum()))
 
     def mix(self, view: View, done: Ints) -> Mix:
-        """How the round ends when clients took `done` steps."""
-        return self.scheme.mix(view, done)
+        """How the round ends when clients took `done` steps, with the messages that it takes."""
+        asked = self.scheme.mix(view, done)
+        if not view.net.shelves:
+            return asked
+        stages = tuple(_exchanged(view.net, stage) for stage in asked.stages)
+        return replace(asked, up=_uploaded(view.net, asked.up), across=stages or None)
 
     def plan(self, view: View, cost: Cost | None = None) -> RoundPlan:
         """The whole round, with what is done about clients that are late."""
@@ -154,7 +168,8 @@ class Decisions:
             work, mix, bill = outages.idle(mix.up, memory, lasts)
             return Decided(work, np.zeros_like(done), mix, bill, 0, state)
         if self.outages is not None:
-            mix = replace(mix, across=state.across(mix.across))
+            left = (state.across(stage) for stage in mix.stages)
+            mix = replace(mix, across=tuple(stage for stage in left if stage is not None) or None)
         bill = cost.bill(work, mix, spent)
         return Decided(work, done, mix, bill, len(work.down.rows) - lost, state)
 
@@ -175,6 +190,27 @@ class Decisions:
         work = self.work(view)
         done = self.cost.done(work)
         return RoundPlan(work, done, done, self.mix(view, done))
+
+
+def _uploaded(net: Network, up: Mixing) -> Mixing:
+    """A client sends its model to a server once, however many of its rows it goes into."""
+    to = net.holder(np.repeat(up.rows, np.diff(up.starts)))
+    crosses = (up.sources >= 0) & (to >= 0)
+    return replace(up, sent=_once(up.sources[crosses], to[crosses]))
+
+
+def _exchanged(net: Network, stage: Mixing) -> Mixing:
+    """A row that its holder does not have is a message, once, whatever it is needed for."""
+    if stage.relay is not None:
+        return stage
+    to, of = net.holder(np.repeat(stage.rows, np.diff(stage.starts))), net.holder(stage.sources)
+    crosses = to != of
+    return replace(stage, sent=_once(stage.sources[crosses], to[crosses]))
+
+
+def _once(rows: Ints, to: Ints) -> Ints:
+    """(M, 2) messages (row, to whom)."""
+    return ints(np.unique(np.stack([rows, to], axis=1), axis=0))
 
 
 def length(net: Network, work: Work, done: Ints) -> float:

@@ -18,18 +18,6 @@ from sdfeel.core.link_times import Link
 from sdfeel.core.network import Network
 
 
-def shelf(n: ArrayLike) -> Ints:
-    """The number of a model that a scheme keeps beside the servers' own (`Network.shelves`).
-
-    It may stand for a source or a destination in any mixing. Whoever uses a shelf holds it, so
-    nothing is sent. The numbers are negative: shelves lie behind the servers, last one first.
-
-    >>> shelf([0, 2])
-    array([-1, -3])
-    """
-    return ints(-1 - np.asarray(n, dtype=np.int64))
-
-
 @dataclass(frozen=True)
 class Relay:
     """How models travel when not straight from each source to each taker: by way of a hub."""
@@ -55,6 +43,7 @@ class Mixing:
     via: Link
     hops: int = 1
     relay: Relay | None = None
+    sent: Ints | None = None  # (M, 2) messages (row, to whom); None: an entry each
 
     def __post_init__(self) -> None:
         at_least("hops", self.hops, 1)
@@ -97,10 +86,17 @@ class Mixing:
         return self.hops if self.crossings else 0
 
     @property
+    def messages(self) -> int:
+        """Models that clients send up."""
+        return len(self.sources) if self.sent is None else len(self.sent)
+
+    @property
     def crossings(self) -> int:
         """Models that cross a link: what it takes in traffic."""
         if self.relay is not None:
             return self.relay.crossings
+        if self.sent is not None:
+            return self.hops * len(self.sent)
         owners = np.repeat(self.rows, np.diff(self.starts))
         sent = (owners != self.sources) & (owners >= 0) & (self.sources >= 0)
         return self.hops * int(sent.sum())
@@ -291,6 +287,7 @@ def restricted(
         sources=mixing.sources[there],
         weights=floats((mixing.weights * scale[owners])[there]),
         relay=relay,
+        sent=None,
     )
 
 

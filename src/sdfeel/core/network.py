@@ -3,12 +3,24 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Literal
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from sdfeel.core.arrays import Floats, Ints, floats, ints
 from sdfeel.core.errors import InputError
 from sdfeel.core.gossip_weights import TOLERANCE, check_weights, laplacian_weights, mixing_rate
+
+
+@dataclass(frozen=True)
+class Shelf:
+    """Rows beside the servers' models: one for each client or server, each held by one party."""
+
+    name: str
+    per: Literal["client", "server"]
+    held: Literal["client", "server"] = "server"  # by the client itself, or by a server: its own
+    start: Literal["model", "zero"] = "model"  # what its rows are at first
 
 
 @dataclass(frozen=True, eq=False)
@@ -24,9 +36,9 @@ class Network:
     reach: tuple[tuple[int, ...], ...]  # servers that each client can reach, its home first
     links: Floats  # (D, D) 1 where two servers are connected
     weights: Floats | None = None  # (D, D) how servers mix
-    shelves: int = 0  # models that the scheme keeps beside the servers' (core.mixing.shelf)
+    shelves: tuple[Shelf, ...] = ()  # what the scheme keeps beside the servers' models
     sizes: Floats | None = None  # (D,) each cluster's examples; given for a moment of a changing
-    # network (core.changing), whose parts may be cut off from one another or away
+    # network (core.outages), whose parts may be cut off from one another or away
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "samples", floats(self.samples))
@@ -46,6 +58,53 @@ class Network:
     def clients(self) -> Ints:
         """The clients that reach a server."""
         return np.flatnonzero(self.home >= 0)
+
+    def shelf(self, name: str) -> Ints:
+        """(C,) or (D,) the numbers of a shelf's rows, which any mixing may name.
+
+        They are negative: rows of shelves lie behind the servers' models, last one first.
+
+        >>> from dataclasses import replace
+        >>> pair = clustered([1, 1, 1], [0, 0, 1], np.array([[0, 1], [1, 0]]))
+        >>> kept = replace(pair, shelves=(Shelf("cache", "client"), Shelf("step", "server")))
+        >>> kept.shelf("step").tolist()
+        [-4, -5]
+        """
+        return self._rows_of[name]
+
+    @property
+    def kept(self) -> int:
+        """Rows on all shelves."""
+        return sum(map(len, self._rows_of.values()))
+
+    @cached_property
+    def _rows_of(self) -> dict[str, Ints]:
+        found, begin = {}, 0
+        for each in self.shelves:
+            count = len(self.samples) if each.per == "client" else len(self.links)
+            found[each.name] = ints(-1 - begin - np.arange(count))
+            begin += count
+        return found
+
+    @cached_property
+    def _holders(self) -> Ints:
+        """(kept,) who holds row -1 - n."""
+        found = [np.zeros(0, dtype=np.int64)]
+        for each in self.shelves:
+            own = np.arange(len(self._rows_of[each.name]))
+            if each.per == "client":
+                own = -1 - own if each.held == "client" else np.maximum(self.home, 0)
+            found.append(own)
+        return ints(np.concatenate(found))
+
+    def holder(self, rows: ArrayLike) -> Ints:
+        """Who holds each of these rows, servers' own and shelves': d for server d, -1 - i for
+        client i."""
+        numbers = np.asarray(rows, dtype=np.int64)
+        if not self.shelves:
+            return ints(numbers)
+        behind = self._holders[np.where(numbers < 0, -1 - numbers, 0)]
+        return ints(np.where(numbers >= 0, numbers, behind))
 
     @property
     def servers(self) -> tuple[int, ...]:

@@ -108,6 +108,7 @@ class Work:
     share: Floats | None = None  # of bandwidth for each of `down.rows`; 1 is an equal share
     lasts: float | None = None  # seconds until the last upload is in, if some began long ago
     broadcasts: int | None = None  # models sent down, if not one from each server in `down`
+    shift: Mixing | None = None  # shelves -> clients: added to every local gradient
     measure: bool = False  # estimate how curved and how different the clients' losses are
 
 
@@ -116,9 +117,22 @@ class Mix:
     """How a round ends."""
 
     up: Mixing  # clients -> servers
-    across: Mixing | None = None  # servers -> servers
+    across: Mixing | tuple[Mixing, ...] | None = None  # servers -> servers, one after another
     payload: Literal["model", "update"] = "model"  # does `up` replace the model, or add to it?
     memory: Memory = field(default_factory=dict)  # for this lane's next round
+
+    @property
+    def stages(self) -> tuple[Mixing, ...]:
+        """`across` as a sequence."""
+        if self.across is None:
+            return ()
+        return self.across if isinstance(self.across, tuple) else (self.across,)
+
+    @property
+    def exchange(self) -> Mixing | None:
+        """The only stage, if there is one at all."""
+        assert len(self.stages) <= 1
+        return self.stages[0] if self.stages else None
 
 
 @dataclass(frozen=True)

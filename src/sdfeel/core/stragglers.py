@@ -151,7 +151,7 @@ def _starts_at_home(round_: RoundPlan) -> bool:
 
 def _undisturbed(mix: Mix) -> Mix:
     """Nobody's model came in: servers may mix what they have, but nothing from shelves."""
-    shelved = mix.across is not None and (mix.across.sources < 0).any()
+    shelved = any((stage.sources < 0).any() for stage in mix.stages)
     return replace(mix, up=nothing(mix.up), across=None if shelved else mix.across)
 
 

@@ -34,6 +34,8 @@ def undeployable(ready: Prepared) -> str | None:
     view = ready.decisions.view(0)
     work = ready.decisions.work(view)
     mix = ready.decisions.mix(view, ready.cost.done(work))
+    if len(mix.stages) > 1:
+        return "its servers mix in several stages, and deployed ones exchange models in one"
     if work.measure:
         return "it measures the losses of all clients together in one place"
     if mix.memory and len(net.servers) > 1:

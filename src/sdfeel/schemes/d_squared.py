@@ -11,11 +11,12 @@ import numpy as np
 
 from sdfeel.core.arrays import Floats, Ints
 from sdfeel.core.errors import at_least
-from sdfeel.core.mixing import Mixing, average, broadcast, of_rows, shelf
-from sdfeel.core.network import Network
+from sdfeel.core.mixing import Mixing, average, broadcast, of_matrix, of_rows
+from sdfeel.core.network import Network, Shelf
 from sdfeel.core.scheme import Facts, Lane, Mix, Setting, View, Work
 from sdfeel.core.tolerance import EDGE, IGNORED, Tolerates
 
+TRAINED, BEFORE = Shelf("trained", "server"), Shelf("before", "server")
 LEAST_EIGENVALUE = -1 / 3  # below it, the correction grows instead of shrinking
 
 
@@ -39,7 +40,7 @@ class DSquared:
         at_least("scheme.tau1", self.tau1, 1)
 
     def adapt(self, net: Network) -> Network:
-        return replace(net, shelves=2 * len(net.servers))
+        return replace(net, shelves=(TRAINED, BEFORE))
 
     def lanes(self, setting: Setting) -> tuple[Lane, ...]:
         return (setting.servers,)
@@ -49,23 +50,19 @@ class DSquared:
 
     def mix(self, view: View, done: Ints) -> Mix:
         net = view.net
-        now = shelf(net.home[net.clients])
+        now = net.shelf(TRAINED.name)[net.home[net.clients]]
         return Mix(up=average(now, net.clients, mass=net.samples), across=corrected(net))
 
 
 @lru_cache(maxsize=16)
-def corrected(net: Network) -> Mixing:
-    """X := W (X + H - H_before), where H are the trained models; then H_before := H."""
-    weights = damped(net.mixing)
-    trained = shelf(np.arange(len(net.servers))).tolist()
-    before = shelf(len(net.servers) + np.arange(len(net.servers))).tolist()
+def corrected(net: Network) -> tuple[Mixing, Mixing]:
+    """X := X + H - H_before, where H are the trained models; H_before := H; then X := W X."""
+    trained, before = net.shelf(TRAINED.name).tolist(), net.shelf(BEFORE.name).tolist()
     rows: dict[int, dict[int, float]] = {}
     for d in net.servers:
-        rows[d], rows[before[d]] = {}, {trained[d]: 1.0}
-        for j in np.flatnonzero(weights[d]).tolist():
-            weight = float(weights[d, j])
-            rows[d] |= {j: weight, trained[j]: weight, before[j]: -weight}
-    return of_rows(rows)
+        rows[d] = {d: 1.0, trained[d]: 1.0, before[d]: -1.0}
+        rows[before[d]] = {trained[d]: 1.0}
+    return of_rows(rows), of_matrix(damped(net.mixing))
 
 
 def damped(weights: Floats) -> Floats:

@@ -10,13 +10,13 @@ import numpy as np
 
 from sdfeel.core.arrays import Ints
 from sdfeel.core.errors import InputError, at_least, unknown
-from sdfeel.core.mixing import average, broadcast, of_rows, shelf
-from sdfeel.core.network import Network
+from sdfeel.core.mixing import average, broadcast, of_rows
+from sdfeel.core.network import Network, Shelf
 from sdfeel.core.scheme import Facts, Lane, Mix, Setting, View, Work, one_server
 from sdfeel.core.staleness import PSI, trust
 from sdfeel.core.tolerance import CLOUD, IGNORED, Tolerates
 
-ARRIVED = int(shelf(0))  # the shelf of the model that has just come in
+ARRIVED = Shelf("arrived", "server")  # the model that has just come in
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class FedAsync:
         trust(self.psi, np.zeros(1, dtype=np.int64), self.psi_a, self.psi_b)
 
     def adapt(self, net: Network) -> Network:
-        return replace(one_server(net), shelves=1)
+        return replace(one_server(net), shelves=(ARRIVED,))
 
     def lanes(self, setting: Setting) -> tuple[Lane, ...]:
         return (setting.servers,) * len(setting.clients)  # clients do not wait for one another
@@ -59,5 +59,6 @@ class FedAsync:
     def mix(self, view: View, done: Ints) -> Mix:
         age = np.array([view.clocks.number - view.began])
         share = float(self.mixing_rate * trust(self.psi, age, self.psi_a, self.psi_b)[0])
-        up = average([ARRIVED], view.net.clients[[view.lane_number]], via="client-cloud")
-        return Mix(up, of_rows({0: {ARRIVED: share, 0: 1 - share}}))
+        arrived = int(view.net.shelf(ARRIVED.name)[0])
+        up = average([arrived], view.net.clients[[view.lane_number]], via="client-cloud")
+        return Mix(up, of_rows({0: {arrived: share, 0: 1 - share}}))

@@ -11,10 +11,12 @@ import numpy as np
 
 from sdfeel.core.arrays import Floats, Ints, floats
 from sdfeel.core.errors import InputError, at_least
-from sdfeel.core.mixing import average, of_rows, shelf
-from sdfeel.core.network import Network
+from sdfeel.core.mixing import average, of_rows
+from sdfeel.core.network import Network, Shelf
 from sdfeel.core.scheme import Facts, Lane, Mix, Setting, View, Work, one_server
 from sdfeel.core.tolerance import CLOUD, IGNORED, Tolerates
+
+BEGAN = Shelf("began", "client")  # the model that each client began from
 
 
 @dataclass(frozen=True)
@@ -46,7 +48,7 @@ class FedSA:
                 f"scheme.quota is {self.quota}, but the network has only {len(net.clients)} "
                 f"clients: lower it"
             )
-        return replace(one_server(net), shelves=len(net.samples))  # what each began from
+        return replace(one_server(net), shelves=(BEGAN,))
 
     def lanes(self, setting: Setting) -> tuple[Lane, ...]:
         return (setting.servers,)
@@ -54,7 +56,7 @@ class FedSA:
     def work(self, view: View) -> Work:
         who, left = self._first(view)
         return Work(
-            down=average(who, shelf(who)),
+            down=average(who, view.net.shelf(BEGAN.name)[who]),
             steps=self.tau1,
             rates=self._rates(view)[who],
             lasts=float(left[who].max()),
@@ -64,14 +66,15 @@ class FedSA:
     def mix(self, view: View, done: Ints) -> Mix:
         who, left = self._first(view)
         share = view.net.samples[who] / view.net.samples[view.net.clients].sum()
-        came = shelf(who).tolist()
+        began = view.net.shelf(BEGAN.name)[who]
+        came = began.tolist()
         blend = dict(zip(came, share.tolist(), strict=True)) | {0: max(1 - share.sum(), 0.0)}
         again = left - left[who].max()
         again[who] = self._cycle(view)[who]
         joined = self._joined(view)
         joined[who] += 1
         return Mix(
-            up=average(shelf(who), who, via="client-cloud"),
+            up=average(began, who, via="client-cloud"),
             across=of_rows({taker: blend for taker in (0, *came)}),
             memory={"left": again, "joined": joined},
         )

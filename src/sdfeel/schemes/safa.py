@@ -12,10 +12,13 @@ import numpy as np
 
 from sdfeel.core.arrays import Bools, Floats, Ints
 from sdfeel.core.errors import InputError, at_least
-from sdfeel.core.mixing import Mixing, of_rows, shelf
-from sdfeel.core.network import Network
+from sdfeel.core.mixing import Mixing, of_rows
+from sdfeel.core.network import Network, Shelf
 from sdfeel.core.scheme import Facts, Lane, Mix, Setting, View, Work, one_server
 from sdfeel.core.tolerance import CLOUD, IGNORED, Tolerates
+
+OWN = Shelf("own", "client", "client")  # what each client goes on from
+CACHE = Shelf("cache", "client")  # everyone's last model, at the cloud
 
 
 @dataclass(frozen=True)
@@ -56,7 +59,7 @@ class Safa:
             )
 
     def adapt(self, net: Network) -> Network:
-        return replace(one_server(net), shelves=2 * len(net.samples))  # `own`, and the cache
+        return replace(one_server(net), shelves=(OWN, CACHE))
 
     def lanes(self, setting: Setting) -> tuple[Lane, ...]:
         return (setting.servers,)
@@ -129,5 +132,4 @@ class Safa:
 
 def shelves(net: Network) -> tuple[list[int], list[int]]:
     """Where each client's own model and its entry in the cache are kept."""
-    count = len(net.samples)
-    return shelf(np.arange(count)).tolist(), shelf(count + np.arange(count)).tolist()
+    return net.shelf(OWN.name).tolist(), net.shelf(CACHE.name).tolist()

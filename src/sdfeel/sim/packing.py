@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -52,9 +53,15 @@ class Packing:
             )
         step = self.across.fidelity(self.sizes)
         trust = step if self.across.unbiased else 1.0  # a noisy message is taken in part
-        for d in range(len(state.servers)):
+        for d in senders(mixing):  # whoever sends nothing now tells nothing
             draws = rng(self.seed, "backhaul", d, state.number, hop)
             gap = state.servers[d] - state.public[d]
             state.public[d] += trust * self.across.encode(gap, self.sizes, draws)
         rows = torch.from_numpy(mixing.rows.copy())
         return state.servers[rows] + step * (mixed(mixing, state.public) - state.public[rows])
+
+
+def senders(mixing: Mixing) -> list[int]:
+    """The servers whose models somebody else takes."""
+    owners = np.repeat(mixing.rows, np.diff(mixing.starts))
+    return np.unique(mixing.sources[owners != mixing.sources]).tolist()

@@ -44,9 +44,7 @@ class Simulation:
         self._news: list[str] = []
         self._only_lane: tuple[int, Decided] | None = None
         if state is None:
-            own = self.net
-            clients = len(own.samples)
-            state = State.fresh(engine.initial(), len(own.servers), clients, own.shelves)
+            state = State.fresh(engine.initial(), self.net)
             state.lanes = [LaneState(n, lane) for n, lane in enumerate(decisions.lanes)]
             if packing is not None and packing.across is not None:
                 state.public = state.servers.clone()  # everyone knows the first model
@@ -99,7 +97,9 @@ class Simulation:
         self._seen = decided.state
         each.ends = self.state.seconds + decided.bill.seconds
         if len(self.state.lanes) > 1:  # others will change the servers' models meanwhile
-            each.sources = np.unique(decided.work.down.sources).tolist()
+            work = decided.work
+            taken = [part.sources for part in (work.down, work.shift) if part is not None]
+            each.sources = np.unique(np.concatenate(taken)).tolist()
             each.base = self.state.models[each.sources]
 
     def _decided(self, each: LaneState) -> Decided:
@@ -130,13 +130,7 @@ class Simulation:
         state = self.state
         work, done, mix, bill, clients, network = self._decided(each)
         self._up(work, mix, done, each)
-        mixed_with: tuple[int, ...] = ()
-        if mix.across is not None:
-            rows = torch.from_numpy(np.array(mix.across.rows))
-            for hop in range(mix.across.hops):
-                state.models[rows] = self._across(mix.across, hop)
-            if mix.across.crossings:
-                mixed_with = tuple(mix.across.rows[mix.across.rows >= 0].tolist())
+        mixed_with = self._exchanges(mix)
         state.clocks = outages.after(state.clocks, each.lane, network.there, mixed_with)
         state.seconds = each.ends
         state.bytes += bill.bytes
@@ -159,6 +153,19 @@ class Simulation:
             crew=self._crew(each, work, bill),
             energy=dict(bill.energy),
         )
+
+    def _exchanges(self, mix: Mix) -> tuple[int, ...]:
+        """Servers mix, stage by stage; who took part in an exchange."""
+        met: set[int] = set()
+        hop = 0  # of all stages: every message has an address of its own
+        for stage in mix.stages:
+            rows = torch.from_numpy(np.array(stage.rows))
+            for _ in range(stage.hops):
+                self.state.models[rows] = self._across(stage, hop)
+                hop += 1
+            if stage.crossings:
+                met.update(stage.rows[stage.rows >= 0].tolist())
+        return tuple(sorted(met))
 
     def _across(self, mixing: Mixing, hop: int) -> Tensor:
         """(R, P) one exchange between servers, compressed where that is asked for."""

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from sdfeel.core.arrays import Ints
 from sdfeel.core.events import Crew
+from sdfeel.core.network import Network
 from sdfeel.core.scheme import Estimates, Lane, Memory
 from sdfeel.core.staleness import Clocks
 
@@ -44,10 +45,15 @@ class State:
     public: Tensor | None = None  # (D, P) the servers' models as their neighbours know them
 
     @classmethod
-    def fresh(cls, initial: Tensor, servers: int, clients: int, shelves: int = 0) -> "State":
+    def fresh(cls, initial: Tensor, net: Network) -> "State":
+        servers = len(net.servers)
+        models = initial.repeat(servers + net.kept, 1)
+        for shelf in net.shelves:
+            if shelf.start == "zero":
+                models[net.shelf(shelf.name).tolist()] = 0
         return cls(
-            models=initial.repeat(servers + shelves, 1),
-            taken=np.zeros(clients, dtype=np.int64),
+            models=models,
+            taken=np.zeros(len(net.samples), dtype=np.int64),
             clocks=Clocks.fresh(servers),
         )
 

@@ -48,7 +48,7 @@ class Meeting:
         await self.settle()
         done = turn.done(closed.steps)
         plan = self._federation.decisions.mix(turn.view, done)
-        others = [] if plan.across is None else plan.across.rows.tolist()
+        others = [] if plan.exchange is None else plan.exchange.rows.tolist()
         seen = await self._hold_all(turn.k, sorted({*others, self._me}))
         clocks = self._clocks(seen)
         view = self._federation.view(turn.view.lane, turn.k, clocks, known.memory, turn.view.net)
@@ -77,12 +77,12 @@ class Meeting:
     def _mixed(
         self, mix: Mix, up: Tensor, seen: Mapping[int, Seen]
     ) -> tuple[Tensor, tuple[int, ...]]:
-        if mix.across is None:
+        if mix.exchange is None:
             return up, ()
-        row = mix.across.row(self._me)
+        row = mix.exchange.row(self._me)
         row = without(row, self._me, [source for source in row if source not in seen])
         models = {d: each.model for d, each in seen.items()} | {self._me: up}
-        return blended(row, models), tuple(d for d in mix.across.rows.tolist() if d in seen)
+        return blended(row, models), tuple(d for d in mix.exchange.rows.tolist() if d in seen)
 
     def _commit(
         self, k: int, mix: Mix, up: Tensor, model: Tensor, met: tuple[int, ...], after: Clocks
@@ -93,8 +93,8 @@ class Meeting:
         own.heard, own.stamp = after.heard[self._me].tolist(), int(after.stamp[self._me])
         for d in met:
             if d != self._me:
-                assert mix.across is not None
-                row = mix.across.row(d)
+                assert mix.exchange is not None
+                row = mix.exchange.row(d)
                 own.outbox[d] = {
                     "round": k,
                     "sources": list(row),

@@ -46,13 +46,13 @@ class Gossip:
             self._keep(turn.k, 0, averaged(self._me, turn, mix, arrived, start, start), closed)
         model = self._model("hop", turn.k, 0)
         met: tuple[int, ...] = ()
-        if mix.across is not None:
-            for hop in range(mix.across.hops - 1):
-                await self._hop(turn, hop, mix.across)
+        if mix.exchange is not None:
+            for hop in range(mix.exchange.hops - 1):
+                await self._hop(turn, hop, mix.exchange)
             # The last hop is not asked for by anyone: it becomes durable with the round's commit.
-            model = await self._mixed(turn, mix.across.hops - 1, mix.across)
-            met = tuple(mix.across.rows.tolist()) if mix.across.crossings else ()
-        return Ended(model, mix, met, self._needed(known, mix.across))
+            model = await self._mixed(turn, mix.exchange.hops - 1, mix.exchange)
+            met = tuple(mix.exchange.rows.tolist()) if mix.exchange.crossings else ()
+        return Ended(model, mix, met, self._needed(known, mix.exchange))
 
     def _keep(self, k: int, hop: int, model: Tensor, closed: Closed | None = None) -> None:
         with self._store.commit():

@@ -1,0 +1,180 @@
+"""The same rounds by parties that share nothing: a row lives at its holder, and rows travel.
+
+What a deployment must do, without its network: every row is computed by who holds it, from rows
+that it holds or that were sent to it, as they are. Every message is counted.
+"""
+
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from sdfeel.core.arrays import Floats, Ints
+from sdfeel.core.decide import Decided, Decisions
+from sdfeel.core.mixing import Mixing
+from sdfeel.core.scheme import Memory, Mix
+from sdfeel.core.staleness import Clocks
+from sdfeel.engine.base import Engine, Task
+from sdfeel.engine.combine import weighted
+
+Party = int  # server d as d, client i as -1 - i
+
+
+@dataclass
+class Lap:
+    """A lane in its present round: what its clients were given when it began."""
+
+    number: int
+    k: int = 0
+    ends: float = 0.0
+    began: int = 0
+    since: float = 0.0
+    memory: Memory = field(default_factory=dict)
+    starts: dict[int, Tensor] = field(default_factory=dict)
+    shifts: dict[int, Tensor] = field(default_factory=dict)
+
+
+class Parties:
+    """A scheme carried out by servers and clients, each of which sees only its own rows."""
+
+    def __init__(self, decisions: Decisions, engine: Engine) -> None:
+        self.decisions, self.net, self.engine = decisions, decisions.net, engine
+        self.clocks = Clocks.fresh(len(self.net.servers))
+        self.seconds = 0.0
+        self.sent = {"up": 0, "across": 0}
+        self.told: set[tuple[int, int]] = set()  # (row, its version) that servers broadcast
+        self.taken: dict[int, int] = defaultdict(int)
+        self._rows: dict[Party, dict[int, Tensor]] = defaultdict(dict)
+        self._versions: dict[int, int] = defaultdict(int)
+        self._initial = engine.initial()
+        self._zero = {
+            int(n) for s in self.net.shelves if s.start == "zero" for n in self.net.shelf(s.name)
+        }
+        self.laps = [Lap(number) for number in range(len(decisions.lanes))]
+        for lap in self.laps:
+            self._begin(lap)
+
+    def row(self, n: int) -> Tensor:
+        """A row where it lives; at first, what its shelf begins with."""
+        found = self._rows[self._holder(n)].get(n)
+        if found is None:
+            return torch.zeros_like(self._initial) if n in self._zero else self._initial
+        return found
+
+    def round(self) -> None:
+        """Finish the round that ends first."""
+        lap = min(self.laps, key=lambda each: (each.ends, each.number))
+        decided = self._decided(lap)
+        self._up(lap, decided)
+        met = self._exchanges(decided.mix)
+        lane = np.array(self.decisions.lanes[lap.number])
+        self.clocks = self.clocks.after(lane, np.array(sorted(met), dtype=int))
+        for client in decided.work.down.rows.tolist():
+            self.taken[client] += int(decided.done[client])
+        self.seconds, lap.memory, lap.k = lap.ends, decided.mix.memory, lap.k + 1
+        self._begin(lap)
+
+    def _begin(self, lap: Lap) -> None:
+        lap.began, lap.since = self.clocks.number, self.seconds
+        decided = self._decided(lap)
+        lap.ends = self.seconds + decided.bill.seconds
+        work = decided.work
+        lap.starts = {i: self._start(i, sources, weights) for i, sources, weights in work.down}
+        lap.shifts = {}
+        if work.shift is not None:
+            lap.shifts = {i: self._sum(-1 - i, sources, w) for i, sources, w in work.shift}
+
+    def _decided(self, lap: Lap) -> Decided:
+        return self.decisions.round(
+            lap.number,
+            lap.k,
+            self.clocks,
+            began=lap.began,
+            seconds=lap.since,
+            memory=lap.memory,
+        )
+
+    def _start(self, client: int, sources: Ints, weights: Floats) -> Tensor:
+        if len(sources) == 1 and weights[0] == 1:
+            return self._heard(-1 - client, int(sources[0]))
+        return self._sum(-1 - client, sources, weights)
+
+    def _tasks(self, lap: Lap, decided: Decided) -> list[Task]:
+        work = decided.work
+        rates = np.ones(len(work.down.rows)) if work.rates is None else work.rates
+        return [
+            Task(i, lap.starts[i], int(decided.done[i]), self.taken[i], rate, lap.shifts.get(i))
+            for i, rate in zip(work.down.rows.tolist(), rates.tolist(), strict=True)
+        ]
+
+    def _up(self, lap: Lap, decided: Decided) -> None:
+        mix, tasks = decided.mix, self._tasks(lap, decided)
+        trained = {
+            task.client: row.clone()
+            for task, row in zip(tasks, self.engine.train(tasks), strict=True)
+        }
+        if mix.payload == "update":
+            trained = {i: row - lap.starts[i] for i, row in trained.items()}
+        fresh, messages = {}, set()
+        for dst, sources, weights in mix.up:
+            holder = self._holder(dst)
+            terms = []
+            for source, weight in zip(sources.tolist(), weights.tolist(), strict=True):
+                if source >= 0:
+                    messages |= self._upload(source, holder)
+                terms.append((weight, self._known(holder, source, trained)))
+            total = weighted(terms)
+            fresh[dst] = total if mix.payload == "model" else self.row(dst) + total
+        self._keep(fresh)
+        self.sent["up"] += len(messages)
+
+    def _upload(self, client: int, holder: Party) -> set[tuple[int, Party]]:
+        if holder < 0:
+            assert holder == -1 - client, "a client's row takes only from its own training"
+            return set()
+        return {(client, holder)}
+
+    def _known(self, holder: Party, source: int, trained: Mapping[int, Tensor]) -> Tensor:
+        if source >= 0:
+            return trained[source]
+        assert self._holder(source) in (holder, 0 if holder < 0 else holder)
+        return self.row(source)
+
+    def _exchanges(self, mix: Mix) -> set[int]:
+        met: set[int] = set()
+        for stage in mix.stages:
+            for _ in range(stage.hops):
+                self._exchange(stage)
+            if stage.crossings:
+                met |= {d for d in stage.rows.tolist() if d >= 0}
+        return met
+
+    def _exchange(self, stage: Mixing) -> None:
+        fresh, messages = {}, set()
+        for dst, sources, weights in stage:
+            holder = self._holder(dst)
+            messages |= {(s, holder) for s in sources.tolist() if self._holder(s) != holder}
+            fresh[dst] = self._sum(holder, sources, weights)
+        self._keep(fresh)
+        self.sent["across"] += len(messages) if stage.relay is None else stage.relay.crossings
+
+    def _sum(self, reader: Party, sources: Ints, weights: Floats) -> Tensor:
+        terms = zip(weights.tolist(), sources.tolist(), strict=True)
+        return weighted((weight, self._heard(reader, source)) for weight, source in terms)
+
+    def _heard(self, reader: Party, n: int) -> Tensor:
+        """A row as `reader` gets it: its own, or by a message."""
+        if reader < 0 <= self._holder(n):
+            self.told.add((n, self._versions[n]))
+        return self.row(n)
+
+    def _holder(self, n: int) -> Party:
+        return int(self.net.holder([n])[0])
+
+    def _keep(self, fresh: Mapping[int, Tensor]) -> None:
+        for n, value in fresh.items():
+            self._rows[self._holder(n)][n] = value
+            self._versions[n] += 1
