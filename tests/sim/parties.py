@@ -6,7 +6,7 @@ that it holds or that were sent to it, as they are. Every message is counted.
 
 from collections import defaultdict
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
@@ -15,10 +15,11 @@ from torch import Tensor
 from sdfeel.core.arrays import Floats, Ints
 from sdfeel.core.decide import Decided, Decisions
 from sdfeel.core.mixing import Mixing
-from sdfeel.core.scheme import Memory, Mix
+from sdfeel.core.scheme import Estimates, Memory, Mix
 from sdfeel.core.staleness import Clocks
 from sdfeel.engine.base import Engine, Task
-from sdfeel.engine.combine import weighted
+from sdfeel.engine.combine import mean, weighted
+from sdfeel.engine.estimates import Estimator, probing
 
 Party = int  # server d as d, client i as -1 - i
 
@@ -33,6 +34,7 @@ class Lap:
     began: int = 0
     since: float = 0.0
     memory: Memory = field(default_factory=dict)
+    measured: Estimates | None = None
     starts: dict[int, Tensor] = field(default_factory=dict)
     shifts: dict[int, Tensor] = field(default_factory=dict)
 
@@ -45,10 +47,9 @@ class Parties:
         self.clocks = Clocks.fresh(len(self.net.servers))
         self.seconds = 0.0
         self.sent = {"up": 0, "across": 0}
-        self.told: set[tuple[int, int]] = set()  # (row, its version) that servers broadcast
+        self.told: set[tuple[Party, bytes]] = set()  # what each server has broadcast
         self.taken: dict[int, int] = defaultdict(int)
         self._rows: dict[Party, dict[int, Tensor]] = defaultdict(dict)
-        self._versions: dict[int, int] = defaultdict(int)
         self._initial = engine.initial()
         self._zero = {
             int(n) for s in self.net.shelves if s.start == "zero" for n in self.net.shelf(s.name)
@@ -95,6 +96,7 @@ class Parties:
             began=lap.began,
             seconds=lap.since,
             memory=lap.memory,
+            measured=lap.measured,
         )
 
     def _start(self, client: int, sources: Ints, weights: Floats) -> Tensor:
@@ -112,12 +114,13 @@ class Parties:
 
     def _up(self, lap: Lap, decided: Decided) -> None:
         mix, tasks = decided.mix, self._tasks(lap, decided)
-        trained = {
+        arrived = {
             task.client: row.clone()
             for task, row in zip(tasks, self.engine.train(tasks), strict=True)
         }
+        trained = arrived
         if mix.payload == "update":
-            trained = {i: row - lap.starts[i] for i, row in trained.items()}
+            trained = {i: row - lap.starts[i] for i, row in arrived.items()}
         fresh, messages = {}, set()
         for dst, sources, weights in mix.up:
             holder = self._holder(dst)
@@ -128,8 +131,29 @@ class Parties:
                 terms.append((weight, self._known(holder, source, trained)))
             total = weighted(terms)
             fresh[dst] = total if mix.payload == "model" else self.row(dst) + total
+        self._measure(lap, decided, tasks, arrived)
         self._keep(fresh)
+        if lap.measured is not None:
+            lap.measured = replace(lap.measured, spread=self._spread())
         self.sent["up"] += len(messages)
+
+    def _measure(
+        self, lap: Lap, decided: Decided, tasks: list[Task], ends: Mapping[int, Tensor]
+    ) -> None:
+        """What clients tell about their losses: numbers, not rows."""
+        lap.measured = None
+        if decided.work.measure:
+            asked = Estimator(probing(self.engine))
+            for task in tasks:
+                weight = float(self.net.samples[task.client])
+                end, step = ends[task.client], task.first + task.steps
+                asked.add(task.client, weight, task.start, end, step)
+            lap.measured = asked.estimates()
+
+    def _spread(self) -> float:
+        servers, mass = torch.stack([self.row(d) for d in self.net.servers]), self.net.mass
+        apart = (servers - mean(mass.tolist(), servers)).double().norm(dim=1).numpy()
+        return float(np.sqrt(mass @ apart**2))
 
     def _upload(self, client: int, holder: Party) -> set[tuple[int, Party]]:
         if holder < 0:
@@ -140,7 +164,7 @@ class Parties:
     def _known(self, holder: Party, source: int, trained: Mapping[int, Tensor]) -> Tensor:
         if source >= 0:
             return trained[source]
-        assert self._holder(source) in (holder, 0 if holder < 0 else holder)
+        assert holder < 0 or self._holder(source) == holder, "nobody sent this row"
         return self.row(source)
 
     def _exchanges(self, mix: Mix) -> set[int]:
@@ -156,7 +180,8 @@ class Parties:
         fresh, messages = {}, set()
         for dst, sources, weights in stage:
             holder = self._holder(dst)
-            messages |= {(s, holder) for s in sources.tolist() if self._holder(s) != holder}
+            if holder >= 0:
+                messages |= {(s, holder) for s in sources.tolist() if self._holder(s) != holder}
             fresh[dst] = self._sum(holder, sources, weights)
         self._keep(fresh)
         self.sent["across"] += len(messages) if stage.relay is None else stage.relay.crossings
@@ -167,8 +192,8 @@ class Parties:
 
     def _heard(self, reader: Party, n: int) -> Tensor:
         """A row as `reader` gets it: its own, or by a message."""
-        if reader < 0 <= self._holder(n):
-            self.told.add((n, self._versions[n]))
+        if reader < 0 <= self._holder(n):  # all its clients hear it at once
+            self.told.add((self._holder(n), self.row(n).numpy().tobytes()))
         return self.row(n)
 
     def _holder(self, n: int) -> Party:
@@ -177,4 +202,3 @@ class Parties:
     def _keep(self, fresh: Mapping[int, Tensor]) -> None:
         for n, value in fresh.items():
             self._rows[self._holder(n)][n] = value
-            self._versions[n] += 1

@@ -11,12 +11,12 @@ from torch import Tensor
 from sdfeel.core.decide import Decisions
 from sdfeel.core.errors import InputError
 from sdfeel.core.events import Finished
-from sdfeel.core.mixing import gossip
+from sdfeel.core.mixing import gossip, of_rows
 from sdfeel.engine.messages import Codec, TopK, Uniform
 from sdfeel.experiment.build import prepare
 from sdfeel.experiment.schema import Experiment, load
 from sdfeel.run.session import resume, start
-from sdfeel.schemes import DSquared, SDFeel
+from sdfeel.schemes import SDFeel
 from sdfeel.sim.packing import Packing
 from sdfeel.sim.simulate import Simulation
 from tests.quadratic import QuadraticEngine, quadratic
@@ -78,10 +78,26 @@ def test_exchanges_keep_the_weighted_mean_whatever_is_lost() -> None:
 def test_a_scheme_that_sends_more_than_models_is_refused() -> None:
     packing = Packing((15, 5), 3, None, TopK(k=1))
     simulation = Simulation(
-        Decisions.of(DSquared(), ring_of_four(), cost(12)), engine(), packing=packing
+        Decisions.of(SDFeel(), ring_of_four(), cost(12)), engine(), packing=packing
     )
     with pytest.raises(InputError, match=r"set compression\.backhaul=none"):
-        next(simulation)
+        packing.exchange(simulation.state, of_rows({-1: {1: 1.0}}), 0)
+
+
+def test_a_server_that_sends_nothing_tells_nothing() -> None:
+    """Its public copy stays what its neighbours know, whatever becomes of its model."""
+    packing = Packing((15, 5), 3, None, TopK(k=3))
+    simulation = Simulation(
+        Decisions.of(SDFeel(), ring_of_four(), cost(12)), engine(), packing=packing
+    )
+    next(simulation)
+    state = simulation.state
+    assert state.public is not None
+    before = state.public.clone()
+    state.models += 1.0
+    packing.exchange(state, of_rows({0: {0: 0.5, 1: 0.5}, 1: {1: 0.5, 2: 0.5}}), 0)
+    changed = (state.public != before).any(dim=1).tolist()
+    assert changed == [False, True, True, False]
 
 
 def small(*settings: str) -> Experiment:

@@ -200,11 +200,14 @@ def _uploaded(net: Network, up: Mixing) -> Mixing:
 
 
 def _exchanged(net: Network, stage: Mixing) -> Mixing:
-    """A row that its holder does not have is a message, once, whatever it is needed for."""
+    """A row that a server needs and does not hold is a message, once, whatever it is for.
+
+    What a client needs of it comes with the next broadcast, or came with the last.
+    """
     if stage.relay is not None:
         return stage
     to, of = net.holder(np.repeat(stage.rows, np.diff(stage.starts))), net.holder(stage.sources)
-    crosses = to != of
+    crosses = (to != of) & (to >= 0)
     return replace(stage, sent=_once(stage.sources[crosses], to[crosses]))
 
 

@@ -64,4 +64,4 @@ class Packing:
 def senders(mixing: Mixing) -> list[int]:
     """The servers whose models somebody else takes."""
     owners = np.repeat(mixing.rows, np.diff(mixing.starts))
-    return np.unique(mixing.sources[owners != mixing.sources]).tolist()
+    return [int(d) for d in np.unique(mixing.sources[owners != mixing.sources])]

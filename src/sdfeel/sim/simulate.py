@@ -191,6 +191,9 @@ class Simulation:
         state = self.state
         sums = Sums(len(mix.up.rows), state.models)
         takers = _takers(mix)
+        for source in sorted(row for row in takers if row < 0):  # what lies where it goes
+            for index, weight in takers[source]:
+                sums.add(index, weight, state.models[source])
         # Whoever is late has trained in vain, which need not be computed.
         tasks = [task for task in self._tasks(work, done, each) if task.client in takers]
         # Where all were late, there is nobody to ask.
@@ -223,6 +226,7 @@ class Simulation:
         if each.base is not None:
             models = dict(zip(each.sources, each.base, strict=True))
         rates = np.ones(len(work.down.rows)) if work.rates is None else work.rates
+        shifts = {} if work.shift is None else {i: (of, w) for i, of, w in work.shift}
         tasks = []
         for rate, (client, sources, weights) in zip(rates.tolist(), work.down, strict=True):
             if len(sources) == 1 and weights[0] == 1:
@@ -231,8 +235,15 @@ class Simulation:
                 terms = zip(weights.tolist(), sources.tolist(), strict=True)
                 start = weighted((weight, models[source]) for weight, source in terms)
             first = int(self.state.taken[client])
-            tasks.append(Task(client, start, int(done[client]), first, rate))
+            shift = _shift(*shifts[client], models) if client in shifts else None
+            tasks.append(Task(client, start, int(done[client]), first, rate, shift))
         return tasks
+
+
+def _shift(sources: Ints, weights: Floats, models: Mapping[int, Tensor] | Tensor) -> Tensor:
+    """(P,) what a client adds to each of its gradients."""
+    terms = zip(weights.tolist(), sources.tolist(), strict=True)
+    return weighted((weight, models[source]) for weight, source in terms)
 
 
 def _takers(mix: Mix) -> dict[int, list[tuple[int, float]]]:
