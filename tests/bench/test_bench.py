@@ -10,6 +10,7 @@ from sdfeel.bench.measure import compare
 from sdfeel.bench.ways import WAYS, plain_evaluation
 from sdfeel.bench.work import WORKS, BenchWork, find, forward_flops, training_flops
 from sdfeel.core.errors import InputError
+from sdfeel.engine.base import Workload
 from sdfeel.engine.select import choose
 
 SMALL = BenchWork("small", "mlp", (1, 4, 4), clients=3, steps=2, batch=5, examples=10)
@@ -45,7 +46,7 @@ def test_a_way_that_only_trains_is_left_out_of_an_evaluation() -> None:
 def test_the_plain_evaluation_finds_what_an_engine_finds() -> None:
     work = replace(LOOK, examples=500)
     data, parts = work.data()
-    engine, _ = choose("loop", work.module(), data, parts, data, work.training, seed=0)
+    engine, _ = choose("loop", Workload(work.module(), data, parts, data, work.training, seed=0))
     loss, right = plain_evaluation(work)()
     scores = engine.evaluate(engine.initial())
     assert scores.test_loss == pytest.approx(loss, rel=1e-5)

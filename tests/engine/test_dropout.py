@@ -4,9 +4,9 @@ import torch
 from torch import nn
 
 from sdfeel.data.federated import Examples
-from sdfeel.engine.base import Task
+from sdfeel.engine.base import Task, Training, Workload
 from sdfeel.engine.dropout import Address, AddressedDropout, address_dropout, key_of
-from sdfeel.engine.loop import LoopEngine, Training
+from sdfeel.engine.loop import LoopEngine
 
 
 def masked(p: float, channels: bool, shape: tuple[int, ...], step: int = 0) -> torch.Tensor:
@@ -61,7 +61,7 @@ def test_the_users_module_is_left_alone() -> None:
     module = nn.Sequential(nn.Flatten(), nn.Dropout(0.5), nn.Linear(4, 2))
     before = [p.clone() for p in module.parameters()]
     data = Examples(torch.randn(8, 4), torch.arange(8) % 2)
-    engine = LoopEngine(module, data, [np.arange(8)], data, Training(0.5, 4), 0)
+    engine = LoopEngine(Workload(module, data, [np.arange(8)], data, Training(0.5, 4), 0))
     list(engine.train([Task(0, engine.initial(), 5, 0)]))
     assert type(module[1]) is nn.Dropout
     assert all(torch.equal(a, b) for a, b in zip(before, module.parameters(), strict=True))

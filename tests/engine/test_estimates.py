@@ -9,10 +9,10 @@ from torch import Tensor, nn
 
 from sdfeel.core.errors import InputError, SdfeelError
 from sdfeel.data.federated import Examples
-from sdfeel.engine.base import Task
+from sdfeel.engine.base import Task, Training, Workload
 from sdfeel.engine.batches import batches
 from sdfeel.engine.estimates import Estimator, Probing, estimate, probe, probing
-from sdfeel.engine.loop import LoopEngine, Training
+from sdfeel.engine.loop import LoopEngine
 from sdfeel.engine.parallel import ParallelEngine
 from sdfeel.engine.timed import Timed
 
@@ -43,7 +43,7 @@ def bowls(spread: float = 0.0, each: int = 40, batch: int = 4) -> LoopEngine:
     x = x + spread * torch.randn(x.shape, generator=draws, dtype=torch.float64)
     data = Examples(x, torch.zeros(len(x)))
     parts = np.array_split(np.arange(3 * each), 3)
-    return LoopEngine(Bowl(), data, parts, data, Training(0.1, batch, loss=average), 0)
+    return LoopEngine(Workload(Bowl(), data, parts, data, Training(0.1, batch, loss=average), 0))
 
 
 def test_on_quadratics_the_estimates_are_the_true_constants() -> None:
@@ -107,7 +107,7 @@ def messy() -> LoopEngine:
         for parameter in module.parameters():
             parameter.copy_(torch.randn(parameter.shape, generator=draws))
     data = Examples(torch.randn(60, 6, generator=draws), torch.arange(60) % 3)
-    return LoopEngine(module, data, [np.arange(60)], data, Training(0.1, 10), 5)
+    return LoopEngine(Workload(module, data, [np.arange(60)], data, Training(0.1, 10), 5))
 
 
 def test_a_gradient_is_that_of_training_without_dropout() -> None:
@@ -178,6 +178,6 @@ def test_an_engine_without_gradients_is_refused() -> None:
 
 def test_a_model_that_raises_names_the_client() -> None:
     data = Examples(torch.zeros(4, 3), torch.zeros(4, dtype=torch.int64))
-    own = LoopEngine(nn.Linear(2, 2), data, [np.arange(4)], data, Training(0.1, 2), 0)
+    own = LoopEngine(Workload(nn.Linear(2, 2), data, [np.arange(4)], data, Training(0.1, 2), 0))
     with pytest.raises(SdfeelError, match="client 0 failed in its local iteration 5: RuntimeError"):
         own.loss_and_gradient(0, own.initial(), 5)

@@ -13,9 +13,9 @@ from torch import Tensor, nn
 
 from sdfeel.core.errors import Diverged, InputError, SdfeelError
 from sdfeel.data.federated import Examples
-from sdfeel.engine.base import Task
+from sdfeel.engine.base import Task, Training, Workload
 from sdfeel.engine.batches import batches, passes
-from sdfeel.engine.loop import LoopEngine, Training, torch_seed
+from sdfeel.engine.loop import LoopEngine, torch_seed
 from sdfeel.engine.threads import one_thread
 from sdfeel.models.zoo import build
 
@@ -32,7 +32,7 @@ def engine(module: nn.Module | None = None, seed: int = 5, **training: Any) -> L
     options = {"learning_rate": 0.1, "batch_size": 10, **training}
     own = module if module is not None else build("mlp", (1, 8, 8), 10, 0)
     data = examples()
-    return LoopEngine(own, data, PARTS, data, Training(**options), seed)
+    return LoopEngine(Workload(own, data, PARTS, data, Training(**options), seed))
 
 
 def trained(own: LoopEngine, tasks: Sequence[Task]) -> list[Tensor]:
@@ -62,7 +62,9 @@ def test_neither_order_nor_company_changes_a_result() -> None:
     own = engine(build("mnist-cnn", (1, 28, 28), 10, 0))
     data = examples()
     big = Examples(nn.functional.interpolate(data.x, size=(28, 28)), data.y)
-    own = LoopEngine(build("mnist-cnn", (1, 28, 28), 10, 0), big, PARTS, big, Training(0.1, 10), 5)
+    own = LoopEngine(
+        Workload(build("mnist-cnn", (1, 28, 28), 10, 0), big, PARTS, big, Training(0.1, 10), 5)
+    )
     tasks = [task(own, client) for client in range(3)]
     together = trained(own, tasks)
     backwards = trained(own, tasks[::-1])[::-1]
@@ -194,7 +196,7 @@ def test_a_quadratic_with_a_proximal_term_ends_between_start_and_centre() -> Non
     """w := w - eta ((w - c) + rho (w - w0)) goes to (c + rho w0) / (1 + rho)."""
     data = Examples(torch.full((4, 1), 3.0), torch.zeros(4))
     training = Training(0.5, 4, loss=average, proximal=2.0)
-    own = LoopEngine(Place(), data, [np.arange(4)], data, training, 0)
+    own = LoopEngine(Workload(Place(), data, [np.arange(4)], data, training, 0))
     (found,) = trained(own, [Task(0, torch.tensor([-1.0], dtype=torch.float64), 60, 0)])
     assert float(found) == pytest.approx((3 - 2) / 3, abs=1e-12)
 
@@ -245,7 +247,9 @@ def test_an_unused_parameter_stays() -> None:
 def test_evaluation_measures_all_examples_once() -> None:
     own = engine()
     module, data = build("mlp", (1, 8, 8), 10, 0), examples(613, seed=3)
-    big = LoopEngine(module, examples(), PARTS, data, Training(0.1, 10), 0, {"mean": mean_logit})
+    big = LoopEngine(
+        Workload(module, examples(), PARTS, data, Training(0.1, 10), 0, {"mean": mean_logit})
+    )
     scores = big.evaluate(big.initial())
     with torch.no_grad():
         out = module(data.x)
@@ -263,7 +267,7 @@ def test_regression_has_no_accuracy() -> None:
     x = torch.randn(30, 3)
     data = Examples(x, x.sum(dim=1, keepdim=True))
     training = Training(0.1, 5, loss=nn.functional.mse_loss)
-    own = LoopEngine(nn.Linear(3, 1), data, [np.arange(30)], data, training, 0)
+    own = LoopEngine(Workload(nn.Linear(3, 1), data, [np.arange(30)], data, training, 0))
     before = own.evaluate(own.initial())
     after = own.evaluate(trained(own, [Task(0, own.initial(), 100, 0)])[0])
     assert before.accuracy is None

@@ -16,9 +16,9 @@ from sdfeel.core.network import Network, clustered
 from sdfeel.core.scheme import Scheme
 from sdfeel.core.seeds import rng
 from sdfeel.data.federated import Examples
-from sdfeel.engine.base import Task
+from sdfeel.engine.base import Task, Training, Workload
 from sdfeel.engine.batches import batches
-from sdfeel.engine.loop import LoopEngine, Training
+from sdfeel.engine.loop import LoopEngine
 from sdfeel.engine.newton import NAME
 from sdfeel.engine.parallel import ParallelEngine
 from sdfeel.engine.select import choose
@@ -56,7 +56,7 @@ def bowls(proximal: float = 0.0, **options: Any) -> LoopEngine:
     data = Examples(x, torch.zeros(len(x)))
     options = {"damping": 0.0, **options}
     training = Training(1.0, 10, NAME, options, loss=average, proximal=proximal)
-    return LoopEngine(Bowl(), data, PARTS, data, training, 0)
+    return LoopEngine(Workload(Bowl(), data, PARTS, data, training, 0))
 
 
 def network(graph: str = "ring", servers: int = 3) -> Network:
@@ -132,7 +132,9 @@ def pictures(optimizer: str = NAME, rate: float = 0.05, **options: Any) -> LoopE
     y = torch.arange(120) % 3
     x = torch.randn(120, 1, 8, 8, generator=draws) + y[:, None, None, None]
     data, training = Examples(x, y), Training(rate, 5, optimizer, options)
-    return LoopEngine(normed(), data, np.array_split(np.arange(120), 6), data, training, 0)
+    return LoopEngine(
+        Workload(normed(), data, np.array_split(np.arange(120), 6), data, training, 0)
+    )
 
 
 @pytest.mark.parametrize("scheme", [SDFeel(tau1=2), AsyncSDFeel()], ids=repr)
@@ -175,9 +177,8 @@ def test_an_estimate_is_signs_times_hessian_times_signs() -> None:
     draws = torch.Generator().manual_seed(0)
     data = Examples(torch.randn(9, 4, generator=draws).double(), torch.arange(9) % 3)
     module = nn.Sequential(nn.Linear(4, 2), nn.Tanh(), nn.Linear(2, 3)).double()
-    own = LoopEngine(
-        module, data, [np.arange(9)], data, Training(0.1, 5, NAME, {"probes": 2, "decay": 0.5}), 4
-    )
+    training = Training(0.1, 5, NAME, {"probes": 2, "decay": 0.5})
+    own = LoopEngine(Workload(module, data, [np.arange(9)], data, training, 4))
     start = own.initial()
     (row,) = own.train([Task(0, start, 1, 6)])
     (picked,) = batches(np.arange(9), 5, 4, 0, 6, 1)
@@ -225,7 +226,7 @@ class Slope(nn.Module):
 def test_a_loss_without_curvature_is_left_to_the_damping() -> None:
     data = Examples(torch.ones(4, 1), torch.zeros(4))
     training = Training(0.1, 4, NAME, {"damping": 0.5}, loss=average)
-    own = LoopEngine(Slope(), data, [np.arange(4)], data, training, 0)
+    own = LoopEngine(Workload(Slope(), data, [np.arange(4)], data, training, 0))
     (row,) = own.train([Task(0, own.initial(), 1, 0)])
     assert row.tolist() == pytest.approx([-0.4, 0.0, 0.1])
 
@@ -243,13 +244,13 @@ def test_a_mass_of_nothing_does_no_harm() -> None:
 def test_the_native_engine_leaves_it_to_others(identity: bool) -> None:
     data = Examples(torch.randn(20, 1, 8, 8), torch.arange(20) % 10)
     training = Training(0.1, 5, NAME, {"identity": identity})
-    arguments = build("mlp", (1, 8, 8), 10, 0), data, [np.arange(20)], data, training, 0
-    engine, why = choose("auto", *arguments)
+    own = Workload(build("mlp", (1, 8, 8), 10, 0), data, [np.arange(20)], data, training, 0)
+    engine, why = choose("auto", own)
     assert engine.name in ("loop", "parallel")
     assert "its optimiser is newton-diagonal, not SGD" in why
     engine.close()
     with pytest.raises(InputError, match="the native engine cannot run this"):
-        choose("native", *arguments)
+        choose("native", own)
 
 
 @pytest.mark.parametrize(

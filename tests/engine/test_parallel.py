@@ -15,8 +15,8 @@ from torch import Tensor, nn
 
 from sdfeel.core.errors import Diverged, SdfeelError
 from sdfeel.data.federated import Examples
-from sdfeel.engine.base import Task
-from sdfeel.engine.loop import LoopEngine, Training
+from sdfeel.engine.base import Task, Training, Workload
+from sdfeel.engine.loop import LoopEngine
 from sdfeel.engine.parallel import ParallelEngine
 
 CLIENTS = 30
@@ -33,7 +33,7 @@ def loop(module: nn.Module | None = None, rate: float = 0.1, **options: Any) -> 
         with torch.no_grad():
             for parameter in module.parameters():
                 parameter.copy_(torch.randn(parameter.shape, generator=draws))
-    return LoopEngine(module, data, PARTS, data, Training(rate, 4), 5, **options)
+    return LoopEngine(Workload(module, data, PARTS, data, Training(rate, 4), 5, **options))
 
 
 def tasks(engine: LoopEngine | ParallelEngine) -> list[Task]:

@@ -10,7 +10,7 @@ from torch import nn
 from sdfeel.core.errors import InputError
 from sdfeel.data.federated import Examples
 from sdfeel.engine import select
-from sdfeel.engine.loop import Training
+from sdfeel.engine.base import Training, Workload
 from sdfeel.engine.native import NativeEngine, tune
 from sdfeel.engine.select import Kind, ModuleEngine
 from tests.engine.native.helpers import needs_compiler
@@ -30,9 +30,8 @@ def fitting() -> nn.Module:
 def choose(
     kind: Kind, module: nn.Module, training: Training | None = None
 ) -> tuple[ModuleEngine, str]:
-    return select.choose(
-        kind, module, data(), PARTS, data(), training or Training(0.1, 4), seed=0, workers=2
-    )
+    own = Workload(module, data(), PARTS, data(), training or Training(0.1, 4), seed=0)
+    return select.choose(kind, own, workers=2)
 
 
 @needs_compiler

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from sdfeel.data.federated import Examples
-from sdfeel.engine.base import Engine, Task
-from sdfeel.engine.loop import LoopEngine, Training
+from sdfeel.engine.base import Engine, Task, Training, Workload
+from sdfeel.engine.loop import LoopEngine
 from sdfeel.engine.native import NativeEngine
 from sdfeel.engine.newton import NAME as NEWTON
 from sdfeel.engine.parallel import ParallelEngine
@@ -51,12 +51,12 @@ def normed() -> nn.Module:
 
 def loop(module: nn.Module, optimizer: str = "sgd", options: Any = None, **more: Any) -> LoopEngine:
     training = Training(0.1, 4, optimizer, options or {}, **more)
-    return LoopEngine(module, examples(), PARTS, examples(), training, 5)
+    return LoopEngine(Workload(module, examples(), PARTS, examples(), training, 5))
 
 
 def native(options: Any = None) -> NativeEngine:
     training = Training(0.1, 4, options=options or {})
-    return NativeEngine(layers(), examples(), PARTS, examples(), training, 5, threads=2)
+    return NativeEngine(Workload(layers(), examples(), PARTS, examples(), training, 5), threads=2)
 
 
 def tasks(engine: Engine) -> list[Task]:
@@ -136,7 +136,7 @@ def test_a_shift_is_a_linear_term_of_the_loss(optimizer: str, options: Any) -> N
 
     def engine(**more: Any) -> LoopEngine:
         training = Training(0.1, 4, optimizer, options, **more)
-        return LoopEngine(module, data, PARTS, data, training, 5)
+        return LoopEngine(Workload(module, data, PARTS, data, training, 5))
 
     own, termed = engine(), engine(loss=sloped)
     inside = termed._flat
@@ -195,7 +195,7 @@ def test_native_is_as_near_to_float64_as_the_loop_is(options: Any) -> None:
     single = loop(layers(), options=options)
     wide = Examples(examples().x.double(), examples().y)
     training = Training(0.1, 4, options=options)
-    exact = LoopEngine(layers().double(), wide, PARTS, wide, training, 5)
+    exact = LoopEngine(Workload(layers().double(), wide, PARTS, wide, training, 5))
     given = shifted(single)
     exactly = [
         replace(t, start=t.start.double(), shift=None if t.shift is None else t.shift.double())

@@ -15,9 +15,9 @@ from torch import Tensor, nn
 from sdfeel.core.errors import InputError
 from sdfeel.data.federated import Examples
 from sdfeel.deploy.flower import FlowerTrainer
-from sdfeel.engine.base import Task
+from sdfeel.engine.base import Task, Training, Workload
 from sdfeel.engine.batches import batches
-from sdfeel.engine.loop import LoopEngine, Training
+from sdfeel.engine.loop import LoopEngine
 
 DATA = Examples(torch.randn(40, 6, generator=torch.manual_seed(0)), torch.arange(40) % 3)
 EVERY = np.arange(40)
@@ -52,13 +52,13 @@ class Plain:
 
 def ours(task: Task) -> Tensor:
     training = Training(learning_rate=RATE, batch_size=BATCH)
-    engine = LoopEngine(module(), DATA, [EVERY], DATA, training, SEED)
+    engine = LoopEngine(Workload(module(), DATA, [EVERY], DATA, training, SEED))
     return next(engine.train([task])).clone()
 
 
 def task(steps: int) -> Task:
     training = Training(learning_rate=RATE, batch_size=BATCH)
-    start = LoopEngine(module(), DATA, [EVERY], DATA, training, SEED).initial()
+    start = LoopEngine(Workload(module(), DATA, [EVERY], DATA, training, SEED)).initial()
     return Task(0, start, steps, first=3)
 
 

@@ -17,8 +17,8 @@ from sdfeel.core.graphs import links
 from sdfeel.core.network import Network, clustered
 from sdfeel.core.scheme import Scheme, View, Work
 from sdfeel.data.federated import Examples
-from sdfeel.engine.base import Engine
-from sdfeel.engine.loop import LoopEngine, Training
+from sdfeel.engine.base import Engine, Training, Workload
+from sdfeel.engine.loop import LoopEngine
 from sdfeel.engine.optimizers import local_step
 from sdfeel.schemes import FedNova, HierFavg, MultiLevelSGD
 from sdfeel.sim.simulate import Simulation
@@ -47,7 +47,7 @@ def regression(setting: Any, training: Training) -> LoopEngine:
     x = torch.tensor([row for rows in setting["inputs"] for row in rows], dtype=torch.float64)
     y = torch.tensor([row for rows in setting["targets"] for row in rows], dtype=torch.float64)
     data = Examples(x, y)
-    return LoopEngine(module, data, parts, data, training, seed=0)
+    return LoopEngine(Workload(module, data, parts, data, training, seed=0))
 
 
 def prices(step_seconds: list[float]) -> Cost:

@@ -21,7 +21,7 @@ from sdfeel.core.network import Network, clustered
 from sdfeel.core.scheme import Estimates, Local, Scheme, View
 from sdfeel.core.staleness import Clocks
 from sdfeel.core.stragglers import equalised, needed
-from sdfeel.engine.loop import Training
+from sdfeel.engine.base import Training
 from sdfeel.engine.optimizers import local_step
 from sdfeel.schemes import (
     Adaptive,

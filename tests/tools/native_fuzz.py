@@ -16,11 +16,11 @@ import torch
 from torch import nn
 
 from sdfeel.data.federated import Examples
-from sdfeel.engine.base import Task
-from sdfeel.engine.loop import LoopEngine, Training
+from sdfeel.engine.base import Task, Training, Workload
+from sdfeel.engine.loop import LoopEngine
 from sdfeel.engine.native.build import NATIVE, BuildFault, library
 from sdfeel.engine.native.emit import source
-from sdfeel.engine.native.library import Library
+from sdfeel.engine.native.library import Library, Native
 from sdfeel.engine.native.lower import lower
 from sdfeel.engine.native.trainer import Trainer
 
@@ -138,7 +138,8 @@ def fault(own: Chain, seed: int, target: tuple[str, ...]) -> str | None:
         return f"it is refused: {plan}"
     batch = own.training.batch_size
     try:
-        compiled = Library(library(source(plan, batch), target))
+        path = library(source(plan, batch), target)
+        compiled = Native(plan, Library(path), path)
     except BuildFault as reason:
         return str(reason)
     draws = torch.Generator().manual_seed(seed)
@@ -148,11 +149,12 @@ def fault(own: Chain, seed: int, target: tuple[str, ...]) -> str | None:
     x = torch.randn(int(ends[-1]), *own.shape, generator=draws)
     y = torch.randint(own.classes, (len(x),), generator=draws)
     data, wide = Examples(x, y), Examples(x.double(), y)
-    loop = LoopEngine(own.module, data, parts, data, own.training, seed)
+    work = Workload(own.module, data, parts, data, own.training, seed)
+    loop = LoopEngine(work)
     module = copy.deepcopy(own.module).double()
-    referee = LoopEngine(module, wide, parts, wide, own.training, seed)
+    referee = LoopEngine(Workload(module, wide, parts, wide, own.training, seed))
     start = loop.initial()
-    native = Trainer(compiled, data, parts, own.training, seed, start.numel(), threads=2)
+    native = Trainer(compiled, work, start.numel(), threads=2)
     tasks = [Task(client, start, STEPS, client) for client in range(CLIENTS)]
     exact = [Task(client, start.double(), STEPS, client) for client in range(CLIENTS)]
     errors, own_errors, rows = [], [], []

@@ -10,7 +10,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from sdfeel.bench.work import RATE, BenchWork
 from sdfeel.core.errors import InputError
 from sdfeel.data.federated import Examples
-from sdfeel.engine.base import Task
+from sdfeel.engine.base import Task, Workload
 from sdfeel.engine.combine import Sums
 from sdfeel.engine.select import Kind, choose
 from sdfeel.engine.threads import one_thread
@@ -120,9 +120,9 @@ def ours(work: BenchWork, kind: Kind) -> Way:
     data, parts = work.data()
     # An engine looks at training and at test data: here at one half each.
     first, second = (Examples(x, y) for x, y in zip(data.x.chunk(2), data.y.chunk(2), strict=True))
-    engine, _ = choose(
-        kind, work.module(), data, parts, second, work.training, seed=0, measured=first
-    )
+    module, training = work.module(), work.training
+    workload = Workload(module, data, parts, second, training, seed=0, measured=first)
+    engine, _ = choose(kind, workload)
     start, turn = engine.initial(), 0
     if work.evaluates:
         return lambda: engine.evaluate(start)

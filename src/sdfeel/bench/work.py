@@ -12,7 +12,7 @@ from sdfeel.core.arrays import Ints
 from sdfeel.core.errors import unknown
 from sdfeel.core.seeds import number
 from sdfeel.data.federated import Examples
-from sdfeel.engine.loop import Training
+from sdfeel.engine.base import Training
 from sdfeel.models import zoo
 
 RATE = 0.01

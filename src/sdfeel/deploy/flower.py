@@ -48,6 +48,11 @@ class FlowerTrainer:
                 "a Flower client trains plain models: the experiment's optimiser carries more "
                 "numbers along; choose training.optimizer=sgd"
             )
+        if task.shift is not None:
+            raise InputError(
+                "a Flower client cannot add to its gradients what this scheme asks for: choose a "
+                "scheme without drift correction, or train with sdfeel's own clients"
+            )
         arrays = [value.numpy() for value in self._flat.state_dict(task.start).values()]
         config = {
             "client": task.client,

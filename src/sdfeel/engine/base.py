@@ -1,10 +1,46 @@
 """The seam between a scheme's executor and the code that trains."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Literal, Protocol
 
-from torch import Tensor
+from torch import Tensor, nn
+
+from sdfeel.core.arrays import Ints
+from sdfeel.data.federated import Examples
+from sdfeel.engine.evaluate import Loss, Metric
+
+
+@dataclass(frozen=True)
+class Training:
+    """How a client takes its local iterations."""
+
+    learning_rate: float
+    batch_size: int
+    optimizer: str = "sgd"
+    options: dict[str, Any] = field(default_factory=dict)  # of the optimiser
+    iteration: Literal["batch", "epoch"] = "batch"  # what one local iteration is
+    loss: Loss = nn.functional.cross_entropy
+    proximal: float = 0.0  # how strongly a client is pulled to where its round began
+
+
+@dataclass(frozen=True, eq=False)
+class Workload:
+    """What is learned, from whose data and how: all that an engine is built around."""
+
+    module: nn.Module
+    train: Examples
+    parts: Sequence[Ints]  # each client's rows of `train`
+    test: Examples
+    training: Training
+    seed: int
+    metrics: Mapping[str, Metric] = field(default_factory=dict)  # the user's own, on test data
+    measured: Examples | None = None  # what the training loss is measured on; None: `train`
+
+    @property
+    def losses_on(self) -> Examples:
+        """The examples that the training loss is measured on."""
+        return self.train if self.measured is None else self.measured
 
 
 @dataclass(frozen=True, eq=False)

@@ -7,36 +7,21 @@ vector, no DataLoader, no state_dict, no optimiser object for plain SGD.
 import copy
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from typing import Any, Literal
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from sdfeel.core.arrays import Ints
 from sdfeel.core.errors import Diverged, SdfeelError
 from sdfeel.core.seeds import number
 from sdfeel.data.federated import Examples
-from sdfeel.engine.base import Scores, Task
+from sdfeel.engine.base import Scores, Task, Training, Workload
 from sdfeel.engine.batches import batches, passes
 from sdfeel.engine.dropout import Address, address_dropout, no_dropout
-from sdfeel.engine.evaluate import Loss, Metric, Tally, blocks, evaluate, tallies
+from sdfeel.engine.evaluate import Tally, blocks, evaluate, tallies
 from sdfeel.engine.optimizers import carried, stepper
 from sdfeel.engine.threads import one_thread
 from sdfeel.models.flat import FlatModule, Layout
-
-
-@dataclass(frozen=True)
-class Training:
-    """How a client takes its local iterations."""
-
-    learning_rate: float
-    batch_size: int
-    optimizer: str = "sgd"
-    options: dict[str, Any] = field(default_factory=dict)  # of the optimiser
-    iteration: Literal["batch", "epoch"] = "batch"  # what one local iteration is
-    loss: Loss = nn.functional.cross_entropy
-    proximal: float = 0.0  # how strongly a client is pulled to where its round began
 
 
 class LoopEngine:
@@ -44,27 +29,19 @@ class LoopEngine:
 
     name = "loop"
 
-    def __init__(
-        self,
-        module: nn.Module,
-        train: Examples,
-        parts: Sequence[Ints],  # each client's rows of `train`
-        test: Examples,
-        training: Training,
-        seed: int,
-        metrics: dict[str, Metric] | None = None,
-        measured: Examples | None = None,  # what the training loss is measured on
-    ) -> None:
+    def __init__(self, workload: Workload) -> None:
+        training, seed = workload.training, workload.seed
         # A copy: the engine rebinds the module's tensors and replaces its dropout layers.
-        own = copy.deepcopy(module)
+        own = copy.deepcopy(workload.module)
         self._address = Address(seed)
         address_dropout(own, self._address)
         self._flat = FlatModule(own, carried(own, training))
         self._initial = self._flat.row.clone()
         like = self._initial.dtype
-        self._train, self._test, self._parts = train.to(like), test.to(like), parts
-        self._measured = self._train if measured is None else measured.to(like)
-        self._training, self._seed, self.metrics = training, seed, metrics or {}
+        self._train, self._test = workload.train.to(like), workload.test.to(like)
+        self._measured = self._train if workload.measured is None else workload.measured.to(like)
+        self._parts, self._training, self._seed = workload.parts, training, seed
+        self.metrics = workload.metrics
         self._step = stepper(self._flat, training, seed)
 
     @property

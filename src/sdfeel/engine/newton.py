@@ -10,7 +10,7 @@ model, and every message carries as many numbers again as the model has paramete
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import numpy as np
 import torch
@@ -18,11 +18,9 @@ from torch import Tensor, nn
 
 from sdfeel.core.errors import InputError
 from sdfeel.core.seeds import rng
+from sdfeel.engine.base import Training
 from sdfeel.engine.steps import Objective
 from sdfeel.models.flat import FlatModule
-
-if TYPE_CHECKING:
-    from sdfeel.engine.loop import Training
 
 NAME = "newton-diagonal"
 
@@ -70,7 +68,7 @@ class NewtonDiagonal:
     are mixed alike, wherever models are, and their quotient is right from the first step on.
     """
 
-    def __init__(self, flat: FlatModule, training: "Training", seed: int) -> None:
+    def __init__(self, flat: FlatModule, training: Training, seed: int) -> None:
         self._options, self._seed = read(training.options), seed
         self._parameters, self._objective = flat.trainable, Objective(flat, training)
         self._curvatures, self._mass = flat.carried[:-1], flat.carried[-1:]

@@ -1,16 +1,14 @@
 """What takes a client's local steps, by the name of its optimiser."""
 
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from torch import Tensor, nn
 
 from sdfeel.core.scheme import Local
 from sdfeel.engine import newton
+from sdfeel.engine.base import Training
 from sdfeel.engine.steps import PlainSGD, TorchOptimizer
 from sdfeel.models.flat import FlatModule
-
-if TYPE_CHECKING:
-    from sdfeel.engine.loop import Training
 
 
 class Stepper(Protocol):
@@ -29,7 +27,7 @@ class Stepper(Protocol):
         ...
 
 
-def local_step(training: "Training") -> Local:
+def local_step(training: Training) -> Local:
     """What a scheme may know of the local step."""
     name = training.optimizer.lower()
     options = training.options if name == "sgd" else {}
@@ -46,14 +44,14 @@ def local_step(training: "Training") -> Local:
     )
 
 
-def carried(module: nn.Module, training: "Training") -> tuple[int, ...]:
+def carried(module: nn.Module, training: Training) -> tuple[int, ...]:
     """Elements of the tensors that the optimiser lets travel with the model."""
     if training.optimizer.lower() != newton.NAME:
         return ()
     return newton.carried(module, newton.read(training.options))
 
 
-def stepper(flat: FlatModule, training: "Training", seed: int) -> Stepper:
+def stepper(flat: FlatModule, training: Training, seed: int) -> Stepper:
     if training.optimizer.lower() == newton.NAME:
         return newton.NewtonDiagonal(flat, training, seed)
     plain = training.optimizer.lower() == "sgd" and not any(training.options.values())

@@ -1,18 +1,14 @@
 """Which engine computes a run."""
 
 import os
-from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Literal, Protocol
 
-from torch import Tensor, nn
+from torch import Tensor
 
-from sdfeel.core.arrays import Ints
 from sdfeel.core.errors import InputError
-from sdfeel.data.federated import Examples
-from sdfeel.engine.base import Engine
-from sdfeel.engine.evaluate import Metric
-from sdfeel.engine.loop import LoopEngine, Training
+from sdfeel.engine.base import Engine, Workload
+from sdfeel.engine.loop import LoopEngine
 from sdfeel.engine.native import NativeEngine
 from sdfeel.engine.parallel import ParallelEngine
 from sdfeel.engine.threads import cores
@@ -38,35 +34,22 @@ class ModuleEngine(Engine, Protocol):
     def close(self) -> None: ...
 
 
-def choose(
-    kind: Kind,
-    module: nn.Module,
-    train: Examples,
-    parts: Sequence[Ints],
-    test: Examples,
-    training: Training,
-    seed: int,
-    metrics: dict[str, Metric] | None = None,
-    measured: Examples | None = None,
-    workers: int | None = None,
-) -> tuple[ModuleEngine, str]:
+def choose(kind: Kind, workload: Workload, workers: int | None = None) -> tuple[ModuleEngine, str]:
     """An engine, and why it is this one. `auto` takes the fastest that fits."""
     count = workers or cores()
     native: NativeEngine | str = ""
     if kind in ("auto", "native", "ray"):
-        native = NativeEngine.create(
-            module, train, parts, test, training, seed, metrics, measured, threads=count
-        )
+        native = NativeEngine.create(workload, threads=count)
         if isinstance(native, NativeEngine) and kind != "native":
             native = native.slower() or native
         if kind == "native" and not isinstance(native, NativeEngine):
             raise InputError(
                 f"the native engine cannot run this: {native}; choose training.engine=auto"
             )
-    loop = LoopEngine(module, train, parts, test, training, seed, metrics, measured)
+    loop = LoopEngine(workload)
     if kind == "ray":
         local = native if isinstance(native, NativeEngine) else loop
-        engine = _over_ray(local, module, train, parts, test, training, seed, measured, workers)
+        engine = _over_ray(local, workload, workers)
         compiled = "as asked; compiled for this model in every actor"
         return engine, compiled if local is native else _because(native, "as asked")
     if isinstance(native, NativeEngine):
@@ -83,15 +66,7 @@ def _because(native: object, what: str) -> str:
 
 
 def _over_ray(
-    local: LoopEngine | NativeEngine,
-    module: nn.Module,
-    train: Examples,
-    parts: Sequence[Ints],
-    test: Examples,
-    training: Training,
-    seed: int,
-    measured: Examples | None,
-    actors: int | None,
+    local: LoopEngine | NativeEngine, workload: Workload, actors: int | None
 ) -> ModuleEngine:
     """Engines like `local` in actors: its bits, from any number of them."""
     from sdfeel.engine.ray import RayEngine, Recipe
@@ -100,6 +75,6 @@ def _over_ray(
     if isinstance(local, NativeEngine):
         # An actor has one core. What is compiled must not depend on which clients it has.
         build = partial(NativeEngine, threads=1, batch=local.batch)
-    recipe = Recipe(module, train, parts, test, training, seed, measured, build)
+    recipe = Recipe(workload, build)
     elsewhere = "RAY_ADDRESS" in os.environ  # then the cluster says how many
     return RayEngine(local, recipe, actors or (None if elsewhere else cores()))

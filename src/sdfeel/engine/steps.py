@@ -1,16 +1,13 @@
 """One mini-batch step, by plain SGD or an optimiser of torch."""
 
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from sdfeel.core.errors import InputError, unknown
+from sdfeel.engine.base import Training
 from sdfeel.models.flat import FlatModule
-
-if TYPE_CHECKING:
-    from sdfeel.engine.loop import Training
 
 
 class Objective:
@@ -20,7 +17,7 @@ class Objective:
     is added to the loss's: differentiating the term would cost as much as a small model's step.
     """
 
-    def __init__(self, flat: FlatModule, training: "Training") -> None:
+    def __init__(self, flat: FlatModule, training: Training) -> None:
         self._flat, self._loss, self._pull = flat, training.loss, training.proximal
         self._anchors: list[Tensor] = []
         self._shifts: list[Tensor] = []
@@ -66,7 +63,7 @@ class Objective:
 class PlainSGD:
     """w := w - learning rate * gradient, and nothing else."""
 
-    def __init__(self, flat: FlatModule, training: "Training") -> None:
+    def __init__(self, flat: FlatModule, training: Training) -> None:
         self._parameters, self._objective = flat.trainable, Objective(flat, training)
         self._rate = self._usual = training.learning_rate
 
@@ -88,7 +85,7 @@ class TorchOptimizer:
     A client's momentum belongs to a model that the server has just replaced.
     """
 
-    def __init__(self, flat: FlatModule, training: "Training", others: Iterable[str] = ()) -> None:
+    def __init__(self, flat: FlatModule, training: Training, others: Iterable[str] = ()) -> None:
         kinds = {
             name.lower(): kind
             for name, kind in vars(torch.optim).items()

@@ -28,8 +28,7 @@ from sdfeel.data.clusters import sizes as cluster_sizes
 from sdfeel.data.federated import Examples, Federated, federate
 from sdfeel.data.partition import holdings
 from sdfeel.engine import optimizers
-from sdfeel.engine.base import Engine
-from sdfeel.engine.loop import Training
+from sdfeel.engine.base import Engine, Training, Workload
 from sdfeel.engine.messages import FLOAT, Codec, codec
 from sdfeel.engine.select import ModuleEngine, choose
 from sdfeel.experiment import effects
@@ -288,8 +287,7 @@ def build_engine(
     experiment: Experiment, data: Federated, module: nn.Module
 ) -> tuple[ModuleEngine, str]:
     """The engine, and why it is this one."""
-    return choose(
-        experiment.training.engine,
+    workload = Workload(
         module,
         data.train,
         data.parts,
@@ -297,8 +295,8 @@ def build_engine(
         build_training(experiment),
         experiment.seed,
         measured=sample(data.train, experiment.evaluation.train_examples, experiment.seed),
-        workers=experiment.training.workers or None,
     )
+    return choose(experiment.training.engine, workload, experiment.training.workers or None)
 
 
 def build_training(experiment: Experiment) -> Training:

@@ -19,8 +19,8 @@ from sdfeel.core.scheme import Scheme
 from sdfeel.core.seeds import rng
 from sdfeel.data.clusters import assign
 from sdfeel.data.federated import Federated
+from sdfeel.engine.base import Training, Workload
 from sdfeel.engine.evaluate import Loss, Metric
-from sdfeel.engine.loop import Training
 from sdfeel.engine.optimizers import local_step
 from sdfeel.engine.select import Kind, choose
 from sdfeel.models.zoo import operations
@@ -99,17 +99,10 @@ class Run:
         training = Training(
             learning_rate, batch_size, optimizer, options, loss=loss, proximal=proximal
         )
-        self._engine, why = choose(
-            engine,
-            model,
-            data.train,
-            data.parts,
-            data.test,
-            training,
-            seed,
-            dict(metrics or {}),
-            workers=workers,
+        workload = Workload(
+            model, data.train, data.parts, data.test, training, seed, dict(metrics or {})
         )
+        self._engine, why = choose(engine, workload, workers)
         price = cost if cost is not None else default_cost(model, data, batch_size)
         local = local_step(training)
         self.simulation = Simulation(Decisions.of(scheme, net, price, seed, local), self._engine)

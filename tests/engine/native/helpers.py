@@ -12,8 +12,8 @@ from torch import Tensor, nn
 
 from sdfeel.core.arrays import Ints
 from sdfeel.data.federated import Examples
-from sdfeel.engine.base import Task
-from sdfeel.engine.loop import LoopEngine, Training
+from sdfeel.engine.base import Task, Training, Workload
+from sdfeel.engine.loop import LoopEngine
 from sdfeel.engine.native import NativeEngine
 from sdfeel.engine.native.build import BuildFault, find_compiler
 
@@ -48,13 +48,13 @@ def examples(shape: tuple[int, ...], count: int = 64, classes: int = 10) -> Exam
 def native(
     module: nn.Module, data: Examples, training: Training, seed: int = 5, **options: Any
 ) -> NativeEngine:
-    own = NativeEngine.create(module, data, PARTS, data, training, seed, **options)
+    own = NativeEngine.create(Workload(module, data, PARTS, data, training, seed), **options)
     assert isinstance(own, NativeEngine), own
     return own
 
 
 def loop(module: nn.Module, data: Examples, training: Training, seed: int = 5) -> LoopEngine:
-    return LoopEngine(module, data, PARTS, data, training, seed)
+    return LoopEngine(Workload(module, data, PARTS, data, training, seed))
 
 
 def referee(module: nn.Module, data: Examples, training: Training, seed: int = 5) -> LoopEngine:

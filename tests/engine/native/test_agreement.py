@@ -6,8 +6,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from sdfeel.core.errors import Diverged, InputError, SdfeelError
-from sdfeel.engine.base import Task
-from sdfeel.engine.loop import Training
+from sdfeel.engine.base import Task, Training, Workload
 from sdfeel.engine.native import NativeEngine
 from sdfeel.models.zoo import build
 from tests.engine.native.helpers import (
@@ -199,8 +198,8 @@ def test_a_model_of_the_wrong_size_is_refused() -> None:
 
 def test_the_constructor_raises_the_reason_that_create_returns() -> None:
     data, module = examples((1, 9, 9)), nn.Sequential(nn.Flatten(), nn.Linear(81, 10), nn.Tanh())
-    reason = NativeEngine.create(module, data, PARTS, data, Training(0.1, 10), 0)
+    reason = NativeEngine.create(Workload(module, data, PARTS, data, Training(0.1, 10), 0))
     assert isinstance(reason, str)
     with pytest.raises(InputError) as raised:
-        NativeEngine(module, data, PARTS, data, Training(0.1, 10), 0)
+        NativeEngine(Workload(module, data, PARTS, data, Training(0.1, 10), 0))
     assert str(raised.value).endswith(reason)

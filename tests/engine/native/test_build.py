@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from sdfeel.data.federated import Examples
-from sdfeel.engine.loop import Training
+from sdfeel.engine.base import Training, Workload
 from sdfeel.engine.native import NativeEngine, available, build
 from sdfeel.engine.native.emit import source
 from sdfeel.engine.native.lower import Plan, lower
@@ -22,7 +22,7 @@ DATA = examples((1, 4, 4))
 
 def create(data: Examples = DATA) -> NativeEngine | str:
     module = nn.Sequential(nn.Flatten(), nn.Linear(16, 10))
-    return NativeEngine.create(module, data, PARTS, data, Training(0.1, 10), 0)
+    return NativeEngine.create(Workload(module, data, PARTS, data, Training(0.1, 10), 0))
 
 
 @pytest.fixture
@@ -65,11 +65,11 @@ def test_two_processes_may_build_at_once(own_cache: Path) -> None:
         "import numpy as np, torch\n"
         "from torch import nn\n"
         "from sdfeel.data.federated import Examples\n"
-        "from sdfeel.engine.loop import Training\n"
+        "from sdfeel.engine.base import Training, Workload\n"
         "from sdfeel.engine.native import NativeEngine\n"
         "d = Examples(torch.ones(4, 3), torch.arange(4))\n"
         "m = nn.Linear(3, 4)\n"
-        "e = NativeEngine.create(m, d, [np.arange(4)], d, Training(0.1, 2), 0)\n"
+        "e = NativeEngine.create(Workload(m, d, [np.arange(4)], d, Training(0.1, 2), 0))\n"
         "assert isinstance(e, NativeEngine), e\n"
     )
     both = [subprocess.Popen([sys.executable, "-c", code]) for _ in range(2)]

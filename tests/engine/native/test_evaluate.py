@@ -5,8 +5,9 @@ import torch
 from torch import Tensor, nn
 
 from sdfeel.data.federated import Examples
+from sdfeel.engine.base import Training, Workload
 from sdfeel.engine.evaluate import Metric
-from sdfeel.engine.loop import LoopEngine, Training
+from sdfeel.engine.loop import LoopEngine
 from sdfeel.engine.native import NativeEngine
 from sdfeel.models.zoo import build
 from tests.engine.native.helpers import PARTS, examples, needs_compiler
@@ -25,8 +26,8 @@ def both(test: Examples, measured: Examples | None = None) -> tuple[NativeEngine
     metrics: dict[str, Metric] = {"spread": spread}
     training = Training(0.05, 10)
     return (
-        NativeEngine(module, train, PARTS, test, training, 5, metrics, measured),
-        LoopEngine(module, train, PARTS, test, training, 5, metrics, measured),
+        NativeEngine(Workload(module, train, PARTS, test, training, 5, metrics, measured)),
+        LoopEngine(Workload(module, train, PARTS, test, training, 5, metrics, measured)),
     )
 
 
@@ -44,7 +45,7 @@ def test_scores_are_those_of_torch(count: int) -> None:
 def test_of_equal_scores_the_first_counts() -> None:
     module = nn.Sequential(nn.Flatten(), nn.Linear(4, 3))
     data = Examples(torch.randn(30, 4), torch.arange(30) % 3)
-    engine = NativeEngine(module, data, [PARTS[0]], data, Training(0.1, 5), 0)
+    engine = NativeEngine(Workload(module, data, [PARTS[0]], data, Training(0.1, 5), 0))
     scores = engine.evaluate(torch.zeros(15))
     assert scores.accuracy == pytest.approx(1 / 3)
     assert scores.test_loss == pytest.approx(1.0986123, rel=1e-6)
@@ -53,7 +54,7 @@ def test_of_equal_scores_the_first_counts() -> None:
 def test_large_scores_do_not_overflow() -> None:
     module = nn.Sequential(nn.Flatten(), nn.Linear(4, 3))
     data = Examples(torch.randn(30, 4), torch.arange(30) % 3)
-    engine = NativeEngine(module, data, [PARTS[0]], data, Training(0.1, 5), 0)
-    other = LoopEngine(module, data, [PARTS[0]], data, Training(0.1, 5), 0)
+    engine = NativeEngine(Workload(module, data, [PARTS[0]], data, Training(0.1, 5), 0))
+    other = LoopEngine(Workload(module, data, [PARTS[0]], data, Training(0.1, 5), 0))
     model = engine.initial() * 1e4
     assert engine.evaluate(model).loss == pytest.approx(other.evaluate(model).loss, rel=1e-5)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from sdfeel.engine.loop import Training
+from sdfeel.engine.base import Training
 from sdfeel.engine.native import unsupported
 from sdfeel.engine.native.lower import Plan, lower
 from sdfeel.models.zoo import MODELS

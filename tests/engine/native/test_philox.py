@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from sdfeel.engine.loop import Training
+from sdfeel.engine.base import Training
 from sdfeel.models.zoo import build
 from tests.engine.native.helpers import examples, native, needs_compiler
 

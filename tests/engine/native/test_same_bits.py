@@ -7,9 +7,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from sdfeel.engine.base import Task
+from sdfeel.engine.base import Task, Training
 from sdfeel.engine.batches import batches
-from sdfeel.engine.loop import Training
 from sdfeel.engine.native import NativeEngine
 from sdfeel.engine.native.indices import Picker
 from sdfeel.models.zoo import build

@@ -8,8 +8,7 @@ import pytest
 import torch
 
 from sdfeel.core.errors import SdfeelError
-from sdfeel.engine.base import Task
-from sdfeel.engine.loop import Training
+from sdfeel.engine.base import Task, Training
 from sdfeel.engine.native import NativeEngine
 from sdfeel.models.zoo import build
 from tests.engine.native.helpers import examples, native, needs_compiler, trained

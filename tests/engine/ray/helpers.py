@@ -4,6 +4,7 @@ import os
 import signal
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,8 +14,8 @@ import torch
 from torch import Tensor, nn
 
 from sdfeel.data.federated import Examples
-from sdfeel.engine.base import Engine, Task
-from sdfeel.engine.loop import LoopEngine, Training
+from sdfeel.engine.base import Engine, Task, Training, Workload
+from sdfeel.engine.loop import LoopEngine
 from sdfeel.engine.native import NativeEngine
 from sdfeel.engine.ray import RayEngine, Recipe
 
@@ -70,8 +71,8 @@ def problem(
         for parameter in module.parameters():
             parameter.copy_(torch.randn(parameter.shape, generator=draws))
     training = Training(rate, 4)
-    loop = LoopEngine(module, train, PARTS, test, training, 5, **options)
-    return loop, Recipe(module, train, PARTS, test, training, 5)
+    own = Workload(module, train, PARTS, test, training, 5, **options)
+    return LoopEngine(own), Recipe(own)
 
 
 def engines(
@@ -89,12 +90,12 @@ def engines(
 def compiled_engines(actors: int) -> tuple[NativeEngine, RayEngine]:
     """As above with native engines; some clients have less than a batch."""
     _, over = engines(actors=actors)
-    recipe = over._recipe
-    parts = [part[: 3 + n % 4] for n, part in enumerate(recipe.parts)]
-    given = (recipe.module, recipe.train, parts, recipe.test, Training(0.1, 8), 5)
-    native = NativeEngine(*given, threads=2)
+    whole = over._recipe.workload
+    parts = [part[: 3 + n % 4] for n, part in enumerate(whole.parts)]
+    own = replace(whole, parts=parts, training=Training(0.1, 8))
+    native = NativeEngine(own, threads=2)
     build = partial(NativeEngine, threads=1, batch=native.batch)
-    return native, RayEngine(native, Recipe(*given, build=build), actors)
+    return native, RayEngine(native, Recipe(own, build), actors)
 
 
 def tasks(engine: Engine) -> list[Task]:

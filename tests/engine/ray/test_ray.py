@@ -3,6 +3,7 @@
 import os
 import signal
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,7 +11,8 @@ import torch
 from torch import nn
 
 from sdfeel.core.errors import Diverged, SdfeelError
-from sdfeel.engine.loop import LoopEngine, Training
+from sdfeel.engine.base import Training
+from sdfeel.engine.loop import LoopEngine
 from sdfeel.engine.ray import RayEngine, Recipe
 from sdfeel.engine.ray.pool import nodes
 from sdfeel.engine.select import choose
@@ -22,6 +24,7 @@ from tests.engine.ray.helpers import (
     engines,
     gone,
     pid,
+    problem,
     same,
     tasks,
     trained,
@@ -63,10 +66,9 @@ def test_native_engines_in_actors_give_the_bits_of_one_machines(ray: Any) -> Non
 @needs_compiler
 def test_what_is_chosen_inside_the_actors_and_why(installed: None) -> None:
     recipe = engines()[1]._recipe
-    given = (recipe.module, recipe.train, recipe.parts, recipe.test)
-    chosen, why = choose("ray", *given, recipe.training, 5)
+    chosen, why = choose("ray", recipe.workload)
     assert (chosen.name, why) == ("ray", "as asked; compiled for this model in every actor")
-    chosen, why = choose("ray", *given, Training(0.1, 4, "adam"), 5)
+    chosen, why = choose("ray", replace(recipe.workload, training=Training(0.1, 4, "adam")))
     assert why == "as asked; not native: its optimiser is adam, not SGD"
 
 
@@ -108,10 +110,10 @@ def test_a_servers_model_is_put_once_per_round(
     assert count == 6  # five servers, and a client with a model of its own
 
 
-def test_an_actor_holds_only_its_clients_data(installed: None) -> None:
-    _, engine = engines()
-    whole = engine._recipe
-    shares = [whole.share(n, 3) for n in range(3)]
+def test_an_actor_holds_only_its_clients_data() -> None:
+    _, recipe = problem()
+    whole = recipe.workload
+    shares = [recipe.share(n, 3).workload for n in range(3)]
     assert [len(share.train) for share in shares] == [200, 200, 200]
     for client, part in enumerate(whole.parts):
         share = shares[client % 3]
@@ -194,9 +196,7 @@ def refuses(*_: Any) -> Any:
 def test_an_engine_that_cannot_be_built_in_an_actor_says_why(ray: Any) -> None:
     _, engine = engines(actors=1)
     recipe = engine._recipe
-    engine._recipe = Recipe(
-        recipe.module, recipe.train, recipe.parts, recipe.test, recipe.training, 5, build=refuses
-    )
+    engine._recipe = Recipe(recipe.workload, refuses)
     with pytest.raises(SdfeelError, match=r"^there is no compiler on this node$"):
         trained(engine)
     engine.close()

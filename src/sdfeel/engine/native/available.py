@@ -2,23 +2,21 @@
 
 import hashlib
 import inspect
-from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
-from pathlib import Path
 
 import torch
 from torch import nn
 
 from sdfeel.data.federated import Examples
 from sdfeel.engine import batches, dropout, loop, steps
-from sdfeel.engine.loop import Training
+from sdfeel.engine.base import Training, Workload
 from sdfeel.engine.native import check
 from sdfeel.engine.native.build import NATIVE, BuildFault, library, note
 from sdfeel.engine.native.check import mismatch
 from sdfeel.engine.native.emit import source
-from sdfeel.engine.native.library import Library
+from sdfeel.engine.native.library import Library, Native
 from sdfeel.engine.native.lower import Plan, lower
 from sdfeel.version import __version__
 
@@ -26,30 +24,16 @@ LARGEST_WORKSPACE = 1 << 29  # bytes of one thread
 AGREES = "agrees"
 
 
-@dataclass(frozen=True, eq=False)
-class Native:
-    """A model's plan and its compiled library."""
-
-    plan: Plan
-    library: Library
-    path: Path  # of the library: what is known about it lies beside it
-
-
-def available(
-    module: nn.Module,
-    training: Training,
-    data: Sequence[Examples],
-    batch: int,
-    shift: bool = False,
-) -> Native | str:
+def available(workload: Workload, batch: int, shift: bool = False) -> Native | str:
     """The compiled and checked model for batches of up to `batch`, or the reason why not.
 
     With `shift`, tasks may have shifts.
     """
-    plan = lower(module, training, tuple(data[0].x.shape[1:]))
+    module, training = workload.module, workload.training
+    plan = lower(module, training, tuple(workload.train.x.shape[1:]))
     if isinstance(plan, str):
         return plan
-    for examples in data:
+    for examples in (workload.train, workload.test, workload.losses_on):
         fault = data_fault(examples, plan)
         if fault:
             return fault
@@ -76,7 +60,7 @@ def compiled(
     with suppress(OSError):
         verdict = remembered.read_text()
     if not verdict:
-        verdict = mismatch(native.library, plan, module, training, batch) or AGREES
+        verdict = mismatch(native, module, training, batch) or AGREES
         with suppress(OSError):  # then the next process checks again
             remembered.write_text(verdict)
     return native if verdict == AGREES else f"self-check failed: {verdict}"

@@ -10,10 +10,9 @@ from torch import Tensor, nn
 
 from sdfeel.core.errors import SdfeelError
 from sdfeel.data.federated import Examples
-from sdfeel.engine.base import Task
-from sdfeel.engine.loop import LoopEngine, Training
-from sdfeel.engine.native.library import Library
-from sdfeel.engine.native.lower import Plan
+from sdfeel.engine.base import Task, Training, Workload
+from sdfeel.engine.loop import LoopEngine
+from sdfeel.engine.native.library import Native
 from sdfeel.engine.native.trainer import Trainer
 
 STEPS = 3
@@ -21,9 +20,7 @@ RATE = 0.02  # large enough to move every weight, small enough not to magnify ro
 THREADS = 2
 
 
-def mismatch(
-    library: Library, plan: Plan, module: nn.Module, training: Training, batch: int
-) -> str | None:
+def mismatch(native: Native, module: nn.Module, training: Training, batch: int) -> str | None:
     """How the native model differs from the loop, or None if it agrees.
 
     A ReLU or a maximum that hangs in the balance may fall the other way in float32, which is
@@ -32,17 +29,15 @@ def mismatch(
     training = replace(training, learning_rate=RATE, iteration="batch", batch_size=batch)
     faults = []
     for trial in range(3):
-        fault = _trial(library, plan, module, training, trial)
+        fault = _trial(native, module, training, trial)
         faults += [fault] if fault else []
         if trial - len(faults) == 1:
             return None
     return faults[0]
 
 
-def _trial(
-    library: Library, plan: Plan, module: nn.Module, training: Training, trial: int
-) -> str | None:
-    draws = torch.Generator().manual_seed(trial)
+def _trial(native: Native, module: nn.Module, training: Training, trial: int) -> str | None:
+    draws, plan = torch.Generator().manual_seed(trial), native.plan
     batch = training.batch_size
     # The second client has less than a batch, where that is possible.
     parts = [np.arange(2 * batch), np.arange(2 * batch, 2 * batch + max(1, batch - 1))]
@@ -50,12 +45,11 @@ def _trial(
     x = torch.randn(count, *plan.shape, generator=draws)
     y = torch.randint(plan.classes, (count,), generator=draws)
     data, wide = Examples(x, y), Examples(x.double(), y)
-    single = LoopEngine(module, data, parts, data, training, trial)
-    referee = LoopEngine(copy.deepcopy(module).double(), wide, parts, wide, training, trial)
+    own = Workload(module, data, parts, data, training, trial)
+    exactly = replace(own, module=copy.deepcopy(module).double(), train=wide, test=wide)
+    single, referee = LoopEngine(own), LoopEngine(exactly)
     start = single.initial()
-    native = Trainer(
-        library, data, parts, training, trial, start.numel(), THREADS, shifts=plan.shift
-    )
+    trainer = Trainer(native, own, start.numel(), THREADS)
     shift = torch.randn(start.shape, generator=draws) if plan.shift else None
     wide_shift = None if shift is None else shift.double()
     tasks = [Task(n, start, STEPS, first=n, shift=shift) for n in (0, 1)]
@@ -63,27 +57,26 @@ def _trial(
     try:
         exact = [row.clone() for row in referee.train(exact_tasks)]
         loop = [row.clone() for row in single.train(tasks)]
-        found = [row.clone() for row in native.train(tasks)]
+        found = [row.clone() for row in trainer.train(tasks)]
     except SdfeelError as error:
         return str(error)
     for a, b, c in zip(exact, loop, found, strict=True):
         fault = _compare("training", a, b, c, moved=float((a - start).abs().max()))
         if fault:
             return fault
-    return _outputs_fault(library, plan, single, referee, data, exact[0])
+    return _outputs_fault(native, single, referee, data, exact[0])
 
 
 def _outputs_fault(
-    library: Library,
-    plan: Plan,
+    native: Native,
     single: LoopEngine,
     referee: LoopEngine,
     data: Examples,
     model: Tensor,
 ) -> str | None:
     row = model.float()
-    outputs = torch.empty(len(data), plan.classes)
-    losses, _ = library.measure(row, data.x, data.y, len(data), 1, outputs)
+    outputs = torch.empty(len(data), native.plan.classes)
+    losses, _ = native.library.measure(row, data.x, data.y, len(data), 1, outputs)
     exact, loop = referee.evaluate(row.double()), single.evaluate(row)
     error = abs(float(losses[0]) / len(data) - exact.test_loss)
     allowed = 20 * abs(loop.test_loss - exact.test_loss) + 1e-5 * (1 + abs(exact.test_loss))

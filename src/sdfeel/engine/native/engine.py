@@ -4,15 +4,14 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Self
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from sdfeel.core.arrays import Ints
 from sdfeel.core.errors import InputError
 from sdfeel.data.federated import Examples
-from sdfeel.engine.base import Scores, Task
-from sdfeel.engine.evaluate import Metric
-from sdfeel.engine.loop import LoopEngine, Training
-from sdfeel.engine.native.available import Native, available
+from sdfeel.engine.base import Scores, Task, Workload
+from sdfeel.engine.loop import LoopEngine
+from sdfeel.engine.native.available import available
+from sdfeel.engine.native.library import Native
 from sdfeel.engine.native.trainer import Trainer
 from sdfeel.engine.native.tune import slower
 from sdfeel.engine.threads import cores
@@ -29,42 +28,31 @@ class NativeEngine:
 
     def __init__(
         self,
-        module: nn.Module,
-        train: Examples,
-        parts: Sequence[Ints],  # each client's rows of `train`
-        test: Examples,
-        training: Training,
-        seed: int,
-        metrics: dict[str, Metric] | None = None,
-        measured: Examples | None = None,  # what the training loss is measured on
+        workload: Workload,
         threads: int | None = None,  # all cores that the process may use
         rooms: int | None = None,  # trained models that are in memory at once
         batch: int | None = None,  # it is compiled for; the largest that these clients have
     ) -> None:
-        measured = train if measured is None else measured
         # The loop keeps the module, and knows how a row becomes a state_dict.
-        self._loop = LoopEngine(module, train, parts, test, training, seed)
-        largest = max((len(part) for part in parts), default=1)
-        self.batch = batch or max(1, min(training.batch_size, largest))
-        data = [train, test, measured]
-        native = available(module, training, data, self.batch)
+        self._loop = LoopEngine(workload)
+        largest = max((len(part) for part in workload.parts), default=1)
+        self.batch = batch or max(1, min(workload.training.batch_size, largest))
+        native = available(workload, self.batch)
         if isinstance(native, str):
             raise Unavailable(native)
         self._native: Native = native
-        self._module, self._training, self._seed = module, training, seed
-        self._train, self._parts = train, parts
-        self._test, self._measured = _contiguous(test), _contiguous(measured)
-        self._metrics = metrics or {}
+        self._workload = workload
+        self._test, self._measured = _contiguous(workload.test), _contiguous(workload.losses_on)
         self.threads = threads or cores()
         self._rooms = rooms
         self._trainer = self._trainer_of(native)
         self._shifting: Trainer | None = None  # compiled when a task first has a shift
 
     @classmethod
-    def create(cls, *args: Any, **options: Any) -> Self | str:
-        """The engine, or the reason in one line why it cannot run this. Arguments as above."""
+    def create(cls, workload: Workload, **options: Any) -> Self | str:
+        """The engine, or the reason in one line why it cannot run this. Options as above."""
         try:
-            return cls(*args, **options)
+            return cls(workload, **options)
         except Unavailable as reason:
             return reason.reason
 
@@ -89,8 +77,7 @@ class NativeEngine:
         if all(task.shift is None for task in tasks):
             return self._trainer.train(tasks)
         if self._shifting is None:
-            data = [self._train, self._test, self._measured]
-            native = available(self._module, self._training, data, self.batch, shift=True)
+            native = available(self._workload, self.batch, shift=True)
             if isinstance(native, str):
                 raise InputError(
                     f"the native engine cannot shift this model's gradients: {native}; "
@@ -100,17 +87,8 @@ class NativeEngine:
         return self._shifting.train(tasks)
 
     def _trainer_of(self, native: Native) -> Trainer:
-        return Trainer(
-            native.library,
-            self._train,
-            self._parts,
-            self._training,
-            self._seed,
-            self._loop.initial().numel(),
-            self.threads,
-            self._rooms,
-            native.plan.shift,
-        )
+        row = self._loop.initial().numel()
+        return Trainer(native, self._workload, row, self.threads, self._rooms)
 
     def loss_and_gradient(self, client: int, model: Tensor, step: int) -> tuple[float, Tensor]:
         """As the loop engine's."""
@@ -124,16 +102,18 @@ class NativeEngine:
 
     def slower(self) -> str | None:
         """The reason not to choose this engine, if torch is faster; timed only where it may be."""
-        client = max(range(len(self._parts)), key=lambda c: len(self._parts[c]))
+        parts = self._workload.parts
+        client = max(range(len(parts)), key=lambda c: len(parts[c]))
         task = Task(client, self.initial(), 1, 0)
         return slower(self._native, self._trainer, self._loop, task)
 
     def evaluate(self, model: Tensor) -> Scores:
         row = model.to(torch.float32).contiguous()
         train, _, _ = self._measure(row, self._measured, outputs=False)
-        loss, accuracy, outputs = self._measure(row, self._test, outputs=bool(self._metrics))
+        own = self._workload.metrics
+        loss, accuracy, outputs = self._measure(row, self._test, outputs=bool(own))
         metrics = (
-            {name: float(metric(outputs, self._test.y)) for name, metric in self._metrics.items()}
+            {name: float(metric(outputs, self._test.y)) for name, metric in own.items()}
             if outputs is not None
             else {}
         )

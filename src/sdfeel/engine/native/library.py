@@ -4,6 +4,7 @@ import ctypes
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -12,8 +13,18 @@ from torch import Tensor
 
 from sdfeel.core.arrays import Floats, Ints
 from sdfeel.core.errors import SdfeelError
+from sdfeel.engine.native.lower import Plan
 
 Words = NDArray[np.uint64]
+
+
+@dataclass(frozen=True, eq=False)
+class Native:
+    """A model's plan and its compiled library."""
+
+    plan: Plan
+    library: "Library"
+    path: Path  # of the library: what is known about it lies beside it
 
 
 class Tasks(ctypes.Structure):

@@ -2,16 +2,13 @@
 
 from dataclasses import dataclass, field, replace
 from math import prod
-from typing import TYPE_CHECKING
 
 import torch
 from torch import nn
 
+from sdfeel.engine.base import Training
 from sdfeel.engine.native.layers import Conv, Drop, Layer, Linear, Norm, Pool, Relu, Shape
 from sdfeel.engine.native.trace import Unsupported, layers
-
-if TYPE_CHECKING:
-    from sdfeel.engine.loop import Training
 
 MOST_PRODUCTS = 1e9  # multiplications of an example's forward pass; beyond, torch is as fast
 LARGEST_BATCH = 1024
@@ -53,10 +50,10 @@ class Plan:
         return sum(_products(stage.main) for stage in self.stages)
 
 
-def unsupported(module: nn.Module, training: "Training", shape: Shape) -> str | None:
+def unsupported(module: nn.Module, training: Training, shape: Shape) -> str | None:
     """The reason, in one line, why the native engine does not train this model; None if it does.
 
-    >>> from sdfeel.engine.loop import Training
+    >>> from sdfeel.engine.base import Training
     >>> unsupported(nn.Linear(4, 4), Training(0.1, 10, "adam"), (4,))
     'its optimiser is adam, not SGD'
     """
@@ -64,7 +61,7 @@ def unsupported(module: nn.Module, training: "Training", shape: Shape) -> str | 
     return plan if isinstance(plan, str) else None
 
 
-def lower(module: nn.Module, training: "Training", shape: Shape) -> Plan | str:
+def lower(module: nn.Module, training: Training, shape: Shape) -> Plan | str:
     """The plan for a model, or the reason why there is none."""
     reason = _training_fault(training) or _parameter_fault(module)
     if reason:
@@ -124,7 +121,7 @@ def _taken(last: Stage, layer: Layer) -> Stage | None:
     return None
 
 
-def _training_fault(training: "Training") -> str | None:
+def _training_fault(training: Training) -> str | None:
     if training.loss is not nn.functional.cross_entropy:
         return "its loss is not cross_entropy"
     if training.optimizer.lower() != "sgd":

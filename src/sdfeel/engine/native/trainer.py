@@ -8,12 +8,11 @@ from torch import Tensor
 
 from sdfeel.core.arrays import Ints
 from sdfeel.core.errors import SdfeelError
-from sdfeel.data.federated import Examples
-from sdfeel.engine.base import Task
+from sdfeel.engine.base import Task, Workload
 from sdfeel.engine.dropout import key_of
-from sdfeel.engine.loop import Training, diverged
+from sdfeel.engine.loop import diverged
 from sdfeel.engine.native.indices import Picker
-from sdfeel.engine.native.library import Library, Tasks
+from sdfeel.engine.native.library import Native, Tasks
 from sdfeel.engine.threads import one_thread
 
 # Rooms for trained models, per thread: few, so that models are still in the last cache when they
@@ -27,21 +26,19 @@ class Trainer:
 
     def __init__(
         self,
-        library: Library,
-        train: Examples,
-        parts: Sequence[Ints],
-        training: Training,
-        seed: int,
+        native: Native,
+        workload: Workload,
         row: int,  # numbers of a model
         threads: int,
         rooms: int | None = None,  # models that are in memory at once
-        shifts: bool = False,  # the library was compiled for tasks that may have shifts
     ) -> None:
-        self._library, self._training, self._row = library, training, row
+        train, training = workload.train, workload.training
+        self._library, self._training, self._row = native.library, training, row
         self._x, self._y = train.x.contiguous(), train.y.contiguous()
-        self._picker = Picker(parts, training.batch_size, seed, len(train))
-        self._key, self._threads, self._given_rooms = key_of(seed), threads, rooms
-        self._unshifted = torch.zeros(row) if shifts else None  # the shift of a task without one
+        self._picker = Picker(workload.parts, training.batch_size, workload.seed, len(train))
+        self._key, self._threads, self._given_rooms = key_of(workload.seed), threads, rooms
+        # The shift of a task without one, where the library was compiled for shifts.
+        self._unshifted = torch.zeros(row) if native.plan.shift else None
         self._spare: list[Tensor] = []  # memory for trained models: new pages cost time
 
     def train(self, tasks: Sequence[Task]) -> Iterator[Tensor]:

@@ -10,8 +10,8 @@ import torch
 from sdfeel.core.errors import SdfeelError
 from sdfeel.engine.base import Task
 from sdfeel.engine.loop import LoopEngine
-from sdfeel.engine.native.available import Native
 from sdfeel.engine.native.build import note
+from sdfeel.engine.native.library import Native
 from sdfeel.engine.native.trainer import Trainer
 
 TIMED_PRODUCTS = 50e6  # multiplications of an example's forward pass; below, native is faster

@@ -50,7 +50,8 @@ class RayEngine:
     ) -> None:
         load(address)  # say at once that it is missing
         # A copy: the caller's module may change before actors are started again.
-        recipe = replace(recipe, module=copy.deepcopy(recipe.module))
+        own = replace(recipe.workload, module=copy.deepcopy(recipe.workload.module))
+        recipe = replace(recipe, workload=own)
         self._engine, self._recipe = engine, recipe
         self._actors, self._address = actors, address
         self._ray: Any = None

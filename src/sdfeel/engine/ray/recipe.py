@@ -4,20 +4,19 @@ import importlib
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import Tensor
 
-from sdfeel.core.arrays import Ints
 from sdfeel.core.errors import SdfeelError
 from sdfeel.data.federated import Examples
-from sdfeel.engine.base import Task
+from sdfeel.engine.base import Task, Workload
 from sdfeel.engine.evaluate import BLOCK, blocks
-from sdfeel.engine.loop import LoopEngine, Training
+from sdfeel.engine.loop import LoopEngine
 from sdfeel.version import __version__
 
 
@@ -27,23 +26,16 @@ class Local(Protocol):
     def train(self, tasks: Sequence[Task]) -> Iterator[Tensor]: ...
 
 
-# Builds an engine from (module, train, parts, test, training, seed, None, measured). It is called
-# inside the actor, which has one core: functools.partial(NativeEngine, threads=1, batch=...)
-# will do, with one batch for all actors.
-Build = Callable[..., Local]
+# It is called inside the actor, which has one core: functools.partial(NativeEngine, threads=1,
+# batch=...) will do, with one batch for all actors.
+Build = Callable[[Workload], Local]
 
 
 @dataclass(frozen=True, eq=False)
 class Recipe:
-    """The arguments of a local engine, before anybody has built it."""
+    """A local engine, before anybody has built it."""
 
-    module: nn.Module
-    train: Examples
-    parts: Sequence[Ints]  # each client's rows of `train`
-    test: Examples
-    training: Training
-    seed: int
-    measured: Examples | None = None
+    workload: Workload
     build: Build = LoopEngine
 
     def share(self, number: int, of: int) -> "Recipe":
@@ -52,32 +44,22 @@ class Recipe:
         Clients are dealt in turn, so that the clients of one server, who train together, are
         spread over the actors, and models that are handed out in order come from all of them.
         """
-        mine = [part if n % of == number else part[:0] for n, part in enumerate(self.parts)]
+        whole = self.workload
+        mine = [part if n % of == number else part[:0] for n, part in enumerate(whole.parts)]
         rows = np.unique(np.concatenate([np.empty(0, dtype=np.int64), *mine]))
-        measured = self.train if self.measured is None else self.measured
         # A batch is a shuffle of places, not of row numbers, so renumbering changes no batch.
-        return Recipe(
-            self.module,
-            _rows(self.train, torch.from_numpy(rows)),
-            [np.searchsorted(rows, part) for part in mine],
-            _blocks(self.test, number, of),
-            self.training,
-            self.seed,
-            _blocks(measured, number, of),
-            self.build,
+        share = replace(
+            whole,
+            train=_rows(whole.train, torch.from_numpy(rows)),
+            parts=[np.searchsorted(rows, part) for part in mine],
+            test=_blocks(whole.test, number, of),
+            metrics={},  # they need all outputs in one place
+            measured=_blocks(whole.losses_on, number, of),
         )
+        return Recipe(share, self.build)
 
     def built(self) -> Local:
-        return self.build(
-            self.module,
-            self.train,
-            self.parts,
-            self.test,
-            self.training,
-            self.seed,
-            None,
-            self.measured,
-        )
+        return self.build(self.workload)
 
 
 def _rows(data: Examples, rows: Tensor) -> Examples:
@@ -123,9 +105,11 @@ class Parcel:
 
 def wrap(recipe: Recipe, cloudpickle: Any) -> Parcel:
     """`cloudpickle` also takes classes that exist only in a notebook."""
-    examples = [recipe.train, recipe.test, recipe.measured]
-    data = [pack(tensor) for each in examples if each is not None for tensor in (each.x, each.y)]
-    rest = (recipe.module, recipe.parts, recipe.training, recipe.seed, recipe.build)
+    own = recipe.workload
+    data = [
+        pack(tensor) for each in (own.train, own.test, own.losses_on) for tensor in (each.x, each.y)
+    ]
+    rest = (own.module, own.parts, own.training, own.seed, recipe.build)
     try:
         return Parcel(cloudpickle.dumps(rest), data, versions())
     except Exception as error:
@@ -148,16 +132,9 @@ def unwrap(parcel: Parcel, cloudpickle: Any) -> Recipe:
             f"install its code on every node"
         ) from error
     train_x, train_y, test_x, test_y, x, y = map(unpack, parcel.data)
-    return Recipe(
-        module,
-        Examples(train_x, train_y),
-        parts,
-        Examples(test_x, test_y),
-        training,
-        seed,
-        Examples(x, y),
-        build,
-    )
+    train, test = Examples(train_x, train_y), Examples(test_x, test_y)
+    own = Workload(module, train, parts, test, training, seed, measured=Examples(x, y))
+    return Recipe(own, build)
 
 
 def versions() -> dict[str, str]:
