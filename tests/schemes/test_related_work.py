@@ -23,6 +23,7 @@ from sdfeel.core.staleness import Clocks
 from sdfeel.core.stragglers import equalised, needed
 from sdfeel.engine.base import Training
 from sdfeel.engine.optimizers import local_step
+from sdfeel.radio.channel import Fading
 from sdfeel.schemes import (
     Adaptive,
     AsyncSDFeel,
@@ -38,6 +39,7 @@ from sdfeel.schemes import (
 )
 from sdfeel.schemes.adaptive import bound, drift, exchanges
 from sdfeel.schemes.d_squared import damped
+from sdfeel.schemes.fed_cs import in_turn
 from sdfeel.schemes.fed_nova import norm
 from sdfeel.schemes.joint import scheduled
 from sdfeel.sim.simulate import Simulation
@@ -280,8 +282,64 @@ def test_fed_cs_takes_more_clients_when_given_more_time(seconds: list[float]) ->
 
 
 def test_fed_cs_says_how_much_time_it_needs() -> None:
+    # The fastest computes 5 * 0.01 seconds, and sends 0.02 / 3.16 on six bands at once.
+    with pytest.raises(InputError, match=r"even the fastest client needs 0\.0563 seconds: raise"):
+        run(FedCS(round_seconds=0.055), one_cell(), 1, engine(), prices())
     with pytest.raises(InputError, match=r"even the fastest client needs 0\.07 seconds: raise it"):
-        run(FedCS(round_seconds=0.06), one_cell(), 1, engine(), prices())
+        run(FedCS(round_seconds=0.06, uploads="at-once"), one_cell(), 1, engine(), prices())
+
+
+def textbook_fed_cs(trains: list[float], sends: list[float], limit: float) -> dict[int, float]:
+    """Algorithm 3 of the paper: who is taken, and when each has sent its model."""
+    candidates, theta, taken = set(range(len(trains))), 0.0, {}
+    while candidates:
+        x = max(candidates, key=lambda k: (1 / (sends[k] + max(0.0, trains[k] - theta)), -k))
+        candidates.remove(x)
+        later = theta + sends[x] + max(0.0, trains[x] - theta)
+        if later <= limit:
+            theta = taken[x] = later
+    return taken
+
+
+@given(
+    st.lists(st.tuples(st.floats(0, 5), st.floats(0.01, 2)), min_size=1, max_size=8),
+    st.floats(0.5, 20),
+)
+def test_fed_cs_chooses_as_the_published_greedy_search(
+    clients: list[tuple[float, float]], limit: float
+) -> None:
+    trains, sends = map(list, zip(*clients, strict=True))
+    ends = in_turn(np.array(trains), np.array(sends), limit)
+    found = {int(i): float(ends[i]) for i in np.flatnonzero(ends)}
+    assert found == pytest.approx(textbook_fed_cs(trains, sends, limit))
+
+
+def test_fed_cs_asks_a_random_part_of_every_cell() -> None:
+    net, own = ring_of_four(), uneven()
+    simulation = Simulation(Decisions.of(FedCS(fraction=0.5), net, cost(12)), own)
+    crews = []
+    for _ in range(20):
+        decided = simulation._decided(simulation.state.lanes[0])
+        crews.append(tuple(decided.work.down.rows.tolist()))
+        next(simulation)
+    assert {len(crew) for crew in crews} == {8}  # 2 of 3 in each of 4 cells
+    assert len(set(crews)) > 10
+    assert {client for crew in crews for client in crew} == set(range(12))
+
+
+def test_fed_cs_lives_through_rounds_in_which_nobody_fits() -> None:
+    """Channels fade: the deadline passes, servers gossip, and the next round may be better."""
+    fading = Fading(np.ones(6), np.full(6, 30.0), 1.0, 0.5, seed=4)
+    at = replace(prices(np.full(6, 0.001)), channel=fading)
+    scheme = FedCS(round_seconds=0.02, uploads="at-once")
+    simulation = Simulation(Decisions.of(scheme, one_cell(), at), engine())
+    rounds = list(islice(simulation, 60))
+    assert min(done.clients for done in rounds) == 0
+    assert max(done.clients for done in rounds) > 0
+    seconds = np.diff([0.0, *(done.seconds for done in rounds)])
+    idle = [lasts for lasts, done in zip(seconds, rounds, strict=True) if not done.clients]
+    np.testing.assert_allclose(idle, 0.02)
+    assert seconds.max() <= 0.02 * (1 + 1e-9)
 
 
 # Adaptive control

@@ -93,7 +93,7 @@ class Cost:
     def link_times(self) -> LinkTimes:
         """What schemes may know of the links."""
         transfer = {via: self.transfer(via) for via in self.rates}
-        return LinkTimes(transfer, self.radio, self.snr, self.links)
+        return LinkTimes(transfer, self.radio, self.snr, self.links, self.channel is not None)
 
     def transfer(self, via: Link) -> float:
         """Seconds to move one model up or across one link."""
@@ -117,11 +117,12 @@ class Cost:
         """The whole price of a round in which clients took `done` steps."""
         who = work.down.rows
         busy = done[who] * self.step_seconds[who]
-        compute = float(busy.max()) if isinf(work.deadline) else work.deadline
+        compute = float(busy.max(initial=0)) if isinf(work.deadline) else work.deadline
         sending = self.uploads(mix.up, work)[who]
-        ready = float((busy + sending).max()) if isinf(work.deadline) else compute + sending.max()
-        if work.lasts is not None:
-            compute, ready = min(compute, work.lasts), work.lasts
+        begins = busy if isinf(work.deadline) else compute
+        ends = begins + sending if work.ends is None else work.ends
+        ready = float(ends.max(initial=0)) if work.lasts is None else work.lasts
+        compute = min(compute, ready)
         radio = self.model_bits / self.rates[mix.up.via]  # broadcasts are never compressed
         told = work.down.sources[work.down.sources >= 0]
         # A server's broadcast reaches all its clients at once.

@@ -9,7 +9,7 @@ or is sent; so each entry of a mixing between two holders is a message, and nobo
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from math import ceil
+from math import ceil, inf
 from typing import NamedTuple
 
 import numpy as np
@@ -108,6 +108,7 @@ class Decisions:
             local=self.local,
             memory={} if memory is None else memory,
             measured=measured,
+            patience=inf if self.late.seconds is None else self.late.seconds,
         )
 
     def first_views(self) -> Iterator[View]:

@@ -20,6 +20,7 @@ class LinkTimes:
     radio: Floats | None = None  # (C,) each client's rate over its kind of link's; None: 1
     snr: Floats | None = None  # (C,) signal to noise at an equal share; None: the paper's
     links: Floats | None = None  # (D, D) each server link's rate over its kind's; None: 1
+    vary: bool = False  # do the clients' channels change from round to round?
 
     def uploads(self, clients: int, via: Link = "client-server") -> Floats:
         """(C,) seconds that each client sends, at an equal share of the bandwidth."""

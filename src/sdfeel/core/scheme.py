@@ -90,6 +90,7 @@ class View:
     local: Local = Local()
     memory: Memory = field(default_factory=dict)  # what `mix` returned last; at first, nothing
     measured: Estimates | None = None  # in the last round whose work asked for it
+    patience: float = inf  # seconds that a round waits for models at most
 
     def rng(self) -> np.random.Generator:
         """Draws that belong to this round of this lane, whoever asks."""
@@ -106,7 +107,8 @@ class Work:
     each: Ints | None = None  # steps of each of `down.rows`, where the scheme says so exactly
     rates: Floats | None = None  # a factor on the step size of each of `down.rows`
     share: Floats | None = None  # of bandwidth for each of `down.rows`; 1 is an equal share
-    lasts: float | None = None  # seconds until the last upload is in, if some began long ago
+    ends: Floats | None = None  # seconds until each of `down.rows` is in, if the scheme knows
+    lasts: float | None = None  # seconds until the round waits no longer (None: for all of them)
     broadcasts: int | None = None  # models sent down, if not one from each server in `down`
     shift: Mixing | None = None  # shelves -> clients: added to every local gradient
     measure: bool = False  # estimate how curved and how different the clients' losses are

@@ -88,8 +88,8 @@ class StragglerPolicy:
         soonest = np.inf
         for all_in in rounds:
             needs = _begins(cost, all_in) if cost.channel else _ends(cost, all_in)
-            soonest = min(soonest, float(needs[all_in.work.down.rows].min()))
-        if soonest > self.seconds * SLACK:
+            soonest = min(soonest, float(needs[all_in.work.down.rows].min(initial=np.inf)))
+        if self.seconds * SLACK < soonest < np.inf:
             raise InputError(
                 f"latency.deadline_seconds is {self.seconds:g}, but even the fastest client "
                 f"needs {soonest:.3g} seconds: raise it, or let clients take fewer steps"
@@ -125,6 +125,10 @@ def _begins(cost: Cost, round_: RoundPlan) -> Floats:
 
 def _ends(cost: Cost, round_: RoundPlan) -> Floats:
     """(C,) when each client's model is in."""
+    if round_.work.ends is not None:
+        ends = np.zeros(len(round_.done))
+        ends[round_.work.down.rows] = round_.work.ends
+        return floats(ends)
     return floats(_begins(cost, round_) + cost.uploads(round_.mix.up, round_.work))
 
 

@@ -1,38 +1,60 @@
-"""FedCS: every edge server trains with the clients that can keep a deadline.
+"""FedCS: every edge server trains with as many clients as fit into its deadline.
 
 Nishio and Yonetani, "Client Selection for Federated Learning with Heterogeneous Resources in
 Mobile Edge", 2019.
 """
 
 from dataclasses import dataclass
-from typing import Annotated, ClassVar
+from math import ceil, inf
+from typing import Annotated, ClassVar, Literal
 
-from sdfeel.core.arrays import Floats, Ints
-from sdfeel.core.errors import InputError, at_least
+import numpy as np
+
+from sdfeel.core.arrays import Floats, Ints, floats
+from sdfeel.core.errors import InputError, at_least, unknown
 from sdfeel.core.mixing import broadcast, collect, gossip
 from sdfeel.core.network import Network
-from sdfeel.core.scheme import Facts, Lane, Mix, Setting, View, Work
+from sdfeel.core.scheme import Facts, Lane, Mix, Setting, View, Work, some_of
 from sdfeel.core.tolerance import EDGE, IGNORED, Tolerates
+
+UPLOADS = ("in-turn", "at-once")
 
 
 @dataclass(frozen=True)
 class FedCS:
-    """Edge servers train with the clients that keep a deadline, and gossip as SD-FEEL does."""
+    """Edge servers ask some clients, train with those who fit, and gossip as SD-FEEL does."""
 
     facts: ClassVar[Facts] = Facts(True, False, "low", True, True, False)
-    tolerates: ClassVar[Tolerates] = Tolerates(EDGE, overlap=IGNORED)
+    tolerates: ClassVar[Tolerates] = Tolerates(
+        EDGE,
+        shares=True,
+        overlap=IGNORED,
+        equalise=IGNORED,
+        drop_unbiased="lets clients send in turn, so that their chances are unknown",
+    )
 
     tau1: Annotated[int, "local iterations between two averagings at the edge server"] = 5
     alpha: Annotated[int, "exchanges with the neighbours after every averaging"] = 1
+    fraction: Annotated[float, "share of a cell's clients that are asked, drawn anew"] = 1.0
     round_seconds: Annotated[
-        float | None, "time for computing and sending; slower clients are left out (none: no limit)"
+        float | None, "time for computing and sending; who does not fit waits (none: no limit)"
     ] = None
+    uploads: Annotated[
+        Literal["in-turn", "at-once"],
+        "one client after another on the whole band, or all on bands of their own",
+    ] = "in-turn"
 
     def __post_init__(self) -> None:
         at_least("scheme.tau1", self.tau1, 1)
         at_least("scheme.alpha", self.alpha, 1)
+        if not 0 < self.fraction <= 1:
+            raise InputError(
+                f"scheme.fraction must be above 0 and at most 1, got {self.fraction:g}"
+            )
         if self.round_seconds is not None and not self.round_seconds > 0:
             raise InputError(f"scheme.round_seconds must be above 0, got {self.round_seconds:g}")
+        if self.uploads not in UPLOADS:
+            raise unknown("scheme.uploads", str(self.uploads), UPLOADS)
 
     def adapt(self, net: Network) -> Network:
         return net
@@ -41,24 +63,72 @@ class FedCS:
         return (setting.servers,)
 
     def work(self, view: View) -> Work:
-        return Work(down=broadcast(view.net, self._fit(view)), steps=self.tau1)
+        limit = inf if self.round_seconds is None else self.round_seconds
+        draws, home = view.rng(), view.net.home
+        busy: Floats = self.tau1 * view.step_seconds
+        band, sending = self._channels(view)
+        if not self._possible(view, busy + sending, limit):
+            raise InputError(
+                f"scheme.round_seconds is {limit:g}, but even the fastest client needs "
+                f"{(busy + sending)[view.net.clients].min():.3g} seconds: raise it, or lower "
+                f"scheme.tau1"
+            )
+        ends = np.zeros(len(busy))
+        for d in np.unique(home[view.net.clients]).tolist():
+            mine = np.flatnonzero(home == d)
+            asked = some_of(mine, ceil(self.fraction * len(mine)), draws)
+            ends[asked] = self._ends(busy[asked], sending[asked], limit)
+        who = np.flatnonzero(ends)
+        return Work(
+            down=broadcast(view.net, who),
+            steps=self.tau1,
+            share=None if self.uploads == "at-once" else band[who],
+            ends=ends[who],
+            lasts=None if who.size else limit,  # where nobody fits, the next round may be better
+        )
 
     def mix(self, view: View, done: Ints) -> Mix:
         # A server none of whose clients fits keeps its model, and gossips all the same.
         across = gossip(view.net, self.alpha)
         return Mix(up=collect(view.net, done.nonzero()[0]), across=across)
 
-    def _fit(self, view: View) -> Ints:
-        clients = view.net.clients
-        if self.round_seconds is None:
-            return clients
-        needs: Floats = self.tau1 * view.step_seconds + view.link_times.uploads(
-            len(view.step_seconds)
-        )
-        fit = clients[needs[clients] <= self.round_seconds]
-        if not fit.size:
-            raise InputError(
-                f"scheme.round_seconds is {self.round_seconds:g}, but even the fastest client "
-                f"needs {needs[clients].min():.3g} seconds: raise it, or lower scheme.tau1"
-            )
-        return fit
+    def _channels(self, view: View) -> tuple[Floats, Floats]:
+        """(C,) each client's band, in equal shares of its cell; how long it sends on that."""
+        times, home = view.link_times, view.net.home
+        sending = times.uploads(len(home))
+        if self.uploads == "at-once":
+            return np.ones(len(home)), sending
+        cells = np.bincount(home[view.net.clients], minlength=len(view.net.servers))
+        band = np.where(home >= 0, cells[home], 1).astype(np.float64)
+        return band, floats(sending / times.speedup(band, slice(None)))
+
+    def _ends(self, busy: Floats, sending: Floats, limit: float) -> Floats:
+        if self.uploads == "in-turn":
+            return in_turn(busy, sending, limit)
+        ends = busy + sending
+        return np.where(ends <= limit, ends, 0.0)
+
+    def _possible(self, view: View, needs: Floats, limit: float) -> bool:
+        """Does anybody ever fit? Bad channels and missing servers may come back."""
+        if view.link_times.vary or view.net.sizes is not None:
+            return True
+        return bool((needs[view.net.clients] <= limit).any())
+
+
+def in_turn(busy: Floats, sending: Floats, limit: float) -> Floats:
+    """(R,) when each client is in, if one sends after another; 0 for those who do not fit.
+
+    The published greedy choice: always the client that makes the round longer by the least.
+
+    >>> in_turn(np.array([3.0, 0.0, 2.0]), np.array([1.0, 2.0, 1.0]), 4.5)
+    array([4., 2., 3.])
+    """
+    ends, left, now = np.zeros(len(busy)), np.ones(len(busy), dtype=bool), 0.0
+    while left.any():
+        longer = np.where(left, sending + np.maximum(busy - now, 0.0), np.inf)
+        best = int(longer.argmin())
+        now += float(longer[best])
+        if now > limit:  # and so would everybody else
+            break
+        ends[best], left[best] = now, False
+    return floats(ends)

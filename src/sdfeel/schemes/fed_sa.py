@@ -59,7 +59,7 @@ class FedSA:
             down=average(who, view.net.shelf(BEGAN.name)[who]),
             steps=self.tau1,
             rates=self._rates(view)[who],
-            lasts=float(left[who].max()),
+            ends=left[who],
             broadcasts=1,
         )
 

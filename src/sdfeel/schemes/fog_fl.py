@@ -23,13 +23,7 @@ class FogFL(TwoLevels):
     """Edge servers average their clients; each time, one of them averages the servers."""
 
     facts: ClassVar[Facts] = Facts(True, True, "high", False, True, False)
-    tolerates: ClassVar[Tolerates] = Tolerates(
-        EDGE,
-        mixing=IGNORED,
-        overlap=IGNORED,
-        changing_links="needs all servers connected at all times",
-        changing_servers="needs all servers connected at all times",
-    )
+    tolerates: ClassVar[Tolerates] = Tolerates(EDGE, mixing=IGNORED, overlap=IGNORED)
 
     tau2: Annotated[int, "averagings at the edge server between two global averagings"] = 1
 

@@ -74,6 +74,7 @@ class Safa:
         return Work(
             down=of_rows(rows, "client-cloud"),
             steps=self.tau1,
+            ends=draft.seconds[draft.arrived],
             lasts=float(draft.seconds[draft.picked].max()),
             broadcasts=int(draft.fresh.any()),
         )
