@@ -17,7 +17,7 @@ from sdfeel.core.network import Network, Shelf
 from sdfeel.core.scheme import Facts, Lane, Mix, Setting, View, Work, one_server
 from sdfeel.core.tolerance import CLOUD, IGNORED, Tolerates
 
-OWN = Shelf("own", "client", "client")  # what each client goes on from
+OWN = Shelf("own", "client")  # what each client goes on from; the cloud knows it, too
 CACHE = Shelf("cache", "client")  # everyone's last model, at the cloud
 
 
