@@ -18,7 +18,7 @@ from sdfeel.core.mixing import Mixing
 from sdfeel.core.scheme import Estimates, Memory, Mix
 from sdfeel.core.staleness import Clocks
 from sdfeel.engine.base import Engine, Task
-from sdfeel.engine.combine import mean, weighted
+from sdfeel.engine.combine import combined, mean, weighted
 from sdfeel.engine.estimates import Estimator, probing
 
 Party = int  # server d as d, client i as -1 - i
@@ -83,7 +83,10 @@ class Parties:
         decided = self._decided(lap)
         lap.ends = self.seconds + decided.bill.seconds
         work = decided.work
-        lap.starts = {i: self._start(i, sources, weights) for i, sources, weights in work.down}
+        lap.starts = {
+            i: self._start(work.down, n, i, sources, weights)
+            for n, (i, sources, weights) in enumerate(work.down)
+        }
         lap.shifts = {}
         if work.shift is not None:
             lap.shifts = {i: self._sum(-1 - i, sources, w) for i, sources, w in work.shift}
@@ -99,7 +102,10 @@ class Parties:
             measured=lap.measured,
         )
 
-    def _start(self, client: int, sources: Ints, weights: Floats) -> Tensor:
+    def _start(self, down: Mixing, n: int, client: int, sources: Ints, weights: Floats) -> Tensor:
+        if down.rule is not None:
+            heard = {s: self._heard(-1 - client, s) for s in sources.tolist()}
+            return combined(down, n, heard[int(sources[0])], heard)
         if len(sources) == 1 and weights[0] == 1:
             return self._heard(-1 - client, int(sources[0]))
         return self._sum(-1 - client, sources, weights)
@@ -122,14 +128,16 @@ class Parties:
         if mix.payload == "update":
             trained = {i: row - lap.starts[i] for i, row in arrived.items()}
         fresh, messages = {}, set()
-        for dst, sources, weights in mix.up:
+        for n, (dst, sources, weights) in enumerate(mix.up):
             holder = self._holder(dst)
-            terms = []
-            for source, weight in zip(sources.tolist(), weights.tolist(), strict=True):
-                if source >= 0:
-                    messages |= self._upload(source, holder)
-                terms.append((weight, self._known(holder, source, trained)))
-            total = weighted(terms)
+            for source in sources[sources >= 0].tolist():
+                messages |= self._upload(source, holder)
+            known = {s: self._known(holder, s, trained) for s in sources.tolist()}
+            if mix.up.rule is not None:
+                own = self.row(dst) if mix.payload == "model" else torch.zeros_like(self.row(dst))
+                total = combined(mix.up, n, own, known)
+            else:
+                total = weighted(zip(weights.tolist(), known.values(), strict=True))
             fresh[dst] = total if mix.payload == "model" else self.row(dst) + total
         self._measure(lap, decided, tasks, arrived)
         self._keep(fresh)
@@ -178,11 +186,15 @@ class Parties:
 
     def _exchange(self, stage: Mixing) -> None:
         fresh, messages = {}, set()
-        for dst, sources, weights in stage:
+        for n, (dst, sources, weights) in enumerate(stage):
             holder = self._holder(dst)
             if holder >= 0:
                 messages |= {(s, holder) for s in sources.tolist() if self._holder(s) != holder}
-            fresh[dst] = self._sum(holder, sources, weights)
+            if stage.rule is None:
+                fresh[dst] = self._sum(holder, sources, weights)
+            else:
+                heard = {s: self._heard(holder, s) for s in sources.tolist()}
+                fresh[dst] = combined(stage, n, self.row(dst), heard)
         self._keep(fresh)
         self.sent["across"] += len(messages) if stage.relay is None else stage.relay.crossings
 

@@ -16,6 +16,7 @@ from sdfeel.core.arrays import Bools, Floats, Ints, floats, ints
 from sdfeel.core.errors import at_least
 from sdfeel.core.link_times import Link
 from sdfeel.core.network import Network
+from sdfeel.core.rules import Rule
 
 
 @dataclass(frozen=True)
@@ -43,6 +44,8 @@ class Mixing:
     via: Link
     hops: int = 1
     relay: Relay | None = None
+    rule: Rule | None = None  # how a row's terms become one; None: their weighted sum
+    votes: Floats | None = None  # (N,) how much a term counts under a rule; None: its weight
     sent: Ints | None = None  # (M, 2) messages (row, to whom); None: an entry each
 
     def __post_init__(self) -> None:
@@ -52,6 +55,7 @@ class Mixing:
         object.__setattr__(self, "weights", floats(self.weights))
         assert len(self.starts) == len(self.rows) + 1
         assert len(self.sources) == len(self.weights) == self.starts[-1]
+        assert self.votes is None or len(self.votes) == len(self.weights)
 
     def __iter__(self) -> Iterator[tuple[int, Ints, Floats]]:
         """(destination, its sources, their weights), destination by destination."""
@@ -287,6 +291,7 @@ def restricted(
         sources=mixing.sources[there],
         weights=floats((mixing.weights * scale[owners])[there]),
         relay=relay,
+        votes=None if mixing.votes is None else mixing.votes[there],
         sent=None,
     )
 

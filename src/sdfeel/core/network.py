@@ -44,6 +44,8 @@ class Network:
         object.__setattr__(self, "samples", floats(self.samples))
         object.__setattr__(self, "links", floats(self.links))
         object.__setattr__(self, "reach", tuple(tuple(servers) for servers in self.reach))
+        names = [shelf.name for shelf in self.shelves]
+        assert len(set(names)) == len(names), f"two shelves have the same name: {names}"
         whole = self.sizes is None
         _check_links(self.links, whole)
         _check_clients(self.samples, self.reach, len(self.links), whole)

@@ -1,9 +1,27 @@
 """Which experiments can be deployed, and why the others cannot."""
 
-import numpy as np
-
 from sdfeel.core.errors import InputError
+from sdfeel.core.needs import Needs
 from sdfeel.experiment.build import Prepared
+
+REASONS = {  # why servers that share nothing cannot do it, by what a scheme needs
+    "server_rows": "it keeps models beside the servers' own, which no server holds",
+    "client_rows": "its clients keep models from round to round, which deployed ones do not",
+    "shared_lanes": (
+        "several of its lanes share a server, and a deployed server has one round at a time"
+    ),
+    "global_clock": (
+        "how old models are is counted by every round of every server, which no server knows: set "
+        "scheme.staleness=hearsay"
+    ),
+    "stages": "its servers mix in several stages, and deployed ones exchange models in one",
+    "side_by_side": "a rule needs every client's model by itself, and deployed servers sum them",
+    "measures": "it measures the losses of all clients together in one place",
+    "remembers": "it remembers from round to round what all servers did",
+    "several_starts": (
+        "updates of clients that start from several servers are known to none of them"
+    ),
+}
 
 
 def check_deployable(ready: Prepared) -> None:
@@ -16,34 +34,11 @@ def check_deployable(ready: Prepared) -> None:
 
 def undeployable(ready: Prepared) -> str | None:
     """Why a deployment of this experiment would not be the same; None if it would."""
-    scheme = ready.scheme
-    net, lanes = ready.decisions.net, ready.decisions.lanes
     modelled = only_modelled(ready)
     if modelled is not None:
         return modelled
-    if net.shelves:
-        return "it keeps models beside the servers' own, which no server holds"
-    if len(lanes) > 1 and sorted(lanes) != [(d,) for d in net.servers]:
-        return "several of its lanes share a server, and a deployed server has one round at a time"
-    counter = getattr(scheme, "staleness", "hearsay")
-    if len(lanes) > 1 and counter != "hearsay":
-        return (
-            f"staleness by the '{counter}' counter needs to know every round of every server: set "
-            f"scheme.staleness=hearsay"
-        )
-    view = ready.decisions.view(0)
-    work = ready.decisions.work(view)
-    mix = ready.decisions.mix(view, ready.cost.done(work))
-    if len(mix.stages) > 1:
-        return "its servers mix in several stages, and deployed ones exchange models in one"
-    if work.measure:
-        return "it measures the losses of all clients together in one place"
-    if mix.memory and len(net.servers) > 1:
-        return "it remembers from round to round what all servers did"
-    several = np.diff(work.down.starts).max() > 1
-    if mix.payload == "update" and several:
-        return "updates of clients that start from several servers are known to none of them"
-    return None
+    needs = Needs.of(ready.decisions)
+    return next((REASONS[name] for name in REASONS if getattr(needs, name)), None)
 
 
 def only_modelled(ready: Prepared) -> str | None:

@@ -52,8 +52,21 @@ def weighted(terms: Iterable[tuple[float, Tensor]]) -> Tensor:
     return sums.rows()[0]
 
 
+def combined(mixing: Mixing, n: int, own: Tensor, models: Mapping[int, Tensor] | Tensor) -> Tensor:
+    """(P,) row `n` of a mixing that has a rule; `own` is the row that it replaces."""
+    assert mixing.rule is not None
+    span = slice(mixing.starts[n], mixing.starts[n + 1])
+    weights = mixing.weights[span]
+    votes = weights if mixing.votes is None else mixing.votes[span]
+    rows = [models[source] for source in mixing.sources[span].tolist()]
+    return combine(mixing.rule, weights, votes, rows, own)
+
+
 def mixed(mixing: Mixing, models: Tensor) -> Tensor:
     """(R, P) one hop of `mixing`: the new models of `mixing.rows`, all reads before writes."""
+    if mixing.rule is not None:
+        destinations = enumerate(mixing.rows.tolist())
+        return torch.stack([combined(mixing, n, models[dst], models) for n, dst in destinations])
     # Many rows can be the same (every server takes the cloud's average): compute each once.
     first: dict[tuple[bytes, bytes], int] = {}
     alike = [

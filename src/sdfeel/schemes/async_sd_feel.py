@@ -83,7 +83,8 @@ class AsyncSDFeel:
         # A fast client takes more steps; scaling its update to the mean number of steps keeps
         # it from pulling the model towards its own data.
         weights = share * (share @ done[mine]) / done[mine]
-        up = Mixing(np.array([d]), np.array([0, len(mine)]), mine, weights, "client-server")
+        one = np.array([0, len(mine)])
+        up = Mixing(np.array([d]), one, mine, weights, "client-server", votes=share)
         ages = view.clocks.ages(d, self.staleness)
         counts = trust(self.psi, ages, self.psi_a, self.psi_b)
         alone = not net.links[d].any()

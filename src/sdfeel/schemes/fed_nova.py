@@ -51,7 +51,9 @@ class FedNova:
         moved = norm(steps, view.local)
         effective = share @ (steps if view.local.proximal else moved)
         weights = share * effective / moved
-        up = Mixing(np.array([0]), np.array([0, len(who)]), who, weights, "client-cloud")
+        up = Mixing(
+            np.array([0]), np.array([0, len(who)]), who, weights, "client-cloud", votes=share
+        )
         return Mix(up, payload="update")
 
 

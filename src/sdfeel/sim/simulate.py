@@ -16,7 +16,7 @@ from sdfeel.core.mixing import Mixing
 from sdfeel.core.network import Network
 from sdfeel.core.scheme import Mix, Work
 from sdfeel.engine.base import Engine, Task
-from sdfeel.engine.combine import Sums, mean, mixed, weighted
+from sdfeel.engine.combine import Sums, combined, mean, mixed, weighted
 from sdfeel.engine.estimates import Estimator, probing
 from sdfeel.engine.threads import one_thread
 from sdfeel.sim.packing import Packing
@@ -191,6 +191,7 @@ class Simulation:
         state = self.state
         sums = Sums(len(mix.up.rows), state.models)
         takers = _takers(mix)
+        came: dict[int, Tensor] = {}  # where a rule needs them side by side
         for source in sorted(row for row in takers if row < 0):  # what lies where it goes
             for index, weight in takers[source]:
                 sums.add(index, weight, state.models[source])
@@ -200,19 +201,36 @@ class Simulation:
         asked = Estimator(probing(self.engine)) if work.measure and tasks else None
         for task, trained in zip(tasks, self.engine.train(tasks), strict=True):
             row = self._arrived(task, trained, mix, each.k)
-            for index, weight in takers.get(task.client, ()):
-                sums.add(index, weight, row)
+            if mix.up.rule is not None:
+                came[task.client] = row.clone()
+            else:
+                for index, weight in takers.get(task.client, ()):
+                    sums.add(index, weight, row)
             if asked is not None:
                 weight = float(self.net.samples[task.client])
                 asked.add(task.client, weight, task.start, trained, task.first + task.steps)
         each.measured = None if asked is None else asked.estimates()  # before starts change
         rows = torch.from_numpy(np.array(mix.up.rows))
-        if mix.payload == "model":
+        if mix.up.rule is not None:
+            state.models[rows] = self._ruled(mix, came)
+        elif mix.payload == "model":
             state.models[rows] = sums.rows()
         else:
             state.models[rows] += sums.rows()
         if each.measured is not None:
             each.measured = replace(each.measured, spread=self.spread())
+
+    def _ruled(self, mix: Mix, came: dict[int, Tensor]) -> Tensor:
+        """(R, P) what a rule makes of what came in; an update's own row is no update at all."""
+        fresh, models = [], self.state.models
+        shelves = {int(n): models[n] for n in np.unique(mix.up.sources) if n < 0}
+        for n, dst in enumerate(mix.up.rows.tolist()):
+            own = models[dst]
+            if mix.payload == "model":
+                fresh.append(combined(mix.up, n, own, came | shelves))
+            else:
+                fresh.append(own + combined(mix.up, n, torch.zeros_like(own), came | shelves))
+        return torch.stack(fresh)
 
     def _arrived(self, task: Task, trained: Tensor, mix: Mix, k: int) -> Tensor:
         """(P,) what the server gets of a client's model, or of its update."""
@@ -227,9 +245,11 @@ class Simulation:
             models = dict(zip(each.sources, each.base, strict=True))
         rates = np.ones(len(work.down.rows)) if work.rates is None else work.rates
         shifts = {} if work.shift is None else {i: (of, w) for i, of, w in work.shift}
-        tasks = []
+        tasks: list[Task] = []
         for rate, (client, sources, weights) in zip(rates.tolist(), work.down, strict=True):
-            if len(sources) == 1 and weights[0] == 1:
+            if work.down.rule is not None:
+                start = combined(work.down, len(tasks), models[int(sources[0])], models)
+            elif len(sources) == 1 and weights[0] == 1:
                 start = models[int(sources[0])]
             else:
                 terms = zip(weights.tolist(), sources.tolist(), strict=True)
