@@ -1,8 +1,10 @@
 """Codecs and error feedback: exact sizes, no bias, and nothing lost for good."""
 
 import copy
+from collections.abc import Callable
 from fractions import Fraction
 from math import ceil, log2
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -13,7 +15,22 @@ from torch import Tensor
 
 from sdfeel.core.errors import InputError
 from sdfeel.core.seeds import rng
-from sdfeel.engine.messages import CODECS, Codec, Feedback, Plain, TopK, Uniform, codec
+from sdfeel.engine.base import Task
+from sdfeel.engine.messages import (
+    CODECS,
+    Clip,
+    Codec,
+    Compress,
+    Envelope,
+    Feedback,
+    Noise,
+    Packing,
+    Plain,
+    Stage,
+    TopK,
+    Uniform,
+    codec,
+)
 
 SIZES = (40, 1, 9, 0, 14)  # of a tensor without elements, too
 COUNT = sum(SIZES)
@@ -196,3 +213,107 @@ def test_a_wrong_choice_is_refused(name: str, options: dict[str, float], message
 
 def test_every_codec_can_be_had_by_its_name() -> None:
     assert {name: type(codec(name)) for name in CODECS} == CODECS
+
+
+def envelope(client: int = 3, k: int = 5, seed: int = 1) -> Envelope:
+    return Envelope(seed, client, k)
+
+
+@given(st.integers(0, 1000), st.floats(1e-3, 1e3))
+@settings(deadline=None)  # other programs may have the machine
+def test_a_clip_shortens_and_never_turns(seed: int, norm: float) -> None:
+    x = row(seed)
+    out = Clip(norm)(x, SIZES, envelope())
+    length = float(x.double().norm())
+    assert float(out.double().norm()) <= norm * (1 + 1e-6)
+    torch.testing.assert_close(out * max(1.0, length / norm), x)
+    if length <= norm:
+        assert out is x
+
+
+def test_noise_belongs_to_its_client_and_round() -> None:
+    x, noise = row(), Noise(0.5)
+    found = noise(x, SIZES, envelope())
+    own = torch.from_numpy(rng(1, "privacy", 3, 5).standard_normal(COUNT)) * 0.5
+    torch.testing.assert_close((found - x).double(), own, rtol=0, atol=1e-6)
+    assert torch.equal(noise(x, SIZES, envelope()), found)
+    for other in (envelope(client=4), envelope(k=6), envelope(seed=2)):
+        assert not torch.equal(noise(x, SIZES, other), found)
+
+
+def test_noise_has_its_deviation_and_no_mean() -> None:
+    zeros = torch.zeros(200_000, dtype=torch.float64)
+    drawn = Noise(0.3)(zeros, (200_000,), envelope())
+    assert float(drawn.mean()) == pytest.approx(0, abs=0.004)
+    assert float(drawn.std()) == pytest.approx(0.3, rel=0.01)
+
+
+@pytest.mark.parametrize("chosen", [Uniform(4), TopK(k=5)])
+def test_compression_as_a_stage_is_the_codec_with_its_feedback(chosen: Codec) -> None:
+    memory, owed = Feedback(chosen, SIZES, 1), dict[int, Tensor]()
+    for k in range(4):
+        x = row(k)
+        found = Compress(chosen)(x, SIZES, Envelope(1, 3, k, owed))
+        assert torch.equal(found, memory.send(x, 3, k))
+    assert owed.keys() == memory.owed.keys() == {3}
+    assert torch.equal(owed[3], memory.owed[3])
+
+
+def test_a_packing_applies_its_stages_in_order_and_counts_their_bits() -> None:
+    stages = (Clip(1.0), Noise(0.01), Compress(TopK(k=5)))
+    packing, owed = Packing(SIZES, 1, stages), dict[int, Tensor]()
+    start, trained = row(1), row(2)
+    found = packing.upload(owed, Task(3, start, 1, 0), trained, 5)
+    x = Noise(0.01)(Clip(1.0)(trained - start, SIZES, envelope()), SIZES, envelope())
+    assert torch.equal(found, TopK(k=5).encode(x, SIZES, draws()))
+    torch.testing.assert_close(found.double() + owed[3], x.double())
+    assert packing.bits(SIZES) == TopK(k=5).bits(SIZES)
+    assert Packing(SIZES, 1, (Clip(1.0), Noise(0.01))).bits(SIZES) == 32 * COUNT
+    assert packing.readable
+
+
+class Masked:
+    """Readable only in sums."""
+
+    readable: ClassVar[bool] = False
+
+    def __call__(self, x: Tensor, sizes: tuple[int, ...], to: Envelope) -> Tensor:
+        return x
+
+    def bits(self, sizes: tuple[int, ...], before: int) -> int:
+        return before + 256
+
+
+@pytest.mark.parametrize(
+    ("stages", "sentence"),
+    [
+        ((Noise(),), "noise protects nobody without a clip before it"),
+        ((Noise(), Clip()), "noise protects nobody without a clip before it"),
+        ((Compress(TopK()), Clip()), "clip and noise must come before compression"),
+        ((Clip(), Compress(TopK()), Noise()), "clip and noise must come before compression"),
+        ((Masked(), Compress(TopK())), "Masked must be the last stage"),
+    ],
+)
+def test_stages_that_cannot_follow_one_another_are_refused(
+    stages: tuple[Stage, ...], sentence: str
+) -> None:
+    with pytest.raises(InputError, match=sentence):
+        Packing(SIZES, 0, stages)
+
+
+def test_a_mask_at_the_end_leaves_only_sums_to_read() -> None:
+    packing = Packing(SIZES, 0, (Clip(), Masked()))
+    assert not packing.readable
+    assert packing.bits(SIZES) == 32 * COUNT + 256
+
+
+@pytest.mark.parametrize(
+    ("make", "sentence"),
+    [
+        (lambda: Clip(0.0), "a clip's norm must be above 0, got 0"),
+        (lambda: Noise(-1.0), "noise must have a deviation above 0, got -1"),
+    ],
+)
+def test_impossible_stages_are_refused(make: Callable[[], Stage], sentence: str) -> None:
+    with pytest.raises(InputError, match=sentence):
+        make()

@@ -12,12 +12,11 @@ from sdfeel.core.decide import Decisions
 from sdfeel.core.errors import InputError
 from sdfeel.core.events import Finished
 from sdfeel.core.mixing import gossip, of_rows
-from sdfeel.engine.messages import Codec, TopK, Uniform
+from sdfeel.engine.messages import Codec, Compress, Packing, TopK, Uniform
 from sdfeel.experiment.build import prepare
 from sdfeel.experiment.schema import Experiment, load
 from sdfeel.run.session import resume, start
 from sdfeel.schemes import SDFeel
-from sdfeel.sim.packing import Packing
 from sdfeel.sim.simulate import Simulation
 from tests.quadratic import QuadraticEngine, quadratic
 from tests.sim.test_simulate import cost, ring_of_four
@@ -36,7 +35,7 @@ def minimum(own: QuadraticEngine) -> Tensor:
 
 
 def run(rounds: int, up: Codec | None = None, across: Codec | None = None) -> Simulation:
-    packing = Packing((15, 5), 3, up, across)
+    packing = Packing((15, 5), 3, () if up is None else (Compress(up),), across)
     simulation = Simulation(
         Decisions.of(SDFeel(tau1=1), ring_of_four(), cost(12)), engine(), packing=packing
     )
@@ -65,28 +64,25 @@ def test_what_clients_owe_adds_up() -> None:
 
 def test_exchanges_keep_the_weighted_mean_whatever_is_lost() -> None:
     simulation = run(5)
-    packing = Packing((15, 5), 3, None, TopK(k=1))
+    packing = Packing((15, 5), 3, (), TopK(k=1))
     state, net = simulation.state, simulation.net
     state.public = state.servers.clone() + 0.1
     before = simulation.model()
-    moved = packing.exchange(state, gossip(net, 1), 0)
+    moved = packing.exchange(state.servers, state.public, gossip(net, 1), state.number, 0)
     assert not torch.equal(moved, state.servers)
     state.models[:4] = moved
     torch.testing.assert_close(simulation.model(), before, rtol=0, atol=1e-13)
 
 
 def test_a_scheme_that_sends_more_than_models_is_refused() -> None:
-    packing = Packing((15, 5), 3, None, TopK(k=1))
-    simulation = Simulation(
-        Decisions.of(SDFeel(), ring_of_four(), cost(12)), engine(), packing=packing
-    )
+    packing, servers = Packing((15, 5), 3, (), TopK(k=1)), torch.zeros(4, 20)
     with pytest.raises(InputError, match=r"set compression\.backhaul=none"):
-        packing.exchange(simulation.state, of_rows({-1: {1: 1.0}}), 0)
+        packing.exchange(servers, servers.clone(), of_rows({-1: {1: 1.0}}), 0, 0)
 
 
 def test_a_server_that_sends_nothing_tells_nothing() -> None:
     """Its public copy stays what its neighbours know, whatever becomes of its model."""
-    packing = Packing((15, 5), 3, None, TopK(k=3))
+    packing = Packing((15, 5), 3, (), TopK(k=3))
     simulation = Simulation(
         Decisions.of(SDFeel(), ring_of_four(), cost(12)), engine(), packing=packing
     )
@@ -95,7 +91,8 @@ def test_a_server_that_sends_nothing_tells_nothing() -> None:
     assert state.public is not None
     before = state.public.clone()
     state.models += 1.0
-    packing.exchange(state, of_rows({0: {0: 0.5, 1: 0.5}, 1: {1: 0.5, 2: 0.5}}), 0)
+    mixing = of_rows({0: {0: 0.5, 1: 0.5}, 1: {1: 0.5, 2: 0.5}})
+    packing.exchange(state.servers, state.public, mixing, state.number, 0)
     changed = (state.public != before).any(dim=1).tolist()
     assert changed == [False, True, True, False]
 

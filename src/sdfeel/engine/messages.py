@@ -1,4 +1,7 @@
-"""Models and updates that take fewer bits on the wire, and what their senders still owe.
+"""What becomes of models and updates on the wire, and what their senders still owe.
+
+A client's update goes through stages: it is clipped, noised, compressed, in this order. Every
+stage draws by address, so that a deployed client draws what the simulator does.
 
 A codec is lossy: a message `x` arrives as `Q(x)`. With error feedback the sender adds what was
 lost to its next message, so that nothing is lost for good.
@@ -15,7 +18,10 @@ import torch
 from torch import Tensor
 
 from sdfeel.core.errors import InputError, unknown
+from sdfeel.core.mixing import Mixing
 from sdfeel.core.seeds import rng
+from sdfeel.engine.base import Task
+from sdfeel.engine.combine import mixed
 
 FLOAT = 32  # bits of a number as it is, and of a scale
 
@@ -190,3 +196,172 @@ class Feedback:
         if debt.any():
             self.owed[sender] = debt
         return sent
+
+
+@dataclass(frozen=True, eq=False)
+class Envelope:
+    """Whose message it is, and what its sender owes."""
+
+    seed: int
+    client: int
+    k: int  # the round
+    owed: dict[int, Tensor] = field(default_factory=dict)  # sender -> (P,), kept up to date
+
+
+class Stage(Protocol):
+    """Something that is done to a client's update before it is sent."""
+
+    readable: ClassVar[bool]  # can a server read one message, or only the sum of all?
+
+    def __call__(self, x: Tensor, sizes: Sizes, to: Envelope) -> Tensor:
+        """(P,) what goes on when `x` comes in."""
+        ...
+
+    def bits(self, sizes: Sizes, before: int) -> int:
+        """Bits of the message that goes on, if the one that comes in has `before`."""
+        ...
+
+
+@dataclass(frozen=True)
+class Clip:
+    """No update is longer than a norm; a longer one is scaled down to it."""
+
+    readable: ClassVar[bool] = True
+
+    norm: Annotated[float, "the greatest length of an update"] = 1.0
+
+    def __post_init__(self) -> None:
+        if not self.norm > 0:
+            raise InputError(f"a clip's norm must be above 0, got {self.norm:g}")
+
+    def __call__(self, x: Tensor, sizes: Sizes, to: Envelope) -> Tensor:
+        wide = x.double()
+        length = float(wide.square().sum().sqrt())
+        return x if length <= self.norm else (wide * (self.norm / length)).to(x.dtype)
+
+    def bits(self, sizes: Sizes, before: int) -> int:
+        return before
+
+
+@dataclass(frozen=True)
+class Noise:
+    """Bell-shaped noise on every number: privacy for what was clipped.
+
+    It is drawn by the run's seed. Whoever knows the seed can take the noise away again, so in a
+    deployment the seed of it must be the client's own secret.
+    """
+
+    readable: ClassVar[bool] = True
+
+    deviation: Annotated[float, "standard deviation of the noise on a number"] = 0.1
+
+    def __post_init__(self) -> None:
+        if not self.deviation > 0:
+            raise InputError(f"noise must have a deviation above 0, got {self.deviation:g}")
+
+    def __call__(self, x: Tensor, sizes: Sizes, to: Envelope) -> Tensor:
+        drawn = rng(to.seed, "privacy", to.client, to.k).standard_normal(len(x))
+        return (x.double() + torch.from_numpy(drawn * self.deviation)).to(x.dtype)
+
+    def bits(self, sizes: Sizes, before: int) -> int:
+        return before
+
+
+@dataclass(frozen=True)
+class Compress:
+    """Fewer bits; what they lose is owed, and sent later."""
+
+    readable: ClassVar[bool] = True
+
+    codec: Codec
+
+    def __call__(self, x: Tensor, sizes: Sizes, to: Envelope) -> Tensor:
+        return Feedback(self.codec, sizes, to.seed, owed=to.owed).send(x, to.client, to.k)
+
+    def bits(self, sizes: Sizes, before: int) -> int:
+        return self.codec.bits(sizes)
+
+
+@dataclass(frozen=True)
+class Packing:
+    """How messages are made: stages for what clients send, a codec for what servers exchange."""
+
+    sizes: Sizes  # elements of each tensor of a model
+    seed: int
+    up: tuple[Stage, ...] = ()
+    across: Codec | None = None  # None sends models as they are
+
+    def __post_init__(self) -> None:
+        clipped = packed = False
+        for place, stage in enumerate(self.up):
+            if isinstance(stage, Clip | Noise) and packed:
+                raise InputError(
+                    "clip and noise must come before compression: what compression owes from "
+                    "earlier rounds would pass them by"
+                )
+            if isinstance(stage, Noise) and not clipped:
+                raise InputError("noise protects nobody without a clip before it: add one")
+            if not stage.readable and place + 1 < len(self.up):
+                raise InputError(
+                    f"{type(stage).__name__} must be the last stage: nothing behind it could "
+                    f"read a message"
+                )
+            clipped, packed = (
+                clipped or isinstance(stage, Clip),
+                packed or isinstance(stage, Compress),
+            )
+
+    @property
+    def readable(self) -> bool:
+        """Can a server read a client's message by itself?"""
+        return all(stage.readable for stage in self.up)
+
+    def bits(self, sizes: Sizes) -> int:
+        """Of a client's message, where tensors of these sizes are charged for."""
+        bits = FLOAT * sum(sizes)
+        for stage in self.up:
+            bits = stage.bits(sizes, bits)
+        return bits
+
+    def upload(self, owed: dict[int, Tensor], task: Task, trained: Tensor, k: int) -> Tensor:
+        """(P,) the client's update as its server gets it.
+
+        A client sends how its model differs from the one it was given, plus what its earlier
+        messages lost: `owed`, which is kept up to date.
+        """
+        to, x = Envelope(self.seed, task.client, k, owed), trained - task.start
+        for stage in self.up:
+            x = stage(x, self.sizes, to)
+        return x
+
+    def exchange(
+        self, servers: Tensor, public: Tensor, mixing: Mixing, number: int, hop: int
+    ) -> Tensor:
+        """(R, P) hop `hop` of `mixing` in round `number` of all, with compressed messages.
+
+        Every server has a `public` copy of its model, which all who hear its messages keep up to
+        date; a message is the compressed difference to it, so what one message loses is in the
+        next difference. Servers move by what the mixing does to the public copies: that keeps
+        the weighted mean, whatever was lost. They move the less, the less a message tells: full
+        steps towards copies that are far behind would overshoot and grow.
+        """
+        assert self.across is not None
+        if (mixing.rows < 0).any():
+            raise InputError(
+                "compression.backhaul needs a scheme whose servers send their models alone, and "
+                "this one sends corrections, too: set compression.backhaul=none"
+            )
+        step = self.across.fidelity(self.sizes)
+        trust = step if self.across.unbiased else 1.0  # a noisy message is taken in part
+        for d in senders(mixing):  # whoever sends nothing now tells nothing
+            draws = rng(self.seed, "backhaul", d, number, hop)
+            gap = servers[d] - public[d]
+            public[d] += trust * self.across.encode(gap, self.sizes, draws)
+        rows = torch.from_numpy(mixing.rows.copy())
+        return servers[rows] + step * (mixed(mixing, public) - public[rows])
+
+
+def senders(mixing: Mixing) -> list[int]:
+    """The servers whose models somebody else takes."""
+    owners = np.repeat(mixing.rows, np.diff(mixing.starts))
+    return [int(d) for d in np.unique(mixing.sources[owners != mixing.sources])]

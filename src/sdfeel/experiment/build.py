@@ -29,7 +29,7 @@ from sdfeel.data.federated import Examples, Federated, federate
 from sdfeel.data.partition import holdings
 from sdfeel.engine import optimizers
 from sdfeel.engine.base import Engine, Training, Workload
-from sdfeel.engine.messages import FLOAT, Codec, codec
+from sdfeel.engine.messages import FLOAT, Codec, Compress, Packing, codec
 from sdfeel.engine.select import ModuleEngine, choose
 from sdfeel.experiment import effects
 from sdfeel.experiment.build_radio import build_case, build_changing, build_late, with_radio
@@ -39,7 +39,6 @@ from sdfeel.models import zoo
 from sdfeel.models.flat import FlatModule, Layout
 from sdfeel.radio import latency
 from sdfeel.schemes import SCHEMES, find
-from sdfeel.sim.packing import Packing
 from sdfeel.sim.simulate import Simulation
 from sdfeel.sim.state import State
 
@@ -343,7 +342,8 @@ def build_packing(experiment: Experiment, layout: Layout) -> Packing | None:
     up, across = lossy(section.uplink), lossy(section.backhaul)
     if up is None and across is None:
         return None
-    return Packing(layout.sizes, experiment.seed, up, across)
+    stages = () if up is None else (Compress(up),)
+    return Packing(layout.sizes, experiment.seed, stages, across)
 
 
 def packed_bits(packing: Packing | None, layout: Layout) -> dict[Link, int]:
@@ -351,8 +351,8 @@ def packed_bits(packing: Packing | None, layout: Layout) -> dict[Link, int]:
     if packing is None:
         return {}
     bits: dict[Link, int] = {}
-    if packing.up is not None:
-        bits["client-server"] = bits["client-cloud"] = packing.up.bits(layout.priced)
+    if packing.up:
+        bits["client-server"] = bits["client-cloud"] = packing.bits(layout.priced)
     if packing.across is not None:
         bits["server-server"] = packing.across.bits(layout.priced)
     return bits

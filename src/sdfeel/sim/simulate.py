@@ -18,8 +18,8 @@ from sdfeel.core.scheme import Mix, Work
 from sdfeel.engine.base import Engine, Task
 from sdfeel.engine.combine import Sums, combined, mean, mixed, weighted
 from sdfeel.engine.estimates import Estimator, probing
+from sdfeel.engine.messages import Packing
 from sdfeel.engine.threads import one_thread
-from sdfeel.sim.packing import Packing
 from sdfeel.sim.state import LaneState, State
 
 LISTED = 200  # clients whose seconds a round's event lists at most
@@ -173,7 +173,9 @@ class Simulation:
         sent = mixing.via == "server-server" and mixing.crossings > 0
         if packing is None or packing.across is None or not sent:
             return mixed(mixing, self.state.models)
-        return packing.exchange(self.state, mixing, hop)
+        state = self.state
+        assert state.public is not None
+        return packing.exchange(state.servers, state.public, mixing, state.number, hop)
 
     def _crew(self, each: LaneState, work: Work, bill: Bill) -> Crew | None:
         """Who computed and sent how long, unless it is as it was, or too many to list."""
@@ -234,9 +236,9 @@ class Simulation:
 
     def _arrived(self, task: Task, trained: Tensor, mix: Mix, k: int) -> Tensor:
         """(P,) what the server gets of a client's model, or of its update."""
-        if self._packing is None or self._packing.up is None:
+        if self._packing is None or not self._packing.up:
             return trained if mix.payload == "model" else trained - task.start
-        update = self._packing.upload(self.state, task, trained, k)
+        update = self._packing.upload(self.state.owed, task, trained, k)
         return task.start + update if mix.payload == "model" else update
 
     def _tasks(self, work: Work, done: Ints, each: LaneState) -> list[Task]:
