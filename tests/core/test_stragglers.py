@@ -20,7 +20,15 @@ from sdfeel.core.network import Network, clustered
 from sdfeel.core.scheme import Scheme
 from sdfeel.core.stragglers import Policy, RoundPlan, StragglerPolicy
 from sdfeel.radio.channel import Fading
-from sdfeel.schemes import SCHEMES, AsyncSDFeel, FedAsync, FedMes, JointScheduling, SDFeel
+from sdfeel.schemes import (
+    SCHEMES,
+    Adaptive,
+    AsyncSDFeel,
+    FedAsync,
+    FedMes,
+    JointScheduling,
+    SDFeel,
+)
 from sdfeel.sim.simulate import Simulation
 from tests.sim.test_simulate import RATES, ring_of_four, uneven
 
@@ -133,6 +141,22 @@ def test_a_deadline_that_nobody_keeps_is_refused() -> None:
     decided(StragglerPolicy(), price(), scheme).check_deadline()
 
 
+def test_a_deadline_that_channels_hardly_ever_let_anybody_keep_is_refused() -> None:
+    hopeless, hard = StragglerPolicy("drop", 0.08), StragglerPolicy("drop", 0.15)
+    with pytest.raises(InputError, match=r"radio\.fading.* of the rounds: raise it"):
+        decided(hopeless, faded(), SDFeel(tau1=1)).check_deadline()
+    decided(hard, faded(), SDFeel(tau1=1)).check_deadline()
+
+
+def test_a_scheme_is_told_when_nobody_came() -> None:
+    """What a scheme remembers must be what happened."""
+    impatient = StragglerPolicy("drop", 0.05)
+    found = settled(impatient, price(), JointScheduling(tau1=1))
+    assert found.mix.memory["waited"].tolist() == [1.0] * 12
+    later = settled(impatient, price(), Adaptive(tau_max=10))
+    assert later.mix.memory["choice"].tolist() == [1.0, 1.0]
+
+
 @pytest.mark.parametrize("scheme", [SDFeel(tau1=1), AsyncSDFeel(theta_min=1)])
 def test_unbiased_weights_are_right_on_average(scheme: Scheme) -> None:
     late, cost = StragglerPolicy("drop-unbiased", 0.4), faded()
@@ -154,7 +178,9 @@ def test_unbiased_needs_clients_that_start_at_home() -> None:
     late, cost = StragglerPolicy("drop-unbiased", 0.4), faded()
     for scheme, net in ((FedMes(), overlapping), (JointScheduling(), ring_of_four())):
         decisions = decided(late, cost, scheme, net)
-        with pytest.raises(InputError, match="set it to drop"):
+        with pytest.raises(InputError, match=r"network\.overlap .* set latency\.late to drop"):
+            decisions.check_deadline()
+        with pytest.raises(InputError, match=r"set latency\.late to drop"):
             decisions.plan(decisions.view(0), cost.at((0,), 0, 0.0))
 
 

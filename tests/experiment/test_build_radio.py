@@ -6,12 +6,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from sdfeel.core.errors import DataError, InputError
+from sdfeel.core.tolerance import YES
 from sdfeel.experiment.build import Prepared, prepare
 from sdfeel.experiment.schema import load
 from sdfeel.radio.channel import Fading, Trace
 from sdfeel.run.session import resume, start
+from sdfeel.schemes import SCHEMES
 
 SMALL = [
     "network.clients=8",
@@ -163,3 +166,49 @@ def test_a_stopped_run_goes_on_with_the_same_bits(write: Write, tmp_path: Path) 
     del session, last
     rest = list(resume(tmp_path / "parts"))
     assert rest[-1] == whole[-1]
+
+
+ABSENT = {name: kind.tolerates.verdict("absent_cloud") for name, kind in SCHEMES.items()}
+
+
+@pytest.mark.parametrize("name", [name for name, verdict in ABSENT.items() if verdict == YES])
+def test_nothing_goes_through_a_cloud_that_is_away(name: str, write: Write) -> None:
+    lanes = len(ready(f"scheme.name={name}").decisions.lanes)
+    table = write(f"round {lanes} cloud down\nround {5 * lanes} cloud up")
+    prepared = ready(f"scheme.name={name}", f"network.changes={table}")
+    assert prepared.notes == ready(f"scheme.name={name}").notes
+    simulation = prepared.simulation()
+    rounds, heard, models = [], [], []
+    for done in islice(simulation, 8 * lanes):
+        rounds.append(done)
+        heard += simulation.news()
+        models.append(simulation.state.models.clone())
+    assert heard == [
+        f"the cloud went down after round {lanes}",
+        f"the cloud is back after round {5 * lanes}",
+    ]
+    # Rounds that have begun go on; those that begin without a cloud do nothing in it.
+    away = slice(2 * lanes, 5 * lanes)
+    assert all(done.phases["mix"] == 0 for done in rounds[away])
+    if prepared.decisions.net.servers == (0,):
+        assert not any(done.clients for done in rounds[away])
+        assert all(torch.equal(model, models[2 * lanes - 1]) for model in models[away])
+        assert rounds[5 * lanes - 1].bytes == rounds[2 * lanes - 1].bytes
+    assert rounds[5 * lanes - 1].seconds > rounds[2 * lanes].seconds
+    assert rounds[-1].clients > 0
+    assert not torch.equal(models[-1], models[5 * lanes - 1])
+
+
+@pytest.mark.parametrize("name", [name for name, verdict in ABSENT.items() if verdict != YES])
+def test_schemes_without_a_cloud_say_that_its_absence_is_nothing_to_them(
+    name: str, write: Write
+) -> None:
+    prepared = ready(f"scheme.name={name}", f"network.changes={write('round 1 cloud down')}")
+    assert any("network.changes (the cloud)" in note for note in prepared.notes)
+    assert prepared.decisions.outages is None
+
+
+def test_a_schedule_that_ends_without_the_cloud_is_warned_about(write: Write) -> None:
+    table = write("round 1 cloud down")
+    (note, _) = ready("scheme.name=safa", f"network.changes={table}").notes[::-1]
+    assert note == f"at the end of {table} the cloud is away: nobody will train any more"

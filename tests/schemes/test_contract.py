@@ -158,3 +158,12 @@ def test_more_participants_than_clients_are_refused() -> None:
         FedAvg(participants=13).adapt(networks()[0])
     with pytest.raises(InputError, match="the server reaches only 3 clients"):
         Feel(scheduled=4, pool_size=3).adapt(networks()[0])
+
+
+@every_scheme
+@every_network
+def test_a_round_can_end_without_anybodys_model(name: str, net: Network) -> None:
+    scheme = SCHEMES[name]()
+    for view, _, _ in rounds(scheme, net, 3):
+        ending = scheme.mix(view, np.zeros(CLIENTS, dtype=np.int64))
+        assert np.isfinite(ending.up.weights).all()

@@ -165,8 +165,7 @@ class Decisions:
         )
         work, done, spent, mix, lost = self.plan(view, cost)
         if away:
-            lasts = cost.bill(work, mix, spent).seconds
-            work, mix, bill = outages.idle(mix.up, memory, lasts)
+            work, mix, bill = outages.idle(cost, work, mix, spent, memory)
             return Decided(work, np.zeros_like(done), mix, bill, 0, state)
         if self.outages is not None:
             left = (state.across(stage) for stage in mix.stages)

@@ -13,7 +13,7 @@ from typing import Literal
 import numpy as np
 
 from sdfeel.core.arrays import Bools, Floats, Ints, floats
-from sdfeel.core.cost import Bill
+from sdfeel.core.cost import Bill, Cost
 from sdfeel.core.errors import InputError
 from sdfeel.core.mixing import Mixing, nothing, restricted
 from sdfeel.core.network import Network, unreached
@@ -91,6 +91,12 @@ class Outages:
         links = links * np.outer(servers, servers)
         own = _moment(net, self.rule, links.tobytes(), servers.tobytes())
         return NetworkState(own, cloud, self.central)
+
+    def will_change(self, number: int, seconds: float) -> bool:
+        """Is anything still to come that brings somebody back?"""
+        now: dict[Unit, float] = {"round": number, "second": seconds}
+        later = any(each.up and each.when > now[each.unit] for each in self.schedule)
+        return later or self.up_seconds is not None
 
     def cut_off(self, net: Network) -> list[list[int]]:
         """The parts into which the schedule leaves the servers that are up at its end."""
@@ -244,11 +250,14 @@ def check(changes: tuple[Change, ...], net: Network, name: str) -> None:
         raise InputError(f"{name} leaves no server up at its end: nobody would train any more")
 
 
-def idle(like: Mixing, memory: Memory, seconds: float) -> tuple[Work, Mix, Bill]:
-    """A round of nobody, which lasts as long as one of somebody would."""
+def idle(cost: Cost, work: Work, mix: Mix, done: Ints, memory: Memory) -> tuple[Work, Mix, Bill]:
+    """A round of nobody, which lasts as long as one of somebody would; time always passes."""
+    seconds = cost.bill(work, mix, done).seconds
+    if not seconds:  # whoever had begun before was ready
+        seconds = cost.bill(replace(work, lasts=None), mix, done).seconds
     none, energy = floats([]), dict.fromkeys(("computing", "sending", "backhaul"), 0.0)
     bill = Bill(seconds, 0.0, 0.0, bytes=0, energy=energy, busy=none, sending=none)
-    return Work(nothing(like), 0), Mix(nothing(like), memory=memory), bill
+    return Work(nothing(mix.up), 0), Mix(nothing(mix.up), memory=memory), bill
 
 
 def after(clocks: Clocks, lane: Lane, there: Bools, mixed: tuple[int, ...]) -> Clocks:

@@ -15,6 +15,7 @@ from sdfeel.core.mixing import nothing, restricted
 from sdfeel.core.scheme import Mix, View, Work
 
 Policy = Literal["wait", "drop", "drop-unbiased", "equalise"]
+RARE = 1e-3  # clients in a round: with fewer to be expected, training is hopeless
 SLACK = 1 + 1e-12  # whoever ends exactly at the deadline keeps it
 
 
@@ -58,7 +59,7 @@ class StragglerPolicy:
         """A round, with what is done about those who are late; `mixed` tells how it then ends."""
         done = cost.done(work)
         mix = mixed(done)
-        if self.policy == "equalise" and work.lasts is None:  # else it is the scheme that knows
+        if self.policy == "equalise" and work.ends is None:  # else it is the scheme that knows
             work = replace(work, share=_shares(view, cost, work, mix, done))
         if self.seconds is None:
             return RoundPlan(work, done, done, mix)
@@ -66,7 +67,7 @@ class StragglerPolicy:
         here = np.zeros(len(done), dtype=bool)
         here[who] = _ends(cost, all_in)[who] <= self.seconds * SLACK
         if not here.any():
-            mix = _undisturbed(mix)
+            mix = _undisturbed(mixed(np.zeros_like(done)))
         elif self.policy == "drop-unbiased":
             mix = self._unbiased(cost, all_in, here)
         elif not here[who].all():
@@ -81,18 +82,37 @@ class StragglerPolicy:
         return RoundPlan(work, np.where(here, done, 0), spent, mix, lost)
 
     def check(self, rounds: Iterable[RoundPlan], cost: Cost) -> None:
-        """Refuse a deadline that nobody keeps. (A bad moment of a channel may pass: a client then
-        needs at least the time for computing.)"""
+        """Refuse a deadline that nobody keeps, or hardly ever where channels change."""
         if self.seconds is None:
             return
-        soonest = np.inf
+        soonest, expected = np.inf, 0.0
         for all_in in rounds:
+            who = all_in.work.down.rows
             needs = _begins(cost, all_in) if cost.channel else _ends(cost, all_in)
-            soonest = min(soonest, float(needs[all_in.work.down.rows].min(initial=np.inf)))
+            soonest = min(soonest, float(needs[who].min(initial=np.inf)))
+            known = all_in.work.ends is None  # else no chance decides when models are in
+            expected += float(_chances(cost, all_in, self.seconds)[who].sum()) if known else 1.0
+            self._check_starts(all_in)
         if self.seconds * SLACK < soonest < np.inf:
             raise InputError(
                 f"latency.deadline_seconds is {self.seconds:g}, but even the fastest client "
                 f"needs {soonest:.3g} seconds: raise it, or let clients take fewer steps"
+            )
+        if expected < RARE:
+            raise InputError(
+                f"latency.deadline_seconds is {self.seconds:g}, which the clients' channels "
+                f"(radio.fading, radio.trace) let somebody keep in only {expected:.1g} of the "
+                f"rounds: raise it, or let clients take fewer steps"
+            )
+
+    def _check_starts(self, all_in: RoundPlan) -> None:
+        if self.policy != "drop-unbiased":
+            return
+        if all_in.work.share is not None or not _starts_at_home(all_in):
+            raise InputError(
+                "latency.late is 'drop-unbiased', which needs clients that start from the model "
+                "of the server they answer (network.overlap lets some start between two), on a "
+                "bandwidth of their own: set latency.late to drop"
             )
 
     def _unbiased(self, cost: Cost, all_in: RoundPlan, here: Bools) -> Mix:
@@ -105,12 +125,7 @@ class StragglerPolicy:
         chances = _chances(cost, all_in, self.seconds)
         if (chances[mix.up.sources] == 1).all():
             return mix
-        if all_in.work.share is not None or not _starts_at_home(all_in):
-            raise InputError(
-                "latency.late is 'drop-unbiased', which needs clients that start from the model "
-                "of the server they answer, on a bandwidth of their own: set it to drop for this "
-                "scheme"
-            )
+        self._check_starts(all_in)
         sure = np.where(here, chances, 1.0)
         up = replace(mix.up, weights=mix.up.weights / sure[mix.up.sources])
         return replace(mix, up=restricted(up, here, whole=False), payload="update")

@@ -120,12 +120,21 @@ def build_changing(case: Case) -> tuple[Outages | None, tuple[str, ...]]:
         case.experiment.seed,
         central=case.tolerates.central,
     )
-    apart = [] if case.tolerates.central else outages.cut_off(case.net)
+    return outages, _warned(outages, case)
+
+
+def _warned(outages: Outages, case: Case) -> tuple[str, ...]:
+    """What the schedule leads to in the end, if that is sad."""
+    name = case.experiment.network.changes
+    if case.tolerates.central:
+        lost = outages.schedule and not outages.schedule[-1].up
+        return (f"at the end of {name} the cloud is away: nobody will train any more",) * bool(lost)
+    apart = outages.cut_off(case.net)
     if len(apart) < 2:
-        return outages, ()
+        return ()
     groups = " and ".join(str(part) for part in apart)
-    return outages, (
-        f"at the end of {section.changes}, servers {groups} are cut off from one another: their "
+    return (
+        f"at the end of {name}, servers {groups} are cut off from one another: their "
         f"models will not agree",
     )
 

@@ -22,6 +22,7 @@ from sdfeel.planning.goal import Goal, PilotPoint
 from sdfeel.planning.pace import Pace, pace
 from sdfeel.planning.ranking import Entry, drift
 from sdfeel.run.loss_estimates import LossShape, measure
+from sdfeel.run.standstill import Standstill
 from sdfeel.sim.simulate import Simulation
 from sdfeel.theory import synchronous
 
@@ -189,6 +190,7 @@ class Pilot:
         base = workshop.base
         self._engine = workshop.engine(candidate.learning_rate)
         self._simulation: Simulation | None = workshop.simulation(candidate)
+        self._standstill = Standstill(self._simulation.decisions)
         self._iterations = base.training.iterations
         rounds = workshop.decisions(candidate).expected_rounds(self._iterations)
         self._every = max(1, rounds // MEASUREMENTS) if every is None else every
@@ -209,7 +211,8 @@ class Pilot:
             done = next(simulation)
             state = simulation.state
             self.steps = int(state.taken.sum())
-            over = state.iterations >= self._iterations
+            self._standstill.after(done)
+            over = state.iterations >= self._iterations or self._standstill.reason is not None
             if over or done.number % self._every == 0:
                 scores = self._engine.evaluate(simulation.model())
                 if not isfinite(scores.loss):

@@ -9,6 +9,7 @@ from torch import Tensor
 from sdfeel.core.events import Evaluated, Event, Finished, Round, Started, Warned
 from sdfeel.core.gossip_weights import consensus_exchanges
 from sdfeel.core.mixing import gossip
+from sdfeel.run.standstill import Standstill
 from sdfeel.sim.simulate import Simulation
 
 AGREED = 1e-6  # the consensus phase ends when the spread has shrunk by this factor
@@ -26,7 +27,8 @@ class Goals:
 
 
 class Drive:
-    """A run, round by round. Between two steps, `simulation.state` and `accuracy` are all of it."""
+    """A run, round by round. Between two steps, `simulation.state`, `accuracy` and
+    `standstill.rounds` are all of it."""
 
     def __init__(
         self,
@@ -36,10 +38,12 @@ class Drive:
         why: str = "",  # this engine
         accuracy: float | None = None,
         estimates: Callable[[Simulation], dict[str, float]] | None = None,  # more to measure
+        idle: int = 0,  # rounds since the last in which somebody's model arrived
     ) -> None:
         self.scheme_name, self.simulation, self.goals = scheme_name, simulation, goals
         self.why, self._estimates = why, estimates
         self.accuracy = accuracy  # the newest measured
+        self.standstill = Standstill(simulation.decisions, idle)
 
     def __iter__(self) -> Iterator[Event]:
         """All events until the end."""
@@ -62,7 +66,7 @@ class Drive:
             and self.accuracy >= goals.target_accuracy
         ):
             return "target accuracy reached"
-        return None
+        return self.standstill.reason
 
     def begin(self) -> list[Event]:
         """The first events; after a resume, only a note that the run goes on."""
@@ -85,6 +89,7 @@ class Drive:
     def step(self) -> list[Event]:
         """One round, and the measurement if one is due."""
         done: Round = next(self.simulation)
+        self.standstill.after(done)
         events: list[Event] = [*(Warned(text) for text in self.simulation.news()), done]
         last = self.reason is not None
         if last or done.number % self.goals.evaluate_every == 0:

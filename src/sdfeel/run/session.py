@@ -89,7 +89,7 @@ class Session:
         if self.experiment.evaluation.estimates:
             covered = theorem.covered(self.prepared)
             self._estimating = Estimating(covered, extra.get("estimates"))
-        drive = self._drive(state, extra.get("accuracy"))
+        drive = self._drive(state, extra.get("accuracy"), extra.get("idle", 0))
         log = store.Log(self.directory, keep=extra.get("log_bytes", 0))
         try:
             self._began = time.perf_counter()
@@ -134,6 +134,7 @@ class Session:
         begin = time.perf_counter()
         extra = {
             "accuracy": drive.accuracy,
+            "idle": drive.standstill.rounds,
             "log_bytes": log.secure(),
             "experiment": self.experiment.fingerprint,
             "estimates": None if self._estimating is None else self._estimating.record,
@@ -141,7 +142,7 @@ class Session:
         store.save_checkpoint(self.directory, drive.simulation.state, extra)
         self._writing += time.perf_counter() - begin
 
-    def _drive(self, state: State | None, accuracy: float | None) -> Drive:
+    def _drive(self, state: State | None, accuracy: float | None, idle: int) -> Drive:
         ready, training = self.prepared, self.experiment.training
         simulation = ready.simulation(self._engine, state)
         goals = Goals(
@@ -151,9 +152,8 @@ class Session:
             max_seconds=training.max_seconds,
             consensus=self.experiment.latency.consensus,
         )
-        return Drive(
-            self.experiment.scheme.name, simulation, goals, ready.why, accuracy, self._estimating
-        )
+        name = self.experiment.scheme.name
+        return Drive(name, simulation, goals, ready.why, accuracy, self._estimating, idle)
 
 
 def start(experiment: Experiment, directory: Path) -> Session:

@@ -60,6 +60,8 @@ class Adaptive:
         tau, alpha = self._choice(view)
         quiet = alpha == 0 or len(view.net.servers) == 1
         usual = view.memory.get("usual", np.array([float(alpha)]))
+        if not done.any():  # everyone was late: there is nothing to measure but that it is too long
+            tau = max(1, tau // 2)
         return Mix(
             up=collect(view.net),
             across=None if quiet else gossip(view.net, alpha),

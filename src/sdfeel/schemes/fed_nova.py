@@ -84,7 +84,7 @@ def norm(steps: Ints, local: Local) -> Floats:
     >>> norm(np.array([1, 3]), Local(rate=0.1, proximal=2))
     array([1.  , 2.44])
     """
-    longest = int(steps.max())
+    longest = int(steps.max(initial=0))  # 0 where nobody's update came in
     if not (local.momentum or local.proximal):
         return floats(np.arange(1, longest + 1)[steps - 1])
     reached, speed, far = np.empty(longest), 0.0, 0.0
