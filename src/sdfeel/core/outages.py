@@ -254,7 +254,7 @@ def idle(cost: Cost, work: Work, mix: Mix, done: Ints, memory: Memory) -> tuple[
     """A round of nobody, which lasts as long as one of somebody would; time always passes."""
     seconds = cost.bill(work, mix, done).seconds
     if not seconds:  # whoever had begun before was ready
-        seconds = cost.bill(replace(work, lasts=None), mix, done).seconds
+        seconds = cost.bill(replace(work, ends=None, lasts=None), mix, done).seconds
     none, energy = floats([]), dict.fromkeys(("computing", "sending", "backhaul"), 0.0)
     bill = Bill(seconds, 0.0, 0.0, bytes=0, energy=energy, busy=none, sending=none)
     return Work(nothing(mix.up), 0), Mix(nothing(mix.up), memory=memory), bill
