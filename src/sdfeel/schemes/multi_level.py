@@ -28,7 +28,7 @@ class MultiLevelSGD(TwoLevels):
         slot = float(view.step_seconds.min())  # the fastest client takes a step in every slot
         chances: Floats = slot / view.step_seconds
         steps = view.rng().binomial(self.tau1, chances)[view.net.clients]
-        return Work(broadcast(view.net), self.tau1, deadline=self.tau1 * slot, each=steps)
+        return Work(broadcast(view.net), self.tau1, each=steps)  # a slow one's steps take longer
 
     def mix(self, view: View, done: Ints) -> Mix:
         return Mix(collect(view.net), gossip(view.net, 1) if self.meets(view) else None)
