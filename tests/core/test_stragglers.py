@@ -26,6 +26,7 @@ from sdfeel.schemes import (
     AsyncSDFeel,
     FedAsync,
     FedMes,
+    FedSA,
     JointScheduling,
     SDFeel,
 )
@@ -258,3 +259,37 @@ def test_what_is_left_of_a_mixing() -> None:
     assert restricted(mixing, np.array([True, True]), there).rows.tolist() == [0, -1]
     net = clustered([1, 1], [0, 0], links("ring", 1))
     assert len(restricted(broadcast(net), np.array([False])).rows) == 0
+
+
+def test_whoever_began_in_an_earlier_round_has_only_the_rest_before_it() -> None:
+    """FedSA: a cycle of client i takes 0.4 + 5 (i + 1) / 100 seconds, 0.45 to 1.0; half of them
+    are waited for, but no longer than 0.5."""
+    late, scheme = StragglerPolicy("drop", 0.5), FedSA()
+    simulation = run(late, price(), scheme, rounds=0)
+    rounds = list(islice(simulation, 24))
+    assert rounds[0].clients == 2  # 0.45 and 0.5 seconds; the sixth client's 0.7 is too long
+    assert rounds[0].seconds == pytest.approx(0.5)
+    assert all(done.phases["compute"] + done.phases["upload"] <= 0.5 + 1e-9 for done in rounds)
+    joined = simulation.state.lanes[0].memory["joined"]
+    assert (joined > 0).all()  # the slowest need two rounds, and come
+    assert simulation.state.taken.tolist() == (5 * joined).tolist()
+
+
+def test_a_model_that_has_not_come_yet_does_not_count() -> None:
+    late = StragglerPolicy("drop", 0.5)
+    decisions = decided(late, price(), FedSA())
+    plan = decisions.plan(decisions.view(0))
+    assert plan.work.down.rows.tolist() == [0, 1]
+    began = decisions.net.shelf("began")
+    (blend,) = plan.mix.stages
+    assert set(blend.sources.tolist()) == {0, *began[:2].tolist()}
+    assert plan.lost == 0
+    left = plan.mix.memory["left"]
+    np.testing.assert_allclose(left, [0.45, 0.5, *(0.05 * np.arange(1, 11))], atol=1e-12)
+
+
+def test_a_round_of_nobody_brings_late_models_nearer() -> None:
+    simulation = run(StragglerPolicy("drop", 0.2), price(), FedSA(), rounds=0)
+    rounds = list(islice(simulation, 12))
+    assert [done.clients for done in rounds[:3]] == [0, 0, 4]  # whose cycles take up to 0.6
+    assert simulation.state.iterations > 0

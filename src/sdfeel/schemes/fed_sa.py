@@ -14,6 +14,7 @@ from sdfeel.core.errors import InputError, at_least
 from sdfeel.core.mixing import average, of_rows
 from sdfeel.core.network import Network, Shelf
 from sdfeel.core.scheme import Facts, Lane, Mix, Setting, View, Work, one_server
+from sdfeel.core.stragglers import SLACK
 from sdfeel.core.tolerance import CLOUD, IGNORED, Tolerates
 
 BEGAN = Shelf("began", "client")  # the model that each client began from
@@ -54,22 +55,23 @@ class FedSA:
         return (setting.servers,)
 
     def work(self, view: View) -> Work:
-        who, left = self._first(view)
+        who, left, lasts = self._first(view)
         return Work(
             down=average(who, view.net.shelf(BEGAN.name)[who]),
             steps=self.tau1,
             rates=self._rates(view)[who],
             ends=left[who],
+            lasts=lasts,
             broadcasts=1,
         )
 
     def mix(self, view: View, done: Ints) -> Mix:
-        who, left = self._first(view)
+        who, left, lasts = self._first(view)
         share = view.net.samples[who] / view.net.samples[view.net.clients].sum()
         began = view.net.shelf(BEGAN.name)[who]
         came = began.tolist()
         blend = dict(zip(came, share.tolist(), strict=True)) | {0: max(1 - share.sum(), 0.0)}
-        again = left - left[who].max()
+        again = np.maximum(left - lasts, 0.0)
         again[who] = self._cycle(view)[who]
         joined = self._joined(view)
         joined[who] += 1
@@ -84,12 +86,17 @@ class FedSA:
         sending = view.link_times.uploads(len(view.step_seconds), "client-cloud")
         return floats(self.tau1 * view.step_seconds + sending)
 
-    def _first(self, view: View) -> tuple[Ints, Floats]:
-        """Who arrives in this round; (C,) seconds until each does."""
+    def _first(self, view: View) -> tuple[Ints, Floats, float]:
+        """Who arrives in this round; (C,) seconds until each does; seconds that the round lasts.
+
+        A round that must not last longer ends without those who are late. They go on training.
+        """
         left = view.memory.get("left", self._cycle(view))
         clients = view.net.clients
         soonest = clients[np.argsort(left[clients], kind="stable")]
-        return np.sort(soonest[: self.quota or (len(clients) + 1) // 2]), left
+        first = np.sort(soonest[: self.quota or (len(clients) + 1) // 2])
+        lasts = min(float(left[first].max()), view.patience)
+        return first[left[first] <= lasts * SLACK], left, lasts
 
     def _joined(self, view: View) -> Floats:
         """(C,) rounds that each client has taken part in."""
