@@ -78,17 +78,27 @@ def init(
         results.print(f"wrote {escape(str(file))}; run it with: sdfeel run {escape(str(file))}")
 
 
-def schemes(as_json: AsJson = False) -> None:
+def schemes(
+    compatibility: Annotated[
+        bool, typer.Option("--compatibility", help="Show which options go with which scheme.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
     """List the schemes and their options.
 
     Examples:
 
       sdfeel schemes
 
+      sdfeel schemes --compatibility
+
       sdfeel schemes --json
     """
     from sdfeel.schemes import SCHEMES
 
+    if compatibility:
+        _compatibility(as_json)
+        return
     found = [_scheme_card(name, kind) for name, kind in SCHEMES.items()]
     if as_json:
         print_json(found)
@@ -101,6 +111,28 @@ def schemes(as_json: AsJson = False) -> None:
             table.add_row("", f"scheme.{option['name']}", default, option["meaning"], style="dim")
     results.print(table)
     results.print(_facts_table(found))
+
+
+def _compatibility(as_json: bool) -> None:
+    """Which schemes use, ignore or refuse which options."""
+    from sdfeel.core.tolerance import OPTIONS
+    from sdfeel.schemes.compatibility import TITLES, reasons, rows
+
+    if as_json:
+        print_json({name: row.verdicts for row in rows() for name in row.schemes})
+        return
+    letters = dict(zip(OPTIONS, "abcdefghijklmnopqrstuvwxyz", strict=False))
+    table = Table("scheme", *letters.values(), box=box.SIMPLE_HEAD, pad_edge=False)
+    for row in rows():
+        marks = ("-" if cell == "ignored" else cell for cell in row.cells)
+        table.add_row("\n".join(row.schemes), *marks)
+    results.print(table)
+    results.print("yes: it is used; -: it makes no difference; no: it is refused\n")
+    for option, letter in letters.items():
+        keys = OPTIONS[option].keys
+        results.print(f"{letter}  {TITLES[option]}: {keys}", highlight=False, soft_wrap=True)
+    for who, option, why in reasons():
+        results.print(f"no: {who}, {option}: {why}", highlight=False, soft_wrap=True)
 
 
 def _facts_table(cards: list[dict[str, Any]]) -> Table:

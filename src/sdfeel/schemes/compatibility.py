@@ -1,0 +1,51 @@
+"""Schemes and options: what goes with what, as a table and in words."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from sdfeel.core.tolerance import IGNORED, OPTIONS, YES
+from sdfeel.schemes import SCHEMES
+
+TITLES = {option: option.replace("_", " ") for option in OPTIONS}
+
+
+@dataclass(frozen=True)
+class Row:
+    """Schemes that are all alike in this, and what becomes of each option."""
+
+    schemes: tuple[str, ...]
+    verdicts: dict[str, str]
+
+    @property
+    def cells(self) -> tuple[str, ...]:
+        """A word per option: yes, ignored or no."""
+        return tuple(said if said in (YES, IGNORED) else "no" for said in self.verdicts.values())
+
+
+def rows() -> list[Row]:
+    """The whole table, in the order of the schemes."""
+    alike: dict[tuple[str, ...], list[str]] = {}
+    for name, kind in SCHEMES.items():
+        alike.setdefault(tuple(map(kind.tolerates.verdict, OPTIONS)), []).append(name)
+    return [
+        Row(tuple(names), dict(zip(OPTIONS, verdicts, strict=True)))
+        for verdicts, names in alike.items()
+    ]
+
+
+def reasons() -> Iterator[tuple[str, str, str]]:
+    """(schemes, option, why not) of everything that is refused."""
+    for row in rows():
+        for option, said in row.verdicts.items():
+            if said not in (YES, IGNORED):
+                yield ", ".join(row.schemes), TITLES[option], said
+
+
+def markdown() -> str:
+    """The table for the documentation."""
+    lines = [("scheme", *TITLES.values()), ("---",) * (1 + len(TITLES))]
+    lines += [(", ".join(row.schemes), *row.cells) for row in rows()]
+    table = "".join(f"| {' | '.join(line)} |\n" for line in lines)
+    asked = "".join(f"* {TITLES[option]}: `{about.keys}`\n" for option, about in OPTIONS.items())
+    refused = "".join(f"* {who}, {option}: {why}\n" for who, option, why in reasons())
+    return f"{table}\nHow they are asked for:\n\n{asked}\nWhy not:\n\n{refused}"
