@@ -461,16 +461,91 @@ def test_unequal_clients_finish_together_and_use_the_whole_band(seed: int, count
     assert end <= (busy + sending).max() * (1 + 1e-9)
 
 
-def test_scheduling_leaves_a_hopeless_client_for_later() -> None:
+def test_scheduling_leaves_a_hopeless_client_out_unless_it_may_not_wait() -> None:
     cell = ((0.1, 0.1, 50.0), (1.0, 1.0, 1.0), (SNR,) * 3)
-    assert scheduled((*cell, (0.0, 0.0, 0.0)), 0.5)[2] == 0
-    assert scheduled((*cell, (0.0, 0.0, 10000.0)), 0.5)[2] > 0
+    assert scheduled(cell, (0, 1, 2), 0, 0.5)[2] == 0
+    assert scheduled(cell, (2, 0, 1), 1, 0.5)[2] > 0
+
+    def seen(max_wait: int | None) -> set[int]:
+        scheme, at = JointScheduling(max_wait=max_wait), prices(np.array([0.01] * 5 + [9.0]))
+        simulation = Simulation(Decisions.of(scheme, one_cell(), at), engine())
+        found = set()
+        for _ in range(8):
+            found |= set(simulation._decided(simulation.state.lanes[0]).work.down.rows.tolist())
+            next(simulation)
+        return found
+
+    assert 5 not in seen(None)
+    assert 5 in seen(3)
+
+
+def textbook_round(
+    busy: list[float], sending: list[float], snr: list[float], total: float
+) -> float:
+    """When all end together: bandwidths by bisection, and their sum by another."""
+
+    def bandwidth(seconds: float, send: float, ratio: float) -> float:
+        low, high = 0.0, 1e9
+        for _ in range(200):
+            b = (low + high) / 2
+            rate = b * np.log2(1 + ratio / b) / np.log2(1 + ratio)  # 1 at an equal share
+            low, high = (low, b) if rate * seconds >= send else (b, high)
+        return high
+
+    low, high = max(busy), max(busy) + 1e4
+    for _ in range(100):
+        end = (low + high) / 2
+        bands = [bandwidth(end - b, s, r) for b, s, r in zip(busy, sending, snr, strict=True)]
+        low, high = (low, end) if sum(bands) <= total else (end, high)
+    return high
+
+
+def textbook_schedule(cell: list[tuple[float, float, float]], divergence: float) -> set[int]:
+    """Add whoever makes the round end soonest, until the bound falls."""
+    chosen: list[int] = []
+    bound_before = -np.inf
+    while len(chosen) < len(cell):
+        ends = {}
+        for k in set(range(len(cell))) - set(chosen):
+            busy, sending, snr = map(list, zip(*(cell[i] for i in [*chosen, k]), strict=True))
+            ends[k] = textbook_round(busy, sending, snr, len(cell))
+        best = min(ends, key=lambda k: ends[k])
+        n, total = len(chosen) + 1, len(cell)
+        value = (1 - divergence * ((total - n) / (n * (total - 1))) ** 0.5) / ends[best]
+        if value <= bound_before:
+            break
+        chosen, bound_before = [*chosen, best], value
+    return set(chosen)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_scheduling_is_the_published_greedy_search(seed: int) -> None:
+    draws = np.random.default_rng(seed)
+    cell = [
+        (float(draws.uniform(0, 1)), float(draws.uniform(0.1, 2)), float(draws.uniform(1, 100)))
+        for _ in range(4)
+    ]
+    busy, sending, snr = zip(*cell, strict=True)
+    share = scheduled((busy, sending, snr), (0, 1, 2, 3), 0, 0.5)
+    assert set(np.flatnonzero(share).tolist()) == textbook_schedule(cell, 0.5)
+
+
+def test_clients_that_are_alike_take_turns() -> None:
+    """Fewer clients have more bandwidth each, so not all are scheduled: ties go to who waited."""
+    at = Cost(np.full(6, 1e-6), 1e6, RATES)  # type: ignore[arg-type]
+    simulation = Simulation(Decisions.of(JointScheduling(divergence=0.1), one_cell(), at), engine())
+    crews = []
+    for _ in range(6):
+        crews.append(simulation._decided(simulation.state.lanes[0]).work.down.rows.tolist())
+        next(simulation)
+    assert len(crews[0]) < 6
+    assert {client for crew in crews for client in crew} == set(range(6))
 
 
 def test_sharing_bandwidth_shortens_rounds_of_unequal_clients() -> None:
     net, own = one_cell(), engine()
     at = Cost(SPEEDS * 10, 1e6, RATES)  # type: ignore[arg-type]
-    joint = run(JointScheduling(worth=1.0), net, 4, own, at)
+    joint = run(JointScheduling(divergence=5.0), net, 4, own, at)
     assert joint.state.seconds < run(SDFeel(), net, 4, own, at).state.seconds
 
 

@@ -15,7 +15,7 @@ from sdfeel.core.errors import InputError, at_least
 from sdfeel.core.mixing import broadcast, collect, gossip
 from sdfeel.core.network import Network
 from sdfeel.core.scheme import Facts, Lane, Mix, Setting, View, Work
-from sdfeel.core.stragglers import equalised
+from sdfeel.core.stragglers import HALVINGS, equalised, needed
 from sdfeel.core.tolerance import EDGE, IGNORED, Tolerates
 
 
@@ -34,16 +34,20 @@ class JointScheduling:
 
     tau1: Annotated[int, "local iterations between two averagings at the edge server"] = 5
     alpha: Annotated[int, "exchanges with the neighbours after every averaging"] = 1
-    worth: Annotated[
-        float,
-        "how much more clients are worth: n of them count as n to this power (above 0, at most 1)",
+    divergence: Annotated[
+        float, "how far one client's model is from the mean of all, over a round's progress"
     ] = 0.5
+    max_wait: Annotated[
+        int | None, "rounds after which a client left out comes first (none: it may wait for ever)"
+    ] = None
 
     def __post_init__(self) -> None:
         at_least("scheme.tau1", self.tau1, 1)
         at_least("scheme.alpha", self.alpha, 1)
-        if not 0 < self.worth <= 1:
-            raise InputError(f"scheme.worth must be above 0 and at most 1, got {self.worth:g}")
+        if not self.divergence >= 0:
+            raise InputError(f"scheme.divergence must be at least 0, got {self.divergence:g}")
+        if self.max_wait is not None:
+            at_least("scheme.max_wait", self.max_wait, 1)
 
     def adapt(self, net: Network) -> Network:
         return net
@@ -55,11 +59,16 @@ class JointScheduling:
         busy = self.tau1 * view.step_seconds
         sending = view.link_times.uploads(len(busy))
         snr = view.link_times.snrs(len(busy), slice(None))
+        waited = self._waited(view)
         share = np.zeros(len(busy))
         for d in view.net.servers:
             mine = np.flatnonzero(view.net.home == d)
-            cell = (busy[mine], sending[mine], snr[mine], self._waited(view)[mine])
-            share[mine] = scheduled(tuple(map(tuple, cell)), self.worth)
+            if not mine.size:
+                continue
+            cell = (tuple(busy[mine]), tuple(sending[mine]), tuple(snr[mine]))
+            order = np.argsort(-waited[mine], kind="stable")  # whom a tie goes to
+            first = 0 if self.max_wait is None else int((waited[mine] >= self.max_wait).sum())
+            share[mine] = scheduled(cell, tuple(order.tolist()), first, self.divergence)
         who = np.flatnonzero(share)
         return Work(broadcast(view.net, who), self.tau1, share=share[who])
 
@@ -71,26 +80,77 @@ class JointScheduling:
         )
 
     def _waited(self, view: View) -> Floats:
-        """(C,) rounds since each client was last scheduled."""
+        """(C,) rounds since each client last took part."""
         return view.memory.get("waited", np.zeros(len(view.net.samples)))
 
 
 @lru_cache(maxsize=4096)  # where channels are constant, every round asks for the same
-def scheduled(cell: tuple[tuple[float, ...], ...], worth: float) -> Floats:
+def scheduled(
+    cell: tuple[tuple[float, ...], ...], order: tuple[int, ...], first: int, divergence: float
+) -> Floats:
     """The share of the cell's bandwidth that each client gets; 0 for those not scheduled.
 
-    `cell` holds each client's seconds of computing, of sending, its signal to noise and how long
-    it has waited, which makes it worth more: nobody's data is left out for ever. The set grows by
-    the client that costs least; the best set on the way is kept.
+    `cell` holds each client's seconds of computing, of sending, and its signal to noise. The
+    `first` ones of `order` are scheduled in any case. Then the set grows by the client with which
+    the round ends soonest (a tie goes to the earlier in `order`), until the bound on what a second
+    of training gains begins to fall.
     """
-    busy, sending, snr, waited = (np.array(values) for values in cell)
-    best, highest = np.zeros(len(busy)), 0.0
-    queue = np.argsort((busy + sending) / (1 + waited), kind="stable")
-    for count in range(1, len(queue) + 1):
-        who = queue[:count]
-        seconds, share = equalised(busy[who], sending[who], snr[who], float(len(busy)))
-        gain = (1 + waited[who]).sum() ** worth / seconds  # rounds in a given time, and their worth
-        if gain > highest:
-            highest, best = gain, np.zeros(len(busy))
-            best[who] = share
-    return floats(best)
+    busy, sending, snr = (np.array(values) for values in cell)
+    chosen, left = list(order[:first]), list(order[first:])
+    gain = progress(first, len(busy), divergence) / _end(busy, sending, snr, chosen) if first else 0
+    while left:
+        client, end = soonest(busy, sending, snr, chosen, left)
+        more = progress(len(chosen) + 1, len(busy), divergence) / end
+        if chosen and more <= gain:
+            break
+        chosen, left, gain = [*chosen, client], [each for each in left if each != client], more
+    shares = np.zeros(len(busy))
+    _, shares[chosen] = equalised(busy[chosen], sending[chosen], snr[chosen], float(len(busy)))
+    return floats(shares)
+
+
+def progress(count: int, total: int, divergence: float) -> float:
+    """A lower bound on what a round with `count` of `total` clients gains; 1 with all of them.
+
+    The mean of `count` models drawn from `total` is sqrt((total - count) / (count (total - 1)))
+    times as far from the mean of all as one model is; a loss that is no steeper than a constant
+    takes back that much of the round's progress, `divergence` of it where one client is alone.
+
+    >>> [round(progress(count, 5, 0.5), 3) for count in (1, 2, 5)]
+    [0.5, 0.694, 1.0]
+    """
+    apart = (total - count) / (count * (total - 1)) if total > 1 else 0.0
+    return 1 - divergence * float(np.sqrt(apart))
+
+
+def _end(busy: Floats, sending: Floats, snr: Floats, chosen: list[int]) -> float:
+    return equalised(busy[chosen], sending[chosen], snr[chosen], float(len(busy)))[0]
+
+
+def soonest(
+    busy: Floats, sending: Floats, snr: Floats, chosen: list[int], left: list[int]
+) -> tuple[int, float]:
+    """Which of `left` joins the `chosen` so that all end soonest; and when that is.
+
+    What bandwidth a client needs for an end does not depend on the others: the soonest end is
+    where what the chosen leave over is enough for the most modest of the others.
+    """
+    efficiency = np.log2(1 + snr) * sending
+
+    def needs(end: float) -> Floats:
+        time = np.maximum(end - busy, 0.0)
+        rate = np.divide(efficiency, time, out=np.full(len(busy), np.inf), where=time > 0)
+        return needed(rate, snr)
+
+    def fits(end: float) -> bool:
+        need = needs(end)
+        return bool(need[chosen].sum() + need[left].min() <= len(busy))
+
+    low = max(float(busy[left].min()), float(busy[chosen].max(initial=0.0)))
+    high = low + float(sending.max())
+    while not fits(high):
+        high += high - low
+    for _ in range(HALVINGS):
+        middle = (low + high) / 2
+        low, high = (low, middle) if fits(middle) else (middle, high)
+    return left[int(needs(high)[left].argmin())], high
