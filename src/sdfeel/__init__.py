@@ -6,6 +6,9 @@ data = sdfeel.federate((x, y), (x_test, y_test), clients=20, partition="dirichle
 net = sdfeel.network(data, servers=4, graph="ring")
 for event in sdfeel.Run(sdfeel.SDFeel(alpha=3), net, model, data, iterations=500):
     print(event)
+
+Everything that programs need is here: data and networks, all schemes, the parts that a scheme of
+your own is made of, and the events of a run. What lies in deeper modules may change.
 """
 
 from importlib import import_module
@@ -14,64 +17,213 @@ from typing import TYPE_CHECKING, Any
 from sdfeel.version import __version__
 
 if TYPE_CHECKING:
-    from sdfeel.core.errors import SdfeelError
-    from sdfeel.core.events import Evaluated, Finished, Round, Started, Warned
-    from sdfeel.core.network import Network, clustered
-    from sdfeel.data.federated import Federated, federate, gather
+    from sdfeel.core.cost import Cost, Power
+    from sdfeel.core.errors import DataError, Diverged, InputError, RunError, SdfeelError
+    from sdfeel.core.events import Evaluated, Event, Finished, Round, Started, Warned
+    from sdfeel.core.mixing import (
+        Mixing,
+        Relay,
+        average,
+        broadcast,
+        cloud_average,
+        collect,
+        gossip,
+        of_matrix,
+        of_rows,
+        star,
+    )
+    from sdfeel.core.network import Network, Shelf, clustered
+    from sdfeel.core.scheme import (
+        Facts,
+        Local,
+        Mix,
+        Scheme,
+        Setting,
+        View,
+        Work,
+        one_server,
+        some_of,
+    )
+    from sdfeel.core.staleness import Clocks
+    from sdfeel.core.tolerance import Tolerates
+    from sdfeel.data.federated import Examples, Federated, federate, gather
     from sdfeel.experiment.schema import Experiment
     from sdfeel.run.api import Run, network
-    from sdfeel.schemes import SCHEMES, AsyncSDFeel, FedAvg, Feel, HierFavg, SDFeel
+    from sdfeel.schemes import (
+        SCHEMES,
+        Adaptive,
+        AsyncSDFeel,
+        DSquared,
+        FedAsync,
+        FedAvg,
+        FedCS,
+        FedMes,
+        FedNova,
+        FedSA,
+        Feel,
+        FogFL,
+        HierFavg,
+        JointScheduling,
+        MultiLevelSGD,
+        Safa,
+        SDFeel,
+    )
 
 # Imported when first used: `sdfeel --help` must not wait for torch.
 _HOMES = {
-    "SdfeelError": "core.errors",
-    "Evaluated": "core.events",
-    "Finished": "core.events",
-    "Round": "core.events",
-    "Started": "core.events",
-    "Warned": "core.events",
-    "Network": "core.network",
-    "clustered": "core.network",
-    "Federated": "data.federated",
-    "federate": "data.federated",
-    "gather": "data.federated",
-    "Run": "run.api",
-    "network": "run.api",
-    "Experiment": "experiment.schema",
-    "SCHEMES": "schemes",
-    "AsyncSDFeel": "schemes",
-    "FedAvg": "schemes",
-    "Feel": "schemes",
-    "HierFavg": "schemes",
-    "SDFeel": "schemes",
+    "core.cost": (
+        "Cost",
+        "Power",
+    ),
+    "core.errors": (
+        "DataError",
+        "Diverged",
+        "InputError",
+        "RunError",
+        "SdfeelError",
+    ),
+    "core.events": (
+        "Evaluated",
+        "Event",
+        "Finished",
+        "Round",
+        "Started",
+        "Warned",
+    ),
+    "core.mixing": (
+        "Mixing",
+        "Relay",
+        "average",
+        "broadcast",
+        "cloud_average",
+        "collect",
+        "gossip",
+        "of_matrix",
+        "of_rows",
+        "star",
+    ),
+    "core.network": (
+        "Network",
+        "Shelf",
+        "clustered",
+    ),
+    "core.scheme": (
+        "Facts",
+        "Local",
+        "Mix",
+        "Scheme",
+        "Setting",
+        "View",
+        "Work",
+        "one_server",
+        "some_of",
+    ),
+    "core.staleness": ("Clocks",),
+    "core.tolerance": ("Tolerates",),
+    "data.federated": (
+        "Examples",
+        "Federated",
+        "federate",
+        "gather",
+    ),
+    "experiment.schema": ("Experiment",),
+    "run.api": (
+        "Run",
+        "network",
+    ),
+    "schemes": (
+        "SCHEMES",
+        "Adaptive",
+        "AsyncSDFeel",
+        "DSquared",
+        "FedAsync",
+        "FedAvg",
+        "FedCS",
+        "FedMes",
+        "FedNova",
+        "FedSA",
+        "Feel",
+        "FogFL",
+        "HierFavg",
+        "JointScheduling",
+        "MultiLevelSGD",
+        "SDFeel",
+        "Safa",
+    ),
 }
+_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
 __all__ = [
     "SCHEMES",
+    "Adaptive",
     "AsyncSDFeel",
+    "Clocks",
+    "Cost",
+    "DSquared",
+    "DataError",
+    "Diverged",
     "Evaluated",
+    "Event",
+    "Examples",
     "Experiment",
+    "Facts",
+    "FedAsync",
     "FedAvg",
+    "FedCS",
+    "FedMes",
+    "FedNova",
+    "FedSA",
     "Federated",
     "Feel",
     "Finished",
+    "FogFL",
     "HierFavg",
+    "InputError",
+    "JointScheduling",
+    "Local",
+    "Mix",
+    "Mixing",
+    "MultiLevelSGD",
     "Network",
+    "Power",
+    "Relay",
     "Round",
     "Run",
+    "RunError",
     "SDFeel",
+    "Safa",
+    "Scheme",
     "SdfeelError",
+    "Setting",
+    "Shelf",
     "Started",
+    "Tolerates",
+    "View",
     "Warned",
+    "Work",
     "__version__",
+    "average",
+    "broadcast",
+    "cloud_average",
     "clustered",
+    "collect",
     "federate",
     "gather",
+    "gossip",
     "network",
+    "of_matrix",
+    "of_rows",
+    "one_server",
+    "some_of",
+    "star",
 ]
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
+    if name not in _HOME_OF:
         raise AttributeError(f"module 'sdfeel' has no attribute {name!r}")
-    return getattr(import_module(f"sdfeel.{_HOMES[name]}"), name)
+    return getattr(import_module(f"sdfeel.{_HOME_OF[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return __all__

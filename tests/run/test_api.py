@@ -1,7 +1,8 @@
 """Bring your own: model, data, loss, metric, network, scheme."""
 
 from dataclasses import dataclass
-from typing import ClassVar
+from functools import partial
+from typing import Any, ClassVar
 
 import networkx as nx
 import numpy as np
@@ -131,3 +132,86 @@ def test_mistakes_are_told() -> None:
         sdfeel.network(data, servers=2, mixing="papper")
     with pytest.raises(AttributeError, match="no attribute 'Nothing'"):
         _ = sdfeel.Nothing
+
+
+@pytest.mark.parametrize(
+    ("wrong", "told"),
+    [
+        ({"engine": "cuda"}, "unknown engine 'cuda'"),
+        ({"iterations": 2.5}, "iterations must be a whole number, got 2.5"),
+        ({"iterations": True}, "iterations must be a whole number, got True"),
+        ({"iterations": 0}, "iterations must be at least 1, got 0"),
+        ({"batch_size": "10"}, "batch_size must be a whole number, got '10'"),
+        ({"evaluate_every": 0}, "evaluate_every must be at least 1"),
+        ({"learning_rate": 0}, "learning_rate must be a number above 0, got 0"),
+        ({"learning_rate": float("nan")}, "learning_rate must be a number above 0, got nan"),
+        ({"learning_rate": "0.1"}, "learning_rate must be a number above 0, got '0.1'"),
+        ({"target_accuracy": 90}, r"at most 1 \(0.9 is 90 %\), got 90"),
+        ({"max_seconds": -1}, "max_seconds must be a number above 0, got -1"),
+        ({"optimizer": torch.optim.Adam}, "the name of one of torch's optimisers.* got Adam"),
+        ({"scheme": sdfeel.SDFeel}, r"make one, SDFeel\(\)"),
+        ({"scheme": "sd-feel"}, "str lacks adapt, lanes, work, mix"),
+        ({"model": nn.Linear}, "model must be a Module, got type"),
+        ({"net": 3}, "net must be a Network, got int"),
+        ({"data": (1, 2)}, "data must be a Federated, got tuple"),
+    ],
+)
+def test_nonsense_is_refused_in_one_sentence(wrong: dict[str, Any], told: str) -> None:
+    data = sdfeel.federate(blobs(30, 0), blobs(10, 1), clients=3)
+    net = sdfeel.network(data, servers=2, graph="complete")
+    good = {
+        "scheme": sdfeel.SDFeel(),
+        "net": net,
+        "model": nn.Linear(2, 3),
+        "data": data,
+        "iterations": 5,
+    }
+    with pytest.raises(sdfeel.InputError, match=told):
+        sdfeel.Run(**{**good, **wrong})
+
+
+def test_regression_needs_a_loss_and_measuring_needs_examples() -> None:
+    x = torch.randn(20, 2)
+    net_of = partial(sdfeel.network, servers=2, graph="complete")
+    real = sdfeel.federate((x, x.sum(1)), (x, x.sum(1)), clients=2)
+    with pytest.raises(sdfeel.InputError, match="give a loss of your own"):
+        sdfeel.Run(sdfeel.SDFeel(), net_of(real), nn.Linear(2, 1), real, iterations=1)
+    untested = sdfeel.federate(blobs(20, 0), blobs(0, 0), clients=2)
+    with pytest.raises(sdfeel.InputError, match="no test examples"):
+        sdfeel.Run(sdfeel.SDFeel(), net_of(untested), nn.Linear(2, 3), untested, iterations=1)
+
+
+def test_a_run_may_be_taken_step_by_step() -> None:
+    data = sdfeel.federate(blobs(30, 0), blobs(10, 1), clients=3)
+    net = sdfeel.network(data, servers=2, graph="complete")
+
+    def fresh() -> sdfeel.Run:
+        torch.manual_seed(0)
+        return sdfeel.Run(sdfeel.SDFeel(), net, nn.Linear(2, 3), data, iterations=20)
+
+    whole, stepped = list(fresh()), fresh()
+    first = next(stepped)
+    assert isinstance(first, sdfeel.Started)
+    assert first.scheme == "sd-feel"
+    assert [first, *stepped] == whole
+    with pytest.raises(StopIteration):
+        next(stepped)
+
+
+def test_a_partition_may_be_a_function() -> None:
+    def every_third(labels: Ints, clients: int, draws: np.random.Generator) -> list[Ints]:
+        return [np.arange(n, len(labels), clients) for n in range(clients)]
+
+    data = sdfeel.federate(blobs(9, 0), blobs(3, 1), clients=3, partition=every_third)
+    assert [part.tolist() for part in data.parts] == [[0, 3, 6], [1, 4, 7], [2, 5, 8]]
+    with pytest.raises(sdfeel.InputError, match="rows for 1 clients, but there are 3"):
+        sdfeel.federate(blobs(9, 0), blobs(3, 1), 3, partition=lambda *_: [np.arange(9)])
+    with pytest.raises(sdfeel.InputError, match="gave client 0"):
+        sdfeel.federate(blobs(9, 0), blobs(3, 1), 1, partition=lambda *_: [np.zeros(0, int)])
+
+
+def test_the_front_door_shows_all_there_is() -> None:
+    assert dir(sdfeel) == sorted(sdfeel.__all__)
+    for name in sdfeel.__all__:
+        assert getattr(sdfeel, name) is not None
+    assert {kind.__name__ for kind in sdfeel.SCHEMES.values()} <= set(sdfeel.__all__)

@@ -1,6 +1,6 @@
 """Examples as tensors, and how they are split over clients."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -45,6 +45,7 @@ class Dataset:
     classes: int  # 0 where targets are not class numbers
 
 
+Partition = Callable[[Ints, int, np.random.Generator], Sequence[Any]]
 Source = Any  # (inputs, targets), a torch Dataset, or Examples
 
 
@@ -79,11 +80,14 @@ def federate(
     train: Source,
     test: Source,
     clients: int,
-    partition: str = "iid",
+    partition: str | Partition = "iid",
     seed: int = 0,
     **options: Any,
 ) -> Federated:
     """Split one data set over clients; `options` are those of the partition.
+
+    `partition` is a rule's name, a file, or a function of (labels, clients, rng) that returns the
+    rows of each client.
 
     >>> data = federate((torch.zeros(8, 2), torch.arange(8) % 2), (torch.zeros(2, 2), [0, 1]), 4)
     >>> [len(part) for part in data.parts]
@@ -91,8 +95,27 @@ def federate(
     """
     whole = examples(train)
     labels = whole.y.numpy() if whole.y.ndim == 1 else np.zeros(len(whole), dtype=np.int64)
-    parts = split(labels, clients, rng(seed, "partition"), partition=partition, **options)
+    draws = rng(seed, "partition")
+    if callable(partition):
+        parts = _checked([np.asarray(part) for part in partition(labels, clients, draws)], clients)
+    else:
+        parts = split(labels, clients, draws, partition=partition, **options)
     return Federated(whole, tuple(parts), examples(test))
+
+
+def _checked(parts: list[Ints], clients: int) -> list[Ints]:
+    """What a user's function returned, if it is a split."""
+    if len(parts) != clients:
+        raise InputError(
+            f"the partition gave rows for {len(parts)} clients, but there are {clients}: give a "
+            f"list of rows for each"
+        )
+    for n, part in enumerate(parts):
+        if part.ndim != 1 or part.dtype.kind not in "iu" or not part.size:
+            raise InputError(
+                f"the partition gave client {n} {part!r}: give it row numbers, at least one"
+            )
+    return [np.sort(part) for part in parts]
 
 
 def gather(clients: Sequence[Source], test: Source) -> Federated:

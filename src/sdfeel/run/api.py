@@ -2,7 +2,9 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from math import inf
+from numbers import Integral, Real
+from typing import Any, get_args
 
 import numpy as np
 from torch import Tensor, nn
@@ -26,6 +28,7 @@ from sdfeel.engine.select import Kind, choose
 from sdfeel.models.zoo import operations
 from sdfeel.radio import latency
 from sdfeel.run.drive import Drive, Goals
+from sdfeel.schemes import name_of
 from sdfeel.sim.simulate import Simulation
 
 
@@ -94,7 +97,13 @@ class Run:
         engine: Kind = "auto",
         workers: int | None = None,
     ) -> None:
-        _check(net, data, iterations, learning_rate, batch_size, evaluate_every)
+        _check_parts(scheme, net, model, data, loss)
+        _check_numbers(
+            {"iterations": iterations, "batch_size": batch_size, "evaluate_every": evaluate_every},
+            {"learning_rate": learning_rate, "max_seconds": max_seconds},
+            target_accuracy,
+        )
+        _check_names(engine, optimizer)
         options = dict(optimizer_options or {})
         training = Training(
             learning_rate, batch_size, optimizer, options, loss=loss, proximal=proximal
@@ -107,15 +116,27 @@ class Run:
         local = local_step(training)
         self.simulation = Simulation(Decisions.of(scheme, net, price, seed, local), self._engine)
         goals = Goals(iterations, evaluate_every, target_accuracy, max_seconds)
-        self._drive = Drive(type(scheme).__name__, self.simulation, goals, why)
+        self._events = iter(Drive(name_of(scheme), self.simulation, goals, why))
         self.module = model
 
     def __iter__(self) -> Iterator[Event]:
         try:
-            yield from self._drive
+            yield from self._events
         finally:  # also when the caller stops early
-            self._engine.close()
-            self.module.load_state_dict(self._engine.state_dict(self.model))
+            self.close()
+
+    def __next__(self) -> Event:
+        """The next event: a run may be taken step by step. `close` it if you stop early."""
+        try:
+            return next(self._events)
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """Stop the engine; `module` is then what has been trained so far."""
+        self._engine.close()
+        self.module.load_state_dict(self._engine.state_dict(self.model))
 
     @property
     def model(self) -> Tensor:
@@ -123,24 +144,62 @@ class Run:
         return self.simulation.model()
 
 
-def _check(
-    net: Network,
-    data: Federated,
-    iterations: int,
-    learning_rate: float,
-    batch_size: int,
-    evaluate_every: int,
+def _check_parts(
+    scheme: Scheme, net: Network, model: nn.Module, data: Federated, loss: Loss
 ) -> None:
+    """Every part is of its kind, and they fit together."""
+    wanted = {"net": (net, Network), "model": (model, nn.Module), "data": (data, Federated)}
+    for name, (given, kind) in wanted.items():
+        if not isinstance(given, kind):
+            raise InputError(f"{name} must be a {kind.__name__}, got {type(given).__name__}")
+    if isinstance(scheme, type):
+        raise InputError(f"scheme is the class {scheme.__name__}: make one, {scheme.__name__}()")
+    missing = [each for each in ("adapt", "lanes", "work", "mix") if not hasattr(scheme, each)]
+    if missing:
+        raise InputError(
+            f"scheme must have the methods adapt, lanes, work and mix, but "
+            f"{type(scheme).__name__} lacks {', '.join(missing)}"
+        )
     if len(net.samples) != len(data.parts):
         raise InputError(
             f"the network has {len(net.samples)} clients, but the data is split over "
             f"{len(data.parts)}: build the network from this data with sdfeel.network"
         )
-    at_least("iterations", iterations, 1)
-    at_least("batch_size", batch_size, 1)
-    at_least("evaluate_every", evaluate_every, 1)
-    if not learning_rate > 0:
-        raise InputError(f"learning_rate must be above 0, got {learning_rate:g}")
+    if len(data.test) == 0:
+        raise InputError("there are no test examples to measure on: give at least one")
+    if data.classes == 0 and loss is nn.functional.cross_entropy:
+        raise InputError(
+            "the targets are not class numbers, and the default loss needs them: give a loss of "
+            "your own, such as loss=torch.nn.functional.mse_loss"
+        )
+
+
+def _check_numbers(
+    counts: Mapping[str, Any], sizes: Mapping[str, Any], target_accuracy: Any
+) -> None:
+    for name, value in counts.items():
+        if isinstance(value, bool) or not isinstance(value, Integral):
+            raise InputError(f"{name} must be a whole number, got {value!r}")
+        at_least(name, int(value), 1)
+    for name, value in sizes.items():
+        if value is not None and not (isinstance(value, Real) and 0 < float(value) < inf):
+            raise InputError(f"{name} must be a number above 0, got {value!r}")
+    if target_accuracy is not None and not (
+        isinstance(target_accuracy, Real) and 0 < float(target_accuracy) <= 1
+    ):
+        raise InputError(
+            f"target_accuracy must be above 0 and at most 1 (0.9 is 90 %), got {target_accuracy!r}"
+        )
+
+
+def _check_names(engine: Any, optimizer: Any) -> None:
+    if engine not in get_args(Kind):
+        raise unknown("engine", str(engine), get_args(Kind))
+    if not isinstance(optimizer, str):
+        told = getattr(optimizer, "__name__", type(optimizer).__name__)
+        raise InputError(
+            f"optimizer must be the name of one of torch's optimisers, such as 'adam', got {told}"
+        )
 
 
 def default_cost(model: nn.Module, data: Federated, batch_size: int) -> Cost:

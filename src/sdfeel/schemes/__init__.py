@@ -41,6 +41,7 @@ __all__ = [
     "SDFeel",
     "Safa",
     "find",
+    "name_of",
     "tolerance",
 ]
 
@@ -62,6 +63,16 @@ SCHEMES: Mapping[str, type[Scheme]] = {
     "joint": JointScheduling,
     "d2": DSquared,
 }
+
+
+def name_of(scheme: Scheme) -> str:
+    """How the table calls a scheme; one of the user's own goes by its class.
+
+    >>> name_of(SDFeel())
+    'sd-feel'
+    """
+    known = (name for name, kind in SCHEMES.items() if kind is type(scheme))
+    return next(known, type(scheme).__name__)
 
 
 def find(name: str) -> type[Scheme]:
