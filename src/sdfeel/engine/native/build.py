@@ -28,7 +28,7 @@ FLAGS = (
     "-O3",
     "-fno-tree-vectorize",
     "-fno-ivopts",
-    "-ffp-contract=fast",
+    "-ffp-contract=off",
     "-fno-math-errno",
     "-fno-trapping-math",
     "-fPIC",

@@ -1,8 +1,6 @@
 // What follows the sums of a linear layer: bias, ReLU, dropout; and the same backwards.
 #pragma once
 
-#include <type_traits>
-
 #include "dropout.hpp"
 #include "vectors.hpp"
 
@@ -17,7 +15,7 @@ template <class L, int BATCH> struct Activation {
     float multipliers[MASKED ? BATCH * OUT : 1];
 
     void draw(const Address &at, int n) {
-        if constexpr (Drop::active) Drop::fill(at, long(n) * OUT, multipliers);
+        if constexpr (Drop::active) Drop::fill(at, int64_t(n) * OUT, multipliers);
     }
 
     // From the sums z of n samples, `stride` floats apart, to the input of the next stage.
@@ -56,8 +54,8 @@ template <class L, int BATCH> struct Activation {
     // All outputs, as many at a time as there are; a vector of one is a plain number.
     template <class Act> static SDFEEL_INLINE void in_vectors(const Act &act) {
         int o = 0;
-        for (; o + LANES <= OUT; o += LANES) act(std::integral_constant<int, LANES>(), o);
-        for (; o < OUT; o++) act(std::integral_constant<int, 1>(), o);
+        for (; o + LANES <= OUT; o += LANES) act(Number<LANES>(), o);
+        for (; o < OUT; o++) act(Number<1>(), o);
     }
 };
 

@@ -4,8 +4,6 @@
 // running statistics while measuring. The statistics are part of a model's row.
 #pragma once
 
-#include <cmath>
-
 #include "pointwise.hpp"
 
 namespace sdfeel {
@@ -42,11 +40,11 @@ struct BatchNorm : Planes<L::channels, L::height, L::width, BATCH> {
     }
     void write(float *row) const {
         if (AFFINE) {
-            std::memcpy(row + L::weight, weights, sizeof weights);
-            std::memcpy(row + L::bias, bias, sizeof bias);
+            memcpy(row + L::weight, weights, sizeof weights);
+            memcpy(row + L::bias, bias, sizeof bias);
         }
-        std::memcpy(row + L::mean, running_mean, sizeof running_mean);
-        std::memcpy(row + L::variance, running_variance, sizeof running_variance);
+        memcpy(row + L::mean, running_mean, sizeof running_mean);
+        memcpy(row + L::variance, running_variance, sizeof running_variance);
     }
 
     template <bool TRAIN, class Next> SDFEEL_NOINLINE void forward(int n, Next &next) {
@@ -55,7 +53,7 @@ struct BatchNorm : Planes<L::channels, L::height, L::width, BATCH> {
                 measure(n, c);
             } else {
                 mean[c] = running_mean[c];
-                deviation[c] = 1 / std::sqrt(running_variance[c] + L::epsilon);
+                deviation[c] = 1 / __builtin_sqrtf(running_variance[c] + L::epsilon);
             }
             for (int s = 0; s < n; s++) normalise(s, c, next);
         }
@@ -86,37 +84,55 @@ struct BatchNorm : Planes<L::channels, L::height, L::width, BATCH> {
     // act(lanes, i) over `COUNT` neighbours, as many at a time as there are.
     template <int COUNT, class Act> static SDFEEL_INLINE void in_vectors(const Act &act) {
         int i = 0;
-        for (; i + LANES <= COUNT; i += LANES) act(std::integral_constant<int, LANES>(), i);
-        for (; i < COUNT; i++) act(std::integral_constant<int, 1>(), i);
+        for (; i + LANES <= COUNT; i += LANES) act(Number<LANES>(), i);
+        for (; i < COUNT; i++) act(Number<1>(), i);
     }
 
-    // The sum of term(lanes, i) over a plane: float within the plane, double beyond.
-    template <class Term> static SDFEEL_INLINE double plane_sum(const Term &term) {
-        Floats<LANES> whole = {};
-        float rest = 0;
-        in_vectors<PLANE>([&](auto lanes, int i) {
-            if constexpr (decltype(lanes)::value == LANES) whole += term(lanes, i);
-            else rest += term(lanes, i)[0];
-        });
-        return double(sum(whole)) + rest;
+    // A sum over a plane: float within the plane, double beyond.
+    struct PlaneSum {
+        Floats<LANES> whole[PARTS] = {};
+        Floats<1> rest = {};
+
+        // Where the terms of N neighbours go: whole vectors in turn.
+        template <int N> SDFEEL_INLINE Floats<N> &of(int part) {
+            if constexpr (N == LANES) return whole[part];
+            else return rest;
+        }
+        double total() const { return double(sum(whole)) + double(rest[0]); }
+    };
+    // act(lanes, i, part) over a plane, in the order of its sums.
+    template <class Act> static SDFEEL_INLINE void in_order(const Act &act) {
+        int i = 0;
+        for (; i + ORDER <= PLANE; i += ORDER)
+            SDFEEL_UNROLL for (int part = 0; part < PARTS; part++)
+                act(Number<LANES>(), i + part * LANES, part);
+        for (; i < PLANE; i++) act(Number<1>(), i, 0);
     }
 
     // The statistics of a channel: over the batch, and running.
     void measure(int n, int c) {
         const double count = double(n) * PLANE;
         double total = 0, squares = 0;
-        for (int s = 0; s < n; s++)
-            total += plane_sum([&](auto lanes, int i) {
-                return load<decltype(lanes)::value>(x[s] + c * PLANE + i);
+        for (int s = 0; s < n; s++) {
+            PlaneSum plane;
+            in_order([&](auto lanes, int i, int part) {
+                constexpr int N = decltype(lanes)::value;
+                plane.template of<N>(part) += load<N>(x[s] + c * PLANE + i);
             });
+            total += plane.total();
+        }
         mean[c] = float(total / count);
-        for (int s = 0; s < n; s++)
-            squares += plane_sum([&](auto lanes, int i) {
+        for (int s = 0; s < n; s++) {
+            PlaneSum plane;
+            in_order([&](auto lanes, int i, int part) {
                 constexpr int N = decltype(lanes)::value;
                 const Floats<N> off = load<N>(x[s] + c * PLANE + i) - all<N>(mean[c]);
-                return off * off;
+                Floats<N> &sum = plane.template of<N>(part);
+                sum = fused<N>(off, off, sum);
             });
-        deviation[c] = float(1 / std::sqrt(squares / count + double(L::epsilon)));
+            squares += plane.total();
+        }
+        deviation[c] = float(1 / __builtin_sqrt(squares / count + double(L::epsilon)));
         running_mean[c] += L::momentum * (mean[c] - running_mean[c]);
         // Unbiased here alone, as in torch.
         running_variance[c] += L::momentum * (float(squares / (count - 1)) - running_variance[c]);
@@ -138,7 +154,7 @@ struct BatchNorm : Planes<L::channels, L::height, L::width, BATCH> {
     }
     template <int N>
     static SDFEEL_INLINE Floats<N> normal(const float *from, float factor, float offset) {
-        return load<N>(from) * all<N>(factor) + all<N>(offset);
+        return fused<N>(load<N>(from), all<N>(factor), all<N>(offset));
     }
 
     // Keep what flows into a plane, without what ReLU stops, and add up its sums.
@@ -146,19 +162,19 @@ struct BatchNorm : Planes<L::channels, L::height, L::width, BATCH> {
         const float *own = x[s] + c * PLANE;
         float *d = dx[s] + c * PLANE;
         const float factor = scale(c), offset = shift(c);
-        Floats<LANES> flows = {};
-        float rest = 0;
-        along += plane_sum([&](auto lanes, int i) {
+        PlaneSum flows, products;
+        in_order([&](auto lanes, int i, int part) {
             constexpr int N = decltype(lanes)::value;
             Floats<N> flow = load<N>(from + i);
             if (L::relu)
                 flow = normal<N>(own + i, factor, offset) <= Floats<N>{} ? Floats<N>{} : flow;
             store<N>(d + i, flow);
-            if constexpr (N == LANES) flows += flow;
-            else rest += flow[0];
-            return flow * ((load<N>(own + i) - all<N>(mean[c])) * all<N>(deviation[c]));
+            flows.template of<N>(part) += flow;
+            Floats<N> &sum = products.template of<N>(part);
+            sum = fused<N>(flow, (load<N>(own + i) - all<N>(mean[c])) * all<N>(deviation[c]), sum);
         });
-        total += double(sum(flows)) + rest;
+        along += products.total();
+        total += flows.total();
     }
 
     // What flows on: the batch's mean and deviation depend on every input, too.
@@ -171,8 +187,8 @@ struct BatchNorm : Planes<L::channels, L::height, L::width, BATCH> {
             float *d = dx[s] + c * PLANE;
             in_vectors<PLANE>([&](auto lanes, int i) {
                 constexpr int N = decltype(lanes)::value;
-                store<N>(d + i, load<N>(d + i) * all<N>(factor) +
-                                    (load<N>(own + i) * all<N>(slope) + all<N>(offset)));
+                const Floats<N> rest = fused<N>(load<N>(own + i), all<N>(slope), all<N>(offset));
+                store<N>(d + i, fused<N>(load<N>(d + i), all<N>(factor), rest));
             });
         }
     }

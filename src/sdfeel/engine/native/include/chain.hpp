@@ -1,9 +1,6 @@
 // A model: stages in a row, and the loss at the end.
 #pragma once
 
-#include <tuple>
-#include <type_traits>
-
 #include "dropout.hpp"
 #include "sgd.hpp"
 #include "softmax.hpp"
@@ -11,9 +8,10 @@
 namespace sdfeel {
 
 // Whether a stage can use the next batch before it has finished with this one.
-template <class Stage, class = void> struct LooksAhead : std::false_type {};
-template <class Stage>
-struct LooksAhead<Stage, std::void_t<decltype(&Stage::fill_next)>> : std::true_type {};
+template <class Stage> constexpr auto looks_ahead(int) -> decltype(&Stage::fill_next, true) {
+    return true;
+}
+template <class Stage> constexpr bool looks_ahead(...) { return false; }
 
 // The first stage's input is filled from a batch of examples; every stage writes its output into
 // the input of the next, and takes its gradient from there. Stages before FIRST have nothing to
@@ -21,12 +19,11 @@ struct LooksAhead<Stage, std::void_t<decltype(&Stage::fill_next)>> : std::true_t
 template <int BATCH, int EXAMPLE, int FIRST, class Loss, class... Stages> struct Chain {
     static constexpr int CAPACITY = BATCH, EXAMPLE_SIZE = EXAMPLE, CLASSES = Loss::COUNT;
     static constexpr int STAGES = sizeof...(Stages);
-    using First = std::tuple_element_t<0, std::tuple<Stages...>>;
-    static constexpr bool LOOKS_AHEAD = LooksAhead<First>::value;
+    static constexpr bool LOOKS_AHEAD = looks_ahead<FirstOf<Stages...>>(0);
     static constexpr int64_t PARAMETERS = (Stages::PARAMETERS + ...);
-    std::tuple<Stages..., Loss> stages;
+    Row<Stages..., Loss> stages;
 
-    template <int I> auto &at() { return std::get<I>(stages); }
+    template <int I> auto &at() { return nth<I>(stages); }
     Loss &loss() { return at<STAGES>(); }
 
     void read(const float *row) {

@@ -4,8 +4,6 @@
 // whatever their order in the model. A channel that dropout removes is not computed at all.
 #pragma once
 
-#include <type_traits>
-
 #include "conv_backward.hpp"
 #include "conv_forward.hpp"
 #include "dropout.hpp"
@@ -24,22 +22,23 @@ template <class L, int BATCH, class Update> struct Conv {
 
     // Producers write between the borders, which stay zero.
     static constexpr bool CONTIGUOUS = false;
-    static constexpr int IN_ROW = Shape::WIDTH, IN_PLANE = round_up(Shape::AREA + 2 * LANES, 16);
+    static constexpr int IN_ROW = Shape::WIDTH, IN_PLANE = round_up(Shape::AREA + 2 * ORDER, 16);
     static constexpr int CORNER = L::padding_y * Shape::WIDTH + L::padding_x;
-    static constexpr int SIDE_BY_SIDE = round_up(Shape::AREA * BLOCK + 2 * LANES, 16);
+    static constexpr int SIDE_BY_SIDE = round_up(Shape::AREA * BLOCK + 2 * ORDER, 16);
     static constexpr int OUT_WIDTH = round_up(OUT, LANES);
     // Samples whose inputs stay in the first cache while all channels' winners pass over them.
     static constexpr int TOGETHER = most(1, 24000 / (4 * SIDE_BY_SIDE));
 
     alignas(64) float x[BATCH][IN][IN_PLANE];
     alignas(64) float side_by_side[BLOCK > 1 ? BATCH : 1][Weights::BLOCKS][SIDE_BY_SIDE];
-    alignas(64) float weights[Weights::COUNT], changes[Weights::COUNT];
+    alignas(64) float weights[Weights::COUNT];
+    alignas(64) float changes[Weights::CHAINS * Weights::COUNT];
     alignas(64) float bias[OUT_WIDTH], bias_changes[OUT_WIDTH];
     typename Update::template Velocity<Weights::COUNT> velocity;
     typename Update::template Velocity<OUT_WIDTH> bias_velocity;
     ConvForward<L> kernel;
     struct Nothing {};
-    std::conditional_t<L::sends_gradient, InputGradient<L>, Nothing> back;
+    Choose<L::sends_gradient, InputGradient<L>, Nothing> back;
     float multipliers[Drop::active ? BATCH * OUT : 1];
     uint8_t codes[BATCH][OUT][Pool::CODES];
     Winners<Shape> winners[BATCH][OUT];
@@ -51,7 +50,7 @@ template <class L, int BATCH, class Update> struct Conv {
     void fill(int s, const float *example) {
         for (int c = 0; c < IN; c++)
             for (int y = 0; y < L::height; y++)
-                std::memcpy(input(s) + c * IN_PLANE + y * IN_ROW,
+                memcpy(input(s) + c * IN_PLANE + y * IN_ROW,
                             example + (c * L::height + y) * L::width, L::width * 4);
     }
 
@@ -59,7 +58,7 @@ template <class L, int BATCH, class Update> struct Conv {
         each_weight([&](int o, int c, int y, int x, int place) {
             weights[place] = row[in_row(o, c, y, x)];
         });
-        if (L::bias >= 0) std::memcpy(bias, row + L::bias, OUT * 4);
+        if (L::bias >= 0) memcpy(bias, row + L::bias, OUT * 4);
         velocity.forget();
         bias_velocity.forget();
     }
@@ -67,7 +66,7 @@ template <class L, int BATCH, class Update> struct Conv {
         each_weight([&](int o, int c, int y, int x, int place) {
             row[in_row(o, c, y, x)] = weights[place];
         });
-        if (L::bias >= 0) std::memcpy(row + L::bias, bias, OUT * 4);
+        if (L::bias >= 0) memcpy(row + L::bias, bias, OUT * 4);
     }
     // What was read is no model but a shift.
     void take_shift(float rate) {
@@ -82,7 +81,7 @@ template <class L, int BATCH, class Update> struct Conv {
         });
     }
     void draw(const Address &at, int n) {
-        if constexpr (Drop::active) Drop::fill(at, long(n) * OUT, multipliers);
+        if constexpr (Drop::active) Drop::fill(at, int64_t(n) * OUT, multipliers);
     }
 
     template <bool TRAIN, class Next> void forward(int n, Next &next) {
@@ -98,14 +97,19 @@ template <class L, int BATCH, class Update> struct Conv {
     }
 
     template <class Next> void backward(int n, Next &next, const Rule &rule) {
-        std::memset(bias_changes, 0, sizeof bias_changes);
+        memset(bias_changes, 0, sizeof bias_changes);
         for (int s = 0; s < n; s++) list(s, next.input_gradient(s));
-        std::memset(changes, 0, sizeof changes);
+        memset(changes, 0, sizeof changes);
         const auto lists = [&](int s, int o) -> const Winners<Shape> & { return winners[s][o]; };
         for (int s = 0; s < n; s += TOGETHER)
             for (int b = 0; b < Weights::BLOCKS; b++)
                 Weights::add(b, s, least(n, s + TOGETHER), lists,
                              [&](int i) { return neighbours(i, b); }, changes);
+        for (int e = 1; e < Weights::CHAINS; e++)
+            for (int i = 0; i < Weights::COUNT; i += LANES) {
+                const float *chain = changes + e * Weights::COUNT;
+                store<LANES>(changes + i, load<LANES>(changes + i) + load<LANES>(chain + i));
+            }
         const Update update(rule);
         apply(update, weights, velocity, changes, Weights::COUNT);
         if (L::bias >= 0) apply(update, bias, bias_velocity, bias_changes, OUT_WIDTH);
@@ -152,7 +156,7 @@ template <class L, int BATCH, class Update> struct Conv {
                 Pool::template finish<TRAIN>(kernel.lines[o], kept, to, ROW, codes[s][o]);
             else
                 for (int y = 0; y < Shape::FINAL_H; y++)
-                    std::memset(to + y * ROW, 0, Shape::FINAL_W * 4);
+                    memset(to + y * ROW, 0, Shape::FINAL_W * 4);
         }
     }
 

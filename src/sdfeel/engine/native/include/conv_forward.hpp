@@ -17,7 +17,7 @@ template <class L> struct ConvForward {
     // With a vertical stride, rows 0, s, 2s, ... and rows 1, s+1, ... are copies of their own.
     static constexpr int PHASES = least(L::stride_y, KERNEL_Y);
     static constexpr int COPY_ROWS = divide_up(Shape::HEIGHT, L::stride_y);
-    static constexpr int COPY = round_up(COPY_ROWS * OUT_W + 2 * LANES, 16);
+    static constexpr int COPY = round_up(COPY_ROWS * OUT_W + 2 * ORDER, 16);
     static constexpr int LINE = (Shape::VECTORS + 2) * LANES;
 
     alignas(64) float copies[Shape::IN * KERNEL_X * PHASES][COPY];
@@ -89,7 +89,8 @@ template <class L> struct ConvForward {
                 SDFEEL_UNROLL for (int j = 0; j < WIDE; j++) in[j] = load<LANES>(from + j * LANES);
                 SDFEEL_UNROLL for (int o = 0; o < OUTS; o++) {
                     const Floats<LANES> weight = all<LANES>(w[o][k * KERNEL_Y + y]);
-                    SDFEEL_UNROLL for (int j = 0; j < WIDE; j++) sums[o][j] += weight * in[j];
+                    SDFEEL_UNROLL for (int j = 0; j < WIDE; j++)
+                        sums[o][j] = fused<LANES>(weight, in[j], sums[o][j]);
                 }
             }
         }

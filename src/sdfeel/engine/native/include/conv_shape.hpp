@@ -27,18 +27,18 @@ template <class L> struct ConvShape {
 // and loads OUTS weights and WIDE inputs, most of which straddle two cache lines; fewer than
 // eight sums would wait for one another.
 template <class Shape> struct ForwardTile {
-    static constexpr long step(int outs, int wide) { // of the inner loop, in eighths of a cycle
+    static constexpr int64_t step(int outs, int wide) { // of the inner loop, in eighths of a cycle
         return outs && wide ? 4 * most(most(outs * wide, outs + 2 * wide), 8) + outs + 2 * wide : 0;
     }
-    static constexpr long cost(int outs, int wide) {
+    static constexpr int64_t cost(int outs, int wide) {
         const int last_outs = Shape::OUT % outs, last_wide = Shape::VECTORS % wide;
-        const long row = Shape::VECTORS / wide, column = Shape::OUT / outs;
+        const int64_t row = Shape::VECTORS / wide, column = Shape::OUT / outs;
         return column * (row * step(outs, wide) + step(outs, last_wide)) +
                row * step(last_outs, wide) + step(last_outs, last_wide);
     }
     static constexpr int best() {
         int found = 0;
-        long lowest = 1L << 60;
+        int64_t lowest = int64_t(1) << 60;
         for (int wide = 1; wide <= 6; wide++)
             for (int outs = 1; outs * wide + wide + 1 <= REGISTERS; outs++)
                 if (cost(outs, wide) < lowest) lowest = cost(outs, wide), found = outs * 16 + wide;
@@ -47,22 +47,26 @@ template <class Shape> struct ForwardTile {
     static constexpr int OUTS = best() / 16, WIDE = best() % 16;
 };
 
-// Weight gradient: for BLOCK input channels lying side by side, a kernel's row is KERNEL_X * BLOCK
-// neighbouring floats: VECTORS of SIZE lanes. ROWS kernel rows are summed at once, for ENTRIES
-// winners in turn (so that sums do not wait for one another).
+// Weight gradient: each weight has CHAINS sums, which the winners of a sample join in turn: a kernel
+// of few vectors has too few sums otherwise, and they would wait for one another. Part of the order,
+// so of no CPU in particular.
+template <class Shape> struct WeightOrder {
+    static constexpr int VECTORS = Shape::KERNEL_Y * divide_up(Shape::IN * Shape::KERNEL_X, ORDER);
+    static constexpr int CHAINS = VECTORS == 1 ? 4 : VECTORS < 8 ? 2 : 1;
+};
+
+// For BLOCK input channels lying side by side, a kernel's row is KERNEL_X * BLOCK neighbouring
+// floats: VECTORS of SIZE lanes. ROWS kernel rows are summed at once.
 template <class Shape> struct WeightTile {
+    static constexpr int CHAINS = WeightOrder<Shape>::CHAINS;
     static constexpr int vectors(int block) {
         return divide_up(Shape::KERNEL_X * block, fitting(Shape::KERNEL_X * block));
-    }
-    static constexpr int entries(int block, int rows) {
-        const int sums = rows * vectors(block);
-        return 4 * sums <= ACCUMULATORS ? 4 : 2 * sums <= ACCUMULATORS ? 2 : 1;
     }
     static constexpr int cost(int block, int rows) { // of one winner, in quarter cycles
         int total = 0;
         for (int y = 0; y < Shape::KERNEL_Y; y += rows) {
             const int sums = least(rows, Shape::KERNEL_Y - y) * vectors(block);
-            total += most(3 * sums, 16 / entries(block, rows)) + 8;
+            total += most(3 * sums, 16 / CHAINS) + 8;
         }
         return total * (Shape::IN / block);
     }
@@ -70,7 +74,7 @@ template <class Shape> struct WeightTile {
         int found = 0, lowest = 1 << 30;
         for (int block = 1; block <= Shape::IN; block++)
             for (int rows = 1; rows <= Shape::KERNEL_Y; rows++) {
-                if (Shape::IN % block || rows * vectors(block) > ACCUMULATORS) continue;
+                if (Shape::IN % block || CHAINS * rows * vectors(block) > ACCUMULATORS) continue;
                 if (cost(block, rows) < lowest)
                     lowest = cost(block, rows), found = block * 64 + rows;
             }
@@ -79,7 +83,7 @@ template <class Shape> struct WeightTile {
     }
     static constexpr int BLOCK = best() / 64, ROWS = best() % 64, BLOCKS = Shape::IN / BLOCK;
     static constexpr int SIZE = fitting(Shape::KERNEL_X * BLOCK), VECTORS = vectors(BLOCK);
-    static constexpr int ROW = VECTORS * SIZE, ENTRIES = entries(BLOCK, ROWS);
+    static constexpr int ROW = VECTORS * SIZE;
 };
 
 // Input gradient: a position has SLOTS neighbouring floats, a multiple of SIZE, so that every

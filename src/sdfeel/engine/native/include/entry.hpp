@@ -1,30 +1,31 @@
 // What Python calls: plain C functions over a chain, all threads, one client per thread at a time.
 #pragma once
 
-#include <atomic>
-
 #include "stream.hpp"
 
 namespace sdfeel {
 
 // Run act(net, i) for i in 0 ... count - 1, each once, on up to `threads` threads.
 template <class Net, class Act> int for_each(int64_t count, int threads, const Act &act) {
-    std::atomic<int64_t> next{0};
-    std::atomic<bool> failed{false};
+    int64_t next = 0;
+    bool failed = false;
+    const auto has_failed = [&] { return __atomic_load_n(&failed, __ATOMIC_SEQ_CST); };
     const auto work = [&] {
-        Workspace<Net> net = spare<Net>.take();
+        Net *const net = spare<Net>.take();
         if (!net) {
-            failed = true;
+            __atomic_store_n(&failed, true, __ATOMIC_SEQ_CST);
             return;
         }
-        for (int64_t i; (i = next++) < count && !failed;) act(*net, i);
-        spare<Net>.give(std::move(net));
+        for (int64_t i; (i = __atomic_fetch_add(&next, 1, __ATOMIC_SEQ_CST)) < count &&
+                        !has_failed();)
+            act(*net, i);
+        spare<Net>.give(net);
     };
-    Crew others;
-    others.send(int(threads < count ? threads : count) - 1, work);
+    Crew<decltype(work)> others(work);
+    others.send(int(threads < count ? threads : count) - 1);
     work(); // if no more threads were to be had, all of it
     others.wait();
-    return failed ? NO_MEMORY : 0;
+    return has_failed() ? NO_MEMORY : 0;
 }
 
 } // namespace sdfeel
@@ -58,6 +59,7 @@ template <class Net, class Act> int for_each(int64_t count, int threads, const A
         });                                                                                        \
     }                                                                                              \
     extern "C" int64_t sdfeel_workspace() { return int64_t(sizeof(NET)); }                         \
+    extern "C" int sdfeel_fuses() { return sdfeel::FUSES; }                                        \
     extern "C" void sdfeel_release() { sdfeel::spare<NET>.release(); }                             \
     extern "C" void sdfeel_philox(uint64_t key, uint64_t client, uint64_t step, uint64_t layer,    \
                                   uint64_t block, uint64_t *words) {                               \

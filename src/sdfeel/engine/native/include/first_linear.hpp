@@ -9,8 +9,6 @@
 // sum up the outputs of the next one, while the slice is near.
 #pragma once
 
-#include <type_traits>
-
 #include "activation.hpp"
 #include "linear.hpp"
 #include "transpose.hpp"
@@ -60,22 +58,22 @@ template <class L, int BATCH, class Update> struct FirstLinear {
     typename Update::template Velocity<WIDTH> bias_velocity;
 
     float *input(int s) { return x[now][s]; }
-    void fill(int s, const float *example) { std::memcpy(x[now][s], example, IN * 4); }
+    void fill(int s, const float *example) { memcpy(x[now][s], example, IN * 4); }
     void fill_next(int s, const float *example) {
-        std::memcpy(x[1 - now][s], example, IN * 4);
+        memcpy(x[1 - now][s], example, IN * 4);
         next_known = true;
     }
 
     void read(const float *row) {
         transpose<true>(row + L::weight, IN, weights[0], STRIDE, OUT, IN);
-        if (L::bias >= 0) std::memcpy(bias, row + L::bias, OUT * 4);
+        if (L::bias >= 0) memcpy(bias, row + L::bias, OUT * 4);
         velocity.forget();
         bias_velocity.forget();
         next_known = summed = false;
     }
     void write(float *row) const {
         transpose<false>(weights[0], STRIDE, row + L::weight, IN, IN, OUT);
-        if (L::bias >= 0) std::memcpy(row + L::bias, bias, OUT * 4);
+        if (L::bias >= 0) memcpy(row + L::bias, bias, OUT * 4);
     }
     // What was read is no model but a shift.
     void take_shift(float rate) {
@@ -87,7 +85,7 @@ template <class L, int BATCH, class Update> struct FirstLinear {
 
     template <bool TRAIN, class Next> SDFEEL_NOINLINE void forward(int n, Next &next) {
         if (!summed) {
-            for (int s = 0; s < n; s++) std::memset(z[s], 0, sizeof z[s]);
+            for (int s = 0; s < n; s++) memset(z[s], 0, sizeof z[s]);
             for (int i = 0; i < IN; i += SLICE) sum_slice(i, x[now], n);
         }
         summed = false;
@@ -96,7 +94,7 @@ template <class L, int BATCH, class Update> struct FirstLinear {
 
     template <class Next> SDFEEL_NOINLINE void backward(int n, Next &next, const Rule &rule) {
         activation.gradient(n, next, d[0], WIDTH);
-        for (int s = 0; s < n; s++) std::memset(z[s], 0, sizeof z[s]);
+        for (int s = 0; s < n; s++) memset(z[s], 0, sizeof z[s]);
         const Update update(rule);
         for (int i = 0; i < IN; i += SLICE) {
             change_slice(i, n, update);
@@ -139,7 +137,8 @@ template <class L, int BATCH, class Update> struct FirstLinear {
                     w[j] = load<LANES>(weights[i] + o + j * LANES);
                 SDFEEL_UNROLL for (int t = 0; t < SAMPLES; t++) {
                     const Floats<LANES> value = all<LANES>(in[s + t][i]);
-                    SDFEEL_UNROLL for (int j = 0; j < TILE; j++) sums[t][j] += value * w[j];
+                    SDFEEL_UNROLL for (int j = 0; j < TILE; j++)
+                        sums[t][j] = fused<LANES>(value, w[j], sums[t][j]);
                 }
             }
             SDFEEL_UNROLL for (int t = 0; t < SAMPLES; t++) {
@@ -171,7 +170,8 @@ template <class L, int BATCH, class Update> struct FirstLinear {
             SDFEEL_UNROLL for (int j = 0; j < TILE; j++) g[j] = load<LANES>(d[s] + o + j * LANES);
             SDFEEL_UNROLL for (int k = 0; k < COUNT; k++) {
                 const Floats<LANES> in = all<LANES>(x[now][s][i + k]);
-                SDFEEL_UNROLL for (int j = 0; j < TILE; j++) change[k][j] += in * g[j];
+                SDFEEL_UNROLL for (int j = 0; j < TILE; j++)
+                    change[k][j] = fused<LANES>(in, g[j], change[k][j]);
             }
         }
         SDFEEL_UNROLL for (int k = 0; k < COUNT; k++) {
@@ -184,10 +184,9 @@ template <class L, int BATCH, class Update> struct FirstLinear {
     }
 };
 
-// The better of the two for a layer: lanes without an output are lost.
+// The better of the two for a layer: lanes without an output are lost. Their orders differ.
 template <class L, int BATCH, class Update>
-using AnyLinear =
-    std::conditional_t<!L::sends_gradient && L::out >= 2 * LANES, FirstLinear<L, BATCH, Update>,
-                       Linear<L, BATCH, Update>>;
+using AnyLinear = Choose<!L::sends_gradient && L::out >= 2 * ORDER, FirstLinear<L, BATCH, Update>,
+                         Linear<L, BATCH, Update>>;
 
 } // namespace sdfeel

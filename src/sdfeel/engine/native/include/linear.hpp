@@ -13,7 +13,8 @@ namespace sdfeel {
 // Samples that share one load of a weight: few are left over, and the sums fit the registers.
 constexpr int sample_tile(int batch) {
     int best = 1, waste = 1 << 30;
-    for (int tile : {5, 4, 6, 3, 2, 1}) {
+    constexpr int TILES[] = {5, 4, 6, 3, 2, 1};
+    for (int tile : TILES) {
         const int lost = 8 * (round_up(batch, tile) - batch) + (tile < 4 ? 8 / tile : 0);
         if (lost < waste) best = tile, waste = lost;
     }
@@ -27,7 +28,7 @@ template <class L, int BATCH, class Update> struct Linear {
     static constexpr bool CONTIGUOUS = true; // planes of the producer lie one after another
     static constexpr int IN_PLANE = 0, IN_ROW = 0;
 
-    static constexpr int VECTORS = divide_up(IN, LANES), WIDTH = VECTORS * LANES;
+    static constexpr int WIDTH = round_up(IN, ORDER), VECTORS = WIDTH / LANES;
     // Rows a multiple of a kilobyte apart would fall on the same few lines of the first cache.
     static constexpr int STRIDE = WIDTH % 256 == 0 ? WIDTH + 16 : WIDTH;
     static constexpr int OUT_WIDTH = round_up(OUT, LANES);
@@ -38,37 +39,39 @@ template <class L, int BATCH, class Update> struct Linear {
     static constexpr int FUSED_OUTS = ACCUMULATORS > 20 ? 8 : 4;
     // Inputs are taken in parts that stay in the first cache, for all samples, while the weights
     // pass by; the backward pass needs them twice, as inputs and as gradients.
-    static constexpr int FORWARD_PART = most(64, 28000 / (4 * ROWS) / LANES * LANES);
+    static constexpr int FORWARD_PART = most(64, (PARTS > 1 ? 20000 : 28000) / (4 * ROWS) / ORDER * ORDER);
+    static constexpr bool IN_PARTS = WIDTH > FORWARD_PART;
     static constexpr int BACKWARD_PART = most(64, 20000 / (8 * BATCH) / LANES * LANES);
 
     alignas(64) float x[ROWS][STRIDE];
     alignas(64) float weights[OUT][STRIDE];
     alignas(64) float bias[OUT_WIDTH];
     alignas(64) float z[ROWS][OUT_WIDTH];
+    alignas(64) float lanes[IN_PARTS ? ROWS : 1][IN_PARTS ? OUT : 1][ORDER]; // of the sums z
     alignas(64) float d[BATCH][OUT_WIDTH];
     alignas(64) float dx[L::sends_gradient ? BATCH : 1][STRIDE];
-    float over_read[LANES];
+    float over_read[ORDER];
     Activation<L, BATCH> activation;
     typename Update::template Velocity<OUT * STRIDE> velocity;
     typename Update::template Velocity<OUT_WIDTH> bias_velocity;
 
     float *input(int s) { return x[s]; }
     const float *input_gradient(int s) { return dx[s]; }
-    void fill(int s, const float *example) { std::memcpy(x[s], example, IN * 4); }
+    void fill(int s, const float *example) { memcpy(x[s], example, IN * 4); }
 
     void read(const float *row) {
         for (int o = 0; o < OUT; o++) {
-            std::memcpy(weights[o], row + L::weight + o * IN, IN * 4);
+            memcpy(weights[o], row + L::weight + o * IN, IN * 4);
             // The spare lanes took part in the last client's sums: if it diverged, they are NaN.
-            std::memset(weights[o] + IN, 0, (WIDTH - IN) * 4);
+            memset(weights[o] + IN, 0, (WIDTH - IN) * 4);
         }
-        if (L::bias >= 0) std::memcpy(bias, row + L::bias, OUT * 4);
+        if (L::bias >= 0) memcpy(bias, row + L::bias, OUT * 4);
         velocity.forget();
         bias_velocity.forget();
     }
     void write(float *row) const {
-        for (int o = 0; o < OUT; o++) std::memcpy(row + L::weight + o * IN, weights[o], IN * 4);
-        if (L::bias >= 0) std::memcpy(row + L::bias, bias, OUT * 4);
+        for (int o = 0; o < OUT; o++) memcpy(row + L::weight + o * IN, weights[o], IN * 4);
+        if (L::bias >= 0) memcpy(row + L::bias, bias, OUT * 4);
     }
     // What was read is no model but a shift.
     void take_shift(float rate) {
@@ -92,7 +95,7 @@ template <class L, int BATCH, class Update> struct Linear {
         activation.gradient(n, next, d[0], OUT_WIDTH);
         const Update update(rule);
         if constexpr (L::sends_gradient) {
-            for (int s = 0; s < n; s++) std::memset(dx[s], 0, WIDTH * 4);
+            for (int s = 0; s < n; s++) memset(dx[s], 0, WIDTH * 4);
             for (int i = 0; i < WIDTH; i += BACKWARD_PART) {
                 const int end = least(WIDTH, i + BACKWARD_PART);
                 int o = 0;
@@ -110,25 +113,41 @@ template <class L, int BATCH, class Update> struct Linear {
 
   private:
     // Add to OUTS sums of all samples what inputs `begin` to `end` give: a tile of OUTS x SAMPLES
-    // in registers.
+    // in registers. Lane l of a sum is the chain of inputs l, l + ORDER, ...; if the CPU has fewer
+    // lanes, it takes some of them at a time.
     template <int OUTS> SDFEEL_INLINE void sums(int o, int n, int begin, int end) {
         for (int s = 0; s < n; s += SAMPLES) {
-            Floats<LANES> tile[OUTS][SAMPLES] = {};
-            for (int v = begin; v < end; v += LANES) {
-                Floats<LANES> w[OUTS];
-                SDFEEL_UNROLL for (int k = 0; k < OUTS; k++) w[k] = load<LANES>(weights[o + k] + v);
-                SDFEEL_UNROLL for (int t = 0; t < SAMPLES; t++) {
-                    const Floats<LANES> in = load<LANES>(x[s + t] + v);
-                    SDFEEL_UNROLL for (int k = 0; k < OUTS; k++) tile[k][t] += w[k] * in;
+            Floats<LANES> all_lanes[OUTS][SAMPLES][PARTS];
+            for (int p = 0; p < PARTS; p++) {
+                Floats<LANES> tile[OUTS][SAMPLES] = {};
+                if (IN_PARTS && begin)
+                    each<OUTS>([&](int k, int t) {
+                        tile[k][t] = load<LANES>(lanes[s + t][o + k] + p * LANES);
+                    });
+                for (int v = begin + p * LANES; v < end; v += ORDER) {
+                    Floats<LANES> w[OUTS];
+                    SDFEEL_UNROLL for (int k = 0; k < OUTS; k++)
+                        w[k] = load<LANES>(weights[o + k] + v);
+                    SDFEEL_UNROLL for (int t = 0; t < SAMPLES; t++) {
+                        const Floats<LANES> in = load<LANES>(x[s + t] + v);
+                        SDFEEL_UNROLL for (int k = 0; k < OUTS; k++)
+                            tile[k][t] = fused<LANES>(w[k], in, tile[k][t]);
+                    }
                 }
+                if (IN_PARTS && end < WIDTH)
+                    each<OUTS>([&](int k, int t) {
+                        store<LANES>(lanes[s + t][o + k] + p * LANES, tile[k][t]);
+                    });
+                else each<OUTS>([&](int k, int t) { all_lanes[k][t][p] = tile[k][t]; });
             }
-            SDFEEL_UNROLL for (int t = 0; t < SAMPLES; t++) {
-                SDFEEL_UNROLL for (int k = 0; k < OUTS; k++) {
-                    float &total = z[s + t][o + k];
-                    total = (begin == 0 ? 0 : total) + sum(tile[k][t]);
-                }
-            }
+            if (end == WIDTH)
+                each<OUTS>([&](int k, int t) { z[s + t][o + k] = sum(all_lanes[k][t]); });
         }
+    }
+    // act(k, t) for all of a tile.
+    template <int OUTS, class Act> static SDFEEL_INLINE void each(const Act &act) {
+        SDFEEL_UNROLL for (int t = 0; t < SAMPLES; t++)
+            SDFEEL_UNROLL for (int k = 0; k < OUTS; k++) act(k, t);
     }
 
     // dx += d * w, then w += d * x, for OUTS rows of the weights.
@@ -142,13 +161,13 @@ template <class L, int BATCH, class Update> struct Linear {
             }
             for (int s = 0; s < n; s++) {
                 const Floats<LANES> in = load<LANES>(x[s] + v);
-                Floats<LANES> flow = load<LANES>(dx[s] + v), other = {};
+                Floats<LANES> flow = load<LANES>(dx[s] + v); // one chain through all outputs
                 SDFEEL_UNROLL for (int k = 0; k < OUTS; k++) {
                     const Floats<LANES> g = all<LANES>(d[s][o + k]);
-                    (k % 2 ? other : flow) += g * w[k]; // two chains: half the waiting
-                    change[k] += g * in;
+                    flow = fused<LANES>(g, w[k], flow);
+                    change[k] = fused<LANES>(g, in, change[k]);
                 }
-                store<LANES>(dx[s] + v, flow + other);
+                store<LANES>(dx[s] + v, flow);
             }
             SDFEEL_UNROLL for (int k = 0; k < OUTS; k++)
                 update.template operator()<LANES>(weights[o + k] + v, speed(o + k, v), change[k]);
@@ -171,7 +190,8 @@ template <class L, int BATCH, class Update> struct Linear {
             SDFEEL_UNROLL for (int j = 0; j < WIDE; j++) in[j] = load<LANES>(x[s] + v + j * LANES);
             SDFEEL_UNROLL for (int k = 0; k < OUTS; k++) {
                 const Floats<LANES> g = all<LANES>(d[s][o + k]);
-                SDFEEL_UNROLL for (int j = 0; j < WIDE; j++) change[k][j] += g * in[j];
+                SDFEEL_UNROLL for (int j = 0; j < WIDE; j++)
+                    change[k][j] = fused<LANES>(g, in[j], change[k][j]);
             }
         }
         SDFEEL_UNROLL for (int k = 0; k < OUTS; k++) {

@@ -18,11 +18,11 @@ template <int CHANNELS, int HEIGHT, int WIDTH, int BATCH> struct Planes {
     static constexpr int PLANE = HEIGHT * WIDTH, SIZE = CHANNELS * PLANE;
     alignas(64) float x[BATCH][SIZE];
     alignas(64) float dx[BATCH][SIZE];
-    float over_read[LANES];
+    float over_read[ORDER];
 
     float *input(int s) { return x[s]; }
     const float *input_gradient(int s) { return dx[s]; }
-    void fill(int s, const float *example) { std::memcpy(x[s], example, SIZE * 4); }
+    void fill(int s, const float *example) { memcpy(x[s], example, SIZE * 4); }
     void read(const float *) {}
     void take_shift(float) {}
     void write(float *) const {}
@@ -47,7 +47,7 @@ struct Pointwise : Planes<L::channels, L::height, L::width, BATCH> {
     float multipliers[Drop::active ? BATCH * EACH : 1];
 
     void draw(const Address &at, int n) {
-        if constexpr (Drop::active) Drop::fill(at, long(n) * EACH, multipliers);
+        if constexpr (Drop::active) Drop::fill(at, int64_t(n) * EACH, multipliers);
     }
     template <bool TRAIN, class Next> void forward(int n, Next &next) {
         for (int s = 0; s < n; s++)
@@ -99,7 +99,7 @@ template <class L, int BATCH> struct MaxPool : Planes<L::channels, L::height, L:
     template <class Next> void backward(int n, Next &next, const Rule &) {
         for (int s = 0; s < n; s++) {
             const float *from = next.input_gradient(s);
-            std::memset(dx[s], 0, SIZE * 4);
+            memset(dx[s], 0, SIZE * 4);
             for (int p = 0; p < L::channels * OUT_H * OUT_W; p++) dx[s][winner[s][p]] += from[p];
         }
     }

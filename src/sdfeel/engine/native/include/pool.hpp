@@ -4,84 +4,95 @@
 // Here a forked process finds that the pool is its parent's, and makes its own.
 #pragma once
 
-#include <atomic>
-#include <condition_variable>
-#include <deque>
-#include <functional>
-#include <mutex>
-#include <system_error>
-#include <thread>
 #include <unistd.h>
+
+#include "threads.hpp"
 
 namespace sdfeel {
 
-class Pool {
+// Something to do once. It deletes itself if it was made by `new`.
+struct Job : OnHeap {
+    void (*act)(void *what);
+    void *what;
+    Job *next = nullptr;
+    Job(void (*act)(void *), void *what) : act(act), what(what) {}
+};
+
+class Pool : public OnHeap {
   public:
-    // The pool of this process. It is never destroyed: its threads end with the process.
-    static Pool &mine() {
-        static std::atomic<Pool *> known{nullptr}; // no lock, which a fork might find held
-        Pool *pool = known;
-        if (pool && pool->owner == getpid()) return *pool;
+    // The pool of this process, or null. It is never destroyed: its threads end with the process.
+    static Pool *mine() {
+        static Pool *known = nullptr; // no lock, which a fork might find held
+        Pool *pool = __atomic_load_n(&known, __ATOMIC_SEQ_CST);
+        if (pool && pool->owner == getpid()) return pool;
         Pool *const own = new Pool;
-        if (known.compare_exchange_strong(pool, own)) return *own;
+        if (!own || __atomic_compare_exchange_n(&known, &pool, own, false, __ATOMIC_SEQ_CST,
+                                                __ATOMIC_SEQ_CST))
+            return own;
         delete own; // another thread was faster
-        return *pool;
+        return pool;
     }
 
-    // Have one more thread do `job`; false if there is none to be had.
-    bool start(std::function<void()> job) {
-        const std::lock_guard<std::mutex> held(lock);
-        jobs.push_back(std::move(job));
-        if (idle < jobs.size()) {
-            try {
-                std::thread([this] { serve(); }).detach();
-            } catch (const std::system_error &) {
-                jobs.pop_back();
-                return false;
-            }
+    // Have one more thread do act(what); false if there is none to be had.
+    bool start(void (*act)(void *), void *what) {
+        Job *const job = new Job(act, what);
+        if (!job) return false;
+        const Held held(lock);
+        if (idle <= waiting && !run_detached(serve, this)) {
+            delete job;
+            return false;
         }
-        more.notify_one();
+        (last ? last->next : first) = job;
+        last = job;
+        waiting++;
+        more.tell_one();
         return true;
     }
 
   private:
     const pid_t owner = getpid();
-    std::mutex lock;
-    std::condition_variable more;
-    std::deque<std::function<void()>> jobs;
-    size_t idle = 0;
+    Lock lock;
+    Condition more;
+    Job *first = nullptr, *last = nullptr;
+    size_t waiting = 0, idle = 0; // jobs, threads
 
+    static void *serve(void *pool) {
+        static_cast<Pool *>(pool)->serve();
+        return nullptr;
+    }
     void serve() {
-        std::unique_lock<std::mutex> held(lock);
+        const Held held(lock);
         for (;;) {
             idle++;
-            more.wait(held, [this] { return !jobs.empty(); });
+            held.wait(more, [this] { return first != nullptr; });
             idle--;
-            const std::function<void()> job = std::move(jobs.front());
-            jobs.pop_front();
-            held.unlock();
-            job();
-            held.lock();
+            Job *const job = first;
+            first = job->next;
+            if (!first) last = nullptr;
+            waiting--;
+            held.without([&] {
+                job->act(job->what);
+                delete job;
+            });
         }
     }
 };
 
 // Threads at one piece of work, until all of them have left it.
-class Crew {
+template <class Work> class Crew {
   public:
+    explicit Crew(const Work &work) : work(work) {}
+
     // Up to `count` threads of the pool; the number that could be had.
-    int send(int count, const std::function<void()> &work) {
+    int send(int count) {
         int sent = 0;
-        for (; sent < count; sent++) {
+        Pool *const pool = count > 0 ? Pool::mine() : nullptr;
+        for (; pool && sent < count; sent++) {
             {
-                const std::lock_guard<std::mutex> held(lock);
+                const Held held(lock);
                 present++;
             }
-            const auto job = [this, work] {
-                work();
-                leave();
-            };
-            if (!Pool::mine().start(job)) {
+            if (!pool->start(take_part, this)) {
                 leave();
                 break;
             }
@@ -89,18 +100,23 @@ class Crew {
         return sent;
     }
     void wait() {
-        std::unique_lock<std::mutex> held(lock);
-        empty.wait(held, [this] { return present == 0; });
+        const Held held(lock);
+        held.wait(empty, [this] { return present == 0; });
     }
 
   private:
-    std::mutex lock;
-    std::condition_variable empty;
+    const Work work;
+    Lock lock;
+    Condition empty;
     int present = 0;
 
+    static void take_part(void *crew) {
+        static_cast<Crew *>(crew)->work();
+        static_cast<Crew *>(crew)->leave();
+    }
     void leave() {
-        const std::lock_guard<std::mutex> held(lock); // whoever waits may destroy us after this
-        if (--present == 0) empty.notify_all();
+        const Held held(lock); // whoever waits may destroy us after this
+        if (--present == 0) empty.tell_all();
     }
 };
 

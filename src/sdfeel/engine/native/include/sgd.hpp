@@ -26,7 +26,7 @@ template <bool MOMENTUM, bool SHIFT> struct Step {
     template <int COUNT> struct Velocity {
         alignas(64) float values[MOMENTUM ? COUNT : 1], shifts[SHIFT ? COUNT : 1];
         void forget() {
-            if (MOMENTUM) std::memset(values, 0, sizeof values);
+            if (MOMENTUM) memset(values, 0, sizeof values);
         }
         // `shift` lies where the weights will: COUNT numbers.
         void keep(const float *shift, float rate) {
@@ -44,8 +44,8 @@ template <bool MOMENTUM, bool SHIFT> struct Step {
         if constexpr (SHIFT) change = change + load<N>(at.shift);
         if constexpr (MOMENTUM) {
             const Floats<N> old = load<N>(w);
-            const Floats<N> moved =
-                all<N>(momentum) * load<N>(at.velocity) + (change - all<N>(shrink) * old);
+            const Floats<N> moved = fused<N>(all<N>(momentum), load<N>(at.velocity),
+                                             fused<N>(all<N>(-shrink), old, change));
             store<N>(at.velocity, moved);
             store<N>(w, old + moved);
         } else {
@@ -55,7 +55,7 @@ template <bool MOMENTUM, bool SHIFT> struct Step {
     SDFEEL_INLINE void one(float *w, Place at, float change) const {
         if constexpr (SHIFT) change = change + *at.shift;
         if constexpr (MOMENTUM) {
-            change = momentum * *at.velocity + (change - shrink * *w);
+            change = fused(momentum, *at.velocity, fused(-shrink, *w, change));
             *at.velocity = change;
         }
         *w += change;

@@ -1,9 +1,7 @@
 // The end of a chain: softmax and cross-entropy.
 #pragma once
 
-#include <cmath>
-
-#include "vectors.hpp"
+#include "exponential.hpp"
 
 namespace sdfeel {
 
@@ -12,7 +10,7 @@ template <int CLASSES, int BATCH> struct CrossEntropy {
     static constexpr bool CONTIGUOUS = true;
     static constexpr int IN_PLANE = 0, IN_ROW = 0;
     alignas(64) float scores[BATCH][WIDTH], gradients[BATCH][WIDTH];
-    float over_read[LANES]; // a convolution reads gradients by whole vectors
+    float over_read[ORDER]; // a convolution reads gradients by whole vectors
 
     float *input(int s) { return scores[s]; }
     const float *input_gradient(int s) { return gradients[s]; }
@@ -22,7 +20,7 @@ template <int CLASSES, int BATCH> struct CrossEntropy {
         const float *z = scores[s];
         float *d = gradients[s], top = z[0], total = 0;
         for (int o = 1; o < CLASSES; o++) top = z[o] > top ? z[o] : top;
-        for (int o = 0; o < CLASSES; o++) total += d[o] = std::exp(z[o] - top);
+        for (int o = 0; o < CLASSES; o++) total += d[o] = exp_float(z[o] - top);
         for (int o = 0; o < CLASSES; o++) d[o] = (d[o] / total - float(o == target)) * scale;
     }
 
@@ -30,8 +28,8 @@ template <int CLASSES, int BATCH> struct CrossEntropy {
         const float *z = scores[s];
         double top = z[0], total = 0;
         for (int o = 1; o < CLASSES; o++) top = z[o] > top ? z[o] : top;
-        for (int o = 0; o < CLASSES; o++) total += std::exp(z[o] - top);
-        return std::log(total) + top - z[target];
+        for (int o = 0; o < CLASSES; o++) total += exp_double(z[o] - top);
+        return log_double(total) + top - z[target];
     }
 
     // The first of the largest scores; a NaN counts as the largest, as in torch.
@@ -39,7 +37,7 @@ template <int CLASSES, int BATCH> struct CrossEntropy {
         const float *z = scores[s];
         int best = 0;
         for (int o = 1; o < CLASSES; o++)
-            if (z[o] > z[best] || (std::isnan(z[o]) && !std::isnan(z[best]))) best = o;
+            if (z[o] > z[best] || (z[o] != z[o] && z[best] == z[best])) best = o;
         return best;
     }
 };

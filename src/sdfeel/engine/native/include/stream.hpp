@@ -6,10 +6,6 @@
 // round is over, and not at all for what the caller does beside them.
 #pragma once
 
-#include <condition_variable>
-#include <mutex>
-#include <vector>
-
 #include "pool.hpp"
 #include "tasks.hpp"
 #include "workspace.hpp"
@@ -18,26 +14,30 @@ namespace sdfeel {
 
 constexpr int NO_MEMORY = 1, NO_THREAD = 2;
 
-template <class Net> class Stream {
+template <class Net> class Stream : public OnHeap {
   public:
-    Stream(const SdfeelTasks &asked, int threads) : tasks(asked), done(size_t(asked.count), false) {
+    Stream(const SdfeelTasks &asked, int threads)
+        : tasks(asked), done(static_cast<bool *>(calloc(size_t(asked.count) + 1, 1))), crew({this}) {
         if (threads > tasks.count) threads = int(tasks.count);
-        if (crew.send(threads, [this] { work(); }) == 0) failure = NO_THREAD;
+        if (!done) failure = NO_MEMORY;
+        else if (crew.send(threads) == 0) failure = NO_THREAD;
     }
     ~Stream() {
         {
-            const std::lock_guard<std::mutex> held(lock);
+            const Held held(lock);
             stopped = true;
         }
-        moved.notify_all();
+        moved.tell_all();
         crew.wait();
+        free(done);
     }
+    Stream(const Stream &) = delete;
 
     // Wait until task i is trained. 0, or why it never will be.
     int wait(int64_t i) {
-        std::unique_lock<std::mutex> held(lock);
-        trained.wait(held, [&] { return done[size_t(i)] || failure; });
-        return done[size_t(i)] ? 0 : failure;
+        const Held held(lock);
+        held.wait(trained, [&] { return failure || done[i]; });
+        return done && done[i] ? 0 : failure;
     }
 
     // The first `count` tasks are described.
@@ -48,45 +48,49 @@ template <class Net> class Stream {
 
   private:
     const SdfeelTasks tasks;
-    std::mutex lock;
-    std::condition_variable trained, moved;
-    std::vector<bool> done;
+    Lock lock;
+    Condition trained, moved;
+    bool *const done; // (count)
     int64_t described = 0, next = 0, used = 0; // tasks that are, were taken up, had their day
     int failure = 0;
     bool stopped = false;
-    Crew crew;
+    struct Work {
+        Stream *stream;
+        void operator()() const { stream->work(); }
+    };
+    Crew<Work> crew;
 
     void work() {
-        Workspace<Net> net = spare<Net>.take();
+        Net *const net = spare<Net>.take();
         if (!net) {
-            const std::lock_guard<std::mutex> held(lock);
+            const Held held(lock);
             failure = NO_MEMORY;
-            trained.notify_all();
+            trained.tell_all();
             return;
         }
         for (int64_t i; (i = taken()) >= 0;) {
             train_one(*net, tasks, i);
-            const std::lock_guard<std::mutex> held(lock);
-            done[size_t(i)] = true;
-            trained.notify_all();
+            const Held held(lock);
+            done[i] = true;
+            trained.tell_all();
         }
-        spare<Net>.give(std::move(net));
+        spare<Net>.give(net);
     }
 
     void move_on(int64_t &mark, int64_t count) {
         {
-            const std::lock_guard<std::mutex> held(lock);
+            const Held held(lock);
             mark = count;
         }
-        moved.notify_all();
+        moved.tell_all();
     }
 
     // The next task, as soon as it can be done; -1 if there is nothing more to do.
     int64_t taken() {
-        std::unique_lock<std::mutex> held(lock);
+        const Held held(lock);
         if (next == tasks.count || stopped || failure) return -1;
         const int64_t i = next++;
-        moved.wait(held, [&] { return (i < described && i < used + tasks.rooms) || stopped; });
+        held.wait(moved, [&] { return (i < described && i < used + tasks.rooms) || stopped; });
         return stopped ? -1 : i;
     }
 };

@@ -1,9 +1,6 @@
 // What Python asks for: models to train and to measure, one task at a time in one workspace.
 #pragma once
 
-#include <cmath>
-#include <cstdint>
-
 #include "chain.hpp"
 
 extern "C" {
@@ -44,24 +41,30 @@ struct SdfeelMeasure {
 
 namespace sdfeel {
 
-// Whether all numbers are finite: a NaN or an infinity survives the sum.
+// Whether all numbers are finite: x - x is 0 for them, and NaN for the others.
 inline bool finite(const float *model, int64_t count) {
     constexpr int CHAINS = 4; // sums that do not wait for one another
     Floats<LANES> sums[CHAINS] = {};
     float total = 0;
     int64_t p = 0;
     for (; p + CHAINS * LANES <= count; p += CHAINS * LANES)
-        SDFEEL_UNROLL for (int i = 0; i < CHAINS; i++)
-            sums[i] += load<LANES>(model + p + i * LANES);
-    for (; p < count; p++) total += model[p];
-    return std::isfinite(total + sum((sums[0] + sums[1]) + (sums[2] + sums[3])));
+        SDFEEL_UNROLL for (int i = 0; i < CHAINS; i++) {
+            const Floats<LANES> some = load<LANES>(model + p + i * LANES);
+            sums[i] += some - some;
+        }
+    for (; p < count; p++) total += model[p] - model[p];
+    return total + sum((sums[0] + sums[1]) + (sums[2] + sums[3])) == 0;
 }
 
 template <class Net> void train_one(Net &net, const SdfeelTasks &tasks, int64_t i) {
     float *model = tasks.models + i % tasks.rooms * tasks.parameters;
     if (tasks.parameters > Net::PARAMETERS) // numbers that no stage owns stay as they are
-        std::memcpy(model, tasks.starts[i], size_t(tasks.parameters) * 4);
+<<<<<<< HEAD
+        memcpy(model, tasks.starts[i], size_t(tasks.parameters) * 4);
     if (tasks.shifts) net.shift(tasks.shifts[i], tasks.rates[i]);
+=======
+        memcpy(model, tasks.starts[i], size_t(tasks.parameters) * 4);
+>>>>>>> eb8df50 (Native: one order of sums on every CPU, and no C++ library needed)
     net.read(tasks.starts[i]);
     const Rule rule{tasks.rates[i], tasks.momentum, tasks.decay};
     const int n = int(tasks.sizes[i]);
@@ -101,7 +104,7 @@ template <class Net> void measure_block(Net &net, const SdfeelMeasure &measure, 
             loss += net.loss().loss(s, target);
             right += net.loss().predicted(s) == target;
             if (measure.outputs)
-                std::memcpy(measure.outputs + (i + s) * Net::CLASSES, net.loss().input(s),
+                memcpy(measure.outputs + (i + s) * Net::CLASSES, net.loss().input(s),
                             Net::CLASSES * 4);
         }
     }

@@ -1,9 +1,22 @@
-// Short vectors of floats, by the compiler's vector extensions: no intrinsics, any CPU.
+// Short vectors of floats, by the compiler's vector extensions: any CPU.
+//
+// The same bits on every CPU. Numbers come out the same wherever the same operations are done in
+// the same order, each rounded as IEEE 754 says. So
+//   - no compiler may contract or reorder (see build.py); a product that is added to something is
+//     `fused`, everywhere, and nothing else is;
+//   - a sum that runs across lanes has ORDER of them, however many the CPU has (LANES), and ends in
+//     one tree; all other sums are chains, in the order that the stage says;
+//   - tiles, parts and blocks choose what is computed together, never what is added to what.
 #pragma once
 
-#include <cstdint>
-#include <cstring>
-#include <utility>
+#include <stdint.h>
+#include <string.h>
+
+#include "meta.hpp"
+
+#if defined(__ARM_NEON) && defined(__ARM_FEATURE_FMA)
+#include <arm_neon.h>
+#endif
 
 #define SDFEEL_INLINE inline __attribute__((always_inline))
 #define SDFEEL_NOINLINE __attribute__((noinline))
@@ -12,8 +25,8 @@
 namespace sdfeel {
 
 // LANES: floats in the CPU's widest register. REGISTERS: how many of those it has.
-#if defined(SDFEEL_WIDEST) // by a test: a width that the CPU need not have
-constexpr int LANES = 16, REGISTERS = 32;
+#if defined(SDFEEL_LANES) // by a test: a width and a number that the CPU need not have
+constexpr int LANES = SDFEEL_LANES, REGISTERS = SDFEEL_REGISTERS;
 #elif defined(__AVX512F__)
 constexpr int LANES = 16, REGISTERS = 32;
 #elif defined(__AVX__)
@@ -25,6 +38,20 @@ constexpr int LANES = 4, REGISTERS = 16;
 #endif
 // How many sums a kernel may keep in registers, leaving some for its operands.
 constexpr int ACCUMULATORS = REGISTERS == 32 ? 26 : 12;
+
+// Lanes of a sum that runs across lanes, on every CPU; and how many vectors they are here.
+#if !defined(SDFEEL_ORDER) // by a test: another order has other bits
+#define SDFEEL_ORDER 16
+#endif
+constexpr int ORDER = SDFEEL_ORDER, PARTS = ORDER / LANES;
+static_assert(PARTS * LANES == ORDER, "an order is made of whole vectors");
+
+// Whether the CPU multiplies and adds in one step. One that does not has bits of its own.
+#if defined(__FMA__) || defined(__ARM_FEATURE_FMA)
+constexpr bool FUSES = true;
+#else
+constexpr bool FUSES = false;
+#endif
 
 template <int N> struct Types {
     typedef float floats __attribute__((vector_size(N * 4)));
@@ -45,39 +72,82 @@ template <int N> SDFEEL_INLINE void store(float *to, Floats<N> values) {
 }
 
 template <int N, int... I>
-SDFEEL_INLINE Floats<N> spread(float x, std::integer_sequence<int, I...>) {
+SDFEEL_INLINE Floats<N> spread(float x, Indices<I...>) {
     return Floats<N>{((void)I, x)...};
 }
 // `x` in every lane. Spelled as a list of N values: a loop would not become one instruction.
 template <int N> SDFEEL_INLINE Floats<N> all(float x) {
-    return spread<N>(x, std::make_integer_sequence<int, N>());
+    return spread<N>(x, To<N>());
 }
 
 template <int N, int... I>
-SDFEEL_INLINE Floats<N> every_second(Floats<N> a, Floats<N> b, std::integer_sequence<int, I...>) {
+SDFEEL_INLINE Floats<N> every_second(Floats<N> a, Floats<N> b, Indices<I...>) {
     return __builtin_shufflevector(a, b, (2 * I)...);
 }
 template <int N, int... I>
-SDFEEL_INLINE Floats<N> every_other(Floats<N> a, Floats<N> b, std::integer_sequence<int, I...>) {
+SDFEEL_INLINE Floats<N> every_other(Floats<N> a, Floats<N> b, Indices<I...>) {
     return __builtin_shufflevector(a, b, (2 * I + 1)...);
 }
 // Lanes 0, 2, 4, ... of a and b together.
 template <int N> SDFEEL_INLINE Floats<N> even(Floats<N> a, Floats<N> b) {
-    return every_second<N>(a, b, std::make_integer_sequence<int, N>());
+    return every_second<N>(a, b, To<N>());
 }
 // Lanes 1, 3, 5, ... of a and b together.
 template <int N> SDFEEL_INLINE Floats<N> odd(Floats<N> a, Floats<N> b) {
-    return every_other<N>(a, b, std::make_integer_sequence<int, N>());
+    return every_other<N>(a, b, To<N>());
 }
 
 template <int N, int... I>
-SDFEEL_INLINE void zipped(float *to, Floats<N> a, Floats<N> b, std::integer_sequence<int, I...>) {
+SDFEEL_INLINE void zipped(float *to, Floats<N> a, Floats<N> b, Indices<I...>) {
     store<N>(to, __builtin_shufflevector(a, b, (I % 2 * N + I / 2)...));
     store<N>(to + N, __builtin_shufflevector(a, b, (I % 2 * N + I / 2 + N / 2)...));
 }
 // Store a[0], b[0], a[1], b[1], ...
 template <int N> SDFEEL_INLINE void zip(float *to, Floats<N> a, Floats<N> b) {
-    zipped<N>(to, a, b, std::make_integer_sequence<int, N>());
+    zipped<N>(to, a, b, To<N>());
+}
+
+// a * b + c, rounded once.
+SDFEEL_INLINE float fused(float a, float b, float c) {
+    return FUSES ? __builtin_fmaf(a, b, c) : a * b + c;
+}
+SDFEEL_INLINE double fused(double a, double b, double c) {
+    return FUSES ? __builtin_fma(a, b, c) : a * b + c;
+}
+template <int N, int... I>
+SDFEEL_INLINE Floats<N> fused_halves(Floats<N> a, Floats<N> b, Floats<N> c, Indices<I...>);
+
+template <int N> SDFEEL_INLINE Floats<N> fused(Floats<N> a, Floats<N> b, Floats<N> c) {
+    if constexpr (N == 1) return Floats<N>{fused(a[0], b[0], c[0])};
+    else if constexpr (!FUSES) return a * b + c;
+#if defined(__has_builtin) && __has_builtin(__builtin_elementwise_fma)
+    else return __builtin_elementwise_fma(a, b, c);
+#elif defined(__FMA__)
+    // The header of the intrinsics would take as long to compile as all of the rest.
+    else if constexpr (N == 4) return __builtin_ia32_vfmaddps(a, b, c);
+    else if constexpr (N == 8) return __builtin_ia32_vfmaddps256(a, b, c);
+#if defined(__AVX512F__)
+    else return __builtin_ia32_vfmaddps512_mask(a, b, c, (unsigned short)-1, 4);
+#else
+    else return fused_halves<N>(a, b, c, To<N / 2>());
+#endif
+#elif defined(__ARM_FEATURE_FMA)
+    else if constexpr (N == 4)
+        return (Floats<N>)vfmaq_f32((float32x4_t)c, (float32x4_t)a, (float32x4_t)b);
+    else return fused_halves<N>(a, b, c, To<N / 2>());
+#endif
+}
+// A vector that is wider than the CPU's.
+template <int N, int... I>
+SDFEEL_INLINE Floats<N> fused_halves(Floats<N> a, Floats<N> b, Floats<N> c, Indices<I...>) {
+    constexpr int H = N / 2;
+    const Floats<H> low = fused<H>(__builtin_shufflevector(a, a, I...),
+                                   __builtin_shufflevector(b, b, I...),
+                                   __builtin_shufflevector(c, c, I...));
+    const Floats<H> high = fused<H>(__builtin_shufflevector(a, a, (I + H)...),
+                                    __builtin_shufflevector(b, b, (I + H)...),
+                                    __builtin_shufflevector(c, c, (I + H)...));
+    return __builtin_shufflevector(low, high, I..., (I + H)...);
 }
 
 // The sum of all lanes, always in the same tree.
@@ -89,6 +159,13 @@ SDFEEL_INLINE float sum(Floats<8> v) {
 SDFEEL_INLINE float sum(Floats<16> v) {
     return sum(__builtin_shufflevector(v, v, 0, 1, 2, 3, 4, 5, 6, 7) +
                __builtin_shufflevector(v, v, 8, 9, 10, 11, 12, 13, 14, 15));
+}
+
+// The sum of ORDER lanes, in the same tree.
+SDFEEL_INLINE float sum(const Floats<LANES> (&parts)[PARTS]) {
+    if constexpr (PARTS == 4) return sum((parts[0] + parts[2]) + (parts[1] + parts[3]));
+    else if constexpr (PARTS == 2) return sum(parts[0] + parts[1]);
+    else return sum(parts[0]);
 }
 
 constexpr int divide_up(int a, int b) { return (a + b - 1) / b; }

@@ -24,7 +24,7 @@ template <class Shape> struct Winners {
 template <class L> struct Pooling {
     using Shape = ConvShape<L>;
     static constexpr int OUT_W = Shape::OUT_W, FINAL_W = Shape::FINAL_W, FINAL = Shape::FINAL;
-    static constexpr int CODES = round_up(FINAL + 2 * LANES, 16);
+    static constexpr int CODES = round_up(FINAL + 2 * ORDER, 16);
     static constexpr int SIZE = fitting(FINAL_W); // lanes
 
     // From a line of outputs to the final values, `row` floats apart, and their codes.
@@ -55,36 +55,43 @@ template <class L> struct Pooling {
     static SDFEEL_INLINE float list(const float *gradients, float scale, const uint8_t *codes,
                                     Winners<Shape> &out) {
         alignas(64) Winner all_of_them[round_up(FINAL, LANES)];
-        Floats<LANES> total = {};
-        for (int p = 0; p < FINAL; p += LANES) {
-            const Ints<LANES> code = __builtin_convertvector(
-                *reinterpret_cast<const typename Types<LANES>::loose_bytes *>(codes + p),
-                Ints<LANES>);
-            Ints<LANES> place =
-                *reinterpret_cast<const typename Types<LANES>::loose_ints *>(corners.places + p);
-            if (L::pool)
-                place += ((code & 1) ? Ints<LANES>{} + L::stride_x : Ints<LANES>{}) +
-                         ((code & 2) ? Ints<LANES>{} + L::stride_y * Shape::WIDTH : Ints<LANES>{});
-            Floats<LANES> change = load<LANES>(gradients + p) * all<LANES>(scale);
-            change = code == DEAD ? Floats<LANES>{} : change;
-            if (FINAL % LANES && p + LANES > FINAL)
-                SDFEEL_UNROLL for (int i = 0; i < LANES; i++)
-                    if (i >= FINAL % LANES) change[i] = 0;
-            // The cast of a vector keeps its bits.
-            zip<LANES>(reinterpret_cast<float *>(all_of_them + p), (Floats<LANES>)place, change);
-            total += change;
+        Floats<LANES> totals[PARTS] = {};
+        for (int p = 0; p < FINAL; p += ORDER) {
+            SDFEEL_UNROLL for (int part = 0; part < PARTS; part++)
+                if (part == 0 || p + part * LANES < FINAL)
+                    totals[part] += changes(gradients, scale, codes, p + part * LANES, all_of_them);
         }
         int count = 0; // without a branch: whether a ReLU is alive cannot be guessed
         for (int p = 0; p < FINAL; p++) {
-            std::memcpy(out.list + count, all_of_them + p, sizeof(Winner));
+            memcpy(out.list + count, all_of_them + p, sizeof(Winner));
             count += codes[p] != DEAD;
         }
         out.count = count;
         for (int i = 0; i < 4; i++) out.list[count + i] = Winner{0, 0};
-        return sum(total);
+        return sum(totals);
     }
 
   private:
+    // The changes of LANES final values from p on, which are also written down with their places.
+    static SDFEEL_INLINE Floats<LANES> changes(const float *gradients, float scale,
+                                               const uint8_t *codes, int p, Winner *to) {
+        const Ints<LANES> code = __builtin_convertvector(
+            *reinterpret_cast<const typename Types<LANES>::loose_bytes *>(codes + p), Ints<LANES>);
+        Ints<LANES> place =
+            *reinterpret_cast<const typename Types<LANES>::loose_ints *>(corners.places + p);
+        if (L::pool)
+            place += ((code & 1) ? Ints<LANES>{} + L::stride_x : Ints<LANES>{}) +
+                     ((code & 2) ? Ints<LANES>{} + L::stride_y * Shape::WIDTH : Ints<LANES>{});
+        Floats<LANES> change = load<LANES>(gradients + p) * all<LANES>(scale);
+        change = code == DEAD ? Floats<LANES>{} : change;
+        if (FINAL % LANES && p + LANES > FINAL)
+            SDFEEL_UNROLL for (int i = 0; i < LANES; i++)
+                if (i >= FINAL % LANES) change[i] = 0;
+        // The cast of a vector keeps its bits.
+        zip<LANES>(reinterpret_cast<float *>(to + p), (Floats<LANES>)place, change);
+        return change;
+    }
+
     // The place in the padded input of each final value's first window corner.
     struct Corners {
         alignas(64) int32_t places[round_up(FINAL, LANES)];
