@@ -5,7 +5,8 @@ Entries may be negative (a star's hub under the paper's rule): that is no mistak
 """
 
 from collections.abc import Callable
-from math import ceil, log
+from fractions import Fraction
+from math import ceil, frexp, ldexp, log
 
 import numpy as np
 
@@ -29,9 +30,33 @@ def laplacian_weights(links: Floats, mass: Floats) -> Floats:
     laplacian = np.diag(links.sum(axis=1)) - links
     # The similar symmetric matrix has the same eigenvalues and exact real ones.
     root = np.sqrt(mass)
-    spectrum = np.linalg.eigvalsh(laplacian / np.outer(root, root))
-    step = 2 / (spectrum[-1] + spectrum[1])
+    smallest, largest = extreme_eigenvalues(laplacian / np.outer(root, root))
+    step = 2 / (largest + smallest)
     return np.asarray(np.eye(len(links)) - step * laplacian / mass[:, None])
+
+
+def extreme_eigenvalues(laplacian: Floats) -> tuple[float, float]:
+    """The second smallest and the largest eigenvalue: to 14 digits, and the same on every CPU.
+
+    A linear-algebra library rounds as its CPU likes, and a weight's last bit may be a model's last
+    bit. But an eigenvector that is wrong by 1e-14 has a Rayleigh quotient that is wrong by 1e-28,
+    if that is computed exactly, in whole numbers. The last digits go, because eigenvalues that
+    should be equal differ there, and which of them comes first is the library's choice.
+    """
+    scale = 1 << 80
+    vectors = np.linalg.eigh(laplacian).eigenvectors[:, [1, -1]]
+    entries = [
+        (int(i), int(j), int(Fraction(float(laplacian[i, j])) * scale))
+        for i, j in zip(*laplacian.nonzero(), strict=True)
+    ]
+    found = []
+    for vector in vectors.T.tolist():
+        v = [int(x * (1 << 60)) for x in vector]
+        above = sum(v[i] * entry * v[j] for i, j, entry in entries)
+        mantissa, exponent = frexp(above / (scale * sum(x * x for x in v)))
+        found.append(ldexp(round(mantissa * (1 << 46)), exponent - 46))
+    smallest, largest = found
+    return smallest, largest
 
 
 def size_weighted(links: Floats, mass: Floats) -> Floats:

@@ -2,7 +2,8 @@
 
 A float32 sum depends on its order, so the order is fixed (ascending source numbers), the
 accumulator is wide, and every executor adds through this file. Simulated and deployed servers
-therefore agree to the last bit.
+therefore agree to the last bit. They do so on every CPU: a product is rounded before it is added,
+each by an operation of its own. (In one, torch rounds once where the CPU can, and else twice.)
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -17,7 +18,7 @@ from sdfeel.core.arrays import Floats, Ints
 from sdfeel.core.errors import InputError
 from sdfeel.core.mixing import Mixing
 
-PIECE = 1 << 14  # numbers of a model, all whole vectors: what is left over may be rounded otherwise
+PIECE = 1 << 14  # numbers of a model that are added at once: they stay in the cache
 Terms = Sequence[tuple[float, int]]  # weights and sources
 COLUMNS = 1024  # numbers of all rows that are sorted together: they stay in the cache
 NOTHING = 1e-9  # a share of the votes that is none: what rounding leaves of a liar shall not count
@@ -28,13 +29,13 @@ class Sums:
 
     def __init__(self, count: int, like: Tensor) -> None:
         self._totals = torch.zeros(count, like.shape[-1], dtype=torch.float64)
-        self._wide = torch.empty(like.shape[-1], dtype=torch.float64)
+        self._wide = torch.empty(min(PIECE, like.shape[-1]), dtype=torch.float64)
         self._dtype = like.dtype
 
     def add(self, index: int, weight: float, row: Tensor) -> None:
-        # torch would widen the row itself, into new memory: for a large model five times slower.
-        self._wide.copy_(row)
-        self._totals[index].add_(self._wide, alpha=weight)
+        for total, piece in zip(self._totals[index].split(PIECE), row.split(PIECE), strict=True):
+            # torch would widen the piece itself, but into new memory.
+            total.add_(self._wide[: len(piece)].copy_(piece).mul_(weight))
 
     def rows(self) -> Tensor:
         """(count, P) the sums, rounded once to the models' own type."""
@@ -94,7 +95,7 @@ def _mix_in_pieces(terms: Mapping[int, Terms], models: Tensor, out: Tensor) -> N
     """The same for large models, to the bit: piece by piece, each widened once for all rows."""
     used = sorted({source for row in terms.values() for _, source in row})
     wide = {source: torch.empty(PIECE, dtype=torch.float64) for source in used}
-    total = torch.empty(PIECE, dtype=torch.float64)
+    total, term = torch.empty(2, PIECE, dtype=torch.float64)
     for begin in range(0, models.shape[1], PIECE):
         piece = slice(begin, begin + PIECE)
         size = min(PIECE, models.shape[1] - begin)
@@ -103,7 +104,7 @@ def _mix_in_pieces(terms: Mapping[int, Terms], models: Tensor, out: Tensor) -> N
         for n, row in terms.items():
             total.zero_()
             for weight, source in row:
-                total.add_(wide[source], alpha=weight)
+                total.add_(torch.mul(wide[source], weight, out=term))
             out[n, piece].copy_(total[:size])
 
 

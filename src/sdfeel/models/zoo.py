@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from sdfeel.core.errors import InputError, at_least, unknown
+from sdfeel.models.draws import portable_draws
 from sdfeel.models.flat import check_floats
 
 Shape = tuple[int, ...]
@@ -103,7 +104,7 @@ def build(name: str, shape: Shape, classes: int, seed: int, **options: Any) -> n
     21840
     """
     # torch's initialisers know only the global generator: seed it in a fork, and give it back.
-    with torch.random.fork_rng(devices=[]):
+    with torch.random.fork_rng(devices=[]), portable_draws():
         torch.default_generator.manual_seed(seed)
         if ":" in name:
             module = _made(name, imported(name), **options)

@@ -79,10 +79,14 @@ def test_two_processes_may_build_at_once(own_cache: Path) -> None:
 
 def test_no_compiler_is_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "")
+    monkeypatch.setattr(build, "find_spec", lambda name: None)
     monkeypatch.setenv("CXX", "/nonexistent")
     assert create() == "there is no C++ compiler at CXX=/nonexistent"
     monkeypatch.delenv("CXX")
-    assert create() == "there is no C++ compiler (c++, g++ or clang++) on the PATH"
+    assert create() == (
+        "there is no C++ compiler (c++, g++ or clang++) on the PATH: install one, or "
+        "`pip install sdfeel[compiler]`"
+    )
 
 
 def test_a_compiler_that_fails_is_a_reason(
@@ -90,7 +94,7 @@ def test_a_compiler_that_fails_is_a_reason(
 ) -> None:
     script = tmp_path / "broken"
     script.write_text(
-        '#!/bin/sh\nif [ "$1" = --version ]; then exit 0; fi\n'
+        '#!/bin/sh\nif [ "$1" = -dM ]; then exit 0; fi\n'
         "echo 'model.cpp:1: error: no such thing' >&2\nexit 1\n"
     )
     script.chmod(0o755)

@@ -11,31 +11,36 @@ import platform
 import shlex
 import shutil
 import subprocess
+import sys
 import tempfile
 from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
 
 INCLUDE = Path(__file__).parent / "include"
-# Not -ffast-math: it reorders sums, drops NaN and changes the mode of the caller's own arithmetic.
-# Allowed are fused multiply-add, no errno and no traps: none of it touches the order of sums.
+# Every compiler shall give the same numbers. So no -ffast-math, which reorders sums, drops NaN and
+# changes the mode of the caller's own arithmetic; and no contraction, which each compiler does in
+# its own way: the headers say where a product and a sum are one. No errno and no traps touch no
+# number. Nothing of C++'s own library is used, so none has to be there.
+FLAGS = (
+    "-std=c++17",
+    "-O3",
+    "-ffp-contract=off",
+    "-fno-math-errno",
+    "-fno-trapping-math",
+    "-fno-exceptions",
+    "-fno-rtti",
+    "-pthread",
+)
 # The headers say themselves what is a vector, and two passes of GCC 12 make wrong code of them.
 # Its vectoriser does so in chain 2048 of the fuzz test (`d[s][e] = x[s][e] <= 0 ? 0 : g[s][e]` for
 # rows of 12), its ivopts in chain 2081 (the five nested loops of Conv::pack: a program of 25 lines
 # shows it). Neither is our doing: the address and undefined-behaviour sanitizers find nothing in
 # these chains, and without optimisation they come out right.
-FLAGS = (
-    "-std=c++17",
-    "-O3",
-    "-fno-tree-vectorize",
-    "-fno-ivopts",
-    "-ffp-contract=off",
-    "-fno-math-errno",
-    "-fno-trapping-math",
-    "-fPIC",
-    "-shared",
-    "-pthread",
-)
+GCC_12 = ("-fno-tree-vectorize", "-fno-ivopts")
+SHARED = ("-fPIC", "-shared")
 NATIVE = ("-march=native",)
+ZIG = (sys.executable, "-m", "ziglang", "cc")  # of pip: without a C++ library to build first
 PATIENCE = 900.0  # seconds: a busy machine may need minutes for what takes it seconds alone
 
 
@@ -46,8 +51,8 @@ class BuildFault(Exception):
 def library(source: str, target: tuple[str, ...] = NATIVE) -> Path:
     """The compiled library of `source`, from the cache or new; BuildFault if there is none."""
     compiler = find_compiler()
-    flags = (*FLAGS, *target)
-    parts = [source, *_headers(), *flags, *compiler, _version(compiler), cpu()]
+    flags = (*flags_for(compiler), *SHARED, *target)
+    parts = [source, *_headers(), *flags, *compiler, _macros(compiler), cpu()]
     key = hashlib.sha256("\0".join(parts).encode()).hexdigest()[:32]
     try:
         folder = cache_folder()
@@ -71,17 +76,27 @@ def cache_folder() -> Path:
 
 
 def find_compiler() -> tuple[str, ...]:
-    """$CXX with its arguments, or the first C++ compiler on the PATH."""
+    """$CXX with its arguments, the first C++ compiler on the PATH, or the one from pip."""
     own = shlex.split(os.environ.get("CXX", ""))
     for words in [own] if own else [["c++"], ["g++"], ["clang++"]]:
         found = shutil.which(words[0])
         if found:
             return (found, *words[1:])
+    if own:
+        raise BuildFault(f"there is no C++ compiler at CXX={own[0]}")
+    if find_spec("ziglang") is not None:
+        return ZIG
     raise BuildFault(
-        f"there is no C++ compiler at CXX={own[0]}"
-        if own
-        else "there is no C++ compiler (c++, g++ or clang++) on the PATH"
+        "there is no C++ compiler (c++, g++ or clang++) on the PATH: install one, or "
+        "`pip install sdfeel[compiler]`"
     )
+
+
+def flags_for(compiler: tuple[str, ...]) -> tuple[str, ...]:
+    """What makes any compiler give the same numbers, and this one right code."""
+    macros = dict(line.split(" ", 2)[1:] for line in _macros(compiler).splitlines() if " " in line)
+    old_gcc = "__clang__" not in macros and int(macros.get("__GNUC__", 0)) <= 12
+    return (*FLAGS, *GCC_12) if old_gcc else FLAGS
 
 
 @cache
@@ -99,7 +114,7 @@ def _compile(compiler: tuple[str, ...], flags: tuple[str, ...], source: str, pat
     with tempfile.TemporaryDirectory(dir=path.parent) as scratch:
         text, made = Path(scratch, "model.cpp"), Path(scratch, "model.so")
         text.write_text(source)
-        command = [*compiler, *flags, f"-I{INCLUDE}", str(text), "-o", str(made)]
+        command = [*compiler, *flags, f"-I{INCLUDE}", "-x", "c++", str(text), "-o", str(made)]
         _run(command)
         mark = Path(scratch, "hash")
         mark.write_text(_hash(made))
@@ -138,5 +153,6 @@ def _headers() -> list[str]:
 
 
 @cache
-def _version(compiler: tuple[str, ...]) -> str:
-    return _run([*compiler, "--version"])
+def _macros(compiler: tuple[str, ...]) -> str:
+    """What the compiler defines by itself: which it is, and which version."""
+    return _run([*compiler, "-dM", "-E", "-x", "c++", os.devnull])

@@ -14,7 +14,7 @@
 
 #include "meta.hpp"
 
-#if defined(__ARM_NEON) && defined(__ARM_FEATURE_FMA)
+#if defined(__aarch64__)
 #include <arm_neon.h>
 #endif
 
@@ -31,7 +31,7 @@ constexpr int LANES = SDFEEL_LANES, REGISTERS = SDFEEL_REGISTERS;
 constexpr int LANES = 16, REGISTERS = 32;
 #elif defined(__AVX__)
 constexpr int LANES = 8, REGISTERS = 16;
-#elif defined(__ARM_NEON)
+#elif defined(__aarch64__)
 constexpr int LANES = 4, REGISTERS = 32;
 #else
 constexpr int LANES = 4, REGISTERS = 16;
@@ -47,7 +47,7 @@ constexpr int ORDER = SDFEEL_ORDER, PARTS = ORDER / LANES;
 static_assert(PARTS * LANES == ORDER, "an order is made of whole vectors");
 
 // Whether the CPU multiplies and adds in one step. One that does not has bits of its own.
-#if defined(__FMA__) || defined(__ARM_FEATURE_FMA)
+#if defined(__FMA__) || defined(__ARM_FEATURE_FMA) || defined(__FP_FAST_FMAF)
 constexpr bool FUSES = true;
 #else
 constexpr bool FUSES = false;
@@ -115,10 +115,14 @@ SDFEEL_INLINE double fused(double a, double b, double c) {
     return FUSES ? __builtin_fma(a, b, c) : a * b + c;
 }
 template <int N, int... I>
-SDFEEL_INLINE Floats<N> fused_halves(Floats<N> a, Floats<N> b, Floats<N> c, Indices<I...>);
+SDFEEL_INLINE Floats<N> by_lanes(Floats<N> a, Floats<N> b, Floats<N> c, Indices<I...>) {
+    return Floats<N>{fused(a[I], b[I], c[I])...};
+}
+template <int N, int... I>
+SDFEEL_INLINE Floats<N> by_halves(Floats<N> a, Floats<N> b, Floats<N> c, Indices<I...>);
 
 template <int N> SDFEEL_INLINE Floats<N> fused(Floats<N> a, Floats<N> b, Floats<N> c) {
-    if constexpr (N == 1) return Floats<N>{fused(a[0], b[0], c[0])};
+    if constexpr (N == 1) return by_lanes<N>(a, b, c, To<N>());
     else if constexpr (!FUSES) return a * b + c;
 #if defined(__has_builtin) && __has_builtin(__builtin_elementwise_fma)
     else return __builtin_elementwise_fma(a, b, c);
@@ -129,17 +133,19 @@ template <int N> SDFEEL_INLINE Floats<N> fused(Floats<N> a, Floats<N> b, Floats<
 #if defined(__AVX512F__)
     else return __builtin_ia32_vfmaddps512_mask(a, b, c, (unsigned short)-1, 4);
 #else
-    else return fused_halves<N>(a, b, c, To<N / 2>());
+    else return by_halves<N>(a, b, c, To<N / 2>());
 #endif
-#elif defined(__ARM_FEATURE_FMA)
+#elif defined(__aarch64__)
     else if constexpr (N == 4)
         return (Floats<N>)vfmaq_f32((float32x4_t)c, (float32x4_t)a, (float32x4_t)b);
-    else return fused_halves<N>(a, b, c, To<N / 2>());
+    else return by_halves<N>(a, b, c, To<N / 2>());
+#else // among them 32-bit ARM, whose vectors take the smallest numbers for zero
+    else return by_lanes<N>(a, b, c, To<N>());
 #endif
 }
 // A vector that is wider than the CPU's.
 template <int N, int... I>
-SDFEEL_INLINE Floats<N> fused_halves(Floats<N> a, Floats<N> b, Floats<N> c, Indices<I...>) {
+SDFEEL_INLINE Floats<N> by_halves(Floats<N> a, Floats<N> b, Floats<N> c, Indices<I...>) {
     constexpr int H = N / 2;
     const Floats<H> low = fused<H>(__builtin_shufflevector(a, a, I...),
                                    __builtin_shufflevector(b, b, I...),

@@ -1,0 +1,117 @@
+"""The same bits on every CPU, by every compiler. All of them: python -m tests.tools.portable."""
+
+import ctypes
+import json
+import math
+import os
+import platform
+import subprocess
+import sys
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from sdfeel.engine.native import build
+from tests.engine.native.helpers import needs_compiler
+from tests.tools import portable
+from tests.tools.portable import Target
+
+NARROW = ("-DSDFEEL_LANES=4", "-DSDFEEL_REGISTERS=32")  # as aarch64 has them
+WIDE = ("-DSDFEEL_LANES=16", "-DSDFEEL_REGISTERS=32")  # as AVX-512 has them
+AVX2 = ("-march=x86-64-v3",)
+on_x86 = pytest.mark.skipif(
+    platform.machine() not in ("x86_64", "AMD64") or " avx2" not in build.cpu(),
+    reason="this CPU has no AVX2",
+)
+MODELS = portable.models(range(4))
+
+
+@cache
+def case(name: str) -> portable.Case:
+    return MODELS[name]()
+
+
+def bits(name: str, *flags: str) -> str:
+    try:
+        return portable.bits(case(name), Target("here", build.find_compiler(), flags))
+    except portable.OwnBits as reason:
+        pytest.skip(str(reason))
+
+
+@needs_compiler
+@pytest.mark.parametrize("name", [name for name in MODELS if name != "cifar-cnn"])
+def test_this_machine_has_the_bits_on_record(name: str) -> None:
+    assert bits(name, *build.NATIVE) == portable.golden()[name]
+
+
+@needs_compiler
+@pytest.mark.parametrize("flags", [NARROW, WIDE], ids=["narrow", "wide"])
+@pytest.mark.parametrize("name", ["mnist-cnn", "chain 2"])
+def test_the_width_of_vectors_changes_no_bit(name: str, flags: tuple[str, ...]) -> None:
+    assert bits(name, *build.NATIVE, *flags) == portable.golden()[name]
+
+
+@on_x86
+@needs_compiler
+@pytest.mark.parametrize("name", ["logistic", "mnist-cnn"])
+def test_avx2_has_the_bits_on_record(name: str) -> None:
+    assert bits(name, *AVX2) == portable.golden()[name]
+
+
+@on_x86
+@needs_compiler
+def test_sums_as_wide_as_the_cpu_have_other_bits() -> None:
+    """Or the tests above would see nothing."""
+    assert bits("logistic", *AVX2, portable.OWN_WIDTH) != portable.golden()["logistic"]
+
+
+FUNCTIONS = """
+#include "exponential.hpp"
+extern "C" float exp_float(float x) { return sdfeel::exp_float(x); }
+extern "C" double exp_double(double x) { return sdfeel::exp_double(x); }
+extern "C" double log_double(double x) { return sdfeel::log_double(x); }
+"""
+
+
+@needs_compiler
+def test_the_exponential_and_the_logarithm_are_right() -> None:
+    own = ctypes.CDLL(str(build.library(FUNCTIONS)))
+    for name, kind in (("exp_float", ctypes.c_float), ("exp_double", ctypes.c_double)):
+        getattr(own, name).restype, getattr(own, name).argtypes = kind, [kind]
+    own.log_double.restype, own.log_double.argtypes = ctypes.c_double, [ctypes.c_double]
+    draws = np.random.default_rng(0)
+    for x in [0.0, -1e-30, -0.34657, -80.0, *(-(10 ** draws.uniform(-6, 1.9, 2000))).tolist()]:
+        single = float(np.float32(x))
+        assert own.exp_float(single) == pytest.approx(math.exp(single), rel=2**-24)
+        assert own.exp_double(x) == pytest.approx(math.exp(x), rel=2**-51)
+    for x in [1.0, 2.0, 10.0, 1 + 1e-12, *(10 ** draws.uniform(0, 4, 2000)).tolist()]:
+        assert own.log_double(x) == pytest.approx(math.log(x), rel=2**-51, abs=1e-300)
+    assert own.exp_float(-math.inf) == own.exp_double(-1e9) == 0
+    assert math.isnan(own.exp_float(math.nan))
+    assert math.isnan(own.log_double(math.nan))
+
+
+@pytest.mark.parametrize(
+    ("torch_has", "blas_for", "numpy_lacks"),
+    [("default", "Prescott", "AVX2 FMA3 AVX512F"), ("avx2", "Haswell", "AVX512F"), ("", "", "")],
+)
+def test_what_surrounds_the_engine_has_the_bits_on_record(
+    torch_has: str, blas_for: str, numpy_lacks: str, tmp_path: Path
+) -> None:
+    """Starts, data, mixing weights, servers' sums, and a run with all of them."""
+    given = {"ATEN_CPU_CAPABILITY": torch_has, "OPENBLAS_CORETYPE": blas_for}
+    # numpy warns of features that it was built with or that the CPU has not: no matter here.
+    given |= {"NPY_DISABLE_CPU_FEATURES": numpy_lacks, "PYTHONWARNINGS": "ignore"}
+    environment = os.environ | {name: value for name, value in given.items() if value}
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.tools.portable_parts", str(tmp_path)],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=600,
+    )
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert found == {name: portable.golden()[name] for name in found}
