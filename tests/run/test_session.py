@@ -7,7 +7,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from sdfeel.core.errors import Diverged, RunError
+from sdfeel.core.errors import AnotherRun, Diverged, RunError
 from sdfeel.core.events import Evaluated, Event, Finished, Round, Started, Warned
 from sdfeel.experiment.schema import Experiment, load
 from sdfeel.models.zoo import build
@@ -15,6 +15,7 @@ from sdfeel.run import store
 from sdfeel.run.drive import fingerprint
 from sdfeel.run.session import finished, resume, start, start_or_resume
 from sdfeel.schemes import SCHEMES
+from tests.engine.native.helpers import needs_compiler
 
 SMALL = (
     "network.clients=12",
@@ -129,6 +130,42 @@ def test_killed_between_the_last_checkpoint_and_the_last_line(tmp_path: Path) ->
     rest = list(resume(tmp_path / "r"))
     assert [type(e).__name__ for e in rest] == ["Started", "Finished"]
     assert ending(rest) == whole
+
+
+@needs_compiler
+@pytest.mark.parametrize("began", [None, "native 1", "torch"])
+def test_a_run_in_another_order_of_sums_is_not_gone_on_with(
+    began: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Version 0.1 did not say in which order it added up; natively, it was another one."""
+    session = start(small("training.engine=native"), tmp_path / "r")
+    for event in session:
+        if isinstance(event, Round):
+            session.stop()
+    known = store.load_checkpoint(tmp_path / "r")
+    assert known is not None
+    state, extra = known
+    assert extra.pop("bits").startswith("native 2")
+    if began:
+        extra["bits"] = began
+    monkeypatch.setattr(store, "load_checkpoint", lambda directory: (state, extra))
+    with pytest.raises(AnotherRun, match=f"began with the engine's bits '{began or 'native 1'}'"):
+        list(resume(tmp_path / "r"))
+
+
+def test_a_run_of_torch_that_does_not_tell_its_bits_is_gone_on_with(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session = start(small("training.engine=loop"), tmp_path / "r")
+    for event in session:
+        if isinstance(event, Round):
+            session.stop()
+    known = store.load_checkpoint(tmp_path / "r")
+    assert known is not None
+    state, extra = known
+    del extra["bits"]
+    monkeypatch.setattr(store, "load_checkpoint", lambda directory: (state, extra))
+    assert ending(list(resume(tmp_path / "r")))
 
 
 def test_a_damaged_checkpoint_is_told(tmp_path: Path) -> None:

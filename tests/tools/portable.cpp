@@ -34,8 +34,8 @@ int main(int, char **names) {
     }
     float *models = static_cast<float *>(malloc(size_t(tasks * row) * sizeof(float)));
     uint8_t *finite = static_cast<uint8_t *>(calloc(size_t(tasks), 1));
-    const SdfeelTasks asked{tasks, starts, models, tasks, row, clients, first, steps, batches,
-                            picked, x, y, uint64_t(sizes[5]), rates, rule[1], rule[2], finite};
+    const SdfeelTasks asked{tasks, starts, nullptr, models, tasks, row, clients, first, steps,
+                            batches, picked, x, y, uint64_t(sizes[5]), rates, rule[1], rule[2], finite};
     if (sdfeel_train(&asked, 1)) return 2;
     fwrite(models, sizeof(float), size_t(tasks * row), to);
     fwrite(finite, 1, size_t(tasks), to);

@@ -24,10 +24,14 @@ from sdfeel.engine.threads import one_thread
 from sdfeel.models.flat import FlatModule, Layout
 
 
+TORCH = "torch"  # the bits of models that torch trains: its own on each kind of CPU
+
+
 class LoopEngine:
     """Trains clients one after another."""
 
     name = "loop"
+    bits = TORCH
 
     def __init__(self, workload: Workload) -> None:
         training, seed = workload.training, workload.seed

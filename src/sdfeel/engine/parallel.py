@@ -22,7 +22,7 @@ from torch import Tensor
 from sdfeel.core.errors import Diverged, SdfeelError
 from sdfeel.engine.base import Scores, Task
 from sdfeel.engine.evaluate import Tally, total
-from sdfeel.engine.loop import LoopEngine
+from sdfeel.engine.loop import TORCH, LoopEngine
 from sdfeel.engine.threads import one_thread
 from sdfeel.models.flat import Layout
 
@@ -40,6 +40,7 @@ class ParallelEngine:
     """A loop engine, forked into `workers` processes of one thread each."""
 
     name = "parallel"
+    bits = TORCH
     works_ahead = True  # trains on while the caller uses a model
 
     def __init__(self, engine: LoopEngine, workers: int) -> None:

@@ -24,6 +24,11 @@ class ModuleEngine(Engine, Protocol):
     """An engine that was built around an nn.Module."""
 
     @property
+    def bits(self) -> str:
+        """Engines of the same name here give the same models, to the bit."""
+        ...
+
+    @property
     def parameters(self) -> int: ...
 
     @property
@@ -53,7 +58,7 @@ def choose(kind: Kind, workload: Workload, workers: int | None = None) -> tuple[
         compiled = "as asked; compiled for this model in every actor"
         return engine, compiled if local is native else _because(native, "as asked")
     if isinstance(native, NativeEngine):
-        return native, f"compiled for this model, {count} threads"
+        return native, f"compiled for this model, {count} threads{native.reserve}"
     if kind == "loop":
         return loop, "as asked"
     if kind == "parallel" or (count > 1 and hasattr(os, "fork")):

@@ -11,6 +11,8 @@ from sdfeel.core import run_files
 from sdfeel.core.errors import AnotherRun, Diverged, RunError
 from sdfeel.core.events import Event, Finished, Warned
 from sdfeel.core.run_files import remove_drafts, write_atomic
+from sdfeel.engine.loop import TORCH
+from sdfeel.engine.native.engine import FIRST_BITS
 from sdfeel.engine.timed import Timed
 from sdfeel.experiment.build import Prepared, prepare
 from sdfeel.experiment.schema import Experiment, load
@@ -86,6 +88,8 @@ class Session:
                 f"{self.directory / run_files.EXPERIMENT} has changed since the run began: put it "
                 f"back, or start a new run with it"
             )
+        if saved is not None:
+            self._check_bits(extra.get("bits"))
         if self.experiment.evaluation.estimates:
             covered = theorem.covered(self.prepared)
             self._estimating = Estimating(covered, extra.get("estimates"))
@@ -130,6 +134,17 @@ class Session:
             write_atomic(self.directory / run_files.MODEL, save(weights))
             yield drive.finish()
 
+    def _check_bits(self, began: str | None) -> None:
+        """Refuse to go on in another order of sums than the run began with."""
+        own = self.prepared.engine.bits
+        began = began or (TORCH if own == TORCH else FIRST_BITS)
+        if began != own:
+            raise AnotherRun(
+                f"the run in {self.directory} began with the engine's bits {began!r} and would go "
+                f"on with {own!r}, which adds up in another order: start it again, or resume it "
+                f"where and with the version of sdfeel that began it"
+            )
+
     def _save(self, drive: Drive, log: store.Log) -> None:
         begin = time.perf_counter()
         extra = {
@@ -137,6 +152,7 @@ class Session:
             "idle": drive.standstill.rounds,
             "log_bytes": log.secure(),
             "experiment": self.experiment.fingerprint,
+            "bits": self.prepared.engine.bits,
             "estimates": None if self._estimating is None else self._estimating.record,
         }
         store.save_checkpoint(self.directory, drive.simulation.state, extra)

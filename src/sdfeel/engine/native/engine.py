@@ -17,6 +17,7 @@ from sdfeel.engine.native.tune import slower
 from sdfeel.engine.threads import cores
 from sdfeel.models.flat import Layout
 
+BITS, FIRST_BITS = "native 2", "native 1"  # of runs that do not say are the first
 BLOCK_EXAMPLES = 250  # measured by one thread at a time
 
 
@@ -55,6 +56,17 @@ class NativeEngine:
             return cls(workload, **options)
         except Unavailable as reason:
             return reason.reason
+
+    @property
+    def bits(self) -> str:
+        """A name for the order of all sums; the one before it depended on the CPU."""
+        return BITS if self._native.library.fuses else f"{BITS}, without FMA"
+
+    @property
+    def reserve(self) -> str:
+        """What a user should know of the bits, where they are not those of other CPUs."""
+        own = ", with bits of its own: this CPU has no fused multiply-add"
+        return "" if self._native.library.fuses else own
 
     @property
     def parameters(self) -> int:

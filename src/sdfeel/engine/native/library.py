@@ -102,6 +102,7 @@ class Library:
         self.functions = ctypes.CDLL(str(path))
         self.functions.sdfeel_workspace.restype = ctypes.c_int64
         self.functions.sdfeel_begin.restype = ctypes.c_void_p
+        self.fuses = bool(self.functions.sdfeel_fuses())  # a * b + c is rounded once
         self.workspace = int(self.functions.sdfeel_workspace())  # bytes a thread needs
 
     def release(self) -> None:

@@ -58,6 +58,10 @@ class RayEngine:
         self._pool: Pool | None = None
 
     @property
+    def bits(self) -> str:
+        return self._engine.bits
+
+    @property
     def parameters(self) -> int:
         """Trainable numbers of the model."""
         return self._engine.parameters

@@ -59,12 +59,8 @@ inline bool finite(const float *model, int64_t count) {
 template <class Net> void train_one(Net &net, const SdfeelTasks &tasks, int64_t i) {
     float *model = tasks.models + i % tasks.rooms * tasks.parameters;
     if (tasks.parameters > Net::PARAMETERS) // numbers that no stage owns stay as they are
-<<<<<<< HEAD
         memcpy(model, tasks.starts[i], size_t(tasks.parameters) * 4);
     if (tasks.shifts) net.shift(tasks.shifts[i], tasks.rates[i]);
-=======
-        memcpy(model, tasks.starts[i], size_t(tasks.parameters) * 4);
->>>>>>> eb8df50 (Native: one order of sums on every CPU, and no C++ library needed)
     net.read(tasks.starts[i]);
     const Rule rule{tasks.rates[i], tasks.momentum, tasks.decay};
     const int n = int(tasks.sizes[i]);
