@@ -20,11 +20,12 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 from torch import nn
 
 from sdfeel.core.seeds import rng
@@ -37,6 +38,7 @@ from sdfeel.engine.native.lower import Plan, lower
 from sdfeel.models import zoo
 from tests.tools.native_fuzz import Chain, chain
 
+Singles = NDArray[np.float32]
 PROGRAM = Path(__file__).with_suffix(".cpp")
 GOLDEN = Path(__file__).with_suffix(".json")
 SEED, STEPS = 5, 3
@@ -118,10 +120,14 @@ def models(chains: Iterable[int]) -> dict[str, Callable[[], Case]]:
         module = zoo.build(name, shape, 10, seed=0)
         assert isinstance(module, nn.Sequential)
         own = Chain(module, shape, 10, Training(0.05, size))
-        found[name] = lambda name=name, own=own: case(name, own)
+        found[name] = partial(case, name, own)
     for seed in chains:
-        found[f"chain {seed}"] = lambda seed=seed: case(f"chain {seed}", chain(seed))
+        found[f"chain {seed}"] = partial(_chain, seed)
     return found
+
+
+def _chain(seed: int) -> Case:
+    return case(f"chain {seed}", chain(seed))
 
 
 def case(name: str, own: Chain) -> Case:
@@ -156,12 +162,12 @@ def _floats(module: nn.Module) -> list[tuple[str, nn.Parameter]]:
     return [*module.named_parameters(), *buffers]  # type: ignore[list-item]
 
 
-def _numbers(draws: np.random.Generator, key: str, shape: tuple[int, ...]) -> np.ndarray:
+def _numbers(draws: np.random.Generator, key: str, shape: tuple[int, ...]) -> Singles:
     flat = draws.random(int(np.prod(shape)), dtype=np.float32)
     if "running" in key or len(shape) == 1:
         return flat + np.float32(0.5)
     fan_in = np.float32(np.prod(shape[1:]))
-    return (flat * 2 - 1) / np.sqrt(fan_in)
+    return np.asarray((flat * 2 - 1) / np.sqrt(fan_in), np.float32)
 
 
 def bits(own: Case, target: Target) -> str:

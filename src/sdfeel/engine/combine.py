@@ -33,9 +33,12 @@ class Sums:
         self._dtype = like.dtype
 
     def add(self, index: int, weight: float, row: Tensor) -> None:
-        for total, piece in zip(self._totals[index].split(PIECE), row.split(PIECE), strict=True):
+        total = self._totals[index]
+        for begin in range(0, len(row), PIECE):
+            piece = row[begin : begin + PIECE]
             # torch would widen the piece itself, but into new memory.
-            total.add_(self._wide[: len(piece)].copy_(piece).mul_(weight))
+            term = self._wide[: len(piece)].copy_(piece).mul_(weight)
+            total[begin : begin + PIECE].add_(term)
 
     def rows(self) -> Tensor:
         """(count, P) the sums, rounded once to the models' own type."""

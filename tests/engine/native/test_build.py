@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -87,6 +88,27 @@ def test_no_compiler_is_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
         "there is no C++ compiler (c++, g++ or clang++) on the PATH: install one, or "
         "`pip install sdfeel[compiler]`"
     )
+
+
+@pytest.mark.skipif(find_spec("ziglang") is None, reason="sdfeel[compiler] is not installed")
+def test_the_compiler_from_pip_serves_where_there_is_no_other(
+    own_cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", "")
+    monkeypatch.delenv("CXX", raising=False)
+    assert build.find_compiler() == build.ZIG
+    assert isinstance(create(), NativeEngine)
+    assert len(built(own_cache)) == 1
+
+
+def test_only_old_gcc_gets_the_flags_against_its_mistakes(monkeypatch: pytest.MonkeyPatch) -> None:
+    for macros, flags in (
+        ("#define __GNUC__ 12\n", (*build.FLAGS, *build.GCC_12)),
+        ("#define __GNUC__ 13\n", build.FLAGS),
+        ("#define __GNUC__ 4\n#define __clang__ 1\n", build.FLAGS),
+    ):
+        monkeypatch.setattr(build, "_macros", lambda compiler, macros=macros: macros)
+        assert build.flags_for(("c++",)) == flags
 
 
 def test_a_compiler_that_fails_is_a_reason(

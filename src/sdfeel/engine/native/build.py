@@ -126,13 +126,20 @@ def _compile(compiler: tuple[str, ...], flags: tuple[str, ...], source: str, pat
 
 def _run(command: list[str]) -> str:
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE)
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=PATIENCE, env=_environment()
+        )
     except (OSError, subprocess.TimeoutExpired) as error:
         raise BuildFault(f"the compiler {command[0]} does not work ({error})") from None
     if done.returncode:
         lines = [line for line in done.stderr.splitlines() if "error" in line] or ["no message"]
         raise BuildFault(f"the compiler {command[0]} failed: {lines[0]}")
     return done.stdout
+
+
+def _environment() -> dict[str, str]:
+    """ZIG keeps what it builds for itself beside our libraries, unless told otherwise."""
+    return {"ZIG_GLOBAL_CACHE_DIR": str(cache_folder().parent / "zig"), **os.environ}
 
 
 def _whole(path: Path) -> bool:
