@@ -29,9 +29,9 @@ from numpy.typing import NDArray
 from torch import nn
 
 from sdfeel.core.seeds import rng
+from sdfeel.engine.base import Training
 from sdfeel.engine.batches import batches
 from sdfeel.engine.dropout import key_of
-from sdfeel.engine.loop import Training
 from sdfeel.engine.native import build
 from sdfeel.engine.native.emit import source
 from sdfeel.engine.native.lower import Plan, lower

@@ -23,7 +23,6 @@ from sdfeel.engine.optimizers import carried, stepper
 from sdfeel.engine.threads import one_thread
 from sdfeel.models.flat import FlatModule, Layout
 
-
 TORCH = "torch"  # the bits of models that torch trains: its own on each kind of CPU
 
 
