@@ -30,7 +30,7 @@ def test_a_run_below_the_target_says_not_reached() -> None:
 def test_the_comparison_of_short_names_fits_80_columns_uncut() -> None:
     text = printed(comparison(runs(), 0.8))
     assert "…" not in text
-    for word in ("accuracy", "4:00 min", "500 MB", "250 J", "rounds"):
+    for word in ("accuracy", "4:00 min", "190 MB", "100 J", "rounds"):
         assert word in text
 
 
@@ -40,6 +40,13 @@ def test_the_best_is_starred_even_without_colour() -> None:
     assert "*91.6 %" in best
     assert "*23.2 s" in best
     assert any(line.startswith("* best of its column") for line in lines)
+
+
+def test_whoever_trained_least_is_not_starred_for_it() -> None:
+    """Costs to the target are compared; a run that never gets there has none."""
+    lines = printed(comparison(runs(), 0.8)).splitlines()
+    assert "*" not in next(line for line in lines if line.startswith("feel"))
+    assert "*68.0 MB" in next(line for line in lines if line.startswith("fedavg"))
 
 
 def test_a_run_cut_short_is_not_called_thrifty() -> None:
