@@ -114,9 +114,7 @@ class Child:
 
 def _server() -> multiprocessing.context.ForkServerContext:
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(
-        ["sdfeel.cli", "sdfeel.run.session", "sdfeel.report.charts", "sdfeel.report.page"]
-    )
+    context.set_forkserver_preload(["sdfeel.cli.runs"])
     return context
 
 

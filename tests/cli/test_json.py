@@ -32,7 +32,8 @@ def parsed(outcome: Outcome) -> Any:
 def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
     monkeypatch.chdir(tmp_path)
     if "comparison" not in request.node.name:  # drawing takes longer than these runs
-        monkeypatch.setattr("sdfeel.report.charts.save", lambda figure, path: None)
+        for module in ("show", "inspect"):
+            monkeypatch.setattr(f"sdfeel.cli.{module}.save", lambda figure, path: None)
 
 
 @pytest.fixture(scope="module")

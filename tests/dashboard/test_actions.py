@@ -8,6 +8,7 @@ import pytest
 from sdfeel.core import run_files
 from sdfeel.experiment.schema import load
 from sdfeel.run import session, store
+from sdfeel.run.checkpoint import load_checkpoint
 from tests.dashboard.conftest import ORIGIN, Page
 from tests.dashboard.logs import events, write
 from tests.dashboard.waiting import until
@@ -65,7 +66,7 @@ def test_closing_the_page_stops_what_it_started(page: Page, tmp_path: Path) -> N
         client.post("/api/start", json={"name": "long", "settings": LONG}, headers=headers)
         until(lambda: (tmp_path / "long" / run_files.CHECKPOINT).exists())
     with store.locked(tmp_path / "long"):  # nobody holds it any more
-        assert store.load_checkpoint(tmp_path / "long") is not None
+        assert load_checkpoint(tmp_path / "long") is not None
 
 
 def test_what_goes_wrong_after_the_start_is_told(page: Page, tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ from sdfeel.core.outages import Change, Outages, parts, schedule
 from sdfeel.core.scheme import Mix, Scheme, View
 from sdfeel.core.stragglers import StragglerPolicy
 from sdfeel.radio.channel import Fading
-from sdfeel.run.store import load_checkpoint, save_checkpoint
+from sdfeel.run.checkpoint import load_checkpoint, save_checkpoint
 from sdfeel.schemes import SCHEMES, AsyncSDFeel, FedAvg, FogFL, HierFavg, SDFeel
 from sdfeel.sim.simulate import Simulation
 from tests.quadratic import QuadraticEngine

@@ -5,18 +5,71 @@ import sys
 
 import typer
 
-from sdfeel.cli import common, inspect, runs
-from sdfeel.cli.bench import bench
-from sdfeel.cli.dash import dash
-from sdfeel.cli.deploy import client, deploy, edge
-from sdfeel.cli.figure import figure
-from sdfeel.cli.plan import plan
-from sdfeel.cli.sweep import sweep
-from sdfeel.cli.timeline import timeline
+from sdfeel.cli import common
+from sdfeel.cli.lazy import Home, announce, lazy
 from sdfeel.core.errors import SdfeelError
 from sdfeel.version import __version__
 
+COMMANDS = {
+    "compare": Home(
+        "sdfeel.cli.runs", "Race schemes on the same data, seed and latency model: the main job."
+    ),
+    "sweep": Home(
+        "sdfeel.cli.runs", "Run every combination of values, over all cores; seeds are averaged."
+    ),
+    "plan": Home(
+        "sdfeel.cli.plan",
+        "Choose scheme, periods, mixing and learning rate for your links and devices.",
+    ),
+    "run": Home("sdfeel.cli.runs", "Run one experiment."),
+    "resume": Home(
+        "sdfeel.cli.runs",
+        "Go on with a run that was stopped or killed; it ends as if nothing had happened.",
+    ),
+    "show": Home(
+        "sdfeel.cli.show",
+        "Show a run, or several side by side, again from their logs: table, picture and page.",
+    ),
+    "timeline": Home(
+        "sdfeel.cli.timeline",
+        "Draw who computed, waited, uploaded and gossiped when, from a run's log.",
+    ),
+    "init": Home(
+        "sdfeel.cli.inspect", "Write a commented experiment file with every key and its default."
+    ),
+    "schemes": Home("sdfeel.cli.schemes", "List the schemes and their options."),
+    "topology": Home(
+        "sdfeel.cli.inspect",
+        "Show a server graph: its links, its mixing weights, and how fast servers agree (zeta).",
+    ),
+    "edge": Home(
+        "sdfeel.cli.node",
+        "Run one edge server until the federation is done (see `sdfeel deploy init`).",
+    ),
+    "client": Home(
+        "sdfeel.cli.node", "Run one client on its own data until the federation is done."
+    ),
+    "dash": Home(
+        "sdfeel.cli.dash",
+        "Watch runs in a browser, live: curves, the server graph over time, who waits for whom.",
+    ),
+    "figure": Home(
+        "sdfeel.cli.figure",
+        "Check the paper's claims: run what a figure needs, draw it, and judge each claim.",
+    ),
+    "data": Home("sdfeel.cli.inspect", "Data sets: what is here, how it is split, how to get it."),
+    "bench": Home(
+        "sdfeel.cli.bench",
+        "Time the engines beside the usual ways and the machine's limit, interleaved.",
+    ),
+    "deploy": Home(
+        "sdfeel.cli.deploy",
+        "Run an experiment on real processes: on this machine, or on a list of hosts.",
+    ),
+}
+
 app = typer.Typer(
+    cls=lazy(COMMANDS),
     name="sdfeel",
     help="Semi-decentralized federated edge learning: simulate, compare, understand.\n\n"
     "Start with: sdfeel compare",
@@ -25,25 +78,10 @@ app = typer.Typer(
     rich_markup_mode="markdown",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.command()(runs.compare)
-app.command()(sweep)
-app.command()(plan)
-app.command()(runs.run)
-app.command()(runs.resume)
-app.command()(runs.show)
-app.command()(timeline)
-app.command()(inspect.init)
-app.command()(inspect.schemes)
-app.command()(inspect.topology)
-app.add_typer(inspect.data, name="data")
-app.add_typer(bench, name="bench")
-app.add_typer(deploy, name="deploy")
-app.command()(edge)
-app.command()(client)
-app.command()(dash)
-app.command()(figure)
+announce(app, COMMANDS)
 
-EXTRAS = {"grpc": "deploy", "cryptography": "deploy"}  # a missing package, and what brings it
+# A missing package, and what brings it.
+EXTRAS = {"grpc": "deploy", "cryptography": "deploy", "starlette": "dash", "uvicorn": "dash"}
 
 
 def _version(wanted: bool) -> None:

@@ -6,13 +6,30 @@ from typing import Annotated, Any
 import typer
 from rich.table import Table
 
+from sdfeel.bench.measure import compare
+from sdfeel.bench.ways import WAYS
+from sdfeel.bench.work import find
 from sdfeel.cli.common import AsJson, people, print_json, results
-from sdfeel.cli.deploy_bench import deploy
-from sdfeel.cli.plan_bench import plan
+from sdfeel.cli.lazy import Home, announce, lazy
+from sdfeel.core.errors import unknown
 
-bench = typer.Typer(invoke_without_command=True)
-bench.command()(plan)
-bench.command()(deploy)
+COMMANDS = {
+    "plan": Home(
+        "sdfeel.cli.plan_bench",
+        "Compare the planner's choice with every candidate run to the end: takes minutes.",
+    ),
+    "deploy": Home(
+        "sdfeel.cli.deploy_bench",
+        "Measure a real federation on this machine against what is asked of it: takes minutes.",
+    ),
+}
+bench = typer.Typer(
+    cls=lazy(COMMANDS),
+    invoke_without_command=True,
+    add_completion=False,
+    rich_markup_mode="markdown",
+)
+announce(bench, COMMANDS)
 
 
 @bench.callback()
@@ -48,11 +65,6 @@ def engines(
     """
     if context.invoked_subcommand is not None:
         return
-    from sdfeel.bench.measure import compare
-    from sdfeel.bench.ways import WAYS
-    from sdfeel.bench.work import find
-    from sdfeel.core.errors import unknown
-
     chosen = [find(name.strip()) for name in works.split(",")]
     names = [name.strip() for name in ways.split(",") if name.strip()] or list(WAYS)
     for name in names:

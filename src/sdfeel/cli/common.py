@@ -13,7 +13,7 @@ from typing import Annotated, Any, TextIO
 import typer
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import TaskID
+from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColumn
 
 from sdfeel.core.errors import InputError
 from sdfeel.core.json_values import sayable
@@ -80,8 +80,6 @@ def fresh_directory(name: str) -> Path:
 @contextmanager
 def transfer() -> Iterator[Callable[[str, int, int | None], None]]:
     """A progress display for downloads: call it with (stage, bytes done, bytes in all)."""
-    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn
-
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn())
     with Progress(*columns, console=people) as progress:
         tasks: dict[str, TaskID] = {}

@@ -1,6 +1,7 @@
 """The command that serves the live page."""
 
 import os
+import webbrowser
 from pathlib import Path
 from typing import Annotated
 
@@ -8,6 +9,7 @@ import typer
 from rich.markup import escape
 
 from sdfeel.cli.common import people, results
+from sdfeel.dashboard.serve import ServeOptions, serve
 
 TOKEN = "SDFEEL_DASH_TOKEN"
 
@@ -35,21 +37,11 @@ def dash(
 
       sdfeel dash --allow-start
     """
-    from sdfeel.core.errors import InputError
-
-    try:
-        from sdfeel.dashboard.serve import ServeOptions, serve
-    except ModuleNotFoundError as error:
-        raise InputError(
-            f"the page needs {error.name}: install it with `pip install 'sdfeel[dash]'`"
-        ) from None
 
     def ready(address: str) -> None:
         results.print(escape(address), soft_wrap=True)
         people.print("Ctrl-C ends it" + (", and the runs started from it" * allow_start))
         if browser:
-            import webbrowser
-
             webbrowser.open(address)
 
     serve(ServeOptions(directory, host, port, allow_start, os.environ.get(TOKEN) or None), ready)

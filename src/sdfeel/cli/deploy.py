@@ -6,7 +6,7 @@ import time
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 from rich.markup import escape
@@ -23,16 +23,24 @@ from sdfeel.cli.common import (
     results,
     stopping,
 )
-
-if TYPE_CHECKING:
-    from sdfeel.deploy.chaos import Outcome
-    from sdfeel.deploy.local import LocalDeployment
+from sdfeel.cli.show import show
+from sdfeel.core.errors import InputError
+from sdfeel.deploy.chaos import Outcome, disturbed, equal
+from sdfeel.deploy.files import read_policy
+from sdfeel.deploy.init import init as write
+from sdfeel.deploy.local import LocalDeployment
+from sdfeel.deploy.operator import Operator
+from sdfeel.deploy.status import read_statuses
+from sdfeel.experiment.schema import load
+from sdfeel.report.progress import Progress
+from sdfeel.report.units import duration
 
 deploy = typer.Typer(
     help="Run an experiment on real processes: on this machine, or on a list of hosts.",
     no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode="markdown",
 )
-NodeFilePath = Annotated[Path, typer.Argument(metavar="NODE.toml", help="The node's own file.")]
 
 Policies = Annotated[
     list[str] | None,
@@ -42,30 +50,6 @@ Policies = Annotated[
         help="What edge servers do when others are away, such as dead_edge=drop; repeat.",
     ),
 ]
-
-
-def edge(node: NodeFilePath) -> None:
-    """Run one edge server until the federation is done (see `sdfeel deploy init`).
-
-    Example:
-
-      sdfeel edge nodes/edge-0/node.toml
-    """
-    from sdfeel.deploy.node import run_edge_node
-
-    run_edge_node(node)
-
-
-def client(node: NodeFilePath) -> None:
-    """Run one client on its own data until the federation is done.
-
-    Example:
-
-      sdfeel client nodes/client-0/node.toml
-    """
-    from sdfeel.deploy.node import run_client_node
-
-    run_client_node(node)
 
 
 @deploy.command()
@@ -87,11 +71,6 @@ def local(
 
       sdfeel deploy local my.toml --out runs/real
     """
-    from sdfeel.cli.runs import show
-    from sdfeel.deploy.files import read_policy
-    from sdfeel.deploy.local import LocalDeployment
-    from sdfeel.experiment.schema import load
-
     chosen, rules = load(experiment, settings or ()), read_policy(policy or ())
     directory = out if out is not None else fresh_directory(f"deploy-{chosen.scheme.name}")
     deployment = LocalDeployment(chosen, directory, rules)
@@ -100,10 +79,8 @@ def local(
     show(directory, None, as_json)
 
 
-def _follow(deployment: "LocalDeployment", again: str) -> None:
+def _follow(deployment: LocalDeployment, again: str) -> None:
     """Show progress until the end; `again` says how to go on after a stop."""
-    from sdfeel.report.progress import Progress
-
     label = f"{deployment.experiment.scheme.name} (deployed)"
     names = deployment.processes.names
     people.print(f"starting {len(names)} processes in {escape(str(deployment.directory))}")
@@ -149,11 +126,6 @@ def init(
 
       sdfeel deploy init federation my.toml --hosts cell-a.example,cell-b.example
     """
-    from sdfeel.core.errors import InputError
-    from sdfeel.deploy.files import read_policy
-    from sdfeel.deploy.init import init as write
-    from sdfeel.experiment.schema import load
-
     counts = [word.strip() for word in samples.split(",") if word.strip()]
     if not all(word.isdigit() and int(word) > 0 for word in counts):
         raise InputError(f"--samples '{samples}' must be whole numbers from 1, separated by commas")
@@ -181,10 +153,6 @@ def follow(
 
       sdfeel deploy follow federation --out runs/real
     """
-    from sdfeel.cli.runs import show
-    from sdfeel.deploy.operator import Operator
-    from sdfeel.report.progress import Progress
-
     target = out if out is not None else fresh_directory("deploy")
     desk = Operator(directory, target, stop)
     label = f"{desk.ready.experiment.scheme.name} (deployed)"
@@ -212,8 +180,6 @@ def status(
 
       sdfeel deploy status runs/real
     """
-    from sdfeel.deploy.status import read_statuses
-
     found = read_statuses(directory, time.time())
     if as_json:
         print_json({"nodes": found})
@@ -227,8 +193,6 @@ def status(
 
 
 def _row(node: dict[str, Any]) -> list[str]:
-    from sdfeel.report.units import duration
-
     colour = {"running": "green", "finished": "green"}.get(node["state"], "red")
     trouble = str(node.get("last_error") or "")
     return [
@@ -271,10 +235,6 @@ def chaos(
 
       sdfeel deploy chaos --break --kills 10
     """
-    from sdfeel.deploy.chaos import disturbed, equal
-    from sdfeel.experiment.schema import load
-    from sdfeel.report.progress import Progress
-
     chosen = load(experiment, settings or ())
     directory = out if out is not None else fresh_directory("chaos")
     people.print(f"an undisturbed run, then {runs} with {kills} kills in {escape(str(directory))}")
@@ -296,9 +256,7 @@ def chaos(
         raise typer.Exit(1)
 
 
-def _table(outcomes: "list[Outcome]") -> Table:
-    from sdfeel.deploy.chaos import equal
-
+def _table(outcomes: list[Outcome]) -> Table:
     table = Table(box=None, pad_edge=False)
     for name in ("run", "killed edges", "killed clients", "rounds", "seconds", "model", "equal"):
         table.add_column(name, justify="left" if name in ("run", "model", "equal") else "right")

@@ -1,15 +1,18 @@
 """The command that measures what a deployment costs on this machine."""
 
-from typing import TYPE_CHECKING, Annotated
+import dataclasses
+import os
+from contextlib import nullcontext
+from typing import Annotated
 
 import typer
 from rich import box
 from rich.table import Table
 
+from sdfeel.bench.deployment import PARTS, MeasuredGoal, ahead_of_others
 from sdfeel.cli.common import AsJson, Out, fresh_directory, people, print_json, results
-
-if TYPE_CHECKING:
-    from sdfeel.bench.deployment import MeasuredGoal
+from sdfeel.core.errors import unknown
+from sdfeel.engine.threads import cores
 
 
 def deploy(
@@ -35,13 +38,6 @@ def deploy(
 
       sdfeel bench deploy --parts round,transfer --json
     """
-    import os
-    from contextlib import nullcontext
-
-    from sdfeel.bench.deployment import PARTS, ahead_of_others
-    from sdfeel.core.errors import unknown
-    from sdfeel.engine.threads import cores
-
     names = [name.strip() for name in parts.split(",") if name.strip()] or list(PARTS)
     for name in names:
         if name not in PARTS:
@@ -61,15 +57,11 @@ def deploy(
         results.print(_table(found, before))
 
 
-def _record(line: "MeasuredGoal") -> dict[str, object]:
-    import dataclasses
-
+def _record(line: MeasuredGoal) -> dict[str, object]:
     return dataclasses.asdict(line)
 
 
-def _table(lines: "list[MeasuredGoal]", load: float) -> Table:
-    from sdfeel.engine.threads import cores
-
+def _table(lines: list[MeasuredGoal], load: float) -> Table:
     table = Table(box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0))
     table.add_column("what", overflow="fold", ratio=5)
     table.add_column("goal", overflow="fold", ratio=2)

@@ -3,18 +3,29 @@
 import shlex
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 import typer
+from rich import box
 from rich.markup import escape
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+from rich.text import Text
 
 from sdfeel.cli.common import AsJson, Jobs, people, print_json, results, stopping
 from sdfeel.core.errors import RunError
-
-if TYPE_CHECKING:
-    from sdfeel.experiment.schema import Experiment
-    from sdfeel.figures.figure import Figure, Scale
-    from sdfeel.figures.judging import Judged
+from sdfeel.core.events import Evaluated, Finished
+from sdfeel.engine.threads import cores
+from sdfeel.experiment.schema import Experiment
+from sdfeel.figures.catalogue import chosen
+from sdfeel.figures.checking import flips
+from sdfeel.figures.figure import Figure, Scale
+from sdfeel.figures.judging import MARKS, Judged, curves, judge, load, record
+from sdfeel.figures.judging import save as keep
+from sdfeel.figures.pictures import picture
+from sdfeel.figures.running import Carrying, missing, wanted
+from sdfeel.report.drawing import save
+from sdfeel.report.units import number, percent
 
 
 def figure(
@@ -69,10 +80,6 @@ def figure(
 
       sdfeel figure 8a,9a --scale full --data ~/datasets --json
     """
-    from sdfeel.figures.catalogue import chosen
-    from sdfeel.figures.judging import load
-    from sdfeel.figures.running import wanted
-
     figures = chosen(names, scale)
     kept = [load(check, scale, each.name) if check else None for each in figures]
     lines = [line for each in figures for line in each.lines(each.setting(scale))]
@@ -84,12 +91,8 @@ def figure(
         _compare(kept, documents, check)
 
 
-def _compare(
-    kept: "list[dict[str, Any] | None]", now: "list[dict[str, Any]]", directory: Path
-) -> None:
+def _compare(kept: list[dict[str, Any] | None], now: list[dict[str, Any]], directory: Path) -> None:
     """Tell which verdicts are not the kept ones; fail if one of those was clear."""
-    from sdfeel.figures.checking import flips
-
     pairs = [(old, new) for old, new in zip(kept, now, strict=True) if old is not None]
     found = [flip for old, new in pairs for flip in flips(old, new)]
     for flip in found:
@@ -101,21 +104,8 @@ def _compare(
         )
 
 
-def _carry_out(runs: "dict[str, Experiment]", jobs: int | None, data: Path | None) -> None:
+def _carry_out(runs: dict[str, Experiment], jobs: int | None, data: Path | None) -> None:
     """Run what is missing under one progress bar."""
-    from rich.progress import (
-        BarColumn,
-        MofNCompleteColumn,
-        Progress,
-        TextColumn,
-        TimeRemainingColumn,
-    )
-
-    from sdfeel.core.events import Evaluated, Finished
-    from sdfeel.engine.threads import cores
-    from sdfeel.figures.running import Carrying, missing
-    from sdfeel.report.units import percent
-
     left = missing(runs)
     if not left:
         return
@@ -147,8 +137,8 @@ def _carry_out(runs: "dict[str, Experiment]", jobs: int | None, data: Path | Non
 
 
 def _finish(
-    figure: "Figure",
-    scale: "Scale",
+    figure: Figure,
+    scale: Scale,
     seeds: int,
     out: Path,
     records: Path | None,
@@ -156,11 +146,6 @@ def _finish(
     as_json: bool,
 ) -> dict[str, Any]:
     """Judge, draw and tell one figure."""
-    from sdfeel.figures.judging import curves, judge, record
-    from sdfeel.figures.judging import save as keep
-    from sdfeel.figures.pictures import picture
-    from sdfeel.report.drawing import save
-
     found = curves(figure, scale, seeds, data)
     judged = judge(figure, scale, found)
     document = record(figure, scale, seeds, found, judged)
@@ -177,14 +162,7 @@ def _finish(
     return document
 
 
-def _tell(figure: "Figure", scale: str, judged: "list[Judged]", file: Path | None) -> None:
-    from rich import box
-    from rich.table import Table
-    from rich.text import Text
-
-    from sdfeel.figures.judging import MARKS
-    from sdfeel.report.units import number
-
+def _tell(figure: Figure, scale: str, judged: list[Judged], file: Path | None) -> None:
     colours = {"holds": "green", "does not hold": "red", "not decided": "yellow"}
     table = Table(
         box=box.SIMPLE_HEAD,

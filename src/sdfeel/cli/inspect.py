@@ -1,11 +1,10 @@
-"""Commands that look before one runs: schemes, graphs, data, the experiment file."""
+"""Commands that look before one runs: graphs, data, the experiment file."""
 
 import dataclasses
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich import box
 from rich.markup import escape
 from rich.table import Table
 
@@ -17,11 +16,29 @@ from sdfeel.cli.common import (
     results,
     transfer,
 )
+from sdfeel.core.errors import InputError
+from sdfeel.data.catalog import default_directory, describe
+from sdfeel.data.download import get
+from sdfeel.data.partition import unevenness
+from sdfeel.experiment.build import (
+    build_data,
+    build_network,
+    build_scheme,
+    equal_network,
+    scheme_section,
+    who_holds_what,
+)
+from sdfeel.experiment.schema import load, template
+from sdfeel.report.charts import holdings, save
+from sdfeel.report.charts import topology as draw
+from sdfeel.report.tables import label_table
 
 data = typer.Typer(
     help="Data sets: what is here, how it is split, how to get it.",
     invoke_without_command=True,
     no_args_is_help=False,
+    add_completion=False,
+    rich_markup_mode="markdown",
 )
 Directory = Annotated[
     Path | None, typer.Option("--directory", "-d", help="Where the files are (default: the cache).")
@@ -35,16 +52,6 @@ SKEW = {
     "distance": "distance from the overall mix of labels (0 to 1), mean",
     "smallest": "examples of the poorest",
     "largest": "examples of the richest",
-}
-
-
-FACTS = {
-    "server_links": "servers linked",
-    "cloud_links": "cloud",
-    "latency": "latency",
-    "any_topology": "any graph",
-    "cell_edge": "cell edge",
-    "proof": "non-IID proof",
 }
 
 
@@ -62,10 +69,6 @@ def init(
 
       sdfeel init mnist.toml --set data.name=mnist --set training.learning_rate=0.01
     """
-    from sdfeel.core.errors import InputError
-    from sdfeel.experiment.build import build_scheme, scheme_section
-    from sdfeel.experiment.schema import load, template
-
     if file.exists() and not force:
         raise InputError(f"{file} exists: choose another name, or --force to replace it")
     chosen = load(None, settings or ())
@@ -76,90 +79,6 @@ def init(
         print_json({"file": str(file), "experiment": chosen.model_dump()})
     else:
         results.print(f"wrote {escape(str(file))}; run it with: sdfeel run {escape(str(file))}")
-
-
-def schemes(
-    compatibility: Annotated[
-        bool, typer.Option("--compatibility", help="Show which options go with which scheme.")
-    ] = False,
-    as_json: AsJson = False,
-) -> None:
-    """List the schemes and their options.
-
-    Examples:
-
-      sdfeel schemes
-
-      sdfeel schemes --compatibility
-
-      sdfeel schemes --json
-    """
-    from sdfeel.schemes import SCHEMES
-
-    if compatibility:
-        _compatibility(as_json)
-        return
-    found = [_scheme_card(name, kind) for name, kind in SCHEMES.items()]
-    if as_json:
-        print_json(found)
-        return
-    table = Table("scheme", "option", "default", "meaning", box=None, pad_edge=False)
-    for card in found:
-        table.add_row(f"[bold]{card['name']}", "", "", card["about"])
-        for option in card["options"]:
-            default = "none" if option["default"] is None else str(option["default"])
-            table.add_row("", f"scheme.{option['name']}", default, option["meaning"], style="dim")
-    results.print(table)
-    results.print(_facts_table(found))
-
-
-def _compatibility(as_json: bool) -> None:
-    """Which schemes use, ignore or refuse which options."""
-    from sdfeel.core.tolerance import OPTIONS
-    from sdfeel.schemes.compatibility import TITLES, reasons, rows
-
-    if as_json:
-        print_json({name: row.verdicts for row in rows() for name in row.schemes})
-        return
-    letters = dict(zip(OPTIONS, "abcdefghijklmnopqrstuvwxyz", strict=False))
-    table = Table("scheme", *letters.values(), box=box.SIMPLE_HEAD, pad_edge=False)
-    for row in rows():
-        marks = ("-" if cell == "ignored" else cell for cell in row.cells)
-        table.add_row("\n".join(row.schemes), *marks)
-    results.print(table)
-    results.print("yes: it is used; -: it makes no difference; no: it is refused\n")
-    for option, letter in letters.items():
-        keys = OPTIONS[option].keys
-        results.print(f"{letter}  {TITLES[option]}: {keys}", highlight=False, soft_wrap=True)
-    for who, option, why in reasons():
-        results.print(f"no: {who}, {option}: {why}", highlight=False, soft_wrap=True)
-
-
-def _facts_table(cards: list[dict[str, Any]]) -> Table:
-    """The paper's Table I, from the schemes' own facts."""
-    table = Table("scheme", *FACTS.values(), box=box.SIMPLE_HEAD, pad_edge=False)
-    for card in cards:
-        words = {True: "yes", False: "no"}
-        table.add_row(card["name"], *(words.get(v, str(v)) for v in card["facts"].values()))
-    return table
-
-
-def _scheme_card(name: str, kind: Any) -> dict[str, Any]:
-    from sdfeel.core.scheme import meanings
-
-    return {
-        "name": name,
-        "about": kind.__doc__.split("\n")[0],
-        "facts": dataclasses.asdict(kind.facts),
-        "options": [
-            {
-                "name": field.name,
-                "default": field.default,
-                "meaning": meanings(kind)[field.name],
-            }
-            for field in dataclasses.fields(kind)
-        ],
-    }
 
 
 def topology(
@@ -181,17 +100,11 @@ def topology(
 
       sdfeel topology my.graphml --servers 8 --set network.mixing=metropolis --json
     """
-    from sdfeel.experiment.build import equal_network
-    from sdfeel.experiment.schema import load
-
     more = [f"network.graph={graph}"]
     if servers is not None:
         more += [f"network.servers={servers}", f"network.clients={max(servers, 1) * 5}"]
     net = equal_network(load(None, [*more, *(settings or ())]))
     if picture is not None:
-        from sdfeel.report.charts import save
-        from sdfeel.report.charts import topology as draw
-
         save(draw(net), picture)
     if as_json:
         print_json(
@@ -238,8 +151,6 @@ def data_list(context: typer.Context, directory: Directory = None, as_json: AsJs
     """
     if context.invoked_subcommand is not None:
         return
-    from sdfeel.data.catalog import describe
-
     found = describe(directory)
     if as_json:
         print_json([{**dataclasses.asdict(card), "found": _text(card.found)} for card in found])
@@ -276,9 +187,6 @@ def data_get(
 
       sdfeel data get cifar10 --directory ~/data
     """
-    from sdfeel.data.catalog import default_directory
-    from sdfeel.data.download import get
-
     where = directory if directory is not None else default_directory()
     with transfer() as report:
         path = get(name, where, report)
@@ -305,12 +213,6 @@ def data_show(
 
       sdfeel data show my.toml --picture who.png --json
     """
-    from sdfeel.data.partition import unevenness
-    from sdfeel.experiment.build import build_data, build_network, who_holds_what
-    from sdfeel.experiment.schema import load
-    from sdfeel.report.charts import holdings, save
-    from sdfeel.report.tables import label_table
-
     chosen = load(experiment, settings or ())
     split = build_data(chosen)
     net = build_network(chosen, split)

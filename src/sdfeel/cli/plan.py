@@ -3,7 +3,7 @@
 import json
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 from rich.markup import escape
@@ -19,12 +19,16 @@ from sdfeel.cli.common import (
     results,
     stopping,
 )
-
-if TYPE_CHECKING:
-    from sdfeel.experiment.schema import Experiment
-    from sdfeel.planning.goal import Goal
-    from sdfeel.planning.planner import Planner, Wishes
-    from sdfeel.planning.result import Plan
+from sdfeel.core.errors import InputError
+from sdfeel.core.run_files import write_atomic
+from sdfeel.experiment.schema import Experiment, load, template
+from sdfeel.planning.goal import Goal, Kind
+from sdfeel.planning.planner import Planner, Wishes, experiment_of
+from sdfeel.planning.result import Plan
+from sdfeel.report.drawing import save
+from sdfeel.report.plan import reasons, table
+from sdfeel.report.plan_picture import picture
+from sdfeel.report.units import duration
 
 PICTURE, RECORD, BEST = "plan.png", "plan.json", "best.toml"
 
@@ -75,9 +79,6 @@ def plan(
 
       sdfeel plan --choose-graph --effort 4 --json
     """
-    from sdfeel.experiment.schema import load
-    from sdfeel.planning.planner import Wishes
-
     goal = _goal(target_accuracy, target_loss, budget)
     names = tuple(dict.fromkeys(name.strip() for name in schemes.split(",") if name.strip()))
     base = load(experiment, settings or ())
@@ -93,10 +94,7 @@ def plan(
         raise typer.Exit(130)
 
 
-def _goal(accuracy: float | None, loss: float | None, budget: float | None) -> "Goal | None":
-    from sdfeel.core.errors import InputError
-    from sdfeel.planning.goal import Goal, Kind
-
+def _goal(accuracy: float | None, loss: float | None, budget: float | None) -> Goal | None:
     asked: dict[Kind, float | None] = {"accuracy": accuracy, "loss": loss, "budget": budget}
     given = [Goal(kind, value) for kind, value in asked.items() if value is not None]
     if len(given) > 1:
@@ -106,10 +104,8 @@ def _goal(accuracy: float | None, loss: float | None, budget: float | None) -> "
     return given[0] if given else None
 
 
-def _planned(base: "Experiment", wishes: "Wishes") -> "Plan":
+def _planned(base: Experiment, wishes: Wishes) -> Plan:
     """What a planner finds, until it is through or stopped."""
-    from sdfeel.planning.planner import Planner
-
     with people.status("measuring the task and ranking candidates"):
         planner = Planner(base, wishes)
     try:
@@ -119,10 +115,8 @@ def _planned(base: "Experiment", wishes: "Wishes") -> "Plan":
         planner.close()
 
 
-def _search(planner: "Planner") -> None:
+def _search(planner: Planner) -> None:
     """Let candidates race, and tell about it."""
-    from sdfeel.report.units import duration
-
     with (
         suppress(KeyboardInterrupt),
         people.status(f"{len(planner.entries)} candidates ranked") as status,
@@ -138,10 +132,8 @@ def _search(planner: "Planner") -> None:
             )
 
 
-def _tell(found: "Plan", files: dict[str, str]) -> None:
+def _tell(found: Plan, files: dict[str, str]) -> None:
     """The table, the reasons, and where everything is."""
-    from sdfeel.report.plan import reasons, table
-
     results.print(table(found))
     for sentence in reasons(found):
         results.print(escape(sentence), soft_wrap=True, highlight=False)
@@ -151,14 +143,8 @@ def _tell(found: "Plan", files: dict[str, str]) -> None:
         results.print(f"run it with: sdfeel run {escape(files['experiment'])}", soft_wrap=True)
 
 
-def _write(directory: Path, base: "Experiment", found: "Plan") -> dict[str, str]:
+def _write(directory: Path, base: Experiment, found: Plan) -> dict[str, str]:
     """Record, picture and experiment file; returns where they are."""
-    from sdfeel.core.run_files import write_atomic
-    from sdfeel.experiment.schema import template
-    from sdfeel.planning.planner import experiment_of
-    from sdfeel.report.drawing import save
-    from sdfeel.report.plan_picture import picture
-
     files = {"record": directory / RECORD, "picture": directory / PICTURE}
     write_atomic(files["record"], (json.dumps(found.record(points=True), indent=1) + "\n").encode())
     save(picture(found), files["picture"])

@@ -1,17 +1,18 @@
 """The command that checks the planner against an exhaustive grid."""
 
-from typing import TYPE_CHECKING, Annotated
+import dataclasses
+from pathlib import Path
+from typing import Annotated
 
 import typer
 from rich import box
 from rich.table import Table
 
+from sdfeel.bench import planning as bench
+from sdfeel.bench.planning import CHEAP, FASTER, NEAR, Online, SituationResult, Tried
 from sdfeel.cli.common import AsJson, Jobs, Out, fresh_directory, people, print_json, results
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from sdfeel.bench.planning import Online, SituationResult, Tried
+from sdfeel.core.errors import unknown
+from sdfeel.report.units import duration
 
 
 def plan(
@@ -41,9 +42,6 @@ def plan(
 
       sdfeel bench plan --online --out runs/bench-plan
     """
-    from sdfeel.bench import planning as bench
-    from sdfeel.core.errors import unknown
-
     names = [n.strip() for n in situations.split(",") if n.strip()] or list(bench.SITUATIONS)
     for name in names:
         if name not in bench.SITUATIONS:
@@ -71,10 +69,8 @@ def plan(
         results.print(_table(found))
 
 
-def _grid(name: str, directory: "Path", seed: int, jobs: int | None) -> "list[Tried]":
+def _grid(name: str, directory: Path, seed: int, jobs: int | None) -> list[Tried]:
     """Every candidate of a situation, and what is told meanwhile."""
-    from sdfeel.bench import planning as bench
-
     tried = []
     with people.status(f"{name}: the grid") as status:
         for each in bench.grid(name, directory, seed, jobs):
@@ -83,16 +79,11 @@ def _grid(name: str, directory: "Path", seed: int, jobs: int | None) -> "list[Tr
     return tried
 
 
-def _record(line: "SituationResult | Online") -> dict[str, object]:
-    import dataclasses
-
+def _record(line: SituationResult | Online) -> dict[str, object]:
     return {**dataclasses.asdict(line), "behind": line.behind, "speedup": line.speedup}
 
 
-def _table(verdicts: "list[SituationResult]") -> Table:
-    from sdfeel.bench.planning import CHEAP, FASTER, NEAR
-    from sdfeel.report.units import duration
-
+def _table(verdicts: list[SituationResult]) -> Table:
     table = Table(box=box.SIMPLE_HEAD, show_edge=False, padding=0)
     table.add_column("situation")
     table.add_column("planned", overflow="fold")
@@ -120,9 +111,7 @@ def _table(verdicts: "list[SituationResult]") -> Table:
     return table
 
 
-def _online_table(lines: "list[Online]") -> Table:
-    from sdfeel.report.units import duration
-
+def _online_table(lines: list[Online]) -> Table:
     table = Table(box=box.SIMPLE_HEAD, show_edge=False, padding=0)
     table.add_column("situation")
     table.add_column("rate", justify="right")

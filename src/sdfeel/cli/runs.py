@@ -1,12 +1,11 @@
-"""Commands that run experiments, and those that look at runs."""
+"""Commands that run experiments: one, several schemes, a whole grid."""
 
 import shlex
 import sys
-from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated
 
 import typer
 from rich.markup import escape
@@ -25,12 +24,22 @@ from sdfeel.cli.common import (
     results,
     stopping,
 )
-from sdfeel.core.run_files import EVENTS, EXPERIMENT, PAGE, PICTURE
-
-if TYPE_CHECKING:
-    from sdfeel.report.history import History
-    from sdfeel.run.many import QueuedRun
-    from sdfeel.run.session import Session
+from sdfeel.cli.show import choose_target, histories_of, merged, outcome, tell_files, write_report
+from sdfeel.core.errors import InputError, RunError
+from sdfeel.core.run_files import EXPERIMENT, PAGE, PICTURE
+from sdfeel.engine.threads import cores
+from sdfeel.experiment.grid import GridPoint, axis, points
+from sdfeel.experiment.schema import checked, load
+from sdfeel.report.charts import save
+from sdfeel.report.history import History
+from sdfeel.report.multiples import multiples
+from sdfeel.report.page import page, write_page
+from sdfeel.report.progress import Progress
+from sdfeel.report.tables import comparison, comparison_records, shares, summary
+from sdfeel.run.many import Many, Planned, QueuedRun, on_one_core
+from sdfeel.run.session import Session, start, start_or_resume
+from sdfeel.run.session import resume as reopen
+from sdfeel.schemes import find
 
 COMPARED = "sd-feel,hierfavg,fedavg,feel"
 
@@ -54,10 +63,6 @@ def run(
 
       sdfeel run my.toml --set training.learning_rate=0.1 --set seed=3 --json
     """
-    from sdfeel.experiment.schema import load
-    from sdfeel.report.tables import shares
-    from sdfeel.run.session import start
-
     chosen = load(experiment, settings or ())
     directory = out if out is not None else fresh_directory(chosen.scheme.name)
     session = start(chosen, directory)
@@ -76,8 +81,6 @@ def resume(
 
       sdfeel resume runs/sd-feel-20260101-120000
     """
-    from sdfeel.run.session import resume as reopen
-
     _finish_one(reopen(directory), as_json)
 
 
@@ -110,12 +113,6 @@ def compare(
 
       sdfeel compare my.toml --target 0.9 --json
     """
-    from sdfeel.core.errors import InputError, RunError
-    from sdfeel.experiment.schema import checked, load
-    from sdfeel.report.tables import comparison, comparison_records
-    from sdfeel.run.many import QueuedRun
-    from sdfeel.schemes import find
-
     check_target(target)
     names = list(dict.fromkeys(name.strip() for name in schemes.split(",") if name.strip()))
     if not names:
@@ -141,7 +138,7 @@ def compare(
     histories = [merged(name, members[name]) for name in names]
     goal = choose_target(histories, target)
     text = base.text()
-    _write_report(directory, "Schemes compared", histories, goal, text)
+    write_report(directory, "Schemes compared", histories, goal, text)
     if as_json:
         print_json(
             {
@@ -157,62 +154,89 @@ def compare(
         tell_files(directory)
 
 
-def show(
-    directory: Annotated[Path, typer.Argument(help="A run, or a directory of runs.")],
+def sweep(
+    axes: Annotated[
+        list[str], typer.Argument(metavar="KEY=VALUE,VALUE...", help="The axes of the grid.")
+    ],
+    experiment: Annotated[
+        Path | None, typer.Option("--experiment", "-e", help="An experiment file to start from.")
+    ] = None,
+    settings: Settings = None,
+    out: Out = None,
     target: Target = None,
+    jobs: Jobs = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show a run, or several side by side, again from their logs: table, picture and page.
+    """Run every combination of values, over all cores; seeds are averaged.
+
+    Called again with the same --out, it keeps what is finished and goes on with the rest.
 
     Examples:
 
-      sdfeel show runs/compare-20260101-120000
+      sdfeel sweep scheme.tau1=1,3,20 network.graph=ring,complete seed=0..2 --out runs/sweep
 
-      sdfeel show runs/compare-20260101-120000/sd-feel --json
+      sdfeel sweep scheme.alpha=1,2,5 -s scheme.tau2=5 -s training.iterations=200
     """
-    from sdfeel.core.errors import RunError
-    from sdfeel.report.tables import comparison, comparison_records, summary
-
     check_target(target)
-    single = (directory / EVENTS).is_file()
-    found = [directory] if single else sorted(p.parent for p in directory.glob(f"*/{EVENTS}"))
-    if not found:
-        raise RunError(f"{directory} holds no runs: give a directory that `sdfeel run` wrote")
-    histories = _histories(found)
+    grid = points(experiment, settings or (), [axis(text) for text in axes])
+    directory = out if out is not None else fresh_directory("sweep")
+    again = shlex.join(["sdfeel", *sys.argv[1:]])
+    execute_many(
+        {p.name: QueuedRun(p.experiment, directory / p.name, notes=False) for p in grid},
+        jobs,
+        again if out is not None else f"{again} --out {directory}",
+    )
+    histories = grouped(grid, directory)
     goal = choose_target(histories, target)
-    known = found[0] / EXPERIMENT
-    text = known.read_text(encoding="utf-8", errors="replace") if known.exists() else ""
-    _write_report(directory, "A run" if single else "Runs compared", histories, goal, text)
+    save(multiples(panels(grid, histories), goal), directory / PICTURE)
+    text = grid[0].experiment.text()
+    write_page(directory / PAGE, page("A sweep", histories, goal, text, [" ".join(axes)]))
     if as_json:
-        print_json(
-            _outcome(directory, histories[0])
-            if single
-            else {"target": goal, "runs": comparison_records(histories, goal)}
+        records = comparison_records(histories, goal)
+        print_json({"directory": str(directory), "target": goal, "runs": records})
+    else:
+        results.print(comparison(histories, goal))
+        tell_files(directory)
+
+
+def grouped(grid: list[GridPoint], directory: Path) -> list[History]:
+    """One history per combination, the mean over its seeds."""
+    members: dict[str, list[Path]] = {}
+    for point in grid:
+        members.setdefault(point.label, []).append(directory / point.name)
+    return [merged(label, paths) for label, paths in members.items()]
+
+
+def panels(grid: list[GridPoint], histories: list[History]) -> dict[str, list[History]]:
+    """The histories by the first axis: a small picture for each of its values."""
+    known = {history.label: history for history in histories}
+    found: dict[str, dict[str, History]] = {}
+    for point in grid:
+        named = [(k, v) for k, v in point.choices.items() if k != "seed"]
+        head = "=".join(named[0]) if len(named) > 1 else "all"
+        rest = " ".join(
+            f"{k.rpartition('.')[2]}={v}" for k, v in named[1 if len(named) > 1 else 0 :]
         )
-        return
-    results.print(summary(histories[0], goal) if single else comparison(histories, goal))
-    tell_files(directory)
+        history = known[point.label]
+        found.setdefault(head, {})[point.label] = replace(history, label=rest or history.label)
+    return {head: list(lines.values()) for head, lines in found.items()}
 
 
-def _finish_one(session: "Session", as_json: bool) -> None:
+def _finish_one(session: Session, as_json: bool) -> None:
     """Run one session to its end, and tell what came out."""
-    from sdfeel.report.tables import summary
-
     _execute({session.experiment.scheme.name: session}, f"sdfeel resume {session.directory}")
-    histories = _histories([session.directory])
+    histories = histories_of([session.directory])
     goal = choose_target(histories, None)
-    _write_report(session.directory, "A run", histories, goal, session.experiment.text())
+    write_report(session.directory, "A run", histories, goal, session.experiment.text())
     if as_json:
-        print_json(_outcome(session.directory, histories[0]))
+        print_json(outcome(session.directory, histories[0]))
     else:
         results.print(summary(histories[0], goal))
         tell_files(session.directory)
 
 
-def _execute(sessions: "dict[str, Session]", again: str) -> None:
+def _execute(sessions: dict[str, Session], again: str) -> None:
     """Run sessions one after another under one progress display; `again` says how to go on."""
-    from sdfeel.report.progress import Progress
-
     totals = {label: session.total_rounds for label, session in sessions.items()}
     with suppress(KeyboardInterrupt), Progress(totals, people) as progress:
         for label, session in sessions.items():
@@ -228,13 +252,8 @@ def _execute(sessions: "dict[str, Session]", again: str) -> None:
         raise typer.Exit(130)
 
 
-def execute_many(runs: "dict[str, QueuedRun]", jobs: int | None, again: str) -> None:
+def execute_many(runs: dict[str, QueuedRun], jobs: int | None, again: str) -> None:
     """Run many side by side under one progress display; `again` says how to go on."""
-    from sdfeel.engine.threads import cores
-    from sdfeel.report.progress import Progress
-    from sdfeel.run.many import Many, Planned, on_one_core
-    from sdfeel.run.session import start_or_resume
-
     at_once = min(jobs or cores(), len(runs))
     if at_once == 1:  # then each may have all cores
         one = {n: start_or_resume(j.experiment, j.directory, j.notes) for n, j in runs.items()}
@@ -252,70 +271,3 @@ def execute_many(runs: "dict[str, QueuedRun]", jobs: int | None, again: str) -> 
     if many.unfinished:
         people.print(f"stopped; nothing is lost. Go on with: {escape(again)}", soft_wrap=True)
         raise typer.Exit(130)
-
-
-def merged(label: str, directories: list[Path]) -> "History":
-    from sdfeel.report.history import History
-
-    members = _histories(directories)
-    if len(members) == 1:
-        return History.of(label, members[0].events)
-    return History.mean(label, members)
-
-
-def _histories(directories: Iterable[Path]) -> "list[History]":
-    from sdfeel.report.history import History
-    from sdfeel.run import store
-
-    return [History.of(path.name, store.read_events(path)) for path in directories]
-
-
-def choose_target(histories: "list[History]", target: float | None) -> float | None:
-    from sdfeel.report.history import default_target
-
-    return target if target is not None else default_target(histories)
-
-
-def _write_report(
-    directory: Path, title: str, histories: "list[History]", target: float | None, text: str
-) -> None:
-    from sdfeel.report.charts import curves, save
-    from sdfeel.report.page import page, write_page
-
-    try:
-        save(curves(histories, target), directory / PICTURE)
-        write_page(directory / PAGE, page(title, histories, target, text))
-    except OSError as error:  # looking at a run must work where nothing can be written
-        people.print(f"note: no picture and no page: {error.strerror}: {error.filename}")
-
-
-def tell_files(directory: Path) -> None:
-    for name, file in (("picture", PICTURE), ("report", PAGE)):
-        if (directory / file).exists():
-            results.print(f"{name}: {escape(str(directory / file))}", soft_wrap=True)
-
-
-def _outcome(directory: Path, history: "History") -> dict[str, Any]:
-    """A run for machines."""
-    last, end = history.last, history.end
-    return {
-        "run": str(directory),
-        "scheme": history.scheme,
-        "state": "finished" if history.finished is not None else "unfinished",
-        "reason": history.finished.reason if history.finished is not None else None,
-        "seed": history.started.seed if history.started is not None else None,
-        "zeta": history.started.zeta if history.started is not None else None,
-        "engine": history.started.engine if history.started is not None else None,
-        "iterations": end.iterations if end is not None else 0,
-        "rounds": end.number if end is not None else 0,
-        "virtual_seconds": end.seconds if end is not None else 0.0,
-        "bytes": end.bytes if end is not None else 0,
-        "joules": end.joules if end is not None else 0.0,
-        "accuracy": last.accuracy if last is not None else None,
-        "loss": last.loss if last is not None else None,
-        "test_loss": last.test_loss if last is not None else None,
-        "spread": last.spread if last is not None else None,
-        "metrics": last.metrics if last is not None else {},
-        "model_sha256": history.finished.model_sha256 if history.finished is not None else None,
-        "warnings": history.warnings,
-    }

@@ -2,15 +2,18 @@
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 from rich.markup import escape
 
 from sdfeel.cli.common import AsJson, print_json, results
-
-if TYPE_CHECKING:
-    from sdfeel.report.timeline import Timeline
+from sdfeel.core.errors import InputError
+from sdfeel.report.charts import save
+from sdfeel.report.gantt import gantt
+from sdfeel.report.timeline import Timeline, waiting
+from sdfeel.report.units import percent
+from sdfeel.run import store
 
 PICTURE = "timeline.png"
 
@@ -47,10 +50,6 @@ def timeline(
 
       sdfeel timeline async --from 10 --to 12 --json
     """
-    from sdfeel.core.errors import InputError
-    from sdfeel.report.charts import save
-    from sdfeel.report.gantt import gantt
-
     wanted = None if servers is None else _numbers(servers)
     lines: dict[str, Timeline] = {}
     windows: list[tuple[float, float]] = []
@@ -75,8 +74,6 @@ def timeline(
 
 
 def _numbers(text: str) -> tuple[int, ...]:
-    from sdfeel.core.errors import InputError
-
     try:
         return tuple(int(word) for word in text.split(","))
     except ValueError:
@@ -85,10 +82,7 @@ def _numbers(text: str) -> tuple[int, ...]:
         ) from None
 
 
-def _read(path: Path) -> "Timeline":
-    from sdfeel.report.timeline import Timeline
-    from sdfeel.run import store
-
+def _read(path: Path) -> Timeline:
     return Timeline.of(store.read_events(path))
 
 
@@ -96,17 +90,15 @@ def _default_picture(runs: list[Path]) -> Path:
     return runs[0] / PICTURE if len(runs) == 1 else Path(PICTURE)
 
 
-def _named(lines: "dict[str, Timeline]") -> "list[tuple[str, Timeline]]":
+def _named(lines: dict[str, Timeline]) -> list[tuple[str, Timeline]]:
     """Runs under the last part of their paths, where that tells them apart."""
     short = [Path(name).resolve().name for name in lines]
     return list(zip(short if len(set(short)) == len(short) else lines, lines.values(), strict=True))
 
 
 def _record(
-    name: str, line: "Timeline", begin: float, end: float, servers: tuple[int, ...] | None
+    name: str, line: Timeline, begin: float, end: float, servers: tuple[int, ...] | None
 ) -> dict[str, Any]:
-    from sdfeel.report.timeline import waiting
-
     spans = line.spans(begin, end, servers)
     return {
         "run": name,
@@ -118,8 +110,6 @@ def _record(
 
 
 def _sentence(record: dict[str, Any]) -> str:
-    from sdfeel.report.units import percent
-
     shares = [("clients", record["clients_wait"]), ("servers", record["servers_wait"])]
     told = [f"{who} wait {percent(share)}" for who, share in shares if share is not None]
     return f"{escape(record['run'])}: {', '.join(told)} of the time"

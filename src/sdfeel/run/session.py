@@ -17,6 +17,7 @@ from sdfeel.engine.timed import Timed
 from sdfeel.experiment.build import Prepared, prepare
 from sdfeel.experiment.schema import Experiment, load
 from sdfeel.run import store, theorem
+from sdfeel.run.checkpoint import load_checkpoint, save_checkpoint
 from sdfeel.run.drive import Drive, Goals
 from sdfeel.run.theorem import Estimating
 from sdfeel.sim.state import State
@@ -81,7 +82,7 @@ class Session:
                 ) from error
 
     def _events(self) -> Iterator[Event]:
-        saved = store.load_checkpoint(self.directory) if self._resume else None
+        saved = load_checkpoint(self.directory) if self._resume else None
         state, extra = saved if saved is not None else (None, {})
         if saved is not None and extra["experiment"] != self.experiment.fingerprint:
             raise AnotherRun(
@@ -155,7 +156,7 @@ class Session:
             "bits": self.prepared.engine.bits,
             "estimates": None if self._estimating is None else self._estimating.record,
         }
-        store.save_checkpoint(self.directory, drive.simulation.state, extra)
+        save_checkpoint(self.directory, drive.simulation.state, extra)
         self._writing += time.perf_counter() - begin
 
     def _drive(self, state: State | None, accuracy: float | None, idle: int) -> Drive:

@@ -1,0 +1,16 @@
+"""Commands are imported when they are called, and help tells what they tell themselves."""
+
+import pytest
+
+from sdfeel import cli
+from sdfeel.cli import bench
+from sdfeel.cli.lazy import Home
+
+HOMES = {**cli.COMMANDS, **{f"bench {name}": home for name, home in bench.COMMANDS.items()}}
+
+
+@pytest.mark.parametrize("words", HOMES)
+def test_the_list_of_commands_says_what_each_command_says_of_itself(words: str) -> None:
+    home: Home = HOMES[words]
+    told = home.command(words.split()[-1]).help
+    assert " ".join(told.split("\n\n")[0].split()) == home.help
