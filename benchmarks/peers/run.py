@@ -234,7 +234,7 @@ def finished(command: list[str], timeout: float, **options) -> tuple[str, str, i
 
 def ours(python: str) -> dict[str, float]:
     """Samples per second of our engines, in one run of `sdfeel bench`."""
-    known = "from sdfeel.bench.ways import WAYS; print(*WAYS)"
+    known = "from sdfeel.bench.engines import WAYS; print(*WAYS)"
     ways = subprocess.run([python, "-c", known], capture_output=True, text=True, check=True)
     chosen = ",".join(way for way in OURS if way in ways.stdout.split())
     bench = ["bench", "--work", "mnist-cnn", "--ways", chosen, "--repeats", "5", "--json"]

@@ -6,9 +6,16 @@ import pytest
 import torch
 from torch import nn
 
-from sdfeel.bench.measure import compare
-from sdfeel.bench.ways import WAYS, plain_evaluation
-from sdfeel.bench.work import WORKS, BenchWork, find, forward_flops, training_flops
+from sdfeel.bench.engines import (
+    WAYS,
+    WORKS,
+    BenchWork,
+    compare,
+    find,
+    forward_flops,
+    plain_evaluation,
+    training_flops,
+)
 from sdfeel.core.errors import InputError
 from sdfeel.engine.base import Workload
 from sdfeel.engine.select import choose

@@ -9,8 +9,7 @@ import pytest
 from sdfeel.core.run_files import EVENTS, EXPERIMENT, LOCK
 from sdfeel.dashboard.jobs import Jobs
 from sdfeel.dashboard.logs import updates
-from sdfeel.dashboard.logs.files import Root
-from sdfeel.dashboard.logs.locks import held
+from sdfeel.dashboard.logs.files import Root, held
 from sdfeel.dashboard.logs.updates import list_news, run_news
 from sdfeel.dashboard.views import catalogue
 from sdfeel.dashboard.views.catalogue import Catalogue

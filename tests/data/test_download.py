@@ -12,8 +12,7 @@ import pytest
 
 from sdfeel.core.errors import DataError
 from sdfeel.data import archives, catalog, cifar, idx
-from sdfeel.data.download import fetch, get, silent
-from sdfeel.data.publishers import to_file
+from sdfeel.data.download import fetch, get, silent, to_file
 from sdfeel.data.sources import Source
 from tests.data.conftest import put
 from tests.data.test_cifar import archive

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from sdfeel.figures.checking import flips
+from sdfeel.figures.judging import flips
 
 
 def record(**verdicts: tuple[str, float | str | None, float | None]) -> dict[str, Any]:

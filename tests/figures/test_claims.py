@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from sdfeel.figures.catalogue import FIGURES
-from sdfeel.figures.checking import flips, is_clear
-from sdfeel.figures.judging import curves, judge, load, record
+from sdfeel.figures.judging import curves, flips, is_clear, judge, load, record
 from sdfeel.figures.running import Carrying, wanted
 
 RESULTS = Path(__file__).parents[2] / "results"

@@ -15,8 +15,7 @@ from sdfeel.experiment.build import prepare
 from sdfeel.experiment.schema import Experiment
 from sdfeel.figures.lines import changed, priced, seeded
 from sdfeel.figures.prices import examples, seconds
-from sdfeel.figures.scheme_keys import async_sd_feel, devices, fedavg, feel, hierfavg, sd_feel
-from sdfeel.figures.settings import setting
+from sdfeel.figures.settings import async_sd_feel, devices, fedavg, feel, hierfavg, sd_feel, setting
 from sdfeel.run.session import start
 
 MULTI = ("scheme.name=multi-level", "scheme.tau1=5", "scheme.tau2=1")

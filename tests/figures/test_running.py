@@ -11,8 +11,7 @@ from sdfeel.figures import cache
 from sdfeel.figures.curves import read
 from sdfeel.figures.lines import FigureLine, changed
 from sdfeel.figures.running import Carrying, missing, wanted
-from sdfeel.figures.scheme_keys import fedavg, hierfavg, sd_feel
-from sdfeel.figures.settings import setting
+from sdfeel.figures.settings import fedavg, hierfavg, sd_feel, setting
 from sdfeel.run.store import locked
 
 

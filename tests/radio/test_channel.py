@@ -12,8 +12,7 @@ from sdfeel.core.arrays import Floats
 from sdfeel.core.cost import Channel, Cost
 from sdfeel.core.decide import Decisions
 from sdfeel.core.errors import InputError
-from sdfeel.radio.channel import Fading, Trace, at_least
-from sdfeel.radio.shannon import efficiency
+from sdfeel.radio.channel import Fading, Trace, at_least, efficiency
 from sdfeel.schemes import SDFeel
 from sdfeel.sim.simulate import Simulation
 from tests.sim.test_simulate import cost, ring_of_four, uneven

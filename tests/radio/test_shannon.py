@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from sdfeel.radio.shannon import NEAREST, Cell, efficiency, scattered, snr_of
+from sdfeel.radio.channel import NEAREST, Cell, efficiency, scattered, snr_of
 
 
 def test_a_megahertz_at_fifteen_decibels_is_the_papers_five_megabits() -> None:

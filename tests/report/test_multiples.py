@@ -3,8 +3,8 @@ import pytest
 
 from sdfeel.core.events import Evaluated, Finished
 from sdfeel.report.compare import comparison_records
+from sdfeel.report.curves import multiples
 from sdfeel.report.history import History
-from sdfeel.report.multiples import multiples
 from sdfeel.report.tables import comparison
 
 

@@ -12,8 +12,7 @@ from sdfeel.core.errors import InputError
 from sdfeel.core.gossip_weights import laplacian_weights, mixing_rate
 from sdfeel.core.graphs import links
 from sdfeel.theory import synchronous
-from sdfeel.theory.problem import Problem
-from sdfeel.theory.regime import warning
+from sdfeel.theory.problem import Problem, warning
 
 EQUAL = np.full(10, 0.1)
 RING = mixing_rate(laplacian_weights(links("ring", 10), EQUAL), EQUAL)

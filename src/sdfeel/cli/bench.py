@@ -6,9 +6,7 @@ from typing import Annotated, Any
 import typer
 from rich.table import Table
 
-from sdfeel.bench.measure import compare
-from sdfeel.bench.ways import WAYS
-from sdfeel.bench.work import find
+from sdfeel.bench.engines import WAYS, compare, find
 from sdfeel.cli.common import AsJson, people, print_json, results
 from sdfeel.cli.lazy import Home, announce, lazy
 from sdfeel.core.errors import unknown

@@ -18,9 +18,8 @@ from sdfeel.core.events import Evaluated, Finished
 from sdfeel.engine.threads import cores
 from sdfeel.experiment.schema import Experiment
 from sdfeel.figures.catalogue import chosen
-from sdfeel.figures.checking import flips
 from sdfeel.figures.figure import Figure, Scale
-from sdfeel.figures.judging import MARKS, Judged, curves, judge, load, record
+from sdfeel.figures.judging import MARKS, Judged, curves, flips, judge, load, record
 from sdfeel.figures.judging import save as keep
 from sdfeel.figures.pictures import picture
 from sdfeel.figures.running import Carrying, missing, wanted

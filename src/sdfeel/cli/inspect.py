@@ -29,9 +29,10 @@ from sdfeel.experiment.build import (
     who_holds_what,
 )
 from sdfeel.experiment.schema import load, template
-from sdfeel.report.charts import holdings, save
-from sdfeel.report.charts import topology as draw
+from sdfeel.report.drawing import save
+from sdfeel.report.holdings import holdings
 from sdfeel.report.tables import label_table
+from sdfeel.report.topology import topology as draw
 
 data = typer.Typer(
     help="Data sets: what is here, how it is split, how to get it.",

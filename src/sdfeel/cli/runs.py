@@ -30,9 +30,9 @@ from sdfeel.core.run_files import EXPERIMENT, PAGE, PICTURE
 from sdfeel.engine.threads import cores
 from sdfeel.experiment.grid import GridPoint, axis, points
 from sdfeel.experiment.schema import checked, load
-from sdfeel.report.charts import save
+from sdfeel.report.curves import multiples
+from sdfeel.report.drawing import save
 from sdfeel.report.history import History
-from sdfeel.report.multiples import multiples
 from sdfeel.report.page import page, write_page
 from sdfeel.report.progress import Progress
 from sdfeel.report.tables import comparison, comparison_records, shares, summary

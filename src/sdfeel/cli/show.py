@@ -17,7 +17,8 @@ from sdfeel.cli.common import (
 )
 from sdfeel.core.errors import RunError
 from sdfeel.core.run_files import EVENTS, EXPERIMENT, PAGE, PICTURE
-from sdfeel.report.charts import curves, save
+from sdfeel.report.curves import curves
+from sdfeel.report.drawing import save
 from sdfeel.report.history import History, default_target
 from sdfeel.report.page import page, write_page
 from sdfeel.report.tables import comparison, comparison_records, summary

@@ -9,7 +9,7 @@ from rich.markup import escape
 
 from sdfeel.cli.common import AsJson, print_json, results
 from sdfeel.core.errors import InputError
-from sdfeel.report.charts import save
+from sdfeel.report.drawing import save
 from sdfeel.report.gantt import gantt
 from sdfeel.report.timeline import Timeline, waiting
 from sdfeel.report.units import percent

@@ -16,8 +16,7 @@ import numpy as np
 from sdfeel.core.errors import DataError
 from sdfeel.data import archives as packed
 from sdfeel.data import cifar, idx
-from sdfeel.data.publishers import Report
-from sdfeel.data.sources import Bytes, File, Package, Source
+from sdfeel.data.sources import Bytes, File, Package, Report, Source
 
 TIMEOUT = 900.0  # seconds for a whole package
 LIMIT = 200_000_000  # bytes of one member; a table of MNIST's pixels has 110 million

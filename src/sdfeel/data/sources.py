@@ -1,6 +1,7 @@
 """What is known about each data set: its contents' checksums and the places that offer it."""
 
 import hashlib
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -11,6 +12,8 @@ from sdfeel.core.errors import DataError
 
 Bytes = NDArray[np.uint8]
 Arrays = tuple[Bytes, Bytes, Bytes, Bytes]  # train inputs and labels, test inputs and labels
+
+Report = Callable[[str, int, int | None], None]  # what is done, bytes so far, bytes in all
 
 
 @dataclass(frozen=True)

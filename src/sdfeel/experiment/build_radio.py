@@ -17,8 +17,7 @@ from sdfeel.core.seeds import rng
 from sdfeel.core.stragglers import StragglerPolicy
 from sdfeel.experiment.effects import Case, Rates
 from sdfeel.experiment.schema import Experiment, RadioSection
-from sdfeel.radio.channel import Fading, Trace
-from sdfeel.radio.shannon import Cell, efficiency, scattered, snr_of
+from sdfeel.radio.channel import Cell, Fading, Trace, efficiency, scattered, snr_of
 from sdfeel.radio.tables import clients_table, links_table, trace_table
 from sdfeel.schemes import tolerance
 

@@ -5,10 +5,8 @@ from sdfeel.figures.beyond import epochs, outages, related_systems
 from sdfeel.figures.figure import Figure, Scale
 from sdfeel.figures.paper import (
     figure_3,
-    figure_4a,
-    figure_4b,
-    figure_5a,
-    figure_5b,
+    figure_4,
+    figure_5,
     figure_6a,
     figure_6b,
     figure_7,
@@ -19,17 +17,17 @@ from sdfeel.figures.paper import (
     figure_11a,
     figure_11b,
     remarks,
-    table_1,  # fmt: skip
+    table_1,
 )
 
 FIGURES: dict[str, Figure] = {
     figure.name: figure
     for figure in (
         figure_3.FIGURE,
-        figure_4a.FIGURE,
-        figure_4b.FIGURE,
-        figure_5a.FIGURE,
-        figure_5b.FIGURE,
+        figure_4.FIGURE,
+        figure_4.FIGURE_ON_CIFAR,
+        figure_5.FIGURE,
+        figure_5.FIGURE_ON_CIFAR,
         figure_6a.FIGURE,
         figure_6b.FIGURE,
         figure_7.FIGURE,
@@ -44,10 +42,10 @@ FIGURES: dict[str, Figure] = {
         figure_11b.FIGURE,
         table_1.FIGURE,
         remarks.FIGURE,
-        figure_4a.FIGURE_AT_PRINTED_RATE,
-        figure_5a.FIGURE_AT_PRINTED_RATE,
-        figure_4a.FIGURE_ON_FASHION,
-        figure_5a.FIGURE_ON_FASHION,
+        figure_4.FIGURE_AT_PRINTED_RATE,
+        figure_5.FIGURE_AT_PRINTED_RATE,
+        figure_4.FIGURE_ON_FASHION,
+        figure_5.FIGURE_ON_FASHION,
         epochs.FIGURE,
         related_systems.RACE,
         related_systems.PARITY,

@@ -12,8 +12,7 @@ from typing import Protocol
 
 from sdfeel.planning.candidates import neighbours
 from sdfeel.planning.goal import Goal, PilotPoint
-from sdfeel.planning.ranking import Entry, Law, fitted
-from sdfeel.planning.shortlist import distinct, shortlist
+from sdfeel.planning.ranking import Entry, Law, distinct, fitted, shortlist
 
 RUNG = 0.12  # part of the allowance that each rung of the halving may cost
 LEAST = 3  # survivors of the halving

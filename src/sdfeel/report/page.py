@@ -6,7 +6,6 @@ from pathlib import Path
 
 from sdfeel.core.run_files import write_atomic
 from sdfeel.report import estimates, style
-from sdfeel.report.bound import picture
 from sdfeel.report.compare import (
     TableEntry,
     cells,
@@ -28,6 +27,7 @@ from sdfeel.report.curves import (
     swatch,
 )
 from sdfeel.report.drawing import svg
+from sdfeel.report.estimates import picture
 from sdfeel.report.history import History, clock_of
 from sdfeel.report.units import count, duration, goal, percent
 

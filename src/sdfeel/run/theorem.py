@@ -16,8 +16,7 @@ from sdfeel.run.loss_estimates import curvature, look
 from sdfeel.schemes import AsyncSDFeel, FedAvg, HierFavg, SDFeel
 from sdfeel.sim.simulate import Simulation
 from sdfeel.theory import asynchronous
-from sdfeel.theory.problem import Problem
-from sdfeel.theory.regime import warning
+from sdfeel.theory.problem import Problem, warning
 
 ASKED = (2, 12)  # clients that tell their curvature, at least and at most
 SHARE = 1 / 2000  # of a run's gradients that this may cost: each client takes two

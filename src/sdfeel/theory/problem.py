@@ -27,3 +27,29 @@ class Problem:
     def floor(self) -> float:
         """Phi_0 of Theorem 1: the noise that is left after averaging over all clients."""
         return self.noise * self.concentration
+
+
+ROOM = 1 + 1e-9  # a rate that was chosen as the largest proven one must not be told
+
+
+def warning(learning_rate: float, largest: float, theorem: int, setting: str) -> str | None:
+    """What to tell a person about a learning rate that a theorem does not cover; None if it does.
+
+    `largest` is the largest step for which the theorem proves convergence; the curvature behind
+    it is measured, so it is never below the true one.
+
+    >>> warning(0.001, 0.00673, 1, "tau1=5, L=1") is None
+    True
+    >>> print(warning(0.05, 0.00673, 1, "tau1=5, L=1"))
+    learning rate 0.05 is at least 7.4 times the largest step for which Theorem 1 proves \
+convergence (0.00673, with tau1=5, L=1); training may work all the same
+    """
+    if learning_rate <= largest * ROOM:
+        return None
+    times = learning_rate / largest
+    said = f"{times:.1f}" if times < 10 else f"{times:.0f}"
+    return (
+        f"learning rate {learning_rate:g} is at least {said} times the "
+        f"largest step for which Theorem {theorem} proves convergence ({largest:.3g}, with "
+        f"{setting}); training may work all the same"
+    )

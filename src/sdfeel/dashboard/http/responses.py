@@ -60,7 +60,8 @@ def _saved_as(name: str) -> dict[str, str]:
 
 def picture(histories: Sequence[History], target: float | None) -> bytes:
     """The curves as `sdfeel show` draws them."""
-    from sdfeel.report.charts import curves, save
+    from sdfeel.report.curves import curves
+    from sdfeel.report.drawing import save
 
     with tempfile.TemporaryDirectory() as directory:
         path = Path(directory) / "picture.png"

@@ -18,9 +18,16 @@ from sdfeel.core.arrays import Ints
 from sdfeel.core.events import Event, Round
 from sdfeel.core.run_files import EVENTS
 from sdfeel.dashboard.logs.files import Root
-from sdfeel.dashboard.logs.parsing import HEAD, Lines, LoggedEvent, LogLine, parse
+from sdfeel.dashboard.logs.parsing import (
+    HEAD,
+    Lines,
+    LoggedEvent,
+    LogLine,
+    LogPage,
+    backwards,
+    parse,
+)
 from sdfeel.dashboard.logs.sampling import Thinned
-from sdfeel.dashboard.logs.tail import LogPage, backwards
 
 CHUNK, LONGEST = 4 << 20, 64 << 20  # bytes read at once; bytes of one line
 ROUNDS, EVALUATIONS, CREWS = 4096, 4096, 2048  # so many are kept

@@ -13,9 +13,8 @@ from sdfeel.core.run_files import EXPERIMENT
 from sdfeel.dashboard.logs.files import NotHere, Root
 from sdfeel.dashboard.logs.log import LogReader
 from sdfeel.dashboard.logs.parsing import parse
-from sdfeel.dashboard.views.catalogue import Catalogue
+from sdfeel.dashboard.views.catalogue import Catalogue, RunSummary
 from sdfeel.dashboard.views.curves import charts, drawable
-from sdfeel.dashboard.views.summary import Glance
 from sdfeel.experiment.schema import Experiment, keys
 from sdfeel.report.compare import phase_seconds
 from sdfeel.report.gantt import WORDS
@@ -28,7 +27,7 @@ ROWS, MANY = 72, 1000  # rows of a timeline; servers to choose from
 Rows = list[tuple[str, str]]
 
 
-def overview(found: Glance, log: LogReader | None) -> dict[str, Any]:
+def overview(found: RunSummary, log: LogReader | None) -> dict[str, Any]:
     """Facts, figures, curves, phases and warnings of one run."""
     history = History.of(found.name, log.events() if log is not None else ())
     return {
@@ -97,7 +96,7 @@ def _pace(history: History) -> float | None:
     return drawable(fmean(lengths)) if lengths else None
 
 
-def _of_the_log(found: Glance, log: LogReader | None) -> list[str]:
+def _of_the_log(found: RunSummary, log: LogReader | None) -> list[str]:
     """What is wrong with the file itself."""
     if log is None:
         return []

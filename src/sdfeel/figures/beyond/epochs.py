@@ -9,8 +9,7 @@ from dataclasses import replace
 from sdfeel.figures.figure import Claim, ClaimView, Figure, Panel
 from sdfeel.figures.lines import FigureLine
 from sdfeel.figures.paper.race import HIER, SD
-from sdfeel.figures.scheme_keys import hierfavg, sd_feel
-from sdfeel.figures.settings import FigureSetting
+from sdfeel.figures.settings import FigureSetting, hierfavg, sd_feel
 from sdfeel.figures.verdicts import Verdict, more, report
 
 PASSES = {"quick": 100, "full": 30}

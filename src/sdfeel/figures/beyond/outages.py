@@ -6,8 +6,7 @@ from sdfeel.core.run_files import write_atomic
 from sdfeel.figures import cache
 from sdfeel.figures.figure import Claim, ClaimView, Figure, Panel
 from sdfeel.figures.lines import FigureLine
-from sdfeel.figures.scheme_keys import hierfavg, sd_feel
-from sdfeel.figures.settings import FigureSetting
+from sdfeel.figures.settings import FigureSetting, hierfavg, sd_feel
 from sdfeel.figures.verdicts import Verdict, more, no_less
 
 SD, SD_SERVER = "SD-FEEL", "SD-FEEL, a server dies"

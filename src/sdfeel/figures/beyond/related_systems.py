@@ -7,8 +7,7 @@ from sdfeel.figures.figure import Claim, ClaimView, Figure, Judge, Panel, both
 from sdfeel.figures.lines import FigureLine
 from sdfeel.figures.paper.figure_8 import ring
 from sdfeel.figures.paper.race import HIER, SD, pace, window
-from sdfeel.figures.scheme_keys import async_sd_feel, devices, hierfavg, sd_feel
-from sdfeel.figures.settings import FigureSetting
+from sdfeel.figures.settings import FigureSetting, async_sd_feel, devices, hierfavg, sd_feel
 from sdfeel.figures.verdicts import Verdict, all_of, exactly, more
 
 FOG, MES, MULTI = "FogFL, full mesh", "FedMes, 2 of 5 in two cells", "multi-level local SGD"

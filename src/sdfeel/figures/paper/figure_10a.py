@@ -4,7 +4,7 @@ from sdfeel.core.arrays import Floats
 from sdfeel.figures.figure import Claim, ClaimView, Figure, both
 from sdfeel.figures.lines import FigureLine
 from sdfeel.figures.paper.race import window
-from sdfeel.figures.paper.unequal import (
+from sdfeel.figures.paper.unequal_devices import (
     ASYNC,
     SYNC,
     VANILLA,

@@ -5,7 +5,7 @@ from itertools import pairwise
 from sdfeel.core.arrays import Floats
 from sdfeel.figures.figure import Claim, ClaimView, Figure, Panel
 from sdfeel.figures.lines import FigureLine
-from sdfeel.figures.paper.unequal import asynchronous, round_seconds, synchronous
+from sdfeel.figures.paper.unequal_devices import asynchronous, round_seconds, synchronous
 from sdfeel.figures.settings import SCALES, FigureSetting
 from sdfeel.figures.verdicts import Verdict, all_of, more, no_less
 

@@ -6,8 +6,7 @@ import numpy as np
 
 from sdfeel.figures.figure import Claim, ClaimView, Figure, Panel
 from sdfeel.figures.lines import FigureLine
-from sdfeel.figures.scheme_keys import sd_feel
-from sdfeel.figures.settings import FigureSetting
+from sdfeel.figures.settings import FigureSetting, sd_feel
 from sdfeel.figures.verdicts import Verdict, all_of, exactly, more
 
 FACTORS = {0.01: "1e-4", 0.1: "1e-3", 1.0: "1e-2", 10.0: "0.1", 100.0: "1"}

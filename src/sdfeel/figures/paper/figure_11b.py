@@ -5,8 +5,7 @@ import numpy as np
 from sdfeel.core.arrays import Floats
 from sdfeel.figures.figure import Claim, ClaimView, Figure, Panel
 from sdfeel.figures.lines import FigureLine
-from sdfeel.figures.scheme_keys import sd_feel
-from sdfeel.figures.settings import FigureSetting
+from sdfeel.figures.settings import FigureSetting, sd_feel
 from sdfeel.figures.verdicts import Verdict, all_of, close, more
 
 GAMMAS = {gamma: f"gamma = {gamma}" for gamma in (0, 1, 2, 3)}

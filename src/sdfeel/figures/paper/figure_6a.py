@@ -6,8 +6,7 @@ from sdfeel.core.arrays import Floats
 from sdfeel.figures.figure import Claim, ClaimView, Figure, both
 from sdfeel.figures.lines import FigureLine, changed
 from sdfeel.figures.paper.race import pace, window
-from sdfeel.figures.scheme_keys import hierfavg, sd_feel
-from sdfeel.figures.settings import FigureSetting
+from sdfeel.figures.settings import FigureSetting, hierfavg, sd_feel
 from sdfeel.figures.verdicts import Verdict, all_of, more
 
 HIER = "HierFAVG"

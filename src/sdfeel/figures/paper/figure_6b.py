@@ -3,8 +3,7 @@
 from sdfeel.figures.figure import Claim, ClaimView, Figure, both
 from sdfeel.figures.lines import FigureLine
 from sdfeel.figures.paper.race import window
-from sdfeel.figures.scheme_keys import hierfavg, sd_feel
-from sdfeel.figures.settings import SCALES, FigureSetting
+from sdfeel.figures.settings import SCALES, FigureSetting, hierfavg, sd_feel
 from sdfeel.figures.verdicts import Verdict, any_of, more
 
 RING, FULL, HIER = "ring, alpha 1", "fully connected, alpha 1", "HierFAVG"

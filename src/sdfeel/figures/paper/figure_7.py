@@ -5,8 +5,7 @@ from itertools import pairwise
 from sdfeel.figures.figure import Claim, ClaimView, Figure, Judge, Panel, both
 from sdfeel.figures.lines import FigureLine
 from sdfeel.figures.paper.race import window
-from sdfeel.figures.scheme_keys import sd_feel
-from sdfeel.figures.settings import SCALES, FigureSetting
+from sdfeel.figures.settings import SCALES, FigureSetting, sd_feel
 from sdfeel.figures.verdicts import Verdict, all_of, any_of, more, no_less
 
 TAU1 = {tau1: f"tau1 = {tau1}, tau2 = 1" for tau1 in (1, 3, 5, 20)}

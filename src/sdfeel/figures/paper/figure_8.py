@@ -7,8 +7,7 @@ from sdfeel.core.arrays import Floats
 from sdfeel.figures.figure import Claim, ClaimView, Figure, Judge, Panel
 from sdfeel.figures.lines import FigureLine
 from sdfeel.figures.paper.race import window
-from sdfeel.figures.scheme_keys import sd_feel
-from sdfeel.figures.settings import SCALES, FigureSetting
+from sdfeel.figures.settings import SCALES, FigureSetting, sd_feel
 from sdfeel.figures.verdicts import Verdict, all_of, close, more, no_less
 
 GRAPHS = {

@@ -6,8 +6,7 @@ from itertools import pairwise
 from sdfeel.figures.figure import Claim, ClaimView, Figure, Judge, both
 from sdfeel.figures.lines import FigureLine
 from sdfeel.figures.paper.race import window
-from sdfeel.figures.scheme_keys import sd_feel
-from sdfeel.figures.settings import SCALES, FigureSetting
+from sdfeel.figures.settings import SCALES, FigureSetting, sd_feel
 from sdfeel.figures.verdicts import Verdict, all_of, more
 
 CLASSES = {f"data.classes_per_client={c}": f"c = {c}" for c in (1, 2, 5, 10)}

@@ -10,8 +10,7 @@ import numpy as np
 
 from sdfeel.figures.figure import ClaimView, Judge
 from sdfeel.figures.lines import FigureLine
-from sdfeel.figures.scheme_keys import fedavg, feel, hierfavg, sd_feel
-from sdfeel.figures.settings import FigureSetting
+from sdfeel.figures.settings import FigureSetting, fedavg, feel, hierfavg, sd_feel
 from sdfeel.figures.verdicts import ENOUGH, Verdict, all_of, exactly, more, no_less, report
 
 SD, HIER, ALL = "SD-FEEL", "HierFAVG", "FedAvg, all clients"

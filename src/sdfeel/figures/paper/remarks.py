@@ -5,8 +5,7 @@ from sdfeel.figures.figure import Claim, ClaimView, Figure, Panel
 from sdfeel.figures.lines import FigureLine
 from sdfeel.figures.paper.race import window
 from sdfeel.figures.prices import seconds
-from sdfeel.figures.scheme_keys import hierfavg, sd_feel
-from sdfeel.figures.settings import FigureSetting, setting
+from sdfeel.figures.settings import FigureSetting, hierfavg, sd_feel, setting
 from sdfeel.figures.verdicts import Verdict, all_of, exactly, no_less
 
 BASE, LONG, RARE = "tau = (5, 1)", "tau = (20, 1)", "tau = (5, 5)"

@@ -2,8 +2,7 @@
 
 from sdfeel.experiment.schema import Experiment
 from sdfeel.figures.lines import FigureLine
-from sdfeel.figures.scheme_keys import async_sd_feel, devices, sd_feel
-from sdfeel.figures.settings import SAMPLES, FigureSetting
+from sdfeel.figures.settings import SAMPLES, FigureSetting, async_sd_feel, devices, sd_feel
 
 SYNC, ASYNC, VANILLA = "synchronous", "asynchronous", "asynchronous, constant weights"
 GFLOPS = 10.0  # the mean speed of the devices

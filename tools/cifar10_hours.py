@@ -1,4 +1,4 @@
-"""What CIFAR-10 takes: `python -m sdfeel.figures.hours DATA RATE` counts it for results/."""
+"""What HOURS-10 takes: `python tools/cifar10_hours.py DATA RATE` counts it for results/."""
 
 import json
 import sys
@@ -8,13 +8,12 @@ from typing import Any
 
 from sdfeel.core.run_files import write_atomic
 from sdfeel.figures.catalogue import FIGURES
+from sdfeel.figures.document import HOURS
 from sdfeel.figures.figure import Figure
 from sdfeel.figures.prices import examples
 from sdfeel.figures.running import wanted
 from sdfeel.figures.settings import Scale, found_in
 
-FILE = Path("results/cifar10.json")
-SEEDS = 3
 DEAREST = "10b"
 SCALES: tuple[Scale, ...] = ("reduced", "full")
 
@@ -26,7 +25,7 @@ def count(figures: Sequence[Figure], scale: Scale, data: Path) -> int:
 
 
 def counted(data: Path, rate: float) -> dict[str, Any]:
-    """Examples per seed of figures on CIFAR-10, and how many a second there are."""
+    """Examples per seed of figures on HOURS-10, and how many a second there are."""
     figures = [each for each in FIGURES.values() if each.data == "cifar10"]
     groups = {each.name: [each] for each in figures}
     groups[f"all but {DEAREST}"] = [each for each in figures if each.name != DEAREST]
@@ -40,7 +39,7 @@ def counted(data: Path, rate: float) -> dict[str, Any]:
 def main() -> None:
     """Count anew."""
     data, rate = Path(sys.argv[1]), float(sys.argv[2])
-    write_atomic(FILE, (json.dumps(counted(data, rate), indent=1) + "\n").encode())
+    write_atomic(HOURS, (json.dumps(counted(data, rate), indent=1) + "\n").encode())
 
 
 if __name__ == "__main__":

@@ -15,11 +15,12 @@ from sdfeel.core.arrays import Floats
 from sdfeel.core.errors import InputError
 from sdfeel.core.events import Started
 from sdfeel.core.network import Network, clustered
-from sdfeel.report.charts import curves, holdings, save, svg, topology
-from sdfeel.report.drawing import line_style
+from sdfeel.report.curves import curves
+from sdfeel.report.drawing import line_style, save, svg
 from sdfeel.report.history import History
+from sdfeel.report.holdings import holdings
 from sdfeel.report.tables import comparison
-from sdfeel.report.topology import layout
+from sdfeel.report.topology import layout, topology
 from tests.report.runs import measured, runs, started
 
 NAN = float("nan")
