@@ -6,7 +6,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check -q
 export MPLBACKEND := Agg
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-ray test-flower test-templates chaos faults soak bench bench-peers figures screenshots lint types check coverage clean
+.PHONY: help demo test test-ray test-flower test-templates chaos faults soak bench bench-peers figures screenshots wheel lint types check coverage clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1|/' | awk -F'|' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -68,6 +68,10 @@ figures: $(VENV)/.package ## judge the paper's claims at quick scale; fails if a
 
 screenshots: $(VENV)/.dev ## take the pictures of the live page anew (needs Chromium)
 	$(BIN)/python tools/screenshots.py docs/images
+
+wheel: $(VENV)/.package ## build the wheel into dist/, and list what is in it
+	$(PIP) wheel --no-deps -w dist .
+	$(BIN)/python -m zipfile -l dist/sdfeel-*.whl
 
 lint: $(VENV)/.dev ## check style and format
 	$(BIN)/ruff check . && $(BIN)/ruff format --check .

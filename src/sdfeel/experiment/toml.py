@@ -1,29 +1,10 @@
 """Writing TOML (the standard library only reads it): plain tables, with a comment per key."""
 
-import json
-import re
 from collections.abc import Mapping
 from typing import Any
 
-
-def literal(value: Any) -> str:
-    """
-    >>> literal({"momentum": 0.9, "names": ["a", "b"], "nesterov": True})
-    '{ momentum = 0.9, names = ["a", "b"], nesterov = true }'
-    """
-    if isinstance(value, Mapping):
-        inside = ", ".join(f"{_key(key)} = {literal(item)}" for key, item in value.items())
-        return f"{{ {inside} }}" if inside else "{}"
-    if isinstance(value, list | tuple):
-        return f"[{', '.join(map(literal, value))}]"
-    if isinstance(value, float):
-        return repr(value)  # also for inf and nan, which JSON spells otherwise
-    return json.dumps(value, ensure_ascii=False)
-
-
-def _key(name: str) -> str:
-    """Keys of letters, digits, - and _ stand bare; others are quoted."""
-    return name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else json.dumps(name, ensure_ascii=False)
+import tomlkit
+from tomlkit.items import InlineTable
 
 
 def document(tables: Mapping[str, Any], comments: Mapping[str, str] | None = None) -> str:
@@ -42,19 +23,33 @@ def document(tables: Mapping[str, Any], comments: Mapping[str, str] | None = Non
     lines = []
     for key, value in tables.items():
         if not isinstance(value, Mapping):
-            lines += _entry(key, key, value, notes)
+            lines += [*_comment(notes.get(key)), _entry(key, value)]
     for section, keys in tables.items():
         if isinstance(keys, Mapping):
             lines += ["", *_comment(notes.get(section)), f"[{section}]"]
             for key, value in keys.items():
-                lines += _entry(key, f"{section}.{key}", value, notes)
+                lines += [*_comment(notes.get(f"{section}.{key}")), _entry(key, value)]
     return "\n".join(lines) + "\n"
 
 
-def _entry(key: str, path: str, value: Any, notes: Mapping[str, str]) -> list[str]:
-    name = _key(key)
-    line = f"# {name} = (not set)" if value is None else f"{name} = {literal(value)}"
-    return [*_comment(notes.get(path)), line]
+def _entry(key: str, value: Any) -> str:
+    name = tomlkit.key(key).as_string()
+    return f"# {name} = (not set)" if value is None else f"{name} = {literal(value)}"
+
+
+def literal(value: Any) -> str:
+    """
+    >>> print(literal({"nesterov": True, "a key": [0.5, "\\x7f"]}))
+    {nesterov = true, "a key" = [0.5, "\\u007f"]}
+    """
+    return (_inline(value) if isinstance(value, Mapping) else tomlkit.item(value)).as_string()
+
+
+def _inline(values: Mapping[str, Any]) -> InlineTable:
+    made = tomlkit.inline_table()
+    for key, value in values.items():
+        made.append(key, _inline(value) if isinstance(value, Mapping) else value)
+    return made
 
 
 def _comment(text: str | None) -> list[str]:
