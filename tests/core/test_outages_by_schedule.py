@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 
 from sdfeel.core.errors import InputError
-from sdfeel.core.gossip_weights import metropolis
 from sdfeel.core.graphs import links
 from sdfeel.core.network import clustered
 from sdfeel.core.outages import Outages, check, schedule
@@ -66,8 +65,8 @@ def test_a_server_that_comes_back_is_there_at_the_end() -> None:
 
 def test_parts_that_are_cut_off_for_good_are_known() -> None:
     text = "round 1 link 0 1 down\nround 2 link 2 3 down\n"
-    changing = Outages(metropolis, schedule(text, "f"))
+    changing = Outages(schedule(text, "f"))
     assert changing.cut_off(NET) == [[0, 3], [1, 2]]
-    gone = Outages(metropolis, schedule("round 1 server 2 down", "f"))
+    gone = Outages(schedule("round 1 server 2 down", "f"))
     assert gone.cut_off(NET) == [[0, 1, 3]]
-    assert np.array_equal(Outages(metropolis).at(NET, 5, 0.0).net.links, NET.links)
+    assert np.array_equal(Outages().at(NET, 5, 0.0).net.links, NET.links)

@@ -4,7 +4,7 @@ import asyncio
 from dataclasses import dataclass, field
 from typing import Any
 
-from sdfeel.live.failover import Lodging
+from sdfeel.live.failover import Failover
 from sdfeel.live.protocol import Header, Link
 from sdfeel.live.transport.errors import NotTrusted, Refused, Unreachable
 
@@ -45,12 +45,12 @@ def dead() -> House:
     return House(Unreachable("nobody there"), here=Unreachable("nobody there"))
 
 
-def lodging(home: House, *others: House) -> Lodging:
+def failover(home: House, *others: House) -> Failover:
     links = [Link(f"edge-{d}", house, "") for d, house in enumerate((home, *others))]
-    return Lodging({0: links[0]}, dict(enumerate(links[1:], start=1)), doubt=0.02)
+    return Failover({0: links[0]}, dict(enumerate(links[1:], start=1)), doubt=0.02)
 
 
-async def answers(where: Lodging, times: int = 2) -> list[dict[int, Header]]:
+async def answers(where: Failover, times: int = 2) -> list[dict[int, Header]]:
     """What is heard in so many turns."""
     heard = [await where.work([0], QUESTION) for _ in range(times)]
     return [{d: header for d, (header, _) in found.items()} for found in heard]
@@ -62,24 +62,24 @@ def run(work: Any) -> Any:
 
 def test_a_living_server_is_never_left() -> None:
     home, other = House(WORK), House(WORK)
-    assert run(answers(lodging(home, other))) == [{0: WORK}, {0: WORK}]
+    assert run(answers(failover(home, other))) == [{0: WORK}, {0: WORK}]
     assert other.asked == []
 
 
 def test_the_first_living_neighbour_is_asked() -> None:
     houses = [dead(), House(WORK), House(WORK)]
-    assert run(answers(lodging(dead(), *houses))) == [{}, {2: WORK}]
+    assert run(answers(failover(dead(), *houses))) == [{}, {2: WORK}]
     assert houses[2].asked == []
 
 
 def test_a_neighbour_that_refuses_or_cannot_be_trusted_is_passed_over() -> None:
     closed = House(Refused("nobody is taken in"), here=None)
     closed.here = NotTrusted("another authority")
-    assert run(answers(lodging(dead(), closed, House(WORK)))) == [{}, {2: WORK}]
+    assert run(answers(failover(dead(), closed, House(WORK)))) == [{}, {2: WORK}]
     refusing = House({}, here=None)
 
     async def story() -> list[dict[int, Header]]:
-        where = lodging(dead(), refusing, House(WORK))
+        where = failover(dead(), refusing, House(WORK))
         await where.work([0], QUESTION)
         refusing.work = Refused("nobody is taken in")
         return await answers(where, 3)
@@ -91,7 +91,7 @@ def test_without_others_a_client_waits_for_its_server() -> None:
     home = dead()
 
     async def story() -> Any:
-        asked = asyncio.ensure_future(lodging(home).work([0], QUESTION))
+        asked = asyncio.ensure_future(failover(home).work([0], QUESTION))
         await asyncio.sleep(0.1)
         home.work = WORK
         return {d: header for d, (header, _) in (await asked).items()}
@@ -103,7 +103,7 @@ def test_a_guest_goes_home_and_says_goodbye_as_soon_as_its_server_answers() -> N
     home, other = dead(), House(WORK)
 
     async def story() -> list[dict[int, Header]]:
-        where = lodging(home, other)
+        where = failover(home, other)
         first = await answers(where)
         home.work, home.here = {"round": 9}, None
         while where.host is not None:
@@ -117,11 +117,11 @@ def test_a_guest_goes_home_and_says_goodbye_as_soon_as_its_server_answers() -> N
 
 def test_a_guest_whose_host_is_done_looks_once_more_whether_it_is_needed_at_home() -> None:
     home, other = dead(), House({"over": True})
-    assert run(answers(lodging(home, other))) == [{}, {1: {"over": True}}]
+    assert run(answers(failover(home, other))) == [{}, {1: {"over": True}}]
     home = dead()
 
     async def story() -> list[dict[int, Header]]:
-        where = lodging(home, other)
+        where = failover(home, other)
         await where.work([0], QUESTION)
         home.work, home.here = WORK, None
         return await answers(where)

@@ -9,7 +9,7 @@ import pytest
 
 from sdfeel.core.errors import InputError
 from sdfeel.core.run_files import STATUS
-from sdfeel.live.health import Health, Page, metrics, write_status
+from sdfeel.live.health import Health, HealthPage, metrics, write_status
 
 
 class Clock:
@@ -37,7 +37,7 @@ def test_the_page_answers_probes_and_prometheus() -> None:
     clock, told = Clock(), {"round": 3, "bytes": 10, "last_error": ""}
 
     async def run() -> None:
-        page = Page(node(told, clock))
+        page = HealthPage(node(told, clock))
         address = await page.start("127.0.0.1:0")
         assert await fetched(address, "/healthz") == (200, "ok\n")
         code, text = await fetched(address, "/metrics")
@@ -87,4 +87,4 @@ def test_the_status_file_has_what_an_operator_needs(tmp_path: Path) -> None:
 @pytest.mark.parametrize("address", ["127.0.0.1:99999", "nowhere.invalid:0", "127.0.0.1:http"])
 def test_an_impossible_address_is_told_in_a_sentence(address: str) -> None:
     with pytest.raises(InputError, match=f"cannot serve health on {address}"):
-        asyncio.run(Page(node({}, Clock())).start(address))
+        asyncio.run(HealthPage(node({}, Clock())).start(address))

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from sdfeel.core.run_files import EVENTS
-from sdfeel.live.edge.journal import Journal, Tally, notices
+from sdfeel.live.edge.journal import Journal, RoundTally, notices
 from sdfeel.schemes import SDFeel
 from tests.live.village import Village, network
 
@@ -48,7 +48,7 @@ def test_a_torn_line_is_written_anew(tmp_path: Path) -> None:
 
 
 def test_counting_goes_on_from_the_first_record_that_is_kept() -> None:
-    late = Tally(servers=1).round({0: record(6)})
+    late = RoundTally(servers=1).round({0: record(6)})
     assert (late.number, late.seconds, late.bytes) == (7, 7.0, 70)
 
 

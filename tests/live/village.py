@@ -26,9 +26,9 @@ from sdfeel.engine.combine import mean
 from sdfeel.live.client import Client
 from sdfeel.live.edge.policy import PATIENT, Policy
 from sdfeel.live.edge.server import Edge
-from sdfeel.live.failover import Lodging, refuges_of
+from sdfeel.live.failover import Failover, refuges_of
 from sdfeel.live.federation import Federation
-from sdfeel.live.protocol import Answer, Header, Link, Who
+from sdfeel.live.protocol import Answer, Handler, Header, Link, Who
 from sdfeel.live.store import Store
 from sdfeel.live.transport.errors import Unreachable
 from sdfeel.sim.simulate import Simulation
@@ -101,9 +101,12 @@ class Village:
     policy: Policy = PATIENT
     policies: dict[int, Policy] = field(default_factory=dict)
     away: set[str] = field(default_factory=set)  # nodes that never start
+    given_up: set[int] = field(default_factory=set)  # servers that the others do without at once
+    liars: dict[int, Handler] = field(default_factory=dict)  # servers that say what they like
     disturb: Callable[[str, str], str] = lambda caller, kind: "deliver"
     train: Callable[[Task], Tensor] | None = None
     moving: bool = False  # may clients of a dead server turn to another one?
+    tell: Callable[[str], None] = lambda line: None
     at_the_end: Callable[[], Awaitable[None]] | None = None  # while the servers still answer
     edges: dict[int, Edge] = field(default_factory=dict)
     ended: dict[int, Edge] = field(default_factory=dict)  # for a look at what they counted
@@ -129,7 +132,8 @@ class Village:
         return asyncio.run(self.run())
 
     async def run(self) -> Tensor:
-        servers = [d for d in self.federation.net.servers if f"edge-{d}" not in self.away]
+        absent = {*self.away, *(f"edge-{d}" for d in self.liars)}
+        servers = [d for d in self.federation.net.servers if f"edge-{d}" not in absent]
         for d in servers:
             self.start(d)
         clients = [
@@ -176,11 +180,13 @@ class Village:
         peers = {n: self.link(Who("edge", d), n) for n in self.federation.net.servers if n != d}
         policy = self.policies.get(d, self.policy)
         try:
-            edge = Edge(self.federation, d, store, peers, policy)
+            edge = Edge(self.federation, d, store, peers, policy, self.tell)
         except Killed:
             store.close()
             return
         self.edges[d] = edge
+        for n in self.given_up - {d}:
+            edge.exchange.absent.add(n)
         self._jobs[d] = []
         self._jobs[d].append(asyncio.ensure_future(self._living(d, edge.run)))
 
@@ -210,8 +216,8 @@ class Village:
             {d: self.link(Who("client", n), d) for d in part}
             for part in (sorted(net.reach[n]), refuges_of(net, n) if self.moving else [])
         )
-        lodging = Lodging(own, others, doubt=0.1)
-        return Client(self.federation, n, int(net.samples[n]), lodging, self.train)
+        failover = Failover(own, others, doubt=0.1)
+        return Client(self.federation, n, int(net.samples[n]), failover, self.train)
 
     def link(self, who: Who, target: int) -> Link:
         return Link(f"edge-{target}", _Port(self, who, target), self.federation.digest)
@@ -233,6 +239,8 @@ class Village:
     async def _once(
         self, who: Who, target: int, kind: str, header: Header, body: bytes | None
     ) -> Answer:
+        if target in self.liars:
+            return await self.liars[target](who, kind, header, body)
         edge = self.edges.get(target)
         if edge is None:
             raise Unreachable("nobody there")

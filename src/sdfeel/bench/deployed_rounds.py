@@ -21,7 +21,7 @@ from sdfeel.core.run_files import NODE, NODES
 from sdfeel.deploy.files import read_node, write_node
 from sdfeel.deploy.flower import Arrays
 from sdfeel.deploy.local import Processes
-from sdfeel.deploy.make import Place, make
+from sdfeel.deploy.make import EdgeAddress, make
 from sdfeel.deploy.status import read_statuses
 from sdfeel.engine.base import Scores, Task
 from sdfeel.experiment.build import Prepared, prepare
@@ -112,7 +112,7 @@ def prepared(directory: Path, shape: Shape, rounds: int, settings: Sequence[str]
 def federation(
     ready: Prepared,
     directory: Path,
-    places: Mapping[int, Place],
+    places: Mapping[int, EdgeAddress],
     address: Callable[[str, int], str] | None = None,
 ) -> None:
     """Write all files of a federation without training in which `node` calls `address(node, d)`."""

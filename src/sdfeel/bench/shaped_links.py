@@ -19,7 +19,7 @@ from sdfeel.bench.deployed_rounds import run_to_the_end
 from sdfeel.core.errors import RunError, SdfeelError
 from sdfeel.core.run_files import NODE, NODES
 from sdfeel.deploy.files import read_node
-from sdfeel.deploy.make import Place
+from sdfeel.deploy.make import EdgeAddress
 
 PORT = 7400  # of the first server; the network is private, so nothing else uses it
 PACKET = 1514  # bytes that the kernel counts for a full packet
@@ -33,10 +33,10 @@ def address(node: str, server: int) -> str:
     return f"127.{net}.{number}.{server}:{PORT + server}"
 
 
-def places(servers: int) -> dict[int, Place]:
+def places(servers: int) -> dict[int, EdgeAddress]:
     """Servers that can be reached under all their addresses."""
     return {
-        d: Place(f"0.0.0.0:{PORT + d}", f"127.0.0.1:{PORT + d}", ("127.0.0.1",))
+        d: EdgeAddress(f"0.0.0.0:{PORT + d}", f"127.0.0.1:{PORT + d}", ("127.0.0.1",))
         for d in range(servers)
     }
 

@@ -218,7 +218,7 @@ def star(net: Network, centre: int, trust: Floats, balanced: bool = False) -> Mi
     array([[0.75, 0.25, 0.  ],
            [0.25, 0.75, 0.  ]])
     """
-    around = np.flatnonzero(net.links[centre])
+    around = net.neighbours(centre)
     shares = trust[around] / (trust[around].sum() + trust[centre])
     taken, given = shares, shares
     if balanced:

@@ -39,6 +39,7 @@ class Network:
     shelves: tuple[Shelf, ...] = ()  # what the scheme keeps beside the servers' models
     sizes: Floats | None = None  # (D,) each cluster's examples; given for a moment of a changing
     # network (core.outages), whose parts may be cut off from one another or away
+    graph: Floats | None = None  # (D, D) all links of a changing network, up or down
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "samples", floats(self.samples))
@@ -55,6 +56,10 @@ class Network:
             object.__setattr__(self, "weights", floats(self.weights))
             if whole:
                 check_weights(self.mixing, self.links, self.mass)
+
+    def neighbours(self, server: int) -> Ints:
+        """The servers that are linked to this one, whether or not they can be reached now."""
+        return np.flatnonzero((self.links if self.graph is None else self.graph)[server])
 
     @property
     def clients(self) -> Ints:

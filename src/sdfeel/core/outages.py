@@ -1,13 +1,14 @@
 """Server graphs that change: links and servers come and go, by a schedule or by chance.
 
-The mixing matrix is made anew by the same rule on every part that is still connected, so the
-mean of all servers' models, weighted by their clusters' sizes, survives whatever happens. A
-server that is away keeps its model and comes back with it.
+One rule says what an exchange is when somebody is away (`among`), and a deployed server applies it
+to what it sees for itself. The mean of the models of those who are there, weighted by their
+clusters' sizes, survives whatever happens. A server that is away keeps its model and comes back
+with it.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from functools import cached_property, lru_cache
+from functools import cached_property, lru_cache, reduce
 from typing import Literal
 
 import numpy as np
@@ -15,13 +16,12 @@ import numpy as np
 from sdfeel.core.arrays import Bools, Floats, Ints, floats
 from sdfeel.core.cost import Bill, Cost
 from sdfeel.core.errors import InputError
-from sdfeel.core.mixing import Mixing, nothing, restricted
+from sdfeel.core.mixing import Mixing, nothing, of_rows, restricted
 from sdfeel.core.network import Network, unreached
 from sdfeel.core.scheme import Lane, Memory, Mix, Work
 from sdfeel.core.seeds import rng
 from sdfeel.core.staleness import Clocks
 
-Rule = Callable[[Floats, Floats], Floats]  # (links, mass) -> weights: core.gossip.GOSSIP_RULES
 Unit = Literal["round", "second"]
 BATCH = 64  # of a server's times up and down that are drawn together
 
@@ -38,9 +38,9 @@ class Change:
 
 @dataclass(frozen=True, eq=False)
 class NetworkState:
-    """What of a network is there."""
+    """What of a network is there: a scheme decides on `net`, and `across` is what can be done."""
 
-    net: Network
+    net: Network  # links that are up, clients that reach somebody, the weights of the whole
     cloud: bool = True
     central: bool = False  # is the only server the cloud?
 
@@ -48,11 +48,11 @@ class NetworkState:
         """What is left of a scheme's mixing between servers."""
         if mixing is None or (mixing.via == "server-cloud" and not self.cloud):
             return None
-        there = self.there
-        if mixing.via == "server-server":
-            _check_paths(mixing, self.net.links)
-            return restricted(mixing, np.ones(len(there), dtype=bool), there)
-        return restricted(mixing, there, there)
+        both = np.outer(self.there, self.there)
+        if mixing.via == "server-cloud":
+            return among(mixing, both)
+        links = self.net.links
+        return among(mixing, _joined(links) & both if mixing.relay is not None else links > 0)
 
     @cached_property
     def there(self) -> Bools:
@@ -62,11 +62,75 @@ class NetworkState:
         return there
 
 
+def among(mixing: Mixing, reach: Bools) -> Mixing:
+    """A mixing between servers where `reach[dst, src]` says whose models arrive.
+
+    Between neighbours, a share that does not arrive stays with its taker. Where two servers weigh
+    each other in proportion to their data, as all built-in rules do, that keeps the weighted mean,
+    and each server need only know who of its own neighbours is away. A mean that is computed in
+    one place (a cloud, a relay) is the mean of those who came; who does not reach even itself is
+    away. Who is left with its own model alone keeps it, and has no row.
+
+    >>> from sdfeel.core.mixing import of_rows
+    >>> path = of_rows({0: {0: 0.5, 1: 0.25, 2: 0.25}, 1: {0: 0.25, 1: 0.75}})
+    >>> among(path, np.array([[0, 1, 0], [1, 0, 0], [0, 0, 0]]) > 0).row(0)
+    {0: 0.75, 1: 0.25}
+    """
+    if mixing.via == "server-cloud" or mixing.relay is not None:
+        return _of_those_who_came(mixing, reach)
+    arrives = reach | np.eye(len(reach), dtype=bool)
+    if mixing.rule is not None:  # it counts votes, not shares
+        return _of_those_who_came(mixing, arrives)
+    rows, changed = {}, False
+    for dst, sources, weights in mixing:
+        row = dict(zip(sources.tolist(), weights.tolist(), strict=True))
+        lost = [src for src in row if dst >= 0 and src >= 0 and not arrives[dst, src]]
+        if lost:
+            share = 0.0
+            for src in lost:  # in the order of the row: sums have one order
+                share += row.pop(src)
+            row[dst] = row.get(dst, 0.0) + share
+        changed = changed or bool(lost)
+        if not lost or row.keys() != {dst}:
+            rows[dst] = row
+    return _with_rows(mixing, rows) if changed else mixing
+
+
+def _of_those_who_came(mixing: Mixing, reach: Bools) -> Mixing:
+    """Each row with the total that it had, of the sources that arrive there."""
+    if reach.all():
+        return mixing
+    groups = [who for who in np.unique(reach, axis=0) if who.any()]
+    found = [restricted(mixing, who, (reach == who).all(axis=1)) for who in groups]
+    return reduce(_both, found) if found else nothing(mixing)
+
+
+def _both(one: Mixing, other: Mixing) -> Mixing:
+    """The rows of two mixings, in ascending order."""
+    rows = {dst: dict(zip(s.tolist(), w.tolist(), strict=True)) for dst, s, w in (*one, *other)}
+    relay = one.relay
+    if relay is not None and other.relay is not None:
+        relay = replace(relay, crossings=relay.crossings + other.relay.crossings)
+    return replace(_with_rows(one, dict(sorted(rows.items()))), relay=relay)
+
+
+def _with_rows(like: Mixing, rows: dict[int, dict[int, float]]) -> Mixing:
+    found = of_rows(rows, like.via)
+    return replace(found, hops=like.hops, relay=like.relay, rule=like.rule)
+
+
+def _joined(links: Floats) -> Bools:
+    """(D, D) which servers some path joins."""
+    joined = np.zeros(links.shape, dtype=bool)
+    for part in parts(links):
+        joined[np.ix_(part, part)] = True
+    return joined
+
+
 @dataclass(frozen=True, eq=False)
 class Outages:
     """What is there when a round begins: a pure function of its number and its time."""
 
-    rule: Rule
     schedule: tuple[Change, ...] = ()  # in the order of time
     link_chance: float = 1.0  # that a link is up, anew in every round
     up_seconds: float | None = None  # mean time until a server fails; None: never
@@ -89,7 +153,7 @@ class Outages:
         if self.central:
             servers = servers & cloud
         links = links * np.outer(servers, servers)
-        own = _moment(net, self.rule, links.tobytes(), servers.tobytes())
+        own = _up_now(net, links.tobytes(), servers.tobytes())
         return NetworkState(own, cloud, self.central)
 
     def will_change(self, number: int, seconds: float) -> bool:
@@ -118,26 +182,9 @@ def parts(links: Floats) -> Iterator[Ints]:
         left = left[apart]
 
 
-def piecewise(links: Floats, mass: Floats, rule: Rule) -> Floats:
-    """(D, D) the rule's weights within each connected part.
-
-    >>> from sdfeel.core.gossip_weights import metropolis
-    >>> pair = np.array([[0, 1, 0], [1, 0, 0], [0, 0, 0]])
-    >>> piecewise(pair, np.full(3, 1 / 3), metropolis)
-    array([[0.5, 0.5, 0. ],
-           [0.5, 0.5, 0. ],
-           [0. , 0. , 1. ]])
-    """
-    weights = np.eye(len(links))
-    for part in parts(links):
-        if len(part) > 1:
-            inner, sizes = links[np.ix_(part, part)], mass[part]
-            weights[np.ix_(part, part)] = rule(inner, sizes / sizes.sum())
-    return floats(weights)
-
-
 @lru_cache(maxsize=256)  # mixings are remembered by network: the same state is the same object
-def _moment(net: Network, rule: Rule, up_links: bytes, up_servers: bytes) -> Network:
+def _up_now(net: Network, up_links: bytes, up_servers: bytes) -> Network:
+    """The network as it is now; how servers would mix if all were there is what it was."""
     links = np.frombuffer(up_links).reshape(net.links.shape)
     servers = np.frombuffer(up_servers, dtype=bool)
     if servers.all() and np.array_equal(links, net.links):
@@ -145,8 +192,7 @@ def _moment(net: Network, rule: Rule, up_links: bytes, up_servers: bytes) -> Net
     reach = net.reach
     if not servers.all():
         reach = tuple(tuple(d for d in own if servers[d]) for own in reach)
-    weights = piecewise(links, net.mass, rule)
-    return Network(net.samples, reach, links, weights, net.shelves, sizes=net.mass)
+    return Network(net.samples, reach, links, net.mixing, net.shelves, net.mass, net.links)
 
 
 def _scheduled(links: Floats, changes: list[Change]) -> tuple[Floats, Bools, bool]:
@@ -179,20 +225,6 @@ def _toggles(seed: int, server: int, batch: int, lasts: tuple[float, float]) -> 
     """(BATCH,) when the server changes its state, from the beginning of the batch on."""
     drawn = rng(seed, "failures", server, batch).exponential(size=BATCH)
     return floats(np.cumsum(drawn * np.tile(lasts, BATCH // 2)))
-
-
-def _check_paths(mixing: Mixing, links: Floats) -> None:
-    """Models cannot travel between parts that no link joins."""
-    part = np.zeros(len(links), dtype=np.int64)
-    for n, members in enumerate(parts(links)):
-        part[members] = n
-    rows = np.repeat(mixing.rows, np.diff(mixing.starts))
-    real = (rows >= 0) & (mixing.sources >= 0)
-    if (part[rows[real]] != part[mixing.sources[real]]).any():
-        raise InputError(
-            "the server graph has come apart, and this scheme needs all servers connected at all "
-            "times: take out network.changes and the chances of failure, or use sd-feel"
-        )
 
 
 NUMBERS = {"link": 2, "server": 1, "cloud": 0}

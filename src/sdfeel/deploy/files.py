@@ -48,6 +48,11 @@ class PolicySection(Section):
     """reject a client's model whose norm is larger"""
     max_server_norm: Seconds | None = None
     """reject another server's model whose norm is larger"""
+    max_change: Seconds = 1000.0
+    """reject a model that is further from the one it was made of, or is to be mixed with, than so
+    many times the initial model's norm (at least that of a model of ones)"""
+    quarantine: Annotated[int, Field(ge=1)] = 20
+    """rounds without a node that sent what no honest node sends; doubled each time"""
     keep_measured: Annotated[int, Field(ge=1)] = 40
     """models kept for an operator that comes late"""
     keep_records: Annotated[int, Field(ge=1)] = 10_000

@@ -14,7 +14,7 @@ from sdfeel.core.events import Evaluated, Event, Finished, Round, Warned
 from sdfeel.deploy.records import Record, Records
 from sdfeel.engine.combine import mean
 from sdfeel.experiment.build import Prepared
-from sdfeel.live.edge.journal import Tally, notices, started
+from sdfeel.live.edge.journal import RoundTally, notices, started
 from sdfeel.live.federation import Federation, grown
 from sdfeel.live.protocol import Answer, Link
 from sdfeel.live.transport.errors import Unreachable
@@ -38,7 +38,7 @@ class Follower:
         links = self.federation.net.links
         near = {d: np.flatnonzero(links[d]).tolist() for d in self.edges}
         self.records = Records(self.edges, self.federation.synchronous, near)
-        self._tally = Tally(len(self.edges))
+        self._tally = RoundTally(len(self.edges))
 
     async def events(self) -> AsyncGenerator[Event, None]:
         """Everything from the first round to the last."""

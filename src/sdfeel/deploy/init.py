@@ -12,7 +12,7 @@ from sdfeel.core.decide import Decisions
 from sdfeel.core.errors import InputError
 from sdfeel.core.network import Network
 from sdfeel.deploy.files import PolicySection
-from sdfeel.deploy.make import Place, make
+from sdfeel.deploy.make import EdgeAddress, make
 from sdfeel.experiment.build import Prepared, build_mixing, prepare
 from sdfeel.experiment.schema import Experiment
 from sdfeel.run.store import create
@@ -68,7 +68,7 @@ def with_samples(ready: Prepared, samples: Sequence[int]) -> Prepared:
     return replace(ready, net=made, decisions=decisions)
 
 
-def places(servers: int, hosts: Sequence[str]) -> dict[int, Place]:
+def places(servers: int, hosts: Sequence[str]) -> dict[int, EdgeAddress]:
     """Where each edge server runs; several on one host get ports of their own.
 
     >>> [place.address for place in places(3, ["a", "b:9000"]).values()]
@@ -83,7 +83,7 @@ def places(servers: int, hosts: Sequence[str]) -> dict[int, Place]:
         if not host or not port.isdigit() or not 0 < int(port) < 65536:
             raise InputError(f"'{names[d % len(names)]}' is no host: write name or name:port")
         number = int(port) + d // len(names)
-        found[d] = Place(f"0.0.0.0:{number}", f"{host}:{number}", (host,))
+        found[d] = EdgeAddress(f"0.0.0.0:{number}", f"{host}:{number}", (host,))
     return found
 
 

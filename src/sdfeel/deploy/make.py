@@ -21,7 +21,7 @@ AUTHORITY, OPERATOR = "authority", "operator-0"
 
 
 @dataclass(frozen=True)
-class Place:
+class EdgeAddress:
     """Where an edge server runs: where it listens, and how others reach it."""
 
     listen: str
@@ -32,7 +32,7 @@ class Place:
 def make(
     ready: Prepared,
     directory: Path,
-    places: Mapping[int, Place],
+    places: Mapping[int, EdgeAddress],
     policy: PolicySection | None = None,
     with_data: bool = True,
 ) -> Network:
@@ -92,7 +92,7 @@ def _write_data(path: Path, ready: Prepared, client: int) -> None:
         np.savez(file, x=train.x[rows].numpy(), y=train.y[rows].numpy())
 
 
-def on_loopback(servers: int) -> dict[int, Place]:
+def on_loopback(servers: int) -> dict[int, EdgeAddress]:
     """Free ports of this machine."""
     sockets = [socket.socket() for _ in range(servers)]
     try:
@@ -103,6 +103,6 @@ def on_loopback(servers: int) -> dict[int, Place]:
         for each in sockets:
             each.close()
     return {
-        d: Place(f"127.0.0.1:{port}", f"127.0.0.1:{port}", ("127.0.0.1", "localhost"))
+        d: EdgeAddress(f"127.0.0.1:{port}", f"127.0.0.1:{port}", ("127.0.0.1", "localhost"))
         for d, port in enumerate(ports)
     }

@@ -25,7 +25,7 @@ from sdfeel.live.federation import Federation
 from sdfeel.models import zoo
 
 if TYPE_CHECKING:  # gRPC must not be loaded before a node's process has been forked
-    from sdfeel.live.process import Setting
+    from sdfeel.live.process import NodeSetting
 
 Tell = Callable[[str], None]
 Orphaned = Callable[[], bool]
@@ -73,8 +73,8 @@ def run_client_node(
     asyncio.run(run_client(federation, setting, samples, train, tell))
 
 
-def _setting(node: NodeFile, path: Path, role: str, orphaned: Orphaned) -> "Setting":
-    from sdfeel.live.process import Setting
+def _setting(node: NodeFile, path: Path, role: str, orphaned: Orphaned) -> "NodeSetting":
+    from sdfeel.live.process import NodeSetting
     from sdfeel.live.trust.identity import Identity
 
     identity = Identity.load(Path(node.identity))
@@ -83,7 +83,9 @@ def _setting(node: NodeFile, path: Path, role: str, orphaned: Orphaned) -> "Sett
             f"{node.identity} is the identity of {identity.name}: start it with "
             f"`sdfeel {identity.role}`"
         )
-    return Setting(identity, path.parent, peers_of(node), Path(node.allow), node.health, orphaned)
+    return NodeSetting(
+        identity, path.parent, peers_of(node), Path(node.allow), node.health, orphaned
+    )
 
 
 def teller(name: str) -> Tell:

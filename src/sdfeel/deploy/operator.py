@@ -62,12 +62,12 @@ class Operator:
 
     def _events(self) -> Iterator[Event]:
         from sdfeel.deploy.follow import Follower
-        from sdfeel.live.process import Setting, links
+        from sdfeel.live.process import NodeSetting, links
         from sdfeel.live.trust.identity import Identity
 
         federation, _ = federation_of(self._node)
         identity = Identity.load(Path(self._node.identity))
-        setting = Setting(identity, self._home, peers_of(self._node), Path(self._node.allow))
+        setting = NodeSetting(identity, self._home, peers_of(self._node), Path(self._node.allow))
         with asyncio.Runner() as runner:
             runner.get_loop()
             ways = links(federation, setting, list(federation.net.servers))

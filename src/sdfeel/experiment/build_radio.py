@@ -8,7 +8,7 @@ import numpy as np
 from sdfeel.core.arrays import Floats, floats
 from sdfeel.core.cost import Cost
 from sdfeel.core.errors import DataError, InputError, unknown
-from sdfeel.core.gossip_weights import GOSSIP_RULES, laplacian_weights
+from sdfeel.core.gossip_weights import GOSSIP_RULES
 from sdfeel.core.link_times import SNR
 from sdfeel.core.network import Network
 from sdfeel.core.outages import Change, Outages, check, schedule
@@ -111,7 +111,6 @@ def build_changing(case: Case) -> tuple[Outages | None, tuple[str, ...]]:
             f"name a rule that fits any graph ({', '.join(GOSSIP_RULES)})"
         )
     outages = Outages(
-        GOSSIP_RULES.get(section.mixing, laplacian_weights),
         changes,
         link_chance,
         up_seconds,

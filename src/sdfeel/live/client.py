@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from sdfeel.engine.base import Task
-from sdfeel.live.failover import Lodging
+from sdfeel.live.failover import Failover
 from sdfeel.live.federation import Federation, blended
 from sdfeel.live.protocol import LONG_POLL, Answer, Header, whole
 from sdfeel.live.transport.errors import Refused
@@ -31,7 +31,7 @@ class Client:
     federation: Federation
     number: int
     samples: int
-    lodging: Lodging  # its ways to servers
+    failover: Failover  # its ways to servers
     train: Train
     tell: Callable[[str], None] = lambda line: None
     rounds: int = 0  # finished by this process
@@ -67,11 +67,11 @@ class Client:
 
     async def _next(self) -> tuple[int, Header, dict[int, bytes]] | None:
         """The earliest round that some server waits for; None when all are done."""
-        while left := [d for d in self.lodging.own if d not in self._over]:
+        while left := [d for d in self.failover.own if d not in self._over]:
             found: dict[int, Answer] = {}
             for d, answer in (await self._answers(left)).items():
                 if answer[0].get("over"):
-                    self._over.update(left if d == self.lodging.host else [d])
+                    self._over.update(left if d == self.failover.host else [d])
                 elif "round" in answer[0]:
                     self._check(d, answer[0])
                     found[d] = answer
@@ -84,7 +84,7 @@ class Client:
 
     async def _answers(self, servers: list[int]) -> dict[int, Answer]:
         question = {"samples": self.samples, "wait": LONG_POLL, "taken": self.taken}
-        return await self.lodging.work(servers, question)
+        return await self.failover.work(servers, question)
 
     def _check(self, d: int, header: Header) -> None:
         """A server may have sent anything."""
@@ -93,7 +93,7 @@ class Client:
         sources, weights = header.get("sources"), header.get("weights")
         if not isinstance(sources, list) or not isinstance(weights, list):
             raise Refused(f"edge-{d} does not say which models to start from")
-        reachable = all(map(self.lodging.reaches, sources))
+        reachable = all(map(self.failover.reaches, sources))
         if not reachable or len(sources) != len(weights) or not sources:
             raise Refused(f"edge-{d} names models to start from that this client cannot reach")
         if not all(isinstance(n, int | float) for n in (*weights, header.get("rate"))):
@@ -112,7 +112,7 @@ class Client:
         for d in row:
             if d not in bodies:
                 question = {"round": k, "wait": WAIT_FOR_START}
-                told, body = await self.lodging.link(d).insist("start", question)
+                told, body = await self.failover.link(d).insist("start", question)
                 if body is None:
                     return None
                 bodies[d] = self._checked((told, body))
@@ -140,7 +140,7 @@ class Client:
 
         async def give(d: int) -> None:
             try:
-                await self.lodging.hand_in(d, told, body)
+                await self.failover.hand_in(d, told, body)
             except Refused as error:
                 self.last_error = f"edge-{d}: {error}"
                 self.tell(f"round {k + 1}: edge-{d} refused the result: {error}")
@@ -149,7 +149,7 @@ class Client:
 
     def status(self) -> dict[str, Any]:
         """For people and machines: where this client is."""
-        own, others, host = self.lodging.own, self.lodging.others, self.lodging.host
+        own, others, host = self.failover.own, self.failover.others, self.failover.host
         links = [*own.values(), *others.values()]
         errors = [link.last_error for link in links if link.last_error]
         return {

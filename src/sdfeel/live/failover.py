@@ -29,7 +29,7 @@ def refuges_of(net: Network, client: int) -> list[int]:
 
 
 @dataclass
-class Lodging:
+class Failover:
     """A client's ways to its own servers, and to others whom it may turn to."""
 
     own: Mapping[int, Link]

@@ -4,7 +4,7 @@ Every server asks the same scheme object the same questions as the simulator doe
 own rows of the answers.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
@@ -13,7 +13,9 @@ from torch import Tensor
 
 from sdfeel.core.arrays import Ints
 from sdfeel.core.decide import Decisions
+from sdfeel.core.mixing import Mixing
 from sdfeel.core.network import Network
+from sdfeel.core.outages import among
 from sdfeel.core.scheme import Lane, Memory, Mix, View, Work
 from sdfeel.core.staleness import Clocks
 from sdfeel.engine.combine import weighted
@@ -162,18 +164,17 @@ def taken_from(turn: Turn, mix: Mix, server: int, arrived: Iterable[int]) -> Wei
     return {client: weight * scale for client, weight in kept.items()}
 
 
-def without(row: Weights, server: int, missing: Iterable[int]) -> Weights:
-    """A row of a mixing between servers when some are away: their share stays with `server`.
+def row_without(across: Mixing, server: int, missing: Collection[int]) -> Weights:
+    """What `server` takes from whom when models of `missing` servers do not arrive there.
 
-    Where two servers weigh each other in proportion to their data, as all built-in rules do, the
-    weighted mean of the rest is kept.
+    The simulator's rule (`core.outages.among`), applied to what this server sees for itself.
     """
-    gone = set(missing) & set(row)
-    if not gone:
-        return row
-    kept = {source: weight for source, weight in row.items() if source not in gone}
-    kept[server] = kept.get(server, 0.0) + sum(row[source] for source in gone)
-    return dict(sorted(kept.items()))
+    if missing:
+        size = 1 + max(server, *missing, *across.rows.tolist(), *across.sources.tolist())
+        reach = np.ones((size, size), dtype=bool)
+        reach[server, list(missing)] = False
+        across = among(across, reach)
+    return across.row(server) if server in across.rows else {server: 1.0}
 
 
 def heavier(row: Weights, server: int, share: float) -> Weights:

@@ -73,7 +73,7 @@ def write_status(directory: Path, status: Status) -> None:
     write_atomic(directory / STATUS, f"{json.dumps(status, indent=1)}\n".encode(), durable=False)
 
 
-class Page:
+class HealthPage:
     """A tiny HTTP server for /healthz, /metrics and /status, meant for loopback."""
 
     def __init__(self, health: Health) -> None:

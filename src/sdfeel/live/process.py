@@ -13,9 +13,9 @@ from sdfeel.live.client import Client, Train
 from sdfeel.live.edge.journal import Journal
 from sdfeel.live.edge.policy import PATIENT, Policy
 from sdfeel.live.edge.server import RECORD_BYTES, Edge
-from sdfeel.live.failover import Lodging, refuges_of
+from sdfeel.live.failover import Failover, refuges_of
 from sdfeel.live.federation import Federation
-from sdfeel.live.health import Health, Page, write_status
+from sdfeel.live.health import Health, HealthPage, write_status
 from sdfeel.live.protocol import Link, Who
 from sdfeel.live.store import Store
 from sdfeel.live.transport import Caller, Peer, Server
@@ -25,17 +25,18 @@ from sdfeel.live.trust.allow_list import AllowList
 from sdfeel.live.trust.identity import Identity
 
 Tell = Callable[[str], None]
+GREETING = 5.0  # seconds for another server to say whether it accepts us
 PULSE = 1.0  # seconds between two looks at a node's own state
-WITH_MODEL = ("work", "start", "result", "model", "measured", "current", "lock", "apply", "adopt")
+WITH_MODEL = ("work", "start", "result", "model", "measured", "current", "lock", "apply")
 KINDS = {
     "client": ("work", "start", "result", "here"),
-    "edge": ("model", "adopt", "lock", "apply", "here"),
+    "edge": ("model", "lock", "apply", "here"),
     "operator": ("status", "rounds", "measured", "current", "stop"),
 }
 
 
 @dataclass(frozen=True)
-class Setting:
+class NodeSetting:
     """What a node is told about itself."""
 
     identity: Identity
@@ -61,7 +62,7 @@ def limits_of(federation: Federation) -> Limits:
 
 
 def links(
-    federation: Federation, setting: Setting, servers: list[int], tell: Tell = lambda line: None
+    federation: Federation, setting: NodeSetting, servers: list[int], tell: Tell = lambda line: None
 ) -> dict[int, Link]:
     """Ways to other servers."""
     bounds = limits_of(federation)
@@ -77,7 +78,9 @@ def links(
     return found
 
 
-async def run_edge(federation: Federation, setting: Setting, service: Service, tell: Tell) -> None:
+async def run_edge(
+    federation: Federation, setting: NodeSetting, service: Service, tell: Tell
+) -> None:
     """Serve until all rounds are done and somebody says stop."""
     me = setting.identity.number
     others = [d for d in federation.net.servers if d != me]
@@ -124,22 +127,33 @@ async def run_edge(federation: Federation, setting: Setting, service: Service, t
 async def greet(ways: Mapping[int, Link], policy: Policy, tell: Tell) -> None:
     """Find out at once whether other servers and this one accept each other.
 
-    Where servers may be dropped, one that does not is left out when its turn comes.
+    Where servers may be dropped, one that does not is left out when its turn comes. Else we end
+    only if nobody else accepts us either: a single server must not be able to end another.
     """
 
     async def one(link: Link) -> None:
         try:
             await link.insist("here", {})
         except SdfeelError as error:
-            if policy.dead_edge == "wait":
+            others = [other for other in ways.values() if other is not link]
+            accepted = await asyncio.gather(*map(_accepted, others))
+            if policy.dead_edge == "wait" and not any(accepted):
                 raise
-            tell(f"{link.name} is left out: {error}")
+            tell(f"{link.name} does not accept us, or cannot be trusted: {error}")
 
     await asyncio.gather(*map(one, ways.values()))
 
 
+async def _accepted(link: Link) -> bool:
+    try:
+        await link.ask("here", {}, seconds=GREETING)
+    except SdfeelError:
+        return False
+    return True
+
+
 async def run_client(
-    federation: Federation, setting: Setting, samples: int, train: Train, tell: Tell
+    federation: Federation, setting: NodeSetting, samples: int, train: Train, tell: Tell
 ) -> None:
     """Work until all servers are done."""
     me = setting.identity.number
@@ -150,7 +164,7 @@ async def run_client(
     refuges = [d for d in refuges_of(federation.net, me) if d in setting.peers]
     ways = links(federation, setting, [*reach, *refuges], tell)
     own, others = ({d: ways[d] for d in part} for part in (reach, refuges))
-    client = Client(federation, me, samples, Lodging(own, others, tell), train, tell)
+    client = Client(federation, me, samples, Failover(own, others, tell), train, tell)
     await _alive(setting, client.status, client.run(), tell)
 
 
@@ -161,7 +175,7 @@ def _authorise(caller: Caller, kind: str, header: dict[str, Any]) -> None:
 
 
 async def _alive(
-    setting: Setting,
+    setting: NodeSetting,
     ask: Callable[[], Mapping[str, Any]],
     work: Awaitable[None],
     tell: Tell,
@@ -169,7 +183,7 @@ async def _alive(
     """Do the work while telling the world how it goes; a signal ends it in good order."""
     name = setting.identity.parsed
     health = Health(f"{name.role}-{name.number}", name.role, ask)
-    page = Page(health)
+    page = HealthPage(health)
     if setting.health is not None:
         health.page = await page.start(setting.health)
         tell(f"health and metrics on {health.page}")
@@ -190,7 +204,7 @@ async def _alive(
         await page.stop()
 
 
-async def _pulse(setting: Setting, health: Health, job: "asyncio.Future[None]") -> None:
+async def _pulse(setting: NodeSetting, health: Health, job: "asyncio.Future[None]") -> None:
     while True:
         with suppress(OSError):
             write_status(setting.directory, health.status())

@@ -4,7 +4,7 @@ import asyncio
 import random
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeGuard, TypeVar
 
 from sdfeel.live.transport.errors import Refused, Unreachable
 
@@ -13,6 +13,7 @@ Header = dict[str, Any]
 Answer = tuple[Header, bytes | None]
 LONG_POLL = 20.0  # seconds that an answer may be waited for in one call
 CALL = 60.0  # seconds for an answer: a long poll and more; bodies on their way have longer
+MOST = 2**53  # no whole number in a message is larger
 HERE = 1.0  # seconds for an answer that costs the other side nothing
 
 
@@ -30,7 +31,7 @@ class Who:
 Handler = Callable[[Who, str, Header, bytes | None], Awaitable[Answer]]
 
 
-class Reply(Protocol):
+class AnyReply(Protocol):
     """What a call brings back."""
 
     @property
@@ -50,7 +51,7 @@ class Port(Protocol):
         body: bytes | None = None,
         *,
         timeout: float,  # noqa: ASYNC109  (as gRPC calls it)
-    ) -> Reply: ...
+    ) -> AnyReply: ...
 
 
 class Link:
@@ -99,16 +100,22 @@ def check_federation(header: Header, digest: str) -> None:
 def whole(header: Header, key: str) -> int:
     """A whole number of a header; a caller may have sent anything."""
     value = header.get(key)
-    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
-        raise Refused(f"the message's '{key}' must be a whole number from 0, got {value!r}")
+    if not is_whole(value):
+        shown = f"{value!r:.80}"
+        raise Refused(f"the message's '{key}' must be a whole number from 0, got {shown}")
     return value
+
+
+def is_whole(value: object) -> TypeGuard[int]:
+    """A whole number from 0 that every language and database can hold."""
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < MOST
 
 
 def seconds(header: Header, key: str, most: float = LONG_POLL) -> float:
     """How long a caller is ready to wait, within our own limit."""
     value = header.get(key, 0)
-    if not isinstance(value, int | float) or not value >= 0:
-        raise Refused(f"the message's '{key}' must be seconds from 0, got {value!r}")
+    if not isinstance(value, int | float) or isinstance(value, bool) or not value >= 0:
+        raise Refused(f"the message's '{key}' must be seconds from 0, got {value!r:.80}")
     return float(min(value, most))
 
 

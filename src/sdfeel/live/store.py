@@ -113,6 +113,11 @@ class Store:
         row = self._base.execute("select record from rounds order by k desc limit 1").fetchone()
         return None if row is None else dict(json.loads(row[0]))
 
+    def recent_records(self, count: int) -> list[dict[str, Any]]:
+        """The newest reports, newest first."""
+        rows = self._base.execute("select record from rounds order by k desc limit ?", (count,))
+        return [json.loads(row[0]) for row in rows]
+
     def prune_records(self, before: int) -> None:
         """Forget the reports of rounds below `before`. Call it inside a commit."""
         self._base.execute("delete from rounds where k < ?", (before,))

@@ -10,7 +10,10 @@ from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass, field
 from math import isinf
 
+from torch import Tensor
+
 from sdfeel.live.edge.policy import Policy
+from sdfeel.live.edge.quarantine import Bounds, Quarantine
 from sdfeel.live.edge.results import Results
 from sdfeel.live.edge.round_end import Closed
 from sdfeel.live.federation import Federation, Turn
@@ -18,6 +21,8 @@ from sdfeel.live.protocol import LONG_POLL, Answer, Bell, Header, seconds, whole
 from sdfeel.live.store import Store
 from sdfeel.live.transport.errors import Refused, Rejected
 
+SILENCE = 60.0  # seconds until the same complaint is told again
+NOBODY = 1.0  # seconds that a round lasts at least if nobody's result can be used
 GUEST_POLL = 0.5  # seconds between two looks whether only guests are waited for
 
 
@@ -29,6 +34,7 @@ class Counts:
     repeated: int = 0
     rejected: int = 0
     dropped: int = 0
+    withheld: int = 0  # averages that were not finite, or absurd, and were not kept
     last_error: str = ""
     received: int = 0  # bytes of models
     sent: int = 0
@@ -52,7 +58,9 @@ class Cluster:
     bell: Bell
     policy: Policy
     counts: Counts = field(default_factory=Counts)
+    tell: Callable[[str], None] = lambda line: None
     clock: Callable[[], float] = time.monotonic
+    wall: Callable[[], float] = time.time
     turn: Turn | None = None
     taken: Mapping[int, int] = field(default_factory=dict)  # local iterations so far
     arrived: set[int] = field(default_factory=set)  # clients whose results this round has
@@ -61,10 +69,37 @@ class Cluster:
     rejected: set[int] = field(default_factory=set)  # in this round
     absent: set[int] = field(default_factory=set)  # dropped, and silent since
     visits: dict[int, Visit] = field(default_factory=dict)  # other servers' clients who asked
+    _misses: dict[int, tuple[int, int]] = field(default_factory=dict)  # how often, until when
+    _start: Tensor | None = None  # the model that the open round starts from, once it is needed
+    _said: dict[str, float] = field(default_factory=dict)  # when each complaint was last told
+
+    def __post_init__(self) -> None:
+        self.quarantine = Quarantine(self.store, self.policy.quarantine, self.tell)
+        self.bounds = Bounds.of(self.federation.initial, self.policy.max_change)
+
+    def complain(self, text: str) -> None:
+        """Remember what is wrong, and tell people, but not over and over."""
+        self.counts.last_error = text
+        about, now = text.partition(":")[0], self.clock()
+        if now - self._said.get(about, float("-inf")) >= SILENCE:
+            self._said[about] = now
+            self.tell(text)
+
+    def kept(self, make: Callable[[], Tensor], instead: Tensor) -> Tensor:
+        """An average, if it is fit to be kept; what was there before if it is not."""
+        try:
+            return make()
+        except Rejected as error:
+            self.counts.withheld += 1
+            self.complain(f"an average was not kept: {error}")
+            return instead
 
     def begin(self, turn: Turn, taken: Mapping[int, int]) -> None:
         """Open a round: from now on clients get its work."""
-        self.turn, self.taken, self.began = turn, taken, self.clock()
+        self.turn, self.taken, self.began, self._start = turn, taken, self.clock(), None
+        names = [f"client-{client}" for client in turn.clients]
+        if names and all(self.quarantine.holds(name, turn.k) for name in names):
+            self.quarantine.pardon(names)  # a round needs somebody
         self.rejected, self.arrived = set(), set(self.store.notes("result", turn.k))
         self.bell.ring()
 
@@ -76,7 +111,11 @@ class Cluster:
     def outstanding(self, turn: Turn) -> list[int]:
         """Clients whose results this round still waits for."""
         known = self.arrived | self.rejected | self.absent
-        return [client for client in turn.clients if client not in known]
+        return [
+            client
+            for client in turn.clients
+            if client not in known and not self.quarantine.holds(f"client-{client}", turn.k)
+        ]
 
     def _waits(self, turn: Turn) -> bool:
         """A round needs everyone who is not known to be away, and somebody in any case."""
@@ -92,12 +131,21 @@ class Cluster:
                 if left <= 0 and not self.arrived and not self.rejected:
                     left = 0.5  # with nobody's result there is nothing to go on with
                 elif left <= 0:
-                    late = self.outstanding(turn)
-                    self.absent.update(late)
-                    self.counts.dropped += len(late)
+                    self._drop(self.outstanding(turn), turn.k)
                     break
             await self.bell.wait_for(lambda: not self._waits(turn) or None, left)
+        if turn.clients and not self.arrived:  # all were rejected: rounds must not race past
+            await asyncio.sleep(NOBODY)
         return [client for client in turn.clients if client not in self.arrived]
+
+    def _drop(self, late: list[int], k: int) -> None:
+        """Go on without late clients; whoever is late again and again, for longer."""
+        self.absent.update(late)
+        self.counts.dropped += len(late)
+        for client in late:
+            times = self._misses.get(client, (0, 0))[0]
+            pause = min(2**times - 1, self.policy.quarantine)
+            self._misses[client] = (times + 1, k + 1 + pause)
 
     def _may_drop(self, turn: Turn) -> bool:
         """Clients are dropped if so decided; a guest in any case, since it may have gone home."""
@@ -122,10 +170,22 @@ class Cluster:
         if header.get("leaving"):
             return self._say_goodbye(client)
         if self.server not in self.federation.net.reach[client]:
-            self.visits[client] = Visit(self.clock(), whole(header, "taken"))
-        self.absent.discard(client)
+            self.visits[client] = Visit(self.clock(), self._plausible(whole(header, "taken")))
+        if self._may_rejoin(client):
+            self.absent.discard(client)
         found = await self.bell.wait_for(lambda: self._task(client), seconds(header, "wait"))
         return found if found is not None else ({"idle": True}, None)
+
+    def _may_rejoin(self, client: int) -> bool:
+        """Is a client waited for again that asks for work? At once if the round has nobody else."""
+        turn = self.turn
+        if turn is None or not (self.arrived or self.outstanding(turn)):
+            return True
+        return turn.k >= self._misses.get(client, (0, 0))[1]
+
+    def _plausible(self, taken: int) -> int:
+        """Local iterations that a guest says to have taken: no more than the experiment has."""
+        return min(taken, self.federation.iterations)
 
     def _say_goodbye(self, client: int) -> Answer:
         """A guest goes home: nobody waits for it here any more."""
@@ -137,6 +197,7 @@ class Cluster:
     async def start(self, client: int, header: Header) -> Answer:
         """The model that round `round` starts from at this server; `early` if it has not begun."""
         k = whole(header, "round")
+        self._check_own(client)
 
         def look() -> Answer | None:
             saved = self.store.get("start", k)
@@ -166,6 +227,8 @@ class Cluster:
             return {"late": True}, None
         if k > turn.k or client not in turn.clients:
             raise Refused(f"client {client} has no work in round {k} of server {self.server}")
+        if self.quarantine.holds(f"client-{client}", k):
+            raise Refused(self.quarantine.reason(f"client-{client}"))
         await self._keep(turn, client, steps, header, body)
         return {"kept": True}, None
 
@@ -180,12 +243,14 @@ class Cluster:
             if body is None:
                 raise Rejected("the message carries no model")
             sha256 = header.get("sha256", "")
-            await asyncio.to_thread(self.federation.model, body, sha256, self.policy.max_norm)
+            await asyncio.to_thread(self._check_model, body, sha256, self._started(turn))
         except Rejected as error:
-            self.counts.rejected += 1
-            self.counts.last_error = f"client-{client}: {error}"
-            self.rejected.add(client)
-            self.bell.ring()
+            if self.turn is turn and client not in self.arrived:
+                self.counts.rejected += 1
+                self.counts.last_error = f"client-{client}: {error}"
+                self.rejected.add(client)
+                self.quarantine.add(f"client-{client}", turn.k, str(error))
+                self.bell.ring()
             raise
         note = {
             "steps": steps,
@@ -193,14 +258,27 @@ class Cluster:
             "arrived": self.clock() - self.began,
             "sha256": sha256,
         }
-        if self.turn is not turn:  # it was closed while the model was being checked
-            return
+        if self.turn is not turn or client in self.arrived:
+            return  # the round was closed while the model was being checked, or it came twice
         with self.store.commit():
             self.store.put("result", turn.k, client, body, note)
         self.arrived.add(client)
+        self._misses.pop(client, None)
         self.counts.results += 1
         self.counts.received += len(body)
         self.bell.ring()
+
+    def _started(self, turn: Turn) -> Tensor:
+        """The model that the open round starts from."""
+        if self._start is None:
+            saved = self.store.get("start", turn.k)
+            assert saved is not None  # it was committed before the round was opened
+            self._start = self.federation.own_model(saved.body)
+        return self._start
+
+    def _check_model(self, body: bytes, sha256: object, start: Tensor) -> None:
+        model = self.federation.model(body, sha256, self.policy.max_norm)
+        self.bounds.check(model, start)
 
     def _task(self, client: int) -> Answer | None:
         if self.over:
@@ -236,6 +314,14 @@ class Cluster:
                 f"client {client} holds {samples} examples, but network.json says "
                 f"{expected[client]:g}: give it the data of that many, or make the files anew"
             )
+
+    def _check_own(self, client: int) -> None:
+        """A server's models are for its own clients and its guests."""
+        reach, turn = self.federation.net.reach, self.turn
+        if client < len(reach) and self.server in reach[client]:
+            return
+        if turn is None or client not in turn.guests:
+            raise Refused(f"client {client} does not belong to server {self.server}")
 
     def _check_guest(self, client: int) -> None:
         """Only clients of neighbours are taken in, and only where servers may be dropped."""

@@ -20,17 +20,20 @@ from sdfeel.core.scheme import Mix
 from sdfeel.core.staleness import Clocks
 from sdfeel.live.edge.absent_servers import Absent
 from sdfeel.live.edge.clients import Cluster
-from sdfeel.live.edge.locked_model import Held, Seen
+from sdfeel.live.edge.locked_model import LockedModel, PeerModel
+from sdfeel.live.edge.neighbours import Neighbours
 from sdfeel.live.edge.round_end import Behind, Closed, Ended, averaged
-from sdfeel.live.edge.state import Known
-from sdfeel.live.federation import Turn, blended, without
+from sdfeel.live.edge.state import ServerState
+from sdfeel.live.federation import Turn, blended, row_without
 from sdfeel.live.protocol import HERE, LONG_POLL, Answer, Header, Link, whole
-from sdfeel.live.transport.errors import NotTrusted, Refused, Rejected
+from sdfeel.live.transport.errors import NotTrusted, Refused
 from sdfeel.live.transport.tensors import digest
+
+BUSY = 0.02  # seconds until a busy server is asked again that did not wait
 
 
 @dataclass
-class Meeting:
+class AsyncExchange:
     """One server's exchanges with the others, out of step."""
 
     cluster: Cluster
@@ -41,10 +44,14 @@ class Meeting:
     def __post_init__(self) -> None:
         self._federation, self._me = self.cluster.federation, self.cluster.server
         self._store, self._policy = self.cluster.store, self.cluster.policy
-        self.absent = Absent(self._back)
-        self._own = Held(self.cluster, self.absent)
+        self._others = Neighbours(self.cluster, self.peers, self._back)
+        self._own = LockedModel(self.cluster, self._others)
 
-    async def finish(self, known: Known, turn: Turn, closed: Closed) -> Ended:
+    @property
+    def absent(self) -> Absent:
+        return self._others.absent
+
+    async def finish(self, known: ServerState, turn: Turn, closed: Closed) -> Ended:
         await self.settle()
         done = turn.done(closed.steps)
         plan = self._federation.decisions.mix(turn.view, done)
@@ -57,7 +64,10 @@ class Meeting:
         assert saved is not None  # the open round's model is never pruned
         start = self._federation.own_model(saved.body)
         arrived = self.cluster.results(turn, closed)
-        up = averaged(self._me, turn, mix, arrived, start, seen[self._me].model)
+        own, bounds = seen[self._me].model, self.cluster.bounds
+        up = self.cluster.kept(
+            lambda: averaged(self._me, turn, mix, arrived, start, own, bounds), own
+        )
         model, met = self._mixed(mix, up, seen)
         after = clocks.after(np.array([self._me]), np.array(met, dtype=int))
         versions = {str(d): each.version for d, each in seen.items()}
@@ -67,38 +77,47 @@ class Meeting:
             met,
             turn.k,
             {"versions": versions},
-            lambda: self._commit(turn.k, mix, up, model, met, after),
+            lambda: self._commit(turn.k, up, model, met, after),
         )
 
-    async def adopted(self, known: Known, behind: Behind) -> Known:
+    async def caught_up(self, known: ServerState, behind: Behind) -> ServerState:
         """Out of step there is no round to catch up with."""
         raise AssertionError("an asynchronous server is never behind") from behind
 
     def _mixed(
-        self, mix: Mix, up: Tensor, seen: Mapping[int, Seen]
+        self, mix: Mix, up: Tensor, seen: Mapping[int, PeerModel]
     ) -> tuple[Tensor, tuple[int, ...]]:
         if mix.exchange is None:
             return up, ()
-        row = mix.exchange.row(self._me)
-        row = without(row, self._me, [source for source in row if source not in seen])
+        across = mix.exchange
+        row = across.row(self._me)
+        row = row_without(across, self._me, [d for d in row if d not in seen])
         models = {d: each.model for d, each in seen.items()} | {self._me: up}
-        return blended(row, models), tuple(d for d in mix.exchange.rows.tolist() if d in seen)
+
+        def mixed() -> Tensor:
+            outcome = blended(row, models)
+            self.cluster.bounds.check(outcome, up, sum(map(abs, row.values())))
+            return outcome
+
+        met = tuple(d for d in across.rows.tolist() if d in seen)
+        return self.cluster.kept(mixed, up), met
 
     def _commit(
-        self, k: int, mix: Mix, up: Tensor, model: Tensor, met: tuple[int, ...], after: Clocks
+        self, k: int, up: Tensor, model: Tensor, met: tuple[int, ...], after: Clocks
     ) -> None:
-        """This server's part of the exchange, and what the others must do. Inside a commit."""
+        """This server's part of the exchange, and what the others must do. Inside a commit.
+
+        How much each of them takes they find out by themselves, from what we knew before.
+        """
         own, body = self._own, self._federation.body(up)
+        before = {"heard": own.heard, "stamp": own.stamp}
         own.version, own.lock, own.outbox = own.version + 1, None, {}
         own.heard, own.stamp = after.heard[self._me].tolist(), int(after.stamp[self._me])
         for d in met:
             if d != self._me:
-                assert mix.exchange is not None
-                row = mix.exchange.row(d)
                 own.outbox[d] = {
                     "round": k,
-                    "sources": list(row),
-                    "weights": list(row.values()),
+                    "before": before,
                     "heard": after.heard[d].tolist(),
                     "stamp": int(after.stamp[d]),
                     "sha256": digest(body),
@@ -137,10 +156,10 @@ class Meeting:
             try:
                 async with self._patience():
                     await self.peers[d].insist("apply", header, saved.body)
-            except Refused as error:  # it has given us up: then it goes on without this exchange
+            except (NotTrusted, Refused) as error:  # it goes on without this exchange
                 self.peers[d].last_error = str(error)
             except TimeoutError:
-                self.absent.add(d)
+                self._others.give_up(d, header["round"])
 
         await asyncio.gather(*(one(d, header) for d, header in self._own.outbox.items()))
         self._own.outbox = {}
@@ -148,7 +167,7 @@ class Meeting:
             self._own.save()
         self.cluster.bell.ring()
 
-    async def _hold_all(self, k: int, servers: list[int]) -> dict[int, Seen]:
+    async def _hold_all(self, k: int, servers: list[int]) -> dict[int, PeerModel]:
         """Hold everyone still, in ascending order."""
         seen = {}
         for d in servers:
@@ -159,7 +178,7 @@ class Meeting:
         self._waiting = set()
         return seen
 
-    async def _hold_own(self, k: int) -> Seen:
+    async def _hold_own(self, k: int) -> PeerModel:
         def look() -> bool | None:
             return self._own.hold(self._me, k)
 
@@ -167,44 +186,56 @@ class Meeting:
             pass
         return self._own.seen()
 
-    async def _hold_other(self, d: int, k: int) -> Seen | None:
+    async def _hold_other(self, d: int, k: int) -> PeerModel | None:
         if d in self.absent:
             return None
         try:
             async with self._patience():
                 return await self._held(d, k)
         except TimeoutError:
-            self.absent.add(d)
-            return None
-        except (NotTrusted, Rejected) as error:
-            if self._policy.dead_edge == "wait":
-                raise
-            self.cluster.counts.last_error = f"edge-{d}: {error}"
-            self.cluster.counts.rejected += isinstance(error, Rejected)
-            self.absent.add(d)
+            self._others.give_up(d, k)
+        except (NotTrusted, Refused) as error:
+            self._others.offended(d, k, error)
             with suppress(SdfeelError):  # else it finds out when it is asked again
                 await self.peers[d].ask("apply", {"round": k, "release": True}, seconds=HERE)
-            return None
+        return None
 
-    async def _held(self, d: int, k: int) -> Seen:
-        question = {"round": k, "wait": LONG_POLL}
+    async def _held(self, d: int, k: int) -> PeerModel:
         while True:
-            header, body = await self.peers[d].insist("lock", question)
-            if body is not None:
-                bound = self._policy.max_server_norm
-                model = self._federation.model(body, header.get("sha256"), bound)
-                heard = self._own.numbers(header)
-                return Seen(model, whole(header, "version"), heard, whole(header, "stamp"))
+            try:
+                found = await self._asked(d, k)
+            except (NotTrusted, Refused) as error:
+                if self._policy.dead_edge == "drop":
+                    raise
+                await self._others.denied(d, error)
+            else:
+                if found is not None:
+                    self._others.heard(d)
+                    return found
+
+    async def _asked(self, d: int, k: int) -> PeerModel | None:
+        """Another server's model, held still for us; None if it is busy."""
+        question = {"round": k, "wait": LONG_POLL}
+        header, body = await self.peers[d].insist("lock", question)
+        if body is None:
+            if not header.get("busy"):
+                raise Refused("it answers neither with a model nor that it is busy")
+            await asyncio.sleep(BUSY)
+            return None
+        model = self._federation.model(body, header.get("sha256"), self._policy.max_server_norm)
+        self.cluster.bounds.check(model, self._federation.own_model(self._own.body()))
+        heard, stamp = self._own.claimed(header)
+        return PeerModel(model, whole(header, "version"), heard, stamp)
 
     async def serve(self, server: int, kind: str, header: Header, body: bytes | None) -> Answer:
-        self.absent.discard(server)
+        self._others.welcome(server)
         if kind == "lock":
             return await self._own.serve_lock(server, header)
         if kind == "apply":
             return self._own.serve_apply(server, header, body)
         raise Refused(f"an asynchronous server does not answer '{kind}'")
 
-    def _clocks(self, seen: Mapping[int, Seen]) -> Clocks:
+    def _clocks(self, seen: Mapping[int, PeerModel]) -> Clocks:
         """What the servers that are held still know together."""
         clocks = self._federation.in_step(0)
         heard, stamp = clocks.heard.copy(), clocks.stamp.copy()

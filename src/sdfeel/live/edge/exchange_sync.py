@@ -5,45 +5,56 @@ can be repeated without harm, and nothing that was served is ever computed anew.
 """
 
 import asyncio
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
 from torch import Tensor
 
-from sdfeel.core.errors import RunError, SdfeelError
+from sdfeel.core.decide import length
+from sdfeel.core.errors import SdfeelError
 from sdfeel.core.mixing import Mixing
-from sdfeel.live.edge.absent_servers import Absent
+from sdfeel.live.edge.absent_servers import AGAIN, Absent
 from sdfeel.live.edge.clients import Cluster
+from sdfeel.live.edge.neighbours import Neighbours
 from sdfeel.live.edge.round_end import Behind, Closed, Ended, averaged
-from sdfeel.live.edge.state import Known
-from sdfeel.live.federation import Turn, blended, grown, heavier, without
+from sdfeel.live.edge.state import ServerState
+from sdfeel.live.federation import Turn, blended, grown, heavier, row_without
 from sdfeel.live.protocol import HERE, LONG_POLL, Answer, Header, Link, seconds, whole
-from sdfeel.live.transport.errors import NotTrusted, Refused, Rejected
-from sdfeel.live.transport.tensors import digest
+from sdfeel.live.transport.errors import NotTrusted, Refused
 
 CLOSED = "closed"
 
 
 @dataclass
-class Gossip:
+class SyncExchange:
     """One server's exchanges with the others, in step."""
 
     cluster: Cluster
     peers: Mapping[int, Link]
     _waiting: set[int] = field(default_factory=set)
+    _missed: set[int] = field(default_factory=set)  # servers whose models did not come this round
 
     def __post_init__(self) -> None:
         self._federation, self._me = self.cluster.federation, self.cluster.server
         self._store, self._bell = self.cluster.store, self.cluster.bell
         self._policy = self.cluster.policy
-        self.absent = Absent(self._back)
+        self._others = Neighbours(self.cluster, self.peers, self._back)
 
-    async def finish(self, known: Known, turn: Turn, closed: Closed) -> Ended:
+    @property
+    def absent(self) -> Absent:
+        return self._others.absent
+
+    async def finish(self, known: ServerState, turn: Turn, closed: Closed) -> Ended:
+        self._missed = set()
         mix = self._federation.decisions.mix(turn.view, turn.done(closed.steps))
         if not self._store.has("hop", turn.k, 0):
             start = self._model("start", turn.k, 0)
-            arrived = self.cluster.results(turn, closed)
-            self._keep(turn.k, 0, averaged(self._me, turn, mix, arrived, start, start), closed)
+            arrived, bounds = self.cluster.results(turn, closed), self.cluster.bounds
+            model = self.cluster.kept(
+                lambda: averaged(self._me, turn, mix, arrived, start, start, bounds), start
+            )
+            self._keep(turn.k, 0, model, closed)
         model = self._model("hop", turn.k, 0)
         met: tuple[int, ...] = ()
         if mix.exchange is not None:
@@ -52,7 +63,8 @@ class Gossip:
             # The last hop is not asked for by anyone: it becomes durable with the round's commit.
             model = await self._mixed(turn, mix.exchange.hops - 1, mix.exchange)
             met = tuple(mix.exchange.rows.tolist()) if mix.exchange.crossings else ()
-        return Ended(model, mix, met, self._needed(known, mix.exchange))
+        away = {"away": sorted(self._missed | set(self.absent))}
+        return Ended(model, mix, met, self._needed(known, mix.exchange), away)
 
     def _keep(self, k: int, hop: int, model: Tensor, closed: Closed | None = None) -> None:
         with self._store.commit():
@@ -75,19 +87,26 @@ class Gossip:
         own = self._model("hop", turn.k, hop)
         if self._me not in across.rows:
             return own
-        row = across.row(self._me)
-        others = [source for source in row if source != self._me]
-        models = await self._gather(turn.k, hop, others)
-        models[self._me] = own
-        row = without(row, self._me, [source for source in row if source not in models])
-        return blended(heavier(row, self._me, self._share(turn)), models)
+        others = [source for source in across.row(self._me) if source != self._me]
+        models = await self._gather(turn.k, hop, others, own)
+        missing = [source for source in others if source not in models]
+        self._missed.update(missing)
+        row = row_without(across, self._me, missing)
+        row = heavier(row, self._me, self._share(turn))
+
+        def mixed() -> Tensor:
+            outcome = blended(row, models | {self._me: own})
+            self.cluster.bounds.check(outcome, own, sum(map(abs, row.values())))
+            return outcome
+
+        return self.cluster.kept(mixed, own)
 
     def _share(self, turn: Turn) -> float:
         """How much of the cluster is this server's own."""
         net = self._federation.net
         return grown(net, self._me, ()) / grown(net, self._me, turn.guests)
 
-    def _needed(self, known: Known, across: Mixing | None) -> int:
+    def _needed(self, known: ServerState, across: Mixing | None) -> int:
         """The oldest round whose hops another server may still ask for.
 
         A server that answered in this round has finished its earlier ones. Where somebody takes
@@ -101,11 +120,6 @@ class Gossip:
 
     async def serve(self, server: int, kind: str, header: Header, body: bytes | None) -> Answer:
         """This server's model of (round, hop), as soon as there is one."""
-        if kind == "adopt":
-            known = Known.load(self._store)
-            assert known is not None  # a server that answers has begun
-            body = self.current()
-            return {**known.common(), "sha256": digest(body)}, body
         if kind != "model":
             raise Refused(f"a synchronous server does not answer '{kind}'")
         k, hop = whole(header, "round"), whole(header, "hop")
@@ -114,38 +128,35 @@ class Gossip:
             saved = self._store.get("hop", k, hop)
             if saved is None and k < self._newest():
                 return {"gone": True, "round": self._newest()}, None
-            self.absent.discard(server)  # whoever is in step takes part again
+            self._others.welcome(server)  # whoever is in step takes part again
             return None if saved is None else ({"sha256": saved.sha256}, saved.body)
 
         found = await self._bell.wait_for(look, seconds(header, "wait"))
         return found if found is not None else ({"early": True}, None)
 
-    async def _gather(self, k: int, hop: int, others: Iterable[int]) -> dict[int, Tensor]:
+    async def _gather(self, k: int, hop: int, others: list[int], own: Tensor) -> dict[int, Tensor]:
         """The others' models of (k, hop). Who stays silent too long is left out, if so decided."""
         asked = [server for server in others if server not in self.absent]
         self._waiting = set(asked)
-        models = await asyncio.gather(*(self._pull(server, k, hop) for server in asked))
+        models = await asyncio.gather(*(self._pull(server, k, hop, own) for server in asked))
         self._waiting = set()
         return {s: model for s, model in zip(asked, models, strict=True) if model is not None}
 
-    async def _pull(self, server: int, k: int, hop: int) -> Tensor | None:
+    async def _pull(self, server: int, k: int, hop: int, own: Tensor) -> Tensor | None:
         """Its model, or None if it is given up: silent for too long, and not for others' sake."""
         drop = self._policy.dead_edge == "drop"
         try:
             for _ in self._federation.net.servers:  # no chain of waiting servers is longer
                 try:
                     async with asyncio.timeout(self._policy.edge_deadline if drop else None):
-                        return await self._insist(server, k, hop)
+                        return await self._insist(server, k, hop, own)
                 except TimeoutError:
                     if not await self._waits(server):
                         break
-                except (NotTrusted, Rejected) as error:  # it was revoked, or sends nonsense
-                    if not drop:
-                        raise
-                    self.cluster.counts.last_error = f"edge-{server}: {error}"
-                    self.cluster.counts.rejected += isinstance(error, Rejected)
-                    break
-            self.absent.add(server)
+                except (NotTrusted, Refused) as error:  # it was revoked, or sends nonsense
+                    self._others.offended(server, k, error)
+                    return None
+            self._others.give_up(server, k)
             return None
         finally:
             self._waiting.discard(server)
@@ -158,13 +169,26 @@ class Gossip:
             return False
         return header.get("waiting") is True
 
-    async def _insist(self, server: int, k: int, hop: int) -> Tensor:
+    async def _insist(self, server: int, k: int, hop: int, own: Tensor) -> Tensor:
+        """Its model, asked for until it comes; where nobody may be left out, a bad one, too."""
+        while True:
+            try:
+                return await self._asked(server, k, hop, own)
+            except (NotTrusted, Refused) as error:
+                if self._policy.dead_edge == "drop":
+                    raise
+                await self._others.denied(server, error)
+
+    async def _asked(self, server: int, k: int, hop: int, own: Tensor) -> Tensor:
         question = {"round": k, "hop": hop, "wait": LONG_POLL}
         while True:
             header, body = await self.peers[server].insist("model", question)
             if body is not None:
                 bound = self._policy.max_server_norm
-                return self._federation.model(body, header.get("sha256"), bound)
+                model = self._federation.model(body, header.get("sha256"), bound)
+                self.cluster.bounds.check(model, own)
+                self._others.heard(server)
+                return model
             if header.get("gone"):
                 raise Behind(server, whole(header, "round"))
 
@@ -182,33 +206,61 @@ class Gossip:
     def settled(self) -> bool:
         return True
 
-    async def adopted(self, known: Known, behind: Behind) -> Known:
-        """Go on in the round of a server that went on without us, from its model.
+    async def caught_up(self, known: ServerState, behind: Behind) -> ServerState:
+        """Go on in the round of the others, with the model that we have, as in a simulation.
 
-        Only where servers may be dropped: else nobody goes on without anybody.
+        Only where servers may be dropped: else nobody goes on without anybody, and we wait for who
+        says so to find its state again. A claim that cannot be true costs the other its place.
         """
         if self._policy.dead_edge == "wait":
-            raise RunError(
-                f"edge-{behind.server} is in round {behind.round} and has forgotten round "
-                f"{known.k}: one of the two lost its state; start the federation anew"
+            self.cluster.complain(
+                f"edge-{behind.server}: it says that it is in round {behind.round} and has "
+                f"forgotten round {known.k}: one of the two lost its state, or it is not honest"
             )
-        try:
-            async with asyncio.timeout(self._policy.edge_deadline):
-                header, body = await self.peers[behind.server].insist("adopt", {})
-        except TimeoutError:
-            self.absent.add(behind.server)
+            await asyncio.sleep(AGAIN)
             return known
-        if body is None:
-            raise Refused(f"edge-{behind.server} has no model to go on from")
-        self._federation.model(body, header.get("sha256"), self._policy.max_server_norm)
-        try:
-            after = replace(Known.of({**header, "taken": {}}), taken=known.taken)
-        except (KeyError, TypeError, ValueError):
-            raise Refused(f"what edge-{behind.server} tells of itself cannot be read") from None
+        k = await self._believed(known, behind)
+        if k is None:
+            return known
+        after = await self._moved(known, k)
+        saved = self._store.get("start", known.k)
+        assert saved is not None  # the open round's model is never pruned
         with self._store.commit():
-            self._store.put("start", after.k, 0, body, replace=True)
+            self._store.put("start", after.k, 0, saved.body, replace=True)
             after.save(self._store)
+        # Whoever is in that round still waits for us from the next exchange on.
+        await asyncio.gather(*(self._announce(d, after.k) for d in self.peers))
         return after
+
+    async def _announce(self, server: int, k: int) -> None:
+        with suppress(SdfeelError):
+            await self.peers[server].ask("model", {"round": k, "hop": 0, "wait": 0}, seconds=HERE)
+
+    async def _believed(self, known: ServerState, behind: Behind) -> int | None:
+        """The round to go on in; None if we stay, for now or because the other one lied."""
+        server, claim = behind.server, behind.round
+        possible = claim > known.k and (await self._moved(known, claim)).k == claim
+        if possible:
+            k = await self._others.agreed_round(known.k, server, claim)
+            if k is not None:
+                return k
+            if self._others.doubts(server):
+                await asyncio.sleep(AGAIN / 2)
+                return None
+        text = f"it says that it is in round {claim}, which cannot be or nobody else confirms"
+        self._others.offended(server, known.k, Refused(text))
+        return None
+
+    async def _moved(self, known: ServerState, k: int) -> ServerState:
+        """What we would know in round `k` had we done nothing until then; not beyond the last."""
+        federation, steps, at = self._federation, known.steps, known.k
+        while at < k and int(steps) < federation.iterations:
+            turn = Turn.of(federation, self._me, at, known.memory)
+            steps += length(federation.net, turn.work, turn.planned)
+            at += 1
+            await asyncio.sleep(0)  # thousands of rounds take a while, and others ask
+        over = int(steps) >= federation.iterations
+        return replace(known, k=at, steps=steps, over=over, met=at, guests=())
 
     def _newest(self) -> int:
         (newest,) = self._store.newest("start", 1)

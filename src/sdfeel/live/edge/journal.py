@@ -14,7 +14,7 @@ Record = Mapping[str, Any]
 
 
 @dataclass
-class Tally:
+class RoundTally:
     """Turns the records of servers into events that count from the start of the run."""
 
     servers: int
@@ -107,7 +107,7 @@ class Journal:
         self, directory: Path, federation: Federation, server: int, records: Iterable[Record]
     ) -> None:
         self._path, self._server = directory / EVENTS, server
-        self._tally = Tally(servers=1)
+        self._tally = RoundTally(servers=1)
         why = f"deployed: edge server {server}"
         lines = [_line(started(federation, "clients", why))]
         self._before: Record | None = None

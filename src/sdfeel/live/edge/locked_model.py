@@ -4,23 +4,27 @@ One server at a time leads an exchange. It holds this one, reads its model, and 
 outcome. The hold and the outcome are durable.
 """
 
+import asyncio
 from dataclasses import dataclass, field
 from typing import Any
 
 from torch import Tensor
 
-from sdfeel.live.edge.absent_servers import Absent
+from sdfeel.core.staleness import Clocks
+from sdfeel.live.edge.absent_servers import AGAIN
 from sdfeel.live.edge.clients import Cluster
-from sdfeel.live.federation import blended
-from sdfeel.live.protocol import Answer, Header, seconds, whole
+from sdfeel.live.edge.neighbours import Neighbours
+from sdfeel.live.federation import Turn, Weights, blended
+from sdfeel.live.protocol import Answer, Header, is_whole, seconds, whole
 from sdfeel.live.transport.errors import Refused, Rejected
 from sdfeel.live.transport.tensors import digest
 
 FACT = "meeting"
+AHEAD = 1000  # rounds of each server that we may not have heard of
 
 
 @dataclass(frozen=True)
-class Seen:
+class PeerModel:
     """A server as its leader sees it, held still."""
 
     model: Tensor
@@ -30,11 +34,11 @@ class Seen:
 
 
 @dataclass
-class Held:
+class LockedModel:
     """The model of one server, and all that must not be forgotten about it."""
 
     cluster: Cluster
-    absent: Absent  # leaders that were given up, too
+    others: Neighbours  # a leader may be given up, too
     version: int = 0
     heard: list[int] = field(default_factory=list)
     stamp: int = 0
@@ -76,8 +80,10 @@ class Held:
         assert saved is not None  # written when the node began
         return saved.body
 
-    def seen(self) -> Seen:
-        return Seen(self._federation.own_model(self.body()), self.version, self.heard, self.stamp)
+    def seen(self) -> PeerModel:
+        return PeerModel(
+            self._federation.own_model(self.body()), self.version, self.heard, self.stamp
+        )
 
     def hold(self, leader: int, k: int) -> bool | None:
         """Be held by a leader, durably, if free or held by the same; None: not now."""
@@ -99,13 +105,19 @@ class Held:
         if self.lock is None or self.lock[0] == self._me or self._policy.dead_edge == "wait":
             return
         if self.cluster.clock() - self._since > 2 * self._policy.edge_deadline:
-            self.absent.add(self.lock[0])
+            self.others.give_up(*self.lock)
             self.lock = None
 
     async def serve_lock(self, leader: int, header: Header) -> Answer:
         k = whole(header, "round")
         if k <= self.applied.get(leader, -1):
             raise Refused(f"round {k} of edge-{leader} was applied before")
+        self._row(leader, k, {"heard": self.heard, "stamp": self.stamp})  # may it lead us at all?
+        if self.cluster.quarantine.holds(f"edge-{leader}", self._round()):
+            raise Refused(self.cluster.quarantine.reason(f"edge-{leader}"))
+        if leader in self.others.absent:  # it held us for too long
+            await asyncio.sleep(min(AGAIN, seconds(header, "wait")))
+            return {"busy": True}, None
         given = await self._bell.wait_for(lambda: self.hold(leader, k), seconds(header, "wait"))
         if given is None:
             return {"busy": True}, None
@@ -122,17 +134,25 @@ class Held:
             return {"released": True}, None
         if self.lock != (leader, k):
             raise Refused(f"edge-{self._me} is not held by round {k} of edge-{leader} any more")
-        row = self._row(leader, header)
+        before, (heard, stamp) = header.get("before"), self.claimed(header)
+        row = self._row(leader, k, before if isinstance(before, dict) else {})
         if body is None:
             raise Refused("the message carries no model")
-        theirs = self._checked(leader, k, header, body)
         own = self._federation.own_model(self.body())
-        heard, stamp = self.numbers(header), whole(header, "stamp")
+        theirs = self._checked(leader, k, header, body, own)
+
+        def mix() -> Tensor:
+            outcome = blended(row, {leader: theirs, self._me: own})
+            self.cluster.bounds.check(outcome, own, sum(map(abs, row.values())))
+            return outcome
+
+        mixed = self.cluster.kept(mix, own)
+        heard = [max(pair) for pair in zip(heard, self.heard, strict=True)]
+        stamp = max(stamp, self.stamp)
         self.version, self.lock = self.version + 1, None
         self.heard, self.stamp = heard, stamp
         self.applied[leader] = k
         with self._store.commit():
-            mixed = blended(row, {leader: theirs, self._me: own})
             self._store.put("own", 0, 0, self._federation.body(mixed), replace=True)
             self.save()
         self._bell.ring()
@@ -145,34 +165,52 @@ class Held:
             self.save()
         self._bell.ring()
 
-    def _checked(self, leader: int, k: int, header: Header, body: bytes) -> Tensor:
+    def _checked(self, leader: int, k: int, header: Header, body: bytes, own: Tensor) -> Tensor:
         """The leader's model; one that is refused ends the exchange, which changes nothing here."""
         try:
             bound = self._policy.max_server_norm
-            return self._federation.model(body, header.get("sha256"), bound)
+            model = self._federation.model(body, header.get("sha256"), bound)
+            self.cluster.bounds.check(model, own)
         except Rejected as error:
-            self.cluster.counts.rejected += 1
-            self.cluster.counts.last_error = f"edge-{leader}: {error}"
             self.applied[leader] = k
             self.release()
+            self.others.offended(leader, self._round(), error)
             raise
+        return model
 
-    def _row(self, leader: int, header: Header) -> dict[int, float]:
-        """What this server takes from itself and from the leader."""
-        try:
-            row = dict(zip(header["sources"], map(float, header["weights"]), strict=True))
-        except (KeyError, TypeError, ValueError):
-            raise Refused("the message's weights cannot be read") from None
-        if not set(row) <= {leader, self._me} or not abs(sum(row.values()) - 1) < 1e-9:
-            raise Refused("the weights of an exchange must be of the two servers and sum to 1")
-        return row
+    def _round(self) -> int:
+        """Our own open round: it counts how long somebody is left out."""
+        return 0 if self.cluster.turn is None else self.cluster.turn.k
 
-    def numbers(self, header: Header) -> list[int]:
-        """What a server has heard, out of a message."""
+    def _row(self, leader: int, k: int, before: Header) -> Weights:
+        """What this server takes in round `k` of another one, as the scheme decides.
+
+        The leader tells only what it knew; how much it counts for that is found out here.
+        """
+        if k >= self._federation.iterations:
+            raise Refused(f"no server has a round {k}: the experiment ends before")
+        heard, stamp = self.claimed(before)
+        federation = self._federation
+        turn = Turn.of(federation, leader, k, {})
+        clocks = federation.in_step(0)
+        known, stamps = clocks.heard.copy(), clocks.stamp.copy()
+        known[leader], stamps[leader] = heard, stamp
+        clocks = Clocks(0, clocks.led, clocks.touched, known, stamps)
+        view = federation.view(turn.view.lane, k, clocks, {})
+        across = federation.decisions.mix(view, turn.planned).exchange
+        if across is None or self._me not in across.rows or leader == self._me:
+            raise Refused(f"edge-{leader} is no neighbour of edge-{self._me}")
+        return across.row(self._me)
+
+    def claimed(self, header: Header) -> tuple[list[int], int]:
+        """What another server says it has heard, as far as it can be true.
+
+        Nobody knows more of our rounds than we do, and stamps grow by one with every round.
+        """
         found, size = header.get("heard"), len(self._federation.net.servers)
-        whole_numbers = isinstance(found, list) and all(
-            isinstance(n, int) and not isinstance(n, bool) and n >= 0 for n in found
-        )
-        if not isinstance(found, list) or not whole_numbers or len(found) != size:
+        if not isinstance(found, list) or len(found) != size or not all(map(is_whole, found)):
             raise Refused(f"the message's 'heard' must be {size} whole numbers from 0")
-        return found
+        most = self.stamp + AHEAD * size
+        heard = [min(int(number), most) for number in found]
+        heard[self._me] = min(heard[self._me], self.heard[self._me])
+        return heard, max(*heard, min(whole(header, "stamp"), most))

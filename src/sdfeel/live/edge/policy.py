@@ -19,6 +19,8 @@ class Policy:
     pace: Literal["experiment", "measured"] = "experiment"
     max_norm: float | None = None  # of a client's model; above it the model is rejected
     max_server_norm: float | None = None  # of another server's
+    max_change: float = 1000.0  # how far a model may be from the one it was made of: see Bounds
+    quarantine: int = 20  # rounds without a node that sent what no honest node sends
     keep_measured: int = 40  # models kept for an operator that comes late
     keep_records: int = 10_000  # synchronous rounds, for the same
 
@@ -31,11 +33,11 @@ class Policy:
         for name in ("client_deadline", "edge_deadline"):
             if not getattr(self, name) > 0:
                 raise InputError(f"{name} must be above 0 seconds, got {getattr(self, name)}")
-        for name in ("max_norm", "max_server_norm"):
+        for name in ("max_norm", "max_server_norm", "max_change"):
             bound = getattr(self, name)
             if bound is not None and not bound > 0:
                 raise InputError(f"{name} must be above 0, got {bound}")
-        for name in ("keep_measured", "keep_records"):
+        for name in ("keep_measured", "keep_records", "quarantine"):
             if getattr(self, name) < 1:
                 raise InputError(f"{name} must be at least 1, got {getattr(self, name)}")
 

@@ -9,7 +9,8 @@ from torch import Tensor
 from sdfeel.core.scheme import Mix
 from sdfeel.engine.combine import Sums
 from sdfeel.live.edge.absent_servers import Absent
-from sdfeel.live.edge.state import Known
+from sdfeel.live.edge.quarantine import Bounds
+from sdfeel.live.edge.state import ServerState
 from sdfeel.live.federation import Turn, taken_from
 from sdfeel.live.protocol import Answer, Header
 
@@ -59,12 +60,12 @@ class Exchange(Protocol):
         """Servers that were dropped, and silent since."""
         ...
 
-    async def finish(self, known: Known, turn: Turn, closed: Closed) -> Ended:
+    async def finish(self, known: ServerState, turn: Turn, closed: Closed) -> Ended:
         """End a round whose results are all in; raises Behind if others have gone on."""
         ...
 
-    async def adopted(self, known: Known, behind: Behind) -> Known:
-        """Go on in the round of a server that went on without this one."""
+    async def caught_up(self, known: ServerState, behind: Behind) -> ServerState:
+        """Go on in the round of the others, if it is true that they went on without this one."""
         ...
 
     async def serve(self, server: int, kind: str, header: Header, body: bytes | None) -> Answer:
@@ -101,8 +102,12 @@ def averaged(
     arrived: Mapping[int, Tensor],
     start: Tensor,
     current: Tensor,  # what an update is added to
+    bounds: Bounds,
 ) -> Tensor:
-    """This server's row of `up`, applied to the models that arrived, in the simulator's order."""
+    """This server's row of `up`, applied to the models that arrived, in the simulator's order.
+
+    `Rejected` if what comes out must not be kept.
+    """
     row = taken_from(turn, mix, server, arrived)
     if row is None:
         return current
@@ -110,4 +115,6 @@ def averaged(
     for client, weight in row.items():
         trained = arrived[client]
         sums.add(0, weight, trained if mix.payload == "model" else trained - start)
-    return sums.rows()[0] if mix.payload == "model" else current + sums.rows()[0]
+    outcome = sums.rows()[0] if mix.payload == "model" else current + sums.rows()[0]
+    bounds.check(outcome, current, sum(map(abs, row.values())))
+    return outcome

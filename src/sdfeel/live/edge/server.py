@@ -13,12 +13,12 @@ from typing import Any
 from sdfeel.core.decide import length
 from sdfeel.core.errors import RunError
 from sdfeel.live.edge.clients import Cluster
-from sdfeel.live.edge.exchange_async import Meeting
-from sdfeel.live.edge.exchange_sync import CLOSED, Gossip
+from sdfeel.live.edge.exchange_async import AsyncExchange
+from sdfeel.live.edge.exchange_sync import CLOSED, SyncExchange
 from sdfeel.live.edge.journal import Journal, line_of
 from sdfeel.live.edge.policy import PATIENT, Policy
 from sdfeel.live.edge.round_end import Behind, Closed, Ended, Exchange
-from sdfeel.live.edge.state import Known
+from sdfeel.live.edge.state import ServerState
 from sdfeel.live.federation import Federation, Turn
 from sdfeel.live.protocol import Answer, Bell, Header, Link, Who, check_federation, seconds, whole
 from sdfeel.live.store import Store
@@ -46,14 +46,16 @@ class Edge:
         self.policy, self.tell = policy, tell
         self.bell, self.stopped = Bell(), asyncio.Event()
         self.known = self._opened()
-        self.cluster = Cluster(federation, number, store, self.bell, policy)
+        self.cluster = Cluster(federation, number, store, self.bell, policy, tell=tell)
         self.exchange: Exchange = (
-            Gossip(self.cluster, peers) if federation.synchronous else Meeting(self.cluster, peers)
+            SyncExchange(self.cluster, peers)
+            if federation.synchronous
+            else AsyncExchange(self.cluster, peers)
         )
         self.journal: Journal | None = None
         self._counted = 0
 
-    def _opened(self) -> Known:
+    def _opened(self) -> ServerState:
         """What is remembered; at the very beginning, the initial model."""
         theirs = self.store.fact(FEDERATION)
         if theirs is not None and theirs != self.federation.digest:
@@ -61,10 +63,10 @@ class Edge:
                 f"{self.store.directory} remembers another experiment ({theirs[:12]}): give this "
                 f"node another state directory, or remove that one"
             )
-        known = Known.load(self.store)
+        known = ServerState.load(self.store)
         if known is not None:
             return known
-        known = Known()
+        known = ServerState()
         body = self.federation.body(self.federation.initial)
         with self.store.commit():
             self.store.remember(FEDERATION, self.federation.digest)
@@ -153,6 +155,9 @@ class Edge:
             "repeated": counts.repeated,
             "rejected": counts.rejected,
             "dropped": counts.dropped,
+            "withheld": counts.withheld,
+            "quarantined": self.cluster.quarantine.names(self.known.k),
+            "offences": self.cluster.quarantine.offences(),
             "bytes": counts.sent + counts.received + self.exchange.traffic(),
             "last_error": counts.last_error or self.exchange.last_error(),
         }
@@ -167,8 +172,9 @@ class Edge:
         try:
             ended = await self.exchange.finish(known, turn, closed)
         except Behind as behind:
-            self.known = await self.exchange.adopted(known, behind)
-            self.tell(f"{behind}: going on there from its model")
+            self.known = await self.exchange.caught_up(known, behind)
+            if self.known is not known:
+                self.tell(f"{behind}: going on in round {self.known.k + 1} with our own model")
             return
         after = self._after(turn, closed, ended)
         record = self._record(turn, closed, ended, began, gathered, after)
@@ -198,15 +204,16 @@ class Edge:
         steps = {c: int(notes[c]["steps"]) for c in turn.clients if c in notes}
         return Closed(steps, tuple(missing))
 
-    def _after(self, turn: Turn, closed: Closed, ended: Ended) -> Known:
+    def _after(self, turn: Turn, closed: Closed, ended: Ended) -> ServerState:
         known, federation = self.known, self.federation
         done = turn.done(closed.steps)
-        mine = turn.planned if federation.synchronous else done
+        # A round in which nobody's result could be used counts as planned, or it would never end.
+        mine = turn.planned if federation.synchronous or not closed.steps else done
         steps = known.steps + length(federation.net, turn.work, mine)
         more = {n: known.taken.get(n, 0) + int(done[n]) for n in turn.clients}
         guests = self.cluster.newcomers(turn, self.exchange.absent)
         new = {n: max(taken, known.taken.get(n, 0)) for n, taken in guests.items()}
-        return Known(
+        return ServerState(
             taken={**known.taken, **new, **more},
             k=known.k + 1,
             steps=steps,
@@ -216,14 +223,14 @@ class Edge:
             guests=tuple(guests),
         )
 
-    def _keep_measured(self, after: Known, body: bytes) -> None:
+    def _keep_measured(self, after: ServerState, body: bytes) -> None:
         """Keep the models that an operator will want to measure. Inside a commit."""
         if after.over or after.k % self.federation.measure_every == 0:
             self.store.put("measured", after.k, 0, body, replace=True)
             kept = self.store.newest("measured", self.policy.keep_measured)
             self.store.prune("measured", kept[-1])
 
-    def _prune(self, after: Known) -> None:
+    def _prune(self, after: ServerState) -> None:
         """Forget what nobody can ask for any more. Inside a commit."""
         self.store.prune("result", after.k)
         self.store.prune("start", after.k - 1)  # a client of two servers may be a round behind
@@ -238,7 +245,7 @@ class Edge:
         ended: Ended,
         began: float,
         gathered: float,
-        after: Known,
+        after: ServerState,
     ) -> dict[str, Any]:
         notes = self.store.notes("result", turn.k)
         compute = max((float(note["seconds"]) for note in notes.values()), default=0.0)

@@ -13,7 +13,7 @@ STATE = "state"
 
 
 @dataclass(frozen=True)
-class Known:
+class ServerState:
     """Where a server is. The models themselves are tensors of the store."""
 
     taken: Mapping[int, int] = field(default_factory=dict)  # local iterations of its clients
@@ -26,27 +26,25 @@ class Known:
 
     def save(self, store: Store) -> None:
         """Remember this. Call it inside a commit."""
-        taken = {str(client): count for client, count in self.taken.items()}
-        store.remember(STATE, {"taken": taken, "guests": list(self.guests), **self.common()})
-
-    def common(self) -> dict[str, Any]:
-        """All but what concerns this server's own clients."""
-        return {
+        record = {
+            "taken": {str(client): count for client, count in self.taken.items()},
+            "guests": list(self.guests),
             "k": self.k,
             "steps": self.steps,
             "memory": {name: np.asarray(value).tolist() for name, value in self.memory.items()},
             "over": self.over,
             "met": self.met,
         }
+        store.remember(STATE, record)
 
     @classmethod
-    def load(cls, store: Store) -> "Known | None":
+    def load(cls, store: Store) -> "ServerState | None":
         """What was remembered last; None at the very beginning."""
         saved: dict[str, Any] | None = store.fact(STATE)
         return None if saved is None else cls.of(saved)
 
     @classmethod
-    def of(cls, record: Mapping[str, Any]) -> "Known":
+    def of(cls, record: Mapping[str, Any]) -> "ServerState":
         """From the form in which it is saved."""
         return cls(
             taken={int(client): int(count) for client, count in record["taken"].items()},

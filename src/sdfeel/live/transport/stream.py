@@ -14,7 +14,7 @@ from sdfeel.live.transport.limits import CHUNK, Limits
 T = TypeVar("T")
 
 
-class Stream(Protocol):
+class CallStream(Protocol):
     """What a caller's call and a server's context have in common."""
 
     def read(self) -> Awaitable[Any]: ...
@@ -28,7 +28,7 @@ class Stalled(Exception):
 class Conversation:
     """A stream and the limits that hold on it; counts the bytes that pass."""
 
-    def __init__(self, stream: Stream, limits: Limits) -> None:
+    def __init__(self, stream: CallStream, limits: Limits) -> None:
         self._stream, self._limits = stream, limits
         self.bytes_in = self.bytes_out = 0
         self._heard = False

@@ -1,0 +1,90 @@
+"""What a model must be before it is used, and who is left out for having sent another."""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from math import isfinite, sqrt
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from sdfeel.live.store import Store
+from sdfeel.live.transport.errors import Rejected
+
+FACT = "quarantine"
+MOST_DOUBLINGS = 6
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """How far a model may be from the one that it was made of, or is mixed with."""
+
+    scale: float  # of the experiment's models: the initial one's norm, at least a norm of ones
+    max_change: float
+
+    @classmethod
+    def of(cls, initial: Tensor, max_change: float) -> "Bounds":
+        norm = float(torch.linalg.vector_norm(initial, dtype=torch.float64))
+        return cls(max(norm, sqrt(initial.numel())), max_change)
+
+    def check(self, model: Tensor, start: Tensor, share: float = 1.0) -> None:
+        """`Rejected` unless finite and near `start`; `share`: the sum of an average's weights."""
+        # The difference of two finite numbers may overflow; then it is too large in any case.
+        change = float(torch.linalg.vector_norm(model - start, dtype=torch.float64))
+        most = self.max_change * self.scale * max(share, 1.0)
+        if not isfinite(change):
+            raise Rejected("the model is not finite, or infinitely far from where it started")
+        if change > most:
+            raise Rejected(
+                f"the model is {change:.3g} away from where it started, allowed are {most:.3g}: "
+                f"if that is how this experiment learns, raise max_change under [policy] of the "
+                f"edge servers' node files"
+            )
+
+
+class Quarantine:
+    """Nodes that sent what no honest node sends: each is left out for some rounds, durably.
+
+    Whoever does it again is left out for twice as long.
+    """
+
+    def __init__(self, store: Store, rounds: int, tell: Callable[[str], None]) -> None:
+        self._store, self._rounds, self._tell = store, rounds, tell
+        self._cases: dict[str, dict[str, Any]] = store.fact(FACT) or {}
+
+    def holds(self, name: str, k: int) -> bool:
+        """Is this node left out in round `k`?"""
+        case = self._cases.get(name)
+        return case is not None and k < case["until"]
+
+    def reason(self, name: str) -> str:
+        """What a node did, and until when it is left out."""
+        case = self._cases[name]
+        return f"{name} is left out until round {case['until'] + 1}: {case['reason']}"
+
+    def add(self, name: str, k: int, reason: str) -> None:
+        """Leave a node out from round `k` on. Not inside a commit."""
+        times = min(self._cases.get(name, {"times": 0})["times"], MOST_DOUBLINGS)
+        until = k + self._rounds * 2**times
+        self._cases[name] = {"until": until, "times": times + 1, "reason": reason[:500]}
+        self._save()
+        self._tell(self.reason(name))
+
+    def pardon(self, names: Iterable[str]) -> None:
+        """Let these take part again."""
+        for name in names:
+            if name in self._cases:
+                self._cases[name]["until"] = 0
+        self._save()
+
+    def names(self, k: int) -> list[str]:
+        """Who is left out in round `k`."""
+        return sorted(name for name in self._cases if self.holds(name, k))
+
+    def offences(self) -> dict[str, int]:
+        """How often each node was left out, ever."""
+        return {name: case["times"] for name, case in sorted(self._cases.items())}
+
+    def _save(self) -> None:
+        with self._store.commit():
+            self._store.remember(FACT, self._cases)

@@ -1,0 +1,112 @@
+"""A simulated outage predicts a deployed one: one rule for absent servers, to the last bit."""
+
+import asyncio
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from sdfeel.core.arrays import floats
+from sdfeel.core.decide import Decisions
+from sdfeel.core.network import Network
+from sdfeel.core.outages import NetworkState, Outages, schedule
+from sdfeel.core.scheme import Scheme
+from sdfeel.engine.base import Task
+from sdfeel.live.edge.policy import Policy
+from sdfeel.schemes import FogFL, HierFavg, SDFeel
+from sdfeel.sim.simulate import Simulation
+from tests.live.parties import until
+from tests.live.village import COST, PATH, RING, NoisyEngine, Village, network
+
+DROP = Policy(dead_edge="drop")
+
+
+@pytest.mark.parametrize("links", [PATH, RING], ids=["path", "ring"])
+@pytest.mark.parametrize(
+    "scheme",
+    [SDFeel(tau1=2), SDFeel(tau1=2, tau2=2, alpha=3), HierFavg(tau1=2, tau2=1), FogFL(tau1=2)],
+    ids=["sd-feel", "several hops", "hierfavg", "fogfl"],
+)
+def test_servers_go_on_without_one_as_they_do_in_a_simulation(
+    scheme: Scheme, links: Any, tmp_path: Path
+) -> None:
+    away = {"edge-2", "client-4", "client-5"}
+    village = Village(scheme, network(links), tmp_path, 8, DROP, away=away, given_up={2})
+    village.go()
+    how = Outages(schedule("round 0 server 2 down", "f"))
+    engine = NoisyEngine(6)
+    decisions = Decisions.of(scheme, network(links), COST, engine.seed, outages=how)
+    simulation = Simulation(decisions, engine)
+    for _ in range(village.ended[0].known.k):
+        next(simulation)
+    for d in (0, 1):
+        assert torch.equal(village.models[d], simulation.state.servers[d])
+
+
+class Recorded(Outages):
+    """Who was there in each round of a deployed run, as its servers' own records say."""
+
+    def __init__(self, records: dict[int, dict[int, Any]]) -> None:
+        super().__init__()
+        object.__setattr__(self, "records", records)
+
+    def at(self, net: Network, number: int, seconds: float) -> NetworkState:
+        records: dict[int, dict[int, Any]] = self.records  # type: ignore[attr-defined]
+        links, up = np.array(net.links), [number in records[d] for d in net.servers]
+        for d in net.servers:
+            away = records[d][number]["away"] if up[d] else net.servers
+            links[d, list(away)] = 0
+        reach = tuple(tuple(d for d in own if up[d]) for own in net.reach)
+        there = Network(net.samples, reach, net.links, net.mixing, net.shelves, sizes=net.mass)
+        object.__setattr__(there, "links", floats(links))  # one may miss the other alone
+        return NetworkState(there)
+
+
+def test_a_server_comes_back_with_its_own_model_as_it_does_in_a_simulation(tmp_path: Path) -> None:
+    late = {"edge-2", "client-4", "client-5"}
+    scheme, net = SDFeel(tau1=2), network(RING)
+    engine, gate = NoisyEngine(6), threading.Event()
+
+    def train(task: Task) -> Tensor:
+        if task.client < 4 and task.first >= 20:  # the others wait, so that it is back in time
+            gate.wait(30)
+        return next(engine.train([task]))
+
+    village = Village(scheme, net, tmp_path, 60, DROP, away=late, given_up={2}, train=train)
+
+    async def story() -> dict[int, dict[int, Any]]:
+        run = asyncio.ensure_future(village.run())
+        await until(lambda: 0 in village.edges and village.edges[0].known.k >= 5)
+        village.given_up = set()
+        village.start(2)
+        clients = [asyncio.ensure_future(village.client(n).run()) for n in (4, 5)]
+        await until(lambda: village.edges[2].known.k >= 5)
+        gate.set()
+        await until(lambda: run.done() and village.edges[2].known.over)
+        village.models[2] = village.model(2)
+        for each in clients:
+            each.cancel()
+        await asyncio.gather(*clients, return_exceptions=True)
+        return {d: {r["k"]: r for r in found} for d, found in records.items()}
+
+    records: dict[int, list[Any]] = {}
+
+    async def keep() -> None:
+        await until(lambda: village.edges[2].known.over)
+        for d in net.servers:
+            records[d] = village.edges[d].store.records()
+
+    village.at_the_end = keep
+    told = asyncio.run(asyncio.wait_for(story(), 60))
+    assert 5 <= min(told[2]) < 29  # it missed some rounds, and took part in others
+    assert any(not record["away"] for record in told[0].values())
+    decisions = Decisions.of(scheme, net, COST, engine.seed, outages=Recorded(told))
+    simulation = Simulation(decisions, engine)
+    for _ in range(30):
+        next(simulation)
+    for d in net.servers:
+        assert torch.equal(village.models[d], simulation.state.servers[d])
