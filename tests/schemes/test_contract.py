@@ -6,9 +6,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from sdfeel.core.arrays import Bools
 from sdfeel.core.decide import Decisions
 from sdfeel.core.errors import InputError
 from sdfeel.core.graphs import links
+from sdfeel.core.mixing import NOBODY
 from sdfeel.core.network import Network, clustered
 from sdfeel.core.scheme import Memory, Mix, Scheme, View, Work, meanings
 from sdfeel.schemes import SCHEMES, FedAvg, Feel, find
@@ -106,6 +108,44 @@ def test_a_server_decides_from_its_own_clients_alone(name: str, net: Network) ->
             strangers = [i for i in work.down.rows.tolist() if d not in work.down.senders(i)]
             done[strangers] += 1
             assert scheme.mix(view, done).up.row(d) == mix.up.row(d)
+
+
+@every_scheme
+@every_network
+def test_whoever_does_not_come_is_absent(name: str, net: Network) -> None:
+    """What is remembered and weighed of a client depends on whether it came, not on the plan."""
+    scheme = SCHEMES[name]()
+    draws = np.random.default_rng(7)
+    decisions = Decisions.of(scheme, net, cost(CLIENTS))
+    memory: Memory = {}
+    for k in range(6):
+        view = decisions.view(0, k, memory=memory)
+        work = decisions.work(view)
+        all_in = decisions.cost.done(work)
+        came = np.where(draws.random(CLIENTS) < 0.5, all_in, 0)
+        mix, empty = decisions.mix(view, came), decisions.mix(view, np.zeros_like(all_in))
+        absent = came == 0
+        for key, kept in mix.memory.items():
+            if kept.shape == (CLIENTS,):
+                assert np.array_equal(kept[absent], empty.memory[key][absent])
+        each = [key for key, kept in mix.memory.items() if kept.shape == (CLIENTS,)]
+        for i in np.flatnonzero(came).tolist() if each else ():
+            assert any(mix.memory[key][i] != empty.memory[key][i] for key in each)
+        assert _taken(mix, view.net, absent) == _taken(empty, view.net, absent)
+        memory = mix.memory
+
+
+def _taken(mix: Mix, net: Network, who: Bools) -> dict[tuple[int, int, int], float]:
+    """What servers take of what is kept of these clients, by stage, row and source."""
+    rows = [net.shelf(shelf.name)[who] for shelf in net.shelves if shelf.per == "client"]
+    theirs = set(np.concatenate([NOBODY, *rows]).tolist())
+    return {
+        (stage, dst, source): weight
+        for stage, mixing in enumerate(mix.stages)
+        for dst, sources, weights in mixing
+        for source, weight in zip(sources.tolist(), weights.tolist(), strict=True)
+        if source in theirs and dst not in theirs and weight
+    }
 
 
 @every_scheme

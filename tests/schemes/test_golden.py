@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from sdfeel.core.arrays import Bools
 from sdfeel.core.cost import Cost
 from sdfeel.core.decide import Decisions
 from sdfeel.core.graphs import links
@@ -20,7 +21,8 @@ from sdfeel.data.federated import Examples
 from sdfeel.engine.base import Engine, Training, Workload
 from sdfeel.engine.loop import LoopEngine
 from sdfeel.engine.optimizers import local_step
-from sdfeel.schemes import FedNova, HierFavg, MultiLevelSGD
+from sdfeel.schemes import FedNova, HierFavg, MultiLevelSGD, Safa
+from sdfeel.schemes.safa import Draft, measures
 from sdfeel.sim.simulate import Simulation
 from tests.quadratic import quadratic
 from tests.sim.test_simulate import RATES
@@ -134,3 +136,40 @@ def test_multi_level_sgd_is_the_authors_for_their_coins() -> None:
         Training(setting["rate"], 1),
     )
     agree(found, [[model] for model in setting["models"]])
+
+
+@dataclass(frozen=True)
+class Crashing(Safa):
+    """SAFA whose clients crash by a list."""
+
+    crashed: tuple[tuple[int, ...], ...] = ()
+
+    def _draft(self, view: View, came: Bools | None = None) -> Draft:
+        down = self.crashed[view.k % len(self.crashed)]
+        planned = ~np.isin(np.arange(len(view.net.samples)), down)
+        return super()._draft(view, planned if came is None else came)
+
+
+@pytest.mark.parametrize("case", golden("safa")["cases"])
+def test_safa_is_the_authors(case: str) -> None:
+    """Models, whom they pick, and their measures."""
+    setting = golden("safa")
+    theirs = setting["cases"][case]
+    training = Training(setting["rate"], 99, loss=nn.functional.mse_loss)
+    scheme = Crashing(
+        setting["tau1"],
+        theirs["fraction"],
+        theirs["tolerance"],
+        crashed=tuple(map(tuple, setting["crashed"])),
+    )
+    decisions = Decisions.of(scheme, one_cell(setting["samples"]), prices(setting["step_seconds"]))
+    simulation = Simulation(decisions, regression(setting, training))
+    lane = simulation.state.lanes[0]
+    found, picked = [], []
+    for _ in islice(simulation, len(theirs["models"])):
+        found.append(simulation.state.servers[0].tolist())
+        picked.append(np.flatnonzero(lane.memory["picked"]).tolist())
+    agree(found, theirs["models"])
+    assert picked == [sorted(each) for each in theirs["picked"]]
+    expected = {"EUR": theirs["eur"], "SR": theirs["sr"], "VV": theirs["vv"]}
+    assert measures(lane.memory) == pytest.approx(expected, abs=1e-12)

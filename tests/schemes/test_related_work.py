@@ -20,7 +20,7 @@ from sdfeel.core.link_times import SNR, LinkTimes
 from sdfeel.core.network import Network, clustered
 from sdfeel.core.scheme import Estimates, Local, Scheme, View
 from sdfeel.core.staleness import Clocks
-from sdfeel.core.stragglers import equalised, needed
+from sdfeel.core.stragglers import StragglerPolicy, equalised, needed
 from sdfeel.engine.base import Training
 from sdfeel.engine.optimizers import local_step
 from sdfeel.radio.channel import Fading
@@ -41,6 +41,7 @@ from sdfeel.schemes.adaptive import bound, drift, exchanges
 from sdfeel.schemes.d_squared import damped
 from sdfeel.schemes.fed_cs import in_turn
 from sdfeel.schemes.fed_nova import norm
+from sdfeel.schemes.fed_sa import slowness
 from sdfeel.schemes.joint import scheduled
 from sdfeel.sim.simulate import Simulation
 from tests.quadratic import QuadraticEngine, quadratic
@@ -141,6 +142,32 @@ def test_fed_sa_refuses_a_quota_above_the_clients() -> None:
         FedSA(quota=7).adapt(one_cell())
 
 
+def test_fed_sa_waits_for_all_where_devices_are_alike_and_not_for_one_that_crawls() -> None:
+    def chosen(steps: Floats) -> float:
+        simulation = run(FedSA(), one_cell(), 2, engine(), prices(steps))
+        return float(simulation.state.lanes[0].memory["quota"][0])
+
+    assert chosen(np.full(6, 0.01)) == 6
+    assert chosen(np.array([0.01] * 5 + [1.0])) == 5
+
+
+@pytest.mark.parametrize("quota", [2, 3, 6])
+def test_fed_sa_rates_a_quota_as_its_recursion_does(quota: int) -> None:
+    """Textbook: follow V_t = (1 - p) V + p (1 - e) V_old for a small e, and time its fall."""
+    cycle, share = np.array([1.0, 1.3, 1.9, 2.2, 4.1, 9.7]), np.full(6, 1 / 6)
+    gain, left, held = 1e-4, cycle.copy(), np.ones(6)
+    value, seconds = 1.0, 0.0
+    while seconds < 2000:
+        who = np.argsort(left, kind="stable")[:quota]
+        lasts = left[who].max()
+        value = (1 - share[who].sum()) * value + (1 - gain) * (share[who] @ held[who])
+        left = np.maximum(left - lasts, 0)
+        left[who], held[who] = cycle[who], value
+        seconds += lasts
+    measured = -seconds / np.log(value) * gain
+    assert slowness(cycle, share, quota) == pytest.approx(measured, rel=0.2)
+
+
 # SAFA
 
 
@@ -152,17 +179,26 @@ def test_safa_without_lag_or_quota_is_fed_avg() -> None:
     assert safa.state.seconds == pytest.approx(full.state.seconds)
 
 
-def test_safa_never_forces_a_straggler_when_it_tolerates_everything() -> None:
-    """Half a quota: whoever is passed over goes on from its own model."""
-    net, own = one_cell(), engine()
-    patient = run(Safa(fraction=0.5, tolerance=1000, tau1=1), net, 1, own, prices())
-    late = [i for i in range(6) if not patient.state.lanes[0].memory["picked"][i]]
-    assert sorted(late) == [2, 3, 5]  # the three slowest
+def test_safa_forces_a_straggler_only_beyond_its_tolerance() -> None:
+    """A client that misses its rounds goes on from its own model until it lags by more."""
+    scheme, net = Safa(fraction=0.5, tolerance=2, tau1=1), one_cell()
+    decisions, memory = Decisions.of(scheme, net, prices()), {}
+    fresh, came = [], np.array([1, 1, 0, 1, 1, 1])
+    for k in range(5):
+        view = decisions.view(0, k, memory=memory)
+        fresh.append(bool(scheme._draft(view).fresh[2]))
+        memory = dict(decisions.mix(view, came).memory)
+    assert fresh == [True, False, False, True, False]
+
+
+def test_safa_brings_everyone_who_finishes_up_to_date() -> None:
+    patient = run(Safa(fraction=0.5, tolerance=1000, tau1=1), one_cell(), 1, engine(), prices())
     lane = patient.state.lanes[0]
-    draft = Safa(tolerance=1000, tau1=1)._draft(
-        patient.decisions.view(0, lane.k, memory=lane.memory)
-    )
-    assert not draft.fresh[late].any()
+    late = np.flatnonzero(lane.memory["picked"] == 0)
+    assert late.tolist() == [2, 3, 5]  # the three slowest
+    view = patient.decisions.view(0, lane.k, memory=lane.memory)
+    draft = Safa(tolerance=1000, tau1=1)._draft(view)
+    assert draft.fresh.all()
     assert draft.picked[late].all()  # passed over once, they come first
 
 
@@ -173,9 +209,22 @@ def test_safa_takes_late_models_into_the_next_round() -> None:
     # Client 1 is faster: it counts; client 0's cache still holds the initial 0.
     assert simulation.model().item() == pytest.approx((0 - 1) / 2)
     next(simulation)
-    # Client 0 was passed over: it goes on from its own 2 and is picked; client 1 begins afresh
-    # at -0.5, but comes second. The cache holds 0's new model and 1's old one.
-    assert simulation.model().item() == pytest.approx((3 - 1) / 2)
+    # Both begin at -0.5. Client 0 was passed over: now it is picked, with 1.75. Of client 1, which
+    # comes second, the cache still holds -1.
+    assert simulation.model().item() == pytest.approx((1.75 - 1) / 2)
+
+
+def test_safa_learns_from_those_who_keep_a_deadline() -> None:
+    """Whoever is dropped is absent: its entry follows the global model, not the initial one."""
+    at = prices(np.array([0.01, 0.01, 0.01, 0.01, 0.01, 5.0]))
+    own = quadratic(np.full(6, 3.0), np.ones(6), 0.05)
+    late = StragglerPolicy("drop", 1.0)
+    decisions = Decisions.of(Safa(tolerance=1), one_cell(), at, late=late)
+    simulation = Simulation(decisions, own)
+    for _ in islice(simulation, 80):
+        pass
+    assert simulation.state.lanes[0].memory["version"][5] < 80
+    assert simulation.model().item() == pytest.approx(3.0, abs=0.01)
 
 
 def test_safa_survives_crashes_and_learns() -> None:

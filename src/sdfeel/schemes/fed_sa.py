@@ -5,6 +5,7 @@ Computing", 2021.
 """
 
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Annotated, ClassVar
 
 import numpy as np
@@ -17,6 +18,8 @@ from sdfeel.core.scheme import Facts, Lane, Mix, Setting, View, Work, one_server
 from sdfeel.core.stragglers import SLACK
 from sdfeel.core.tolerance import CLOUD, IGNORED, Tolerates
 
+CANDIDATES = 40  # quotas that are compared at most
+ROUNDS, CYCLES = 1000, 3  # that a comparison looks ahead: rounds, cycles of the slowest client
 BEGAN = Shelf("began", "client")  # the model that each client began from
 
 
@@ -32,7 +35,7 @@ class FedSA:
     )
 
     tau1: Annotated[int, "local iterations before a client sends its model"] = 5
-    quota: Annotated[int | None, "models that a round waits for (none: half of the clients)"] = None
+    quota: Annotated[int | None, "models that a round waits for (none: chosen by speeds)"] = None
     rate_limit: Annotated[
         float, "rare clients take larger steps, at most this much larger (1: all the same)"
     ] = 2.0
@@ -66,7 +69,8 @@ class FedSA:
         )
 
     def mix(self, view: View, done: Ints) -> Mix:
-        who, left, lasts = self._first(view)
+        first, left, lasts = self._first(view)
+        who = first[done[first] > 0]
         share = view.net.samples[who] / view.net.samples[view.net.clients].sum()
         began = view.net.shelf(BEGAN.name)[who]
         came = began.tolist()
@@ -78,7 +82,7 @@ class FedSA:
         return Mix(
             up=average(began, who, via="client-cloud"),
             across=of_rows({taker: blend for taker in (0, *came)}),
-            memory={"left": again, "joined": joined},
+            memory={"left": again, "joined": joined, "quota": np.array([self._quota(view)])},
         )
 
     def _cycle(self, view: View) -> Floats:
@@ -94,9 +98,19 @@ class FedSA:
         left = view.memory.get("left", self._cycle(view))
         clients = view.net.clients
         soonest = clients[np.argsort(left[clients], kind="stable")]
-        first = np.sort(soonest[: self.quota or (len(clients) + 1) // 2])
+        first = np.sort(soonest[: self._quota(view)])
         lasts = min(float(left[first].max()), view.patience)
         return first[left[first] <= lasts * SLACK], left, lasts
+
+    def _quota(self, view: View) -> int:
+        """Models that a round waits for: given, or chosen once, when the first round begins."""
+        if self.quota is not None:
+            return self.quota
+        if "quota" in view.memory:
+            return int(view.memory["quota"][0])
+        clients = view.net.clients
+        share = view.net.samples[clients] / view.net.samples[clients].sum()
+        return best_quota(self._cycle(view)[clients].tobytes(), share.tobytes())
 
     def _joined(self, view: View) -> Floats:
         """(C,) rounds that each client has taken part in."""
@@ -107,3 +121,43 @@ class FedSA:
         often = self._joined(view) + 1
         mean = often[view.net.clients].mean()
         return floats(np.clip(mean / often, 1 / self.rate_limit, self.rate_limit))
+
+
+@lru_cache(maxsize=64)
+def best_quota(cycles: bytes, shares: bytes) -> int:
+    """The quota with which training is soonest over, for clients of these cycles and data shares.
+
+    >>> equal = np.full(4, 0.25).tobytes()
+    >>> best_quota(np.array([1.0, 1, 1, 1]).tobytes(), equal)
+    4
+    >>> best_quota(np.array([1.0, 1, 1, 50]).tobytes(), equal)
+    3
+    """
+    cycle, share = np.frombuffer(cycles), np.frombuffer(shares)
+    counts = np.unique(np.geomspace(1, len(cycle), CANDIDATES).round().astype(int))
+    if len(cycle) <= CANDIDATES:
+        counts = np.arange(1, len(cycle) + 1)
+    return int(min(counts[::-1], key=lambda count: slowness(cycle, share, int(count))))
+
+
+def slowness(cycle: Floats, share: Floats, quota: int) -> float:
+    """Seconds that a unit of progress takes with this quota, while training goes as it will.
+
+    A round takes in models of a share p of the data, which began a rounds before. If the distance
+    to the optimum shrinks as V_t = (1 - p) V_(t-1) + p (1 - e) V_(t-1-a), where e is what local
+    training gains, it shrinks by e p / (1 + p a) in a round to first order in e: a unit takes
+    1 / p + a rounds.
+    """
+    left, began = cycle.copy(), np.zeros(len(cycle))
+    seconds = taken = age = 0.0
+    rounds = 0
+    while rounds < ROUNDS and seconds < CYCLES * cycle.max():
+        who = np.argsort(left, kind="stable")[:quota]
+        lasts = float(left[who].max())
+        left = np.maximum(left - lasts, 0.0)
+        left[who] = cycle[who]
+        seconds, taken = seconds + lasts, taken + float(share[who].sum())
+        age += float(share[who] @ (rounds - began[who]))
+        rounds += 1
+        began[who] = rounds
+    return seconds / rounds * (rounds / taken + age / taken)

@@ -14,7 +14,7 @@ from sdfeel.core.arrays import Bools, Floats, Ints
 from sdfeel.core.errors import InputError, at_least
 from sdfeel.core.mixing import Mixing, of_rows
 from sdfeel.core.network import Network, Shelf
-from sdfeel.core.scheme import Facts, Lane, Mix, Setting, View, Work, one_server
+from sdfeel.core.scheme import Facts, Lane, Memory, Mix, Setting, View, Work, one_server
 from sdfeel.core.tolerance import CLOUD, IGNORED, Tolerates
 
 OWN = Shelf("own", "client")  # what each client goes on from; the cloud knows it, too
@@ -27,7 +27,7 @@ class Draft:
 
     fresh: Bools  # takes the new global model
     lagging: Bools  # was so far behind that it must
-    arrived: Bools  # did not crash
+    arrived: Bools  # finishes, and is up to date afterwards
     picked: Bools  # counts in this round; who arrived and was not picked counts in the next
     seconds: Floats  # until its model would be in
 
@@ -43,7 +43,7 @@ class Safa:
 
     tau1: Annotated[int, "local iterations before a client sends its model"] = 5
     fraction: Annotated[float, "share of the clients that a round waits for"] = 0.5
-    tolerance: Annotated[int, "rounds that a client may lag before it must start afresh"] = 5
+    tolerance: Annotated[int, "rounds that a client may lag; beyond, it must start afresh"] = 5
     crash_chance: Annotated[float, "chance that a client's round comes to nothing"] = 0.0
 
     def __post_init__(self) -> None:
@@ -80,15 +80,16 @@ class Safa:
         )
 
     def mix(self, view: View, done: Ints) -> Mix:
-        draft, version = self._draft(view), self._version(view)
+        draft, version = self._draft(view, done > 0), self._version(view)
         own, cache = shelves(view.net)
         sent = np.flatnonzero(draft.arrived).tolist()
         up = of_rows(
             {(cache if draft.picked[i] else own)[i]: {i: 1.0} for i in sent}, "client-cloud"
         )
         version[draft.fresh] = view.k
-        version[draft.picked] = view.k + 1
-        memory = {"version": version, "picked": draft.picked.astype(float)}
+        tally = view.memory.get("tally", np.zeros(4)) + _measured(view.net, draft, version)
+        version[draft.arrived] = view.k + 1
+        memory = {"version": version, "picked": draft.picked.astype(float), "tally": tally}
         return Mix(up, self._merge(view.net, draft), memory=memory)
 
     def _merge(self, net: Network, draft: Draft) -> Mixing:
@@ -108,16 +109,17 @@ class Safa:
                 rows[own[i]] = {0: 1.0}
         return of_rows(rows)
 
-    def _draft(self, view: View) -> Draft:
+    def _draft(self, view: View, came: Bools | None = None) -> Draft:
+        """The round as it is planned, or as it is when those who `came` are known."""
         clients, version = view.net.clients, self._version(view)
         inside = np.isin(np.arange(len(version)), clients)
         behind = view.k - version  # the cloud's model is of round k
-        lagging = inside & (behind > 0) & (behind >= self.tolerance)
+        lagging = inside & (behind > self.tolerance)
         crashed = view.rng().random(len(version)) < self.crash_chance
         sending = view.link_times.uploads(len(version), "client-cloud")
         seconds = self.tau1 * view.step_seconds + sending
-        arrived = inside & ~crashed
-        if not arrived.any():  # a round needs somebody
+        arrived = inside & ~crashed if came is None else came
+        if came is None and not arrived.any():  # a round needs somebody
             arrived[clients[np.argmin(seconds[clients])]] = True
         before = view.memory.get("picked", np.zeros(len(version)))
         order = np.lexsort((seconds, before))  # those who were passed over come first
@@ -129,6 +131,23 @@ class Safa:
     def _version(self, view: View) -> Floats:
         """(C,) the round whose global model each client's own goes back to."""
         return view.memory.get("version", np.zeros(len(view.net.samples))).copy()
+
+
+def _measured(net: Network, draft: Draft, version: Floats) -> Floats:
+    """(4,) one round, and what it adds to the authors' three measures."""
+    clients = len(net.clients)
+    apart = float(np.var(version[draft.arrived])) if draft.picked.any() else 0.0
+    return np.array([1.0, draft.picked.sum() / clients, draft.fresh.sum() / clients, apart])
+
+
+def measures(memory: Memory) -> dict[str, float]:
+    """The authors' measures of all rounds so far, each a mean over rounds.
+
+    EUR: effective updates (picked clients) over all clients. SR: clients that synchronised over
+    all clients. VV: variance of the versions that those who finish started from.
+    """
+    rounds, *sums = memory["tally"].tolist()
+    return {name: each / rounds for name, each in zip(("EUR", "SR", "VV"), sums, strict=True)}
 
 
 def shelves(net: Network) -> tuple[list[int], list[int]]:
