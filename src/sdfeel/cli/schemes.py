@@ -66,7 +66,7 @@ def _compatibility(as_json: bool) -> None:
         print_json({name: row.verdicts for row in rows() for name in row.schemes})
         return
     letters = dict(zip(OPTIONS, "abcdefghijklmnopqrstuvwxyz", strict=False))
-    table = Table("scheme", *letters.values(), box=box.SIMPLE_HEAD, pad_edge=False)
+    table = Table("scheme", *letters.values(), box=None, pad_edge=False)
     for row in rows():
         marks = ("-" if cell == "ignored" else cell for cell in row.cells)
         table.add_row("\n".join(row.schemes), *marks)
