@@ -149,6 +149,16 @@ class Facts:
     proof: bool  # is convergence proven for non-IID data?
 
 
+@dataclass(frozen=True)
+class Terms:
+    """A scheme in the terms of a theorem of the paper: its property `terms`, if one covers it."""
+
+    theorem: Literal[1, 2]  # 1: servers wait for one another; 2: they do not
+    tau1: int  # local iterations between two averagings; the least number, when asynchronous
+    tau2: int | None = None  # averagings between two meetings of the servers (None: 1)
+    alpha: int | None = None  # exchanges when they meet (None: they average exactly)
+
+
 class Scheme(Protocol):
     """Pure decisions, in a frozen dataclass. An executor asks, carries out, and asks again."""
 

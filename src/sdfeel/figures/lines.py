@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 
 from sdfeel.experiment.schema import Experiment, checked, load
 from sdfeel.figures.settings import PRICES, SAMPLES
+from sdfeel.schemes import asynchronous
 
 
 @dataclass(frozen=True)
@@ -23,7 +24,7 @@ class FigureLine:
     @property
     def waits(self) -> bool:
         """Do all servers wait for one another? Then prices decide nothing but the clock."""
-        return self.trained.scheme.name != "async-sd-feel"
+        return not asynchronous(self.trained.scheme.name)
 
     def runs(self) -> dict[str, Experiment]:
         """What must be trained for each price list; the same experiment where that is exact."""

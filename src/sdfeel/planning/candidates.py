@@ -5,7 +5,10 @@ from dataclasses import dataclass, replace
 from itertools import product
 
 from sdfeel.core.errors import InputError, unknown
+from sdfeel.core.scheme import meanings
+from sdfeel.core.tolerance import YES
 from sdfeel.experiment.schema import Experiment, checked
+from sdfeel.schemes import asynchronous, find, trained_as
 
 SCHEMES = ("sd-feel", "hierfavg", "fedavg", "async-sd-feel")
 TAU1 = (1, 2, 5, 10, 20, 50)
@@ -39,7 +42,7 @@ class Candidate:
     @property
     def gossips(self) -> bool:
         """Do the server graph and its weights matter?"""
-        return self.scheme in ("sd-feel", "async-sd-feel")
+        return _gossips(self.scheme)
 
     def option(self, name: str, default: int = 1) -> int:
         """A whole-number option; 1 where the scheme has none of that name."""
@@ -50,7 +53,7 @@ class Candidate:
     @property
     def tau1(self) -> int:
         """Local iterations between two averagings; the least number, when asynchronous."""
-        return self.option("theta_min" if self.scheme == "async-sd-feel" else "tau1")
+        return self.option("tau1" if "tau1" in meanings(find(self.scheme)) else "theta_min")
 
     def applied(self, base: Experiment) -> Experiment:
         """The experiment with this choice in it."""
@@ -91,13 +94,17 @@ def candidates(
     rates = [base.training.learning_rate * factor for factor in RATES]
     found: list[Candidate] = []
     for scheme in schemes:
-        if scheme == "async-sd-feel" and not unequal:
+        if asynchronous(scheme) and not unequal:
             continue
         # A cloud does not see the graph: one entry is enough.
-        where = networks if scheme in ("sd-feel", "async-sd-feel") else networks[:1]
+        where = networks if _gossips(scheme) else networks[:1]
         for options, rate, (graph, mixing) in product(_options(scheme), rates, where):
             found.append(Candidate(scheme, options, rate, graph, mixing))
     return found
+
+
+def _gossips(scheme: str) -> bool:
+    return find(scheme).tolerates.verdict("graph") == YES
 
 
 def _options(scheme: str) -> Iterator[tuple[tuple[str, Option], ...]]:
@@ -113,15 +120,13 @@ def _options(scheme: str) -> Iterator[tuple[tuple[str, Option], ...]]:
 
 
 def trained(candidate: Candidate) -> Candidate:
-    """Whoever trains the same models has the same: a cloud that averages the edge servers after
-    every averaging of theirs might as well average the clients.
+    """Whoever trains the same models has the same.
 
     >>> trained(Candidate("fedavg", (("tau1", 5),), 0.1, "ring", "paper")).label
     'hierfavg tau1=5 tau2=1 rate=0.1'
     """
-    if candidate.scheme != "fedavg" or set(dict(candidate.options)) != {"tau1"}:
-        return candidate
-    return replace(candidate, scheme="hierfavg", options=(*candidate.options, ("tau2", 1)))
+    scheme, options = trained_as(candidate.scheme, dict(candidate.options))
+    return replace(candidate, scheme=scheme, options=tuple(options.items()))
 
 
 def neighbours(one: Candidate, other: Candidate) -> bool:

@@ -7,13 +7,14 @@ from typing import Any
 import numpy as np
 
 from sdfeel.core.errors import SdfeelError
+from sdfeel.core.scheme import Terms
 from sdfeel.core.seeds import rng
 from sdfeel.engine.batches import passes
 from sdfeel.engine.estimates import probing
 from sdfeel.experiment.build import Prepared, reading
 from sdfeel.run.bounds import Covered, Promise
 from sdfeel.run.loss_estimates import curvature, look
-from sdfeel.schemes import AsyncSDFeel, FedAvg, HierFavg, SDFeel
+from sdfeel.schemes import terms as terms_of
 from sdfeel.sim.simulate import Simulation
 from sdfeel.theory import asynchronous
 from sdfeel.theory.problem import Problem, warning
@@ -24,29 +25,25 @@ SHARE = 1 / 2000  # of a run's gradients that this may cost: each client takes t
 
 def covered(ready: Prepared) -> Covered | None:
     """The run in Theorem 1's terms; None where it does things that the theorem knows nothing of."""
-    scheme, net, batches = ready.scheme, ready.net, _batches(ready)
+    terms, net, batches = terms_of(ready.scheme), ready.net, _batches(ready)
+    if terms is None or terms.theorem != 1 or not _plain(ready):
+        return None
     zeta = net.zeta if len(net.servers) > 1 else 0.0
-    if not _plain(ready):
-        return None
-    if isinstance(scheme, SDFeel):
-        tau, contraction = (scheme.tau1, scheme.tau2), zeta**scheme.alpha
-        words = f"tau1={scheme.tau1}, tau2={scheme.tau2}, alpha={scheme.alpha}, zeta={zeta:.3g}"
-    elif isinstance(scheme, HierFavg):
-        tau, contraction = (scheme.tau1, scheme.tau2), 0.0
-        words = f"tau1={scheme.tau1}, tau2={scheme.tau2}"
-    elif isinstance(scheme, FedAvg) and scheme.participants is None:
-        tau, contraction = (scheme.tau1, 1), 0.0
-        words = f"tau1={scheme.tau1}"
-    else:
-        return None
+    contraction = 0.0 if terms.alpha is None else zeta**terms.alpha
+    told = [f"{key}={value}" for key, value in _named(terms) if value is not None]
+    words = ", ".join(told if terms.alpha is None else [*told, f"zeta={zeta:.3g}"])
     shares = net.samples[net.clients] / net.samples[net.clients].sum()
     return Covered(
         rate=ready.experiment.training.learning_rate,
-        period=tau[0] * tau[1] * batches,
+        period=terms.tau1 * (terms.tau2 or 1) * batches,
         contraction=contraction,
         concentration=float(shares @ shares),
         words=words if batches == 1 else f"{words}, {batches} batches in an iteration",
     )
+
+
+def _named(terms: Terms) -> list[tuple[str, int | None]]:
+    return [("tau1", terms.tau1), ("tau2", terms.tau2), ("alpha", terms.alpha)]
 
 
 def notes(ready: Prepared) -> tuple[str, ...]:
@@ -71,7 +68,8 @@ def _regime(ready: Prepared) -> tuple[int, Callable[[float], float], str] | None
     known = covered(ready)
     if known is not None:
         return 1, known.largest, known.words
-    if not isinstance(ready.scheme, AsyncSDFeel) or not _plain(ready):
+    terms = terms_of(ready.scheme)
+    if terms is None or terms.theorem != 2 or not _plain(ready):
         return None
     pace = _pace(ready)
 

@@ -1,9 +1,14 @@
 """One small file per scheme, and the table that names them."""
 
 from collections.abc import Mapping
+from functools import cache
+from typing import Any
+
+import numpy as np
 
 from sdfeel.core.errors import unknown
-from sdfeel.core.scheme import Scheme
+from sdfeel.core.network import clustered
+from sdfeel.core.scheme import Scheme, Setting, Terms
 from sdfeel.core.tolerance import Tolerates
 from sdfeel.schemes.adaptive import Adaptive
 from sdfeel.schemes.async_sd_feel import AsyncSDFeel
@@ -40,9 +45,12 @@ __all__ = [
     "MultiLevelSGD",
     "SDFeel",
     "Safa",
+    "asynchronous",
     "find",
     "name_of",
+    "terms",
     "tolerance",
+    "trained_as",
 ]
 
 SCHEMES: Mapping[str, type[Scheme]] = {
@@ -85,3 +93,30 @@ def find(name: str) -> type[Scheme]:
 def tolerance(scheme: Scheme) -> Tolerates:
     """What a scheme tolerates: everything, where somebody's own does not say."""
     return getattr(scheme, "tolerates", Tolerates())
+
+
+def terms(scheme: Scheme) -> Terms | None:
+    """A scheme in a theorem's terms; None where no theorem is known to cover it."""
+    found: Terms | None = getattr(scheme, "terms", None)
+    return found
+
+
+@cache
+def asynchronous(name: str) -> bool:
+    """Do servers, or clients, go on without waiting for all the others?"""
+    scheme, two = find(name)(), clustered([1, 1], [0, 1], 1 - np.eye(2))
+    return len(scheme.lanes(Setting(scheme.adapt(two), np.ones(2)))) > 1
+
+
+def trained_as(name: str, options: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+    """Another scheme that computes the same models, where there is one that stands for both.
+
+    A cloud that averages the edge servers after every averaging of theirs might as well average
+    the clients.
+
+    >>> trained_as("fedavg", {"tau1": 5})
+    ('hierfavg', {'tau1': 5, 'tau2': 1})
+    """
+    if name == "fedavg" and set(options) == {"tau1"}:
+        return "hierfavg", {**options, "tau2": 1}
+    return name, dict(options)

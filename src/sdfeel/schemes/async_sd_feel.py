@@ -12,7 +12,7 @@ from sdfeel.core.arrays import Ints
 from sdfeel.core.errors import InputError, at_least, unknown
 from sdfeel.core.mixing import Mixing, broadcast, star
 from sdfeel.core.network import Network
-from sdfeel.core.scheme import Facts, Lane, Mix, Setting, View, Work
+from sdfeel.core.scheme import Facts, Lane, Mix, Setting, Terms, View, Work
 from sdfeel.core.staleness import PSI, Counter, trust
 from sdfeel.core.tolerance import EDGE, IGNORED, Tolerates
 
@@ -53,6 +53,10 @@ class AsyncSDFeel:
         for seconds in given:
             if seconds is not None and not seconds > 0:
                 raise InputError(f"scheme.deadline must be above 0 seconds, got {seconds:g}")
+
+    @property
+    def terms(self) -> Terms:
+        return Terms(2, self.theta_min)
 
     def adapt(self, net: Network) -> Network:
         if isinstance(self.deadline, tuple) and len(self.deadline) != len(net.servers):

@@ -10,7 +10,7 @@ from sdfeel.core.arrays import Ints
 from sdfeel.core.errors import InputError, at_least
 from sdfeel.core.mixing import broadcast, collect
 from sdfeel.core.network import Network
-from sdfeel.core.scheme import Facts, Lane, Mix, Setting, View, Work, one_server, some_of
+from sdfeel.core.scheme import Facts, Lane, Mix, Setting, Terms, View, Work, one_server, some_of
 from sdfeel.core.tolerance import CLOUD, Tolerates
 
 
@@ -28,6 +28,10 @@ class FedAvg:
         at_least("scheme.tau1", self.tau1, 1)
         if self.participants is not None:
             at_least("scheme.participants", self.participants, 1)
+
+    @property
+    def terms(self) -> Terms | None:
+        return Terms(1, self.tau1) if self.participants is None else None
 
     def adapt(self, net: Network) -> Network:
         if self.participants is not None and self.participants > len(net.samples):

@@ -9,7 +9,7 @@ from typing import Annotated, ClassVar
 from sdfeel.core.arrays import Ints
 from sdfeel.core.errors import at_least
 from sdfeel.core.mixing import collect, gossip
-from sdfeel.core.scheme import Facts, Mix, View
+from sdfeel.core.scheme import Facts, Mix, Terms, View
 from sdfeel.core.tolerance import EDGE, IGNORED, Tolerates
 from sdfeel.schemes.two_levels import TwoLevels
 
@@ -27,6 +27,10 @@ class SDFeel(TwoLevels):
     def __post_init__(self) -> None:
         super().__post_init__()
         at_least("scheme.alpha", self.alpha, 1)
+
+    @property
+    def terms(self) -> Terms:
+        return Terms(1, self.tau1, self.tau2, self.alpha)
 
     def mix(self, view: View, done: Ints) -> Mix:
         meets = self.meets(view)
