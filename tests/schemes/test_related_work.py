@@ -18,7 +18,7 @@ from sdfeel.core.errors import InputError
 from sdfeel.core.graphs import links
 from sdfeel.core.link_times import SNR, LinkTimes
 from sdfeel.core.network import Network, clustered
-from sdfeel.core.scheme import Estimates, Local, Scheme, View
+from sdfeel.core.scheme import Estimates, Local, Memory, Scheme, View
 from sdfeel.core.staleness import Clocks
 from sdfeel.core.stragglers import StragglerPolicy, equalised, needed
 from sdfeel.engine.base import Training
@@ -182,12 +182,13 @@ def test_safa_without_lag_or_quota_is_fed_avg() -> None:
 def test_safa_forces_a_straggler_only_beyond_its_tolerance() -> None:
     """A client that misses its rounds goes on from its own model until it lags by more."""
     scheme, net = Safa(fraction=0.5, tolerance=2, tau1=1), one_cell()
-    decisions, memory = Decisions.of(scheme, net, prices()), {}
+    decisions = Decisions.of(scheme, net, prices())
+    memory: Memory = {}
     fresh, came = [], np.array([1, 1, 0, 1, 1, 1])
     for k in range(5):
         view = decisions.view(0, k, memory=memory)
         fresh.append(bool(scheme._draft(view).fresh[2]))
-        memory = dict(decisions.mix(view, came).memory)
+        memory = decisions.mix(view, came).memory
     assert fresh == [True, False, False, True, False]
 
 
