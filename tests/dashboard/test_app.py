@@ -1,6 +1,9 @@
 """What the page answers, and what it refuses."""
 
+import os
+import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -182,3 +185,54 @@ def test_who_holds_what_is_the_runs_own_split(page: Page, tmp_path: Path) -> Non
     assert all(sum(c > 0 for c in each["counts"]) == 2 for each in shown["clients"])
     by_hand = [sum(column) for column in zip(*(c["counts"] for c in shown["clients"]), strict=True)]
     assert by_hand == [sum(column) for column in zip(*shown["servers"], strict=True)]
+
+
+class Opened:
+    """Which files of a directory this process opens meanwhile, by Python's own audit events."""
+
+    def __init__(self, directory: Path) -> None:
+        self.paths: list[str] = []
+        self._within, self._watching = str(directory.resolve()), False
+        sys.addaudithook(self._hear)  # there is no way to take one back
+
+    def _hear(self, event: str, arguments: tuple[Any, ...]) -> None:
+        if self._watching and event == "open" and isinstance(arguments[0], str | bytes):
+            path = os.path.realpath(os.fsdecode(arguments[0]))
+            if path.startswith(self._within):
+                self.paths.append(path)
+
+    def __enter__(self) -> "Opened":
+        self._watching = True
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._watching = False
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        "[network]\ngraph = '{}'",
+        "[network]\nmixing = '{}'",
+        "[network]\nassignment = '{}'",
+        "[data]\npartition = '{}'",
+        "[data]\nname = '{}'",
+        "[data]\ndirectory = '{}'",
+    ],
+)
+def test_nothing_outside_is_opened_whatever_an_experiment_says(
+    page: Page, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, keys: str
+) -> None:
+    """A run may come from anywhere, and its file may name this machine's secrets."""
+    outside = tmp_path_factory.mktemp("outside")
+    secret = outside / ("key.npz" if "name" in keys else "key.csv")
+    secret.write_text("TOP SECRET\n")
+    link = tmp_path / f"innocent{secret.suffix}"
+    link.symlink_to(secret)
+    for file in (secret, link, outside if "directory" in keys else link):
+        write(tmp_path / "one", events())
+        (tmp_path / "one" / EXPERIMENT).write_text(keys.format(file))
+        with Opened(outside) as opened:
+            text = page().get("/api/holdings", params={"name": "one"}).text
+        assert "SECRET" not in text
+        assert not opened.paths

@@ -208,18 +208,21 @@ def build_data(experiment: Experiment) -> Federated:
 
 
 def build_network(experiment: Experiment, data: Federated) -> Network:
-    section, seed = experiment.network, experiment.seed
-    links = build_links(experiment)
-    home = assign(
+    links, home = build_links(experiment), build_home(experiment, data)
+    net = overlapping(clustered(data.samples, home, links), experiment.network.overlap)
+    return build_mixing(experiment, net)
+
+
+def build_home(experiment: Experiment, data: Federated) -> Ints:
+    """(C,) each client's server."""
+    section = experiment.network
+    return assign(
         section.clients,
         section.servers,
-        rng(seed, "clusters"),
+        rng(experiment.seed, "clusters"),
         assignment=section.assignment,
         gamma=section.imbalance,
         holdings=who_holds_what(data),
-    )
-    return build_mixing(
-        experiment, overlapping(clustered(data.samples, home, links), section.overlap)
     )
 
 

@@ -2,12 +2,16 @@
 
 import json
 from collections import OrderedDict
+from pathlib import Path
 from threading import Lock
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sdfeel.core.errors import InputError
 from sdfeel.dashboard.logs.files import Root
 from sdfeel.dashboard.views.run import read_experiment
+
+if TYPE_CHECKING:
+    from sdfeel.experiment.schema import Experiment
 
 CLIENTS = 400  # that are shown one by one
 KEPT = 16  # experiments whose answer is remembered
@@ -28,21 +32,23 @@ class Holdings:
         key = json.dumps(parts, sort_keys=True, default=str)
         with self._lock:
             if key not in self._known:
-                self._known[key] = _split({k: v for k, v in parts.items() if v is not None})
+                given = {k: v for k, v in parts.items() if v is not None}
+                self._known[key] = _split(given, self.root.path)
                 while len(self._known) > KEPT:
                     self._known.popitem(last=False)
             return self._known[key]
 
 
-def _split(values: dict[str, Any]) -> dict[str, Any]:
+def _split(values: dict[str, Any], root: Path) -> dict[str, Any]:
     # Here and not above: the page is up before torch is loaded.
-    from sdfeel.experiment.build import build_data, build_network, who_holds_what
+    from sdfeel.experiment.build import build_data, build_home, who_holds_what
     from sdfeel.experiment.schema import checked
 
     chosen = checked(values)
+    _check_files(chosen, root)
     try:
         split = build_data(chosen)
-        counts, home = who_holds_what(split), build_network(chosen, split).home
+        counts, home = who_holds_what(split), build_home(chosen, split)
     except OSError as error:
         raise InputError(f"the data cannot be read: {error.strerror or error}") from None
     servers = [
@@ -56,3 +62,29 @@ def _split(values: dict[str, Any]) -> dict[str, Any]:
         ],
         "left_out": max(0, len(home) - CLIENTS),
     }
+
+
+def _check_files(chosen: "Experiment", root: Path) -> None:
+    """Refuse to open what an experiment names unless it lies in the directory that is shown.
+
+    Runs may come from anywhere, and the page must not become a way to read this machine's files.
+    """
+    from sdfeel.data.clusters import ASSIGNMENTS
+    from sdfeel.data.partition import ALIASES, PARTITIONS
+    from sdfeel.data.sources import DATASETS
+
+    data = chosen.data
+    named = {
+        "data.directory": data.directory,
+        "data.name": None if data.name in DATASETS else data.name,
+        "data.partition": None if data.partition in {*PARTITIONS, *ALIASES} else data.partition,
+        "network.assignment": (
+            None if chosen.network.assignment in ASSIGNMENTS else chosen.network.assignment
+        ),
+    }
+    for key, value in named.items():
+        if value is not None and not Path(value).resolve().is_relative_to(root):
+            raise InputError(
+                f"{key} of this run names {value}, and this page opens nothing outside of the "
+                f"directory that it shows: start `sdfeel dash` over a directory that holds both"
+            )
