@@ -1,5 +1,9 @@
 """Runs side by side: the same bits as one after another, and nothing lost."""
 
+import multiprocessing as mp
+import os
+import signal
+import threading
 from pathlib import Path
 
 import pytest
@@ -49,3 +53,23 @@ def test_an_error_names_its_run_and_ends_the_others(tmp_path: Path) -> None:
     }
     with pytest.raises(Diverged, match="bad: training diverged at client"):
         list(Many(jobs, at_once=2))
+
+
+@pytest.mark.parametrize("moment", [0.0, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3])
+def test_a_stop_is_never_lost_however_early_it_comes(tmp_path: Path, moment: float) -> None:
+    jobs = {
+        f"run-{n}": QueuedRun(small("training.iterations=1000000"), tmp_path / str(n))
+        for n in range(3)
+    }
+    many = Many(jobs, at_once=2)
+    before = signal.signal(signal.SIGINT, lambda *_: many.stop())
+    key = threading.Timer(moment, os.kill, (os.getpid(), signal.SIGINT))
+    try:
+        key.start()
+        for _ in many:
+            pass
+        key.join()
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert many.unfinished == set(jobs)
+    assert not mp.active_children()

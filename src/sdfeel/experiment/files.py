@@ -13,6 +13,22 @@ import numpy as np
 from sdfeel.core.arrays import Floats, floats
 from sdfeel.core.errors import DataError, InputError
 from sdfeel.core.graphs import adjacency
+from sdfeel.data.clusters import ASSIGNMENTS
+from sdfeel.data.partition import ALIASES, PARTITIONS
+from sdfeel.data.sources import DATASETS
+from sdfeel.experiment.schema import Experiment
+
+
+def data_files(experiment: Experiment) -> dict[str, str]:
+    """What an experiment's data and clusters are read from, by key, where it names a file."""
+    data, network = experiment.data, experiment.network
+    named = {
+        "data.directory": data.directory,
+        "data.name": None if data.name in DATASETS else data.name,
+        "data.partition": None if data.partition in {*PARTITIONS, *ALIASES} else data.partition,
+        "network.assignment": None if network.assignment in ASSIGNMENTS else network.assignment,
+    }
+    return {key: str(value) for key, value in named.items() if value is not None}
 
 
 def read_graph(path: Path, servers: int) -> Floats:

@@ -6,7 +6,8 @@ to the caller as they happen.
 
 import multiprocessing as mp
 import signal
-from collections.abc import Callable, Iterator, Mapping
+import time
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
@@ -17,7 +18,11 @@ import torch
 from sdfeel.core.errors import RunError, SdfeelError
 from sdfeel.core.events import Event
 from sdfeel.experiment.schema import Experiment
-from sdfeel.run.session import start_or_resume
+from sdfeel.run.session import Session, start_or_resume
+
+STOPS = {signal.SIGINT, signal.SIGTERM}
+LOOK = 0.25  # seconds between two looks whether all have stopped that should
+PATIENCE = 1.5  # seconds that a run has for its current round when it is to stop
 
 
 @dataclass(frozen=True)
@@ -52,12 +57,12 @@ class Many:
         self._waiting = dict(jobs)
         self._at_once = at_once
         self._running: dict[Connection, tuple[str, Any]] = {}
-        self._stopped = False
+        self._stopped: float | None = None  # when
         self.unfinished = set(jobs)
 
     def stop(self) -> None:
-        """End all runs after their current rounds; start no others."""
-        self._stopped = True
+        """End all runs after their current rounds, or soon by force; start no others."""
+        self._stopped = time.monotonic()
         self._waiting.clear()
         for _, process in self._running.values():
             process.terminate()
@@ -68,21 +73,33 @@ class Many:
                 while self._waiting and len(self._running) < self._at_once:
                     label = next(iter(self._waiting))
                     self._begin(label, self._waiting.pop(label))
-                for pipe in wait(list(self._running)):
+                for pipe in wait(list(self._running), timeout=LOOK):
                     assert isinstance(pipe, Connection)
                     yield from self._heard(pipe)
+                self._insist()
         finally:
             for _, process in self._running.values():
                 process.kill()
                 process.join()
 
+    def _insist(self) -> None:
+        """Whoever has not stopped in time is killed; its run is kept as of its last checkpoint."""
+        if self._stopped is not None and time.monotonic() - self._stopped > PATIENCE:
+            for _, process in self._running.values():
+                process.kill()
+
     def _begin(self, label: str, job: QueuedRun) -> None:
         context = mp.get_context("fork")
         ours, theirs = context.Pipe(duplex=False)
         process = context.Process(target=_carry_out, args=(label, job, theirs))
-        process.start()
-        theirs.close()
-        self._running[ours] = (label, process)
+        # A signal that comes while a process begins waits until both sides can heed it.
+        signal.pthread_sigmask(signal.SIG_BLOCK, STOPS)
+        try:
+            process.start()
+            theirs.close()
+            self._running[ours] = (label, process)
+        finally:
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPS)
 
     def _heard(self, pipe: Connection) -> Iterator[Progressed | Planned]:
         label, process = self._running[pipe]
@@ -91,7 +108,7 @@ class Many:
         except (EOFError, OSError):
             del self._running[pipe]
             process.join()
-            if not self._stopped:
+            if self._stopped is None:
                 raise RunError(
                     f"the process of {label} died (exit code {process.exitcode}); its run is kept: "
                     f"give the same command again"
@@ -108,21 +125,33 @@ class Many:
             yield message
 
 
+class Interrupted(BaseException):
+    """A run was to stop before it had begun."""
+
+
 def _carry_out(label: str, job: QueuedRun, pipe: Connection) -> None:
     """A process's life: one run."""
     torch.set_num_threads(1)  # OpenMP's other threads did not survive the fork: waiting is for ever
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
-    stops: list[Callable[[], None]] = []
-    signal.signal(signal.SIGTERM, lambda *_: [stop() for stop in stops] and None)
+    session: Session | None = None
+
+    def stop(*_: object) -> None:
+        if session is None:
+            raise Interrupted  # nothing has been written yet
+        session.stop()
+
+    signal.signal(signal.SIGTERM, stop)
     try:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPS)
         session = start_or_resume(job.experiment, job.directory, job.notes)
-        stops.append(session.stop)
         pipe.send(Planned(label, session.total_rounds))
         if not session.finished:
             for event in session:
                 pipe.send(Progressed(label, event))
         if session.finished:
             pipe.send("finished")
+        pipe.send(None)
+    except Interrupted:
         pipe.send(None)
     except SdfeelError as error:
         pipe.send(type(error)(f"{label}: {error}"))

@@ -69,21 +69,10 @@ def _check_files(chosen: "Experiment", root: Path) -> None:
 
     Runs may come from anywhere, and the page must not become a way to read this machine's files.
     """
-    from sdfeel.data.clusters import ASSIGNMENTS
-    from sdfeel.data.partition import ALIASES, PARTITIONS
-    from sdfeel.data.sources import DATASETS
+    from sdfeel.experiment.files import data_files
 
-    data = chosen.data
-    named = {
-        "data.directory": data.directory,
-        "data.name": None if data.name in DATASETS else data.name,
-        "data.partition": None if data.partition in {*PARTITIONS, *ALIASES} else data.partition,
-        "network.assignment": (
-            None if chosen.network.assignment in ASSIGNMENTS else chosen.network.assignment
-        ),
-    }
-    for key, value in named.items():
-        if value is not None and not Path(value).resolve().is_relative_to(root):
+    for key, value in data_files(chosen).items():
+        if not Path(value).resolve().is_relative_to(root):
             raise InputError(
                 f"{key} of this run names {value}, and this page opens nothing outside of the "
                 f"directory that it shows: start `sdfeel dash` over a directory that holds both"
