@@ -35,6 +35,28 @@ class Diverged(SdfeelError):
     """Training left the finite numbers."""
 
 
+OURS = {"sdfeel", "torch", "numpy"}  # code in which a user looks for no mistake of theirs
+
+
+def told(error: BaseException) -> str:
+    """An error of somebody else's code in one line, with the user's line that it came through.
+
+    >>> try:
+    ...     [1, 2][5]
+    ... except IndexError as error:
+    ...     print(told(error).split(" (")[0])
+    IndexError: list index out of range
+    """
+    place, step = "", error.__traceback__
+    while step is not None:
+        code, module = step.tb_frame.f_code, str(step.tb_frame.f_globals.get("__name__", ""))
+        if module.partition(".")[0] not in OURS and not code.co_filename.startswith("<frozen"):
+            place = f" ({code.co_filename}, line {step.tb_lineno})"
+        step = step.tb_next
+    first = (str(error).splitlines() or [""])[0]
+    return f"{type(error).__name__}: {first}{place}"
+
+
 def unknown(kind: str, value: str, known: Iterable[str]) -> InputError:
     """An error that guesses what was meant.
 

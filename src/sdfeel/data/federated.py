@@ -18,7 +18,7 @@ from sdfeel.data.partition import split
 class Examples:
     """Inputs and targets, row by row."""
 
-    x: Tensor  # (N, ...) float, already normalised
+    x: Tensor  # (N, ...) floats, already normalised, or whole numbers, such as tokens
     y: Tensor  # (N,) class numbers, or any targets
 
     def __post_init__(self) -> None:
@@ -45,6 +45,8 @@ class Dataset:
     classes: int  # 0 where targets are not class numbers
 
 
+# Types of inputs that stay whole numbers; bytes are pictures, and become floats.
+WHOLE = (torch.int16, torch.int32, torch.int64)
 Partition = Callable[[Ints, int, np.random.Generator], Sequence[Any]]
 Source = Any  # (inputs, targets), a torch Dataset, or Examples
 
@@ -146,7 +148,10 @@ def examples(source: Source) -> Examples:
         raise InputError(
             f"examples come as (inputs, targets) or as a torch Dataset, got {type(source).__name__}"
         )
-    x = x if x.is_floating_point() else x.float()
+    if x.dtype in WHOLE:
+        x = x.long()
+    elif not x.is_floating_point():
+        x = x.float()
     return Examples(x, y if y.is_floating_point() else y.long())
 
 

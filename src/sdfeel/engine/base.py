@@ -1,7 +1,7 @@
 """The seam between a scheme's executor and the code that trains."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Protocol
 
 from torch import Tensor, nn
@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from sdfeel.core.arrays import Ints
 from sdfeel.data.federated import Examples
 from sdfeel.engine.evaluate import Loss, Metric
+from sdfeel.models.zoo import taken
 
 
 @dataclass(frozen=True)
@@ -41,6 +42,16 @@ class Workload:
     def losses_on(self) -> Examples:
         """The examples that the training loss is measured on."""
         return self.train if self.measured is None else self.measured
+
+    def suited(self) -> "Workload":
+        """The same with inputs in the type that the module takes (`models.zoo.taken`)."""
+        x = self.train.x
+        if x.is_floating_point() or not taken(self.module, x[:1]).is_floating_point():
+            return self
+        train, test = (Examples(each.x.float(), each.y) for each in (self.train, self.test))
+        own = self.measured
+        measured = None if own is None else Examples(own.x.float(), own.y)
+        return replace(self, train=train, test=test, measured=measured)
 
 
 @dataclass(frozen=True, eq=False)

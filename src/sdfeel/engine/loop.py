@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from sdfeel.core.arrays import Ints
-from sdfeel.core.errors import Diverged, SdfeelError
+from sdfeel.core.errors import Diverged, SdfeelError, told
 from sdfeel.core.seeds import number
 from sdfeel.data.federated import Examples
 from sdfeel.engine.base import Scores, Task, Training, Workload
@@ -133,7 +133,7 @@ class LoopEngine:
                 train = evaluate(self._flat.module, self._measured, loss)
                 test = evaluate(self._flat.module, self._test, loss, self.metrics)
         except Exception as error:
-            raise SdfeelError(f"measuring failed: {type(error).__name__}: {error}") from error
+            raise SdfeelError(f"measuring failed: {told(error)}") from error
         return Scores(train.loss, test.loss, test.accuracy, test.metrics)
 
     def close(self) -> None:
@@ -164,7 +164,7 @@ def named(client: int, step: int) -> Iterator[None]:
         raise
     except Exception as error:
         raise SdfeelError(
-            f"client {client} failed in its local iteration {step}: {type(error).__name__}: {error}"
+            f"client {client} failed in its local iteration {step}: {told(error)}"
         ) from error
 
 

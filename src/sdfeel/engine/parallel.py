@@ -14,12 +14,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from multiprocessing.connection import Connection, wait
+from traceback import format_exc
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from sdfeel.core.errors import Diverged, SdfeelError
+from sdfeel.core.errors import Diverged, SdfeelError, told
 from sdfeel.engine.base import Scores, Task
 from sdfeel.engine.evaluate import Tally, total
 from sdfeel.engine.loop import TORCH, LoopEngine
@@ -33,7 +34,8 @@ PATIENCE = 3  # workers that may die over the same block
 
 # of a block's task: the row that it starts from, client, steps, first, rate, is it shifted?
 Order = tuple[int, int, int, int, float, bool]
-Answer = tuple[int, str, Any]  # which slot, "done" or an error's kind, the result or its text
+# of a worker: which slot, "done" or an error's kind, the result or the error's text and trace
+Answer = tuple[int, str, Any]
 
 
 class ParallelEngine:
@@ -150,6 +152,10 @@ class Worker:
     jobs: list[Job] = field(default_factory=list)
 
 
+class InWorker(Exception):
+    """How it came to an error in a worker: the traceback does not outlive its process."""
+
+
 class Pool:
     """Processes with one copy of the engine each, and slots of shared memory."""
 
@@ -179,7 +185,9 @@ class Pool:
                     self._collect()
                 slot, kind, result = job.answer
                 if kind != "done":
-                    raise Diverged(result) if kind == "Diverged" else SdfeelError(result)
+                    text, trace = result
+                    error = Diverged(text) if kind == "Diverged" else SdfeelError(text)
+                    raise error from InWorker(trace)
                 yield self._slots[slot], result
                 free.append(slot)
         finally:
@@ -271,9 +279,9 @@ def _serve(engine: LoopEngine, slots: Tensor, pipe: Connection) -> None:
             result = _obey(engine, slots[slot], what, details)
             pipe.send((slot, "done", result))
         except SdfeelError as error:
-            pipe.send((slot, type(error).__name__, str(error)))
+            pipe.send((slot, type(error).__name__, (str(error), format_exc())))
         except Exception as error:
-            pipe.send((slot, "Exception", f"a worker failed: {type(error).__name__}: {error}"))
+            pipe.send((slot, "Exception", (f"a worker failed: {told(error)}", format_exc())))
 
 
 def _let_go_of_everything_but(pipe: Connection) -> None:

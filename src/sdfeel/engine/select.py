@@ -41,6 +41,7 @@ class ModuleEngine(Engine, Protocol):
 
 def choose(kind: Kind, workload: Workload, workers: int | None = None) -> tuple[ModuleEngine, str]:
     """An engine, and why it is this one. `auto` takes the fastest that fits."""
+    workload = workload.suited()
     count = workers or cores()
     native: NativeEngine | str = ""
     if kind in ("auto", "native", "ray"):

@@ -7,7 +7,9 @@ the model. Servers average rows; nobody else needs to know what is inside.
 
 from dataclasses import dataclass
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
@@ -81,6 +83,11 @@ class FlatModule:
         """`row` as a state_dict that the plain module loads."""
         self.load(row)
         return {name: value.detach().clone() for name, value in self.module.state_dict().items()}
+
+
+def raw(tensor: Tensor) -> NDArray[np.uint8]:
+    """The bytes of a tensor, of whatever type it is: numpy knows no bfloat16."""
+    return tensor.detach().contiguous().reshape(-1).view(torch.uint8).numpy()
 
 
 def check_floats(module: nn.Module) -> torch.dtype:

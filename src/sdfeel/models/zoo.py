@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from sdfeel.core.errors import InputError, at_least, unknown
+from sdfeel.core.errors import InputError, at_least, told, unknown
 from sdfeel.models.draws import portable_draws
 from sdfeel.models.flat import check_floats
 
@@ -125,13 +125,7 @@ def _made(name: str, factory: Callable[..., Any], *arguments: Any, **options: An
     except InputError:
         raise
     except Exception as error:
-        raise InputError(f"model {name} cannot be built: {_told(error)}") from None
-
-
-def _told(error: BaseException) -> str:
-    """An exception in one line."""
-    first = (str(error).splitlines() or [""])[0]
-    return f"{type(error).__name__}: {first}"
+        raise InputError(f"model {name} cannot be built: {told(error)}") from None
 
 
 def _check_options(name: str, factory: Callable[..., Any], options: dict[str, Any]) -> None:
@@ -155,7 +149,7 @@ def imported(path: str) -> Callable[..., Any]:
             f"cannot import '{module_name}' of '{path}' ({error}): run where it lies, or install it"
         ) from None
     except (Exception, SystemExit) as error:  # anything can happen in somebody else's module
-        raise InputError(f"cannot import '{module_name}' of '{path}': {_told(error)}") from None
+        raise InputError(f"cannot import '{module_name}' of '{path}': {told(error)}") from None
     found = getattr(module, attribute, None)
     if found is None:
         raise InputError(f"'{module_name}' has no '{attribute}' (asked for by '{path}')")
@@ -164,17 +158,42 @@ def imported(path: str) -> Callable[..., Any]:
     return found  # type: ignore[no-any-return]
 
 
-def check_fit(module: nn.Module, example: Tensor, classes: int) -> None:
-    """Refuse a classifier that does not fit the data, before anything is run."""
-    like = check_floats(module)
+def taken(module: nn.Module, x: Tensor) -> Tensor:
+    """A batch of inputs in the type that `module` takes.
+
+    Whole numbers stay what they are for a model that takes them (token numbers, with an
+    embedding, say), and become floats for one that takes only those.
+    """
+    floats = x.to(next((p.dtype for p in module.parameters()), torch.float32))
+    if x.is_floating_point() or (not _takes(module, x) and _takes(module, floats)):
+        return floats
+    return x
+
+
+def _takes(module: nn.Module, x: Tensor) -> bool:
     was_training = module.training
     module.eval()
     try:
         with torch.no_grad():
-            out = module(torch.stack([example, example]).to(like))
+            module(x[:2])
+    except Exception:  # what it is will be told when the model is used
+        return False
+    finally:
+        module.train(was_training)
+    return True
+
+
+def check_fit(module: nn.Module, example: Tensor, classes: int) -> None:
+    """Refuse a classifier that does not fit the data, before anything is run."""
+    check_floats(module)
+    was_training = module.training
+    module.eval()
+    try:
+        with torch.no_grad():
+            out = module(taken(module, torch.stack([example, example])))
     except Exception as error:
         raise InputError(
-            f"the model cannot take inputs of {_by(tuple(example.shape))}: {_told(error)}"
+            f"the model cannot take inputs of {_by(tuple(example.shape))}: {told(error)}"
         ) from None
     finally:
         module.train(was_training)
@@ -206,16 +225,16 @@ def operations(module: nn.Module, example: Tensor) -> float:
             per_output = layer.weight[0].numel() + (layer.bias is not None)
             total += out.numel() * per_output
 
+    batch = taken(module, example[None])  # before anything is counted
     hooks = [layer.register_forward_hook(count) for layer in module.modules()]
     was_training = module.training
     module.eval()
-    like = next((p.dtype for p in module.parameters()), torch.float32)
     try:
         with torch.no_grad():
-            module(example[None].to(like))
+            module(batch)
     except RuntimeError as error:
         raise InputError(
-            f"the model cannot take inputs of {_by(tuple(example.shape))}: {_told(error)}"
+            f"the model cannot take inputs of {_by(tuple(example.shape))}: {told(error)}"
         ) from None
     finally:
         module.train(was_training)

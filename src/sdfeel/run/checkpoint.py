@@ -17,6 +17,7 @@ from sdfeel.core.errors import RunError
 from sdfeel.core.run_files import CHECKPOINT, write_atomic
 from sdfeel.core.scheme import Estimates
 from sdfeel.core.staleness import Clocks
+from sdfeel.models.flat import raw
 from sdfeel.sim.state import LaneState, State
 
 
@@ -72,7 +73,7 @@ def _seal(tensors: Mapping[str, Tensor], text: str) -> str:
     digest = hashlib.sha256(text.encode())
     for name in sorted(tensors):
         digest.update(name.encode())
-        digest.update(tensors[name].contiguous().numpy().data)
+        digest.update(raw(tensors[name]).data)
     return digest.hexdigest()
 
 

@@ -9,6 +9,7 @@ from torch import Tensor
 from sdfeel.core.events import Evaluated, Event, Finished, Round, Started, Warned
 from sdfeel.core.gossip_weights import consensus_exchanges
 from sdfeel.core.mixing import gossip
+from sdfeel.models.flat import raw
 from sdfeel.run.standstill import Standstill
 from sdfeel.sim.simulate import Simulation
 
@@ -141,4 +142,4 @@ class Drive:
 
 def fingerprint(model: Tensor) -> str:
     """SHA-256 of a model's bytes."""
-    return hashlib.sha256(model.contiguous().numpy().tobytes()).hexdigest()
+    return hashlib.sha256(raw(model).data).hexdigest()

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from sdfeel.core.errors import SdfeelError
+from sdfeel.core.errors import SdfeelError, told
 from sdfeel.engine.base import Task
 from sdfeel.engine.evaluate import Tally
 from sdfeel.engine.loop import LoopEngine
@@ -39,7 +39,7 @@ class Actor:
         except SdfeelError as error:
             failure = (type(error).__name__, str(error))
         except Exception as error:
-            failure = ("Exception", f"an actor failed: {type(error).__name__}: {error}")
+            failure = ("Exception", f"an actor failed: {told(error)}")
         return pack(room[:done]), failure
 
     def _space(self, rows: int, like: Tensor) -> Tensor:
@@ -61,7 +61,7 @@ class Actor:
         except SdfeelError as error:
             return {}, (type(error).__name__, str(error))
         except Exception as error:
-            return {}, ("Exception", f"measuring failed: {type(error).__name__}: {error}")
+            return {}, ("Exception", f"measuring failed: {told(error)}")
 
     def _engine(self) -> Local:
         # Not in __init__, whose errors Ray would tell in its own words.

@@ -17,6 +17,7 @@ from sdfeel.data.federated import Examples
 from sdfeel.engine.base import Task, Workload
 from sdfeel.engine.evaluate import BLOCK, blocks
 from sdfeel.engine.loop import LoopEngine
+from sdfeel.models.flat import raw
 from sdfeel.version import __version__
 
 
@@ -83,8 +84,7 @@ class Packed:
 
 
 def pack(tensor: Tensor) -> Packed:
-    flat = tensor.detach().contiguous().reshape(-1)
-    return Packed(flat.view(torch.uint8).numpy(), tensor.dtype, tuple(tensor.shape))
+    return Packed(raw(tensor), tensor.dtype, tuple(tensor.shape))
 
 
 def unpack(packed: Packed) -> Tensor:
