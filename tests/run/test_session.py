@@ -11,7 +11,7 @@ from sdfeel.core.errors import AnotherRun, Diverged, RunError
 from sdfeel.core.events import Evaluated, Event, Finished, Round, Started, Warned
 from sdfeel.experiment.schema import Experiment, load
 from sdfeel.models.zoo import build
-from sdfeel.run import store
+from sdfeel.run import checkpoint, store
 from sdfeel.run.drive import fingerprint
 from sdfeel.run.session import finished, resume, start, start_or_resume
 from sdfeel.schemes import SCHEMES
@@ -142,13 +142,13 @@ def test_a_run_in_another_order_of_sums_is_not_gone_on_with(
     for event in session:
         if isinstance(event, Round):
             session.stop()
-    known = store.load_checkpoint(tmp_path / "r")
+    known = checkpoint.load_checkpoint(tmp_path / "r")
     assert known is not None
     state, extra = known
     assert extra.pop("bits").startswith("native 2")
     if began:
         extra["bits"] = began
-    monkeypatch.setattr(store, "load_checkpoint", lambda directory: (state, extra))
+    monkeypatch.setattr("sdfeel.run.session.load_checkpoint", lambda directory: (state, extra))
     with pytest.raises(AnotherRun, match=f"began with the engine's bits '{began or 'native 1'}'"):
         list(resume(tmp_path / "r"))
 
@@ -160,11 +160,11 @@ def test_a_run_of_torch_that_does_not_tell_its_bits_is_gone_on_with(
     for event in session:
         if isinstance(event, Round):
             session.stop()
-    known = store.load_checkpoint(tmp_path / "r")
+    known = checkpoint.load_checkpoint(tmp_path / "r")
     assert known is not None
     state, extra = known
     del extra["bits"]
-    monkeypatch.setattr(store, "load_checkpoint", lambda directory: (state, extra))
+    monkeypatch.setattr("sdfeel.run.session.load_checkpoint", lambda directory: (state, extra))
     assert ending(list(resume(tmp_path / "r")))
 
 
