@@ -1,6 +1,6 @@
 """Bring your own: model, data, loss, metric, network, scheme."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, ClassVar
 
@@ -13,8 +13,9 @@ from torch import Tensor, nn
 import sdfeel
 from sdfeel.core.arrays import Ints
 from sdfeel.core.mixing import broadcast, collect
-from sdfeel.core.scheme import Facts, Lane, Mix, Setting, View, Work
+from sdfeel.core.scheme import Facts, Lane, Mix, Scheme, Setting, View, Work
 from sdfeel.core.tolerance import Tolerates
+from sdfeel.schemes import SCHEMES
 
 
 class OwnDataset(torch.utils.data.Dataset[tuple[Tensor, Tensor]]):
@@ -215,3 +216,23 @@ def test_the_front_door_shows_all_there_is() -> None:
     for name in sdfeel.__all__:
         assert getattr(sdfeel, name) is not None
     assert {kind.__name__ for kind in sdfeel.SCHEMES.values()} <= set(sdfeel.__all__)
+
+
+def test_what_a_scheme_does_not_use_is_told_after_the_start() -> None:
+    data = sdfeel.federate(blobs(120, 0), blobs(40, 1), clients=6)
+    net = sdfeel.network(data, servers=3, graph="complete")
+    (own,) = net.reach[0]
+    both = replace(net, reach=((own, (own + 1) % 3), *net.reach[1:]))
+
+    def warned(scheme: Scheme, among: sdfeel.Network) -> list[str]:
+        run = sdfeel.Run(scheme, among, nn.Linear(2, 3), data, iterations=5, engine="loop")
+        started, *events = run
+        assert isinstance(started, sdfeel.Started)
+        told = [event.message for event in events if isinstance(event, sdfeel.Warned)]
+        assert all(isinstance(event, sdfeel.Warned) for event in events[: len(told)])
+        return told
+
+    unused = ["sd-feel does not use clients that reach several servers"]
+    assert warned(sdfeel.SDFeel(), both) == unused
+    assert warned(SCHEMES["fedmes"](), both) == warned(Lonely(), both) == []
+    assert warned(sdfeel.SDFeel(), net) == []

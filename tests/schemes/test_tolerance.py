@@ -4,7 +4,7 @@ import pytest
 
 from sdfeel.core.errors import InputError
 from sdfeel.core.tolerance import IGNORED, OPTIONS, YES, Tolerates, check, ignored
-from sdfeel.schemes import SCHEMES
+from sdfeel.schemes import SCHEMES, asynchronous
 from tests.schemes.test_contract import networks, rounds
 
 DECLARED = {name: kind.tolerates for name, kind in SCHEMES.items()}
@@ -43,3 +43,7 @@ def test_the_recommended_scheme_uses_all_that_is_asked_for() -> None:
         check("picky", picky, asked, DECLARED)  # gossip needs no cloud, and a cloud no weights
     with pytest.raises(InputError, match="or choose anything"):
         check("picky", picky, asked, DECLARED | {"anything": Tolerates()})
+
+
+def test_some_schemes_wait_for_nobody() -> None:
+    assert [name for name in SCHEMES if asynchronous(name)] == ["async-sd-feel", "fedasync"]

@@ -9,12 +9,12 @@ from typing import Any, get_args
 import numpy as np
 from torch import Tensor, nn
 
-from sdfeel.core import graphs
+from sdfeel.core import graphs, tolerance
 from sdfeel.core.arrays import Floats
 from sdfeel.core.cost import Cost
 from sdfeel.core.decide import Decisions
 from sdfeel.core.errors import InputError, at_least, unknown
-from sdfeel.core.events import Event
+from sdfeel.core.events import Event, Warned
 from sdfeel.core.gossip_weights import GOSSIP_RULES
 from sdfeel.core.network import Network, clustered
 from sdfeel.core.scheme import Scheme
@@ -28,7 +28,8 @@ from sdfeel.engine.select import Kind, choose
 from sdfeel.models.zoo import operations
 from sdfeel.radio import latency
 from sdfeel.run.drive import Drive, Goals
-from sdfeel.schemes import name_of
+from sdfeel.schemes import SCHEMES, lacking, name_of
+from sdfeel.schemes import tolerance as tolerance_of
 from sdfeel.sim.simulate import Simulation
 
 
@@ -116,7 +117,8 @@ class Run:
         local = local_step(training)
         self.simulation = Simulation(Decisions.of(scheme, net, price, seed, local), self._engine)
         goals = Goals(iterations, evaluate_every, target_accuracy, max_seconds)
-        self._events = iter(Drive(name_of(scheme), self.simulation, goals, why))
+        drive = Drive(name_of(scheme), self.simulation, goals, why)
+        self._events = _told(drive, _unused(scheme, net, price))
         self.module = model
 
     def __iter__(self) -> Iterator[Event]:
@@ -144,6 +146,28 @@ class Run:
         return self.simulation.model()
 
 
+def _unused(scheme: Scheme, net: Network, cost: Cost) -> tuple[str, ...]:
+    """What makes no difference to the scheme; InputError for what it cannot stand."""
+    asked = {
+        "overlap": ("clients that reach several servers", any(len(own) > 1 for own in net.reach)),
+        "server_rates": ("cost.links", cost.links is not None),
+        "cloud_rates": ("cost.uplinks", cost.uplinks is not None),
+    }
+    wanted = [(option, words) for option, (words, there) in asked.items() if there]
+    own, name = tolerance_of(scheme), name_of(scheme)
+    tolerance.check(name, own, wanted, {other: kind.tolerates for other, kind in SCHEMES.items()})
+    unused = tolerance.ignored(own, wanted)
+    return (f"{name} does not use {', '.join(unused)}",) if unused else ()
+
+
+def _told(drive: Drive, notes: Sequence[str]) -> Iterator[Event]:
+    """All events, with notes after the first."""
+    events = iter(drive)
+    yield next(events)
+    yield from map(Warned, notes)
+    yield from events
+
+
 def _check_parts(
     scheme: Scheme, net: Network, model: nn.Module, data: Federated, loss: Loss
 ) -> None:
@@ -154,7 +178,7 @@ def _check_parts(
             raise InputError(f"{name} must be a {kind.__name__}, got {type(given).__name__}")
     if isinstance(scheme, type):
         raise InputError(f"scheme is the class {scheme.__name__}: make one, {scheme.__name__}()")
-    missing = [each for each in ("adapt", "lanes", "work", "mix") if not hasattr(scheme, each)]
+    missing = lacking(scheme)
     if missing:
         raise InputError(
             f"scheme must have the methods adapt, lanes, work and mix, but "

@@ -47,6 +47,7 @@ __all__ = [
     "Safa",
     "asynchronous",
     "find",
+    "lacking",
     "name_of",
     "terms",
     "tolerance",
@@ -104,8 +105,8 @@ def terms(scheme: Scheme) -> Terms | None:
 @cache
 def asynchronous(name: str) -> bool:
     """Do servers, or clients, go on without waiting for all the others?"""
-    scheme, two = find(name)(), clustered([1, 1], [0, 1], 1 - np.eye(2))
-    return len(scheme.lanes(Setting(scheme.adapt(two), np.ones(2)))) > 1
+    scheme, two = find(name)(), clustered(np.ones(12), np.arange(12) % 2, 1 - np.eye(2))
+    return len(scheme.lanes(Setting(scheme.adapt(two), np.ones(12)))) > 1
 
 
 def trained_as(name: str, options: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
@@ -120,3 +121,8 @@ def trained_as(name: str, options: Mapping[str, Any]) -> tuple[str, dict[str, An
     if name == "fedavg" and set(options) == {"tau1"}:
         return "hierfavg", {**options, "tau2": 1}
     return name, dict(options)
+
+
+def lacking(scheme: object) -> list[str]:
+    """The methods that something would need in order to be a scheme."""
+    return [each for each in ("adapt", "lanes", "work", "mix") if not hasattr(scheme, each)]
