@@ -73,7 +73,7 @@ def agree(ours: Any, theirs: Any) -> None:
     np.testing.assert_allclose(np.array(ours), np.array(theirs), rtol=0, atol=1e-12)
 
 
-@pytest.mark.parametrize("case", ["plain", "momentum", "proximal"])
+@pytest.mark.parametrize("case", golden("fednova")["cases"])
 def test_fednova_is_the_authors(case: str) -> None:
     setting = golden("fednova")
     theirs = setting["cases"][case]
@@ -83,7 +83,7 @@ def test_fednova_is_the_authors(case: str) -> None:
     least = min(setting["steps"])
     cost = prices([least / steps for steps in setting["steps"]])
     found = models(
-        FedNova(theta_min=least),
+        FedNova(theta_min=least, server_momentum=theirs["gmf"]),
         one_cell(setting["shares"]),
         cost,
         regression(setting, training),

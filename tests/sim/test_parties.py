@@ -99,6 +99,7 @@ VARIANTS: dict[str, Scheme] = {
     "trimmed": Robust(FedAvg(tau1=2), up=Trimmed(0.2)),
     "median of updates": Robust(AsyncSDFeel(), up=Median()),
     "votes": Robust(FedNova(), up=Geometric()),
+    "server momentum": FedNova(server_momentum=0.5),
     "clipped gossip": Robust(SDFeel(tau1=2, alpha=2), across=Clipped(0.1)),
     "momentum": Momentum(SDFeel(tau1=2)),
     "momentum on d2": Momentum(DSquared()),

@@ -4,18 +4,19 @@ Wang et al., "Tackling the Objective Inconsistency Problem in Heterogeneous Fede
 Optimization", 2020.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, ClassVar
 
 import numpy as np
 
 from sdfeel.core.arrays import Floats, Ints, floats
 from sdfeel.core.errors import InputError, at_least
-from sdfeel.core.mixing import Mixing, broadcast
-from sdfeel.core.network import Network
+from sdfeel.core.mixing import Mixing, broadcast, of_rows
+from sdfeel.core.network import Network, Shelf
 from sdfeel.core.scheme import Facts, Lane, Local, Mix, Setting, View, Work, one_server
 from sdfeel.core.tolerance import CLOUD, Tolerates
 
+STEP = Shelf("step", "server", start="zero")  # what the cloud goes on with
 NO_LIMIT = 2**31  # steps; the deadline is the limit
 
 
@@ -28,11 +29,18 @@ class FedNova:
 
     theta_min: Annotated[int, "steps that the slowest client takes before the deadline"] = 5
 
+    server_momentum: Annotated[float, "share of the cloud's last step that it goes on with"] = 0.0
+
     def __post_init__(self) -> None:
         at_least("scheme.theta_min", self.theta_min, 1)
+        if not 0 <= self.server_momentum < 1:
+            raise InputError(
+                f"scheme.server_momentum must be at least 0 and below 1, got "
+                f"{self.server_momentum:g}"
+            )
 
     def adapt(self, net: Network) -> Network:
-        return one_server(net)
+        return replace(one_server(net), shelves=(STEP,) if self.server_momentum else ())
 
     def lanes(self, setting: Setting) -> tuple[Lane, ...]:
         return (setting.servers,)
@@ -51,10 +59,15 @@ class FedNova:
         moved = norm(steps, view.local)
         effective = share @ (steps if view.local.proximal else moved)
         weights = share * effective / moved
+        # With momentum, what comes in adds to what is left of the last step; then the cloud goes.
+        into = int(view.net.shelf(STEP.name)[0]) if self.server_momentum else 0
         up = Mixing(
-            np.array([0]), np.array([0, len(who)]), who, weights, "client-cloud", votes=share
+            np.array([into]), np.array([0, len(who)]), who, weights, "client-cloud", votes=share
         )
-        return Mix(up, payload="update")
+        if not self.server_momentum:
+            return Mix(up, payload="update")
+        across = of_rows({0: {0: 1.0, into: 1.0}, into: {into: self.server_momentum}})
+        return Mix(up, across, payload="update")
 
 
 def _check(local: Local) -> None:
