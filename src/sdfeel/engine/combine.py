@@ -2,8 +2,7 @@
 
 A float32 sum depends on its order, so the order is fixed (ascending source numbers), the
 accumulator is wide, and every executor adds through this file. Simulated and deployed servers
-therefore agree to the last bit. They do so on every CPU: a product is rounded before it is added,
-each by an operation of its own. (In one, torch rounds once where the CPU can, and else twice.)
+therefore agree to the last bit, and on every CPU (fused.py).
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -17,6 +16,7 @@ from sdfeel.core import rules
 from sdfeel.core.arrays import Floats, Ints
 from sdfeel.core.errors import InputError
 from sdfeel.core.mixing import Mixing
+from sdfeel.engine.fused import add_multiple
 
 PIECE = 1 << 14  # numbers of a model that are added at once: they stay in the cache
 Terms = Sequence[tuple[float, int]]  # weights and sources
@@ -37,8 +37,8 @@ class Sums:
         for begin in range(0, len(row), PIECE):
             piece = row[begin : begin + PIECE]
             # torch would widen the piece itself, but into new memory.
-            term = self._wide[: len(piece)].copy_(piece).mul_(weight)
-            total[begin : begin + PIECE].add_(term)
+            wide = self._wide[: len(piece)].copy_(piece)
+            add_multiple(total[begin : begin + PIECE], wide, weight)
 
     def rows(self) -> Tensor:
         """(count, P) the sums, rounded once to the models' own type."""
@@ -98,7 +98,7 @@ def _mix_in_pieces(terms: Mapping[int, Terms], models: Tensor, out: Tensor) -> N
     """The same for large models, to the bit: piece by piece, each widened once for all rows."""
     used = sorted({source for row in terms.values() for _, source in row})
     wide = {source: torch.empty(PIECE, dtype=torch.float64) for source in used}
-    total, term = torch.empty(2, PIECE, dtype=torch.float64)
+    total = torch.empty(PIECE, dtype=torch.float64)
     for begin in range(0, models.shape[1], PIECE):
         piece = slice(begin, begin + PIECE)
         size = min(PIECE, models.shape[1] - begin)
@@ -107,7 +107,7 @@ def _mix_in_pieces(terms: Mapping[int, Terms], models: Tensor, out: Tensor) -> N
         for n, row in terms.items():
             total.zero_()
             for weight, source in row:
-                total.add_(torch.mul(wide[source], weight, out=term))
+                add_multiple(total, wide[source], weight)
             out[n, piece].copy_(total[:size])
 
 
