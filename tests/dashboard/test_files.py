@@ -41,7 +41,7 @@ def test_a_run_may_be_the_directory_itself(home: Path) -> None:
 def test_no_name_climbs_out(home: Path, name: str) -> None:
     root = Root(home / "served")
     with pytest.raises(NotHere):
-        root.place(name)
+        root.folder(name)
     with pytest.raises(NotHere):
         root.open(name, EVENTS)
 

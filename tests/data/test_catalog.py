@@ -10,7 +10,7 @@ import torch
 
 from sdfeel.core.errors import DataError, InputError
 from sdfeel.data import idx
-from sdfeel.data.catalog import DATASETS, default_directory, describe, load, places, verify
+from sdfeel.data.catalog import DATASETS, default_directory, describe, directories, load, verify
 from sdfeel.data.sources import Source
 from tests.data.conftest import put
 
@@ -150,17 +150,17 @@ def test_a_missing_data_set_says_where_it_was_sought(tmp_path: Path) -> None:
         DataError, match=r"not on this machine.*`sdfeel data get cifar10`"
     ) as caught:
         load("cifar10", tmp_path)
-    assert all(str(place) in str(caught.value) for place in places(tmp_path))
+    assert all(str(each) in str(caught.value) for each in directories(tmp_path))
 
 
 def test_places_are_searched_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SDFEEL_DATA", "/from/environment")
     monkeypatch.setenv("XDG_CACHE_HOME", "/cache")
     expected = [tmp_path, Path("/from/environment"), Path("/cache/sdfeel")]
-    assert places(tmp_path) == expected
+    assert directories(tmp_path) == expected
     monkeypatch.delenv("XDG_CACHE_HOME")
     monkeypatch.delenv("SDFEEL_DATA")
-    assert places() == [Path.home() / ".cache" / "sdfeel"]
+    assert directories() == [Path.home() / ".cache" / "sdfeel"]
 
 
 def test_an_unknown_name_is_guessed() -> None:

@@ -89,7 +89,7 @@ def test_what_an_earlier_version_began_is_begun_anew(
     line = FigureLine("SD-FEEL", small(*sd_feel(), "checkpoint.every_seconds=0"))
     if file == "experiment.toml":  # it says another thing than the same request does today
         begun(line)
-        known = cache.place(line.trained) / file
+        known = cache.directory_of(line.trained) / file
         text = known.read_text(encoding="utf-8")
         known.write_text(text.replace("alpha = 1", "alpha = 2"), encoding="utf-8")
     else:  # its fingerprint was made in another way
@@ -105,9 +105,9 @@ def test_what_an_earlier_version_began_is_begun_anew(
 def test_a_run_that_another_process_is_at_is_not_thrown_away() -> None:
     line = FigureLine("SD-FEEL", small(*sd_feel(), "checkpoint.every_seconds=0"))
     begun(line)
-    with locked(cache.place(line.trained)), pytest.raises(RunError, match="in use"):
+    with locked(cache.directory_of(line.trained)), pytest.raises(RunError, match="in use"):
         cache.forget(line.trained)
-    assert (cache.place(line.trained) / "experiment.toml").is_file()
+    assert (cache.directory_of(line.trained) / "experiment.toml").is_file()
 
 
 def test_a_run_that_diverges_is_a_finding_and_the_others_go_on() -> None:
@@ -122,5 +122,5 @@ def test_a_run_that_diverges_is_a_finding_and_the_others_go_on() -> None:
 def test_only_the_log_is_kept(tmp_path: Path) -> None:
     line = FigureLine("SD-FEEL", small(*sd_feel()))
     list(Carrying(wanted([line], 1), 1))
-    kept = {file.name for file in cache.place(line.trained).iterdir()}
+    kept = {file.name for file in cache.directory_of(line.trained).iterdir()}
     assert kept == {"experiment.toml", "events.jsonl", "metrics.csv", ".lock"}

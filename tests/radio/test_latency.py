@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from sdfeel.core.errors import InputError
-from sdfeel.radio.latency import PRESETS, Rates, cost, placed, speeds, step_seconds
+from sdfeel.radio.latency import PRESETS, Rates, assigned, cost, speeds, step_seconds
 
 MNIST, CIFAR = 487_540, 138.4e6
 
@@ -51,9 +51,9 @@ def test_unequal_devices_keep_their_mean_and_their_gap() -> None:
 def test_devices_can_be_placed_anywhere_together_or_evenly() -> None:
     ascending, home = speeds(20, 10e9, 9.0), np.arange(20) % 4
     draws = np.random.default_rng(0)
-    anywhere = placed(ascending, "random", home, draws)
-    together = placed(ascending, "clustered", home, draws)
-    evenly = placed(ascending, "even", home, draws)
+    anywhere = assigned(ascending, "random", home, draws)
+    together = assigned(ascending, "clustered", home, draws)
+    evenly = assigned(ascending, "even", home, draws)
     for found in (anywhere, together, evenly):
         np.testing.assert_array_equal(np.sort(found), ascending)
     assert (np.diff(anywhere) < 0).any()

@@ -36,7 +36,7 @@ def test_the_three_lemmas_add_up_to_the_sixth(
     error = PROBLEM.smoothness**2 * (2 * old + 4 * apart + 4 * local)
     found = asynchronous.weights(PROBLEM, rate, pace)
     together = found.a * PROBLEM.noise + found.b * PROBLEM.divergence
-    together += found.c * gradient + found.slope * slope
+    together += found.c * gradient + found.d * slope
     assert error == pytest.approx(together, rel=1e-9)
 
 
@@ -52,7 +52,7 @@ def test_print_and_derivation_part_where_the_errata_say_so(rate: float) -> None:
     assert printed.a == corrected.a
     assert printed.b < corrected.b  # kappa is no noise that averages out
     assert printed.c < corrected.c  # theta_max once, where it belongs twice
-    assert printed.slope == 0 < corrected.slope
+    assert printed.d == 0 < corrected.d
     assert asynchronous.u1(1e-3, printed=True) == pytest.approx((1 - 0.014) / (1 - 0.002))
     for lemma in (asynchronous.staleness, asynchronous.spread):
         assert lemma(PROBLEM, rate, PACE, 1.0, True) < lemma(PROBLEM, rate, PACE, 1.0)

@@ -112,8 +112,8 @@ class Dashboard:
     def events(self, request: Request) -> Response:
         before, kind = request.query_params.get("before"), request.query_params.get("kind")
         log = self.catalogue.log(run_name(request))
-        place = None if before is None else whole(before)
-        return Json(views.events(log, place, EVENTS_SHOWN, kind or None))
+        end = None if before is None else whole(before)
+        return Json(views.events(log, end, EVENTS_SHOWN, kind or None))
 
     def experiment(self, request: Request) -> Response:
         planned = request.query_params.get("planned") == "yes"

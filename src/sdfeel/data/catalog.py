@@ -19,10 +19,10 @@ __all__ = [
     "Description",
     "default_directory",
     "describe",
+    "directories",
     "find",
     "known",
     "load",
-    "places",
     "verify",
 ]
 
@@ -55,7 +55,7 @@ def known(name: str) -> Source:
     return DATASETS[name]
 
 
-def places(directory: Path | None = None) -> list[Path]:
+def directories(directory: Path | None = None) -> list[Path]:
     """The directories that are searched, in order."""
     given = [] if directory is None else [Path(directory)]
     named = [Path(os.environ["SDFEEL_DATA"])] if os.environ.get("SDFEEL_DATA") else []
@@ -65,12 +65,12 @@ def places(directory: Path | None = None) -> list[Path]:
 
 def default_directory() -> Path:
     """Where data sets are put unless told otherwise: $SDFEEL_DATA, or the user's cache."""
-    return places()[0]
+    return directories()[0]
 
 
 def find(source: Source, directory: Path | None = None) -> Path | None:
     """The folder or file from which `load` would read; its content is not checked."""
-    found = (_FIND[source.kind](source, root) for root in places(directory))
+    found = (_FIND[source.kind](source, root) for root in directories(directory))
     return next((path for path in found if path is not None), None)
 
 
@@ -104,7 +104,7 @@ def describe(directory: Path | None = None) -> list[Description]:
 
 
 def _missing(source: Source, directory: Path | None) -> DataError:
-    searched = ", ".join(str(place) for place in places(directory))
+    searched = ", ".join(str(each) for each in directories(directory))
     return DataError(
         f"{source.title} is not on this machine (searched for its {len(source.files)} files, "
         f"such as {source.folder}/{source.files[0].name}, in: {searched}): "

@@ -393,7 +393,7 @@ def build_cost(
     else:
         draws = rng(experiment.seed, "devices")
         speeds = latency.speeds(clients, devices.gflops * 1e9, devices.spread)
-        speeds = latency.placed(speeds, devices.placement, net.home, draws)
+        speeds = latency.assigned(speeds, devices.placement, net.home, draws)
     priced = latency.cost(
         latency.step_seconds(
             speeds,

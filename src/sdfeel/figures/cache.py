@@ -39,24 +39,24 @@ def key(experiment: Experiment) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:20]
 
 
-def place(experiment: Experiment) -> Path:
+def directory_of(experiment: Experiment) -> Path:
     """The directory of an experiment's run."""
     return root() / key(experiment)
 
 
 def done(experiment: Experiment) -> bool:
     """Is its run over: finished, or ended by numbers that were no more?"""
-    directory = place(experiment)
+    directory = directory_of(experiment)
     return (directory / DIVERGED).is_file() or finished(directory) is not None
 
 
 def forget(experiment: Experiment) -> None:
     """Throw away what there is of a run, unless another process is at it."""
-    with store.locked(place(experiment)):
-        shutil.rmtree(place(experiment))
+    with store.locked(directory_of(experiment)):
+        shutil.rmtree(directory_of(experiment))
 
 
 def settle(experiment: Experiment) -> None:
     """Keep of a finished run what pictures and claims are made from."""
     for name in (run_files.CHECKPOINT, run_files.MODEL):
-        (place(experiment) / name).unlink(missing_ok=True)
+        (directory_of(experiment) / name).unlink(missing_ok=True)

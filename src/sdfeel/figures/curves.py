@@ -117,7 +117,7 @@ def read(line: FigureLine, seeds: Sequence[int], data: Path | None = None) -> Cu
 
 def _track(line: FigureLine, price: str, seed: int, data: Path | None) -> RunTrack:
     trained = seeded(line.runs()[price], seed)
-    history = History.of(line.label, store.read_events(cache.place(trained)))
+    history = History.of(line.label, store.read_events(cache.directory_of(trained)))
     seen = history.evaluations
     clocks = {price: np.array([event.seconds for event in seen])}
     if line.waits:
@@ -130,7 +130,7 @@ def _track(line: FigureLine, price: str, seed: int, data: Path | None) -> RunTra
             "accuracy": _column(seen, "accuracy"),
             "spread": _column(seen, "spread"),
         },
-        diverged=(cache.place(trained) / cache.DIVERGED).is_file(),
+        diverged=(cache.directory_of(trained) / cache.DIVERGED).is_file(),
     )
 
 

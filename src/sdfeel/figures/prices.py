@@ -17,7 +17,7 @@ from sdfeel.figures import cache
 
 def clock(experiment: Experiment, rounds: int) -> list[float]:
     """Virtual seconds at the start and after each of `rounds` rounds, from the cache if known."""
-    file = cache.place(experiment).with_suffix(".clock.json")
+    file = cache.directory_of(experiment).with_suffix(".clock.json")
     known = _read(file)
     if len(known) <= rounds:
         known = seconds(experiment, rounds)

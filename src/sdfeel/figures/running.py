@@ -62,7 +62,7 @@ class Carrying:
             except Diverged as error:
                 # A finding, not a mistake: that run is over, the others go on.
                 label = _who(str(error), left)
-                (cache.place(left[label]) / cache.DIVERGED).write_text(f"{error}\n")
+                (cache.directory_of(left[label]) / cache.DIVERGED).write_text(f"{error}\n")
             except AnotherRun as error:
                 # Begun by an earlier version, for which it was another experiment: begin anew.
                 cache.forget(left[_who(str(error), left)])
@@ -78,7 +78,9 @@ class Carrying:
                 yield news.label, news.event
 
     def _job(self, experiment: Experiment) -> QueuedRun:
-        job = QueuedRun(found_in(experiment, self._data), cache.place(experiment), notes=False)
+        job = QueuedRun(
+            found_in(experiment, self._data), cache.directory_of(experiment), notes=False
+        )
         return replace(job, experiment=on_one_core(job.experiment))
 
 

@@ -12,7 +12,7 @@ from sdfeel.planning import candidates as space
 from sdfeel.planning.goal import Goal
 from sdfeel.planning.race import News, Race, Racer
 from sdfeel.planning.ranking import Entry, Law, proven
-from sdfeel.planning.result import Plan, Row, TaskProfile
+from sdfeel.planning.result import Plan, PlanRow, TaskProfile
 from sdfeel.planning.tracks import Workshop
 
 EFFORT = 8.0  # what planning may cost, in whole runs of the experiment
@@ -179,13 +179,13 @@ class Planner:
         ]
         return float(np.median(ratios))
 
-    def _order(self, row: Row) -> tuple[float, float]:
+    def _order(self, row: PlanRow) -> tuple[float, float]:
         late = inf if row.seconds is None else row.seconds
         return late, -(row.score if row.score is not None else -inf)
 
-    def _row(self, entry: Entry, track: Racer | None) -> Row:
+    def _row(self, entry: Entry, track: Racer | None) -> PlanRow:
         candidate, scale = entry.candidate, self._scale()
-        row = Row(
+        row = PlanRow(
             label=candidate.label,
             scheme=candidate.scheme,
             options=dict(candidate.options),

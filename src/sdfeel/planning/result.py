@@ -8,7 +8,7 @@ from sdfeel.planning.goal import Goal, PilotPoint
 
 
 @dataclass(frozen=True)
-class Row:
+class PlanRow:
     """One candidate: what was predicted of it and, if it ran, what it did."""
 
     label: str
@@ -52,8 +52,8 @@ class Plan:
 
     goal: Goal
     task: TaskProfile
-    rows: tuple[Row, ...]
-    given: Row | None  # the experiment as it was
+    rows: tuple[PlanRow, ...]
+    given: PlanRow | None  # the experiment as it was
     candidates: int
     steps: int  # local steps of all clients that planning cost
     run_steps: int  # of one run that does all its iterations
@@ -61,7 +61,7 @@ class Plan:
     seed: int = 0
 
     @property
-    def winner(self) -> Row | None:
+    def winner(self) -> PlanRow | None:
         """The best row, if its pilot run reached the goal; with a budget, the best that ran."""
         if not self.rows or not self.rows[0].ran:
             return None

@@ -90,26 +90,28 @@ def speeds(clients: int, mean: float, spread: float) -> Floats:
 Placement = Literal["random", "clustered", "even"]
 
 
-def placed(ascending: Floats, placement: Placement, home: Ints, rng: np.random.Generator) -> Floats:
+def assigned(
+    ascending: Floats, placement: Placement, home: Ints, rng: np.random.Generator
+) -> Floats:
     """(C,) the speeds given to clients: at random, cluster after cluster, or evenly in each.
 
     >>> home = np.array([0, 0, 1, 1])
-    >>> placed(np.array([1.0, 2, 3, 4]), "clustered", home, np.random.default_rng(0)).tolist()
+    >>> assigned(np.array([1.0, 2, 3, 4]), "clustered", home, np.random.default_rng(0)).tolist()
     [1.0, 2.0, 3.0, 4.0]
-    >>> placed(np.array([1.0, 2, 3, 4]), "even", home, np.random.default_rng(0)).tolist()
+    >>> assigned(np.array([1.0, 2, 3, 4]), "even", home, np.random.default_rng(0)).tolist()
     [1.0, 4.0, 2.0, 3.0]
     """
     if placement == "random":
         return floats(rng.permutation(ascending))
-    places = np.argsort(home, kind="stable")  # cluster by cluster
+    order = np.argsort(home, kind="stable")  # cluster by cluster
     if placement == "even":
         # One client of every cluster before any gets a second, to and fro so that none is favoured.
         turn = np.empty(len(home), dtype=np.int64)
         for d in np.unique(home):
             turn[home == d] = np.arange((home == d).sum())
-        places = np.lexsort((np.where(turn % 2, -home, home), turn))
+        order = np.lexsort((np.where(turn % 2, -home, home), turn))
     given = np.empty_like(ascending)
-    given[places] = ascending
+    given[order] = ascending
     return floats(given)
 
 

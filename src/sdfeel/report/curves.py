@@ -187,7 +187,7 @@ def _marked(values: Floats, index: int) -> list[int]:
     beside = np.concatenate([[False], shown, [False]])
     alone = shown & ~beside[:-2] & ~beside[2:]
     regular = (np.arange(len(values)) % step == index % step) & shown
-    return [int(place) for place in np.flatnonzero(regular | alone)]
+    return [int(index) for index in np.flatnonzero(regular | alone)]
 
 
 def _with_unit(name: str, unit: str) -> str:
@@ -200,8 +200,8 @@ def _target_style() -> dict[str, Any]:
 
 def _say(axes: Axes, text: str) -> None:
     axes.set(yticks=[])
-    place: dict[str, Any] = {"transform": axes.transAxes, "ha": "center", "va": "center"}
-    axes.text(0.5, 0.5, text, color=FAINT, fontsize=LABEL, **place)
+    centred: dict[str, Any] = {"transform": axes.transAxes, "ha": "center", "va": "center"}
+    axes.text(0.5, 0.5, text, color=FAINT, fontsize=LABEL, **centred)
 
 
 def _legend_shape(histories: Sequence[History], with_target: bool) -> tuple[int, int]:

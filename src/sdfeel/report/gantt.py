@@ -125,8 +125,8 @@ def _some(clients: tuple[int, ...], spans: Sequence[Span], count: int) -> tuple[
         if span.kind == "compute" and span.who in busy:
             busy[span.who] += span.end - span.begin
     ranked = sorted(clients, key=lambda client: (busy[f"client {client}"], client))
-    places = np.linspace(0, len(ranked) - 1, count).round().astype(int)
-    return tuple(sorted(ranked[place] for place in places))
+    ranks = np.linspace(0, len(ranked) - 1, count).round().astype(int)
+    return tuple(sorted(ranked[rank] for rank in ranks))
 
 
 def _left_out(line: Timeline, wanted: list[int], clusters: dict[int, tuple[int, ...]]) -> str:
@@ -153,20 +153,22 @@ def _idle(spans: Sequence[Span]) -> str:
 
 
 def _draw(axes: Axes, each: GanttPanel, unit: Unit) -> None:
-    places = _places(each.clusters)
+    heights = _heights(each.clusters)
     bars: dict[tuple[str, Kind], list[tuple[float, float]]] = {}
     for span in each.spans:
         bar = span.begin / unit.size, (span.end - span.begin) / unit.size
         bars.setdefault((span.who, span.kind), []).append(bar)
     for (who, kind), row in bars.items():
-        if who in places:
-            axes.broken_barh(row, (places[who] - 0.38, 0.76), facecolors=COLOURS[kind], linewidth=0)
+        if who in heights:
+            axes.broken_barh(
+                row, (heights[who] - 0.38, 0.76), facecolors=COLOURS[kind], linewidth=0
+            )
     for server, clients in each.clusters.items():
-        top = places[f"server {server}"]
+        top = heights[f"server {server}"]
         _mark_ends(axes, each.ends[server], top - 0.5, top + len(clients) + 0.5, unit)
     tidy(axes)
     axes.grid(False, axis="y")
-    axes.set_yticks(list(places.values()), list(places))
+    axes.set_yticks(list(heights.values()), list(heights))
     for label in axes.get_yticklabels():
         label.set_fontweight("bold" if label.get_text().startswith("server") else "normal")
     axes.tick_params(axis="y", length=0)
@@ -175,16 +177,16 @@ def _draw(axes: Axes, each: GanttPanel, unit: Unit) -> None:
     axes.set_title(each.left_out, fontsize=TICK, color=FAINT, loc="right")
 
 
-def _places(clusters: dict[int, tuple[int, ...]]) -> dict[str, float]:
+def _heights(clusters: dict[int, tuple[int, ...]]) -> dict[str, float]:
     """Each row's height from the top, clusters a little apart."""
-    places: dict[str, float] = {}
+    heights: dict[str, float] = {}
     below = 0.0
     for server, clients in clusters.items():
         for who in (f"server {server}", *(f"client {client}" for client in clients)):
-            places[who] = below
+            heights[who] = below
             below += 1
         below += GAP
-    return places
+    return heights
 
 
 def _mark_ends(axes: Axes, ends: list[float], top: float, bottom: float, unit: Unit) -> None:

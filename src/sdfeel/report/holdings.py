@@ -78,9 +78,9 @@ def _check(counts: Ints, home: Ints) -> None:
 
 
 def _totals(axes: Axes, holders: _Holders) -> None:
-    places = np.arange(len(holders.totals))
+    positions = np.arange(len(holders.totals))
     # Filled steps and not bars: a thousand bars would fade into their own edges.
-    edges = np.arange(len(places) + 1) - 0.5
+    edges = np.arange(len(positions) + 1) - 0.5
     axes.stairs(holders.totals, edges, fill=True, color="#7f8c9a")
     axes.set_ylim(0, max(float(holders.totals.max()) * 1.08, 1))
     axes.yaxis.set_major_locator(MaxNLocator(3, integer=True))

@@ -7,14 +7,14 @@ from rich.table import Table
 from rich.text import Text
 
 from sdfeel.planning.candidates import AXES
-from sdfeel.planning.result import Plan, Row
+from sdfeel.planning.result import Plan, PlanRow
 from sdfeel.report.units import count, duration, goal, number, percent
 
 LINES = 12  # candidates in the table
 PARTS = {"compute": "computing", "upload": "clients' uploads", "mix": "mixing between servers"}
 
 
-def setting(row: Row) -> str:
+def setting(row: PlanRow) -> str:
     """The chosen options in a few words."""
     return " ".join(f"{key}={row.options[key]}" for key in AXES if key in row.options)
 
@@ -52,11 +52,11 @@ def table(plan: Plan, lines: int = LINES) -> Table:
     names = ("rate", "predicted", "reached" if budget else "verified", "one\niteration")
     for name in (*names, "comp/up/\nmix %"):
         found.add_column(name, justify="right", no_wrap=True, vertical="top")
-    for place, row in enumerate(shown, start=1):
+    for rank, row in enumerate(shown, start=1):
         given = row is plan.given
         if given:
             found.add_section()
-        cells = ["given" if given else str(place), *_choice(row)]
+        cells = ["given" if given else str(rank), *_choice(row)]
         cells += [row.graph] if graphs else []
         cells += [
             f"{row.learning_rate:g}",
@@ -65,12 +65,12 @@ def table(plan: Plan, lines: int = LINES) -> Table:
             duration(row.iteration_seconds),
             "/".join(f"{100 * row.shares[part]:.0f}" for part in PARTS),
         ]
-        best = place == 1 and plan.winner is not None
+        best = rank == 1 and plan.winner is not None
         found.add_row(*(Text(cell) for cell in cells), style="bold green" if best else None)
     return found
 
 
-def _choice(row: Row) -> list[str]:
+def _choice(row: PlanRow) -> list[str]:
     """Scheme, tau1, tau2 and alpha; asynchronous clients take at least so many steps."""
     options = row.options
     psi = f" psi={options['psi']}" if "psi" in options else ""
@@ -78,12 +78,12 @@ def _choice(row: Row) -> list[str]:
     return [row.scheme + psi, tau1, str(options.get("tau2", "-")), str(options.get("alpha", "-"))]
 
 
-def _shown(plan: Plan, lines: int) -> list[Row]:
+def _shown(plan: Plan, lines: int) -> list[PlanRow]:
     rows = list(plan.rows[:lines])
     return [*rows, plan.given] if plan.given is not None else rows
 
 
-def _outcome(row: Row, budget: bool) -> str:
+def _outcome(row: PlanRow, budget: bool) -> str:
     if not row.ran:
         return "-"
     if budget or row.seconds is None:
@@ -126,7 +126,7 @@ def reasons(plan: Plan) -> Iterator[str]:
     yield _compared(plan, best, given)
 
 
-def _compared(plan: Plan, best: Row, given: Row) -> str:
+def _compared(plan: Plan, best: PlanRow, given: PlanRow) -> str:
     if given.seconds is None or given.iterations is None or best.iterations is None:
         return (
             f"As given, the goal was not reached in {duration(given.pilot_seconds)}, "
@@ -144,7 +144,7 @@ def _compared(plan: Plan, best: Row, given: Row) -> str:
     )
 
 
-def _spent(row: Row) -> str:
+def _spent(row: PlanRow) -> str:
     parts = sorted(row.shares.items(), key=lambda item: -item[1])
     return ", ".join(
         f"{percent(share)} of it {PARTS[name]}" for name, share in parts if share > 5e-4

@@ -7,7 +7,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from sdfeel.planning.result import Plan, Row
+from sdfeel.planning.result import Plan, PlanRow
 from sdfeel.report.drawing import FAINT, INK, LABEL, PALETTE, TITLE, line_style, new_figure, tidy
 from sdfeel.report.plan import aim, setting
 from sdfeel.report.units import TIMES, duration, unit_for
@@ -66,14 +66,14 @@ def _trade_off(axes: Axes, plan: Plan) -> None:
     axes.legend(fontsize=LABEL, frameon=True, framealpha=0.9, loc="best")
 
 
-def _needed(row: Row) -> float:
+def _needed(row: PlanRow) -> float:
     """Iterations to the goal: measured where it ran that far, else predicted; else nothing."""
     found = row.iterations if row.iterations is not None else row.predicted_iterations
     return float(found) if found is not None else nan
 
 
 def _mark(
-    axes: Axes, row: Row, unit: float, marker: str, size: float, name: str, colour: str
+    axes: Axes, row: PlanRow, unit: float, marker: str, size: float, name: str, colour: str
 ) -> None:
     axes.scatter(
         [row.iteration_seconds / unit],
@@ -117,9 +117,9 @@ def _ranking(axes: Axes, plan: Plan) -> None:
         abs(row.score) if row.score is not None else row.bound_seconds / rows[0].bound_seconds
         for row in rows
     ]
-    places = np.arange(len(rows))
-    axes.barh(places, values, color=PALETTE[0])
-    axes.set_yticks(places, names, fontsize=LABEL - 1)
+    positions = np.arange(len(rows))
+    axes.barh(positions, values, color=PALETTE[0])
+    axes.set_yticks(positions, names, fontsize=LABEL - 1)
     axes.invert_yaxis()
     tidy(axes)
     score = "accuracy" if rows and (rows[0].score or 0) >= 0 else "loss"
@@ -129,7 +129,7 @@ def _ranking(axes: Axes, plan: Plan) -> None:
 def _curves(axes: Axes, plan: Plan) -> None:
     """Score over virtual time: the winner, a few others, and the experiment as given."""
     ran = [row for row in plan.rows if row.points][: CURVES + 1]
-    shown: Sequence[Row] = [*ran, plan.given] if plan.given and plan.given.points else ran
+    shown: Sequence[PlanRow] = [*ran, plan.given] if plan.given and plan.given.points else ran
     if not shown:
         axes.set_axis_off()
         return

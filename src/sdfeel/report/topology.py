@@ -26,7 +26,7 @@ from sdfeel.report.drawing import (
 FEW_WEIGHTS = 14  # so many have room beside the links
 ZERO = 1e-9  # weights are solved for, and what should be 0 seldom is exactly
 FEW_SERVERS = 12
-Places = Mapping[int, Floats]
+Positions = Mapping[int, Floats]
 
 
 def topology(net: Network) -> Figure:
@@ -39,21 +39,21 @@ def topology(net: Network) -> Figure:
 
 
 def _graph(axes: Axes, net: Network) -> None:
-    places = layout(net)
+    positions = layout(net)
     axes.add_collection(
         LineCollection(
-            [(places[a], places[b]) for a, b in net.edges],
+            [(positions[a], positions[b]) for a, b in net.edges],
             colors=FAINT,
             linewidths=1.6 if len(net.edges) < 60 else 0.7,
             zorder=1,
         )
     )
-    points = np.array([places[server] for server in net.servers])
+    points = np.array([positions[server] for server in net.servers])
     axes.scatter(
         points[:, 0], points[:, 1], s=_sizes(net.mass), c="#cfe6f5", edgecolors="#0072B2", zorder=2
     )
     _names(axes, net, points)
-    weights = _edge_weights(net, places)
+    weights = _edge_weights(net, positions)
     few = 0 < len(weights) <= FEW_WEIGHTS and len(net.servers) <= 8  # else links are too short
     if few:
         _write_weights(axes, weights)
@@ -63,7 +63,7 @@ def _graph(axes: Axes, net: Network) -> None:
     axes.text(0, -1.36, _key(net, few), ha="center", va="top", fontsize=TICK, color="#555555")
 
 
-def layout(net: Network) -> Places:
+def layout(net: Network) -> Positions:
     """Where each server is drawn, within -1 to 1: the same graph always looks the same."""
     graph = nx.Graph(net.edges)
     graph.add_nodes_from(net.servers)
@@ -91,28 +91,28 @@ def _around(graph: "nx.Graph[int]") -> list[int]:
     return list(nx.dfs_preorder_nodes(graph, ends[0] if ends else 0))
 
 
-def _circle(order: list[int]) -> Places:
+def _circle(order: list[int]) -> Positions:
     angles = np.pi / 2 - 2 * np.pi * np.arange(len(order)) / len(order)  # clockwise from the top
     return {s: np.array([np.cos(a), np.sin(a)]) for s, a in zip(order, angles, strict=True)}
 
 
-def _horseshoe(order: list[int]) -> Places:
+def _horseshoe(order: list[int]) -> Positions:
     """A line bent round, so that its servers are as large as those of a ring."""
     angles = np.pi * (5 / 4 - 3 / 2 * np.arange(len(order)) / (len(order) - 1))
     return {s: np.array([np.cos(a), np.sin(a)]) for s, a in zip(order, angles, strict=True)}
 
 
-def _filling(points: Floats) -> Places:
+def _filling(points: Floats) -> Positions:
     low, high = points.min(axis=0), points.max(axis=0)
     return dict(enumerate(2 * (points - low) / np.maximum(high - low, ZERO) - 1))
 
 
-def _star(hub: int, count: int) -> Places:
+def _star(hub: int, count: int) -> Positions:
     return {hub: np.zeros(2), **_circle([server for server in range(count) if server != hub])}
 
 
 def _spread_out(graph: "nx.Graph[int]") -> Floats:
-    """Places in a plane that keep the numbers of hops as well as a plane can."""
+    """Positions in a plane that keep the numbers of hops as well as a plane can."""
     count = len(graph)
     hops = np.zeros((count, count))
     for server, lengths in nx.all_pairs_shortest_path_length(graph):
@@ -141,16 +141,16 @@ def _names(axes: Axes, net: Network, points: Floats) -> None:
         axes.text(x, y, text, ha="center", va="center", fontsize=size, color=INK, zorder=4)
 
 
-def _edge_weights(net: Network, places: Places) -> list[tuple[Floats, float]]:
+def _edge_weights(net: Network, positions: Positions) -> list[tuple[Floats, float]]:
     """A weight in the middle where both ends use the same, else each near the server using it."""
     found: list[tuple[Floats, float]] = []
     for a, b in net.edges:
         here, there = float(net.mixing[a, b]), float(net.mixing[b, a])
         if abs(here - there) < 5e-4:
-            found.append(((places[a] + places[b]) / 2, here))
+            found.append(((positions[a] + positions[b]) / 2, here))
         else:
-            found.append((0.62 * places[a] + 0.38 * places[b], here))
-            found.append((0.38 * places[a] + 0.62 * places[b], there))
+            found.append((0.62 * positions[a] + 0.38 * positions[b], here))
+            found.append((0.38 * positions[a] + 0.62 * positions[b], there))
     return found
 
 

@@ -156,12 +156,12 @@ def descent(
 
 @dataclass(frozen=True)
 class Weights:
-    """Lemma 6: the error is at most a sigma^2 + b kappa^2 + c Q + slope |grad F|^2."""
+    """Lemma 6: the error is at most a sigma^2 + b kappa^2 + c Q + d |grad F|^2."""
 
     a: float
     b: float
     c: float
-    slope: float
+    d: float
 
 
 def weights(problem: Problem, rate: float, pace: ClusterPace, printed: bool = False) -> Weights:
@@ -180,7 +180,7 @@ def weights(problem: Problem, rate: float, pace: ClusterPace, printed: bool = Fa
         + 16 * scale * shared * apart * pace.echo**2,
         c=8 * scale * (most if printed else most**2) * old
         + 16 * scale * most**2 * apart * pace.echo**2,
-        slope=0.0 if printed else 48 * y / (1 - 2 * y),
+        d=0.0 if printed else 48 * y / (1 - 2 * y),
     )
 
 

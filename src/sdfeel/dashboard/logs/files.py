@@ -59,15 +59,15 @@ class Root:
     def open(self, name: str, *inside: str) -> int:
         """A descriptor of the regular file `inside` the directory `name`, to read."""
         *above, last = (*_parts(name), *inside)
-        place = self._descend(above)
+        parent = self._descend(above)
         try:
             # Without blocking: a named pipe in place of a file would hold us up for ever.
             flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-            found = os.open(last, flags, dir_fd=place)
+            found = os.open(last, flags, dir_fd=parent)
         except OSError as error:
             raise NotHere(f"{name} has no readable {'/'.join(inside)}") from error
         finally:
-            os.close(place)
+            os.close(parent)
         if not stat.S_ISREG(os.fstat(found).st_mode):
             os.close(found)
             raise NotHere(f"{'/'.join(inside)} of {name} is not a file")
@@ -90,19 +90,19 @@ class Root:
         while waiting and seen < MOST:
             name, depth = waiting.pop()
             seen += 1
-            place, below = self._look(name)
-            if place is not None:
-                yield place
+            found, below = self._look(name)
+            if found is not None:
+                yield found
             elif depth < DEPTH:
                 waiting += ((inner, depth + 1) for inner in below)
 
-    def place(self, name: str) -> RunFolder:
+    def folder(self, name: str) -> RunFolder:
         """One run by its name."""
         self.directory(name)
-        place, _ = self._look("/".join(_parts(name)))
-        if place is None:
+        found, _ = self._look("/".join(_parts(name)))
+        if found is None:
             raise NotHere(f"{name} is not a run")
-        return place
+        return found
 
     def _look(self, name: str) -> tuple[RunFolder | None, list[str]]:
         log, experiment, nodes = None, False, False
@@ -162,8 +162,8 @@ def held(locks: Path = LOCKS) -> set[int] | None:
     except OSError:
         return None
     # 1: FLOCK  ADVISORY  WRITE 12479 fe:00:2146550 0 EOF
-    places = (line.split() for line in lines if " FLOCK " in f" {line} ")
-    return {int(words[-3].rpartition(":")[2]) for words in places if len(words) >= 8}
+    locked = (line.split() for line in lines if " FLOCK " in f" {line} ")
+    return {int(words[-3].rpartition(":")[2]) for words in locked if len(words) >= 8}
 
 
 def lock_inode(directory: Path) -> int | None:

@@ -83,7 +83,7 @@ class LogReader:
     def events(self) -> list[Event]:
         """What is kept, in the order of the log."""
         with self._lock:
-            return [placed.event for placed in merge(self.others, self.evaluations, self.rounds)]
+            return [logged.event for logged in merge(self.others, self.evaluations, self.rounds)]
 
     @property
     def thinned(self) -> bool:
@@ -104,7 +104,7 @@ class LogReader:
             before = [p for p in self.rounds if p.event.seconds <= begin]
             crews = [p for p in self.crews if not before or p.offset <= before[-1].offset]
             first = before[-1].offset if before else 0
-        latest = {placed.event.lane: placed.event.crew for placed in crews}
+        latest = {logged.event.lane: logged.event.crew for logged in crews}
         found: list[Event] = []
         seen: set[tuple[int, ...]] = set()
         past: set[tuple[int, ...]] = set()
@@ -177,9 +177,9 @@ class LogReader:
         self._seam = b""
 
     def _keep(self, line: LogLine) -> None:
-        placed = self._read(line)
-        if placed is not None:
-            self.others.append(placed)
+        logged = self._read(line)
+        if logged is not None:
+            self.others.append(logged)
             if len(self.others) > FEW:  # the first and the newest matter most
                 del self.others[FEW // 2]
 
@@ -191,12 +191,12 @@ class LogReader:
         return LoggedEvent(line.number, line.offset, event)
 
     def _read_round(self, line: LogLine) -> LoggedEvent | None:
-        placed = self._read(line)
-        return placed and replace(placed, event=replace(placed.event, crew=None))
+        logged = self._read(line)
+        return logged and replace(logged, event=replace(logged.event, crew=None))
 
     def _read_crew(self, line: LogLine) -> LoggedEvent | None:
-        placed = self._read(line)
-        return placed if placed is not None and placed.event.crew is not None else None
+        logged = self._read(line)
+        return logged if logged is not None and logged.event.crew is not None else None
 
     def _bad(self, number: int) -> None:
         if number + 1 not in self.damaged:
@@ -212,10 +212,10 @@ def _opened(event: Round, crew: Any) -> list[Event]:
     return [replace(event, seconds=began, mixed=()), event] if began > 0 else [event]
 
 
-def _there(letters: NDArray[np.uint8], places: Ints, word: bytes) -> NDArray[np.bool_]:
-    """Does the word stand at each of these places?"""
-    found = np.ones(len(places), bool)
+def _there(letters: NDArray[np.uint8], offsets: Ints, word: bytes) -> NDArray[np.bool_]:
+    """Does the word stand at each of these offsets?"""
+    found = np.ones(len(offsets), bool)
     last = len(letters) - 1
     for offset, letter in enumerate(word):
-        found &= letters[np.clip(places + offset, 0, last)] == letter
+        found &= letters[np.clip(offsets + offset, 0, last)] == letter
     return found

@@ -41,12 +41,12 @@ def run_news(catalogue: Catalogue, jobs: Jobs, name: str) -> Callable[[], News]:
     def news() -> News:
         try:
             found = catalogue.one(name)
-            place = catalogue.root.place(name)
+            folder = catalogue.root.folder(name)
         except NotHere as error:
             now: Any = {"gone": str(error)}
         else:
-            below = nodes(catalogue.root, found.name) if place.nodes else None
-            now = {"state": found.state, "stamp": str(place.log), "nodes": below}
+            below = nodes(catalogue.root, found.name) if folder.nodes else None
+            now = {"state": found.state, "stamp": str(folder.log), "nodes": below}
         changed: News = [("run", now)] if now != known[0] else []
         known[0] = now
         return changed + _job_news(jobs, told)

@@ -57,34 +57,34 @@ class RunSummary:
         return {**own, "modified": self.modified, **ends, **numbers}
 
 
-def summarise(place: RunFolder, ends: Ends, running: bool) -> RunSummary:
+def summarise(run: RunFolder, ends: Ends, running: bool) -> RunSummary:
     """A run's row, from what is known of its log and of who is at work."""
     return RunSummary(
-        name=place.name,
-        folder=str(PurePosixPath(place.name).parent),
-        kind="deployed" if place.nodes else "simulated",
-        state=_state(place, ends, running),
-        modified=place.log.modified / 1e9 if place.log else 0.0,
+        name=run.name,
+        folder=str(PurePosixPath(run.name).parent),
+        kind="deployed" if run.nodes else "simulated",
+        state=_state(run, ends, running),
+        modified=run.log.modified / 1e9 if run.log else 0.0,
         ends=ends,
     )
 
 
-def _state(place: RunFolder, ends: Ends, running: bool) -> State:
+def _state(run: RunFolder, ends: Ends, running: bool) -> State:
     if ends.damaged:
         return "damaged"
     if ends.reason is not None:
         return "finished"
     if running:
         return "running"
-    return "stopped" if place.log is not None else "waiting"
+    return "stopped" if run.log is not None else "waiting"
 
 
-def read_ends(root: Root, place: RunFolder) -> Ends:
+def read_ends(root: Root, run: RunFolder) -> Ends:
     """Look at the beginning and the end of a log."""
-    if place.log is None:
+    if run.log is None:
         return Ends()
     try:
-        with os.fdopen(root.open(place.name, EVENTS), "rb") as file:
+        with os.fdopen(root.open(run.name, EVENTS), "rb") as file:
             head = file.read(BLOCK)
             size = os.fstat(file.fileno()).st_size
             reach = BLOCK
@@ -164,23 +164,23 @@ class Catalogue:
         with self._lock:
             now = time.monotonic()
             if self._listed[0] < 0 or now - self._listed[0] >= age:
-                places = sorted(self.root.runs(), key=lambda place: place.name)
-                self._ends = {p.name: self._known(p) for p in places}
+                runs = sorted(self.root.runs(), key=lambda run: run.name)
+                self._ends = {p.name: self._known(p) for p in runs}
                 locked = held()
-                found = [self._summary(place, locked) for place in places]
+                found = [self._summary(run, locked) for run in runs]
                 self._listed = (time.monotonic(), found)
             return self._listed[1]
 
     def one(self, name: str) -> RunSummary:
         """One run; NotHere if there is none of this name."""
-        place = self.root.place(name)
+        run = self.root.folder(name)
         with self._lock:
-            self._ends[place.name] = self._known(place)
-            return self._summary(place, held())
+            self._ends[run.name] = self._known(run)
+            return self._summary(run, held())
 
     def log(self, name: str) -> LogReader:
         """The newest content of a run's log."""
-        name = self.root.place(name).name
+        name = self.root.folder(name).name
         with self._lock:
             reader = self._readers.pop(name, None) or LogReader(self.root, name)
             self._readers[name] = reader
@@ -189,19 +189,19 @@ class Catalogue:
         reader.refresh()
         return reader
 
-    def _known(self, place: RunFolder) -> tuple[Stamp | None, Ends]:
-        known = self._ends.get(place.name)
-        if known is not None and known[0] == place.log:
+    def _known(self, run: RunFolder) -> tuple[Stamp | None, Ends]:
+        known = self._ends.get(run.name)
+        if known is not None and known[0] == run.log:
             return known
-        return place.log, read_ends(self.root, place)
+        return run.log, read_ends(self.root, run)
 
-    def _summary(self, place: RunFolder, locked: set[int] | None) -> RunSummary:
-        ends = self._ends[place.name][1]
-        running = ends.reason is None and self._running(place, locked)
-        return summarise(place, ends, running)
+    def _summary(self, run: RunFolder, locked: set[int] | None) -> RunSummary:
+        ends = self._ends[run.name][1]
+        running = ends.reason is None and self._running(run, locked)
+        return summarise(run, ends, running)
 
-    def _running(self, place: RunFolder, locked: set[int] | None) -> bool:
-        inode = lock_inode(self.root.path / place.name)
+    def _running(self, run: RunFolder, locked: set[int] | None) -> bool:
+        inode = lock_inode(self.root.path / run.name)
         if inode is not None and locked is not None:
             return inode in locked
-        return place.log is not None and time.time() - place.log.modified / 1e9 < FRESH
+        return run.log is not None and time.time() - run.log.modified / 1e9 < FRESH

@@ -83,10 +83,11 @@ def _table(histories: Sequence[History], target: float | None) -> dict[str, Any]
     records = comparison_records(histories, target)
     layout = columns(records, target)
     if target is not None:
-        place = next(i for i, c in enumerate(layout) if c.key == "seconds_to_target")
+        column = next(i for i, c in enumerate(layout) if c.key == "seconds_to_target")
         title = f"data to\n{goal(target)}"
         layout.insert(
-            place + 1, Column(title, "bytes_to_target", lambda r: amount(r["bytes_to_target"]), min)
+            column + 1,
+            Column(title, "bytes_to_target", lambda r: amount(r["bytes_to_target"]), min),
         )
     return {
         "columns": [

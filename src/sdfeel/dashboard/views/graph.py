@@ -76,7 +76,7 @@ def graph(events: Sequence[Event], stride: int = 1) -> dict[str, Any]:
         if 0 <= home < started.servers:
             clients[home] += 1
     return {
-        "places": places(started.servers, links),
+        "places": positions(started.servers, links),
         "links": links,
         "clients": clients if started.home else None,
         "frames": frames,
@@ -84,7 +84,7 @@ def graph(events: Sequence[Event], stride: int = 1) -> dict[str, Any]:
     }
 
 
-def places(servers: int, links: Sequence[Link]) -> list[tuple[float, float]]:
+def positions(servers: int, links: Sequence[Link]) -> list[tuple[float, float]]:
     """Where each server is drawn, within -1 to 1; as `sdfeel topology` draws it where it can."""
     if servers <= LAID_OUT:
         matrix = np.zeros((servers, servers))
