@@ -47,7 +47,7 @@ class ParallelEngine:
 
     def __init__(self, engine: LoopEngine, workers: int) -> None:
         self._engine = engine
-        self._pool = Pool(engine, workers)
+        self._pool = WorkerPool(engine, workers)
 
     @property
     def parameters(self) -> int:
@@ -156,7 +156,7 @@ class InWorker(Exception):
     """How it came to an error in a worker: the traceback does not outlive its process."""
 
 
-class Pool:
+class WorkerPool:
     """Processes with one copy of the engine each, and slots of shared memory."""
 
     def __init__(self, engine: LoopEngine, size: int) -> None:

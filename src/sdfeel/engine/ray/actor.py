@@ -7,7 +7,7 @@ from sdfeel.core.errors import SdfeelError, told
 from sdfeel.engine.base import Task
 from sdfeel.engine.evaluate import Tally
 from sdfeel.engine.loop import LoopEngine
-from sdfeel.engine.ray.recipe import Local, Packed, Parcel, pack, the_pickler, unpack, unwrap
+from sdfeel.engine.ray.recipe import LocalEngine, Packed, Parcel, pack, the_pickler, unpack, unwrap
 
 # client, steps, first, rate, and which of the rows it starts from and is shifted by
 Order = tuple[int, int, int, float, int, int | None]
@@ -21,7 +21,7 @@ class Actor:
 
     def __init__(self, parcel: Parcel) -> None:
         self._parcel = parcel
-        self._built: Local | None = None
+        self._built: LocalEngine | None = None
         self._room = torch.empty(0)
 
     def train(self, orders: list[Order], *packed: Packed) -> Trained:
@@ -63,7 +63,7 @@ class Actor:
         except Exception as error:
             return {}, ("Exception", f"measuring failed: {told(error)}")
 
-    def _engine(self) -> Local:
+    def _engine(self) -> LocalEngine:
         # Not in __init__, whose errors Ray would tell in its own words.
         if self._built is None:
             torch.set_num_threads(1)

@@ -20,7 +20,7 @@ from sdfeel.engine.estimates import probing
 from sdfeel.engine.evaluate import Tally, total
 from sdfeel.engine.loop import LoopEngine
 from sdfeel.engine.ray.actor import Failure, Measured, Order, Trained
-from sdfeel.engine.ray.pool import Call, Pool, check
+from sdfeel.engine.ray.pool import ActorPool, Call, check
 from sdfeel.engine.ray.recipe import Recipe, pack, unpack
 from sdfeel.engine.ray.session import SESSION, load
 from sdfeel.models.flat import Layout
@@ -55,7 +55,7 @@ class RayEngine:
         self._engine, self._recipe = engine, recipe
         self._actors, self._address = actors, address
         self._ray: Any = None
-        self._pool: Pool | None = None
+        self._pool: ActorPool | None = None
 
     @property
     def bits(self) -> str:
@@ -119,11 +119,11 @@ class RayEngine:
         test_loss, accuracy = total(found["test"])
         return Scores(loss, test_loss, accuracy)
 
-    def _open(self) -> Pool:
+    def _open(self) -> ActorPool:
         if self._pool is None:
             self._ray = SESSION.join(self._address, self._actors)
             try:
-                self._pool = Pool(self._ray, self._recipe, self._actors)
+                self._pool = ActorPool(self._ray, self._recipe, self._actors)
             except BaseException:
                 SESSION.leave(self._ray)
                 raise
@@ -163,7 +163,7 @@ def _key(row: Tensor) -> Key:
 
 
 @dataclass(eq=False)
-class Block:
+class TrainedBlock:
     """The answer to one call, handed out row by row."""
 
     models: Tensor
@@ -174,13 +174,13 @@ class Block:
 class Lane:
     """One actor's tasks of a round, block by block."""
 
-    def __init__(self, pool: Pool, actor: int, rows: Rows, tasks: list[Task]) -> None:
+    def __init__(self, pool: ActorPool, actor: int, rows: Rows, tasks: list[Task]) -> None:
         self._pool, self._actor, self._rows = pool, actor, rows
         row = tasks[0].start.numel() * tasks[0].start.element_size() if tasks else 1
         size = max(1, min(CLIENTS_PER_BLOCK, int(BLOCK_BYTES // row)))
         self._waiting = deque(tasks[n : n + size] for n in range(0, len(tasks), size))
         self._calls: deque[Call] = deque()
-        self._block: Block | None = None
+        self._block: TrainedBlock | None = None
         for _ in range(BLOCKS_PER_ACTOR):
             self._submit()
 
@@ -192,7 +192,7 @@ class Lane:
             self._block = None  # before the wait: it holds Ray's memory
             answer: Trained = self._pool.result(self._calls.popleft())
             self._submit()
-            self._block = Block(unpack(answer[0]), answer[1])
+            self._block = TrainedBlock(unpack(answer[0]), answer[1])
         block = self._block
         if block.given == len(block.models):
             check(block.failure)

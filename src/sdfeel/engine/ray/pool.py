@@ -21,7 +21,7 @@ class Call:
     deaths: int = 0
 
 
-class Pool:
+class ActorPool:
     """`size` actors over the nodes of a cluster.
 
     An actor asks for no CPU of Ray's books: a replacement must find a place also when the node of

@@ -21,7 +21,7 @@ from sdfeel.models.flat import raw
 from sdfeel.version import __version__
 
 
-class Local(Protocol):
+class LocalEngine(Protocol):
     """All that an actor asks of the engine inside it."""
 
     def train(self, tasks: Sequence[Task]) -> Iterator[Tensor]: ...
@@ -29,7 +29,7 @@ class Local(Protocol):
 
 # It is called inside the actor, which has one core: functools.partial(NativeEngine, threads=1,
 # batch=...) will do, with one batch for all actors.
-Build = Callable[[Workload], Local]
+Build = Callable[[Workload], LocalEngine]
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,7 +59,7 @@ class Recipe:
         )
         return Recipe(share, self.build)
 
-    def built(self) -> Local:
+    def built(self) -> LocalEngine:
         return self.build(self.workload)
 
 

@@ -23,7 +23,7 @@ SAFE = {
 QUIET = {"log_to_driver": False, "logging_level": logging.ERROR}
 
 
-class Session:
+class RaySession:
     """This process's connection to Ray, shared by its engines; the last one out ends it."""
 
     def __init__(self) -> None:
@@ -52,7 +52,7 @@ class Session:
                     ray.shutdown()
 
 
-SESSION = Session()  # Ray knows one connection per process
+SESSION = RaySession()  # Ray knows one connection per process
 
 
 def target(address: str | None) -> str:

@@ -1,0 +1,26 @@
+"""The house stays in order: names that mean one thing, files that can be read in one go."""
+
+from tools import house
+
+
+def test_few_class_names_are_defined_twice() -> None:
+    assert len(house.repeated_classes(house.sources())) <= 4
+
+
+def test_no_file_is_too_long_to_read() -> None:
+    assert max(house.lengths(house.sources()).values()) <= 500
+
+
+def test_commands_import_at_the_top_of_their_files() -> None:
+    cli = {name: text for name, text in house.sources().items() if name.startswith("cli/")}
+    assert house.inner_imports(cli) == 0
+
+
+def test_what_was_counted_is_what_is_there() -> None:
+    texts = {
+        "a.py": "class A: pass\ndef f():\n    import b\n",
+        "b.py": "from sdfeel.a import A\nclass A: pass\n",
+    }
+    assert house.repeated_classes(texts) == {"A": ["a.py:1", "b.py:2"]}
+    assert house.importers(texts) == {"a.py": {"b.py"}, "b.py": set()}
+    assert house.inner_imports(texts) == 1

@@ -1,0 +1,1 @@
+"""Programs for developers: they are not in the wheel."""
