@@ -1,6 +1,6 @@
 """The house stays in order: names that mean one thing, files that can be read in one go."""
 
-from tools import house
+import house
 
 
 def test_few_class_names_are_defined_twice() -> None:

@@ -1,1 +1,0 @@
-"""Programs for developers: they are not in the wheel."""
