@@ -135,8 +135,9 @@ class TrainingSection(Section):
     """more arguments of the optimiser, for example { nesterov = true }"""
     engine: Literal["auto", "loop", "parallel", "native", "ray"] = "auto"
     """what computes the steps: auto (the fastest that fits), loop (one core, the definition),
-    parallel (loop on all cores, the same bits), native (compiled for the model),
-    ray (native where it fits, else loop, over a Ray cluster: the bits of one machine)"""
+    parallel (loop on all cores, the same bits), native (compiled for the model, the same bits
+    on every modern CPU), ray (native where it fits, else loop, over a Ray cluster: the bits of
+    one machine)"""
     workers: Annotated[int, Field(ge=0)] = 0
     """threads of the native engine, processes of parallel, actors of ray (0: one per core)"""
     target_accuracy: Annotated[float, Field(gt=0, le=1)] | None = None
@@ -282,7 +283,8 @@ class Experiment(Section):
     """All that decides a run."""
 
     seed: Annotated[int, Field(ge=0)] = 0
-    """the same seed gives the same bits"""
+    """the same seed gives the same bits; natively on every modern CPU, with torch on the same
+    kind of CPU"""
     network: NetworkSection = NetworkSection()
     data: DataSection = DataSection()
     model: ModelSection = ModelSection()
