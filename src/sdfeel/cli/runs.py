@@ -24,16 +24,19 @@ from sdfeel.cli.common import (
     results,
     stopping,
 )
-from sdfeel.cli.show import choose_target, histories_of, merged, outcome, tell_files, write_report
+from sdfeel.cli.show import (
+    Group,
+    choose_target,
+    histories_of,
+    outcome,
+    tell_files,
+    write_report,
+)
 from sdfeel.core.errors import InputError, RunError
 from sdfeel.core.run_files import EXPERIMENT, PAGE, PICTURE
 from sdfeel.engine.threads import cores
 from sdfeel.experiment.grid import GridPoint, axis, points
 from sdfeel.experiment.schema import checked, load
-from sdfeel.report.curves import multiples
-from sdfeel.report.drawing import save
-from sdfeel.report.history import History
-from sdfeel.report.page import page, write_page
 from sdfeel.report.progress import Progress
 from sdfeel.report.tables import comparison, comparison_records, shares, summary
 from sdfeel.run.many import Many, Planned, QueuedRun, on_one_core
@@ -124,7 +127,7 @@ def compare(
     if (directory / EXPERIMENT).exists():
         raise RunError(f"{directory} is a single run: choose another directory with --out")
     runs: dict[str, QueuedRun] = {}
-    members: dict[str, list[Path]] = {name: [] for name in names}
+    members: dict[str, list[str]] = {name: [] for name in names}
     for name in names:
         for seed in range(base.seed, base.seed + seeds):
             values = base.model_dump()
@@ -132,13 +135,14 @@ def compare(
             label = name if seeds == 1 else f"{name}-seed{seed}"
             # Keys of other schemes are expected here: notes about them would only disturb.
             runs[label] = QueuedRun(checked(values), directory / label, notes=False)
-            members[name].append(directory / label)
+            members[name].append(label)
     again = shlex.join(["sdfeel", *sys.argv[1:]])
     execute_many(runs, jobs, again if out is not None else f"{again} --out {directory}")
-    histories = [merged(name, members[name]) for name in names]
+    group = Group("Schemes compared", base.text(), members)
+    group.keep(directory)
+    histories = group.histories(directory)
     goal = choose_target(histories, target)
-    text = base.text()
-    write_report(directory, "Schemes compared", histories, goal, text)
+    group.write_report(directory, histories, goal)
     if as_json:
         print_json(
             {
@@ -186,11 +190,13 @@ def sweep(
         jobs,
         again if out is not None else f"{again} --out {directory}",
     )
-    histories = grouped(grid, directory)
+    group = Group(
+        "A sweep", grid[0].experiment.text(), grouped(grid), panels(grid), [" ".join(axes)]
+    )
+    group.keep(directory)
+    histories = group.histories(directory)
     goal = choose_target(histories, target)
-    save(multiples(panels(grid, histories), goal), directory / PICTURE)
-    text = grid[0].experiment.text()
-    write_page(directory / PAGE, page("A sweep", histories, goal, text, [" ".join(axes)]))
+    group.write_report(directory, histories, goal)
     if as_json:
         records = comparison_records(histories, goal)
         print_json({"directory": str(directory), "target": goal, "runs": records})
@@ -199,27 +205,25 @@ def sweep(
         tell_files(directory)
 
 
-def grouped(grid: list[GridPoint], directory: Path) -> list[History]:
-    """One history per combination, the mean over its seeds."""
-    members: dict[str, list[Path]] = {}
+def grouped(grid: list[GridPoint]) -> dict[str, list[str]]:
+    """The runs of each combination: one for every seed."""
+    members: dict[str, list[str]] = {}
     for point in grid:
-        members.setdefault(point.label, []).append(directory / point.name)
-    return [merged(label, paths) for label, paths in members.items()]
+        members.setdefault(point.label, []).append(point.name)
+    return members
 
 
-def panels(grid: list[GridPoint], histories: list[History]) -> dict[str, list[History]]:
-    """The histories by the first axis: a small picture for each of its values."""
-    known = {history.label: history for history in histories}
-    found: dict[str, dict[str, History]] = {}
+def panels(grid: list[GridPoint]) -> dict[str, dict[str, str]]:
+    """The combinations by the first axis: a small picture for each of its values."""
+    found: dict[str, dict[str, str]] = {}
     for point in grid:
         named = [(k, v) for k, v in point.choices.items() if k != "seed"]
         head = "=".join(named[0]) if len(named) > 1 else "all"
         rest = " ".join(
             f"{k.rpartition('.')[2]}={v}" for k, v in named[1 if len(named) > 1 else 0 :]
         )
-        history = known[point.label]
-        found.setdefault(head, {})[point.label] = replace(history, label=rest or history.label)
-    return {head: list(lines.values()) for head, lines in found.items()}
+        found.setdefault(head, {})[rest or point.label] = point.label
+    return found
 
 
 def _finish_one(session: Session, as_json: bool) -> None:

@@ -1,10 +1,13 @@
 """The command that shows runs again from their logs, and what others share with it."""
 
-from collections.abc import Iterable
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from matplotlib.figure import Figure
 from rich.markup import escape
 
 from sdfeel.cli.common import (
@@ -16,8 +19,8 @@ from sdfeel.cli.common import (
     results,
 )
 from sdfeel.core.errors import RunError
-from sdfeel.core.run_files import EVENTS, EXPERIMENT, PAGE, PICTURE
-from sdfeel.report.curves import curves
+from sdfeel.core.run_files import EVENTS, EXPERIMENT, GROUP, PAGE, PICTURE, write_atomic
+from sdfeel.report.curves import curves, multiples
 from sdfeel.report.drawing import save
 from sdfeel.report.history import History, default_target
 from sdfeel.report.page import page, write_page
@@ -39,24 +42,82 @@ def show(
       sdfeel show runs/compare-20260101-120000/sd-feel --json
     """
     check_target(target)
-    single = (directory / EVENTS).is_file()
-    found = [directory] if single else sorted(p.parent for p in directory.glob(f"*/{EVENTS}"))
-    if not found:
-        raise RunError(f"{directory} holds no runs: give a directory that `sdfeel run` wrote")
-    histories = histories_of(found)
-    goal = choose_target(histories, target)
-    known = found[0] / EXPERIMENT
-    text = known.read_text(encoding="utf-8", errors="replace") if known.exists() else ""
-    write_report(directory, "A run" if single else "Runs compared", histories, goal, text)
-    if as_json:
-        print_json(
-            outcome(directory, histories[0])
-            if single
-            else {"target": goal, "runs": comparison_records(histories, goal)}
-        )
+    if (directory / EVENTS).is_file():
+        history, text = histories_of([directory])[0], _experiment(directory)
+        goal = choose_target([history], target)
+        write_report(directory, "A run", [history], goal, text)
+        if as_json:
+            print_json(outcome(directory, history))
+        else:
+            results.print(summary(history, goal))
+            tell_files(directory)
         return
-    results.print(summary(histories[0], goal) if single else comparison(histories, goal))
-    tell_files(directory)
+    group = Group.found(directory)
+    histories = group.histories(directory)
+    goal = choose_target(histories, target)
+    group.write_report(directory, histories, goal)
+    if as_json:
+        print_json({"target": goal, "runs": comparison_records(histories, goal)})
+    else:
+        results.print(comparison(histories, goal))
+        tell_files(directory)
+
+
+@dataclass(frozen=True)
+class Group:
+    """What several runs in one directory were made for: which make up a line, which a panel."""
+
+    title: str
+    experiment: str  # as a text: what they have in common
+    lines: Mapping[str, Sequence[str]]  # label -> the runs that it is the mean of
+    panels: Mapping[str, Mapping[str, str]] = field(default_factory=dict)  # head -> text -> label
+    notes: Sequence[str] = ()
+
+    @classmethod
+    def found(cls, directory: Path) -> "Group":
+        """As it was kept; or else every run below the directory by itself."""
+        try:
+            kept = json.loads((directory / GROUP).read_text(encoding="utf-8"))
+            group = cls(**kept)
+            if group.lines and all((d / EVENTS).is_file() for d in group.directories(directory)):
+                return group
+        except (OSError, ValueError, TypeError):
+            pass  # none, or one that somebody has edited
+        names = sorted(path.parent.name for path in directory.glob(f"*/{EVENTS}"))
+        if not names:
+            raise RunError(f"{directory} holds no runs: give a directory that `sdfeel run` wrote")
+        text = _experiment(directory / names[0])
+        return cls("Runs compared", text, {name: [name] for name in names})
+
+    def keep(self, directory: Path) -> None:
+        """So that `show` can make the same picture again."""
+        write_atomic(directory / GROUP, json.dumps(asdict(self), indent=1).encode())
+
+    def directories(self, directory: Path) -> list[Path]:
+        return [directory / name for names in self.lines.values() for name in names]
+
+    def histories(self, directory: Path) -> list[History]:
+        """One for each line, the mean over its runs."""
+        return [
+            merged(label, [directory / name for name in names])
+            for label, names in self.lines.items()
+        ]
+
+    def write_report(self, directory: Path, histories: list[History], target: float | None) -> None:
+        """Picture and page."""
+        known = {history.label: history for history in histories}
+        panels = {
+            head: [replace(known[label], label=short) for short, label in lines.items()]
+            for head, lines in self.panels.items()
+        }
+        drawn = multiples(panels, target) if panels else curves(histories, target)
+        shown = page(self.title, histories, target, self.experiment, list(self.notes))
+        _write(directory, drawn, shown)
+
+
+def _experiment(directory: Path) -> str:
+    known = directory / EXPERIMENT
+    return known.read_text(encoding="utf-8", errors="replace") if known.exists() else ""
 
 
 def merged(label: str, directories: list[Path]) -> History:
@@ -77,9 +138,13 @@ def choose_target(histories: list[History], target: float | None) -> float | Non
 def write_report(
     directory: Path, title: str, histories: list[History], target: float | None, text: str
 ) -> None:
+    _write(directory, curves(histories, target), page(title, histories, target, text))
+
+
+def _write(directory: Path, picture: Figure, text: str) -> None:
     try:
-        save(curves(histories, target), directory / PICTURE)
-        write_page(directory / PAGE, page(title, histories, target, text))
+        save(picture, directory / PICTURE)
+        write_page(directory / PAGE, text)
     except OSError as error:  # looking at a run must work where nothing can be written
         people.print(f"note: no picture and no page: {error.strerror}: {error.filename}")
 

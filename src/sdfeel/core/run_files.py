@@ -10,6 +10,7 @@ from typing import IO
 EXPERIMENT, EVENTS, METRICS = "experiment.toml", "events.jsonl", "metrics.csv"
 CHECKPOINT, MODEL, LOCK = "checkpoint.safetensors", "model.safetensors", ".lock"
 PICTURE, PAGE = "picture.png", "report.html"
+GROUP = "group.json"  # what several runs in one directory were compared for
 
 # A deployment's directory, and those of its nodes.
 NETWORK, ALLOW, NODES, NODE, STATUS = (
