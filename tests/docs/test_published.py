@@ -1,0 +1,17 @@
+"""docs/schemes.md says of every scheme what is as published, and what is not."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from sdfeel.schemes import SCHEMES
+
+DOCUMENT = (Path(__file__).parents[2] / "docs" / "schemes.md").read_text(encoding="utf-8")
+SAID = re.compile(r"^\*\*(As published|Differs)\*\*", re.MULTILINE)
+
+
+@pytest.mark.parametrize("name", SCHEMES)
+def test_every_scheme_says_whether_it_is_as_published(name: str) -> None:
+    (section,) = re.findall(rf"^## {name}\n(.*?)^## ", DOCUMENT, re.MULTILINE | re.DOTALL)
+    assert len(SAID.findall(section)) == 1
