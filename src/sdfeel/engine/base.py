@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from sdfeel.core.arrays import Ints
 from sdfeel.data.federated import Examples
 from sdfeel.engine.evaluate import Loss, Metric
+from sdfeel.engine.penalties import Penalty
 from sdfeel.models.zoo import taken
 
 
@@ -23,6 +24,7 @@ class Training:
     iteration: Literal["batch", "epoch"] = "batch"  # what one local iteration is
     loss: Loss = nn.functional.cross_entropy
     proximal: float = 0.0  # how strongly a client is pulled to where its round began
+    penalties: Mapping[str, Penalty] = field(default_factory=dict)  # what else is added to the loss
 
 
 @dataclass(frozen=True, eq=False)

@@ -7,30 +7,35 @@ from torch import Tensor
 
 from sdfeel.core.errors import InputError, unknown
 from sdfeel.engine.base import Training
+from sdfeel.engine.penalties import Penalty, Proximal
 from sdfeel.models.flat import FlatModule
 
 
 class Objective:
-    """What a client descends: its loss, the pull to where its round began, and a linear term.
+    """What a client descends: its loss, its penalties, and a linear term.
 
     The linear term is the model times the task's shift. Its gradient is the shift itself, which
     is added to the loss's: differentiating the term would cost as much as a small model's step.
     """
 
     def __init__(self, flat: FlatModule, training: Training) -> None:
-        self._flat, self._loss, self._pull = flat, training.loss, training.proximal
-        self._anchors: list[Tensor] = []
+        self._flat, self._loss = flat, training.loss
+        self._penalties: list[Penalty] = list(training.penalties.values())
+        if training.proximal:
+            self._penalties.append(Proximal(training.proximal))
+        self._starts: list[Tensor] = []
         self._shifts: list[Tensor] = []
 
     def begin(self, shift: Tensor | None) -> None:
         self._shifts = [] if shift is None else self._split(shift)
-        if self._pull:
-            self._anchors = [parameter.detach().clone() for parameter in self._flat.trainable]
+        if self._penalties:
+            self._starts = [parameter.detach().clone() for parameter in self._flat.trainable]
 
     def __call__(self, x: Tensor, y: Tensor) -> Tensor:
         loss = self._loss(self._flat.module(x), y)
-        for parameter, anchor in zip(self._flat.trainable, self._anchors, strict=False):
-            loss = loss + self._pull / 2 * (parameter - anchor).square().sum()
+        for penalty in self._penalties:
+            for parameter, start in zip(self._flat.trainable, self._starts, strict=True):
+                loss = loss + penalty(parameter, start)
         return loss
 
     def gradients(self, loss: Tensor, create_graph: bool = False) -> list[Tensor | None]:

@@ -30,6 +30,7 @@ from sdfeel.data.partition import holdings
 from sdfeel.engine import optimizers
 from sdfeel.engine.base import Engine, Training, Workload
 from sdfeel.engine.messages import FLOAT, Codec, Compress, Packing, codec
+from sdfeel.engine.penalties import penalties
 from sdfeel.engine.select import ModuleEngine, choose
 from sdfeel.experiment import effects
 from sdfeel.experiment.build_radio import build_case, build_changing, build_late, with_radio
@@ -315,6 +316,7 @@ def build_training(experiment: Experiment) -> Training:
         optimizer=training.optimizer,
         options=options,
         proximal=training.proximal,
+        penalties=penalties(training.penalties),
         iteration=reading(experiment).iteration_unit,
     )
 

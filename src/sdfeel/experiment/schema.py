@@ -131,6 +131,8 @@ class TrainingSection(Section):
     """every optimiser that knows it"""
     proximal: Annotated[float, Field(ge=0)] = 0.0
     """pull towards the model that the round began with (FedProx, FedAsync)"""
+    penalties: dict[str, float] = {}
+    """further terms of the loss with their strengths, for example { l1 = 0.001 }"""
     optimizer_options: dict[str, Any] = {}
     """more arguments of the optimiser, for example { nesterov = true }"""
     engine: Literal["auto", "loop", "parallel", "native", "ray"] = "auto"

@@ -24,6 +24,8 @@ from sdfeel.data.federated import Federated
 from sdfeel.engine.base import Training, Workload
 from sdfeel.engine.evaluate import Loss, Metric
 from sdfeel.engine.optimizers import local_step
+from sdfeel.engine.penalties import Penalty
+from sdfeel.engine.penalties import penalties as known_penalties
 from sdfeel.engine.select import Kind, choose
 from sdfeel.models.zoo import operations
 from sdfeel.radio import latency
@@ -88,6 +90,7 @@ class Run:
         optimizer: str = "sgd",
         optimizer_options: Mapping[str, Any] | None = None,
         proximal: float = 0.0,
+        penalties: Mapping[str, float | Penalty] | None = None,
         loss: Loss = nn.functional.cross_entropy,
         metrics: Mapping[str, Metric] | None = None,
         cost: Cost | None = None,
@@ -107,7 +110,13 @@ class Run:
         _check_names(engine, optimizer)
         options = dict(optimizer_options or {})
         training = Training(
-            learning_rate, batch_size, optimizer, options, loss=loss, proximal=proximal
+            learning_rate,
+            batch_size,
+            optimizer,
+            options,
+            loss=loss,
+            proximal=proximal,
+            penalties=known_penalties(penalties or {}),
         )
         workload = Workload(
             model, data.train, data.parts, data.test, training, seed, dict(metrics or {})

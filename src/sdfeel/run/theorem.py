@@ -86,6 +86,7 @@ def _plain(ready: Prepared) -> bool:
         training.optimizer == "sgd"
         and not training.momentum
         and not training.proximal
+        and not any(training.penalties.values())
         and ready.packing is None
         and ready.decisions.outages is None
         and ready.decisions.late.seconds is None

@@ -131,6 +131,8 @@ def _training_fault(training: Training) -> str | None:
             return f"SGD has the option {name}"
     if training.proximal:
         return "its training has a proximal term"
+    if training.penalties:
+        return f"its training has penalties ({', '.join(training.penalties)})"
     if training.batch_size > LARGEST_BATCH:
         return f"its batches of {training.batch_size} are larger than {LARGEST_BATCH}"
     return None
