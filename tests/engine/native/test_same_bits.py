@@ -40,6 +40,15 @@ def test_neither_threads_nor_rooms_change_a_result(options: dict[str, int]) -> N
 
 
 @needs_compiler
+@pytest.mark.parametrize("name", ["mnist-cnn", "logistic"])
+def test_the_batch_that_it_is_compiled_for_changes_no_bit(name: str) -> None:
+    """A deployed client compiles for its own data, a simulation for the largest client's."""
+    module, data = build(name, SHAPE, 10, 0), examples(SHAPE)
+    one, other = (native(module, data, Training(0.05, 10), batch=batch) for batch in (10, 33))
+    assert same(trained(one, some_tasks(one)), trained(other, some_tasks(other)))
+
+
+@needs_compiler
 def test_neither_order_nor_company_changes_a_result() -> None:
     own = engine()
     tasks = some_tasks(own)

@@ -163,9 +163,9 @@ class Block:
         self.rows: dict[int, Tensor] = {}  # starts and shifts by their id: many share one
         self.picked: dict[int, Ints] = {}  # (steps, B) rows of the data, by task
         count = len(tasks)
-        self.start_places = np.zeros(count, dtype=np.uint64)  # addresses in `rows`
-        self.shift_places = np.zeros(count, dtype=np.uint64)
-        self.picked_places = np.zeros(count, dtype=np.uint64)  # addresses of `picked`
+        self.start_places = np.zeros(count, dtype=np.uintp)  # addresses in `rows`
+        self.shift_places = np.zeros(count, dtype=np.uintp)
+        self.picked_places = np.zeros(count, dtype=np.uintp)  # addresses of `picked`
         self.clients, self.first, self.steps, self.sizes = np.zeros((4, count), dtype=np.int64)
         self.rates = np.zeros(count, dtype=np.float32)
         self.finite = np.zeros(count, dtype=np.uint8)
