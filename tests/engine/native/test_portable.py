@@ -13,8 +13,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from sdfeel.engine.base import Training
 from sdfeel.engine.native import build
-from tests.engine.native.helpers import needs_compiler
+from sdfeel.engine.native.library import Library
+from sdfeel.models import zoo
+from tests.engine.native.helpers import examples, native, needs_compiler
 from tests.tools import portable
 from tests.tools.portable import Target
 
@@ -115,3 +118,24 @@ def test_what_surrounds_the_engine_has_the_bits_on_record(
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
     assert found == {name: portable.golden()[name] for name in found}
+
+
+@needs_compiler
+def test_an_engine_without_fma_says_that_its_bits_are_its_own(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    shape = (1, 9, 9)
+    own = native(zoo.build("logistic", shape, 10, 0), examples(shape), Training(0.1, 10))
+    monkeypatch.setattr(own._native.library, "fuses", True)
+    assert (own.bits, own.reserve) == ("native 2", "")
+    monkeypatch.setattr(own._native.library, "fuses", False)
+    assert own.bits == "native 2, without FMA"
+    assert own.reserve == ", with bits of its own: this CPU has no fused multiply-add"
+
+
+@on_x86
+@needs_compiler
+def test_code_for_any_x86_does_not_fuse() -> None:
+    code = case("logistic").code
+    assert not Library(build.library(code, ("-march=x86-64",))).fuses
+    assert Library(build.library(code, AVX2)).fuses
