@@ -177,3 +177,31 @@ def test_every_condition_is_about_a_key_that_exists_and_is_tried_here() -> None:
     assert set(effects.KEYS) <= known
     assert asked & known <= tried
     assert set(effects.KEYS) - {"training.workers", "latency.consensus"} <= tried
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        (["scheme.name=async-sd-feel", "scheme.psi_b=3.0"], "without scheme.psi = hinge"),
+        (["scheme.name=async-sd-feel", "scheme.psi_b=3.0", "scheme.psi=hinge"], None),
+        (["scheme.name=async-sd-feel", "scheme.theta_min=3"], None),
+        (
+            ["scheme.name=async-sd-feel", "scheme.theta_min=3", "scheme.deadline=0.1"],
+            "beside scheme.deadline",
+        ),
+        (
+            ["scheme.name=fedasync", "scheme.psi_a=2.0", "scheme.psi=constant"],
+            "without scheme.psi = polynomial or hinge",
+        ),
+        (["scheme.name=fedasync", "scheme.psi_a=2.0"], None),
+        (["scheme.name=fedmes", "scheme.overlap_weight=2.0"], "without network.overlap"),
+        (["scheme.name=fedmes", "scheme.overlap_weight=2.0", "network.overlap=1"], None),
+    ],
+)
+def test_options_of_a_scheme_that_do_not_count_are_told(
+    settings: list[str], words: str | None, files: dict[str, Path]
+) -> None:
+    base = [each.format(**files) for each in COMMON]
+    told = [note for note in prepare(load(None, [*base, *settings])).notes if "scheme." in note]
+    key = settings[1].partition("=")[0]
+    assert told == ([] if words is None else [f"{key} has no effect {words}"])

@@ -13,7 +13,7 @@ from sdfeel.core.mixing import Mixing
 from sdfeel.core.network import Network
 from sdfeel.core.seeds import rng
 from sdfeel.core.staleness import Clocks
-from sdfeel.core.tolerance import Tolerates
+from sdfeel.core.tolerance import Only, Tolerates
 
 Lane = tuple[int, ...]  # servers that wait for one another
 Memory = Mapping[str, Floats]  # what a lane remembers from one round to the next
@@ -211,3 +211,14 @@ def meanings(kind: type[Scheme]) -> dict[str, str]:
     """The options of a scheme with the texts that explain them, from its annotations."""
     hints = get_type_hints(kind, include_extras=True)
     return {option.name: hints[option.name].__metadata__[0] for option in fields(kind)}  # type: ignore[arg-type]
+
+
+def conditions(kind: type[Scheme]) -> dict[str, Only]:
+    """The options of a scheme that do not always count, with what they need."""
+    hints = get_type_hints(kind, include_extras=True)
+    found = {}
+    for option in fields(kind):  # type: ignore[arg-type]
+        needs = [part for part in hints[option.name].__metadata__ if isinstance(part, Only)]
+        if needs:
+            found[option.name] = needs[0]
+    return found

@@ -58,6 +58,22 @@ class Tolerates:
 
 
 @dataclass(frozen=True)
+class Only:
+    """In the annotation of a scheme's option: it counts only where `key` has one of the values."""
+
+    key: str  # `scheme.psi`, say
+    values: tuple[str | None, ...] = ()  # none: whatever is not the default
+
+    @property
+    def otherwise(self) -> str:
+        """Words for when it does not count."""
+        if self.values == (None,):
+            return f"beside {self.key}"
+        told = " or ".join(map(str, self.values))
+        return f"without {self.key} = {told}" if told else f"without {self.key}"
+
+
+@dataclass(frozen=True)
 class Option:
     """Something that an experiment may ask for."""
 

@@ -6,16 +6,17 @@ what they need in order to count. A key in neither place always does.
 """
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, Literal
 
 from sdfeel.core import tolerance
 from sdfeel.core.link_times import Link
 from sdfeel.core.network import Network
 from sdfeel.core.outages import Change
+from sdfeel.core.scheme import conditions
 from sdfeel.core.tolerance import YES, Tolerates
 from sdfeel.experiment.schema import Experiment
-from sdfeel.schemes import SCHEMES
+from sdfeel.schemes import SCHEMES, find
 
 Rates = Literal["equal", "distance", "metres", "mbps"]
 
@@ -210,6 +211,8 @@ def notes(case: Case) -> tuple[str, ...]:
         missing = next((need for need in needs if not need.holds(case)), None)
         if missing is not None and given(case.experiment, key):
             vain.setdefault(missing.otherwise, []).append(key)
+    for key, words in _vain_options(case):
+        vain.setdefault(words, []).append(key)
     told = []
     for words, keys in vain.items():
         some = ", ".join(keys)
@@ -218,6 +221,22 @@ def notes(case: Case) -> tuple[str, ...]:
         elif keys:
             told.append(f"{some} {'has' if len(keys) == 1 else 'have'} no effect {words}")
     return tuple(told)
+
+
+def _vain_options(case: Case) -> Iterator[tuple[str, str]]:
+    """The scheme's own options that are given and do not count, with the words for it."""
+    kind = find(case.experiment.scheme.name)
+    defaults = {field.name: field.default for field in fields(kind)}  # type: ignore[arg-type]
+    chosen = case.experiment.scheme.options
+    for option, need in conditions(kind).items():
+        section, _, key = need.key.partition(".")
+        if section == "scheme":
+            other = chosen.get(key, defaults[key])
+            counts = (None if other == "none" else other) in need.values
+        else:
+            counts = given(case.experiment, need.key)
+        if not counts and chosen.get(option, defaults[option]) not in (defaults[option], None):
+            yield f"scheme.{option}", need.otherwise
 
 
 def given(experiment: Experiment, path: str) -> bool:

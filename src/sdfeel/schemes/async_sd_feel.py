@@ -14,7 +14,7 @@ from sdfeel.core.mixing import Mixing, broadcast, star
 from sdfeel.core.network import Network
 from sdfeel.core.scheme import Facts, Lane, Mix, Setting, Terms, View, Work
 from sdfeel.core.staleness import PSI, Counter, trust
-from sdfeel.core.tolerance import EDGE, IGNORED, Tolerates
+from sdfeel.core.tolerance import EDGE, IGNORED, Only, Tolerates
 
 NO_LIMIT = 2**31  # steps; the deadline is the limit
 
@@ -26,7 +26,11 @@ class AsyncSDFeel:
     facts: ClassVar[Facts] = Facts(True, False, "low", True, True, True)
     tolerates: ClassVar[Tolerates] = Tolerates(EDGE, mixing=IGNORED, overlap=IGNORED)
 
-    theta_min: Annotated[int, "steps that a cluster's slowest client takes before its deadline"] = 5
+    theta_min: Annotated[
+        int,
+        "steps that a cluster's slowest client takes before its deadline",
+        Only("scheme.deadline", (None,)),
+    ] = 5
     deadline: Annotated[
         float | tuple[float, ...] | None,
         "seconds of computation for all servers, or one number each (none: from theta_min)",
@@ -35,8 +39,14 @@ class AsyncSDFeel:
         Literal["paper", "constant", "polynomial", "hinge", "exponential"],
         "how much an old model counts; constant is the vanilla variant",
     ] = "paper"
-    psi_a: Annotated[float, "polynomial: exponent; hinge: slope; exponential: scale"] = 0.5
-    psi_b: Annotated[float, "hinge: age up to which a model counts in full"] = 4.0
+    psi_a: Annotated[
+        float,
+        "polynomial: exponent; hinge: slope; exponential: scale",
+        Only("scheme.psi", ("polynomial", "hinge", "exponential")),
+    ] = 0.5
+    psi_b: Annotated[
+        float, "hinge: age up to which a model counts in full", Only("scheme.psi", ("hinge",))
+    ] = 4.0
     staleness: Annotated[
         Counter, "ages by the global counter, since touched by anyone, or by hearsay"
     ] = "global"

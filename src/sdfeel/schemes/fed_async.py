@@ -14,7 +14,7 @@ from sdfeel.core.mixing import average, broadcast, of_rows
 from sdfeel.core.network import Network, Shelf
 from sdfeel.core.scheme import Facts, Lane, Mix, Setting, View, Work, one_server
 from sdfeel.core.staleness import PSI, trust
-from sdfeel.core.tolerance import CLOUD, IGNORED, Tolerates
+from sdfeel.core.tolerance import CLOUD, IGNORED, Only, Tolerates
 
 ARRIVED = Shelf("arrived", "server")  # the model that has just come in
 
@@ -33,8 +33,12 @@ class FedAsync:
     psi: Annotated[
         Literal["constant", "polynomial", "hinge"], "how much less an old model counts"
     ] = "polynomial"
-    psi_a: Annotated[float, "polynomial: exponent; hinge: slope"] = 0.5
-    psi_b: Annotated[float, "hinge: age up to which a model counts in full"] = 4.0
+    psi_a: Annotated[
+        float, "polynomial: exponent; hinge: slope", Only("scheme.psi", ("polynomial", "hinge"))
+    ] = 0.5
+    psi_b: Annotated[
+        float, "hinge: age up to which a model counts in full", Only("scheme.psi", ("hinge",))
+    ] = 4.0
 
     def __post_init__(self) -> None:
         at_least("scheme.tau1", self.tau1, 1)

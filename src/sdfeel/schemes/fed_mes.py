@@ -14,7 +14,7 @@ from sdfeel.core.errors import InputError, at_least
 from sdfeel.core.mixing import average
 from sdfeel.core.network import Network
 from sdfeel.core.scheme import Facts, Lane, Mix, Setting, View, Work
-from sdfeel.core.tolerance import CELLS, Tolerates
+from sdfeel.core.tolerance import CELLS, Only, Tolerates
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,9 @@ class FedMes:
     tolerates: ClassVar[Tolerates] = Tolerates(CELLS)
 
     tau1: Annotated[int, "local iterations between two averagings at the edge server"] = 5
-    overlap_weight: Annotated[float, "weight of a client in several cells beside one in one"] = 1.0
+    overlap_weight: Annotated[
+        float, "weight of a client in several cells beside one in one", Only("network.overlap")
+    ] = 1.0
 
     def __post_init__(self) -> None:
         at_least("scheme.tau1", self.tau1, 1)
