@@ -23,7 +23,7 @@ from sdfeel.core.staleness import Clocks
 from sdfeel.core.stragglers import StragglerPolicy, equalised, needed
 from sdfeel.engine.base import Training
 from sdfeel.engine.optimizers import local_step
-from sdfeel.radio.channel import Fading
+from sdfeel.radio.channel import Fading, Trace
 from sdfeel.schemes import (
     Adaptive,
     AsyncSDFeel,
@@ -135,6 +135,15 @@ def test_fed_sa_lets_rare_clients_take_larger_steps() -> None:
     assert often[2] < often[1]  # the slowest and the fastest
     assert rates[2] > 1 > rates[1]
     assert rates.max() <= 1.5
+
+
+def test_fed_sa_waits_longer_for_a_client_whose_channel_gets_worse() -> None:
+    """Client 1 computes for 15 ms and sends while it has half its rate: for two uploads."""
+    trace = Trace(np.array([[1.0, 1.0], [1.0, 0.5]]), RATES["client-cloud"], 1e6)
+    at = replace(prices(np.array([0.01, 0.015])), channel=trace)
+    simulation = run(FedSA(tau1=1, quota=1), one_cell(2), 2, engine(2), at)
+    assert simulation.state.taken.tolist() == [1, 1]
+    assert simulation.state.seconds == pytest.approx(0.015 + 2 * at.transfer("client-cloud"))
 
 
 def test_fed_sa_refuses_a_quota_above_the_clients() -> None:

@@ -82,20 +82,31 @@ class FedSA:
         return Mix(
             up=average(began, who, via="client-cloud"),
             across=of_rows({taker: blend for taker in (0, *came)}),
-            memory={"left": again, "joined": joined, "quota": np.array([self._quota(view)])},
+            memory={
+                "left": again,
+                "sending": _sending(view),
+                "joined": joined,
+                "quota": np.array([self._quota(view)]),
+            },
         )
 
     def _cycle(self, view: View) -> Floats:
         """(C,) seconds from a model to the answer."""
-        sending = view.link_times.uploads(len(view.step_seconds), "client-cloud")
-        return floats(self.tau1 * view.step_seconds + sending)
+        return floats(self.tau1 * view.step_seconds + _sending(view))
+
+    def _left(self, view: View) -> Floats:
+        """(C,) seconds until each client's model is in, if channels stay as they are now."""
+        if "left" not in view.memory:
+            return self._cycle(view)
+        slower = _sending(view) - view.memory["sending"]  # than when it was last asked
+        return np.maximum(view.memory["left"] + slower, 0.0)
 
     def _first(self, view: View) -> tuple[Ints, Floats, float]:
         """Who arrives in this round; (C,) seconds until each does; seconds that the round lasts.
 
         A round that must not last longer ends without those who are late. They go on training.
         """
-        left = view.memory.get("left", self._cycle(view))
+        left = self._left(view)
         clients = view.net.clients
         soonest = clients[np.argsort(left[clients], kind="stable")]
         first = np.sort(soonest[: self._quota(view)])
@@ -121,6 +132,11 @@ class FedSA:
         often = self._joined(view) + 1
         mean = often[view.net.clients].mean()
         return floats(np.clip(mean / often, 1 / self.rate_limit, self.rate_limit))
+
+
+def _sending(view: View) -> Floats:
+    """(C,) seconds of an upload."""
+    return view.link_times.uploads(len(view.step_seconds), "client-cloud")
 
 
 @lru_cache(maxsize=64)

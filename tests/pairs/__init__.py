@@ -1,0 +1,1 @@
+"""Every pair of options is tried: see `python -m tests.pairs --help`."""

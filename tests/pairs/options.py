@@ -1,0 +1,274 @@
+"""The options that are combined: one factor per question, one value per answer.
+
+A value is a bundle of settings, as `sdfeel run --set` takes them. The first value of a factor is
+its default and sets nothing.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from sdfeel.data import catalog
+from sdfeel.experiment.schema import Experiment, load
+
+Settings = tuple[str, ...]
+Factors = Mapping[str, Mapping[str, Settings]]
+Choice = dict[str, str]  # factor -> value; factors that are not named have their default
+
+CLIENTS, SERVERS = 7, 4  # clusters of 2, 2, 2 and 1: no two rules for weights agree
+
+# Seven clients, of whom the fastest computes three times as fast as the slowest. A step takes
+# about as long as a quarter of an upload, and a round about 8 milliseconds.
+BASE: Settings = (
+    "model.name=logistic",
+    "training.iterations=12",
+    "training.batch_size=5",
+    "training.learning_rate=0.05",
+    "training.engine=loop",
+    "training.workers=2",
+    "latency.operations=10_000_000",
+    "latency.client_cloud_mbps=5",
+    "devices.spread=3",
+    "evaluation.every=1000",
+    "data.name={files}/digits.npz",
+    "data.min_size=2",
+)
+
+
+def _schemes() -> dict[str, Settings]:
+    def scheme(name: str, *options: str) -> Settings:
+        return (f"scheme.name={name}", *(f"scheme.{option}" for option in options))
+
+    return {
+        "sd-feel": scheme("sd-feel", "tau1=2"),
+        "sd-feel-rare": scheme("sd-feel", "tau1=1", "tau2=3", "alpha=2"),
+        "async-sd-feel": scheme("async-sd-feel", "theta_min=2"),
+        "async-sd-feel-balanced": scheme(
+            "async-sd-feel", "theta_min=2", "balanced=true", "staleness=hearsay"
+        ),
+        "hierfavg": scheme("hierfavg", "tau1=2", "tau2=2"),
+        "fedavg": scheme("fedavg", "tau1=2"),
+        "fedavg-few": scheme("fedavg", "tau1=2", "participants=3"),
+        "feel": scheme("feel", "tau1=2", "scheduled=3", "pool_size=5"),
+        "fogfl": scheme("fogfl", "tau1=2", "tau2=2"),
+        "fedmes": scheme("fedmes", "tau1=2"),
+        "multi-level": scheme("multi-level", "tau1=3"),
+        "fedasync": scheme("fedasync", "tau1=2"),
+        "fedsa": scheme("fedsa", "tau1=2", "quota=3"),
+        "safa": scheme("safa", "tau1=2"),
+        "safa-crashes": scheme("safa", "tau1=2", "crash_chance=0.3"),
+        "fednova": scheme("fednova", "theta_min=1"),
+        "fedcs": scheme("fedcs", "tau1=2"),
+        "fedcs-strict": scheme("fedcs", "tau1=2", "round_seconds=0.008"),
+        "adaptive": scheme("adaptive", "tau_max=6", "budget=0.5"),
+        "joint": scheme("joint", "tau1=2"),
+        "d2": scheme("d2", "tau1=2"),
+    }
+
+
+# The slowest clients of most schemes miss it, the fastest keep it.
+DEADLINE = "latency.deadline_seconds=0.0078"
+
+FACTORS: Factors = {
+    "scheme": _schemes(),
+    "late": {
+        "wait": (),
+        "drop": ("latency.late=drop", DEADLINE),
+        "drop-unbiased": ("latency.late=drop-unbiased", DEADLINE),
+        "equalise": ("latency.late=equalise",),
+    },
+    "outages": {
+        "none": (),
+        "links": ("network.link_chance=0.7",),
+        "servers": ("network.server_up_seconds=0.02", "network.server_down_seconds=0.01"),
+    },
+    "schedule": {
+        "none": (),
+        "link": ("network.changes={files}/link.txt",),
+        "server": ("network.changes={files}/server.txt",),
+        "seconds": ("network.changes={files}/seconds.txt",),
+        "cloud": ("network.changes={files}/cloud.txt",),
+    },
+    "uplink": {
+        "none": (),
+        "uniform": ("compression.uplink=uniform",),
+        "top-k": ("compression.uplink=top-k", "compression.share=0.2"),
+    },
+    "backhaul": {
+        "none": (),
+        "uniform": ("compression.backhaul=uniform",),
+        "top-k": ("compression.backhaul=top-k", "compression.share=0.2"),
+    },
+    "channel": {
+        "equal": (),
+        "distance": ("radio.rates=distance", "radio.bandwidth_mhz=2"),
+        "rates": ("radio.rates={files}/rates.csv",),
+        "rayleigh": ("radio.fading=rayleigh",),
+        "nakagami": ("radio.fading=nakagami", "radio.correlation=0.5"),
+        "trace": ("radio.trace={files}/trace.csv",),
+    },
+    "links": {"equal": (), "file": ("radio.links={files}/links.csv",)},
+    "devices": {
+        "unequal": (),
+        "equal": ("devices.spread=1",),
+        "clustered": ("devices.placement=clustered",),
+        "file": ("devices.file={files}/speeds.csv",),
+        "hungry": ("devices.computing_watts=3", "devices.backhaul_watts=0"),
+    },
+    "partition": {
+        "classes": (),
+        "shards": ("data.partition=shards",),
+        "dirichlet": ("data.partition=dirichlet",),
+        "iid": ("data.partition=iid",),
+    },
+    "clusters": {
+        "random": (),
+        "by_label": ("network.assignment=by_label",),
+        "ordered": ("network.assignment=ordered",),
+        "imbalance": ("network.imbalance=1",),
+    },
+    "overlap": {"none": (), "one": ("network.overlap=1",)},
+    "graph": {
+        "ring": (),
+        "star": ("network.graph=star",),
+        "path": ("network.graph=path",),
+        "complete": ("network.graph=complete",),
+    },
+    "mixing": {
+        "paper": (),
+        "metropolis": ("network.mixing=metropolis",),
+        "size-weighted": ("network.mixing=size-weighted",),
+    },
+    "optimizer": {
+        "sgd": (),
+        "momentum": ("training.momentum=0.5",),
+        "nesterov": ("training.optimizer_options={ momentum = 0.5, nesterov = true }",),
+        "decay": ("training.weight_decay=0.1",),
+        "adam": ("training.optimizer=Adam", "training.learning_rate=0.01"),
+        "newton": (  # its messages are twice as long
+            "training.optimizer=newton-diagonal",
+            "latency.client_server_mbps=10",
+            "latency.client_cloud_mbps=10",
+        ),
+        "proximal": ("training.proximal=0.5",),
+    },
+    "engine": {
+        "loop": (),
+        "parallel": ("training.engine=parallel",),
+        "native": ("training.engine=native",),
+    },
+    "model": {"logistic": (), "mlp": ("model.name=mlp", "model.options={ hidden = 4 }")},
+    "evaluation": {
+        "end": (),
+        "often": ("evaluation.every=2",),
+        "few": ("evaluation.test_examples=20", "evaluation.train_examples=30"),
+        "estimates": ("evaluation.estimates=true",),
+    },
+    "preset": {
+        "literal": (),
+        "epoch": ("latency.preset=paper-epoch", "latency.operations=250_000"),
+        "batch": ("latency.samples_per_iteration=batch", "latency.operations=2_500_000"),
+    },
+    "counted": {
+        "up": (),
+        "down": ("latency.downlink=true",),
+        "consensus": ("latency.consensus=true",),
+    },
+    "stop": {
+        "iterations": (),
+        "accuracy": ("training.target_accuracy=0.5", "evaluation.every=1"),
+        "seconds": ("training.max_seconds=0.03",),
+    },
+}
+
+
+@dataclass(frozen=True)
+class Place:
+    """A directory with the files that options name, and the settings that all runs share."""
+
+    files: Path
+    base: Settings
+
+    def settings(self, choice: Choice, factors: Factors = FACTORS) -> list[str]:
+        """What `--set` would be given; later settings win."""
+        choice = {"scheme": "sd-feel", **choice}
+        chosen = [text for factor, value in choice.items() for text in factors[factor][value]]
+        return [text.replace("{files}", str(self.files)) for text in (*self.base, *chosen)]
+
+    def experiment(self, choice: Choice) -> Experiment:
+        return load(None, self.settings(choice))
+
+
+def place(
+    files: Path, clients: int = CLIENTS, servers: int = SERVERS, more: Settings = ()
+) -> Place:
+    """Write the files that options name."""
+    files.mkdir(parents=True, exist_ok=True)
+    _write_digits(files / "digits.npz")
+    for name, text in _texts(clients, servers).items():
+        (files / name).write_text(text)
+    size = (f"network.clients={clients}", f"network.servers={servers}")
+    return Place(files, (*size, *BASE, *more))
+
+
+def _write_digits(path: Path) -> None:
+    """The first few of the digits: as much as seven clients need."""
+    whole = catalog.load("digits")
+    np.savez(
+        path,
+        x_train=whole.train.x[:280].numpy(),
+        y_train=whole.train.y[:280].numpy(),
+        x_test=whole.test.x[:80].numpy(),
+        y_test=whole.test.y[:80].numpy(),
+    )
+
+
+def _texts(clients: int, servers: int) -> dict[str, str]:
+    count = np.arange(clients)
+    rates = 4 + 2 * np.cos(count)
+    return {
+        "link.txt": "round 1 link 0 1 down\nround 4 link 0 1 up\n",
+        "server.txt": f"round 1 server {servers - 1} down\nround 3 server {servers - 1} up\n",
+        "seconds.txt": "second 0.01 server 0 down\nsecond 0.03 server 0 up\n",
+        "cloud.txt": "round 1 cloud down\nround 3 cloud up\n",
+        "links.csv": "0,1,20\n0,cloud,2\n",
+        "rates.csv": "mbps\n" + "".join(f"{rate:.2f}\n" for rate in rates),
+        "speeds.csv": "gflops\n" + "".join(f"{4 + 3 * (i % 4)}\n" for i in count),
+        "trace.csv": "".join(
+            ",".join(f"{5 + np.sin(row + i):.2f}" for i in count) + "\n" for row in range(5)
+        ),
+    }
+
+
+def named(choice: Choice) -> Choice:
+    """Without what is default anyway."""
+    return {f: v for f, v in choice.items() if v != next(iter(FACTORS[f]))}
+
+
+def text(choice: Choice) -> str:
+    """
+    >>> text({"scheme": "d2", "late": "wait", "outages": "links"})
+    'scheme=d2 outages=links'
+    """
+    whole = {"scheme": choice["scheme"], **named(choice)} if "scheme" in choice else named(choice)
+    return " ".join(f"{factor}={value}" for factor, value in whole.items())
+
+
+def parsed(words: str) -> Choice:
+    """The inverse of `text`."""
+    choice = dict(word.split("=", 1) for word in words.split())
+    for factor, value in choice.items():
+        if value not in FACTORS.get(factor, {}):
+            raise SystemExit(f"no option {factor}={value}: see tests/pairs/options.py")
+    return choice
+
+
+def names(factor: str, value: str) -> set[str]:
+    """Words of which a sentence that refuses this value must hold one."""
+    words = {value}
+    for setting in FACTORS[factor][value]:
+        key, _, given = setting.partition("=")
+        words |= {given} if key == "scheme.name" else {key.rpartition(".")[2], given}
+    return {word.lower() for word in words if not word.replace(".", "").isdecimal()}

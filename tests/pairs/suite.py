@@ -1,0 +1,177 @@
+"""All combinations that are tried, and what is found."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+
+from tests.pairs.cover import Pair, cover
+from tests.pairs.known import KNOWN, Known
+from tests.pairs.options import FACTORS, Choice, Place, names, parsed, text
+from tests.pairs.trial import Refused, Violated, Violation, check, events_of, prepared_or_refused
+
+BRIEF = ("training.iterations=8",)  # what has an effect has it soon
+REFUSED = Path(__file__).with_name("refused.txt")
+TOGETHER = ("model", "partition", "optimizer", "engine", "evaluation", "stop", "preset")
+# Where an option rightly changes nothing: values, schemes, and why.
+NOTHING_TO_DO: list[tuple[str, str, str]] = [
+    ("late=drop late=drop-unbiased", "multi-level joint fednova", "everybody keeps the deadline"),
+    ("late=equalise", "fednova", "all begin to send at once, on equal channels"),
+    ("counted=consensus", "hierfavg fogfl", "servers that have just met agree"),
+    ("graph=path schedule=link", "fogfl", "the nearest server is as near as before"),
+]
+PLAIN = [name for name, settings in FACTORS["scheme"].items() if settings[0].endswith(f"={name}")]
+
+
+@dataclass(frozen=True)
+class Found:
+    """A violation, and the fewest options that show it."""
+
+    choice: str
+    violation: Violation
+
+    def __str__(self) -> str:
+        return f"{self.violation}\n    python -m tests.pairs --only '{self.choice}'"
+
+
+def judged(place: Place, choice: Choice, directory: Path, stop_at: float = 0.5) -> list[Found]:
+    """A combination is refused for a reason that it is told, or it must run as it should.
+
+    Where two of its options are refused, the others are tried without the one and without the
+    other, so that no pair goes untried because of its company.
+    """
+    found: list[Found] = []
+    left, seen = [choice], set[str]()
+    while left:
+        row = left.pop()
+        if text(row) in seen:
+            continue
+        seen.add(text(row))
+        try:
+            found += [Found(text(row), each) for each in check(place, row, directory, stop_at)]
+        except Refused:
+            culprits = fewest(place, row)
+            found += [Found(text(culprits), each) for each in of_refusal(place, culprits)]
+            left += [without(row, factor) for factor in culprits]
+    return [each for each in found if not excused(parsed(each.choice), each.violation.kind)]
+
+
+def fewest(place: Place, choice: Choice) -> Choice:
+    """The part of a refused combination that is refused by itself."""
+    for factor in list(choice):
+        fewer = without(choice, factor)
+        if fewer != choice and prepared_or_refused(place, fewer) is not None:
+            choice = fewer
+    return choice
+
+
+def without(choice: Choice, factor: str) -> Choice:
+    return {f: value for f, value in choice.items() if f != factor}
+
+
+def of_refusal(place: Place, choice: Choice) -> Iterator[Violation]:
+    """A refusal is one sentence that names what clashes."""
+    sentence = prepared_or_refused(place, choice)
+    if sentence is None:
+        return
+    if "\n" in sentence or len(sentence) > 400:
+        yield Violation("refusal", f"this is not one sentence: {sentence}")
+    if len(choice) < 2:
+        yield Violation("refusal", f"refused by itself: {sentence}")
+    for factor, value in choice.items():
+        words = names(factor, value)
+        if not any(word in sentence.lower() for word in words):
+            yield Violation("refusal", f"it names none of {', '.join(sorted(words))}: {sentence}")
+
+
+def ignored(place: Place, scheme: str, factor: str, value: str, directory: Path) -> list[Found]:
+    """An option must change what happens, or a note must say that it does not."""
+    choice = {"scheme": scheme, factor: value}
+    found = [] if excused(choice, "ignored") else _ignored(place, scheme, factor, value, directory)
+    return [each for each in found if not excused(choice, each.violation.kind)]
+
+
+def _ignored(place: Place, scheme: str, factor: str, value: str, directory: Path) -> list[Found]:
+    choice = {"scheme": scheme, factor: value}
+    place = replace(place, base=(*place.base, *BRIEF))
+    try:
+        if events_of(place, choice, directory) != usual(place, scheme, directory):
+            return []
+    except Refused:
+        return []
+    except Violated as error:
+        return [Found(text(choice), error.violation)]
+    said = "the run is the same without it, and no note says so"
+    return [Found(text(choice), Violation("ignored", said))]
+
+
+@cache
+def usual(place: Place, scheme: str, directory: Path) -> object:
+    """What happens with all other options at their defaults."""
+    return events_of(place, {"scheme": scheme}, directory)
+
+
+def still_wrong(place: Place, known: Known, directory: Path) -> bool:
+    """Do the options of an entry show its violation by themselves?"""
+    choice = parsed(known.choice)
+    if known.kind == "ignored":
+        (option,) = choice.items()
+        return any(
+            found.violation.kind == "ignored"
+            for scheme in reversed(PLAIN)
+            if not _nothing_to_do(scheme, known.choice)
+            for found in _ignored(place, scheme, *option, directory)
+        )
+    try:
+        return known.kind in {each.kind for each in check(place, choice, directory)}
+    except Refused:
+        return known.kind in {each.kind for each in of_refusal(place, choice)}
+
+
+def excused(choice: Choice, kind: str) -> bool:
+    return any(
+        known.kind == kind and parsed(known.choice).items() <= choice.items() for known in KNOWN
+    )
+
+
+def refused_pairs() -> list[Choice]:
+    """Pairs that were refused when the list was last written."""
+    return [parsed(line) for line in REFUSED.read_text().splitlines()]
+
+
+def rows() -> list[Choice]:
+    """Every pair meets in one of these, but for those that are refused."""
+    never: list[Pair] = [frozenset(choice.items()) for choice in refused_pairs()]
+    return cover(FACTORS, never)
+
+
+def alone() -> list[tuple[str, str, str]]:
+    """Scheme, factor and value: what may be passed over silently.
+
+    One value for each set of keys. What does not depend on the scheme is tried with two of them.
+    """
+    return [
+        (scheme, factor, value)
+        for factor in FACTORS
+        if factor != "scheme"
+        for value in _by_keys(factor)
+        for scheme in (PLAIN if factor not in TOGETHER else ["sd-feel", "fedasync"])
+        if not _nothing_to_do(scheme, f"{factor}={value}")
+    ]
+
+
+def _by_keys(factor: str) -> list[str]:
+    if factor == "late":  # one key, and every value is a case of its own
+        return list(FACTORS[factor])[1:]
+    keys = {
+        tuple(setting.partition("=")[0] for setting in settings): value
+        for value, settings in FACTORS[factor].items()
+    }
+    return [value for settings, value in keys.items() if settings]
+
+
+def _nothing_to_do(scheme: str, option: str) -> bool:
+    return any(
+        option in options.split() and scheme in schemes.split()
+        for options, schemes, _ in NOTHING_TO_DO
+    )
