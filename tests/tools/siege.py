@@ -10,7 +10,7 @@ import os
 from contextlib import suppress
 from pathlib import Path
 
-from sdfeel.bench import strangers
+from sdfeel.bench import idle_connections
 from sdfeel.bench.transport_speed import LIMITS, SIZES, served
 from sdfeel.live.transport.errors import Refused
 from sdfeel.live.transport.peer import Peer
@@ -46,14 +46,14 @@ def memory(process: int, field: str) -> int:
 
 
 def main() -> None:
-    alone, beside = strangers.beside_strangers()
+    alone, beside = idle_connections.beside_strangers()
     for what, first, second in (
         ("time", alone.seconds, beside.seconds),
         ("server's CPU time", alone.cpu_seconds, beside.cpu_seconds),
     ):
         print(
             f"{what} of a push and a pull of 0.09 MB: {first * 1000:.2f} ms alone, "
-            f"{second * 1000:.2f} ms beside {strangers.IDLE} idle connections"
+            f"{second * 1000:.2f} ms beside {idle_connections.IDLE} idle connections"
         )
     with served(UPLOADS) as (address, clients, process):
         before = memory(process, "VmRSS")

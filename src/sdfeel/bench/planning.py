@@ -17,10 +17,10 @@ from sdfeel.engine.threads import cores
 from sdfeel.experiment.schema import Experiment, load
 from sdfeel.planning.candidates import SCHEMES, of
 from sdfeel.planning.goal import Goal
+from sdfeel.planning.pilots import Pilot, Workshop
 from sdfeel.planning.planner import Planner, Wishes
 from sdfeel.planning.ranking import Entry
 from sdfeel.planning.result import Plan
-from sdfeel.planning.tracks import Pilot, Workshop
 from sdfeel.run.many import on_one_core
 
 BASE = (

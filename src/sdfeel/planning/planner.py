@@ -10,10 +10,10 @@ from sdfeel.core.errors import InputError
 from sdfeel.experiment.schema import Experiment, checked
 from sdfeel.planning import candidates as space
 from sdfeel.planning.goal import Goal
+from sdfeel.planning.pilots import Workshop
 from sdfeel.planning.race import News, Race, Racer
 from sdfeel.planning.ranking import Entry, Law, proven
 from sdfeel.planning.result import Plan, PlanRow, TaskProfile
-from sdfeel.planning.tracks import Workshop
 
 EFFORT = 8.0  # what planning may cost, in whole runs of the experiment
 SHOWN = 60  # candidates that did not run, kept for the picture

@@ -1,7 +1,7 @@
 """A durable run: an experiment, a directory, and an iterator of events."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -26,8 +26,11 @@ from sdfeel.sim.state import State
 class Session:
     """One run in one directory. Iterate over it; `stop()` ends it after the current round."""
 
-    def __init__(self, prepared: Prepared, directory: Path, resume: bool = False) -> None:
-        self.prepared, self.directory = prepared, directory
+    def __init__(
+        self, prepared: Prepared, directory: Path, resume: bool = False, advise: bool = False
+    ) -> None:
+        """`advise`: say at the beginning whether a theorem covers the learning rate."""
+        self.prepared, self.directory, self._advise = prepared, directory, advise
         self._resume, self._stop = resume, False
         self._engine = Timed(prepared.engine)
         self._began = time.perf_counter()
@@ -95,10 +98,11 @@ class Session:
             covered = theorem.covered(self.prepared)
             self._estimating = Estimating(covered, extra.get("estimates"))
         drive = self._drive(state, extra.get("accuracy"), extra.get("idle", 0))
+        notes = (*self.prepared.notes, *(theorem.notes(self.prepared) if self._advise else ()))
         log = store.Log(self.directory, keep=extra.get("log_bytes", 0))
         try:
             self._began = time.perf_counter()
-            for event in self._run(drive, log):
+            for event in self._run(drive, log, notes):
                 begin = time.perf_counter()
                 log.append(event)
                 logged = time.perf_counter()
@@ -111,11 +115,11 @@ class Session:
             log.close()
             self.prepared.engine.close()
 
-    def _run(self, drive: Drive, log: store.Log) -> Iterator[Event]:
+    def _run(self, drive: Drive, log: store.Log, notes: Iterable[str]) -> Iterator[Event]:
         started, *measured = drive.begin()
         yield started
         if drive.simulation.state.number == 0:
-            yield from (Warned(note) for note in self.prepared.notes)
+            yield from map(Warned, notes)
         yield from measured
         every, saved_at = self.experiment.checkpoint.every_seconds, 0.0
         while drive.reason is None and not self._stop:
@@ -176,8 +180,8 @@ class Session:
 def start(experiment: Experiment, directory: Path) -> Session:
     """A new run in an empty or absent directory."""
     ready = prepare(experiment)
-    notes = (*ready.foreign, *ready.notes, *theorem.notes(ready))
-    return Session(replace(ready, notes=notes), directory)
+    notes = (*ready.foreign, *ready.notes)
+    return Session(replace(ready, notes=notes), directory, advise=True)
 
 
 def resume(directory: Path) -> Session:
