@@ -16,12 +16,12 @@ from sdfeel.core.cost import Cost
 from sdfeel.core.decide import Decisions
 from sdfeel.core.graphs import links
 from sdfeel.core.network import Network, clustered
-from sdfeel.core.scheme import Scheme, View, Work
+from sdfeel.core.scheme import Local, Scheme, View, Work
 from sdfeel.data.federated import Examples
 from sdfeel.engine.base import Engine, Training, Workload
 from sdfeel.engine.loop import LoopEngine
 from sdfeel.engine.optimizers import local_step
-from sdfeel.schemes import FedNova, HierFavg, MultiLevelSGD, Safa
+from sdfeel.schemes import Adaptive, FedNova, HierFavg, MultiLevelSGD, Safa
 from sdfeel.schemes.safa import Draft, measures
 from sdfeel.sim.simulate import Simulation
 from tests.quadratic import quadratic
@@ -136,6 +136,31 @@ def test_multi_level_sgd_is_the_authors_for_their_coins() -> None:
         Training(setting["rate"], 1),
     )
     agree(found, [[model] for model in setting["models"]])
+
+
+@pytest.mark.parametrize("case", golden("adaptive")["cases"])
+def test_adaptive_control_is_the_authors(case: str) -> None:
+    """One server: what clients tell, and the steps that are chosen."""
+    setting = golden("adaptive")
+    theirs = setting["cases"][case]
+    rate = theirs["rate"]
+    own = quadratic(setting["centres"], setting["samples"], rate)
+    own.curvature = torch.tensor(setting["curvatures"], dtype=torch.float64)
+    # A model takes `meeting` seconds to come up.
+    cost = replace(prices([theirs["step"]] * 4), model_bits=theirs["meeting"] * 5e6)
+    scheme = Adaptive(budget=theirs["budget"], phi=theirs["phi"])
+    decisions = Decisions.of(scheme, one_cell(setting["samples"]), cost, local=Local(rate))
+    simulation = Simulation(decisions, own)
+    for number, each in enumerate(theirs["rounds"]):
+        lane = simulation.state.lanes[0]
+        assert simulation._decided(lane).work.steps == each["tau"]
+        agree(simulation.state.servers[0].tolist(), each["model"])
+        if number:
+            seen = lane.measured
+            assert seen is not None
+            found = [seen.rho, seen.beta, seen.delta]
+            np.testing.assert_allclose(found, [each[key] for key in ("rho", "beta", "delta")])
+        next(simulation)
 
 
 @dataclass(frozen=True)

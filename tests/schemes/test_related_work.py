@@ -493,8 +493,18 @@ def test_adaptive_control_keeps_its_choice_between_two_choices() -> None:
     simulation = Simulation(
         Decisions.of(scheme, ring_of_four(), cost(12), local=Local(own.rate)), own
     )
-    taken = [simulation.state.lanes[0].memory["choice"][0] for _ in islice(simulation, 7)]
-    assert taken == [1, 1, 1, 10, 10, 10, 100]
+    later = [simulation.state.lanes[0].memory["choice"][0] for _ in islice(simulation, 7)]
+    assert later == [1, 1, 10, 10, 10, 100, 100]
+
+
+def test_adaptive_control_cuts_its_last_round_to_its_budget() -> None:
+    own = quadratic(3 + 0.0 * np.arange(12.0), np.ones(12), 0.01)
+    at = cost(12)  # 0.01 seconds for a step, 0.2 for an upload, 0.02 for an exchange
+    scheme = Adaptive(budget=5, alpha=1)
+    simulation = Simulation(Decisions.of(scheme, ring_of_four(), at, local=Local(own.rate)), own)
+    ends = [done.seconds for done in islice(simulation, 12)]
+    assert max(end for end in ends if end <= 5) > 4.5  # a step and an averaging remain
+    assert simulation.state.lanes[0].memory["choice"][0] == 1
 
 
 # Joint scheduling

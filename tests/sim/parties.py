@@ -69,8 +69,9 @@ class Parties:
         """Finish the round that ends first."""
         lap = min(self.laps, key=lambda each: (each.ends, each.number))
         decided = self._decided(lap)
-        self._up(lap, decided)
+        ended, spread = self._up(lap, decided), self._spread()
         met = self._exchanges(decided.mix)
+        self._measure(lap, decided, ended, spread)
         lane = np.array(self.decisions.lanes[lap.number])
         self.clocks = self.clocks.after(lane, np.array(sorted(met), dtype=int))
         for client in decided.work.down.rows.tolist():
@@ -118,7 +119,7 @@ class Parties:
             for i, rate in zip(work.down.rows.tolist(), rates.tolist(), strict=True)
         ]
 
-    def _up(self, lap: Lap, decided: Decided) -> None:
+    def _up(self, lap: Lap, decided: Decided) -> dict[int, Tensor]:
         mix, tasks = decided.mix, self._tasks(lap, decided)
         arrived = {
             task.client: row.clone()
@@ -139,24 +140,22 @@ class Parties:
             else:
                 total = weighted(zip(weights.tolist(), known.values(), strict=True))
             fresh[dst] = total if mix.payload == "model" else self.row(dst) + total
-        self._measure(lap, decided, tasks, arrived)
         self._keep(fresh)
-        if lap.measured is not None:
-            lap.measured = replace(lap.measured, spread=self._spread())
         self.sent["up"] += len(messages)
+        return arrived
 
     def _measure(
-        self, lap: Lap, decided: Decided, tasks: list[Task], ends: Mapping[int, Tensor]
+        self, lap: Lap, decided: Decided, ends: Mapping[int, Tensor], spread: float
     ) -> None:
-        """What clients tell about their losses: numbers, not rows."""
+        """What clients tell about their losses, from the models they get: numbers, not rows."""
         lap.measured = None
         if decided.work.measure:
             asked = Estimator(probing(self.engine))
-            for task in tasks:
-                weight = float(self.net.samples[task.client])
-                end, step = ends[task.client], task.first + task.steps
-                asked.add(task.client, weight, task.start, end, step)
-            lap.measured = asked.estimates()
+            for n, (i, sources, weights) in enumerate(decided.work.down):
+                start = self._start(decided.work.down, n, i, sources, weights)
+                step = self.taken[i] + int(decided.done[i])
+                asked.add(i, float(self.net.samples[i]), start, ends[i], step)
+            lap.measured = replace(asked.estimates(), spread=spread)
 
     def _spread(self) -> float:
         servers, mass = torch.stack([self.row(d) for d in self.net.servers]), self.net.mass

@@ -53,38 +53,52 @@ class Adaptive:
 
     def work(self, view: View) -> Work:
         tau, _ = self._choice(view)
-        asked = (view.k + 1) % self.every == 0  # the next round chooses
+        # Told when the round after this one ends, for the round after that.
+        asked = (view.k + 2) % self.every == 0
         return Work(down=broadcast(view.net), steps=tau, measure=asked)
 
     def mix(self, view: View, done: Ints) -> Mix:
         tau, alpha = self._choice(view)
-        quiet = alpha == 0 or len(view.net.servers) == 1
+        one, step, sending = _prices(view)
         usual = view.memory.get("usual", np.array([float(alpha)]))
+        quiet = _remembered(view, "quiet") + 1 if alpha == 0 else 0.0
+        spent = _remembered(view, "spent") + tau * step + sending + alpha * one
+        later = self._next(view, tau, alpha, quiet)
         if not done.any():  # everyone was late: there is nothing to measure but that it is too long
-            tau = max(1, tau // 2)
+            later = max(1, tau // 2), alpha
         return Mix(
             up=collect(view.net),
-            across=None if quiet else gossip(view.net, alpha),
+            across=None if alpha == 0 or len(view.net.servers) == 1 else gossip(view.net, alpha),
             memory={
-                "choice": np.array([tau, alpha], dtype=float),
+                "choice": np.array([self._within_budget(view, *later, spent), later[1]]),
                 "usual": usual + RECENT * (alpha - usual),
-                "quiet": np.array([_quiet(view) + 1.0 if alpha == 0 else 0.0]),
+                "quiet": np.array([quiet]),
+                "spent": np.array([spent]),
             },
         )
 
     def _choice(self, view: View) -> tuple[int, int]:
         """Local steps and exchanges of this round."""
-        last = view.memory.get("choice", np.array([1.0, self.alpha or 1]))
-        tau, alpha = int(last[0]), int(last[1])
+        tau, alpha = view.memory.get("choice", np.array([1.0, self.alpha or 1])).tolist()
+        return int(tau), int(alpha)
+
+    def _next(self, view: View, tau: int, alpha: int, quiet: float) -> tuple[int, int]:
+        """Local steps and exchanges of the next round, from what was measured before this one."""
         if view.measured is None:
             return tau, alpha
         chosen = self._tau(view, view.measured, tau)
         if self.alpha is None:
             one, step, sending = _prices(view)
             # An exchange serves until the next one: the longer the last is ago, the cheaper it is.
-            price = one / (one + sending + chosen * step) / (1 + _quiet(view))
+            price = one / (one + sending + chosen * step) / (1 + quiet)
             alpha = exchanges(view.net.zeta, view.measured, view.local.rate * chosen, price)
         return chosen, alpha
+
+    def _within_budget(self, view: View, tau: int, alpha: int, spent: float) -> float:
+        """The steps, or as many as leave time for one more averaging after theirs."""
+        one, step, sending = _prices(view)
+        left = self.budget - spent - step - 2 * (sending + alpha * one)
+        return float(tau if tau * step < left else min(max(int(left / step), 1), tau))
 
     def _tau(self, view: View, seen: Estimates, last: int) -> int:
         one, step, sending = _prices(view)
@@ -95,9 +109,9 @@ class Adaptive:
         return int(taus[np.argmin(score)])
 
 
-def _quiet(view: View) -> float:
-    """Rounds since the last exchange."""
-    return float(view.memory.get("quiet", np.zeros(1))[0])
+def _remembered(view: View, name: str) -> float:
+    """A number that is 0 at first."""
+    return float(view.memory.get(name, np.zeros(1))[0])
 
 
 def _prices(view: View) -> tuple[float, float, float]:

@@ -14,7 +14,7 @@ from sdfeel.core.decide import Decided, Decisions, length
 from sdfeel.core.events import Crew, Round
 from sdfeel.core.mixing import Mixing
 from sdfeel.core.network import Network
-from sdfeel.core.scheme import Mix, Work
+from sdfeel.core.scheme import Estimates, Mix, Work
 from sdfeel.engine.base import Engine, Task
 from sdfeel.engine.combine import Sums, combined, mean, mixed, weighted
 from sdfeel.engine.estimates import Estimator, probing
@@ -129,8 +129,10 @@ class Simulation:
     def _finish(self, each: LaneState) -> Round:
         state = self.state
         work, done, mix, bill, clients, network = self._decided(each)
-        self._up(work, mix, done, each)
+        ended = self._up(work, mix, done, each)
+        spread = self.spread() if ended else 0.0
         mixed_with = self._exchanges(mix)
+        each.measured = self._measured(work, done, each, ended, spread)
         state.clocks = outages.after(state.clocks, each.lane, network.there, mixed_with)
         state.seconds = each.ends
         state.bytes += bill.bytes
@@ -188,8 +190,11 @@ class Simulation:
         each.crew = crew
         return crew
 
-    def _up(self, work: Work, mix: Mix, done: Ints, each: LaneState) -> None:
-        """Clients train, one block after another, and fold into their servers' sums."""
+    def _up(self, work: Work, mix: Mix, done: Ints, each: LaneState) -> dict[int, Tensor]:
+        """Clients train, one block after another, and fold into their servers' sums.
+
+        Their models are returned if the round is measured.
+        """
         state = self.state
         sums = Sums(len(mix.up.rows), state.models)
         takers = _takers(mix)
@@ -199,8 +204,7 @@ class Simulation:
                 sums.add(index, weight, state.models[source])
         # Whoever is late has trained in vain, which need not be computed.
         tasks = [task for task in self._tasks(work, done, each) if task.client in takers]
-        # Where all were late, there is nobody to ask.
-        asked = Estimator(probing(self.engine)) if work.measure and tasks else None
+        ended: dict[int, Tensor] = {}
         for task, trained in zip(tasks, self.engine.train(tasks), strict=True):
             row = self._arrived(task, trained, mix, each.k)
             if mix.up.rule is not None:
@@ -208,10 +212,8 @@ class Simulation:
             else:
                 for index, weight in takers.get(task.client, ()):
                     sums.add(index, weight, row)
-            if asked is not None:
-                weight = float(self.net.samples[task.client])
-                asked.add(task.client, weight, task.start, trained, task.first + task.steps)
-        each.measured = None if asked is None else asked.estimates()  # before starts change
+            if work.measure:
+                ended[task.client] = trained.clone()
         rows = torch.from_numpy(np.array(mix.up.rows))
         if mix.up.rule is not None:
             state.models[rows] = self._ruled(mix, came)
@@ -219,8 +221,21 @@ class Simulation:
             state.models[rows] = sums.rows()
         else:
             state.models[rows] += sums.rows()
-        if each.measured is not None:
-            each.measured = replace(each.measured, spread=self.spread())
+        return ended
+
+    def _measured(
+        self, work: Work, done: Ints, each: LaneState, ended: Mapping[int, Tensor], spread: float
+    ) -> Estimates | None:
+        """What clients tell between the models they trained and those they get in return."""
+        if not ended:  # nobody was asked, or all were late
+            return None
+        asked = Estimator(probing(self.engine))
+        each.base = None  # servers' models as they are now
+        for task in self._tasks(work, done, each):
+            if task.client in ended:
+                weight, step = float(self.net.samples[task.client]), task.first + task.steps
+                asked.add(task.client, weight, task.start, ended[task.client], step)
+        return replace(asked.estimates(), spread=spread)
 
     def _ruled(self, mix: Mix, came: dict[int, Tensor]) -> Tensor:
         """(R, P) what a rule makes of what came in; an update's own row is no update at all."""
