@@ -212,13 +212,15 @@ def main() -> None:
     for target in asked:
         if target.missing:
             print(f"left out: {target.name} (there is no {target.missing})")
-    known = {} if options.record else golden()
-    bad, moved = 0, 0
-    for name, make in models(range(options.chains)).items():
+    known = dict(golden())
+    bad, moved, cases = 0, 0, models(range(options.chains))
+    for name, make in cases.items():
         own = make()
         found = {target.name: bits(own, target) for target in present}
         plain = [found[target.name] for target in present if not target.control]
-        expected = known.setdefault(name, plain[0])
+        if options.record:
+            known[name] = plain[0]
+        expected = known.get(name, plain[0])
         wrong = [t.name for t in present if not t.control and found[t.name] != expected]
         differs = any(found[t.name] != expected for t in present if t.control)
         bad, moved = bad + bool(wrong), moved + differs
@@ -230,7 +232,7 @@ def main() -> None:
     if options.record:
         GOLDEN.write_text(json.dumps(known, indent=0) + "\n")
     plain_names = ", ".join(target.name for target in present if not target.control)
-    print(f"{len(known)} models on {plain_names}: {bad} bad; own width differs for {moved}")
+    print(f"{len(cases)} models on {plain_names}: {bad} bad; own width differs for {moved}")
     sys.exit(bad > 0)
 
 
