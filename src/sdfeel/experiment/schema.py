@@ -277,6 +277,7 @@ LATER: dict[str, Any] = {
     "radio": True,
     "latency": {"late"},
     "network": {"link_chance"},
+    "training": {"penalties"},
     "evaluation": {"estimates", "test_examples"},
 }
 
@@ -302,10 +303,11 @@ class Experiment(Section):
     @property
     def fingerprint(self) -> str:
         """A hash of everything that decides the result."""
-        decides = self.model_dump(
-            exclude={"checkpoint": True, "training": {"workers"}, **LATER}, exclude_none=True
-        )
+        without = {"checkpoint": True, **LATER, "training": {"workers", *LATER["training"]}}
+        decides = self.model_dump(exclude=without, exclude_none=True)
         used = self.model_dump(include=LATER, exclude_defaults=True)
+        if not used["training"]:  # of the sections above, it alone came after version 0.1
+            del used["training"]
         if any(used.values()):
             decides["later"] = used
         if decides["training"]["engine"] not in ("native", "ray"):  # ray: native where it fits

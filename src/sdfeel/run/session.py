@@ -87,7 +87,7 @@ class Session:
     def _events(self) -> Iterator[Event]:
         saved = load_checkpoint(self.directory) if self._resume else None
         state, extra = saved if saved is not None else (None, {})
-        if saved is not None and extra["experiment"] != self.experiment.fingerprint:
+        if saved is not None and not self._is_of(extra["experiment"]):
             raise AnotherRun(
                 f"{self.directory / run_files.EXPERIMENT} has changed since the run began: put it "
                 f"back, or start a new run with it"
@@ -114,6 +114,15 @@ class Session:
             self._ended = time.perf_counter()
             log.close()
             self.prepared.engine.close()
+
+    def _is_of(self, began: str) -> bool:
+        """Is this the experiment that the run began with?
+
+        An earlier version may not have known all of its scheme's options: then the file as it is
+        tells, and not what has been filled in since.
+        """
+        written = load(self.directory / run_files.EXPERIMENT)
+        return began in (self.experiment.fingerprint, written.fingerprint)
 
     def _run(self, drive: Drive, log: store.Log, notes: Iterable[str]) -> Iterator[Event]:
         started, *measured = drive.begin()

@@ -98,7 +98,8 @@ class FedSA:
         """(C,) seconds until each client's model is in, if channels stay as they are now."""
         if "left" not in view.memory:
             return self._cycle(view)
-        slower = _sending(view) - view.memory["sending"]  # than when it was last asked
+        now = _sending(view)  # version 0.1 did not remember what it was
+        slower = now - view.memory.get("sending", now)  # than when it was last asked
         return np.maximum(view.memory["left"] + slower, 0.0)
 
     def _first(self, view: View) -> tuple[Ints, Floats, float]:
