@@ -179,7 +179,7 @@ FACTORS: Factors = {
     "stop": {
         "iterations": (),
         "accuracy": ("training.target_accuracy=0.5", "evaluation.every=1"),
-        "seconds": ("training.max_seconds=0.03",),
+        "seconds": ("training.max_seconds=0.02",),
     },
 }
 

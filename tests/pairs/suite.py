@@ -15,7 +15,8 @@ REFUSED = Path(__file__).with_name("refused.txt")
 TOGETHER = ("model", "partition", "optimizer", "engine", "evaluation", "stop", "preset")
 # Where an option rightly changes nothing: values, schemes, and why.
 NOTHING_TO_DO: list[tuple[str, str, str]] = [
-    ("late=drop late=drop-unbiased", "multi-level joint fednova", "everybody keeps the deadline"),
+    ("late=drop", "multi-level joint fednova fedsa fedcs", "everybody keeps the deadline"),
+    ("late=drop-unbiased", "multi-level fednova", "everybody keeps the deadline"),
     ("late=equalise", "fednova", "all begin to send at once, on equal channels"),
     ("counted=consensus", "hierfavg fogfl", "servers that have just met agree"),
     ("graph=path schedule=link", "fogfl", "the nearest server is as near as before"),
