@@ -8,9 +8,8 @@ import torch
 from torch import Tensor
 
 from sdfeel.engine.base import Task, Training
-from sdfeel.engine.batches import batches
+from sdfeel.engine.batches import Picker, batches
 from sdfeel.engine.native import NativeEngine
-from sdfeel.engine.native.indices import Picker
 from sdfeel.models.zoo import build
 from tests.engine.native.helpers import PARTS, examples, native, needs_compiler, trained
 

@@ -9,9 +9,9 @@ from torch import Tensor
 from sdfeel.core.arrays import Ints
 from sdfeel.core.errors import SdfeelError
 from sdfeel.engine.base import Task, Workload
+from sdfeel.engine.batches import Picker
 from sdfeel.engine.dropout import key_of
 from sdfeel.engine.loop import diverged
-from sdfeel.engine.native.indices import Picker
 from sdfeel.engine.native.library import Native, Tasks
 from sdfeel.engine.threads import one_thread
 
