@@ -30,8 +30,12 @@ template <bool MOMENTUM, bool SHIFT> struct Step {
         }
         // `shift` lies where the weights will: COUNT numbers.
         void keep(const float *shift, float rate) {
-            if constexpr (SHIFT)
-                for (int i = 0; i < COUNT; i++) shifts[i] = -rate * shift[i];
+            if constexpr (SHIFT) {
+                int i = 0;
+                for (; i + LANES <= COUNT; i += LANES)
+                    store<LANES>(shifts + i, all<LANES>(-rate) * load<LANES>(shift + i));
+                for (; i < COUNT; i++) shifts[i] = -rate * shift[i];
+            }
         }
         SDFEEL_INLINE Place at(long place) {
             return {MOMENTUM ? values + place : nullptr, SHIFT ? shifts + place : nullptr};
