@@ -5,7 +5,7 @@ from typing import Protocol
 from torch import Tensor, nn
 
 from sdfeel.core.scheme import Local
-from sdfeel.engine import newton
+from sdfeel.engine import newton, shared_adam
 from sdfeel.engine.base import Training
 from sdfeel.engine.steps import PlainSGD, TorchOptimizer
 from sdfeel.models.flat import FlatModule
@@ -46,6 +46,8 @@ def local_step(training: Training) -> Local:
 
 def carried(module: nn.Module, training: Training) -> tuple[int, ...]:
     """Elements of the tensors that the optimiser lets travel with the model."""
+    if training.optimizer.lower() == shared_adam.NAME:
+        return shared_adam.carried(module)
     if training.optimizer.lower() != newton.NAME:
         return ()
     return newton.carried(module, newton.read(training.options))
@@ -54,5 +56,8 @@ def carried(module: nn.Module, training: Training) -> tuple[int, ...]:
 def stepper(flat: FlatModule, training: Training, seed: int) -> Stepper:
     if training.optimizer.lower() == newton.NAME:
         return newton.NewtonDiagonal(flat, training, seed)
+    if training.optimizer.lower() == shared_adam.NAME:
+        return shared_adam.SharedAdam(flat, training)
     plain = training.optimizer.lower() == "sgd" and not any(training.options.values())
-    return PlainSGD(flat, training) if plain else TorchOptimizer(flat, training, [newton.NAME])
+    own = [newton.NAME, shared_adam.NAME]
+    return PlainSGD(flat, training) if plain else TorchOptimizer(flat, training, own)

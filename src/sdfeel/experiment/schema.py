@@ -124,7 +124,8 @@ class TrainingSection(Section):
     """examples per step"""
     optimizer: str = "sgd"
     """any optimiser of torch.optim; its state is forgotten at every broadcast. Or
-    newton-diagonal: steps scaled by the curvature, which travels with the model"""
+    newton-diagonal: steps scaled by the curvature, which travels with the model. Or shared-adam:
+    Adam, whose moments travel with the model and are averaged like it"""
     momentum: Annotated[float, Field(ge=0)] = 0.0
     """sgd only"""
     weight_decay: Annotated[float, Field(ge=0)] = 0.0

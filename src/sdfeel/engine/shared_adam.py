@@ -1,0 +1,94 @@
+"""Adam whose moments travel with the model and are averaged like it (CE-FedAvg's optimiser).
+
+Mills, Hu and Min, "Communication-Efficient Federated Learning for Wireless Edge Intelligence in
+IoT", 2020.
+"""
+
+from dataclasses import dataclass, fields
+from typing import Annotated, Any
+
+import torch
+from torch import Tensor, nn
+
+from sdfeel.core.errors import InputError
+from sdfeel.engine.base import Training
+from sdfeel.engine.steps import Objective
+from sdfeel.models.flat import FlatModule
+
+NAME = "shared-adam"
+
+
+@dataclass(frozen=True)
+class Options:
+    """What `training.optimizer_options` may hold."""
+
+    beta1: Annotated[float, "decay of the mean of gradients"] = 0.9
+    beta2: Annotated[float, "decay of the mean of their squares"] = 0.999
+    eps: Annotated[float, "added to the root of the squares"] = 1e-8
+
+    def __post_init__(self) -> None:
+        for name in ("beta1", "beta2"):
+            if not 0 <= getattr(self, name) < 1:
+                raise InputError(
+                    f"{NAME}: {name} must be at least 0 and below 1, got {getattr(self, name)}"
+                )
+        if not self.eps > 0:
+            raise InputError(f"{NAME}: eps must be above 0, got {self.eps}")
+
+
+def read(options: dict[str, Any]) -> Options:
+    names = [each.name for each in fields(Options)]
+    for name in options:
+        if name not in names:
+            raise InputError(f"{NAME} has no option {name}: it knows {', '.join(names)}")
+    return Options(**options)
+
+
+def carried(module: nn.Module) -> tuple[int, ...]:
+    """Both moments of each parameter, and how much of an average each is by now."""
+    own = [p.numel() for p in module.parameters() if p.requires_grad]
+    return (*own, *own, 2)
+
+
+class SharedAdam:
+    """Adam's steps from moments that live in the row behind the model.
+
+    Averages that begin at zero are too small at first. So are the averages of ones that are mixed
+    with them; the quotient is Adam's bias correction, whoever was averaged with whom.
+    """
+
+    def __init__(self, flat: FlatModule, training: Training) -> None:
+        self._options = read(training.options)
+        self._parameters, self._objective = flat.trainable, Objective(flat, training)
+        count = sum(p.numel() for p in flat.trainable)
+        self._first, self._second = flat.carried[:count], flat.carried[count : 2 * count]
+        self._masses = flat.carried[2 * count :]
+        self._rate = self._usual = training.learning_rate
+
+    def begin(self, client: int, rate: float, shift: Tensor | None) -> None:
+        self._rate = self._usual * rate
+        self._objective.begin(shift)
+
+    def __call__(self, x: Tensor, y: Tensor, step: int) -> None:
+        found = self._objective.gradients(self._objective(x, y), create_graph=False)
+        with torch.no_grad():
+            parts = [
+                torch.zeros_like(p) if gradient is None else gradient
+                for p, gradient in zip(self._parameters, found, strict=True)
+            ]
+            way = self._way(torch.cat([part.reshape(-1) for part in parts]))
+            sizes = [p.numel() for p in self._parameters]
+            for parameter, part in zip(self._parameters, way.split_with_sizes(sizes), strict=True):
+                parameter.add_(part.view_as(parameter), alpha=-self._rate)
+
+    def _way(self, gradient: Tensor) -> Tensor:
+        """(trainable,) the direction of the step, when the moments have taken the gradient in."""
+        own = self._options
+        self._first.mul_(own.beta1).add_(gradient, alpha=1 - own.beta1)
+        self._second.mul_(own.beta2).addcmul_(gradient, gradient, value=1 - own.beta2)
+        decays = torch.tensor([own.beta1, own.beta2], dtype=self._masses.dtype)
+        self._masses.mul_(decays).add_(1 - decays)
+        # Mixing may have negative weights; masses and squares that were never negative are not.
+        masses = torch.maximum(self._masses, 1 - decays)
+        squares = self._second.clamp(min=0).div_(masses[1])
+        return (self._first / masses[0]).div_(squares.sqrt_().add_(own.eps))
