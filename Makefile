@@ -6,7 +6,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check -q
 export MPLBACKEND := Agg
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-ray test-flower test-templates pairs chaos faults soak bench bench-peers figures screenshots wheel lint types check coverage clean
+.PHONY: help demo test test-slow test-busy test-lowest test-ray test-flower test-templates pairs chaos faults soak bench bench-peers figures screenshots wheel lint types check coverage clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1|/' | awk -F'|' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -27,7 +27,19 @@ demo: $(VENV)/.package ## install and run the main job: four schemes compared on
 	$(BIN)/sdfeel compare
 
 test: $(VENV)/.dev ## install and run the tests
-	$(BIN)/python -m pytest -n 2
+	$(BIN)/python -m pytest -n 2 -m 'not slow'
+
+test-slow: $(VENV)/.dev ## run the tests that need real processes and real seconds (minutes)
+	$(BIN)/python -m pytest -n 2 -m slow
+
+test-busy: $(VENV)/.dev ## run the tests TIMES times beside two busy loops; none may fail
+	tools/busy.sh $(TIMES)
+
+test-lowest: $(VENV)/.python ## run the tests with the lowest versions that pyproject.toml allows
+	test -d $(VENV)-lowest || $(PYTHON) -m venv $(VENV)-lowest
+	$(VENV)-lowest/bin/python tools/lowest.py dash deploy > $(VENV)-lowest/pins.txt
+	$(VENV)-lowest/bin/python -m pip --disable-pip-version-check -q install -r $(VENV)-lowest/pins.txt hypothesis pytest pytest-xdist httpx httpx2 -e .
+	$(VENV)-lowest/bin/python -m pytest -n 2 $(LOWEST)
 
 test-ray: $(VENV)/.dev ## install Ray and run the tests that need it (minutes)
 	$(PIP) install -c constraints.txt -e '.[dev,ray]'
@@ -45,6 +57,11 @@ test-templates: $(VENV)/.dev ## check units, compose file and manifests with the
 
 pairs: $(VENV)/.dev ## try random combinations of all options and shrink what is found (minutes)
 	$(BIN)/python -m tests.pairs --count 500 --seed $$(date +%s)
+
+TIMES ?= 20
+# Old libraries warn about each other, which is not ours to mend. Documents, browsers and bits of
+# compilers are no question of versions.
+LOWEST := -m 'not slow' -W default::DeprecationWarning tests --ignore tests/docs --ignore tests/engine/ray
 
 CHAOS := --set network.clients=6 --set network.servers=3 --set training.iterations=500
 
@@ -82,7 +99,7 @@ lint: $(VENV)/.dev ## check style and format
 types: $(VENV)/.dev ## check types
 	$(BIN)/mypy
 
-check: lint types test ## everything that CI runs
+check: lint types test test-slow ## everything that CI runs
 
 coverage: $(VENV)/.dev ## tests must reach every line of the algorithm itself (core, schemes)
 	$(BIN)/coverage run -m pytest && $(BIN)/coverage report --include='*/core/*,*/schemes/*' --fail-under=100 -m

@@ -1,6 +1,7 @@
 """A small federation with real certificates and real sockets on loopback, for tests."""
 
 import asyncio
+import re
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
@@ -11,9 +12,11 @@ from typing import Any, TypeVar
 
 import grpc
 import grpc.aio
+import pytest
 
-from sdfeel.live.transport import Authorise, Caller, Handler, Server
+from sdfeel.live.transport import Authorise, Caller, Handler, Peer, Server
 from sdfeel.live.transport.envelope import METHOD
+from sdfeel.live.transport.errors import Unreachable
 from sdfeel.live.transport.limits import Limits
 from sdfeel.live.trust.identity import AllowList, Identity, create_authority, issue
 
@@ -74,7 +77,7 @@ async def serving(
 
 def run(work: Coroutine[Any, Any, T]) -> T:
     """A test that hangs is a failure, not a wait."""
-    return asyncio.run(asyncio.wait_for(work, 60))
+    return asyncio.run(asyncio.wait_for(work, 300))
 
 
 @asynccontextmanager
@@ -95,6 +98,18 @@ async def status(call: Any) -> tuple[grpc.StatusCode, str]:
         while await call.read() is not grpc.aio.EOF:
             pass
     return await call.code(), await call.details()
+
+
+async def outage(peer: Peer, kind: str, words: str) -> str:
+    """What a caller is told of an outage; a busy machine has more time to find these words."""
+    for seconds in (0.5, 2.0, 8.0, 30.0):
+        with pytest.raises(Unreachable) as caught:
+            await peer.call(kind, {}, timeout=seconds)
+        told = str(caught.value)
+        if re.search(words, told):
+            break
+    assert re.search(words, told), told
+    return told
 
 
 async def until(condition: Callable[[], bool]) -> None:

@@ -76,7 +76,7 @@ def waiting_partition(directory: Path, seconds: float, rounds: int = 20) -> Repo
         f"cut for {seconds:g} s: {held} rounds ended meanwhile, the next {after:.2f} s after",
         f"model {model[:12]}, undisturbed {expected[:12]}",
     ]
-    return Report(model == expected and held <= 3 and after < 10, lines)
+    return Report(model == expected and held <= 3 and after < 60, lines)
 
 
 def dropping_partition(directory: Path, seconds: float, rounds: int) -> Report:
@@ -93,4 +93,4 @@ def dropping_partition(directory: Path, seconds: float, rounds: int) -> Report:
         f"accuracy {story.accuracy:.3f}",
     ]
     together = len(set(last)) == 1 and min(alone[1:]) > 1
-    return Report(together and after < 10 and story.accuracy > 0.5, lines)
+    return Report(together and after < 60 and story.accuracy > 0.5, lines)

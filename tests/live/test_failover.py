@@ -6,7 +6,9 @@ from typing import Any
 
 from sdfeel.live.failover import Failover
 from sdfeel.live.protocol import Header, Link
+from sdfeel.live.transport import Reply
 from sdfeel.live.transport.errors import NotTrusted, Refused, Unreachable
+from tests.live import timeless
 
 QUESTION: Header = {"samples": 1, "wait": 0.05, "taken": 0}
 WORK: Header = {"round": 4}
@@ -32,13 +34,7 @@ class House:
         answer = self.here if kind == "here" and self.here else self.work
         if isinstance(answer, Exception):
             raise answer
-        return _Reply(answer, None)
-
-
-@dataclass(frozen=True)
-class _Reply:
-    header: Header
-    body: bytes | None
+        return Reply(answer, None)
 
 
 def dead() -> House:
@@ -57,7 +53,7 @@ async def answers(where: Failover, times: int = 2) -> list[dict[int, Header]]:
 
 
 def run(work: Any) -> Any:
-    return asyncio.run(asyncio.wait_for(work, 20))
+    return timeless.run(work)
 
 
 def test_a_living_server_is_never_left() -> None:

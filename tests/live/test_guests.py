@@ -22,9 +22,10 @@ from sdfeel.live.protocol import Who
 from sdfeel.live.store import Store
 from sdfeel.live.transport.errors import Refused
 from sdfeel.schemes import AsyncSDFeel, SDFeel
+from tests.live import timeless
 from tests.live.village import PATH, RING, Village, network
 
-DROP = Policy(dead_edge="drop", edge_deadline=0.5, client_deadline=5.0)
+DROP = Policy(dead_edge="drop", edge_deadline=0.5, client_deadline=1.0)
 
 
 def records(directory: Path, server: int) -> list[dict[str, Any]]:
@@ -86,7 +87,7 @@ def test_a_guest_goes_home_when_its_server_is_back(tmp_path: Path) -> None:
         others.cancel()
         await asyncio.gather(others, return_exceptions=True)
 
-    asyncio.run(asyncio.wait_for(story(), 60))
+    timeless.run(story())
 
 
 def test_a_guest_counts_by_its_examples(tmp_path: Path) -> None:
@@ -156,7 +157,7 @@ def test_a_server_takes_in_only_clients_of_its_neighbours_and_only_if_told_so(
             village.crash(0)
 
     with pytest.raises(Refused, match=told):
-        asyncio.run(story())
+        timeless.run(story())
 
 
 def test_a_client_of_a_living_server_is_not_taken_in_however_often_it_asks(
@@ -169,14 +170,14 @@ def test_a_client_of_a_living_server_is_not_taken_in_however_often_it_asks(
         while True:
             if 0 in village.edges:
                 await village.edges[0].handle(Who("client", 2), "work", header, None)
-            await asyncio.sleep(0)
+            await asyncio.sleep(0.01)
 
     async def story() -> None:
         visitor = asyncio.ensure_future(visit())
         await village.run()
         visitor.cancel()
 
-    asyncio.run(story())
+    timeless.run(story())
     assert [record["guests"] for record in records(tmp_path, 0)] == [[]] * 5
 
 

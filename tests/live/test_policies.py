@@ -16,8 +16,13 @@ from sdfeel.live.protocol import Who
 from sdfeel.live.store import Store
 from sdfeel.live.transport.errors import Refused, Rejected
 from sdfeel.schemes import AsyncSDFeel, FedAvg, SDFeel
+<<<<<<< HEAD
 from tests.live.parties import until
 from tests.live.village import NoisyEngine, Village, network
+=======
+from tests.live import timeless
+from tests.live.village import PATH, NoisyEngine, Village, network
+>>>>>>> bbadb57 (Tests wait for conditions, count what they mean, and may be slow)
 
 HASTY = Policy(dead_client="drop", client_deadline=0.5, dead_edge="drop", edge_deadline=0.5)
 
@@ -199,7 +204,7 @@ def test_a_server_that_comes_back_goes_on_in_the_round_of_the_others(tmp_path: P
         village.crash(2)
         return rounds
 
-    rounds = asyncio.run(run())
+    rounds = timeless.run(run())
     assert rounds[0] >= 3  # what the others did without it is left out
     assert rounds == list(range(rounds[0], rounds[0] + len(rounds)))
 
@@ -217,7 +222,7 @@ def test_a_node_of_another_experiment_is_refused_with_both_names(tmp_path: Path)
             village.crash(0)
 
     with pytest.raises(Refused, match=r"ffffffffffff, yours is 000000000000: give all nodes"):
-        asyncio.run(run())
+        timeless.run(run())
 
 
 @pytest.mark.parametrize(
@@ -254,4 +259,4 @@ def test_what_makes_no_sense_is_refused_in_a_sentence(
             village.crash(0)
 
     with pytest.raises(Refused, match=told):
-        asyncio.run(run())
+        timeless.run(run())

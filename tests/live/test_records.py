@@ -1,6 +1,5 @@
 """An operator puts the rounds of all servers in order, and waits for nobody who was left out."""
 
-import asyncio
 import json
 from dataclasses import dataclass
 from typing import Any
@@ -9,7 +8,9 @@ import pytest
 
 from sdfeel.deploy.records import Record, Records
 from sdfeel.live.protocol import Header, Link
+from sdfeel.live.transport import Reply
 from sdfeel.live.transport.errors import Unreachable
+from tests.live import timeless
 
 PATH = {0: [1], 1: [0, 2], 2: [1]}
 
@@ -32,13 +33,7 @@ class Told:
         left = [record for record in self.rounds if record["k"] >= header["first"]]
         if not left and not self.ends:
             raise Unreachable("nobody there")
-        return _Reply({"over": self.ends}, json.dumps(left).encode())
-
-
-@dataclass(frozen=True)
-class _Reply:
-    header: Header
-    body: bytes | None
+        return Reply({"over": self.ends}, json.dumps(left).encode())
 
 
 def rounds(server: int, *ks: int, away: tuple[int, ...] = ()) -> list[Record]:
@@ -52,7 +47,7 @@ def in_order(*servers: Told) -> list[dict[int, int]]:
     async def collected() -> list[dict[int, int]]:
         return [{d: each["k"] for d, each in found.items()} async for found in records.in_order()]
 
-    return asyncio.run(asyncio.wait_for(collected(), 20))
+    return timeless.run(collected())
 
 
 def test_a_round_is_over_when_all_have_finished_it() -> None:
@@ -95,4 +90,4 @@ def test_without_a_word_that_it_was_left_out_a_silent_server_is_waited_for() -> 
             pass
 
     with pytest.raises(TimeoutError):
-        asyncio.run(asyncio.wait_for(collected(), 0.5))
+        timeless.run(collected(), seconds=60)

@@ -19,7 +19,7 @@ from tests.live.parties import LIMITS, Federation, echo, raw, run, serving, stat
 
 Answer = tuple[dict[str, Any], bytes | None]
 CAP = 4 << 20
-QUICK = replace(LIMITS, chunk_seconds=0.2)
+QUICK = replace(LIMITS, chunk_seconds=1.0)
 
 
 @pytest.fixture(scope="module")
@@ -188,7 +188,7 @@ def test_a_slow_sender_is_cut_off(federation: Federation, stage: str) -> None:
             code, reason = await status(call)
             assert (code, reason) == (
                 grpc.StatusCode.DEADLINE_EXCEEDED,
-                "nothing moved for 0.2 s",
+                "nothing moved for 1 s",
             )
             assert server.counts["slow"] == 1
 
@@ -470,7 +470,10 @@ def test_a_malicious_server_cannot_have_a_long_body_its_own_way(
             Peer(address, me, "edge/0", LIMITS) as peer,
         ):
             for _ in range(3):  # the call may end before, in or after a write
-                with pytest.raises((Refused, Unreachable), match=r"before it had|no answer from"):
+                with pytest.raises(
+                    (Refused, Unreachable),
+                    match=r"before it had|no answer from|the stream ended before its header",
+                ):
                     await peer.call("echo", {}, bytes(CAP), timeout=0.5)
 
     run(story())

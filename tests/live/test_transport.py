@@ -14,7 +14,7 @@ import pytest
 from sdfeel.core.errors import InputError
 from sdfeel.live.transport import Caller, Peer, Refused, Server, Unreachable
 from sdfeel.live.transport.limits import CHUNK, Limits
-from tests.live.parties import LIMITS, Federation, echo, run, serving
+from tests.live.parties import LIMITS, Federation, echo, outage, run, serving
 
 Answer = tuple[dict[str, Any], bytes | None]
 
@@ -33,7 +33,7 @@ def test_a_message_and_its_answer_arrive_with_the_callers_proved_name(
 ) -> None:
     async def story() -> None:
         async with serving(federation) as (address, server), peer(federation, address) as caller:
-            reply = await caller.call("echo", {"round": 3, "text": "größer"}, b"abc", timeout=9)
+            reply = await caller.call("echo", {"round": 3, "text": "größer"}, b"abc", timeout=30)
             assert reply.header == {"caller": "client/7", "round": 3, "text": "größer"}
             assert reply.body == b"abc"
             assert server.counts["answered"] == 1
@@ -47,7 +47,7 @@ def test_bodies_of_every_length_arrive_unchanged(federation: Federation, size: i
 
     async def story() -> None:
         async with serving(federation) as (address, _), peer(federation, address) as caller:
-            assert (await caller.call("echo", {}, body, timeout=9)).body == body
+            assert (await caller.call("echo", {}, body, timeout=30)).body == body
 
     run(story())
 
@@ -93,7 +93,7 @@ def test_a_refusal_is_told_once_with_its_reason(federation: Federation) -> None:
     async def story() -> None:
         async with serving(federation, refuse) as (address, _), peer(federation, address) as caller:
             with pytest.raises(Refused, match=r"round 3 is over: .* the current one is 5"):
-                await caller.call("push", {}, timeout=9)
+                await caller.call("push", {}, timeout=30)
 
     run(story())
     assert asked["push"] == 1
@@ -106,9 +106,9 @@ def test_a_claim_to_be_somebody_else_is_refused(federation: Federation) -> None:
 
     async def story() -> None:
         async with serving(federation, strict) as (address, _), peer(federation, address) as caller:
-            await caller.call("push", {"client": 7}, timeout=9)
+            await caller.call("push", {"client": 7}, timeout=30)
             with pytest.raises(Refused, match="client/7 may not speak for client/8"):
-                await caller.call("push", {"client": 8}, timeout=9)
+                await caller.call("push", {"client": 8}, timeout=30)
 
     run(story())
 
@@ -123,7 +123,7 @@ def test_who_may_not_send_is_turned_away_before_the_body(federation: Federation)
             peer(federation, address) as caller,
         ):
             with pytest.raises(Refused, match="client/7 is not of this cluster"):
-                await caller.call("echo", {}, bytes(4 * CHUNK), timeout=9)
+                await caller.call("echo", {}, bytes(4 * CHUNK), timeout=30)
             assert server.counts["bytes_in"] < 1000
             assert server.counts["answered"] == 0
 
@@ -146,9 +146,8 @@ def test_a_handler_may_wait_and_is_told_when_the_caller_gives_up(federation: Fed
             serving(federation, patient) as (address, _),
             peer(federation, address) as caller,
         ):
-            with pytest.raises(Unreachable, match="within 1 s: it did not answer"):
-                await caller.call("wait", {}, timeout=1)
-            await gone.wait()
+            while not gone.is_set():  # time may be up before the handler has begun
+                await outage(caller, "wait", "it did not answer")
             call = asyncio.create_task(caller.call("wait", {}, timeout=20))
             await asyncio.sleep(0)
             ready.set()
@@ -162,8 +161,7 @@ def test_an_outage_is_told_as_one(federation: Federation) -> None:
         async with serving(federation) as (address, _):
             pass
         async with peer(federation, address) as caller:
-            with pytest.raises(Unreachable, match=r"edge/0 .* within 1 s: Connection refused"):
-                await caller.call("echo", {}, timeout=1)
+            await outage(caller, "echo", r"edge/0 .* within [\d.]+ s: Connection refused")
 
     run(story())
 
@@ -174,7 +172,7 @@ def test_a_call_outlives_a_restart_of_the_server(federation: Federation) -> None
         server = Server()
         port = await server.start("127.0.0.1:0", me, federation.allow, echo, LIMITS)
         async with peer(federation, f"127.0.0.1:{port}") as caller:
-            await caller.call("echo", {}, timeout=9)
+            await caller.call("echo", {}, timeout=30)
             await server.stop(0)
             call = asyncio.create_task(caller.call("echo", {"late": 1}, timeout=30))
             await asyncio.sleep(0)
@@ -266,9 +264,7 @@ def test_a_failing_handler_tells_the_log_and_not_the_caller(
 
     async def story() -> None:
         async with serving(federation, broken) as (address, _), peer(federation, address) as caller:
-            with pytest.raises(Unreachable, match="failed to handle the message") as caught:
-                await caller.call("echo", {}, timeout=1)
-            assert "secret" not in str(caught.value)
+            assert "secret" not in await outage(caller, "echo", "failed to handle the message")
 
     run(story())
     assert "a secret" in caplog.text

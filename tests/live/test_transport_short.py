@@ -14,7 +14,7 @@ from sdfeel.live.transport import Caller, NotTrusted, Peer
 from sdfeel.live.transport.envelope import METHOD, Envelope
 from sdfeel.live.transport.errors import Refused, Unreachable
 from sdfeel.live.transport.limits import INLINE, Limits
-from tests.live.parties import Federation, echo, run, serving, until
+from tests.live.parties import Federation, echo, outage, run, serving, until
 
 Answer = tuple[dict[str, Any], bytes | None]
 SHORT = Limits(bodies={"echo": INLINE})
@@ -98,9 +98,8 @@ def test_a_handler_may_wait_and_is_told_when_the_caller_gives_up(federation: Fed
             call.cancel()
             await gone.wait()
             gone.clear()
-            with pytest.raises(Unreachable, match=r"within 0\.5 s: it did not answer"):
-                await peer.call("wait", {}, timeout=0.5)
-            await gone.wait()
+            while not gone.is_set():  # time may be up before the handler has begun
+                await outage(peer, "wait", "it did not answer")
 
     run(story())
 
@@ -168,7 +167,7 @@ def test_a_malicious_server_gains_nothing(
             Peer(address, federation.issue("client/7"), "edge/0", SHORT) as peer,
         ):
             with pytest.raises(error, match=why):
-                await peer.call("echo", {}, b"x", timeout=1)
+                await peer.call("echo", {}, b"x", timeout=1 if error is Unreachable else 30)
 
     run(story())
 

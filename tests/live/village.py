@@ -30,8 +30,10 @@ from sdfeel.live.failover import Failover, refuges_of
 from sdfeel.live.federation import Federation
 from sdfeel.live.protocol import Answer, Handler, Header, Link, Who
 from sdfeel.live.store import Store
+from sdfeel.live.transport import Reply
 from sdfeel.live.transport.errors import Unreachable
 from sdfeel.sim.simulate import Simulation
+from tests.live import timeless
 
 T = TypeVar("T")
 SIZE = 12
@@ -129,7 +131,7 @@ class Village:
 
     def go(self) -> Tensor:
         """Run to the end; the weighted mean of the servers' models."""
-        return asyncio.run(self.run())
+        return timeless.run(self.run())
 
     async def run(self) -> Tensor:
         absent = {*self.away, *(f"edge-{d}" for d in self.liars)}
@@ -141,8 +143,7 @@ class Village:
             for n, reach in enumerate(self.federation.net.reach)
             if reach and f"client-{n}" not in self.away
         ]
-        async with asyncio.timeout(60):
-            await self._until_done(servers)
+        await self._until_done(servers)
         for each in clients:
             each.cancel()
         await asyncio.gather(*clients, return_exceptions=True)
@@ -184,6 +185,7 @@ class Village:
         except Killed:
             store.close()
             return
+        edge.cluster.clock = asyncio.get_running_loop().time
         self.edges[d] = edge
         for n in self.given_up - {d}:
             edge.exchange.absent.add(n)
@@ -226,6 +228,7 @@ class Village:
         self, who: Who, target: int, kind: str, header: Header, body: bytes | None
     ) -> Answer:
         """One message, as a network that may lose or double it would carry it."""
+        await asyncio.sleep(0.01)
         fate = self.disturb(str(who), kind)
         if fate == "cut":
             raise Unreachable("the link is cut")
@@ -264,12 +267,6 @@ class Village:
 
 
 @dataclass(frozen=True)
-class _Reply:
-    header: Header
-    body: bytes | None
-
-
-@dataclass(frozen=True)
 class _Port:
     village: Village
     who: Who
@@ -282,10 +279,10 @@ class _Port:
         body: bytes | None = None,
         *,
         timeout: float,  # noqa: ASYNC109
-    ) -> _Reply:
+    ) -> Reply:
         try:
             async with asyncio.timeout(timeout):
-                return _Reply(
+                return Reply(
                     *await self.village.deliver(self.who, self.target, kind, header, body)
                 )
         except TimeoutError:

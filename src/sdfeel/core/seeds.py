@@ -18,7 +18,7 @@ def rng(seed: int, purpose: str, *address: int) -> np.random.Generator:
 
 def number(seed: int, purpose: str, *address: int) -> int:
     """A 63-bit seed for a generator that is not NumPy's."""
-    return int(_sequence(seed, purpose, address).generate_state(1, np.uint64)[0] >> 1)
+    return int(_sequence(seed, purpose, address).generate_state(1, np.uint64)[0]) >> 1
 
 
 def _sequence(seed: int, purpose: str, address: tuple[int, ...]) -> np.random.SeedSequence:

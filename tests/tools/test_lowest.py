@@ -1,0 +1,18 @@
+"""The lowest versions that the package allows are read off its own declaration."""
+
+import pytest
+
+from tools.lowest import lowest
+
+
+def test_each_dependency_has_its_lowest_version_and_torch_the_kept_one() -> None:
+    declared = ["numpy>=1.26", "torch>=2.6"]
+    assert [*lowest(declared, ["numpy==2.4.6", "torch==2.13.0"])] == [
+        "numpy==1.26",
+        "torch==2.13.0",
+    ]
+
+
+def test_a_dependency_without_a_lowest_version_is_told() -> None:
+    with pytest.raises(ValueError, match="'numpy' declares no lowest version: write name>=version"):
+        [*lowest(["numpy"], [])]

@@ -1,0 +1,21 @@
+#!/usr/bin/env bash
+# Run `make test` TIMES times (20 unless told) beside two busy loops, and count: a test that fails
+# because the machine is busy is a wrong test.
+set -uo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+times=${1:-20} passed=0
+for _ in 1 2; do
+  while :; do :; done &
+  loops+=($!)
+done
+trap 'kill "${loops[@]}"' EXIT
+for n in $(seq "$times"); do
+  if make -s test >"busy-$n.log" 2>&1; then
+    passed=$((passed + 1))
+    rm "busy-$n.log"
+  else
+    grep -E '^(FAILED|ERROR)' "busy-$n.log" || echo "see busy-$n.log"
+  fi
+  echo "$n: $passed passed, $((n - passed)) failed, after $SECONDS s"
+done
+[ "$passed" = "$times" ]

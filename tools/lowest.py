@@ -1,0 +1,43 @@
+"""Print the lowest versions that pyproject.toml allows, as requirements for pip.
+
+    python tools/lowest.py dash deploy > lowest.txt     (with the named extras)
+
+`make test-lowest` builds an environment from them, so that "numpy>=1.26" stays a promise.
+"""
+
+import re
+import sys
+import tomllib
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+# Old wheels of torch are large, and not to be had for the processor alone everywhere. It keeps
+# the version of constraints.txt, so its lower bound is the one that is declared but not tried.
+UNTRIED = {"torch"}
+# Tools of development are used as they are: users never install them.
+_ATLEAST = re.compile(r"(?P<name>[A-Za-z0-9._-]+)>=(?P<version>[0-9][0-9.]*)")
+
+
+def lowest(declared: Sequence[str], kept: Sequence[str]) -> Iterator[str]:
+    """Yield `name==version` for each `name>=version`; of `UNTRIED`, the version that is kept."""
+    newest = dict(line.split("==") for line in kept if "==" in line)
+    for requirement in declared:
+        found = _ATLEAST.fullmatch(requirement)
+        if not found:
+            raise ValueError(f"{requirement!r} declares no lowest version: write name>=version")
+        name = found["name"]
+        yield f"{name}=={newest[name] if name in UNTRIED else found['version']}"
+
+
+def main(extras: Sequence[str]) -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    declared = [*project["dependencies"]]
+    for extra in extras:
+        declared += project["optional-dependencies"][extra]
+    for line in lowest(declared, (ROOT / "constraints.txt").read_text().split()):
+        print(line)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
