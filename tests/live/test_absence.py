@@ -19,6 +19,7 @@ from sdfeel.engine.base import Task
 from sdfeel.live.edge.policy import Policy
 from sdfeel.schemes import FogFL, HierFavg, SDFeel
 from sdfeel.sim.simulate import Simulation
+from tests.live import timeless
 from tests.live.parties import until
 from tests.live.village import COST, PATH, RING, NoisyEngine, Village, network
 
@@ -101,7 +102,7 @@ def test_a_server_comes_back_with_its_own_model_as_it_does_in_a_simulation(tmp_p
             records[d] = village.edges[d].store.records()
 
     village.at_the_end = keep
-    told = asyncio.run(asyncio.wait_for(story(), 60))
+    told = timeless.run(story())
     assert 5 <= min(told[2]) < 29  # it missed some rounds, and took part in others
     assert any(not record["away"] for record in told[0].values())
     decisions = Decisions.of(scheme, net, COST, engine.seed, outages=Recorded(told))

@@ -20,6 +20,7 @@ from sdfeel.live.transport.errors import NotTrusted, Refused, Rejected
 from sdfeel.live.transport.tensors import digest
 from sdfeel.schemes import AsyncSDFeel, FedAvg, FedNova, SDFeel
 from sdfeel.sim.simulate import Simulation
+from tests.live import timeless
 from tests.live.village import COST, RING, SIZE, NoisyEngine, Village, network
 
 HUGE = 3.4e38
@@ -101,7 +102,7 @@ def test_a_quarantine_outlives_a_restart(tmp_path: Path) -> None:
             await village.edges[0].handle(Who("client", 3), "result", header, body)
         village.crash(0)
 
-    asyncio.run(story())
+    timeless.run(story())
 
 
 def test_where_all_clients_are_rejected_the_round_ends_with_the_model_it_had(
@@ -142,7 +143,7 @@ def test_a_leader_cannot_say_how_much_it_counts(weights: list[float], tmp_path: 
         village.crash(1)
         return model
 
-    (share,) = set(asyncio.run(story()).tolist())
+    (share,) = set(timeless.run(story()).tolist())
     assert 0 < share < 0.5
 
 
@@ -170,7 +171,7 @@ def test_wild_claims_of_a_leader_leave_a_server_with_sound_weights(
         assert own.stamp <= 3000
         village.crash(1)
 
-    asyncio.run(story())
+    timeless.run(story())
     village.go()
     assert all(torch.isfinite(model).all() for model in village.models.values())
 
@@ -194,7 +195,7 @@ def test_rounds_that_no_server_can_have_are_refused(
             village.crash(1)
 
     with pytest.raises(Refused, match=told):
-        asyncio.run(story())
+        timeless.run(story())
 
 
 def test_a_stranger_to_the_graph_cannot_lead(tmp_path: Path) -> None:
@@ -210,7 +211,7 @@ def test_a_stranger_to_the_graph_cannot_lead(tmp_path: Path) -> None:
             village.crash(0)
 
     with pytest.raises(Refused, match="edge-2 is no neighbour of edge-0"):
-        asyncio.run(story())
+        timeless.run(story())
 
 
 def forever(answer: Callable[[str, Header], Answer]) -> Any:
@@ -299,7 +300,7 @@ def test_where_nobody_may_be_left_out_a_lying_server_stops_the_others_but_does_n
         await asyncio.gather(*clients, return_exceptions=True)
         village.crash(2)
 
-    asyncio.run(asyncio.wait_for(story(village.run()), 60))
+    timeless.run(story(village.run()))
     assert torch.equal(village.models[0], simulated_server(0))
 
 
@@ -322,7 +323,7 @@ def test_what_an_old_message_said_is_not_applied_again(tmp_path: Path) -> None:
         assert torch.equal(village.model(1), once)
         village.crash(1)
 
-    asyncio.run(story())
+    timeless.run(story())
 
 
 def test_only_a_servers_own_clients_get_its_models(tmp_path: Path) -> None:
@@ -339,4 +340,4 @@ def test_only_a_servers_own_clients_get_its_models(tmp_path: Path) -> None:
                 await village.edges[0].handle(Who("client", stranger), "start", header, None)
         village.crash(0)
 
-    asyncio.run(story())
+    timeless.run(story())

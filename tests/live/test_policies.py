@@ -16,13 +16,9 @@ from sdfeel.live.protocol import Who
 from sdfeel.live.store import Store
 from sdfeel.live.transport.errors import Refused, Rejected
 from sdfeel.schemes import AsyncSDFeel, FedAvg, SDFeel
-<<<<<<< HEAD
+from tests.live import timeless
 from tests.live.parties import until
 from tests.live.village import NoisyEngine, Village, network
-=======
-from tests.live import timeless
-from tests.live.village import PATH, NoisyEngine, Village, network
->>>>>>> bbadb57 (Tests wait for conditions, count what they mean, and may be slow)
 
 HASTY = Policy(dead_client="drop", client_deadline=0.5, dead_edge="drop", edge_deadline=0.5)
 
@@ -156,7 +152,7 @@ def test_a_server_that_must_not_be_left_out_and_sends_nonsense_is_named_and_wait
         for d in (0, 1, 2):
             village.crash(d)
 
-    asyncio.run(asyncio.wait_for(story(), 60))
+    timeless.run(asyncio.wait_for(story(), 60))
 
 
 def test_a_dead_server_is_left_out_and_the_weighted_mean_of_the_rest_is_kept(

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from sdfeel.core.errors import InputError
-from sdfeel.live.transport import Caller, Peer, Refused, Server, Unreachable
+from sdfeel.live.transport import Caller, Peer, Refused, Server
 from sdfeel.live.transport.limits import CHUNK, Limits
 from tests.live.parties import LIMITS, Federation, echo, outage, run, serving
 

@@ -282,8 +282,6 @@ class _Port:
     ) -> Reply:
         try:
             async with asyncio.timeout(timeout):
-                return Reply(
-                    *await self.village.deliver(self.who, self.target, kind, header, body)
-                )
+                return Reply(*await self.village.deliver(self.who, self.target, kind, header, body))
         except TimeoutError:
             raise Unreachable("no answer in time") from None

@@ -1,8 +1,7 @@
 """The lowest versions that the package allows are read off its own declaration."""
 
 import pytest
-
-from tools.lowest import lowest
+from lowest import lowest
 
 
 def test_each_dependency_has_its_lowest_version_and_torch_the_kept_one() -> None:
