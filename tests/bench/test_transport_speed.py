@@ -20,6 +20,7 @@ def test_speeds_are_measured_for_both_directions_and_all_sizes(
     assert all(line.endswith(" MB/s") for line in lines[5:7])
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="reads a process's memory from /proc")
 def test_a_siege_tells_seconds_copies_and_memory(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

@@ -30,7 +30,7 @@ def kept(name: str) -> dict[str, Any]:
     return found
 
 
-@pytest.mark.parametrize("name", ["3", "table1", "4a"])
+@pytest.mark.parametrize("name", ["3", "table1", pytest.param("4a", marks=pytest.mark.slow)])
 def test_no_clear_verdict_has_flipped(name: str) -> None:
     assert any(is_clear(claim) for claim in kept(name)["claims"])
     assert [str(flip) for flip in flips(kept(name), today(name)) if flip.clear] == []

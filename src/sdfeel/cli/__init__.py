@@ -128,6 +128,6 @@ def main() -> None:
         if os.environ.get("SDFEEL_TRACEBACK"):
             raise
         sys.exit(
-            f"sdfeel: a mistake of ours: {type(error).__name__}: {error} "
-            f"(SDFEEL_TRACEBACK=1 shows where; please report it)"
+            f"sdfeel: internal error, please report it: {type(error).__name__}: {error} "
+            f"(SDFEEL_TRACEBACK=1 shows where it happened)"
         )

@@ -64,8 +64,8 @@ def figure(
 ) -> None:
     """Check the paper's claims: run what a figure needs, draw it, and judge each claim.
 
-    Runs are kept in the user's cache by what they are: a second call draws without running, a
-    stopped one goes on where it was.
+    Finished runs are kept in your cache: a second call only draws, and an interrupted one picks up
+    where it left off.
 
     Examples:
 

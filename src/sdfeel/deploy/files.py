@@ -93,7 +93,9 @@ def read_policy(words: Sequence[str]) -> PolicySection:
     for word in words:
         key, equals, value = word.partition("=")
         if not equals:
-            raise InputError(f"'{word}' is no policy: write key=value, such as dead_edge=drop")
+            raise InputError(
+                f"'{word}' is not a policy setting: write key=value, such as dead_edge=drop"
+            )
         values[key.strip()] = value.strip()
     try:
         return PolicySection.model_validate(values, strict=False)

@@ -198,8 +198,8 @@ $ sdfeel figure 4a --scale full --data DIRECTORY       # the paper's data and mo
 $ make figures                                         # all at quick scale; fails if one flips
 ```
 
-Runs are kept in the user's cache by what they are: figures share them, a second call draws without
-running, and a stopped one goes on where it was. Pictures are drawn into `runs/figures/`. `--records
+Finished runs are kept in your cache, and figures share them: a second call only draws, and an
+interrupted one picks up where it left off. Pictures are drawn into `runs/figures/`. `--records
 results` keeps new verdicts.
 
 ## How to read the verdicts

@@ -26,7 +26,7 @@ FITTED, QUORUM = 5, 3  # the law is fitted to so many runs at least, or to one i
 
 
 class Racer(Protocol):
-    """One candidate's pilot run, which can be gone on with."""
+    """One candidate's pilot run, which can be continued."""
 
     @property
     def points(self) -> Sequence[PilotPoint]: ...
@@ -46,7 +46,7 @@ class Racer(Protocol):
         ...
 
     def close(self) -> None:
-        """It will not be gone on with."""
+        """Free what it holds: this run will not be continued."""
         ...
 
 

@@ -1,7 +1,7 @@
 """Several runs side by side: one process and one core each, so that no core waits.
 
-Runs are durable, so whatever happens to a process, its run can be gone on with. Their events come
-to the caller as they happen.
+Runs are durable, so whatever happens to a process, its run can be continued. Their events reach
+the caller as they happen.
 """
 
 import multiprocessing as mp

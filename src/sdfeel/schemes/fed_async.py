@@ -21,7 +21,7 @@ ARRIVED = Shelf("arrived", "server")  # the model that has just come in
 
 @dataclass(frozen=True)
 class FedAsync:
-    """The cloud mixes in every client's model as soon as it comes, old ones by less."""
+    """The cloud mixes in each client's model as soon as it arrives; stale models count less."""
 
     facts: ClassVar[Facts] = Facts(False, True, "high", True, True, True)
     tolerates: ClassVar[Tolerates] = Tolerates(

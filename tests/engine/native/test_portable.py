@@ -96,6 +96,7 @@ def test_the_exponential_and_the_logarithm_are_right() -> None:
     assert math.isnan(own.log_double(math.nan))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("torch_has", "blas_for", "numpy_lacks"),
     [("default", "Prescott", "AVX2 FMA3 AVX512F"), ("avx2", "Haswell", "AVX512F"), ("", "", "")],
