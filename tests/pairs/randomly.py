@@ -12,7 +12,7 @@ from tests.pairs.trial import Refused, Violated, Violation, events_of
 # Others may rightly change nothing: a limit that is not reached, a chance that does not strike.
 ALWAYS_FELT = (
     *("overlap", "uplink", "backhaul", "channel", "devices", "partition"),
-    *("optimizer", "engine", "model", "evaluation", "preset"),
+    *("optimizer", "engine", "model", "preset"),
 )
 BETWEEN_SERVERS = ("links", "schedule", "clusters")  # whose files and sizes need several
 
