@@ -307,8 +307,8 @@ class Experiment(Section):
         without = {"checkpoint": True, **LATER, "training": {"workers", *LATER["training"]}}
         decides = self.model_dump(exclude=without, exclude_none=True)
         used = self.model_dump(include=LATER, exclude_defaults=True)
-        if not used["training"]:  # of the sections above, it alone came after version 0.1
-            del used["training"]
+        if not used.get("training"):  # of the sections above, it alone came after version 0.1
+            used.pop("training", None)
         if any(used.values()):
             decides["later"] = used
         if decides["training"]["engine"] not in ("native", "ray"):  # ray: native where it fits
