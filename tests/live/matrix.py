@@ -65,7 +65,7 @@ class Fort:
 
     def publish(self) -> None:
         """Give the nodes the authority's list."""
-        write_atomic(self.root / "allow.txt", (self.authority / "allow.txt").read_bytes())
+        write_atomic(self.root / "trust" / "allow.txt", (self.authority / "allow.txt").read_bytes())
 
     def resident(self, server: str) -> str:
         """A client that belongs to this server."""

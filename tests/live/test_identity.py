@@ -232,10 +232,18 @@ def test_a_list_edited_by_hand_is_understood(federation: Federation) -> None:
 def test_without_a_list_nobody_is_permitted(federation: Federation) -> None:
     one = federation.issue("client/0")
     told: list[str] = []
-    allow = AllowList(federation.list, told.append)
+    now = [0.0]
+    allow = AllowList(federation.list, told.append, lambda: now[0])
+    assert allow.permits(one.serial, one.name)
+    content = federation.list.read_bytes()
+    federation.list.unlink()
+    assert allow.permits(one.serial, one.name)  # somebody may be replacing it
+    federation.list.write_bytes(content)
     assert allow.permits(one.serial, one.name)
     federation.list.unlink()
-    for _ in range(3):
+    for seconds in (10, 20, 30):
+        allow.permits(one.serial, one.name)
+        now[0] = seconds
         assert not allow.permits(one.serial, one.name)
     assert told == [f"the allow-list {federation.list} is gone: nobody is trusted until it is back"]
     with pytest.raises(DataError, match="there is no allow-list at"):
@@ -267,3 +275,34 @@ def test_a_certificate_without_a_positive_serial_number_names_nobody(
     der[place + 2] |= 0x80
     with pytest.raises(InputError, match="serial number must be more than 0, got -"):
         described(ssl.DER_cert_to_PEM_cert(bytes(der)).encode())
+
+
+def test_half_a_list_revokes_nobody(federation: Federation) -> None:
+    one, two = federation.issue("client/0"), federation.issue("client/1")
+    told: list[str] = []
+    now = [0.0]
+    allow = AllowList(federation.list, told.append, lambda: now[0])
+    assert allow.permits(two.serial, two.name)
+    whole = federation.list.read_bytes()
+    for size in range(len(whole) - 1):
+        federation.list.write_bytes(whole[:size])
+        now[0] += 100
+        assert allow.permits(one.serial, one.name)
+        assert allow.permits(two.serial, two.name)
+    assert "does not end with '# end', so it may be half of one" in told[0]
+    federation.list.write_bytes(whole)
+    revoke(federation.list, two.serial)
+    assert allow.permits(one.serial, one.name)
+    assert not allow.permits(two.serial, two.name)
+
+
+def test_a_list_without_its_last_line_counts_when_it_is_left_alone(federation: Federation) -> None:
+    one = federation.issue("client/0")
+    now = [0.0]
+    federation.list.write_text(f"{one.serial} {one.name}\n")
+    allow = AllowList(federation.list, clock=lambda: now[0])
+    assert allow.permits(one.serial, one.name)
+    federation.list.write_text("# nobody\n")
+    assert allow.permits(one.serial, one.name)
+    now[0] = 10.0
+    assert not allow.permits(one.serial, one.name)

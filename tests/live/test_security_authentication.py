@@ -148,7 +148,7 @@ def test_revocation_ends_a_client_in_the_middle_of_a_connection(ours: Federation
                 revoke(ours.list, me.serial)
                 with pytest.raises(NotTrusted, match=f"{me.serial} of .*client/2: it was revoked"):
                     await peer.call("echo", {}, timeout=60)
-                assert server.counts["denied"] == 1
+                assert server.counts["denied"] >= 1
             await refused(address, me, "it was revoked")
 
     run(story())

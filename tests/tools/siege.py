@@ -7,11 +7,14 @@ the server holds per upload, and what refused calls leave behind. Reads the serv
 
 import asyncio
 import os
+import ssl
+import time
 from contextlib import suppress
 from pathlib import Path
 
 from sdfeel.bench import idle_connections
 from sdfeel.bench.transport_speed import LIMITS, SIZES, served
+from sdfeel.core.errors import SdfeelError
 from sdfeel.live.transport.errors import Refused
 from sdfeel.live.transport.peer import Peer
 from sdfeel.live.trust.identity import Identity
@@ -45,7 +48,42 @@ def memory(process: int, field: str) -> int:
     raise LookupError(field)
 
 
+async def shut_out(address: str, bad: Identity, good: Identity, count: int, tls: bool) -> float:
+    """Seconds of an honest first call beside so many idle connections of one stranger."""
+    context = ssl.create_default_context(cadata=bad.ca.decode())
+    context.check_hostname = False
+    context.load_cert_chain(bad.directory / "cert.pem", bad.directory / "key.pem")
+    context.set_alpn_protocols(["h2"])
+    host, _, port = address.rpartition(":")
+    kind = context if tls else None
+    writers = []
+    for _ in range(0, count, 50):  # a few at a time: what is waited for is not the stranger
+        knocks = (asyncio.open_connection(host, int(port), ssl=kind) for _ in range(50))
+        found = await asyncio.gather(*knocks, return_exceptions=True)
+        writers += [each[1] for each in found if not isinstance(each, BaseException)]
+    begun = time.perf_counter()
+    async with Peer(address, good, "edge/0", LIMITS) as peer:
+        await peer.call("push", {}, b"x", timeout=60)
+    seconds = time.perf_counter() - begun
+    for writer in writers:
+        writer.transport.abort()
+    return seconds
+
+
+def beside_a_crowd() -> None:
+    for count, tls in ((900, True), (1000, False)):
+        with served(2) as (address, clients, _):
+            what = "TLS connections of one certificate" if tls else "plain connections"
+            try:
+                seconds = asyncio.run(shut_out(address, clients[0], clients[1], count, tls))
+            except SdfeelError as error:
+                print(f"an honest call beside {count} idle {what}: {error}")
+            else:
+                print(f"an honest call beside {count} idle {what}: {seconds:.2f} s")
+
+
 def main() -> None:
+    beside_a_crowd()
     alone, beside = idle_connections.beside_strangers()
     for what, first, second in (
         ("time", alone.seconds, beside.seconds),

@@ -119,7 +119,7 @@ def init(
 ) -> None:
     """Write certificates, node files, systemd units, a compose file and Kubernetes manifests.
 
-    Copy experiment.toml, network.json, allow.txt and nodes/NAME to the host of NAME, and start it
+    Copy experiment.toml, network.json, trust and nodes/NAME to the host of NAME, and start it
     there. The directory `authority` stays with you.
 
     Example:

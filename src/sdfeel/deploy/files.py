@@ -71,7 +71,7 @@ class NodeFile(Section):
     """the network, the same for all"""
     identity: str = "identity"
     """directory with key.pem, cert.pem and ca.pem"""
-    allow: str = "../../allow.txt"
+    allow: str = "../../trust/allow.txt"
     """edge servers: the list of certificates that may call"""
     listen: str = "0.0.0.0:7400"
     """edge servers: host:port to listen on"""

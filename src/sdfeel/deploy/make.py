@@ -18,6 +18,7 @@ from sdfeel.live.failover import refuges_of
 from sdfeel.live.trust.identity import create_authority, issue
 
 AUTHORITY, OPERATOR = "authority", "operator-0"
+TRUST = "trust"  # a directory of its own: containers see what replaces a file only in directories
 
 
 @dataclass(frozen=True)
@@ -71,7 +72,7 @@ def make(
             _write_data(directory / NODES / f"client-{client}" / "data.npz", ready, client)
     _node(directory, "operator", 0, NodeFile(peers=peers), ())
     # The nodes' own copy: the authority's key stays behind.
-    write_atomic(directory / ALLOW, (authority / ALLOW).read_bytes())
+    write_atomic(directory / TRUST / ALLOW, (authority / ALLOW).read_bytes())
     return net
 
 

@@ -20,6 +20,9 @@ class Limits:
     calls_per_caller: int = 16  # at once, of one certificate
     uploads_per_caller: int = 2  # bodies on their way at once, of one certificate
     connections: int = 900  # a process often has 1,024 descriptors
+    connections_per_caller: int = 8  # of one certificate; those used least recently go first
+    fresh_per_address: int = 128  # of one address that have not made a call yet
+    first_call_seconds: float = 15.0  # for a call that tells who it is, the handshake included
     # For one chunk. A link must carry 140 kbit/s, as the slowest mobile ones do; a shared link that
     # gives a node less counts as an outage.
     chunk_seconds: float = 60.0

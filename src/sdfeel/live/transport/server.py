@@ -12,6 +12,7 @@ import grpc
 import grpc.aio
 
 from sdfeel.core.errors import InputError
+from sdfeel.live.transport.connections import ConnectionGuard
 from sdfeel.live.transport.envelope import GO, METHOD, Envelope
 from sdfeel.live.transport.errors import Refused
 from sdfeel.live.transport.limits import INLINE, Limits, for_server
@@ -58,6 +59,7 @@ class Server:
     def __init__(self) -> None:
         self.counts: Counter[str] = Counter()
         self._server: grpc.aio.Server | None = None
+        self._watch: asyncio.Future[None] | None = None
         self._active: Counter[str] = Counter()  # calls by serial number
         self._uploads: Counter[str] = Counter()  # bodies on their way, by serial number
 
@@ -90,6 +92,8 @@ class Server:
             ) from None
         await server.start()
         self._server = server
+        self._guard = ConnectionGuard(limits, int(port), allow.permits, self.counts)
+        self._watch = asyncio.ensure_future(self._guard.run())
         return int(port)
 
     async def stop(self, grace: float = 1.0) -> None:
@@ -97,6 +101,8 @@ class Server:
         if self._server is not None:
             await self._server.stop(grace)
             self._server = None
+        if self._watch is not None:
+            self._watch.cancel()
 
     async def _serve(self, _requests: object, context: Any) -> None:
         self.counts["calls"] += 1
@@ -104,10 +110,13 @@ class Server:
         try:
             caller = self._caller(context)
             most = self._limits.calls_per_caller
-            with self._place(self._active, caller, most, "calls"):
+            guarded = self._guard.call(context.peer(), caller.serial, caller.name)
+            with guarded, self._place(self._active, caller, most, "calls"):
                 await self._bounded(caller, talk)
         except _Abort as end:
             self.counts[end.what] += 1
+            if end.what == "denied":
+                self._guard.deny(context.peer())
             _LOG.debug("call from %s ended: %s", context.peer(), end.reason)
             await talk.hear_out()
             with suppress(grpc.aio.InternalError):  # the caller has gone meanwhile

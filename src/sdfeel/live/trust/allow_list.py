@@ -1,26 +1,38 @@
 """The allow-list: which certificates a node accepts. Revocation is the removal of a line.
 
 One certificate per line, `<serial> <name>`; what follows a `#` is a comment. The file is read
-again as soon as it changes, so a running node needs no restart.
+again as soon as it changes, so a running node needs no restart. Its last line is `# end`: a copy
+that is under way, or was cut short, lacks it, and the list before stays in force.
 """
 
 from collections.abc import Callable
 from pathlib import Path
+from time import monotonic
 
 from sdfeel.core.errors import DataError, InputError
 from sdfeel.core.run_files import ALLOW, write_atomic
 from sdfeel.live.trust.names import Name
 
+END = "# end"
+GONE = 5.0  # seconds without the file until nobody is trusted
+SETTLED = 2.0  # seconds without a change until a list without its mark is taken for whole
 _Stamp = tuple[int, int, int] | None
 
 
 class AllowList:
-    """The certificates in a file, always as the file stands now; no file, nobody."""
+    """The certificates in a file as it stands now, read whole or not at all."""
 
-    def __init__(self, path: Path | str, tell: Callable[[str], None] = lambda line: None) -> None:
-        self.path, self._tell = Path(path), tell
-        self._stamp: _Stamp = None
+    def __init__(
+        self,
+        path: Path | str,
+        tell: Callable[[str], None] = lambda line: None,
+        clock: Callable[[], float] = monotonic,
+    ) -> None:
+        self.path, self._tell, self._clock = Path(path), tell, clock
+        self._stamp: _Stamp = None  # of the list in force
         self._entries: frozenset[tuple[str, str]] = frozenset()
+        self._marked = False  # does the list in force end as it should?
+        self._doubt: tuple[_Stamp, float] | None = None  # what is there instead, and since when
         if not self.path.is_file():
             raise DataError(f"there is no allow-list at {self.path}: copy the authority's {ALLOW}")
 
@@ -34,14 +46,36 @@ class AllowList:
 
     def _current(self) -> frozenset[tuple[str, str]]:
         stamp = _stamp(self.path)
-        if stamp is None or stamp != self._stamp:
-            self._entries = _read(self.path)
-            if stamp is None and self._stamp is not None:
-                self._tell(
-                    f"the allow-list {self.path} is gone: nobody is trusted until it is back"
-                )
-            self._stamp = stamp
+        if stamp is not None and stamp == self._stamp:
+            self._doubt = None
+            return self._entries
+        text = None if stamp is None else _read(self.path)
+        if text is not None and stamp == _stamp(self.path) and self._acceptable(text, stamp):
+            self._entries, self._stamp, self._marked = entries(text), stamp, is_whole(text)
+            self._doubt = None
+        elif text is None and self._since(None) >= GONE and self._entries:
+            self._entries, self._stamp = frozenset(), None
+            self._tell(f"the allow-list {self.path} is gone: nobody is trusted until it is back")
         return self._entries
+
+    def _acceptable(self, text: str, stamp: _Stamp) -> bool:
+        """A list that ends as it should; without its mark, one that is left alone for a while."""
+        if is_whole(text) or self._stamp is None:
+            return True
+        first = self._doubt is None or self._doubt[0] != stamp
+        settled = self._since(stamp) >= SETTLED
+        if self._marked and first:
+            self._tell(
+                f"the allow-list {self.path} does not end with '{END}', so it may be half of one: "
+                f"the list before stays in force; copy it again, or add that line at its end"
+            )
+        return settled and not self._marked
+
+    def _since(self, stamp: _Stamp) -> float:
+        """Seconds for which the file has been like this."""
+        if self._doubt is None or self._doubt[0] != stamp:
+            self._doubt = (stamp, self._clock())
+        return self._clock() - self._doubt[1]
 
 
 def permit(path: Path, serial: str, name: str) -> None:
@@ -69,11 +103,20 @@ def _stamp(path: Path) -> _Stamp:
     return found.st_mtime_ns, found.st_size, found.st_ino
 
 
-def _read(path: Path) -> frozenset[tuple[str, str]]:
+def _read(path: Path) -> str | None:
     try:
-        return entries(path.read_text(encoding="utf-8", errors="replace"))
+        return path.read_text(encoding="utf-8", errors="replace")
     except OSError:
-        return frozenset()
+        return None
+
+
+def is_whole(text: str) -> bool:
+    """Does a list end with its last line?
+
+    >>> is_whole("5a client\\n# end\\n"), is_whole("5a cli")
+    (True, False)
+    """
+    return text.rstrip().rpartition("\n")[2].strip() == END
 
 
 def entries(text: str) -> frozenset[tuple[str, str]]:
@@ -84,4 +127,5 @@ def entries(text: str) -> frozenset[tuple[str, str]]:
 
 def _replace(path: Path, lines: list[str]) -> None:
     """A reader sees the old list or the new one, never a part."""
-    write_atomic(path, "".join(line + "\n" for line in lines).encode())
+    kept = [line for line in lines if line.strip() != END]
+    write_atomic(path, "".join(line + "\n" for line in (*kept, END)).encode())

@@ -14,7 +14,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from sdfeel.core.errors import DataError, InputError, at_least
 from sdfeel.core.run_files import ALLOW
-from sdfeel.live.trust.allow_list import permit
+from sdfeel.live.trust.allow_list import END, permit
 from sdfeel.live.trust.names import Name
 
 KEY, CERT, CA = "key.pem", "cert.pem", "ca.pem"
@@ -47,7 +47,7 @@ def create_authority(
     builder = builder.add_extension(uses, critical=True)
     _write(directory / CA_KEY, _pem(key), _PRIVATE)
     _write(directory / CA, _sign(builder, key), 0o644)
-    _write(directory / ALLOW, b"", 0o644)
+    _write(directory / ALLOW, f"{END}\n".encode(), 0o644)
     return directory
 
 

@@ -1,0 +1,184 @@
+"""Who may keep a connection: a look, several times a second, at all that gRPC has accepted.
+
+gRPC counts connections, but not by whom they are, and cannot be told to end one. The sockets are
+the process's own, though: they are found among its descriptors, recognised by their peers'
+addresses, and shut down, which gRPC takes for the other side's doing. Nothing of this is in the
+way of the data. It needs /proc, so elsewhere than on Linux gRPC's own limit is all there is.
+"""
+
+import asyncio
+import os
+import random
+import socket
+import sys
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from time import monotonic
+from urllib.parse import unquote
+
+from sdfeel.live.transport.limits import Limits
+
+LOOK = 0.2  # seconds between two looks
+LAST_WORD = 0.5  # seconds that a caller who was denied has to hear why
+_OWN = "/proc/self/fd"
+_INTERNET = (socket.AF_INET, socket.AF_INET6)
+Key = tuple[str, int]  # an address and a port
+
+
+@dataclass
+class Connection:
+    """One accepted connection. It has an owner as soon as an authorised call came over it."""
+
+    inode: int
+    descriptor: int
+    peer: Key
+    since: float
+    owner: tuple[str, str] | None = None  # serial number and name of its certificate
+    calls: int = 0
+    used: float = 0.0
+
+    def shut(self) -> None:
+        """End it, unless the descriptor has become something else meanwhile."""
+        with suppress(OSError):
+            copy = os.dup(self.descriptor)
+            if os.fstat(copy).st_ino != self.inode:
+                os.close(copy)
+                return
+            with socket.socket(fileno=copy) as own:
+                own.shutdown(socket.SHUT_RDWR)
+
+
+@dataclass
+class ConnectionGuard:
+    """Keeps the connections of one listening port within a node's limits."""
+
+    limits: Limits
+    port: int
+    permits: Callable[[str, str], bool]
+    counts: Counter[str]
+    clock: Callable[[], float] = monotonic
+    known: dict[int, Connection] = field(default_factory=dict)  # by inode
+    _others: set[int] = field(default_factory=set)  # inodes of sockets that are none of ours
+    _by_peer: dict[Key, Connection] = field(default_factory=dict)
+    _denied: dict[Key, float] = field(default_factory=dict)  # when to end them
+
+    async def run(self) -> None:
+        """Look again and again."""
+        while sys.platform == "linux":
+            self.look()
+            await asyncio.sleep(LOOK)
+
+    @contextmanager
+    def call(self, peer: str, serial: str, name: str) -> Iterator[None]:
+        """An authorised call is under way on the connection from `peer`, as gRPC writes it."""
+        key = parsed(peer)
+        if key not in self._by_peer:
+            self.look()
+        mine = self._by_peer.get(key)
+        if mine is None:
+            yield
+            return
+        mine.owner, mine.calls = (serial, name), mine.calls + 1
+        try:
+            yield
+        finally:
+            mine.calls -= 1
+            mine.used = self.clock()
+
+    def deny(self, peer: str) -> None:
+        """Whoever calls from there is not accepted: its connection ends when it knows."""
+        self._denied.setdefault(parsed(peer), self.clock() + LAST_WORD)
+
+    def look(self) -> None:
+        """Find new connections, forget closed ones, and end those that are too many."""
+        with suppress(OSError):
+            self._find()
+        now = self.clock()
+        for each in {one.inode: one for one in self._superfluous(now)}.values():
+            self.counts["cut"] += 1
+            each.shut()
+            self._forget(each)
+
+    def _find(self) -> None:
+        here: dict[int, int] = {}
+        for name in os.listdir(_OWN):
+            with suppress(OSError):
+                target = os.readlink(f"{_OWN}/{name}")
+                if target.startswith("socket:["):
+                    here[int(target[8:-1])] = int(name)
+        for each in [one for one in self.known.values() if one.inode not in here]:
+            self._forget(each)
+        self._others &= here.keys()
+        for inode, descriptor in here.items():
+            if inode not in self.known and inode not in self._others:
+                self._meet(inode, descriptor)
+
+    def _meet(self, inode: int, descriptor: int) -> None:
+        peer = None
+        with suppress(OSError), socket.socket(fileno=os.dup(descriptor)) as copy:
+            if copy.family in _INTERNET and copy.getsockname()[1] == self.port:
+                peer = copy.getpeername()  # the listening socket has none
+        if peer is None:
+            self._others.add(inode)
+            return
+        found = Connection(inode, descriptor, _key(peer[0], peer[1]), self.clock())
+        self.known[inode] = self._by_peer[found.peer] = found
+
+    def _forget(self, each: Connection) -> None:
+        self.known.pop(each.inode, None)
+        if self._by_peer.get(each.peer) is each:
+            del self._by_peer[each.peer]
+        self._denied.pop(each.peer, None)
+
+    def _superfluous(self, now: float) -> Iterator[Connection]:
+        everyone = list(self.known.values())
+        for one in everyone:
+            if one.owner is not None and not self.permits(*one.owner):
+                self._denied.setdefault(one.peer, now + LAST_WORD)
+        yield from (one for one in everyone if self._denied.get(one.peer, now + 1) <= now)
+        fresh = [one for one in everyone if one.owner is None]
+        limits = self.limits
+        yield from (one for one in fresh if now - one.since > limits.first_call_seconds)
+        for group in _grouped(fresh, lambda one: one.peer[0]):
+            yield from _too_many(group, limits.fresh_per_address)
+        yield from _too_many(fresh, (limits.connections + 1) // 2)
+        owned = [one for one in everyone if one.owner is not None]
+        for group in _grouped(owned, lambda one: one.owner):
+            yield from _unused(group, limits.connections_per_caller)
+        yield from _unused(owned, (limits.connections + 1) // 2)
+
+
+def _grouped(
+    connections: Iterable[Connection], by: Callable[[Connection], object]
+) -> Iterable[list[Connection]]:
+    groups: dict[object, list[Connection]] = defaultdict(list)
+    for one in connections:
+        groups[by(one)].append(one)
+    return groups.values()
+
+
+def _too_many(connections: list[Connection], most: int) -> list[Connection]:
+    """Some of those who have not said who they are: by lot, so that a crowd cannot outwait one."""
+    return random.sample(connections, max(0, len(connections) - most))
+
+
+def _unused(connections: list[Connection], most: int) -> list[Connection]:
+    """The connections above the limit that were used least recently, and have no call now."""
+    idle = sorted((one for one in connections if not one.calls), key=lambda one: one.used)
+    return idle[: max(0, len(connections) - most)]
+
+
+def parsed(peer: str) -> Key:
+    """An address and a port as gRPC writes them.
+
+    >>> parsed("ipv4:127.0.0.1:50312"), parsed("ipv6:%5B::1%5D:50312")
+    (('127.0.0.1', 50312), ('::1', 50312))
+    """
+    host, _, port = unquote(peer).partition(":")[2].rpartition(":")
+    return _key(host.strip("[]"), int(port) if port.isdigit() else 0)
+
+
+def _key(host: str, port: int) -> Key:
+    return host.removeprefix("::ffff:"), port

@@ -1,0 +1,146 @@
+"""One certificate, or one address, cannot take the connections that others need."""
+
+import asyncio
+import socket
+import ssl
+from collections.abc import Callable
+from contextlib import AsyncExitStack, suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sdfeel.live.transport import Caller, NotTrusted, Peer
+from sdfeel.live.transport.connections import parsed
+from sdfeel.live.transport.limits import Limits
+from sdfeel.live.trust.identity import Identity, revoke
+from tests.live.parties import Federation, run, serving, until
+
+LIMITS = Limits(
+    bodies={"echo": 1 << 20},
+    connections=60,
+    connections_per_caller=4,
+    fresh_per_address=12,
+    first_call_seconds=30.0,
+)
+
+
+async def idle_tls(address: str, identity: Identity) -> asyncio.StreamWriter:
+    """A complete handshake with a good certificate, and then nothing."""
+    context = ssl.create_default_context(cadata=identity.ca.decode())
+    context.check_hostname = False
+    context.load_cert_chain(identity.directory / "cert.pem", identity.directory / "key.pem")
+    context.set_alpn_protocols(["h2"])
+    host, _, port = address.rpartition(":")
+    _, writer = await asyncio.open_connection(host, int(port), ssl=context)
+    return writer
+
+
+async def plain(address: str, identity: Identity) -> asyncio.StreamWriter:
+    host, _, port = address.rpartition(":")
+    return (await asyncio.open_connection(host, int(port)))[1]
+
+
+@pytest.mark.parametrize("knock", [idle_tls, plain], ids=["TLS", "plain"])
+def test_idle_connections_beyond_the_limit_lock_nobody_out(
+    knock: Callable[[str, Identity], Any], tmp_path: Path
+) -> None:
+    federation = Federation.create(tmp_path)
+    bad, good = federation.issue("client/0"), federation.issue("client/1")
+
+    async def story() -> None:
+        async with serving(federation, limits=LIMITS) as (address, server):
+            knocks = [knock(address, bad) for _ in range(2 * LIMITS.connections)]
+            found = await asyncio.gather(*knocks, return_exceptions=True)
+            writers = [each for each in found if not isinstance(each, BaseException)]
+            async with Peer(address, good, "edge/0", LIMITS) as peer:
+                reply = await peer.call("echo", {"text": "hello"}, timeout=30)
+                assert reply.header["text"] == "hello"
+            await until(lambda: len(server._guard.known) <= LIMITS.fresh_per_address)
+            assert server.counts["cut"] > 0
+            for writer in writers:
+                writer.transport.abort()
+
+    run(story())
+
+
+def test_a_certificate_keeps_only_some_connections_and_those_with_calls(tmp_path: Path) -> None:
+    federation = Federation.create(tmp_path)
+    greedy, good = federation.issue("client/0"), federation.issue("client/1")
+    gate = asyncio.Event()
+
+    async def handler(
+        caller: Caller, kind: str, header: dict[str, Any], body: bytes | None
+    ) -> tuple[dict[str, Any], bytes | None]:
+        if header.get("long"):
+            await gate.wait()
+        return {}, None
+
+    async def story() -> None:
+        async with (
+            serving(federation, handler, LIMITS) as (address, server),
+            AsyncExitStack() as stack,
+        ):
+            peers = [
+                await stack.enter_async_context(Peer(address, greedy, "edge/0", LIMITS))
+                for _ in range(12)
+            ]
+            first = asyncio.ensure_future(peers[0].call("echo", {"long": True}, timeout=50))
+            await until(lambda: server.counts["calls"] == 1)
+            for peer in peers[1:]:
+                await peer.call("echo", {}, timeout=30)
+            await until(lambda: len(server._guard.known) <= LIMITS.connections_per_caller)
+            async with Peer(address, good, "edge/0", LIMITS) as peer:
+                await peer.call("echo", {}, timeout=30)
+            assert not first.done()
+            gate.set()
+            await first
+
+    run(story())
+
+
+def test_a_revoked_certificate_loses_its_connections_and_calls_at_once(tmp_path: Path) -> None:
+    federation = Federation.create(tmp_path)
+    bad = federation.issue("client/0")
+
+    async def handler(
+        caller: Caller, kind: str, header: dict[str, Any], body: bytes | None
+    ) -> tuple[dict[str, Any], bytes | None]:
+        await asyncio.Event().wait()
+        return {}, None
+
+    async def story() -> None:
+        async with serving(federation, handler, LIMITS) as (address, server):
+            async with Peer(address, bad, "edge/0", LIMITS) as peer:
+                call = asyncio.ensure_future(peer.call("echo", {}, timeout=50))
+                await until(lambda: server.counts["calls"] == 1)
+                await until(lambda: len(server._guard.known) == 1)
+                revoke(federation.list, bad.serial)
+                with pytest.raises(NotTrusted, match="it was revoked"):
+                    await call
+            await until(lambda: not server._guard.known)
+
+    run(story())
+
+
+def test_sockets_of_others_are_left_alone(tmp_path: Path) -> None:
+    federation = Federation.create(tmp_path)
+
+    async def story() -> None:
+        ours, theirs = socket.socketpair()
+        async with serving(federation, limits=LIMITS) as (_, server):
+            for _ in range(3):
+                server._guard.look()
+            assert not server._guard.known
+            ours.send(b"x")
+            assert theirs.recv(1) == b"x"
+        with suppress(OSError):
+            ours.close()
+            theirs.close()
+
+    run(story())
+
+
+def test_addresses_are_read_in_every_spelling() -> None:
+    assert parsed("ipv6:%5B::ffff:10.0.0.5%5D:7") == parsed("ipv4:10.0.0.5:7") == ("10.0.0.5", 7)
+    assert parsed("unix:") == ("", 0)

@@ -1,0 +1,248 @@
+"""`python -m tests.tools.handlers --calls 1000000`: anybody says anything to an edge server.
+
+Sequences of well-formed calls, by clients, edge servers and operators with good certificates, in
+any order and with any numbers and models. They go to the handlers themselves. After each sequence
+the server must serve an honest client and bring its round to an end, all that it keeps must be
+finite, and all of this again after a restart.
+"""
+
+import argparse
+import asyncio
+import json
+import random
+import tempfile
+import time
+from collections import Counter
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from sdfeel.core.errors import SdfeelError
+from sdfeel.core.scheme import Scheme
+from sdfeel.live.edge.policy import Policy
+from sdfeel.live.edge.server import Edge
+from sdfeel.live.protocol import Answer, Header, Who
+from sdfeel.live.transport.errors import NotTrusted, Refused, Unreachable
+from sdfeel.live.transport.tensors import digest, pack
+from sdfeel.schemes import AsyncSDFeel, FedAvg, FedNova, HierFavg, SDFeel
+from tests.live.village import RING, SIZE, Village, network
+
+KINDS = (
+    *("work", "start", "result", "here", "model", "lock", "apply", "adopt"),
+    *("status", "rounds", "measured", "current", "dance"),
+)
+ITERATIONS = 1000
+PATIENCE = 30.0  # seconds for one honest round
+SCHEMES: tuple[Scheme, ...] = (
+    SDFeel(tau1=2),
+    SDFeel(tau1=2, tau2=2, alpha=2),
+    FedAvg(tau1=2),
+    FedNova(theta_min=1),
+    HierFavg(tau1=2, tau2=1),
+    AsyncSDFeel(theta_min=2, staleness="hearsay"),
+    AsyncSDFeel(theta_min=1, staleness="hearsay", psi="exponential", balanced=True),
+)
+WILD: tuple[Any, ...] = (
+    *(None, True, "", "many", [], {}, [1], -1, -(2**63), 2**53, 2**63 - 1, 2**70, 10**400),
+    *(0.5, -0.0, 1e300, -1e300, float("nan"), float("inf"), float("-inf")),
+)
+
+
+@dataclass
+class Liars:
+    """Everybody but one client, with certificates that are good."""
+
+    random: random.Random
+    village: Village
+    target: int
+    honest: int
+    counts: Counter[str] = field(default_factory=Counter)
+    recorded: list[tuple[Who, str, Header, bytes | None]] = field(default_factory=list)
+
+    @property
+    def edge(self) -> Edge:
+        return self.village.edges[self.target]
+
+    async def call(self) -> None:
+        """One call of somebody; whatever is wrong with it is answered with a sentence."""
+        message = self._message()
+        if self.recorded and self.random.random() < 0.1:
+            message = self.random.choice(self.recorded)  # an old one, once more
+        elif self.random.random() < 0.2:
+            self.recorded = [*self.recorded[-200:], message]
+        who, kind, header, body = message
+        try:
+            async with asyncio.timeout(PATIENCE):
+                answer, _ = await self.edge.handle(who, kind, dict(header), body)
+            json.dumps(answer, allow_nan=False)
+            self.counts["answered"] += 1
+        except SdfeelError:
+            self.counts["refused"] += 1
+
+    async def answer(self, who: Who, kind: str, header: Header, body: bytes | None) -> Answer:
+        """What another server says when it is asked."""
+        await asyncio.sleep(self.random.choice((0, 0, 0.001)))
+        fate = self.random.random()
+        if fate < 0.1:
+            raise self.random.choice((Refused, NotTrusted, Unreachable))("no")
+        _, _, told, model = self._message()
+        for key in ("gone", "early", "busy"):
+            if self.random.random() < 0.3:
+                told[key] = True
+        return told, model
+
+    def _message(self) -> tuple[Who, str, Header, bytes | None]:
+        draw = self.random
+        role = draw.choices(("client", "edge", "operator", "ghost"), (5, 5, 1, 0.2))[0]
+        number = draw.choice((*range(8), 99))
+        if role == "client" and number == self.honest:
+            number = 99
+        if role == "edge" and number == self.target:
+            number = 99
+        kind = draw.choice(KINDS)
+        body = self._body()
+        header: Header = {"federation": self.village.federation.digest, "wait": 0.001}
+        k = self.edge.known.k
+        servers = len(self.village.federation.net.servers)
+        samples = self.village.federation.net.samples
+        usual: Header = {
+            "round": max(0, k + draw.choice((-2, -1, 0, 0, 0, 0, 1, 2, 50))),
+            "hop": draw.choice((0, 0, 1, 2)),
+            "steps": draw.choice((0, 1, 2, 2, 2, 3, 6)),
+            "samples": int(samples[number]) if number < len(samples) else 3,
+            "taken": draw.choice((0, 2, 10**9)),
+            "seconds": draw.choice((0.1, 1e9)),
+            "sha256": draw.choice((digest(body or b""), "0" * 64)),
+            "first": draw.choice((0, 5)),
+            "version": draw.choice((0, 3, 10**12)),
+            "stamp": draw.choice((0, 1, 7, 10**12)),
+            "heard": [draw.choice((0, 0, 1, 9, 10**12)) for _ in range(servers)],
+            "before": {
+                "heard": [draw.choice((0, 0, 1, 9, 10**12)) for _ in range(servers)],
+                "stamp": draw.choice((0, 3, 10**12)),
+            },
+            "sources": [0, 1],
+            "weights": [1000.0, -999.0],
+            "waiting": True,
+            "over": draw.random() < 0.2,
+            "k": 10**6,
+        }
+        header |= usual
+        if draw.random() < 0.1:
+            header["leaving"] = True
+        if draw.random() < 0.1:
+            header["release"] = True
+        for key in draw.sample(sorted(usual), draw.choice((0, 0, 0, 1, 2))):
+            header[key] = draw.choice(WILD)
+        for key in draw.sample(sorted(usual), draw.choice((0, 0, 0, 0, 1))):
+            header.pop(key, None)
+        return Who(role, number), kind, header, body
+
+    def _body(self) -> bytes | None:
+        draw = self.random
+        fate = draw.random()
+        if fate < 0.1:
+            return None
+        if fate < 0.2:
+            return draw.choice((b"", b"\0" * 60, draw.randbytes(70)))
+        value = draw.choice((0.0, 1.0, -1.0, 1e3, 1e6, 3.4e38, -3.4e38, float("nan"), float("inf")))
+        size = draw.choice((SIZE,) * 9 + (SIZE + 1,))
+        dtype = draw.choice((torch.float32,) * 9 + (torch.float64,))
+        return pack({"model": torch.full((size,), value, dtype=dtype)})
+
+
+async def sequence(seed: int, calls: int, directory: Path) -> Counter[str]:
+    """One server, many calls of liars, then an honest client: before and after a restart."""
+    draw = random.Random(seed)
+    scheme = draw.choice(SCHEMES)
+    policy = Policy(
+        dead_client="drop",
+        client_deadline=draw.choice((0.05, 0.2)),
+        dead_edge="drop",
+        edge_deadline=draw.choice((0.05, 0.2)),
+        pace=draw.choice(("experiment", "measured")),
+        quarantine=draw.choice((1, 5, 50)),
+    )
+    village = Village(scheme, network(RING), directory, ITERATIONS, policy)
+    net = village.federation.net
+    target = draw.choice(net.servers)
+    honest = draw.choice([n for n, reach in enumerate(net.reach) if target in reach])
+    liars = Liars(draw, village, target, honest)
+    village.liars = {d: liars.answer for d in net.servers if d != target}
+    village.start(target)
+    await asyncio.sleep(0)
+    for _ in range(calls):
+        await liars.call()
+        await asyncio.sleep(0)
+        check_alive(village, target)
+    await serves(village, target, honest)
+    village.crash(target)
+    village.start(target)
+    await serves(village, target, honest)
+    village.crash(target)
+    await asyncio.sleep(0)
+    return liars.counts
+
+
+def check_alive(village: Village, target: int) -> None:
+    runner = village._jobs[target][0]
+    if runner.done():
+        runner.result()
+        assert village.edges[target].known.over, "the server stopped working before its end"
+
+
+async def serves(village: Village, target: int, honest: int) -> None:
+    """An honest client is answered, its round comes to an end, and all that is kept is sound."""
+    edge = village.edges[target]
+    before = edge.known.k
+    client = asyncio.ensure_future(village.client(honest).run())
+    try:
+        async with asyncio.timeout(PATIENCE):
+            while edge.known.k == before and not edge.known.over:
+                check_alive(village, target)
+                await asyncio.sleep(0.005)
+    finally:
+        client.cancel()
+        with suppress(asyncio.CancelledError):
+            await client
+    assert edge.known.k < ITERATIONS
+    assert not edge.known.over or int(edge.known.steps) >= ITERATIONS
+    model: Tensor = village.model(target)
+    assert bool(torch.isfinite(model).all()), "a model that is not finite was kept"
+    assert float(model.norm()) < 1e9
+    json.dumps(edge.status(), allow_nan=False)
+    header = {"federation": village.federation.digest, "first": 0, "wait": 0}
+    _, body = await edge.handle(Who("operator", 0), "rounds", header, None)
+    json.loads(body or b"")
+
+
+def play(seed: int, calls: int) -> Counter[str]:
+    """One sequence in a directory of its own."""
+    with tempfile.TemporaryDirectory() as directory:
+        return asyncio.run(sequence(seed, calls, Path(directory)))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--calls", type=int, default=10_000, help="in all")
+    parser.add_argument("--length", type=int, default=1000, help="calls in one sequence")
+    parser.add_argument("--seed", type=int, default=0, help="of the first sequence")
+    args = parser.parse_args()
+    counts: Counter[str] = Counter()
+    begun = time.perf_counter()
+    for n in range(-(-args.calls // args.length)):
+        counts += play(args.seed + n, min(args.length, args.calls - n * args.length))
+        done = sum(counts.values())
+        print(
+            f"seed {args.seed + n}: {done:,} calls, {counts['refused']:,} refused, "
+            f"{time.perf_counter() - begun:.0f} s",
+            flush=True,
+        )
+
+
+if __name__ == "__main__":
+    main()

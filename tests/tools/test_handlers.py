@@ -1,0 +1,12 @@
+"""Whatever well-formed calls others make, an edge server goes on serving, also when restarted."""
+
+import pytest
+
+from tests.tools.handlers import play
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_any_calls_of_others_leave_a_server_that_serves(seed: int) -> None:
+    counts = play(seed, 150)
+    assert counts["answered"] > 10
+    assert counts["refused"] > 10
