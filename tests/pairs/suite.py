@@ -79,10 +79,13 @@ def of_refusal(place: Place, choice: Choice) -> Iterator[Violation]:
         yield Violation("refusal", f"this is not one sentence: {sentence}")
     if len(choice) < 2:
         yield Violation("refusal", f"refused by itself: {sentence}")
-    for factor, value in choice.items():
-        words = names(factor, value)
-        if not any(word in sentence.lower() for word in words):
-            yield Violation("refusal", f"it names none of {', '.join(sorted(words))}: {sentence}")
+    told = {
+        f"{factor}={value}": any(word in sentence.lower() for word in names(factor, value))
+        for factor, value in choice.items()
+    }
+    if sum(told.values()) < 2:  # of three that clash, two show the way out
+        unnamed = ", ".join(option for option, named in told.items() if not named)
+        yield Violation("refusal", f"it does not name {unnamed}: {sentence}")
 
 
 def ignored(place: Place, scheme: str, factor: str, value: str, directory: Path) -> list[Found]:
