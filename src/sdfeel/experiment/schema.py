@@ -31,6 +31,7 @@ class Section(BaseModel):
         extra="forbid",
         frozen=True,
         strict=True,  # `true` is no number, and "3" is none either
+        protected_namespaces=(),  # older versions of pydantic warn of names like `model_bits`
         allow_inf_nan=False,
         use_attribute_docstrings=True,
     )
