@@ -115,3 +115,11 @@ def test_an_option_of_a_scheme_can_be_none_where_its_text_says_so(name: str) -> 
         by_setting = load(None, [f"scheme.name={name}", f"scheme.{key}=none"])
         by_file = checked({"scheme": {"name": name, key: "none"}})
         assert build_scheme(by_setting)[0] == build_scheme(by_file)[0] == SCHEMES[name]()
+
+
+def test_an_option_of_an_earlier_version_is_refused_by_name() -> None:
+    chosen = load(None, ["scheme.name=joint", "scheme.worth=0.5"])
+    with pytest.raises(
+        InputError, match=r"scheme\.worth was joint's own .* set scheme\.divergence"
+    ):
+        build_scheme(chosen)

@@ -39,7 +39,7 @@ from sdfeel.experiment.schema import Experiment, SchemeSection, rule_of
 from sdfeel.models import zoo
 from sdfeel.models.flat import FlatModule, Layout
 from sdfeel.radio import latency
-from sdfeel.schemes import SCHEMES, find
+from sdfeel.schemes import FORMER, SCHEMES, find
 from sdfeel.sim.simulate import Simulation
 from sdfeel.sim.state import State
 
@@ -161,6 +161,8 @@ def build_scheme(experiment: Experiment) -> tuple[Scheme, tuple[str, ...]]:
     # A file of experiments has no other way to write the `none` of our help texts.
     given = {k: v for k, v in experiment.scheme.options.items() if v not in (None, "none")}
     for key in given:
+        if key in FORMER:
+            raise InputError(FORMER[key])
         if key not in every:
             raise unknown("key", f"scheme.{key}", [f"scheme.{name}" for name in sorted(own)])
     foreign = sorted(set(given) - own)

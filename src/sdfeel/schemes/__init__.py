@@ -28,6 +28,7 @@ from sdfeel.schemes.safa import Safa
 from sdfeel.schemes.sd_feel import SDFeel
 
 __all__ = [
+    "FORMER",
     "SCHEMES",
     "Adaptive",
     "AsyncSDFeel",
@@ -82,6 +83,13 @@ def name_of(scheme: Scheme) -> str:
     """
     known = (name for name, kind in SCHEMES.items() if kind is type(scheme))
     return next(known, type(scheme).__name__)
+
+
+# Options that earlier versions had, with what became of them.
+FORMER: Mapping[str, str] = {
+    "worth": "scheme.worth was joint's own measure in version 0.1; since then its set grows as its "
+    "authors' does, until their bound falls: leave scheme.worth out, or set scheme.divergence",
+}
 
 
 def find(name: str) -> type[Scheme]:
