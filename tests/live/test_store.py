@@ -103,3 +103,9 @@ def test_the_state_of_another_version_is_not_guessed_at(tmp_path: Path) -> None:
     base.close()
     with pytest.raises(RunError, match="was kept by another version of sdfeel: finish the run"):
         Store(tmp_path)
+
+
+def test_nobody_else_can_read_what_a_node_keeps(tmp_path: Path) -> None:
+    store = Store(tmp_path / "state")
+    store.close()
+    assert (tmp_path / "state").stat().st_mode & 0o077 == 0

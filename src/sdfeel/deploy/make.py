@@ -91,6 +91,7 @@ def _write_data(path: Path, ready: Prepared, client: int) -> None:
     train = ready.data.train
     with replacing(path) as file:
         np.savez(file, x=train.x[rows].numpy(), y=train.y[rows].numpy())
+    path.chmod(0o600)
 
 
 def on_loopback(servers: int) -> dict[int, EdgeAddress]:

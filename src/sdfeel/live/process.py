@@ -156,7 +156,12 @@ async def run_client(
     federation: Federation, setting: NodeSetting, samples: int, train: Train, tell: Tell
 ) -> None:
     """Work until all servers are done."""
-    me = setting.identity.number
+    me, known = setting.identity.number, len(federation.net.reach)
+    if me >= known:
+        raise SdfeelError(
+            f"this certificate is client {me}'s, but network.json has clients 0 to {known - 1}: "
+            f"make the files anew for more clients, or use another certificate"
+        )
     reach = sorted(federation.net.reach[me])
     if not reach:
         tell("this scheme gives this client no work")

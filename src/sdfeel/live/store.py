@@ -9,7 +9,7 @@ import hashlib
 import json
 import sqlite3
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -47,6 +47,8 @@ class Store:
         self.directory = directory
         self._files = directory / "tensors"
         self._files.mkdir(parents=True, exist_ok=True)
+        with suppress(OSError):  # a volume may be another's
+            directory.chmod(0o700)  # models tell about data
         try:
             self._base = sqlite3.connect(
                 directory / "state.sqlite", timeout=1.0, isolation_level=None
