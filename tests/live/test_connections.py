@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from sdfeel.live.transport import Caller, NotTrusted, Peer
+from sdfeel.live.transport import Caller, NotTrusted, Peer, Server
 from sdfeel.live.transport.connections import parsed
 from sdfeel.live.transport.limits import Limits
 from sdfeel.live.trust.identity import Identity, revoke
-from tests.live.parties import Federation, run, serving, until
+from tests.live.parties import Federation, echo, run, serving, until
 
 LIMITS = Limits(
     bodies={"echo": 1 << 20},
@@ -144,3 +144,24 @@ def test_sockets_of_others_are_left_alone(tmp_path: Path) -> None:
 def test_addresses_are_read_in_every_spelling() -> None:
     assert parsed("ipv6:%5B::ffff:10.0.0.5%5D:7") == parsed("ipv4:10.0.0.5:7") == ("10.0.0.5", 7)
     assert parsed("unix:") == ("", 0)
+
+
+def test_people_hear_of_calls_that_were_turned_away_but_not_of_every_one(tmp_path: Path) -> None:
+    federation = Federation.create(tmp_path)
+    told: list[str] = []
+
+    async def story() -> None:
+        me, bad = federation.issue("edge/0"), federation.issue("client/5")
+        revoke(federation.list, bad.serial)
+        server = Server(told.append)
+        port = await server.start("127.0.0.1:0", me, federation.allow, echo, LIMITS)
+        async with Peer(f"127.0.0.1:{port}", bad, "edge/0", LIMITS) as peer:
+            for _ in range(3):
+                with pytest.raises(NotTrusted):
+                    await peer.call("echo", {}, timeout=30)
+        await server.stop(0)
+
+    run(story())
+    assert len(told) == 1
+    assert "denied: a call from ipv4:127.0.0.1" in told[0]
+    assert "client/5: it was revoked" in told[0]

@@ -12,7 +12,10 @@ from sdfeel.core.errors import InputError
 from sdfeel.core.run_files import STATUS, write_atomic
 
 Status = dict[str, Any]
-COUNTERS = ("results", "repeated", "rejected", "dropped", "rounds_trained", "bytes")
+COUNTERS = (
+    *("results", "repeated", "rejected", "dropped", "rounds_trained", "bytes"),
+    *("withheld", "denied", "refused", "cut"),
+)
 GAUGES = ("round", "iterations", "lag", "healthy", "over")
 
 
@@ -65,6 +68,13 @@ def metrics(status: Mapping[str, Any]) -> str:
             if name in status:
                 lines.append(f"# TYPE sdfeel_{name}{suffix} {kind}")
                 lines.append(f"sdfeel_{name}{suffix}{labels} {float(status[name]):g}")
+    offences: Mapping[str, int] = status.get("offences", {})
+    if offences:
+        lines.append("# TYPE sdfeel_offences_total counter")
+        lines += [
+            f'sdfeel_offences_total{labels[:-1]},offender="{name}"}} {times}'
+            for name, times in offences.items()
+        ]
     return "\n".join(lines) + "\n"
 
 

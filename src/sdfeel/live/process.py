@@ -88,7 +88,13 @@ async def run_edge(
     ways = links(federation, setting, others)
     edge = Edge(federation, me, store, ways, service.policy, tell)
     edge.journal = Journal(setting.directory, federation, me, store.records())
-    server = Server()
+    server = Server(tell)
+
+    def status() -> dict[str, Any]:
+        return {
+            **edge.status(),
+            **{key: server.counts[key] for key in ("denied", "refused", "cut")},
+        }
 
     async def handle(
         caller: Caller, kind: str, header: dict[str, Any], body: bytes | None
@@ -118,7 +124,7 @@ async def run_edge(
             await asyncio.gather(*jobs, return_exceptions=True)
 
     try:
-        await _alive(setting, edge.status, work(), tell)
+        await _alive(setting, status, work(), tell)
     finally:
         await server.stop(grace=1.0)
         store.close()

@@ -23,6 +23,7 @@ from sdfeel.live.trust.names import Name
 
 _LOG = logging.getLogger(__name__)
 _LONGEST_REASON = 500
+_REPORT_EVERY = 10.0  # seconds between two lines about calls of one kind
 Code = grpc.StatusCode
 
 
@@ -56,8 +57,10 @@ class _Abort(Exception):
 class Server:
     """Serves one handler. `counts` tells how calls ended, for metrics."""
 
-    def __init__(self) -> None:
+    def __init__(self, tell: Callable[[str], None] = lambda line: None) -> None:
         self.counts: Counter[str] = Counter()
+        self._tell = tell
+        self._told: dict[str, float] = {}  # when each kind of refusal was last told
         self._server: grpc.aio.Server | None = None
         self._watch: asyncio.Future[None] | None = None
         self._active: Counter[str] = Counter()  # calls by serial number
@@ -115,12 +118,21 @@ class Server:
                 await self._bounded(caller, talk)
         except _Abort as end:
             self.counts[end.what] += 1
+            self._report(end, context.peer())
             if end.what == "denied":
                 self._guard.deny(context.peer())
             _LOG.debug("call from %s ended: %s", context.peer(), end.reason)
             await talk.hear_out()
             with suppress(grpc.aio.InternalError):  # the caller has gone meanwhile
                 await context.abort(end.code, _printable(end.reason))
+
+    def _report(self, end: _Abort, peer: str) -> None:
+        """Tell people of calls that were turned away, but not of every one."""
+        now = asyncio.get_running_loop().time()
+        if end.what != "gone" and now - self._told.get(end.what, float("-inf")) >= _REPORT_EVERY:
+            self._told[end.what] = now
+            count = self.counts[end.what]
+            self._tell(f"{end.what}: a call from {peer} ({count} so far): {_printable(end.reason)}")
 
     def _caller(self, context: Any) -> Caller:
         """Who calls: on the allow-list and of this federation, or turned away."""
