@@ -35,7 +35,9 @@ class Found:
         return f"{self.violation}\n    python -m tests.pairs --only '{self.choice}'"
 
 
-def judged(place: Place, choice: Choice, directory: Path, stop_at: float = 0.5) -> list[Found]:
+def judged(
+    place: Place, choice: Choice, directory: Path, stop_at: float = 0.5, slack: float = 0.0
+) -> list[Found]:
     """A combination is refused for a reason that it is told, or it must run as it should.
 
     Where two of its options are refused, the others are tried without the one and without the
@@ -49,7 +51,8 @@ def judged(place: Place, choice: Choice, directory: Path, stop_at: float = 0.5) 
             continue
         seen.add(text(row))
         try:
-            found += [Found(text(row), each) for each in check(place, row, directory, stop_at)]
+            wrong = check(place, row, directory, stop_at, slack)
+            found += [Found(text(row), each) for each in wrong]
         except Refused:
             culprits = fewest(place, row)
             found += [Found(text(culprits), each) for each in of_refusal(place, culprits)]

@@ -75,11 +75,16 @@ def prepared_or_refused(place: Place, choice: Choice) -> str | None:
     return None
 
 
-def check(place: Place, choice: Choice, directory: Path, stop_at: float = 0.5) -> list[Violation]:
-    """Everything that is wrong with an accepted combination: run it, stop it, go on with it."""
+def check(
+    place: Place, choice: Choice, directory: Path, stop_at: float = 0.5, slack: float = 0.0
+) -> list[Violation]:
+    """Everything that is wrong with an accepted combination: run it, stop it, go on with it.
+
+    It is stopped after the part `stop_at`; its loss may rise by `slack` at most.
+    """
     whole, cut = directory / "whole", directory / "cut"
     try:
-        found, events = _whole(place, choice, whole)
+        found, events = _whole(place, choice, whole, slack)
         if not found:
             found += _as_stopped(place, choice, cut, events, stop_at)
     except Violated as error:
@@ -116,12 +121,14 @@ def _outcome(event: Event) -> Event:
     return event
 
 
-def _whole(place: Place, choice: Choice, directory: Path) -> tuple[list[Violation], list[Event]]:
+def _whole(
+    place: Place, choice: Choice, directory: Path, slack: float
+) -> tuple[list[Violation], list[Event]]:
     clients = place.experiment(choice).network.clients
     tally = Tally(np.zeros(clients), keeps_mean(choice), works_overtime(choice))
     with watched(tally), _nothing_raised():
         events = list(_bounded(_started(place, choice, directory)))
-    return [*tally.found, *story_violations(events)], events
+    return [*tally.found, *story_violations(events, slack)], events
 
 
 @contextmanager
@@ -211,7 +218,7 @@ def mean_drift(mixing: Mixing, mass: Floats) -> float:
     return float(np.abs(mass @ matrix - mass).max())
 
 
-def story_violations(events: list[Event]) -> list[Violation]:
+def story_violations(events: list[Event], slack: float = 0.0) -> list[Violation]:
     """What a run's events must say."""
     rounds = [event for event in events if isinstance(event, Round)]
     measured = [event for event in events if isinstance(event, Evaluated)]
@@ -235,7 +242,7 @@ def story_violations(events: list[Event]) -> list[Violation]:
         values = (look.loss, look.test_loss, look.spread, look.accuracy, *look.distances)
         if not all(value is not None and isfinite(value) for value in values):
             found.append(Violation("not finite", f"measured after round {look.number}: {look}"))
-    if not measured[-1].loss < measured[0].loss:
+    if not measured[-1].loss < measured[0].loss + slack:
         found.append(
             Violation("no progress", f"the loss was {measured[0].loss}, is {measured[-1].loss}")
         )
