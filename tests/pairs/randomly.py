@@ -62,7 +62,7 @@ def drawn(seed: int, number: int) -> Draw:
         servers=servers,
         more=(
             f"seed={random.randrange(1000)}",
-            f"training.iterations={random.choice([6, 12, 30, 60])}",
+            f"training.iterations={random.choice([6, 12, 12, 30])}",
             f"data.classes_per_client={random.choice([2, 3, 5])}",
         ),
         stop_at=random.random(),
