@@ -173,6 +173,7 @@ def test_on_a_complete_graph_hearsay_is_the_global_counter() -> None:
         clocks = clocks.after(np.array([leader]), np.arange(3))
 
 
+@pytest.mark.slow
 def test_fast_clusters_pull_the_fixed_point_and_balancing_repairs_only_the_sizes() -> None:
     """Specification B5: the long-run output at a small step size."""
 

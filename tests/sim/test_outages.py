@@ -182,7 +182,13 @@ def alternating(rounds: int) -> tuple[Change, ...]:
     return tuple(lines)
 
 
-@pytest.mark.parametrize("scheme", [SDFeel(tau1=1), AsyncSDFeel(theta_min=1, balanced=True)])
+@pytest.mark.parametrize(
+    "scheme",
+    [
+        SDFeel(tau1=1),
+        pytest.param(AsyncSDFeel(theta_min=1, balanced=True), marks=pytest.mark.slow),
+    ],
+)
 def test_a_graph_that_is_only_jointly_connected_is_enough(scheme: Scheme) -> None:
     engine, rounds = uneven(), 400 if isinstance(scheme, SDFeel) else 1600
     how = Outages(alternating(rounds))
