@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 
 
-def run(work: Coroutine[Any, Any, T], seconds: float = 60.0) -> T:
+def run(work: Coroutine[Any, Any, T], seconds: float = 600.0) -> T:
     """Like `asyncio.run`, on a loop of this kind; it fails after so many of its seconds."""
     with asyncio.Runner(loop_factory=_Loop) as runner:
         return runner.run(asyncio.wait_for(work, seconds))

@@ -158,6 +158,7 @@ class AsyncExchange:
                     await self.peers[d].insist("apply", header, saved.body)
             except (NotTrusted, Refused) as error:  # it goes on without this exchange
                 self.peers[d].last_error = str(error)
+                await self._release(d, header["round"])
             except TimeoutError:
                 self._others.give_up(d, header["round"])
 
@@ -196,9 +197,13 @@ class AsyncExchange:
             self._others.give_up(d, k)
         except (NotTrusted, Refused) as error:
             self._others.offended(d, k, error)
-            with suppress(SdfeelError):  # else it finds out when it is asked again
-                await self.peers[d].ask("apply", {"round": k, "release": True}, seconds=HERE)
+            await self._release(d, k)
         return None
+
+    async def _release(self, d: int, k: int) -> None:
+        """Let a server go that is held for an exchange which will not happen."""
+        with suppress(SdfeelError):  # else it finds out when it is asked again
+            await self.peers[d].ask("apply", {"round": k, "release": True}, seconds=HERE)
 
     async def _held(self, d: int, k: int) -> PeerModel:
         while True:
