@@ -1,5 +1,6 @@
 """The commands that measure the transport run, and measure what they say."""
 
+import re
 import sys
 
 import pytest
@@ -30,7 +31,9 @@ def test_a_siege_tells_seconds_copies_and_memory(
     for name, value in {"UPLOADS": 2, "REFUSED": 4}.items():
         monkeypatch.setattr(siege, name, value)
     siege.main()
-    seconds, work, uploads, refused, _ = capsys.readouterr().out.splitlines()
+    *crowds, seconds, work, uploads, refused, _ = capsys.readouterr().out.splitlines()
+    assert len(crowds) == 2
+    assert all(re.fullmatch(r"an honest call beside \d+ idle .*: .* s", each) for each in crowds)
     assert seconds.startswith("time of a push and a pull")
     assert work.endswith(" ms beside 3 idle connections")
     assert 0 < float(uploads.split()[-4]) < 4
