@@ -31,7 +31,10 @@ def test_side_by_side_gives_the_bits_of_one_after_another(tmp_path: Path) -> Non
     assert all(isinstance(n, Planned) for n in again)  # finished runs are not run again
 
 
-def test_stopping_keeps_what_was_done_and_starts_no_more(tmp_path: Path) -> None:
+def test_stopping_keeps_what_was_done_and_starts_no_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sdfeel.run.many.PATIENCE", 300.0)  # a busy machine takes its time
     long = [f"seed={s}" for s in range(3)]
     jobs = {
         s: QueuedRun(on_one_core(small(s, "training.iterations=5000")), tmp_path / s) for s in long
