@@ -128,3 +128,7 @@ def test_reports_are_made_from_logs_alone() -> None:
     names = [path.stem for path in (SOURCE / "report").glob("*.py") if path.stem != "__init__"]
     modules = loaded("import " + ", ".join(f"sdfeel.report.{name}" for name in names))
     assert not {name for name in modules if name.startswith(("torch", "sdfeel.sim", "sdfeel.live"))}
+
+
+def test_a_client_needs_nothing_that_a_small_device_cannot_carry() -> None:
+    assert not loaded("import sdfeel.live.process") & {"torch", "pydantic", "networkx"}

@@ -9,6 +9,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import safetensors.torch
 import torch
@@ -202,4 +203,5 @@ def _opened(message: str) -> tuple[str, dict[str, Any], bytes | None]:
 
 
 def _model(body: bytes, sha256: str) -> Tensor:
-    return unpack(body, Schema.of({"model": torch.zeros(SIZE)}), sha256)["model"]
+    schema = Schema.of({"model": np.zeros(SIZE, np.float32)})
+    return torch.from_numpy(unpack(body, schema, sha256)["model"])

@@ -16,13 +16,12 @@ from sdfeel.core.scheme import Scheme
 from sdfeel.engine.base import Task
 from sdfeel.live.edge.policy import Policy
 from sdfeel.live.edge.server import Edge
-from sdfeel.live.process import NodeSetting, run_client
 from sdfeel.live.protocol import Answer, Header, Who
 from sdfeel.live.transport.errors import NotTrusted, Refused, Rejected
 from sdfeel.live.transport.tensors import digest
 from sdfeel.schemes import AsyncSDFeel, FedAvg, FedNova, SDFeel
 from sdfeel.sim.simulate import Simulation
-from tests.live import parties, timeless
+from tests.live import timeless
 from tests.live.village import COST, RING, SIZE, NoisyEngine, Village, network
 
 HUGE = 3.4e38
@@ -347,9 +346,5 @@ def test_only_a_servers_own_clients_get_its_models(tmp_path: Path) -> None:
 
 def test_a_client_that_the_network_does_not_know_is_told_so(tmp_path: Path) -> None:
     village = Village(SDFeel(tau1=2), network(), tmp_path)
-    who = parties.Federation.create(tmp_path / "trust").issue("client/99")
-    setting = NodeSetting(who, tmp_path, {}, tmp_path / "allow.txt")
     with pytest.raises(SdfeelError, match=r"client 99's, but network\.json has clients 0 to 5"):
-        asyncio.run(
-            run_client(village.federation, setting, 3, lambda task: task.start, lambda line: None)
-        )
+        village.federation.member(99)

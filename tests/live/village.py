@@ -27,7 +27,7 @@ from sdfeel.live.client import Client
 from sdfeel.live.edge.policy import PATIENT, Policy
 from sdfeel.live.edge.server import Edge
 from sdfeel.live.failover import Failover, refuges_of
-from sdfeel.live.federation import Federation
+from sdfeel.live.federation import Federation, by_torch
 from sdfeel.live.protocol import Answer, Handler, Header, Link, Who
 from sdfeel.live.store import Store
 from sdfeel.live.transport import Reply
@@ -219,7 +219,9 @@ class Village:
             for part in (sorted(net.reach[n]), refuges_of(net, n) if self.moving else [])
         )
         failover = Failover(own, others, doubt=0.1)
-        return Client(self.federation, n, int(net.samples[n]), failover, self.train)
+        return Client(
+            self.federation.schema, n, int(net.samples[n]), failover, by_torch(self.train)
+        )
 
     def link(self, who: Who, target: int) -> Link:
         return Link(f"edge-{target}", _Port(self, who, target), self.federation.digest)

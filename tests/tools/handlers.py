@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -151,8 +152,8 @@ class Liars:
             return draw.choice((b"", b"\0" * 60, draw.randbytes(70)))
         value = draw.choice((0.0, 1.0, -1.0, 1e3, 1e6, 3.4e38, -3.4e38, float("nan"), float("inf")))
         size = draw.choice((SIZE,) * 9 + (SIZE + 1,))
-        dtype = draw.choice((torch.float32,) * 9 + (torch.float64,))
-        return pack({"model": torch.full((size,), value, dtype=dtype)})
+        dtype = draw.choice((np.float32,) * 9 + (np.float64,))
+        return pack({"model": np.full(size, value, dtype)})
 
 
 async def sequence(seed: int, calls: int, directory: Path) -> Counter[str]:

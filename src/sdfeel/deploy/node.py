@@ -21,7 +21,7 @@ from sdfeel.deploy.flower import FlowerTrainer
 from sdfeel.engine.base import Task
 from sdfeel.experiment.build import build_data, build_engine, build_scheme, local_step
 from sdfeel.experiment.schema import Experiment, load
-from sdfeel.live.federation import Federation
+from sdfeel.live.federation import Federation, by_torch
 from sdfeel.models import zoo
 
 if TYPE_CHECKING:  # gRPC must not be loaded before a node's process has been forked
@@ -70,7 +70,7 @@ def run_client_node(
     if pause:
         train = slowed(train, pause)
     tell = teller(f"client-{me}")
-    asyncio.run(run_client(federation, setting, samples, train, tell))
+    asyncio.run(run_client(federation.member(me), setting, samples, by_torch(train), tell))
 
 
 def _setting(node: NodeFile, path: Path, role: str, orphaned: Orphaned) -> "NodeSetting":

@@ -10,6 +10,7 @@ from sdfeel.core.arrays import Ints
 from sdfeel.data.federated import Examples
 from sdfeel.engine.evaluate import Loss, Metric
 from sdfeel.engine.penalties import Penalty
+from sdfeel.engine.task import TaskOf
 from sdfeel.models.zoo import taken
 
 
@@ -56,16 +57,7 @@ class Workload:
         return replace(self, train=train, test=test, measured=measured)
 
 
-@dataclass(frozen=True, eq=False)
-class Task:
-    """One client's part of a round."""
-
-    client: int
-    start: Tensor  # (P,) the model it starts from
-    steps: int  # local iterations to take
-    first: int  # local iterations it has taken before: where it is in its data
-    rate: float = 1.0  # its learning rate in this round, as a multiple of the run's
-    shift: Tensor | None = None  # (P,) added to every gradient; only its trainable part counts
+Task = TaskOf[Tensor]
 
 
 @dataclass(frozen=True)

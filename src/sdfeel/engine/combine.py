@@ -6,6 +6,7 @@ therefore agree to the last bit, and on every CPU (fused.py).
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -16,12 +17,31 @@ from sdfeel.core import rules
 from sdfeel.core.arrays import Floats, Ints
 from sdfeel.core.errors import InputError
 from sdfeel.core.mixing import Mixing
-from sdfeel.engine.fused import add_multiple
+from sdfeel.engine.fused import PIECE, by_hand
 
-PIECE = 1 << 14  # numbers of a model that are added at once: they stay in the cache
 Terms = Sequence[tuple[float, int]]  # weights and sources
 COLUMNS = 1024  # numbers of all rows that are sorted together: they stay in the cache
 NOTHING = 1e-9  # a share of the votes that is none: what rounding leaves of a liar shall not count
+
+
+def add_multiple(total: Tensor, row: Tensor, weight: float) -> None:
+    """Let `total` grow by `weight` times `row`, both float64, rounded once."""
+    if torch_fuses():
+        total.add_(row, alpha=weight)
+    else:
+        total.copy_(torch.from_numpy(by_hand(total.numpy(), row.numpy(), weight)))
+
+
+@cache
+def torch_fuses() -> bool:
+    """Does torch round once, in whole vectors and in what is left over?"""
+    draws = torch.Generator().manual_seed(0)
+    for size in (*range(1, 40), 4099):
+        total, row = torch.rand(2, size, dtype=torch.float64, generator=draws)
+        once = by_hand(total.numpy(), row.numpy(), 1 / 3)
+        if not np.array_equal(total.add(row, alpha=1 / 3).numpy(), once):
+            return False
+    return True
 
 
 class Sums:

@@ -1,53 +1,52 @@
-"""total + weight * row, rounded once, on every CPU.
+"""total + weight * row, rounded once, by single operations that every CPU has.
 
-torch adds a multiple of a tensor in one operation, which rounds once where the CPU multiplies and
-adds in one step, as modern ones do. Where it does not, the same numbers come from more operations.
+Servers add by torch, in one operation, where that rounds once (combine.py). This is the same for
+those who have no torch, or whose torch does not.
 """
 
-from functools import cache
+from collections.abc import Iterable
+from typing import Any
 
-import torch
-from torch import Tensor
+import numpy as np
+from numpy.typing import NDArray
 
+from sdfeel.core.arrays import Floats
 
-def add_multiple(total: Tensor, row: Tensor, weight: float) -> None:
-    """Let `total` grow by `weight` times `row`, both float64."""
-    if torch_fuses():
-        total.add_(row, alpha=weight)
-    else:
-        total.copy_(by_hand(total, row, weight))
+PIECE = 1 << 14  # numbers of a model that are added at once: they stay in the cache
 
 
-@cache
-def torch_fuses() -> bool:
-    """Does torch round once, in whole vectors and in what is left over?"""
-    draws = torch.Generator().manual_seed(0)
-    for size in (*range(1, 40), 4099):
-        total, row = torch.rand(2, size, dtype=torch.float64, generator=draws)
-        if not torch.equal(total.add(row, alpha=1 / 3), by_hand(total, row, 1 / 3)):
-            return False
-    return True
+def weighted_by_hand(terms: Iterable[tuple[float, NDArray[Any]]]) -> NDArray[Any]:
+    """(P,) the sum of weight * row, in the order given: `combine.weighted`, to the bit."""
+    given = list(terms)
+    out = np.empty_like(given[0][1])
+    for begin in range(0, len(out), PIECE):
+        piece = slice(begin, begin + PIECE)
+        total = np.zeros(len(out[piece]))
+        for weight, row in given:
+            total = by_hand(total, row[piece].astype(np.float64), weight)
+        out[piece] = total
+    return out
 
 
-def by_hand(total: Tensor, row: Tensor, weight: float) -> Tensor:
-    """The same by single operations (Boldo and Melquiond, "Emulation of FMA", 2008).
+def by_hand(total: Floats, row: Floats, weight: float) -> Floats:
+    """Boldo and Melquiond, "Emulation of FMA", 2008.
 
     Everything but the last addition is exact, or its last bit says that it was not.
     """
-    product, rest = _product(row, torch.full_like(row, weight))
+    product, rest = _product(row, np.full_like(row, weight))
     middle, low = _sum(total, rest)
     high, more = _sum(product, middle)
     return high + _odd_sum(more, low)
 
 
-def _sum(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
+def _sum(a: Floats, b: Floats) -> tuple[Floats, Floats]:
     """a + b as two numbers: the rounded sum, and what was lost."""
     total = a + b
     second = total - a
     return total, (a - (total - second)) + (b - second)
 
 
-def _product(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
+def _product(a: Floats, b: Floats) -> tuple[Floats, Floats]:
     """a * b as two numbers: the rounded product, and what was lost."""
     product = a * b
     (a_high, a_low), (b_high, b_low) = _halves(a), _halves(b)
@@ -57,17 +56,17 @@ def _product(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
     return product, lost + a_low * b_low
 
 
-def _halves(a: Tensor) -> tuple[Tensor, Tensor]:
+def _halves(a: Floats) -> tuple[Floats, Floats]:
     """The upper and the lower half of a number's digits."""
     shifted = a * (2.0**27 + 1)
     high = shifted - (shifted - a)
     return high, a - high
 
 
-def _odd_sum(a: Tensor, b: Tensor) -> Tensor:
+def _odd_sum(a: Floats, b: Floats) -> Floats:
     """a + b; if that is not exact, its neighbour whose last bit is 1."""
     total, lost = _sum(a, b)
-    bits = total.view(torch.int64)
-    outwards = torch.where((lost > 0) == (total > 0), 1, -1)
-    odd = torch.where((lost != 0) & (bits & 1 == 0), bits + outwards, bits)
-    return odd.view(torch.float64)
+    bits = total.view(np.int64)
+    outwards = np.where((lost > 0) == (total > 0), 1, -1)
+    odd = np.where((lost != 0) & (bits & 1 == 0), bits + outwards, bits)
+    return odd.view(np.float64)

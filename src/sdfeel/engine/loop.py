@@ -12,14 +12,15 @@ import torch
 from torch import Tensor
 
 from sdfeel.core.arrays import Ints
-from sdfeel.core.errors import Diverged, SdfeelError, told
+from sdfeel.core.errors import SdfeelError, told
 from sdfeel.core.seeds import number
 from sdfeel.data.federated import Examples
-from sdfeel.engine.base import Scores, Task, Training, Workload
+from sdfeel.engine.base import Scores, Task, Workload
 from sdfeel.engine.batches import batches, passes
 from sdfeel.engine.dropout import Address, address_dropout, no_dropout
 from sdfeel.engine.evaluate import Tally, blocks, evaluate, tallies
 from sdfeel.engine.optimizers import carried, stepper
+from sdfeel.engine.task import diverged
 from sdfeel.engine.threads import one_thread
 from sdfeel.models.flat import FlatModule, Layout
 
@@ -83,7 +84,7 @@ class LoopEngine:
                 self._step(*self._batch(picked), step)
         # One number tells whether all are finite: a NaN or an infinity survives the sum.
         if not torch.isfinite(self._flat.row.sum()):
-            raise diverged(task, self._training)
+            raise diverged(task, self._training.learning_rate)
 
     def loss_and_gradient(self, client: int, model: Tensor, step: int) -> tuple[float, Tensor]:
         """A client's loss and its gradient, on the first mini-batch of local iteration `step`.
@@ -166,15 +167,6 @@ def named(client: int, step: int) -> Iterator[None]:
         raise SdfeelError(
             f"client {client} failed in its local iteration {step}: {told(error)}"
         ) from error
-
-
-def diverged(task: Task, training: Training) -> Diverged:
-    """What every engine says when a client's model is no longer finite."""
-    return Diverged(
-        f"training diverged at client {task.client}, local iteration {task.first + task.steps}: "
-        f"the model is no longer finite with learning rate {training.learning_rate * task.rate:g}; "
-        f"lower training.learning_rate"
-    )
 
 
 @contextmanager

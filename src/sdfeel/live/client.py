@@ -1,7 +1,8 @@
 """A client: asks its servers for work, trains on its own data, hands in the trained model.
 
 It keeps nothing between rounds. What it trains is a function of the work alone, so a client that
-is killed and started again computes the same bits.
+is killed and started again computes the same bits. Models are NumPy's arrays here, so that the same
+client runs on devices that cannot carry torch.
 """
 
 import asyncio
@@ -10,25 +11,35 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-import torch
-from torch import Tensor
+from numpy.typing import NDArray
 
-from sdfeel.engine.base import Task
+from sdfeel.engine.fused import weighted_by_hand
+from sdfeel.engine.task import TaskOf
 from sdfeel.live.failover import Failover
-from sdfeel.live.federation import Federation, blended
 from sdfeel.live.protocol import LONG_POLL, Answer, Header, whole
 from sdfeel.live.transport.errors import Refused
-from sdfeel.live.transport.tensors import digest
+from sdfeel.live.transport.tensors import MODEL, Schema, digest, pack, unpacked_model
 
-Train = Callable[[Task], Tensor]
+ArrayTask = TaskOf[NDArray[Any]]
+Train = Callable[[ArrayTask], NDArray[Any]]
 WAIT_FOR_START = 2.0  # seconds; then the servers are asked anew who is behind
+
+
+@dataclass(frozen=True)
+class Membership:
+    """What a client knows of its federation."""
+
+    digest: str  # of what all nodes agree on
+    schema: Schema  # of a model
+    servers: tuple[int, ...]  # whom it works for
+    refuges: tuple[int, ...] = ()  # whom it may turn to when its server is dead, in order
 
 
 @dataclass
 class Client:
     """Client `number` of a federation."""
 
-    federation: Federation
+    schema: Schema  # of a model
     number: int
     samples: int
     failover: Failover  # its ways to servers
@@ -52,11 +63,11 @@ class Client:
                 continue
             task = self._task(header, start)
             began = time.monotonic()
-            model = await asyncio.to_thread(self._trained, task)
+            model = await asyncio.to_thread(self.train, task)
             seconds = time.monotonic() - began
             if task.steps:
                 self.pace = seconds / task.steps
-            await self._hand_in(k, task.steps, seconds, self.federation.body(model), header)
+            await self._hand_in(k, task.steps, seconds, pack({MODEL: model}), header)
             self.rounds, self.round = self.rounds + 1, k + 1
             self.taken = task.first + task.steps
             self.tell(
@@ -103,10 +114,10 @@ class Client:
         header, body = answer
         if body is None:
             raise Refused("a server handed out work without a model")
-        self.federation.model(body, header.get("sha256"))
+        unpacked_model(body, self.schema, header.get("sha256"))
         return body
 
-    async def _start(self, k: int, header: Header, bodies: dict[int, bytes]) -> Tensor | None:
+    async def _start(self, k: int, header: Header, bodies: dict[int, bytes]) -> NDArray[Any] | None:
         """The model to start from; None if another server is behind and must be served first."""
         row = dict(zip(header["sources"], header["weights"], strict=True))
         for d in row:
@@ -116,22 +127,18 @@ class Client:
                 if body is None:
                     return None
                 bodies[d] = self._checked((told, body))
-        models = {d: self.federation.own_model(bodies[d]) for d in row}
+        models = {d: unpacked_model(bodies[d], self.schema, digest(bodies[d])) for d in row}
         if len(row) == 1 and next(iter(row.values())) == 1:
             return next(iter(models.values()))
-        return blended(row, models)
+        return weighted_by_hand((weight, models[d]) for d, weight in row.items())
 
-    def _task(self, header: Header, start: Tensor) -> Task:
+    def _task(self, header: Header, start: NDArray[Any]) -> ArrayTask:
         steps = int(header["steps"])
         if "deadline" in header:
             # Before the first measurement, one step tells how fast this device is.
             fits = 1 if self.pace is None else int(header["deadline"] / max(self.pace, 1e-9))
             steps = max(1, min(steps, fits))
-        return Task(self.number, start, steps, int(header["first"]), float(header["rate"]))
-
-    def _trained(self, task: Task) -> Tensor:
-        torch.set_num_threads(1)
-        return self.train(task)
+        return ArrayTask(self.number, start, steps, int(header["first"]), float(header["rate"]))
 
     async def _hand_in(
         self, k: int, steps: int, seconds: float, body: bytes, header: Header

@@ -4,25 +4,31 @@ Every server asks the same scheme object the same questions as the simulator doe
 own rows of the answers.
 """
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
+from typing import Any
 
 import numpy as np
+import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from sdfeel.core.arrays import Ints
 from sdfeel.core.decide import Decisions
+from sdfeel.core.errors import InputError
 from sdfeel.core.mixing import Mixing
 from sdfeel.core.network import Network
 from sdfeel.core.outages import among
 from sdfeel.core.scheme import Lane, Memory, Mix, View, Work
 from sdfeel.core.staleness import Clocks
+from sdfeel.engine.base import Task
 from sdfeel.engine.combine import weighted
-from sdfeel.live.transport.tensors import Schema, digest, pack, unpack
+from sdfeel.live.client import ArrayTask, Membership, Train
+from sdfeel.live.failover import refuges_of
+from sdfeel.live.transport.tensors import MODEL, Schema, digest, pack, unpacked_model
 
 Weights = dict[int, float]  # source -> weight, sources ascending
-MODEL = "model"  # the name of the one tensor in every body
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,7 +49,19 @@ class Federation:
 
     @cached_property
     def schema(self) -> Schema:
-        return Schema.of({MODEL: self.initial})
+        return Schema.of({MODEL: as_array(self.initial)})
+
+    def member(self, client: int) -> Membership:
+        """What client `client` must know of all this."""
+        known = len(self.net.reach)
+        if client >= known:
+            raise InputError(
+                f"this certificate is client {client}'s, but network.json has clients 0 to "
+                f"{known - 1}: make the files anew for more clients, or use another certificate"
+            )
+        servers = tuple(sorted(self.net.reach[client]))
+        refuges = tuple(refuges_of(self.net, client)) if servers else ()
+        return Membership(self.digest, self.schema, servers, refuges)
 
     def lane_of(self, server: int) -> Lane:
         return next(lane for lane in self.decisions.lanes if server in lane)
@@ -66,11 +84,11 @@ class Federation:
         return self.decisions.view(number, k, clocks, began=clocks.number, memory=memory, net=net)
 
     def body(self, model: Tensor) -> bytes:
-        return pack({MODEL: model})
+        return pack({MODEL: as_array(model)})
 
     def model(self, body: bytes, sha256: object, max_norm: float | None = None) -> Tensor:
         """The model in another's body; `Rejected` unless it is what was agreed upon."""
-        return unpack(body, self.schema, sha256, max_norm)[MODEL]
+        return torch.from_numpy(unpacked_model(body, self.schema, sha256, max_norm))
 
     def own_model(self, body: bytes) -> Tensor:
         """The model in a body that this node has checked, or made, itself."""
@@ -194,3 +212,27 @@ def heavier(row: Weights, server: int, share: float) -> Weights:
 def blended(row: Weights, models: Mapping[int, Tensor]) -> Tensor:
     """The weighted sum of a row, sources in the row's order."""
     return weighted((weight, models[source]) for source, weight in row.items())
+
+
+def as_array(model: Tensor) -> NDArray[Any]:
+    """The same numbers for the transport, which knows NumPy's types only."""
+    try:
+        found: NDArray[Any] = model.numpy()
+    except TypeError:
+        raise InputError(
+            f"a model of {model.dtype} cannot be deployed: make it float32, float64 or float16"
+        ) from None
+    return found
+
+
+def by_torch(train: Callable[[Task], Tensor]) -> Train:
+    """A client's training by an engine of torch."""
+
+    def trained(task: ArrayTask) -> NDArray[Any]:
+        torch.set_num_threads(1)  # of the thread that trains: sums depend on the number
+        shift = None if task.shift is None else torch.from_numpy(task.shift)
+        start = torch.from_numpy(task.start)
+        own = Task(task.client, start, task.steps, task.first, task.rate, shift)
+        return as_array(train(own))
+
+    return trained

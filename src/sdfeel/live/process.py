@@ -2,27 +2,27 @@
 
 import asyncio
 import signal
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from sdfeel.core.errors import SdfeelError
-from sdfeel.live.client import Client, Train
-from sdfeel.live.edge.journal import Journal
+from sdfeel.live.client import Client, Membership, Train
 from sdfeel.live.edge.policy import PATIENT, Policy
-from sdfeel.live.edge.server import RECORD_BYTES, Edge
-from sdfeel.live.failover import Failover, refuges_of
-from sdfeel.live.federation import Federation
+from sdfeel.live.failover import Failover
 from sdfeel.live.health import Health, HealthPage, write_status
-from sdfeel.live.protocol import Link, Who
-from sdfeel.live.store import Store
+from sdfeel.live.protocol import RECORD_BYTES, Link, Who
 from sdfeel.live.transport import Caller, Peer, Server
 from sdfeel.live.transport.errors import Refused
 from sdfeel.live.transport.limits import Limits
+from sdfeel.live.transport.tensors import Schema
 from sdfeel.live.trust.allow_list import AllowList
 from sdfeel.live.trust.identity import Identity
+
+if TYPE_CHECKING:  # a client on a device has no torch
+    from sdfeel.live.federation import Federation
 
 Tell = Callable[[str], None]
 GREETING = 5.0  # seconds for another server to say whether it accepts us
@@ -55,14 +55,24 @@ class Service:
     policy: Policy = PATIENT
 
 
-def limits_of(federation: Federation) -> Limits:
+class Agreed(Protocol):
+    """What two nodes must have in common to speak."""
+
+    @property
+    def digest(self) -> str: ...
+
+    @property
+    def schema(self) -> Schema: ...
+
+
+def limits_of(federation: Agreed) -> Limits:
     """Bodies as large as a model, and no larger."""
     bodies = dict.fromkeys(WITH_MODEL, federation.schema.max_bytes)
     return Limits(bodies={**bodies, "rounds": 2 * RECORD_BYTES})
 
 
 def links(
-    federation: Federation, setting: NodeSetting, servers: list[int], tell: Tell = lambda line: None
+    federation: Agreed, setting: NodeSetting, servers: Sequence[int], tell: Tell = lambda line: None
 ) -> dict[int, Link]:
     """Ways to other servers."""
     bounds = limits_of(federation)
@@ -79,9 +89,13 @@ def links(
 
 
 async def run_edge(
-    federation: Federation, setting: NodeSetting, service: Service, tell: Tell
+    federation: "Federation", setting: NodeSetting, service: Service, tell: Tell
 ) -> None:
     """Serve until all rounds are done and somebody says stop."""
+    from sdfeel.live.edge.journal import Journal
+    from sdfeel.live.edge.server import Edge
+    from sdfeel.live.store import Store
+
     me = setting.identity.number
     others = [d for d in federation.net.servers if d != me]
     store = Store(setting.directory / "state")
@@ -159,23 +173,17 @@ async def _accepted(link: Link) -> bool:
 
 
 async def run_client(
-    federation: Federation, setting: NodeSetting, samples: int, train: Train, tell: Tell
+    member: Membership, setting: NodeSetting, samples: int, train: Train, tell: Tell
 ) -> None:
     """Work until all servers are done."""
-    me, known = setting.identity.number, len(federation.net.reach)
-    if me >= known:
-        raise SdfeelError(
-            f"this certificate is client {me}'s, but network.json has clients 0 to {known - 1}: "
-            f"make the files anew for more clients, or use another certificate"
-        )
-    reach = sorted(federation.net.reach[me])
-    if not reach:
+    if not member.servers:
         tell("this scheme gives this client no work")
         return
-    refuges = [d for d in refuges_of(federation.net, me) if d in setting.peers]
-    ways = links(federation, setting, [*reach, *refuges], tell)
-    own, others = ({d: ways[d] for d in part} for part in (reach, refuges))
-    client = Client(federation, me, samples, Failover(own, others, tell), train, tell)
+    refuges = [d for d in member.refuges if d in setting.peers]
+    ways = links(member, setting, [*member.servers, *refuges], tell)
+    own, others = ({d: ways[d] for d in part} for part in (member.servers, refuges))
+    me, failover = setting.identity.number, Failover(own, others, tell)
+    client = Client(member.schema, me, samples, failover, train, tell)
     await _alive(setting, client.status, client.run(), tell)
 
 

@@ -13,6 +13,7 @@ Header = dict[str, Any]
 Answer = tuple[Header, bytes | None]
 LONG_POLL = 20.0  # seconds that an answer may be waited for in one call
 CALL = 60.0  # seconds for an answer: a long poll and more; bodies on their way have longer
+RECORD_BYTES = 1 << 20  # of rounds in one answer, unless a single one is larger
 MOST = 2**53  # no whole number in a message is larger
 HERE = 1.0  # seconds for an answer that costs the other side nothing
 

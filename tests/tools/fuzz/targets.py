@@ -5,9 +5,9 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
-import torch
 
 from sdfeel.core.errors import InputError
 from sdfeel.live.transport.envelope import Envelope, decode
@@ -17,10 +17,10 @@ from sdfeel.live.trust.allow_list import entries
 from sdfeel.live.trust.identity import described
 from sdfeel.live.trust.names import Name
 
-_TYPES = {
-    torch.float32: ("F32", "<f4"),
-    torch.float64: ("F64", "<f8"),
-    torch.int64: ("I64", "<i8"),
+_TYPES: dict[np.dtype[Any], tuple[str, str]] = {
+    np.dtype("float32"): ("F32", "<f4"),
+    np.dtype("float64"): ("F64", "<f8"),
+    np.dtype("int64"): ("I64", "<i8"),
 }
 
 
@@ -58,8 +58,8 @@ def _envelopes() -> Target:
 
 
 def _tensors() -> tuple[Target, Target]:
-    values = torch.linspace(-1, 1, 24)
-    tensors = {"model": values.reshape(4, 6), "mean": values[:3].double(), "n": torch.tensor([5])}
+    values = np.linspace(-1, 1, 24, dtype=np.float32)
+    tensors = {"model": values.reshape(4, 6), "mean": values[:3].astype(float), "n": np.array([5])}
     schema, body = Schema.of(tensors), pack(tensors)
     other = pack({"model": values})
     sha256 = digest(body)

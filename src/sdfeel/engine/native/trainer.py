@@ -11,8 +11,8 @@ from sdfeel.core.errors import SdfeelError
 from sdfeel.engine.base import Task, Workload
 from sdfeel.engine.batches import Picker
 from sdfeel.engine.dropout import key_of
-from sdfeel.engine.loop import diverged
 from sdfeel.engine.native.library import Native, Tasks
+from sdfeel.engine.task import diverged
 from sdfeel.engine.threads import one_thread
 
 # Rooms for trained models, per thread: few, so that models are still in the last cache when they
@@ -53,7 +53,7 @@ class Trainer:
                     stream.describe(described)
                 stream.wait(i)
                 if not block.finite[i]:
-                    raise diverged(task, self._training)
+                    raise diverged(task, self._training.learning_rate)
                 yield block.models[i % len(block.models)]
                 stream.give_back(i + 1)
                 block.picked.pop(i)

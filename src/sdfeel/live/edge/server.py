@@ -20,13 +20,22 @@ from sdfeel.live.edge.policy import PATIENT, Policy
 from sdfeel.live.edge.round_end import Behind, Closed, Ended, Exchange
 from sdfeel.live.edge.state import ServerState
 from sdfeel.live.federation import Federation, Turn
-from sdfeel.live.protocol import Answer, Bell, Header, Link, Who, check_federation, seconds, whole
+from sdfeel.live.protocol import (
+    RECORD_BYTES,
+    Answer,
+    Bell,
+    Header,
+    Link,
+    Who,
+    check_federation,
+    seconds,
+    whole,
+)
 from sdfeel.live.store import Store
 from sdfeel.live.transport.errors import Refused
 from sdfeel.live.transport.tensors import digest
 
 RECORDS = 200  # in one answer
-RECORD_BYTES = 1 << 20  # in one answer, unless a single one is larger
 FEDERATION = "federation"
 
 

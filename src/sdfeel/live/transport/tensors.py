@@ -1,6 +1,7 @@
 """Tensors as bytes, and back only if they are what was agreed upon.
 
-The format is safetensors: names, shapes, types and raw numbers. Nothing in it can name code.
+The format is safetensors: names, shapes, types and raw numbers. Nothing in it can name code. Here
+tensors are NumPy's arrays, so that a device without torch speaks by the same code.
 """
 
 import hashlib
@@ -9,13 +10,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import safetensors.torch
-import torch
-from torch import Tensor
+import numpy as np
+import safetensors.numpy
+from numpy.typing import NDArray
 
 from sdfeel.core.errors import InputError
 from sdfeel.live.transport.errors import Rejected
 
+Arrays = Mapping[str, NDArray[Any]]
+MODEL = "model"  # the name of the one tensor in every body
+PIECE = 1 << 16  # numbers that are widened at once: they stay in the cache
 _LENGTH = 8  # bytes that tell the length of safetensors' own header
 
 
@@ -23,10 +27,10 @@ _LENGTH = 8  # bytes that tell the length of safetensors' own header
 class Schema:
     """The names, shapes and types that a message must have, and with them its size."""
 
-    entries: tuple[tuple[str, tuple[int, ...], torch.dtype], ...]  # sorted by name
+    entries: tuple[tuple[str, tuple[int, ...], np.dtype[Any]], ...]  # sorted by name
 
     @classmethod
-    def of(cls, tensors: Mapping[str, Tensor]) -> "Schema":
+    def of(cls, tensors: Arrays) -> "Schema":
         return cls(tuple((name, tuple(t.shape), t.dtype) for name, t in sorted(tensors.items())))
 
     @property
@@ -45,11 +49,11 @@ class Schema:
         return _LENGTH + self.header_bytes + self.total_bytes
 
 
-def pack(tensors: Mapping[str, Tensor]) -> bytes:
+def pack(tensors: Arrays) -> bytes:
     """The tensors as safetensors."""
     if not tensors:
         raise InputError("a message needs at least one tensor, got none")
-    return safetensors.torch.save({name: t.contiguous() for name, t in tensors.items()})
+    return safetensors.numpy.save({name: np.asarray(t, order="C") for name, t in tensors.items()})
 
 
 def digest(body: bytes) -> str:
@@ -59,7 +63,7 @@ def digest(body: bytes) -> str:
 
 def unpack(
     body: bytes, schema: Schema, sha256: object, max_norm: float | None = None
-) -> dict[str, Tensor]:
+) -> dict[str, NDArray[Any]]:
     """The tensors in `body`, or `Rejected`; nothing is parsed before size and hash are right."""
     _check_size(body, schema)
     if not isinstance(sha256, str) or digest(body) != sha256:
@@ -84,9 +88,9 @@ def _check_size(body: bytes, schema: Schema) -> None:
         )
 
 
-def _parsed(body: bytes) -> dict[str, Tensor]:
+def _parsed(body: bytes) -> dict[str, NDArray[Any]]:
     try:
-        return safetensors.torch.load(body)
+        return safetensors.numpy.load(body)
     except Exception as error:  # the parser's errors have no common base
         raise Rejected(f"the content is not safetensors: {type(error).__name__}") from None
 
@@ -107,21 +111,38 @@ def _check_schema(tensors: dict[str, Any], schema: Schema) -> None:
             )
 
 
-def _form(shape: tuple[int, ...], dtype: torch.dtype) -> str:
-    return f"{'x'.join(map(str, shape)) or 'a scalar'} of {str(dtype).removeprefix('torch.')}"
+def _form(shape: tuple[int, ...], dtype: np.dtype[Any]) -> str:
+    return f"{'x'.join(map(str, shape)) or 'a scalar'} of {dtype.name}"
 
 
-def _check_values(tensors: dict[str, Tensor], max_norm: float | None) -> None:
-    """One pass: a float64 norm is finite only if every float32 in it is."""
+def _check_values(tensors: dict[str, NDArray[Any]], max_norm: float | None) -> None:
+    """One pass: a float64 sum of squares is finite only if every float32 in it is."""
     squares = 0.0
     for name, tensor in sorted(tensors.items()):
-        if not tensor.is_floating_point():
+        if not np.issubdtype(tensor.dtype, np.floating):
             continue
-        norm = float(torch.linalg.vector_norm(tensor, dtype=torch.float64))
-        if not math.isfinite(norm) and not bool(torch.isfinite(tensor).all()):
+        square = _squares(tensor)
+        if not math.isfinite(square) and not bool(np.isfinite(tensor).all()):
             raise Rejected(f"the tensor '{name}' has values that are not finite")
-        squares += norm * norm
+        squares += square
     norm = math.sqrt(squares)
     if not math.isfinite(norm) or (max_norm is not None and norm > max_norm):
         bound = "any bound" if max_norm is None else f"the bound of {max_norm:g}"
         raise Rejected(f"the tensors' norm of {norm:.3g} exceeds {bound}")
+
+
+def _squares(tensor: NDArray[Any]) -> float:
+    """The sum of all squares in float64, without a wide copy of the whole."""
+    flat, total = tensor.reshape(-1), 0.0
+    with np.errstate(over="ignore", invalid="ignore"):
+        for begin in range(0, len(flat), PIECE):
+            wide = flat[begin : begin + PIECE].astype(np.float64)
+            total += float((wide * wide).sum())
+    return total
+
+
+def unpacked_model(
+    body: bytes, schema: Schema, sha256: object, max_norm: float | None = None
+) -> NDArray[Any]:
+    """The model in another's body; `Rejected` unless it is what was agreed upon."""
+    return unpack(body, schema, sha256, max_norm)[MODEL]
