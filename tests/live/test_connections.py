@@ -1,17 +1,20 @@
 """One certificate, or one address, cannot take the connections that others need."""
 
 import asyncio
+import os
 import socket
 import ssl
+import sys
 from collections.abc import Callable
 from contextlib import AsyncExitStack, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from sdfeel.live.transport import Caller, NotTrusted, Peer, Server
-from sdfeel.live.transport.connections import parsed
+from sdfeel.live.transport.connections import _own_sockets, parsed
 from sdfeel.live.transport.limits import Limits
 from sdfeel.live.trust.identity import Identity, revoke
 from tests.live.parties import Federation, echo, run, serving, until
@@ -165,3 +168,27 @@ def test_people_hear_of_calls_that_were_turned_away_but_not_of_every_one(tmp_pat
     assert len(told) == 1
     assert "denied: a call from ipv4:127.0.0.1" in told[0]
     assert "client/5: it was revoked" in told[0]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
+def test_both_ends_of_a_connection_notice_soon_that_packets_get_lost(tmp_path: Path) -> None:
+    federation = Federation.create(tmp_path)
+    limits = replace(LIMITS, silence_seconds=3.0)
+
+    def patience() -> list[int]:
+        found = []
+        for descriptor in _own_sockets().values():
+            with suppress(OSError), socket.socket(fileno=os.dup(descriptor)) as copy:
+                copy.getpeername()  # the connected ones
+                found.append(copy.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT))
+        return found
+
+    async def story() -> None:
+        async with (
+            serving(federation, limits=limits) as (address, _),
+            Peer(address, federation.issue("client/0"), "edge/0", limits) as peer,
+        ):
+            await peer.call("echo", {}, timeout=30)
+            await until(lambda: patience().count(3000) >= 2)
+
+    run(story())

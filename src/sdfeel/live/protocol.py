@@ -84,7 +84,7 @@ class Link:
             except Unreachable as error:
                 self.last_error = f"{self.name}: {error}"
                 await asyncio.sleep(pause * random.uniform(0.5, 1.5))
-                pause = min(2 * pause, 2.0)
+                pause = min(2 * pause, 0.5)  # the port itself waits between its tries
 
 
 def check_federation(header: Header, digest: str) -> None:

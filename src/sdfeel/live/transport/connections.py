@@ -1,9 +1,12 @@
-"""Who may keep a connection: a look, several times a second, at all that gRPC has accepted.
+"""Who may keep a connection: a look, several times a second, at all that gRPC has opened.
 
 gRPC counts connections, but not by whom they are, and cannot be told to end one. The sockets are
 the process's own, though: they are found among its descriptors, recognised by their peers'
 addresses, and shut down, which gRPC takes for the other side's doing. Nothing of this is in the
 way of the data. It needs /proc, so elsewhere than on Linux gRPC's own limit is all there is.
+
+In the same way every connection is told how long its packets may go unanswered. gRPC has one number
+for that and for answers to its own pings, which must be long where links are slow.
 """
 
 import asyncio
@@ -17,6 +20,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from time import monotonic
 from urllib.parse import unquote
+from weakref import WeakKeyDictionary
 
 from sdfeel.live.transport.limits import Limits
 
@@ -24,6 +28,8 @@ LOOK = 0.2  # seconds between two looks
 LAST_WORD = 0.5  # seconds that a caller who was denied has to hear why
 _OWN = "/proc/self/fd"
 _INTERNET = (socket.AF_INET, socket.AF_INET6)
+_TCP_RTO_MAX_MS = 44  # Linux 6.15; Python has no name for it yet
+_LONGEST_RETRY = 1000  # milliseconds between two tries to send a packet, where the system can do it
 Key = tuple[str, int]  # an address and a port
 
 
@@ -102,12 +108,7 @@ class ConnectionGuard:
             self._forget(each)
 
     def _find(self) -> None:
-        here: dict[int, int] = {}
-        for name in os.listdir(_OWN):
-            with suppress(OSError):
-                target = os.readlink(f"{_OWN}/{name}")
-                if target.startswith("socket:["):
-                    here[int(target[8:-1])] = int(name)
+        here = _own_sockets()
         for each in [one for one in self.known.values() if one.inode not in here]:
             self._forget(each)
         self._others &= here.keys()
@@ -148,6 +149,51 @@ class ConnectionGuard:
         for group in _grouped(owned, lambda one: one.owner):
             yield from _unused(group, limits.connections_per_caller)
         yield from _unused(owned, (limits.connections + 1) // 2)
+
+
+def _own_sockets() -> dict[int, int]:
+    """The descriptors of all sockets of this process, by inode."""
+    here: dict[int, int] = {}
+    for name in os.listdir(_OWN):
+        with suppress(OSError):
+            target = os.readlink(f"{_OWN}/{name}")
+            if target.startswith("socket:["):
+                here[int(target[8:-1])] = int(name)
+    return here
+
+
+_hastened: "WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Future[None]]" = (
+    WeakKeyDictionary()
+)
+
+
+def hasten(limits: Limits) -> None:
+    """From now on this process's connections notice soon that their packets get lost.
+
+    Once for each event loop; it ends with it.
+    """
+    loop = asyncio.get_running_loop()
+    if sys.platform == "linux" and loop not in _hastened:
+        _hastened[loop] = asyncio.ensure_future(_hasten(limits.silence_seconds))
+
+
+async def _hasten(seconds: float) -> None:
+    done: set[int] = set()
+    while True:
+        with suppress(OSError):
+            here = _own_sockets()
+            done &= here.keys()
+            for inode in here.keys() - done:
+                done.add(inode)
+                _set_patience(here[inode], seconds)
+        await asyncio.sleep(LOOK)
+
+
+def _set_patience(descriptor: int, seconds: float) -> None:
+    with suppress(OSError), socket.socket(fileno=os.dup(descriptor)) as copy:
+        if copy.family in _INTERNET and copy.type == socket.SOCK_STREAM:
+            copy.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, round(seconds * 1000))
+            copy.setsockopt(socket.IPPROTO_TCP, _TCP_RTO_MAX_MS, _LONGEST_RETRY)
 
 
 def _grouped(

@@ -30,7 +30,11 @@ class Limits:
     handshake_seconds: float = 10.0
     idle_seconds: float = 900.0  # a connection without calls is closed
     connection_seconds: float = 3600.0  # then it is made anew, so certificates are checked again
-    keepalive_seconds: float = 5.0  # a silent connection is tested, and must answer, this often
+    connect_seconds: float = 5.0  # for one try to connect, the handshake included
+    keepalive_seconds: float = 2.0  # a connection over which nothing comes is tested this often
+    # What was sent must reach the other machine: only packets count here, not how long a slow link
+    # takes for a body. After a silent outage it takes half of this, at worst, to try again.
+    silence_seconds: float = 5.0
 
     def __post_init__(self) -> None:
         for name, value in vars(self).items():
@@ -55,8 +59,9 @@ Options = list[tuple[str, Any]]
 def for_both(limits: Limits) -> Options:
     largest = max(CHUNK, limits.header_bytes) + 1024
     # A ping waits behind what is buffered of a body, about a chunk, which a slow link sends first.
+    # A dead link is noticed long before: see `silence_seconds` and `hasten`.
     ahead = limits.transfer_seconds(min(CHUNK, max(limits.bodies.values(), default=0)))
-    silence = limits.keepalive_seconds + ahead
+    silence = limits.silence_seconds + ahead
     return [
         ("grpc.max_receive_message_length", largest),
         ("grpc.max_send_message_length", largest),
@@ -72,7 +77,7 @@ def for_server(limits: Limits) -> Options:
     return [
         *for_both(limits),
         ("grpc.so_reuseport", 0),  # a second server on the same port is a mistake, not a helper
-        ("grpc.http2.min_recv_ping_interval_without_data_ms", _ms(limits.keepalive_seconds / 2)),
+        ("grpc.http2.min_recv_ping_interval_without_data_ms", _ms(limits.keepalive_seconds / 4)),
         ("grpc.server_handshake_timeout_ms", _ms(limits.handshake_seconds)),
         ("grpc.max_connection_idle_ms", _ms(limits.idle_seconds)),
         ("grpc.max_connection_age_ms", _ms(limits.connection_seconds)),
@@ -88,7 +93,7 @@ def for_peer(limits: Limits, server_name: str) -> Options:
         ("grpc.enable_retries", 0),  # they are ours, and ask why before they go on
         ("grpc.use_local_subchannel_pool", 1),  # one connection per peer object, never shared
         ("grpc.initial_reconnect_backoff_ms", 50),
-        ("grpc.min_reconnect_backoff_ms", _ms(limits.handshake_seconds)),
+        ("grpc.min_reconnect_backoff_ms", _ms(limits.connect_seconds)),
         ("grpc.max_reconnect_backoff_ms", 1000),
         ("grpc.enable_http_proxy", 0),
     ]

@@ -3,6 +3,7 @@
 import asyncio
 import random
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
@@ -10,6 +11,7 @@ from typing import Any, Self
 import grpc
 import grpc.aio
 
+from sdfeel.live.transport.connections import hasten
 from sdfeel.live.transport.diagnosis import probe
 from sdfeel.live.transport.envelope import GO, METHOD, Envelope, opened
 from sdfeel.live.transport.errors import NotTrusted, Refused, Unreachable
@@ -73,19 +75,30 @@ class Peer:
         end = clock() + timeout
         trouble = "it did not answer"
         for wait in _waits():
+            cut = False
             try:
                 return await self._attempt(envelope, body, end - clock())
             except grpc.aio.AioRpcError as error:
+                cut = error.code() is Code.UNAVAILABLE
                 trouble = await self._judged(error, end - clock()) or trouble
             except Stalled as stalled:
                 trouble = str(stalled)
             left = end - clock()
             if left < _FIRST_WAIT:
                 break
-            await asyncio.sleep(min(wait, left / 2))
+            await self._pause(min(wait, left / 2), cut)
         raise Unreachable(
             f"no answer from {self.name} at {self.address} within {timeout:g} s: {trouble}"
         )
+
+    async def _pause(self, seconds: float, cut: bool) -> None:
+        """Wait before the next try; after an outage, only until there is a connection again."""
+        await asyncio.sleep(seconds / 10 if cut else seconds)
+        channel = self._channel
+        if cut and channel is not None:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(seconds):
+                    await channel.channel_ready()
 
     async def close(self) -> None:
         """Hang up. The next call connects again."""
@@ -173,6 +186,7 @@ class Peer:
             credentials = grpc.ssl_channel_credentials(me.ca, me.key, me.cert)
             options = for_peer(self.limits, self._server_name)
             self._channel = grpc.aio.secure_channel(self.address, credentials, options)
+            hasten(self.limits)
         return self._channel
 
     def _server_names(self) -> tuple[str, ...]:
@@ -205,7 +219,7 @@ class Peer:
             return
         self._probed = now
         seconds = min(_PROBE_SECONDS, max(left, _PROBE_EVERY))
-        serial = await probe(self.address, self.identity, self.name, seconds)
+        serial = await self._shown(seconds)
         if serial is None or self._allow is None:
             return
         shown = self.name.pinned(serial)
@@ -217,6 +231,18 @@ class Peer:
         if shown != self._server_name:
             self._let_go()
             self._server_name = shown
+
+    async def _shown(self, seconds: float) -> str | None:
+        """The serial number that the peer shows; None if it shows none or is back meanwhile."""
+        asked = asyncio.ensure_future(probe(self.address, self.identity, self.name, seconds))
+        back = asyncio.ensure_future(self._connected().channel_ready())
+        try:
+            await asyncio.wait([asked, back], return_when=asyncio.FIRST_COMPLETED)
+            return asked.result() if asked.done() else None
+        finally:
+            asked.cancel()
+            back.cancel()
+            await asyncio.gather(asked, back, return_exceptions=True)
 
 
 async def _status(rpc: Any) -> grpc.aio.AioRpcError:

@@ -12,7 +12,7 @@ import grpc
 import grpc.aio
 
 from sdfeel.core.errors import InputError
-from sdfeel.live.transport.connections import ConnectionGuard
+from sdfeel.live.transport.connections import ConnectionGuard, hasten
 from sdfeel.live.transport.envelope import GO, METHOD, Envelope
 from sdfeel.live.transport.errors import Refused
 from sdfeel.live.transport.limits import INLINE, Limits, for_server
@@ -97,6 +97,7 @@ class Server:
         self._server = server
         self._guard = ConnectionGuard(limits, int(port), allow.permits, self.counts)
         self._watch = asyncio.ensure_future(self._guard.run())
+        hasten(limits)
         return int(port)
 
     async def stop(self, grace: float = 1.0) -> None:
