@@ -38,7 +38,7 @@ def test_verdicts_are_held_against_the_kept_ones(tmp_path: Path) -> None:
     done = call("figure", "3", "--out", tmp_path, "--check", kept, "--records", kept)
     assert done.code == 1
     assert "3, claim 3.1: 'does not hold' became 'holds'" in done.err
-    assert "verdicts are not those kept" in done.sentence
+    assert "verdicts differ from those kept" in done.sentence
 
 
 def test_a_scale_that_a_figure_does_not_have_is_named() -> None:

@@ -63,7 +63,7 @@ def test_waiting_for_the_slowest_costs_more_than_deadlines(runs: Path, tmp_path:
         (["nowhere"], "nowhere is not a run: it has no events.jsonl"),
         (["{}/sd-feel", "--from", "1e9"], "sd-feel: nothing happens from 1e+09 to"),
         (["{}/sd-feel", "--servers", "0,3"], "the run has no server 3: its servers are 0 to 2"),
-        (["{}/sd-feel", "--servers", "all"], "--servers 'all' must be numbers of servers"),
+        (["{}/sd-feel", "--servers", "all"], "--servers 'all' must be server numbers"),
         (["{}/sd-feel", "--out", "x.pdf"], "end it in .png or .svg"),
     ],
 )

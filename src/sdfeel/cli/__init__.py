@@ -12,23 +12,23 @@ from sdfeel.version import __version__
 
 COMMANDS = {
     "compare": Home(
-        "sdfeel.cli.runs", "Race schemes on the same data, seed and latency model: the main job."
+        "sdfeel.cli.runs", "Compare schemes on the same data, seed and latency model. Start here."
     ),
     "sweep": Home(
-        "sdfeel.cli.runs", "Run every combination of values, over all cores; seeds are averaged."
+        "sdfeel.cli.runs", "Run every combination of values on all cores, and average over seeds."
     ),
     "plan": Home(
         "sdfeel.cli.plan",
-        "Choose scheme, periods, mixing and learning rate for your links and devices.",
+        "Choose a scheme, its periods, mixing and learning rate for your links and devices.",
     ),
     "run": Home("sdfeel.cli.runs", "Run one experiment."),
     "resume": Home(
         "sdfeel.cli.runs",
-        "Go on with a run that was stopped or killed; it ends as if nothing had happened.",
+        "Continue a run that was stopped or killed; it ends as if nothing had happened.",
     ),
     "show": Home(
         "sdfeel.cli.show",
-        "Show a run, or several side by side, again from their logs: table, picture and page.",
+        "Show one run, or several side by side, from their logs: table, picture and page.",
     ),
     "timeline": Home(
         "sdfeel.cli.timeline",
@@ -57,14 +57,14 @@ COMMANDS = {
         "sdfeel.cli.figure",
         "Check the paper's claims: run what a figure needs, draw it, and judge each claim.",
     ),
-    "data": Home("sdfeel.cli.inspect", "Data sets: what is here, how it is split, how to get it."),
+    "data": Home("sdfeel.cli.inspect", "List, fetch and inspect data sets."),
     "bench": Home(
         "sdfeel.cli.bench",
-        "Time the engines beside the usual ways and the machine's limit, interleaved.",
+        "Time the engines against plain torch code and the machine's limit, interleaved.",
     ),
     "deploy": Home(
         "sdfeel.cli.deploy",
-        "Run an experiment on real processes: on this machine, or on a list of hosts.",
+        "Run an experiment as real processes: on this machine, or on a list of hosts.",
     ),
 }
 
@@ -80,7 +80,7 @@ app = typer.Typer(
 )
 announce(app, COMMANDS)
 
-# A missing package, and what brings it.
+# A missing package, and the extra that installs it.
 EXTRAS = {"grpc": "deploy", "cryptography": "deploy", "starlette": "dash", "uvicorn": "dash"}
 
 
@@ -100,7 +100,7 @@ def options(
 
 
 def main() -> None:
-    """Run a command; a mistake is told in one sentence."""
+    """Run a command; report a mistake in one sentence."""
     if "--json" in sys.argv:
         common.reserve_stdout()
     try:
@@ -108,7 +108,7 @@ def main() -> None:
     except SdfeelError as error:
         sys.exit(f"sdfeel: {error}")
     except BrokenPipeError:
-        # The reader (head, less) has gone; Python must not complain again while closing.
+        # The reader (head, less) has gone; Python must not complain again while it exits.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
     except OSError as error:
@@ -118,7 +118,7 @@ def main() -> None:
     except KeyboardInterrupt:
         sys.exit(130)
     except MemoryError:
-        sys.exit("sdfeel: there is not enough memory for this: ask for less")
+        sys.exit("sdfeel: not enough memory: try a smaller model, fewer clients or a smaller batch")
     except Exception as error:
         missing = error.name or "" if isinstance(error, ModuleNotFoundError) else ""
         if extra := EXTRAS.get(missing.split(".")[0]):

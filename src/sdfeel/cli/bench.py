@@ -1,4 +1,4 @@
-"""The command that times."""
+"""The command that times the engines."""
 
 import dataclasses
 from typing import Annotated, Any
@@ -14,11 +14,11 @@ from sdfeel.core.errors import unknown
 COMMANDS = {
     "plan": Home(
         "sdfeel.cli.plan_bench",
-        "Compare the planner's choice with every candidate run to the end: takes minutes.",
+        "Compare the planner's choice with every candidate, run to the end: takes minutes.",
     ),
     "deploy": Home(
         "sdfeel.cli.deploy_bench",
-        "Measure a real federation on this machine against what is asked of it: takes minutes.",
+        "Measure a real federation on this machine against its goals: takes minutes.",
     ),
 }
 bench = typer.Typer(
@@ -44,12 +44,14 @@ def engines(
     ways: Annotated[
         str, typer.Option("--ways", metavar="NAME,...", help="What to time (default: all).")
     ] = "",
-    repeats: Annotated[int, typer.Option(min=1, help="Rounds per way; medians are shown.")] = 7,
+    repeats: Annotated[
+        int, typer.Option(min=1, help="Repeats of each measurement; medians are shown.")
+    ] = 7,
     as_json: AsJson = False,
 ) -> None:
-    """Time the engines beside the usual ways and the machine's limit, interleaved.
+    """Time the engines against plain torch code and the machine's limit, interleaved.
 
-    Take the ratios: samples per second depend on the machine and its mood.
+    Trust the ratios: samples per second depend on the machine and on what else it does.
 
     Examples:
 

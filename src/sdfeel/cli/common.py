@@ -19,7 +19,7 @@ from sdfeel.core.errors import InputError
 from sdfeel.core.json_values import sayable
 
 people = Console(stderr=True)  # progress and remarks
-results = Console()  # what was asked for
+results = Console()  # what the user asked for
 
 ExperimentFile = Annotated[
     Path | None,
@@ -28,20 +28,25 @@ ExperimentFile = Annotated[
 Settings = Annotated[
     list[str] | None,
     typer.Option(
-        "--set", "-s", metavar="SECTION.KEY=VALUE", help="Change a key of the experiment; repeat."
+        "--set",
+        "-s",
+        metavar="SECTION.KEY=VALUE",
+        help="Change a key of the experiment; may be repeated.",
     ),
 ]
 Out = Annotated[Path | None, typer.Option("--out", "-o", help="Directory for the results.")]
 AsJson = Annotated[
-    bool, typer.Option("--json", help="One JSON document on standard output, for machines.")
+    bool, typer.Option("--json", help="Print one JSON document on standard output, for scripts.")
 ]
 Jobs = Annotated[
     int | None,
-    typer.Option("--jobs", "-j", min=1, help="Runs side by side (default: one per core)."),
+    typer.Option("--jobs", "-j", min=1, help="Number of runs at a time (default: one per core)."),
 ]
 Target = Annotated[
     float | None,
-    typer.Option(help="Target accuracy of table and picture, 0 to 1 (default: chosen)."),
+    typer.Option(
+        help="Target accuracy in the table and picture, 0 to 1 (default: a suitable one)."
+    ),
 ]
 
 
@@ -49,13 +54,13 @@ _document: TextIO | None = None  # where JSON goes once standard output is reser
 
 
 def reserve_stdout() -> None:
-    """Keep standard output for the document: whatever a user's model prints goes to the people."""
+    """Keep standard output for the document: whatever a user's model prints goes to stderr."""
     global _document
     _document, sys.stdout = sys.stdout, sys.stderr
 
 
 def print_json(document: Any) -> None:
-    """One document on standard output; what JSON cannot say (NaN) becomes null."""
+    """One document on standard output; what JSON cannot express (NaN) becomes null."""
     out = _document if _document is not None else sys.stdout
     out.write(json.dumps(sayable(document), indent=2) + "\n")
     out.flush()
@@ -68,7 +73,7 @@ def check_target(target: float | None) -> None:
 
 
 def fresh_directory(name: str) -> Path:
-    """runs/NAME-DATE-TIME, with a number behind it if that is taken."""
+    """runs/NAME-DATE-TIME, with a number appended if that is taken."""
     stem = Path("runs") / f"{name}-{datetime.now():%Y%m%d-%H%M%S}"
     path, count = stem, 1
     while path.exists():
@@ -79,7 +84,7 @@ def fresh_directory(name: str) -> Path:
 
 @contextmanager
 def transfer() -> Iterator[Callable[[str, int, int | None], None]]:
-    """A progress display for downloads: call it with (stage, bytes done, bytes in all)."""
+    """A progress display for downloads: call it with (stage, bytes done, bytes in total)."""
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn())
     with Progress(*columns, console=people) as progress:
         tasks: dict[str, TaskID] = {}
@@ -99,7 +104,7 @@ def stopping(stop: Callable[[], None]) -> Iterator[None]:
     def ask(number: int, frame: FrameType | None) -> None:
         for each in (signal.SIGINT, signal.SIGTERM):
             signal.signal(each, signal.default_int_handler)
-        people.print("stopping after this round (Ctrl-C again: at once)")
+        people.print("stopping after this round (press Ctrl-C again to stop at once)")
         stop()
 
     before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}

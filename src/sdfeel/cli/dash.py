@@ -15,19 +15,21 @@ TOKEN = "SDFEEL_DASH_TOKEN"
 
 
 def dash(
-    directory: Annotated[Path, typer.Argument(help="Where runs are.")] = Path("runs"),
+    directory: Annotated[Path, typer.Argument(help="The directory with the runs.")] = Path("runs"),
     host: Annotated[
-        str, typer.Option(help=f"Address to listen on; others than loopback need ${TOKEN}.")
+        str, typer.Option(help=f"Address to listen on; any but loopback needs a token (${TOKEN}).")
     ] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=0, max=65535, help="0: a free one.")] = 0,
+    port: Annotated[
+        int, typer.Option(min=0, max=65535, help="Port to listen on (0: any free one).")
+    ] = 0,
     allow_start: Annotated[
-        bool, typer.Option("--allow-start", help="Runs may be started and stopped from the page.")
+        bool, typer.Option("--allow-start", help="Let the page start and stop runs.")
     ] = False,
     browser: Annotated[bool, typer.Option(help="Open the page in a browser.")] = True,
 ) -> None:
     """Watch runs in a browser, live: curves, the server graph over time, who waits for whom.
 
-    Everything below the directory is shown, and nothing else is ever served.
+    Shows every run below the directory; nothing outside it is ever served.
 
     Examples:
 
@@ -40,7 +42,7 @@ def dash(
 
     def ready(address: str) -> None:
         results.print(escape(address), soft_wrap=True)
-        people.print("Ctrl-C ends it" + (", and the runs started from it" * allow_start))
+        people.print("press Ctrl-C to stop it" + (" and the runs started from it" * allow_start))
         if browser:
             webbrowser.open(address)
 

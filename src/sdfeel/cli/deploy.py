@@ -36,7 +36,7 @@ from sdfeel.report.progress import Progress
 from sdfeel.report.units import duration
 
 deploy = typer.Typer(
-    help="Run an experiment on real processes: on this machine, or on a list of hosts.",
+    help="Run an experiment as real processes: on this machine, or on a list of hosts.",
     no_args_is_help=True,
     add_completion=False,
     rich_markup_mode="markdown",
@@ -47,7 +47,7 @@ Policies = Annotated[
     typer.Option(
         "--policy",
         metavar="KEY=VALUE",
-        help="What edge servers do when others are away, such as dead_edge=drop; repeat.",
+        help="What edge servers do when others are away, such as dead_edge=drop; may be repeated.",
     ),
 ]
 
@@ -63,7 +63,7 @@ def local(
     """Deploy a whole federation on this machine: a process per node, certificates, loopback.
 
     The result is a run like a simulated one. For synchronous schemes the model is the same, bit
-    for bit. Called again with the same --out, it goes on where it was stopped.
+    for bit. If you call it again with the same --out, it continues where it stopped.
 
     Examples:
 
@@ -80,7 +80,7 @@ def local(
 
 
 def _follow(deployment: LocalDeployment, again: str) -> None:
-    """Show progress until the end; `again` says how to go on after a stop."""
+    """Show progress until the end; `again` is the command that continues after a stop."""
     label = f"{deployment.experiment.scheme.name} (deployed)"
     names = deployment.processes.names
     people.print(f"starting {len(names)} processes in {escape(str(deployment.directory))}")
@@ -92,7 +92,7 @@ def _follow(deployment: LocalDeployment, again: str) -> None:
         for event in deployment:
             progress.update(label, event)
     if not deployment.finished:
-        people.print(f"stopped; nothing is lost. Go on with: {escape(again)}", soft_wrap=True)
+        people.print(f"stopped; nothing is lost. Continue with: {escape(again)}", soft_wrap=True)
         raise typer.Exit(130)
 
 
@@ -104,15 +104,15 @@ def init(
         str,
         typer.Option(
             metavar="HOST[:PORT],...",
-            help="Where the edge servers run, in turn (default: hosts named edge-0, edge-1, ...).",
+            help="Hosts of the edge servers, used in turn (default: edge-0, edge-1, ...).",
         ),
     ] = "",
     samples: Annotated[
         str,
-        typer.Option(metavar="N,N,...", help="Examples that each client has of its own."),
+        typer.Option(metavar="N,N,...", help="Number of examples that each client has of its own."),
     ] = "",
     with_data: Annotated[
-        bool, typer.Option(help="Write each client's part of the experiment's data, too.")
+        bool, typer.Option(help="Also write each client's part of the experiment's data.")
     ] = False,
     settings: Settings = None,
     policy: Policies = None,
@@ -135,7 +135,7 @@ def init(
     net = write(chosen, directory, names, sizes, with_data, read_policy(policy or ()))
     results.print(
         f"wrote {len(net.servers)} edge servers and {len(net.samples)} clients to "
-        f"{escape(str(directory))}; how to go on: docs/deploy.md",
+        f"{escape(str(directory))}; docs/deploy.md describes the next steps",
         soft_wrap=True,
     )
 
@@ -144,7 +144,9 @@ def init(
 def follow(
     directory: Annotated[Path, typer.Argument(help="The directory that `deploy init` wrote.")],
     out: Out = None,
-    stop: Annotated[bool, typer.Option(help="Stop the edge servers when all is done.")] = False,
+    stop: Annotated[
+        bool, typer.Option(help="Stop the edge servers when training is done.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Follow a running deployment from the operator's desk: progress, measurements, the model.
@@ -164,7 +166,9 @@ def follow(
         for event in desk:
             progress.update(label, event)
     if not desk.finished:
-        people.print("left; the federation goes on. Follow it again any time.")
+        people.print(
+            "stopped following; the federation keeps running. Follow it again at any time."
+        )
         raise typer.Exit(130)
     show(target, None, as_json)
 
@@ -174,7 +178,7 @@ def status(
     directory: Annotated[Path, typer.Argument(help="A deployment, or the directory of one node.")],
     as_json: AsJson = False,
 ) -> None:
-    """Show how the nodes of a deployment are, from their status files.
+    """Show the state of a deployment's nodes, from their status files.
 
     Example:
 
@@ -206,7 +210,7 @@ def _row(node: dict[str, Any]) -> list[str]:
 
 
 def _situation(node: dict[str, Any]) -> list[str]:
-    """Who is missing, and who is where it does not belong."""
+    """Which nodes are missing, and which work away from their own server."""
     named = (("guests", "guests"), ("absent", "goes on without"), ("waiting_for", "waits for"))
     told = [f"{words} {', '.join(node[key])}" for key, words in named if node.get(key)]
     return [f"guest of {node['guest_of']}", *told] if node.get("guest_of") else told
@@ -216,11 +220,12 @@ def _situation(node: dict[str, Any]) -> list[str]:
 def chaos(
     experiment: ExperimentFile = None,
     kills: Annotated[int, typer.Option(min=1, help="Processes to kill in each run.")] = 20,
-    runs: Annotated[int, typer.Option(min=1, help="Disturbed runs.")] = 1,
+    runs: Annotated[int, typer.Option(min=1, help="Number of disturbed runs.")] = 1,
     broken: Annotated[
         bool,
         typer.Option(
-            "--break", help="Negative control: clients forget their place, the model must differ."
+            "--break",
+            help="Negative control: clients forget where they were, so the model must differ.",
         ),
     ] = False,
     settings: Settings = None,

@@ -20,17 +20,20 @@ def deploy(
         str, typer.Option(metavar="NAME,...", help="round, transfer, links, idle (default: all).")
     ] = "",
     urgent: Annotated[
-        bool, typer.Option("--urgent", help="Run before all else on this machine (as root).")
+        bool,
+        typer.Option(
+            "--urgent", help="Take precedence over everything else on this machine (needs root)."
+        ),
     ] = False,
     out: Out = None,
     as_json: AsJson = False,
 ) -> None:
-    """Measure a real federation on this machine against what is asked of it: takes minutes.
+    """Measure a real federation on this machine against its goals: takes minutes.
 
-    Real processes with certificates and durable state on loopback: how long a round without
-    training takes, how fast a large model moves, how close rounds over links of a known speed come
-    to the simulator's clock, what idle connections cost. Shaped links need Linux with `unshare`,
-    `ip` and `tc`. Measure while nothing else runs, or with --urgent.
+    Runs real processes with certificates and durable state on loopback, and measures how long a
+    round without training takes, how fast a large model moves, how closely rounds over links of a
+    known speed match the simulator's clock, and what idle connections cost. Shaped links need Linux
+    with `unshare`, `ip` and `tc`. Measure while nothing else is running, or use --urgent.
 
     Examples:
 
@@ -71,7 +74,9 @@ def _table(lines: list[MeasuredGoal], load: float) -> Table:
         what = f"{line.what}\n  [dim]{line.note}[/dim]" if line.note else line.what
         table.add_row(what, line.goal, line.measured, _WORDS[line.met])
     met = sum(line.met is True for line in lines)
-    table.caption = f"{met} of {len(lines)} met; {cores()} cores, load {load:.1f} before"
+    table.caption = (
+        f"{met} of {len(lines)} met; {cores()} cores, load average {load:.1f} beforehand"
+    )
     table.caption_justify = "left"
     return table
 

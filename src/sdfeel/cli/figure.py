@@ -31,7 +31,8 @@ def figure(
     names: Annotated[
         str,
         typer.Argument(
-            metavar="NAME", help="3, 4a, 4b, ... 11b, table1, remarks; several with commas; or all."
+            metavar="NAME",
+            help="3, 4a, 4b, ... 11b, table1, remarks; several, separated by commas; or all.",
         ),
     ],
     scale: Annotated[
@@ -41,7 +42,7 @@ def figure(
             "and iterations. full: the paper's setting."
         ),
     ] = "quick",
-    seeds: Annotated[int, typer.Option(min=1, help="Runs per line; claims need 3.")] = 3,
+    seeds: Annotated[int, typer.Option(min=1, help="Seeds per curve; claims need 3.")] = 3,
     out: Annotated[Path, typer.Option("--out", "-o", help="Directory for the pictures.")] = Path(
         "runs/figures"
     ),
@@ -57,7 +58,7 @@ def figure(
     ] = None,
     data: Annotated[
         Path | None,
-        typer.Option(help="Where data sets are, by name or side by side (default: the cache)."),
+        typer.Option(help="Directory with the data sets (default: the cache)."),
     ] = None,
     jobs: Jobs = None,
     as_json: AsJson = False,
@@ -91,15 +92,15 @@ def figure(
 
 
 def _compare(kept: list[dict[str, Any] | None], now: list[dict[str, Any]], directory: Path) -> None:
-    """Tell which verdicts are not the kept ones; fail if one of those was clear."""
+    """Print the verdicts that differ from the kept ones; fail if a kept one was clear."""
     pairs = [(old, new) for old, new in zip(kept, now, strict=True) if old is not None]
     found = [flip for old, new in pairs for flip in flips(old, new)]
     for flip in found:
         people.print(f"flipped: {flip}", markup=False, highlight=False)
     if any(flip.clear for flip in found):
         raise RunError(
-            f"verdicts are not those kept in {directory}: find out why, or keep the new ones with "
-            f"--records {directory}"
+            f"verdicts differ from those kept in {directory}: find out why, or keep the new ones "
+            f"with --records {directory}"
         )
 
 
@@ -131,7 +132,7 @@ def _carry_out(runs: dict[str, Experiment], jobs: int | None, data: Path | None)
                     )
     if carrying.unfinished:
         again = shlex.join(["sdfeel", *sys.argv[1:]])
-        people.print(f"stopped; nothing is lost. Go on with: {escape(again)}", soft_wrap=True)
+        people.print(f"stopped; nothing is lost. Continue with: {escape(again)}", soft_wrap=True)
         raise typer.Exit(130)
 
 
@@ -144,7 +145,7 @@ def _finish(
     data: Path | None,
     as_json: bool,
 ) -> dict[str, Any]:
-    """Judge, draw and tell one figure."""
+    """Judge, draw and print one figure."""
     found = curves(figure, scale, seeds, data)
     judged = judge(figure, scale, found)
     document = record(figure, scale, seeds, found, judged)

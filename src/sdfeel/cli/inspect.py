@@ -1,4 +1,4 @@
-"""Commands that look before one runs: graphs, data, the experiment file."""
+"""Commands to look at things before a run: graphs, data, the experiment file."""
 
 import dataclasses
 from pathlib import Path
@@ -35,7 +35,7 @@ from sdfeel.report.tables import label_table
 from sdfeel.report.topology import topology as draw
 
 data = typer.Typer(
-    help="Data sets: what is here, how it is split, how to get it.",
+    help="List, fetch and inspect data sets.",
     invoke_without_command=True,
     no_args_is_help=False,
     add_completion=False,
@@ -44,15 +44,15 @@ data = typer.Typer(
 Directory = Annotated[
     Path | None, typer.Option("--directory", "-d", help="Where the files are (default: the cache).")
 ]
-Picture = Annotated[Path | None, typer.Option(help="Also draw it: a file .png or .svg.")]
+Picture = Annotated[Path | None, typer.Option(help="Also draw it, to a .png or .svg file.")]
 
 
 SKEW = {
     "largest_share": "share of the largest class, mean",
     "classes_held": "classes held, mean",
     "distance": "distance from the overall mix of labels (0 to 1), mean",
-    "smallest": "examples of the poorest",
-    "largest": "examples of the richest",
+    "smallest": "fewest examples",
+    "largest": "most examples",
 }
 
 
@@ -71,7 +71,7 @@ def init(
       sdfeel init mnist.toml --set data.name=mnist --set training.learning_rate=0.01
     """
     if file.exists() and not force:
-        raise InputError(f"{file} exists: choose another name, or --force to replace it")
+        raise InputError(f"{file} exists already: choose another name, or replace it with --force")
     chosen = load(None, settings or ())
     scheme, _ = build_scheme(chosen)
     chosen = chosen.model_copy(update={"scheme": scheme_section(chosen.scheme.name, scheme)})
@@ -91,7 +91,7 @@ def topology(
 ) -> None:
     """Show a server graph: its links, its mixing weights, and how fast servers agree (zeta).
 
-    Clusters are equal unless an imbalance is set.
+    Clusters are equal in size unless an imbalance is set.
 
     Examples:
 
@@ -121,7 +121,9 @@ def topology(
         )
         return
     results.print(_topology_table(net))
-    results.print(f"{len(net.edges)} links, zeta {net.zeta:.4f} (0: agree at once, 1: never)")
+    results.print(
+        f"{len(net.edges)} links, zeta {net.zeta:.4f} (0: servers agree at once, 1: never)"
+    )
     if picture is not None:
         results.print(f"picture: {escape(str(picture))}", soft_wrap=True)
 
@@ -140,7 +142,7 @@ def _weight(value: float) -> str:
 
 @data.callback()
 def data_list(context: typer.Context, directory: Directory = None, as_json: AsJson = False) -> None:
-    """Data sets: what is here, how it is split, how to get it.
+    """List, fetch and inspect data sets.
 
     Examples:
 
@@ -165,7 +167,7 @@ def data_list(context: typer.Context, directory: Directory = None, as_json: AsJs
     results.print(table)
     for card in found:
         if card.found is None:
-            results.print(f"fetch it: sdfeel data get {card.name}", soft_wrap=True)
+            results.print(f"to fetch it: sdfeel data get {card.name}", soft_wrap=True)
         elif card.name != "digits":
             results.print(f"{card.name}: {escape(str(card.found))}", soft_wrap=True)
 
@@ -204,7 +206,7 @@ def data_show(
     picture: Annotated[Path | None, typer.Option(help="Where to draw it (.png or .svg).")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show who holds what: per client and per cluster, with figures of how uneven it is.
+    """Show who holds which data, by client and by cluster, and how uneven it is.
 
     Examples:
 

@@ -1,4 +1,4 @@
-"""Groups of commands that are imported when they are called: help need not wait for torch."""
+"""Groups of commands that are imported only when called, so that help need not wait for torch."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from typer.core import TyperGroup
 
 @dataclass(frozen=True)
 class Home:
-    """The module that has a command (or a group) under its name, and the sentence for help."""
+    """The module that holds a command (or a group) under its name, and its sentence in the help."""
 
     module: str
     help: str
@@ -32,7 +32,7 @@ def _alone(name: str, function: Callable[..., None]) -> typer.Typer:
 
 
 def lazy(homes: Mapping[str, Home]) -> type[TyperGroup]:
-    """The class of a group whose commands are those of `homes`, once one is called."""
+    """The class of a group that imports a command of `homes` once it is called."""
 
     class Lazy(TyperGroup):
         def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
@@ -44,7 +44,7 @@ def lazy(homes: Mapping[str, Home]) -> type[TyperGroup]:
 
 
 def announce(app: typer.Typer, homes: Mapping[str, Home]) -> None:
-    """Let help, completion and suggestions know the commands, without importing them."""
+    """Make the commands known to help, completion and suggestions without importing them."""
     for name, home in homes.items():
         app.command(name, help=home.help)(_never_called)
 

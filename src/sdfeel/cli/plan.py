@@ -42,11 +42,11 @@ Budget = Annotated[
 ]
 Schemes = Annotated[str, typer.Option(metavar="NAME,NAME,...", help="The schemes to choose from.")]
 ChooseGraph = Annotated[
-    bool, typer.Option("--choose-graph", help="The links between servers may be chosen, too.")
+    bool, typer.Option("--choose-graph", help="Also choose the links between servers.")
 ]
 Effort = Annotated[
     float,
-    typer.Option(metavar="RUNS", help="What planning may cost, in whole runs (0: rank only)."),
+    typer.Option(metavar="RUNS", help="How much planning may cost, in whole runs (0: rank only)."),
 ]
 
 
@@ -62,12 +62,12 @@ def plan(
     out: Out = None,
     as_json: AsJson = False,
 ) -> None:
-    """Choose scheme, periods, mixing and learning rate for your links and devices.
+    """Choose a scheme, its periods, mixing and learning rate for your links and devices.
 
     Ranks every candidate by the convergence bound and the latency, then simulates the promising
     ones and stops those that fall behind. Without a goal, it looks for the fastest way to the
-    accuracy that the experiment as given reaches. Writes an experiment file ready for `sdfeel
-    run`, a picture and a record. Ctrl-C ends the search and keeps what was found.
+    accuracy that the given experiment reaches. Writes an experiment file ready for `sdfeel run`, a
+    picture and a record. Ctrl-C ends the search and keeps what was found.
 
     Examples:
 
@@ -90,7 +90,7 @@ def plan(
     else:
         _tell(found, files)
     if not found.finished:
-        people.print("stopped; what was found until then is kept")
+        people.print("stopped; what was found so far is kept")
         raise typer.Exit(130)
 
 
@@ -99,13 +99,13 @@ def _goal(accuracy: float | None, loss: float | None, budget: float | None) -> G
     given = [Goal(kind, value) for kind, value in asked.items() if value is not None]
     if len(given) > 1:
         raise InputError(
-            "a plan has one goal: give only one of --target-accuracy, --target-loss and --budget"
+            "a plan has one goal: use only one of --target-accuracy, --target-loss and --budget"
         )
     return given[0] if given else None
 
 
 def _planned(base: Experiment, wishes: Wishes) -> Plan:
-    """What a planner finds, until it is through or stopped."""
+    """What a planner finds until it is finished or stopped."""
     with people.status("measuring the task and ranking candidates"):
         planner = Planner(base, wishes)
     try:
@@ -116,14 +116,14 @@ def _planned(base: Experiment, wishes: Wishes) -> Plan:
 
 
 def _search(planner: Planner) -> None:
-    """Let candidates race, and tell about it."""
+    """Let candidates race, and show progress."""
     with (
         suppress(KeyboardInterrupt),
         people.status(f"{len(planner.entries)} candidates ranked") as status,
         stopping(planner.stop),
     ):
         for news in planner:
-            lead = "nobody there yet"
+            lead = "none has reached the goal yet"
             if news.leader < float("inf"):
                 lead = f"best so far {duration(news.leader)}"
             status.update(
@@ -133,7 +133,7 @@ def _search(planner: Planner) -> None:
 
 
 def _tell(found: Plan, files: dict[str, str]) -> None:
-    """The table, the reasons, and where everything is."""
+    """Print the table, the reasons, and where the files are."""
     results.print(table(found))
     for sentence in reasons(found):
         results.print(escape(sentence), soft_wrap=True, highlight=False)
@@ -144,7 +144,7 @@ def _tell(found: Plan, files: dict[str, str]) -> None:
 
 
 def _write(directory: Path, base: Experiment, found: Plan) -> dict[str, str]:
-    """Record, picture and experiment file; returns where they are."""
+    """Write the record, the picture and the experiment file; return their paths."""
     files = {"record": directory / RECORD, "picture": directory / PICTURE}
     write_atomic(files["record"], (json.dumps(found.record(points=True), indent=1) + "\n").encode())
     save(picture(found), files["picture"])

@@ -17,20 +17,21 @@ from sdfeel.report.units import duration
 
 def plan(
     situations: Annotated[
-        str, typer.Option(metavar="NAME,...", help="Which situations (default: all five).")
+        str, typer.Option(metavar="NAME,...", help="The situations to try (default: all).")
     ] = "",
-    seed: Annotated[int, typer.Option(min=0, help="Seed of data, models and mini-batches.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Seed for data, models and mini-batches.")] = 0,
     online: Annotated[
-        bool, typer.Option("--online", help="Compare periods that are chosen on the way instead.")
+        bool,
+        typer.Option("--online", help="Compare periods that are chosen during training instead."),
     ] = False,
     out: Out = None,
     jobs: Jobs = None,
     as_json: AsJson = False,
 ) -> None:
-    """Compare the planner's choice with every candidate run to the end: takes minutes.
+    """Compare the planner's choice with every candidate, run to the end: takes minutes.
 
-    Asked of the planner: within 15 % of the grid's best, 1.5 times faster than the paper's default
-    setting, at a tenth of the grid's compute. With --online, the scheme `adaptive` is compared
+    The planner's goals: within 15 % of the grid's best, 1.5 times faster than the paper's default
+    setting, with a tenth of the grid's compute. With --online, the scheme `adaptive` is compared
     with all fixed periods of sd-feel instead. With the same --out, finished parts of the grid are
     kept.
 
@@ -70,7 +71,7 @@ def plan(
 
 
 def _grid(name: str, directory: Path, seed: int, jobs: int | None) -> list[Tried]:
-    """Every candidate of a situation, and what is told meanwhile."""
+    """Run every candidate of a situation, and show progress."""
     tried = []
     with people.status(f"{name}: the grid") as status:
         for each in bench.grid(name, directory, seed, jobs):
@@ -105,7 +106,7 @@ def _table(verdicts: list[SituationResult]) -> Table:
     cheap = sum(each.compute <= CHEAP for each in verdicts)
     table.caption = (
         f"of {len(verdicts)}: {near} within 15 % of the best, {faster} at least 1.5 x faster than "
-        f"the default, {cheap} at a tenth of the compute or less; ! misses what is asked"
+        f"the default, {cheap} at a tenth of the compute or less; ! marks a missed goal"
     )
     table.caption_justify = "left"
     return table
@@ -126,7 +127,7 @@ def _online_table(lines: list[Online]) -> Table:
             duration(each.seconds),
             each.best.partition(" ")[2].rpartition(" ")[0],
             duration(each.best_seconds),
-            "never there" if each.seconds is None else f"{100 * (each.behind - 1):.0f} %",
+            "never reached" if each.seconds is None else f"{100 * (each.behind - 1):.0f} %",
             duration(each.default_seconds),
             f"{each.speedup:.1f} x",
         )

@@ -51,9 +51,7 @@ def run(
     experiment: ExperimentFile = None,
     settings: Settings = None,
     out: Out = None,
-    profile: Annotated[
-        bool, typer.Option(help="Show where the real time of the run went.")
-    ] = False,
+    profile: Annotated[bool, typer.Option(help="Show how the run spent its real time.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Run one experiment.
@@ -78,7 +76,7 @@ def resume(
     directory: Annotated[Path, typer.Argument(help="The directory of a stopped or killed run.")],
     as_json: AsJson = False,
 ) -> None:
-    """Go on with a run that was stopped or killed; it ends as if nothing had happened.
+    """Continue a run that was stopped or killed; it ends as if nothing had happened.
 
     Example:
 
@@ -90,10 +88,10 @@ def resume(
 def compare(
     experiment: ExperimentFile = None,
     schemes: Annotated[
-        str, typer.Option(metavar="NAME,NAME,...", help="The schemes to race.")
+        str, typer.Option(metavar="NAME,NAME,...", help="The schemes to compare.")
     ] = COMPARED,
     seeds: Annotated[
-        int, typer.Option(min=1, help="Runs per scheme, with seeds counted up; means are shown.")
+        int, typer.Option(min=1, help="Runs per scheme, with consecutive seeds; means are shown.")
     ] = 1,
     settings: Settings = None,
     out: Out = None,
@@ -101,10 +99,10 @@ def compare(
     jobs: Jobs = None,
     as_json: AsJson = False,
 ) -> None:
-    """Race schemes on the same data, seed and latency model: the main job.
+    """Compare schemes on the same data, seed and latency model. Start here.
 
-    Writes a run per scheme, a picture and a report that opens without a network. Called again
-    with the same --out, it keeps what is finished and goes on with the rest.
+    Writes one run per scheme, a picture and a report that opens without a network. If you call it
+    again with the same --out, it keeps what is finished and continues with the rest.
 
     Examples:
 
@@ -133,7 +131,7 @@ def compare(
             values = base.model_dump()
             values["seed"], values["scheme"]["name"] = seed, name
             label = name if seeds == 1 else f"{name}-seed{seed}"
-            # Keys of other schemes are expected here: notes about them would only disturb.
+            # Keys of other schemes are expected here: notes about them would only distract.
             runs[label] = QueuedRun(checked(values), directory / label, notes=False)
             members[name].append(label)
     again = shlex.join(["sdfeel", *sys.argv[1:]])
@@ -171,9 +169,9 @@ def sweep(
     jobs: Jobs = None,
     as_json: AsJson = False,
 ) -> None:
-    """Run every combination of values, over all cores; seeds are averaged.
+    """Run every combination of values on all cores, and average over seeds.
 
-    Called again with the same --out, it keeps what is finished and goes on with the rest.
+    If you call it again with the same --out, it keeps what is finished and continues with the rest.
 
     Examples:
 
@@ -227,7 +225,7 @@ def panels(grid: list[GridPoint]) -> dict[str, dict[str, str]]:
 
 
 def _finish_one(session: Session, as_json: bool) -> None:
-    """Run one session to its end, and tell what came out."""
+    """Run one session to its end, and report the result."""
     _execute({session.experiment.scheme.name: session}, f"sdfeel resume {session.directory}")
     histories = histories_of([session.directory])
     goal = choose_target(histories, None)
@@ -240,7 +238,7 @@ def _finish_one(session: Session, as_json: bool) -> None:
 
 
 def _execute(sessions: dict[str, Session], again: str) -> None:
-    """Run sessions one after another under one progress display; `again` says how to go on."""
+    """Run sessions one after another under one progress display; `again` is how to continue."""
     totals = {label: session.total_rounds for label, session in sessions.items()}
     with suppress(KeyboardInterrupt), Progress(totals, people) as progress:
         for label, session in sessions.items():
@@ -252,12 +250,12 @@ def _execute(sessions: dict[str, Session], again: str) -> None:
             if not session.finished:
                 break
     if not all(session.finished for session in sessions.values()):
-        people.print(f"stopped; nothing is lost. Go on with: {escape(again)}", soft_wrap=True)
+        people.print(f"stopped; nothing is lost. Continue with: {escape(again)}", soft_wrap=True)
         raise typer.Exit(130)
 
 
 def execute_many(runs: dict[str, QueuedRun], jobs: int | None, again: str) -> None:
-    """Run many side by side under one progress display; `again` says how to go on."""
+    """Run many side by side under one progress display; `again` is how to continue."""
     at_once = min(jobs or cores(), len(runs))
     if at_once == 1:  # then each may have all cores
         one = {n: start_or_resume(j.experiment, j.directory, j.notes) for n, j in runs.items()}
@@ -273,5 +271,5 @@ def execute_many(runs: dict[str, QueuedRun], jobs: int | None, again: str) -> No
             else:
                 progress.update(news.label, news.event)
     if many.unfinished:
-        people.print(f"stopped; nothing is lost. Go on with: {escape(again)}", soft_wrap=True)
+        people.print(f"stopped; nothing is lost. Continue with: {escape(again)}", soft_wrap=True)
         raise typer.Exit(130)

@@ -71,7 +71,7 @@ def _compatibility(as_json: bool) -> None:
         marks = ("-" if cell == "ignored" else cell for cell in row.cells)
         table.add_row("\n".join(row.schemes), *marks)
     results.print(table)
-    results.print("yes: it is used; -: it makes no difference; no: it is refused\n")
+    results.print("yes: used; -: makes no difference; no: refused\n")
     for option, letter in letters.items():
         keys = OPTIONS[option].keys
         results.print(f"{letter}  {TITLES[option]}: {keys}", highlight=False, soft_wrap=True)

@@ -1,4 +1,4 @@
-"""The command that shows runs again from their logs, and what others share with it."""
+"""The command that shows runs from their logs, and what other commands share with it."""
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
@@ -33,7 +33,7 @@ def show(
     target: Target = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show a run, or several side by side, again from their logs: table, picture and page.
+    """Show one run, or several side by side, from their logs: table, picture and page.
 
     Examples:
 
@@ -65,46 +65,48 @@ def show(
 
 @dataclass(frozen=True)
 class Group:
-    """What several runs in one directory were made for: which make up a line, which a panel."""
+    """Why several runs share a directory: which of them form a line, and which a panel."""
 
     title: str
-    experiment: str  # as a text: what they have in common
+    experiment: str  # as text: what they have in common
     lines: Mapping[str, Sequence[str]]  # label -> the runs that it is the mean of
     panels: Mapping[str, Mapping[str, str]] = field(default_factory=dict)  # head -> text -> label
     notes: Sequence[str] = ()
 
     @classmethod
     def found(cls, directory: Path) -> "Group":
-        """As it was kept; or else every run below the directory by itself."""
+        """The group as it was saved, or else every run below the directory by itself."""
         try:
             kept = json.loads((directory / GROUP).read_text(encoding="utf-8"))
             group = cls(**kept)
             if group.lines and all((d / EVENTS).is_file() for d in group.directories(directory)):
                 return group
         except (OSError, ValueError, TypeError):
-            pass  # none, or one that somebody has edited
+            pass  # there is none, or somebody has edited it
         names = sorted(path.parent.name for path in directory.glob(f"*/{EVENTS}"))
         if not names:
-            raise RunError(f"{directory} holds no runs: give a directory that `sdfeel run` wrote")
+            raise RunError(
+                f"{directory} contains no runs: give a directory that `sdfeel run` wrote"
+            )
         text = _experiment(directory / names[0])
         return cls("Runs compared", text, {name: [name] for name in names})
 
     def keep(self, directory: Path) -> None:
-        """So that `show` can make the same picture again."""
+        """Save the group, so that `show` can draw the same picture again."""
         write_atomic(directory / GROUP, json.dumps(asdict(self), indent=1).encode())
 
     def directories(self, directory: Path) -> list[Path]:
         return [directory / name for names in self.lines.values() for name in names]
 
     def histories(self, directory: Path) -> list[History]:
-        """One for each line, the mean over its runs."""
+        """One history for each line: the mean over its runs."""
         return [
             merged(label, [directory / name for name in names])
             for label, names in self.lines.items()
         ]
 
     def write_report(self, directory: Path, histories: list[History], target: float | None) -> None:
-        """Picture and page."""
+        """Write the picture and the page."""
         known = {history.label: history for history in histories}
         panels = {
             head: [replace(known[label], label=short) for short, label in lines.items()]
@@ -145,8 +147,10 @@ def _write(directory: Path, picture: Figure, text: str) -> None:
     try:
         save(picture, directory / PICTURE)
         write_page(directory / PAGE, text)
-    except OSError as error:  # looking at a run must work where nothing can be written
-        people.print(f"note: no picture and no page: {error.strerror}: {error.filename}")
+    except OSError as error:  # showing a run must work where nothing can be written
+        people.print(
+            f"note: could not write the picture and the page: {error.strerror}: {error.filename}"
+        )
 
 
 def tell_files(directory: Path) -> None:
@@ -156,7 +160,7 @@ def tell_files(directory: Path) -> None:
 
 
 def outcome(directory: Path, history: History) -> dict[str, Any]:
-    """A run for machines."""
+    """A run as a JSON document."""
     last, end = history.last, history.end
     return {
         "run": str(directory),

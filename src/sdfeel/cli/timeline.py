@@ -1,4 +1,4 @@
-"""The command that draws who did what when."""
+"""The command that draws who did what, and when."""
 
 from dataclasses import asdict
 from pathlib import Path
@@ -27,10 +27,11 @@ def timeline(
     ] = None,
     end: Annotated[
         float | None,
-        typer.Option("--to", help="Last virtual second (default: after a few gossips)."),
+        typer.Option("--to", help="Last virtual second (default: a few gossips in)."),
     ] = None,
     servers: Annotated[
-        str | None, typer.Option(metavar="N,N,...", help="Servers to show (default: the first).")
+        str | None,
+        typer.Option(metavar="N,N,...", help="Servers to show (default: the first)."),
     ] = None,
     out: Annotated[
         Path | None,
@@ -78,7 +79,7 @@ def _numbers(text: str) -> tuple[int, ...]:
         return tuple(int(word) for word in text.split(","))
     except ValueError:
         raise InputError(
-            f"--servers '{text}' must be numbers of servers, such as --servers 0,1"
+            f"--servers '{text}' must be server numbers, such as --servers 0,1"
         ) from None
 
 
@@ -91,7 +92,7 @@ def _default_picture(runs: list[Path]) -> Path:
 
 
 def _named(lines: dict[str, Timeline]) -> list[tuple[str, Timeline]]:
-    """Runs under the last part of their paths, where that tells them apart."""
+    """Runs, named by the last part of their paths where that is enough to tell them apart."""
     short = [Path(name).resolve().name for name in lines]
     return list(zip(short if len(set(short)) == len(short) else lines, lines.values(), strict=True))
 
