@@ -291,7 +291,7 @@ def test_half_a_list_revokes_nobody(federation: Federation) -> None:
         now[0] += 100
         assert allow.permits(one.serial, one.name)
         assert allow.permits(two.serial, two.name)
-    assert "does not end with '# end', so it may be half of one" in told[0]
+    assert "does not end with '# end' and the right checksum, so it may be" in told[0]
     federation.list.write_bytes(whole)
     revoke(federation.list, two.serial)
     assert allow.permits(one.serial, one.name)

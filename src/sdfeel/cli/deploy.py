@@ -25,6 +25,7 @@ from sdfeel.cli.common import (
 )
 from sdfeel.cli.show import show
 from sdfeel.core.errors import InputError
+from sdfeel.deploy import certificates
 from sdfeel.deploy.chaos import Outcome, disturbed, equal
 from sdfeel.deploy.files import read_policy
 from sdfeel.deploy.init import init as write
@@ -214,6 +215,110 @@ def _situation(node: dict[str, Any]) -> list[str]:
     named = (("guests", "guests"), ("absent", "goes on without"), ("waiting_for", "waits for"))
     told = [f"{words} {', '.join(node[key])}" for key, words in named if node.get(key)]
     return [f"guest of {node['guest_of']}", *told] if node.get("guest_of") else told
+
+
+FederationDir = Annotated[Path, typer.Argument(help="The directory that `deploy init` wrote.")]
+Days = Annotated[float, typer.Option(min=1, help="How long certificates are valid.")]
+
+
+@deploy.command()
+def issue(
+    directory: FederationDir,
+    node: Annotated[str, typer.Argument(help="A node without a certificate, such as client-7.")],
+    host: Annotated[
+        list[str] | None,
+        typer.Option(help="A name or address of an edge server's host; repeat."),
+    ] = None,
+    days: Days = 365,
+) -> None:
+    """Give a node its first certificate, and put it on the allow-list.
+
+    Example:
+
+      sdfeel deploy issue federation client-7
+    """
+    made = certificates.issue_node(directory, node, host or (), days)
+    _told(
+        f"{node}: certificate {made.serial}, until {made.expires:%Y-%m-%d}. Copy {directory}/trust "
+        f"to all hosts, then {made.directory} to the node's"
+    )
+
+
+@deploy.command()
+def renew(
+    directory: FederationDir,
+    nodes: Annotated[list[str] | None, typer.Argument(help="Nodes; none: all.")] = None,
+    within: Annotated[
+        float | None,
+        typer.Option(metavar="DAYS", help="Only certificates that end within so many days."),
+    ] = None,
+    days: Days = 365,
+) -> None:
+    """Replace certificates and keys. The old ones stay valid until they are revoked.
+
+    Nodes take the new files as soon as they have them; nobody is restarted.
+
+    Examples:
+
+      sdfeel deploy renew federation --within 30
+
+      sdfeel deploy renew federation edge-0
+    """
+    done = certificates.renew(directory, nodes or (), within, days)
+    for made in done:
+        _told(f"{made.directory.parent.name}: certificate {made.serial}, {made.expires:%Y-%m-%d}")
+    if not done:
+        _told("no certificate ends that soon: nothing was changed")
+        return
+    _told(
+        f"Copy {directory}/trust to all hosts, then each node its {certificates.IDENTITY}; then "
+        f"end the old ones: sdfeel deploy revoke {directory} NODE --superseded"
+    )
+
+
+@deploy.command()
+def revoke(
+    directory: FederationDir,
+    which: Annotated[str, typer.Argument(help="A node, or the serial number of a certificate.")],
+    superseded: Annotated[
+        bool, typer.Option("--superseded", help="Only what a newer certificate has replaced.")
+    ] = False,
+) -> None:
+    """Take certificates off the allow-list. Copied to the hosts, it counts within seconds.
+
+    Examples:
+
+      sdfeel deploy revoke federation client-7
+
+      sdfeel deploy revoke federation edge-0 --superseded
+    """
+    count = certificates.revoke_node(directory, which, superseded)
+    _told(f"{count} certificates of {which} are revoked. Copy {directory}/trust to all hosts")
+
+
+@deploy.command()
+def rotate(
+    directory: FederationDir,
+    finish: Annotated[
+        bool, typer.Option("--finish", help="Trust the new authority alone, when all have renewed.")
+    ] = False,
+    days: Days = 3650,
+) -> None:
+    """Replace the authority's key: rotate, renew all, rotate --finish, copying after each.
+
+    Example:
+
+      sdfeel deploy rotate federation
+    """
+    count = certificates.rotate(directory, finish, days)
+    what = "trust the new authority alone" if finish else "trust the old authority and the new one"
+    _told(f"{count} nodes {what}. Copy each node its {certificates.IDENTITY}")
+    if not finish:
+        _told(f"When all have it: sdfeel deploy renew {directory}, then this with --finish")
+
+
+def _told(text: str) -> None:
+    results.print(escape(text), soft_wrap=True)
 
 
 @deploy.command()

@@ -2,7 +2,7 @@
 
 import asyncio
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from types import TracebackType
@@ -18,7 +18,7 @@ from sdfeel.live.transport.errors import NotTrusted, Refused, Unreachable
 from sdfeel.live.transport.limits import INLINE, Limits, for_peer
 from sdfeel.live.transport.stream import Conversation, Stalled
 from sdfeel.live.trust.allow_list import AllowList
-from sdfeel.live.trust.identity import Identity
+from sdfeel.live.trust.identity import Identity, Wallet
 from sdfeel.live.trust.names import Name
 
 Code = grpc.StatusCode
@@ -48,9 +48,11 @@ class Peer:
         expected_name: str,
         limits: Limits,
         allow: AllowList | None = None,
+        tell: Callable[[str], None] = lambda line: None,
     ) -> None:
-        self.address, self.identity, self.limits = address, identity, limits
+        self.address, self.limits = address, limits
         self.name = Name.parse(expected_name, identity.parsed.federation)
+        self._wallet, self._used = Wallet(identity, tell), identity  # by the open channel
         self._allow = allow
         self._channel: grpc.aio.Channel | None = None
         self._old: list[grpc.aio.Channel] = []
@@ -173,7 +175,9 @@ class Peer:
 
     def _connected(self) -> Any:
         """A channel to nobody but the peer that is meant."""
-        me = self.identity
+        me = self._wallet.current()
+        if me is not self._used:  # it was renewed
+            self._let_go()
         if me.expired():
             raise NotTrusted(
                 f"our own certificate, {me.name}, expired on {me.expires:%Y-%m-%d}: issue a new one"
@@ -183,6 +187,7 @@ class Peer:
             self._let_go()
         if self._channel is None:
             self._server_name = self._server_name if self._server_name in wanted else wanted[0]
+            self._used = me
             credentials = grpc.ssl_channel_credentials(me.ca, me.key, me.cert)
             options = for_peer(self.limits, self._server_name)
             self._channel = grpc.aio.secure_channel(self.address, credentials, options)
@@ -204,6 +209,8 @@ class Peer:
         if code is Code.FAILED_PRECONDITION:
             raise Refused(reason) from None
         if code in (Code.PERMISSION_DENIED, Code.UNAUTHENTICATED):
+            if self._wallet.current() is not self._used:
+                return reason  # of a certificate that has been replaced meanwhile
             raise NotTrusted(reason) from None
         if code is Code.UNIMPLEMENTED:
             raise Refused(f"{self.address} is not a node of sdfeel") from None
@@ -234,7 +241,7 @@ class Peer:
 
     async def _shown(self, seconds: float) -> str | None:
         """The serial number that the peer shows; None if it shows none or is back meanwhile."""
-        asked = asyncio.ensure_future(probe(self.address, self.identity, self.name, seconds))
+        asked = asyncio.ensure_future(probe(self.address, self._used, self.name, seconds))
         back = asyncio.ensure_future(self._connected().channel_ready())
         try:
             await asyncio.wait([asked, back], return_when=asyncio.FIRST_COMPLETED)

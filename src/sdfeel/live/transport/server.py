@@ -18,7 +18,7 @@ from sdfeel.live.transport.errors import Refused
 from sdfeel.live.transport.limits import INLINE, Limits, for_server
 from sdfeel.live.transport.stream import Conversation, Stalled
 from sdfeel.live.trust.allow_list import AllowList
-from sdfeel.live.trust.identity import Identity, described
+from sdfeel.live.trust.identity import Identity, Wallet, described
 from sdfeel.live.trust.names import Name
 
 _LOG = logging.getLogger(__name__)
@@ -84,11 +84,8 @@ class Server:
         self._handler, self._authorise, self._limits = handler, authorise, limits
         server = grpc.aio.server(options=for_server(limits), maximum_concurrent_rpcs=limits.calls)
         server.add_generic_rpc_handlers((_OneMethod(self._serve),))
-        credentials = grpc.ssl_server_credentials(
-            [(identity.key, identity.cert)], identity.ca, require_client_auth=True
-        )
         try:
-            port = server.add_secure_port(address, credentials)
+            port = server.add_secure_port(address, _credentials(Wallet(identity, self._tell)))
         except RuntimeError:
             raise InputError(
                 f"cannot listen on {address}: give a free port of this host as host:port"
@@ -220,6 +217,27 @@ class Server:
         with self._place(self._uploads, caller, most, "uploads"):
             await talk.send(GO)
             return await talk.receive_body(size)
+
+
+def _credentials(wallet: Wallet) -> grpc.ServerCredentials:
+    """What TLS shows and whom it believes; at every handshake as the files stand then."""
+    shown = wallet.current()
+
+    def config(identity: Identity) -> Any:
+        pair = [(identity.key, identity.cert)]
+        return grpc.ssl_server_certificate_configuration(pair, identity.ca)
+
+    def fetched() -> Any:
+        nonlocal shown
+        found = wallet.current()
+        if found is shown:
+            return None  # as it was
+        shown = found
+        return config(found)
+
+    return grpc.dynamic_ssl_server_credentials(
+        config(shown), fetched, require_client_authentication=True
+    )
 
 
 def _printable(reason: str) -> str:

@@ -1,10 +1,12 @@
 """The allow-list: which certificates a node accepts. Revocation is the removal of a line.
 
 One certificate per line, `<serial> <name>`; what follows a `#` is a comment. The file is read
-again as soon as it changes, so a running node needs no restart. Its last line is `# end`: a copy
-that is under way, or was cut short, lacks it, and the list before stays in force.
+again as soon as it changes, so a running node needs no restart. Its last line is `# end` and the
+checksum of all before it: a copy that is under way, cut short or mixed up with another lacks it,
+and the list before stays in force. A list that was edited by hand ends with `# end` alone.
 """
 
+import hashlib
 from collections.abc import Callable
 from pathlib import Path
 from time import monotonic
@@ -45,12 +47,12 @@ class AllowList:
         return tuple(sorted(serial for serial, holder in self._current() if holder == name))
 
     def _current(self) -> frozenset[tuple[str, str]]:
-        stamp = _stamp(self.path)
+        stamp = stamp_of(self.path)
         if stamp is not None and stamp == self._stamp:
             self._doubt = None
             return self._entries
         text = None if stamp is None else _read(self.path)
-        if text is not None and stamp == _stamp(self.path) and self._acceptable(text, stamp):
+        if text is not None and stamp == stamp_of(self.path) and self._acceptable(text, stamp):
             self._entries, self._stamp, self._marked = entries(text), stamp, is_whole(text)
             self._doubt = None
         elif text is None and self._since(None) >= GONE and self._entries:
@@ -66,8 +68,9 @@ class AllowList:
         settled = self._since(stamp) >= SETTLED
         if self._marked and first:
             self._tell(
-                f"the allow-list {self.path} does not end with '{END}', so it may be half of one: "
-                f"the list before stays in force; copy it again, or add that line at its end"
+                f"the allow-list {self.path} does not end with '{END}' and the right checksum, so "
+                f"it may be half of one: the list before stays in force; copy it again, or, if you "
+                f"edited it, let its last line be '{END}' alone"
             )
         return settled and not self._marked
 
@@ -95,7 +98,8 @@ def revoke(path: Path | str, which: str) -> int:
     return len(lines) - len(keep)
 
 
-def _stamp(path: Path) -> _Stamp:
+def stamp_of(path: Path) -> _Stamp:
+    """What changes when a file does; None if it is not there."""
     try:
         found = path.stat()
     except OSError:
@@ -111,12 +115,18 @@ def _read(path: Path) -> str | None:
 
 
 def is_whole(text: str) -> bool:
-    """Does a list end with its last line?
+    """Does a list end with its last line, and that with the right checksum, if with any?
 
-    >>> is_whole("5a client\\n# end\\n"), is_whole("5a cli")
-    (True, False)
+    >>> is_whole("5a client\\n# end\\n"), is_whole("5a cli"), is_whole("5a client\\n# end 0\\n")
+    (True, False, False)
     """
-    return text.rstrip().rpartition("\n")[2].strip() == END
+    before, _, last = text.rstrip().rpartition("\n")
+    return last.strip() == END or last.strip() == _end(before)
+
+
+def _end(before: str) -> str:
+    """The last line of a list, after these."""
+    return f"{END} {hashlib.sha256(before.encode()).hexdigest()}"
 
 
 def entries(text: str) -> frozenset[tuple[str, str]]:
@@ -127,5 +137,5 @@ def entries(text: str) -> frozenset[tuple[str, str]]:
 
 def _replace(path: Path, lines: list[str]) -> None:
     """A reader sees the old list or the new one, never a part."""
-    kept = [line for line in lines if line.strip() != END]
-    write_atomic(path, "".join(line + "\n" for line in (*kept, END)).encode())
+    kept = [line for line in lines if line.split()[:2] != END.split()]
+    write_atomic(path, "".join(line + "\n" for line in (*kept, _end("\n".join(kept)))).encode())

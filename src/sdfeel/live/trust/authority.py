@@ -13,7 +13,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from sdfeel.core.errors import DataError, InputError, at_least
-from sdfeel.core.run_files import ALLOW
+from sdfeel.core.run_files import ALLOW, write_atomic
 from sdfeel.live.trust.allow_list import END, permit
 from sdfeel.live.trust.names import Name
 
@@ -38,17 +38,45 @@ def create_authority(
     if (directory / CA_KEY).exists():
         raise InputError(f"{directory} already holds an authority: choose another directory")
     directory.mkdir(parents=True, exist_ok=True, mode=0o700)
-    key = ec.generate_private_key(ec.SECP256R1())
-    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, federation)])
-    uses = _uses(signs_certificates=True)
-    builder = _builder(subject, subject, key, days, now or datetime.now(UTC))
-    builder = builder.serial_number(x509.random_serial_number())
-    builder = builder.add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-    builder = builder.add_extension(uses, critical=True)
-    _write(directory / CA_KEY, _pem(key), _PRIVATE)
-    _write(directory / CA, _sign(builder, key), 0o644)
+    key, certificate = _self_signed(federation, days, now or datetime.now(UTC))
+    _write(directory / CA_KEY, key, _PRIVATE)
+    _write(directory / CA, certificate, 0o644)
     _write(directory / ALLOW, f"{END}\n".encode(), 0o644)
     return directory
+
+
+def rotate_authority(directory: Path, days: float = 3650, now: datetime | None = None) -> None:
+    """Replace an authority's key; `ca.pem` holds the new certificate and, until they are retired,
+    those before it."""
+    at_least("days", days, 1)
+    _, ca = _authority(directory)
+    key, certificate = _self_signed(federation_of(ca), days, now or datetime.now(UTC))
+    # The key last: whichever is there, `ca.pem` has its certificate.
+    write_atomic(directory / CA, certificate + (directory / CA).read_bytes())
+    _write(directory / CA_KEY, key, _PRIVATE)
+
+
+def retire_authorities(directory: Path) -> int:
+    """Trust only the certificate of the key that signs now; tell how many went."""
+    _, ca = _authority(directory)
+    before = x509.load_pem_x509_certificates((directory / CA).read_bytes())
+    write_atomic(directory / CA, ca.public_bytes(serialization.Encoding.PEM))
+    return len(before) - 1
+
+
+def federation_of(ca: x509.Certificate) -> str:
+    """The name of the federation that an authority is of."""
+    return str(ca.subject.get_attributes_for_oid(NameOID.COMMON_NAME)[0].value)
+
+
+def _self_signed(federation: str, days: float, now: datetime) -> tuple[bytes, bytes]:
+    key = ec.generate_private_key(ec.SECP256R1())
+    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, federation)])
+    builder = _builder(subject, subject, key, days, now)
+    builder = builder.serial_number(x509.random_serial_number())
+    builder = builder.add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+    builder = builder.add_extension(_uses(signs_certificates=True), critical=True)
+    return _pem(key), _sign(builder, key)
 
 
 def write_identity(
@@ -57,7 +85,7 @@ def write_identity(
     """Write a node's key, certificate and `ca.pem`, and put it on the authority's allow-list."""
     at_least("days", days, 1)
     ca_key, ca = _authority(authority_dir)
-    federation = str(ca.subject.get_attributes_for_oid(NameOID.COMMON_NAME)[0].value)
+    federation = federation_of(ca)
     parsed = Name.parse(name, federation)
     if parsed.federation != federation:
         raise InputError(f"{name} is of another federation: this authority is of '{federation}'")
@@ -69,20 +97,27 @@ def write_identity(
     for extension, critical in _of_node(parsed, hosts, f"{serial:x}", ca):
         builder = builder.add_extension(extension, critical)
     out_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
+    # First the list: a node that runs shows its new certificate as soon as it is there.
+    permit(authority_dir / ALLOW, f"{serial:x}", str(parsed))
+    _write(out_dir / CA, (authority_dir / CA).read_bytes(), 0o644)
     _write(out_dir / KEY, _pem(key), _PRIVATE)
     _write(out_dir / CERT, _sign(builder, ca_key), 0o644)
-    _write(out_dir / CA, ca.public_bytes(serialization.Encoding.PEM), 0o644)
-    permit(authority_dir / ALLOW, f"{serial:x}", str(parsed))
 
 
 def _authority(directory: Path) -> tuple[ec.EllipticCurvePrivateKey, x509.Certificate]:
     try:
         key = serialization.load_pem_private_key((directory / CA_KEY).read_bytes(), None)
-        ca = x509.load_pem_x509_certificate((directory / CA).read_bytes())
+        known = x509.load_pem_x509_certificates((directory / CA).read_bytes())
     except (OSError, ValueError, TypeError) as error:
         raise DataError(f"{directory} holds no certificate authority: {error}") from None
     assert isinstance(key, ec.EllipticCurvePrivateKey)
-    return key, ca
+    own = [ca for ca in known if ca.public_key() == key.public_key()]
+    if not own:
+        raise DataError(
+            f"{directory / CA_KEY} belongs to no certificate in {directory / CA}: take both from "
+            f"the same copy of the authority"
+        )
+    return key, own[0]
 
 
 def _builder(
@@ -160,8 +195,12 @@ def _sign(builder: x509.CertificateBuilder, key: ec.EllipticCurvePrivateKey) -> 
 
 
 def _write(path: Path, content: bytes, mode: int) -> None:
-    """A file that is never readable by more people than it should be, also while it is new."""
-    path.unlink(missing_ok=True)
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+    """Replace a file, which is never readable by more people than it should be, nor half there."""
+    draft = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    draft.unlink(missing_ok=True)
+    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
     with os.fdopen(descriptor, "wb") as file:
         file.write(content)
+        file.flush()
+        os.fsync(descriptor)
+    os.replace(draft, path)

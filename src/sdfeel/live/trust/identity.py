@@ -4,7 +4,7 @@
 TLS itself checks that the server that answers is the one that was meant, wherever it runs.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import lru_cache
@@ -15,11 +15,20 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
 from sdfeel.core.errors import DataError, InputError
-from sdfeel.live.trust.allow_list import AllowList, revoke
+from sdfeel.live.trust.allow_list import AllowList, revoke, stamp_of
 from sdfeel.live.trust.authority import CA, CERT, KEY, create_authority, write_identity
 from sdfeel.live.trust.names import Name
 
-__all__ = ["AllowList", "Identity", "Name", "create_authority", "described", "issue", "revoke"]
+__all__ = [
+    "AllowList",
+    "Identity",
+    "Name",
+    "Wallet",
+    "create_authority",
+    "described",
+    "issue",
+    "revoke",
+]
 
 
 @dataclass(frozen=True)
@@ -74,6 +83,42 @@ class Identity:
 
     def expired(self, now: datetime | None = None) -> bool:
         return (now or datetime.now(UTC)) >= self.expires
+
+
+class Wallet:
+    """A node's identity as its files stand now: a renewed one counts without a restart.
+
+    The three files are replaced one after another. While they do not fit together, or name
+    somebody else, the identity before stays in force.
+    """
+
+    def __init__(self, identity: Identity, tell: Callable[[str], None] = lambda line: None) -> None:
+        self._identity, self._tell = identity, tell
+        self._stamps = _stamps(identity.directory)
+
+    def current(self) -> Identity:
+        stamps = _stamps(self._identity.directory)
+        if stamps != self._stamps and None not in stamps:
+            try:
+                found = Identity.load(self._identity.directory)
+            except (DataError, InputError):
+                return self._identity  # half of it is new, or it is damaged: look again later
+            self._stamps = stamps
+            if found.name != self._identity.name:
+                self._tell(
+                    f"{found.directory} is {found.name}'s now, and this is {self._identity.name}: "
+                    f"the certificate before stays in force"
+                )
+            elif found != self._identity:
+                self._identity = found
+                self._tell(
+                    f"certificate {found.serial} from now on, valid till {found.expires:%Y-%m-%d}"
+                )
+        return self._identity
+
+
+def _stamps(directory: Path) -> tuple[tuple[int, int, int] | None, ...]:
+    return tuple(stamp_of(directory / name) for name in (KEY, CERT, CA))
 
 
 def _issued(certificate: x509.Certificate, authority: x509.Certificate) -> bool:

@@ -1,0 +1,162 @@
+"""The operator's certificates: issue, renew, revoke and rotate, in the directory of a deployment.
+
+Each command changes the authority's allow-list, the nodes' copy of it in `trust`, and the
+directories `identity` of the nodes concerned. Nodes that run read both again by themselves.
+"""
+
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+from cryptography import x509
+
+from sdfeel.core.errors import InputError
+from sdfeel.core.run_files import ALLOW, NODES, write_atomic
+from sdfeel.deploy.make import AUTHORITY, TRUST
+from sdfeel.live.trust.allow_list import entries, revoke
+from sdfeel.live.trust.authority import CA, CA_KEY, retire_authorities, rotate_authority
+from sdfeel.live.trust.identity import Identity, issue
+from sdfeel.live.trust.names import ROLES
+
+IDENTITY = "identity"
+
+
+def issue_node(
+    directory: Path, node: str, hosts: Sequence[str] = (), days: float = 365
+) -> Identity:
+    """The first certificate of a node, which is named as its directory is: `client-7`."""
+    home = _home(directory, node)
+    if home.exists():
+        raise InputError(f"{node} has a certificate: renew it, or revoke it and remove {home}")
+    if node.startswith("edge-") and not hosts:
+        raise InputError(f"{node} will be called: give the names and addresses of its host")
+    made = issue(directory / AUTHORITY, _slashed(node), hosts, home, days)
+    publish(directory)
+    return made
+
+
+def renew(
+    directory: Path, nodes: Sequence[str], within: float | None = None, days: float = 365
+) -> list[Identity]:
+    """New keys and certificates for these nodes, or all; those before stay valid beside them.
+
+    With `within`, only certificates that end within so many days are replaced.
+    """
+    _check_authority(directory)
+    done = []
+    for node in nodes or nodes_of(directory):
+        old = Identity.load(_home(directory, node))
+        soon = None if within is None else datetime.now(UTC) + timedelta(days=within)
+        if soon is None or old.expires <= soon:
+            hosts = hosts_of(old)
+            draft = _home(directory, node).with_name(".renewed")
+            issue(directory / AUTHORITY, old.name, hosts, draft, days)
+            publish(directory)  # others must know it before it is shown
+            _move(draft, old.directory)
+            done.append(Identity.load(old.directory))
+    return done
+
+
+def revoke_node(directory: Path, which: str, superseded: bool = False) -> int:
+    """Take a serial number, or a node's certificates, off the list; tell how many.
+
+    `superseded`: only those that the node's newest certificate has replaced.
+    """
+    allow = directory / AUTHORITY / ALLOW
+    if superseded:
+        current = Identity.load(_home(directory, which))
+        listed = entries(allow.read_text(encoding="utf-8"))
+        old = [s for s, name in listed if name == current.name and s != current.serial]
+        count = sum(revoke(allow, serial) for serial in old)
+    else:
+        count = revoke(allow, _whole_name(directory, which) if "-" in which else which)
+    publish(directory)
+    return count
+
+
+def rotate(directory: Path, finish: bool = False, days: float = 3650) -> int:
+    """Give the authority a new key, which all nodes trust beside the one before.
+
+    With `finish`, trust the new one alone: InputError while a listed certificate needs another.
+    Tells how many nodes were given a new `ca.pem`.
+    """
+    _check_authority(directory)
+    authority = directory / AUTHORITY
+    if finish:
+        newest = x509.load_pem_x509_certificates((authority / CA).read_bytes())[0]
+        behind = [n for n in nodes_of(directory) if not _from(directory, n, newest)]
+        if behind:
+            raise InputError(
+                f"the certificate of {', '.join(behind)} is from the authority before: renew all "
+                f"first, and give the nodes their new ones"
+            )
+        retire_authorities(authority)
+    else:
+        rotate_authority(authority, days)
+    nodes = nodes_of(directory)
+    for node in nodes:
+        write_atomic(_home(directory, node) / CA, (authority / CA).read_bytes())
+    return len(nodes)
+
+
+def publish(directory: Path) -> None:
+    """Give the nodes the authority's list: they see the old one or the new one."""
+    write_atomic(directory / TRUST / ALLOW, (directory / AUTHORITY / ALLOW).read_bytes())
+
+
+def nodes_of(directory: Path) -> list[str]:
+    """Every node that has a certificate."""
+    homes = sorted((directory / NODES).glob(f"*/{IDENTITY}"))
+    if not homes:
+        raise InputError(f"{directory} holds no nodes: name the directory that `deploy init` wrote")
+    return [home.parent.name for home in homes]
+
+
+def hosts_of(identity: Identity) -> list[str]:
+    """The names and addresses of its host that a certificate is for."""
+    found = x509.load_pem_x509_certificate(identity.cert)
+    names = found.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    own = {identity.parsed.dns, identity.parsed.pinned(identity.serial)}
+    dns = [name for name in names.get_values_for_type(x509.DNSName) if name not in own]
+    return [*dns, *map(str, names.get_values_for_type(x509.IPAddress))]
+
+
+def _home(directory: Path, node: str) -> Path:
+    _slashed(node)
+    return directory / NODES / node / IDENTITY
+
+
+def _slashed(node: str) -> str:
+    role, _, number = node.partition("-")
+    if role not in ROLES or not number.isdigit():
+        raise InputError(f"'{node}' is no node: write a role and a number, such as client-7")
+    return f"{role}/{int(number)}"
+
+
+def _whole_name(directory: Path, node: str) -> str:
+    ends = f"/{_slashed(node)}"
+    listed = entries((directory / AUTHORITY / ALLOW).read_text(encoding="utf-8"))
+    return next((name for _, name in listed if name.endswith(ends)), node)
+
+
+def _check_authority(directory: Path) -> None:
+    if not (directory / AUTHORITY / CA_KEY).exists():
+        raise InputError(
+            f"{directory / AUTHORITY} has no key: run this where you keep the authority"
+        )
+
+
+def _from(directory: Path, node: str, authority: x509.Certificate) -> bool:
+    certificate = x509.load_pem_x509_certificate(Identity.load(_home(directory, node)).cert)
+    try:
+        certificate.verify_directly_issued_by(authority)
+    except Exception:  # what the library raises has no common base
+        return False
+    return True
+
+
+def _move(draft: Path, home: Path) -> None:
+    """Replace the files of an identity; the certificate last, without it nothing changes."""
+    for name in (CA, "key.pem", "cert.pem"):
+        (draft / name).replace(home / name)
+    draft.rmdir()
