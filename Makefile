@@ -26,12 +26,8 @@ $(VENV)/.dev: $(VENV)/.package
 demo: $(VENV)/.package ## install and run the main job: four schemes compared on real digits
 	$(BIN)/sdfeel compare
 
-# These fork the process that runs them: they get processes without gRPC's and a browser's threads.
-FORKING := tests/engine tests/figures tests/pairs tests/planning tests/run
-
 test: $(VENV)/.dev ## install and run the tests
-	$(BIN)/python -m pytest -n 2 -m 'not slow' $(FORKING)
-	$(BIN)/python -m pytest -n 2 -m 'not slow' $(addprefix --ignore=,$(FORKING))
+	$(BIN)/python -m pytest -n 2 -m 'not slow'
 
 test-slow: $(VENV)/.dev ## run the tests that need real processes and real seconds (minutes)
 	$(BIN)/python -m pytest -n 2 -m slow

@@ -1,7 +1,6 @@
 """The parallel engine: the loop engine's bits, whatever happens to the workers."""
 
 import os
-import select
 import signal
 import subprocess
 import sys
@@ -154,25 +153,3 @@ def test_a_script_without_a_main_guard_works(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     first, second = done.stdout.split()
     assert first == second
-
-
-def test_workers_end_with_their_parent(tmp_path: Path) -> None:
-    script = (
-        "import os, sys, time, numpy as np, torch\n"
-        "from tests.engine.test_parallel import *\n"
-        "engine = ParallelEngine(loop(), 2)\n"
-        "trained(engine)\n"
-        "print(*(w.process.pid for w in engine._pool._workers), flush=True)\n"
-        "time.sleep(600)\n"
-    )
-    root = Path(__file__).parents[2]
-    with subprocess.Popen([sys.executable, "-c", script], cwd=root, stdout=subprocess.PIPE) as own:
-        assert own.stdout is not None
-        pids = [int(pid) for pid in own.stdout.readline().split()]
-        own.kill()
-    assert len(pids) == 2
-    for pid in pids:
-        handle = os.pidfd_open(pid) if Path(f"/proc/{pid}").exists() else None
-        if handle is not None:  # readable as soon as the process is gone
-            assert select.select([handle], [], [], 20)[0]
-            os.close(handle)

@@ -7,7 +7,6 @@ shifts of those tasks that have one. Blocks may finish in any order but are hand
 """
 
 import mmap
-import multiprocessing as mp
 import os
 import signal
 from collections.abc import Iterator, Sequence
@@ -21,6 +20,7 @@ import torch
 from torch import Tensor
 
 from sdfeel.core.errors import Diverged, SdfeelError, told
+from sdfeel.core.forks import forked
 from sdfeel.engine.base import Scores, Task
 from sdfeel.engine.evaluate import Tally, total
 from sdfeel.engine.loop import TORCH, LoopEngine
@@ -236,15 +236,7 @@ class WorkerPool:
             self._send(fresh, job)
 
     def _fork(self) -> Worker:
-        # Only fork shares the data and the user's own classes without a main guard.
-        context = mp.get_context("fork")
-        ours, theirs = context.Pipe()
-        process = context.Process(
-            target=_serve, args=(self._engine, self._slots, theirs), daemon=True
-        )
-        process.start()
-        theirs.close()
-        return Worker(process, ours)
+        return Worker(*forked(_serve, self._engine, self._slots, daemon=True))
 
     def _forget(self) -> None:
         """After an error or an early end, jobs may still be in work: start with new workers."""
@@ -264,16 +256,15 @@ class WorkerPool:
         self.close()
 
 
-def _serve(engine: LoopEngine, slots: Tensor, pipe: Connection) -> None:
+def _serve(pipe: Connection, engine: LoopEngine, slots: Tensor) -> None:
     """A worker's life; it ends with its parent, whose end of the pipe then closes."""
-    _let_go_of_everything_but(pipe)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     torch.set_num_threads(1)
     while True:
         try:
             what, slot, details = pipe.recv()
-        except EOFError:
+        except (EOFError, ConnectionError):
             return
         try:
             result = _obey(engine, slots[slot], what, details)
@@ -282,13 +273,6 @@ def _serve(engine: LoopEngine, slots: Tensor, pipe: Connection) -> None:
             pipe.send((slot, type(error).__name__, (str(error), format_exc())))
         except Exception as error:
             pipe.send((slot, "Exception", (f"a worker failed: {told(error)}", format_exc())))
-
-
-def _let_go_of_everything_but(pipe: Connection) -> None:
-    """Close the files that fork copied: a sibling's pipe or a lock must end with the parent."""
-    highest = os.sysconf("SC_OPEN_MAX")
-    os.closerange(3, pipe.fileno())
-    os.closerange(pipe.fileno() + 1, highest)
 
 
 def _obey(engine: LoopEngine, slot: Tensor, what: str, details: Any) -> list[Tally] | None:

@@ -4,7 +4,6 @@ Runs are durable, so whatever happens to a process, its run can be continued. Th
 the caller as they happen.
 """
 
-import multiprocessing as mp
 import signal
 import time
 from collections.abc import Iterator, Mapping
@@ -17,6 +16,7 @@ import torch
 
 from sdfeel.core.errors import RunError, SdfeelError
 from sdfeel.core.events import Event
+from sdfeel.core.forks import forked
 from sdfeel.experiment.schema import Experiment
 from sdfeel.run.session import Session, start_or_resume
 
@@ -89,15 +89,11 @@ class Many:
                 process.kill()
 
     def _begin(self, label: str, job: QueuedRun) -> None:
-        context = mp.get_context("fork")
-        ours, theirs = context.Pipe(duplex=False)
-        process = context.Process(target=_carry_out, args=(label, job, theirs))
         # A signal that comes while a process begins waits until both sides can heed it.
         signal.pthread_sigmask(signal.SIG_BLOCK, STOPS)
         try:
-            process.start()
-            theirs.close()
-            self._running[ours] = (label, process)
+            process, pipe = forked(_carry_out, label, job)
+            self._running[pipe] = (label, process)
         finally:
             signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPS)
 
@@ -129,7 +125,7 @@ class Interrupted(BaseException):
     """A run was to stop before it had begun."""
 
 
-def _carry_out(label: str, job: QueuedRun, pipe: Connection) -> None:
+def _carry_out(pipe: Connection, label: str, job: QueuedRun) -> None:
     """A process's life: one run."""
     torch.set_num_threads(1)  # OpenMP's other threads did not survive the fork: waiting is for ever
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
@@ -155,7 +151,7 @@ def _carry_out(label: str, job: QueuedRun, pipe: Connection) -> None:
         pipe.send(None)
     except SdfeelError as error:
         pipe.send(type(error)(f"{label}: {error}"))
-    except BrokenPipeError:
+    except ConnectionError:
         return  # nobody is interested any more
     except Exception as error:
         pipe.send(SdfeelError(f"{label}: {type(error).__name__}: {error}"))

@@ -25,6 +25,7 @@ from typing import IO
 
 from sdfeel.core.errors import RunError
 from sdfeel.core.events import Evaluated, Event, from_record, to_record
+from sdfeel.core.forks import not_inherited
 from sdfeel.core.run_files import EVENTS, EXPERIMENT, LOCK, METRICS
 
 COLUMNS = ["number", "iterations", "seconds", "bytes", "joules"]
@@ -59,6 +60,7 @@ def locked(directory: Path) -> Iterator[None]:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             raise RunError(f"{directory} is in use by another process: wait for it") from None
+        not_inherited(file)  # a worker that is still busy must not keep the run locked
         yield
 
 

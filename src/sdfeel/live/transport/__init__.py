@@ -6,12 +6,14 @@ a refusal costs no bandwidth, and a caller never writes into a call that is bein
 loses the status of such calls, grpc/grpc#36066). A body of up to 256 KiB comes together with its
 envelope instead: a message each way costs half of the processors' time of a conversation.
 
-grpcio does not survive a fork: spawn processes instead.
+gRPC does not survive a fork: a process that is to use it must not be forked from one that has.
 """
 
 import os
 
 os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # its own lines on stderr say less than our errors
+# Its preparations for forks start its threads again in every child, and can wait for ever there.
+os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
 
 from sdfeel.live.transport.errors import NotTrusted, Refused, Unreachable
 from sdfeel.live.transport.limits import CHUNK, Limits

@@ -1,0 +1,53 @@
+"""Forked processes, each with a pipe to the process that began it, and none outlives it.
+
+A process that waits for its pipe learns that its parent is gone when no other process holds the
+parent's end. A fork copies every open file, so each new process lets go of those that must end
+with their owner: the parent's ends of all pipes, and locks. It touches no other files. Libraries
+keep some of their own, and threads that go on in the new process: gRPC's abort it when the file
+that they wait for is closed.
+"""
+
+import multiprocessing as mp
+from collections.abc import Callable
+from multiprocessing.connection import Connection
+from multiprocessing.context import ForkProcess
+from typing import Any, Protocol
+from weakref import WeakSet
+
+
+class Closes(Protocol):
+    """A file, a pipe."""
+
+    def close(self) -> None: ...
+
+
+_mine: WeakSet[Closes] = WeakSet()
+
+
+def not_inherited(file: Closes) -> None:
+    """No process that `forked` begins from now on holds `file` open."""
+    _mine.add(file)
+
+
+def forked(
+    target: Callable[..., None], *args: Any, daemon: bool = False
+) -> tuple[ForkProcess, Connection]:
+    """Begin `target(pipe, *args)` in a process of its own; return it and our end of its pipe.
+
+    Only a fork shares the data and the user's own classes without a main guard.
+    """
+    context = mp.get_context("fork")
+    ours, theirs = context.Pipe()
+    not_inherited(ours)
+    process = context.Process(target=_begin, args=(target, theirs, args), daemon=daemon)
+    process.start()
+    theirs.close()
+    return process, ours
+
+
+def _begin(target: Callable[..., None], pipe: Connection, args: tuple[Any, ...]) -> None:
+    for file in list(_mine):
+        file.close()
+    _mine.clear()
+    not_inherited(pipe)
+    target(pipe, *args)
