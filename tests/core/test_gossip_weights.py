@@ -164,7 +164,7 @@ def test_a_wrong_matrix_is_refused(weights: Floats, message: str) -> None:
 def test_a_transposed_matrix_is_recognised() -> None:
     mass = np.array([0.4, 0.2, 0.4])
     weights = laplacian_weights(links("path", 3), mass)
-    with pytest.raises(InputError, match="its columns do: give the transpose"):
+    with pytest.raises(InputError, match="its columns do, so give the transpose"):
         check_weights(weights.T, links("path", 3), mass)
 
 

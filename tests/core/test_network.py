@@ -43,7 +43,7 @@ def test_a_client_out_of_reach_has_no_weight() -> None:
         ([1, 1], [0, 0], links("path", 2), "server 1 has no clients"),
         ([1, 0], [0, 1], links("path", 2), "client 1 has 0 training examples"),
         ([1, 1], [0, 5], links("path", 2), "client 1 is assigned to server 5"),
-        ([1, 1, 1], [0, 1], links("path", 2), "3 clients have samples but 2 have servers"),
+        ([1, 1, 1], [0, 1], links("path", 2), "3 clients have samples, but 2 have servers"),
         ([], [], links("path", 1), "at least one client"),
     ],
 )

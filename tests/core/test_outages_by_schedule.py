@@ -36,12 +36,14 @@ def test_lines_are_read_in_the_order_of_time() -> None:
     ],
 )
 def test_a_line_that_is_no_change_is_named(line: str) -> None:
-    with pytest.raises(InputError, match=r"line 2 of f is '.*', which is no change: write lines"):
+    with pytest.raises(
+        InputError, match=r"line 2 of f is '.*', which is not a change: write lines"
+    ):
         schedule(f"round 1 cloud down\n{line}\n", "f")
 
 
 def test_rounds_and_seconds_cannot_be_put_in_order() -> None:
-    with pytest.raises(InputError, match="f counts in rounds and in seconds"):
+    with pytest.raises(InputError, match="f mixes rounds and seconds"):
         schedule("round 1 cloud down\nsecond 2 cloud up\n", "f")
 
 

@@ -237,7 +237,7 @@ def test_every_scheme_gets_along_with_late_clients(name: str, policy: Policy) ->
     [
         ("drop", None, "needs a deadline: set latency.deadline_seconds"),
         ("wait", 3.0, "latency.deadline_seconds is 3, but latency.late is 'wait'"),
-        ("equalise", 3.0, "knows no deadline"),
+        ("equalise", 3.0, "has no deadline"),
         ("drop", 0.0, "must be above 0, got 0"),
     ],
 )

@@ -117,7 +117,7 @@ def test_a_person_is_told_what_is_cut_off_and_what_is_passed_over(write: Write) 
         ("", ["latency.late=drop", "latency.deadline_seconds=1e-6"], "even the fastest client"),
         ("", ["network.server_up_seconds=3"], "belong together: set both"),
         ("round 1 server 9 down", ["network.changes={}"], "changes server 9"),
-        ("round 1 server 9", ["network.changes={}"], "is no change"),
+        ("round 1 server 9", ["network.changes={}"], "is not a change"),
         ("1", ["network.link_chance=0.5", "network.mixing={}"], "name a rule that fits any graph"),
     ],
 )

@@ -120,6 +120,6 @@ def test_an_option_of_a_scheme_can_be_none_where_its_text_says_so(name: str) -> 
 def test_an_option_of_an_earlier_version_is_refused_by_name() -> None:
     chosen = load(None, ["scheme.name=joint", "scheme.worth=0.5"])
     with pytest.raises(
-        InputError, match=r"scheme\.worth was joint's own .* set scheme\.divergence"
+        InputError, match=r"scheme\.worth belonged to joint's old .* set scheme\.divergence"
     ):
         build_scheme(chosen)

@@ -67,7 +67,7 @@ def test_a_bad_trace_is_one_sentence(text: str, message: str) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("0,1\n", "'0,1' in t.csv is no link"),
+        ("0,1\n", "'0,1' in t.csv is not a link"),
         ("0,7,3\n", "names server '7', but servers are 0 to 2"),
         ("0,2,3\n", "between servers 0 and 2, but network.graph does not"),
         ("0,1,0\n", "holds 0"),

@@ -19,7 +19,7 @@ from sdfeel.core.scheme import Lane, Mix, Work
 
 @dataclass(frozen=True)
 class Power:
-    """Watts while a device is busy. Assumptions of ours, not figures of the paper."""
+    """Watts while a device is busy. These are our assumptions, not figures from the paper."""
 
     computing: float = 1.0  # one client
     sending: float = 0.5  # one client's radio
@@ -72,7 +72,7 @@ class Cost:
     packed: Mapping[Link, int] = field(default_factory=dict)  # bits where models are compressed
     radio: Floats | None = None  # (C,) each client's rate over its kind of link's; None: 1
     snr: Floats | None = None  # (C,) signal to noise at an equal share of the bandwidth
-    channel: Channel | None = None  # what changes the two above; None: nothing does
+    channel: Channel | None = None  # what changes the two above; None: they stay constant
     links: Floats | None = None  # (D, D) each server link's rate over its kind's; None: 1
     uplinks: Floats | None = None  # (D,) each server's rate to the cloud over its kind's
 
@@ -91,7 +91,7 @@ class Cost:
 
     @property
     def link_times(self) -> LinkTimes:
-        """What schemes may know of the links."""
+        """What schemes may know about the links."""
         transfer = {via: self.transfer(via) for via in self.rates}
         return LinkTimes(transfer, self.radio, self.snr, self.links, self.channel is not None)
 
@@ -100,7 +100,7 @@ class Cost:
         return self.packed.get(via, self.model_bits) / self.rates[via]
 
     def done(self, work: Work) -> Ints:
-        """(C,) steps that each client finishes; 0 for those who take no part."""
+        """(C,) steps that each client finishes; 0 for those that take no part."""
         done = np.zeros(len(self.step_seconds), dtype=np.int64)
         who = work.down.rows
         if work.each is not None:
@@ -108,7 +108,7 @@ class Cost:
         elif isinf(work.deadline):
             done[who] = work.steps
         else:
-            # The tolerance keeps a deadline of exactly n steps from losing the n-th to rounding.
+            # The tolerance keeps rounding from costing a deadline of exactly n steps its n-th step.
             fits = np.floor(work.deadline / self.step_seconds[who] * (1 + 1e-12))
             done[who] = np.minimum(work.steps, fits).astype(np.int64)
         return done
@@ -163,8 +163,8 @@ class Cost:
     def across(self, mixing: Mixing) -> tuple[float, int, float]:
         """Seconds, bytes and joules of all hops between servers.
 
-        One exchange takes one transfer whatever the number of neighbours: links are parallel, and
-        the slowest of those that are used decides.
+        One exchange takes one transfer, however many neighbours there are: links work in parallel,
+        and the slowest link that is used decides.
         """
         slow = self._slowness(mixing)
         one = self.transfer(mixing.via)
@@ -176,11 +176,11 @@ class Cost:
         return seconds, crossings * self.packed_bytes(mixing.via), busy * self.power.backhaul
 
     def _slowness(self, mixing: Mixing) -> Floats:
-        """How many times longer than a nominal one each link that is used takes."""
+        """How many times as long as a nominal link each link that is used takes."""
         if mixing.via == "server-cloud" and self.uplinks is not None:
             return 1 / self.uplinks[mixing.rows[mixing.rows >= 0]]
         if mixing.via != "server-server" or self.links is None or mixing.relay is not None:
-            return np.ones(1)  # a relay between servers has counted its links' rates
+            return np.ones(1)  # a relay between servers has already counted its links' rates
         rows = np.repeat(mixing.rows, np.diff(mixing.starts))
         sent = (rows != mixing.sources) & (rows >= 0) & (mixing.sources >= 0)
         used = self.links[rows[sent], mixing.sources[sent]]

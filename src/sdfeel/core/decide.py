@@ -1,10 +1,11 @@
-"""The one place where a scheme is asked, and where what it may know is put together.
+"""The one place that asks a scheme for its decisions, and that puts together what it may know.
 
-Simulator, deployment, planner, figures, theory and checks all ask here, so that all of them get
-the same answer. Nobody else makes a `View` or calls a scheme.
+The simulator, the deployment, the planner, the figures, the theory and the checks all ask here, so
+that all of them get the same answer. Nobody else makes a `View` or calls a scheme.
 
-The answer comes with its messages. Every row has a holder, who computes it from rows that it holds
-or is sent; so each entry of a mixing between two holders is a message, and nobody sends unbilled.
+The answer comes with its messages. Every row has a holder, which computes it from rows that it
+holds or is sent. So each entry of a mixing between two holders is a message, and every message is
+billed.
 """
 
 from collections.abc import Iterator
@@ -43,7 +44,7 @@ class Decided(NamedTuple):
     mix: Mix
     bill: Bill
     clients: int  # that take part
-    state: NetworkState  # what is there while it lasts
+    state: NetworkState  # which parts of the network are up while it lasts
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,8 +58,8 @@ class Decisions:
     seed: int = 0
     local: Local = field(default_factory=Local)
     late: StragglerPolicy = field(default_factory=StragglerPolicy)
-    outages: Outages | None = None  # None: all links and servers are always there
-    whole: NetworkState = field(init=False)  # everything is there
+    outages: Outages | None = None  # None: all links and servers are always up
+    whole: NetworkState = field(init=False)  # everything is up
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "whole", NetworkState(self.net))
@@ -74,7 +75,7 @@ class Decisions:
         late: StragglerPolicy | None = None,
         outages: Outages | None = None,
     ) -> "Decisions":
-        """Decisions on a network that the scheme has not adapted yet."""
+        """Decisions for a network that the scheme has not yet adapted."""
         own = scheme.adapt(net)
         lanes = scheme.lanes(Setting(own, cost.step_seconds, cost.link_times))
         return cls(
@@ -134,12 +135,12 @@ class Decisions:
         return replace(asked, up=_uploaded(view.net, asked.up), across=stages or None)
 
     def plan(self, view: View, cost: Cost | None = None) -> RoundPlan:
-        """The whole round, with what is done about clients that are late."""
+        """The whole round, including what is done about late clients."""
         prices = self.cost if cost is None else cost
         return self.late.settle(view, prices, self.work(view), lambda done: self.mix(view, done))
 
     def state(self, number: int, seconds: float) -> NetworkState:
-        """What is there for a round that begins when `number` rounds of all lanes are over."""
+        """What is up for a round that begins when `number` rounds of all lanes are over."""
         if self.outages is None:
             return self.whole
         return self.outages.at(self.net, number, seconds)
@@ -174,7 +175,7 @@ class Decisions:
         return Decided(work, done, mix, bill, len(work.down.rows) - lost, state)
 
     def check_deadline(self) -> None:
-        """Refuse a deadline that nobody keeps."""
+        """Refuse a deadline that nobody can meet."""
         self.late.check((self._undisturbed(view) for view in self.first_views()), self.cost)
 
     def expected_rounds(self, iterations: int) -> int:
@@ -186,7 +187,7 @@ class Decisions:
         return total
 
     def _undisturbed(self, view: View) -> RoundPlan:
-        """The round if everyone is waited for."""
+        """The round if it waits for everyone."""
         work = self.work(view)
         done = self.cost.done(work)
         return RoundPlan(work, done, done, self.mix(view, done))
@@ -202,7 +203,7 @@ def _uploaded(net: Network, up: Mixing) -> Mixing:
 def _exchanged(net: Network, stage: Mixing) -> Mixing:
     """A row that a server needs and does not hold is a message, once, whatever it is for.
 
-    What a client needs of it comes with the next broadcast, or came with the last.
+    Whatever a client needs of it comes with the next broadcast, or came with the last one.
     """
     if stage.relay is not None:
         return stage
@@ -219,8 +220,8 @@ def _once(rows: Ints, to: Ints) -> Ints:
 def length(net: Network, work: Work, done: Ints) -> float:
     """Local iterations that a round counts for.
 
-    Where a scheme draws each client's steps, its time slots; else the steps of those who took
-    part, weighted by their data, and exact where all took the same.
+    If the scheme draws each client's steps, these are its time slots; otherwise they are the steps
+    of the clients that took part, weighted by their data, and exact where all took the same number.
     """
     if work.each is not None:
         return float(work.steps)

@@ -1,4 +1,4 @@
-"""Mistakes that a person can mend. The command line prints them as one sentence.
+"""Errors that a person can fix. The command line prints them as one sentence.
 
 SdfeelError
 +-- InputError     a value breaks a rule (also a ValueError)
@@ -35,11 +35,11 @@ class Diverged(SdfeelError):
     """Training left the finite numbers."""
 
 
-OURS = {"sdfeel", "torch", "numpy"}  # code in which a user looks for no mistake of theirs
+OURS = {"sdfeel", "torch", "numpy"}  # code in which users need not look for a mistake of their own
 
 
 def told(error: BaseException) -> str:
-    """An error of somebody else's code in one line, with the user's line that it came through.
+    """An error from somebody else's code in one line, with the line of user code it came from.
 
     >>> try:
     ...     [1, 2][5]
@@ -58,7 +58,7 @@ def told(error: BaseException) -> str:
 
 
 def unknown(kind: str, value: str, known: Iterable[str]) -> InputError:
-    """An error that guesses what was meant.
+    """An error with a guess at what was meant.
 
     >>> print(unknown("scheme", "sdfeel", ["fedavg", "sd-feel"]))
     unknown scheme 'sdfeel': did you mean 'sd-feel'? (known: fedavg, sd-feel)

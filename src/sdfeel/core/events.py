@@ -9,7 +9,7 @@ Crew = tuple[tuple[int, float, float], ...]  # client, seconds computing, second
 
 @dataclass(frozen=True)
 class Started:
-    """A run begins (or goes on, in a second line, after a resume)."""
+    """A run begins, or continues: a resumed run has another such line."""
 
     scheme: str
     clients: int
@@ -35,11 +35,11 @@ class Round:
     seconds: float
     bytes: int
     joules: float
-    clients: int  # who took part
+    clients: int  # that took part
     phases: dict[str, float]  # seconds of this round: compute, upload, mix
     mixed: tuple[int, ...] = ()  # servers whose models the mixing between servers changed
-    crew: Crew | None = None  # None: as in this lane's round before, or too many to list
-    energy: dict[str, float] = field(default_factory=dict)  # joules of this round, by what for
+    crew: Crew | None = None  # None: as in this lane's previous round, or too many to list
+    energy: dict[str, float] = field(default_factory=dict)  # joules of this round, by purpose
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ class Evaluated:
 
 @dataclass(frozen=True)
 class Warned:
-    """Something that a person should know."""
+    """Something that the user should know."""
 
     message: str
 
@@ -94,7 +94,7 @@ def to_record(event: Event) -> dict[str, Any]:
 
 
 def from_record(record: dict[str, Any]) -> Event:
-    """The inverse of `to_record`; fields of newer versions are passed over.
+    """The inverse of `to_record`; fields of newer versions are ignored.
 
     >>> from_record({"event": "warned", "message": "hot", "colour": "red"})
     Warned(message='hot')
@@ -106,5 +106,5 @@ def from_record(record: dict[str, Any]) -> Event:
 
 
 def _frozen(value: Any) -> Any:
-    """JSON knows lists only; records hold tuples."""
+    """JSON has only lists; records hold tuples."""
     return tuple(_frozen(each) for each in value) if isinstance(value, list) else value

@@ -1,7 +1,7 @@
-"""How neighbouring servers weigh one another: `weights[dst, src]` (the paper writes the transpose).
+"""How neighbouring servers weight one another: `weights[dst, src]`, the paper's transpose.
 
 Every rule here keeps the mean of the servers' models weighted by `mass`, whatever the graph.
-Entries may be negative (a star's hub under the paper's rule): that is no mistake.
+Entries may be negative (a star's hub under the paper's rule); that is not a mistake.
 """
 
 from collections.abc import Callable
@@ -28,7 +28,7 @@ def laplacian_weights(links: Floats, mass: Floats) -> Floats:
     if len(links) == 1:
         return np.ones((1, 1))
     laplacian = np.diag(links.sum(axis=1)) - links
-    # The similar symmetric matrix has the same eigenvalues and exact real ones.
+    # The similar symmetric matrix has the same eigenvalues, and they are exactly real.
     root = np.sqrt(mass)
     smallest, largest = extreme_eigenvalues(laplacian / np.outer(root, root))
     step = 2 / (largest + smallest)
@@ -38,10 +38,11 @@ def laplacian_weights(links: Floats, mass: Floats) -> Floats:
 def extreme_eigenvalues(laplacian: Floats) -> tuple[float, float]:
     """The second smallest and the largest eigenvalue: to 14 digits, and the same on every CPU.
 
-    A linear-algebra library rounds as its CPU likes, and a weight's last bit may be a model's last
-    bit. But an eigenvector that is wrong by 1e-14 has a Rayleigh quotient that is wrong by 1e-28,
-    if that is computed exactly, in whole numbers. The last digits go, because eigenvalues that
-    should be equal differ there, and which of them comes first is the library's choice.
+    A linear-algebra library rounds as its CPU does, and the last bit of a weight can change the
+    last bit of a model. But an eigenvector that is wrong by 1e-14 has a Rayleigh quotient that is
+    wrong only by 1e-28, if that is computed exactly, in whole numbers. The last digits are dropped,
+    because eigenvalues that should be equal differ there, and the library chooses which of them
+    comes first.
     """
     scale = 1 << 80
     vectors = np.linalg.eigh(laplacian).eigenvectors[:, [1, -1]]
@@ -109,12 +110,14 @@ def check_weights(weights: Floats, links: Floats, mass: Floats) -> None:
             f"got {' x '.join(map(str, weights.shape))}"
         )
     if not np.isfinite(weights).all():
-        raise InputError("the mixing matrix holds a value that is not finite")
+        raise InputError(
+            "the mixing matrix contains a value that is not finite: give finite numbers"
+        )
     sums = weights.sum(axis=1)
     worst = int(np.abs(sums - 1).argmax())
     if abs(sums[worst] - 1) > 1e-6:
         columns = np.abs(weights.sum(axis=0) - 1).max() < 1e-6
-        hint = "; its columns do: give the transpose" if columns else ""
+        hint = "; its columns do, so give the transpose" if columns else ""
         raise InputError(
             f"row {worst} of the mixing matrix sums to {sums[worst]:.6g}, but each server's "
             f"weights (weights[dst][src]) must sum to 1{hint}"
@@ -135,7 +138,7 @@ def check_weights(weights: Floats, links: Floats, mass: Floats) -> None:
     rate = mixing_rate(weights, mass)
     if servers > 1 and rate >= 1 - TOLERANCE:
         raise InputError(
-            f"the mixing matrix has zeta {rate:.4g}; it must be below 1, or servers never agree"
+            f"the mixing matrix has zeta {rate:.4g}, but it must be below 1, or servers never agree"
         )
 
 

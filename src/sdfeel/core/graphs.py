@@ -9,7 +9,7 @@ import numpy as np
 from sdfeel.core.arrays import Floats, floats
 from sdfeel.core.errors import InputError, at_least, unknown
 
-TRIES = 200  # draws of a random graph until one is connected
+TRIES = 200  # draws of a random graph before giving up on a connected one
 
 
 def star(servers: int) -> nx.Graph:
@@ -35,7 +35,7 @@ def complete(servers: int) -> nx.Graph:
 def partial(servers: int) -> nx.Graph:
     """Partially connected: two halves, each server linked to all of the other half.
 
-    The paper leaves it undefined; with 6 servers this is the graph that fits its zeta of 1/3.
+    The paper does not define it; with 6 servers, this is the graph that fits its zeta of 1/3.
     """
     return nx.complete_bipartite_graph(servers // 2, servers - servers // 2)
 
@@ -46,7 +46,7 @@ def grid(servers: int) -> nx.Graph:
 
 
 def torus(servers: int) -> nx.Graph:
-    """A grid whose borders are joined."""
+    """A grid with opposite borders joined."""
     graph = nx.grid_2d_graph(*_sides(servers), periodic=True)
     graph.remove_edges_from(list(nx.selfloop_edges(graph)))
     return nx.convert_node_labels_to_integers(graph)

@@ -1,11 +1,11 @@
-"""Numbers as JSON knows them: NaN and the infinities, for which it has no word, become null."""
+"""Numbers as JSON writes them: NaN and the infinities, which it cannot express, become null."""
 
 from math import isfinite
 from typing import Any
 
 
 def finite(value: float | None, below: float | None = None) -> float | None:
-    """The value; None where JSON has no word for it, or where it is not smaller than `below`.
+    """The value, or None where JSON cannot express it or its size is not smaller than `below`.
 
     >>> finite(0.5), finite(float("nan")), finite(None), finite(-1e40, below=1e30)
     (0.5, None, None, None)
@@ -16,7 +16,7 @@ def finite(value: float | None, below: float | None = None) -> float | None:
 
 
 def sayable(document: Any) -> Any:
-    """The same document, with null in place of numbers that JSON cannot say.
+    """The same document, with null in place of numbers that JSON cannot express.
 
     >>> sayable({"loss": [1.0, float("inf")], "clients": 3})
     {'loss': [1.0, None], 'clients': 3}

@@ -14,7 +14,7 @@ SNR = 10**1.5  # the paper's 15 dB
 
 @dataclass(frozen=True, eq=False)
 class LinkTimes:
-    """How long a model is under way, and how good each client's channel is."""
+    """How long a model takes to arrive, and how good each client's channel is."""
 
     transfer: Mapping[Link, float] = field(default_factory=dict)  # seconds of one model
     radio: Floats | None = None  # (C,) each client's rate over its kind of link's; None: 1

@@ -1,8 +1,8 @@
 """Weighted sums of models: who takes how much from whom.
 
 The simulator reads a mixing as a matrix product, a deployment as a message schedule: every
-entry means that its source sends a model to its destination. It is stored sparse, because a
-client takes from one server out of a thousand.
+entry means that its source sends a model to its destination. It is stored as a sparse matrix,
+because a client takes from one server out of a thousand.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -21,11 +21,11 @@ from sdfeel.core.rules import Rule
 
 @dataclass(frozen=True)
 class Relay:
-    """How models travel when not straight from each source to each taker: by way of a hub."""
+    """How models travel if not straight from each source to each taker, but through a hub."""
 
-    legs: float  # links of the usual rate that take as long as those crossed one after another
+    legs: float  # the time of the links crossed one after another, in links of the usual rate
     crossings: int  # links crossed by all models together
-    busy: float | None = None  # links of the usual rate that take as long as all of those
+    busy: float | None = None  # the time of all crossings, in links of the usual rate
 
     @property
     def transfers(self) -> float:
@@ -46,7 +46,7 @@ class Mixing:
     relay: Relay | None = None
     rule: Rule | None = None  # how a row's terms become one; None: their weighted sum
     votes: Floats | None = None  # (N,) how much a term counts under a rule; None: its weight
-    sent: Ints | None = None  # (M, 2) messages (row, to whom); None: an entry each
+    sent: Ints | None = None  # (M, 2) messages (row, to whom); None: one per entry
 
     def __post_init__(self) -> None:
         at_least("hops", self.hops, 1)
@@ -84,7 +84,7 @@ class Mixing:
 
     @property
     def legs(self) -> float:
-        """Links that are crossed one after another: what it takes in time."""
+        """Links that are crossed one after another: what it costs in time."""
         if self.relay is not None:
             return self.relay.legs
         return self.hops if self.crossings else 0
@@ -96,7 +96,7 @@ class Mixing:
 
     @property
     def crossings(self) -> int:
-        """Models that cross a link: what it takes in traffic."""
+        """Models that cross a link: what it costs in traffic."""
         if self.relay is not None:
             return self.relay.crossings
         if self.sent is not None:
@@ -106,7 +106,7 @@ class Mixing:
         return self.hops * int(sent.sum())
 
     def dense(self, width: int) -> Floats:
-        """(R, width) the same weights as a matrix, for looking at."""
+        """(R, width) the same weights as a matrix, for inspection."""
         matrix = np.zeros((len(self.rows), width))
         for n, (_, sources, weights) in enumerate(self):
             matrix[n, sources] = weights
@@ -206,7 +206,7 @@ def gossip(net: Network, hops: int) -> Mixing:
 
 
 def star(net: Network, centre: int, trust: Floats, balanced: bool = False) -> Mixing:
-    """`centre` mixes with its neighbours, each counting by its `trust` (D,).
+    """`centre` mixes with its neighbours, each weighted by its `trust` (D,).
 
     The centre takes the trusted mean of its neighbourhood; each neighbour moves towards the
     centre by the same share. That keeps the plain mean of all models; `balanced` keeps the mean
@@ -241,7 +241,7 @@ def everyones_mean(net: Network, via: Link, relay: Relay) -> Mixing:
 @lru_cache(maxsize=16)
 def cloud_average(net: Network) -> Mixing:
     """Every server takes the mean over all clusters, computed in the cloud."""
-    # The way down is charged in traffic only, as the paper does.
+    # The way down costs traffic but no time, as in the paper.
     return everyones_mean(net, "server-cloud", Relay(legs=1, crossings=2 * len(net.servers)))
 
 
@@ -256,11 +256,11 @@ def nothing(like: Mixing) -> Mixing:
 def restricted(
     mixing: Mixing, sources: Bools, rows: Bools | None = None, whole: bool = True
 ) -> Mixing:
-    """The same mixing among those who are there, each row with the total that it had.
+    """The same mixing among those present; each row keeps its total.
 
-    `sources` (and `rows`: default all) say who is there, by number; shelves always are. A row
-    that loses all its sources is left out, so its destination keeps what it has. Not `whole`:
-    those who are there get no more than they had.
+    `sources` (and `rows`, by default all) say who is present, by number; shelves always are. A row
+    that loses all its sources is left out, so its destination keeps what it has. Without `whole`,
+    those present count no more than they did.
 
     >>> from sdfeel.core.mixing import of_rows
     >>> restricted(of_rows({0: {0: 0.5, 1: 0.25, 2: 0.25}, 1: {2: 1.0}}),
@@ -297,5 +297,5 @@ def restricted(
 
 
 def _who(numbers: Ints, there: Bools) -> Bools:
-    """Which of these are there, if shelves always are."""
+    """Which of these are present; shelves always are."""
     return (numbers < 0) | there[np.maximum(numbers, 0)]

@@ -1,4 +1,4 @@
-"""What a scheme asks of whoever carries it out: read off its decisions, not declared twice."""
+"""What a scheme needs from its executor: read off its decisions, not declared a second time."""
 
 from dataclasses import dataclass, replace
 
@@ -12,17 +12,17 @@ from sdfeel.core.staleness import Clocks
 
 @dataclass(frozen=True)
 class Needs:
-    """Where none of these is true, any server can do its part with what it knows by itself."""
+    """If none of these is true, every server can do its part with what it knows by itself."""
 
-    shared_lanes: bool  # several rounds at one server at a time
+    shared_lanes: bool  # several rounds run at one server at the same time
     global_clock: bool  # every round of every server must be known to all
-    measures: bool  # what all clients tell of their losses, in one place
-    remembers: bool  # numbers that depend on what all servers did
+    measures: bool  # what all clients report about their losses is needed in one place
+    remembers: bool  # keeps numbers that depend on what all servers did
     client_rows: bool  # rows that clients keep from round to round
     server_rows: bool  # rows that servers keep beside their models
     stages: bool  # more than one exchange between servers at the end of a round
     several_starts: bool  # updates of clients that start from several servers' models
-    side_by_side: bool  # every client's message by itself: sums alone will not do
+    side_by_side: bool  # needs every client's message by itself: sums are not enough
 
     @classmethod
     def of(cls, decisions: Decisions) -> "Needs":
@@ -49,7 +49,7 @@ class Needs:
 
 
 def _watches(decisions: Decisions, view: View, mix: Mix) -> bool:
-    """Does the round end otherwise when others did more than this lane can have heard of?"""
+    """Does the round end differently if others did more than this lane can have heard of?"""
     done = decisions.cost.done(decisions.work(view))
     clocks = view.clocks
     busy = replace(clocks, number=clocks.number + 3, led=clocks.led + _others(view, clocks))
@@ -58,7 +58,7 @@ def _watches(decisions: Decisions, view: View, mix: Mix) -> bool:
 
 
 def _others(view: View, clocks: Clocks) -> Ints:
-    """Rounds that servers of other lanes have finished meanwhile, not equally many each."""
+    """Rounds that servers of other lanes have finished in the meantime, different for each."""
     more = np.arange(1, len(clocks.led) + 1)
     more[list(view.lane)] = 0
     return ints(more)

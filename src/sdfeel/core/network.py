@@ -28,7 +28,7 @@ class Network:
     """C clients and D edge servers, checked on construction.
 
     `links` joins servers; `weights[dst, src]` says how a server mixes its neighbours' models
-    (default: the paper's matrix). Outages the graph means building another network.
+    (default: the paper's matrix). To change the graph, build another network.
     A client that reaches no server takes no part and has no weight.
     """
 
@@ -37,8 +37,8 @@ class Network:
     links: Floats  # (D, D) 1 where two servers are connected
     weights: Floats | None = None  # (D, D) how servers mix
     shelves: tuple[Shelf, ...] = ()  # what the scheme keeps beside the servers' models
-    sizes: Floats | None = None  # (D,) each cluster's examples; given for a moment of a changing
-    # network (core.outages), whose parts may be cut off from one another or away
+    sizes: Floats | None = None  # (D,) each cluster's examples; given for one moment of a changing
+    # network (core.outages), whose parts may be down or cut off from one another
     graph: Floats | None = None  # (D, D) all links of a changing network, up or down
 
     def __post_init__(self) -> None:
@@ -58,7 +58,7 @@ class Network:
                 check_weights(self.mixing, self.links, self.mass)
 
     def neighbours(self, server: int) -> Ints:
-        """The servers that are linked to this one, whether or not they can be reached now."""
+        """The servers that are linked to this one, whether or not it can reach them now."""
         return np.flatnonzero((self.links if self.graph is None else self.graph)[server])
 
     @property
@@ -69,7 +69,7 @@ class Network:
     def shelf(self, name: str) -> Ints:
         """(C,) or (D,) the numbers of a shelf's rows, which any mixing may name.
 
-        They are negative: rows of shelves lie behind the servers' models, last one first.
+        They are negative: the rows of shelves come after the servers' models and count backwards.
 
         >>> from dataclasses import replace
         >>> pair = clustered([1, 1, 1], [0, 0, 1], np.array([[0, 1], [1, 0]]))
@@ -95,7 +95,7 @@ class Network:
 
     @cached_property
     def _holders(self) -> Ints:
-        """(kept,) who holds row -1 - n."""
+        """(kept,) the holder of row -1 - n."""
         found = [np.zeros(0, dtype=np.int64)]
         for each in self.shelves:
             own = np.arange(len(self._rows_of[each.name]))
@@ -140,9 +140,9 @@ class Network:
 
     @cached_property
     def zeta(self) -> float:
-        """How slowly the servers agree: 0 in one exchange, towards 1 hardly ever.
+        """How slowly the servers agree: 0 means in one exchange, close to 1 hardly ever.
 
-        Of a moment of a changing network: those who are linked to one another.
+        At a moment of a changing network, it is that of the servers that are linked to one another.
         """
         if self.sizes is not None:
             rates = np.abs(np.linalg.eigvals(self.mixing))
@@ -174,7 +174,7 @@ def _check_links(links: Floats, whole: bool) -> None:
     if not np.array_equal(links, links.T):
         a, b = map(int, np.argwhere(links != links.T)[0])
         raise InputError(
-            f"links go both ways, but server {a} and server {b} disagree about theirs: "
+            f"links go both ways, but servers {a} and {b} disagree about theirs: "
             f"make the matrix symmetric"
         )
     if links.diagonal().any():
@@ -205,9 +205,10 @@ def unreached(links: Floats) -> list[int]:
 
 
 def fastest_paths(links: Floats, rates: Floats | None = None) -> tuple[Floats, Ints]:
-    """(D, D) how long a model is under way between two servers, and over how many links.
+    """(D, D) how long a model travels between two servers, and over how many links.
 
-    The unit is a link of rate 1 (`rates`: (D, D), default 1 everywhere); infinite where no path is.
+    The unit is a link of rate 1 (`rates`: (D, D), default 1 everywhere); infinite where there is no
+    path.
 
     >>> times, crossed = fastest_paths(np.array([[0, 1, 1], [1, 0, 1], [1, 1, 0]]),
     ...                                np.array([[0, 1, 0.2], [1, 0, 1], [0.2, 1, 0]]))
@@ -233,7 +234,7 @@ def _check_clients(
         raise InputError("a network needs at least one client")
     if len(reach) != len(samples):
         raise InputError(
-            f"{len(samples)} clients have samples but {len(reach)} have servers: give one of each"
+            f"{len(samples)} clients have samples, but {len(reach)} have servers: give one of each"
         )
     empty = np.flatnonzero(~(samples > 0) | ~np.isfinite(samples))
     if empty.size:

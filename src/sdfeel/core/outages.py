@@ -1,9 +1,9 @@
 """Server graphs that change: links and servers come and go, by a schedule or by chance.
 
-One rule says what an exchange is when somebody is away (`among`), and a deployed server applies it
-to what it sees for itself. The mean of the models of those who are there, weighted by their
-clusters' sizes, survives whatever happens. A server that is away keeps its model and comes back
-with it.
+One rule says what becomes of an exchange when somebody is away (`among`), and a deployed server
+applies it to what it observes itself. Whatever happens, mixing keeps the mean of the models of the
+servers that are up, weighted by their clusters' sizes. A server that is away keeps its model and
+comes back with it.
 """
 
 from collections.abc import Iterator
@@ -23,7 +23,7 @@ from sdfeel.core.seeds import rng
 from sdfeel.core.staleness import Clocks
 
 Unit = Literal["round", "second"]
-BATCH = 64  # of a server's times up and down that are drawn together
+BATCH = 64  # how many of a server's up and down times are drawn together
 
 
 @dataclass(frozen=True)
@@ -38,9 +38,9 @@ class Change:
 
 @dataclass(frozen=True, eq=False)
 class NetworkState:
-    """What of a network is there: a scheme decides on `net`, and `across` is what can be done."""
+    """What is up in a network: a scheme decides on `net`, and `across` is what can be done."""
 
-    net: Network  # links that are up, clients that reach somebody, the weights of the whole
+    net: Network  # links that are up, clients that reach a server, the weights of the whole network
     cloud: bool = True
     central: bool = False  # is the only server the cloud?
 
@@ -65,11 +65,12 @@ class NetworkState:
 def among(mixing: Mixing, reach: Bools) -> Mixing:
     """A mixing between servers where `reach[dst, src]` says whose models arrive.
 
-    Between neighbours, a share that does not arrive stays with its taker. Where two servers weigh
-    each other in proportion to their data, as all built-in rules do, that keeps the weighted mean,
-    and each server need only know who of its own neighbours is away. A mean that is computed in
-    one place (a cloud, a relay) is the mean of those who came; who does not reach even itself is
-    away. Who is left with its own model alone keeps it, and has no row.
+    Between neighbours, a share that does not arrive stays with the server that would have taken it.
+    Where two servers weight each other in proportion to their data, as all built-in rules do, that
+    keeps the weighted mean, and each server need only know which of its own neighbours are away. A
+    mean that is computed in one place (a cloud, a relay) is the mean of the models that arrived; a
+    server that does not reach even itself is away. A server left with only its own model keeps it,
+    and has no row.
 
     >>> from sdfeel.core.mixing import of_rows
     >>> path = of_rows({0: {0: 0.5, 1: 0.25, 2: 0.25}, 1: {0: 0.25, 1: 0.75}})
@@ -97,7 +98,7 @@ def among(mixing: Mixing, reach: Bools) -> Mixing:
 
 
 def _of_those_who_came(mixing: Mixing, reach: Bools) -> Mixing:
-    """Each row with the total that it had, of the sources that arrive there."""
+    """Each row over the sources that arrive there, scaled to the total that it had."""
     if reach.all():
         return mixing
     groups = [who for who in np.unique(reach, axis=0) if who.any()]
@@ -120,7 +121,7 @@ def _with_rows(like: Mixing, rows: dict[int, dict[int, float]]) -> Mixing:
 
 
 def _joined(links: Floats) -> Bools:
-    """(D, D) which servers some path joins."""
+    """(D, D) which servers are joined by some path."""
     joined = np.zeros(links.shape, dtype=bool)
     for part in parts(links):
         joined[np.ix_(part, part)] = True
@@ -129,10 +130,10 @@ def _joined(links: Floats) -> Bools:
 
 @dataclass(frozen=True, eq=False)
 class Outages:
-    """What is there when a round begins: a pure function of its number and its time."""
+    """What is up when a round begins: a pure function of its number and its time."""
 
-    schedule: tuple[Change, ...] = ()  # in the order of time
-    link_chance: float = 1.0  # that a link is up, anew in every round
+    schedule: tuple[Change, ...] = ()  # in chronological order
+    link_chance: float = 1.0  # that a link is up, drawn afresh in every round
     up_seconds: float | None = None  # mean time until a server fails; None: never
     down_seconds: float = 1.0  # mean time until it is back
     seed: int = 0
@@ -157,13 +158,13 @@ class Outages:
         return NetworkState(own, cloud, self.central)
 
     def will_change(self, number: int, seconds: float) -> bool:
-        """Is anything still to come that brings somebody back?"""
+        """Will anything still bring somebody back?"""
         now: dict[Unit, float] = {"round": number, "second": seconds}
         later = any(each.up and each.when > now[each.unit] for each in self.schedule)
         return later or self.up_seconds is not None
 
     def cut_off(self, net: Network) -> list[list[int]]:
-        """The parts into which the schedule leaves the servers that are up at its end."""
+        """The parts into which the servers that are up at the schedule's end are divided."""
         links, servers, _ = _scheduled(net.links, list(self.schedule))
         found = parts(links * np.outer(servers, servers))
         return [part.tolist() for part in found if servers[part[0]]]
@@ -184,7 +185,7 @@ def parts(links: Floats) -> Iterator[Ints]:
 
 @lru_cache(maxsize=256)  # mixings are remembered by network: the same state is the same object
 def _up_now(net: Network, up_links: bytes, up_servers: bytes) -> Network:
-    """The network as it is now; how servers would mix if all were there is what it was."""
+    """The network as it is now; how servers would mix if all were up stays the same."""
     links = np.frombuffer(up_links).reshape(net.links.shape)
     servers = np.frombuffer(up_servers, dtype=bool)
     if servers.all() and np.array_equal(links, net.links):
@@ -210,7 +211,7 @@ def _scheduled(links: Floats, changes: list[Change]) -> tuple[Floats, Bools, boo
 
 
 def _is_up(seed: int, server: int, lasts: tuple[float, float], seconds: float) -> bool:
-    """Is a server up that fails and is mended after times drawn for it?"""
+    """Is a server up that fails and recovers at times drawn for it?"""
     batch, begin = 0, 0.0
     while True:
         ends = _toggles(seed, server, batch, lasts)
@@ -233,7 +234,7 @@ EXAMPLE = "'round 50 server 3 down' or 'second 12.5 link 0 1 up'"
 
 
 def schedule(text: str, name: str) -> tuple[Change, ...]:
-    """The changes of a file called `name`, in the order of time.
+    """The changes in a file called `name`, in chronological order.
 
     >>> schedule("round 5 link 0 1 down  # a storm", "storm.txt")
     (Change(when=5.0, unit='round', who=(0, 1), up=False),)
@@ -246,11 +247,11 @@ def schedule(text: str, name: str) -> tuple[Change, ...]:
                 changes.append(_change(words))
             except (ValueError, KeyError, IndexError):
                 raise InputError(
-                    f"line {number} of {name} is '{line.strip()}', which is no change: write "
+                    f"line {number} of {name} is '{line.strip()}', which is not a change: write "
                     f"lines like {EXAMPLE}"
                 ) from None
     if len({change.unit for change in changes}) > 1:
-        raise InputError(f"{name} counts in rounds and in seconds: use one of them in all lines")
+        raise InputError(f"{name} mixes rounds and seconds: use one of them in all lines")
     return tuple(sorted(changes, key=lambda change: change.when))
 
 
@@ -279,13 +280,15 @@ def check(changes: tuple[Change, ...], net: Network, name: str) -> None:
             )
     last = {change.who: change.up for change in changes if len(change.who) == 1}
     if len(last) == count and not any(last.values()):
-        raise InputError(f"{name} leaves no server up at its end: nobody would train any more")
+        raise InputError(
+            f"{name} leaves no server up at its end, so nobody would train: bring one back up"
+        )
 
 
 def idle(cost: Cost, work: Work, mix: Mix, done: Ints, memory: Memory) -> tuple[Work, Mix, Bill]:
-    """A round of nobody, which lasts as long as one of somebody would; time always passes."""
+    """A round in which nobody trains; it lasts as long as usual, so that time passes."""
     seconds = cost.bill(work, mix, done).seconds
-    if not seconds:  # whoever had begun before was ready
+    if not seconds:  # those that began earlier were ready
         seconds = cost.bill(replace(work, ends=None, lasts=None), mix, done).seconds
     none, energy = floats([]), dict.fromkeys(("computing", "sending", "backhaul"), 0.0)
     bill = Bill(seconds, 0.0, 0.0, bytes=0, energy=energy, busy=none, sending=none)
@@ -293,7 +296,7 @@ def idle(cost: Cost, work: Work, mix: Mix, done: Ints, memory: Memory) -> tuple[
 
 
 def after(clocks: Clocks, lane: Lane, there: Bools, mixed: tuple[int, ...]) -> Clocks:
-    """The clocks when a lane has finished a round; who was away has done nothing."""
+    """The clocks when a lane has finished a round; servers that were away have done nothing."""
     up = np.array([d for d in lane if there[d]], dtype=np.int64)
     if not up.size:
         return replace(clocks, number=clocks.number + 1)
@@ -301,7 +304,7 @@ def after(clocks: Clocks, lane: Lane, there: Bools, mixed: tuple[int, ...]) -> C
 
 
 def changes(before: NetworkState, now: NetworkState, number: int) -> list[str]:
-    """What a person should know has changed, one sentence each."""
+    """Changes that the user should know about, one sentence each."""
     if before is now:
         return []
     news = []

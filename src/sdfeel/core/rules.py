@@ -1,8 +1,8 @@
-"""How the terms of a mixing's row become one row, where that is not their weighted sum.
+"""How the terms of a mixing's row become one row, where it is not their weighted sum.
 
 These are decisions; `engine/combine.py` computes them. A term has a weight and a vote: its message
-is its row times weight over vote, and the vote is how much it counts. Terms come in ascending
-order of their sources, so that shelves come before servers and clients.
+is its row times its weight over its vote, and the vote is how much it counts. Terms are in
+ascending order of their sources, so that shelves come before servers and clients.
 """
 
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from typing import Annotated, Literal, get_args
 from sdfeel.core.errors import InputError, at_least
 
 Moments = Literal["adam", "yogi", "adagrad"]
-Spans = tuple[tuple[int, int], ...]  # begins and ends of numbers in a row, ascending
+Spans = tuple[tuple[int, int], ...]  # (begin, end) of the numbers in a row, ascending
 
 
 @dataclass(frozen=True)
@@ -37,10 +37,10 @@ class Trimmed:
 class Krum:
     """The weighted mean of the rows that lie closest to their nearest neighbours.
 
-    Blanchard et al. 2017; it needs 2 * liars + 3 rows to keep its promise.
+    Blanchard et al. 2017. It needs 2 * liars + 3 rows to keep its promise.
     """
 
-    liars: Annotated[int, "rows that may be anything"] = 1
+    liars: Annotated[int, "rows that may contain anything"] = 1
     best: Annotated[int, "rows that are averaged; 1 takes one row as it is"] = 1
 
     def __post_init__(self) -> None:
@@ -63,7 +63,7 @@ class Geometric:
 
 @dataclass(frozen=True)
 class Clipped:
-    """The own row plus the weighted sum of the others' differences, none longer than the radius.
+    """The taker's row plus the weighted sum of differences from it, none longer than the radius.
 
     Centred clipping of clients' rows, and ClippedGossip between servers (He et al. 2022).
     """
@@ -92,7 +92,7 @@ class Parts:
 
 @dataclass(frozen=True)
 class Squares:
-    """A server's second moments, of the difference between its two terms: before, and now."""
+    """A server's second moments of the difference between its two terms, the old and the new."""
 
     decay: Annotated[float, "of the moments"] = 0.99
     kind: Annotated[Moments, "adam's average, yogi's signed steps, or adagrad's sum"] = "adam"
@@ -110,7 +110,7 @@ class Scaled:
     """A server's step: before + rate * m / (sqrt(v) + floor), of the terms v, m and before."""
 
     rate: Annotated[float, "the server's learning rate"]
-    floor: Annotated[float, "added to the root, for where nothing has moved"] = 1e-3
+    floor: Annotated[float, "added to the root, for numbers that have not moved"] = 1e-3
 
     def __post_init__(self) -> None:
         _positive("a server's learning rate", self.rate)

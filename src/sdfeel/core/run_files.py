@@ -1,4 +1,4 @@
-"""The files of a run and of a deployed node: their names, and how one is replaced whole."""
+"""The files of a run and of a deployed node: their names, and how to replace one atomically."""
 
 import os
 from collections.abc import Iterator
@@ -6,11 +6,11 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
 
-# A run's directory; its log has the same name in a node's.
+# A run's directory; the log has the same name in a node's directory.
 EXPERIMENT, EVENTS, METRICS = "experiment.toml", "events.jsonl", "metrics.csv"
 CHECKPOINT, MODEL, LOCK = "checkpoint.safetensors", "model.safetensors", ".lock"
 PICTURE, PAGE = "picture.png", "report.html"
-GROUP = "group.json"  # what several runs in one directory were compared for
+GROUP = "group.json"  # how several runs in one directory belong together
 
 # A deployment's directory, and those of its nodes.
 NETWORK, ALLOW, NODES, NODE, STATUS = (
@@ -23,18 +23,18 @@ NETWORK, ALLOW, NODES, NODE, STATUS = (
 
 
 def write_atomic(path: Path, content: bytes, durable: bool = True) -> None:
-    """Replace a file so that a crash or a reader finds the old one or the new one, never half."""
+    """Replace a file so that a crash or a reader finds the old one or the new one, never a part."""
     with replacing(path, durable) as file:
         file.write(content)
 
 
 @contextmanager
 def replacing(path: Path, durable: bool = True) -> Iterator[IO[bytes]]:
-    """As `write_atomic`, for content that is written piece by piece.
+    """Like `write_atomic`, for content that is written piece by piece.
 
-    What is not durable may be lost in a power cut, but is never half there for a reader.
+    If not durable, the file may be lost in a power cut, but no reader ever finds a part of it.
     """
-    # The same folder, because a file can be renamed in one step only within a file system.
+    # In the same directory, because a rename is atomic only within one file system.
     draft = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -48,7 +48,7 @@ def replacing(path: Path, durable: bool = True) -> Iterator[IO[bytes]]:
         with suppress(OSError):
             draft.unlink(missing_ok=True)
         if isinstance(error, OSError):
-            # Named after what was asked for, not after the draft.
+            # The error names the file that was asked for, not the draft.
             raise OSError(error.errno, error.strerror, str(path)) from None
         raise
     if durable:
@@ -56,7 +56,7 @@ def replacing(path: Path, durable: bool = True) -> Iterator[IO[bytes]]:
 
 
 def _secure_names(directory: Path) -> None:
-    """Bring a directory's list of names to disk: a file's new name must survive, too."""
+    """Flush a directory's list of names to disk: a file's new name must survive a crash, too."""
     descriptor = os.open(directory, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -65,6 +65,6 @@ def _secure_names(directory: Path) -> None:
 
 
 def remove_drafts(directory: Path) -> None:
-    """Clear away what a killed process left half written."""
+    """Remove what a killed process left half-written."""
     for draft in directory.glob(".*.tmp"):
         draft.unlink(missing_ok=True)

@@ -26,7 +26,7 @@ class Local:
     rate: float = 0.05  # step size
     momentum: float = 0.0
     proximal: float = 0.0  # pull towards the model that the round began with
-    dampening: float = 0.0  # of what a gradient adds to the momentum
+    dampening: float = 0.0  # reduces what a gradient adds to the momentum
     nesterov: bool = False
     optimizer: str = "sgd"
     sums: bool = True  # is an update a weighted sum of gradients? (Adam's is not)
@@ -47,12 +47,12 @@ class Local:
 class Estimates:
     """Means over the clients asked in one round, weighted by their data."""
 
-    rho: float  # how steep the losses are, over those whose models moved
-    beta: float  # how curved they are, over those whose models moved
+    rho: float  # how steep the losses are, over clients whose models moved
+    beta: float  # how curved they are, over clients whose models moved
     delta: float  # how far a client's gradient is from the mean of all
     sigma2: float = 0.0  # the variance of a mini-batch's gradient
     loss: float = 0.0  # at the models they started from
-    spread: float = 0.0  # how far the servers' models were apart before they mixed
+    spread: float = 0.0  # how far apart the servers' models were before they mixed
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,24 +76,24 @@ class Setting:
 
 @dataclass(frozen=True, eq=False)
 class View:
-    """All that a decision may depend on."""
+    """Everything that a decision may depend on."""
 
     net: Network
     lane: Lane
     k: int  # this lane's round, from 0
-    clocks: Clocks  # who did what since when: for `mix` only, they move on while a round lasts
+    clocks: Clocks  # how old every model is: for `mix` only, since they move on during a round
     step_seconds: Floats  # (C,) one local iteration at each client
     seed: int = 0
     lane_number: int = 0  # which of the scheme's lanes this is
     began: int = 0  # rounds that all lanes had finished when this one began
     link_times: LinkTimes = field(default_factory=LinkTimes)
     local: Local = Local()
-    memory: Memory = field(default_factory=dict)  # what `mix` returned last; at first, nothing
-    measured: Estimates | None = None  # in the last round whose work asked for it
-    patience: float = inf  # seconds that a round waits for models at most
+    memory: Memory = field(default_factory=dict)  # what `mix` last returned; empty at first
+    measured: Estimates | None = None  # in the last round whose `work` asked for it
+    patience: float = inf  # seconds that a round waits for models, at most
 
     def rng(self) -> np.random.Generator:
-        """Draws that belong to this round of this lane, whoever asks."""
+        """Random draws that belong to this round of this lane, whoever asks."""
         return rng(self.seed, "scheme", self.lane_number, self.k)
 
 
@@ -107,8 +107,12 @@ class Work:
     each: Ints | None = None  # steps of each of `down.rows`, where the scheme says so exactly
     rates: Floats | None = None  # a factor on the step size of each of `down.rows`
     share: Floats | None = None  # of bandwidth for each of `down.rows`; 1 is an equal share
-    ends: Floats | None = None  # seconds until each of `down.rows` is in, if the scheme knows
-    lasts: float | None = None  # seconds until the round waits no longer (None: for all of them)
+    ends: Floats | None = (
+        None  # seconds until the model of each of `down.rows` arrives, if the scheme knows
+    )
+    lasts: float | None = (
+        None  # seconds after which the round stops waiting (None: it waits for all of them)
+    )
     broadcasts: int | None = None  # models sent down, if not one from each server in `down`
     shift: Mixing | None = None  # shelves -> clients: added to every local gradient
     measure: bool = False  # estimate how curved and how different the clients' losses are
@@ -139,7 +143,7 @@ class Mix:
 
 @dataclass(frozen=True)
 class Facts:
-    """What is known of a scheme: the columns of the paper's Table I."""
+    """What is known about a scheme: the columns of the paper's Table I."""
 
     server_links: bool  # do edge servers talk to one another?
     cloud_links: bool  # does it need a cloud?
@@ -173,9 +177,9 @@ class Scheme(Protocol):
         ...
 
     def lanes(self, setting: Setting) -> tuple[Lane, ...]:
-        """Who waits for whom: one lane of all servers is synchronous, one each asynchronous.
+        """Who waits for whom: one lane of all servers is synchronous, a lane each is asynchronous.
 
-        Several lanes may share a server: then each of them is for some of its clients.
+        Several lanes may share a server; each of them then serves some of its clients.
         """
         ...
 
@@ -208,13 +212,13 @@ def some_of(clients: Ints, count: int | None, rng: np.random.Generator) -> Ints:
 
 
 def meanings(kind: type[Scheme]) -> dict[str, str]:
-    """The options of a scheme with the texts that explain them, from its annotations."""
+    """A scheme's options and the texts that explain them, from its annotations."""
     hints = get_type_hints(kind, include_extras=True)
     return {option.name: hints[option.name].__metadata__[0] for option in fields(kind)}  # type: ignore[arg-type]
 
 
 def conditions(kind: type[Scheme]) -> dict[str, Only]:
-    """The options of a scheme that do not always count, with what they need."""
+    """The options of a scheme that do not always have an effect, and what they depend on."""
     hints = get_type_hints(kind, include_extras=True)
     found = {}
     for option in fields(kind):  # type: ignore[arg-type]

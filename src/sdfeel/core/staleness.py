@@ -1,4 +1,4 @@
-"""How old a server's model is, and how much it then counts."""
+"""How old a server's model is, and how much a model of that age counts."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -29,7 +29,7 @@ class Clocks:
 
     @classmethod
     def fresh(cls, servers: int) -> "Clocks":
-        """Nobody has done anything."""
+        """Clocks at the start: nobody has done anything."""
         none = np.zeros(servers, dtype=np.int64)
         return cls(0, none, none, np.zeros((servers, servers), dtype=np.int64), none)
 
@@ -39,7 +39,7 @@ class Clocks:
         led, touched = self.led.copy(), self.touched.copy()
         led[lane] = touched[lane] = touched[mixed] = number
         heard, stamp = self.heard.copy(), self.stamp.copy()
-        # The leaders stamp their round; then all who mixed know what any of them knew.
+        # The leaders stamp their round; then everyone who mixed knows what any of them knew.
         stamp[lane] = stamp[lane].max() + 1
         heard[lane[:, None], lane] = stamp[lane]
         together = np.union1d(lane, mixed)
@@ -73,7 +73,7 @@ PSI: dict[str, Psi] = {
 
 
 def trust(name: str, ages: Ints, a: float = 0.5, b: float = 4.0) -> Floats:
-    """(D,) how much a model of each age counts: never more for an older one.
+    """(D,) how much a model of each age counts; an older one never counts more.
 
     >>> trust("paper", np.array([0, 1, 3])).tolist()
     [0.5, 0.25, 0.125]

@@ -1,4 +1,4 @@
-"""What a server does about clients whose models would come late."""
+"""What a server does about clients whose models would arrive late."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
@@ -15,8 +15,8 @@ from sdfeel.core.mixing import nothing, restricted
 from sdfeel.core.scheme import Mix, View, Work
 
 Policy = Literal["wait", "drop", "drop-unbiased", "equalise"]
-RARE = 1e-3  # clients in a round: with fewer to be expected, training is hopeless
-SLACK = 1 + 1e-12  # whoever ends exactly at the deadline keeps it
+RARE = 1e-3  # expected clients per round below which training is hopeless
+SLACK = 1 + 1e-12  # a client that ends exactly at the deadline meets it
 
 
 class RoundPlan(NamedTuple):
@@ -26,19 +26,19 @@ class RoundPlan(NamedTuple):
     done: Ints  # (C,) steps that reach a server
     spent: Ints  # (C,) steps that are computed, in vain or not
     mix: Mix
-    lost: int = 0  # clients who trained in vain
+    lost: int = 0  # clients that trained in vain
 
 
 @dataclass(frozen=True)
 class StragglerPolicy:
-    """Wait for everyone; drop who misses a deadline; or share bandwidth so that all end at once.
+    """Wait for everyone, drop those that are late, or share bandwidth so that all end at once.
 
-    `drop` lets those who arrive count in proportion; `drop-unbiased` divides what each brings by
-    the chance that it arrives, so that the expected step is that of waiting for all.
+    With `drop`, those that arrive count in proportion; `drop-unbiased` divides what each brings by
+    its chance of arriving, so that the expected step is that of waiting for all.
     """
 
     policy: Policy = "wait"
-    seconds: float | None = None  # from a round's start until the last model may come in
+    seconds: float | None = None  # from a round's start until the last model may arrive
 
     def __post_init__(self) -> None:
         dropping = self.policy in ("drop", "drop-unbiased")
@@ -50,16 +50,16 @@ class StragglerPolicy:
         if not dropping and self.seconds is not None:
             raise InputError(
                 f"latency.deadline_seconds is {self.seconds:g}, but latency.late is "
-                f"'{self.policy}', which knows no deadline: set latency.late to drop"
+                f"'{self.policy}', which has no deadline: set latency.late to drop"
             )
         if self.seconds is not None and not self.seconds > 0:
             raise InputError(f"latency.deadline_seconds must be above 0, got {self.seconds:g}")
 
     def settle(self, view: View, cost: Cost, work: Work, mixed: Callable[[Ints], Mix]) -> RoundPlan:
-        """A round, with what is done about those who are late; `mixed` tells how it then ends."""
+        """A round, with what is done about late clients; `mixed` says how it then ends."""
         done = cost.done(work)
         mix = mixed(done)
-        if self.policy == "equalise" and work.ends is None:  # else it is the scheme that knows
+        if self.policy == "equalise" and work.ends is None:  # otherwise the scheme decides
             work = replace(work, share=_shares(view, cost, work, mix, done))
         if self.seconds is None:
             return RoundPlan(work, done, done, mix)
@@ -71,7 +71,7 @@ class StragglerPolicy:
         elif self.policy == "drop-unbiased":
             mix = self._unbiased(cost, all_in, here)
         elif not here[who].all():
-            mix = mixed(np.where(here, done, 0))  # some schemes weigh by steps
+            mix = mixed(np.where(here, done, 0))  # some schemes weight by steps
             mix = replace(mix, up=restricted(mix.up, here))
         if here[who].all():
             return RoundPlan(work, done, done, mix)
@@ -82,7 +82,7 @@ class StragglerPolicy:
         return RoundPlan(work, np.where(here, done, 0), spent, mix, lost)
 
     def check(self, rounds: Iterable[RoundPlan], cost: Cost) -> None:
-        """Refuse a deadline that nobody keeps, or hardly ever where channels change."""
+        """Refuse a deadline that nobody meets, or hardly ever where channels change."""
         if self.seconds is None:
             return
         soonest, expected = np.inf, 0.0
@@ -90,7 +90,7 @@ class StragglerPolicy:
             who = all_in.work.down.rows
             needs = _begins(cost, all_in) if cost.channel else _ends(cost, all_in)
             soonest = min(soonest, float(needs[who].min(initial=np.inf)))
-            known = all_in.work.ends is None  # else no chance decides when models are in
+            known = all_in.work.ends is None  # otherwise it is not by chance when models arrive
             expected += float(_chances(cost, all_in, self.seconds)[who].sum()) if known else 1.0
             self._check_starts(all_in)
         if self.seconds * SLACK < soonest < np.inf:
@@ -101,7 +101,7 @@ class StragglerPolicy:
         if expected < RARE:
             raise InputError(
                 f"latency.deadline_seconds is {self.seconds:g}, which the clients' channels "
-                f"(radio.fading, radio.trace) let somebody keep in only {expected:.1g} of the "
+                f"(radio.fading, radio.trace) let somebody meet in only {expected:.1g} of the "
                 f"rounds: raise it, or let clients take fewer steps"
             )
 
@@ -111,14 +111,14 @@ class StragglerPolicy:
         if all_in.work.share is not None or not _starts_at_home(all_in):
             raise InputError(
                 "latency.late is 'drop-unbiased', which needs clients that start from the model "
-                "of the server they answer (network.overlap lets some start between two), on a "
+                "of the server they report to (network.overlap lets some start between two), on a "
                 "bandwidth of their own: set latency.late to drop"
             )
 
     def _unbiased(self, cost: Cost, all_in: RoundPlan, here: Bools) -> Mix:
-        """Everyone who is here counts by its weight over its chance to be here.
+        """Everyone present counts by its weight over its chance of being present.
 
-        What is missing to a whole is the server's own model: only differences are divided.
+        What is missing from a whole is the server's own model: only differences are divided.
         """
         assert self.seconds is not None
         mix = all_in.mix
@@ -139,7 +139,7 @@ def _begins(cost: Cost, round_: RoundPlan) -> Floats:
 
 
 def _ends(cost: Cost, round_: RoundPlan) -> Floats:
-    """(C,) when each client's model is in."""
+    """(C,) when each client's model arrives."""
     if round_.work.ends is not None:
         ends = np.zeros(len(round_.done))
         ends[round_.work.down.rows] = round_.work.ends
@@ -148,7 +148,7 @@ def _ends(cost: Cost, round_: RoundPlan) -> Floats:
 
 
 def _chances(cost: Cost, round_: RoundPlan, deadline: float) -> Floats:
-    """(C,) how probable it is that each client keeps the deadline."""
+    """(C,) how likely each client is to meet the deadline."""
     if cost.channel is None:
         return floats(_ends(cost, round_) <= deadline * SLACK)
     radio = np.ones(len(round_.done)) if cost.radio is None else cost.radio
@@ -169,13 +169,13 @@ def _starts_at_home(round_: RoundPlan) -> bool:
 
 
 def _undisturbed(mix: Mix) -> Mix:
-    """Nobody's model came in: servers may mix what they have, but nothing from shelves."""
+    """Nobody's model arrived: servers may mix what they have, but nothing from shelves."""
     shelved = any((stage.sources < 0).any() for stage in mix.stages)
     return replace(mix, up=nothing(mix.up), across=None if shelved else mix.across)
 
 
 def _shares(view: View, cost: Cost, work: Work, mix: Mix, done: Ints) -> Floats:
-    """(R,) bandwidth so that all clients of a cell end at once; a scheme's own choice stands."""
+    """(R,) bandwidth with which all clients of a cell end at once; a scheme's own choice stands."""
     who = work.down.rows
     if work.share is not None:
         return work.share
@@ -194,17 +194,17 @@ def _shares(view: View, cost: Cost, work: Work, mix: Mix, done: Ints) -> Floats:
 
 @lru_cache(maxsize=1024)  # where channels are constant, every round asks for the same
 def _together(begins: bytes, sending: bytes, snr: bytes) -> Floats:
-    """The shares of one cell's clients, each of whom brings a bandwidth of 1."""
+    """The shares of one cell's clients, each of which brings a bandwidth of 1."""
     arrays = [np.frombuffer(values) for values in (begins, sending, snr)]
     _, share = equalised(arrays[0], arrays[1], arrays[2], float(len(arrays[0])))
     return floats(share)
 
 
-HALVINGS = 50  # of the interval in which the common end lies: almost to the last bit
+HALVINGS = 50  # of the interval that contains the common end: almost to the last bit
 
 
 def needed(efficiency: Floats, snr: Floats) -> Floats:
-    """The share of bandwidth that gives each client so many bits per second and (equal) hertz.
+    """The share of bandwidth with which each client reaches so many bits per second and hertz.
 
     Solves b log2(1 + snr/b) = efficiency; infinite where no bandwidth is enough.
 
@@ -224,7 +224,7 @@ def _lower_lambert(x: Floats) -> Floats:
     near = np.sqrt(2 * np.maximum(1 + np.e * x, 0))
     far = np.log(-x) - np.log(-np.log(-x))
     w = np.where(x < -0.25, -1 - near - near**2 / 3, far)
-    for _ in range(5):  # each triples the digits
+    for _ in range(5):  # each triples the number of correct digits
         error = w * np.exp(w) - x
         slope = np.exp(w) * (w + 1) - (w + 2) * error / (2 * w + 2)
         w = w - np.divide(error, slope, out=np.zeros_like(error), where=slope != 0)

@@ -1,6 +1,6 @@
-"""What a scheme makes of an experiment's options: it uses them, ignores them, or cannot stand them.
+"""What a scheme does with an experiment's options: it uses, ignores or refuses them.
 
-Schemes declare it beside what they are. Whoever prepares a run asks here, before anything starts.
+Each scheme declares this in its own file. Whoever prepares a run asks here, before anything starts.
 """
 
 from collections.abc import Mapping, Sequence
@@ -21,8 +21,8 @@ CLOUD: tuple[Link, ...] = ("client-cloud",)
 class Tolerates:
     """For every option 'yes', 'ignored', or what the scheme needs instead, as half a sentence.
 
-    What follows from `links` need not be said: nobody minds what happens to links that carry
-    nothing. `shares` tells that a scheme divides the bandwidth of a cell among clients itself.
+    What follows from `links` need not be declared: nobody minds what happens to links that carry
+    nothing. `shares` means that the scheme itself divides a cell's bandwidth among its clients.
     """
 
     links: tuple[Link, ...] = (*EDGE, "server-cloud", "client-cloud")  # that models travel on
@@ -59,14 +59,14 @@ class Tolerates:
 
 @dataclass(frozen=True)
 class Only:
-    """In the annotation of a scheme's option: it counts only where `key` has one of the values."""
+    """In the annotation of a scheme's option: it matters only where `key` has one of the values."""
 
     key: str  # `scheme.psi`, say
     values: tuple[str | None, ...] = ()  # none: whatever is not the default
 
     @property
     def otherwise(self) -> str:
-        """Words for when it does not count."""
+        """Words for when it does not matter."""
         if self.values == (None,):
             return f"beside {self.key}"
         told = " or ".join(map(str, self.values))
@@ -79,14 +79,14 @@ class Option:
 
     keys: str  # how it is asked for
     effect: str  # what it does, after "but KEY ..."
-    instead: str  # what to do where a scheme cannot stand it; {key} is what was given
+    instead: str  # what to do where a scheme refuses it; {key} is what was given
     carried: tuple[Link, ...] = ()  # it is about these links
 
 
 ACROSS: tuple[Link, ...] = ("server-server",)
 OPTIONS: Mapping[str, Option] = {
-    "graph": Option("network.graph", "says who is linked", "leave out {key}", ACROSS),
-    "mixing": Option("network.mixing", "weighs neighbours", "leave out {key}", ACROSS),
+    "graph": Option("network.graph", "chooses the links", "leave out {key}", ACROSS),
+    "mixing": Option("network.mixing", "weights neighbours", "leave out {key}", ACROSS),
     "overlap": Option(
         "network.overlap", "puts clients into several cells", "leave out {key}", CELLS
     ),
@@ -120,7 +120,7 @@ OPTIONS: Mapping[str, Option] = {
     "drop": Option("latency.late = drop", "loses uploads", "set latency.late to wait"),
     "drop_unbiased": Option(
         "latency.late = drop-unbiased",
-        "weighs those who arrive by their chances",
+        "weights those that arrive by their chances",
         "set latency.late to drop",
     ),
     "equalise": Option(
@@ -139,7 +139,7 @@ OPTIONS: Mapping[str, Option] = {
 
 
 def check(name: str, tolerates: Tolerates, asked: Asked, others: Mapping[str, Tolerates]) -> None:
-    """InputError for the first option that the scheme cannot stand, with a scheme that can.
+    """InputError for the first option that the scheme refuses, with a scheme that takes it.
 
     `others` are the schemes to recommend.
     """
@@ -154,7 +154,7 @@ def check(name: str, tolerates: Tolerates, asked: Asked, others: Mapping[str, To
 
 
 def ignored(tolerates: Tolerates, asked: Asked) -> list[str]:
-    """The keys of options that are asked for and make no difference.
+    """The keys of options that are set and make no difference.
 
     >>> ignored(Tolerates(CLOUD), [("mixing", "network.mixing"), ("drop", "latency.late")])
     ['network.mixing']
@@ -163,7 +163,7 @@ def ignored(tolerates: Tolerates, asked: Asked) -> list[str]:
 
 
 def _better(asked: Asked, others: Mapping[str, Tolerates]) -> str:
-    """The first scheme that uses all that is asked for."""
+    """The first scheme that uses everything that is set."""
     for name, tolerates in others.items():
         if all(tolerates.verdict(option) == YES for option, _ in asked):
             return f", or choose {name}"

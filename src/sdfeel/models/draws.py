@@ -10,11 +10,12 @@ from torch import Tensor
 
 @contextmanager
 def portable_draws() -> Iterator[None]:
-    """While it lasts, `uniform_` of float32 gives the same numbers on every CPU.
+    """Within this context, `uniform_` of float32 gives the same numbers on every CPU.
 
     torch draws 24 random bits u and computes u * (high - low) + low, rounded once where the CPU
-    multiplies and adds in one step, and else twice. Here it is always once: in float64 nothing is
-    rounded. All of torch's layers begin with `uniform_`; other draws stay as torch makes them.
+    multiplies and adds in one step, and otherwise twice. Here it is always rounded once, because in
+    float64 nothing is rounded before. All of torch's layers begin with `uniform_`; other draws stay
+    as torch makes them.
     """
     own = torch.Tensor.uniform_
 

@@ -50,7 +50,7 @@ class FlatModule:
         self.layout = Layout(tuple(numbers[:own]), tuple(numbers[own:]), carried)
         room = self.trainable[0].new_zeros(sum(carried))
         self.row = torch.cat([*(t.detach().reshape(-1) for t in floats), room])  # (P,)
-        self.carried = self.row[sum(numbers) :]  # nothing of the module's
+        self.carried = self.row[sum(numbers) :]  # not part of the module
         self.parameters = sum(self.layout.trainable)
         self._variances = self._adopt(floats)
         self._counters = [(b, b.clone()) for b in module.buffers() if not b.is_floating_point()]
@@ -86,7 +86,7 @@ class FlatModule:
 
 
 def raw(tensor: Tensor) -> NDArray[np.uint8]:
-    """The bytes of a tensor, of whatever type it is: numpy knows no bfloat16."""
+    """The bytes of a tensor of any type: numpy has no bfloat16."""
     return tensor.detach().contiguous().reshape(-1).view(torch.uint8).numpy()
 
 
@@ -94,10 +94,12 @@ def check_floats(module: nn.Module) -> torch.dtype:
     """The one type of all the module's numbers; InputError if it cannot be trained as a row."""
     name = type(module).__name__
     if any(is_lazy(p) for p in module.parameters()):
-        raise InputError(f"{name} has lazy layers: run one batch through it before")
+        raise InputError(f"{name} has lazy layers: run one batch through it first")
     trainable = [p for p in module.parameters() if p.requires_grad]
     if not trainable:
-        raise InputError(f"{name} has no trainable parameters: nothing to learn")
+        raise InputError(
+            f"{name} has no trainable parameters, so there is nothing to learn: add some"
+        )
     kinds = {t.dtype for t in (*trainable, *_other_floats(module))}
     if len(kinds) > 1 or not trainable[0].is_floating_point():
         raise InputError(

@@ -103,7 +103,7 @@ def build(name: str, shape: Shape, classes: int, seed: int, **options: Any) -> n
     >>> sum(p.numel() for p in build("mnist-cnn", (1, 28, 28), 10, seed=0).parameters())
     21840
     """
-    # torch's initialisers know only the global generator: seed it in a fork, and give it back.
+    # torch's initialisers use only the global generator: seed it in a fork, and restore it.
     with torch.random.fork_rng(devices=[]), portable_draws():
         torch.default_generator.manual_seed(seed)
         if ":" in name:
@@ -146,9 +146,9 @@ def imported(path: str) -> Callable[..., Any]:
         module = importlib.import_module(module_name)
     except ModuleNotFoundError as error:
         raise InputError(
-            f"cannot import '{module_name}' of '{path}' ({error}): run where it lies, or install it"
+            f"cannot import '{module_name}' of '{path}' ({error}): start where it is, or install it"
         ) from None
-    except (Exception, SystemExit) as error:  # anything can happen in somebody else's module
+    except (Exception, SystemExit) as error:  # somebody else's module may raise anything
         raise InputError(f"cannot import '{module_name}' of '{path}': {told(error)}") from None
     found = getattr(module, attribute, None)
     if found is None:
@@ -161,8 +161,8 @@ def imported(path: str) -> Callable[..., Any]:
 def taken(module: nn.Module, x: Tensor) -> Tensor:
     """A batch of inputs in the type that `module` takes.
 
-    Whole numbers stay what they are for a model that takes them (token numbers, with an
-    embedding, say), and become floats for one that takes only those.
+    Whole numbers stay as they are for a model that takes them (token numbers for an embedding,
+    say), and become floats for one that takes only floats.
     """
     floats = x.to(next((p.dtype for p in module.parameters()), torch.float32))
     if x.is_floating_point() or (not _takes(module, x) and _takes(module, floats)):
@@ -176,7 +176,7 @@ def _takes(module: nn.Module, x: Tensor) -> bool:
     try:
         with torch.no_grad():
             module(x[:2])
-    except Exception:  # what it is will be told when the model is used
+    except Exception:  # the error is reported when the model is used
         return False
     finally:
         module.train(was_training)
@@ -210,7 +210,8 @@ def check_fit(module: nn.Module, example: Tensor, classes: int) -> None:
 def operations(module: nn.Module, example: Tensor) -> float:
     """Multiply-accumulates of one example's forward pass.
 
-    Counted as the paper's tool did: a convolution's bias is one operation, a linear layer's none.
+    Counted as the paper's tool did: a convolution's bias is one operation, a linear layer's is
+    none.
 
     >>> operations(build("mnist-cnn", (1, 28, 28), 10, seed=0), torch.zeros(1, 28, 28))
     487540.0

@@ -1,4 +1,4 @@
-"""Shannon rates: what a channel carries where a client stands.
+"""Shannon rates: how much a channel carries at a client's position.
 
 rate = B log2(1 + SNR),    SNR = P - N0 - 10 log10(B) - loss(distance)    (in decibels)
 loss(distance) = loss at 1 km + 10 n log10(distance / 1 km)
@@ -13,12 +13,12 @@ from sdfeel.core.arrays import Floats, floats
 from sdfeel.core.errors import InputError
 from sdfeel.core.seeds import rng
 
-NEAREST = 10.0  # metres: nobody stands nearer to the antenna
+NEAREST = 10.0  # metres: nobody is closer to the antenna
 
 
 @dataclass(frozen=True)
 class Cell:
-    """What the radio of every cell is like: by default a macro cell's outdoors, near 2 GHz."""
+    """The radio of every cell: by default, an outdoor macro cell near 2 GHz."""
 
     bandwidth_hz: float = 1e6  # of each client's own channel
     power_dbm: float = 23.0  # radiated by a client
@@ -52,7 +52,7 @@ def snr_of(bits_per_second: Floats, bandwidth_hz: float) -> Floats:
 
 
 def scattered(clients: int, radius: float, draws: np.random.Generator) -> Floats:
-    """(C,) metres to the antenna of clients that stand anywhere in a round cell."""
+    """(C,) metres to the antenna for clients placed anywhere in a round cell."""
     near = min(NEAREST, radius)
     return floats(np.sqrt(near**2 + (radius**2 - near**2) * draws.random(clients)))
 
@@ -62,7 +62,7 @@ REMEMBERED = 1024  # rounds: lanes are in different ones
 
 @dataclass(frozen=True, eq=False)
 class Fading:
-    """Block fading: each client's gain is drawn for a whole round, near to the round before's.
+    """Block fading: each client's gain is drawn for a whole round, close to the previous round's.
 
     The gain |g|^2 is the mean of 2m squared Gaussians, each of which follows
     g(k+1) = r g(k) + sqrt(1 - r^2) n: Nakagami-m fading with mean 1. m = 1 is Rayleigh's.
@@ -120,7 +120,7 @@ class Fading:
 
 
 def at_least(gain: Floats, m: float) -> Floats:
-    """How probable it is that a Nakagami-m channel's gain is this or more.
+    """How likely it is that a Nakagami-m channel's gain is this or more.
 
     >>> at_least(np.array([0.0, 1.0]), 1.0).round(6)
     array([1.      , 0.367879])
@@ -136,7 +136,7 @@ def at_least(gain: Floats, m: float) -> Floats:
 
 @dataclass(frozen=True, eq=False)
 class Trace:
-    """Recorded rates, a row per round or from given seconds on; at its end it begins again."""
+    """Recorded rates, a row per round or from given seconds on; after the last it starts again."""
 
     radio: Floats  # (T, C) rates over their kind of link's
     nominal: float  # bits per second that `radio` counts in
@@ -148,7 +148,7 @@ class Trace:
         return radio, snr_of(radio * self.nominal, self.bandwidth_hz)
 
     def chance(self, needed: Floats) -> Floats:
-        """By the part of the rows, or of the time, in which it was so."""
+        """The share of the rows, or of the time, in which it was so."""
         lasts = np.ones(len(self.radio)) if self.seconds is None else np.diff(self._edges())
         return floats(np.average(self.radio >= needed, axis=0, weights=lasts))
 

@@ -93,7 +93,7 @@ Placement = Literal["random", "clustered", "even"]
 def assigned(
     ascending: Floats, placement: Placement, home: Ints, rng: np.random.Generator
 ) -> Floats:
-    """(C,) the speeds given to clients: at random, cluster after cluster, or evenly in each.
+    """(C,) speeds assigned to clients: at random, cluster by cluster, or evenly within each.
 
     >>> home = np.array([0, 0, 1, 1])
     >>> assigned(np.array([1.0, 2, 3, 4]), "clustered", home, np.random.default_rng(0)).tolist()
@@ -105,7 +105,8 @@ def assigned(
         return floats(rng.permutation(ascending))
     order = np.argsort(home, kind="stable")  # cluster by cluster
     if placement == "even":
-        # One client of every cluster before any gets a second, to and fro so that none is favoured.
+        # One client of every cluster before any gets a second, back and forth so that none is
+        # favoured.
         turn = np.empty(len(home), dtype=np.int64)
         for d in np.unique(home):
             turn[home == d] = np.arange((home == d).sum())

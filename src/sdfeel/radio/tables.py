@@ -1,4 +1,4 @@
-"""Reads what a user has measured: rates and distances of clients, recorded rates, server links."""
+"""Reads what a user has measured: clients' rates and distances, recorded rates, server links."""
 
 import csv
 
@@ -71,7 +71,9 @@ def links_table(text: str, name: str, net: Network) -> tuple[Floats, Floats]:
     body = rows if _is_number(rows[0][0]) else rows[1:]
     for row in body:
         if len(row) != 3:
-            raise InputError(f"'{','.join(row)}' in {name} is no link: write lines like '0,1,40'")
+            raise InputError(
+                f"'{','.join(row)}' in {name} is not a link: write lines like '0,1,40'"
+            )
         rate = float(_numbers([row[2:]], 1, name)[0, 0])
         a = _server(row[0], count, name)
         if row[1] == "cloud":

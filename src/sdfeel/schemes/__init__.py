@@ -76,7 +76,7 @@ SCHEMES: Mapping[str, type[Scheme]] = {
 
 
 def name_of(scheme: Scheme) -> str:
-    """How the table calls a scheme; one of the user's own goes by its class.
+    """A scheme's name in the table; a user's own scheme goes by its class name.
 
     >>> name_of(SDFeel())
     'sd-feel'
@@ -87,8 +87,8 @@ def name_of(scheme: Scheme) -> str:
 
 # Options that earlier versions had, with what became of them.
 FORMER: Mapping[str, str] = {
-    "worth": "scheme.worth was joint's own measure in version 0.1; since then its set grows as its "
-    "authors' does, until their bound falls: leave scheme.worth out, or set scheme.divergence",
+    "worth": "scheme.worth belonged to joint's old rule in version 0.1; joint now follows its "
+    "authors' rule: leave scheme.worth out, or set scheme.divergence",
 }
 
 
@@ -100,7 +100,7 @@ def find(name: str) -> type[Scheme]:
 
 
 def tolerance(scheme: Scheme) -> Tolerates:
-    """What a scheme tolerates: everything, where somebody's own does not say."""
+    """What a scheme tolerates: everything, if a user's own scheme does not say."""
     return getattr(scheme, "tolerates", Tolerates())
 
 
@@ -112,7 +112,7 @@ def terms(scheme: Scheme) -> Terms | None:
 
 @cache
 def asynchronous(name: str) -> bool:
-    """Do servers, or clients, go on without waiting for all the others?"""
+    """Do servers, or clients, continue without waiting for all the others?"""
     scheme, two = find(name)(), clustered(np.ones(12), np.arange(12) % 2, 1 - np.eye(2))
     return len(scheme.lanes(Setting(scheme.adapt(two), np.ones(12)))) > 1
 
@@ -132,5 +132,5 @@ def trained_as(name: str, options: Mapping[str, Any]) -> tuple[str, dict[str, An
 
 
 def lacking(scheme: object) -> list[str]:
-    """The methods that something would need in order to be a scheme."""
+    """The methods that an object lacks to be a scheme."""
     return [each for each in ("adapt", "lanes", "work", "mix") if not hasattr(scheme, each)]

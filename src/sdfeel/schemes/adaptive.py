@@ -1,4 +1,4 @@
-"""Adaptive control: how often to average is chosen anew every round, from what is measured.
+"""Adaptive control: how often to average is chosen in every round, from measurements.
 
 Wang et al., "Adaptive Federated Learning in Resource Constrained Edge Computing Systems", 2019.
 """
@@ -15,7 +15,7 @@ from sdfeel.core.network import Network
 from sdfeel.core.scheme import Estimates, Facts, Lane, Mix, Setting, View, Work
 from sdfeel.core.tolerance import EDGE, IGNORED, Tolerates
 
-GROWTH = 10  # times that the number of steps may grow from one round to the next
+GROWTH = 10  # factor by which the number of steps may grow from one round to the next
 FLAT = 1e-5  # a smaller smoothness is taken as this one
 MOST = 20  # exchanges
 RECENT = 0.2  # how much the newest round counts for the usual number of exchanges
@@ -53,7 +53,7 @@ class Adaptive:
 
     def work(self, view: View) -> Work:
         tau, _ = self._choice(view)
-        # Told when the round after this one ends, for the round after that.
+        # Reported when the next round ends, for the round after that.
         asked = (view.k + 2) % self.every == 0
         return Work(down=broadcast(view.net), steps=tau, measure=asked)
 
@@ -64,7 +64,7 @@ class Adaptive:
         quiet = _remembered(view, "quiet") + 1 if alpha == 0 else 0.0
         spent = _remembered(view, "spent") + tau * step + sending + alpha * one
         later = self._next(view, tau, alpha, quiet)
-        if not done.any():  # everyone was late: there is nothing to measure but that it is too long
+        if not done.any():  # everyone was late: all we learn is that the round is too long
             later = max(1, tau // 2), alpha
         return Mix(
             up=collect(view.net),
@@ -89,20 +89,21 @@ class Adaptive:
         chosen = self._tau(view, view.measured, tau)
         if self.alpha is None:
             one, step, sending = _prices(view)
-            # An exchange serves until the next one: the longer the last is ago, the cheaper it is.
+            # An exchange serves until the next one: the longer ago the last one was, the cheaper it
+            # is.
             price = one / (one + sending + chosen * step) / (1 + quiet)
             alpha = exchanges(view.net.zeta, view.measured, view.local.rate * chosen, price)
         return chosen, alpha
 
     def _within_budget(self, view: View, tau: int, alpha: int, spent: float) -> float:
-        """The steps, or as many as leave time for one more averaging after theirs."""
+        """The steps, or as many as leave time for the averaging that follows them."""
         one, step, sending = _prices(view)
         left = self.budget - spent - step - 2 * (sending + alpha * one)
         return float(tau if tau * step < left else min(max(int(left / step), 1), tau))
 
     def _tau(self, view: View, seen: Estimates, last: int) -> int:
         one, step, sending = _prices(view)
-        # Exchanges may come in some rounds only: what counts is what they cost on average.
+        # Exchanges may happen only in some rounds: what counts is what they cost on average.
         meeting = sending + one * float(view.memory.get("usual", np.ones(1))[0])
         taus = np.arange(1, min(GROWTH * last, self.tau_max) + 1)
         score = bound(taus, seen, view.local.rate, self.phi, step, meeting, self.budget)
@@ -110,7 +111,7 @@ class Adaptive:
 
 
 def _remembered(view: View, name: str) -> float:
-    """A number that is 0 at first."""
+    """A remembered number; 0 at first."""
     return float(view.memory.get(name, np.zeros(1))[0])
 
 

@@ -21,7 +21,7 @@ NO_LIMIT = 2**31  # steps; the deadline is the limit
 
 @dataclass(frozen=True)
 class AsyncSDFeel:
-    """Every edge server keeps its own deadline and weighs its neighbours by staleness."""
+    """Every edge server keeps its own deadline and weights its neighbours by staleness."""
 
     facts: ClassVar[Facts] = Facts(True, False, "low", True, True, True)
     tolerates: ClassVar[Tolerates] = Tolerates(EDGE, mixing=IGNORED, overlap=IGNORED)
@@ -48,7 +48,7 @@ class AsyncSDFeel:
         float, "hinge: age up to which a model counts in full", Only("scheme.psi", ("hinge",))
     ] = 4.0
     staleness: Annotated[
-        Counter, "ages by the global counter, since touched by anyone, or by hearsay"
+        Counter, "age by the global counter, since anyone changed the model, or by hearsay"
     ] = "global"
     balanced: Annotated[bool, "keep the mean weighted by cluster sizes (the paper does not)"] = (
         False
@@ -86,7 +86,7 @@ class AsyncSDFeel:
         deadline = self.deadline[d] if isinstance(self.deadline, tuple) else self.deadline
         if deadline is None:
             deadline = self.theta_min * slowest
-        # A client that finishes no step has nothing to give: everybody gets time for one.
+        # A client that finishes no step has nothing to contribute: everybody gets time for one.
         return Work(broadcast(view.net, mine), NO_LIMIT, max(deadline, slowest))
 
     def mix(self, view: View, done: Ints) -> Mix:

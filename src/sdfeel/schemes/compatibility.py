@@ -11,7 +11,7 @@ TITLES = {option: option.replace("_", " ") for option in OPTIONS}
 
 @dataclass(frozen=True)
 class Row:
-    """Schemes that are all alike in this, and what becomes of each option."""
+    """Schemes that treat all options alike, and what they do with each."""
 
     schemes: tuple[str, ...]
     verdicts: dict[str, str]
@@ -34,7 +34,7 @@ def rows() -> list[Row]:
 
 
 def reasons() -> Iterator[tuple[str, str, str]]:
-    """(schemes, option, why not) of everything that is refused."""
+    """(schemes, option, reason) for everything that is refused."""
     for row in rows():
         for option, said in row.verdicts.items():
             if said not in (YES, IGNORED):
@@ -48,4 +48,4 @@ def markdown() -> str:
     table = "".join(f"| {' | '.join(line)} |\n" for line in lines)
     asked = "".join(f"* {TITLES[option]}: `{about.keys}`\n" for option, about in OPTIONS.items())
     refused = "".join(f"* {who}, {option}: {why}\n" for who, option, why in reasons())
-    return f"{table}\nHow they are asked for:\n\n{asked}\nWhy not:\n\n{refused}"
+    return f"{table}\nHow to set them:\n\n{asked}\nWhy some are refused:\n\n{refused}"

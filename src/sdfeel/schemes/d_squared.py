@@ -1,4 +1,4 @@
-"""D²: servers correct each gossip by their last step, which cancels different data.
+"""D²: servers correct each gossip by their last step, which cancels differences in data.
 
 Tang et al., "D²: Decentralized Training over Decentralized Data", 2018.
 """
@@ -22,7 +22,7 @@ LEAST_EIGENVALUE = -1 / 3  # below it, the correction grows instead of shrinking
 
 @dataclass(frozen=True)
 class DSquared:
-    """Servers gossip models corrected by their last step, so that different data cancels."""
+    """Servers gossip models corrected by their last step, which cancels differences in data."""
 
     facts: ClassVar[Facts] = Facts(True, False, "low", False, True, True)
     tolerates: ClassVar[Tolerates] = Tolerates(
@@ -30,8 +30,8 @@ class DSquared:
         overlap=IGNORED,
         changing_links="needs a constant mixing matrix",
         changing_servers="needs a constant mixing matrix",
-        drop_unbiased="corrects by whole models",
-        backhaul="needs its neighbours' corrections as they are",
+        drop_unbiased="corrects with whole models",
+        backhaul="needs its neighbours' exact corrections",
     )
 
     tau1: Annotated[int, "local iterations between two gossips (1 is the published rule)"] = 1
@@ -66,7 +66,7 @@ def corrected(net: Network) -> tuple[Mixing, Mixing]:
 
 
 def damped(weights: Floats) -> Floats:
-    """The same mixing, made lazy where some models would swing too far.
+    """The same mixing, made lazy where some models would oscillate too much.
 
     >>> damped(np.array([[0.0, 1.0], [1.0, 0.0]]))
     array([[0.5, 0.5],

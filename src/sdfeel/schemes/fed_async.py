@@ -1,4 +1,4 @@
-"""FedAsync: the cloud mixes in every client's model as soon as it comes.
+"""FedAsync: the cloud mixes in every client's model as soon as it arrives.
 
 Xie, Koyejo and Gupta, "Asynchronous Federated Optimization", 2019.
 """
@@ -16,7 +16,7 @@ from sdfeel.core.scheme import Facts, Lane, Mix, Setting, View, Work, one_server
 from sdfeel.core.staleness import PSI, trust
 from sdfeel.core.tolerance import CLOUD, IGNORED, Only, Tolerates
 
-ARRIVED = Shelf("arrived", "server")  # the model that has just come in
+ARRIVED = Shelf("arrived", "server")  # the model that has just arrived
 
 
 @dataclass(frozen=True)

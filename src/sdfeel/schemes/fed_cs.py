@@ -22,7 +22,7 @@ UPLOADS = ("in-turn", "at-once")
 
 @dataclass(frozen=True)
 class FedCS:
-    """Edge servers ask some clients, train with those who fit, and gossip as SD-FEEL does."""
+    """Edge servers ask some clients, train with those that fit, and gossip as in SD-FEEL."""
 
     facts: ClassVar[Facts] = Facts(True, False, "low", True, True, False)
     tolerates: ClassVar[Tolerates] = Tolerates(
@@ -35,9 +35,12 @@ class FedCS:
 
     tau1: Annotated[int, "local iterations between two averagings at the edge server"] = 5
     alpha: Annotated[int, "exchanges with the neighbours after every averaging"] = 1
-    fraction: Annotated[float, "share of a cell's clients that are asked, drawn anew"] = 1.0
+    fraction: Annotated[float, "share of a cell's clients that are asked, drawn in every round"] = (
+        1.0
+    )
     round_seconds: Annotated[
-        float | None, "time for computing and sending; who does not fit waits (none: no limit)"
+        float | None,
+        "time for computing and sending; clients that do not fit wait (none: no limit)",
     ] = None
     uploads: Annotated[
         Literal["in-turn", "at-once"],
@@ -88,12 +91,12 @@ class FedCS:
         )
 
     def mix(self, view: View, done: Ints) -> Mix:
-        # A server none of whose clients fits keeps its model, and gossips all the same.
+        # A server with no client that fits keeps its model, and gossips all the same.
         across = gossip(view.net, self.alpha)
         return Mix(up=collect(view.net, done.nonzero()[0]), across=across)
 
     def _channels(self, view: View) -> tuple[Floats, Floats]:
-        """(C,) each client's band, in equal shares of its cell; how long it sends on that."""
+        """(C,) each client's band, in equal shares of its cell; how long it sends on that band."""
         times, home = view.link_times, view.net.home
         sending = times.uploads(len(home))
         if self.uploads == "at-once":
@@ -116,7 +119,7 @@ class FedCS:
 
 
 def in_turn(busy: Floats, sending: Floats, limit: float) -> Floats:
-    """(R,) when each client is in, if one sends after another; 0 for those who do not fit.
+    """(R,) when each client has sent, if they send in turn; 0 for those that do not fit.
 
     The published greedy choice: always the client that makes the round longer by the least.
 

@@ -19,14 +19,16 @@ from sdfeel.core.tolerance import CELLS, Only, Tolerates
 
 @dataclass(frozen=True)
 class FedMes:
-    """Clients in several cells start from the mean of their servers and answer all of them."""
+    """Clients in several cells start from the mean of their servers and report to all of them."""
 
     facts: ClassVar[Facts] = Facts(False, False, "low", True, False, False)
     tolerates: ClassVar[Tolerates] = Tolerates(CELLS)
 
     tau1: Annotated[int, "local iterations between two averagings at the edge server"] = 5
     overlap_weight: Annotated[
-        float, "weight of a client in several cells beside one in one", Only("network.overlap")
+        float,
+        "weight of a client in several cells, relative to one in a single cell",
+        Only("network.overlap"),
     ] = 1.0
 
     def __post_init__(self) -> None:

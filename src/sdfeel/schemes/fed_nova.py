@@ -16,20 +16,20 @@ from sdfeel.core.network import Network, Shelf
 from sdfeel.core.scheme import Facts, Lane, Local, Mix, Setting, View, Work, one_server
 from sdfeel.core.tolerance import CLOUD, Tolerates
 
-STEP = Shelf("step", "server", start="zero")  # what the cloud goes on with
+STEP = Shelf("step", "server", start="zero")  # the cloud's last step
 NO_LIMIT = 2**31  # steps; the deadline is the limit
 
 
 @dataclass(frozen=True)
 class FedNova:
-    """Fast clients take more steps in the cloud's deadline; their updates count no more."""
+    """Fast clients take more steps before the cloud's deadline, but their updates count no more."""
 
     facts: ClassVar[Facts] = Facts(False, True, "high", True, True, True)
     tolerates: ClassVar[Tolerates] = Tolerates(CLOUD)
 
     theta_min: Annotated[int, "steps that the slowest client takes before the deadline"] = 5
 
-    server_momentum: Annotated[float, "share of the cloud's last step that it goes on with"] = 0.0
+    server_momentum: Annotated[float, "share of the cloud's last step that it repeats"] = 0.0
 
     def __post_init__(self) -> None:
         at_least("scheme.theta_min", self.theta_min, 1)
@@ -59,7 +59,8 @@ class FedNova:
         moved = norm(steps, view.local)
         effective = share @ (steps if view.local.proximal else moved)
         weights = share * effective / moved
-        # With momentum, what comes in adds to what is left of the last step; then the cloud goes.
+        # With momentum, what arrives is added to what is left of the last step; then the cloud
+        # moves.
         into = int(view.net.shelf(STEP.name)[0]) if self.server_momentum else 0
         up = Mixing(
             np.array([into]), np.array([0, len(who)]), who, weights, "client-cloud", votes=share
@@ -71,11 +72,11 @@ class FedNova:
 
 
 def _check(local: Local) -> None:
-    """Refuse local steps whose updates are no sums of gradients with weights of at least 0."""
+    """Refuse local steps whose updates are not sums of gradients with weights of at least 0."""
     if not local.sums:
         raise InputError(
             f"scheme.name is fednova, which needs updates that are sums of gradients, but "
-            f"training.optimizer is {local.optimizer}: set it to sgd, or take fedavg"
+            f"training.optimizer is {local.optimizer}: set it to sgd, or choose fedavg"
         )
     if local.rate * local.proximal > 1:
         raise InputError(
@@ -97,7 +98,7 @@ def norm(steps: Ints, local: Local) -> Floats:
     >>> norm(np.array([1, 3]), Local(rate=0.1, proximal=2))
     array([1.  , 2.44])
     """
-    longest = int(steps.max(initial=0))  # 0 where nobody's update came in
+    longest = int(steps.max(initial=0))  # 0 where nobody's update arrived
     if not (local.momentum or local.proximal):
         return floats(np.arange(1, longest + 1)[steps - 1])
     reached, speed, far = np.empty(longest), 0.0, 0.0

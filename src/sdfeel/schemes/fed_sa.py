@@ -18,14 +18,14 @@ from sdfeel.core.scheme import Facts, Lane, Mix, Setting, View, Work, one_server
 from sdfeel.core.stragglers import SLACK
 from sdfeel.core.tolerance import CLOUD, IGNORED, Tolerates
 
-CANDIDATES = 40  # quotas that are compared at most
-ROUNDS, CYCLES = 1000, 3  # that a comparison looks ahead: rounds, cycles of the slowest client
+CANDIDATES = 40  # quotas to compare, at most
+ROUNDS, CYCLES = 1000, 3  # how far a comparison looks ahead: rounds, cycles of the slowest client
 BEGAN = Shelf("began", "client")  # the model that each client began from
 
 
 @dataclass(frozen=True)
 class FedSA:
-    """A round takes the first models to arrive; late ones come into a later round."""
+    """A round takes the first models to arrive; late ones count in a later round."""
 
     facts: ClassVar[Facts] = Facts(False, True, "high", True, True, True)
     tolerates: ClassVar[Tolerates] = Tolerates(
@@ -35,9 +35,11 @@ class FedSA:
     )
 
     tau1: Annotated[int, "local iterations before a client sends its model"] = 5
-    quota: Annotated[int | None, "models that a round waits for (none: chosen by speeds)"] = None
+    quota: Annotated[
+        int | None, "models that a round waits for (none: chosen by device speeds)"
+    ] = None
     rate_limit: Annotated[
-        float, "rare clients take larger steps, at most this much larger (1: all the same)"
+        float, "clients that arrive rarely take steps up to this much larger (1: all the same)"
     ] = 2.0
 
     def __post_init__(self) -> None:
@@ -91,21 +93,21 @@ class FedSA:
         )
 
     def _cycle(self, view: View) -> Floats:
-        """(C,) seconds from a model to the answer."""
+        """(C,) seconds from receiving a model to returning one."""
         return floats(self.tau1 * view.step_seconds + _sending(view))
 
     def _left(self, view: View) -> Floats:
-        """(C,) seconds until each client's model is in, if channels stay as they are now."""
+        """(C,) seconds until each client's model arrives, if channels stay as they are now."""
         if "left" not in view.memory:
             return self._cycle(view)
-        now = _sending(view)  # version 0.1 did not remember what it was
+        now = _sending(view)  # version 0.1 did not remember it
         slower = now - view.memory.get("sending", now)  # than when it was last asked
         return np.maximum(view.memory["left"] + slower, 0.0)
 
     def _first(self, view: View) -> tuple[Ints, Floats, float]:
         """Who arrives in this round; (C,) seconds until each does; seconds that the round lasts.
 
-        A round that must not last longer ends without those who are late. They go on training.
+        A round with a time limit ends without those that are late. They go on training.
         """
         left = self._left(view)
         clients = view.net.clients
@@ -129,7 +131,7 @@ class FedSA:
         return view.memory.get("joined", np.zeros(len(view.net.samples))).copy()
 
     def _rates(self, view: View) -> Floats:
-        """(C,) steps grow as clients come more rarely than the mean."""
+        """(C,) step factors, larger for clients that arrive more rarely than the mean."""
         often = self._joined(view) + 1
         mean = often[view.net.clients].mean()
         return floats(np.clip(mean / often, 1 / self.rate_limit, self.rate_limit))
@@ -142,7 +144,7 @@ def _sending(view: View) -> Floats:
 
 @lru_cache(maxsize=64)
 def best_quota(cycles: bytes, shares: bytes) -> int:
-    """The quota with which training is soonest over, for clients of these cycles and data shares.
+    """The quota with which training ends soonest, for clients with these cycles and data shares.
 
     >>> equal = np.full(4, 0.25).tobytes()
     >>> best_quota(np.array([1.0, 1, 1, 1]).tobytes(), equal)
@@ -158,7 +160,7 @@ def best_quota(cycles: bytes, shares: bytes) -> int:
 
 
 def slowness(cycle: Floats, share: Floats, quota: int) -> float:
-    """Seconds that a unit of progress takes with this quota, while training goes as it will.
+    """Seconds that a unit of progress takes with this quota, as training would go.
 
     A round takes in models of a share p of the data, which began a rounds before. If the distance
     to the optimum shrinks as V_t = (1 - p) V_(t-1) + p (1 - e) V_(t-1-a), where e is what local

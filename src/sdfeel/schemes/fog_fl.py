@@ -37,7 +37,7 @@ class FogFL(TwoLevels):
 
 @lru_cache(maxsize=256)  # where links are constant, every round asks for the same
 def averaged_at_a_server(net: Network, rates: bytes | None) -> Mixing:
-    """Every server takes the mean, computed by the one whom all the others reach soonest.
+    """Every server takes the mean, computed by the one that all the others reach soonest.
 
     The original's greedy choice, where all servers bear the same load. Models travel over the
     fastest paths, and where the graph has come apart, each part has an aggregator of its own.
@@ -59,7 +59,7 @@ def averaged_at_a_server(net: Network, rates: bytes | None) -> Mixing:
 
 
 def _parts(times: Floats) -> list[Ints]:
-    """The servers of each part of more than one that are joined by paths."""
+    """The servers of each connected part that has more than one."""
     joined = np.isfinite(times)
     firsts = np.unique(joined.argmax(axis=1))
     return [np.flatnonzero(joined[d]) for d in firsts if joined[d].sum() > 1]

@@ -29,16 +29,17 @@ class JointScheduling:
         shares=True,
         overlap=IGNORED,
         equalise=IGNORED,
-        drop_unbiased="gives clients bandwidths by which their chances are unknown",
+        drop_unbiased="gives clients bandwidths for which their chances are unknown",
     )
 
     tau1: Annotated[int, "local iterations between two averagings at the edge server"] = 5
     alpha: Annotated[int, "exchanges with the neighbours after every averaging"] = 1
     divergence: Annotated[
-        float, "how far one client's model is from the mean of all, over a round's progress"
+        float, "how far one client's model is from the mean of all, relative to a round's progress"
     ] = 0.5
     max_wait: Annotated[
-        int | None, "rounds after which a client left out comes first (none: it may wait for ever)"
+        int | None,
+        "rounds after which a client that was left out comes first (none: it may wait for ever)",
     ] = None
 
     def __post_init__(self) -> None:
@@ -66,7 +67,7 @@ class JointScheduling:
             if not mine.size:
                 continue
             cell = (tuple(busy[mine]), tuple(sending[mine]), tuple(snr[mine]))
-            order = np.argsort(-waited[mine], kind="stable")  # whom a tie goes to
+            order = np.argsort(-waited[mine], kind="stable")  # who wins a tie
             first = 0 if self.max_wait is None else int((waited[mine] >= self.max_wait).sum())
             share[mine] = scheduled(cell, tuple(order.tolist()), first, self.divergence)
         who = np.flatnonzero(share)
@@ -114,7 +115,7 @@ def progress(count: int, total: int, divergence: float) -> float:
 
     The mean of `count` models drawn from `total` is sqrt((total - count) / (count (total - 1)))
     times as far from the mean of all as one model is; a loss that is no steeper than a constant
-    takes back that much of the round's progress, `divergence` of it where one client is alone.
+    undoes that much of the round's progress, `divergence` of it for a single client.
 
     >>> [round(progress(count, 5, 0.5), 3) for count in (1, 2, 5)]
     [0.5, 0.694, 1.0]
@@ -132,8 +133,9 @@ def soonest(
 ) -> tuple[int, float]:
     """Which of `left` joins the `chosen` so that all end soonest; and when that is.
 
-    What bandwidth a client needs for an end does not depend on the others: the soonest end is
-    where what the chosen leave over is enough for the most modest of the others.
+    The bandwidth that a client needs to end at a given time does not depend on the others: the
+    soonest end is where the bandwidth that the chosen leave over is enough for the most modest of
+    the rest.
     """
     efficiency = np.log2(1 + snr) * sending
 

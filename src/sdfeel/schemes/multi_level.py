@@ -1,7 +1,7 @@
 """Multi-level local SGD: nobody waits; a slow worker just takes fewer steps.
 
 Castiglia, Das and Patterson, "Multi-Level Local SGD for Heterogeneous Hierarchical Networks",
-2021. The rule of the paper, not its published code, which loses the weighted mean.
+2021. This is the paper's rule, not its published code, which loses the weighted mean.
 """
 
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ from sdfeel.schemes.two_levels import TwoLevels
 
 @dataclass(frozen=True)
 class MultiLevelSGD(TwoLevels):
-    """In each time slot a client takes a step with a chance that is its relative speed."""
+    """In each time slot a client takes a step with a chance equal to its relative speed."""
 
     facts: ClassVar[Facts] = Facts(True, False, "low", False, True, False)
     tolerates: ClassVar[Tolerates] = Tolerates(EDGE, overlap=IGNORED)

@@ -17,7 +17,7 @@ from sdfeel.core.network import Network, Shelf
 from sdfeel.core.scheme import Facts, Lane, Memory, Mix, Setting, View, Work, one_server
 from sdfeel.core.tolerance import CLOUD, IGNORED, Tolerates
 
-OWN = Shelf("own", "client")  # what each client goes on from; the cloud knows it, too
+OWN = Shelf("own", "client")  # the model that each client continues from; the cloud knows it, too
 CACHE = Shelf("cache", "client")  # everyone's last model, at the cloud
 
 
@@ -28,13 +28,13 @@ class Draft:
     fresh: Bools  # takes the new global model
     lagging: Bools  # was so far behind that it must
     arrived: Bools  # finishes, and is up to date afterwards
-    picked: Bools  # counts in this round; who arrived and was not picked counts in the next
-    seconds: Floats  # until its model would be in
+    picked: Bools  # counts in this round; those that arrived but were not picked count in the next
+    seconds: Floats  # until its model would arrive
 
 
 @dataclass(frozen=True)
 class Safa:
-    """The cloud averages its cache of everyone's last model, refreshed by those who come first."""
+    """The cloud averages its cache of everyone's last model, refreshed by the first to arrive."""
 
     facts: ClassVar[Facts] = Facts(False, True, "high", True, True, False)
     tolerates: ClassVar[Tolerates] = Tolerates(
@@ -43,8 +43,8 @@ class Safa:
 
     tau1: Annotated[int, "local iterations before a client sends its model"] = 5
     fraction: Annotated[float, "share of the clients that a round waits for"] = 0.5
-    tolerance: Annotated[int, "rounds that a client may lag; beyond, it must start afresh"] = 5
-    crash_chance: Annotated[float, "chance that a client's round comes to nothing"] = 0.0
+    tolerance: Annotated[int, "rounds that a client may lag before it must start afresh"] = 5
+    crash_chance: Annotated[float, "chance that a client's round is lost"] = 0.0
 
     def __post_init__(self) -> None:
         at_least("scheme.tau1", self.tau1, 1)
@@ -93,7 +93,7 @@ class Safa:
         return Mix(up, self._merge(view.net, draft), memory=memory)
 
     def _merge(self, net: Network, draft: Draft) -> Mixing:
-        """The new global model; and what the cache and the clients hold afterwards."""
+        """The new global model, and what the cache and the clients hold afterwards."""
         own, cache = shelves(net)
         share = net.samples / net.samples[net.clients].sum()
         rows: dict[int, dict[int, float]] = {0: {0: 0.0}}
@@ -110,7 +110,7 @@ class Safa:
         return of_rows(rows)
 
     def _draft(self, view: View, came: Bools | None = None) -> Draft:
-        """The round as it is planned, or as it is when those who `came` are known."""
+        """The round as planned, or as it turns out once it is known who `came`."""
         clients, version = view.net.clients, self._version(view)
         inside = np.isin(np.arange(len(version)), clients)
         behind = view.k - version  # the cloud's model is of round k
@@ -122,7 +122,7 @@ class Safa:
         if came is None and not arrived.any():  # a round needs somebody
             arrived[clients[np.argmin(seconds[clients])]] = True
         before = view.memory.get("picked", np.zeros(len(version)))
-        order = np.lexsort((seconds, before))  # those who were passed over come first
+        order = np.lexsort((seconds, before))  # those that were passed over come first
         quota = ceil(self.fraction * len(clients))
         picked = np.zeros(len(version), dtype=bool)
         picked[order[arrived[order]][:quota]] = True
@@ -134,7 +134,7 @@ class Safa:
 
 
 def _measured(net: Network, draft: Draft, version: Floats) -> Floats:
-    """(4,) one round, and what it adds to the authors' three measures."""
+    """(4,) the number 1, and what a round adds to each of the authors' three measures."""
     clients = len(net.clients)
     apart = float(np.var(version[draft.arrived])) if draft.picked.any() else 0.0
     return np.array([1.0, draft.picked.sum() / clients, draft.fresh.sum() / clients, apart])

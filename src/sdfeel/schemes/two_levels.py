@@ -1,4 +1,4 @@
-"""What the schemes have in common whose clients meet at a server, and whose servers meet."""
+"""What schemes have in common whose clients meet at a server and whose servers then meet."""
 
 from dataclasses import dataclass
 from typing import Annotated
@@ -11,7 +11,7 @@ from sdfeel.core.scheme import Lane, Setting, View, Work
 
 @dataclass(frozen=True)
 class TwoLevels:
-    """All servers go from round to round together; in every `tau2`-th round they meet."""
+    """All servers advance together from round to round; in every `tau2`-th round they meet."""
 
     tau1: Annotated[int, "local iterations between two averagings at the edge server"] = 5
     tau2: Annotated[int, "averagings at the edge server between two meetings of the servers"] = 1

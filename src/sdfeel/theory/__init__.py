@@ -1,4 +1,4 @@
 """The paper's convergence bounds as functions: constants, conditions, and what follows from them.
 
-Corrected constants are the default; what the paper prints can be had with `printed=True`.
+Corrected constants are the default; `printed=True` gives those that the paper prints.
 """

@@ -1,8 +1,8 @@
 """Theorem 2 and its lemmas: how fast asynchronous SD-FEEL converges.
 
-A guide, not a guarantee: the analysis moves all clusters at every event where the algorithm moves
-one, and it needs products of mixing matrices to shrink, which is seen and not proven. Good for
-ranking settings; do not expect it to be tight.
+It is a guide, not a guarantee: the analysis moves all clusters at every event, while the algorithm
+moves one, and it needs products of mixing matrices to shrink, which is observed but not proven. It
+is good for ranking settings; do not expect it to be tight.
 """
 
 from collections.abc import Sequence

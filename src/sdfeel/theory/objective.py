@@ -1,4 +1,4 @@
-"""How long until the bound falls below a target: what a planner minimises."""
+"""How long it takes until the bound falls below a target: what a planner minimises."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -60,9 +60,9 @@ def fastest_asynchronous(
 
 
 def _least(cost: Callable[[float], float], top: float) -> Best:
-    """The least cost over rates up to `top`: a coarse look, then golden sections around the best.
+    """The least cost over rates up to `top`: a coarse scan, then golden sections around the best.
 
-    The look comes first because the cost is infinite, and flat, where a rate is too large.
+    The scan comes first because the cost is infinite, and flat, where a rate is too large.
     """
     rates = np.geomspace(top * 1e-8, top, LOOKS).tolist()
     costs = [cost(rate) for rate in rates]

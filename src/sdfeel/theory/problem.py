@@ -1,4 +1,4 @@
-"""What the bounds must know of a learning task."""
+"""What the bounds need to know about a learning task."""
 
 from dataclasses import dataclass
 from math import isfinite
@@ -8,7 +8,7 @@ from sdfeel.core.errors import InputError
 
 @dataclass(frozen=True)
 class Problem:
-    """The paper's three assumptions as numbers, and how far there is to go."""
+    """The paper's three assumptions as numbers, and how far the loss has to fall."""
 
     smoothness: float  # L: how fast gradients change
     noise: float  # sigma squared: variance of one mini-batch gradient
@@ -29,11 +29,11 @@ class Problem:
         return self.noise * self.concentration
 
 
-ROOM = 1 + 1e-9  # a rate that was chosen as the largest proven one must not be told
+ROOM = 1 + 1e-9  # no warning for a rate that was chosen as the largest proven one
 
 
 def warning(learning_rate: float, largest: float, theorem: int, setting: str) -> str | None:
-    """What to tell a person about a learning rate that a theorem does not cover; None if it does.
+    """A warning about a learning rate that a theorem does not cover; None if it does.
 
     `largest` is the largest step for which the theorem proves convergence; the curvature behind
     it is measured, so it is never below the true one.
