@@ -1,5 +1,6 @@
 """Durable runs: whatever happens, the same bits in the end."""
 
+import csv
 import json
 from pathlib import Path
 
@@ -9,6 +10,8 @@ from safetensors.torch import load_file
 
 from sdfeel.core.errors import AnotherRun, Diverged, RunError
 from sdfeel.core.events import Evaluated, Event, Finished, Round, Started, Warned
+from sdfeel.engine.combine import mean
+from sdfeel.experiment.build import prepare
 from sdfeel.experiment.schema import Experiment, load
 from sdfeel.models.zoo import build
 from sdfeel.run import checkpoint, store
@@ -256,3 +259,63 @@ def test_the_checkpoint_is_a_plain_safetensors_file(tmp_path: Path) -> None:
     tensors = load_file(tmp_path / "r" / "checkpoint.safetensors")
     assert tensors["models"].shape == (3, 4810)
     assert json.loads((tmp_path / "r" / "events.jsonl").read_text().splitlines()[0])["event"]
+
+
+ADAPTIVE = ("scheme.name=adaptive", "scheme.budget=0.6", "training.iterations=100000")
+
+
+@pytest.mark.parametrize("before_the_end", [1, 2, 3])
+def test_a_scheme_ends_its_run_by_itself_also_after_a_resume(
+    tmp_path: Path, before_the_end: int
+) -> None:
+    chosen = small(*ADAPTIVE, "checkpoint.every_seconds=0")
+    whole = run(chosen, tmp_path / "whole")
+    last = ending(whole)
+    assert last.reason == "the budget of 0.6 s is spent"
+    assert last.seconds == pytest.approx(0.6, rel=0.1)
+    first = start(chosen, tmp_path / "parts")
+    for event in first:
+        if isinstance(event, Round) and event.number == last.number - before_the_end:
+            first.stop()
+    assert ending(list(resume(tmp_path / "parts"))) == last
+
+
+def test_a_run_that_its_scheme_has_ended_is_only_finished_by_a_resume(tmp_path: Path) -> None:
+    whole = ending(run(small(*ADAPTIVE), tmp_path / "r"))
+    log = tmp_path / "r" / "events.jsonl"
+    log.write_text("".join(line + "\n" for line in log.read_text().splitlines()[:-1]))
+    rest = list(resume(tmp_path / "r"))
+    assert [type(e).__name__ for e in rest] == ["Started", "Finished"]
+    assert ending(rest) == whole
+
+
+def test_what_a_scheme_returns_is_measured_written_and_finished_with(tmp_path: Path) -> None:
+    """The model of lowest loss, not the last one."""
+    session = start(small(*ADAPTIVE, "training.learning_rate=0.9"), tmp_path / "r")
+    events = list(session)
+    measured = [event for event in events if isinstance(event, Evaluated)][-1]
+    written = torch.cat(
+        [t.reshape(-1) for t in load_file(tmp_path / "r/model.safetensors").values()]
+    )
+    model, last = _returned(tmp_path / "r")
+    assert sorted(written.tolist()) == sorted(model.tolist())
+    assert fingerprint(model) == ending(events).model_sha256 != fingerprint(last)
+    assert session.prepared.engine.evaluate(model).loss == measured.loss
+
+
+def _returned(directory: Path) -> tuple[torch.Tensor, torch.Tensor]:
+    """What a finished run of adaptive control returns, and the mean of its servers' models."""
+    saved = checkpoint.load_checkpoint(directory)
+    assert saved is not None
+    ready = prepare(load(directory / "experiment.toml"))
+    simulation = ready.simulation(state=saved[0])
+    return simulation.model(), mean(simulation.net.mass.tolist(), simulation.state.servers)
+
+
+def test_figures_of_a_scheme_are_in_the_log_and_in_the_table(tmp_path: Path) -> None:
+    events = run(small("scheme.name=safa", "scheme.crash_chance=0.2"), tmp_path / "r")
+    rounds = {e.number: e.figures for e in events if isinstance(e, Round)}
+    assert all(figures.keys() == {"EUR", "SR", "VV"} for figures in rounds.values())
+    with (tmp_path / "r" / "metrics.csv").open(encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    assert [row["EUR"] for row in rows] == ["", *(str(rounds[n]["EUR"]) for n in (2, 4, 6))]

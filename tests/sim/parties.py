@@ -151,10 +151,13 @@ class Parties:
         lap.measured = None
         if decided.work.measure:
             asked = Estimator(probing(self.engine))
+            compare = decided.work.compare
+            others = {} if compare is None else {i: (of, w) for i, of, w in compare}
             for n, (i, sources, weights) in enumerate(decided.work.down):
                 start = self._start(decided.work.down, n, i, sources, weights)
                 step = self.taken[i] + int(decided.done[i])
-                asked.add(i, float(self.net.samples[i]), start, ends[i], step)
+                also = None if i not in others else self._sum(-1 - i, *others[i])
+                asked.add(i, float(self.net.samples[i]), start, ends[i], step, also)
             lap.measured = replace(asked.estimates(), spread=spread)
 
     def _spread(self) -> float:

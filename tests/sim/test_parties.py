@@ -19,7 +19,7 @@ from sdfeel.sim.state import LaneState
 from tests.schemes.test_contract import networks
 from tests.sim.parties import Parties
 from tests.sim.test_simulate import cost, uneven
-from tests.sim.variants import Momentum, Personal, Robust, Scaffold
+from tests.sim.variants import Momentum, Own, Personal, Robust, Scaffold, SlowlyFollowing
 
 ROUNDS = 12
 OPTIONS: dict[str, list[dict[str, Any]]] = {
@@ -106,6 +106,8 @@ VARIANTS: dict[str, Scheme] = {
     "momentum out of step": Momentum(AsyncSDFeel()),
     "personal": Personal(SDFeel(tau1=2)),
     "scaffold": Scaffold(tau1=3),
+    "following slowly": SlowlyFollowing(SDFeel(tau1=2)),
+    "clients' own models": Own(SDFeel(tau1=2)),
 }
 
 

@@ -12,13 +12,15 @@ from hypothesis import strategies as st
 from sdfeel.core.arrays import Floats
 from sdfeel.core.cost import Cost
 from sdfeel.core.decide import Decisions
-from sdfeel.core.events import Round
+from sdfeel.core.events import Evaluated, Finished, Round
 from sdfeel.core.graphs import links
 from sdfeel.core.network import Network, clustered
-from sdfeel.core.scheme import Scheme
+from sdfeel.core.scheme import Scheme, one_server
+from sdfeel.run.drive import Drive, Goals
 from sdfeel.schemes import FedAvg, Feel, HierFavg, SDFeel
 from sdfeel.sim.simulate import Simulation
 from tests.quadratic import QuadraticEngine, quadratic
+from tests.sim.variants import Ending, Own, SlowlyFollowing
 
 RATES = {"client-server": 5e6, "server-server": 50e6, "server-cloud": 5e6, "client-cloud": 2.5e6}
 
@@ -223,3 +225,41 @@ def test_the_spread_is_zero_when_servers_agree() -> None:
         0, abs=1e-15
     )
     assert after(SDFeel(2, 2, 1), ring_of_four(), uneven(), 3).spread() > 1e-3
+
+
+def test_a_scheme_may_return_an_average_over_time() -> None:
+    """Polyak's average: training itself is as before."""
+    plain = Simulation(Decisions.of(SDFeel(tau1=2), ring_of_four(), cost(12)), uneven())
+    decisions = Decisions.of(SlowlyFollowing(SDFeel(tau1=2), 0.25), ring_of_four(), cost(12))
+    followed = Simulation(decisions, uneven())
+    slow = plain.model()
+    for _ in range(6):
+        next(plain), next(followed)
+        slow = 0.75 * slow + 0.25 * plain.model()
+        np.testing.assert_allclose(followed.model(), slow, atol=1e-12)
+        assert torch.equal(followed.state.servers, plain.state.servers)
+        assert followed.spread() == plain.spread()
+
+
+def test_a_scheme_may_return_a_model_of_every_client() -> None:
+    """Then the mean of all, by their data, stands for them."""
+    net = one_server(clustered([1, 2, 5], [0, 0, 0], links("ring", 1)))
+    simulation = Simulation(Decisions.of(Own(FedAvg(tau1=1)), net, cost(3)), uneven(clients=3))
+    next(simulation)
+    np.testing.assert_allclose(simulation.model(), simulation.state.servers[0], atol=1e-12)
+    own = simulation.state.models[simulation.net.shelf("own").tolist()]
+    assert not torch.equal(own[0], own[1])
+    np.testing.assert_allclose(simulation.model(), (own[0] + 2 * own[1] + 5 * own[2]) / 8)
+
+
+def test_a_scheme_ends_a_run_and_has_figures_of_its_own() -> None:
+    decisions = Decisions.of(Ending(SDFeel(tau1=2), 3), ring_of_four(), cost(12))
+    simulation = Simulation(decisions, uneven())
+    drive = Drive("ending", simulation, Goals(iterations=1000, evaluate_every=2))
+    events = list(drive)
+    rounds = [event for event in events if isinstance(event, Round)]
+    assert [each.figures for each in rounds] == [{"round": n, "steps": 24} for n in (1, 2, 3)]
+    measured = [event.metrics for event in events if isinstance(event, Evaluated)]
+    assert measured == [{}, {"round": 2, "steps": 24}, {"round": 3, "steps": 24}]
+    assert isinstance(events[-1], Finished)
+    assert (events[-1].reason, events[-1].number) == ("enough", 3)

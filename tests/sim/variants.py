@@ -124,3 +124,47 @@ class Scaffold:
             rows[all_][i] = -float(share[i]) * pace
             rows[own[i]] = {all_: -1.0, i: -pace}
         return of_rows(rows, "client-cloud")
+
+
+@dataclass(frozen=True)
+class SlowlyFollowing(Around):
+    """A run returns what follows the servers' models slowly (an exponential moving average)."""
+
+    pace: float = 0.25
+
+    def adapt(self, net: Network) -> Network:
+        own = self.inner.adapt(net)
+        return replace(own, shelves=(*own.shelves, Shelf("slow", "server", returned=True)))
+
+    def mix(self, view: View, done: Ints) -> Mix:
+        mix, slow = self.inner.mix(view, done), view.net.shelf("slow").tolist()
+        after = of_rows({slow[d]: {slow[d]: 1 - self.pace, d: self.pace} for d in view.lane})
+        return replace(mix, across=(*mix.stages, after))
+
+
+@dataclass(frozen=True)
+class Own(Around):
+    """A run returns what every client made of the model it was given last."""
+
+    def adapt(self, net: Network) -> Network:
+        own = self.inner.adapt(net)
+        kept = Shelf("own", "client", "client", returned=True)
+        return replace(own, shelves=(*own.shelves, kept))
+
+    def mix(self, view: View, done: Ints) -> Mix:
+        mix, own = self.inner.mix(view, done), view.net.shelf("own").tolist()
+        rows = {dst: dict(zip(s.tolist(), w.tolist(), strict=True)) for dst, s, w in mix.up}
+        rows |= {own[i]: {i: 1.0} for i in done.nonzero()[0].tolist()}
+        return replace(mix, up=of_rows(rows, mix.up.via))
+
+
+@dataclass(frozen=True)
+class Ending(Around):
+    """A run that its scheme ends, with figures of its own."""
+
+    rounds: int = 3
+
+    def mix(self, view: View, done: Ints) -> Mix:
+        over = "enough" if view.k + 1 == self.rounds else None
+        figures = {"round": view.k + 1.0, "steps": float(done.sum())}
+        return replace(self.inner.mix(view, done), over=over, figures=figures)

@@ -89,6 +89,7 @@ class Decisions:
         clocks: Clocks | None = None,
         *,
         began: int = 0,
+        seconds: float = 0.0,
         memory: Memory | None = None,
         measured: Estimates | None = None,
         net: Network | None = None,
@@ -105,6 +106,7 @@ class Decisions:
             seed=self.seed,
             lane_number=number,
             began=began,
+            seconds=seconds,
             link_times=prices.link_times,
             local=self.local,
             memory={} if memory is None else memory,
@@ -162,7 +164,15 @@ class Decisions:
         away = not state.there[list(lane)].any()
         net = self.net if away else state.net
         view = self.view(
-            number, k, clocks, began=began, memory=memory, measured=measured, net=net, cost=cost
+            number,
+            k,
+            clocks,
+            began=began,
+            seconds=seconds,
+            memory=memory,
+            measured=measured,
+            net=net,
+            cost=cost,
         )
         work, done, spent, mix, lost = self.plan(view, cost)
         if away:

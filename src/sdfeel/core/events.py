@@ -40,11 +40,12 @@ class Round:
     mixed: tuple[int, ...] = ()  # servers whose models the mixing between servers changed
     crew: Crew | None = None  # None: as in this lane's previous round, or too many to list
     energy: dict[str, float] = field(default_factory=dict)  # joules of this round, by purpose
+    figures: dict[str, float] = field(default_factory=dict)  # the scheme's own, of this round
 
 
 @dataclass(frozen=True)
 class Evaluated:
-    """The weighted mean of the servers' models, measured."""
+    """What the run would return now, measured: most often the mean of the servers' models."""
 
     number: int
     iterations: int
@@ -55,7 +56,9 @@ class Evaluated:
     test_loss: float
     accuracy: float | None  # on test data; None where there are no classes
     spread: float  # how far the servers' models are from their mean
-    metrics: dict[str, float] = field(default_factory=dict)  # the user's own
+    metrics: dict[str, float] = field(
+        default_factory=dict
+    )  # the user's own, and the scheme's figures
     distances: tuple[float, ...] = ()  # of each server's model from their mean
 
 

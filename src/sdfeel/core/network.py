@@ -21,6 +21,7 @@ class Shelf:
     per: Literal["client", "server"]
     held: Literal["client", "server"] = "server"  # by the client itself, or by a server: its own
     start: Literal["model", "zero"] = "model"  # what its rows are at first
+    returned: bool = False  # are its rows what a run returns, in place of the servers' models?
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,6 +48,7 @@ class Network:
         object.__setattr__(self, "reach", tuple(tuple(servers) for servers in self.reach))
         names = [shelf.name for shelf in self.shelves]
         assert len(set(names)) == len(names), f"two shelves have the same name: {names}"
+        assert sum(shelf.returned for shelf in self.shelves) <= 1, "a run returns one shelf"
         whole = self.sizes is None
         _check_links(self.links, whole)
         _check_clients(self.samples, self.reach, len(self.links), whole)
@@ -83,6 +85,19 @@ class Network:
     def kept(self) -> int:
         """Rows on all shelves."""
         return sum(map(len, self._rows_of.values()))
+
+    @cached_property
+    def returned(self) -> tuple[Ints, Floats]:
+        """The rows whose weighted mean a run returns, and their weights: the servers' models by
+        their clusters' data, unless a shelf is `returned`."""
+        shelf = next((each for each in self.shelves if each.returned), None)
+        if shelf is None:
+            return ints(self.servers), self.mass
+        rows = self.shelf(shelf.name)
+        if shelf.per == "server":
+            return rows, self.mass
+        who = self.clients
+        return ints(rows[who]), floats(self.samples[who] / self.samples[who].sum())
 
     @cached_property
     def _rows_of(self) -> dict[str, Ints]:

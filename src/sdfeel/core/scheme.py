@@ -51,7 +51,8 @@ class Estimates:
     beta: float  # how curved they are, over clients whose models moved
     delta: float  # how far a client's gradient is from the mean of all
     sigma2: float = 0.0  # the variance of a mini-batch's gradient
-    loss: float = 0.0  # at the models they started from
+    loss: float = 0.0  # at the models that their next round starts from
+    compared: float = 0.0  # at the models of `Work.compare`, on the same examples
     spread: float = 0.0  # how far apart the servers' models were before they mixed
 
 
@@ -86,6 +87,7 @@ class View:
     seed: int = 0
     lane_number: int = 0  # which of the scheme's lanes this is
     began: int = 0  # rounds that all lanes had finished when this one began
+    seconds: float = 0.0  # the virtual time when it began; always 0 where nobody knows it
     link_times: LinkTimes = field(default_factory=LinkTimes)
     local: Local = Local()
     memory: Memory = field(default_factory=dict)  # what `mix` last returned; empty at first
@@ -116,6 +118,7 @@ class Work:
     broadcasts: int | None = None  # models sent down, if not one from each server in `down`
     shift: Mixing | None = None  # shelves -> clients: added to every local gradient
     measure: bool = False  # estimate how curved and how different the clients' losses are
+    compare: Mixing | None = None  # rows -> clients: models whose losses are measured, too
 
 
 @dataclass(frozen=True, eq=False)
@@ -126,6 +129,8 @@ class Mix:
     across: Mixing | tuple[Mixing, ...] | None = None  # servers -> servers, one after another
     payload: Literal["model", "update"] = "model"  # does `up` replace the model, or add to it?
     memory: Memory = field(default_factory=dict)  # for this lane's next round
+    over: str | None = None  # why the run ends with this round; None: it goes on
+    figures: Mapping[str, float] = field(default_factory=dict)  # the scheme's own, for the log
 
     @property
     def stages(self) -> tuple[Mixing, ...]:

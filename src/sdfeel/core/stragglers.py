@@ -170,7 +170,9 @@ def _starts_at_home(round_: RoundPlan) -> bool:
 
 def _undisturbed(mix: Mix) -> Mix:
     """Nobody's model arrived: servers may mix what they have, but nothing from shelves."""
-    shelved = any((stage.sources < 0).any() for stage in mix.stages)
+    shelved = any(
+        dst >= 0 and (sources < 0).any() for stage in mix.stages for dst, sources, _ in stage
+    )
     return replace(mix, up=nothing(mix.up), across=None if shelved else mix.across)
 
 

@@ -82,11 +82,21 @@ class Estimator:
         self._asked: list[tuple[float, int, Tensor, int]] = []  # weight, client, start, step
         self._gradient: Tensor | None = None  # (trainable,) the weighted sum
         self._total = self._moved = 0.0
-        self._rho = self._beta = self._noise = self._loss = 0.0
+        self._rho = self._beta = self._noise = self._loss = self._compared = 0.0
 
-    def add(self, client: int, weight: float, start: Tensor, end: Tensor, step: int) -> None:
+    def add(
+        self,
+        client: int,
+        weight: float,
+        start: Tensor,
+        end: Tensor,
+        step: int,
+        also: Tensor | None = None,  # (P,) a model whose loss is told beside that of `start`
+    ) -> None:
         """`start` is read again by `estimates`, and must not change before."""
         found = probe(self._engine, client, start, end, step)
+        if also is not None:
+            self._compared += weight * self._engine.loss_and_gradient(client, also, step)[0]
         self._asked.append((weight, client, start, step))
         if self._gradient is None:
             self._gradient = torch.zeros(len(found.gradient), dtype=torch.float64)
@@ -113,6 +123,7 @@ class Estimator:
             delta / self._total,
             self._noise / self._total,
             self._loss / self._total,
+            compared=self._compared / self._total,
         )
 
 

@@ -46,6 +46,7 @@ def save_checkpoint(directory: Path, state: State, extra: Mapping[str, Any]) -> 
         "seconds": state.seconds,
         "bytes": state.bytes,
         "joules": state.joules,
+        "over": state.over,
         "lanes": [
             {
                 "place": each.number,
@@ -98,6 +99,7 @@ def load_checkpoint(directory: Path) -> tuple[State, dict[str, Any]] | None:
             lanes=lanes,
             owed={int(name[5:]): tensors[name] for name in tensors if name.startswith("owed.")},
             public=tensors.get("public"),
+            over=numbers.pop("over", None),
             **{key: numbers.pop(key) for key in ("seconds", "bytes", "joules")},
         )
     except (SafetensorError, OSError, KeyError, ValueError, TypeError) as error:

@@ -1,7 +1,7 @@
 """Drives a simulation to its goal and measures on the way."""
 
 import hashlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 from torch import Tensor
@@ -44,6 +44,7 @@ class Drive:
         self.scheme_name, self.simulation, self.goals = scheme_name, simulation, goals
         self.why, self._estimates = why, estimates
         self.accuracy = accuracy  # the newest measured
+        self.figures: Mapping[str, float] = {}  # the scheme's own, of the newest round
         self.standstill = Standstill(simulation.decisions, idle)
 
     def __iter__(self) -> Iterator[Event]:
@@ -67,7 +68,7 @@ class Drive:
             and self.accuracy >= goals.target_accuracy
         ):
             return "target accuracy reached"
-        return self.standstill.reason
+        return state.over or self.standstill.reason
 
     def begin(self) -> list[Event]:
         """The first events; after a resume, only a note that the run goes on."""
@@ -91,6 +92,7 @@ class Drive:
         """One round, and the measurement if one is due."""
         done: Round = next(self.simulation)
         self.standstill.after(done)
+        self.figures = done.figures
         events: list[Event] = [*(Warned(text) for text in self.simulation.news()), done]
         last = self.reason is not None
         if last or done.number % self.goals.evaluate_every == 0:
@@ -98,7 +100,7 @@ class Drive:
         return events
 
     def finish(self) -> Finished:
-        """The consensus phase: all servers end with the weighted mean."""
+        """The last event, with the consensus phase if that is asked for."""
         state = self.simulation.state
         seconds, sent, joules = self._consensus() if self.goals.consensus else (0.0, 0, 0.0)
         return Finished(
@@ -135,7 +137,7 @@ class Drive:
             test_loss=scores.test_loss,
             accuracy=scores.accuracy,
             spread=sim.spread(),
-            metrics={**scores.metrics, **estimates},
+            metrics={**scores.metrics, **estimates, **self.figures},
             distances=tuple(sim.distances().tolist()),
         )
 

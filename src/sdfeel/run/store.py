@@ -18,10 +18,9 @@ import os
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
 from math import inf
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 from sdfeel.core.errors import RunError
 from sdfeel.core.events import Evaluated, Event, from_record, to_record
@@ -80,9 +79,7 @@ class Log:
         path.touch()
         os.truncate(path, keep)
         self._events: IO[str] = path.open("a", encoding="utf-8")
-        self._metrics: IO[str] = (directory / METRICS).open("w", encoding="utf-8", newline="")
-        self._table = csv.DictWriter(self._metrics, COLUMNS, extrasaction="ignore")
-        self._table.writeheader()
+        self._table = Table(directory / METRICS)
         for event in earlier:
             self._measure(event)
 
@@ -93,8 +90,7 @@ class Log:
 
     def _measure(self, event: Event) -> None:
         if isinstance(event, Evaluated):
-            self._table.writerow(asdict(event))
-            self._metrics.flush()
+            self._table.append(event)
 
     def secure(self) -> int:
         """Bring everything to disk; return the log's length."""
@@ -103,7 +99,40 @@ class Log:
 
     def close(self) -> None:
         self._events.close()
-        self._metrics.close()
+        self._table.close()
+
+
+class Table:
+    """The measurements as a CSV file: the columns that every run has, then those of its metrics.
+
+    A metric that comes up later gets a column of its own: the file is then written again.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path, self._columns, self._rows = path, COLUMNS, list[dict[str, Any]]()
+        self._open()
+
+    def append(self, event: Evaluated) -> None:
+        named = {n: v for n, v in event.metrics.items() if n not in COLUMNS}
+        row = {name: getattr(event, name) for name in COLUMNS} | named
+        self._rows.append(row)
+        new = [name for name in row if name not in self._columns]
+        if new:
+            self._columns = [*self._columns, *new]
+            self.close()
+            self._open()
+        else:
+            self._writer.writerow(row)
+        self._file.flush()
+
+    def _open(self) -> None:
+        self._file: IO[str] = self._path.open("w", encoding="utf-8", newline="")
+        self._writer = csv.DictWriter(self._file, self._columns)
+        self._writer.writeheader()
+        self._writer.writerows(self._rows)
+
+    def close(self) -> None:
+        self._file.close()
 
 
 def read_events(directory: Path, limit: float = inf) -> Iterator[Event]:

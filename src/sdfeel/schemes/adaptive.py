@@ -3,15 +3,16 @@
 Wang et al., "Adaptive Federated Learning in Resource Constrained Edge Computing Systems", 2019.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Annotated, ClassVar
 
 import numpy as np
 
 from sdfeel.core.arrays import Floats, Ints
 from sdfeel.core.errors import InputError, at_least
-from sdfeel.core.mixing import broadcast, collect, gossip
-from sdfeel.core.network import Network
+from sdfeel.core.mixing import Mixing, average, broadcast, collect, gossip
+from sdfeel.core.network import Network, Shelf
 from sdfeel.core.scheme import Estimates, Facts, Lane, Mix, Setting, View, Work
 from sdfeel.core.tolerance import EDGE, IGNORED, Tolerates
 
@@ -19,6 +20,10 @@ GROWTH = 10  # factor by which the number of steps may grow from one round to th
 FLAT = 1e-5  # a smaller smoothness is taken as this one
 MOST = 20  # exchanges
 RECENT = 0.2  # how much the newest round counts for the usual number of exchanges
+
+NEWEST = Shelf("newest", "server")  # what the round started from, until clients told its loss
+BEST = Shelf("best", "server", returned=True)  # of those whose loss is known, the lowest
+GOING_ON, LAST_TRAINING, LAST_LOSS = 0, 1, 2  # once the budget ends, two more rounds
 
 
 @dataclass(frozen=True)
@@ -46,7 +51,7 @@ class Adaptive:
                 raise InputError(f"scheme.{name} must be above 0, got {getattr(self, name):g}")
 
     def adapt(self, net: Network) -> Network:
-        return net
+        return replace(net, shelves=(NEWEST, BEST))
 
     def lanes(self, setting: Setting) -> tuple[Lane, ...]:
         return (setting.servers,)
@@ -54,28 +59,41 @@ class Adaptive:
     def work(self, view: View) -> Work:
         tau, _ = self._choice(view)
         # Reported when the next round ends, for the round after that.
-        asked = (view.k + 2) % self.every == 0
-        return Work(down=broadcast(view.net), steps=tau, measure=asked)
+        asked = (view.k + 2) % self.every == 0 or _stage(view) == LAST_TRAINING
+        # Every client has been sent the best models, and has kept its own.
+        return Work(broadcast(view.net), tau, measure=asked, compare=_known(view.net, BEST))
 
     def mix(self, view: View, done: Ints) -> Mix:
         tau, alpha = self._choice(view)
         one, step, sending = _prices(view)
         usual = view.memory.get("usual", np.array([float(alpha)]))
         quiet = _remembered(view, "quiet") + 1 if alpha == 0 else 0.0
-        spent = _remembered(view, "spent") + tau * step + sending + alpha * one
+        spent = max(_remembered(view, "spent"), view.seconds)
+        spent += min(tau * step + sending, view.patience) + alpha * one
         later = self._next(view, tau, alpha, quiet)
         if not done.any():  # everyone was late: all we learn is that the round is too long
             later = max(1, tau // 2), alpha
+        stage, chosen = self._ending(view, *later, spent)
         return Mix(
             up=collect(view.net),
-            across=None if alpha == 0 or len(view.net.servers) == 1 else gossip(view.net, alpha),
+            across=self._stages(view, alpha),
             memory={
-                "choice": np.array([self._within_budget(view, *later, spent), later[1]]),
+                "choice": np.array([float(chosen), later[1]]),
                 "usual": usual + RECENT * (alpha - usual),
                 "quiet": np.array([quiet]),
                 "spent": np.array([spent]),
+                "stage": np.array([float(stage)]),
             },
+            over=f"the budget of {self.budget:g} s is spent" if stage > LAST_LOSS else None,
         )
+
+    def _stages(self, view: View, alpha: int) -> tuple[Mixing, ...]:
+        """What the round started from is kept if its loss is the lowest; then servers mix."""
+        net, seen = view.net, view.measured
+        better = seen is not None and seen.loss < seen.compared
+        kept = (_copied(net, BEST, NEWEST),) if better else ()
+        mixed = (gossip(net, alpha),) if alpha and len(net.servers) > 1 else ()
+        return (*kept, *mixed, _copied(net, NEWEST))
 
     def _choice(self, view: View) -> tuple[int, int]:
         """Local steps and exchanges of this round."""
@@ -95,11 +113,20 @@ class Adaptive:
             alpha = exchanges(view.net.zeta, view.measured, view.local.rate * chosen, price)
         return chosen, alpha
 
-    def _within_budget(self, view: View, tau: int, alpha: int, spent: float) -> float:
-        """The steps, or as many as leave time for the averaging that follows them."""
+    def _ending(self, view: View, tau: int, alpha: int, spent: float) -> tuple[int, int]:
+        """Where the run is after this round, and the steps of the next one.
+
+        The last round that counts is cut so that a step and an averaging remain: in these, clients
+        report the loss of the model that it led to.
+        """
         one, step, sending = _prices(view)
+        stage = _stage(view)
+        if stage > GOING_ON:
+            return stage + 1, 1
         left = self.budget - spent - step - 2 * (sending + alpha * one)
-        return float(tau if tau * step < left else min(max(int(left / step), 1), tau))
+        if tau * step < left:
+            return GOING_ON, tau
+        return LAST_TRAINING, min(max(int(left / step), 1), tau)
 
     def _tau(self, view: View, seen: Estimates, last: int) -> int:
         one, step, sending = _prices(view)
@@ -113,6 +140,24 @@ class Adaptive:
 def _remembered(view: View, name: str) -> float:
     """A remembered number; 0 at first."""
     return float(view.memory.get(name, np.zeros(1))[0])
+
+
+def _stage(view: View) -> int:
+    """How close the end is."""
+    return int(_remembered(view, "stage"))
+
+
+@lru_cache(maxsize=16)
+def _copied(net: Network, to: Shelf, of: Shelf | None = None) -> Mixing:
+    """Every server copies its own row of a shelf (None: its model) to another."""
+    sources = np.arange(len(net.servers)) if of is None else net.shelf(of.name)
+    return average(net.shelf(to.name), sources, via="server-server")
+
+
+@lru_cache(maxsize=16)
+def _known(net: Network, shelf: Shelf) -> Mixing:
+    """Every client's own server's row of a shelf."""
+    return average(net.clients, net.shelf(shelf.name)[net.home[net.clients]])
 
 
 def _prices(view: View) -> tuple[float, float, float]:

@@ -14,7 +14,7 @@ from sdfeel.core.arrays import Bools, Floats, Ints
 from sdfeel.core.errors import InputError, at_least
 from sdfeel.core.mixing import Mixing, of_rows
 from sdfeel.core.network import Network, Shelf
-from sdfeel.core.scheme import Facts, Lane, Memory, Mix, Setting, View, Work, one_server
+from sdfeel.core.scheme import Facts, Lane, Mix, Setting, View, Work, one_server
 from sdfeel.core.tolerance import CLOUD, IGNORED, Tolerates
 
 OWN = Shelf("own", "client")  # the model that each client continues from; the cloud knows it, too
@@ -87,10 +87,10 @@ class Safa:
             {(cache if draft.picked[i] else own)[i]: {i: 1.0} for i in sent}, "client-cloud"
         )
         version[draft.fresh] = view.k
-        tally = view.memory.get("tally", np.zeros(4)) + _measured(view.net, draft, version)
+        figures = measures(view.net, draft, version)
         version[draft.arrived] = view.k + 1
-        memory = {"version": version, "picked": draft.picked.astype(float), "tally": tally}
-        return Mix(up, self._merge(view.net, draft), memory=memory)
+        memory = {"version": version, "picked": draft.picked.astype(float)}
+        return Mix(up, self._merge(view.net, draft), memory=memory, figures=figures)
 
     def _merge(self, net: Network, draft: Draft) -> Mixing:
         """The new global model, and what the cache and the clients hold afterwards."""
@@ -133,21 +133,18 @@ class Safa:
         return view.memory.get("version", np.zeros(len(view.net.samples))).copy()
 
 
-def _measured(net: Network, draft: Draft, version: Floats) -> Floats:
-    """(4,) the number 1, and what a round adds to each of the authors' three measures."""
-    clients = len(net.clients)
-    apart = float(np.var(version[draft.arrived])) if draft.picked.any() else 0.0
-    return np.array([1.0, draft.picked.sum() / clients, draft.fresh.sum() / clients, apart])
-
-
-def measures(memory: Memory) -> dict[str, float]:
-    """The authors' measures of all rounds so far, each a mean over rounds.
+def measures(net: Network, draft: Draft, version: Floats) -> dict[str, float]:
+    """The authors' measures of one round, of which they report the mean over all rounds.
 
     EUR: effective updates (picked clients) over all clients. SR: clients that synchronised over
     all clients. VV: variance of the versions that those who finish started from.
     """
-    rounds, *sums = memory["tally"].tolist()
-    return {name: each / rounds for name, each in zip(("EUR", "SR", "VV"), sums, strict=True)}
+    clients = len(net.clients)
+    return {
+        "EUR": float(draft.picked.sum()) / clients,
+        "SR": float(draft.fresh.sum()) / clients,
+        "VV": float(np.var(version[draft.arrived])) if draft.picked.any() else 0.0,
+    }
 
 
 def shelves(net: Network) -> tuple[list[int], list[int]]:

@@ -74,12 +74,15 @@ class Simulation:
             return self._finish(min(self.state.lanes, key=lambda each: (each.ends, each.number)))
 
     def model(self) -> Tensor:
-        """(P,) the mean of the servers' models, weighted by their clusters' data."""
-        return mean(self.net.mass.tolist(), self.state.servers)
+        """(P,) what the run returns if it ends now: `Network.returned`."""
+        rows, weights = self.net.returned
+        return _sum(rows, weights, self.state.models)
 
     def distances(self) -> Floats:
         """(D,) how far each server's model is from their mean."""
-        return floats((self.state.servers - self.model()).double().norm(dim=1).numpy())
+        servers = self.state.servers
+        middle = mean(self.net.mass.tolist(), servers)
+        return floats((servers - middle).double().norm(dim=1).numpy())
 
     def spread(self) -> float:
         """How far the servers' models are from their mean: a weighted root mean square."""
@@ -140,6 +143,7 @@ class Simulation:
         state.taken = state.taken + done
         each.steps += length(self.net, work, done)
         each.memory = mix.memory
+        state.over = state.over or mix.over
         each.k += 1
         self._begin(each)
         return Round(
@@ -154,6 +158,7 @@ class Simulation:
             mixed=mixed_with,
             crew=self._crew(each, work, bill),
             energy=dict(bill.energy),
+            figures=dict(mix.figures),
         )
 
     def _exchanges(self, mix: Mix) -> tuple[int, ...]:
@@ -231,10 +236,12 @@ class Simulation:
             return None
         asked = Estimator(probing(self.engine))
         each.base = None  # servers' models as they are now
+        compared = {} if work.compare is None else {i: (of, w) for i, of, w in work.compare}
         for task in self._tasks(work, done, each):
             if task.client in ended:
                 weight, step = float(self.net.samples[task.client]), task.first + task.steps
-                asked.add(task.client, weight, task.start, ended[task.client], step)
+                also = _sum(*compared[task.client], self.state.models) if compared else None
+                asked.add(task.client, weight, task.start, ended[task.client], step, also)
         return replace(asked.estimates(), spread=spread)
 
     def _ruled(self, mix: Mix, came: dict[int, Tensor]) -> Tensor:
@@ -272,13 +279,13 @@ class Simulation:
                 terms = zip(weights.tolist(), sources.tolist(), strict=True)
                 start = weighted((weight, models[source]) for weight, source in terms)
             first = int(self.state.taken[client])
-            shift = _shift(*shifts[client], models) if client in shifts else None
+            shift = _sum(*shifts[client], models) if client in shifts else None
             tasks.append(Task(client, start, int(done[client]), first, rate, shift))
         return tasks
 
 
-def _shift(sources: Ints, weights: Floats, models: Mapping[int, Tensor] | Tensor) -> Tensor:
-    """(P,) what a client adds to each of its gradients."""
+def _sum(sources: Ints, weights: Floats, models: Mapping[int, Tensor] | Tensor) -> Tensor:
+    """(P,) the weighted sum of these rows."""
     terms = zip(weights.tolist(), sources.tolist(), strict=True)
     return weighted((weight, models[source]) for weight, source in terms)
 

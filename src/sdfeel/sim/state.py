@@ -43,6 +43,7 @@ class State:
     joules: float = 0.0
     owed: dict[int, Tensor] = field(default_factory=dict)  # what clients' messages have lost
     public: Tensor | None = None  # (D, P) the servers' models as their neighbours know them
+    over: str | None = None  # why the scheme has ended the run
 
     @classmethod
     def fresh(cls, initial: Tensor, net: Network) -> "State":
