@@ -212,7 +212,8 @@ class Pilot:
             state = simulation.state
             self.steps = int(state.taken.sum())
             self._standstill.after(done)
-            over = state.iterations >= self._iterations or self._standstill.reason is not None
+            over = state.iterations >= self._iterations
+            over = over or (state.over or self._standstill.reason) is not None
             if over or done.number % self._every == 0:
                 scores = self._engine.evaluate(simulation.model())
                 if not isfinite(scores.loss):
