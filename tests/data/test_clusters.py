@@ -107,7 +107,7 @@ def test_assign_reads_a_file(tmp_path: Path) -> None:
     path = tmp_path / "home.csv"
     path.write_text("server\n1\n0\n1\n0\n")
     assert assign(4, 2, rng(), assignment=str(path)).tolist() == [1, 0, 1, 0]
-    with pytest.raises(DataError, match="is an assignment to 2 servers, but 3 are asked for"):
+    with pytest.raises(DataError, match="assigns clients to 2 servers, but there are 3"):
         assign(4, 3, rng(), assignment=str(path))
     path.write_text("server,client\n0,0\n1,2\n1,3\n")
     with pytest.raises(DataError, match="gives client 1 no server: every client needs one"):

@@ -153,7 +153,7 @@ def test_without_any_source_the_error_says_what_to_do(small_mnist: Small, tmp_pa
 
 def test_a_directory_that_cannot_be_made_is_named(small_mnist: Small, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
-    with pytest.raises(DataError, match=r"cannot make the directory .*file: .*; name another"):
+    with pytest.raises(DataError, match=r"cannot make the directory .*file: .*; choose another"):
         fetch(small_mnist[0], tmp_path / "file", silent)
 
 

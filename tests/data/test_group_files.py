@@ -39,7 +39,9 @@ def test_split_takes_a_path_for_a_name(tmp_path: Path) -> None:
 
 def test_a_split_for_other_clients_is_refused(tmp_path: Path) -> None:
     path = saved(tmp_path, "lists.json", FORMS["lists.json"])
-    with pytest.raises(DataError, match=r"is a split for 2 clients, but 3 are .* set clients to 2"):
+    with pytest.raises(
+        DataError, match=r"is a split for 2 clients, but there are 3: set clients to 2"
+    ):
         partition.split(
             np.zeros(5, dtype=np.int64), 3, np.random.default_rng(), partition=str(path)
         )

@@ -272,5 +272,5 @@ def test_a_wrong_value_is_named_with_its_rule(
 def test_values_without_classes_can_only_be_split_at_random() -> None:
     targets = np.linspace(0, 1, 10)
     assert len(split(targets, 2, rng(), partition="iid")) == 2  # type: ignore[arg-type]
-    with pytest.raises(InputError, match=r"goes by class numbers, .*float64: use 'iid' or a file"):
+    with pytest.raises(InputError, match=r"needs class numbers, .*float64: use 'iid' or a file"):
         split(targets, 2, rng(), partition="classes")  # type: ignore[arg-type]

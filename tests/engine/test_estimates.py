@@ -172,7 +172,7 @@ class Mute:
 
 
 def test_an_engine_without_gradients_is_refused() -> None:
-    with pytest.raises(InputError, match="the engine mute knows no single gradients"):
+    with pytest.raises(InputError, match="the engine mute cannot compute single gradients"):
         probing(Mute())
 
 

@@ -256,7 +256,10 @@ def test_the_native_engine_leaves_it_to_others(identity: bool) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"momentum": 0.9}, "newton-diagonal has no option momentum: it knows damping, decay"),
+        (
+            {"momentum": 0.9},
+            "newton-diagonal has no option momentum: its options are damping, decay",
+        ),
         ({"damping": -1}, "damping must be at least 0, got -1"),
         ({"decay": 1.0}, "decay must be at least 0 and below 1, got 1.0"),
         ({"probes": 0}, "probes must be at least 1, got 0"),

@@ -197,7 +197,9 @@ def test_where_nobody_has_a_say_the_own_row_stays(rule: Rule) -> None:
 
 @pytest.mark.parametrize("rule", [Median(), Trimmed(), Krum(), Geometric()])
 def test_negative_votes_are_refused(rule: Rule) -> None:
-    with pytest.raises(InputError, match=r"counts votes, and one is -0\.2: choose mixing weights"):
+    with pytest.raises(
+        InputError, match=r"counts votes, but one of them is -0\.2: choose mixing weights"
+    ):
         combined(rule, [[1.0], [2.0]], [1.2, -0.2])
 
 

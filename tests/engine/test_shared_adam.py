@@ -75,7 +75,9 @@ def test_moments_are_averaged_like_the_model() -> None:
 
 
 def test_unknown_options_and_bad_decays_are_refused() -> None:
-    with pytest.raises(InputError, match="shared-adam has no option betas: it knows beta1, beta2"):
+    with pytest.raises(
+        InputError, match="shared-adam has no option betas: its options are beta1, beta2"
+    ):
         read({"betas": (0.9, 0.9)})
     with pytest.raises(InputError, match="beta2 must be at least 0 and below 1, got 1"):
         read({"beta2": 1})

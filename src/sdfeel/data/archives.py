@@ -1,4 +1,4 @@
-"""Reading files that others packed: never more than expected, never to a place they name."""
+"""Reads archives from elsewhere: never more than expected, never to a place that they name."""
 
 import gzip
 import io
@@ -15,7 +15,7 @@ from sdfeel.core.errors import DataError
 def compressed(size: int) -> int:
     """The most bytes that a compressed file or archive of this content may take.
 
-    What cannot be compressed grows a little: by a header, and by some bytes in every block.
+    Content that cannot be compressed grows a little: by a header, and by some bytes in every block.
     """
     return size + size // 1000 + 20_000
 
@@ -48,8 +48,8 @@ class Readable(Protocol):
 
 
 def capped(stream: Readable, limit: int, what: object) -> bytes:
-    """All of a stream, if that is no more than `limit` bytes."""
-    content = stream.read(limit + 1)  # one more than allowed tells whether there is more
+    """The whole stream, if it is no longer than `limit` bytes."""
+    content = stream.read(limit + 1)  # one more than allowed shows whether there is more
     if len(content) > limit:
         raise DataError(f"{what} is larger than the {limit:,} bytes that were expected")
     return content
@@ -72,7 +72,7 @@ def from_tar(path: Path, wanted: Mapping[str, int]) -> Iterator[tuple[str, bytes
 
 
 def from_zip(path: Path, wanted: Mapping[str, int]) -> Iterator[tuple[str, bytes]]:
-    """As `from_tar`, from a zip file (a wheel is one)."""
+    """Like `from_tar`, from a zip file (a wheel is one)."""
     try:
         with zipfile.ZipFile(path) as archive:
             present = set(archive.namelist())
@@ -80,5 +80,5 @@ def from_zip(path: Path, wanted: Mapping[str, int]) -> Iterator[tuple[str, bytes
                 with archive.open(name) as stream:
                     yield name, capped(stream, wanted[name], name)
     except (zipfile.BadZipFile, RuntimeError, OSError, EOFError, zlib.error) as error:
-        # RuntimeError: encrypted, or compressed in a way that Python does not know.
+        # RuntimeError: encrypted, or compressed in a way that Python cannot read.
         raise DataError(f"{path} cannot be unpacked: {error}") from error

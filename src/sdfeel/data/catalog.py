@@ -30,8 +30,8 @@ __all__ = [
 def load(name: str, directory: Path | None = None) -> Dataset:
     """A data set by name, or a user's own from a path that ends in .npz.
 
-    Files are looked for in `directory`, then in $SDFEEL_DATA, then in the user's cache. What
-    is found first must have the published checksums; nothing is ever downloaded here.
+    Files are looked for in `directory`, then in $SDFEEL_DATA, then in the user's cache. The first
+    ones found must have the published checksums; nothing is ever downloaded here.
     """
     if name.lower().endswith(".npz"):
         return npz.load(Path(name))
@@ -64,7 +64,7 @@ def directories(directory: Path | None = None) -> list[Path]:
 
 
 def default_directory() -> Path:
-    """Where data sets are put unless told otherwise: $SDFEEL_DATA, or the user's cache."""
+    """Where data sets are put by default: $SDFEEL_DATA, or the user's cache."""
     return directories()[0]
 
 
@@ -75,7 +75,7 @@ def find(source: Source, directory: Path | None = None) -> Path | None:
 
 
 def verify(source: Source, root: Path) -> Path | None:
-    """The data set's place below `root` alone, after checking it; None if there is none."""
+    """The data set's checked place below `root`, and nowhere else; None if there is none."""
     path = _FIND[source.kind](source, root)
     if path is not None:
         _READ[source.kind](source, path)
@@ -96,7 +96,7 @@ class Description:
 
 
 def describe(directory: Path | None = None) -> list[Description]:
-    """Every data set, and whether it is here."""
+    """Every data set, and whether it is on this machine."""
     return [
         Description(s.name, s.description, s.train, s.test, s.shape, s.classes, find(s, directory))
         for s in DATASETS.values()

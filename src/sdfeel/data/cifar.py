@@ -20,7 +20,7 @@ PICKLE_LIMIT = 40_000_000  # the largest is 31 MB
 _FORMS: tuple[Form, ...] = ("bin", "py")
 _ARCHIVES: dict[str, Form] = {"cifar-10-binary.tar.gz": "bin", "cifar-10-python.tar.gz": "py"}
 
-# Of the pickled batches as published. Only these bytes are ever unpickled.
+# Checksums of the published pickled batches. Only these bytes are ever unpickled.
 MD5 = {
     "data_batch_1": "c99cafc152244af753f735de768cd75f",
     "data_batch_2": "d4bba439e000b95fd0a9bffe97cbabec",
@@ -99,7 +99,7 @@ def _unpickled(name: str, content: bytes, md5: str) -> bytes:
     if hashlib.md5(content, usedforsecurity=False).hexdigest() != md5:
         raise DataError(f"{name}: its md5 checksum is not the published one")
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # NumPy frowns at how arrays were pickled in 2009
+        warnings.simplefilter("ignore")  # NumPy warns about how arrays were pickled in 2009
         batch = _Plain(io.BytesIO(content), encoding="bytes").load()
     labels = np.array(batch[b"labels"], dtype=np.uint8)
     return np.concatenate([labels[:, None], batch[b"data"]], axis=1).tobytes()
@@ -114,7 +114,7 @@ class _Plain(pickle.Unpickler):
         raise DataError(f"a pickled batch asks for {module}.{name}, which no batch needs")
 
 
-# The function by which arrays are rebuilt has no public name, but every array knows it.
+# The function that rebuilds arrays has no public name, but every array refers to it.
 _REBUILD = np.empty(0).__reduce__()[0]
 _ARRAY_PARTS: dict[tuple[str, str], Any] = {
     ("numpy.core.multiarray", "_reconstruct"): _REBUILD,

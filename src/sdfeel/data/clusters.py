@@ -1,4 +1,4 @@
-"""Which server each client belongs to: pure functions to `home`, (C,) server numbers."""
+"""Which server each client belongs to: pure functions that return `home`, (C,) server numbers."""
 
 from pathlib import Path
 
@@ -16,8 +16,8 @@ def sizes(clients: int, servers: int, gamma: int = 0) -> list[int]:
     """How many clients each server has: as equal as possible, then made unequal by `gamma`.
 
     With ten servers, gamma moves that many clients from each of servers 4, 5 and 6 to one of
-    servers 7, 8 and 9. Other numbers of servers keep these proportions and the order: normal
-    ones first, then the small, then the large, of which there are three in ten each, rounded.
+    servers 7, 8 and 9. Other numbers of servers keep these proportions and this order: normal ones
+    first, then the small, then the large; three in ten are small and three in ten large, rounded.
 
     >>> sizes(50, 10, gamma=2)
     [5, 5, 5, 5, 3, 3, 3, 7, 7, 7]
@@ -45,7 +45,7 @@ def sizes(clients: int, servers: int, gamma: int = 0) -> list[int]:
 
 
 def _largest(clients: int, servers: int) -> int:
-    """The largest gamma that leaves every server a client."""
+    """The largest gamma that leaves every server at least one client."""
     uneven = (3 * servers + 5) // 10
     return min(sizes(clients, servers)[servers - 2 * uneven : servers - uneven]) - 1
 
@@ -70,7 +70,8 @@ def by_label(holdings: Ints, servers: int, rng: Rng, gamma: int = 0) -> Ints:
     """Clients with the same main labels share a server, so that clusters differ strongly.
 
     `holdings` (C, K) counts each client's examples of each class. Clients are lined up by their
-    most frequent class, then by their second, and the line is cut; equals stand in random order.
+    most frequent class, then by their second, and the line is cut into clusters; equal ones stand
+    in random order.
     """
     ranked = np.argsort(-holdings, axis=1, kind="stable")  # (C, K) classes, most frequent first
     second = ranked[:, min(1, ranked.shape[1] - 1)]
@@ -81,11 +82,11 @@ def by_label(holdings: Ints, servers: int, rng: Rng, gamma: int = 0) -> Ints:
 
 
 def from_file(path: Path | str, clients: int, servers: int) -> Ints:
-    """The servers written in a JSON or CSV file; `data.group_files` tells its forms."""
+    """The servers listed in a JSON or CSV file; `data.group_files` describes its forms."""
     groups = group_files.read(Path(path), "server", "client", clients)
     if len(groups) != servers:
         raise DataError(
-            f"{path} is an assignment to {len(groups)} servers, but {servers} are asked for: "
+            f"{path} assigns clients to {len(groups)} servers, but there are {servers}: "
             f"set servers to {len(groups)} or use another file"
         )
     home = np.full(clients, -1, dtype=np.int64)

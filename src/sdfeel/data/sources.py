@@ -1,4 +1,4 @@
-"""What is known about each data set: its contents' checksums and the places that offer it."""
+"""What is known about each data set: the checksums of its contents and where to get it."""
 
 import hashlib
 from collections.abc import Callable
@@ -13,7 +13,7 @@ from sdfeel.core.errors import DataError
 Bytes = NDArray[np.uint8]
 Arrays = tuple[Bytes, Bytes, Bytes, Bytes]  # train inputs and labels, test inputs and labels
 
-Report = Callable[[str, int, int | None], None]  # what is done, bytes so far, bytes in all
+Report = Callable[[str, int, int | None], None]  # what is being done, bytes so far, total bytes
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class File:
     algorithm: Literal["sha256", "sha1"] = "sha256"
 
     def fault(self, content: bytes) -> str | None:
-        """What is wrong with this content; None if nothing is."""
+        """What is wrong with this content; None if it is intact."""
         if len(content) != self.size:
             return f"it has {len(content):,} bytes instead of {self.size:,}"
         if hashlib.new(self.algorithm, content, usedforsecurity=False).hexdigest() != self.digest:

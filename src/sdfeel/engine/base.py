@@ -30,7 +30,7 @@ class Training:
 
 @dataclass(frozen=True, eq=False)
 class Workload:
-    """What is learned, from whose data and how: all that an engine is built around."""
+    """What is learned, from whose data, and how: everything an engine is built around."""
 
     module: nn.Module
     train: Examples

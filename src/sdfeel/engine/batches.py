@@ -1,8 +1,9 @@
 """Which examples a client sees at which step: a function of (seed, client, step) alone.
 
-A client goes through its examples in shuffled order, batch by batch, and shuffles anew when no
-full batch is left. Where it is follows from the steps it has taken, so nothing has to be kept
-between rounds, and a small tau1 does not see the same few examples again and again.
+A client goes through its examples in shuffled order, batch by batch, and shuffles again when no
+full batch is left. Its position follows from the number of steps it has taken, so nothing has to be
+kept between rounds, and a client with a small tau1 does not see the same few examples again and
+again.
 """
 
 from collections.abc import Sequence
@@ -70,7 +71,7 @@ class Picker:
         known = self._passes.get(client)
         if known is None or known[0] != turn:
             rows = batches(self._parts[client], self._size, self._seed, client, turn * each, each)
-            # C++ looks at no size: a wrong row would be read from anywhere.
+            # C++ checks no sizes: a wrong row would be read from anywhere.
             if rows.min() < 0 or rows.max() >= self._examples:
                 raise IndexError(f"it has rows beyond the {self._examples} examples")
             known = self._passes[client] = (turn, np.ascontiguousarray(rows, dtype=np.int64))

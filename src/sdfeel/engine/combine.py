@@ -20,12 +20,12 @@ from sdfeel.core.mixing import Mixing
 from sdfeel.engine.fused import PIECE, by_hand
 
 Terms = Sequence[tuple[float, int]]  # weights and sources
-COLUMNS = 1024  # numbers of all rows that are sorted together: they stay in the cache
-NOTHING = 1e-9  # a share of the votes that is none: what rounding leaves of a liar shall not count
+COLUMNS = 1024  # numbers of every row that are sorted together, so that they stay in the cache
+NOTHING = 1e-9  # a share of the votes that counts as none: rounding must not leave a liar any
 
 
 def add_multiple(total: Tensor, row: Tensor, weight: float) -> None:
-    """Let `total` grow by `weight` times `row`, both float64, rounded once."""
+    """Add `weight` times `row` to `total`, both float64, rounded once."""
     if torch_fuses():
         total.add_(row, alpha=weight)
     else:
@@ -34,7 +34,7 @@ def add_multiple(total: Tensor, row: Tensor, weight: float) -> None:
 
 @cache
 def torch_fuses() -> bool:
-    """Does torch round once, in whole vectors and in what is left over?"""
+    """Does torch round once, both in whole vectors and in the remainder?"""
     draws = torch.Generator().manual_seed(0)
     for size in (*range(1, 40), 4099):
         total, row = torch.rand(2, size, dtype=torch.float64, generator=draws)
@@ -132,7 +132,7 @@ def _mix_in_pieces(terms: Mapping[int, Terms], models: Tensor, out: Tensor) -> N
 
 
 def mean(weights: Iterable[float], models: Tensor) -> Tensor:
-    """(P,) the weighted mean of all rows: the model that is measured and handed out."""
+    """(P,) the weighted mean of all rows: the model that is measured and saved."""
     return weighted(zip(weights, models, strict=True))
 
 
@@ -142,7 +142,7 @@ def combine(
     """(P,) what a rule makes of `rows`, in float64, rounded once; `own` is the row it replaces.
 
     A row's message is itself times weight over vote. Under rules that count votes, a row that is
-    not finite has no say, and if nobody has one, `own` stays.
+    not finite has no vote, and if no row has one, `own` stays.
     """
     scale = np.divide(weights, votes, out=np.ones(len(rows)), where=votes != 0)
     messages: Floats = torch.stack(list(rows)).double().numpy()  # (N, P)
@@ -158,8 +158,8 @@ def combine(
         if votes.min() < 0 and not isinstance(rule, rules.Clipped):
             name = type(rule).__name__
             raise InputError(
-                f"{name} counts votes, and one is {votes.min():g}: choose mixing weights that "
-                f"are not negative, for example network.mixing=metropolis"
+                f"{name} counts votes, but one of them is {votes.min():g}: choose mixing weights "
+                f"that are not negative, for example network.mixing=metropolis"
             )
     found = _HOW[type(rule)](rule, messages, votes, before)
     return torch.from_numpy(found).to(own.dtype)
@@ -196,7 +196,7 @@ def _take(columns: Floats, places: Ints) -> Floats:
 
 
 def _median(rule: rules.Median, x: Floats, votes: Floats, own: Floats) -> Floats:
-    """Where two values have half of the votes each, their mean."""
+    """The weighted median; where two values have half of the votes each, their mean."""
 
     def middle(values: Floats, share: Floats) -> Floats:
         ends = np.cumsum(share, axis=1)
@@ -209,7 +209,7 @@ def _median(rule: rules.Median, x: Floats, votes: Floats, own: Floats) -> Floats
 
 
 def _trimmed(rule: rules.Trimmed, x: Floats, votes: Floats, own: Floats) -> Floats:
-    """A value at the edge counts with the part of its vote that is left in."""
+    """The trimmed mean; a value at the edge counts with the part of its vote that is kept."""
 
     def mean_of_the_rest(values: Floats, share: Floats) -> Floats:
         ends = np.cumsum(share, axis=1)
@@ -232,7 +232,7 @@ def _krum(rule: rules.Krum, x: Floats, votes: Floats, own: Floats) -> Floats:
 
 
 def _geometric(rule: rules.Geometric, x: Floats, votes: Floats, own: Floats) -> Floats:
-    """Weiszfeld's steps; where one ends at a row, as Vardi and Zhang (2000) go on from there."""
+    """Weiszfeld's steps; where one ends at a row, we continue as Vardi and Zhang (2000) do."""
     share = votes / votes.sum()
     centre = _median(rules.Median(), x, votes, own)
     for _ in range(rule.steps):
@@ -276,7 +276,7 @@ def _squares(rule: rules.Squares, x: Floats, votes: Floats, own: Floats) -> Floa
 
 def _scaled(rule: rules.Scaled, x: Floats, votes: Floats, own: Floats) -> Floats:
     second, first, before = x
-    # Mixed moments may be negative, where mixing weights are.
+    # Mixed moments may be negative where mixing weights are.
     stepped: Floats = before + rule.rate * first / (np.sqrt(np.maximum(second, 0)) + rule.floor)
     return stepped
 

@@ -26,7 +26,7 @@ WORDS = 2**64
 
 
 class Address:
-    """Where the training is; the layers look here for their masks."""
+    """The current client and step; the layers look here for their masks."""
 
     def __init__(self, seed: int) -> None:
         self._key = np.array([key_of(seed), 0], dtype=np.uint64)
@@ -91,7 +91,7 @@ def address_dropout(module: nn.Module, address: Address) -> None:
 
 @contextmanager
 def no_dropout(module: nn.Module) -> Iterator[None]:
-    """The module as in training, but for its dropout."""
+    """The module in training mode, but without dropout."""
     was_training = module.training
     module.train()
     for child in module.modules():

@@ -1,8 +1,8 @@
-"""What clients can tell about their losses: how steep, how curved, how different, how noisy.
+"""What clients can say about their losses: how steep, how curved, how different, how noisy.
 
 Two models on the same mini-batch give secants of a client's loss and of its gradient; two
-mini-batches at the same model give the gradient's noise. Schemes that choose their own periods
-and the planner live on these numbers.
+mini-batches at the same model give the gradient's noise. The planner, and schemes that choose their
+own periods, depend on these numbers.
 """
 
 from collections.abc import Mapping
@@ -21,18 +21,18 @@ Apart = TypeVar("Apart", float, Floats)  # of one client, or of all
 
 @runtime_checkable
 class Probing(Protocol):
-    """An engine that can be asked for single gradients. `engine/loop.py` defines the answer."""
+    """An engine that can compute single gradients. `engine/loop.py` defines the answer."""
 
     def loss_and_gradient(self, client: int, model: Tensor, step: int) -> tuple[float, Tensor]: ...
 
 
 def probing(engine: object) -> Probing:
-    """`engine`, if it can be asked."""
+    """`engine`, if it can compute gradients."""
     if isinstance(engine, Probing):
         return engine
     raise InputError(
-        f"the engine {getattr(engine, 'name', type(engine).__name__)} knows no single gradients, "
-        f"which estimates need: choose training.engine=auto"
+        f"the engine {getattr(engine, 'name', type(engine).__name__)} cannot compute single "
+        f"gradients, which estimates need: choose training.engine=auto"
     )
 
 
@@ -75,7 +75,7 @@ def probe(engine: Probing, client: int, start: Tensor, end: Tensor, step: int) -
 
 
 class Estimator:
-    """Takes clients one after another, as an engine yields them, and keeps no model of theirs."""
+    """Takes clients one after another, as an engine yields them, without keeping their models."""
 
     def __init__(self, engine: Probing) -> None:
         self._engine = engine
@@ -109,7 +109,7 @@ class Estimator:
         self._loss += weight * found.loss_start
 
     def estimates(self) -> Estimates:
-        """Ask all for their gradients again: keeping them would need a model per client."""
+        """Compute all gradients again: keeping them would take the memory of a model per client."""
         if self._gradient is None or not self._total:
             raise InputError("estimates need at least one client with data")
         mean, delta = self._gradient / self._total, 0.0
@@ -142,7 +142,7 @@ def estimate(
 
 
 def batch_noise(distance: Apart) -> Apart:
-    """sigma squared as two mini-batches show it, whose gradients at one model are so far apart."""
+    """sigma squared, from the distance between two mini-batches' gradients at one model."""
     return distance**2 / 2
 
 

@@ -1,7 +1,7 @@
-"""total + weight * row, rounded once, by single operations that every CPU has.
+"""total + weight * row, rounded once, using only operations that every CPU has.
 
-Servers add by torch, in one operation, where that rounds once (combine.py). This is the same for
-those who have no torch, or whose torch does not.
+Servers use torch, in one operation, where it rounds once (combine.py). This file does the same for
+machines that have no torch, or whose torch rounds twice.
 """
 
 from collections.abc import Iterable
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from sdfeel.core.arrays import Floats
 
-PIECE = 1 << 14  # numbers of a model that are added at once: they stay in the cache
+PIECE = 1 << 14  # numbers of a model that are added together, so that they stay in the cache
 
 
 def weighted_by_hand(terms: Iterable[tuple[float, NDArray[Any]]]) -> NDArray[Any]:

@@ -24,7 +24,7 @@ from sdfeel.engine.task import diverged
 from sdfeel.engine.threads import one_thread
 from sdfeel.models.flat import FlatModule, Layout
 
-TORCH = "torch"  # the bits of models that torch trains: its own on each kind of CPU
+TORCH = "torch"  # names the bits of models that torch trains: different ones on each kind of CPU
 
 
 class LoopEngine:
@@ -82,7 +82,7 @@ class LoopEngine:
             for step, picked in enumerate(torch.from_numpy(self._picked(task)), first):
                 self._address.set(task.client, step)
                 self._step(*self._batch(picked), step)
-        # One number tells whether all are finite: a NaN or an infinity survives the sum.
+        # One number shows whether all are finite: a NaN or an infinity survives the sum.
         if not torch.isfinite(self._flat.row.sum()):
             raise diverged(task, self._training.learning_rate)
 
@@ -94,7 +94,7 @@ class LoopEngine:
         nothing but the model and the examples makes a difference.
         """
         place, flat = step * self._each(client), self._flat
-        # What `train` has handed out last lives in this memory: it must survive.
+        # The model that `train` handed out last lives in this memory and must survive.
         before = flat.row.clone()
         flat.load(model)
         torch_address = number(self._seed, "torch", client, step)
@@ -138,7 +138,7 @@ class LoopEngine:
         return Scores(train.loss, test.loss, test.accuracy, test.metrics)
 
     def close(self) -> None:
-        """Nothing to give back."""
+        """There is nothing to release."""
 
     def blocks(self, which: str) -> int:
         """Blocks of the examples called "test" or "measured"."""
@@ -158,7 +158,7 @@ class LoopEngine:
 
 @contextmanager
 def named(client: int, step: int) -> Iterator[None]:
-    """An error of the user's model tells at which client it came."""
+    """Adds to an error in the user's model at which client it happened."""
     try:
         yield
     except SdfeelError:
@@ -171,7 +171,7 @@ def named(client: int, step: int) -> Iterator[None]:
 
 @contextmanager
 def torch_seed(seed: int) -> Iterator[None]:
-    """Other random layers draw from torch's global generator: address it, and give it back."""
+    """Other random layers draw from torch's global generator: seed it here, then restore it."""
     generator = torch.default_generator
     before = generator.get_state()
     generator.manual_seed(seed)

@@ -1,4 +1,4 @@
-"""What becomes of models and updates on the wire, and what their senders still owe.
+"""What happens to models and updates on the wire, and what their senders still owe.
 
 A client's update goes through stages: it is clipped, noised, compressed, in this order. Every
 stage draws by address, so that a deployed client draws what the simulator does.
@@ -23,7 +23,7 @@ from sdfeel.core.seeds import rng
 from sdfeel.engine.base import Task
 from sdfeel.engine.combine import mixed
 
-FLOAT = 32  # bits of a number as it is, and of a scale
+FLOAT = 32  # bits of an uncompressed number, and of a scale
 
 Sizes = tuple[int, ...]  # elements of each tensor of a row
 
@@ -42,13 +42,13 @@ class Codec(Protocol):
         ...
 
     def fidelity(self, sizes: Sizes) -> float:
-        """The share of a message's energy that arrives at least, or almost surely."""
+        """The share of a message's energy that arrives, at least or almost surely."""
         ...
 
 
 @dataclass(frozen=True)
 class Plain:
-    """Every number as it is."""
+    """Sends every number as it is."""
 
     unbiased: ClassVar[bool] = False
 
@@ -66,7 +66,7 @@ class Plain:
 class Uniform:
     """Each tensor on an even grid from minus to plus its largest entry, zero included.
 
-    Entries are rounded up or down at random such that their mean is right.
+    Entries are rounded up or down at random, so that their mean is right.
     """
 
     unbiased: ClassVar[bool] = True
@@ -84,24 +84,26 @@ class Uniform:
         return torch.cat([self._rounded(part, draws) for part in parts])
 
     def _rounded(self, x: Tensor, draws: np.random.Generator) -> Tensor:
-        words = torch.from_numpy(draws.random(len(x)))  # drawn even if not used: by position
+        words = torch.from_numpy(
+            draws.random(len(x))
+        )  # drawn even where not used, so that draws go by position
         scale = x.abs().max().double() if len(x) else torch.zeros(())
         if not scale:
             return x
         levels = 2 ** (self.width - 1) - 1  # on either side of zero
-        # A wide grid's last place plus almost one may be rounded to a place beyond it.
+        # On a wide grid, the last place plus almost one may round to a place beyond it.
         places = (x.double() / scale * levels + words).floor().clamp(max=levels)
         rounded: Tensor = (places / levels * scale).to(x.dtype)
         return rounded
 
     def bits(self, sizes: Sizes) -> int:
-        """A scale per tensor; as they are, numbers need none."""
+        """A scale per tensor; uncompressed numbers need none."""
         if self.width == FLOAT:
             return FLOAT * sum(sizes)
         return self.width * sum(sizes) + FLOAT * len(sizes)
 
     def fidelity(self, sizes: Sizes) -> float:
-        """Rounding at random adds energy: so much is left of the original in a typical message."""
+        """Random rounding adds energy: this share of a typical message is the original."""
         levels = 2 ** (self.width - 1) - 1
         noise = np.log(max(sizes, default=1)) / (2 * levels**2)  # bell-shaped entries
         return float(1 / (1 + noise))
@@ -109,7 +111,7 @@ class Uniform:
 
 @dataclass(frozen=True)
 class TopK:
-    """The entries of largest magnitude, with their places; of equal ones, those that come first."""
+    """The entries of largest magnitude with their places; among equal ones, the first."""
 
     unbiased: ClassVar[bool] = False
 
@@ -118,7 +120,9 @@ class TopK:
 
     def __post_init__(self) -> None:
         if not 0 < self.share <= 1:
-            raise InputError(f"the share of entries must be above 0 and at most 1: {self.share:g}")
+            raise InputError(
+                f"the share of entries must be above 0 and at most 1, got {self.share:g}"
+            )
         if self.k < 0:
             raise InputError(f"the number of entries k must be at least 0, got {self.k}")
 
@@ -168,9 +172,9 @@ def codec(name: str, **options: object) -> Codec:
 class Feedback:
     """What each sender still owes its receivers: `owed := x + owed - Q(x + owed)`.
 
-    Debts are float64. Numbers of the models' own type then add up without rounding, unless
-    their magnitudes lie more than some 29 bits apart. Senders over different kinds of links need
-    a memory, and a purpose, each.
+    Debts are float64. Numbers of the models' own type then add up without rounding, unless their
+    magnitudes are more than some 29 bits apart. Each kind of link needs a memory, and a purpose, of
+    its own.
     """
 
     codec: Codec
@@ -182,7 +186,7 @@ class Feedback:
     def send(self, x: Tensor, sender: int, *when: int) -> Tensor:
         """(P,) what arrives when `sender` sends `x`, and it may be `x` itself.
 
-        `when` (a round, or a round and a hop) must be another for each of its messages.
+        `when` (a round, or a round and a hop) must be different for each of its messages.
         """
         draws = rng(self.seed, self.purpose, sender, *when)
         debt = self.owed.pop(sender, None)
@@ -200,7 +204,7 @@ class Feedback:
 
 @dataclass(frozen=True, eq=False)
 class Envelope:
-    """Whose message it is, and what its sender owes."""
+    """Who sends the message, and what that sender owes."""
 
     seed: int
     client: int
@@ -209,22 +213,22 @@ class Envelope:
 
 
 class Stage(Protocol):
-    """Something that is done to a client's update before it is sent."""
+    """A step that a client's update goes through before it is sent."""
 
     readable: ClassVar[bool]  # can a server read one message, or only the sum of all?
 
     def __call__(self, x: Tensor, sizes: Sizes, to: Envelope) -> Tensor:
-        """(P,) what goes on when `x` comes in."""
+        """(P,) what is passed on when `x` comes in."""
         ...
 
     def bits(self, sizes: Sizes, before: int) -> int:
-        """Bits of the message that goes on, if the one that comes in has `before`."""
+        """Bits of the message that is passed on, if the one that comes in has `before`."""
         ...
 
 
 @dataclass(frozen=True)
 class Clip:
-    """No update is longer than a norm; a longer one is scaled down to it."""
+    """Scales an update that is longer than a norm down to it."""
 
     readable: ClassVar[bool] = True
 
@@ -245,10 +249,10 @@ class Clip:
 
 @dataclass(frozen=True)
 class Noise:
-    """Bell-shaped noise on every number: privacy for what was clipped.
+    """Adds Gaussian noise to every number: privacy for what was clipped.
 
-    It is drawn by the run's seed. Whoever knows the seed can take the noise away again, so in a
-    deployment the seed of it must be the client's own secret.
+    It is drawn from the run's seed. Whoever knows the seed can remove the noise again, so in a
+    deployment its seed must be the client's own secret.
     """
 
     readable: ClassVar[bool] = True
@@ -269,7 +273,7 @@ class Noise:
 
 @dataclass(frozen=True)
 class Compress:
-    """Fewer bits; what they lose is owed, and sent later."""
+    """Sends fewer bits; what they lose is owed, and sent later."""
 
     readable: ClassVar[bool] = True
 
@@ -297,13 +301,13 @@ class Packing:
             if isinstance(stage, Clip | Noise) and packed:
                 raise InputError(
                     "clip and noise must come before compression: what compression owes from "
-                    "earlier rounds would pass them by"
+                    "earlier rounds would bypass them"
                 )
             if isinstance(stage, Noise) and not clipped:
                 raise InputError("noise protects nobody without a clip before it: add one")
             if not stage.readable and place + 1 < len(self.up):
                 raise InputError(
-                    f"{type(stage).__name__} must be the last stage: nothing behind it could "
+                    f"{type(stage).__name__} must be the last stage: no stage after it could "
                     f"read a message"
                 )
             clipped, packed = (
@@ -327,7 +331,7 @@ class Packing:
         """(P,) the client's update as its server gets it.
 
         A client sends how its model differs from the one it was given, plus what its earlier
-        messages lost: `owed`, which is kept up to date.
+        messages lost (`owed`, which is updated).
         """
         to, x = Envelope(self.seed, task.client, k, owed), trained - task.start
         for stage in self.up:
@@ -339,21 +343,21 @@ class Packing:
     ) -> Tensor:
         """(R, P) hop `hop` of `mixing` in round `number` of all, with compressed messages.
 
-        Every server has a `public` copy of its model, which all who hear its messages keep up to
-        date; a message is the compressed difference to it, so what one message loses is in the
-        next difference. Servers move by what the mixing does to the public copies: that keeps
-        the weighted mean, whatever was lost. They move the less, the less a message tells: full
-        steps towards copies that are far behind would overshoot and grow.
+        Every server has a `public` copy of its model, which everyone who receives its messages
+        keeps up to date; a message is the compressed difference from it, so what one message loses
+        is part of the next difference. Servers move by what the mixing does to the public copies,
+        which keeps the weighted mean, whatever was lost. The less a message carries, the less they
+        move: full steps towards copies that are far behind would overshoot and grow.
         """
         assert self.across is not None
         if (mixing.rows < 0).any():
             raise InputError(
-                "compression.backhaul needs a scheme whose servers send their models alone, and "
+                "compression.backhaul needs a scheme whose servers send only their models, but "
                 "this one sends corrections, too: set compression.backhaul=none"
             )
         step = self.across.fidelity(self.sizes)
-        trust = step if self.across.unbiased else 1.0  # a noisy message is taken in part
-        for d in senders(mixing):  # whoever sends nothing now tells nothing
+        trust = step if self.across.unbiased else 1.0  # only part of a noisy message is taken
+        for d in senders(mixing):  # servers that send nothing reveal nothing
             draws = rng(self.seed, "backhaul", d, number, hop)
             gap = servers[d] - public[d]
             public[d] += trust * self.across.encode(gap, self.sizes, draws)

@@ -29,7 +29,7 @@ NAME = "newton-diagonal"
 class Options:
     """What `training.optimizer_options` may hold."""
 
-    damping: Annotated[float, "added to every curvature, for where a loss is flat"] = 0.3
+    damping: Annotated[float, "added to every curvature, for flat losses"] = 0.3
     decay: Annotated[float, "of the running average of the estimates"] = 0.9
     probes: Annotated[int, "of one estimate; each costs about two gradients"] = 1
     every: Annotated[int, "steps between two estimates"] = 1
@@ -51,18 +51,18 @@ def read(options: dict[str, Any]) -> Options:
     names = [each.name for each in fields(Options)]
     for name in options:
         if name not in names:
-            raise InputError(f"{NAME} has no option {name}: it knows {', '.join(names)}")
+            raise InputError(f"{NAME} has no option {name}: its options are {', '.join(names)}")
     return Options(**options)
 
 
 def carried(module: nn.Module, options: Options) -> tuple[int, ...]:
-    """The curvatures of each parameter, and how much of an average they are by now."""
+    """The curvature of each parameter, and how much of a full average it is so far."""
     own = [p.numel() for p in module.parameters() if p.requires_grad]
     return () if options.identity else (*own, 1)
 
 
 class NewtonDiagonal:
-    """Steps divided by curvatures, which live in the row behind the model.
+    """Steps divided by curvatures, which are stored in the row after the model.
 
     An average that begins at zero is too small at first. So is `mass`, the average of ones; both
     are mixed alike, wherever models are, and their quotient is right from the first step on.
@@ -97,13 +97,13 @@ class NewtonDiagonal:
         """What each parameter's gradient is divided by."""
         if self._options.identity:
             return [None] * len(self._parameters)
-        # Mixing may have negative weights; a mass that was never negative is at least this.
+        # Mixing weights may be negative, and so may a mixed mass: raise it to the least true one.
         mass = self._mass.clamp(min=1 - self._options.decay)
         scales = (self._curvatures / mass).abs_().add_(self._options.damping)
         return self._split(scales)
 
     def _learn(self, gradients: Sequence[Tensor | None], step: int) -> None:
-        """Take an estimate into the running average."""
+        """Include an estimate in the running average."""
         decay = self._options.decay
         found = self._estimate(gradients, step)
         self._curvatures.mul_(decay).add_(found, alpha=1 - decay)

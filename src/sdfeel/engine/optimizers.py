@@ -1,4 +1,4 @@
-"""What takes a client's local steps, by the name of its optimiser."""
+"""What takes a client's local steps, by the optimiser's name."""
 
 from typing import Protocol
 
@@ -28,7 +28,7 @@ class Stepper(Protocol):
 
 
 def local_step(training: Training) -> Local:
-    """What a scheme may know of the local step."""
+    """What a scheme may know about the local step."""
     name = training.optimizer.lower()
     options = training.options if name == "sgd" else {}
     plain = name == newton.NAME and newton.read(training.options).identity
@@ -45,7 +45,7 @@ def local_step(training: Training) -> Local:
 
 
 def carried(module: nn.Module, training: Training) -> tuple[int, ...]:
-    """Elements of the tensors that the optimiser lets travel with the model."""
+    """Sizes of the tensors that the optimiser sends along with the model."""
     if training.optimizer.lower() == shared_adam.NAME:
         return shared_adam.carried(module)
     if training.optimizer.lower() != newton.NAME:

@@ -27,7 +27,7 @@ from sdfeel.engine.loop import TORCH, LoopEngine
 from sdfeel.engine.threads import one_thread
 from sdfeel.models.flat import Layout
 
-CLIENTS_PER_BLOCK = 8  # so many that a message costs little beside the work
+CLIENTS_PER_BLOCK = 8  # enough that a message costs little compared with the work
 SLOT_BYTES = 64e6  # but no more than this in one slot
 BLOCKS_PER_WORKER = 2  # one in work, one waiting
 PATIENCE = 3  # workers that may die over the same block
@@ -43,7 +43,7 @@ class ParallelEngine:
 
     name = "parallel"
     bits = TORCH
-    works_ahead = True  # trains on while the caller uses a model
+    works_ahead = True  # keeps training while the caller uses a model
 
     def __init__(self, engine: LoopEngine, workers: int) -> None:
         self._engine = engine
@@ -69,12 +69,12 @@ class ParallelEngine:
     def train(self, tasks: Sequence[Task]) -> Iterator[Tensor]:
         blocks = even(tasks, self._pool.rows, self._pool.size)
         jobs = [training(block, self._pool.rows) for block in blocks]
-        with one_thread():  # torch's idle threads spin, and would take the workers' cores
+        with one_thread():  # torch's idle threads spin, and would occupy the workers' cores
             for block, (slot, _) in zip(blocks, self._pool.run(jobs), strict=True):
                 yield from slot[: len(block)]
 
     def loss_and_gradient(self, client: int, model: Tensor, step: int) -> tuple[float, Tensor]:
-        """As the loop engine's."""
+        """Like the loop engine's."""
         return self._engine.loss_and_gradient(client, model, step)
 
     def evaluate(self, model: Tensor) -> Scores:
@@ -114,7 +114,7 @@ class Job:
 
 
 def even(tasks: Sequence[Task], most: int, workers: int) -> list[Sequence[Task]]:
-    """Blocks of at most `most` tasks and nearly equal sizes, as many for each worker.
+    """Blocks of at most `most` tasks and nearly equal sizes, the same number for each worker.
 
     The larger ones come first, so that all workers end at about the same time.
 
@@ -153,7 +153,7 @@ class Worker:
 
 
 class InWorker(Exception):
-    """How it came to an error in a worker: the traceback does not outlive its process."""
+    """How an error in a worker came about: its traceback does not outlive the process."""
 
 
 class WorkerPool:
@@ -165,7 +165,7 @@ class WorkerPool:
         row_bytes = like.numel() * like.element_size()
         self.rows = max(1, min(CLIENTS_PER_BLOCK, int(SLOT_BYTES // row_bytes)))
         slots = size * BLOCKS_PER_WORKER
-        # Shared with forked children. Half of it is for shifts, and costs nothing until used.
+        # Shared with forked children. Half of it is for shifts and costs nothing until used.
         memory = mmap.mmap(-1, slots * 2 * self.rows * row_bytes)
         self._slots = torch.frombuffer(memory, dtype=like.dtype).view(slots, 2 * self.rows, -1)
         self._workers: list[Worker] = []
@@ -221,7 +221,7 @@ class WorkerPool:
             job.answer = answer
 
     def _replace(self, dead: Worker) -> None:
-        """Fork another worker and give it what the dead one had; the starts are still known."""
+        """Fork another worker and give it the dead one's jobs; their starts are still known."""
         dead.process.join()
         dead.pipe.close()
         fresh = self._fork()

@@ -1,7 +1,7 @@
 """What may be added to a client's loss: regularisers.
 
-To add one, write it here and give it a line in PENALTIES: experiments, Python and every engine
-know it from then on, or refuse it.
+To add one, write it here and give it a line in PENALTIES: from then on experiments, Python and
+every engine know it, or refuse it.
 """
 
 from collections.abc import Callable, Mapping
@@ -23,7 +23,7 @@ class Penalty(Protocol):
 
 @dataclass(frozen=True)
 class Proximal:
-    """A pull to where the round began (FedProx): `training.proximal`, which schemes know of."""
+    """A pull towards where the round began (FedProx): `training.proximal`, known to schemes."""
 
     strength: float
 
@@ -45,7 +45,7 @@ PENALTIES: dict[str, Callable[[float], Penalty]] = {"l1": L1}
 
 
 def penalties(asked: Mapping[str, float | Penalty]) -> dict[str, Penalty]:
-    """Penalties by their names: of the table with these strengths, or the user's own."""
+    """Penalties by name: from the table with these strengths, or the user's own."""
     return {name: _made(name, given) for name, given in asked.items() if given != 0}
 
 

@@ -40,7 +40,7 @@ class ModuleEngine(Engine, Protocol):
 
 
 def choose(kind: Kind, workload: Workload, workers: int | None = None) -> tuple[ModuleEngine, str]:
-    """An engine, and why it is this one. `auto` takes the fastest that fits."""
+    """An engine, and why it was chosen. `auto` takes the fastest that fits."""
     workload = workload.suited()
     count = workers or cores()
     native: NativeEngine | str = ""
@@ -79,7 +79,7 @@ def _over_ray(
 
     build: Build = LoopEngine
     if isinstance(local, NativeEngine):
-        # An actor has one core. What is compiled must not depend on which clients it has.
+        # An actor has one core. What is compiled must not depend on its clients.
         build = partial(NativeEngine, threads=1, batch=local.batch)
     recipe = Recipe(workload, build)
     elsewhere = "RAY_ADDRESS" in os.environ  # then the cluster says how many

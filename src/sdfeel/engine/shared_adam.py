@@ -40,18 +40,18 @@ def read(options: dict[str, Any]) -> Options:
     names = [each.name for each in fields(Options)]
     for name in options:
         if name not in names:
-            raise InputError(f"{NAME} has no option {name}: it knows {', '.join(names)}")
+            raise InputError(f"{NAME} has no option {name}: its options are {', '.join(names)}")
     return Options(**options)
 
 
 def carried(module: nn.Module) -> tuple[int, ...]:
-    """Both moments of each parameter, and how much of an average each is by now."""
+    """Both moments of each parameter, and how much of a full average each is so far."""
     own = [p.numel() for p in module.parameters() if p.requires_grad]
     return (*own, *own, 2)
 
 
 class SharedAdam:
-    """Adam's steps from moments that live in the row behind the model.
+    """Adam's steps from moments that are stored in the row after the model.
 
     Averages that begin at zero are too small at first. So are the averages of ones that are mixed
     with them; the quotient is Adam's bias correction, whoever was averaged with whom.
@@ -82,13 +82,14 @@ class SharedAdam:
                 parameter.add_(part.view_as(parameter), alpha=-self._rate)
 
     def _way(self, gradient: Tensor) -> Tensor:
-        """(trainable,) the direction of the step, when the moments have taken the gradient in."""
+        """(trainable,) the direction of the step, after the moments have taken in the gradient."""
         own = self._options
         self._first.mul_(own.beta1).add_(gradient, alpha=1 - own.beta1)
         self._second.mul_(own.beta2).addcmul_(gradient, gradient, value=1 - own.beta2)
         decays = torch.tensor([own.beta1, own.beta2], dtype=self._masses.dtype)
         self._masses.mul_(decays).add_(1 - decays)
-        # Mixing may have negative weights; masses and squares that were never negative are not.
+        # Mixing weights may be negative, and so may mixed masses and squares: raise them to a
+        # floor.
         masses = torch.maximum(self._masses, 1 - decays)
         squares = self._second.clamp(min=0).div_(masses[1])
         return (self._first / masses[0]).div_(squares.sqrt_().add_(own.eps))

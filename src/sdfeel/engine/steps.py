@@ -1,4 +1,4 @@
-"""One mini-batch step, by plain SGD or an optimiser of torch."""
+"""One mini-batch step, by plain SGD or one of torch's optimisers."""
 
 from collections.abc import Callable, Iterable
 

@@ -1,4 +1,4 @@
-"""What a client is asked to do. Nothing here needs torch: devices without it can be asked, too."""
+"""What a client is asked to do. Nothing here needs torch: devices without it take part, too."""
 
 from dataclasses import dataclass
 from typing import Generic, TypeVar
@@ -21,7 +21,7 @@ class TaskOf(Generic[Row]):
 
 
 def diverged(task: TaskOf[Row], learning_rate: float) -> Diverged:
-    """What every engine says when a client's model is no longer finite."""
+    """The error that every engine raises when a client's model is no longer finite."""
     return Diverged(
         f"training diverged at client {task.client}, local iteration {task.first + task.steps}: "
         f"the model is no longer finite with learning rate {learning_rate * task.rate:g}; "

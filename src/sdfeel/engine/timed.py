@@ -1,4 +1,4 @@
-"""A wrapper that knows how long an engine was busy."""
+"""A wrapper that records how long an engine was busy."""
 
 from collections.abc import Iterator, Sequence
 from time import perf_counter
@@ -12,8 +12,8 @@ from sdfeel.engine.estimates import probing
 class Timed:
     """Any engine, with a stopwatch for training and one for measuring.
 
-    Where workers train on while the caller uses a model, the caller's time is training time, too:
-    it takes none of its own.
+    Where workers keep training while the caller uses a model, the caller's time is training time,
+    too.
     """
 
     def __init__(self, engine: Engine) -> None:

@@ -22,7 +22,7 @@ from sdfeel.engine.messages import Packing
 from sdfeel.engine.threads import one_thread
 from sdfeel.sim.state import LaneState, State
 
-LISTED = 200  # clients whose seconds a round's event lists at most
+LISTED = 200  # clients whose seconds a round's event lists, at most
 
 
 class Simulation:
@@ -89,7 +89,7 @@ class Simulation:
         return float(np.sqrt(self.net.mass @ self.distances() ** 2))
 
     def news(self) -> list[str]:
-        """What has happened to servers since somebody last asked."""
+        """What has happened to servers since this was last called."""
         news, self._news = self._news, []
         return news
 
@@ -99,7 +99,7 @@ class Simulation:
         self._news += outages.changes(self._seen, decided.state, self.state.number)
         self._seen = decided.state
         each.ends = self.state.seconds + decided.bill.seconds
-        if len(self.state.lanes) > 1:  # others will change the servers' models meanwhile
+        if len(self.state.lanes) > 1:  # others will change the servers' models in the meantime
             work = decided.work
             taken = [part.sources for part in (work.down, work.shift) if part is not None]
             each.sources = np.unique(np.concatenate(taken)).tolist()
@@ -109,8 +109,8 @@ class Simulation:
         """What the lane does in this round, and what it costs.
 
         Decisions are pure, so they may be asked for again when the round ends. How models are
-        weighed may have changed by then; how long it takes has not. With one lane, nothing can
-        have changed.
+        weighted may have changed by then; how long the round takes has not. With one lane, nothing
+        can have changed.
         """
         alone = len(self.state.lanes) == 1
         known = self._only_lane
@@ -162,7 +162,7 @@ class Simulation:
         )
 
     def _exchanges(self, mix: Mix) -> tuple[int, ...]:
-        """Servers mix, stage by stage; who took part in an exchange."""
+        """Mix the servers, stage by stage; return those that took part in an exchange."""
         met: set[int] = set()
         hop = 0  # of all stages: every message has an address of its own
         for stage in mix.stages:
@@ -175,7 +175,7 @@ class Simulation:
         return tuple(sorted(met))
 
     def _across(self, mixing: Mixing, hop: int) -> Tensor:
-        """(R, P) one exchange between servers, compressed where that is asked for."""
+        """(R, P) one exchange between servers, compressed if the experiment says so."""
         packing = self._packing
         sent = mixing.via == "server-server" and mixing.crossings > 0
         if packing is None or packing.across is None or not sent:
@@ -185,7 +185,7 @@ class Simulation:
         return packing.exchange(state.servers, state.public, mixing, state.number, hop)
 
     def _crew(self, each: LaneState, work: Work, bill: Bill) -> Crew | None:
-        """Who computed and sent how long, unless it is as it was, or too many to list."""
+        """How long each client computed and sent; None if unchanged, or too many to list."""
         if len(work.down.rows) > LISTED:
             return None
         columns = (work.down.rows.tolist(), bill.busy.tolist(), bill.sending.tolist())
@@ -203,11 +203,13 @@ class Simulation:
         state = self.state
         sums = Sums(len(mix.up.rows), state.models)
         takers = _takers(mix)
-        came: dict[int, Tensor] = {}  # where a rule needs them side by side
-        for source in sorted(row for row in takers if row < 0):  # what lies where it goes
+        came: dict[int, Tensor] = {}  # models that a rule needs side by side
+        for source in sorted(
+            row for row in takers if row < 0
+        ):  # rows that are already where they go
             for index, weight in takers[source]:
                 sums.add(index, weight, state.models[source])
-        # Whoever is late has trained in vain, which need not be computed.
+        # Late clients have trained in vain, which need not be computed.
         tasks = [task for task in self._tasks(work, done, each) if task.client in takers]
         ended: dict[int, Tensor] = {}
         for task, trained in zip(tasks, self.engine.train(tasks), strict=True):
@@ -231,7 +233,7 @@ class Simulation:
     def _measured(
         self, work: Work, done: Ints, each: LaneState, ended: Mapping[int, Tensor], spread: float
     ) -> Estimates | None:
-        """What clients tell between the models they trained and those they get in return."""
+        """What clients measure between the models they trained and those they get in return."""
         if not ended:  # nobody was asked, or all were late
             return None
         asked = Estimator(probing(self.engine))
@@ -245,7 +247,7 @@ class Simulation:
         return replace(asked.estimates(), spread=spread)
 
     def _ruled(self, mix: Mix, came: dict[int, Tensor]) -> Tensor:
-        """(R, P) what a rule makes of what came in; an update's own row is no update at all."""
+        """(R, P) what a rule makes of what arrived; for updates, the server's own row is zero."""
         fresh, models = [], self.state.models
         shelves = {int(n): models[n] for n in np.unique(mix.up.sources) if n < 0}
         for n, dst in enumerate(mix.up.rows.tolist()):
@@ -257,7 +259,7 @@ class Simulation:
         return torch.stack(fresh)
 
     def _arrived(self, task: Task, trained: Tensor, mix: Mix, k: int) -> Tensor:
-        """(P,) what the server gets of a client's model, or of its update."""
+        """(P,) a client's model, or its update, as it reaches the server."""
         if self._packing is None or not self._packing.up:
             return trained if mix.payload == "model" else trained - task.start
         update = self._packing.upload(self.state.owed, task, trained, k)
@@ -291,7 +293,7 @@ def _sum(sources: Ints, weights: Floats, models: Mapping[int, Tensor] | Tensor) 
 
 
 def _takers(mix: Mix) -> dict[int, list[tuple[int, float]]]:
-    """Per client, the sums that its model goes into, and with which weight."""
+    """For each client, the sums that its model goes into, and with which weights."""
     takers: dict[int, list[tuple[int, float]]] = {}
     for index, (_, sources, weights) in enumerate(mix.up):
         for source, weight in zip(sources.tolist(), weights.tolist(), strict=True):

@@ -27,7 +27,7 @@ class LaneState:
     since: float = 0.0  # the time when it began
     memory: Memory = field(default_factory=dict)  # the scheme's
     measured: Estimates | None = None
-    crew: Crew = ()  # as the lane's events have told it
+    crew: Crew = ()  # as last listed in the lane's events
 
 
 @dataclass

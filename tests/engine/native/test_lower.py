@@ -62,7 +62,7 @@ def test_ways_to_write_the_same_model(run: Any) -> None:
         (lambda m, x: m.conv(x), "not one line of scores"),
         (lambda m, x: m.linear(m.conv(x)), r"layer 2 (Linear) gets an input of (4, 6, 6)"),
         (lambda m, x: m.conv(x) if x.sum() > 0 else x, "cannot be traced"),
-        (in_eval_only, "something else when it is not training"),
+        (in_eval_only, "behaves differently when it is not training"),
         (lambda m, x: (m.linear(m.conv(x).flatten(1)), 1), "its result makes it more than"),
     ],
 )

@@ -1,6 +1,6 @@
 """Training in C++, compiled for the model at hand: the steps of loop.py, many times faster.
 
-    trace.py      an nn.Module becomes a list of layers (layers.py), or a reason why not
+    trace.py      an nn.Module becomes a list of layers (layers.py), or the reason why not
     lower.py      layers become stages, each one kernel: convolution + dropout + pooling + ReLU
     emit.py       stages become a few lines of C++ over the headers in include/
     build.py      the C++ becomes a library, kept by its content; library.py calls it

@@ -1,4 +1,4 @@
-"""Whether a model can be trained natively here: plan, compiler, and a first comparison."""
+"""Whether a model can be trained natively on this machine: plan, compiler, first comparison."""
 
 import hashlib
 import inspect
@@ -61,7 +61,7 @@ def compiled(
         verdict = remembered.read_text()
     if not verdict:
         verdict = mismatch(native, module, training, batch) or AGREES
-        with suppress(OSError):  # then the next process checks again
+        with suppress(OSError):  # if it cannot be written, the next process checks again
             remembered.write_text(verdict)
     return native if verdict == AGREES else f"self-check failed: {verdict}"
 
@@ -70,13 +70,13 @@ def compiled(
 def definition() -> str:
     """A short name for what the native engine is compared with: a change means a new check."""
     text = [torch.__version__, __version__]
-    with suppress(OSError):  # installed without sources: then the version must do
+    with suppress(OSError):  # if installed without sources, the version must do
         text += [inspect.getsource(part) for part in (batches, check, dropout, loop, steps)]
     return hashlib.sha256("\0".join(text).encode()).hexdigest()[:12]
 
 
 def data_fault(examples: Examples, plan: Plan) -> str | None:
-    """Why these examples are not for the native engine."""
+    """Why the native engine cannot use these examples."""
     x, y = examples.x, examples.y
     if x.dtype != torch.float32 or x.device.type != "cpu":
         return f"its inputs are {x.dtype} on {x.device.type}, not float32 on cpu"

@@ -1,8 +1,8 @@
-"""Compiling a model's C++ once, and keeping the library by its content.
+"""Compiles a model's C++ once, and keeps the library under a hash of its content.
 
 A library in the cache is named by everything it depends on: the source, the headers, the flags,
-the compiler and the CPU. Its own hash lies beside it, so that a damaged file is seen and built
-again. Files appear under their names only when complete, so processes may build side by side.
+the compiler and the CPU. Its own hash lies beside it, so that a damaged file is noticed and built
+again. Files get their names only when complete, so several processes may build at the same time.
 """
 
 import hashlib
@@ -18,10 +18,11 @@ from importlib.util import find_spec
 from pathlib import Path
 
 INCLUDE = Path(__file__).parent / "include"
-# Every compiler shall give the same numbers. So no -ffast-math, which reorders sums, drops NaN and
-# changes the mode of the caller's own arithmetic; and no contraction, which each compiler does in
-# its own way: the headers say where a product and a sum are one. No errno and no traps touch no
-# number. Nothing of C++'s own library is used, so none has to be there.
+# Every compiler must give the same numbers. So there is no -ffast-math, which reorders sums, drops
+# NaN and changes the mode of the caller's own arithmetic; and no contraction, which each compiler
+# does in its own way: the headers say where a product and a sum are one operation. Turning off
+# errno and traps changes no number. Nothing from C++'s own library is used, so it need not be
+# installed.
 FLAGS = (
     "-std=c++17",
     "-O3",
@@ -32,20 +33,20 @@ FLAGS = (
     "-fno-rtti",
     "-pthread",
 )
-# The headers say themselves what is a vector, and two passes of GCC 12 make wrong code of them.
+# The headers themselves say what is a vector, and two passes of GCC 12 make wrong code of them.
 # Its vectoriser does so in chain 2048 of the fuzz test (`d[s][e] = x[s][e] <= 0 ? 0 : g[s][e]` for
 # rows of 12), its ivopts in chain 2081 (the five nested loops of Conv::pack: a program of 25 lines
-# shows it). Neither is our doing: the address and undefined-behaviour sanitizers find nothing in
+# shows it). Neither is our bug: the address and undefined-behaviour sanitizers find nothing in
 # these chains, and without optimisation they come out right.
 GCC_12 = ("-fno-tree-vectorize", "-fno-ivopts")
 SHARED = ("-fPIC", "-shared")
 NATIVE = ("-march=native",)
-ZIG = (sys.executable, "-m", "ziglang", "cc")  # of pip: without a C++ library to build first
-PATIENCE = 900.0  # seconds: a busy machine may need minutes for what takes it seconds alone
+ZIG = (sys.executable, "-m", "ziglang", "cc")  # from pip: it need not build a C++ library first
+PATIENCE = 900.0  # seconds: a busy machine may need minutes for what usually takes seconds
 
 
 class BuildFault(Exception):
-    """The reason, in one line, why there is no library."""
+    """Why there is no library, in one line."""
 
 
 def library(source: str, target: tuple[str, ...] = NATIVE) -> Path:
@@ -93,7 +94,7 @@ def find_compiler() -> tuple[str, ...]:
 
 
 def flags_for(compiler: tuple[str, ...]) -> tuple[str, ...]:
-    """What makes any compiler give the same numbers, and this one right code."""
+    """Flags with which any compiler gives the same numbers, and this one correct code."""
     macros = dict(line.split(" ", 2)[1:] for line in _macros(compiler).splitlines() if " " in line)
     old_gcc = "__clang__" not in macros and int(macros.get("__GNUC__", 0)) <= 12
     return (*FLAGS, *GCC_12) if old_gcc else FLAGS
@@ -101,7 +102,7 @@ def flags_for(compiler: tuple[str, ...]) -> tuple[str, ...]:
 
 @cache
 def cpu() -> str:
-    """What the CPU can do, as far as the system tells."""
+    """What the CPU can do, as far as the system says."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
@@ -143,7 +144,7 @@ def _environment() -> dict[str, str]:
 
 
 def _whole(path: Path) -> bool:
-    """Whether a library is there and is what was compiled."""
+    """Whether a library exists and is exactly what was compiled."""
     try:
         return note(path, ".sha256").read_text() == _hash(path)
     except OSError:
@@ -161,5 +162,5 @@ def _headers() -> list[str]:
 
 @cache
 def _macros(compiler: tuple[str, ...]) -> str:
-    """What the compiler defines by itself: which it is, and which version."""
+    """What the compiler predefines: its name and version."""
     return _run([*compiler, "-dM", "-E", "-x", "c++", os.devnull])

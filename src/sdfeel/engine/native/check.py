@@ -1,4 +1,4 @@
-"""The first use of a model: a few native steps beside the loop's, float64 being the referee."""
+"""The first use of a model: a few native steps beside the loop's, with float64 as the referee."""
 
 import copy
 from dataclasses import replace
@@ -23,8 +23,8 @@ THREADS = 2
 def mismatch(native: Native, module: nn.Module, training: Training, batch: int) -> str | None:
     """How the native model differs from the loop, or None if it agrees.
 
-    A ReLU or a maximum that hangs in the balance may fall the other way in float32, which is
-    no fault: two of three trials decide.
+    A ReLU or a maximum on the edge may go the other way in float32, which is not a fault: two of
+    three trials decide.
     """
     training = replace(training, learning_rate=RATE, iteration="batch", batch_size=batch)
     faults = []
@@ -39,7 +39,7 @@ def mismatch(native: Native, module: nn.Module, training: Training, batch: int) 
 def _trial(native: Native, module: nn.Module, training: Training, trial: int) -> str | None:
     draws, plan = torch.Generator().manual_seed(trial), native.plan
     batch = training.batch_size
-    # The second client has less than a batch, where that is possible.
+    # The second client has less than a full batch, where that is possible.
     parts = [np.arange(2 * batch), np.arange(2 * batch, 2 * batch + max(1, batch - 1))]
     count = 2 * batch + max(1, batch - 1)
     x = torch.randn(count, *plan.shape, generator=draws)

@@ -1,4 +1,4 @@
-"""From a plan to a small C++ file over the headers: every number known when it is compiled."""
+"""Turns a plan into a small C++ file over the headers; every number is known at compile time."""
 
 from typing import Any
 

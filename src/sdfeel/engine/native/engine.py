@@ -17,7 +17,7 @@ from sdfeel.engine.native.tune import slower
 from sdfeel.engine.threads import cores
 from sdfeel.models.flat import Layout
 
-BITS, FIRST_BITS = "native 2", "native 1"  # of runs that do not say are the first
+BITS, FIRST_BITS = "native 2", "native 1"  # runs that do not say have the first
 BLOCK_EXAMPLES = 250  # measured by one thread at a time
 
 
@@ -25,14 +25,15 @@ class NativeEngine:
     """Trains clients in C++; the same bits for any number of threads."""
 
     name = "native"
-    works_ahead = True  # trains on while the caller uses a model
+    works_ahead = True  # keeps training while the caller uses a model
 
     def __init__(
         self,
         workload: Workload,
-        threads: int | None = None,  # all cores that the process may use
+        threads: int | None = None,  # default: all cores that the process may use
         rooms: int | None = None,  # trained models that are in memory at once
-        batch: int | None = None,  # it is compiled for; the largest that these clients have
+        batch: int
+        | None = None,  # the batch it is compiled for; default: the largest of these clients
     ) -> None:
         # The loop keeps the module, and knows how a row becomes a state_dict.
         self._loop = LoopEngine(workload)
@@ -51,7 +52,7 @@ class NativeEngine:
 
     @classmethod
     def create(cls, workload: Workload, **options: Any) -> Self | str:
-        """The engine, or the reason in one line why it cannot run this. Options as above."""
+        """The engine, or in one line the reason why it cannot run this. Options as above."""
         try:
             return cls(workload, **options)
         except Unavailable as reason:
@@ -59,12 +60,12 @@ class NativeEngine:
 
     @property
     def bits(self) -> str:
-        """A name for the order of all sums; the one before it depended on the CPU."""
+        """A name for the order of all sums; the previous order depended on the CPU."""
         return BITS if self._native.library.fuses else f"{BITS}, without FMA"
 
     @property
     def reserve(self) -> str:
-        """What a user should know of the bits, where they are not those of other CPUs."""
+        """A note for the user where the bits are not those of other CPUs."""
         own = ", with bits of its own: this CPU has no fused multiply-add"
         return "" if self._native.library.fuses else own
 
@@ -103,11 +104,11 @@ class NativeEngine:
         return Trainer(native, self._workload, row, self.threads, self._rooms)
 
     def loss_and_gradient(self, client: int, model: Tensor, step: int) -> tuple[float, Tensor]:
-        """As the loop engine's."""
+        """Like the loop engine's."""
         return self._loop.loss_and_gradient(client, model, step)
 
     def close(self) -> None:
-        """Give the working memory back; idle threads stay, and end with the process."""
+        """Free the working memory; idle threads stay, and end with the process."""
         for trainer in (self._trainer, self._shifting):
             if trainer is not None:
                 trainer.release()

@@ -71,27 +71,27 @@ NO_THREAD = 2
 
 
 class Stream:
-    """Tasks in training: describe them, ask for them in order, and give their rooms back."""
+    """Tasks in training: describe them, wait for them in order, and return their buffers."""
 
     def __init__(self, library: "Library", place: int, threads: int) -> None:
         self._functions, self._check = library.functions, library.check
         self._place, self._threads = ctypes.c_void_p(place), threads
 
     def describe(self, count: int) -> None:
-        """The first `count` tasks are described."""
+        """Say that the first `count` tasks are described."""
         self._functions.sdfeel_describe(self._place, ctypes.c_int64(count))
 
     def wait(self, i: int) -> None:
-        """Until task `i` is trained."""
+        """Wait until task `i` is trained."""
         code = self._functions.sdfeel_wait(self._place, ctypes.c_int64(i))
         self._check(code, self._threads)
 
     def give_back(self, count: int) -> None:
-        """The models of the first `count` tasks are no longer needed."""
+        """Say that the models of the first `count` tasks are no longer needed."""
         self._functions.sdfeel_give_back(self._place, ctypes.c_int64(count))
 
     def end(self) -> None:
-        """Stop as soon as the tasks that were taken up are done."""
+        """Stop as soon as the tasks in progress are done."""
         self._functions.sdfeel_end(self._place)
 
 
@@ -106,7 +106,7 @@ class Library:
         self.workspace = int(self.functions.sdfeel_workspace())  # bytes a thread needs
 
     def release(self) -> None:
-        """Give back the memory that is kept from one call to the next."""
+        """Free the memory that is kept from one call to the next."""
         self.functions.sdfeel_release()
 
     def train(self, tasks: Tasks, threads: int) -> None:
@@ -128,7 +128,7 @@ class Library:
     ) -> tuple[Floats, Ints]:
         """The sum of the losses and the number of right answers in each block of examples.
 
-        With `outputs` (N, classes), what the model gives is written there.
+        If `outputs` (N, classes) is given, the model's outputs are written there.
         """
         blocks = -(-len(x) // block)
         losses, right = np.zeros(blocks), np.zeros(blocks, dtype=np.int64)

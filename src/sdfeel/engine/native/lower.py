@@ -1,4 +1,4 @@
-"""What the native engine can run, and why not: models, optimisers, losses."""
+"""What the native engine can run, or why it cannot: models, optimisers, losses."""
 
 from dataclasses import dataclass, field, replace
 from math import prod
@@ -16,9 +16,9 @@ LARGEST_BATCH = 1024
 
 @dataclass(frozen=True)
 class Stage:
-    """One kernel: a layer that does the work, and what it takes in after it.
+    """One kernel: a layer that does the work, and the layers after it that it absorbs.
 
-    Without `main` it is a ReLU or a dropout standing alone.
+    Without `main` it is a ReLU or a dropout on its own.
     """
 
     shape: Shape  # of the input
@@ -51,7 +51,7 @@ class Plan:
 
 
 def unsupported(module: nn.Module, training: Training, shape: Shape) -> str | None:
-    """The reason, in one line, why the native engine does not train this model; None if it does.
+    """Why the native engine does not train this model, in one line; None if it does.
 
     >>> from sdfeel.engine.base import Training
     >>> unsupported(nn.Linear(4, 4), Training(0.1, 10, "adam"), (4,))
@@ -85,7 +85,7 @@ def lower(module: nn.Module, training: Training, shape: Shape) -> Plan | str:
 
 
 def fuse(found: list[Layer]) -> tuple[Stage, ...]:
-    """Let convolutions and linear layers take in what follows them.
+    """Let convolutions and linear layers absorb what follows them.
 
     ReLU, 2x2 pooling and the dropout of whole channels commute (dropout multiplies by a number
     that is not negative), so their order does not matter; dropout of elements does not commute

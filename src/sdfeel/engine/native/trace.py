@@ -1,4 +1,4 @@
-"""From an nn.Module to a list of layers, by following one symbolic input through forward()."""
+"""Turns an nn.Module into a list of layers by following a symbolic input through forward()."""
 
 import copy
 import operator
@@ -16,11 +16,11 @@ KNOWN = "Conv2d, Linear, BatchNorm2d, ReLU, MaxPool2d, Flatten, Dropout, Dropout
 
 
 class Unsupported(Exception):
-    """The reason, in one line, why a model is not for the native engine."""
+    """Why the native engine cannot train a model, in one line."""
 
 
 def layers(module: nn.Module, shape: Shape) -> tuple[list[Layer], Shape]:
-    """The module's layers, and the shape of what it gives for an example of `shape`.
+    """The module's layers, and the shape of its output for an example of `shape`.
 
     Raises Unsupported with the reason if the module is more than a chain of known layers.
     """
@@ -31,7 +31,7 @@ def layers(module: nn.Module, shape: Shape) -> tuple[list[Layer], Shape]:
     own.train()
     training = _Chain(own, shape).follow()
     if training != measuring:
-        raise Unsupported("its forward() does something else when it is not training")
+        raise Unsupported("its forward() behaves differently when it is not training")
     return training
 
 
@@ -44,7 +44,7 @@ class _Chain:
     """Follows the nodes of a traced module one by one, keeping the shape of an example."""
 
     def __init__(self, module: nn.Module, shape: Shape) -> None:
-        # A module of torch's own would be traced into; inside a Sequential it stays whole.
+        # The tracer would look inside torch's own modules; inside a Sequential they stay whole.
         root = nn.Sequential(module)
         try:
             self._graph = _Tracer().trace(root)

@@ -15,8 +15,8 @@ from sdfeel.engine.native.library import Native, Tasks
 from sdfeel.engine.task import diverged
 from sdfeel.engine.threads import one_thread
 
-# Rooms for trained models, per thread: few, so that models are still in the last cache when they
-# are added up; several, so that no thread waits for whoever adds.
+# Buffers for trained models, per thread: few, so that models are still in the last cache when they
+# are added up; several, so that no thread waits for the caller that adds.
 EACH_CLIENTS = 12
 ROOM_BYTES = 12 << 20
 
@@ -37,14 +37,14 @@ class Trainer:
         self._x, self._y = train.x.contiguous(), train.y.contiguous()
         self._picker = Picker(workload.parts, training.batch_size, workload.seed, len(train))
         self._key, self._threads, self._given_rooms = key_of(workload.seed), threads, rooms
-        # The shift of a task without one, where the library was compiled for shifts.
+        # Stands in for a missing shift where the library was compiled for shifts.
         self._unshifted = torch.zeros(row) if native.plan.shift else None
         self._spare: list[Tensor] = []  # memory for trained models: new pages cost time
 
     def train(self, tasks: Sequence[Task]) -> Iterator[Tensor]:
         block = self._block(tasks, self._rooms(len(tasks)))
         ahead, described = len(block.models) + self._threads, 0
-        # One torch thread: whoever adds the models up shall not take the cores that train.
+        # One torch thread: adding models up must not take the cores that train.
         with one_thread(), self._library.stream(self._call(block), self._threads) as stream:
             for i, task in enumerate(tasks):
                 while described < min(len(tasks), i + ahead):
@@ -60,7 +60,7 @@ class Trainer:
         self._spare.append(block.room)
 
     def release(self) -> None:
-        """Give the working memory back."""
+        """Free the working memory."""
         self._library.release()
 
     def _rooms(self, tasks: int) -> int:
@@ -71,7 +71,7 @@ class Trainer:
         return min(tasks, each * self._threads + 1)
 
     def prepared(self, tasks: Sequence[Task]) -> "Block":
-        """All that C++ needs to train `tasks`, with a room for each model."""
+        """Everything that C++ needs to train `tasks`, with a buffer for each model."""
         block = self._block(tasks, len(tasks))
         for i in range(len(tasks)):
             self._describe(block, i)
@@ -82,7 +82,7 @@ class Trainer:
         return Block(tasks, room, room[: rooms * self._row].view(rooms, self._row))
 
     def _describe(self, block: "Block", i: int) -> None:
-        """Write down all that C++ needs to know of task `i`."""
+        """Write down everything that C++ needs to know about task `i`."""
         task = block.tasks[i]
         try:
             each = self._each(task.client)
@@ -108,7 +108,7 @@ class Trainer:
         return 0
 
     def _placed(self, block: "Block", row: Tensor) -> int:
-        """The address of a row as C++ reads it, which looks at no size."""
+        """The address of a row for C++, which checks no sizes."""
         if id(row) not in block.rows:
             if row.shape != (self._row,):
                 raise ValueError(f"a model of {tuple(row.shape)} where ({self._row},) is needed")
@@ -122,7 +122,7 @@ class Trainer:
         return fits[0] if fits else torch.empty(size)
 
     def trained(self, block: "Block", threads: int | None = None) -> "Block":
-        """`block`, which has a room for each of its tasks, with its models trained."""
+        """`block`, which has a buffer for each of its tasks, with its models trained."""
         self._library.train(self._call(block), threads or self._threads)
         return block
 

@@ -1,4 +1,4 @@
-"""Large models: is native faster than torch on this CPU? Timed once, and remembered."""
+"""Is native faster than torch for a large model on this CPU? Timed once, and remembered."""
 
 from collections.abc import Callable
 from contextlib import suppress
@@ -16,18 +16,18 @@ from sdfeel.engine.native.trainer import Trainer
 
 TIMED_PRODUCTS = 50e6  # multiplications of an example's forward pass; below, native is faster
 TURNS = 3
-MARGIN = 1.1  # what torch must be faster by: the choice shall not hang in the balance
+MARGIN = 1.1  # how much faster torch must be, so that chance does not decide
 
 
 def slower(native: Native, trainer: Trainer, loop: LoopEngine, task: Task) -> str | None:
-    """The reason, in one line, why torch is the better choice; None if native is."""
+    """Why torch is the better choice, in one line; None if native is."""
     if native.plan.products <= TIMED_PRODUCTS:
         return None
     speed = _remembered(native)
     if speed is None:
         speed = _timed(trainer, loop, task)
         native.library.release()
-    with suppress(OSError):  # then the next process times again
+    with suppress(OSError):  # if it cannot be written, the next process times again
         _file(native).write_text(f"{speed:.3f}")
     return f"torch is {1 / speed:.1f} times as fast here" if speed * MARGIN < 1 else None
 
@@ -43,14 +43,14 @@ def _remembered(native: Native) -> float | None:
 
 
 def _trained(loop: LoopEngine, task: Task) -> None:
-    with suppress(SdfeelError):  # a model that diverges does so in the run, too
+    with suppress(SdfeelError):  # a model that diverges here does so in the run, too
         list(loop.train([task]))
 
 
 def _timed(trainer: Trainer, loop: LoopEngine, task: Task) -> float:
     """How many times as fast as torch native is, both on one core.
 
-    Seconds of the processor, not of the clock: what else the machine does matters less.
+    Measured in processor seconds, so that whatever else the machine does matters less.
     """
     block = trainer.prepared([task])
     ways: tuple[Callable[[], object], ...] = (

@@ -17,7 +17,7 @@ Measured = tuple[dict[str, list[Tally]], Failure | None]
 
 
 class Actor:
-    """Work is a function of the call alone: a lost actor takes nothing with it."""
+    """Results depend on the call alone, so nothing is lost with an actor."""
 
     def __init__(self, parcel: Parcel) -> None:
         self._parcel = parcel
@@ -25,7 +25,7 @@ class Actor:
         self._room = torch.empty(0)
 
     def train(self, orders: list[Order], *packed: Packed) -> Trained:
-        """Models in the order of `orders`; at a failure, those before it."""
+        """Models in the order of `orders`; if one fails, those before it."""
         rows = list(map(unpack, packed))
         tasks = [
             Task(client, rows[start], steps, first, rate, None if shift is None else rows[shift])
@@ -64,7 +64,7 @@ class Actor:
             return {}, ("Exception", f"measuring failed: {told(error)}")
 
     def _engine(self) -> LocalEngine:
-        # Not in __init__, whose errors Ray would tell in its own words.
+        # Not in __init__, whose errors Ray would report in its own words.
         if self._built is None:
             torch.set_num_threads(1)
             self._built = unwrap(self._parcel, the_pickler()).built()

@@ -28,7 +28,9 @@ from sdfeel.models.flat import Layout
 if TYPE_CHECKING:
     from sdfeel.engine.select import ModuleEngine
 
-CLIENTS_PER_BLOCK = 32  # so many that a call, a millisecond or more, costs little beside the work
+CLIENTS_PER_BLOCK = (
+    32  # enough that a call, a millisecond or more, costs little compared with the work
+)
 BLOCK_BYTES = 64e6  # but no more than this in one answer
 BLOCKS_PER_ACTOR = 2  # one in work, one waiting
 
@@ -39,7 +41,7 @@ class RayEngine:
     """An engine in every actor, all built by one recipe."""
 
     name = "ray"
-    works_ahead = True  # trains on while the caller uses a model
+    works_ahead = True  # keeps training while the caller uses a model
 
     def __init__(
         self,
@@ -94,7 +96,7 @@ class RayEngine:
             pool.forget()
 
     def loss_and_gradient(self, client: int, model: Tensor, step: int) -> tuple[float, Tensor]:
-        """As the loop engine's, computed where the run was started."""
+        """Like the loop engine's, computed where the run was started."""
         return probing(self._engine).loss_and_gradient(client, model, step)
 
     def evaluate(self, model: Tensor) -> Scores:

@@ -1,4 +1,4 @@
-"""Actors that may die, and calls that are answered nevertheless."""
+"""Actors that may die, and calls that are answered all the same."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -24,8 +24,8 @@ class Call:
 class ActorPool:
     """`size` actors over the nodes of a cluster.
 
-    An actor asks for no CPU of Ray's books: a replacement must find a place also when the node of
-    its predecessor is gone and all CPUs are taken, by the other actors of this very run.
+    An actor reserves no CPU with Ray: a replacement must find a place even when its predecessor's
+    node is gone and all CPUs are taken by the other actors of this very run.
     """
 
     def __init__(self, ray: Any, recipe: Recipe, size: int | None) -> None:
@@ -62,7 +62,7 @@ class ActorPool:
                 return answer
 
     def forget(self) -> None:
-        """Nobody waits for the open calls any more."""
+        """Drop the open calls: nobody waits for them any more."""
         self._open = [[] for _ in range(self.size)]
 
     def _send(self, call: Call) -> None:
@@ -77,7 +77,7 @@ class ActorPool:
                 f"{PATIENCE} Ray actors died over the same clients: is there enough memory, and "
                 f"is sdfeel installed on every node? ({why})"
             ) from error
-        self._ray.kill(self._actors[call.actor])  # it may be out of reach and yet alive
+        self._ray.kill(self._actors[call.actor])  # it may be unreachable and still alive
         # Twice in one place: Ray may not know yet that the node is gone.
         avoid = self._places[call.actor] if call.deaths > 1 else None
         self._actors[call.actor] = self._started(call.actor, avoid)

@@ -1,4 +1,4 @@
-"""What an actor needs to build its engine: the model, and the data of its own clients only."""
+"""What an actor needs to build its engine: the model, and only its own clients' data."""
 
 import importlib
 import sys
@@ -22,7 +22,7 @@ from sdfeel.version import __version__
 
 
 class LocalEngine(Protocol):
-    """All that an actor asks of the engine inside it."""
+    """What an actor needs from the engine inside it."""
 
     def train(self, tasks: Sequence[Task]) -> Iterator[Tensor]: ...
 
@@ -90,7 +90,7 @@ def pack(tensor: Tensor) -> Packed:
 def unpack(packed: Packed) -> Tensor:
     """The tensor, in Ray's memory: it must not be written to."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # torch knows no tensors that are read only
+        warnings.simplefilter("ignore")  # torch has no read-only tensors
         return torch.from_numpy(packed.data).view(packed.dtype).view(packed.shape)
 
 
@@ -98,7 +98,7 @@ def unpack(packed: Packed) -> Tensor:
 class Parcel:
     """A recipe on its way to an actor."""
 
-    rest: bytes  # a pickle: unpacked where an error can still be told
+    rest: bytes  # a pickle, unpacked where an error can still be reported
     data: list[Packed]
     versions: dict[str, str]
 

@@ -16,7 +16,7 @@ from sdfeel.core.errors import InputError, SdfeelError
 # Whoever can talk to a Ray cluster can run code on it, so one that we start talks to itself only.
 SAFE = {
     "RAY_USAGE_STATS_ENABLED": "0",
-    # Despite its name: without clusters, every socket is bound to the loopback address.
+    # Despite its name, this binds every socket to the loopback address.
     "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
     "RAY_AUTH_MODE": "token",
 }
@@ -52,7 +52,7 @@ class RaySession:
                     ray.shutdown()
 
 
-SESSION = RaySession()  # Ray knows one connection per process
+SESSION = RaySession()  # Ray has one connection per process
 
 
 def target(address: str | None) -> str:
@@ -67,7 +67,9 @@ def load(address: str | None = None) -> Any:
         if "ray" not in sys.modules:  # it reads its settings when it is imported
             for name, value in SAFE.items():
                 os.environ.setdefault(name, value)
-        if "RAY_AUTH_TOKEN_PATH" not in os.environ:  # or Ray would write a token into the home
+        if (
+            "RAY_AUTH_TOKEN_PATH" not in os.environ
+        ):  # or Ray would write a token into the home directory
             os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
     try:
         return importlib.import_module("ray")
@@ -96,7 +98,7 @@ def _connect(ray: Any, address: str) -> None:
 
 @contextlib.contextmanager
 def _same_signals() -> Iterator[None]:
-    """Ray takes SIGTERM for itself; give it back."""
+    """Ray takes over SIGTERM; restore it."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
