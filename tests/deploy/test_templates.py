@@ -1,7 +1,12 @@
 """What `deploy init` writes is complete and consistent."""
 
 import json
+import os
 import re
+import subprocess
+import sys
+import textwrap
+import time
 from pathlib import Path
 
 import pytest
@@ -63,6 +68,38 @@ def test_descriptions_name_every_node_and_leave_no_blank(name: str, made: Path) 
     for node in ("edge-0", "edge-1", "client-0", "client-4"):
         assert f"nodes/{node}/node.toml" in text
     assert "\t" not in text
+
+
+def test_liveness_asks_for_life_not_for_progress(made: Path, tmp_path: Path) -> None:
+    """A node that waits for others for hours says so every second, and is left alone."""
+    text = (made / "kubernetes.yaml").read_text()
+    assert text.count("livenessProbe") == 7
+    assert "healthy" not in text
+    script = textwrap.dedent(text.split("- |\n", 1)[1].split("            initialDelay", 1)[0])
+    status = tmp_path / "status.json"
+    status.write_text("{}")
+    script = script.replace("/federation/nodes/edge-0/status.json", str(status))
+    for age, verdict in ((5, 0), (3600, 1)):
+        os.utime(status, (time.time() - age,) * 2)
+        assert subprocess.run([sys.executable, "-c", script]).returncode == verdict
+
+
+def test_containers_mount_directories_where_files_are_replaced(made: Path) -> None:
+    compose, manifests = ((made / f).read_text() for f in ("compose.yaml", "kubernetes.yaml"))
+    for text in (compose, manifests):
+        assert "allow.txt" not in text
+        assert "cert.pem" not in text
+    assert compose.count("./trust:/federation/trust:ro") == 7
+    assert manifests.count("mountPath: /federation/trust,") == 7
+    for line in manifests.splitlines():
+        assert "subPath" not in line or "experiment" in line or "network" in line or "node" in line
+
+
+def test_every_node_has_a_limit_to_what_it_takes(made: Path) -> None:
+    assert (made / "compose.yaml").read_text().count("mem_limit") == 7
+    assert (made / "kubernetes.yaml").read_text().count("limits: {cpu: 1000m, memory: 2Gi}") == 7
+    for role in ("edge", "client"):
+        assert "MemoryMax=2G" in (made / "systemd" / f"sdfeel-{role}@.service").read_text()
 
 
 def test_units_restart_a_killed_node_and_keep_the_rest_of_the_system_closed(made: Path) -> None:

@@ -1,5 +1,6 @@
 """What `deploy init` writes, read by the programs it is written for, where they are installed."""
 
+import os
 import re
 import shutil
 import subprocess
@@ -45,9 +46,64 @@ def test_systemd_would_find_a_fault(made: Path, tmp_path: Path) -> None:
     assert "sdfeel-broken" in said
 
 
+@pytest.mark.parametrize("unit", ["sdfeel-edge@.service", "sdfeel-client@.service"])
+def test_a_unit_is_hardly_exposed(unit: str, made: Path) -> None:
+    path = str(made / "systemd" / unit)
+    code, said = told("systemd-analyze", "security", "--offline=true", "--threshold=30", path)
+    if "unrecognized option" in said:
+        pytest.skip("this systemd cannot judge a unit that is not installed")
+    assert code == 0, said.splitlines()[-1]
+
+
 def test_compose_accepts_the_file(made: Path) -> None:
     code, said = told("docker-compose", "-f", str(made / "compose.yaml"), "config", "-q")
     assert code == 0, said
+
+
+def test_podman_compose_knows_all_nodes(made: Path) -> None:
+    code, said = told("podman-compose", "-f", str(made / "compose.yaml"), "config")
+    assert code == 0, said
+    assert said.count("nodes/client-") >= 5
+
+
+def test_helm_renders_the_manifests_that_are_there_without_it(made: Path) -> None:
+    code, said = told("helm", "lint", "--strict", str(made / "helm"))
+    assert code == 0, said
+    code, rendered = told("helm", "template", "federation", str(made / "helm"))
+    assert code == 0, rendered
+    assert objects(rendered) == objects((made / "kubernetes.yaml").read_text())
+    few = ["--set", "clients={client-0}", "--set", "image=registry.example/sdfeel:2"]
+    _, less = told("helm", "template", "federation", str(made / "helm"), *few)
+    assert less.count("kind: Job") == 1
+    assert less.count("image: registry.example/sdfeel:2") == 3
+
+
+def objects(text: str) -> list[list[str]]:
+    """The documents of a YAML file as lines, in an order of their own."""
+    parts = [part.splitlines() for part in re.split(r"(?m)^---$", text)]
+    bare = [[line for line in part if line.strip() and line[0] != "#"] for part in parts]
+    return sorted(part for part in bare if part)
+
+
+def test_the_setup_gives_a_cluster_all_that_the_manifests_refer_to(
+    made: Path, tmp_path: Path
+) -> None:
+    """Without a cluster: what is applied is written to a file instead."""
+    if (kubectl := shutil.which("kubectl")) is None:
+        pytest.skip("kubectl is not installed")
+    given = tmp_path / "given.yaml"
+    shim = tmp_path / "kubectl"
+    shim.write_text(
+        f'#!/bin/sh\nif [ "$1" = apply ]; then echo ---; cat; exit; fi\nexec {kubectl} "$@"\n'
+    )
+    shim.chmod(0o755)
+    with given.open("w") as file:
+        place = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"}
+        subprocess.run([made / "kubernetes-setup.sh"], cwd=made, stdout=file, env=place, check=True)
+    have = set(re.findall(r"(?m)^  name: (\S+)$", given.read_text()))
+    text = (made / "kubernetes.yaml").read_text()
+    wanted = set(re.findall(r"configMap: \{name: ([^}]+)\}|secretName: ([^,]+),", text))
+    assert {name for pair in wanted for name in pair if name} == have
 
 
 def test_the_manifests_keep_to_the_schemas_of_kubernetes(made: Path, tmp_path: Path) -> None:

@@ -47,12 +47,30 @@ def init(
     each = Template(template("compose-node.yaml"))
     services = "".join(each.substitute(role=role, name=name) for role, name in nodes)
     _write(directory / "compose.yaml", f"services:\n{services}")
-    parts = [
-        Template(template(f"kubernetes-{role}.yaml")).substitute(name=name, port=PORT)
-        for role, name in nodes
-    ]
-    _write(directory / "kubernetes.yaml", "".join(parts))
+    _write_chart(directory, nodes)
     return net
+
+
+def _write_chart(directory: Path, nodes: Sequence[tuple[str, str]]) -> None:
+    """A Helm chart, and the same as manifests for those who have no Helm."""
+    edges, clients = ([name for kind, name in nodes if kind == role] for role in ("edge", "client"))
+    given = Template(template("helm-values.yaml")).substitute(
+        port=PORT, edges=", ".join(edges), clients=", ".join(clients)
+    )
+    chart = "apiVersion: v2\nname: sdfeel\ndescription: A federation of sdfeel\nversion: 1.0.0\n"
+    _write(directory / "helm" / "Chart.yaml", chart)
+    _write(directory / "helm" / "values.yaml", given)
+    pairs = (line.split(": ", 1) for line in given.splitlines())
+    values = {f"{{{{ $.Values.{key} }}}}": value for key, value in pairs}
+    rendered = ""
+    for role, names in (("edge", edges), ("client", clients)):
+        text = template(f"helm-{role}.yaml")
+        _write(directory / "helm" / "templates" / f"{role}s.yaml", text)
+        each = "".join(line for line in text.splitlines(keepends=True) if "{{-" not in line)
+        for blank, value in values.items():
+            each = each.replace(blank, value)
+        rendered += "".join(each.replace("{{ . }}", name) for name in names)
+    _write(directory / "kubernetes.yaml", rendered)
 
 
 def with_samples(ready: Prepared, samples: Sequence[int]) -> Prepared:
