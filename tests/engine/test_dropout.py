@@ -5,7 +5,8 @@ from torch import nn
 
 from sdfeel.data.federated import Examples
 from sdfeel.engine.base import Task, Training, Workload
-from sdfeel.engine.dropout import Address, AddressedDropout, address_dropout, key_of
+from sdfeel.engine.batches import dropout_key
+from sdfeel.engine.dropout import Address, AddressedDropout, address_dropout
 from sdfeel.engine.loop import LoopEngine
 
 
@@ -38,7 +39,7 @@ def test_the_ends_of_the_scale() -> None:
 
 def test_masks_follow_the_written_address() -> None:
     """The layout in the module's docstring, word by word: other engines rely on it."""
-    key = np.array([key_of(3), 4], dtype=np.uint64)
+    key = np.array([dropout_key(3), 4], dtype=np.uint64)
     counter = np.array([0, 7, 1, 0], dtype=np.uint64)
     words = np.random.Philox(key=key, counter=counter).random_raw(12)
     expected = (words >= np.uint64(2**63)).reshape(3, 4)

@@ -11,7 +11,8 @@ from sdfeel.core.errors import InputError
 from sdfeel.data.federated import Examples
 from sdfeel.engine import select
 from sdfeel.engine.base import Training, Workload
-from sdfeel.engine.native import NativeEngine, tune
+from sdfeel.engine.native import tune
+from sdfeel.engine.native.engine import NativeEngine
 from sdfeel.engine.select import Kind, ModuleEngine
 from tests.engine.native.helpers import needs_compiler
 

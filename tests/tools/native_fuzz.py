@@ -22,7 +22,7 @@ from sdfeel.engine.native.build import NATIVE, BuildFault, library
 from sdfeel.engine.native.emit import source
 from sdfeel.engine.native.library import Library, Native
 from sdfeel.engine.native.lower import lower
-from sdfeel.engine.native.trainer import Trainer
+from sdfeel.engine.native.trainer import Lessons, Trainer
 
 STEPS, CLIENTS = 3, 3
 # Vectors wider than the CPU's are split by the compiler: slow, but the same C++.
@@ -155,15 +155,15 @@ def fault(own: Chain, seed: int, target: tuple[str, ...]) -> str | None:
     module = copy.deepcopy(own.module).double()
     referee = LoopEngine(Workload(module, wide, parts, wide, own.training, seed))
     start = loop.initial()
-    native = Trainer(compiled, work, start.numel(), threads=2)
+    native = Trainer(compiled.library, Lessons.of(work), start.numel(), threads=2, shift=plan.shift)
     tasks = [Task(client, start, STEPS, client) for client in range(CLIENTS)]
     exact = [Task(client, start.double(), STEPS, client) for client in range(CLIENTS)]
     errors, own_errors, rows = [], [], []
     trained = zip(referee.train(exact), loop.train(tasks), native.train(tasks), strict=True)
     for a, b, c in trained:
         own_errors.append(float((b - a).abs().max()))
-        errors.append(float((c - a).abs().max()))
-        rows.append(c.clone())
+        errors.append(float((torch.from_numpy(c) - a).abs().max()))
+        rows.append(torch.from_numpy(c.copy()))
     if not torch.equal(torch.stack(rows), _after_poison(native, tasks)):
         return "a client leaves traces in the next one's model"
     # One client's ReLU may hang in the balance and fall the other way: the middle one decides.
@@ -175,7 +175,7 @@ def _after_poison(native: Trainer, tasks: list[Task]) -> torch.Tensor:
     """(tasks, P) the same models, by one thread that has just trained a model of NaN."""
     poison = replace(tasks[0], start=torch.full_like(tasks[0].start, float("nan")))
     block = native.prepared([poison, *tasks])
-    return native.trained(block, threads=1).models[1:]
+    return torch.from_numpy(native.trained(block, threads=1).models[1:])
 
 
 def main() -> None:

@@ -30,8 +30,7 @@ from torch import nn
 
 from sdfeel.core.seeds import rng
 from sdfeel.engine.base import Training
-from sdfeel.engine.batches import batches
-from sdfeel.engine.dropout import key_of
+from sdfeel.engine.batches import batches, dropout_key
 from sdfeel.engine.native import build
 from sdfeel.engine.native.emit import source
 from sdfeel.engine.native.lower import Plan, lower
@@ -149,7 +148,7 @@ def case(name: str, own: Chain) -> Case:
     picked = [batches(p, size, SEED, c, c, steps) for c, p in enumerate(parts)]
     options = own.training.options
     rule = [own.training.learning_rate, options.get("momentum", 0), options.get("weight_decay", 0)]
-    sizes = [len(parts), len(start), len(x), x.shape[1], plan.classes, key_of(SEED)]
+    sizes = [len(parts), len(start), len(x), x.shape[1], plan.classes, dropout_key(SEED)]
     tasks = [firsts, firsts, [steps] * len(parts), [rows.shape[1] for rows in picked]]
     arrays = [np.array(sizes, "<i8"), np.array(rule, "<f4"), x, y, start]
     arrays += [np.array(numbers, "<i8") for numbers in (*tasks, *picked)]

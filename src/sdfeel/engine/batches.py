@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from sdfeel.core.arrays import Ints
-from sdfeel.core.seeds import rng
+from sdfeel.core.seeds import number, rng
 
 
 def batches(
@@ -76,3 +76,8 @@ class Picker:
                 raise IndexError(f"it has rows beyond the {self._examples} examples")
             known = self._passes[client] = (turn, np.ascontiguousarray(rows, dtype=np.int64))
         return known[1]
+
+
+def dropout_key(seed: int) -> int:
+    """The first half of the key of a run's dropout masks (`dropout.py`), for all its clients."""
+    return number(seed, "dropout")

@@ -20,7 +20,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from sdfeel.core.seeds import number
+from sdfeel.engine.batches import dropout_key
 
 WORDS = 2**64
 
@@ -29,7 +29,7 @@ class Address:
     """The current client and step; the layers look here for their masks."""
 
     def __init__(self, seed: int) -> None:
-        self._key = np.array([key_of(seed), 0], dtype=np.uint64)
+        self._key = np.array([dropout_key(seed), 0], dtype=np.uint64)
         self._counter = np.zeros(4, dtype=np.uint64)
         # Setting a generator's state is several times cheaper than making a generator.
         self._generator = np.random.Philox(key=self._key, counter=self._counter)
@@ -46,11 +46,6 @@ class Address:
         self._generator.state = self._state  # type: ignore[assignment]
         words: NDArray[np.uint64] = self._generator.random_raw(count)
         return words
-
-
-def key_of(seed: int) -> int:
-    """The first half of the generator's key, for all clients of a run."""
-    return number(seed, "dropout")
 
 
 class AddressedDropout(nn.Module):

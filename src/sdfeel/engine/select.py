@@ -9,7 +9,7 @@ from torch import Tensor
 from sdfeel.core.errors import InputError
 from sdfeel.engine.base import Engine, Workload
 from sdfeel.engine.loop import LoopEngine
-from sdfeel.engine.native import NativeEngine
+from sdfeel.engine.native.engine import NativeEngine
 from sdfeel.engine.parallel import ParallelEngine
 from sdfeel.engine.threads import cores
 from sdfeel.models.flat import Layout

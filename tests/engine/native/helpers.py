@@ -14,8 +14,8 @@ from sdfeel.core.arrays import Ints
 from sdfeel.data.federated import Examples
 from sdfeel.engine.base import Task, Training, Workload
 from sdfeel.engine.loop import LoopEngine
-from sdfeel.engine.native import NativeEngine
 from sdfeel.engine.native.build import BuildFault, find_compiler
+from sdfeel.engine.native.engine import NativeEngine
 
 
 def _no_compiler() -> bool:

@@ -7,7 +7,7 @@ from torch.nn import functional as F
 
 from sdfeel.core.errors import Diverged, InputError, SdfeelError
 from sdfeel.engine.base import Task, Training, Workload
-from sdfeel.engine.native import NativeEngine
+from sdfeel.engine.native.engine import NativeEngine
 from sdfeel.models.zoo import build
 from tests.engine.native.helpers import (
     PARTS,

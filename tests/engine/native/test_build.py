@@ -12,8 +12,9 @@ from torch import nn
 
 from sdfeel.data.federated import Examples
 from sdfeel.engine.base import Training, Workload
-from sdfeel.engine.native import NativeEngine, available, build
+from sdfeel.engine.native import available, build
 from sdfeel.engine.native.emit import source
+from sdfeel.engine.native.engine import NativeEngine
 from sdfeel.engine.native.lower import Plan, lower
 from tests.engine.native.helpers import PARTS, examples, needs_compiler
 from tests.tools import native_fuzz as fuzz
@@ -67,7 +68,7 @@ def test_two_processes_may_build_at_once(own_cache: Path) -> None:
         "from torch import nn\n"
         "from sdfeel.data.federated import Examples\n"
         "from sdfeel.engine.base import Training, Workload\n"
-        "from sdfeel.engine.native import NativeEngine\n"
+        "from sdfeel.engine.native.engine import NativeEngine\n"
         "d = Examples(torch.ones(4, 3), torch.arange(4))\n"
         "m = nn.Linear(3, 4)\n"
         "e = NativeEngine.create(Workload(m, d, [np.arange(4)], d, Training(0.1, 2), 0))\n"

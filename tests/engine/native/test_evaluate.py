@@ -8,7 +8,7 @@ from sdfeel.data.federated import Examples
 from sdfeel.engine.base import Training, Workload
 from sdfeel.engine.evaluate import Metric
 from sdfeel.engine.loop import LoopEngine
-from sdfeel.engine.native import NativeEngine
+from sdfeel.engine.native.engine import NativeEngine
 from sdfeel.models.zoo import build
 from tests.engine.native.helpers import PARTS, examples, needs_compiler
 

@@ -9,8 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from sdfeel.engine.base import Training
-from sdfeel.engine.native import unsupported
-from sdfeel.engine.native.lower import Plan, lower
+from sdfeel.engine.native.lower import Plan, lower, unsupported
 from sdfeel.models.zoo import MODELS
 
 SHAPE = (3, 8, 8)

@@ -9,7 +9,7 @@ import torch
 
 from sdfeel.core.errors import SdfeelError
 from sdfeel.engine.base import Task, Training
-from sdfeel.engine.native import NativeEngine
+from sdfeel.engine.native.engine import NativeEngine
 from sdfeel.models.zoo import build
 from tests.engine.native.helpers import examples, native, needs_compiler, trained
 

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from sdfeel.data.federated import Examples
 from sdfeel.engine.base import Engine, Task, Training, Workload
 from sdfeel.engine.loop import LoopEngine
-from sdfeel.engine.native import NativeEngine
+from sdfeel.engine.native.engine import NativeEngine
 from sdfeel.engine.ray import RayEngine, Recipe
 
 CLIENTS = 30

@@ -6,15 +6,9 @@
     build.py      the C++ becomes a library, kept by its content; library.py calls it
     check.py      the first use of a library is compared with the loop in float64
     available.py  all of the above: a checked library, or the reason why there is none
-    trainer.py    tasks are trained block by block; indices.py says on which examples
+    trainer.py    tasks are trained block by block, without torch
     engine.py     NativeEngine, what the rest of the package sees
-    fuzz.py       random models against float64
 
 In include/, entry.hpp is where C++ begins and chain.hpp is one local step; conv.hpp, linear.hpp,
 first_linear.hpp and pointwise.hpp are the stages, softmax.hpp the end.
 """
-
-from sdfeel.engine.native.engine import NativeEngine
-from sdfeel.engine.native.lower import unsupported
-
-__all__ = ["NativeEngine", "unsupported"]

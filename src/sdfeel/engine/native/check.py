@@ -13,7 +13,7 @@ from sdfeel.data.federated import Examples
 from sdfeel.engine.base import Task, Training, Workload
 from sdfeel.engine.loop import LoopEngine
 from sdfeel.engine.native.library import Native
-from sdfeel.engine.native.trainer import Trainer
+from sdfeel.engine.native.trainer import Lessons, Trainer
 
 STEPS = 3
 RATE = 0.02  # large enough to move every weight, small enough not to magnify rounding
@@ -49,7 +49,7 @@ def _trial(native: Native, module: nn.Module, training: Training, trial: int) ->
     exactly = replace(own, module=copy.deepcopy(module).double(), train=wide, test=wide)
     single, referee = LoopEngine(own), LoopEngine(exactly)
     start = single.initial()
-    trainer = Trainer(native, own, start.numel(), THREADS)
+    trainer = Trainer(native.library, Lessons.of(own), start.numel(), THREADS, shift=plan.shift)
     shift = torch.randn(start.shape, generator=draws) if plan.shift else None
     wide_shift = None if shift is None else shift.double()
     tasks = [Task(n, start, STEPS, first=n, shift=shift) for n in (0, 1)]
@@ -57,7 +57,7 @@ def _trial(native: Native, module: nn.Module, training: Training, trial: int) ->
     try:
         exact = [row.clone() for row in referee.train(exact_tasks)]
         loop = [row.clone() for row in single.train(tasks)]
-        found = [row.clone() for row in trainer.train(tasks)]
+        found = [torch.from_numpy(row.copy()) for row in trainer.train(tasks)]
     except SdfeelError as error:
         return str(error)
     for a, b, c in zip(exact, loop, found, strict=True):

@@ -12,9 +12,9 @@ from sdfeel.engine.base import Scores, Task, Workload
 from sdfeel.engine.loop import LoopEngine
 from sdfeel.engine.native.available import available
 from sdfeel.engine.native.library import Native
-from sdfeel.engine.native.trainer import Trainer
+from sdfeel.engine.native.trainer import Lessons, Trainer
 from sdfeel.engine.native.tune import slower
-from sdfeel.engine.threads import cores
+from sdfeel.engine.threads import cores, one_thread
 from sdfeel.models.flat import Layout
 
 BITS, FIRST_BITS = "native 2", "native 1"  # runs that do not say have the first
@@ -88,7 +88,7 @@ class NativeEngine:
 
     def train(self, tasks: Sequence[Task]) -> Iterator[Tensor]:
         if all(task.shift is None for task in tasks):
-            return self._trainer.train(tasks)
+            return _rows(self._trainer, tasks)
         if self._shifting is None:
             native = available(self._workload, self.batch, shift=True)
             if isinstance(native, str):
@@ -97,11 +97,12 @@ class NativeEngine:
                     f"choose training.engine=loop"
                 )
             self._shifting = self._trainer_of(native)
-        return self._shifting.train(tasks)
+        return _rows(self._shifting, tasks)
 
     def _trainer_of(self, native: Native) -> Trainer:
         row = self._loop.initial().numel()
-        return Trainer(native, self._workload, row, self.threads, self._rooms)
+        lessons = Lessons.of(self._workload)
+        return Trainer(native.library, lessons, row, self.threads, self._rooms, native.plan.shift)
 
     def loss_and_gradient(self, client: int, model: Tensor, step: int) -> tuple[float, Tensor]:
         """Like the loop engine's."""
@@ -142,6 +143,13 @@ class NativeEngine:
         )
         # Blocks are fixed and added in order: the sum does not know about threads.
         return sum(losses.tolist()) / len(data), int(right.sum()) / len(data), given
+
+
+def _rows(trainer: Trainer, tasks: Sequence[Task]) -> Iterator[Tensor]:
+    # One torch thread: whoever adds the models up shall not take the cores that train.
+    with one_thread():
+        for row in trainer.train(tasks):
+            yield torch.from_numpy(row)
 
 
 class Unavailable(InputError):

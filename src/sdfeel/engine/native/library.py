@@ -6,14 +6,18 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
-from torch import Tensor
 
 from sdfeel.core.arrays import Floats, Ints
 from sdfeel.core.errors import SdfeelError
-from sdfeel.engine.native.lower import Plan
+
+if TYPE_CHECKING:  # a device trains without torch
+    from torch import Tensor
+
+    from sdfeel.engine.native.lower import Plan
 
 Words = NDArray[np.uint64]
 
@@ -22,7 +26,7 @@ Words = NDArray[np.uint64]
 class Native:
     """A model's plan and its compiled library."""
 
-    plan: Plan
+    plan: "Plan"
     library: "Library"
     path: Path  # of the library: what is known about it lies beside it
 
@@ -124,7 +128,13 @@ class Library:
                 stream.end()
 
     def measure(
-        self, model: Tensor, x: Tensor, y: Tensor, block: int, threads: int, outputs: Tensor | None
+        self,
+        model: "Tensor",
+        x: "Tensor",
+        y: "Tensor",
+        block: int,
+        threads: int,
+        outputs: "Tensor | None",
     ) -> tuple[Floats, Ints]:
         """The sum of the losses and the number of right answers in each block of examples.
 

@@ -1,19 +1,19 @@
-"""Training tasks with a compiled model, in bounded memory."""
+"""Training tasks with a compiled model, in bounded memory and without torch."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
-import torch
-from torch import Tensor
 
-from sdfeel.core.arrays import Ints
+from sdfeel.core.arrays import Ints, Singles
 from sdfeel.core.errors import SdfeelError
-from sdfeel.engine.base import Task, Workload
-from sdfeel.engine.batches import Picker
-from sdfeel.engine.dropout import key_of
-from sdfeel.engine.native.library import Native, Tasks
-from sdfeel.engine.task import diverged
-from sdfeel.engine.threads import one_thread
+from sdfeel.engine.batches import Picker, dropout_key
+from sdfeel.engine.native.library import Library, Tasks
+from sdfeel.engine.task import TaskOf, diverged
+
+if TYPE_CHECKING:
+    from sdfeel.engine.base import Workload
 
 # Buffers for trained models, per thread: few, so that models are still in the last cache when they
 # are added up; several, so that no thread waits for the caller that adds.
@@ -21,31 +21,71 @@ EACH_CLIENTS = 12
 ROOM_BYTES = 12 << 20
 
 
+@dataclass(frozen=True)
+class Sgd:
+    """The local step that libraries take."""
+
+    learning_rate: float
+    batch_size: int
+    momentum: float = 0.0
+    weight_decay: float = 0.0
+    iteration: Literal["batch", "epoch"] = "batch"  # what one local iteration is
+
+
+@dataclass(frozen=True, eq=False)
+class Lessons:
+    """What a trainer learns from, and how."""
+
+    x: Singles  # (N, ...)
+    y: Ints  # (N,)
+    parts: Sequence[Ints]  # each client's rows of both
+    sgd: Sgd
+    seed: int
+
+    @classmethod
+    def of(cls, workload: "Workload") -> "Lessons":
+        """The same numbers in the same memory."""
+        train, training = workload.train, workload.training
+        options = training.options
+        sgd = Sgd(
+            training.learning_rate,
+            training.batch_size,
+            options.get("momentum") or 0.0,
+            options.get("weight_decay") or 0.0,
+            training.iteration,
+        )
+        x, y = train.x.contiguous().numpy(), train.y.contiguous().numpy()
+        return cls(x, y, workload.parts, sgd, workload.seed)
+
+
 class Trainer:
     """Takes the local steps of loop.py with a library."""
 
     def __init__(
         self,
-        native: Native,
-        workload: Workload,
+        library: Library,
+        lessons: Lessons,
         row: int,  # numbers of a model
         threads: int,
         rooms: int | None = None,  # models that are in memory at once
+        shift: bool = False,  # the library was compiled for tasks with shifts
     ) -> None:
-        train, training = workload.train, workload.training
-        self._library, self._training, self._row = native.library, training, row
-        self._x, self._y = train.x.contiguous(), train.y.contiguous()
-        self._picker = Picker(workload.parts, training.batch_size, workload.seed, len(train))
-        self._key, self._threads, self._given_rooms = key_of(workload.seed), threads, rooms
-        # Stands in for a missing shift where the library was compiled for shifts.
-        self._unshifted = torch.zeros(row) if native.plan.shift else None
-        self._spare: list[Tensor] = []  # memory for trained models: new pages cost time
+        self._library, self._sgd, self._row = library, lessons.sgd, row
+        self._x, self._y = lessons.x, lessons.y
+        self._picker = Picker(lessons.parts, lessons.sgd.batch_size, lessons.seed, len(lessons.x))
+        self._key, self._threads, self._given_rooms = dropout_key(lessons.seed), threads, rooms
+        # Stands in for a missing shift.
+        self._unshifted = np.zeros(row, np.float32) if shift else None
+        self._spare: list[Singles] = []  # memory for trained models: new pages cost time
 
-    def train(self, tasks: Sequence[Task]) -> Iterator[Tensor]:
+    def train(self, tasks: Sequence[TaskOf[Any]]) -> Iterator[Singles]:
+        """The trained models, in the order of `tasks`; each is valid until the next.
+
+        Starts and shifts may be NumPy's or torch's.
+        """
         block = self._block(tasks, self._rooms(len(tasks)))
         ahead, described = len(block.models) + self._threads, 0
-        # One torch thread: adding models up must not take the cores that train.
-        with one_thread(), self._library.stream(self._call(block), self._threads) as stream:
+        with self._library.stream(self._call(block), self._threads) as stream:
             for i, task in enumerate(tasks):
                 while described < min(len(tasks), i + ahead):
                     self._describe(block, described)
@@ -53,7 +93,7 @@ class Trainer:
                     stream.describe(described)
                 stream.wait(i)
                 if not block.finite[i]:
-                    raise diverged(task, self._training.learning_rate)
+                    raise diverged(task, self._sgd.learning_rate)
                 yield block.models[i % len(block.models)]
                 stream.give_back(i + 1)
                 block.picked.pop(i)
@@ -70,16 +110,16 @@ class Trainer:
         each = min(EACH_CLIENTS, max(1, ROOM_BYTES // (4 * self._row * self._threads)))
         return min(tasks, each * self._threads + 1)
 
-    def prepared(self, tasks: Sequence[Task]) -> "Block":
-        """Everything that C++ needs to train `tasks`, with a buffer for each model."""
+    def prepared(self, tasks: Sequence[TaskOf[Any]]) -> "Block":
+        """All that C++ needs to train `tasks`, with a room for each model."""
         block = self._block(tasks, len(tasks))
         for i in range(len(tasks)):
             self._describe(block, i)
         return block
 
-    def _block(self, tasks: Sequence[Task], rooms: int) -> "Block":
+    def _block(self, tasks: Sequence[TaskOf[Any]], rooms: int) -> "Block":
         room = self._room(rooms * self._row)
-        return Block(tasks, room, room[: rooms * self._row].view(rooms, self._row))
+        return Block(tasks, room, room[: rooms * self._row].reshape(rooms, self._row))
 
     def _describe(self, block: "Block", i: int) -> None:
         """Write down everything that C++ needs to know about task `i`."""
@@ -98,28 +138,28 @@ class Trainer:
         block.picked_places[i] = picked.__array_interface__["data"][0]  # ctypes.data, but fast
         block.clients[i], block.first[i] = task.client, task.first * each
         block.steps[i], block.sizes[i] = picked.shape
-        block.rates[i] = self._training.learning_rate * task.rate
+        block.rates[i] = self._sgd.learning_rate * task.rate
 
-    def _shift(self, block: "Block", task: Task) -> int:
+    def _shift(self, block: "Block", task: TaskOf[Any]) -> int:
         """The address of what is added to the task's gradients; 0 where nothing ever is."""
         if self._unshifted is not None:
             return self._placed(block, self._unshifted if task.shift is None else task.shift)
         assert task.shift is None, "compiled without shifts"
         return 0
 
-    def _placed(self, block: "Block", row: Tensor) -> int:
-        """The address of a row for C++, which checks no sizes."""
+    def _placed(self, block: "Block", row: Any) -> int:
+        """The address of a row as C++ reads it, which looks at no size."""
         if id(row) not in block.rows:
-            if row.shape != (self._row,):
+            if tuple(row.shape) != (self._row,):
                 raise ValueError(f"a model of {tuple(row.shape)} where ({self._row},) is needed")
-            block.rows[id(row)] = row.to(torch.float32).contiguous()
-        return block.rows[id(row)].data_ptr()
+            block.rows[id(row)] = np.ascontiguousarray(row, np.float32)
+        return int(block.rows[id(row)].ctypes.data)
 
-    def _room(self, size: int) -> Tensor:
+    def _room(self, size: int) -> Singles:
         """(size or more,) memory that nobody else writes to."""
         fits = [room for room in self._spare if len(room) >= size]
         self._spare = fits[1:]
-        return fits[0] if fits else torch.empty(size)
+        return fits[0] if fits else np.empty(size, np.float32)
 
     def trained(self, block: "Block", threads: int | None = None) -> "Block":
         """`block`, which has a buffer for each of its tasks, with its models trained."""
@@ -127,12 +167,11 @@ class Trainer:
         return block
 
     def _call(self, block: "Block") -> Tasks:
-        options = self._training.options
         return Tasks(
             count=len(block.tasks),
             starts=block.start_places.ctypes.data,
             shifts=None if self._unshifted is None else block.shift_places.ctypes.data,
-            models=block.models.data_ptr(),
+            models=block.models.ctypes.data,
             rooms=block.models.shape[0],
             parameters=block.models.shape[1],
             clients=block.clients.ctypes.data,
@@ -140,27 +179,27 @@ class Trainer:
             steps=block.steps.ctypes.data,
             sizes=block.sizes.ctypes.data,
             picked=block.picked_places.ctypes.data,
-            x=self._x.data_ptr(),
-            y=self._y.data_ptr(),
+            x=self._x.ctypes.data,
+            y=self._y.ctypes.data,
             key=self._key,
             rates=block.rates.ctypes.data,
-            momentum=options.get("momentum") or 0.0,
-            decay=options.get("weight_decay") or 0.0,
+            momentum=self._sgd.momentum,
+            decay=self._sgd.weight_decay,
             finite=block.finite.ctypes.data,
         )
 
     def _each(self, client: int) -> int:
         """Mini-batches in one local iteration of a client."""
-        return 1 if self._training.iteration == "batch" else self._picker.passes(client)
+        return 1 if self._sgd.iteration == "batch" else self._picker.passes(client)
 
 
 class Block:
     """What one stream trains. It owns all memory that the C++ side sees."""
 
-    def __init__(self, tasks: Sequence[Task], room: Tensor, models: Tensor) -> None:
+    def __init__(self, tasks: Sequence[TaskOf[Any]], room: Singles, models: Singles) -> None:
         self.tasks, self.room = tasks, room
         self.models = models  # (rooms, P) in `room`; task i's is i modulo rooms
-        self.rows: dict[int, Tensor] = {}  # starts and shifts by their id: many share one
+        self.rows: dict[int, Singles] = {}  # starts and shifts by their id: many share one
         self.picked: dict[int, Ints] = {}  # (steps, B) rows of the data, by task
         count = len(tasks)
         self.start_places = np.zeros(count, dtype=np.uintp)  # addresses in `rows`
