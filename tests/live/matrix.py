@@ -152,7 +152,7 @@ CASES = [
         "revoked", "client", _revoked, r"does not accept certificate .*client/[0-9]: it was revoked"
     ),
     Case("plaintext server", "client", _plaintext, "answers without TLS, so it cannot be"),
-    Case("other experiment", "client", _other_experiment, "this federation's experiment is"),
+    Case("other experiment", "client", _other_experiment, "have different experiments"),
     Case("no certificate", "edge", _nothing, r"cannot read .*cert\.pem: No such file"),
     Case("wrong authority", "edge", _other_authority, "is not from our authority"),
     Case(
@@ -164,7 +164,7 @@ CASES = [
     Case("expired", "edge", _expired, r"our own certificate, .*edge/1, expired on"),
     Case("revoked", "edge", _revoked, r"does not accept certificate .*edge/1: it was revoked"),
     Case("plaintext server", "edge", _plaintext, "answers without TLS, so it cannot be"),
-    Case("other experiment", "edge", _other_experiment, "this federation's experiment is"),
+    Case("other experiment", "edge", _other_experiment, "have different experiments"),
 ]
 
 

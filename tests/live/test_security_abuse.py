@@ -129,7 +129,7 @@ def envelope(**changes: object) -> bytes:
         (b"[1]", "not an envelope"),
         (b"{}", "not an envelope"),
         (envelope(more=1), "not an envelope"),
-        (envelope(version=VERSION - 1), f"not of version {VERSION}"),
+        (envelope(version=VERSION - 1), f"this node speaks protocol {VERSION}"),
         (envelope(kind=5), "kind must be a short word"),
         (envelope(kind="k" * 65), "kind must be a short word"),
         (envelope(kind="a\nb"), "kind must be a short word"),

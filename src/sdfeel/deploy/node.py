@@ -1,6 +1,7 @@
 """From a node's files to the running node."""
 
 import asyncio
+import hashlib
 import sys
 import time
 from collections.abc import Callable
@@ -19,9 +20,11 @@ from sdfeel.data.federated import Examples, Federated, examples
 from sdfeel.deploy.files import NodeFile, digest_of, peers_of, read_network, read_node
 from sdfeel.deploy.flower import FlowerTrainer
 from sdfeel.engine.base import Task
+from sdfeel.engine.native.engine import BITS
 from sdfeel.experiment.build import build_data, build_engine, build_scheme, local_step
 from sdfeel.experiment.schema import Experiment, load
 from sdfeel.live.federation import Federation, by_torch
+from sdfeel.live.protocol import About
 from sdfeel.models import zoo
 
 if TYPE_CHECKING:  # gRPC must not be loaded before a node's process has been forked
@@ -105,15 +108,47 @@ def federation_of(node: NodeFile) -> tuple[Federation, nn.Module]:
     model = experiment.model
     seed = number(experiment.seed, "model")
     module = zoo.build(model.name, shape, classes, seed, **model.options)
+    initial = _initial(experiment, module, shape, len(net.samples))
     federation = Federation(
         digest=digest_of(Path(node.experiment), Path(node.network)),
         name=experiment.scheme.name,
         decisions=Decisions.of(scheme, net, cost, experiment.seed, local_step(experiment)),
         iterations=experiment.training.iterations,
         measure_every=experiment.evaluation.every,
-        initial=_initial(experiment, module, shape, len(net.samples)),
+        initial=initial,
+        about=_about(node, experiment, module, initial),
     )
     return federation, module
+
+
+def _about(node: NodeFile, experiment: Experiment, module: nn.Module, initial: Tensor) -> About:
+    """What other nodes must have in common with this one."""
+    native = experiment.training.engine == "native"
+    return About(
+        experiment=hashlib.sha256(Path(node.experiment).read_bytes()).hexdigest(),
+        network=hashlib.sha256(Path(node.network).read_bytes()).hexdigest(),
+        engine=BITS if native else "loop",
+        torch=str(torch.__version__),
+        model=code_of(module),
+        initial=hashlib.sha256(initial.contiguous().numpy().tobytes()).hexdigest(),
+    )
+
+
+def code_of(module: nn.Module) -> str:
+    """A hash of the code that computes a model: of all its parts but torch's own.
+
+    Whatever else a part's module defines counts with it, since its parts may call that.
+    """
+    found = hashlib.sha256(repr(module).encode())
+    kinds = {type(part) for part in module.modules()}
+    own = {kind.__module__ for kind in kinds if not kind.__module__.startswith("torch.")}
+    for name in sorted(own):
+        path = getattr(sys.modules.get(name), "__file__", None)
+        if name.startswith("sdfeel."):  # the version of sdfeel is compared by itself
+            found.update(name.encode())
+        elif path is not None and Path(path).is_file():
+            found.update(Path(path).read_bytes())
+    return found.hexdigest()
 
 
 def _initial(

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from sdfeel.engine.fused import weighted_by_hand
 from sdfeel.engine.task import TaskOf
 from sdfeel.live.failover import Failover
-from sdfeel.live.protocol import LONG_POLL, Answer, Header, whole
+from sdfeel.live.protocol import LONG_POLL, UNSAID, About, Answer, Header, whole
 from sdfeel.live.transport.errors import Refused
 from sdfeel.live.transport.tensors import MODEL, Schema, digest, pack, unpacked_model
 
@@ -33,6 +33,7 @@ class Membership:
     schema: Schema  # of a model
     servers: tuple[int, ...]  # whom it works for
     refuges: tuple[int, ...] = ()  # whom it may turn to when its server is dead, in order
+    about: About = UNSAID  # what its servers must have in common with it
 
 
 @dataclass

@@ -26,6 +26,7 @@ from sdfeel.engine.base import Task
 from sdfeel.engine.combine import weighted
 from sdfeel.live.client import ArrayTask, Membership, Train
 from sdfeel.live.failover import refuges_of
+from sdfeel.live.protocol import UNSAID, About
 from sdfeel.live.transport.tensors import MODEL, Schema, digest, pack, unpacked_model
 
 Weights = dict[int, float]  # source -> weight, sources ascending
@@ -41,6 +42,7 @@ class Federation:
     iterations: int
     measure_every: int  # rounds
     initial: Tensor  # (P,)
+    about: About = UNSAID  # what others must have in common with us
 
     @property
     def net(self) -> Network:
@@ -61,7 +63,7 @@ class Federation:
             )
         servers = tuple(sorted(self.net.reach[client]))
         refuges = tuple(refuges_of(self.net, client)) if servers else ()
-        return Membership(self.digest, self.schema, servers, refuges)
+        return Membership(self.digest, self.schema, servers, refuges, self.about)
 
     def lane_of(self, server: int) -> Lane:
         return next(lane for lane in self.decisions.lanes if server in lane)

@@ -13,7 +13,7 @@ from sdfeel.live.client import Client, Membership, Train
 from sdfeel.live.edge.policy import PATIENT, Policy
 from sdfeel.live.failover import Failover
 from sdfeel.live.health import Health, HealthPage, write_status
-from sdfeel.live.protocol import RECORD_BYTES, Link, Who
+from sdfeel.live.protocol import RECORD_BYTES, About, Link, Reception, Who
 from sdfeel.live.transport import Caller, Peer, Server
 from sdfeel.live.transport.errors import Refused
 from sdfeel.live.transport.limits import Limits
@@ -64,6 +64,9 @@ class Agreed(Protocol):
     @property
     def schema(self) -> Schema: ...
 
+    @property
+    def about(self) -> About: ...
+
 
 def limits_of(federation: Agreed) -> Limits:
     """Bodies as large as a model, and no larger."""
@@ -84,8 +87,13 @@ def links(
         if d not in setting.peers:
             raise SdfeelError(f"the node file has no address for edge-{d}: add it under [peers]")
         peer = Peer(setting.peers[d], setting.identity, f"edge/{d}", bounds, allow)
-        found[d] = Link(f"edge-{d}", peer, federation.digest)
+        me = _short(setting.identity)
+        found[d] = Link(f"edge-{d}", peer, federation.digest, federation.about, me, tell)
     return found
+
+
+def _short(identity: Identity) -> str:
+    return f"{identity.role}-{identity.number}"
 
 
 async def run_edge(
@@ -99,10 +107,11 @@ async def run_edge(
     me = setting.identity.number
     others = [d for d in federation.net.servers if d != me]
     store = Store(setting.directory / "state")
-    ways = links(federation, setting, others)
+    ways = links(federation, setting, others, tell)
     edge = Edge(federation, me, store, ways, service.policy, tell)
     edge.journal = Journal(setting.directory, federation, me, store.records())
     server = Server(tell)
+    reception = Reception(_short(setting.identity), federation.about, tell)
 
     def status() -> dict[str, Any]:
         return {
@@ -113,7 +122,12 @@ async def run_edge(
     async def handle(
         caller: Caller, kind: str, header: dict[str, Any], body: bytes | None
     ) -> tuple[dict[str, Any], bytes | None]:
-        return await edge.handle(Who(caller.role, caller.number), kind, header, body)
+        who = Who(caller.role, caller.number)
+        greeting = reception.meet(who, header)
+        if greeting is None:
+            return {"introduce": True}, None
+        answer, content = await edge.handle(who, kind, header, body)
+        return {**answer, **greeting}, content
 
     bounds = limits_of(federation)
     allow = AllowList(setting.allow, tell)

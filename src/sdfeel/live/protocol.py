@@ -2,11 +2,12 @@
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field
 from typing import Any, Protocol, TypeGuard, TypeVar
 
 from sdfeel.live.transport.errors import Refused, Unreachable
+from sdfeel.version import __version__
 
 T = TypeVar("T")
 Header = dict[str, Any]
@@ -55,11 +56,118 @@ class Port(Protocol):
     ) -> AnyReply: ...
 
 
-class Link:
-    """A port that adds the federation's digest, and is patient with outages."""
+# What a node says about itself: what the words mean, and what to do where two nodes differ.
+SHARED = {
+    "sdfeel": ("versions of sdfeel", "install the same version on both"),
+    "experiment": ("experiments", "give both the same experiment.toml"),
+    "network": ("networks", "give both the same network.json"),
+    "epoch": ("epochs of the network", "give both the newest network file"),
+    "engine": ("engines", "install the same version of sdfeel on both"),
+    "torch": ("versions of torch", "install the same version on both"),
+    "model": ("code of the model", "install the same module on both"),
+    "initial": ("initial models", "install the same sdfeel, torch and model on both"),
+    "library": ("native libraries", "install the library that was made with these files"),
+}
+_VERSIONS = ("sdfeel", "torch")
+_LONGEST = 200  # characters of a value
 
-    def __init__(self, name: str, port: Port, digest: str) -> None:
+
+@dataclass(frozen=True)
+class About:
+    """What a node is and carries out. Nodes work together only if they do not differ in it.
+
+    What a node does not know of itself is None, and then not compared: a device that computes by
+    the native engine alone has no torch.
+    """
+
+    sdfeel: str = __version__
+    experiment: str | None = None  # hashes of the two shared files
+    network: str | None = None
+    epoch: str | None = None  # of the network
+    engine: str | None = None
+    torch: str | None = None
+    model: str | None = None  # hash of the model's code
+    initial: str | None = None  # hash of the model that training starts from
+    library: str | None = None  # hash of the native library
+
+    def told(self) -> dict[str, str]:
+        return {key: value for key, value in asdict(self).items() if value is not None}
+
+    def check(self, me: str, them: str, theirs: object) -> list[str]:
+        """Raise Refused at a difference that matters; return those that do not, as sentences."""
+        if not isinstance(theirs, dict) or "sdfeel" not in theirs:
+            raise Refused(f"{them} does not say which sdfeel it runs: {SHARED['sdfeel'][1]}")
+        notes = []
+        for key, mine, other in self._differences(theirs):
+            words, remedy = SHARED[key]
+            told = f"{me} and {them} have different {words} ({mine[:12]} and {other[:12]})"
+            if not (key in _VERSIONS and _series(mine) == _series(other)):
+                raise Refused(f"{told}: {remedy}")
+            notes.append(f"{told}, which speak the same protocol")
+        return notes
+
+    def _differences(self, theirs: Mapping[str, object]) -> Iterator[tuple[str, str, str]]:
+        own = self.told()
+        for key in SHARED:
+            if key == "torch" and (self.engine or "").startswith("native"):
+                continue  # the native engine's bits are the same with every torch
+            if key in own and key in theirs and own[key] != theirs[key]:
+                yield key, own[key], f"{theirs[key]!s:.{_LONGEST}}"
+
+
+UNSAID = About()  # of a node that knows nothing of itself but its version
+
+
+def _series(version: str) -> list[str]:
+    """The part of a version in which two that go together agree.
+
+    >>> _series("0.1.0"), _series("2.13.0+cpu")
+    (['0', '1'], ['2', '13'])
+    """
+    return version.split("+")[0].split(".")[:2]
+
+
+@dataclass
+class Reception:
+    """Lets nobody in who has not said what it carries out, once for each start of this node."""
+
+    name: str
+    about: About
+    tell: Callable[[str], None] = lambda line: None
+    _met: set[str] = field(default_factory=set)
+    _noted: set[str] = field(default_factory=set)
+
+    def meet(self, who: "Who", header: Header) -> Header | None:
+        """What to add to the answer; None if the caller must introduce itself first."""
+        if "about" not in header:
+            return {} if str(who) in self._met else None
+        self._met.discard(str(who))
+        for note in self.about.check(self.name, str(who), header["about"]):
+            if note not in self._noted:
+                self._noted.add(note)
+                self.tell(note)
+        self._met.add(str(who))
+        return {"about": self.about.told()}
+
+
+class Link:
+    """A port that adds the federation's digest, and is patient with outages.
+
+    It says what this node carries out when it is new, and whenever it is asked to.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        port: Port,
+        digest: str,
+        about: About | None = None,
+        me: str = "this node",
+        tell: Callable[[str], None] = lambda line: None,
+    ) -> None:
         self.name, self._port, self._digest = name, port, digest
+        self._about, self._me, self._tell = about or UNSAID, me, tell
+        self._introduced = False
         self.sent = self.received = 0  # bytes of bodies
         self.last_error = ""
 
@@ -68,7 +176,15 @@ class Link:
     ) -> Answer:
         """One call; raises Unreachable, NotTrusted or Refused."""
         stamped = {**header, "federation": self._digest}
-        reply = await self._port.call(kind, stamped, body, timeout=seconds)
+        if self._introduced:
+            reply = await self._port.call(kind, stamped, body, timeout=seconds)
+        if not self._introduced or reply.header.get("introduce") is True:  # it is new, or was lost
+            stamped["about"] = self._about.told()
+            reply = await self._port.call(kind, stamped, body, timeout=seconds)
+            if "about" in reply.header:
+                for note in self._about.check(self._me, self.name, reply.header["about"]):
+                    self._tell(note)
+            self._introduced = True
         self.sent += len(body or b"")
         self.received += len(reply.body or b"")
         return reply.header, reply.body

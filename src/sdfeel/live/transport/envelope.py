@@ -12,8 +12,9 @@ from typing import Any
 
 from sdfeel.live.transport.errors import Refused
 from sdfeel.live.transport.limits import CHUNK, INLINE, Limits
+from sdfeel.version import __version__
 
-VERSION = 2
+VERSION = 3  # of the protocol; nodes that speak another one refuse each other by name
 METHOD = "/sdfeel.live.Node/Call"
 GO = b"go"  # the receiver's word that the body may come
 _FIELDS = {"version", "kind", "header", "size"}
@@ -72,8 +73,10 @@ def decode(message: bytes, most: int) -> Envelope:
         raise Refused("the header is not an envelope of version, kind, header and size")
     kind, header, size = record["kind"], record["header"], record["size"]
     if record["version"] != VERSION:
+        shown = record["version"] if isinstance(record["version"], int) else "unknown"
         raise Refused(
-            f"the message is not of version {VERSION}: install the same sdfeel everywhere"
+            f"the message is of protocol {shown}, but this node speaks protocol {VERSION} (sdfeel "
+            f"{__version__}): install the same version of sdfeel on all nodes"
         )
     if not isinstance(kind, str) or not _KIND.fullmatch(kind) or not isinstance(header, dict):
         raise Refused("the envelope's kind must be a short word and its header an object")
