@@ -25,9 +25,9 @@ HEAD = """\
 <!-- Generated: do not edit. `python -m tests.docs.test_experiment_reference` writes it anew. -->
 
 Everything that decides a run's result is in one TOML file. Every section and every key may be
-left out; what is left out has the default below. `sdfeel init` writes a file with all of them
-and their comments, and the directory of every run holds `experiment.toml`, the file of that run
-with nothing left open.
+left out; a key that is left out has the default below. `sdfeel init` writes a file with all keys
+and their comments, and the directory of every run contains `experiment.toml`, that run's file with
+every choice filled in.
 
 ```toml
 seed = 1
@@ -52,14 +52,14 @@ in the file, but a bare word needs no quotes:
 $ sdfeel topology --set network.servers=6 --set network.graph=complete
 ```
 
-A key that does not exist is refused, with a guess at what was meant. Names of files are relative
-to the experiment file, or to the current directory when given by `--set`. A key whose default is
-"not set" is unset by leaving it out.
+A key that does not exist is refused, with a guess at what you meant. File names are relative to
+the experiment file, or to the current directory when given with `--set`. To unset a key whose
+default is "not set", leave it out.
 """
 
 SCHEME_NOTE = """\
-The other keys depend on the scheme. In a comparison each scheme takes the keys that it knows;
-a single run tells which keys its scheme does not use.
+The other keys depend on the scheme. In a comparison each scheme takes the keys that it knows; a
+single run prints a note about keys that its scheme does not use.
 """
 
 

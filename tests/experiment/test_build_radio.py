@@ -107,7 +107,7 @@ def test_a_person_is_told_what_is_cut_off_and_what_is_passed_over(write: Write) 
 @pytest.mark.parametrize(
     ("text", "settings", "message"),
     [
-        ("5", ["radio.trace={}", "radio.fading=rayleigh"], "radio.trace is a recording of all"),
+        ("5", ["radio.trace={}", "radio.fading=rayleigh"], "radio.trace replaces all rates"),
         ("5", ["radio.trace={}"], "has 1 numbers, but 8 clients need 8"),
         (",".join(["500"] * 8), ["radio.trace={}"], "more than 1 MHz carry: raise"),
         ("mbps\n" + "99\n" * 8, ["radio.rates={}"], "holds 99 Mbit/s, more than 1 MHz carry"),
@@ -115,7 +115,7 @@ def test_a_person_is_told_what_is_cut_off_and_what_is_passed_over(write: Write) 
         ("", ["radio.correlation=1"], "radio.correlation must be below 1, got 1"),
         ("", ["radio.fading=nakagami", "radio.nakagami_m=0.8"], "nakagami_m must be 0.5, 1"),
         ("", ["latency.late=drop", "latency.deadline_seconds=1e-6"], "even the fastest client"),
-        ("", ["network.server_up_seconds=3"], "belong together: set both"),
+        ("", ["network.server_up_seconds=3"], "go together: set both"),
         ("round 1 server 9 down", ["network.changes={}"], "changes server 9"),
         ("round 1 server 9", ["network.changes={}"], "is not a change"),
         ("1", ["network.link_chance=0.5", "network.mixing={}"], "name a rule that fits any graph"),
@@ -211,4 +211,4 @@ def test_schemes_without_a_cloud_say_that_its_absence_is_nothing_to_them(
 def test_a_schedule_that_ends_without_the_cloud_is_warned_about(write: Write) -> None:
     table = write("round 1 cloud down")
     (note, _) = ready("scheme.name=safa", f"network.changes={table}").notes[::-1]
-    assert note == f"at the end of {table} the cloud is away: nobody will train any more"
+    assert note == f"at the end of {table} the cloud is away, so nobody will train any more"

@@ -121,7 +121,7 @@ def test_a_batchnorm_model_learns_under_gossip_with_negative_weights() -> None:
 
 def test_mistakes_are_told() -> None:
     data = sdfeel.federate(blobs(30, 0), blobs(10, 1), clients=3)
-    with pytest.raises(sdfeel.SdfeelError, match="how many servers has the ring"):
+    with pytest.raises(sdfeel.SdfeelError, match="how many servers does the ring have"):
         sdfeel.network(data)
     with pytest.raises(sdfeel.SdfeelError, match="30 inputs but 10 targets"):
         sdfeel.federate((blobs(30, 0)[0], blobs(10, 0)[1]), blobs(10, 1), clients=3)
@@ -150,7 +150,7 @@ def test_mistakes_are_told() -> None:
         ({"target_accuracy": 90}, r"at most 1 \(0.9 is 90 %\), got 90"),
         ({"max_seconds": -1}, "max_seconds must be a number above 0, got -1"),
         ({"optimizer": torch.optim.Adam}, "the name of one of torch's optimisers.* got Adam"),
-        ({"scheme": sdfeel.SDFeel}, r"make one, SDFeel\(\)"),
+        ({"scheme": sdfeel.SDFeel}, r"give an instance, SDFeel\(\)"),
         ({"scheme": "sd-feel"}, "str lacks adapt, lanes, work, mix"),
         ({"model": nn.Linear}, "model must be a Module, got type"),
         ({"net": 3}, "net must be a Network, got int"),
@@ -175,7 +175,7 @@ def test_regression_needs_a_loss_and_measuring_needs_examples() -> None:
     x = torch.randn(20, 2)
     net_of = partial(sdfeel.network, servers=2, graph="complete")
     real = sdfeel.federate((x, x.sum(1)), (x, x.sum(1)), clients=2)
-    with pytest.raises(sdfeel.InputError, match="give a loss of your own"):
+    with pytest.raises(sdfeel.InputError, match="give your own loss"):
         sdfeel.Run(sdfeel.SDFeel(), net_of(real), nn.Linear(2, 1), real, iterations=1)
     untested = sdfeel.federate(blobs(20, 0), blobs(0, 0), clients=2)
     with pytest.raises(sdfeel.InputError, match="no test examples"):

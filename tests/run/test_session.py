@@ -184,11 +184,11 @@ def test_a_damaged_checkpoint_is_told(tmp_path: Path) -> None:
 
 def test_a_directory_belongs_to_one_run(tmp_path: Path) -> None:
     run(small(), tmp_path / "r")
-    with pytest.raises(RunError, match="holds another run: look at it with `sdfeel show"):
+    with pytest.raises(RunError, match="holds another run: see it with `sdfeel show"):
         run(small("seed=2"), tmp_path / "r")
-    with pytest.raises(RunError, match="is finished: look at it with `sdfeel show"):
+    with pytest.raises(RunError, match="is finished: see it with `sdfeel show"):
         resume(tmp_path / "r")
-    with pytest.raises(RunError, match="holds the run of another experiment"):
+    with pytest.raises(RunError, match="holds a run of another experiment"):
         start_or_resume(small("seed=2"), tmp_path / "r")
     assert start_or_resume(small(), tmp_path / "r").finished
     (tmp_path / "full").mkdir()

@@ -51,7 +51,7 @@ EVALUATIONS = 25  # in a run, unless evaluation.every says otherwise
 class Prepared:
     """Everything that a run needs."""
 
-    experiment: Experiment  # with nothing left open
+    experiment: Experiment  # with every `auto` decided
     decisions: Decisions
     net: Network  # before the scheme adapted it
     data: Federated
@@ -60,7 +60,7 @@ class Prepared:
     rounds: int  # of all lanes, if nothing ends the run earlier
     packing: Packing | None = None
     notes: tuple[str, ...] = ()
-    foreign: tuple[str, ...] = ()  # a note if keys of other schemes were passed over
+    foreign: tuple[str, ...] = ()  # a note if keys of other schemes were ignored
 
     @property
     def scheme(self) -> Scheme:
@@ -77,13 +77,13 @@ class Prepared:
 
 
 def prepare(experiment: Experiment) -> Prepared:
-    """Load, split and build all that `experiment` names; raises on anything that cannot work."""
+    """Load, split and build everything that `experiment` names; raise on what cannot work."""
     scheme, foreign = build_scheme(experiment)
     late = build_late(experiment)
     data = build_data(experiment)
     experiment = with_model(experiment)
     net = build_network(experiment, data)
-    # A network that the scheme cannot serve, and options that it cannot stand, are refused here.
+    # A network that the scheme cannot serve, and options that it refuses, are refused here.
     case = build_case(experiment, scheme, net)
     effects.check(case)
     changing, parted = build_changing(case)
@@ -154,11 +154,11 @@ def scheme_section(name: str, scheme: Scheme) -> SchemeSection:
 
 
 def build_scheme(experiment: Experiment) -> tuple[Scheme, tuple[str, ...]]:
-    """The scheme, and a note if keys of other schemes were passed over."""
+    """The scheme, and a note if keys of other schemes were ignored."""
     kind = find(experiment.scheme.name)
     own = {field.name for field in dataclasses.fields(_plain(kind))}
     every = {f.name for other in SCHEMES.values() for f in dataclasses.fields(_plain(other))}
-    # A file of experiments has no other way to write the `none` of our help texts.
+    # An experiment file has no other way to write the `none` of our help texts.
     given = {k: v for k, v in experiment.scheme.options.items() if v not in (None, "none")}
     for key in given:
         if key in FORMER:
@@ -184,7 +184,7 @@ def build_scheme(experiment: Experiment) -> tuple[Scheme, tuple[str, ...]]:
 
 
 def _plain(thing: Any) -> Any:
-    """Schemes are dataclasses, which their protocol cannot say."""
+    """Schemes are dataclasses, which their protocol cannot express."""
     return thing
 
 
@@ -195,7 +195,7 @@ def build_data(experiment: Experiment) -> Federated:
     if loaded.classes == 0:
         raise InputError(
             f"the targets of {section.name} are not class numbers, and experiments train "
-            f"classifiers: train it from Python with sdfeel.Run and a loss of your own"
+            f"classifiers: train it from Python, with sdfeel.Run and your own loss"
         )
     return federate(
         loaded.train,
@@ -246,7 +246,7 @@ def overlapping(net: Network, count: int) -> Network:
 
 
 def equal_network(experiment: Experiment) -> Network:
-    """The experiment's servers with clients of equal data: for looking at the graph alone."""
+    """The experiment's servers with clients of equal data: to look at the graph alone."""
     section = experiment.network
     links = build_links(experiment)
     sizes = cluster_sizes(section.clients, section.servers, section.imbalance)
@@ -291,7 +291,7 @@ def build_model(experiment: Experiment, data: Federated) -> nn.Module:
 def build_engine(
     experiment: Experiment, data: Federated, module: nn.Module
 ) -> tuple[ModuleEngine, str]:
-    """The engine, and why it is this one."""
+    """The engine, and why it was chosen."""
     workload = Workload(
         module,
         data.train,
@@ -324,7 +324,7 @@ def build_training(experiment: Experiment) -> Training:
 
 
 def local_step(experiment: Experiment) -> Local:
-    """What a scheme may know of the local step."""
+    """What a scheme may know about the local step."""
     return optimizers.local_step(build_training(experiment))
 
 
@@ -366,7 +366,7 @@ def packed_bits(packing: Packing | None, layout: Layout) -> dict[Link, int]:
 
 
 def sample(data: Examples, count: int, seed: int) -> Examples:
-    """`count` examples drawn once (0, or more than there are: all)."""
+    """`count` examples drawn once; all of them for 0, or if there are fewer."""
     if count == 0 or count >= len(data):
         return data
     picked = np.sort(rng(seed, "measured").choice(len(data), size=count, replace=False))

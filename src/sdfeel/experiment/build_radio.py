@@ -21,7 +21,7 @@ from sdfeel.radio.channel import Cell, Fading, Trace, efficiency, scattered, snr
 from sdfeel.radio.tables import clients_table, links_table, trace_table
 from sdfeel.schemes import tolerance
 
-MOST = 40.0  # bits per second and hertz: nothing sends more
+MOST = 40.0  # bits per second and hertz: no radio sends more
 
 
 def with_radio(priced: Cost, experiment: Experiment, net: Network) -> Cost:
@@ -55,7 +55,7 @@ def build_late(experiment: Experiment) -> StragglerPolicy:
 
 
 def build_case(experiment: Experiment, scheme: Scheme, net: Network) -> Case:
-    """What decides which keys count; the files that the experiment names are read for it."""
+    """What decides which keys matter; the files that the experiment names are read for it."""
     section, clients = experiment.radio, len(net.samples)
     return Case(
         experiment,
@@ -93,11 +93,11 @@ def _kind_of_rates(rates: str, clients: int) -> Rates:
 
 def build_changing(case: Case) -> tuple[Outages | None, tuple[str, ...]]:
     """How servers, links and the cloud come and go (None: they do not), as far as the scheme
-    notices; and what a person should know of it."""
+    notices, and what the user should know about it."""
     section = case.experiment.network
     if (section.server_up_seconds is None) != (section.server_down_seconds is None):
         raise InputError(
-            "network.server_up_seconds and network.server_down_seconds belong together: set both"
+            "network.server_up_seconds and network.server_down_seconds go together: set both"
         )
     used = [case.uses(kind) for kind in ("absent_cloud", "changing_servers", "changing_links")]
     changes = tuple(change for change in case.schedule if used[len(change.who)])
@@ -122,23 +122,25 @@ def build_changing(case: Case) -> tuple[Outages | None, tuple[str, ...]]:
 
 
 def _warned(outages: Outages, case: Case) -> tuple[str, ...]:
-    """What the schedule leads to in the end, if that is sad."""
+    """What the schedule leads to in the end, if that is bad."""
     name = case.experiment.network.changes
     if case.tolerates.central:
         lost = outages.schedule and not outages.schedule[-1].up
-        return (f"at the end of {name} the cloud is away: nobody will train any more",) * bool(lost)
+        return (f"at the end of {name} the cloud is away, so nobody will train any more",) * bool(
+            lost
+        )
     apart = outages.cut_off(case.net)
     if len(apart) < 2:
         return ()
     groups = " and ".join(str(part) for part in apart)
     return (
-        f"at the end of {name}, servers {groups} are cut off from one another: their "
+        f"at the end of {name}, servers {groups} are cut off from one another, so their "
         f"models will not agree",
     )
 
 
 def _mean_snr(experiment: Experiment, clients: int) -> Floats:
-    """(C,) by where clients stand, or by rates that were measured."""
+    """(C,) by where clients are, or by measured rates."""
     section = experiment.radio
     cell = Cell(
         section.bandwidth_mhz * 1e6,
@@ -160,8 +162,8 @@ def _mean_snr(experiment: Experiment, clients: int) -> Floats:
 def _with_trace(priced: Cost, section: RadioSection, clients: int, nominal: float) -> Cost:
     if section.fading != "off" or section.rates != "equal":
         raise InputError(
-            "radio.trace is a recording of all rates: take it out, or leave radio.rates and "
-            "radio.fading as they are by default"
+            "radio.trace replaces all rates: remove it, or leave radio.rates and radio.fading at "
+            "their defaults"
         )
     name = str(section.trace)
     seconds, rates = trace_table(_text(name), name, clients)

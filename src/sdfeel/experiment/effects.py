@@ -1,8 +1,8 @@
-"""Which keys of an experiment have an effect, and which of them its scheme cannot stand.
+"""Which keys of an experiment have an effect, and which of them its scheme refuses.
 
-Whatever is given and changes nothing is told in a note before the first round. Options that a
-scheme may refuse are judged by what it declares (`core.tolerance`); `KEYS` says of the other keys
-what they need in order to count. A key in neither place always does.
+A note before the first round names whatever is set and changes nothing. Options that a scheme may
+refuse are judged by what it declares (`core.tolerance`); for the other keys, `KEYS` says what they
+need in order to have an effect. A key in neither place always has one.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -23,7 +23,7 @@ Rates = Literal["equal", "distance", "metres", "mbps"]
 
 @dataclass(frozen=True, eq=False)
 class Case:
-    """All that decides whether a key counts."""
+    """Everything that decides whether a key has an effect."""
 
     experiment: Experiment
     tolerates: Tolerates
@@ -50,7 +50,7 @@ class Case:
 
     @property
     def cells(self) -> bool:
-        """Does it matter which client belongs to whom?"""
+        """Does it matter which client belongs to which server?"""
         everyone = len(self.own.servers) == 1 and len(self.own.clients) == len(self.net.clients)
         devices = self.experiment.devices
         placed = devices.placement != "random" and devices.spread > 1 and devices.file is None
@@ -75,7 +75,7 @@ class Case:
 
 
 def asked(case: Case) -> Iterator[tuple[str, str]]:
-    """The options of `core.tolerance` that are asked for, each with the key that asks."""
+    """The options of `core.tolerance` that are set, each with the key that sets it."""
     network, latency = case.experiment.network, case.experiment.latency
     lines = {len(change.who) for change in case.schedule}
     if case.several:
@@ -93,7 +93,7 @@ def asked(case: Case) -> Iterator[tuple[str, str]]:
     if 0 in lines:
         yield "absent_cloud", "network.changes (the cloud)"
     failing = network.server_up_seconds is not None or 1 in lines
-    # Clients in several cells go on with another server while their own is away.
+    # Clients in several cells continue with another server while their own is away.
     if network.overlap and case.several and not (failing and case.uses("changing_servers")):
         yield "overlap", "network.overlap"
     if latency.late != "wait":
@@ -111,10 +111,10 @@ def asked(case: Case) -> Iterator[tuple[str, str]]:
 
 @dataclass(frozen=True)
 class Need:
-    """What a key needs in order to count, and the words for when that is not so."""
+    """What a key needs in order to have an effect, and the words for when it has none."""
 
     holds: Callable[[Case], bool]
-    otherwise: str = ""  # nothing: it is the scheme that does not use the key
+    otherwise: str = ""  # empty: it is the scheme that does not use the key
 
 
 def _where(path: str, *values: Any) -> Need:
@@ -152,7 +152,7 @@ KEYS: Mapping[str, tuple[Need, ...]] = {
     "data.directory": (
         Need(
             lambda case: case.experiment.data.name in ("mnist", "fashion-mnist", "cifar10"),
-            "with data that are built in or a file",
+            "with built-in data or a file",
         ),
     ),
     "data.classes_per_client": (_where("data.partition", "classes", "shards"),),
@@ -169,10 +169,13 @@ KEYS: Mapping[str, tuple[Need, ...]] = {
     "radio.nakagami_m": (_where("radio.fading", "nakagami"),),
     "radio.correlation": (_where("radio.fading", "rayleigh", "nakagami"),),
     "radio.snr_db": (
-        Need(lambda case: not case.measured_channels, "where rates are measured or by distance"),
+        Need(
+            lambda case: not case.measured_channels,
+            "where rates are measured or depend on distance",
+        ),
         Need(
             lambda case: case.bandwidth,
-            "without radio.fading, and where nobody shares bandwidth",
+            "without radio.fading or shared bandwidth",
         ),
     ),
     "radio.bandwidth_mhz": (
@@ -184,9 +187,9 @@ KEYS: Mapping[str, tuple[Need, ...]] = {
     "radio.path_loss_exponent": (DISTANT,),
     "radio.cell_metres": (_where("radio.rates", "distance"),),
     "compression.bits": (
-        Need(lambda case: "uniform" in case.codecs, "where no message is uniform"),
+        Need(lambda case: "uniform" in case.codecs, "where no link uses uniform"),
     ),
-    "compression.share": (Need(lambda case: "top-k" in case.codecs, "where no message is top-k"),),
+    "compression.share": (Need(lambda case: "top-k" in case.codecs, "where no link uses top-k"),),
     "devices.gflops": (NO_FILE,),
     "devices.spread": (NO_FILE,),
     "devices.placement": (
@@ -197,14 +200,14 @@ KEYS: Mapping[str, tuple[Need, ...]] = {
 
 
 def check(case: Case) -> None:
-    """InputError for what the scheme cannot stand."""
+    """InputError for what the scheme refuses."""
     others = {name: kind.tolerates for name, kind in SCHEMES.items()}
     name = case.experiment.scheme.name
     tolerance.check(name, case.tolerates, tuple(asked(case)), others)
 
 
 def notes(case: Case) -> tuple[str, ...]:
-    """What is given and has no effect, in sentences."""
+    """What is set and has no effect, in sentences."""
     unused = tolerance.ignored(case.tolerates, tuple(asked(case)))
     vain: dict[str, list[str]] = {"": unused}
     for key, needs in KEYS.items():
@@ -224,7 +227,7 @@ def notes(case: Case) -> tuple[str, ...]:
 
 
 def _vain_options(case: Case) -> Iterator[tuple[str, str]]:
-    """The scheme's own options that are given and do not count, with the words for it."""
+    """The scheme's own options that are set and have no effect, with the words for it."""
     kind = find(case.experiment.scheme.name)
     defaults = {field.name: field.default for field in fields(kind)}  # type: ignore[arg-type]
     chosen = case.experiment.scheme.options
@@ -240,7 +243,7 @@ def _vain_options(case: Case) -> Iterator[tuple[str, str]]:
 
 
 def given(experiment: Experiment, path: str) -> bool:
-    """Is a key other than by default? (A file written by `sdfeel init` holds all keys.)"""
+    """Does a key differ from its default? (A file written by `sdfeel init` holds all keys.)"""
     return bool(value_of(experiment, path) != value_of(DEFAULTS, path))
 
 

@@ -1,4 +1,4 @@
-"""Files that a user brings: server graphs, mixing matrices, device speeds."""
+"""Files that a user provides: server graphs, mixing matrices, device speeds."""
 
 import csv
 import json
@@ -20,7 +20,7 @@ from sdfeel.experiment.schema import Experiment
 
 
 def data_files(experiment: Experiment) -> dict[str, str]:
-    """What an experiment's data and clusters are read from, by key, where it names a file."""
+    """The files that an experiment's data and clusters are read from, by key."""
     data, network = experiment.data, experiment.network
     named = {
         "data.directory": data.directory,
@@ -96,7 +96,7 @@ def read_speeds(path: Path, clients: int) -> Floats:
             f"{path} gives {len(values)} speeds, but there are {clients} clients: give one each"
         )
     if not (np.isfinite(values) & (values > 0)).all():
-        raise InputError(f"{path} holds a speed that is not above 0")
+        raise InputError(f"{path} holds a speed that is not above 0: give positive numbers")
     return floats(values * 1e9)
 
 
@@ -106,6 +106,6 @@ def _reading(path: Path, reader: Callable[[Path], Any]) -> Any:
     except FileNotFoundError:
         raise DataError(f"no file {path}: check the name") from None
     except Exception as error:
-        # Every parser has exceptions of its own; what a person needs is the same for all.
+        # Every parser has its own exceptions; people need the same sentence for all.
         reason = " ".join(str(error).split()) or type(error).__name__
         raise DataError(f"cannot read {path}: {reason}") from None

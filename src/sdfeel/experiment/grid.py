@@ -21,7 +21,7 @@ class Axis:
 
 @dataclass(frozen=True)
 class GridPoint:
-    """One experiment of a grid; `label` leaves the seed out, `name` does not."""
+    """One experiment of a grid; `label` omits the seed, `name` includes it."""
 
     label: str
     name: str

@@ -30,15 +30,15 @@ class Section(BaseModel):
     model_config = ConfigDict(
         extra="forbid",
         frozen=True,
-        strict=True,  # `true` is no number, and "3" is none either
-        protected_namespaces=(),  # older versions of pydantic warn of names like `model_bits`
+        strict=True,  # neither `true` nor "3" is a number
+        protected_namespaces=(),  # older versions of pydantic warn about names like `model_bits`
         allow_inf_nan=False,
         use_attribute_docstrings=True,
     )
 
 
 class NetworkSection(Section):
-    """Who is there, and how the edge servers are connected."""
+    """The clients and edge servers, and how the servers are connected."""
 
     clients: Count = 50
     """number of clients"""
@@ -52,29 +52,29 @@ class NetworkSection(Section):
     probability: Positive | None = None
     """erdos-renyi graph: chance of each link (not set: high enough)"""
     mixing: str = "paper"
-    """how servers weigh their neighbours: paper, metropolis, size-weighted,
+    """how servers weight their neighbours: paper, metropolis, size-weighted,
     or a file with a matrix (row = receiver; .csv, .json or .npy)"""
     assignment: str = "random"
     """which client belongs to which server: random, by_label, ordered, or a file"""
     imbalance: Annotated[int, Field(ge=0)] = 0
-    """gamma: some clusters are this many clients smaller, as many are larger"""
+    """gamma: some clusters are this many clients smaller, and as many clusters are larger"""
     overlap: Annotated[int, Field(ge=0)] = 0
     """clients of each cell that the next cell reaches, too (used by fedmes)"""
     changes: str | None = None
     """a file that says when links, servers or the cloud go down and come back"""
     link_chance: Annotated[float, Field(gt=0, le=1)] = 1.0
-    """chance of each server link to be up, drawn anew for every round"""
+    """chance that a server link is up, drawn for every link in every round"""
     server_up_seconds: Positive | None = None
-    """mean virtual seconds until an edge server fails (not set: none does)"""
+    """mean virtual seconds until an edge server fails (not set: none fails)"""
     server_down_seconds: Positive | None = None
     """mean virtual seconds until it is back"""
 
 
 class DataSection(Section):
-    """Whose examples are where."""
+    """Which data, and how they are split over the clients."""
 
     name: str = "digits"
-    """digits (built in), mnist, fashion-mnist, cifar10, or a file .npz"""
+    """digits (built in), mnist, fashion-mnist, cifar10, or an .npz file"""
     directory: str | None = None
     """where the files are (not set: the user's cache; see `sdfeel data`)"""
     partition: str = "classes"
@@ -90,17 +90,17 @@ class DataSection(Section):
 
 
 class ModelSection(Section):
-    """What is learned."""
+    """The model to train."""
 
     name: str = "auto"
     """mnist-cnn, cifar-cnn, mlp, logistic, your own `package.module:factory`,
-    or auto (what suits the data)"""
+    or auto (whichever suits the data)"""
     options: dict[str, Any] = {}
     """arguments of the model, for example { hidden = 128 }"""
 
 
 class SchemeSection(BaseModel):
-    """How it is learned: `sdfeel schemes` lists the names and their keys."""
+    """How to train: `sdfeel schemes` lists the names and their keys."""
 
     model_config = ConfigDict(extra="allow", frozen=True, use_attribute_docstrings=True)
 
@@ -124,13 +124,13 @@ class TrainingSection(Section):
     batch_size: Count = 10
     """examples per step"""
     optimizer: str = "sgd"
-    """any optimiser of torch.optim; its state is forgotten at every broadcast. Or
-    newton-diagonal: steps scaled by the curvature, which travels with the model. Or shared-adam:
-    Adam, whose moments travel with the model and are averaged like it"""
+    """any optimiser of torch.optim, whose state is forgotten at every broadcast; newton-diagonal:
+    steps scaled by the curvature, which travels with the model; or shared-adam: Adam whose moments
+    travel with the model and are averaged like it"""
     momentum: Annotated[float, Field(ge=0)] = 0.0
     """sgd only"""
     weight_decay: Annotated[float, Field(ge=0)] = 0.0
-    """every optimiser that knows it"""
+    """for every optimiser that has it"""
     proximal: Annotated[float, Field(ge=0)] = 0.0
     """pull towards the model that the round began with (FedProx, FedAsync)"""
     penalties: dict[str, float] = {}
@@ -139,9 +139,9 @@ class TrainingSection(Section):
     """more arguments of the optimiser, for example { nesterov = true }"""
     engine: Literal["auto", "loop", "parallel", "native", "ray"] = "auto"
     """what computes the steps: auto (the fastest that fits), loop (one core, the definition),
-    parallel (loop on all cores, the same bits), native (compiled for the model, the same bits
-    on every modern CPU), ray (native where it fits, else loop, over a Ray cluster: the bits of
-    one machine)"""
+    parallel (loop on all cores, the same bits), native (compiled for the model, the same bits on
+    every modern CPU), ray (native where it fits, otherwise loop, over a Ray cluster: the same bits
+    as on one machine)"""
     workers: Annotated[int, Field(ge=0)] = 0
     """threads of the native engine, processes of parallel, actors of ray (0: one per core)"""
     target_accuracy: Annotated[float, Field(gt=0, le=1)] | None = None
@@ -156,11 +156,11 @@ class LatencySection(Section):
     preset: Literal["paper-literal", "paper-epoch"] = "paper-literal"
     """paper-literal (an iteration is a batch) or paper-epoch (a pass over the client's data)"""
     samples_per_iteration: Literal["one", "batch", "all"] | None = None
-    """samples whose operations one iteration is charged for (not set: as the preset)"""
+    """samples whose operations one iteration is charged for (not set: as in the preset)"""
     backward_factor: Positive | None = None
-    """training's operations over a forward pass's (not set: as the preset)"""
+    """ratio of the operations of training to those of a forward pass (not set: as in the preset)"""
     iteration_unit: Literal["batch", "epoch"] | None = None
-    """what one local iteration is (not set: as the preset)"""
+    """what one local iteration is (not set: as in the preset)"""
     operations: Positive | None = None
     """multiply-accumulates of one sample's forward pass (not set: counted)"""
     model_bits: Positive | None = None
@@ -176,71 +176,71 @@ class LatencySection(Section):
     cell_edge_mbps: Positive = 2.06
     """megabits per second of a client that sends to several servers at once"""
     downlink: bool = False
-    """count the way down too (the paper does not)"""
+    """charge time for sending models down, too (the paper does not)"""
     consensus: bool = False
-    """count the exchanges until the servers agree at the end (the paper does not)"""
+    """charge for the exchanges until the servers agree at the end (the paper does not)"""
     late: Literal["wait", "drop", "drop-unbiased", "equalise"] = "wait"
-    """clients that would be late: wait for them, drop them (those who arrive count in
-    proportion, or by one over their chance), or share each cell's bandwidth so that all end
-    at once"""
+    """clients that would be late: wait for them, drop them (those that arrive count in proportion,
+    or by one over their chance of arriving), or share each cell's bandwidth so that all end at
+    once"""
     deadline_seconds: Positive | None = None
     """virtual seconds from a round's start until a client is dropped"""
 
 
 class RadioSection(Section):
-    """What clients' channels and servers' links are like: see docs/radio.md."""
+    """The clients' channels and the servers' links: see docs/radio.md."""
 
     rates: str = "equal"
-    """each client's mean rate: equal (latency.client_server_mbps), distance (Shannon's, where
-    it stands), or a file .csv with a column `mbps` or `metres`, a row per client"""
+    """each client's mean rate: equal (latency.client_server_mbps), distance (Shannon's rate at its
+    distance), or a .csv file with a column `mbps` or `metres` and a row per client"""
     fading: Literal["off", "rayleigh", "nakagami"] = "off"
     """how channels change from round to round"""
     nakagami_m: Positive = 2.0
     """nakagami: 0.5, 1 (Rayleigh), 1.5, 2, ...; the higher, the steadier"""
     correlation: Annotated[float, Field(ge=0, lt=1)] = 0.0
-    """of a channel with itself one round later, below 1"""
+    """correlation of a channel with itself one round later, below 1"""
     snr_db: float | None = None
-    """mean signal to noise where rates are equal (not set: 15)"""
+    """mean signal-to-noise ratio where rates are equal (not set: 15)"""
     trace: str | None = None
-    """a file .csv of rates in Mbit/s: a column per client, a row per round (or a first column
+    """a .csv file of rates in Mbit/s: a column per client, a row per round (or a first column
     `seconds`)"""
     links: str | None = None
-    """a file .csv of server links: `0,1,40` is 40 Mbit/s between servers 0 and 1, `0,cloud,4`
+    """a .csv file of server links: `0,1,40` is 40 Mbit/s between servers 0 and 1, `0,cloud,4`
     is 4 Mbit/s from server 0 to the cloud"""
     bandwidth_mhz: Positive = 1.0
-    """of each client's own channel"""
+    """bandwidth of each client's own channel"""
     power_dbm: float = 23.0
-    """radiated by a client"""
+    """power radiated by a client"""
     noise_dbm_per_hz: float = -174.0
     """thermal noise"""
     path_loss_db: float = 128.1
-    """at one kilometre"""
+    """path loss at one kilometre"""
     path_loss_exponent: Positive = 3.76
     """how fast the loss grows with distance"""
     cell_metres: Positive = 1000.0
-    """radius of a cell, in which clients stand anywhere"""
+    """radius of a cell; clients are placed anywhere in it"""
 
 
 class CompressionSection(Section):
     """How models are made smaller before they are sent; what is lost is sent later."""
 
     uplink: Literal["none", "uniform", "top-k"] = "none"
-    """what clients send: whole models, numbers of few bits, or the largest changes only"""
+    """what clients send: whole models, numbers of few bits, or only the largest changes"""
     backhaul: Literal["none", "uniform", "top-k"] = "none"
     """what edge servers send one another"""
     bits: Annotated[int, Field(ge=2, le=32)] = 8
-    """uniform: bits per number (32: as it is)"""
+    """uniform: bits per number (32: uncompressed)"""
     share: Annotated[float, Field(gt=0, le=1)] = 0.05
-    """top-k: share of the numbers that is sent (1: all)"""
+    """top-k: share of the numbers that are sent (1: all)"""
 
 
 class DevicesSection(Section):
-    """How fast and how hungry the clients are."""
+    """How fast the clients are, and how much power they need."""
 
     gflops: Positive = 10.0
     """mean speed, 10^9 operations per second"""
     spread: Annotated[float, Field(ge=1)] = 1.0
-    """fastest over slowest (the mean stays)"""
+    """speed of the fastest over the slowest (the mean stays the same)"""
     placement: Literal["random", "clustered", "even"] = "random"
     """where fast devices are: anywhere, together in some clusters, or evenly in all"""
     file: str | None = None
@@ -259,16 +259,16 @@ class EvaluationSection(Section):
     every: Annotated[int, Field(ge=0)] = 0
     """rounds between two measurements (0: about 25 in the run, fewer if they would cost much)"""
     train_examples: Annotated[int, Field(ge=0)] = 2000
-    """examples that the training loss is measured on, drawn once (0: all)"""
+    """number of examples for measuring the training loss, drawn once (0: all)"""
     estimates: bool = False
-    """measure gradients, L, sigma^2 and kappa^2, too, at three gradients of every client; the
+    """also measure gradients, L, sigma^2 and kappa^2, with three gradients of every client; the
     report then shows the bound of Theorem 1 beside them"""
     test_examples: Annotated[int, Field(ge=0)] = 0
-    """examples that the accuracy is measured on, drawn once (0: all)"""
+    """number of examples for measuring the accuracy, drawn once (0: all)"""
 
 
 class CheckpointSection(Section):
-    """How much is lost at most when the machine fails."""
+    """How much work is lost, at most, when the machine fails."""
 
     every_seconds: Annotated[float, Field(ge=0)] = 10.0
     """real seconds between two checkpoints (0: after every round)"""
@@ -285,11 +285,11 @@ LATER: dict[str, Any] = {
 
 
 class Experiment(Section):
-    """All that decides a run."""
+    """Everything that decides a run."""
 
     seed: Annotated[int, Field(ge=0)] = 0
-    """the same seed gives the same bits; natively on every modern CPU, with torch on the same
-    kind of CPU"""
+    """the same seed gives the same bits: on every modern CPU with the native engine, on the same
+    kind of CPU with torch"""
     network: NetworkSection = NetworkSection()
     data: DataSection = DataSection()
     model: ModelSection = ModelSection()
@@ -341,7 +341,7 @@ NAMES = {*TOPOLOGIES, *ALIASES, *GOSSIP_RULES, *PARTITIONS, *ASSIGNMENTS, "equal
 
 
 def load(file: Path | None = None, settings: Sequence[str] = ()) -> Experiment:
-    """The experiment of a file (default: all defaults) with `section.key=value` settings on top."""
+    """The experiment in a file (default: all defaults) with `section.key=value` settings on top."""
     values: dict[str, Any] = {}
     if file is not None:
         values = _read(file)
@@ -356,7 +356,7 @@ def load(file: Path | None = None, settings: Sequence[str] = ()) -> Experiment:
 
 
 def checked(values: Mapping[str, Any]) -> Experiment:
-    """The experiment of nested values, or one clear sentence."""
+    """The experiment with these nested values, or one clear error."""
     try:
         return Experiment.model_validate(values)
     except ValidationError as error:
@@ -453,7 +453,7 @@ def _locate(values: dict[str, Any], base: Path) -> None:
 
 
 def _sentence(error: ValidationError) -> str:
-    """The first thing wrong, for a person."""
+    """The first mistake, as a sentence."""
     first = error.errors()[0]
     where = ".".join(str(part) for part in first["loc"] if part not in ("float", "int", "str"))
     if first["type"] == "extra_forbidden":

@@ -1,4 +1,4 @@
-"""Writing TOML (the standard library only reads it): plain tables, with a comment per key."""
+"""Writes TOML, which the standard library only reads: plain tables, with a comment per key."""
 
 from collections.abc import Mapping
 from typing import Any

@@ -17,7 +17,7 @@ ALPHA = (1, 3, 9)  # odd: with an even count, disagreement on a ring does not ca
 RATES = (0.5, 1.0, 2.0, 4.0, 8.0, 16.0)  # times the experiment's own learning rate
 PSI = ("paper", "constant")
 Option = int | float | str | bool
-AXES = ("tau1", "tau2", "alpha", "theta_min", "psi")  # what a label tells
+AXES = ("tau1", "tau2", "alpha", "theta_min", "psi")  # what a label shows
 
 
 @dataclass(frozen=True)
@@ -84,13 +84,13 @@ def candidates(
 ) -> list[Candidate]:
     """Every combination, for each (graph, mixing rule) of `networks`.
 
-    Asynchronous training is tried only where devices are unequal: elsewhere nobody waits.
+    Asynchronous training is tried only where devices are unequal: otherwise nobody waits anyway.
     """
     for name in schemes:
         if name not in SCHEMES:
             raise unknown("scheme to plan", name, SCHEMES)
     if not schemes:
-        raise InputError("no scheme to plan with: name at least one")
+        raise InputError("there is no scheme to plan with: name at least one")
     rates = [base.training.learning_rate * factor for factor in RATES]
     found: list[Candidate] = []
     for scheme in schemes:
@@ -120,7 +120,7 @@ def _options(scheme: str) -> Iterator[tuple[tuple[str, Option], ...]]:
 
 
 def trained(candidate: Candidate) -> Candidate:
-    """Whoever trains the same models has the same.
+    """The same for all candidates that train the same models.
 
     >>> trained(Candidate("fedavg", (("tau1", 5),), 0.1, "ring", "paper")).label
     'hierfavg tau1=5 tau2=1 rate=0.1'

@@ -1,4 +1,4 @@
-"""What a plan is for, and how a training curve is read towards it."""
+"""What a plan aims at, and how to read a training curve against it."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ class PilotPoint:
     iterations: int
     accuracy: float | None
     loss: float
-    steps: int  # local steps of all clients so far: what simulating it has cost
+    steps: int  # local steps of all clients so far: the cost of simulating it
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ class Goal:
     def best(self, points: Sequence[PilotPoint], until: float = inf) -> float:
         """The best score up to a moment; minus infinity before the first measurement.
 
-        The best and not the last: single measurements jump up and down.
+        It is the best, not the last, because single measurements jump up and down.
         """
         until = min(until, self.horizon)
         return max((self.score(p) for p in points if p.seconds <= until), default=-inf)

@@ -8,7 +8,7 @@ from sdfeel.core.network import Network
 from sdfeel.core.scheme import Scheme
 from sdfeel.core.stragglers import StragglerPolicy
 
-NEVER = 1e-12  # iterations per second where nobody is ever in time
+NEVER = 1e-12  # iterations per second where nobody ever meets the deadline
 CHANGING = 20  # cycles over which prices that change from round to round are averaged
 
 
@@ -35,7 +35,7 @@ class Pace:
 
 @dataclass(frozen=True)
 class Cycle:
-    """What a lane does until it begins again."""
+    """What a lane does until its pattern repeats."""
 
     iterations: float
     rounds: int
@@ -56,9 +56,9 @@ def pace(
     seed: int = 0,
     late: StragglerPolicy | None = None,
 ) -> Pace:
-    """The pace over `cycle` rounds of every lane (after as many, a scheme does the same again).
+    """The pace over `cycle` rounds of every lane, after which a scheme repeats itself.
 
-    All servers and links are taken to be there.
+    All servers and links are assumed to be up.
     """
     own = Decisions.of(scheme, net, cost, seed, late=late)
     lanes = own.lanes

@@ -1,4 +1,4 @@
-"""Candidates made ready to run: data, devices and links are shared, the rest is built on demand."""
+"""Prepares candidates to run: data, devices and links are shared, the rest is built on demand."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -30,7 +30,7 @@ MEASUREMENTS = 100  # of a run that does all its iterations
 
 
 class Workshop:
-    """Builds what a candidate needs; what several need is built once. Close it at the end."""
+    """Builds what candidates need, and shared parts only once. Close it at the end."""
 
     def __init__(self, base: Experiment) -> None:
         self.prepared = build.prepare(base)
@@ -56,7 +56,7 @@ class Workshop:
             engine.close()
 
     def measured(self) -> LossShape:
-        """What the bounds must know, from a few gradients."""
+        """What the bounds need to know, from a few gradients."""
         engine = self.prepared.engine
         return measure(probing(engine), self.prepared.net, engine.initial(), self.base.seed)
 
@@ -77,12 +77,12 @@ class Workshop:
         if not found:
             raise InputError(
                 f"latency.deadline_seconds is {self.base.latency.deadline_seconds:g}, which nobody "
-                f"keeps in any way to train: raise it"
+                f"can meet in any way to train: raise it"
             )
         return [self.entry(candidate, measured) for candidate in found]
 
     def _in_time(self, candidate: Candidate) -> bool:
-        """Does anybody keep the deadline, if there is one?"""
+        """Can anybody meet the deadline, if there is one?"""
         try:
             self.decisions(candidate).check_deadline()
         except InputError:
@@ -103,7 +103,7 @@ class Workshop:
         )
 
     def entry(self, candidate: Candidate, measured: LossShape) -> Entry:
-        """A candidate with all that is known before it runs."""
+        """A candidate with everything that is known before it runs."""
         same = replace(candidate, learning_rate=0.0)  # the rate changes neither price nor drift
         if same not in self._known:
             self._known[same] = self._priced(candidate, measured)
@@ -132,8 +132,8 @@ class Workshop:
         return Pilot(self, entry.candidate, goal)
 
     def simulation(self, candidate: Candidate) -> Simulation:
-        """A candidate's run at its beginning: all that the experiment says of links, late clients,
-        changes and compression holds for it."""
+        """A candidate's run at its beginning, with the experiment's links, late clients, changes
+        and compression."""
         experiment = candidate.applied(self.base)
         scheme, net = self.scheme(candidate), self.net(candidate)
         outages, _ = build_changing(build_case(experiment, scheme, net))
@@ -167,7 +167,7 @@ class Workshop:
     def _networks(self, choose_graph: bool) -> list[tuple[str, str]]:
         """(graph, mixing rule) of every graph in question.
 
-        Rules cost the same, and the bound falls with zeta: the rule with the smallest wins.
+        All rules cost the same, and the bound falls with zeta: the rule with the smallest wins.
         """
         section = self.base.network
         graphs = list(dict.fromkeys([section.graph, *FIXED])) if choose_graph else [section.graph]
@@ -185,7 +185,7 @@ class Pilot:
     def __init__(
         self, workshop: Workshop, candidate: Candidate, goal: Goal, every: int | None = None
     ) -> None:
-        """`every` so many rounds it is measured; not given: some MEASUREMENTS times in all."""
+        """It is measured `every` so many rounds, by default about MEASUREMENTS times in all."""
         self._workshop, self._goal = workshop, goal
         base = workshop.base
         self._engine = workshop.engine(candidate.learning_rate)
@@ -199,7 +199,7 @@ class Pilot:
         self.ended = False
 
     def advance(self, until: float) -> None:
-        """Go on while the next round ends before this virtual moment."""
+        """Continue while the next round ends before this virtual moment."""
         while not (self.ended or self._workshop.stopped):
             simulation = self._simulation
             if simulation is None or min(lane.ends for lane in simulation.state.lanes) > until:

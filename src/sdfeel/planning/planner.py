@@ -23,14 +23,14 @@ SHOWN = 60  # candidates that did not run, kept for the picture
 class Wishes:
     """What the planner may choose from, and what it may cost."""
 
-    goal: Goal | None = None  # None: to be as good as the experiment as given, sooner
+    goal: Goal | None = None  # None: to be as good as the given experiment, but sooner
     schemes: tuple[str, ...] = space.SCHEMES
     choose_graph: bool = False
     effort: float = EFFORT  # 0: rank only
 
 
 class Planner:
-    """Iterate over it; `plan()` tells what is known so far, also after `stop()`."""
+    """Iterate over it; `plan()` returns what is known so far, even after `stop()`."""
 
     def __init__(self, experiment: Experiment, wishes: Wishes) -> None:
         if not 0 <= wishes.effort < inf:
@@ -58,13 +58,13 @@ class Planner:
         if wishes.choose_graph and experiment.network.changes is not None:
             raise InputError(
                 f"--choose-graph cannot be used with network.changes: {experiment.network.changes} "
-                f"speaks of the links of one graph; leave one of them out"
+                f"names the links of one particular graph; leave one of them out"
             )
 
     def _given(self) -> Entry | None:
         candidate = space.of(self.workshop.prepared.experiment)
         if candidate.scheme not in space.SCHEMES:
-            return None  # another scheme may do other things than the law speaks of
+            return None  # the law may not describe what another scheme does
         return self.workshop.entry(candidate, self.measured)
 
     @property
@@ -77,7 +77,7 @@ class Planner:
         return round(self.wishes.effort * self.run_steps)
 
     def stop(self) -> None:
-        """End after the current round; what was found stays."""
+        """Stop after the current round; what was found is kept."""
         self.workshop.stop()
 
     def close(self) -> None:
@@ -104,9 +104,11 @@ class Planner:
         self._through = not self.workshop.stopped
 
     def _aim(self) -> Iterator[News]:
-        """Without a goal: reach the accuracy that the experiment as given reaches."""
+        """Without a goal, aim at the accuracy that the given experiment reaches."""
         if self.given is None:
-            raise InputError("say what the plan is for: --target-accuracy, --target-loss, --budget")
+            raise InputError(
+                "a plan needs a goal: give --target-accuracy, --target-loss or --budget"
+            )
         endless = Goal("budget", 1e300)
         self._as_given = self.workshop.open(self.given, endless)
         self._as_given.advance(inf)
@@ -114,16 +116,16 @@ class Planner:
         best = endless.best(self._as_given.points)
         if isinf(best):
             raise InputError(
-                "the experiment as given never got to a finite measurement: lower "
+                "the experiment as given never reached a finite measurement: lower "
                 "training.learning_rate, or give a target"
             )
-        # Whole percents: nobody wants the last lucky example of the test set.
+        # Whole percents: the goal should not depend on one lucky test example.
         self.goal = (
             Goal("accuracy", np.floor(best * 100) / 100) if best > 0.01 else Goal("loss", -best)
         )
 
     def _compare(self, race: Race) -> Iterator[News]:
-        """Let the experiment as given run, too, so that people see what the plan gains."""
+        """Also run the given experiment, so that people see what the plan gains."""
         known = {entry.candidate.label for entry in race.runs}
         if self.given is None or self._as_given is not None or race.leader is None:
             return
@@ -137,7 +139,7 @@ class Planner:
         yield News("as given", self.given, self._as_given, race.limit, race.steps / race.allowance)
 
     def plan(self) -> Plan:
-        """What is known by now."""
+        """The plan as far as it is known now."""
         problem = self.measured.problem
         runs = self.race.runs if self.race is not None else {}
         ran = [self._row(entry, runs[entry]) for entry in runs]
@@ -169,7 +171,7 @@ class Planner:
         return self.race.law if self.race is not None else self.bound
 
     def _scale(self) -> float | None:
-        """The law speaks of the level it was fitted at: this brings it to the goal."""
+        """The factor that takes the law from the level it was fitted at to the goal."""
         if self.race is None or self.race.leader is None or self.race.goal.kind == "budget":
             return None
         ratios = [

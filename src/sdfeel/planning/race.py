@@ -1,8 +1,9 @@
 """Stage 2: pilot runs that are stopped as soon as they fall behind.
 
-First successive halving over a mixed shortlist: all run for the same virtual time, the worse half
-stops, the rest gets twice the time. When one has reached the goal, the law of stage 1 is fitted to
-what was measured, and the candidates that it finds most promising run against the leader's clock.
+First comes successive halving over a mixed shortlist: all run for the same virtual time, the worse
+half stops, and the rest get twice the time. When one has reached the goal, the law of stage 1 is
+fitted to what was measured, and the candidates that it finds most promising run against the
+leader's clock.
 """
 
 from collections.abc import Iterator, Sequence
@@ -17,12 +18,12 @@ from sdfeel.planning.ranking import Entry, Law, distinct, fitted, shortlist
 RUNG = 0.12  # part of the allowance that each rung of the halving may cost
 LEAST = 3  # survivors of the halving
 BATCH = 3  # challengers between two fits of the law
-LOOKS = (0.3, 0.6)  # of the leader's time: when a challenger is compared with it
-SLACK = 0.6  # it may be as far as the leader was at this part of that time
-CHEAP = 0.01  # part of the allowance: nobody is stopped to save less
-NEAR = 1.25  # so much longer than the most promising may a neighbour of the leader take
-HOPELESS = 2.5  # predicted to take so much longer than the leader: the search is over
-FITTED, QUORUM = 5, 3  # the law is fitted to so many runs at least, or to one in so many
+LOOKS = (0.3, 0.6)  # shares of the leader's time at which a challenger is compared with it
+SLACK = 0.6  # it must be as far as the leader was at this share of that time
+CHEAP = 0.01  # share of the allowance: no run is stopped to save less than this
+NEAR = 1.25  # a neighbour of the leader may take this much longer than the most promising
+HOPELESS = 2.5  # the search is over when all are predicted to take this much longer than the leader
+FITTED, QUORUM = 5, 3  # the law is fitted to at least so many runs, or to one in so many
 
 
 class Racer(Protocol):
@@ -42,11 +43,11 @@ class Racer(Protocol):
         ...
 
     def advance(self, until: float) -> None:
-        """Go on until this virtual moment (or the end)."""
+        """Continue until this virtual moment, or the end."""
         ...
 
     def close(self) -> None:
-        """Free what it holds: this run will not be continued."""
+        """Free its memory: this run will not be continued."""
         ...
 
 
@@ -72,7 +73,7 @@ class News:
 
 @dataclass(eq=False)
 class Race:
-    """Iterate over it; what is known so far can be asked at any time."""
+    """Iterate over it; ask for what is known so far at any time."""
 
     entries: Sequence[Entry]
     goal: Goal
@@ -89,7 +90,7 @@ class Race:
 
     @property
     def leader(self) -> Entry | None:
-        """Who reached the goal first; with a budget, who got furthest."""
+        """The candidate that reached the goal first; with a budget, the one that got furthest."""
         if self.goal.kind == "budget":
             ranked = [(-self.goal.best(t.points), n) for n, t in enumerate(self.runs.values())]
             ready = [each for each in ranked if not isinf(each[0])]
@@ -129,7 +130,7 @@ class Race:
             if self.tracks.stopped or until >= self.limit:
                 break
             alive = [entry for entry in alive if not self.runs[entry].ended]
-            # One must get there, whatever was allowed: without a leader there is no plan.
+            # One must reach the goal, whatever it costs: without a leader there is no plan.
             keep = 1 if self._over else max(LEAST, ceil(len(alive) / 2))
             alive.sort(key=lambda entry: -self.goal.best(self.runs[entry].points, until))
             # A run without its first averaging has shown nothing yet, and has cost little.
@@ -143,7 +144,7 @@ class Race:
             self.runs[entry].close()
 
     def _first_horizon(self, field: Sequence[Entry]) -> float:
-        """The time in which all together cost one rung's part of the allowance."""
+        """The time in which all of them together cost one rung's share of the allowance."""
         speed = sum(self.clients / entry.pace.seconds for entry in field)
         return RUNG * self.allowance / speed
 
@@ -161,10 +162,10 @@ class Race:
                     return
 
     def _promising(self, limit: float) -> list[Entry]:
-        """Who has not run yet, best first; but the leader's best neighbour before all others.
+        """Candidates that have not run yet, best first, but the leader's best neighbour before all.
 
-        The law errs by a quarter or so: a close look around the leader makes up for that. Of two
-        that promise the same, the one that is cheaper to simulate is better.
+        The law is off by a quarter or so, and a closer look around the leader makes up for that. Of
+        two that promise the same, the one that is cheaper to simulate is better.
         """
         assert self.leader is not None
         chosen = self.leader.candidate
@@ -197,8 +198,8 @@ class Race:
                 return
 
     def _cheap(self, entry: Entry, until: float) -> bool:
-        """Would going on until then cost next to nothing? What a curve promises is uncertain, so
-        that saving little is not worth a mistake."""
+        """Would continuing until then cost next to nothing? Curves mislead, so a small saving is
+        not worth a mistake."""
         points = self.runs[entry].points
         left = until - (points[-1].seconds if points else 0.0)
         return left / entry.pace.seconds * self.clients <= CHEAP * self.allowance
@@ -210,7 +211,7 @@ class Race:
         return News(phase, entry, self.runs[entry], self.limit, self.steps / self.allowance)
 
     def _expected(self) -> float:
-        """What the law says of the leader, so that like is compared with like."""
+        """What the law predicts for the leader, so that like is compared with like."""
         assert self.leader is not None
         return min(self.law.seconds(self.leader), min(map(self.law.seconds, self.runs)) * 1.2)
 

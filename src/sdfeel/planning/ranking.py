@@ -1,9 +1,9 @@
 """Stage 1: how long each candidate would take, from the bound and the pace alone.
 
 Theorem 1 with learning rate eta, solved for the iterations K to a mean squared gradient epsilon:
-where steps are short, K = 2 Delta / (eta epsilon); where training apart is the limit, steps must
-shrink until the drift is small, and K = 3 Delta sqrt(24) L kappa sqrt(V_3) / epsilon^1.5. Their
-sum is at least the bound (noise left out) and at most twice it. It has the form
+where steps are short, K = 2 Delta / (eta epsilon); where drift is the limit, steps must shrink
+until it is small, and K = 3 Delta sqrt(24) L kappa sqrt(V_3) / epsilon^1.5. Their sum is at least
+the bound (noise left out) and at most twice it. It has the form
 
     K = a / stride + b * drift,   stride = eta (1 - c eta L / 2)
                                   drift = sqrt((1 - s) V_3(tau1, 0) + s V_3(tau1 tau2, zeta^alpha))
@@ -27,12 +27,12 @@ from sdfeel.run.loss_estimates import LossShape
 from sdfeel.theory import synchronous
 
 CURBS = (1.0, 0.5, 0.0)
-GOAL = 0.1  # epsilon: the squared gradient shall fall to this part of what it is at the start
+GOAL = 0.1  # epsilon: the squared gradient must fall to this share of its value at the start
 
 
 @dataclass(frozen=True, eq=False)
 class Entry:
-    """A candidate with all that is known before it runs."""
+    """A candidate with everything that is known before it runs."""
 
     candidate: Candidate
     pace: Pace
@@ -43,7 +43,7 @@ class Entry:
 
 @dataclass(frozen=True)
 class Law:
-    """K = a / stride + b * drift, times a factor for schemes that behave otherwise."""
+    """K = a / stride + b * drift, times a factor for schemes that behave differently."""
 
     a: float
     b: float
@@ -59,7 +59,7 @@ class Law:
         return entry.candidate.learning_rate * max(1 - self.curb * entry.overshoot, 0.1)
 
     def seconds(self, entry: Entry) -> float:
-        """Virtual seconds until the level for which the law was made."""
+        """Virtual seconds until the level that the law was fitted for."""
         # A model exists only after a whole round.
         tau1 = max(entry.candidate.tau1, 1)
         whole = max(self.iterations(entry) / tau1, 1.0) * tau1
@@ -87,7 +87,7 @@ def drift(tau1: float, tau2: int, contraction: float, between: float) -> float:
 def fitted(entries: Sequence[Entry], iterations: Sequence[float], before: Law) -> Law:
     """The law that fits measured iterations best, by relative errors.
 
-    `before` counts a little, too, where they say nothing.
+    `before` counts a little, too, where the measurements say nothing.
     """
     needed = np.array(iterations)
     laws = [_fitted(entries, needed, replace(before, curb=curb)) for curb in CURBS]
@@ -98,7 +98,7 @@ def fitted(entries: Sequence[Entry], iterations: Sequence[float], before: Law) -
 def _fitted(entries: Sequence[Entry], needed: Floats, before: Law) -> Law:
     terms = np.array([[1 / before.stride(e), e.drift] for e in entries])
     size = np.hypot(before.a, before.b)
-    # A pinch of the earlier ratio keeps few or similar runs from inventing one.
+    # A little of the earlier ratio keeps few or similar runs from suggesting a wild one.
     prior = 0.05 * np.array([[before.b, -before.a]]) / size
     scale = float(np.median(needed / (terms @ [before.a, before.b]))) * size
     a, b = _least_squares(
@@ -113,7 +113,7 @@ def _error(law: Law, entries: Sequence[Entry], needed: Floats) -> float:
 
 
 def _least_squares(matrix: Floats, wanted: Floats) -> tuple[float, float]:
-    """Two weights, none below 0."""
+    """Two weights, neither below 0."""
     both = np.linalg.lstsq(matrix, wanted, rcond=None)[0]
     if (both >= 0).all():
         return float(both[0]), float(both[1])
@@ -123,7 +123,7 @@ def _least_squares(matrix: Floats, wanted: Floats) -> tuple[float, float]:
 
 
 def _factors(entries: Sequence[Entry], needed: Floats, law: Law) -> tuple[tuple[str, float], ...]:
-    """By how much each scheme departs from the law, drawn towards 1 where it ran rarely."""
+    """How far each scheme departs from the law, shrunk towards 1 where it ran rarely."""
     found: dict[str, list[float]] = {}
     for entry, real in zip(entries, needed, strict=True):
         found.setdefault(entry.candidate.scheme, []).append(
@@ -135,7 +135,7 @@ def _factors(entries: Sequence[Entry], needed: Floats, law: Law) -> tuple[tuple[
 
 
 def distinct(entries: Iterable[Entry]) -> list[Entry]:
-    """Of those that train the same models, only the one whose iterations cost least."""
+    """Of candidates that train the same models, only the one whose iterations cost least."""
     best: dict[Candidate, Entry] = {}
     for entry in entries:
         known = best.setdefault(trained(entry.candidate), entry)
@@ -148,7 +148,8 @@ def shortlist(entries: Iterable[Entry], law: Law) -> list[Entry]:
     """A mixed field: the best by stage 1 for every tau1, at the learning rate that the measured
     curvature suggests and at the next higher ones, and the best of every scheme.
 
-    The bound overrates drift: left alone, it would only ever send the most talkative settings.
+    The bound overestimates drift: on its own, it would only ever choose settings that communicate
+    the most.
     """
     ranked = sorted(entries, key=law.seconds)
     advised = max(ranked, key=law.stride).candidate.learning_rate

@@ -1,4 +1,4 @@
-"""What a planner found, as a record that outlives it: for tables, pictures and machines."""
+"""What a planner found, as a record for tables, pictures and other programs."""
 
 import dataclasses
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from sdfeel.planning.goal import Goal, PilotPoint
 
 @dataclass(frozen=True)
 class PlanRow:
-    """One candidate: what was predicted of it and, if it ran, what it did."""
+    """One candidate: what was predicted for it and, if it ran, what it did."""
 
     label: str
     scheme: str
@@ -37,7 +37,7 @@ class PlanRow:
 
 @dataclass(frozen=True)
 class TaskProfile:
-    """What was measured of the task before anything ran."""
+    """What was measured about the task before anything ran."""
 
     smoothness: float
     noise: float
@@ -57,7 +57,7 @@ class Plan:
     candidates: int
     steps: int  # local steps of all clients that planning cost
     run_steps: int  # of one run that does all its iterations
-    finished: bool  # False: stopped before it was through
+    finished: bool  # False: stopped early
     seed: int = 0
 
     @property
@@ -70,7 +70,7 @@ class Plan:
 
     @property
     def speedup(self) -> float | None:
-        """How much sooner the winner is there than the experiment as it was; None: unknown."""
+        """How much sooner the winner reaches the goal than the given experiment; None: unknown."""
         if self.winner is None or self.given is None or self.goal.kind == "budget":
             return None
         if self.winner.seconds is None or self.given.seconds is None:
@@ -79,7 +79,7 @@ class Plan:
 
     @property
     def speedup_at_least(self) -> float | None:
-        """A lower limit of it, where the experiment as it was did not get there."""
+        """A lower limit for it, if the given experiment did not reach the goal."""
         if self.winner is None or self.winner.seconds is None or self.given is None:
             return None
         return self.given.pilot_seconds / self.winner.seconds if self.given.ran else None

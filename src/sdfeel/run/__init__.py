@@ -1,1 +1,1 @@
-"""An experiment file becomes a durable run."""
+"""Turns an experiment file into a durable run."""

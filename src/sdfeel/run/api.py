@@ -1,4 +1,4 @@
-"""Bring your own: any scheme on your own model, data, loss, network and metrics."""
+"""The Python interface: any scheme on your own model, data, loss, network and metrics."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -49,7 +49,7 @@ def network(
     """
     if isinstance(graph, str):
         if servers is None:
-            raise InputError(f"how many servers has the {graph}? say servers=...")
+            raise InputError(f"how many servers does the {graph} have? give servers=...")
         links = graphs.links(graph, servers, rng(seed, "graph"))
     else:
         links = np.asarray(graph, float) if hasattr(graph, "shape") else graphs.adjacency(graph)
@@ -137,7 +137,7 @@ class Run:
             self.close()
 
     def __next__(self) -> Event:
-        """The next event: a run may be taken step by step. `close` it if you stop early."""
+        """The next event, to take a run step by step. `close` it if you stop early."""
         try:
             return next(self._events)
         except BaseException:
@@ -145,7 +145,7 @@ class Run:
             raise
 
     def close(self) -> None:
-        """Stop the engine; `module` is then what has been trained so far."""
+        """Stop the engine; `module` is then the model as trained so far."""
         self._engine.close()
         self.module.load_state_dict(self._engine.state_dict(self.model))
 
@@ -156,7 +156,7 @@ class Run:
 
 
 def _unused(scheme: Scheme, net: Network, cost: Cost) -> tuple[str, ...]:
-    """What makes no difference to the scheme; InputError for what it cannot stand."""
+    """What makes no difference to the scheme; InputError for what it refuses."""
     asked = {
         "overlap": ("clients that reach several servers", any(len(own) > 1 for own in net.reach)),
         "server_rates": ("cost.links", cost.links is not None),
@@ -180,13 +180,15 @@ def _told(drive: Drive, notes: Sequence[str]) -> Iterator[Event]:
 def _check_parts(
     scheme: Scheme, net: Network, model: nn.Module, data: Federated, loss: Loss
 ) -> None:
-    """Every part is of its kind, and they fit together."""
+    """Check that every part is of the right kind, and that they fit together."""
     wanted = {"net": (net, Network), "model": (model, nn.Module), "data": (data, Federated)}
     for name, (given, kind) in wanted.items():
         if not isinstance(given, kind):
             raise InputError(f"{name} must be a {kind.__name__}, got {type(given).__name__}")
     if isinstance(scheme, type):
-        raise InputError(f"scheme is the class {scheme.__name__}: make one, {scheme.__name__}()")
+        raise InputError(
+            f"scheme is the class {scheme.__name__}: give an instance, {scheme.__name__}()"
+        )
     missing = lacking(scheme)
     if missing:
         raise InputError(
@@ -199,11 +201,11 @@ def _check_parts(
             f"{len(data.parts)}: build the network from this data with sdfeel.network"
         )
     if len(data.test) == 0:
-        raise InputError("there are no test examples to measure on: give at least one")
+        raise InputError("there are no test examples to measure with: give at least one")
     if data.classes == 0 and loss is nn.functional.cross_entropy:
         raise InputError(
-            "the targets are not class numbers, and the default loss needs them: give a loss of "
-            "your own, such as loss=torch.nn.functional.mse_loss"
+            "the targets are not class numbers, and the default loss needs them: give your own "
+            "loss, such as loss=torch.nn.functional.mse_loss"
         )
 
 

@@ -1,7 +1,7 @@
-"""What Theorem 1 promises of a run, from what was seen of its losses until then.
+"""What Theorem 1 promises for a run, from what its losses have shown so far.
 
 The theorem bounds the mean of the squared gradients at the mean model, over all iterations so far.
-Its constants hold everywhere, so the worst that was seen counts; a later look can only raise them.
+Its constants must hold everywhere, so the worst value seen counts; later looks can only raise them.
 """
 
 from collections.abc import Mapping
@@ -11,7 +11,7 @@ from typing import Any
 from sdfeel.theory import synchronous
 from sdfeel.theory.problem import Problem
 
-# Names in the log of what is measured, and of what is promised.
+# The log's names for what is measured and what is promised.
 SLOPE, MEAN = "squared_gradient", "mean_squared_gradient"
 SMOOTHNESS, NOISE, DIVERGENCE = "smoothness", "noise", "divergence"
 BOUND, PROVEN, COVERED = "bound", "proven_rate", "covered"
@@ -21,13 +21,13 @@ WITHIN = 1 - 1e-9  # exactly at the largest step, rounding decides whether the t
 
 @dataclass(frozen=True)
 class Covered:
-    """What Theorem 1 must know of how a run trains."""
+    """What Theorem 1 needs to know about how a run trains."""
 
     rate: float
     period: float  # local steps between two exchanges of the servers
-    contraction: float  # disagreement that one exchange of all servers leaves
+    contraction: float  # the disagreement left after one exchange of all servers
     concentration: float  # sum of the clients' squared shares
-    words: str = ""  # the same for a person
+    words: str = ""  # the same in words
 
     def largest(self, smoothness: float) -> float:
         """The largest learning rate for which the theorem holds."""
@@ -59,7 +59,7 @@ class Promise:
 
     @classmethod
     def begin(cls, seen: LossProbe) -> "Promise":
-        """After the first look, before anything was trained."""
+        """After the first look, before any training."""
         return cls(seen.loss, seen, seen.smoothness, seen.noise, seen.divergence)
 
     @classmethod
@@ -90,10 +90,10 @@ class Promise:
         return self.total / self.iterations if self.iterations else self.newest.slope
 
     def measurements(self, covered: Covered | None) -> dict[str, float]:
-        """For the log: what was seen, and what is promised where the theorem speaks of the run.
+        """For the log: what was seen, and what is promised if the theorem covers the run.
 
-        Beyond the largest step that the theorem allows, it promises nothing; then the bound is
-        that of a run with the largest step.
+        Beyond the largest step that the theorem allows, it promises nothing; the bound is then that
+        of a run with the largest step.
         """
         seen = self.newest
         found = {
@@ -118,5 +118,5 @@ class Promise:
         return found
 
     def problem(self, concentration: float) -> Problem:
-        """The task in the theorem's terms, as bad as it was seen."""
+        """The task in the theorem's terms, with the worst values seen."""
         return Problem(self.smoothness, self.noise, self.divergence, self.gap, concentration)

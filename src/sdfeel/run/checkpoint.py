@@ -1,4 +1,4 @@
-"""The newest state of a run on disk: replaced as a whole, sealed by a hash, and read again."""
+"""The newest state of a run on disk: replaced as a whole, and sealed by a hash."""
 
 import hashlib
 import json
@@ -22,7 +22,7 @@ from sdfeel.sim.state import LaneState, State
 
 
 def save_checkpoint(directory: Path, state: State, extra: Mapping[str, Any]) -> None:
-    """Replace the checkpoint by the present state."""
+    """Replace the checkpoint with the present state."""
     clocks = state.clocks
     arrays = {
         "taken": state.taken,
@@ -70,7 +70,7 @@ def save_checkpoint(directory: Path, state: State, extra: Mapping[str, Any]) -> 
 
 
 def _seal(tensors: Mapping[str, Tensor], text: str) -> str:
-    """A hash of everything in a checkpoint: one wrong bit would be a wrong model in the end."""
+    """A hash of everything in a checkpoint: one wrong bit would mean a wrong model in the end."""
     digest = hashlib.sha256(text.encode())
     for name in sorted(tensors):
         digest.update(name.encode())
@@ -88,7 +88,7 @@ def load_checkpoint(directory: Path) -> tuple[State, dict[str, Any]] | None:
             sealed = file.metadata()
             tensors: dict[str, Tensor] = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
         if _seal(tensors, sealed["state"]) != sealed["sha256"]:
-            raise ValueError("its content does not fit its checksum")
+            raise ValueError("its content does not match its checksum")
         numbers = json.loads(sealed["state"])
         lanes = [_lane(n, lane, tensors) for n, lane in enumerate(numbers.pop("lanes"))]
         arrays = {name: tensors[name].numpy() for name in ("led", "touched", "heard", "stamp")}

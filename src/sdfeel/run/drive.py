@@ -1,4 +1,4 @@
-"""Drives a simulation to its goal and measures on the way."""
+"""Drives a simulation to its goal, and measures on the way."""
 
 import hashlib
 from collections.abc import Callable, Iterator, Mapping
@@ -29,7 +29,7 @@ class Goals:
 
 class Drive:
     """A run, round by round. Between two steps, `simulation.state`, `accuracy` and
-    `standstill.rounds` are all of it."""
+    `standstill.rounds` are its whole state."""
 
     def __init__(
         self,
@@ -71,7 +71,7 @@ class Drive:
         return state.over or self.standstill.reason
 
     def begin(self) -> list[Event]:
-        """The first events; after a resume, only a note that the run goes on."""
+        """The first events; after a resume, only a note that the run continues."""
         sim = self.simulation
         started = Started(
             scheme=self.scheme_name,
@@ -100,7 +100,7 @@ class Drive:
         return events
 
     def finish(self) -> Finished:
-        """The last event, with the consensus phase if that is asked for."""
+        """The last event, with the consensus phase if the experiment wants it."""
         state = self.simulation.state
         seconds, sent, joules = self._consensus() if self.goals.consensus else (0.0, 0, 0.0)
         return Finished(

@@ -1,4 +1,4 @@
-"""Measures what the bounds must know of a task: L, sigma^2 and kappa^2 from a few gradients.
+"""Measures what the bounds need to know about a task: L, sigma^2 and kappa^2, from a few gradients.
 
 Secants as in Wang et al., "Adaptive Federated Learning in Resource Constrained Edge Computing
 Systems", 2019; mini-batches on both sides of a difference must be the same.
@@ -20,7 +20,7 @@ from sdfeel.theory.problem import Problem
 
 ASKED = 24  # clients at most: the numbers are means
 FLATTEST = 1e-5  # an estimated smoothness below this is noise
-SECANT = 0.05  # how far to go down the mean gradient for a second look, in units of its length
+SECANT = 0.05  # how far down the mean gradient to take a second look, in units of its length
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class LossShape:
 
 
 def measure(engine: Probing, net: Network, start: Tensor, seed: int) -> LossShape:
-    """Two mini-batches of every client asked, and one of them again a little further down."""
+    """Two mini-batches of every client asked, and one of them again a little further downhill."""
     clients = net.clients
     if len(clients) > ASKED:
         draw = rng(seed, "plan")
@@ -84,7 +84,7 @@ def measure(engine: Probing, net: Network, start: Tensor, seed: int) -> LossShap
 
 
 def curvature(engine: Probing, client: int, model: Tensor, step: int = 0) -> float:
-    """A client's L: how much its gradient changes a little further down, on the same mini-batch."""
+    """A client's L: how its gradient changes a little further downhill, on the same mini-batch."""
     with one_thread():
         _, gradient = engine.loss_and_gradient(client, model, step)
         return _secant(engine, client, model, step, gradient)
@@ -147,8 +147,8 @@ def divergence(
 ) -> float:
     """kappa^2: squared distance of clients' gradients from everyone's, averaged by data.
 
-    Gradients measured on few batches look further apart than they are: with the noise of one
-    batch given, its share is taken off.
+    Gradients measured on few batches look further apart than they are; if the noise of one batch is
+    given, its share is subtracted.
     """
     seen = float(np.average(np.square(distances), weights=shares))
     own = 1 - float(np.sum(np.square(shares)))  # a client's noise is also in everyone's mean

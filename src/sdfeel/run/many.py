@@ -21,8 +21,8 @@ from sdfeel.experiment.schema import Experiment
 from sdfeel.run.session import Session, start_or_resume
 
 STOPS = {signal.SIGINT, signal.SIGTERM}
-LOOK = 0.25  # seconds between two looks whether all have stopped that should
-PATIENCE = 1.5  # seconds that a run has for its current round when it is to stop
+LOOK = 0.25  # seconds between two checks that runs have stopped
+PATIENCE = 1.5  # seconds that a run has to finish its current round when asked to stop
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ class Many:
         self.unfinished = set(jobs)
 
     def stop(self) -> None:
-        """End all runs after their current rounds, or soon by force; start no others."""
+        """End all runs after their current rounds, or soon by force; start no more."""
         self._stopped = time.monotonic()
         self._waiting.clear()
         for _, process in self._running.values():
@@ -83,13 +83,13 @@ class Many:
                 process.join()
 
     def _insist(self) -> None:
-        """Whoever has not stopped in time is killed; its run is kept as of its last checkpoint."""
+        """Kill processes that have not stopped in time; their runs keep their last checkpoints."""
         if self._stopped is not None and time.monotonic() - self._stopped > PATIENCE:
             for _, process in self._running.values():
                 process.kill()
 
     def _begin(self, label: str, job: QueuedRun) -> None:
-        # A signal that comes while a process begins waits until both sides can heed it.
+        # A signal that arrives while a process starts waits until both sides can handle it.
         signal.pthread_sigmask(signal.SIG_BLOCK, STOPS)
         try:
             process, pipe = forked(_carry_out, label, job)
@@ -107,7 +107,7 @@ class Many:
             if self._stopped is None:
                 raise RunError(
                     f"the process of {label} died (exit code {process.exitcode}); its run is kept: "
-                    f"give the same command again"
+                    f"run the same command again"
                 ) from None
             return
         if isinstance(message, Exception):
@@ -122,12 +122,14 @@ class Many:
 
 
 class Interrupted(BaseException):
-    """A run was to stop before it had begun."""
+    """A run was told to stop before it had begun."""
 
 
 def _carry_out(pipe: Connection, label: str, job: QueuedRun) -> None:
-    """A process's life: one run."""
-    torch.set_num_threads(1)  # OpenMP's other threads did not survive the fork: waiting is for ever
+    """What a process does: one run."""
+    torch.set_num_threads(
+        1
+    )  # OpenMP's other threads did not survive the fork: it would wait for them for ever
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
     session: Session | None = None
 
@@ -152,12 +154,12 @@ def _carry_out(pipe: Connection, label: str, job: QueuedRun) -> None:
     except SdfeelError as error:
         pipe.send(type(error)(f"{label}: {error}"))
     except ConnectionError:
-        return  # nobody is interested any more
+        return  # nobody is listening any more
     except Exception as error:
         pipe.send(SdfeelError(f"{label}: {type(error).__name__}: {error}"))
 
 
 def on_one_core(experiment: Experiment) -> Experiment:
-    """The same experiment, leaving the other cores to its neighbours; the bits do not change."""
+    """The same experiment on one core, leaving the others to other runs; same bits."""
     training = experiment.training.model_copy(update={"workers": 1})
     return experiment.model_copy(update={"training": training})

@@ -51,8 +51,8 @@ class Session:
     def profile(self) -> dict[str, float]:
         """Where the real seconds of this process went so far.
 
-        What is averaged while workers train counts as training. `caller` is the time of whoever
-        consumed the events (a progress display, say).
+        Averaging while workers train counts as training. `caller` is the time spent by the consumer
+        of the events (a progress display, say).
         """
         spent = {
             "training": self._engine.training,
@@ -73,15 +73,15 @@ class Session:
         with store.locked(self.directory):
             remove_drafts(self.directory)
             if not self._resume:
-                store.create(self.directory)  # nobody else came in between
+                store.create(self.directory)  # unless somebody else was faster
                 text = self.experiment.text().encode()
                 write_atomic(self.directory / run_files.EXPERIMENT, text)
             try:
                 yield from self._events()
             except OSError as error:
                 raise RunError(
-                    f"the run in {self.directory} cannot go on: {error.strerror or error}; mend "
-                    f"that (room on the disk?), then `sdfeel resume {self.directory}`"
+                    f"the run in {self.directory} cannot continue: {error.strerror or error}; fix "
+                    f"that (is the disk full?), then `sdfeel resume {self.directory}`"
                 ) from error
 
     def _events(self) -> Iterator[Event]:
@@ -89,8 +89,8 @@ class Session:
         state, extra = saved if saved is not None else (None, {})
         if saved is not None and not self._is_of(extra["experiment"]):
             raise AnotherRun(
-                f"{self.directory / run_files.EXPERIMENT} has changed since the run began: put it "
-                f"back, or start a new run with it"
+                f"{self.directory / run_files.EXPERIMENT} has changed since the run began: undo "
+                f"the change, or start a new run with it"
             )
         if saved is not None:
             self._check_bits(extra.get("bits"))
@@ -118,8 +118,8 @@ class Session:
     def _is_of(self, began: str) -> bool:
         """Is this the experiment that the run began with?
 
-        An earlier version may not have known all of its scheme's options: then the file as it is
-        tells, and not what has been filled in since.
+        An earlier version may not have known all of its scheme's options: then the file itself
+        decides, without options that have been added since.
         """
         written = load(self.directory / run_files.EXPERIMENT)
         return began in (self.experiment.fingerprint, written.fingerprint)
@@ -149,14 +149,14 @@ class Session:
             yield drive.finish()
 
     def _check_bits(self, began: str | None) -> None:
-        """Refuse to go on in another order of sums than the run began with."""
+        """Refuse to continue with another order of sums than the run began with."""
         own = self.prepared.engine.bits
         began = began or (TORCH if own == TORCH else FIRST_BITS)
         if began != own:
             raise AnotherRun(
-                f"the run in {self.directory} began with the engine's bits {began!r} and would go "
-                f"on with {own!r}, which adds up in another order: start it again, or resume it "
-                f"where and with the version of sdfeel that began it"
+                f"the run in {self.directory} began with the engine's bits {began!r} and would "
+                f"continue with {own!r}, whose sums have another order: start it again, or resume "
+                f"it on the machine and with the version of sdfeel that began it"
             )
 
     def _save(self, drive: Drive, log: store.Log) -> None:
@@ -194,18 +194,18 @@ def start(experiment: Experiment, directory: Path) -> Session:
 
 
 def resume(directory: Path) -> Session:
-    """Go on with a run that was stopped or killed."""
+    """Continue a run that was stopped or killed."""
     if not (directory / run_files.EXPERIMENT).is_file():
         raise RunError(f"{directory} is not a run: it has no {run_files.EXPERIMENT}")
     if finished(directory) is not None:
-        raise RunError(f"{directory} is finished: look at it with `sdfeel show {directory}`")
+        raise RunError(f"{directory} is finished: see it with `sdfeel show {directory}`")
     return Session(prepare(load(directory / run_files.EXPERIMENT)), directory, resume=True)
 
 
 def start_or_resume(experiment: Experiment, directory: Path, notes: bool = True) -> Session:
-    """A new run; or, where the same experiment was begun before, the rest of it.
+    """A new run, or the rest of it if the same experiment was begun before.
 
-    Without `notes` nobody is told of keys that belong to other schemes.
+    Without `notes`, keys that belong to other schemes are ignored silently.
     """
     ready = prepare(experiment)
     ready = replace(ready, notes=(*ready.foreign, *ready.notes)) if notes else ready
@@ -214,7 +214,7 @@ def start_or_resume(experiment: Experiment, directory: Path, notes: bool = True)
         return Session(ready, directory)
     if load(known).fingerprint != ready.experiment.fingerprint:
         raise AnotherRun(
-            f"{directory} holds the run of another experiment: choose another directory with --out"
+            f"{directory} holds a run of another experiment: choose another directory with --out"
         )
     return Session(ready, directory, resume=True)
 

@@ -1,4 +1,4 @@
-"""A run makes progress or ends: when one in which no model arrives is given up."""
+"""A run makes progress or ends: when to give up on one in which no model arrives."""
 
 from dataclasses import dataclass
 
@@ -6,7 +6,7 @@ from sdfeel.core.decide import Decisions
 from sdfeel.core.events import Round
 
 PATIENCE = 1000  # rounds of all lanes in which no model reaches a server
-PER_LANE = 20  # of them at least, where clients or servers do not wait for one another
+PER_LANE = 20  # at least so many for each lane, where they do not wait for one another
 
 
 @dataclass
@@ -20,7 +20,7 @@ class Standstill:
     rounds: int = 0  # in a row
 
     def after(self, done: Round) -> None:
-        """Another round is over."""
+        """Count another round."""
         outages = self.decisions.outages
         in_vain = any(done.energy.values())  # somebody trained, and was late
         if done.clients:
@@ -30,11 +30,11 @@ class Standstill:
 
     @property
     def reason(self) -> str | None:
-        """Why to end, with what to do about it; None if there is hope."""
+        """Why to end the run, and what to do about it; None while there is hope."""
         if self.rounds < max(PATIENCE, PER_LANE * len(self.decisions.lanes)):
             return None
         deadline = self.decisions.late.seconds
-        cause = "whoever is needed is away for good (network.changes)"
+        cause = "a server, link or cloud that is needed is down for good; change network.changes"
         if deadline is not None:
             cause = f"raise latency.deadline_seconds above {deadline:g}"
         return f"no model has reached a server in {self.rounds} rounds: {cause}"

@@ -8,7 +8,7 @@
 
 The log is flushed to disk before a checkpoint that counts on it, and a checkpoint remembers how
 long the log was. A resume cuts the log back to that length, so whatever was written later, whole
-lines or half of one, is simply done again.
+lines or half a line, is simply done again.
 """
 
 import csv
@@ -40,8 +40,8 @@ def create(directory: Path) -> None:
         raise RunError(f"cannot write to {directory}: {error.strerror}") from None
     if occupied and (directory / EXPERIMENT).exists():
         raise RunError(
-            f"{directory} holds another run: look at it with `sdfeel show {directory}`, go on "
-            f"with it by `sdfeel resume {directory}`, or choose another directory with --out"
+            f"{directory} holds another run: see it with `sdfeel show {directory}`, continue "
+            f"it with `sdfeel resume {directory}`, or choose another directory with --out"
         )
     if occupied:
         raise RunError(f"{directory} is not empty: choose another directory with --out")
@@ -67,7 +67,7 @@ class Log:
     """The event log and its table, open for appending."""
 
     def __init__(self, directory: Path, keep: int = 0) -> None:
-        """Go on after the first `keep` bytes."""
+        """Continue after the first `keep` bytes."""
         path = directory / EVENTS
         earlier = list(read_events(directory, keep)) if path.exists() else []
         size = path.stat().st_size if path.exists() else 0
@@ -93,7 +93,7 @@ class Log:
             self._table.append(event)
 
     def secure(self) -> int:
-        """Bring everything to disk; return the log's length."""
+        """Flush everything to disk; return the log's length."""
         os.fsync(self._events.fileno())
         return self._events.tell()
 
@@ -105,7 +105,7 @@ class Log:
 class Table:
     """The measurements as a CSV file: the columns that every run has, then those of its metrics.
 
-    A metric that comes up later gets a column of its own: the file is then written again.
+    A metric that appears later gets its own column: the file is then written again.
     """
 
     def __init__(self, path: Path) -> None:
@@ -136,7 +136,7 @@ class Table:
 
 
 def read_events(directory: Path, limit: float = inf) -> Iterator[Event]:
-    """The events in the first `limit` bytes of a log; half a line at the end is passed over."""
+    """The events in the first `limit` bytes of a log; half a line at the end is ignored."""
     path = directory / EVENTS
     try:
         file = path.open("rb")
@@ -157,7 +157,7 @@ def read_events(directory: Path, limit: float = inf) -> Iterator[Event]:
 
 
 def last_event(directory: Path) -> Event | None:
-    """The newest whole line; None if that is no event."""
+    """The newest whole line; None if it is not an event."""
     with (directory / EVENTS).open("rb") as file:
         lines = deque(file, maxlen=1)
     try:

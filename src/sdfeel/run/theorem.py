@@ -19,12 +19,12 @@ from sdfeel.sim.simulate import Simulation
 from sdfeel.theory import asynchronous
 from sdfeel.theory.problem import Problem, warning
 
-ASKED = (2, 12)  # clients that tell their curvature, at least and at most
+ASKED = (2, 12)  # clients asked for their curvature: at least, at most
 SHARE = 1 / 2000  # of a run's gradients that this may cost: each client takes two
 
 
 def covered(ready: Prepared) -> Covered | None:
-    """The run in Theorem 1's terms; None where it does things that the theorem knows nothing of."""
+    """The run in Theorem 1's terms; None if it does things that the theorem does not cover."""
     terms, net, batches = terms_of(ready.scheme), ready.net, _batches(ready)
     if terms is None or terms.theorem != 1 or not _plain(ready):
         return None
@@ -47,7 +47,7 @@ def _named(terms: Terms) -> list[tuple[str, int | None]]:
 
 
 def notes(ready: Prepared) -> tuple[str, ...]:
-    """A sentence if the learning rate is beyond what is proven for this run; else nothing."""
+    """A sentence if the learning rate is beyond what is proven for this run."""
     known = _regime(ready)
     if known is None:
         return ()
@@ -56,7 +56,7 @@ def notes(ready: Prepared) -> tuple[str, ...]:
     except SdfeelError:
         steepest = nan
     if not isfinite(steepest):
-        return ()  # what is wrong with the data or the model is for the training to tell
+        return ()  # training itself reports what is wrong with the data or the model
     theorem, largest, words = known
     rate = ready.experiment.training.learning_rate
     said = warning(rate, largest(steepest), theorem, f"{words}, measured L={steepest:.3g}")
@@ -80,7 +80,7 @@ def _regime(ready: Prepared) -> tuple[int, Callable[[float], float], str] | None
 
 
 def _plain(ready: Prepared) -> bool:
-    """Plain SGD by everyone in every round, on models that arrive as they were sent."""
+    """Is it plain SGD by everyone in every round, on models that arrive as they were sent?"""
     training = ready.experiment.training
     return (
         training.optimizer == "sgd"
@@ -94,7 +94,7 @@ def _plain(ready: Prepared) -> bool:
 
 
 def _batches(ready: Prepared) -> int:
-    """Steps in one local iteration: where it is a pass over the data, those of the largest."""
+    """Steps in one local iteration; if it is a pass over the data, those of the largest client."""
     if reading(ready.experiment).iteration_unit == "batch":
         return 1
     size = ready.experiment.training.batch_size
@@ -102,8 +102,8 @@ def _batches(ready: Prepared) -> int:
 
 
 def _pace(ready: Prepared) -> asynchronous.ClusterPace:
-    """How unevenly clusters advance. That mixing takes events (rho) is left out, which only
-    makes the largest step look larger."""
+    """How unevenly clusters advance. Mixing is taken as immediate (rho is 0), which can only make
+    the largest step look larger."""
     steps, seconds = [], []
     for number in range(len(ready.decisions.lanes)):
         first = ready.decisions.round(number, 0)
@@ -119,7 +119,7 @@ def _pace(ready: Prepared) -> asynchronous.ClusterPace:
 
 
 def _steepest(ready: Prepared) -> float:
-    """The largest curvature that a few clients see where training begins: L is at least that."""
+    """The largest curvature that a few clients see where training begins: a lower bound on L."""
     clients, seed = ready.net.clients, ready.experiment.seed
     gradients = SHARE * len(clients) * ready.experiment.training.iterations
     asked = min(int(np.clip(gradients / 2, *ASKED)), len(clients))
@@ -129,11 +129,11 @@ def _steepest(ready: Prepared) -> float:
     return float(np.max(seen))
 
 
-MOST_ASKED = 200  # clients at most; of more, others are drawn every time
+MOST_ASKED = 200  # clients, at most; if there are more, others are drawn every time
 
 
 class Estimating:
-    """Ask it at every measurement; between two, `record` is all that it must remember."""
+    """Call it at every measurement; between two, `record` is all that it must remember."""
 
     def __init__(self, covered: Covered | None, record: Mapping[str, Any] | None = None) -> None:
         self._covered = covered
@@ -152,7 +152,7 @@ class Estimating:
             draws = rng(simulation.seed, "estimates", state.number)
             clients = np.sort(draws.choice(clients, size=MOST_ASKED, replace=False))
         shares = net.samples[clients] / net.samples[clients].sum()
-        # The mini-batches that come next: the model has not seen them, so nothing is flattered.
+        # The next mini-batches: the model has not seen them, so they do not flatter it.
         steps = state.taken[clients]
         seen = look(probing(simulation.engine), clients, shares, simulation.model(), steps)
         if self._promise is None:
