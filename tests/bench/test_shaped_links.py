@@ -66,12 +66,12 @@ def test_a_machine_without_private_networks_is_told_in_a_sentence(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert why_not() == "there is no `unshare` here to make a private network"
+    assert why_not() == "this machine has no `unshare` to make a private network"
     script = tmp_path / "unshare"
     script.write_text("#!/bin/sh\necho unshare failed: Operation not permitted >&2\nexit 1\n")
     script.chmod(0o755)
     assert why_not() == (
-        "a private network with shaped links is not to be had here "
+        "a private network with shaped links cannot be made on this machine "
         "(unshare failed: Operation not permitted)"
     )
 

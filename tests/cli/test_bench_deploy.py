@@ -68,6 +68,6 @@ def test_urgent_measurements_run_first_and_only_they(monkeypatch: pytest.MonkeyP
     outcome = call("bench", "deploy", "--urgent", "--json")
     assert os.sched_getscheduler(0) == before
     if outcome.code:
-        assert "--urgent needs real-time priority: be root on Linux" in outcome.sentence
+        assert "--urgent needs real-time priority: run it as root on Linux" in outcome.sentence
     else:
         assert json.loads(outcome.out)["lines"][0]["met"] is True

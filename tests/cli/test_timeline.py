@@ -80,6 +80,6 @@ def test_a_log_of_an_earlier_version_is_refused(runs: Path, tmp_path: Path) -> N
     records = [{k: v for k, v in json.loads(line).items() if k not in new} for line in lines]
     (tmp_path / "events.jsonl").write_text("".join(json.dumps(each) + "\n" for each in records))
     assert (
-        "of an earlier version of sdfeel; run the experiment again"
+        "from an earlier version of sdfeel; run the experiment again"
         in call("timeline", tmp_path).sentence
     )

@@ -122,13 +122,13 @@ def test_a_plan_is_started_and_its_best_is_to_be_had(page: Page, tmp_path: Path)
 @pytest.mark.parametrize("goal", [{"out": "/elsewhere"}, {"budget": "--out=/elsewhere"}])
 def test_a_goal_cannot_smuggle_other_options(page: Page, goal: dict[str, str]) -> None:
     answer = Desk(page).tell("start", what="plan", name="new", settings=[], goal=goal)
-    assert "is no option of a plan" in answer.json()["error"]
+    assert "is not an option of a plan" in answer.json()["error"]
 
 
 def test_a_finished_run_has_nothing_to_go_on_with(page: Page, tmp_path: Path) -> None:
     write(tmp_path / "done", events())
     answer = Desk(page).tell("resume", name="done")
-    assert answer.json() == {"error": "done is finished: there is nothing to go on with"}
+    assert answer.json() == {"error": "done is finished: there is nothing to resume"}
 
 
 @pytest.mark.parametrize("name", ["..", "/", "nothing"])

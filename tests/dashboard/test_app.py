@@ -95,7 +95,7 @@ def test_an_old_log_is_shown_as_far_as_it_goes(page: Page, tmp_path: Path) -> No
     assert ["test loss", "not a number"] in client.get("/api/run", params={"name": "old"}).json()[
         "figures"
     ]
-    assert "before logs told" in client.get("/api/graph", params={"name": "old"}).json()["why"]
+    assert "did not record" in client.get("/api/graph", params={"name": "old"}).json()["why"]
     asked = client.get("/api/timeline", params={"name": "old", "begin": "0", "end": "1"})
     assert asked.json() == {"why": "No round is finished yet."}
 
@@ -105,7 +105,7 @@ def test_a_damaged_log_is_shown_as_damaged(page: Page, tmp_path: Path) -> None:
     shown = page().get("/api/run", params={"name": "bad"}).json()
     assert shown["state"] == "damaged"
     assert shown["warnings"] == [
-        "The log is damaged: 1 line(s) are no events (line 3). They are left out."
+        "The log is damaged: 1 line(s) are not events (line 3). They are left out."
     ]
     assert shown["accuracy"] == 0.08
 

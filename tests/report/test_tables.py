@@ -39,7 +39,7 @@ def test_the_best_is_starred_even_without_colour() -> None:
     best = next(line for line in lines if line.startswith("sd-feel"))
     assert "*91.6 %" in best
     assert "*23.2 s" in best
-    assert any(line.startswith("* best of its column") for line in lines)
+    assert any(line.startswith("* marks the best in a column") for line in lines)
 
 
 def test_whoever_trained_least_is_not_starred_for_it() -> None:

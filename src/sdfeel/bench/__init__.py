@@ -1,1 +1,1 @@
-"""How fast the engines are, beside the usual ways and the machine's limit."""
+"""How fast the engines are, compared with plain torch and the machine's limit."""

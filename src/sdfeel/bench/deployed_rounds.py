@@ -1,8 +1,8 @@
-"""Rounds of a real federation in which nobody trains: what is left is what deployment costs.
+"""Rounds of a real federation in which nobody trains, so that only the cost of deployment is left.
 
 Edge servers and clients are processes with real certificates and durable state, as in
-`sdfeel deploy local`, but without an operator who looks on. A client gives back the model that it
-was given, through the way by which anyone's own training code plugs in.
+`sdfeel deploy local`, but without an operator watching. A client returns the model that it was
+given, through the interface by which users plug in their own training code.
 """
 
 import time
@@ -31,12 +31,12 @@ from sdfeel.sim.simulate import Simulation
 
 WARM = 3  # rounds until all connections are made
 TRAINER = f"{__name__}:Unchanged"
-TICK = 0.1  # seconds between two looks whether the rounds are done
+TICK = 0.1  # seconds between two checks whether the rounds are done
 Record = Mapping[str, Any]
 
 
 class Unchanged:
-    """What is used of a Flower client, and the shortest training there is."""
+    """As much of a Flower client as is needed, with the shortest possible training."""
 
     def fit(self, parameters: Arrays, config: dict[str, Any]) -> tuple[Arrays, int, Any]:
         return parameters, 1, {}
@@ -66,7 +66,7 @@ class Laps:
 
     rounds: int
     seconds: float  # from the end of one round to that of the next, a median
-    best: float  # the shortest: what load hides least
+    best: float  # the shortest, which load affects least
     gather: float  # handing out models and collecting results, on disk
     mix: float  # averaging and exchanges between servers, all but the last on disk
     commit: float  # the rest: what ends a round durably
@@ -74,7 +74,7 @@ class Laps:
 
 @dataclass(frozen=True)
 class Shape:
-    """How large a federation is, and what it sends around how often."""
+    """How large a federation is, and what it sends, and how often."""
 
     servers: int
     clients: int
@@ -151,7 +151,7 @@ def _over(directory: Path) -> bool:
 
 
 def records(directory: Path) -> list[list[Record]]:
-    """What each server noted of its rounds; read it when the servers have ended."""
+    """What each server recorded about its rounds; read it when the servers have ended."""
     found: list[list[Record]] = []
     for home in sorted((directory / NODES).glob("edge-*")):
         store = Store(home / "state")
@@ -164,7 +164,9 @@ def laps(servers: Sequence[Sequence[Record]], warm: int = WARM) -> Laps:
     """The times of steady rounds; a round is over when the last server has finished it."""
     ends = [max(each["ended"] for each in moment) for moment in zip(*servers, strict=True)]
     if len(ends) <= warm:
-        raise RunError(f"{len(ends)} rounds are too few to measure: {warm} are for warming up")
+        raise RunError(
+            f"{len(ends)} rounds are too few to measure, since {warm} are for warming up: run more"
+        )
     lasted = [after - before for before, after in zip(ends[warm - 1 :], ends[warm:], strict=False)]
     steady = [record for server in servers for record in server[warm:]]
     gather = median(record["compute"] + record["upload"] for record in steady)

@@ -1,4 +1,4 @@
-"""What is asked of a deployment, each with what this machine gives: `sdfeel bench deploy`."""
+"""The goals for a deployment, each with what this machine achieves: `sdfeel bench deploy`."""
 
 import os
 from collections.abc import Callable, Iterator, Mapping
@@ -51,7 +51,7 @@ class MeasuredGoal:
 
 SMALL = 21_840  # parameters of the paper's CNN for MNIST
 # As many exchanges as the paper has for its small model and for its large one. Few nodes, because
-# all of them share this machine's processors, which the simulator's do not.
+# all of them share this machine's processors, unlike the simulator's.
 OVER_LINKS = {
     SMALL: (Shape(2, 4, "mnist-cnn", 1), Shape(2, 4, "mnist-cnn", 5)),
     397_510: (Shape(2, 4, "mlp", 5, ("hidden=500",)),),
@@ -145,13 +145,13 @@ def measure_idle(directory: Path) -> Iterator[MeasuredGoal]:
 
 @contextmanager
 def ahead_of_others() -> Iterator[None]:
-    """What is started inside runs before all else here, as on a machine of its own."""
+    """What is started inside takes precedence over everything else, as on a dedicated machine."""
     try:
         before = os.sched_getscheduler(0), os.sched_getparam(0)
         os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(URGENCY))
     except (AttributeError, PermissionError):
         raise InputError(
-            "--urgent needs real-time priority: be root on Linux, or leave it out"
+            "--urgent needs real-time priority: run it as root on Linux, or leave it out"
         ) from None
     try:
         yield

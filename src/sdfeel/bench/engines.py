@@ -29,7 +29,7 @@ RATE = 0.01
 
 @dataclass(frozen=True)
 class BenchWork:
-    """One round: every client takes `steps` mini-batches; without steps, one look at all data."""
+    """One round: every client takes `steps` mini-batches; without steps, one pass over all data."""
 
     name: str
     model: str
@@ -252,13 +252,13 @@ def lean(work: BenchWork) -> Way:
 
 def only_training(work: BenchWork) -> None:
     if work.evaluates:
-        raise InputError(f"this way trains, and '{work.name}' does not: leave it out")
+        raise InputError(f"this way trains, but '{work.name}' does not: leave it out")
 
 
 def ours(work: BenchWork, kind: Kind) -> Way:
     """One of the project's engines, seeds, checks and all."""
     data, parts = work.data()
-    # An engine looks at training and at test data: here at one half each.
+    # An engine measures training and test data: here one half each.
     first, second = (Examples(x, y) for x, y in zip(data.x.chunk(2), data.y.chunk(2), strict=True))
     module, training = work.module(), work.training
     workload = Workload(module, data, parts, second, training, seed=0, measured=first)
@@ -342,7 +342,8 @@ def compare(
 def sustained(way: Way) -> float:
     """Seconds of one round, among as many as take a while.
 
-    The first after another way finds caches cold and a core asleep, which a run of many does not.
+    The first round after another way finds cold caches and a sleeping core, unlike those in a long
+    run.
     """
     rounds, begin = 0, perf_counter()
     while (passed := perf_counter() - begin) < AT_LEAST:

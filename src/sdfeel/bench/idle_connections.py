@@ -1,4 +1,4 @@
-"""What honest calls cost beside many connections that say nothing. Reads /proc: needs Linux."""
+"""What honest calls cost beside many idle connections. It reads /proc, so it needs Linux."""
 
 import asyncio
 import os
@@ -19,7 +19,7 @@ TURNS, CALLS = 10, 40
 
 @dataclass(frozen=True)
 class Strain:
-    """What honest calls cost: how long they take, and the server's work, which load hides less."""
+    """The cost of honest calls: their time, and the server's work, which load affects less."""
 
     seconds: float  # the median of a push and a pull
     cpu_seconds: float  # of the server, for each such pair
@@ -28,7 +28,7 @@ class Strain:
 async def alternately(servers: Sequence[Served], calls: int) -> list[list[float]]:
     """Seconds of a round's worth of messages, a push and a pull of 0.09 MB, at each server in turn.
 
-    What else the machine does meanwhile then slows down one as much as the other.
+    Whatever else the machine does then slows down one as much as the other.
     """
     body = os.urandom(SIZES["0.09 MB"])
     seconds: list[list[float]] = [[] for _ in servers]
@@ -67,7 +67,7 @@ def beside_strangers() -> tuple[Strain, Strain]:
 
 
 def idle_connections(address: str, count: int) -> list[socket.socket]:
-    """Strangers who connect and then say nothing."""
+    """Strangers that connect and then say nothing."""
     host, port = address.split(":")
     return [socket.create_connection((host, int(port))) for _ in range(count)]
 

@@ -1,4 +1,4 @@
-"""Does the planner earn its place? Its choice beside every candidate, run to the end.
+"""Does the planner earn its keep? Its choice beside every candidate, run to the end.
 
 Each situation is the embedded digits with other links, devices or data. Times are virtual and
 seeds fixed, so the figures do not depend on the machine.
@@ -39,7 +39,7 @@ SITUATIONS: dict[str, tuple[str, ...]] = {
         "data.partition=dirichlet",
         "data.concentration=0.3",
     ),
-    # Of another kind than the others: no rule of the planner was chosen by looking at it.
+    # A different kind of situation: no rule of the planner was chosen by looking at it.
     "far cells": (
         "network.clients=24",
         "network.servers=8",
@@ -53,7 +53,7 @@ SITUATIONS: dict[str, tuple[str, ...]] = {
     ),
 }
 TARGET = 0.9  # accuracy
-NEAR, FASTER, CHEAP = 1.15, 1.5, 0.1  # what is asked of the planner
+NEAR, FASTER, CHEAP = 1.15, 1.5, 0.1  # the planner's goals
 
 
 @dataclass(frozen=True)
@@ -98,7 +98,7 @@ class SituationResult:
 
 @dataclass(frozen=True)
 class Online:
-    """One line of the other table: periods chosen on the way, at one learning rate."""
+    """One line of the other table: periods chosen during training, at one learning rate."""
 
     situation: str
     rate: float
@@ -141,7 +141,7 @@ def plan(situation: str, seed: int = 0) -> Plan:
 def grid(
     situation: str, directory: Path, seed: int = 0, jobs: int | None = None
 ) -> Iterator[Tried]:
-    """Every candidate, as it gets ready; what is in `directory` is not done again."""
+    """Every candidate, as it finishes; those already in `directory` are not run again."""
     file = directory / f"{situation.replace(' ', '-')}-{seed}.jsonl"
     done = _read(file)
     yield from done.values()
@@ -150,7 +150,7 @@ def grid(
     if not missing:
         return
     directory.mkdir(parents=True, exist_ok=True)
-    # New processes and not forks: torch's threads do not survive a fork.
+    # New processes, not forks: torch's threads do not survive a fork.
     workers = min(jobs or cores(), len(missing))
     with mp.get_context("spawn").Pool(workers) as pool, file.open("a") as log:
         for tried in pool.imap_unordered(_whole, missing):
@@ -180,8 +180,8 @@ def _whole(one: tuple[str, int, int]) -> Tried:
 def online(situation: str, tried: list[Tried], seed: int = 0) -> list[Online]:
     """The scheme `adaptive` against SD-FEEL with each of the grid's fixed periods.
 
-    It does not choose the learning rate, so that it has the given one, and then that of the best
-    fixed setting. Its budget is the time that the default periods take.
+    It does not choose the learning rate, so it runs with the given one, and then with that of the
+    best fixed setting. Its budget is the time that the default periods take.
     """
     base = experiment(situation, seed)
     times = {t.label: t.seconds for t in tried if t.seconds and t.label.startswith("sd-feel ")}

@@ -27,7 +27,7 @@ PATIENCE = 600.0  # seconds for all rounds
 
 
 def address(node: str, server: int) -> str:
-    """Under which address and port a node knows a server."""
+    """The address and port at which a node reaches a server."""
     role, _, number = node.partition("-")
     net = {"client": 1, "edge": 2, "operator": 3}[role]
     return f"127.{net}.{number}.{server}:{PORT + server}"
@@ -73,11 +73,11 @@ def why_not() -> str | None:
     try:
         found = subprocess.run([*_private(), "sh", "-c", trial], capture_output=True, text=True)
     except FileNotFoundError:
-        return "there is no `unshare` here to make a private network"
+        return "this machine has no `unshare` to make a private network"
     if found.returncode == 0:
         return None
     said = found.stderr.strip().splitlines() or ["no reason given"]
-    return f"a private network with shaped links is not to be had here ({said[-1]})"
+    return f"a private network with shaped links cannot be made on this machine ({said[-1]})"
 
 
 def run_shaped(directory: Path, client_mbps: float, server_mbps: float) -> None:
@@ -90,7 +90,7 @@ def run_shaped(directory: Path, client_mbps: float, server_mbps: float) -> None:
 
 
 def _private() -> list[str]:
-    """A network of its own; who is not root becomes so inside."""
+    """A private network; a user that is not root becomes root inside it."""
     return ["unshare", "--net"] if os.geteuid() == 0 else ["unshare", "--net", "--map-root-user"]
 
 

@@ -1,1 +1,1 @@
-"""A live page over runs: reads event logs, and nothing outside of one directory."""
+"""A live page about runs: it reads event logs, and nothing outside one directory."""

@@ -138,7 +138,7 @@ class Dashboard:
     def file(self, request: Request) -> Response:
         name, wanted = run_name(request), request.query_params.get("file", "")
         if wanted not in FILES:
-            raise NotHere(f"{wanted!r} is not to be had: ask for one of {', '.join(FILES)}")
+            raise NotHere(f"{wanted!r} cannot be downloaded: ask for one of {', '.join(FILES)}")
         return download(self.root.open(name, wanted), f"{name}-{wanted}")
 
     async def stream(self, request: Request) -> Response:
@@ -166,7 +166,7 @@ class Dashboard:
         body = await sent(request)
         found = await run_in_threadpool(self.catalogue.one, str(body.get("name", "")))
         if found.state not in ("stopped", "waiting", "damaged"):
-            raise InputError(f"{found.name} is {found.state}: there is nothing to go on with")
+            raise InputError(f"{found.name} is {found.state}: there is nothing to resume")
         job = await run_in_threadpool(self.jobs.resume, found.name)
         return Json(job.record())
 
@@ -207,10 +207,10 @@ async def _refused(request: Request, error: Exception) -> Response:
 
 
 async def _mistake(request: Request, error: Exception) -> Response:
-    """A log can be damaged in ways that nobody thought of; the page must say so and live."""
+    """A log can be damaged in unforeseen ways; the page must say so and carry on."""
     return Json({"error": f"this cannot be shown: {type(error).__name__}: {error}"}, 500)
 
 
 def _static() -> dict[str, bytes]:
-    """All that the browser loads, read once: no request chooses a path."""
+    """Everything that the browser loads, read once: no request chooses a path."""
     return {each.name: each.read_bytes() for each in (files(__package__) / "static").iterdir()}

@@ -21,7 +21,7 @@ NAME = re.compile(r"[A-Za-z0-9_=+][A-Za-z0-9._=+-]{0,99}")
 GOALS = ("target-accuracy", "target-loss", "budget", "schemes", "effort")  # of `sdfeel plan`
 MOST = 8  # at once
 KEPT = 50  # that are over
-PATIENCE = 15.0  # seconds until processes that were asked to stop are left alone
+PATIENCE = 15.0  # seconds after which we no longer wait for processes that were asked to stop
 SDFEEL = (sys.executable, "-c", "from sdfeel.cli import main; main()")
 
 
@@ -45,7 +45,7 @@ class Wish:
             raise InputError(f"{where} cannot be used: {first['msg']}") from None
         for name, value in wish.goal.items():
             if name not in GOALS or value.startswith("-"):
-                raise InputError(f"--{name} {value} is no option of a plan")
+                raise InputError(f"--{name} {value} is not an option of a plan")
         return wish
 
 
@@ -60,7 +60,7 @@ class RunProcess:
     name: str  # of the run
     what: str
     process: subprocess.Popen[bytes]
-    said: IO[bytes]  # all that it told people
+    said: IO[bytes]  # everything that it printed for people
     stopping: bool = False
 
     @property
@@ -83,7 +83,7 @@ class RunProcess:
         size = self.said.seek(0, os.SEEK_END)
         self.said.seek(max(0, size - 4000))
         lines = self.said.read().decode(errors="replace").strip().splitlines()
-        return lines[-1].removeprefix("sdfeel: ") if lines else "it ended without a word"
+        return lines[-1].removeprefix("sdfeel: ") if lines else "it ended without a message"
 
 
 class Jobs:
@@ -102,18 +102,20 @@ class Jobs:
                 f"'{wish.name}' cannot be a name: use letters, digits and -._=+, at most 100"
             )
         if (self.root.path / wish.name).exists():
-            raise InputError(f"there is already something called '{wish.name}': take another name")
+            raise InputError(
+                f"there is already something called '{wish.name}': choose another name"
+            )
         told = [word for setting in wish.settings for word in ("--set", setting)]
         told += [word for name, value in wish.goal.items() for word in (f"--{name}", value)]
         out = str(self.root.path / wish.name)
         return self._start(wish.name, wish.what, [wish.what, "--out", out, *told])
 
     def resume(self, name: str) -> RunProcess:
-        """Go on with a run."""
+        """Resume a run."""
         return self._start(name, "resume", ["resume", str(self.root.directory(name))])
 
     def stop(self, name: str) -> RunProcess:
-        """Let a run end after its round; only what was started here can be stopped here."""
+        """End a run after its current round; only runs started here can be stopped here."""
         for job in self._jobs:
             if job.name == name and job.process.poll() is None:
                 job.stopping = True
@@ -122,7 +124,7 @@ class Jobs:
         raise RunError(f"{name} was not started from this page: stop it where it was started")
 
     def records(self) -> list[dict[str, Any]]:
-        """What goes on, newest first."""
+        """The current jobs, newest first."""
         return [job.record() for job in reversed(self._jobs)]
 
     def close(self) -> None:
@@ -143,9 +145,9 @@ class Jobs:
         with self._lock:
             busy = [job for job in self._jobs if job.process.poll() is None]
             if any(job.name == name for job in busy):
-                raise RunError(f"{name} is already at work")
+                raise RunError(f"{name} is already running: wait for it, or stop it")
             if len(busy) >= MOST:
-                raise RunError(f"{MOST} runs are at work: wait for one, or stop one")
+                raise RunError(f"{MOST} runs are already running: wait for one, or stop one")
             said = tempfile.TemporaryFile()  # noqa: SIM115 - it lives as long as the job
             process = subprocess.Popen(
                 [*SDFEEL, *arguments],

@@ -1,4 +1,4 @@
-"""The page on a socket."""
+"""Serves the page on a socket."""
 
 import secrets
 import socket
@@ -22,11 +22,11 @@ class ServeOptions:
     host: str = "127.0.0.1"
     port: int = 0  # 0: a free one
     allow_start: bool = False
-    token: str | None = None  # None: drawn where one is needed
+    token: str | None = None  # None: a random one where one is needed
 
 
 def serve(options: ServeOptions, ready: Callable[[str], None]) -> None:
-    """Serve until interrupted; `ready` is told the address as soon as it is open."""
+    """Serve until interrupted; `ready` is called with the address as soon as it is open."""
     if not options.directory.is_dir():
         raise InputError(f"no directory {options.directory}: give one that holds runs")
     token = options.token
@@ -55,7 +55,7 @@ def _socket(host: str, port: int) -> socket.socket:
     found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         found.bind((host, port))
-        found.listen()  # from here on nobody is turned away, even before we answer
+        found.listen()  # from here on connections are accepted, even before we answer
     except (OSError, OverflowError) as error:
         found.close()
         reason = getattr(error, "strerror", None) or error

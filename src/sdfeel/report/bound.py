@@ -1,4 +1,4 @@
-"""What Theorem 1 promises, over what was measured: how loose is it?"""
+"""What Theorem 1 promises beside what was measured: how loose is the bound?"""
 
 from collections.abc import Sequence
 from typing import Any

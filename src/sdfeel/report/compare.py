@@ -16,13 +16,13 @@ Record = dict[str, Any]
 
 @dataclass(frozen=True)
 class Column:
-    """One column of the comparison: where its value is, how it reads, which one is best."""
+    """One column of the comparison: where its value is, how it is shown, which one is best."""
 
-    title: str  # may hold a line break
+    title: str  # may contain a line break
     key: str
     show: Callable[[Record], str]
     best: Callable[[Sequence[float]], float] | None = None
-    total: bool = False  # comparable only between runs that did equally much
+    total: bool = False  # comparable only between runs that did the same amount of work
     numeric: bool = True
 
 
@@ -35,7 +35,7 @@ class TableEntry:
 
 
 def comparison_records(histories: Sequence[History], target: float | None) -> list[Record]:
-    """One JSON-able record per run; None where something was not reached or not measured."""
+    """One record per run, ready for JSON; None where something was not reached or measured."""
     return [_record(history, target) for history in histories]
 
 
@@ -55,7 +55,7 @@ def columns(records: Sequence[Record], target: float | None) -> list[Column]:
         Column("itera-\ntions", "iterations", _show("iterations", count)),
         Column("rounds", "rounds", _show("rounds", count)),
     ]
-    # Long labels need the room of what matters least, or they would be broken into pieces.
+    # Long labels take the room of the least important columns, so that they are not broken up.
     longest = max((len(str(record["label"])) for record in records), default=0)
     dropped = ("joules", "joules_to_target", "rounds")
     return [c for c in found if longest <= LONG_LABEL or c.key not in dropped]
@@ -70,7 +70,7 @@ def _whole_costs() -> list[Column]:
 
 
 def _costs_to(target: float) -> list[Column]:
-    """What the target cost is compared; whoever trained least in all has not won by that."""
+    """Compares what reaching the target cost: training least in total does not win."""
     to = f"to\n{goal(target)}"
     return [
         Column(f"time {to}", "seconds_to_target", _time_to_target, min),
@@ -126,7 +126,7 @@ def _record(history: History, target: float | None) -> Record:
 
 
 def _over_seeds(history: History, target: float | None) -> Record:
-    """For a mean of several runs: how many, how far apart, and how often the target was reached."""
+    """For a mean of several runs: how many, their spread, how often the target was reached."""
     if not history.members:
         return {}
     finals = [m.last.accuracy for m in history.members if m.last and m.last.accuracy is not None]
@@ -144,7 +144,7 @@ def _over_seeds(history: History, target: float | None) -> Record:
 
 
 def _best(records: Sequence[Record], column: Column) -> float | None:
-    """The best value; None where calling one the best would say nothing, or mislead."""
+    """The best value; None where naming one would say nothing, or mislead."""
     if column.best is None:
         return None
     if column.total and len({record["iterations"] for record in records}) > 1:

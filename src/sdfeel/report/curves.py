@@ -18,13 +18,13 @@ from sdfeel.report.history import History, clock_of
 from sdfeel.report.units import BYTES, COUNTS, TIMES, Unit, goal, short, unit_for
 from sdfeel.run.bounds import NAMES as ESTIMATES
 
-HUGE = 1e100  # beyond it a run has diverged, and an axis would lose all else
+HUGE = 1e100  # beyond it a run has diverged, and would hide everything else on the axis
 MARKS = 8  # markers on a line: enough to tell lines apart, few enough to see them
 
 
 @dataclass(frozen=True)
 class CostAxis:
-    """What learning is paid in: a horizontal axis."""
+    """What learning costs: a horizontal axis."""
 
     name: str
     read: Callable[[Evaluated], float]
@@ -161,7 +161,7 @@ def _scale(axes: Axes, learnt: Sequence[Floats], measure: LearningAxis) -> None:
         axes.yaxis.set_major_formatter(PercentFormatter(1, symbol=""))
         return
     finite = np.concatenate([[], *(y[np.isfinite(y)] for y in learnt)])
-    # Only a run that explodes, or dies away, spans so much: a linear axis would show nothing else.
+    # Only a run that explodes or vanishes spans this much: a linear axis would show nothing else.
     if len(finite) and finite.min() > 0 and finite.max() > 1000 * finite.min():
         axes.set_yscale("log")
     else:
@@ -181,7 +181,7 @@ def _largest(values: Floats) -> float:
 
 
 def _marked(values: Floats, index: int) -> list[int]:
-    """Which points get a marker: a few, shifted from line to line, and all that stand alone."""
+    """Which points get a marker: a few, shifted from line to line, and all isolated ones."""
     step = ceil(len(values) / MARKS) or 1
     shown = np.isfinite(values)
     beside = np.concatenate([[False], shown, [False]])

@@ -21,7 +21,7 @@ from sdfeel.core.errors import InputError
 from sdfeel.core.run_files import write_atomic
 from sdfeel.report.units import short
 
-# Okabe and Ito's colours, told apart by colour-blind eyes; their yellow is too pale on white.
+# Okabe and Ito's colours, which colour-blind eyes can tell apart, without their pale yellow.
 PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 DASHES: tuple[Any, ...] = ("-", (0, (6, 2)), (0, (6, 2, 1.5, 2)), (0, (1.5, 1.5)))
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">")
@@ -36,7 +36,7 @@ SHARES: Colormap = LinearSegmentedColormap.from_list(
 
 SIGNED: Colormap = matplotlib.colormaps["PuOr"].with_extremes(bad="white")
 
-_RENDERING = Lock()  # the way to a reproducible SVG leads through matplotlib's global settings
+_RENDERING = Lock()  # a reproducible SVG needs matplotlib's global settings
 
 
 def line_style(index: int) -> dict[str, Any]:
@@ -75,7 +75,7 @@ def number_ticks(axis: Axis, count: int, most: int) -> None:
 
 
 def save(figure: Figure, path: Path | str) -> None:
-    """Write a PNG or an SVG, as the name's ending says; the same figure gives the same bytes."""
+    """Write a PNG or an SVG, by the name's ending; the same figure gives the same bytes."""
     kind = Path(path).suffix.lower().removeprefix(".")
     if kind not in ("png", "svg"):
         raise InputError(f"cannot save a picture as '{Path(path).name}': end it in .png or .svg")

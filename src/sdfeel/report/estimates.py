@@ -18,7 +18,7 @@ class Kept:
     """One run's end in the theorem's terms."""
 
     mean: float
-    bound: float | None  # None: the theorem does not speak of this scheme
+    bound: float | None  # None: the theorem does not cover this scheme
     covered: bool  # False: the bound is for the largest proven step instead
     proven: float | None
     smoothness: float  # the largest seen, as both below
@@ -32,7 +32,7 @@ def estimated(histories: Sequence[History]) -> list[History]:
 
 
 def kept(history: History) -> Kept:
-    """What came out of a run that has estimates."""
+    """The result of a run that has estimates."""
     last = newest(history)
     return Kept(
         mean=last[MEAN],

@@ -16,7 +16,7 @@ from sdfeel.report.units import TIMES, Unit, short, unit_for
 ROWS = 25  # of one run; of several, each has fewer
 ROWS_OF_SEVERAL = 14
 GAP = 0.7  # rows between clusters
-MARKED = 60  # ends of rounds that may be marked before they hide all else
+MARKED = 60  # ends of rounds that may be marked before they hide everything else
 
 # Dark, middle, light: they differ in grey, too.
 COLOURS: dict[Kind, str] = {
@@ -57,7 +57,7 @@ def gantt(
     end: float,
     servers: Collection[int] | None = None,
 ) -> Figure:
-    """Who did what when, in runs under their names, on one time axis."""
+    """Who did what, and when, in named runs on one time axis."""
     room = ROWS if len(runs) == 1 else ROWS_OF_SEVERAL
     panels = [panel(name, line, begin, end, servers, room) for name, line in runs]
     heights = [each.height for each in panels]
@@ -106,7 +106,7 @@ def panel(
 def _shown(
     line: Timeline, spans: Sequence[Span], servers: Collection[int] | None, room: int
 ) -> dict[int, tuple[int, ...]]:
-    """As many clusters as fit, at least two; of a cluster too large, clients of every speed."""
+    """As many clusters as fit, at least two; from a large cluster, clients of every speed."""
     wanted = line.chosen(servers)
     rows = np.cumsum([1 + len(line.clusters[server]) for server in wanted])
     count = len(wanted) if servers is not None else max(2, int((rows <= room).sum()))

@@ -20,7 +20,7 @@ def clock_of(histories: Iterable["History"]) -> str:
 
 @dataclass(frozen=True)
 class History:
-    """A label and all that happened under it, in the order of the log."""
+    """A label and everything that happened under it, in the order of the log."""
 
     label: str
     events: tuple[Event, ...]
@@ -47,7 +47,7 @@ class History:
 
     @property
     def started(self) -> Started | None:
-        """How the run began, or went on last."""
+        """How the run began, or was last resumed."""
         starts = [event for event in self.events if isinstance(event, Started)]
         return starts[-1] if starts else None
 
@@ -85,7 +85,7 @@ class History:
 
     @property
     def warnings(self) -> list[str]:
-        """What a person should know, each once."""
+        """What the user should know, each once."""
         messages = (event.message for event in self.events if isinstance(event, Warned))
         return list(dict.fromkeys(messages))
 
@@ -108,7 +108,7 @@ class History:
 
     @cached_property
     def _counted(self) -> tuple[Round | Evaluated | Finished, ...]:
-        """What counts: a resumed run does again what came after its checkpoint."""
+        """The events that count: a resumed run repeats what came after its checkpoint."""
         kept: list[Round | Evaluated | Finished] = []
         for event in self.events:
             if isinstance(event, Started):

@@ -1,4 +1,4 @@
-"""Who holds what: labels per client and per cluster."""
+"""Who holds which data: labels by client and by cluster."""
 
 from dataclasses import dataclass
 
@@ -12,8 +12,8 @@ from sdfeel.core.arrays import Floats, Ints
 from sdfeel.core.errors import InputError
 from sdfeel.report.drawing import FAINT, INK, LABEL, SHARES, TICK, TITLE, new_figure, number_ticks
 
-FEW_CLIENTS = 60  # so many have room for their numbers
-FEW_CELLS = 150  # so many have room for their values
+FEW_CLIENTS = 60  # up to so many, there is room for their numbers
+FEW_CELLS = 150  # up to so many, there is room for their values
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class _Holders:
 def holdings(counts: Ints, home: Ints) -> Figure:
     """Each client's mixture of classes, grouped by server, and each cluster's beside it.
 
-    One colour scale for both, so that clusters visibly more even than their clients look so.
+    Both use one colour scale, so that clusters that are more even than their clients look so.
     """
     counts, home = np.asarray(counts), np.asarray(home)
     _check(counts, home)
@@ -93,7 +93,7 @@ def _totals(axes: Axes, holders: _Holders) -> None:
 
 def _mixture(axes: Axes, holders: _Holders, norm: PowerNorm) -> None:
     people, classes = holders.counts.shape
-    # More columns than dots: neighbours are averaged, because dropping some would hide them.
+    # If there are more columns than pixels, neighbours are averaged: dropping some would hide them.
     smooth = "nearest" if people <= 1200 else "auto"
     axes.imshow(holders.shares, aspect="auto", cmap=SHARES, norm=norm, interpolation=smooth)
     number_ticks(axes.yaxis, classes, 20)

@@ -1,4 +1,4 @@
-"""One HTML file with everything about some runs: opens anywhere, asks no network for anything.
+"""One HTML file with everything about some runs: it opens anywhere and needs no network.
 
 What it says is gathered here; how it looks is in `page.html` and `page.css`.
 """
@@ -82,7 +82,7 @@ def page(
     experiment: str,
     notes: Sequence[str] = (),
 ) -> str:
-    """A whole HTML document; all that people wrote is escaped."""
+    """A whole HTML document; all user text is escaped."""
     return _template().render(
         title=title,
         words=WORDS,
@@ -100,8 +100,8 @@ def page(
 
 
 def write_page(path: Path | str, html: str) -> None:
-    """Put the page at `path` in one step."""
-    # Half a character pair, as odd file names contain, must not cost the whole report.
+    """Write the page to `path` atomically."""
+    # Half a surrogate pair, as in odd file names, must not cost the whole report.
     write_atomic(Path(path), html.encode("utf-8", errors="replace"))
 
 
@@ -136,7 +136,9 @@ def _comparison(histories: Sequence[History], target: float | None) -> PageTable
     rows = cells(records, layout)
     starred = any(cell.best for row in rows for cell in row)
     titles = [column.title.replace("-\n", "").replace("\n", " ") for column in layout]
-    note = f"Times are {clock_of(histories)}." + (" ★ best of its column." if starred else "")
+    note = f"Times are {clock_of(histories)}." + (
+        " ★ marks the best in a column." if starred else ""
+    )
     return PageTable(titles, rows, note)
 
 
@@ -165,12 +167,12 @@ def _bound(histories: Sequence[History]) -> PageTable | None:
         return None
     note = (
         "Theorem 1 bounds the mean of the squared gradients so far. L, sigma² and kappa² are the "
-        "largest that were seen; the least possible loss is taken as 0."
+        "largest seen so far; the least possible loss is taken to be 0."
     )
     if beyond := estimates.beyond(histories):
         note += (
             f" The learning rate of {', '.join(beyond)} is larger than any for which the "
-            f"theorem holds: nothing is promised for it, and the bound is for the proven rate."
+            f"theorem holds: it promises nothing there, and the bound is for the proven rate."
         )
     spoken = "squared gradients, their mean and its bound against local iterations"
     chart = Drawn(Markup(svg(picture(histories))), spoken)

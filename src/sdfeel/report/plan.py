@@ -20,7 +20,7 @@ def setting(row: PlanRow) -> str:
 
 
 def aim(plan: Plan) -> str:
-    """What the plan is for."""
+    """What the plan aims at."""
     value = plan.goal.value
     if plan.goal.kind == "accuracy":
         return f"{goal(value)} accuracy as soon as possible"
@@ -30,14 +30,14 @@ def aim(plan: Plan) -> str:
 
 
 def table(plan: Plan, lines: int = LINES) -> Table:
-    """Candidates, best first, and the experiment as it was."""
+    """Candidates, best first, and the given experiment."""
     shown = _shown(plan, lines)
     graphs = len({row.graph for row in shown}) > 1
     budget = plan.goal.kind == "budget"
     found = Table(
         box=box.SIMPLE_HEAD,
         show_edge=False,
-        padding=0,  # one blank between columns, so that it fits a terminal of 80
+        padding=0,  # one space between columns, so that it fits an 80-column terminal
         title=Text(f"Plan: {aim(plan)}", style="bold"),
         title_justify="left",
         caption=_caption(plan),
@@ -154,9 +154,9 @@ def _spent(row: PlanRow) -> str:
 def _nothing(plan: Plan) -> str:
     best = max((row.score for row in plan.rows if row.score is not None), default=None)
     if best is None:
-        return "Nothing was simulated: the order is the bound's, which is good for ranking only."
+        return "Nothing was simulated: the order is the bound's, which is only good for ranking."
     got = percent(best) if best >= 0 else f"a loss of {number(-best)}"
     return (
-        f"No candidate reached the goal; the best got to {got}. Ask for less, or raise "
+        f"No candidate reached the goal; the best reached {got}. Aim lower, or raise "
         f"training.iterations or --effort."
     )

@@ -1,4 +1,4 @@
-"""The trade-off as a picture: cheap iterations against few of them, and how pilot runs went."""
+"""The trade-off as a picture: cheap iterations against few iterations, and the pilot runs."""
 
 from collections.abc import Sequence
 from math import isnan, nan
@@ -13,12 +13,12 @@ from sdfeel.report.plan import aim, setting
 from sdfeel.report.units import TIMES, duration, unit_for
 
 CURVES = 5  # pilot runs drawn beside the winner's
-WIDE = 4  # the slowest run lasts so many times the winner's: then time is drawn in powers
+WIDE = 4  # if the slowest run lasts so many times the winner's, the time axis is logarithmic
 ORDER = ("sd-feel", "hierfavg", "fedavg", "async-sd-feel")
 
 
 def picture(plan: Plan) -> Figure:
-    """Left: every candidate by its two factors. Right: what pilot runs had reached when."""
+    """Left: every candidate by its two factors. Right: what pilot runs reached, and when."""
     figure = new_figure(12, 5.2, f"Plan: {aim(plan)}")
     left, right = figure.subplots(1, 2, width_ratios=(1.15, 1))
     if plan.winner is not None and plan.goal.kind != "budget":
@@ -67,7 +67,7 @@ def _trade_off(axes: Axes, plan: Plan) -> None:
 
 
 def _needed(row: PlanRow) -> float:
-    """Iterations to the goal: measured where it ran that far, else predicted; else nothing."""
+    """Iterations to the goal: measured if it ran that far, otherwise predicted, if possible."""
     found = row.iterations if row.iterations is not None else row.predicted_iterations
     return float(found) if found is not None else nan
 

@@ -1,4 +1,4 @@
-"""Runs while they run: one live line each in a terminal, now and then a plain line elsewhere."""
+"""Progress of runs: a live line each in a terminal, a plain line now and then elsewhere."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ QUIET = 1.0  # seconds between plain lines of one run
 
 @dataclass
 class _Run:
-    """What is known of one run; the live line is drawn from it."""
+    """What is known about one run; the live line is drawn from it."""
 
     label: str
     total: int | None
@@ -37,7 +37,7 @@ class _Run:
     shown: float = float("-inf")  # real time of the last line, or of its last change
 
     def remaining(self, now: float) -> float | None:
-        """Real seconds to go, at the pace since this process began."""
+        """Real seconds left, at the pace since this process began."""
         if self.total is None or self.began is None or self.first is None:
             return None
         if not self.first < self.done < self.total:
@@ -49,13 +49,13 @@ class _Run:
 class Progress:
     """Shows the events of several runs on a console.
 
-    Call `update` for every event: one that shows nothing costs about a microsecond.
+    Call `update` for every event: if nothing is shown, it costs about a microsecond.
 
         with Progress({"sd-feel": 100}, Console(stderr=True)) as progress:
             for event in run:
                 progress.update("sd-feel", event)
 
-    A run without a total, or with the total 0, gets a bar without an end.
+    A run without a total, or with a total of 0, gets a bar without an end.
     """
 
     def __init__(self, total_rounds: dict[str, int], console: Console) -> None:
@@ -123,7 +123,7 @@ class Progress:
             run.ended = None
 
     def _print(self, line: str, style: str = "") -> None:
-        # A Text is printed as it is: brackets in a label are no markup, and no line is broken.
+        # A Text is printed as it is: brackets in a label are not markup, and no line is broken.
         self._console.print(Text(line, style=style), soft_wrap=True)
 
     def _unplanned(self, label: str) -> _Run:

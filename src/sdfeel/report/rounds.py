@@ -1,4 +1,4 @@
-"""Rounds with their beginnings and their clients, which a log tells only once."""
+"""Rounds with their beginnings and their clients, which a log states only once."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -7,7 +7,7 @@ from sdfeel.core.events import Round
 
 Crew = Mapping[int, tuple[float, float]]  # each client's seconds of computing and of sending
 
-ROUNDING = 1e-12  # a sum of seconds is as good as equal within this share
+ROUNDING = 1e-12  # sums of seconds within this share of each other count as equal
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class Played:
 
     @property
     def computed(self) -> float:
-        """When computing is over."""
+        """When computing ends."""
         return min(self.begin + self.round.phases.get("compute", 0.0), self.end)
 
     @property
@@ -50,7 +50,7 @@ class Played:
     def work(self, client: int) -> ClientWork | None:
         """What a client did; None if it took no part.
 
-        One that was dealt more than fits (by chance, or because it comes too late to count) stops
+        A client that was given more than fits (by chance, or because it is too late to count) stops
         in time to send.
         """
         if self.crew is None or client not in self.crew:
@@ -64,7 +64,7 @@ class Played:
         return ClientWork((begin, ready), (sent, arrived))
 
     def touches(self, moment: float) -> bool:
-        """Had anybody's work for this round begun before?"""
+        """Did anybody's work for this round begin before it?"""
         return min([self.begin, *self.early.values()]) < moment
 
     def _snapped(self, moment: float, to: float) -> float:
@@ -73,9 +73,9 @@ class Played:
 
 
 def played(rounds: Iterable[Round], servers: int) -> tuple[Played, ...]:
-    """Rounds in the order of the log; each begins where its lane's round before ended.
+    """Rounds in the order of the log; each begins where its lane's previous round ended.
 
-    Lanes that share a server have the same name; a round's own length tells which it goes on.
+    Lanes that share a server have the same name; a round's own length shows which it continues.
     """
     found: list[Played] = []
     open_ends: dict[tuple[int, ...], list[Played]] = {}  # each lane's last round, oldest first
@@ -117,6 +117,6 @@ def _before(ends: list[Played], begin: float, tolerance: float) -> Played | None
 
 
 def _waited(each: Round, crew: Crew | None) -> bool:
-    """Did computing last longer than for the busiest client, as only a deadline makes it?"""
+    """Did computing last longer than the busiest client needed, as only a deadline can cause?"""
     busiest = max((busy for busy, _ in (crew or {}).values()), default=0.0)
     return busiest < each.phases.get("compute", 0.0) * (1 - ROUNDING)

@@ -39,7 +39,7 @@ def comparison(histories: Sequence[History], target: float | None) -> Table:
     records = comparison_records(histories, target)
     layout = columns(records, target)
     rows = cells(records, layout)
-    # One blank between columns, so that it fits a terminal of 80.
+    # One space between columns, so that it fits an 80-column terminal.
     table = Table(box=box.SIMPLE_HEAD, show_edge=False, padding=0, caption_justify="left")
     for column in layout:
         table.add_column(
@@ -53,7 +53,7 @@ def comparison(histories: Sequence[History], target: float | None) -> Table:
         table.add_row(*(_text(cell) for cell in row))
     starred = any(cell.best for row in rows for cell in row)
     times = f"times are {clock_of(histories)}"
-    table.caption = f"* best of its column; {times}" if starred else times
+    table.caption = f"* marks the best in a column; {times}" if starred else times
     return table
 
 
@@ -107,7 +107,7 @@ def shares(seconds: Mapping[str, float], title: str = "where the real time went"
 
 
 def _text(cell: TableEntry) -> Text:
-    # The star says it where there is no colour, or no eye for it.
+    # The star says it where there is no colour, or for those who cannot see it.
     return Text(f"*{cell.text}", style="bold green") if cell.best else Text(cell.text)
 
 
@@ -143,7 +143,7 @@ def _results(history: History, target: float | None) -> Rows:
 
 
 def _promise(history: History) -> Rows:
-    """What Theorem 1 says of a run that has estimates."""
+    """What Theorem 1 says about a run that has estimates."""
     if not estimated([history]):
         return []
     end = kept(history)

@@ -11,12 +11,12 @@ from sdfeel.report.rounds import Played, played
 
 Kind = Literal["compute", "wait", "upload", "gossip"]
 
-GOSSIPS = 4  # of every lane, in the window that nobody chose
+GOSSIPS = 4  # gossips of every lane in the default window
 
 
 @dataclass(frozen=True)
 class Span:
-    """One did one thing from `begin` to `end`, in virtual seconds, for the round `round`."""
+    """Somebody did one thing from `begin` to `end`, in virtual seconds, for the round `round`."""
 
     who: str  # "client 3" or "server 1"
     kind: Kind  # a server's upload is what it receives from its last client
@@ -35,12 +35,12 @@ class Timeline:
 
     @classmethod
     def of(cls, events: Iterable[Event]) -> "Timeline":
-        """Read a run's events; an error tells when they do not say who did what."""
+        """Read a run's events; raise an error if they do not say who did what."""
         history = History.of("", events)
         started, rounds = history.started, history.rounds
         if started is None or not (started.home or any(each.mixed for each in rounds)):
             raise InputError(
-                "the log does not tell who worked when: it is empty or of an earlier version of "
+                "the log does not say who worked when: it is empty or from an earlier version of "
                 "sdfeel; run the experiment again"
             )
         found = played(rounds, started.servers)
@@ -77,7 +77,7 @@ class Timeline:
     ) -> tuple[float, float]:
         """The window that was asked for, within the run; by default its first few gossips."""
         if not self.rounds:
-            raise InputError("the run has no finished round yet: look again later")
+            raise InputError("the run has no finished round yet: try again later")
         first = 0.0 if begin is None else begin
         last = first + self._first_gossips(servers) if end is None else end
         if not 0 <= first < min(last, self.end):
@@ -144,7 +144,7 @@ def _waits(who: str, own: Iterable[Played]) -> list[Span]:
 
 
 def _worked(client: int, own: Iterable[Played]) -> Iterator[Span]:
-    """What a client did in the rounds that it took part in, but for waiting."""
+    """What a client did in the rounds that it took part in, except for waiting."""
     who = f"client {client}"
     for each in own:
         work = each.work(client)
@@ -161,7 +161,7 @@ def _gossips(server: int, seen: Iterable[Played]) -> Iterator[Span]:
 
 
 def _painted(row: Iterable[Span], over: Iterable[Span]) -> list[Span]:
-    """A row in which the spans `over` hide what was there; of two at once, the earlier stays."""
+    """A row in which the spans `over` replace what was there; of two at once, the earlier stays."""
     guests = sorted(over, key=lambda span: (span.begin, span.end))
     painted: list[Span] = []
     done = 0  # guests that ended before the present span

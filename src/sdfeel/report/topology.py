@@ -23,8 +23,8 @@ from sdfeel.report.drawing import (
     number_ticks,
 )
 
-FEW_WEIGHTS = 14  # so many have room beside the links
-ZERO = 1e-9  # weights are solved for, and what should be 0 seldom is exactly
+FEW_WEIGHTS = 14  # up to so many, there is room beside the links
+ZERO = 1e-9  # weights are computed, and what should be 0 seldom is exactly 0
 FEW_SERVERS = 12
 Positions = Mapping[int, Floats]
 
@@ -83,7 +83,7 @@ def layout(net: Network) -> Positions:
 
 
 def _around(graph: "nx.Graph[int]") -> list[int]:
-    """Servers so that each follows a neighbour, which keeps rings and lines from crossing."""
+    """Servers in an order where each follows a neighbour, so that rings and lines do not cross."""
     ends = [server for server in sorted(graph) if graph.degree(server) == 1]
     complete = graph.number_of_edges() == len(graph) * (len(graph) - 1) // 2
     if complete:
@@ -112,7 +112,7 @@ def _star(hub: int, count: int) -> Positions:
 
 
 def _spread_out(graph: "nx.Graph[int]") -> Floats:
-    """Positions in a plane that keep the numbers of hops as well as a plane can."""
+    """Positions in a plane that reflect the numbers of hops as well as a plane can."""
     count = len(graph)
     hops = np.zeros((count, count))
     for server, lengths in nx.all_pairs_shortest_path_length(graph):
@@ -121,7 +121,7 @@ def _spread_out(graph: "nx.Graph[int]") -> Floats:
     centre = np.eye(count) - 1 / count
     values, vectors = np.linalg.eigh(-centre @ hops**2 @ centre / 2)
     plane = vectors[:, -2:] * np.sqrt(np.maximum(values[-2:], 0))
-    # A vector and its negative are equally good to the solver, so one is agreed on.
+    # A vector and its negative are equally good to the solver, so we fix the sign.
     signs = np.where(plane[np.abs(plane).argmax(axis=0), [0, 1]] < 0, -1, 1)
     return np.asarray(plane * signs)
 
@@ -142,7 +142,7 @@ def _names(axes: Axes, net: Network, points: Floats) -> None:
 
 
 def _edge_weights(net: Network, positions: Positions) -> list[tuple[Floats, float]]:
-    """A weight in the middle where both ends use the same, else each near the server using it."""
+    """A weight in the middle if both ends use the same, otherwise each near the server using it."""
     found: list[tuple[Floats, float]] = []
     for a, b in net.edges:
         here, there = float(net.mixing[a, b]), float(net.mixing[b, a])

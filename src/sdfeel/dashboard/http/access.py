@@ -1,10 +1,10 @@
 """Who may ask: the host's own browser by default, holders of the token otherwise.
 
 * On loopback, only requests to loopback's own names are answered, so that no foreign page can
-  reach us by a name of its own that leads here.
+  reach us under a name of its own that points here.
 * On any other address, every request needs the token: as a cookie, which `?token=` sets, or as
   `Authorization: Bearer`.
-* What changes something must come from our own page (`Origin`), with the page's secret.
+* Requests that change something must come from our own page (`Origin`), with its secret.
 """
 
 import secrets
@@ -60,7 +60,7 @@ class Guard:
     def _refusal(self, scope: Scope) -> Response | None:
         headers = Headers(scope=scope)
         if self.token is None and _name(headers.get("host", "")) not in LOOPBACK:
-            return PlainTextResponse("This page answers to loopback's names only.", 421)
+            return PlainTextResponse("This page answers only to loopback's own names.", 421)
         if self.token is not None and not self._knows(headers.get("authorization", ""), headers):
             return self._welcome(scope)
         if scope["method"] not in SAFE and not self._ours(scope, headers):
@@ -87,7 +87,7 @@ class Guard:
                 "This page needs its token: open the address that `sdfeel dash` printed.", 401
             )
         rest = urlencode([(key, value) for key, value in query if key != "token"])
-        # A path that begins with // would be another host's.
+        # A path that begins with // would name another host.
         answer = RedirectResponse(
             "/" + scope["path"].lstrip("/") + (f"?{rest}" if rest else ""), 303
         )

@@ -10,13 +10,13 @@ DARK = {"#000000": "#e7ebf0", "#0072B2": "#2f8fd0", COLOURS["wait"]: "#353f4b"} 
 
 
 def palette() -> str:
-    """Colours of lines, of spans and of a scale; in the dark some have to change."""
+    """Colours of lines, of spans and of a scale; some have to change on a dark page."""
     named = {f"line-{index}": colour for index, colour in enumerate(PALETTE)}
     named |= {f"span-{kind}": colour for kind, colour in COLOURS.items()}
     dark = {name: DARK[colour] for name, colour in named.items() if colour in DARK}
     shares = [i / (STOPS - 1) for i in range(STOPS)]
     named |= {f"scale-{i}": to_hex(SHARES(share)) for i, share in enumerate(shares)}
-    # Much is what stands out: dark on a light page, and light on a dark one.
+    # High values stand out: dark on a light page, and light on a dark one.
     dark |= {f"scale-{i}": to_hex(SHARES(0.92 * (1 - share))) for i, share in enumerate(shares)}
     dashes = "".join(
         f".dash-{index} {{ stroke-dasharray: {' '.join(map(str, _lengths(dash)))}; }}\n"

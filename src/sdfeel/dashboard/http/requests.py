@@ -1,4 +1,4 @@
-"""What a request asks for; an error in one sentence if it cannot be."""
+"""What a request asks for, or one sentence about why it is refused."""
 
 from math import isfinite
 from typing import Any
@@ -46,11 +46,11 @@ def whole(text: str) -> int:
 
 async def body(request: Request) -> dict[str, Any]:
     if int(request.headers.get("content-length", LONGEST_BODY + 1)) > LONGEST_BODY:
-        raise InputError("too much was sent")
+        raise InputError("the request is too large")
     try:
         body = await request.json()
     except ValueError:
         body = None
     if not isinstance(body, dict):
-        raise InputError("a JSON object was expected")
+        raise InputError("the request must be a JSON object")
     return body

@@ -1,4 +1,4 @@
-"""JSON, files and streams as answers."""
+"""Answers as JSON, files and streams."""
 
 import json
 import os
@@ -17,7 +17,7 @@ POLL, HEARTBEAT = 0.4, 15.0  # seconds
 
 
 class Json(Response):
-    """What JSON cannot say (NaN, infinity) becomes null."""
+    """What JSON cannot express (NaN, infinity) becomes null."""
 
     media_type = "application/json"
 
@@ -72,7 +72,7 @@ def picture(histories: Sequence[History], target: float | None) -> bytes:
 def stream(
     news: Callable[[], Awaitable[list[tuple[str, Any]]]], closing: Callable[[], bool]
 ) -> Response:
-    """Server-sent events: whatever `news` brings, until the browser goes or we close."""
+    """Server-sent events: whatever `news` brings, until the browser leaves or we close."""
 
     async def messages() -> AsyncIterator[str]:
         silent = HEARTBEAT

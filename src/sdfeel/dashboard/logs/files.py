@@ -1,7 +1,7 @@
-"""Finding runs below a directory, and opening nothing outside of it.
+"""Finds runs below a directory, and opens nothing outside it.
 
-Every path is walked part by part from the directory itself, and no part may be a link: there is no
-name, and no race with a program that swaps links, that leads out.
+Every path is walked part by part from the directory itself, and no part may be a link: no name
+leads outside, and neither does a race with a program that swaps links.
 """
 
 import os
@@ -14,7 +14,7 @@ from sdfeel.core.run_files import EVENTS, EXPERIMENT, LOCK, METRICS, MODEL, NODE
 
 BEST = "best.toml"  # what a plan found
 FILES: tuple[str, ...] = (EVENTS, EXPERIMENT, METRICS, MODEL, PAGE)
-FILES += (BEST, "plan.json", "plan.png")  # all that can be saved
+FILES += (BEST, "plan.json", "plan.png")  # everything that can be saved
 DEPTH, MOST = 8, 20_000  # how deep runs are looked for, and in how many directories
 
 
@@ -34,7 +34,7 @@ class RunFolder:
 
 @dataclass(frozen=True)
 class Stamp:
-    """Changes whenever a file does."""
+    """Changes whenever the file changes."""
 
     inode: int
     size: int
@@ -61,7 +61,7 @@ class Root:
         *above, last = (*_parts(name), *inside)
         parent = self._descend(above)
         try:
-            # Without blocking: a named pipe in place of a file would hold us up for ever.
+            # Without blocking: a named pipe in place of a file would block us for ever.
             flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
             found = os.open(last, flags, dir_fd=parent)
         except OSError as error:
@@ -79,13 +79,13 @@ class Root:
             return file.read(limit)
 
     def files(self, name: str) -> list[str]:
-        """Which of a run's files are there to be saved."""
+        """Which of a run's files exist and can be saved."""
         with os.scandir(self.directory(name)) as entries:
             there = {entry.name for entry in entries if entry.is_file(follow_symlinks=False)}
         return [file for file in FILES if file in there]
 
     def runs(self) -> Iterator[RunFolder]:
-        """All runs below the root; inside of a run there are no others."""
+        """All runs below the root; there are no runs inside a run."""
         waiting, seen = [("", 0)], 0
         while waiting and seen < MOST:
             name, depth = waiting.pop()
@@ -153,9 +153,9 @@ LOCKS = Path("/proc/locks")
 
 
 def held(locks: Path = LOCKS) -> set[int] | None:
-    """Inodes of all locked files of this machine; None where the system does not tell.
+    """Inodes of all locked files on this machine; None where the system does not say.
 
-    Looking is all that is done: to try a lock would stop a run that begins at that moment.
+    We only look: trying a lock would stop a run that begins at that moment.
     """
     try:
         lines = locks.read_text().splitlines()

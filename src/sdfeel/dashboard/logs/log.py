@@ -1,7 +1,7 @@
-"""Reading an event log that may be huge, growing, half written or damaged.
+"""Reads an event log that may be huge, growing, half-written or damaged.
 
-A log is read once, in pieces, and only what was appended is read again. Most rounds of a long log
-are passed over: of rounds and evaluations an evenly spaced sample is kept.
+A log is read once, in pieces, and afterwards only what was appended. Most rounds of a long log are
+skipped: an evenly spaced sample of rounds and evaluations is kept.
 """
 
 import os
@@ -31,14 +31,14 @@ from sdfeel.dashboard.logs.sampling import Thinned
 
 CHUNK, LONGEST = 4 << 20, 64 << 20  # bytes read at once; bytes of one line
 ROUNDS, EVALUATIONS, CREWS = 4096, 4096, 2048  # so many are kept
-EDGE = 256  # bytes by which a log is known again
+EDGE = 256  # bytes by which a log is recognised
 FEW = 200  # of everything else
 NEWLINE, BRACE = b"\n}"
 ROUND, EVALUATED, NO_CREW = HEAD + b'round"', HEAD + b'evaluated"', b'"crew": null'
 
 
 class LogReader:
-    """What is known of one log; `refresh` reads what was appended."""
+    """What is known about one log; `refresh` reads what was appended."""
 
     def __init__(self, root: Root, name: str) -> None:
         self.root, self.name = root, name
@@ -48,10 +48,10 @@ class LogReader:
     def _forget(self, inode: int) -> None:
         self._inode = inode
         self.end = 0  # of the last whole line
-        self._front = self._seam = b""  # first bytes, and last: others if it was written anew
+        self._front = self._seam = b""  # first bytes, and last: they differ if it was rewritten
         self.lines = 0
-        self.half = False  # is there half a line behind the last whole one?
-        self.damaged: list[int] = []  # the first numbers of lines that are no events
+        self.half = False  # is there half a line after the last whole one?
+        self.damaged: list[int] = []  # the first numbers of lines that are not events
         self.damages = 0
         self.rounds = Thinned[LogLine, LoggedEvent](ROUNDS, self._read_round)
         self.evaluations = Thinned[LogLine, LoggedEvent](EVALUATIONS, self._read)
@@ -59,7 +59,7 @@ class LogReader:
         self.others: list[LoggedEvent] = []
 
     def refresh(self) -> None:
-        """Read on. NotHere is raised if there is no log (any more)."""
+        """Read what is new. Raises NotHere if there is no log (any more)."""
         with self._lock, os.fdopen(self.root.open(self.name, EVENTS), "rb") as file:
             found = os.fstat(file.fileno())
             if found.st_ino != self._inode or not self._goes_on(file):
@@ -134,13 +134,13 @@ class LogReader:
                 offset += len(data)
 
     def _goes_on(self, file: IO[bytes]) -> bool:
-        """Is what was read still what stands there?"""
+        """Does the file still contain what was read?"""
         same = file.read(len(self._front)) == self._front
         file.seek(max(0, self.end - len(self._seam)))
         return same and file.read(len(self._seam)) == self._seam
 
     def _take(self, data: bytes, left: int) -> None:
-        """Whole lines, `left` bytes before the end. Most are told apart and not looked at again."""
+        """Whole lines, `left` bytes before the end. Most are only classified, not parsed."""
         letters = np.frombuffer(data, np.uint8)
         ends = np.flatnonzero(letters == NEWLINE)
         starts = np.concatenate([[0], ends[:-1] + 1])
@@ -158,7 +158,7 @@ class LogReader:
             crews = np.array(
                 [i for i in rounds.tolist() if NO_CREW not in line(i).data], rounds.dtype
             )
-        # Half as many as if the log went on like this: what is then too much is thinned later.
+        # Half as many as if the log continued like this; any excess is thinned later.
         self.rounds.expect(int(len(rounds) * left / len(data) / 2))
         self.evaluations.expect(int(len(evaluations) * left / len(data) / 2))
         self.rounds.extend(Lines(rounds, line))
@@ -206,14 +206,14 @@ class LogReader:
 
 
 def _opened(event: Round, crew: Any) -> list[Event]:
-    """A lane's first round in a window, and a round before it that tells when it began."""
+    """A lane's first round in a window, and the round before it, which shows when it began."""
     event = replace(event, crew=event.crew if event.crew is not None else crew)
     began = event.seconds - sum(event.phases.values())
     return [replace(event, seconds=began, mixed=()), event] if began > 0 else [event]
 
 
 def _there(letters: NDArray[np.uint8], offsets: Ints, word: bytes) -> NDArray[np.bool_]:
-    """Does the word stand at each of these offsets?"""
+    """Is the word at each of these offsets?"""
     found = np.ones(len(offsets), bool)
     last = len(letters) - 1
     for offset, letter in enumerate(word):

@@ -35,7 +35,7 @@ class LoggedEvent:
 
 
 def parse(data: bytes) -> Event | None:
-    """The event of a line; None if it is none."""
+    """The event in a line; None if it is not an event."""
     kind = kind_of(data)
     if kind is None:
         return None
@@ -56,7 +56,7 @@ def kind_of(data: bytes) -> bytes | None:
 
 @dataclass(frozen=True)
 class Lines:
-    """Some lines of a piece, made only when they are asked for."""
+    """Some lines of a piece, made only on demand."""
 
     indices: Ints
     make: Callable[[int], LogLine]
@@ -68,7 +68,7 @@ class Lines:
         return self.make(int(self.indices[index]))
 
 
-LOOKED = 16 << 20  # bytes looked through for one page
+LOOKED = 16 << 20  # bytes searched for one page
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,7 @@ class LogPage:
 
 
 def backwards(file: IO[bytes], end: int, count: int, kind: bytes | None) -> LogPage:
-    """Lines from `end` to the front; at most LOOKED bytes are looked at."""
+    """Lines from `end` backwards; at most LOOKED bytes are searched."""
     found: list[LogLine] = []
     stop, carried = max(0, end - LOOKED), b""
     position = end

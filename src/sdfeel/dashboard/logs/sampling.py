@@ -9,7 +9,7 @@ Some = TypeVar("Some", covariant=True)
 
 
 class Indexed(Protocol[Some]):
-    """All that is asked of a sequence here."""
+    """What is needed of a sequence here."""
 
     def __len__(self) -> int: ...
     def __getitem__(self, index: int, /) -> Some: ...
@@ -18,7 +18,7 @@ class Indexed(Protocol[Some]):
 class Thinned(Generic[Raw, Item]):
     """Every n-th of a growing sequence, and its newest: never more than `limit` and one.
 
-    `read` turns what arrives into what is kept, or None to leave it out; it is asked for few.
+    `read` turns what arrives into what is kept, or None to leave it out; it is called for few.
 
     >>> few = Thinned[str, int](4, int)
     >>> few.extend("0123456789")
@@ -33,7 +33,7 @@ class Thinned(Generic[Raw, Item]):
         self._newest: Item | None = None
 
     def extend(self, items: Indexed[Raw]) -> None:
-        """The sequence goes on with `items`."""
+        """Extend the sequence with `items`."""
         if len(items) == 0:
             return
         for index in range(-self.count % self.stride, len(items), self.stride):
@@ -46,7 +46,7 @@ class Thinned(Generic[Raw, Item]):
         self._newest = self.read(items[len(items) - 1])
 
     def expect(self, more: int) -> None:
-        """So many are still to come: keep no more of them than will stay."""
+        """Prepare for so many more: keep no more of them than will stay."""
         while (self.count + more) // self.stride > self.limit:
             self._halve()
 

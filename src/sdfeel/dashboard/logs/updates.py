@@ -1,4 +1,4 @@
-"""What changed since a browser was told last."""
+"""What has changed since a browser was last informed."""
 
 from collections.abc import Callable
 from typing import Any
@@ -34,7 +34,7 @@ def list_news(catalogue: Catalogue, jobs: Jobs) -> Callable[[], News]:
 
 
 def run_news(catalogue: Catalogue, jobs: Jobs, name: str) -> Callable[[], News]:
-    """A sign that a run's log or its nodes changed; the page then asks for what it shows."""
+    """Signals that a run's log or its nodes changed; the page then asks for what it shows."""
     told: list[Any] = [None]
     known: list[Any] = [None]
 

@@ -81,7 +81,7 @@ export class Chart {
     const width = Math.max(240, this.holder.clientWidth);
     if (!this.holder.clientWidth) return;
     const measured = this.scales(width);
-    const label = `${this.measure.name} against ${this.cost.name}, ${this.lines.length} line${this.lines.length === 1 ? "" : "s"}. Left and right arrow keys read values.`;
+    const label = `${this.measure.name} against ${this.cost.name}, ${this.lines.length} line${this.lines.length === 1 ? "" : "s"}. The left and right arrow keys step through the values.`;
     const picture = svg("svg", {
       width, height: HEIGHT, viewBox: `0 0 ${width} ${HEIGHT}`, role: "img", tabindex: "0", "aria-label": label,
       onkeydown: (event) => this.key(event),

@@ -67,12 +67,12 @@ function common(labels) {
 function resultTable(data) {
   const head = data.table.columns.map((column) => h("th", { scope: "col", class: column.numeric ? "number" : "" }, column.title));
   const rows = data.table.rows.map((row) => h("tr", {}, row.map((cell, index) => h("td", { class: data.table.columns[index].numeric ? "number" : "wrap" }, cell.best ? h("strong", { class: "best" }, `★ ${cell.text}`) : cell.text))));
-  return h("div", {}, table("results", head, rows), h("p", { class: "soft note" }, "Times are virtual, or real where a run was deployed. ★ best of its column. A band reaches from the lowest to the highest seed."));
+  return h("div", {}, table("results", head, rows), h("p", { class: "soft note" }, "Times are virtual, or real where a run was deployed. ★ marks the best in a column. A band reaches from the lowest to the highest seed."));
 }
 
 function differenceTable(data) {
-  const alike = h("p", { class: "soft note" }, `${data.alike} more keys are alike.`);
-  if (!data.differences.length) return [h("p", {}, "The experiments of these runs are the same."), alike];
+  const alike = h("p", { class: "soft note" }, `${data.alike} more keys are the same.`);
+  if (!data.differences.length) return [h("p", {}, "These runs have the same experiment."), alike];
   const shared = common(data.names);
   const head = ["key", ...data.names.map((name) => name.slice(shared))];
   const rows = data.differences.map((row) => {

@@ -5,7 +5,7 @@ import { duration, significant } from "./format.js";
 
 const STOPS = 9;
 const LINKS = [
-  { key: "traffic", title: "traffic", text: "exchanges since the moment before" },
+  { key: "traffic", title: "traffic", text: "exchanges since the previous moment" },
   { key: "age", title: "staleness", text: "time since the last exchange" },
 ];
 
@@ -34,7 +34,7 @@ export class Graph {
   update(data) {
     this.data = data;
     if (data.why || !data.frames.length) {
-      this.element.replaceChildren(h("p", { class: "soft" }, data.why ?? "Nothing was measured yet."));
+      this.element.replaceChildren(h("p", { class: "soft" }, data.why ?? "Nothing has been measured yet."));
       return;
     }
     this.slider.max = data.frames.length - 1;
@@ -110,7 +110,7 @@ export class Graph {
   }
 
   servers(data, frame) {
-    if (!frame.distances.length) return h("p", { class: "soft" }, "This log does not tell how far the servers' models are apart.");
+    if (!frame.distances.length) return h("p", { class: "soft" }, "This log does not say how far apart the servers' models are.");
     const rows = frame.distances.map((value, server) => h("tr", {}, h("td", {}, `server ${server}`),
       data.clients && h("td", { class: "number" }, String(data.clients[server])),
       h("td", { class: "number" }, value === null ? "-" : significant(value))));

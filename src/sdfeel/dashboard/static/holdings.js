@@ -11,7 +11,7 @@ export async function holdings(name) {
   try {
     data = await ask("/api/holdings", { name });
   } catch (error) {
-    return h("p", { class: "soft" }, `It cannot be told: ${error.message}`);
+    return h("p", { class: "soft" }, `This cannot be shown: ${error.message}`);
   }
   const clients = data.clients.map((each) => ({ title: `client ${each.client} (server ${each.server})`, group: each.server, counts: each.counts }));
   const servers = data.servers.map((counts, server) => ({ title: `server ${server}`, group: server, counts, label: server }));
@@ -19,7 +19,7 @@ export async function holdings(name) {
     h("div", { class: "halves wide-left" },
       h("div", {}, h("h3", {}, "clients, by server"), heat(clients), data.left_out ? h("p", { class: "soft note" }, `${count(data.left_out)} more clients are not drawn.`) : null),
       h("div", {}, h("h3", {}, "all clients of a server"), heat(servers))),
-    h("div", { class: "ends soft" }, h("span", {}, "A column's shades are shares of its own examples, a row is a class."),
+    h("div", { class: "ends soft" }, h("span", {}, "Each column's shades show shares of its own examples; each row is a class."),
       h("span", { class: "steps", "aria-hidden": "true" }, [...Array(STOPS).keys()].map((step) => h("i", { style: { background: `var(--scale-${step})` } }))), h("span", {}, "0 to 100 %")));
 }
 

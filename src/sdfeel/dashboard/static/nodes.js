@@ -3,7 +3,7 @@
 import { h, table } from "./dom.js";
 import { ago, number } from "./format.js";
 
-const HEAD = ["node", "role", "health", "round", "lag", "data moved", "last word", "last error"];
+const HEAD = ["node", "role", "health", "round", "lag", "data moved", "last heard", "last error"];
 
 export function nodeTable(nodes) {
   if (!nodes?.length) return [];

@@ -7,7 +7,7 @@ import { text } from "./experiment.js";
 export async function show(main, about, query) {
   document.title = "new run · sdfeel";
   document.getElementById("crumbs").replaceChildren(h("a", { href: "/" }, about.directory), h("span", { class: "soft" }, "/"), h("span", {}, "new run"));
-  if (!about.allow_start) throw new Error("Runs can be started here only if `sdfeel dash` was given --allow-start.");
+  if (!about.allow_start) throw new Error("Runs can be started here only if `sdfeel dash` was started with --allow-start.");
   const form = await ask("/api/form");
   const given = await before(query.get("from"), query.get("planned") ?? "");
   const inputs = new Map();
@@ -58,7 +58,7 @@ export async function show(main, about, query) {
     },
   }, card(null, h("div", { class: "bar" }, what), goal, h("div", { class: "field" }, h("label", {}, "name ", name), h("p", { id: "help-name", class: "soft note" }, "of the run's directory"))), sections,
   h("div", { class: "basket" }, button, h("a", { class: "button", href: query.get("from") ? link("/run", { name: query.get("from") }) : "/" }, "Cancel"), problem));
-  main.replaceChildren(h("div", { class: "title" }, h("h1", {}, "New run"), h("p", { class: "soft" }, "What is left as it is keeps its default.")), element);
+  main.replaceChildren(h("div", { class: "title" }, h("h1", {}, "New run"), h("p", { class: "soft" }, "Fields that you leave alone keep their defaults.")), element);
 }
 
 // A plan looks for the best scheme and periods; its goal is not part of the experiment.
@@ -70,8 +70,8 @@ function goalFields(form) {
     field("target-accuracy", "target accuracy", "reach this test accuracy, 0 to 1, soonest", { ...number, max: 1 }),
     field("target-loss", "target loss", "reach this training loss soonest", number),
     field("budget", "budget", "the best model within this virtual time, in seconds", number),
-    field("schemes", "schemes", `names with commas between them: ${Object.keys(form.schemes).join(", ")}`, { type: "text" }),
-    field("effort", "effort", "what planning may cost, in whole runs (0: rank only)", { ...number, placeholder: "8" }));
+    field("schemes", "schemes", `names, separated by commas: ${Object.keys(form.schemes).join(", ")}`, { type: "text" }),
+    field("effort", "effort", "how much planning may cost, in whole runs (0: rank only)", { ...number, placeholder: "8" }));
 }
 
 const wanted = (goal) => Object.fromEntries([...goal.querySelectorAll("[data-goal]")].filter((input) => input.value.trim()).map((input) => [input.dataset.goal, input.value.trim()]));

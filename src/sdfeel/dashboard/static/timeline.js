@@ -94,7 +94,7 @@ export class Timeline {
       picture.append(svg("text", { x: x(moment), y: 13, "text-anchor": tick === last ? "end" : "middle", class: "who" }, `${+(moment / unit.size).toPrecision(4)}${tick === last ? ` ${unit.name}` : ""}`));
     }
     this.holder.replaceChildren(picture);
-    const left = data.left_out ? ` ${data.left_out} server(s) have no room here: choose one below.` : "";
+    const left = data.left_out ? ` ${data.left_out} server(s) do not fit here: choose one below.` : "";
     this.readout.textContent = this.spoken() + left;
   }
 

@@ -1,4 +1,4 @@
-"""A run at a glance, for the list: from the two ends of its log, however long it is."""
+"""A summary of a run for the list, from the two ends of its log, however long it is."""
 
 import os
 import re
@@ -24,7 +24,7 @@ SEED = re.compile(rb'"seed": (\d{1,18})\b')
 
 @dataclass(frozen=True)
 class Ends:
-    """What the two ends of a log tell."""
+    """What the two ends of a log show."""
 
     scheme: str = "unknown"
     seed: int | None = None
@@ -58,7 +58,7 @@ class RunSummary:
 
 
 def summarise(run: RunFolder, ends: Ends, running: bool) -> RunSummary:
-    """A run's row, from what is known of its log and of who is at work."""
+    """A run's row, from what is known about its log and about running processes."""
     return RunSummary(
         name=run.name,
         folder=str(PurePosixPath(run.name).parent),
@@ -133,7 +133,7 @@ def _told(head: bytes, tail: bytes, whole: bool) -> Ends:
 
 
 def _beginning(head: bytes) -> tuple[str, int | None]:
-    """Scheme and seed; a first line may be long, for it lists where the clients belong."""
+    """Scheme and seed; the first line may be long, because it lists each client's server."""
     for line in head.split(b"\n"):
         event = parse(line)
         if isinstance(event, Started):
@@ -150,7 +150,7 @@ OPEN = 48  # logs of which the thinned content stays in memory
 
 
 class Catalogue:
-    """What is known of the runs; safe to use from several threads."""
+    """What is known about the runs; safe to use from several threads."""
 
     def __init__(self, root: Root) -> None:
         self.root = root
@@ -160,7 +160,7 @@ class Catalogue:
         self._listed: tuple[float, list[RunSummary]] = (-1.0, [])
 
     def runs(self, age: float = 0.0) -> list[RunSummary]:
-        """All runs by name; a list that is younger than `age` seconds is good enough."""
+        """All runs by name; a list younger than `age` seconds is good enough."""
         with self._lock:
             now = time.monotonic()
             if self._listed[0] < 0 or now - self._listed[0] >= age:

@@ -1,4 +1,4 @@
-"""Several runs side by side, and what their experiments differ in."""
+"""Several runs side by side, and how their experiments differ."""
 
 import json
 from collections.abc import Sequence
@@ -20,7 +20,7 @@ Values = dict[str, Any]
 def comparison(
     catalogue: Catalogue, names: Sequence[str], seeds: bool, target: float | None
 ) -> dict[str, Any]:
-    """Curves, table and differences; with `seeds`, runs that differ in the seed alone are one."""
+    """Curves, table and differences; with `seeds`, runs that differ only in the seed are merged."""
     histories = merged(catalogue, names, seeds)
     experiments = {name: _experiment(catalogue, name) for name in names}
     chosen = target if target is not None else default_target(histories)
@@ -51,7 +51,7 @@ def _experiment(catalogue: Catalogue, name: str) -> Values:
 
 
 def _groups(experiments: dict[str, Values]) -> list[list[str]]:
-    """Runs by all of their experiment but the seed; a run without one stays alone."""
+    """Runs grouped by their experiment without the seed; a run without one stays alone."""
     found: dict[str, list[str]] = {}
     for name, values in experiments.items():
         rest = {key: value for key, value in values.items() if key != "seed"}

@@ -1,4 +1,4 @@
-"""Curves as numbers for the browser. What they mean is `report.curves`'s to say."""
+"""Curves as numbers for the browser. `report.curves` defines what they mean."""
 
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -20,7 +20,7 @@ from sdfeel.report.curves import (
 )
 from sdfeel.report.history import History
 
-POINTS = 800  # on a line: more cannot be told apart
+POINTS = 800  # on a line: more could not be distinguished
 Numbers = list[float | None]
 
 
@@ -70,7 +70,7 @@ def _learnt(measure: LearningAxis, event: Evaluated) -> float | None:
 
 
 def drawable(value: float | None) -> float | None:
-    """The value; None if it is none, or that of a run that has diverged."""
+    """The value; None if there is none, or if the run has diverged."""
     return finite(value, below=HUGE)
 
 

@@ -12,12 +12,14 @@ from sdfeel.dashboard.logs.files import NotHere, Root
 from sdfeel.report.units import amount
 
 MOST = 2000  # nodes
-SILENT = 10.0  # seconds without a word until a node counts as silent, as for `sdfeel deploy`
+SILENT = (
+    10.0  # seconds without an update after which a node counts as silent, as in `sdfeel deploy`
+)
 Text = Annotated[str, Field(max_length=2000)]
 
 
 class Status(BaseModel):
-    """What a node tells of itself."""
+    """What a node says about itself."""
 
     model_config = ConfigDict(extra="ignore")
 
@@ -32,7 +34,7 @@ class Status(BaseModel):
     last_error: Text = ""
 
     def state(self, now: float) -> str:
-        """How it is, in a word or two."""
+        """Its state, in a word or two."""
         if self.over:
             return "finished"
         if now - self.updated > SILENT:

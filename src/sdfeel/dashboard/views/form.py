@@ -10,7 +10,7 @@ from sdfeel.core.scheme import meanings
 from sdfeel.experiment.schema import Experiment, keys
 from sdfeel.schemes import SCHEMES
 
-SUGGESTED = {  # where a file may be named too, so that these are not all
+SUGGESTED = {  # a file may be named, too, so these are not all
     "network.graph": [*TOPOLOGIES],
     "network.mixing": [*GOSSIP_RULES],
 }
@@ -23,7 +23,7 @@ def form() -> dict[str, Any]:
     schema = Experiment.model_json_schema()
     helps = keys()
     sections = []
-    alone = []  # fields outside of any section
+    alone = []  # fields outside any section
     for name, part in schema["properties"].items():
         section = _section(schema, part)
         if section is None:
@@ -64,7 +64,7 @@ def _field(path: str, key: str, part: dict[str, Any], helps: dict[str, str]) -> 
 
 
 def _scheme(kind: Any) -> dict[str, Any]:
-    """A scheme's options; their help texts stand in their annotations."""
+    """A scheme's options; their help texts are in their annotations."""
     parts = TypeAdapter(kind).json_schema().get("properties", {})
     helps = {f"scheme.{option}": text for option, text in meanings(kind).items()}
     fields = [_field(f"scheme.{key}", key, part, helps) for key, part in parts.items()]

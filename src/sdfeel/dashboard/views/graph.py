@@ -1,4 +1,4 @@
-"""The server graph over time: how far each server's model is from the mean, which links work."""
+"""The server graph over time: how far each model is from the mean, and which links are used."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -14,13 +14,13 @@ from sdfeel.dashboard.views.curves import drawable, spaced
 from sdfeel.report.topology import layout
 
 FRAMES = 240
-MOST, LAID_OUT = 400, 150  # servers that are drawn at all, and in a layout of their own
+MOST, LAID_OUT = 400, 150  # servers up to which a graph is drawn, and up to which it is laid out
 Link = tuple[int, int]
 
 
 @dataclass
 class _Use:
-    """When each link was used last, and how often since the last frame."""
+    """When each link was last used, and how often since the last frame."""
 
     links: Sequence[Link]
     last: dict[Link, float] = field(default_factory=dict)
@@ -49,18 +49,18 @@ class _Use:
 
 
 def graph(events: Sequence[Event], stride: int = 1) -> dict[str, Any]:
-    """Places, links and frames; `why` tells why there is nothing to draw.
+    """Places, links and frames, or `why`: the reason why there is nothing to draw.
 
     `stride` says that the events have one round of so many.
     """
     started = next((e for e in reversed(events) if isinstance(e, Started)), None)
     if started is None:
-        return {"why": "The log does not tell yet how the servers are connected."}
+        return {"why": "The log does not yet say how the servers are connected."}
     if started.servers == 1:
-        return {"why": "There is one server only, so its model is the mean."}
+        return {"why": "There is only one server, so its model is the mean."}
     links = [(a, b) for a, b in started.edges if 0 <= a < b < started.servers]
     if not links:
-        return {"why": "This log was written before logs told how the servers are connected."}
+        return {"why": "This log's version did not record how the servers are connected."}
     if started.servers > MOST:
         return {"why": f"A graph of {started.servers:,} servers is too large to draw."}
     measured = [e for e in events if isinstance(e, Evaluated)]
@@ -93,7 +93,7 @@ def positions(servers: int, links: Sequence[Link]) -> list[tuple[float, float]]:
         try:
             found = layout(clustered(np.ones(servers), np.arange(servers), matrix))
             return [(float(found[s][0]), float(found[s][1])) for s in range(servers)]
-        except (SdfeelError, ValueError):  # a graph in pieces, say
+        except (SdfeelError, ValueError):  # a disconnected graph, for example
             pass
     turns = (2 * pi * server / servers for server in range(servers))
     return [(sin(turn), cos(turn)) for turn in turns]

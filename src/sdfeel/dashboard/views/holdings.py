@@ -40,7 +40,7 @@ class Holdings:
 
 
 def _split(values: dict[str, Any], root: Path) -> dict[str, Any]:
-    # Here and not above: the page is up before torch is loaded.
+    # Imported here, not above, so that the page is up before torch is loaded.
     from sdfeel.experiment.build import build_data, build_home, who_holds_what
     from sdfeel.experiment.schema import checked
 
@@ -65,7 +65,7 @@ def _split(values: dict[str, Any], root: Path) -> dict[str, Any]:
 
 
 def _check_files(chosen: "Experiment", root: Path) -> None:
-    """Refuse to open what an experiment names unless it lies in the directory that is shown.
+    """Refuse to open files that an experiment names unless they are in the directory shown.
 
     Runs may come from anywhere, and the page must not become a way to read this machine's files.
     """
@@ -74,6 +74,6 @@ def _check_files(chosen: "Experiment", root: Path) -> None:
     for key, value in data_files(chosen).items():
         if not Path(value).resolve().is_relative_to(root):
             raise InputError(
-                f"{key} of this run names {value}, and this page opens nothing outside of the "
-                f"directory that it shows: start `sdfeel dash` over a directory that holds both"
+                f"{key} of this run names {value}, but this page opens nothing outside the "
+                f"directory that it shows: start `sdfeel dash` with a directory that contains both"
             )

@@ -104,11 +104,11 @@ def _of_the_log(found: RunSummary, log: LogReader | None) -> list[str]:
     if log.damages:
         first = ", ".join(map(str, log.damaged[:5])) + (" ..." if log.damages > 5 else "")
         notes.append(
-            f"The log is damaged: {count(log.damages)} line(s) are no events (line {first}). "
+            f"The log is damaged: {count(log.damages)} line(s) are not events (line {first}). "
             f"They are left out."
         )
     if log.half and found.state != "running":
-        notes.append("The last line of the log is only half written; it is left out.")
+        notes.append("The last line of the log is incomplete; it is left out.")
     return notes
 
 
@@ -116,14 +116,14 @@ def _thinned(log: LogReader | None) -> str | None:
     if log is None or not log.thinned:
         return None
     return (
-        f"{count(log.lines)} events: of the rounds one in {count(log.rounds.stride)} is read, of "
-        f"the measurements one in {count(log.evaluations.stride)}. Shares and traffic are "
+        f"{count(log.lines)} events: one in {count(log.rounds.stride)} rounds and one in "
+        f"{count(log.evaluations.stride)} measurements are read. Shares and traffic are "
         f"estimates from these."
     )
 
 
 def timeline(log: LogReader, begin: float, end: float, servers: list[int] | None) -> dict[str, Any]:
-    """Spans of a window, row by row; `why` tells why there are none."""
+    """Spans of a window, row by row, or `why`: the reason why there are none."""
     started = next((p.event for p in reversed(log.others) if isinstance(p.event, Started)), None)
     rounds = log.between(begin, end, LINES)
     if started is None or not rounds:
@@ -148,7 +148,7 @@ def timeline(log: LogReader, begin: float, end: float, servers: list[int] | None
 
 
 def _fitting(started: Started) -> list[int]:
-    """As many servers as have room with their clients."""
+    """As many servers as fit together with their clients."""
     sizes = Counter(started.home)
     rows = accumulate(1 + sizes[server] for server in range(started.servers))
     return [server for server, end in enumerate(rows) if server == 0 or end <= ROWS]
@@ -230,5 +230,5 @@ def view(catalogue: Catalogue, name: str) -> dict[str, Any]:
     try:
         log = catalogue.log(name)
     except NotHere:
-        log = None  # it has not begun to write
+        log = None  # it has not written anything yet
     return {**overview(found, log), "files": catalogue.root.files(found.name)}
