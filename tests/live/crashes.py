@@ -17,11 +17,18 @@ from typing import Any
 import pytest
 import torch
 
+from sdfeel.core.scheme import Scheme
 from sdfeel.live import store as stores
-from sdfeel.schemes import SDFeel
+from sdfeel.schemes import DSquared, FedSA, Safa, SDFeel
 from tests.live.village import Killed, Village, network, simulated
 
 GOSSIP = SDFeel(tau1=2, tau2=1, alpha=2)
+SCHEMES: dict[str, tuple[Scheme, int]] = {  # with the local iterations of a round
+    "gossip": (GOSSIP, 2),
+    "rows and stages": (DSquared(), 1),
+    "rows of clients at a server": (Safa(tau1=2, crash_chance=0.3, fraction=0.3), 2),
+    "a late model comes later": (FedSA(tau1=2, quota=2), 2),
+}
 ROUNDS = 2
 
 
@@ -71,35 +78,36 @@ def _lose_half(file: Any) -> None:
         os.ftruncate(file, os.fstat(file).st_size // 2)
 
 
-def village(directory: Path) -> Village:
-    return Village(GOSSIP, network(), directory, iterations=2 * ROUNDS)
+def village(directory: Path, name: str = "gossip") -> Village:
+    scheme, steps = SCHEMES[name]
+    return Village(scheme, network(), directory, iterations=steps * ROUNDS)
 
 
-def writes(directory: Path) -> int:
+def writes(directory: Path, name: str = "gossip") -> int:
     """How often all servers together write in an undisturbed run."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(stores, "LARGE", 16)  # so that models are files, with all their steps
         reaper = Reaper(patch, -1, "never")
-        village(directory).go()
+        village(directory, name).go()
     return reaper.count
 
 
-def crashed(directory: Path, at: int, when: str) -> tuple[bool, int]:
+def crashed(directory: Path, at: int, when: str, name: str = "gossip") -> tuple[bool, int]:
     """Is the model the undisturbed one after a crash there? And how many servers were killed."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(stores, "LARGE", 16)
         Reaper(patch, at, when)
-        tried = village(directory)
-        same = torch.equal(tried.go(), simulated(GOSSIP, network(), ROUNDS))
+        tried = village(directory, name)
+        same = torch.equal(tried.go(), simulated(SCHEMES[name][0], network(), ROUNDS))
     return same and not half_written(directory), tried.restarts
 
 
 def half_written(directory: Path) -> list[str]:
     """Drafts that a crash left behind, and files whose name is not their content's hash."""
     bad = []
-    for d in range(3):
-        store = stores.Store(directory / f"edge-{d}")  # a start sweeps
-        names = [path.name for path in (directory / f"edge-{d}" / "tensors").iterdir()]
+    for home in directory.iterdir():
+        store = stores.Store(home)  # a start sweeps
+        names = [path.name for path in (home / "tensors").iterdir()]
         bad += [name for name in names if name.startswith(".")]
         assert store.get("start", ROUNDS) is not None  # it is checked against its hash
         store.close()
@@ -109,23 +117,33 @@ def half_written(directory: Path) -> list[str]:
 def main() -> int:
     options = argparse.ArgumentParser(description=__doc__)
     options.add_argument("--every", type=int, default=1, help="try only every n-th point")
-    step = options.parse_args().every
+    step, wrong = options.parse_args().every, 0
+    for name in SCHEMES:
+        wrong += tried_everywhere(name, step)
+    return int(wrong > 0)
+
+
+def tried_everywhere(name: str, step: int) -> int:
+    """Models that differ after a crash at every `step`-th write."""
     root = Path(tempfile.mkdtemp(prefix="crashes-"))
     wrong: list[str] = []
     tried = killed = 0
     try:
-        total = writes(root / "count")
+        total = writes(root / "count", name)
         for at in range(1, total + 1, step):
             for when in ("before", "after"):
-                same, restarts = crashed(root / "run", at, when)
+                same, restarts = crashed(root / "run", at, when, name)
                 shutil.rmtree(root / "run")
                 tried, killed = tried + 1, killed + min(restarts, 1)
                 wrong += [] if same else [f"{when} write {at}"]
     finally:
         shutil.rmtree(root)
-    print(f"{total} writes, {tried} runs, a server killed in {killed}: {len(wrong)} models differ")
-    print("".join(f"  {point}\n" for point in wrong), end="")
-    return int(bool(wrong))
+    print(
+        f"{name}: {total} writes, {tried} runs, a server killed in {killed}: "
+        f"{len(wrong)} models differ"
+    )
+    print("".join(f"  {point}\n" for point in wrong), end="", flush=True)
+    return len(wrong)
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ import torch
 from sdfeel.core.scheme import Scheme
 from sdfeel.live import store as stores
 from sdfeel.schemes import FedMes, HierFavg
-from tests.live.crashes import GOSSIP, crashed, writes
+from tests.live.crashes import GOSSIP, SCHEMES, crashed, writes
 from tests.live.village import RING, Village, network, simulated
 
 
@@ -60,6 +60,16 @@ def test_a_crash_at_any_write_resumes_with_the_same_bits(tmp_path: Path) -> None
         assert same, f"a kill at write {at} changed the model"
         killed += restarts
     assert killed >= 5  # the others hit a point that this run did not reach
+
+
+@pytest.mark.parametrize("name", [name for name in SCHEMES if name != "gossip"])
+def test_rows_beside_the_models_survive_a_crash_at_any_write(name: str, tmp_path: Path) -> None:
+    total, killed = writes(tmp_path / "count", name), 0
+    for n, at in enumerate(sorted(random.Random(2).sample(range(total), 3))):
+        same, restarts = crashed(tmp_path / str(at), at, "before" if n % 2 else "after", name)
+        assert same, f"a kill at write {at} changed the model"
+        killed += restarts
+    assert killed
 
 
 def test_nothing_is_left_half_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

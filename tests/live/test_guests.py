@@ -17,7 +17,7 @@ from sdfeel.core.scheme import View
 from sdfeel.core.staleness import Clocks
 from sdfeel.live.edge.policy import Policy
 from sdfeel.live.failover import refuges_of
-from sdfeel.live.federation import Turn, grown, heavier, joined, row_without
+from sdfeel.live.federation import Turn, grown, heavier, joined, without
 from sdfeel.live.protocol import Who
 from sdfeel.live.store import Store
 from sdfeel.live.transport.errors import Refused
@@ -121,8 +121,9 @@ def test_mixing_keeps_the_mean_weighted_by_the_clusters_as_they_are_now(
     weights = np.zeros((2, 2))
     for d in rest:
         mine = guests if d == 1 else ()
-        row = row_without(gossip(net, 1), d, [0] if net.links[d, 0] else [])
-        row = heavier(row, d, grown(net, d, ()) / grown(net, d, mine))
+        left = without(net, gossip(net, 1), d, [0] if net.links[d, 0] else [])
+        left = heavier(left, d, grown(net, d, ()) / grown(net, d, mine))
+        row = left.row(d) if d in left.rows else {d: 1.0}
         weights[d - 1] = [row.get(s, 0.0) for s in rest]
     mass = np.array([grown(net, 1, guests), grown(net, 2, ())])
     np.testing.assert_allclose(weights.sum(axis=1), 1)

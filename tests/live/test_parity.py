@@ -5,19 +5,25 @@ from pathlib import Path
 import pytest
 import torch
 
+from sdfeel.core.rules import Clipped, Geometric, Median, Trimmed
 from sdfeel.core.scheme import Scheme
 from sdfeel.schemes import (
+    DSquared,
     FedAvg,
     FedCS,
     FedMes,
     FedNova,
+    FedSA,
     Feel,
     FogFL,
     HierFavg,
+    JointScheduling,
     MultiLevelSGD,
+    Safa,
     SDFeel,
 )
 from tests.live.village import RING, Village, network, simulated
+from tests.sim.variants import Momentum, Robust
 
 SCHEMES: dict[str, tuple[Scheme, int]] = {
     "sd-feel": (SDFeel(tau1=2, tau2=1, alpha=1), 2),
@@ -31,6 +37,20 @@ SCHEMES: dict[str, tuple[Scheme, int]] = {
     "fedcs, the slow left out": (FedCS(tau1=2, round_seconds=5.5), 2),
     "fednova": (FedNova(theta_min=1), 1),
     "multi-level": (MultiLevelSGD(tau1=3, tau2=1), 3),
+    "d2": (DSquared(), 1),
+    "d2, several steps": (DSquared(tau1=2), 2),
+    "fedsa": (FedSA(tau1=2), 2),
+    "fedsa, two at a time": (FedSA(tau1=2, quota=2), 2),
+    "safa": (Safa(tau1=2), 2),
+    "safa, many crash": (Safa(tau1=2, crash_chance=0.3, fraction=0.3, tolerance=1), 2),
+    "joint": (JointScheduling(tau1=2, divergence=0.05), 2),
+    "median": (Robust(SDFeel(tau1=2), up=Median()), 2),
+    "trimmed": (Robust(FedAvg(tau1=2), up=Trimmed(0.2)), 2),
+    "votes": (Robust(FedNova(theta_min=1), up=Geometric()), 1),
+    "clipped gossip": (Robust(SDFeel(tau1=2, alpha=2), across=Clipped(0.1)), 2),
+    "momentum": (Momentum(SDFeel(tau1=2, alpha=2)), 2),
+    "momentum on d2": (Momentum(DSquared()), 1),
+    "server momentum": (FedNova(theta_min=1, server_momentum=0.5), 1),
 }
 
 

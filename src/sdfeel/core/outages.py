@@ -50,9 +50,10 @@ class NetworkState:
             return None
         both = np.outer(self.there, self.there)
         if mixing.via == "server-cloud":
-            return among(mixing, both)
+            return among(mixing, both, self.net)
         links = self.net.links
-        return among(mixing, _joined(links) & both if mixing.relay is not None else links > 0)
+        reach = _joined(links) & both if mixing.relay is not None else links > 0
+        return among(mixing, reach, self.net)
 
     @cached_property
     def there(self) -> Bools:
@@ -62,8 +63,10 @@ class NetworkState:
         return there
 
 
-def among(mixing: Mixing, reach: Bools) -> Mixing:
+def among(mixing: Mixing, reach: Bools, net: Network | None = None) -> Mixing:
     """A mixing between servers where `reach[dst, src]` says whose models arrive.
+
+    With `net`, rows of shelves arrive where those of their holders do.
 
     Between neighbours, a share that does not arrive stays with the server that would have taken it.
     Where two servers weight each other in proportion to their data, as all built-in rules do, that
@@ -85,7 +88,7 @@ def among(mixing: Mixing, reach: Bools) -> Mixing:
     rows, changed = {}, False
     for dst, sources, weights in mixing:
         row = dict(zip(sources.tolist(), weights.tolist(), strict=True))
-        lost = [src for src in row if dst >= 0 and src >= 0 and not arrives[dst, src]]
+        lost = [src for src in row if not _arrives(dst, src, arrives, net)]
         if lost:
             share = 0.0
             for src in lost:  # in the order of the row: sums have one order
@@ -95,6 +98,11 @@ def among(mixing: Mixing, reach: Bools) -> Mixing:
         if not lost or row.keys() != {dst}:
             rows[dst] = row
     return _with_rows(mixing, rows) if changed else mixing
+
+
+def _arrives(dst: int, src: int, arrives: Bools, net: Network | None) -> bool:
+    to, of = (dst, src) if net is None or not net.shelves else net.holder([dst, src]).tolist()
+    return to < 0 or of < 0 or bool(arrives[to, of])
 
 
 def _of_those_who_came(mixing: Mixing, reach: Bools) -> Mixing:

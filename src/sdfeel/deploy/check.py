@@ -5,19 +5,18 @@ from sdfeel.core.needs import Needs
 from sdfeel.experiment.build import Prepared
 
 REASONS = {  # why servers that share nothing cannot do it, by what a scheme needs
-    "server_rows": "it keeps models beside the servers' own, which no server holds",
-    "client_rows": "its clients keep models from round to round, which deployed ones do not",
-    "shared_lanes": (
-        "several of its lanes share a server, and a deployed server has one round at a time"
-    ),
     "global_clock": (
         "how old models are is counted by every round of every server, which no server knows: set "
         "scheme.staleness=hearsay"
     ),
-    "stages": "its servers mix in several stages, and deployed ones exchange models in one",
-    "side_by_side": "a rule needs every client's model by itself, and deployed servers sum them",
+    "shared_lanes": "several of its lanes share a server, where there are other servers as well",
+    "kept_out_of_step": (
+        "it keeps models beside the servers' own, or mixes in stages, and its servers do not wait "
+        "for one another, so that no moment is the same for all of these"
+    ),
+    "client_rows": "its clients keep models from round to round, which deployed ones do not",
     "measures": "it measures the losses of all clients together in one place",
-    "remembers": "it remembers from round to round what all servers did",
+    "remembers": "what a server does depends on what the clients of other servers did before",
     "several_starts": (
         "updates of clients that start from several servers are known to none of them"
     ),

@@ -5,7 +5,7 @@ own rows of the answers.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from typing import Any
 
@@ -17,10 +17,10 @@ from torch import Tensor
 from sdfeel.core.arrays import Ints
 from sdfeel.core.decide import Decisions
 from sdfeel.core.errors import InputError
-from sdfeel.core.mixing import Mixing
+from sdfeel.core.mixing import Mixing, of_rows
 from sdfeel.core.network import Network
 from sdfeel.core.outages import among
-from sdfeel.core.scheme import Lane, Memory, Mix, View, Work
+from sdfeel.core.scheme import Lane, Memory, View, Work
 from sdfeel.core.staleness import Clocks
 from sdfeel.engine.base import Task
 from sdfeel.engine.combine import weighted
@@ -85,6 +85,19 @@ class Federation:
         number = self.decisions.lanes.index(lane)
         return self.decisions.view(number, k, clocks, began=clocks.number, memory=memory, net=net)
 
+    def holder(self, n: int) -> int:
+        """Who holds a row: d for server d, -1 - i for client i."""
+        return int(self.net.holder([n])[0])
+
+    def fresh(self, n: int) -> Tensor:
+        """What a shelf's row is at first."""
+        return torch.zeros_like(self.initial) if n in self._zero else self.initial
+
+    @cached_property
+    def _zero(self) -> set[int]:
+        shelves = (shelf for shelf in self.net.shelves if shelf.start == "zero")
+        return {n for shelf in shelves for n in self.net.shelf(shelf.name).tolist()}
+
     def body(self, model: Tensor) -> bytes:
         return pack({MODEL: as_array(model)})
 
@@ -122,13 +135,14 @@ class Turn:
         clocks = federation.in_step(k if federation.synchronous else 0)
         view = federation.view(lane, k, clocks, memory, joined(federation.net, server, guests))
         work = federation.decisions.work(view)
-        mine = tuple(client for client, sources, _ in work.down if server in sources)
+        holder = view.net.holder
+        mine = tuple(client for client, sources, _ in work.down if server in holder(sources))
         return cls(
             k, view, work, federation.decisions.cost.at(lane, k, 0.0).done(work), mine, guests
         )
 
     def sources(self, client: int) -> Weights:
-        """The servers whose models this client starts from."""
+        """The rows that this client starts from."""
         return self.work.down.row(client)
 
     def rate(self, client: int) -> float:
@@ -164,51 +178,31 @@ def grown(net: Network, server: int, guests: Iterable[int]) -> float:
     return float(net.samples[net.home == server].sum() + net.samples[list(guests)].sum())
 
 
-def taken_from(turn: Turn, mix: Mix, server: int, arrived: Iterable[int]) -> Weights | None:
-    """What `server` takes from which client, in the order of the sum; None: it keeps its model.
-
-    The share of clients that did not answer goes to the others in proportion.
-    """
-    if server not in mix.up.rows:
-        return None
-    row = mix.up.row(server)
-    present = set(arrived)
-    kept = {client: row[client] for client in turn.clients if client in row and client in present}
-    lost = set(row) - set(kept)
-    if not lost:
-        return kept
-    share = sum(kept.values())
-    if share <= 0:
-        return None
-    scale = sum(row.values()) / share
-    return {client: weight * scale for client, weight in kept.items()}
-
-
-def row_without(across: Mixing, server: int, missing: Collection[int]) -> Weights:
-    """What `server` takes from whom when models of `missing` servers do not arrive there.
+def without(net: Network, across: Mixing, server: int, missing: Collection[int]) -> Mixing:
+    """What is left of a mixing for `server` when rows of `missing` servers do not arrive there.
 
     The simulator's rule (`core.outages.among`), applied to what this server sees for itself.
     """
-    if missing:
-        size = 1 + max(server, *missing, *across.rows.tolist(), *across.sources.tolist())
-        reach = np.ones((size, size), dtype=bool)
-        reach[server, list(missing)] = False
-        across = among(across, reach)
-    return across.row(server) if server in across.rows else {server: 1.0}
+    if not missing:
+        return across
+    reach = np.ones((len(net.servers), len(net.servers)), dtype=bool)
+    reach[server, list(missing)] = False
+    return among(across, reach, net)
 
 
-def heavier(row: Weights, server: int, share: float) -> Weights:
-    """A row of a server whose own examples are only `share` of its cluster's, for its guests.
+def heavier(across: Mixing, server: int, share: float) -> Mixing:
+    """A mixing for a server whose own examples are only `share` of its cluster's, for its guests.
 
     What others give counts as much less as the cluster has grown, and the rest stays with
     `server`. That keeps the mean weighted by the clusters as they are now, and no other server
     has to know of the guests.
     """
-    if share == 1:
-        return row
+    if share == 1 or server not in across.rows:
+        return across
+    row = across.row(server)
     kept = {source: weight * share for source, weight in row.items() if source != server}
     kept[server] = 1 - sum(kept.values())
-    return dict(sorted(kept.items()))
+    return replace(of_rows({server: kept}, across.via), rule=across.rule)
 
 
 def blended(row: Weights, models: Mapping[int, Tensor]) -> Tensor:

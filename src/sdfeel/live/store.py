@@ -19,7 +19,7 @@ from sdfeel.core.run_files import write_atomic
 
 FORM = 2  # of what is kept; another number means that another version of the program kept it
 LARGE = 1 << 20  # bytes; above it, a file is several times faster than a row
-Kind = Literal["start", "hop", "result", "measured", "own", "final"]
+Kind = Literal["start", "hop", "result", "measured", "own", "final", "row"]
 TABLES = """
 create table if not exists facts (name text primary key, value text not null);
 create table if not exists rounds (k integer primary key, record text not null);

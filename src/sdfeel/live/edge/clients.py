@@ -6,20 +6,23 @@ function of durable state, so a server that was killed hands out the same work a
 
 import asyncio
 import time
-from collections.abc import Callable, Container, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import dataclass, field
 from math import isinf
 
 from torch import Tensor
 
+from sdfeel.engine.combine import weighted
 from sdfeel.live.edge.policy import Policy
 from sdfeel.live.edge.quarantine import Bounds, Quarantine
 from sdfeel.live.edge.results import Results
 from sdfeel.live.edge.round_end import Closed
-from sdfeel.live.federation import Federation, Turn
+from sdfeel.live.edge.rows import Rows
+from sdfeel.live.federation import Federation, Turn, Weights
 from sdfeel.live.protocol import LONG_POLL, Answer, Bell, Header, seconds, whole
 from sdfeel.live.store import Store
 from sdfeel.live.transport.errors import Refused, Rejected
+from sdfeel.live.transport.tensors import digest
 
 SILENCE = 60.0  # seconds until the same complaint is told again
 NOBODY = 1.0  # seconds that a round lasts at least if nobody's result can be used
@@ -243,7 +246,7 @@ class Cluster:
             if body is None:
                 raise Rejected("the message carries no model")
             sha256 = header.get("sha256", "")
-            await asyncio.to_thread(self._check_model, body, sha256, self._started(turn))
+            await asyncio.to_thread(self._check_model, body, sha256, self.started(turn, client))
         except Rejected as error:
             if self.turn is turn and client not in self.arrived:
                 self.counts.rejected += 1
@@ -268,13 +271,24 @@ class Cluster:
         self.counts.received += len(body)
         self.bell.ring()
 
-    def _started(self, turn: Turn) -> Tensor:
-        """The model that the open round starts from."""
+    def rows(self, turn: Turn) -> Rows:
+        """What this server holds when a round begins."""
         if self._start is None:
             saved = self.store.get("start", turn.k)
             assert saved is not None  # it was committed before the round was opened
             self._start = self.federation.own_model(saved.body)
-        return self._start
+        return Rows(self.federation, self.store, self.server, self._start)
+
+    def started(self, turn: Turn, client: int) -> Tensor:
+        """The model that a client began from, as far as it is ours."""
+        rows, sources = self.rows(turn), turn.sources(client)
+        if self._elsewhere(sources) or sources == {self.server: 1.0}:
+            return rows[self.server]
+        return weighted((weight, rows[n]) for n, weight in sources.items())
+
+    def _elsewhere(self, sources: Iterable[int]) -> bool:
+        """Is some of these rows held by others?"""
+        return any(self.federation.holder(n) != self.server for n in sources)
 
     def _check_model(self, body: bytes, sha256: object, start: Tensor) -> None:
         model = self.federation.model(body, sha256, self.policy.max_norm)
@@ -286,7 +300,7 @@ class Cluster:
         turn = self.turn
         if turn is None or client not in self.outstanding(turn):
             return None
-        sources = turn.sources(client)
+        sources, body, sha256 = self._handed(turn, client)
         header: Header = {
             "round": turn.k,
             "steps": int(turn.planned[client]),
@@ -297,10 +311,18 @@ class Cluster:
         }
         if self.policy.pace == "measured" and not isinf(turn.work.deadline):
             header |= {"steps": turn.work.steps, "deadline": turn.work.deadline}
-        saved = self.store.get("start", turn.k)
-        assert saved is not None  # it was committed before the round was opened
-        self.counts.sent += len(saved.body)
-        return {**header, "sha256": saved.sha256}, saved.body
+        self.counts.sent += len(body)
+        return {**header, "sha256": sha256}, body
+
+    def _handed(self, turn: Turn, client: int) -> tuple[Weights, bytes, str]:
+        """Whose models a client starts from, and our part of that: what we hold, blended here."""
+        sources = turn.sources(client)
+        if self._elsewhere(sources) or sources == {self.server: 1.0}:
+            saved = self.store.get("start", turn.k)
+            assert saved is not None  # it was committed before the round was opened
+            return sources, saved.body, saved.sha256
+        body = self.federation.body(self.started(turn, client))
+        return {self.server: 1.0}, body, digest(body)
 
     def _check_client(self, client: int, header: Header) -> None:
         expected = self.federation.net.samples
@@ -329,6 +351,11 @@ class Cluster:
         home = int(net.home[client])
         if home < 0 or not net.links[self.server, home]:
             raise Refused(f"client {client} does not belong to server {self.server}")
+        if net.shelves:
+            raise Refused(
+                f"client {client} does not belong to server {self.server}, and what the scheme "
+                f"keeps of it is held by its own one"
+            )
         if self.policy.dead_edge == "wait":
             raise Refused(
                 f"client {client} does not belong to server {self.server}, which takes in no "

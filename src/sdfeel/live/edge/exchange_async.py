@@ -11,6 +11,7 @@ import asyncio
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 from torch import Tensor
@@ -22,9 +23,10 @@ from sdfeel.live.edge.absent_servers import Absent
 from sdfeel.live.edge.clients import Cluster
 from sdfeel.live.edge.locked_model import LockedModel, PeerModel
 from sdfeel.live.edge.neighbours import Neighbours
-from sdfeel.live.edge.round_end import Behind, Closed, Ended, averaged
+from sdfeel.live.edge.round_end import Behind, Closed, Ended
+from sdfeel.live.edge.rows import Rows, averaged, mixed
 from sdfeel.live.edge.state import ServerState
-from sdfeel.live.federation import Turn, blended, row_without
+from sdfeel.live.federation import Turn, without
 from sdfeel.live.protocol import HERE, LONG_POLL, Answer, Header, Link, whole
 from sdfeel.live.transport.errors import NotTrusted, Refused
 from sdfeel.live.transport.tensors import digest
@@ -60,14 +62,10 @@ class AsyncExchange:
         clocks = self._clocks(seen)
         view = self._federation.view(turn.view.lane, turn.k, clocks, known.memory, turn.view.net)
         mix = self._federation.decisions.mix(view, done)
-        saved = self._store.get("start", turn.k)
-        assert saved is not None  # the open round's model is never pruned
-        start = self._federation.own_model(saved.body)
-        arrived = self.cluster.results(turn, closed)
-        own, bounds = seen[self._me].model, self.cluster.bounds
-        up = self.cluster.kept(
-            lambda: averaged(self._me, turn, mix, arrived, start, own, bounds), own
-        )
+        rows = Rows(self._federation, self._store, self._me, seen[self._me].model)
+        start, arrived = partial(self.cluster.started, turn), self.cluster.results(turn, closed)
+        averaged(rows, mix, arrived, start, self.cluster.bounds, self.cluster.kept)
+        up = rows[self._me]
         model, met = self._mixed(mix, up, seen)
         after = clocks.after(np.array([self._me]), np.array(met, dtype=int))
         versions = {str(d): each.version for d, each in seen.items()}
@@ -89,18 +87,12 @@ class AsyncExchange:
     ) -> tuple[Tensor, tuple[int, ...]]:
         if mix.exchange is None:
             return up, ()
-        across = mix.exchange
-        row = across.row(self._me)
-        row = row_without(across, self._me, [d for d in row if d not in seen])
-        models = {d: each.model for d, each in seen.items()} | {self._me: up}
-
-        def mixed() -> Tensor:
-            outcome = blended(row, models)
-            self.cluster.bounds.check(outcome, up, sum(map(abs, row.values())))
-            return outcome
-
-        met = tuple(d for d in across.rows.tolist() if d in seen)
-        return self.cluster.kept(mixed, up), met
+        missing = [d for d in mix.exchange.row(self._me) if d not in seen]
+        across = without(self._federation.net, mix.exchange, self._me, missing)
+        rows = Rows(self._federation, self._store, self._me, up)
+        heard = {d: each.model for d, each in seen.items() if d != self._me}
+        mixed(rows, across, heard, self.cluster.bounds, self.cluster.kept)
+        return rows[self._me], tuple(d for d in mix.exchange.rows.tolist() if d in seen)
 
     def _commit(
         self, k: int, up: Tensor, model: Tensor, met: tuple[int, ...], after: Clocks

@@ -8,22 +8,27 @@ import asyncio
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 
+import numpy as np
 from torch import Tensor
 
+from sdfeel.core.arrays import Ints
 from sdfeel.core.decide import length
 from sdfeel.core.errors import SdfeelError
 from sdfeel.core.mixing import Mixing
 from sdfeel.live.edge.absent_servers import AGAIN, Absent
 from sdfeel.live.edge.clients import Cluster
 from sdfeel.live.edge.neighbours import Neighbours
-from sdfeel.live.edge.round_end import Behind, Closed, Ended, averaged
+from sdfeel.live.edge.round_end import Behind, Closed, Ended
+from sdfeel.live.edge.rows import Rows, averaged, mixed, place
 from sdfeel.live.edge.state import ServerState
-from sdfeel.live.federation import Turn, blended, grown, heavier, row_without
+from sdfeel.live.federation import Turn, grown, heavier, without
 from sdfeel.live.protocol import HERE, LONG_POLL, Answer, Header, Link, seconds, whole
 from sdfeel.live.transport.errors import NotTrusted, Refused
 
 CLOSED = "closed"
+MOST_HOPS = 1_000_000  # of all stages of a round
 
 
 @dataclass
@@ -48,84 +53,112 @@ class SyncExchange:
     async def finish(self, known: ServerState, turn: Turn, closed: Closed) -> Ended:
         self._missed = set()
         mix = self._federation.decisions.mix(turn.view, turn.done(closed.steps))
-        if not self._store.has("hop", turn.k, 0):
-            start = self._model("start", turn.k, 0)
-            arrived, bounds = self.cluster.results(turn, closed), self.cluster.bounds
-            model = self.cluster.kept(
-                lambda: averaged(self._me, turn, mix, arrived, start, start, bounds), start
-            )
-            self._keep(turn.k, 0, model, closed)
-        model = self._model("hop", turn.k, 0)
-        met: tuple[int, ...] = ()
-        if mix.exchange is not None:
-            for hop in range(mix.exchange.hops - 1):
-                await self._hop(turn, hop, mix.exchange)
-            # The last hop is not asked for by anyone: it becomes durable with the round's commit.
-            model = await self._mixed(turn, mix.exchange.hops - 1, mix.exchange)
-            met = tuple(mix.exchange.rows.tolist()) if mix.exchange.crossings else ()
+        rows = self.cluster.rows(turn)
+        arrived, bounds = self.cluster.results(turn, closed), self.cluster.bounds
+        start = partial(self.cluster.started, turn)
+        averaged(rows, mix, arrived, start, bounds, self.cluster.kept)
+        hops = [stage for stage in mix.stages for _ in range(stage.hops)]
+        for hop, stage in enumerate(hops):
+            await self._hop(turn, hop, stage, rows, closed, last=hop + 1 == len(hops))
+        meetings = [stage for stage in mix.stages if stage.crossings]
+        met = sorted({d for stage in meetings for d in stage.rows.tolist() if d >= 0})
         away = {"away": sorted(self._missed | set(self.absent))}
-        return Ended(model, mix, met, self._needed(known, mix.exchange), away)
+        keep = self._needed(known, meetings)
+        return Ended(rows[self._me], mix, tuple(met), keep, away, rows.save)
 
-    def _keep(self, k: int, hop: int, model: Tensor, closed: Closed | None = None) -> None:
-        with self._store.commit():
-            self._store.put("hop", k, hop, self._federation.body(model))
-            if closed is not None:
+    async def _hop(
+        self, turn: Turn, hop: int, stage: Mixing, rows: Rows, closed: Closed, last: bool
+    ) -> None:
+        """One exchange. What others take is durable before they get it.
+
+        The last hop is not asked for by anyone: it becomes durable with the round's commit.
+        """
+        k, mine = turn.k, [dst for _, dst in rows.own(stage)]
+        self._offer(k, hop, {n: rows[n] for n in self._taken(stage)}, closed)
+        others = self._listened(stage)
+        if others and not last and all(self._has(k, hop + 1, n) for n in mine):
+            rows.changed |= {n: self._saved(k, hop + 1, n) for n in mine}
+            return
+        heard = await self._gather(k, hop, others, rows)
+        missing = {self._federation.holder(n) for n in others if n not in heard}
+        self._missed.update(missing)
+        left = without(self._federation.net, stage, self._me, missing)
+        if turn.guests:
+            left = heavier(left, self._me, self._share(turn))
+        mixed(rows, left, heard, self.cluster.bounds, self.cluster.kept)
+        if others and not last:  # else others might not be there when it is computed again
+            self._offer(k, hop + 1, {n: rows[n] for n in mine}, closed)
+
+    def _offer(self, k: int, hop: int, rows: Mapping[int, Tensor], closed: Closed) -> None:
+        """Make rows durable as they are before a hop, so that others may ask for them."""
+        fresh = {n: row for n, row in rows.items() if not self._has(k, hop, n)}
+        if fresh:
+            with self._store.commit():
+                for n, row in fresh.items():
+                    self._store.put("hop", k, self._part(hop, n), self._federation.body(row))
                 self._store.remember(CLOSED, closed.record(k))
         self._bell.ring()
 
-    def _model(self, kind: str, k: int, part: int) -> Tensor:
-        saved = self._store.get("start" if kind == "start" else "hop", k, part)
-        assert saved is not None  # the open round's models are never pruned
+    def _part(self, hop: int, n: int) -> int:
+        return hop * (1 + self._federation.net.kept) + place(n)
+
+    def _has(self, k: int, hop: int, n: int) -> bool:
+        return self._store.has("hop", k, self._part(hop, n))
+
+    def _saved(self, k: int, hop: int, n: int) -> Tensor:
+        saved = self._store.get("hop", k, self._part(hop, n))
+        assert saved is not None
         return self._federation.own_model(saved.body)
 
-    async def _hop(self, turn: Turn, hop: int, across: Mixing) -> None:
-        if not self._store.has("hop", turn.k, hop + 1):
-            self._keep(turn.k, hop + 1, await self._mixed(turn, hop, across))
+    def _taken(self, stage: Mixing) -> list[int]:
+        """Rows of ours that other servers take."""
+        to, of = self._ends(stage)
+        return [
+            int(n)
+            for n in np.unique(stage.sources[(of == self._me) & (to != self._me) & (to >= 0)])
+        ]
 
-    async def _mixed(self, turn: Turn, hop: int, across: Mixing) -> Tensor:
-        """This server's model after one more hop."""
-        own = self._model("hop", turn.k, hop)
-        if self._me not in across.rows:
-            return own
-        others = [source for source in across.row(self._me) if source != self._me]
-        models = await self._gather(turn.k, hop, others, own)
-        missing = [source for source in others if source not in models]
-        self._missed.update(missing)
-        row = row_without(across, self._me, missing)
-        row = heavier(row, self._me, self._share(turn))
+    def _listened(self, stage: Mixing) -> list[int]:
+        """Rows of other servers that we take."""
+        to, of = self._ends(stage)
+        return [int(n) for n in np.unique(stage.sources[(to == self._me) & (of != self._me)])]
 
-        def mixed() -> Tensor:
-            outcome = blended(row, models | {self._me: own})
-            self.cluster.bounds.check(outcome, own, sum(map(abs, row.values())))
-            return outcome
-
-        return self.cluster.kept(mixed, own)
+    def _ends(self, stage: Mixing) -> tuple[Ints, Ints]:
+        """Who holds each entry's destination, and its source."""
+        holder = self._federation.net.holder
+        return holder(np.repeat(stage.rows, np.diff(stage.starts))), holder(stage.sources)
 
     def _share(self, turn: Turn) -> float:
         """How much of the cluster is this server's own."""
         net = self._federation.net
         return grown(net, self._me, ()) / grown(net, self._me, turn.guests)
 
-    def _needed(self, known: ServerState, across: Mixing | None) -> int:
+    def _needed(self, known: ServerState, meetings: list[Mixing]) -> int:
         """The oldest round whose hops another server may still ask for.
 
         A server that answered in this round has finished its earlier ones. Where somebody takes
         from us who gives us nothing, there is no such sign, and everything is kept.
         """
-        if across is None:
-            return known.met
-        takers = set(across.receivers(self._me)) - {self._me}
-        gave = set(across.senders(self._me)) if self._me in across.rows else set()
-        return known.k if takers <= gave else known.met
+        takers: set[int] = set()
+        gave: set[int] = set()
+        for stage in meetings:
+            to, of = self._ends(stage)
+            takers |= set(to[of == self._me].tolist()) - {self._me}
+            gave |= set(of[to == self._me].tolist())
+        return known.k if meetings and takers <= gave else known.met
 
     async def serve(self, server: int, kind: str, header: Header, body: bytes | None) -> Answer:
         """This server's model of (round, hop), as soon as there is one."""
         if kind != "model":
             raise Refused(f"a synchronous server does not answer '{kind}'")
-        k, hop = whole(header, "round"), whole(header, "hop")
+        k, hop, row = whole(header, "round"), whole(header, "hop"), 0
+        if "row" in header:
+            row = whole(header, "row")
+        if row > self._federation.net.kept or hop > MOST_HOPS:
+            raise Refused(f"no server sends row {row} after {hop} hops")
 
         def look() -> Answer | None:
-            saved = self._store.get("hop", k, hop)
+            saved = self._store.get("hop", k, self._part(hop, -row))
             if saved is None and k < self._newest():
                 return {"gone": True, "round": self._newest()}, None
             self._others.welcome(server)  # whoever is in step takes part again
@@ -134,22 +167,25 @@ class SyncExchange:
         found = await self._bell.wait_for(look, seconds(header, "wait"))
         return found if found is not None else ({"early": True}, None)
 
-    async def _gather(self, k: int, hop: int, others: list[int], own: Tensor) -> dict[int, Tensor]:
-        """The others' models of (k, hop). Who stays silent too long is left out, if so decided."""
-        asked = [server for server in others if server not in self.absent]
-        self._waiting = set(asked)
-        models = await asyncio.gather(*(self._pull(server, k, hop, own) for server in asked))
+    async def _gather(self, k: int, hop: int, rows: list[int], own: Rows) -> dict[int, Tensor]:
+        """Others' rows before a hop. Who stays silent too long is left out, if so decided."""
+        holder = self._federation.holder
+        asked = [n for n in rows if holder(n) not in self.absent]
+        self._waiting = {holder(n) for n in asked}
+        found = await asyncio.gather(*(self._pull(n, k, hop, own) for n in asked))
         self._waiting = set()
-        return {s: model for s, model in zip(asked, models, strict=True) if model is not None}
+        heard = {n: row for n, row in zip(asked, found, strict=True) if row is not None}
+        gone = {holder(n) for n in rows if n not in heard}
+        return {n: row for n, row in heard.items() if holder(n) not in gone}
 
-    async def _pull(self, server: int, k: int, hop: int, own: Tensor) -> Tensor | None:
-        """Its model, or None if it is given up: silent for too long, and not for others' sake."""
-        drop = self._policy.dead_edge == "drop"
+    async def _pull(self, n: int, k: int, hop: int, own: Rows) -> Tensor | None:
+        """A row, or None if its holder is given up: silent too long, and not for others' sake."""
+        server, drop = self._federation.holder(n), self._policy.dead_edge == "drop"
         try:
             for _ in self._federation.net.servers:  # no chain of waiting servers is longer
                 try:
                     async with asyncio.timeout(self._policy.edge_deadline if drop else None):
-                        return await self._insist(server, k, hop, own)
+                        return await self._insist(n, k, hop, own)
                 except TimeoutError:
                     if not await self._waits(server):
                         break
@@ -169,26 +205,29 @@ class SyncExchange:
             return False
         return header.get("waiting") is True
 
-    async def _insist(self, server: int, k: int, hop: int, own: Tensor) -> Tensor:
-        """Its model, asked for until it comes; where nobody may be left out, a bad one, too."""
+    async def _insist(self, n: int, k: int, hop: int, own: Rows) -> Tensor:
+        """A row, asked for until it comes; where nobody may be left out, a bad one, too."""
         while True:
             try:
-                return await self._asked(server, k, hop, own)
+                return await self._asked(n, k, hop, own)
             except (NotTrusted, Refused) as error:
                 if self._policy.dead_edge == "drop":
                     raise
-                await self._others.denied(server, error)
+                await self._others.denied(self._federation.holder(n), error)
 
-    async def _asked(self, server: int, k: int, hop: int, own: Tensor) -> Tensor:
+    async def _asked(self, n: int, k: int, hop: int, own: Rows) -> Tensor:
+        server = self._federation.holder(n)
         question = {"round": k, "hop": hop, "wait": LONG_POLL}
+        if n < 0:
+            question["row"] = place(n)
         while True:
             header, body = await self.peers[server].insist("model", question)
             if body is not None:
                 bound = self._policy.max_server_norm
-                model = self._federation.model(body, header.get("sha256"), bound)
-                self.cluster.bounds.check(model, own)
+                row = self._federation.model(body, header.get("sha256"), bound)
+                self.cluster.bounds.check(row, own.near(n))
                 self._others.heard(server)
-                return model
+                return row
             if header.get("gone"):
                 raise Behind(server, whole(header, "round"))
 

@@ -7,11 +7,9 @@ from typing import Any, Protocol
 from torch import Tensor
 
 from sdfeel.core.scheme import Mix
-from sdfeel.engine.combine import Sums
 from sdfeel.live.edge.absent_servers import Absent
-from sdfeel.live.edge.quarantine import Bounds
 from sdfeel.live.edge.state import ServerState
-from sdfeel.live.federation import Turn, taken_from
+from sdfeel.live.federation import Turn
 from sdfeel.live.protocol import Answer, Header
 
 
@@ -93,28 +91,3 @@ class Exchange(Protocol):
     def traffic(self) -> int: ...
 
     def last_error(self) -> str: ...
-
-
-def averaged(
-    server: int,
-    turn: Turn,
-    mix: Mix,
-    arrived: Mapping[int, Tensor],
-    start: Tensor,
-    current: Tensor,  # what an update is added to
-    bounds: Bounds,
-) -> Tensor:
-    """This server's row of `up`, applied to the models that arrived, in the simulator's order.
-
-    `Rejected` if what comes out must not be kept.
-    """
-    row = taken_from(turn, mix, server, arrived)
-    if row is None:
-        return current
-    sums = Sums(1, start)
-    for client, weight in row.items():
-        trained = arrived[client]
-        sums.add(0, weight, trained if mix.payload == "model" else trained - start)
-    outcome = sums.rows()[0] if mix.payload == "model" else current + sums.rows()[0]
-    bounds.check(outcome, current, sum(map(abs, row.values())))
-    return outcome

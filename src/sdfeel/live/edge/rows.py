@@ -1,0 +1,134 @@
+"""The rows that a server holds: its model and what the scheme keeps beside it, in one round.
+
+A row is computed by its holder, from rows that it holds or was sent. What changes is kept in
+memory until the round's commit writes it, together with everything else that the round did.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from sdfeel.core.mixing import Mixing, restricted
+from sdfeel.core.scheme import Mix
+from sdfeel.engine.combine import combined, weighted
+from sdfeel.live.edge.quarantine import Bounds
+from sdfeel.live.federation import Federation
+from sdfeel.live.store import Store
+
+Keep = Callable[[Callable[[], Tensor], Tensor], Tensor]  # an outcome, or what was there before
+
+
+def place(n: int) -> int:
+    """Where a row is kept, and how it is called on the wire: 0 is a server's model.
+
+    >>> [place(n) for n in (2, -1, -4)]
+    [0, 1, 4]
+    """
+    return 0 if n >= 0 else -n
+
+
+@dataclass
+class Rows:
+    """One server's rows, as its open round has changed them so far."""
+
+    federation: Federation
+    store: Store
+    server: int
+    model: Tensor  # the server's own, when the round began to end
+    changed: dict[int, Tensor] = field(default_factory=dict)
+
+    def holds(self, n: int) -> bool:
+        return self.federation.holder(n) == self.server
+
+    def __getitem__(self, n: int) -> Tensor:
+        if n in self.changed:
+            return self.changed[n]
+        return self.model if n == self.server else kept_row(self.federation, self.store, n)
+
+    def own(self, mixing: Mixing) -> Iterator[tuple[int, int]]:
+        """The rows of a mixing that this server computes: where they stand there, and which."""
+        holders = self.federation.net.holder(mixing.rows)
+        for n in np.flatnonzero(holders == self.server).tolist():
+            yield n, int(mixing.rows[n])
+
+    def near(self, n: int) -> Tensor:
+        """A row of ours that another server's row must not be far from: of the same shelf."""
+        if n >= 0:
+            return self[self.server]
+        shelves = self.federation.net.shelves
+        same = next(rows for s in shelves if n in (rows := self.federation.net.shelf(s.name)))
+        ours = [int(m) for m in same if self.holds(int(m))]
+        return self[ours[0]] if ours else self.federation.fresh(n)
+
+    def save(self) -> None:
+        """Keep what changed beside the model. Call it inside a commit."""
+        for n, row in self.changed.items():
+            if n < 0:
+                self.store.put("row", 0, place(n), self.federation.body(row), replace=True)
+
+
+def kept_row(federation: Federation, store: Store, n: int) -> Tensor:
+    """A shelf's row as the last commit left it."""
+    saved = store.get("row", 0, place(n))
+    return federation.fresh(n) if saved is None else federation.own_model(saved.body)
+
+
+def averaged(
+    rows: Rows,
+    mix: Mix,
+    arrived: Mapping[int, Tensor],
+    start: Callable[[int], Tensor],  # what each client began from
+    bounds: Bounds,
+    keep: Keep,
+) -> None:
+    """This server's rows of `up`, applied to the models that arrived, in the simulator's order.
+
+    The share of clients that did not answer goes to the others in proportion. What must not be
+    kept leaves its row as it was.
+    """
+    there = np.zeros(len(rows.federation.net.samples), dtype=bool)
+    there[list(arrived)] = True
+    up, model = restricted(mix.up, there), mix.payload == "model"
+
+    def came(source: int) -> Tensor:
+        if source < 0:
+            return rows[source]
+        return arrived[source] if model else arrived[source] - start(source)
+
+    def made(n: int, dst: int) -> Tensor:
+        span = slice(up.starts[n], up.starts[n + 1])
+        sources, weights = up.sources[span].tolist(), up.weights[span].tolist()
+        before = rows[dst]
+        if up.rule is not None:
+            own = before if model else torch.zeros_like(before)
+            total = combined(up, n, own, {source: came(source) for source in sources})
+        else:
+            total = weighted((w, came(s)) for s, w in zip(sources, weights, strict=True))
+        outcome = total if model else before + total
+        bounds.check(outcome, before, sum(map(abs, weights)))
+        return outcome
+
+    rows.changed |= {dst: keep(partial(made, n, dst), rows[dst]) for n, dst in rows.own(up)}
+
+
+def mixed(
+    rows: Rows, stage: Mixing, heard: Mapping[int, Tensor], bounds: Bounds, keep: Keep
+) -> None:
+    """One hop of a stage: this server's rows of it, from its own and from those that came."""
+
+    def row(n: int, dst: int) -> Tensor:
+        span = slice(stage.starts[n], stage.starts[n + 1])
+        sources, weights = stage.sources[span].tolist(), stage.weights[span].tolist()
+        found = {s: heard[s] if s in heard else rows[s] for s in sources}
+        if stage.rule is not None:
+            outcome = combined(stage, n, rows[dst], found)
+        else:
+            outcome = weighted(zip(weights, found.values(), strict=True))
+        bounds.check(outcome, rows[dst], sum(map(abs, weights)))
+        return outcome
+
+    rows.changed |= {dst: keep(partial(row, n, dst), rows[dst]) for n, dst in rows.own(stage)}
