@@ -1,15 +1,111 @@
-"""Measuring one model."""
+"""Measuring one model: the metrics by name, on whose examples, and what becomes of many numbers.
 
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+A metric is a function of outputs and targets. To add one, add it to `METRICS`; to sum up the
+clients' numbers in another way, add that to `SUMMARIES`: logs, tables, reports and pages follow.
+"""
 
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from math import ceil
+
+import numpy as np
 import torch
 from torch import Tensor, nn
 
+from sdfeel.core.arrays import Floats, Ints
+from sdfeel.core.errors import unknown
 from sdfeel.data.federated import Examples
 
 Loss = Callable[[Tensor, Tensor], Tensor]  # (outputs, targets) -> the mean loss
 Metric = Callable[[Tensor, Tensor], float | Tensor]  # (outputs, targets) -> a number
+Outputs = Callable[[Tensor, Ints], tuple[Tensor, Tensor]]  # (model, rows) -> outputs, targets
+
+
+def accuracy(outputs: Tensor, targets: Tensor) -> float:
+    """The share of examples whose class is the one with the largest output."""
+    return float((outputs.argmax(dim=-1) == targets).double().mean())
+
+
+def loss_of(outputs: Tensor, targets: Tensor) -> Tensor:
+    """The mean cross entropy."""
+    return nn.functional.cross_entropy(outputs, targets)
+
+
+METRICS: dict[str, Metric] = {"accuracy": accuracy, "loss": loss_of}
+LOW = {"loss"}  # metrics of which less is better; of all others, more is
+DECILE = 0.1
+
+
+def _worst(values: Floats) -> float:
+    """The mean of the worst tenth, at least of one."""
+    return float(values[: ceil(DECILE * len(values))].mean())
+
+
+# of the numbers of all clients or clusters, the worst first
+SUMMARIES: dict[str, Callable[[Floats], float]] = {
+    "": lambda values: float(values.mean()),
+    ", worst 10 %": _worst,
+    ", spread": lambda values: float(values.std()),
+}
+
+
+def summed_up(name: str, values: Iterable[float], low: bool) -> dict[str, float]:
+    """What is told of a metric that was measured many times; `low`: less of it is better.
+
+    >>> summed_up("accuracy per client", [0.5, 0.75, 1.0], low=False)["accuracy per client"]
+    0.75
+    """
+    worst_first = np.sort(np.array(list(values), dtype=np.float64))
+    worst_first = worst_first[::-1] if low else worst_first
+    return {f"{name}{what}": of(worst_first) for what, of in SUMMARIES.items()}
+
+
+def chosen(names: Sequence[str], own: Mapping[str, Metric] | None = None) -> dict[str, Metric]:
+    """Metrics by their names: those of everyone, and the user's own."""
+    known = {**METRICS, **(own or {})}
+    for name in names:
+        if name not in known:
+            raise unknown("metric", name, known)
+    return {name: known[name] for name in names}
+
+
+@dataclass(frozen=True, eq=False)
+class Groups:
+    """Which metrics are measured on the training examples of each client, or of each cluster."""
+
+    outputs: Outputs  # of an engine
+    parts: Sequence[Ints]  # each client's rows of the training data
+    home: Ints  # (C,) each client's cluster; -1: none
+    per_client: Mapping[str, Metric] = field(default_factory=dict)
+    per_cluster: Mapping[str, Metric] = field(default_factory=dict)
+    every: int = 1  # rounds between two measurements
+
+    def due(self, number: int) -> bool:
+        """Is this a round after which they are measured?"""
+        return number % self.every == 0
+
+    def measured(self, models: Callable[[int], Tensor]) -> dict[str, float]:
+        """What is told of all clients and clusters, each with its own of these models."""
+        told: dict[str, list[float]] = {f"{name} per client": [] for name in self.per_client}
+        told |= {f"{name} per cluster": [] for name in self.per_cluster}
+        clusters: dict[int, list[tuple[Tensor, Tensor]]] = {}
+        for client, part in enumerate(self.parts):
+            found = self.outputs(models(client), part)
+            for name, metric in self.per_client.items():
+                told[f"{name} per client"].append(float(metric(*found)))
+            if self.per_cluster and self.home[client] >= 0:
+                clusters.setdefault(int(self.home[client]), []).append(found)
+        for members in clusters.values():
+            whole = [torch.cat(each) for each in zip(*members, strict=True)]
+            for name, metric in self.per_cluster.items():
+                told[f"{name} per cluster"].append(float(metric(*whole)))
+        low = {f"{name} per {group}" for name in LOW for group in ("client", "cluster")}
+        return {
+            name: value
+            for metric, values in told.items()
+            for name, value in summed_up(metric, values, metric in low).items()
+        }
+
 
 BLOCK = 250  # examples at a time: small enough that activations stay in the cache
 

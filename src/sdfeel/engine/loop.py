@@ -8,6 +8,7 @@ import copy
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -136,6 +137,16 @@ class LoopEngine:
         except Exception as error:
             raise SdfeelError(f"measuring failed: {told(error)}") from error
         return Scores(train.loss, test.loss, test.accuracy, test.metrics)
+
+    def outputs(self, model: Tensor, rows: Ints) -> tuple[Tensor, Tensor]:
+        """What the model says of these training examples, and their targets."""
+        self._flat.load(model)
+        data = Examples(*self._batch(torch.from_numpy(np.array(rows))))
+        found: list[Tensor] = []
+        with one_thread():
+            which = range(blocks(data))
+            tallies(self._flat.module, data, self._training.loss, which, found.append)
+        return torch.cat(found), data.y
 
     def close(self) -> None:
         """There is nothing to release."""

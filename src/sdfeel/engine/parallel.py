@@ -19,6 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from sdfeel.core.arrays import Ints
 from sdfeel.core.errors import Diverged, SdfeelError, told
 from sdfeel.core.forks import forked
 from sdfeel.engine.base import Scores, Task
@@ -76,6 +77,10 @@ class ParallelEngine:
     def loss_and_gradient(self, client: int, model: Tensor, step: int) -> tuple[float, Tensor]:
         """Like the loop engine's."""
         return self._engine.loss_and_gradient(client, model, step)
+
+    def outputs(self, model: Tensor, rows: Ints) -> tuple[Tensor, Tensor]:
+        """As the loop engine's, in this process."""
+        return self._engine.outputs(model, rows)
 
     def evaluate(self, model: Tensor) -> Scores:
         """Blocks of examples over the workers, summed in order."""

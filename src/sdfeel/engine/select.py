@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Literal, Protocol
 
 from torch import Tensor
 
+from sdfeel.core.arrays import Ints
 from sdfeel.core.errors import InputError
 from sdfeel.engine.base import Engine, Workload
 from sdfeel.engine.loop import LoopEngine
@@ -35,6 +36,10 @@ class ModuleEngine(Engine, Protocol):
     def layout(self) -> Layout: ...
 
     def state_dict(self, model: Tensor) -> dict[str, Tensor]: ...
+
+    def outputs(self, model: Tensor, rows: Ints) -> tuple[Tensor, Tensor]:
+        """What the model says of these training examples, and their targets."""
+        ...
 
     def close(self) -> None: ...
 

@@ -9,6 +9,7 @@ from torch import Tensor
 from sdfeel.core.events import Evaluated, Event, Finished, Round, Started, Warned
 from sdfeel.core.gossip_weights import consensus_exchanges
 from sdfeel.core.mixing import gossip
+from sdfeel.engine.evaluate import Groups
 from sdfeel.models.flat import raw
 from sdfeel.run.standstill import Standstill
 from sdfeel.sim.simulate import Simulation
@@ -40,9 +41,10 @@ class Drive:
         accuracy: float | None = None,
         estimates: Callable[[Simulation], dict[str, float]] | None = None,  # more to measure
         idle: int = 0,  # rounds since the last in which somebody's model arrived
+        groups: Groups | None = None,  # metrics per client and per cluster
     ) -> None:
         self.scheme_name, self.simulation, self.goals = scheme_name, simulation, goals
-        self.why, self._estimates = why, estimates
+        self.why, self._estimates, self._groups = why, estimates, groups
         self.accuracy = accuracy  # the newest measured
         self.figures: Mapping[str, float] = {}  # the scheme's own, of the newest round
         self.standstill = Standstill(simulation.decisions, idle)
@@ -96,7 +98,7 @@ class Drive:
         events: list[Event] = [*(Warned(text) for text in self.simulation.news()), done]
         last = self.reason is not None
         if last or done.number % self.goals.evaluate_every == 0:
-            events.append(self._evaluate())
+            events.append(self._evaluate(last))
         return events
 
     def finish(self) -> Finished:
@@ -122,7 +124,13 @@ class Drive:
             return 0.0, 0, 0.0
         return sim.decisions.cost.across(gossip(sim.net, exchanges))
 
-    def _evaluate(self) -> Evaluated:
+    def _grouped(self, last: bool) -> dict[str, float]:
+        """What is measured per client and per cluster, if it is due; always after the last round."""
+        sim, groups = self.simulation, self._groups
+        due = groups is not None and (last or groups.due(sim.state.number))
+        return groups.measured(sim.models()) if groups is not None and due else {}
+
+    def _evaluate(self, last: bool = False) -> Evaluated:
         sim, state = self.simulation, self.simulation.state
         scores = sim.engine.evaluate(sim.model())
         self.accuracy = scores.accuracy
@@ -137,7 +145,7 @@ class Drive:
             test_loss=scores.test_loss,
             accuracy=scores.accuracy,
             spread=sim.spread(),
-            metrics={**scores.metrics, **estimates, **self.figures},
+            metrics={**scores.metrics, **self._grouped(last), **estimates, **self.figures},
             distances=tuple(sim.distances().tolist()),
         )
 

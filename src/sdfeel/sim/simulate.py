@@ -1,6 +1,6 @@
 """Carries out a scheme by weighted sums on a virtual clock."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -77,6 +77,15 @@ class Simulation:
         """(P,) what the run returns if it ends now: `Network.returned`."""
         rows, weights = self.net.returned
         return _sum(rows, weights, self.state.models)
+
+    def models(self) -> Callable[[int], Tensor]:
+        """(P,) the model of each client if the run ends now: all have one, or each its own."""
+        own = next((each for each in self.net.shelves if each.returned), None)
+        if own is not None and own.per == "client":
+            rows = self.net.shelf(own.name)
+            return lambda client: self.state.models[int(rows[client])]
+        model = self.model()
+        return lambda client: model
 
     def distances(self) -> Floats:
         """(D,) how far each server's model is from their mean."""

@@ -3,9 +3,11 @@
 from collections.abc import Iterator, Sequence
 from typing import Any, Self
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from sdfeel.core.arrays import Ints
 from sdfeel.core.errors import InputError
 from sdfeel.data.federated import Examples
 from sdfeel.engine.base import Scores, Task, Workload
@@ -132,6 +134,15 @@ class NativeEngine:
             else {}
         )
         return Scores(train, loss, accuracy, metrics)
+
+    def outputs(self, model: Tensor, rows: Ints) -> tuple[Tensor, Tensor]:
+        """As the loop engine's."""
+        picked, train = torch.from_numpy(np.array(rows)), self._workload.train
+        data = Examples(train.x.index_select(0, picked), train.y.index_select(0, picked))
+        row = model.to(torch.float32).contiguous()
+        _, _, found = self._measure(row, data, outputs=True)
+        assert found is not None  # they were asked for
+        return found, data.y
 
     def _measure(
         self, row: Tensor, data: Examples, outputs: bool

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from sdfeel.core.arrays import Ints
 from sdfeel.engine.base import Scores, Task
 from sdfeel.engine.estimates import probing
 from sdfeel.engine.evaluate import Tally, total
@@ -98,6 +99,10 @@ class RayEngine:
     def loss_and_gradient(self, client: int, model: Tensor, step: int) -> tuple[float, Tensor]:
         """Like the loop engine's, computed where the run was started."""
         return probing(self._engine).loss_and_gradient(client, model, step)
+
+    def outputs(self, model: Tensor, rows: Ints) -> tuple[Tensor, Tensor]:
+        """As the loop engine's, computed where the run was started."""
+        return self._engine.outputs(model, rows)
 
     def evaluate(self, model: Tensor) -> Scores:
         """Blocks of examples over the actors, summed in order."""
