@@ -110,6 +110,7 @@ SETTINGS = [
     ("compression.bits=4", ()),
     ("compression.share=0.2", ("compression.uplink=top-k",)),
     ("compression.share=0.2", ("compression.uplink=uniform",)),
+    ("evaluation.per_client_every=3", ()),
     ("devices.gflops=0.001", ()),
     ("devices.gflops=0.001", ("devices.file={speeds}",)),
     ("devices.spread=4", ("devices.file={speeds}",)),

@@ -165,6 +165,7 @@ FACTORS: Factors = {
         "often": ("evaluation.every=2",),
         "few": ("evaluation.test_examples=20", "evaluation.train_examples=30"),
         "estimates": ("evaluation.estimates=true",),
+        "grouped": ("evaluation.per_client=accuracy", "evaluation.per_cluster=loss"),
     },
     "preset": {
         "literal": (),

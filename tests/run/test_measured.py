@@ -1,12 +1,37 @@
 """On how many examples a run is measured."""
 
+import csv
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from safetensors.torch import load_file
+from torch import Tensor, nn
 
+from sdfeel.core.arrays import Ints
+from sdfeel.core.decide import Decisions
+from sdfeel.core.errors import InputError
 from sdfeel.core.events import Evaluated, Finished
+from sdfeel.core.graphs import links
+from sdfeel.core.network import clustered
+from sdfeel.data.federated import federate
+from sdfeel.engine.evaluate import summed_up
+from sdfeel.experiment.build import Prepared, build_model, prepare
 from sdfeel.experiment.schema import Experiment, load
+from sdfeel.report.history import History
+from sdfeel.report.page import page
+from sdfeel.run.api import Run, network
 from sdfeel.run.session import start
+from sdfeel.run.store import read_events
+from sdfeel.schemes import FedAvg, SDFeel
+from sdfeel.sim.simulate import Simulation
+from tests.engine.native.helpers import needs_compiler
+from tests.sim.test_simulate import cost, uneven
+from tests.sim.variants import Own
 
 
 def run(directory: Path, *settings: str) -> tuple[str, list[float]]:
@@ -32,3 +57,115 @@ def test_runs_of_before_the_key_can_be_resumed() -> None:
     asked = load(None, ("evaluation.test_examples=50",))
     assert asked.fingerprint != Experiment().fingerprint
     assert load(None, ("evaluation.test_examples=0",)).fingerprint == Experiment().fingerprint
+
+
+PER_CLIENT = ("evaluation.every=1", "evaluation.per_client=accuracy,loss", "model.name=mlp")
+
+
+def told(directory: Path, *settings: str) -> list[Evaluated]:
+    small = ("training.iterations=20", "network.clients=10", "network.servers=2")
+    events = start(load(None, (*small, *PER_CLIENT, *settings)), directory)
+    return [event for event in events if isinstance(event, Evaluated)]
+
+
+def test_metrics_per_client_are_those_of_the_final_model_on_each_ones_examples(
+    tmp_path: Path,
+) -> None:
+    last = told(tmp_path / "r", "evaluation.per_cluster=accuracy", "network.imbalance=3")[-1]
+    ready = prepare(load(tmp_path / "r" / "experiment.toml"))
+    module, data = build_model(ready.experiment, ready.data), ready.data
+    module.load_state_dict(load_file(tmp_path / "r" / "model.safetensors"))
+    with torch.no_grad():
+        right = (module(data.train.x).argmax(dim=1) == data.train.y).numpy()
+    each = np.array([right[part].mean() for part in data.parts])
+    cells = [right[np.concatenate(own)].mean() for own in _cells(ready)]
+    found = last.metrics
+    assert found["accuracy per client"] == pytest.approx(each.mean())
+    assert found["accuracy per client: worst 10 %"] == pytest.approx(each.min())  # one of ten
+    assert found["accuracy per client: spread"] == pytest.approx(each.std())
+    assert found["accuracy per cluster: worst 10 %"] == pytest.approx(min(cells))
+    assert found["loss per client: worst 10 %"] > found["loss per client"] > 0
+    with (tmp_path / "r" / "metrics.csv").open(encoding="utf-8") as file:
+        *_, row = csv.DictReader(file)
+    assert float(row["accuracy per client"]) == found["accuracy per client"]
+    history = History.of("r", read_events(tmp_path / "r"))
+    assert "accuracy per client: spread" in page("A run", [history], None, "")
+
+
+def _cells(ready: Prepared) -> list[list[Ints]]:
+    home = ready.net.home.tolist()
+    return [
+        [part for part, own in zip(ready.data.parts, home, strict=True) if own == d]
+        for d in ready.net.servers
+    ]
+
+
+def test_metrics_per_client_change_no_model(tmp_path: Path) -> None:
+    assert run(tmp_path / "a", *PER_CLIENT) == run(tmp_path / "b", *PER_CLIENT[::2])
+
+
+def test_dear_metrics_have_a_schedule_of_their_own_and_the_last_round(tmp_path: Path) -> None:
+    found = told(tmp_path / "r", "evaluation.per_client_every=3")
+    with_them = [each.number for each in found if "accuracy per client" in each.metrics]
+    assert [each.number for each in found] == [0, 1, 2, 3, 4]
+    assert with_them == [0, 3, 4]
+
+
+@pytest.mark.parametrize("engine", ["parallel", pytest.param("native", marks=needs_compiler)])
+def test_metrics_per_client_are_the_same_by_every_engine(tmp_path: Path, engine: str) -> None:
+    found = [
+        told(tmp_path / name, f"training.engine={name}")[-1].metrics for name in ("loop", engine)
+    ]
+    assert found[1] == pytest.approx(found[0], rel=1e-4)
+
+
+def test_an_unknown_metric_is_refused_before_anything_starts() -> None:
+    with pytest.raises(InputError, match=r"unknown metric 'acuracy'.*accuracy"):
+        prepare(load(None, ["evaluation.per_client=acuracy"]))
+
+
+@given(st.lists(st.floats(0, 1), min_size=1, max_size=40), st.booleans())
+def test_the_worst_tenth_is_never_better_than_the_mean(values: list[float], low: bool) -> None:
+    found = summed_up("m", values, low)
+    assert found["m: spread"] >= 0
+    gap = found["m: worst 10 %"] - found["m"]
+    assert (gap if low else -gap) >= -1e-12
+    assert min(values) - 1e-12 <= found["m: worst 10 %"] <= max(values) + 1e-12
+    assert found["m: worst 10 %"] == (max(values) if low else min(values)) or len(values) > 10
+
+
+def test_in_python_a_metric_of_ones_own_may_be_measured_per_client() -> None:
+    x = torch.randn(60, 3, generator=torch.Generator().manual_seed(0))
+    data = federate((x, x.sum(1, keepdim=True)), (x, x.sum(1, keepdim=True)), clients=6)
+    net = network(data, servers=2, graph="complete")
+
+    def farthest(outputs: Tensor, targets: Tensor) -> float:
+        return float((outputs - targets).abs().max())
+
+    options: dict[str, Any] = {"loss": nn.functional.mse_loss, "iterations": 10}
+    run = Run(
+        SDFeel(),
+        net,
+        nn.Linear(3, 1),
+        data,
+        metrics={"farthest": farthest},
+        per_client=["farthest", "loss"],
+        **options,
+    )
+    last = [event for event in run if isinstance(event, Evaluated)][-1]
+    with torch.no_grad():
+        farthest_of = [farthest(run.module(x[p]), x[p].sum(1, keepdim=True)) for p in data.parts]
+    assert last.metrics["farthest per client"] == pytest.approx(np.mean(farthest_of), rel=1e-5)
+    assert last.metrics["loss per client"] < 1
+    with pytest.raises(InputError, match="not class numbers, which accuracy needs"):
+        Run(SDFeel(), net, nn.Linear(3, 1), data, per_client=["accuracy"], **options)
+
+
+def test_clients_with_models_of_their_own_are_measured_with_them() -> None:
+    net = clustered([1, 2, 5], [0, 0, 0], links("ring", 1))
+    simulation = Simulation(Decisions.of(Own(FedAvg(tau1=1)), net, cost(3)), uneven(clients=3))
+    next(simulation)
+    own = [simulation.models()(i) for i in range(3)]
+    assert not torch.equal(own[0], own[1])
+    plain = Simulation(Decisions.of(FedAvg(tau1=1), net, cost(3)), uneven(clients=3))
+    assert torch.equal(plain.models()(0), plain.models()(2))

@@ -161,6 +161,13 @@ class Follower:
         sizes = np.array([grown(net, d, guests[d]) for d in servers])
         return floats(sizes / sizes.sum())
 
+    def _grouped(self, number: int) -> dict[str, float]:
+        """What is measured per client and per cluster, if it is due."""
+        groups, model = self.ready.groups, self._final()
+        if groups is None or not (self.records.exhausted() or groups.due(number)):
+            return {}
+        return groups.measured(lambda client: model)
+
     def _measured(
         self, number: int, iterations: int, seconds: float, found: Mapping[int, Tensor]
     ) -> Evaluated:
@@ -179,6 +186,6 @@ class Follower:
             test_loss=scores.test_loss,
             accuracy=scores.accuracy,
             spread=float(np.sqrt(mass @ distances**2)),
-            metrics=scores.metrics,
+            metrics={**scores.metrics, **self._grouped(number)},
             distances=tuple(distances.tolist()),
         )

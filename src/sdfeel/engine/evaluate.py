@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from sdfeel.core.arrays import Floats, Ints
-from sdfeel.core.errors import unknown
+from sdfeel.core.errors import InputError, unknown
 from sdfeel.data.federated import Examples
 
 Loss = Callable[[Tensor, Tensor], Tensor]  # (outputs, targets) -> the mean loss
@@ -44,8 +44,8 @@ def _worst(values: Floats) -> float:
 # of the numbers of all clients or clusters, the worst first
 SUMMARIES: dict[str, Callable[[Floats], float]] = {
     "": lambda values: float(values.mean()),
-    ", worst 10 %": _worst,
-    ", spread": lambda values: float(values.std()),
+    ": worst 10 %": _worst,
+    ": spread": lambda values: float(values.std()),
 }
 
 
@@ -60,12 +60,15 @@ def summed_up(name: str, values: Iterable[float], low: bool) -> dict[str, float]
     return {f"{name}{what}": of(worst_first) for what, of in SUMMARIES.items()}
 
 
-def chosen(names: Sequence[str], own: Mapping[str, Metric] | None = None) -> dict[str, Metric]:
-    """Metrics by their names: those of everyone, and the user's own."""
-    known = {**METRICS, **(own or {})}
+def chosen(
+    names: Sequence[str], known: Mapping[str, Metric] = METRICS, classes: bool = True
+) -> dict[str, Metric]:
+    """These metrics by their names, or InputError."""
     for name in names:
         if name not in known:
             raise unknown("metric", name, known)
+        if known[name] is accuracy and not classes:
+            raise InputError("the targets are not class numbers, which accuracy needs: choose loss")
     return {name: known[name] for name in names}
 
 
@@ -82,10 +85,12 @@ class Groups:
 
     def due(self, number: int) -> bool:
         """Is this a round after which they are measured?"""
-        return number % self.every == 0
+        return bool(self.per_client or self.per_cluster) and number % self.every == 0
 
     def measured(self, models: Callable[[int], Tensor]) -> dict[str, float]:
         """What is told of all clients and clusters, each with its own of these models."""
+        if not self.per_client and not self.per_cluster:
+            return {}
         told: dict[str, list[float]] = {f"{name} per client": [] for name in self.per_client}
         told |= {f"{name} per cluster": [] for name in self.per_cluster}
         clusters: dict[int, list[tuple[Tensor, Tensor]]] = {}

@@ -29,6 +29,7 @@ from sdfeel.data.federated import Examples, Federated, federate
 from sdfeel.data.partition import holdings
 from sdfeel.engine import optimizers
 from sdfeel.engine.base import Engine, Training, Workload
+from sdfeel.engine.evaluate import Groups, chosen
 from sdfeel.engine.messages import FLOAT, Codec, Compress, Packing, codec
 from sdfeel.engine.penalties import penalties
 from sdfeel.engine.select import ModuleEngine, choose
@@ -70,6 +71,21 @@ class Prepared:
     def cost(self) -> Cost:
         return self.decisions.cost
 
+    @property
+    def groups(self) -> Groups | None:
+        """The metrics per client and per cluster; None where none are asked for."""
+        asked = self.experiment.evaluation
+        if not asked.per_client and not asked.per_cluster:
+            return None
+        return Groups(
+            self.engine.outputs,
+            self.data.parts,
+            self.net.home,
+            chosen(asked.per_client),
+            chosen(asked.per_cluster),
+            asked.per_client_every,
+        )
+
     def simulation(self, engine: Engine | None = None, state: State | None = None) -> Simulation:
         """A simulation from the start, or from a saved state."""
         own = self.engine if engine is None else engine
@@ -79,6 +95,7 @@ class Prepared:
 def prepare(experiment: Experiment) -> Prepared:
     """Load, split and build everything that `experiment` names; raise on what cannot work."""
     scheme, foreign = build_scheme(experiment)
+    chosen([*experiment.evaluation.per_client, *experiment.evaluation.per_cluster])  # known names
     late = build_late(experiment)
     data = build_data(experiment)
     experiment = with_model(experiment)
@@ -118,9 +135,14 @@ def resolved(
     training = experiment.training.model_copy(update={"engine": engine})
     evaluation = experiment.evaluation
     if evaluation.every == 0:
-        evaluation = evaluation.model_copy(
-            update={"every": evaluate_every(experiment, data, rounds)}
-        )
+        measured = min(evaluation.test_examples or inf, len(data.test))
+        measured += min(evaluation.train_examples or inf, len(data.train))
+        every = evaluate_every(experiment, data, rounds, measured)
+        evaluation = evaluation.model_copy(update={"every": every})
+    if evaluation.per_client_every == 0 and (evaluation.per_client or evaluation.per_cluster):
+        every = evaluate_every(experiment, data, rounds, len(data.train))
+        every = evaluation.every * ceil(every / evaluation.every)
+        evaluation = evaluation.model_copy(update={"per_client_every": every})
     section = scheme_section(experiment.scheme.name, scheme)
     return experiment.model_copy(
         update={
@@ -131,9 +153,10 @@ def resolved(
     )
 
 
-def evaluate_every(experiment: Experiment, data: Federated, rounds: int) -> int:
-    """Rounds between two measurements: about EVALUATIONS in all, and at most a tenth of the work.
+def evaluate_every(experiment: Experiment, data: Federated, rounds: int, measured: float) -> int:
+    """Rounds between two measurements on `measured` examples.
 
+    About EVALUATIONS are made in all, and they take at most a tenth of the work.
     Measuring an example costs about a quarter of training on it. All clients are counted, even
     for schemes that schedule a few, so that compared schemes are measured at the same rounds.
     """
@@ -141,9 +164,6 @@ def evaluate_every(experiment: Experiment, data: Federated, rounds: int) -> int:
     whole = reading(experiment).iteration_unit == "epoch"
     per_iteration = len(data.train) if whole else len(data.parts) * training.batch_size
     trained = per_iteration * training.iterations / rounds
-    asked = experiment.evaluation
-    measured = min(asked.test_examples or inf, len(data.test))
-    measured += min(asked.train_examples or inf, len(data.train))
     cheap = ceil(measured / 4 / (0.08 * trained))
     return max(1, rounds // EVALUATIONS, min(cheap, ceil(rounds / 2)))
 

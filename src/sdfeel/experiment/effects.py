@@ -139,6 +139,13 @@ DISTANT = Need(lambda case: case.rates in ("distance", "metres"), "without radio
 NO_FILE = Need(lambda case: case.experiment.devices.file is None, "beside devices.file")
 NEARBY = Need(lambda case: "client-server" in case.tolerates.links or case.measured_channels)
 
+PER_CLIENT = Need(
+    lambda case: bool(
+        case.experiment.evaluation.per_client or case.experiment.evaluation.per_cluster
+    ),
+    "without evaluation.per_client or evaluation.per_cluster",
+)
+
 KEYS: Mapping[str, tuple[Need, ...]] = {
     "network.servers": (CELLS,),
     "network.assignment": (SEVERAL, CELLS),
@@ -190,6 +197,7 @@ KEYS: Mapping[str, tuple[Need, ...]] = {
         Need(lambda case: "uniform" in case.codecs, "where no link uses uniform"),
     ),
     "compression.share": (Need(lambda case: "top-k" in case.codecs, "where no link uses top-k"),),
+    "evaluation.per_client_every": (PER_CLIENT,),
     "devices.gflops": (NO_FILE,),
     "devices.spread": (NO_FILE,),
     "devices.placement": (

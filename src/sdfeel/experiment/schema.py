@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from sdfeel.core.errors import InputError, unknown
 from sdfeel.core.gossip_weights import GOSSIP_RULES
@@ -22,6 +22,10 @@ from sdfeel.experiment import toml
 
 Positive = Annotated[float, Field(gt=0)]
 Count = Annotated[int, Field(ge=1)]
+Names = Annotated[  # on the command line, words with commas between them
+    list[str],
+    BeforeValidator(lambda given: given.split(",") if isinstance(given, str) else given),
+]
 
 
 class Section(BaseModel):
@@ -265,6 +269,13 @@ class EvaluationSection(Section):
     report then shows the bound of Theorem 1 beside them"""
     test_examples: Annotated[int, Field(ge=0)] = 0
     """number of examples for measuring the accuracy, drawn once (0: all)"""
+    per_client: Names = []
+    """metrics on every client's own training examples: accuracy, loss; told are the mean over
+    clients, the worst tenth and the spread"""
+    per_cluster: Names = []
+    """metrics on the training examples of every server's clients, as per_client"""
+    per_client_every: Annotated[int, Field(ge=0)] = 0
+    """rounds between two measurements per client or cluster (0: as often as they cost little)"""
 
 
 class CheckpointSection(Section):
@@ -280,7 +291,7 @@ LATER: dict[str, Any] = {
     "latency": {"late"},
     "network": {"link_chance"},
     "training": {"penalties"},
-    "evaluation": {"estimates", "test_examples"},
+    "evaluation": {"estimates", "test_examples", "per_client", "per_cluster", "per_client_every"},
 }
 
 

@@ -22,7 +22,7 @@ from sdfeel.core.seeds import rng
 from sdfeel.data.clusters import assign
 from sdfeel.data.federated import Federated
 from sdfeel.engine.base import Training, Workload
-from sdfeel.engine.evaluate import Loss, Metric
+from sdfeel.engine.evaluate import METRICS, Groups, Loss, Metric, chosen
 from sdfeel.engine.optimizers import local_step
 from sdfeel.engine.penalties import Penalty
 from sdfeel.engine.penalties import penalties as known_penalties
@@ -93,6 +93,9 @@ class Run:
         penalties: Mapping[str, float | Penalty] | None = None,
         loss: Loss = nn.functional.cross_entropy,
         metrics: Mapping[str, Metric] | None = None,
+        per_client: Sequence[str] = (),
+        per_cluster: Sequence[str] = (),
+        per_client_every: int = 1,
         cost: Cost | None = None,
         evaluate_every: int = 1,
         target_accuracy: float | None = None,
@@ -103,7 +106,12 @@ class Run:
     ) -> None:
         _check_parts(scheme, net, model, data, loss)
         _check_numbers(
-            {"iterations": iterations, "batch_size": batch_size, "evaluate_every": evaluate_every},
+            {
+                "iterations": iterations,
+                "batch_size": batch_size,
+                "evaluate_every": evaluate_every,
+                "per_client_every": per_client_every,
+            },
             {"learning_rate": learning_rate, "max_seconds": max_seconds},
             target_accuracy,
         )
@@ -126,7 +134,16 @@ class Run:
         local = local_step(training)
         self.simulation = Simulation(Decisions.of(scheme, net, price, seed, local), self._engine)
         goals = Goals(iterations, evaluate_every, target_accuracy, max_seconds)
-        drive = Drive(name_of(scheme), self.simulation, goals, why)
+        outputs, asked = self._engine.outputs, (per_client, per_cluster)
+        own = {**METRICS, "loss": loss, **(metrics or {})}
+        groups = [chosen(names, own, data.classes > 0) for names in asked]
+        drive = Drive(
+            name_of(scheme),
+            self.simulation,
+            goals,
+            why,
+            groups=Groups(outputs, data.parts, net.home, *groups, every=per_client_every),
+        )
         self._events = _told(drive, _unused(scheme, net, price))
         self.module = model
 

@@ -125,10 +125,11 @@ class Drive:
         return sim.decisions.cost.across(gossip(sim.net, exchanges))
 
     def _grouped(self, last: bool) -> dict[str, float]:
-        """What is measured per client and per cluster, if it is due; always after the last round."""
+        """What is measured per client and per cluster, if it is due, and after the last round."""
         sim, groups = self.simulation, self._groups
-        due = groups is not None and (last or groups.due(sim.state.number))
-        return groups.measured(sim.models()) if groups is not None and due else {}
+        if groups is None or not (last or groups.due(sim.state.number)):
+            return {}
+        return groups.measured(sim.models())
 
     def _evaluate(self, last: bool = False) -> Evaluated:
         sim, state = self.simulation, self.simulation.state

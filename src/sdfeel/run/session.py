@@ -183,7 +183,8 @@ class Session:
             consensus=self.experiment.latency.consensus,
         )
         name = self.experiment.scheme.name
-        return Drive(name, simulation, goals, ready.why, accuracy, self._estimating, idle)
+        more = self._estimating
+        return Drive(name, simulation, goals, ready.why, accuracy, more, idle, ready.groups)
 
 
 def start(experiment: Experiment, directory: Path) -> Session:
