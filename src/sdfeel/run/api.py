@@ -134,15 +134,16 @@ class Run:
         local = local_step(training)
         self.simulation = Simulation(Decisions.of(scheme, net, price, seed, local), self._engine)
         goals = Goals(iterations, evaluate_every, target_accuracy, max_seconds)
-        outputs, asked = self._engine.outputs, (per_client, per_cluster)
-        own = {**METRICS, "loss": loss, **(metrics or {})}
-        groups = [chosen(names, own, data.classes > 0) for names in asked]
+        known = {**METRICS, "loss": loss, **(metrics or {})}
+        clients = chosen(per_client, known, data.classes > 0)
+        clusters = chosen(per_cluster, known, data.classes > 0)
+        outputs, every = self._engine.outputs, per_client_every
         drive = Drive(
             name_of(scheme),
             self.simulation,
             goals,
             why,
-            groups=Groups(outputs, data.parts, net.home, *groups, every=per_client_every),
+            groups=Groups(outputs, data.parts, net.home, clients, clusters, every),
         )
         self._events = _told(drive, _unused(scheme, net, price))
         self.module = model
