@@ -149,7 +149,7 @@ RING = links("ring", 4)
         (np.full((4, 4), np.nan), "not finite"),
         (np.eye(4) * 0.5, "row 0 of the mixing matrix sums to 0.5"),
         (np.full((4, 4), 0.25), "lets server 0 take from server 2, but they are not linked"),
-        (np.eye(4), "zeta 1; it must be below 1"),
+        (np.eye(4), "zeta 1, but it must be below 1"),
         (
             np.array([[0.5, 0.5, 0, 0], [0.25, 0.5, 0.25, 0], [0, 0.5, 0.5, 0], [0.5, 0, 0, 0.5]]),
             "does not keep the mean weighted by cluster sizes",

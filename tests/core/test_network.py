@@ -36,7 +36,7 @@ def test_a_client_out_of_reach_has_no_weight() -> None:
     ("samples", "home", "graph", "message"),
     [
         ([1, 1], [0, 1], np.zeros((2, 2)), r"disconnected: servers \[1\] cannot be reached"),
-        ([1, 1], [0, 1], [[0, 1], [0, 0]], "server 0 and server 1 disagree"),
+        ([1, 1], [0, 1], [[0, 1], [0, 0]], "servers 0 and 1 disagree"),
         ([1, 1], [0, 1], [[1, 1], [1, 0]], "server 0 is linked to itself"),
         ([1, 1], [0, 1], [[0, 2], [2, 0]], "only 0"),
         ([1, 1], [0, 1], np.zeros((2, 3)), "square matrix"),

@@ -1,4 +1,4 @@
-"""DESIGN and CONTRIBUTING say what the code does, where that can be checked cheaply."""
+"""DESIGN, CONTRIBUTING, README and the ADRs are true, where that can be checked cheaply."""
 
 import ast
 import re
@@ -10,22 +10,77 @@ import pytest
 from tests.test_layers import ANYTHING, LAYERS, SOURCE
 
 ROOT = Path(__file__).parents[2]
-DOCUMENTS = ["DESIGN.md", "CONTRIBUTING.md", "README.md"]
+DECISIONS = sorted((ROOT / "docs" / "adr").glob("*.md"))
+DOCUMENTS = [ROOT / "DESIGN.md", ROOT / "CONTRIBUTING.md", ROOT / "README.md", *DECISIONS]
+each_document = pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.stem)
+NAMED_FILE = re.compile(r"`((?:[a-z_0-9]+/)+(?:[a-z_0-9]+\.(?:py|hpp|json|md|html))?)`")
+NAMED_PROGRAM = re.compile(r"python\s+-m\s+([a-z_0-9.]+)")
+NAMED_FIELD = re.compile(r"`([A-Z][A-Za-z]+)\.([a-z_]+)`")
 
 
-@pytest.mark.parametrize("name", DOCUMENTS)
-def test_every_file_that_is_named_exists(name: str) -> None:
-    text = (ROOT / name).read_text(encoding="utf-8")
-    named = re.findall(r"`((?:[a-z_0-9]+/)+(?:[a-z_0-9]+\.py)?)`", text)
-    missing = [path for path in named if not any((at / path).exists() for at in (SOURCE, ROOT))]
-    assert not missing
+@each_document
+def test_every_file_that_is_named_exists(path: Path) -> None:
+    named = NAMED_FILE.findall(path.read_text(encoding="utf-8"))
+    assert not [name for name in named if not any((at / name).exists() for at in (SOURCE, ROOT))]
+
+
+@each_document
+def test_every_program_that_is_named_exists(path: Path) -> None:
+    named = NAMED_PROGRAM.findall(path.read_text(encoding="utf-8"))
+    at = [ROOT / name.replace(".", "/") for name in named]
+    at = [ROOT / "src" / path.relative_to(ROOT) if "sdfeel" in path.parts else path for path in at]
+    assert not [path for path in at if not (path.is_dir() or path.with_suffix(".py").exists())]
+
+
+@each_document
+def test_every_field_that_is_named_exists(path: Path) -> None:
+    named = NAMED_FIELD.findall(path.read_text(encoding="utf-8"))
+    assert not [f"{kind}.{field}" for kind, field in named if field not in FIELDS.get(kind, ())]
+
+
+def _fields() -> dict[str, set[str]]:
+    """The fields and methods of every class, by its name."""
+    found: dict[str, set[str]] = {}
+    for file in SOURCE.rglob("*.py"):
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ClassDef):
+                fields = {
+                    part.target.id
+                    for part in node.body
+                    if isinstance(part, ast.AnnAssign) and isinstance(part.target, ast.Name)
+                }
+                methods = {part.name for part in node.body if isinstance(part, ast.FunctionDef)}
+                found.setdefault(node.name, set()).update(fields | methods)
+    return found
+
+
+FIELDS = _fields()
 
 
 def test_the_table_of_packages_is_complete() -> None:
     text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
     rows = [line.split("|")[1] for line in text.splitlines() if line.startswith("| `")]
-    told = {name for row in rows for name in re.findall(r"`(\w+)`", row)}
-    assert told == (set(LAYERS) | ANYTHING) - {"version", "__init__", "__main__"}
+    named = {name for row in rows for name in re.findall(r"`(\w+)`", row)}
+    assert named == (set(LAYERS) | ANYTHING) - {"version", "__init__", "__main__"}
+
+
+def test_the_table_of_packages_names_nothing_that_is_forbidden() -> None:
+    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    for line in text.splitlines():
+        if line.startswith("| `"):
+            _, packages, _, may, _ = line.split("|")
+            allowed, _, forbidden = may.partition(" but ")
+            for package in set(re.findall(r"`(\w+)`", packages)) & set(LAYERS):
+                assert set(re.findall(r"`(\w+)`", allowed)) <= LAYERS[package], package
+                assert not set(re.findall(r"`(\w+)`", forbidden)) & LAYERS[package], package
+
+
+def test_every_decision_has_its_number_and_its_parts() -> None:
+    for number, path in enumerate(DECISIONS, 1):
+        text = path.read_text(encoding="utf-8")
+        assert path.name.startswith(f"{number:04}-")
+        assert text.startswith(f"# {number}. ")
+        assert all(f"**{part}.**" in text for part in ("Context", "Decision", "Consequence"))
 
 
 def test_the_picture_of_the_layers_shows_every_package() -> None:
@@ -36,7 +91,7 @@ def test_the_picture_of_the_layers_shows_every_package() -> None:
 
 
 def calls(tree: ast.AST) -> Iterator[str]:
-    """What is called, as far as a name tells: `View`, `scheme.work`."""
+    """What is called, as far as its name shows: `View`, `scheme.work`."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Call):
             yield ast.unparse(node.func)
@@ -51,5 +106,5 @@ def test_only_decide_makes_views_and_asks_schemes() -> None:
             found[path.relative_to(SOURCE).as_posix()] = sorted(set(who))
     assert found == {
         "core/decide.py": ["View", "scheme.lanes", "self.scheme.mix", "self.scheme.work"],
-        "schemes/__init__.py": ["scheme.lanes"],  # what its own schemes are, told by the table
+        "schemes/__init__.py": ["scheme.lanes"],  # what the table says about its own schemes
     }
