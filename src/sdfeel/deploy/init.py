@@ -1,5 +1,6 @@
 """Files for a deployment on given hosts: nodes, certificates, units, compose file, manifests."""
 
+import ipaddress
 from collections.abc import Sequence
 from dataclasses import replace
 from importlib import resources
@@ -91,18 +92,41 @@ def places(servers: int, hosts: Sequence[str]) -> dict[int, EdgeAddress]:
 
     >>> [place.address for place in places(3, ["a", "b:9000"]).values()]
     ['a:7400', 'b:9000', 'a:7401']
+    >>> [place.address for place in places(3, ["fd00::5", "[fd00::6]:9000", "[::1]"]).values()]
+    ['[fd00::5]:7400', '[fd00::6]:9000', '[::1]:7400']
     """
     names = list(hosts) or [f"edge-{d}" for d in range(servers)]
     found = {}
     for d in range(servers):
-        host, colon, port = names[d % len(names)].rpartition(":")
-        if not colon:
-            host, port = port, str(PORT)
-        if not host or not port.isdigit() or not 0 < int(port) < 65536:
-            raise InputError(f"'{names[d % len(names)]}' is no host: write name or name:port")
-        number = int(port) + d // len(names)
-        found[d] = EdgeAddress(f"0.0.0.0:{number}", f"{host}:{number}", (host,))
+        host, first = _host_and_port(names[d % len(names)])
+        port = first + d // len(names)
+        version6 = ":" in host
+        address = f"[{host}]:{port}" if version6 else f"{host}:{port}"
+        found[d] = EdgeAddress(f"{'[::]' if version6 else '0.0.0.0'}:{port}", address, (host,))
     return found
+
+
+def _host_and_port(text: str) -> tuple[str, int]:
+    """A name, an IPv4 or an IPv6 address, each with or without a port."""
+    host, colon, port = text.rpartition(":")
+    if _version6(text.strip("[]")):
+        host, port = text.strip("[]"), str(PORT)
+    elif not colon:
+        host, port = port, str(PORT)
+    bare = host.strip("[]")
+    sound = bare and (":" not in bare or _version6(bare))
+    if not sound or not port.isdigit() or not 0 < int(port) < 65536:
+        raise InputError(
+            f"'{text}' is no host: write name or name:port, an IPv6 address as [address]:port"
+        )
+    return bare, int(port)
+
+
+def _version6(text: str) -> bool:
+    try:
+        return ipaddress.ip_address(text).version == 6
+    except ValueError:
+        return False
 
 
 def template(name: str) -> str:
