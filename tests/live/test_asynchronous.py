@@ -2,7 +2,7 @@
 
 import random
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 import torch
@@ -16,7 +16,7 @@ from sdfeel.deploy.replay import repeated
 from sdfeel.experiment.build import prepare
 from sdfeel.experiment.schema import load
 from sdfeel.live.protocol import Who
-from sdfeel.schemes import AsyncSDFeel
+from sdfeel.schemes import AsyncSDFeel, FedAsync
 from sdfeel.sim.simulate import Simulation
 from tests.live.crashes import Reaper
 from tests.live.test_faults import fate
@@ -61,6 +61,39 @@ def test_the_recorded_order_gives_the_same_model(
     model = village.go()
     assert len(arrivals) >= 6
     assert torch.equal(model, again(scheme, links, arrivals))
+
+
+@pytest.mark.parametrize("psi", ["polynomial", "hinge"])
+def test_lanes_that_share_a_server_can_be_repeated_in_their_order(
+    psi: Literal["polynomial", "hinge"], tmp_path: Path
+) -> None:
+    scheme = FedAsync(tau1=2, psi=psi, psi_b=1.0)
+    village = Village(scheme, network(), tmp_path, iterations=8)
+    arrivals = arrivals_of(village)
+    model = village.go()
+    assert {each["lane"] for each in arrivals} == set(range(6))
+    assert torch.equal(model, again(scheme, PATH, arrivals))
+    shuffled = [*arrivals[1:], arrivals[0]]
+    assert not torch.equal(model, again(scheme, PATH, shuffled))
+    expected = Simulation(village.federation.decisions, NoisyEngine(6))
+    for _ in arrivals:
+        expected_iterations = next(expected).iterations
+    assert abs(expected_iterations - 8) <= 1  # both count the mean over lanes
+
+
+def test_lanes_that_share_a_server_survive_crashes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scheme, killed = FedAsync(tau1=2), 0
+    for at in range(3, 30, 5):
+        with monkeypatch.context() as own:
+            Reaper(own, at, "before" if at % 2 else "after")
+            village = Village(scheme, network(), tmp_path / str(at), iterations=4)
+            arrivals = arrivals_of(village)
+            model = village.go()
+            killed += village.restarts
+        assert torch.equal(model, again(scheme, PATH, arrivals)), f"killed at write {at}"
+    assert killed >= 4
 
 
 def test_another_order_would_be_noticed(tmp_path: Path) -> None:

@@ -185,7 +185,8 @@ class Village:
         except Killed:
             store.close()
             return
-        edge.cluster.clock = asyncio.get_running_loop().time
+        for cluster in edge.clusters:
+            cluster.clock = asyncio.get_running_loop().time
         self.edges[d] = edge
         for n in self.given_up - {d}:
             edge.exchange.absent.add(n)

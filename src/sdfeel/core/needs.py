@@ -36,7 +36,7 @@ class Needs:
         apart = len(lanes) > 1 and not alone
         held = {(shelf.per, shelf.held) for shelf in net.shelves}
         return cls(
-            shared_lanes=len(lanes) > 1 and sorted(lanes) != [(d,) for d in net.servers],
+            shared_lanes=apart and sorted(lanes) != [(d,) for d in net.servers],
             global_clock=apart and _watches(decisions, view, mix),
             kept_out_of_step=apart and (len(mix.stages) > 1 or bool(net.shelves)),
             measures=work.measure or decisions.work(replace(view, k=1)).measure,

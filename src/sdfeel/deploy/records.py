@@ -115,7 +115,8 @@ class Records:
             record = self._queues[ready].pop(0)
             for d in record["versions"]:
                 changes[int(d)] += 1
-            self.arrivals.append({key: record[key] for key in ("server", "k", "steps")})
+            known = ("server", "k", "steps", "lane")
+            self.arrivals.append({key: record[key] for key in known if key in record})
             yield {ready: record}
 
     async def _news(self) -> None:
@@ -135,7 +136,8 @@ class Records:
             records: list[Record] = json.loads(body or b"[]")
             self._queues[d].extend(records)
             if records:
-                self._asked[d] = records[-1]["k"] + 1
+                last = records[-1]  # lanes that share a server count their rounds together
+                self._asked[d] = 1 + (last["index"] if "index" in last else last["k"])
             if header["over"]:
                 self._over.add(d)
 

@@ -51,12 +51,15 @@ def replay(directory: Path) -> Tensor:
 
 def repeated(simulation: Simulation, arrivals: Sequence[Arrival]) -> Tensor:
     """(P,) the model after a fresh simulation went through the recorded rounds in their order."""
-    taken = {(each["server"], each["k"]): each["steps"] for each in arrivals}
+    taken: dict[tuple[int, int], dict[str, int]] = {}
+    for each in arrivals:  # lanes that share a server have different clients
+        taken.setdefault((each["server"], each["k"]), {}).update(each["steps"])
     cost = _Recorded(**vars(simulation.decisions.cost), taken=taken)
     simulation.decisions = replace(simulation.decisions, cost=cost)
     for each in arrivals:
         for lane in simulation.state.lanes:
-            lane.ends = each["k"] if lane.lane == (each["server"],) else inf
+            own = lane.number == each["lane"] if "lane" in each else lane.lane == (each["server"],)
+            lane.ends = each["k"] if own else inf
         next(simulation)
     return simulation.model()
 
@@ -75,6 +78,6 @@ class _Recorded(Cost):
         if self.now is None:
             return super().done(work)
         done = np.zeros(len(self.step_seconds), dtype=np.int64)
-        for client, count in self.now.items():
-            done[int(client)] = count
+        for client in work.down.rows.tolist():
+            done[client] = self.now.get(str(client), 0)
         return done

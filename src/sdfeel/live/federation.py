@@ -20,7 +20,7 @@ from sdfeel.core.errors import InputError
 from sdfeel.core.mixing import Mixing, of_rows
 from sdfeel.core.network import Network
 from sdfeel.core.outages import among
-from sdfeel.core.scheme import Lane, Memory, View, Work
+from sdfeel.core.scheme import Memory, View, Work
 from sdfeel.core.staleness import Clocks
 from sdfeel.engine.base import Task
 from sdfeel.engine.combine import weighted
@@ -65,8 +65,14 @@ class Federation:
         refuges = tuple(refuges_of(self.net, client)) if servers else ()
         return Membership(self.digest, self.schema, servers, refuges, self.about)
 
-    def lane_of(self, server: int) -> Lane:
-        return next(lane for lane in self.decisions.lanes if server in lane)
+    def lane_of(self, server: int) -> int:
+        """The number of a server's lane; the first one, where several share it."""
+        return next(n for n, lane in enumerate(self.decisions.lanes) if server in lane)
+
+    @property
+    def shared(self) -> bool:
+        """Do several lanes share the only server?"""
+        return len(self.net.servers) == 1 and len(self.decisions.lanes) > 1
 
     @property
     def synchronous(self) -> bool:
@@ -77,13 +83,6 @@ class Federation:
         size = len(self.net.servers)
         all_did = np.full(size, k, dtype=np.int64)
         return Clocks(k, all_did, all_did, np.full((size, size), k, dtype=np.int64), all_did)
-
-    def view(
-        self, lane: Lane, k: int, clocks: Clocks, memory: Memory, net: Network | None = None
-    ) -> View:
-        """What a deployed server's scheme may know."""
-        number = self.decisions.lanes.index(lane)
-        return self.decisions.view(number, k, clocks, began=clocks.number, memory=memory, net=net)
 
     def holder(self, n: int) -> int:
         """Who holds a row: d for server d, -1 - i for client i."""
@@ -129,17 +128,20 @@ class Turn:
         k: int,
         memory: Memory,
         guests: tuple[int, ...] = (),
+        lane: int | None = None,  # where several share the server
+        began: int | None = None,  # rounds of all lanes when this one began, where that is known
     ) -> "Turn":
-        lane = federation.lane_of(server)
+        number = federation.lane_of(server) if lane is None else lane
+        decisions = federation.decisions
         # Out of step, only `mix` may look at clocks, and it gets its own when the round ends.
-        clocks = federation.in_step(k if federation.synchronous else 0)
-        view = federation.view(lane, k, clocks, memory, joined(federation.net, server, guests))
-        work = federation.decisions.work(view)
+        clocks = federation.in_step(began or (k if federation.synchronous else 0))
+        net = joined(federation.net, server, guests)
+        view = decisions.view(number, k, clocks, began=clocks.number, memory=memory, net=net)
+        work = decisions.work(view)
         holder = view.net.holder
         mine = tuple(client for client, sources, _ in work.down if server in holder(sources))
-        return cls(
-            k, view, work, federation.decisions.cost.at(lane, k, 0.0).done(work), mine, guests
-        )
+        planned = decisions.cost.at(decisions.lanes[number], k, 0.0).done(work)
+        return cls(k, view, work, planned, mine, guests)
 
     def sources(self, client: int) -> Weights:
         """The rows that this client starts from."""

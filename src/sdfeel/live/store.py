@@ -8,7 +8,7 @@ commit that names it. Whatever a crash leaves without a name is swept away at th
 import hashlib
 import json
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -181,9 +181,17 @@ class Store:
         )
         return [row[0] for row in rows]
 
-    def prune(self, kind: Kind, before: int) -> None:
-        """Forget all tensors of a kind from rounds below `before`. Call it inside a commit."""
-        self._base.execute("delete from tensors where kind = ? and round < ?", (kind, before))
+    def prune(self, kind: Kind, before: int, parts: Iterable[int] | None = None) -> None:
+        """Forget tensors of a kind from rounds below `before`: all, or these parts.
+
+        Call it inside a commit.
+        """
+        question = "delete from tensors where kind = ? and round < ?"
+        if parts is None:
+            self._base.execute(question, (kind, before))
+            return
+        rows = [(kind, before, part) for part in parts]
+        self._base.executemany(f"{question} and part = ?", rows)
 
     def sweep_files(self) -> None:
         """Remove files that no row names any more. Call it outside of a commit."""

@@ -61,6 +61,8 @@ class Cluster:
     bell: Bell
     policy: Policy
     counts: Counts = field(default_factory=Counts)
+    lane: int = 0  # where several share the server
+    quarantine: Quarantine = field(init=False)
     tell: Callable[[str], None] = lambda line: None
     clock: Callable[[], float] = time.monotonic
     wall: Callable[[], float] = time.time
@@ -103,7 +105,8 @@ class Cluster:
         names = [f"client-{client}" for client in turn.clients]
         if names and all(self.quarantine.holds(name, turn.k) for name in names):
             self.quarantine.pardon(names)  # a round needs somebody
-        self.rejected, self.arrived = set(), set(self.store.notes("result", turn.k))
+        notes = self.store.notes("result", turn.k)
+        self.rejected, self.arrived = set(), set(notes).intersection(turn.clients)
         self.bell.ring()
 
     def finish(self) -> None:
@@ -127,7 +130,7 @@ class Cluster:
 
     async def complete(self, turn: Turn) -> list[int]:
         """Wait until all results are in, or the deadline has come; return who did not answer."""
-        while self._waits(turn):
+        while self._waits(turn) and not self.over:
             left = GUEST_POLL if turn.guests else LONG_POLL
             if self._may_drop(turn):
                 left = self.began + self.policy.client_deadline - self.clock()
@@ -136,8 +139,10 @@ class Cluster:
                 elif left <= 0:
                     self._drop(self.outstanding(turn), turn.k)
                     break
-            await self.bell.wait_for(lambda: not self._waits(turn) or None, left)
-        if turn.clients and not self.arrived:  # all were rejected: rounds must not race past
+            await self.bell.wait_for(lambda: self.over or not self._waits(turn) or None, left)
+        if (
+            turn.clients and not self.arrived and not self.over
+        ):  # all were rejected: rounds must not race past
             await asyncio.sleep(NOBODY)
         return [client for client in turn.clients if client not in self.arrived]
 
@@ -274,7 +279,7 @@ class Cluster:
     def rows(self, turn: Turn) -> Rows:
         """What this server holds when a round begins."""
         if self._start is None:
-            saved = self.store.get("start", turn.k)
+            saved = self.store.get("start", turn.k, self.lane)
             assert saved is not None  # it was committed before the round was opened
             self._start = self.federation.own_model(saved.body)
         return Rows(self.federation, self.store, self.server, self._start)
@@ -318,7 +323,7 @@ class Cluster:
         """Whose models a client starts from, and our part of that: what we hold, blended here."""
         sources = turn.sources(client)
         if self._elsewhere(sources) or sources == {self.server: 1.0}:
-            saved = self.store.get("start", turn.k)
+            saved = self.store.get("start", turn.k, self.lane)
             assert saved is not None  # it was committed before the round was opened
             return sources, saved.body, saved.sha256
         body = self.federation.body(self.started(turn, client))

@@ -10,7 +10,7 @@ which a simulation can repeat.
 import asyncio
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 import numpy as np
@@ -60,7 +60,7 @@ class AsyncExchange:
         others = [] if plan.exchange is None else plan.exchange.rows.tolist()
         seen = await self._hold_all(turn.k, sorted({*others, self._me}))
         clocks = self._clocks(seen)
-        view = self._federation.view(turn.view.lane, turn.k, clocks, known.memory, turn.view.net)
+        view = replace(turn.view, clocks=clocks, began=clocks.number)
         mix = self._federation.decisions.mix(view, done)
         rows = Rows(self._federation, self._store, self._me, seen[self._me].model)
         start, arrived = partial(self.cluster.started, turn), self.cluster.results(turn, closed)

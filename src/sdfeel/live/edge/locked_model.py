@@ -5,7 +5,7 @@ outcome. The hold and the outcome are durable.
 """
 
 import asyncio
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from torch import Tensor
@@ -196,7 +196,7 @@ class LockedModel:
         known, stamps = clocks.heard.copy(), clocks.stamp.copy()
         known[leader], stamps[leader] = heard, stamp
         clocks = Clocks(0, clocks.led, clocks.touched, known, stamps)
-        view = federation.view(turn.view.lane, k, clocks, {})
+        view = replace(turn.view, clocks=clocks, began=0)
         across = federation.decisions.mix(view, turn.planned).exchange
         if across is None or self._me not in across.rows or leader == self._me:
             raise Refused(f"edge-{leader} is no neighbour of edge-{self._me}")

@@ -8,6 +8,7 @@ import asyncio
 import json
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from sdfeel.core.decide import length
@@ -18,6 +19,7 @@ from sdfeel.live.edge.exchange_sync import CLOSED, SyncExchange
 from sdfeel.live.edge.journal import Journal, line_of
 from sdfeel.live.edge.policy import PATIENT, Policy
 from sdfeel.live.edge.round_end import Behind, Closed, Ended, Exchange
+from sdfeel.live.edge.shared_lanes import SharedLanes, opened, waiting_for
 from sdfeel.live.edge.state import ServerState
 from sdfeel.live.federation import Federation, Turn
 from sdfeel.live.protocol import (
@@ -56,11 +58,10 @@ class Edge:
         self.bell, self.stopped = Bell(), asyncio.Event()
         self.known = self._opened()
         self.cluster = Cluster(federation, number, store, self.bell, policy, tell=tell)
-        self.exchange: Exchange = (
-            SyncExchange(self.cluster, peers)
-            if federation.synchronous
-            else AsyncExchange(self.cluster, peers)
-        )
+        self.lanes = self._shared() if federation.shared else None
+        self.exchange: Exchange = self.lanes or (
+            SyncExchange if federation.synchronous else AsyncExchange
+        )(self.cluster, peers)
         self.journal: Journal | None = None
         self._counted = 0
 
@@ -75,11 +76,13 @@ class Edge:
         known = ServerState.load(self.store)
         if known is not None:
             return known
-        known = ServerState()
+        lanes = len(self.federation.decisions.lanes) if self.federation.shared else 1
+        known = ServerState(laps=opened(lanes))
         body = self.federation.body(self.federation.initial)
         with self.store.commit():
             self.store.remember(FEDERATION, self.federation.digest)
-            self.store.put("start", 0, 0, body)
+            for lane in range(lanes):
+                self.store.put("start", 0, lane, body)
             self.store.put("own", 0, 0, body)
             known.save(self.store)
         return known
@@ -87,9 +90,12 @@ class Edge:
     async def run(self) -> None:
         """Round after round until all iterations are done."""
         self.exchange.committed()
+        if self.lanes is not None:
+            await self.lanes.run(lambda: self.known)
         while not self.known.over:
             await self._round()
-        self.cluster.finish()
+        for cluster in self.clusters:
+            cluster.finish()
         if self.journal is not None:
             model = self.federation.own_model(self.exchange.current())
             self.journal.finish(digest(model.contiguous().numpy().tobytes()))
@@ -102,17 +108,39 @@ class Edge:
         if kind == "here" and who.role in ("client", "edge"):
             return {"round": self.known.k, "waiting": bool(self.exchange.waiting())}, None
         if who.role == "client":
+            cluster = self._cluster_of(who.number)
             if kind == "work":
-                return await self.cluster.work(who.number, header)
+                return await cluster.work(who.number, header)
             if kind == "start":
-                return await self.cluster.start(who.number, header)
+                return await cluster.start(who.number, header)
             if kind == "result":
-                return await self.cluster.result(who.number, header, body)
+                return await cluster.result(who.number, header, body)
         if who.role == "edge" and who.number in self.federation.net.servers:
             return await self.exchange.serve(who.number, kind, header, body)
         if who.role == "operator":
             return await self._operate(kind, header)
         raise Refused(f"{who} may not ask for '{kind}'")
+
+    @property
+    def clusters(self) -> list[Cluster]:
+        """This server's clients, lane by lane."""
+        return [self.cluster] if self.lanes is None else self.lanes.clusters
+
+    def _cluster_of(self, client: int) -> Cluster:
+        """Where a client's present round is; any, if it has none."""
+        if self.lanes is None:
+            return self.cluster
+        turns = ((each, each.turn) for each in self.clusters)
+        mine = (each for each, turn in turns if turn is not None and client in turn.clients)
+        return next(mine, self.cluster)
+
+    def _shared(self) -> SharedLanes:
+        first, clusters = self.cluster, [self.cluster]
+        for lane in range(1, len(self.federation.decisions.lanes)):
+            each = replace(first, lane=lane, absent=set(), visits={}, _misses={}, _said={})
+            each.quarantine = first.quarantine
+            clusters.append(each)
+        return SharedLanes(clusters, self._commit)
 
     async def _operate(self, kind: str, header: Header) -> Answer:
         if kind == "status":
@@ -150,14 +178,13 @@ class Edge:
 
     def status(self) -> dict[str, Any]:
         """For people and machines: where this server is."""
-        turn, counts = self.cluster.turn, self.cluster.counts
-        waiting = self.cluster.outstanding(turn) if turn is not None else []
+        counts, waiting = self.cluster.counts, waiting_for(self.clusters)
         return {
             "round": self.known.k,
             "iterations": int(self.known.steps),
             "over": self.known.over,
             "waiting_for": [f"client-{client}" for client in waiting] or self.exchange.waiting(),
-            "absent": [f"client-{client}" for client in sorted(self.cluster.absent)]
+            "absent": [f"client-{n}" for each in self.clusters for n in sorted(each.absent)]
             + [f"edge-{server}" for server in self.exchange.absent],
             "guests": [f"client-{client}" for client in self.known.guests],
             "results": counts.results,
@@ -185,16 +212,33 @@ class Edge:
             if self.known is not known:
                 self.tell(f"{behind}: going on in round {self.known.k + 1} with our own model")
             return
-        after = self._after(turn, closed, ended)
+        self._commit(self._after(turn, closed, ended), turn, closed, ended, began, gathered)
+
+    def _commit(
+        self,
+        after: ServerState,
+        turn: Turn,
+        closed: Closed,
+        ended: Ended,
+        began: float,
+        gathered: float,
+    ) -> None:
+        """A round is over: everything that it did becomes durable at once, and the next opens."""
         record = self._record(turn, closed, ended, began, gathered, after)
         body = self.federation.body(ended.model)
+        lane = turn.view.lane_number if after.laps else 0
+        k = after.laps[lane].k if after.laps else after.k
         with self.store.commit():
-            self.store.put("start", after.k, 0, body, replace=True)
+            self.store.put("start", k, lane, body, replace=True)
             self._keep_measured(after, body)
-            self.store.record(turn.k, record)
+            self.store.record(record.get("index", turn.k), record)
             after.save(self.store)
             ended.save()
-            self._prune(after)
+            if after.laps:
+                self.store.prune("result", k, turn.clients)
+                self.store.prune("start", k, [lane])
+            else:
+                self._prune(after)
         self.store.sweep_files()
         self.known = after
         self.bell.ring()
@@ -227,7 +271,7 @@ class Edge:
             k=known.k + 1,
             steps=steps,
             memory=ended.mix.memory,
-            over=int(steps) >= federation.iterations,
+            over=int(steps) >= federation.iterations or ended.mix.over is not None,
             met=ended.keep,
             guests=tuple(guests),
         )

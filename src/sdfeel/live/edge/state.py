@@ -13,6 +13,16 @@ STATE = "state"
 
 
 @dataclass(frozen=True)
+class Lap:
+    """Where one of several lanes of a server is."""
+
+    k: int = 0  # the lane's round that is open
+    steps: float = 0.0  # local iterations that the lane counts
+    memory: Memory = field(default_factory=dict)  # the scheme's
+    began: int = 0  # rounds of all lanes when the open one began
+
+
+@dataclass(frozen=True)
 class ServerState:
     """Where a server is. The models themselves are tensors of the store."""
 
@@ -23,6 +33,7 @@ class ServerState:
     over: bool = False
     met: int = 0  # hops of earlier rounds can no longer be asked for
     guests: tuple[int, ...] = ()  # clients of other servers who work here in this round
+    laps: tuple[Lap, ...] = ()  # where several lanes share the server; `k` counts all their rounds
 
     def save(self, store: Store) -> None:
         """Remember this. Call it inside a commit."""
@@ -31,10 +42,12 @@ class ServerState:
             "guests": list(self.guests),
             "k": self.k,
             "steps": self.steps,
-            "memory": {name: np.asarray(value).tolist() for name, value in self.memory.items()},
+            "memory": _listed(self.memory),
             "over": self.over,
             "met": self.met,
         }
+        if self.laps:
+            record["laps"] = [{**vars(lap), "memory": _listed(lap.memory)} for lap in self.laps]
         store.remember(STATE, record)
 
     @classmethod
@@ -50,8 +63,19 @@ class ServerState:
             taken={int(client): int(count) for client, count in record["taken"].items()},
             k=int(record["k"]),
             steps=float(record["steps"]),
-            memory={name: np.array(value) for name, value in record["memory"].items()},
+            memory=_arrays(record["memory"]),
             over=bool(record["over"]),
             met=int(record["met"]),
             guests=tuple(int(client) for client in record.get("guests", ())),
+            laps=tuple(
+                Lap(**{**lap, "memory": _arrays(lap["memory"])}) for lap in record.get("laps", ())
+            ),
         )
+
+
+def _listed(memory: Memory) -> dict[str, Any]:
+    return {name: np.asarray(value).tolist() for name, value in memory.items()}
+
+
+def _arrays(saved: Mapping[str, Any]) -> Memory:
+    return {name: np.array(value) for name, value in saved.items()}
