@@ -1,0 +1,116 @@
+"""Which schemes deploy, with the simulator's bits, and through kill -9: by real processes.
+
+`python -m tests.live.parity` prints the table; `--kills 10` kills so many processes in each run,
+`--only d2,safa` tries some, `--refused` only tells who does not deploy, and why. An asynchronous
+run is compared with the simulator's repetition of the recorded order.
+"""
+
+import argparse
+import sys
+import tempfile
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+
+from sdfeel.core.errors import InputError
+from sdfeel.deploy.chaos import Outcome, disturbed
+from sdfeel.deploy.check import check_deployable
+from sdfeel.experiment.build import prepare
+from sdfeel.experiment.schema import Experiment, load
+from sdfeel.run.drive import fingerprint
+from sdfeel.schemes import SCHEMES
+
+SETTINGS = (
+    *("network.clients=6", "network.servers=3", "data.classes_per_client=5"),
+    *("model.name=logistic", "training.engine=loop", "training.learning_rate=0.1"),
+)
+OPTIONS = {
+    "async-sd-feel": ("scheme.staleness=hearsay",),
+    "feel": ("scheme.scheduled=3",),
+    "adaptive": ("scheme.tau_max=4",),
+}
+
+
+@dataclass(frozen=True)
+class Case:
+    """A row of the table."""
+
+    name: str
+    scheme: str
+    options: tuple[str, ...] = ()
+    iterations: int = 30
+
+    def experiment(self) -> Experiment:
+        own = (f"scheme.name={self.scheme}", f"training.iterations={self.iterations}")
+        return load(None, [*SETTINGS, *own, *OPTIONS.get(self.scheme, ()), *self.options])
+
+
+CASES = (
+    *(Case(name, name) for name in SCHEMES),
+    Case("async-sd-feel, the global counter", "async-sd-feel", ("scheme.staleness=global",)),
+)
+
+
+def refusal(case: Case) -> str | None:
+    """Why a case does not deploy."""
+    try:
+        ready = prepare(case.experiment())
+    except InputError as error:
+        return str(error)
+    try:
+        check_deployable(ready)
+    except InputError as error:
+        return str(error)
+    finally:
+        ready.engine.close()
+    return None
+
+
+def simulated(case: Case, rounds: int) -> str:
+    """The fingerprint of the simulator's model after so many rounds."""
+    ready = prepare(case.experiment())
+    simulation = ready.simulation()
+    for _ in islice(simulation, rounds):
+        pass
+    ready.engine.close()
+    return fingerprint(simulation.model())
+
+
+def deployed(case: Case, kills: int, seed: int = 0) -> tuple[Outcome, bool]:
+    """How a case went on real processes, and whether its model is the simulator's."""
+    with tempfile.TemporaryDirectory(prefix="parity-") as directory:
+        outcome = disturbed(case.name, case.experiment(), Path(directory) / "run", kills, seed)
+    expected = outcome.replayed_sha256 or simulated(case, outcome.rounds)
+    return outcome, outcome.model_sha256 == expected
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--kills", type=int, default=0, help="processes killed in each run")
+    parser.add_argument("--only", default="", help="names of cases, by commas")
+    parser.add_argument("--refused", action="store_true", help="start no processes")
+    parser.add_argument("--seed", type=int, default=0, help="of the kills")
+    args = parser.parse_args()
+    chosen = [case for case in CASES if not args.only or case.name in args.only.split(",")]
+    print("| scheme | deploys | rounds | kills (edge + client) | model | equals the simulator |")
+    print("| --- | --- | --- | --- | --- | --- |", flush=True)
+    wrong = 0
+    for case in chosen:
+        reason = refusal(case)
+        if reason is not None or args.refused:
+            print(f"| {case.name} | {'yes' if reason is None else f'no: {reason}'} | | | | |")
+            continue
+        outcome, same = deployed(case, args.kills, args.seed)
+        kills = f"{outcome.kills['edge']} + {outcome.kills['client']}"
+        how = " (repeated in its order)" if outcome.replayed_sha256 else ""
+        print(
+            f"| {case.name} | yes | {outcome.rounds} | {kills} | {outcome.model_sha256[:12]} "
+            f"| {'yes' if same else 'NO'}{how} |",
+            flush=True,
+        )
+        wrong += not same
+    return int(wrong > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
