@@ -1,1 +1,1 @@
-"""The paper's figures: what each was run with, what it is said to show, and whether that holds."""
+"""The paper's figures: what each was run with, what it is meant to show, and whether that holds."""

@@ -1,4 +1,4 @@
-"""Do the cheaper scales say what the dearer ones say? A table for docs/reproduce.md."""
+"""Do the cheaper scales agree with the more expensive ones? A table for docs/reproduce.md."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ class Pair:
     figure: str
     claim: str
     prices: str
-    dear: str  # the verdict at the dearer scale
+    dear: str  # the verdict at the more expensive scale
     quick: str
     why: str  # quick scale cannot judge it
 
@@ -37,12 +37,12 @@ class Pair:
 
     @property
     def open(self) -> bool:
-        """Decided at one of the scales alone."""
+        """Decided at only one of the scales."""
         return not (self.same or self.mute or self.contradicts)
 
 
 def pairs(results: Path, scale: Scale) -> Iterator[Pair]:
-    """All verdicts that are kept at `scale` and at quick scale."""
+    """All verdicts that exist both at `scale` and at quick scale."""
     for figure in FIGURES.values():
         dear, quick = load(results, scale, figure.name), load(results, "quick", figure.name)
         if dear is None or quick is None or not figure.data:
@@ -56,7 +56,7 @@ def pairs(results: Path, scale: Scale) -> Iterator[Pair]:
 
 
 def table(found: list[Pair], scale: Scale) -> str:
-    """What is not the same at both scales, and why."""
+    """What differs between the scales, and why."""
     rows = [f"| figure | claim | {scale} | quick | why |\n", "|---|---|---|---|---|\n"]
     for pair in found:
         if not pair.same:

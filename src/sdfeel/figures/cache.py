@@ -1,4 +1,4 @@
-"""Where the runs of figures are kept: by what was asked for, so that figures share them."""
+"""Where figures keep their runs: under a hash of their settings, so that figures share them."""
 
 import hashlib
 import json
@@ -11,7 +11,7 @@ from sdfeel.experiment.schema import Experiment
 from sdfeel.run import store
 from sdfeel.run.session import finished
 
-FORMAT = 1  # raise it when the same experiment gives other results than before
+FORMAT = 1  # raise it when the same experiment gives different results than before
 DIVERGED = "diverged.txt"
 
 
@@ -22,16 +22,16 @@ def root() -> Path:
 
 
 def key(experiment: Experiment) -> str:
-    """A hash of all that was asked for beyond the defaults; where the data lie does not matter.
+    """A hash of all settings that differ from the defaults; where the data are does not matter.
 
-    Not the experiment's fingerprint: that changes with every key that is added, and with it a
-    day's runs would be lost.
+    It is not the experiment's fingerprint, which changes with every key that is added: a day's runs
+    would be lost each time.
     """
     asked = experiment.model_dump(exclude_defaults=True, exclude={"checkpoint"})
     asked.get("data", {}).pop("directory", None)
     asked.get("training", {}).pop("workers", None)
     schedule = experiment.network.changes
-    if schedule is not None:  # what it says, not where it lies
+    if schedule is not None:  # its content, not its place
         asked["network"]["changes"] = Path(schedule).read_text(encoding="utf-8")
     asked = {section: keys for section, keys in asked.items() if keys}
     asked["seed"], asked["scheme"] = experiment.seed, experiment.scheme.model_dump()
@@ -45,18 +45,18 @@ def directory_of(experiment: Experiment) -> Path:
 
 
 def done(experiment: Experiment) -> bool:
-    """Is its run over: finished, or ended by numbers that were no more?"""
+    """Is its run over, because it finished or because it diverged?"""
     directory = directory_of(experiment)
     return (directory / DIVERGED).is_file() or finished(directory) is not None
 
 
 def forget(experiment: Experiment) -> None:
-    """Throw away what there is of a run, unless another process is at it."""
+    """Remove what there is of a run, unless another process is working on it."""
     with store.locked(directory_of(experiment)):
         shutil.rmtree(directory_of(experiment))
 
 
 def settle(experiment: Experiment) -> None:
-    """Keep of a finished run what pictures and claims are made from."""
+    """Keep only what pictures and claims need of a finished run."""
     for name in (run_files.CHECKPOINT, run_files.MODEL):
         (directory_of(experiment) / name).unlink(missing_ok=True)

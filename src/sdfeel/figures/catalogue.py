@@ -1,4 +1,4 @@
-"""All figures by name, in the order of the paper; what is ours comes after."""
+"""All figures by name, in the paper's order; our own come last."""
 
 from sdfeel.core.errors import unknown
 from sdfeel.figures.beyond import epochs, outages, related_systems
@@ -56,7 +56,7 @@ FIGURES: dict[str, Figure] = {
 
 
 def chosen(name: str, scale: Scale) -> list[Figure]:
-    """The figure of a name, several with commas between them, or `all` that have this scale."""
+    """The figure of this name, several separated by commas, or `all` that have this scale."""
     if name == "all":
         return [figure for figure in FIGURES.values() if scale in figure.scales]
     names = [part.strip() for part in name.split(",") if part.strip()]

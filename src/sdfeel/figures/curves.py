@@ -30,7 +30,7 @@ class RunTrack:
     diverged: bool = False
 
     def at(self, measure: Measure, axis: Axis, moment: float) -> float:
-        """The value at a moment, between two measurements on the straight line."""
+        """The value at a moment, interpolated linearly between two measurements."""
         if self.diverged and moment > self.x[axis][-1]:
             return nan
         return float(np.interp(moment, self.x[axis], self.y[measure]))
@@ -48,12 +48,12 @@ class RunTrack:
         return float(x[after - 1] + share * (x[after] - x[after - 1]))
 
     def average(self, measure: Measure, axis: Axis, until: float) -> float:
-        """The mean value over the window, its first tenth left out."""
+        """The mean value over the window, without its first tenth."""
         moments = np.linspace(0.1, 1.0, 46) * until
         return float(np.mean([self.at(measure, axis, t) for t in moments]))
 
     def jitter(self, measure: Measure) -> float:
-        """How far measurements are off the line between their neighbours, as a root mean square.
+        """How far measurements are from the line between their neighbours, as a root mean square.
 
         The first quarter is left out. A steep fall is not restless; going up and down is.
         """
@@ -81,7 +81,7 @@ class Curve:
         return np.array([track.y[measure][-1] for track in self.runs(axis)])
 
     def end(self, axis: Axis) -> float:
-        """The last moment that all runs have reached, but for those that diverged on the way."""
+        """The last moment that all runs have reached, except for those that diverged."""
         runs = self.runs(axis)
         lasting = [track for track in runs if not track.diverged] or runs
         return min(float(track.x[axis][-1]) for track in lasting)
@@ -105,7 +105,7 @@ class Curve:
 
     @property
     def diverged(self) -> int:
-        """Runs that ended in numbers that were none."""
+        """Runs that diverged."""
         return sum(track.diverged for track in self.tracks["A"])
 
 

@@ -56,7 +56,7 @@ def _agreement(results: Path) -> str:
 
 
 def _kept(results: Path, scale: Scale, figure: Figure) -> dict[str, list[dict[str, Any]]]:
-    """What is kept of a figure at a scale, by claim."""
+    """The verdicts kept for a figure at a scale, by claim."""
     found = load(results, scale, figure.name)
     if found is None and not figure.data:  # what is calculated is the same at every scale
         found = load(results, "quick", figure.name)
@@ -81,7 +81,7 @@ def _loud(state: str) -> str:
 
 
 def _section(figure: Figure, results: Path, told: set[str]) -> str:
-    """One figure; `told` are the explanations that came before and need not come again."""
+    """One figure; `told` are explanations given earlier, which need not be repeated."""
     lines = [f"\n## {figure.name}: {figure.title}\n\n", _paragraph(figure.caption)]
     shown: tuple[Scale, ...] = SHOWN if figure.data else ("quick",)
     for scale in shown:
@@ -172,7 +172,7 @@ def _cifar(results: Path) -> str:
 
 
 def main() -> None:
-    """Write the page anew."""
+    """Rewrite the page."""
     DOCUMENT.write_text(document(RESULTS), encoding="utf-8")
 
 
@@ -183,14 +183,14 @@ if __name__ == "__main__":
 HEAD = """# The paper's claims, checked
 
 This page is written by `python -m sdfeel.figures.document` from the files in `results/`; do not
-edit it. Each claim is a sentence in our words of what a figure, table or remark of the paper says,
+edit it. Each claim states, in our words, what a figure, table or remark of the paper says, and is
 judged on runs that one command repeats:
 
 ```console
 $ sdfeel figure 3
 ```
 
-<!-- not run: it takes minutes, on the real data sets hours -->
+<!-- not run: it takes minutes, and hours on the real data sets -->
 ```console
 $ sdfeel figure 4a                                     # quick scale: digits
 $ sdfeel figure 4b --scale reduced --data DIRECTORY    # CIFAR-10, fewer clients and iterations
@@ -207,12 +207,12 @@ results` keeps new verdicts.
 * A claim is judged on the means over seeds. *A is above B* holds if the means differ by more than
   the pooled standard error, does not hold if they differ by more than that the other way, and is
   not decided otherwise, or with fewer than three seeds. *A is at least B* fails only if A is below
-  B by more than the error. The effect is positive when it speaks for the claim. Behind the error
-  stands how many seeds speak for the claim when each is compared with itself: runs of one seed
-  share their data, their clusters and their first model, so the seeds may agree on a difference
-  that is smaller than the scatter between them.
-* "Faster" compares the mean accuracy (or training loss) over the common window, its first tenth
-  left out: curves that end in the same place still differ by how soon they got there.
+  B by more than the error. The effect is positive when it supports the claim. After the error comes
+  the number of seeds that support the claim when each is compared with itself: runs with the same
+  seed share their data, their clusters and their first model, so the seeds may agree on a
+  difference that is smaller than the scatter between them.
+* "Faster" compares the mean accuracy (or training loss) over the common window, without its first
+  tenth: curves that end in the same place still differ in how soon they got there.
 * Claims about time are judged under two price lists. The constants in the paper's text contradict
   its figures, so both readings are shown:
 """
@@ -227,9 +227,9 @@ SCALES = """
   per server), 40 iterations in place of 600 or 1,320 (8b: 50; 10b: rounds of 2 batches in place of
   1,000), a learning rate of 0.1 in place of 0.01** (even so, the loss leaves its first plateau only
   after 20 iterations), **Metropolis weights in place of the paper's matrix**, and accuracy measured
-  on 500 of the 10,000 test images. It is the beginning of a training, not where it ends.
+  on 500 of the 10,000 test images. It shows how training begins, not where it ends.
 * Why other weights: with one client per server, clusters differ in size by up to four times, and
-  the paper's matrix then weighs some models by as little as -0.79. With it and one exchange, both
+  the paper's matrix then gives some models weights as low as -0.79. With it and one exchange, both
   alpha-1 lines of 6b diverged with seed 0, after 18 iterations on the full graph and after 34 on
   the ring; with Metropolis weights, which are never negative, the same two runs end at 29.2 % and
   26.0 %. With 50 clients the paper's lowest weights are between -0.02 and -0.21 (ring, full graph;
@@ -240,63 +240,64 @@ SCALES = """
 
 ## What was chosen after looking at results
 
-Verdicts are worth less where the rule was made, or changed, with numbers in sight. These were:
+A verdict is worth less if its rule was made, or changed, after seeing numbers. That is the case
+for:
 
-* 4.2b: "restless" was first the scatter of the steps between measurements. By that, on MNIST at
-  prices A it did not hold, because HierFAVG was still falling steeply. It was replaced by the
+* 4.2b: "restless" was first the scatter of the steps between measurements. By that measure it did
+  not hold on MNIST at prices A, because HierFAVG was still falling steeply. We replaced it with the
   distance from the line between neighbours, by which it holds. At prices E it held by both.
 * 5.1, 5.2: the race on MNIST was first 1,020 iterations long; its first seed ended at 89.9 %, below
-  the target, and it was made 1,320. The target on digits was first 85 %; by that, 5.1 at quick
-  scale and prices E was not decided and 5.2 did not hold at either price list. It was made 90 %,
-  MNIST's target, by which 5.1 holds.
+  the target, and we made it 1,320. The target on digits was first 85 %; with it, 5.1 at quick scale
+  and prices E was not decided, and 5.2 did not hold at either price list. We made it 90 %, MNIST's
+  target, with which 5.1 holds.
 * 7a.1b, 9a.1b and 9a.1c were added after 7a.1 and 9a.1 had failed on MNIST. They ask about the end
-  of the window instead of all of it, and 9a.1c leaves c = 10 out. They are findings about when the
-  order turns round, not confirmations of the paper's claims.
-* B5 was first measured at moments between gossips, where one seed spoke against it.
+  of the window instead of all of it, and 9a.1c leaves out c = 10. They are findings about when the
+  order reverses, not confirmations of the paper's claims.
+* B5 was first measured at moments between gossips, where one seed contradicted it.
 * 10a: the spread of speeds and the number of rounds were lowered to save time, before any run on
   MNIST and after one seed on digits.
-* Quick scale: which claims it cannot judge was decided by looking at where it differed from full
+* Quick scale: we decided which claims it cannot judge by looking at where it differed from full
   scale; the reasons are given below. Measuring three times as often changed none of that.
 * Reduced scale: its learning rate was chosen on ten iterations of SD-FEEL with 20 clients (at 0.05
   and at 0.1), before any other scheme was run; its target (5b), 25 %, before any run. 4b, 5b and 6b
-  were first run with the paper's matrix; Metropolis weights came after 6b had diverged, before any
-  run of 7-cifar, 8b, 9b and 10b. With the paper's matrix 5.1 held; now it is not decided, because
-  not all seeds come to 25 %. The other verdicts of 4b and 5b are the same with both.
+  were first run with the paper's matrix; we changed to Metropolis weights after 6b had diverged,
+  before any run of 7-cifar, 8b, 9b and 10b. With the paper's matrix 5.1 held; now it is not
+  decided, because not all seeds reach 25 %. The other verdicts of 4b and 5b are the same with both.
 
-Reasons given for a failure are our reading of the curves; none was tested by an experiment of its
-own. Claim 4.1c is ours and contradicts the paper. R3b, T1, 3.1, 4.1c, 4.4 and B2 are calculations.
+The reasons given for a failure are our reading of the curves; we did not test any of them with a
+separate experiment. Claim 4.1c is ours and contradicts the paper. R3b, T1, 3.1, 4.1c, 4.4 and B2
+are calculations.
 """
 OVERVIEW = """
-Where only one verdict stands, it is the same under both price lists, or time does not matter. A
-dash: there is no such scale, or no result is kept. CIFAR-10 has not been run in full: see the last
-section.
+A single verdict means that it is the same under both price lists, or that time does not matter. A
+dash means that there is no such scale, or no result. CIFAR-10 has not been run in full: see the
+last section.
 """
 AGREEMENT = """
-## Does quick scale say what the others say?
+## Does quick scale agree with the others?
 
-Of {pairs} verdicts that are kept at full and at quick scale, {same} are the same, quick scale
-cannot judge {mute}, {open} are decided at one of the scales alone, and {wrong} contradict each
+Of {pairs} verdicts that exist both at full and at quick scale, {same} are the same, quick scale
+cannot judge {mute}, {open} are decided at only one of the scales, and {wrong} contradict each
 other:
 
 """
 AGREEMENT_CIFAR = """
-CIFAR-10 has no full results to hold its quick verdicts against. Of {pairs} verdicts that are kept
+CIFAR-10 has no full results to compare its quick verdicts with. Of {pairs} verdicts that exist both
 at reduced and at quick scale, {same} are the same, quick scale cannot judge {mute}, {open} are
-decided at one of the scales alone (often for want of seeds), and {wrong} contradict each other:
+decided at only one of the scales (often for lack of seeds), and {wrong} contradict each other:
 
 """
 CIFAR = """
 ## CIFAR-10 in full
 
 The data and the model are the paper's here, too, but two cores without an accelerator train
-{rate:,.0f} images a second when they do nothing else (`sdfeel bench --work cifar-cnn`, see
-[performance](performance.md)), so that 50 clients take one local iteration in {iteration:.1f} s. At
-that rate, training alone and with three seeds, each figure takes (they share runs: 5b has all of
-4b's)
+{rate:,.0f} images per second when they do nothing else (`sdfeel bench --work cifar-cnn`, see
+[performance](performance.md)), so 50 clients take one local iteration in {iteration:.1f} s. At that
+rate, training each figure with three seeds takes (they share runs: 5b has all of 4b's)
 
 | figure | command | reduced, hours | full, hours |
 |---|---|---|---|
 {rows}
-Measuring and loading come on top. The verdicts at reduced scale are about how training begins, with
-ten clients: what they say of 50 clients and of hours of training is open.
+Measuring and loading come on top of that. The verdicts at reduced scale are about how training
+begins, with ten clients: they leave open what happens with 50 clients and after hours of training.
 """

@@ -40,7 +40,7 @@ class Claim:
     timed: bool = False  # judged at equal time, under each price list
     note: str = ""  # what a reader must know to read the verdict
     otherwise: str = ""  # why it may fail
-    beyond_quick: str = ""  # why digits cannot judge it: then quick scale shows numbers alone
+    beyond_quick: str = ""  # why digits cannot judge it: quick scale then shows only numbers
 
     @property
     def axes(self) -> tuple[Axis, ...]:
@@ -54,7 +54,7 @@ class Panel:
     measure: Measure
     axis: Axis
     labels: tuple[str, ...] = ()
-    until: str = ""  # a label whose end matters: the picture ends soon after it
+    until: str = ""  # a label: the picture ends soon after its line does
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ class Figure:
 
     name: str
     title: str
-    data: str  # whose setting; "" for what needs no training
+    data: str  # the data set whose setting it uses; "" if nothing is trained
     caption: str  # the setting as the paper gives it, and our readings of it
     lines: Callable[[FigureSetting], Sequence[FigureLine]]
     panels: tuple[Panel, ...]

@@ -1,4 +1,4 @@
-"""From curves to verdicts, and to the small file that is kept of them."""
+"""Turns curves into verdicts, and verdicts into the small file that is kept."""
 
 import json
 import math
@@ -13,12 +13,12 @@ from sdfeel.figures.curves import Axis, Curve, read
 from sdfeel.figures.figure import Claim, ClaimView, Figure, Scale
 from sdfeel.figures.verdicts import State, Verdict
 
-DIGITS = 4  # that are kept of a number
+DIGITS = 4  # kept of each number
 
 
 @dataclass(frozen=True)
 class Judged:
-    """A claim, the axis it was judged on, and what came out."""
+    """A claim, the axis it was judged on, and the verdict."""
 
     claim: Claim
     axis: Axis
@@ -37,7 +37,7 @@ def curves(figure: Figure, scale: Scale, seeds: int, data: Path | None = None) -
 
 
 def judge(figure: Figure, scale: Scale, found: dict[str, Curve]) -> list[Judged]:
-    """Every claim under every axis that it is made for."""
+    """Every claim on every axis that it is about."""
     setting = figure.setting(scale)
     return [
         Judged(claim, axis, _judge(claim, ClaimView(setting, found, axis)))
@@ -55,7 +55,7 @@ def _judge(claim: Claim, seen: ClaimView) -> Verdict:
 def record(
     figure: Figure, scale: Scale, seeds: int, found: dict[str, Curve], judged: Sequence[Judged]
 ) -> dict[str, Any]:
-    """All that is kept of a figure."""
+    """Everything that is kept of a figure."""
     return {
         "figure": figure.name,
         "scale": scale,
@@ -99,7 +99,7 @@ def _summary(curve: Curve) -> dict[str, Any]:
 
 
 def _short(value: float) -> float | str | None:
-    """A number as JSON knows it."""
+    """A number as JSON writes it."""
     if math.isnan(value):
         return None
     if math.isinf(value):
@@ -135,12 +135,12 @@ MARKS: dict[State, str] = {
 }
 
 
-CLEAR = 2.0  # standard errors: what is closer may flip with a compiler
+CLEAR = 2.0  # standard errors: a closer verdict may flip with another compiler
 
 
 @dataclass(frozen=True)
 class Flip:
-    """A claim that is judged otherwise than it was."""
+    """A claim whose verdict has changed."""
 
     figure: str
     claim: str
@@ -157,7 +157,7 @@ class Flip:
 
 
 def flips(kept: Mapping[str, Any], now: Mapping[str, Any]) -> list[Flip]:
-    """What two records of the same figure at the same scale do not agree on."""
+    """Where two records of the same figure at the same scale disagree."""
     today = {(each["id"], each["prices"]): each["verdict"] for each in now["claims"]}
     found = []
     for each in kept["claims"]:

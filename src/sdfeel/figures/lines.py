@@ -10,10 +10,10 @@ from sdfeel.schemes import asynchronous
 
 @dataclass(frozen=True)
 class FigureLine:
-    """A label, the experiment that is trained, and the one whose rounds are paid for.
+    """A label, the experiment that is trained, and the one whose prices count.
 
     Two schemes may compute the same models at different prices (HierFAVG and FedAvg, where every
-    edge averaging goes to the cloud): then only one of them is trained.
+    edge averaging goes to the cloud); then only one of them is trained.
     """
 
     label: str

@@ -80,7 +80,7 @@ def draw(axes: Axes, panel: Panel, shown: list[Curve], styles: Mapping[str, int]
     elif panel.measure == "loss":
         # A run that explodes would leave nothing to see of the others.
         top = min(max(highest), 5 * min(highest))
-        # From 0 on, unless all that there is to see would be at the upper edge.
+        # The axis starts at 0, unless everything worth seeing would be at the upper edge.
         axes.set_ylim(top=1.05 * top, bottom=0 if floor < top / 2 else 0.95 * floor)
     axes.set_xlim(0, longest / unit.size)
     name = f"{AXES[panel.axis]} ({unit.name})" if unit.name else AXES[panel.axis]

@@ -1,6 +1,6 @@
-"""What time it was after each round, had the rounds been paid for under another price list.
+"""The time after each round if the rounds had been priced by another price list.
 
-Exact for schemes whose servers wait for one another: their decisions do not look at the clock.
+This is exact for schemes whose servers wait for one another: their decisions ignore the clock.
 """
 
 import json
@@ -35,9 +35,9 @@ def seconds(experiment: Experiment, rounds: int) -> list[float]:
 
 
 def examples(experiment: Experiment) -> int:
-    """Examples that a run trains on, each as often as it is seen; nothing is trained.
+    """Examples that a run would train on, each counted as often as it is seen; nothing is trained.
 
-    Every lane's first round stands for its others, and lasts until time or iterations are over.
+    Every lane's first round stands for all its rounds, until time or iterations run out.
     """
     decisions, training = decisions_of(experiment), experiment.training
     found = 0

@@ -1,4 +1,4 @@
-"""Carries out what is not in the cache yet, several runs side by side."""
+"""Runs what is not in the cache yet, several runs side by side."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
@@ -16,10 +16,12 @@ Watch = Callable[[str, Event], None]
 
 
 def wanted(lines: Iterable[FigureLine], seeds: int) -> dict[str, Experiment]:
-    """All runs behind lines, by a name for people; each once, whoever asks for it."""
+    """All runs behind lines, by a readable name; each once, however many lines need it."""
     found: dict[str, Experiment] = {}
     known: set[str] = set()
-    for seed in range(seeds):  # all lines of one seed first: a broken-off evening is still of use
+    for seed in range(
+        seeds
+    ):  # all lines of one seed first, so that an interrupted evening is still of use
         for line in lines:
             for price, experiment in line.runs().items():
                 one = seeded(experiment, seed)
@@ -31,7 +33,7 @@ def wanted(lines: Iterable[FigureLine], seeds: int) -> dict[str, Experiment]:
 
 
 def missing(runs: Mapping[str, Experiment]) -> dict[str, Experiment]:
-    """Those that are not over yet."""
+    """The runs that are not over yet."""
     return {label: each for label, each in runs.items() if not cache.done(each)}
 
 
@@ -60,11 +62,11 @@ class Carrying:
             try:
                 yield from self._all(left)
             except Diverged as error:
-                # A finding, not a mistake: that run is over, the others go on.
+                # This is a finding, not an error: that run is over, and the others continue.
                 label = _who(str(error), left)
                 (cache.directory_of(left[label]) / cache.DIVERGED).write_text(f"{error}\n")
             except AnotherRun as error:
-                # Begun by an earlier version, for which it was another experiment: begin anew.
+                # An earlier version began it, for which it was another experiment: start again.
                 cache.forget(left[_who(str(error), left)])
         for experiment in self._waiting.values():
             if cache.done(experiment):
@@ -85,7 +87,7 @@ class Carrying:
 
 
 def _who(message: str, runs: Mapping[str, Experiment]) -> str:
-    """The run that an error speaks of: Many puts its label in front."""
+    """The run that an error is about: Many puts its label in front."""
     return next(label for label in runs if message.startswith(f"{label}: "))
 
 

@@ -1,9 +1,9 @@
 """What the paper's two data sets become at each scale, and what time costs.
 
 `full` is the paper's own setting. `quick` trains a small perceptron on the built-in digits, split
-and priced like the real thing, so that every verdict can be had in minutes. `reduced`, for
-CIFAR-10 alone, is the real images and the real model with fewer clients and iterations: what a
-machine without an accelerator can do in an hour or two.
+and priced like the real thing, so that every verdict takes only minutes. `reduced`, for CIFAR-10
+alone, is the real images and the real model with fewer clients and iterations: what a machine
+without an accelerator can do in an hour or two.
 """
 
 from dataclasses import dataclass
@@ -35,9 +35,9 @@ class FigureSetting:
     scale: Scale
     iterations: int
     race: int  # iterations of the race between schemes
-    rate: float  # the learning rate that all figures use but those about it
-    close: float  # how near two accuracies are "the same"
-    target: float  # the accuracy that schemes race to
+    rate: float  # the learning rate of all figures except those about it
+    close: float  # how close two accuracies must be to count as the same
+    target: float  # the accuracy that schemes race for
     theta_min: int  # steps of a cluster's slowest client, where servers do not wait
     settings: tuple[str, ...]
     note: str
@@ -75,7 +75,7 @@ DIRICHLET = ("data.partition=dirichlet", "data.concentration=0.5")
 
 
 def _quick(data: str, close: float, *settings: str) -> FigureSetting:
-    """Digits in the place of `data`."""
+    """Digits instead of `data`."""
     note = "built-in digits, perceptron, priced as"
     own = (*DIGITS, *settings)
     return FigureSetting(data, "quick", 480, 480, 0.05, close, 0.9, 20, own, f"{note} {data}")
@@ -94,7 +94,7 @@ def _reduced(*settings: str) -> FigureSetting:
     times as large, without which nothing would be seen in so few.
 
     With one client per server, clusters differ in size by up to four times, and the paper's matrix
-    then weighs some models by as little as -0.79: runs with one exchange diverged. Metropolis
+    then gives some models weights as low as -0.79: runs with one exchange diverged. Metropolis
     weights are never negative.
     """
     note = (

@@ -15,14 +15,14 @@ ENOUGH = 3  # seeds
 
 @dataclass(frozen=True)
 class Verdict:
-    """What came out of one claim. `effect` speaks for the claim when it is above 0."""
+    """The verdict on one claim. `effect` supports the claim when it is above 0."""
 
     state: State
     effect: float = nan
     error: float = nan  # pooled standard error of the effect
     unit: str = ""
     seeds: int = 0
-    alike: int = 0  # seeds that speak for the claim, each compared with itself
+    alike: int = 0  # seeds that support the claim, each compared with itself
     numbers: dict[str, float] = field(default_factory=dict)
 
     def with_numbers(self, **numbers: float) -> "Verdict":
@@ -48,7 +48,7 @@ def no_less(high: Floats, low: Floats, unit: str = "") -> Verdict:
 
 
 def close(one: Floats, other: Floats, within: float, unit: str = "") -> Verdict:
-    """The means differ by at most `within`; the effect is what is left of it."""
+    """The means differ by at most `within`; the effect is the margin that is left."""
     gap, error = difference(one, other)
     state: State = "holds"
     if not abs(gap) <= within:
@@ -63,12 +63,12 @@ def exactly(true: bool, effect: float = nan, unit: str = "", **numbers: float) -
 
 
 def report(**numbers: float) -> Verdict:
-    """Numbers to look at; the paper gives nothing to hold them against."""
+    """Numbers to look at; the paper gives nothing to compare them with."""
     return Verdict("report only", numbers=numbers)
 
 
 def all_of(parts: Sequence[Verdict]) -> Verdict:
-    """Every part must hold; the part that speaks least for the claim is shown."""
+    """Every part must hold; the part that supports the claim least is shown."""
     order: tuple[State, ...] = ("does not hold", "not decided", "holds", "report only")
     worst = min(parts, key=lambda part: (order.index(part.state), _weight(part)))
     numbers = {name: value for part in parts for name, value in part.numbers.items()}
@@ -76,7 +76,7 @@ def all_of(parts: Sequence[Verdict]) -> Verdict:
 
 
 def any_of(parts: Sequence[Verdict]) -> Verdict:
-    """One part is enough; the part that speaks most for the claim is shown."""
+    """One part is enough; the part that supports the claim most is shown."""
     order: tuple[State, ...] = ("holds", "not decided", "does not hold", "report only")
     best = min(parts, key=lambda part: (order.index(part.state), -_weight(part)))
     numbers = {name: value for part in parts for name, value in part.numbers.items()}
@@ -115,7 +115,7 @@ def _if_enough(verdict: Verdict) -> Verdict:
 
 
 def _weight(part: Verdict) -> float:
-    """How clearly a part speaks for its claim: the effect in standard errors."""
+    """How clearly a part supports its claim: the effect in standard errors."""
     if not isfinite(part.effect):
         return part.effect if part.effect == part.effect else 0.0
     return part.effect / max(part.error, 1e-12)

@@ -1,7 +1,7 @@
-"""Figure 4(a) once more, an iteration being a pass over the client's data.
+"""Figure 4(a) again, with a pass over the client's data as an iteration.
 
-The reading under which the paper's statements about time fit together; the learning rate is the
-printed one.
+Under this reading the paper's statements about time fit together; the learning rate is the printed
+one.
 """
 
 from dataclasses import replace
@@ -62,11 +62,12 @@ FIGURE = Figure(
             "E1",
             "At equal time, SD-FEEL's training loss is below HierFAVG's.",
             ahead,
-            note="Compared is the mean training loss over the window, its first tenth left out.",
+            note="What is compared is the mean training loss over the window, without its first "
+            "tenth.",
         ),
         Claim(
             "E2",
-            "How far the printed learning rate gets under this reading.",
+            "How far training at the printed learning rate gets under this reading.",
             how_far,
             note="At 0.001 and one batch per iteration, 40 s are far from convergence (5a-rate).",
         ),

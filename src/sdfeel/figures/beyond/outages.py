@@ -74,13 +74,13 @@ FIGURE = Figure(
     lines,
     (Panel("accuracy", "iterations"), Panel("spread", "iterations")),
     (
-        Claim("D1", "When a server dies half-way, SD-FEEL goes on learning.", goes_on),
+        Claim("D1", "When a server dies half-way, SD-FEEL keeps learning.", goes_on),
         Claim(
             "D2",
             "SD-FEEL without one of its servers ends above HierFAVG without its cloud.",
             survives,
-            note="Without its cloud, every edge server trains on with its own clients; measured is "
-            "the mean of all servers' models.",
+            note="Without its cloud, every edge server keeps training with its own clients; the "
+            "mean of all servers' models is measured.",
         ),
         Claim(
             "D3",

@@ -31,7 +31,7 @@ def systems(setting: FigureSetting) -> list[FigureLine]:
 
 
 def speed(seen: ClaimView, label: str, *others: str) -> Floats:
-    """(seeds,) the mean accuracy over the window of all that are compared."""
+    """(seeds,) the mean accuracy over the window that all of them share."""
     return seen[label].average("accuracy", seen.axis, window(seen, label, *others))
 
 
@@ -65,7 +65,7 @@ RACE = Figure(
         Claim("B1", "At equal time, SD-FEEL is ahead of FedMes.", ahead(SD, MES), timed=True,
               note="FedMes needs neither cloud nor links between servers, but its clients at the "
               "edge of a cell send at 2.06 Mbit/s, and everybody waits for them.",
-              otherwise="FedMes mixes through the clients that two cells share, at no price but "
+              otherwise="FedMes mixes through the clients that two cells share, at no cost but "
               "their slow channels."),
         Claim("B2", "On a full mesh, a round of FogFL is cheaper than one of HierFAVG.",
               fog_pays_less, timed=True,
@@ -97,7 +97,7 @@ def odd_beats_even(seen: ClaimView) -> Verdict:
 
 
 def spread_falls(seen: ClaimView) -> Verdict:
-    """The servers' models lie closer together the more exchanges there are."""
+    """The servers' models are closer together the more exchanges there are."""
     ends = {a: seen[ring(a)].average("spread", "iterations", window(seen)) for a in range(1, 7)}
     parts = [more(ends[a], ends[a + 1], "spread") for a in range(1, 6)]
     return all_of(parts).with_numbers(**{ring(a): float(v.mean()) for a, v in ends.items()})
@@ -129,10 +129,12 @@ PARITY = Figure(
     ),
 )
 
-SCATTER = "Every seed speaks for it, but on MNIST they differ among themselves by more than that."
+SCATTER = (
+    "Every seed supports it, but on MNIST the seeds differ from one another by more than that."
+)
 CLEARER = (
-    "On digits the seeds differ less than the bias, on MNIST more, though all speak for the claim: "
-    "that it is clear on digits does not make it so on MNIST."
+    "On digits the seeds differ by less than the bias, on MNIST by more, though all of them "
+    "support the claim: a clear result on digits does not make it clear on MNIST."
 )
 PAPER, BALANCED, SYNC = "asynchronous, as printed", "asynchronous, balanced", "synchronous"
 

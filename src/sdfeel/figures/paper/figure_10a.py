@@ -17,8 +17,8 @@ from sdfeel.figures.verdicts import Verdict, more
 
 SPREAD = 5.0  # the fastest device over the slowest; the caption does not say
 PROPORTION = (
-    "Digits are learnt within a few rounds of 20 batches: what old models cost and what not "
-    "waiting gains are not in the proportion that they have on MNIST with rounds of 100."
+    "Digits are learnt within a few rounds of 20 batches, so the cost of old models and the gain "
+    "from not waiting are not in the same proportion as on MNIST with rounds of 100."
 )
 ROUNDS = {"quick": 20, "full": 3}
 
@@ -71,11 +71,11 @@ FIGURE = Figure(
             "At equal time, asynchronous training is ahead of synchronous training.",
             asynchronous_wins,
             timed=True,
-            note="Compared is the mean accuracy over the window, its first tenth left out. The "
-            "window is three synchronous rounds of 100 batches at full scale, and twenty rounds of "
-            "20 at quick scale.",
+            note="What is compared is the mean accuracy over the window, without its first tenth. "
+            "The window is three synchronous rounds of 100 batches at full scale, and twenty "
+            "rounds of 20 at quick scale.",
             otherwise="With the printed constants (A) sending takes nearly all of a round: waiting "
-            "for slow devices costs next to nothing, and what is left is the stale models' harm. "
+            "for slow devices costs next to nothing, and only the harm of stale models is left. "
             "Where computing takes the time (E), not waiting pays.",
             beyond_quick=PROPORTION,
         ),
@@ -85,7 +85,7 @@ FIGURE = Figure(
             vanilla_loses,
             timed=True,
             otherwise="Where computing takes the time (E), not waiting gains more than any way of "
-            "weighing old models loses. The paper gives neither its constant matrix nor its "
+            "weighting old models loses. The paper gives neither its constant matrix nor its "
             "spread of speeds, so its constant may have mixed worse than ours.",
         ),
         Claim(
@@ -93,7 +93,7 @@ FIGURE = Figure(
             "Weights by staleness are ahead of constant weights.",
             staleness_helps,
             timed=True,
-            note="Follows from the two before.",
+            note="Follows from the previous two.",
             otherwise="On MNIST the two are within the noise of the seeds; on digits constant "
             "weights are ahead, probably because weights by staleness take less from neighbours, "
             "so that the servers agree more slowly.",

@@ -23,7 +23,7 @@ def asyn(spread: float) -> str:
 
 
 def lines(setting: FigureSetting) -> list[FigureLine]:
-    """All for the time of ROUNDS rounds with equal devices, and one pair for much longer."""
+    """All run for the time of ROUNDS rounds with equal devices, and one pair for much longer."""
     equal = round_seconds(setting, 1.0)
     limits = {price: ROUNDS * seconds for price, seconds in equal.items()}
     trained, found = synchronous(setting, 1.0, ROUNDS), []  # whoever waits, it learns the same
@@ -91,13 +91,13 @@ FIGURE = Figure(
         ),
         Claim(
             "10b.3",
-            "Given long time, synchronous training ends at least as high (H = 10).",
+            "Given enough time, synchronous training ends at least as high (H = 10).",
             sync_ends_higher,
             timed=True,
             note="Long: until synchronous training has done as many rounds as with equal devices.",
             otherwise="In the same time the asynchronous clients take over five times as many "
-            "steps, and synchronous training is still rising when it ends: this window is not "
-            "long enough for the statement, which is about what both end at.",
+            "steps, and synchronous training is still rising when it ends: this window is too "
+            "short for the statement, which is about where both end.",
         ),
     ),
     scales=SCALES,

@@ -73,15 +73,15 @@ FIGURE = Figure(
             "11a.1",
             "Up to 0.01, a larger learning rate is faster: 1e-4, 1e-3, 1e-2.",
             faster,
-            note="Compared is the mean accuracy over the window, its first tenth left out. The "
-            "paper's other figures use 1e-3 all the same.",
+            note="What is compared is the mean accuracy over the window, without its first tenth. "
+            "The paper's other figures nevertheless use 1e-3.",
         ),
         Claim(
             "11a.2",
             "0.1 or 1 is unstable or diverges.",
             unstable,
-            note="Unstable: no numbers any more, accuracy at most 15 %, or its last eight "
-            "measurements three times as scattered as those of 0.01.",
+            note="Unstable: it diverged, its accuracy is at most 15 %, or its last eight "
+            "measurements scatter three times as much as those of 0.01.",
         ),
     ),
 )

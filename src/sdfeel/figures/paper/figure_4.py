@@ -20,8 +20,8 @@ from sdfeel.figures.settings import SCALES, FigureSetting
 COINCIDE = (
     "With tau2 = 1 the cloud averages after every edge averaging, so HierFAVG and FedAvg with all "
     "clients compute the same models; and a model takes as long to the cloud in one leg as in two. "
-    "The paper plots them apart, so its FedAvg must have had fewer clients or longer rounds; we "
-    "take a tenth, 5 of 50, as the plotted one."
+    "The paper plots two different curves, so its FedAvg must have had fewer clients or longer "
+    "rounds; we take a tenth of the clients, 5 of 50, as the plotted one."
 )
 CLAIMS = (
     Claim(
@@ -52,11 +52,11 @@ CLAIMS = (
         below_feel,
         timed=True,
         otherwise="FEEL's rounds are the cheapest of all (nothing goes between servers or to a "
-        "cloud), and five clients drawn anew from all 50 give a noisy but unbiased mean. Its loss "
-        "jumps up and down near SD-FEEL's, the seeds do not always separate them, and where the "
-        "data are easy and SD-FEEL pays for five exchanges, FEEL is ahead. If the five are always "
-        "the same cell, data are missing for good, and FEEL is far behind (the line "
-        "'FEEL, one cell').",
+        "cloud), and five clients drawn afresh from all 50 give a noisy but unbiased mean. Its "
+        "loss jumps up and down near SD-FEEL's, the seeds do not always separate them, and where "
+        "the data are easy and SD-FEEL pays for five exchanges, FEEL is ahead. If the five are "
+        "always the same cell, data are missing for good, and FEEL is far behind (the line 'FEEL, "
+        "one cell').",
         beyond_quick="A few clients at a time learn digits nearly as well as all of them, so that "
         "the two end within the noise of each other.",
     ),
@@ -79,7 +79,8 @@ CLAIMS = (
     ),
     Claim(
         "4.4",
-        "HierFAVG is slower than SD-FEEL by little: at most 1.3 times the seconds per iteration.",
+        "HierFAVG is only a little slower than SD-FEEL: at most 1.3 times the seconds per "
+        "iteration.",
         small_gap,
         timed=True,
         otherwise="With the printed constants (A) sending is nearly all of the time, and "
@@ -92,7 +93,7 @@ FIGURE = Figure(
     "Training loss against time on MNIST",
     "mnist",
     "tau1 = 5, tau2 = 1, alpha = 1, ring of 10 servers, 50 clients, 2 classes each, batch 10. A "
-    "tenth: 5 clients, drawn anew in every round; one cell: always the same 5.",
+    "tenth: 5 clients, drawn afresh in every round; one cell: always the same 5.",
     lambda setting: race(setting, 5, 1),
     both("loss"),
     CLAIMS,
@@ -117,7 +118,7 @@ FIGURE_ON_FASHION = replace(
     title="Training loss against time on Fashion-MNIST",
     scales=("full",),  # at quick scale it would be 4a
     data="fashion-mnist",
-    caption=FIGURE.caption + " Not in the paper: Fashion-MNIST in MNIST's place.",
+    caption=FIGURE.caption + " Not in the paper: Fashion-MNIST instead of MNIST.",
 )
 
 

@@ -15,10 +15,11 @@ CLAIMS = (
         timed=True,
         note="Targets: 90 % on MNIST, 60 % on CIFAR-10, 70 % on Fashion-MNIST, 90 % at quick "
         "scale, 25 % at reduced scale. " + COINCIDE,
-        otherwise="Where the data are easy, five clients drawn anew from all 50 learn nearly as "
+        otherwise="Where the data are easy, five clients drawn afresh from all 50 learn nearly as "
         "fast per iteration, and FEEL's rounds are the cheapest: with alpha = 5 and tau1 = 2, "
-        "SD-FEEL's cost 1.5 times as much. At the printed learning rate nobody gets there in this "
-        "window, neither in the 40 s that the paper speaks of (prices A) nor in two minutes (E).",
+        "SD-FEEL's cost 1.5 times as much. At the printed learning rate no scheme gets there "
+        "within this window, neither in the 40 s that the paper mentions (prices A) nor in two "
+        "minutes (E).",
     ),
     Claim(
         "5.2",
@@ -26,7 +27,7 @@ CLAIMS = (
         unreached(FEW, FEEL),
         timed=True,
         note="The window is as long as the shortest of these runs.",
-        otherwise="The paper calls both unusable. With 5 of 50 clients drawn anew in every round "
+        otherwise="The paper calls both unusable. With 5 of 50 clients drawn afresh in every round "
         "both learn more slowly and far less steadily, but they pass the target now and then.",
         beyond_quick="Digits are easy: 90 % is far below what a few clients at a time reach.",
     ),
@@ -53,7 +54,7 @@ FIGURE_ON_FASHION = replace(
     title="Test accuracy against time on Fashion-MNIST",
     scales=("full",),  # at quick scale it would be 5a
     data="fashion-mnist",
-    caption="As figure 4(a). Not in the paper: Fashion-MNIST in MNIST's place.",
+    caption="As figure 4(a). Not in the paper: Fashion-MNIST instead of MNIST.",
 )
 
 

@@ -62,7 +62,7 @@ FIGURE = Figure(
             "At equal time, the accuracy rises with the rate between servers.",
             faster_links_help,
             timed=True,
-            note="Compared is the mean accuracy over the window, its first tenth left out.",
+            note="What is compared is the mean accuracy over the window, without its first tenth.",
             otherwise="Where computing takes most of the time (E), a faster link saves too little "
             "to be seen beyond the noise of the seeds.",
         ),

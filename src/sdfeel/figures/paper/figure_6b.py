@@ -40,8 +40,8 @@ FIGURE = Figure(
     "6b",
     "CIFAR-10 accuracy against time for several gossips",
     "cifar10",
-    "tau1 = 2, tau2 = 1, 50 Mbit/s between servers. The caption fixes alpha = 1 and the text "
-    "speaks of several: ring with alpha 1, 5 and 10, and the fully connected graph.",
+    "tau1 = 2, tau2 = 1, 50 Mbit/s between servers. The caption fixes alpha = 1, but the text "
+    "mentions several: ring with alpha 1, 5 and 10, and the fully connected graph.",
     lines,
     both("accuracy"),
     (
@@ -50,7 +50,7 @@ FIGURE = Figure(
             "With one exchange, the ring is slower than the fully connected graph.",
             full_is_faster,
             timed=True,
-            note="Compared is the mean accuracy over the window, its first tenth left out.",
+            note="What is compared is the mean accuracy over the window, without its first tenth.",
         ),
         Claim(
             "6b.2",

@@ -57,7 +57,7 @@ CLAIMS = (
         "7a.1",
         "Per iteration, the loss is lowest with tau1 = 1, then 3, then 20: over the whole window.",
         worse(PRINTED),
-        note="Compared is the mean training loss over the window, its first tenth left out.",
+        note="What is compared is the mean training loss over the window, without its first tenth.",
         otherwise="The CNN begins with a plateau, and models that take several steps of their own "
         "before they are averaged leave it sooner: tau1 = 1 is the last to come down, and has the "
         "lowest loss only from about 450 iterations on. The perceptron on digits has no plateau.",
@@ -76,18 +76,19 @@ CLAIMS = (
     ),
     Claim(
         "7b.2",
-        "tau2 behaves alike: per iteration, the loss is lowest with tau2 = 1, then 2, then 5.",
+        "tau2 behaves the same way: per iteration, the loss is lowest with tau2 = 1, then 2, then "
+        "5.",
         worse(tuple(TAU2.values())),
         note="The paper says so without showing it.",
     ),
     Claim(
         "7b.3",
-        "tau2 behaves alike: per second, some tau2 above 1 is better than 1.",
+        "tau2 behaves the same way: per second, some tau2 above 1 is better than 1.",
         not_the_best(tuple(TAU2.values())),
         timed=True,
         otherwise="An exchange between servers is ten times faster than a client's upload, so "
         "skipping it saves under a tenth of the time, while the servers drift apart.",
-        beyond_quick="A perceptron feels at once that servers drift apart; the CNN hardly does.",
+        beyond_quick="Servers that drift apart harm a perceptron at once, but hardly the CNN.",
     ),
 )
 FIGURE = Figure(

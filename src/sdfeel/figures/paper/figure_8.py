@@ -96,20 +96,21 @@ def claims(alpha: int, *chains: tuple[int, ...]) -> tuple[Claim, ...]:
     return (
         Claim(
             "8.1",
-            "With one exchange: the better connected, the better: fully connected, partially "
+            "With one exchange, better connected graphs are better: fully connected, partially "
             "connected, ring, star.",
             graphs_in_order,
-            note="Compared is the mean accuracy over the window, its first tenth left out. Graphs "
-            "are ordered by their links: a star of 10 has a smaller zeta (0.818) than the ring "
-            "(0.826) and eight slow directions instead of two. Partially connected: two halves, "
-            "every server linked to all of the other half (the paper does not define it).",
+            note="What is compared is the mean accuracy over the window, without its first tenth. "
+            "Graphs are ordered by their links: a star of 10 has a smaller zeta (0.818) than the "
+            "ring (0.826) and eight slow directions instead of two. Partially connected: two "
+            "halves, every server linked to all of the other half (the paper does not define it).",
         ),
         Claim(
             "8.2",
             "On the ring, more exchanges never hurt within odd and within even numbers of them.",
             within_parity(*chains),
-            note="Even and odd are compared apart, because on a ring of even length an odd number "
-            "of exchanges turns the sign of one kind of disagreement, which then cancels.",
+            note="Even and odd numbers are compared separately, because on a ring of even length "
+            "an odd number of exchanges flips the sign of one kind of disagreement, which then "
+            "cancels.",
         ),
         Claim(
             "8.3",

@@ -47,12 +47,12 @@ def rising_in_the_end(labels: tuple[str, ...]) -> Judge:
     return judge
 
 
-NOTE = "Compared is the mean accuracy over the window, its first tenth left out."
+NOTE = "What is compared is the mean accuracy over the window, without its first tenth."
 FIGURE_9A = Figure(
     "9a",
     "MNIST accuracy against time for several numbers of classes per client",
     "mnist",
-    "tau1 = 5, tau2 = 1, alpha = 1, equal devices; c classes per client (values of ours).",
+    "tau1 = 5, tau2 = 1, alpha = 1, equal devices; c classes per client (our values).",
     lines(CLASSES),
     both("accuracy"),
     (
@@ -63,10 +63,11 @@ FIGURE_9A = Figure(
             timed=True,
             note=NOTE,
             otherwise="The CNN begins with a plateau, and clients of two classes leave it sooner "
-            "than clients of five or ten (their steps are probably larger there). Later it turns "
-            "round, but for c = 5 and 10, which the seeds do not separate. On digits, too, 5 and "
-            "10 are too close for three seeds; c = 1 is clearly the slowest everywhere.",
-            beyond_quick="The perceptron on digits has no plateau to leave, and it decides.",
+            "than clients of five or ten (their steps are probably larger there). Later the order "
+            "reverses, except for c = 5 and 10, which the seeds do not separate. On digits, too, "
+            "5 and 10 are too close for three seeds; c = 1 is clearly the slowest everywhere.",
+            beyond_quick="The perceptron on digits has no plateau to leave, and the plateau "
+            "decides.",
         ),
         Claim(
             "9a.1b",
@@ -89,7 +90,7 @@ FIGURE_9B = Figure(
     "9b",
     "CIFAR-10 accuracy against time for several Dirichlet concentrations",
     "cifar10",
-    "tau1 = 5, tau2 = 1, alpha = 1 as captioned, equal devices; concentrations of ours.",
+    "tau1 = 5, tau2 = 1, alpha = 1 as in the caption, equal devices; our concentrations.",
     lines(DIRICHLET),
     both("accuracy"),
     (

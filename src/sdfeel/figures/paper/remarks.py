@@ -72,11 +72,12 @@ FIGURE = Figure(
             "R1",
             "Larger tau1 and larger tau2 are no better per iteration.",
             periods,
-            note="Compared is the mean training loss over the window, its first tenth left out.",
+            note="What is compared is the mean training loss over the window, without its first "
+            "tenth.",
         ),
         Claim(
             "R2",
-            "Better connected servers are no worse: fully connected, ring, star.",
+            "Better connected servers do no worse: fully connected, ring, star.",
             connectivity,
             note="The paper says that its bound rises with zeta and alpha; it falls with alpha. "
             "And zeta alone does not rank graphs: the star's is smaller than the ring's.",

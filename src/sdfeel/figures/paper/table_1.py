@@ -37,7 +37,7 @@ FIGURE = Figure(
     (
         Claim(
             "T1",
-            "Our implementations are what the table says of the systems.",
+            "Our implementations match what the table says about the systems.",
             as_printed,
             note="`sdfeel schemes` prints the table. That each scheme sends over these kinds of "
             "links and no others is tested with every scheme.",

@@ -6,12 +6,12 @@ from sdfeel.figures.settings import SAMPLES, FigureSetting, async_sd_feel, devic
 
 SYNC, ASYNC, VANILLA = "synchronous", "asynchronous", "asynchronous, constant weights"
 GFLOPS = 10.0  # the mean speed of the devices
-EVERY = {"reduced": (4, 20)}  # rounds between measurements, in step and out of step
+EVERY = {"reduced": (4, 20)}  # rounds between measurements, synchronous and asynchronous
 OFTEN = (1, 5)
 
 
 def synchronous(setting: FigureSetting, spread: float, rounds: int, *more: str) -> Experiment:
-    """Everybody waits for the slowest: tau1 = theta_min, as the slowest takes."""
+    """Everybody waits for the slowest: tau1 is theta_min, the slowest client's steps."""
     theta = setting.theta_min
     return setting.experiment(
         *sd_feel(theta, 1, 1),
