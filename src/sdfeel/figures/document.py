@@ -176,10 +176,6 @@ def main() -> None:
     DOCUMENT.write_text(document(RESULTS), encoding="utf-8")
 
 
-if __name__ == "__main__":
-    main()
-
-
 HEAD = """# The paper's claims, checked
 
 This page is written by `python -m sdfeel.figures.document` from the files in `results/`; do not
@@ -301,3 +297,6 @@ rate, training each figure with three seeds takes (they share runs: 5b has all o
 Measuring and loading come on top of that. The verdicts at reduced scale are about how training
 begins, with ten clients: they leave open what happens with 50 clients and after hours of training.
 """
+
+if __name__ == "__main__":
+    main()
