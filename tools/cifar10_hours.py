@@ -1,4 +1,4 @@
-"""What HOURS-10 takes: `python tools/cifar10_hours.py DATA RATE` counts it for results/."""
+"""How long CIFAR-10 takes: `python tools/cifar10_hours.py DATA RATE` counts it for results/."""
 
 import json
 import sys
@@ -25,7 +25,7 @@ def count(figures: Sequence[Figure], scale: Scale, data: Path) -> int:
 
 
 def counted(data: Path, rate: float) -> dict[str, Any]:
-    """Examples per seed of figures on HOURS-10, and how many a second there are."""
+    """Examples per seed of the figures on CIFAR-10, and how many are trained on per second."""
     figures = [each for each in FIGURES.values() if each.data == "cifar10"]
     groups = {each.name: [each] for each in figures}
     groups[f"all but {DEAREST}"] = [each for each in figures if each.name != DEAREST]
@@ -37,7 +37,7 @@ def counted(data: Path, rate: float) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Count anew."""
+    """Count again, and write the result."""
     data, rate = Path(sys.argv[1]), float(sys.argv[2])
     write_atomic(HOURS, (json.dumps(counted(data, rate), indent=1) + "\n").encode())
 

@@ -3,9 +3,9 @@
     PYTHONPATH=<tree>/src python tools/hashes.py --out table.json
     python tools/hashes.py --compare old.json new.json
 
-A change that must keep the bits makes no row differ. A row names the scheme, the network and the
-variant, and holds the first digits of the final model's hash, the virtual seconds, the bytes and
-the joules. What is refused is in the table, too. The table takes about two minutes on one core.
+After a change that must keep the bits, no row differs. A row names the scheme, the network and the
+variant, and contains the first digits of the final model's hash, the virtual seconds, the bytes and
+the joules. The table also lists what is refused. It takes about two minutes on one core.
 """
 
 import argparse
@@ -22,12 +22,12 @@ from pathlib import Path
 from typing import Any
 
 Row = dict[str, Any]
-MOST_ROUNDS = 300  # a run that goes on for longer is stopped, and its row says so
+MOST_ROUNDS = 300  # a longer run is stopped, and its row says so
 TOLERANCE = 1e-12  # of seconds and joules, whose sums may be formed in another order
 COUNTED = ("hash", "bytes", "rounds", "iterations")
 MEASURED = ("seconds", "joules")
 
-# Modules may move: the first home that is there is taken, so that older trees can be asked, too.
+# Modules may move: the first home that exists is used, so that older trees work, too.
 HOMES = {
     "load": ("sdfeel.experiment.schema", "sdfeel.run.experiment"),
     "template": ("sdfeel.experiment.schema", "sdfeel.run.experiment"),
@@ -64,7 +64,7 @@ OPTIONS = {
     "joint": ("tau1=4", "alpha=2", "worth=0.7"),
     "d2": ("tau1=2",),
 }
-# Seconds until a client is late: some of them are, by each scheme's own length of a round.
+# Seconds until a client is late: chosen so that some clients of each scheme are.
 CLOUD = {"fedavg": 0.015, "fedasync": 0.015, "fedsa": 0.015, "safa": 0.015, "fednova": 0.018}
 DEADLINES = {**dict.fromkeys(OPTIONS, 0.01), **CLOUD, "d2": 0.0062, "adaptive": 0.0058}
 SHORTER = {"path": 0.85}  # its model is smaller
@@ -131,7 +131,7 @@ TOP_K_UP = ("ring", "path")  # networks whose clients send the largest changes
 
 
 def variants(scheme: str, network: str, files: Path) -> Iterator[tuple[str, Sequence[str]]]:
-    """What is changed about a run, one after another."""
+    """The variants of a run, one after another."""
     seconds = DEADLINES[scheme] * SHORTER.get(network, 1.0)
     deadline = f"latency.deadline_seconds={seconds:.5f}"
     sparse = network in TOP_K_UP
@@ -152,7 +152,7 @@ def variants(scheme: str, network: str, files: Path) -> Iterator[tuple[str, Sequ
 
 
 def found(name: str) -> Any:
-    """A thing of the package, wherever it lives in this tree."""
+    """An object of the package, wherever it lives in this tree."""
     for home in HOMES[name]:
         try:
             module = importlib.import_module(home)
@@ -179,7 +179,7 @@ def outcome(settings: Sequence[str], directory: Path) -> Row:
     except found("SdfeelError") as error:
         word = f"stopped in round {rounds + 1}" if directory.exists() else "refused"
         return {"hash": f"{word}: {_first_sentence(error, directory.parent)}"}
-    except Exception as error:  # a table with a hole is better than none
+    except Exception as error:  # a table with a gap is better than none
         return {"hash": f"failed: {type(error).__name__}: {_first_sentence(error, directory)}"}
     ended = getattr(last, "model_sha256", None)
     return {
@@ -249,7 +249,7 @@ def circumstances() -> dict[str, str]:
 
 
 def write(path: Path, made: dict[str, str], table: Iterable[Row]) -> None:
-    """A row a line, so that `diff` and `grep` are of use, too."""
+    """One row per line, so that `diff` and `grep` are useful, too."""
     lines = ",\n".join(json.dumps(row) for row in table)
     path.write_text(f'{{"made": {json.dumps(made)},\n"rows": [\n{lines}\n]}}\n')
 
@@ -265,7 +265,8 @@ def different(old: Row, new: Row) -> list[str]:
 
 
 def compare(old: Path, new: Path) -> int:
-    """Print what differs; 1 if anything does, else 0. Refusals in other words are no difference."""
+    """Print what differs; return 1 if anything does. A refusal in other words is not a
+    difference."""
     before, after = (json.loads(path.read_text()) for path in (old, new))
     for name, value in before["made"].items():
         if after["made"].get(name) != value:
@@ -312,7 +313,7 @@ def main() -> int:
     if asked.compare:
         return compare(*asked.compare)
     if asked.out is None:
-        parser.error("say --out FILE or --compare OLD NEW")
+        parser.error("give --out FILE or --compare OLD NEW")
     begin, made = time.perf_counter(), circumstances()
     table = list(rows(asked.schemes.split(","), asked.networks.split(",")))
     write(asked.out, made, table)

@@ -1,4 +1,4 @@
-"""How the house looks: sizes, repeated names, and what the start of a run crosses.
+"""The shape of the code: sizes, repeated names, and what the start of a run crosses.
 
 python tools/house.py            the table
 python tools/house.py --names    also where repeated names are, small files, the path of a start
@@ -49,7 +49,7 @@ def module(name: str) -> str:
 
 
 def imported(text: str) -> Iterator[str]:
-    """Dotted names that a file imports, also inside functions; names of a module count as it."""
+    """Dotted names that a file imports, also inside functions; names in a module count as it."""
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
@@ -114,7 +114,7 @@ def crossed() -> tuple[set[CodeType], set[CodeType]]:
 
 
 def ours(codes: set[CodeType]) -> set[CodeType]:
-    """Functions of the package: no bodies of modules and classes, no comprehensions."""
+    """Is it a function of the package, not the body of a module or class or a comprehension?"""
     return {
         code
         for code in codes

@@ -12,10 +12,10 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-# Old wheels of torch are large, and not to be had for the processor alone everywhere. It keeps
-# the version of constraints.txt, so its lower bound is the one that is declared but not tried.
+# Old wheels of torch are large, and builds for the CPU alone are not available everywhere. It keeps
+# the version in constraints.txt, so its lower bound is the only one that is declared but not tried.
 UNTRIED = {"torch"}
-# Tools of development are used as they are: users never install them.
+# Development tools keep their versions: users never install them.
 _ATLEAST = re.compile(r"(?P<name>[A-Za-z0-9._-]+)>=(?P<version>[0-9][0-9.]*)")
 
 

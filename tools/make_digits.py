@@ -1,4 +1,5 @@
-"""Write the embedded `digits` data set from scikit-learn's copy. Run where scikit-learn is.
+"""Write the embedded `digits` data set from scikit-learn's copy. Run it where scikit-learn is
+installed.
 
     python tools/make_digits.py src/sdfeel/data/digits.npz
 
@@ -15,7 +16,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-SEED = 1998  # the year in which the data were given away
+SEED = 1998  # the year in which the data were published
 TEST_PER_CLASS = 36
 Bytes = NDArray[np.uint8]
 
@@ -29,7 +30,7 @@ def split(labels: Bytes) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
 
 
 def write(path: Path, arrays: dict[str, Bytes]) -> None:
-    """As np.savez_compressed, but without the time of day in it."""
+    """Like np.savez_compressed, but without the time of day in it."""
     with zipfile.ZipFile(path, "w") as archive:
         for name, array in arrays.items():
             content = io.BytesIO()

@@ -2,9 +2,9 @@
 
     PYTHONPATH=<tree>/src:<tree> python tools/samples.py tests/samples/<version>   # of any tree
 
-They are runs stopped half-way with what they come to when they go on, a finished run, an
-experiment file, servers of a deployment stopped half-way, and recorded messages. No private key
-is among them. `tests/test_old_files.py` reads them.
+They are runs stopped half-way with the results they reach when resumed, a finished run, an
+experiment file, servers of a deployment stopped half-way, and recorded messages. No private key is
+among them. `tests/test_old_files.py` reads them.
 """
 
 import asyncio
@@ -89,7 +89,7 @@ DEPLOYED = ("network.clients=4", "network.servers=2", "data.classes_per_client=5
 CLIENTS, EDGES = ("work", "start", "result", "here"), ("model", "adopt", "lock", "apply")
 OPERATORS = ("status", "rounds", "measured", "current", "stop")
 KINDS = {*CLIENTS, *EDGES, *OPERATORS}
-# Of a deployment; the private keys stay behind.
+# Files of a deployment; the private keys are left out.
 KEPT = (
     "experiment.toml",
     "network.json",
@@ -102,7 +102,7 @@ KEPT = (
 
 
 def write_runs(out: Path) -> dict[str, Any]:
-    """Runs stopped half-way; returns what they come to."""
+    """Runs stopped half-way; returns the results they reach."""
     ends = {}
     for name, (rounds, settings) in STOPPED.items():
         directory = out / "stopped" / name
@@ -115,7 +115,7 @@ def write_runs(out: Path) -> dict[str, Any]:
 
 
 def finished_elsewhere(directory: Path, model: Path) -> dict[str, Any]:
-    """What a stopped run comes to; the run itself stays as it is."""
+    """The result that a stopped run reaches; the run itself stays as it is."""
     copy = directory.with_name(f"{directory.name}-again")
     shutil.copytree(directory, copy)
     (*_, last) = found("resume")(copy)
@@ -155,13 +155,13 @@ def write_deployment(out: Path, scratch: Path) -> str:
 
 
 class Recorder:
-    """Keeps what nodes say to one another, one of each form."""
+    """Records what nodes say to one another, one message of each form."""
 
     def __init__(self) -> None:
         self.kept: dict[tuple[Any, ...], dict[str, str]] = {}
 
     def village(self, *arguments: Any, **options: Any) -> Any:
-        """A village whose messages are kept."""
+        """A village whose messages are recorded."""
         village = found("Village")(*arguments, **options)
         deliver = village.deliver
 
@@ -194,7 +194,7 @@ def _encoded(kind: str, header: dict[str, Any], body: bytes | None) -> str:
 
 
 def write_messages(out: Path, scratch: Path) -> None:
-    """The messages of four federations: in step, out of step, with shared clients, with losses."""
+    """Messages of four federations: synchronous, asynchronous, with shared clients, with losses."""
     recorder, schemes = Recorder(), found("SCHEMES")
     sd_feel, hearsay = schemes["sd-feel"](tau1=2, alpha=2), _hearsay()
     for number, (scheme, net, iterations) in enumerate(
@@ -260,7 +260,7 @@ async def _losses(recorder: Recorder, scratch: Path) -> None:
 
 
 def write_servers(out: Path) -> dict[str, Any]:
-    """Servers killed half-way, in step and out of step; returns what the former come to."""
+    """Servers killed half-way, synchronous and asynchronous; returns what the former reach."""
     net, rounds = found("network")(), 10
     sd_feel = found("SCHEMES")["sd-feel"](tau1=2, alpha=2)
     for name, scheme in (("in-step", sd_feel), ("out-of-step", _hearsay())):
@@ -300,7 +300,7 @@ def write(out: Path, scratch: Path) -> None:
     (out / "expected.json").write_text(json.dumps(expected, indent=1) + "\n")
     for lock in out.rglob(".lock"):
         lock.unlink()
-    for name in ("servers", "deployment"):  # databases are mostly air
+    for name in ("servers", "deployment"):  # databases are mostly empty space
         shutil.make_archive(str(out / name), "zip", out / name)
         shutil.rmtree(out / name)
 

@@ -39,7 +39,7 @@ def main(directory: Path) -> None:
     """Run the experiments, open the page, and take every picture."""
     chromium = which("chromium")
     if chromium is None:
-        sys.exit("no Chromium here: install the package `chromium`")
+        sys.exit("Chromium is not installed: install the package `chromium`")
     with tempfile.TemporaryDirectory() as place, sync_playwright() as playwright:
         runs = Path(place) / "runs"
         for name, settings in RUNS.items():
@@ -71,7 +71,7 @@ def take(
 
 
 def settle(page: Page, name: str) -> None:
-    """Until everything is drawn; a run's graph is shown in the middle of the run."""
+    """Wait until everything is drawn; a run's graph is shown in the middle of the run."""
     page.wait_for_selector(".runs tbody tr" if name == "list" else ".plot .curve")
     if name == "run":
         page.wait_for_selector(".heat", timeout=60_000)
@@ -84,7 +84,7 @@ def settle(page: Page, name: str) -> None:
 
 @contextmanager
 def served(directory: Path) -> Iterator[str]:
-    """The page over a directory."""
+    """Serve the page for a directory."""
     command = [sys.executable, "-c", MAIN, "dash", str(directory), "--no-browser", "--allow-start"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None

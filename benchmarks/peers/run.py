@@ -2,9 +2,9 @@
 
     python benchmarks/peers/run.py --repeats 5 --json peers.json
 
-Every peer gets an environment of its own under --home, installed once. Runs are interleaved: each
-repeat runs everybody once, so that the machine's mood hits all alike. Take the ratios. A peer that
-cannot be installed or run stays in the table, with the reason.
+Every peer gets its own environment under --home, installed once. Runs are interleaved: each repeat
+runs everybody once, so that other load on the machine affects all alike. Trust the ratios. A peer
+that cannot be installed or run stays in the table, with the reason.
 
 pip must find a CPU build of torch (TORCH below) by itself: where the default wheel needs CUDA, set
 PIP_INDEX_URL or PIP_FIND_LINKS first.
@@ -28,7 +28,7 @@ HERE = Path(__file__).parent
 CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 TORCH = "torch==2.13.0"
 
-# Nobody calls home, and nothing is written to the user's.
+# No peer calls home, and nothing is written to the user's home directory.
 QUIET = {
     "FLWR_TELEMETRY_ENABLED": "0",
     "RAY_USAGE_STATS_ENABLED": "0",

@@ -1,4 +1,4 @@
-"""The work that every peer does, and how it tells its speed. Needs NumPy only."""
+"""The work that every peer does, and how it reports its speed. Needs only NumPy."""
 
 import json
 from collections.abc import Sequence

@@ -7,8 +7,8 @@ net = sdfeel.network(data, servers=4, graph="ring")
 for event in sdfeel.Run(sdfeel.SDFeel(alpha=3), net, model, data, iterations=500):
     print(event)
 
-Everything that programs need is here: data and networks, all schemes, the parts that a scheme of
-your own is made of, and the events of a run. What lies in deeper modules may change.
+Everything that programs need is here: data and networks, all schemes, the building blocks for your
+own scheme, and the events of a run. Anything in deeper modules may change.
 """
 
 from importlib import import_module
