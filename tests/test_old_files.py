@@ -70,7 +70,7 @@ def servers(version: str, tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize(("version", "name"), RUNS)
-def test_a_stopped_run_goes_on_to_the_end_that_its_version_came_to(
+def test_a_stopped_run_resumes_to_the_result_of_its_own_version(
     version: str, name: str, tmp_path: Path
 ) -> None:
     """A run that is not in `stopped` of expected.json, for its rule was mended since, only ends."""
@@ -149,7 +149,9 @@ def test_a_deployed_server_knows_where_it_was(version: str, deployment: Path) ->
     assert [event.number for event in store.read_events(home) if isinstance(event, Round)]
 
 
-def test_servers_killed_in_step_go_on_to_the_simulator_s_model(version: str, servers: Path) -> None:
+def test_synchronous_servers_that_are_killed_still_reach_the_simulator_s_model(
+    version: str, servers: Path
+) -> None:
     wanted = expected(version)["servers"]
     scheme = SDFeel(tau1=2, alpha=2)
     village = Village(scheme, network(), servers / "in-step", wanted["iterations"])
@@ -161,7 +163,9 @@ def test_servers_killed_in_step_go_on_to_the_simulator_s_model(version: str, ser
         torch.testing.assert_close(model, simulated, rtol=1e-3, atol=1e-4)
 
 
-def test_servers_killed_out_of_step_go_on_to_the_end(version: str, servers: Path) -> None:
+def test_asynchronous_servers_that_are_killed_still_reach_the_end(
+    version: str, servers: Path
+) -> None:
     scheme = AsyncSDFeel(theta_min=2, staleness="hearsay")
     iterations = expected(version)["servers"]["iterations"]
     village = Village(scheme, network(), servers / "out-of-step", iterations)

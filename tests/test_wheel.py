@@ -20,7 +20,7 @@ def shipped() -> list[Path]:
     return [p for p in SOURCE.rglob("*") if p.is_file() and p.parent.name != "__pycache__"]
 
 
-def test_the_wheel_tells_types_and_holds_no_keys() -> None:
+def test_the_wheel_has_types_and_no_keys() -> None:
     assert (SOURCE / "py.typed").is_file()
     assert {path.suffix for path in shipped()} <= SUFFIXES
 

@@ -30,7 +30,7 @@ def test_all_situations_start_from_the_papers_default_setting() -> None:
         assert found.scheme.options == {}
 
 
-def test_a_damaged_grid_is_told(tmp_path: Path) -> None:
+def test_a_damaged_grid_is_reported(tmp_path: Path) -> None:
     (tmp_path / "slow-backhaul-0.jsonl").write_text('{"label": "x", "sec')
     with pytest.raises(InputError, match=r"slow-backhaul-0.jsonl is damaged: remove it"):
         next(grid("slow backhaul", tmp_path))
@@ -41,7 +41,7 @@ def test_what_is_in_the_directory_is_not_done_again(tmp_path: Path) -> None:
     assert next(grid("slow backhaul", tmp_path)) == Tried("x", None, 7)
 
 
-def test_an_unknown_situation_is_told_with_a_guess() -> None:
+def test_an_unknown_situation_is_refused_with_a_guess() -> None:
     outcome = call("bench", "plan", "--situations", "slow backhall")
     assert outcome.code == 1
     assert "unknown situation 'slow backhall': did you mean 'slow backhaul'?" in outcome.sentence

@@ -55,14 +55,14 @@ def test_no_two_pairs_of_nodes_share_an_address() -> None:
     assert all(one != other for one, other in pairwise(found))
 
 
-def test_node_files_tell_which_links_there_are(tmp_path: Path) -> None:
+def test_node_files_say_which_links_there_are(tmp_path: Path) -> None:
     federation(prepared(tmp_path, Shape(3, 6, "logistic"), 1), tmp_path, places(3), address)
     found = links(tmp_path, 5, 50)
     assert sorted(found.values()) == [5] * 6 + [50] * 6  # a home each; two neighbours each
     assert all(end.startswith("127.1." if rate == 5 else "127.2.") for end, rate in found.items())
 
 
-def test_a_machine_without_private_networks_is_told_in_a_sentence(
+def test_a_machine_without_private_networks_gets_a_sentence(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))

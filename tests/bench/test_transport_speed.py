@@ -23,7 +23,7 @@ def test_speeds_are_measured_for_both_directions_and_all_sizes(
 
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="reads a process's memory from /proc")
-def test_a_siege_tells_seconds_copies_and_memory(
+def test_a_siege_reports_seconds_copies_and_memory(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for name, value in {"IDLE": 3, "TURNS": 1, "CALLS": 2}.items():

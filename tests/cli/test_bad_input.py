@@ -32,7 +32,7 @@ def refused(outcome: Outcome, *patterns: str, running: bool = False) -> None:
 
 
 @pytest.mark.parametrize("picture", ["x.foo", "/proc/x.png"])
-def test_a_picture_that_cannot_be_written_is_told(
+def test_a_picture_that_cannot_be_written_is_reported(
     picture: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.undo()  # this one draws
@@ -131,7 +131,7 @@ VALUES: dict[str, tuple[str, ...]] = {
 
 
 @pytest.mark.parametrize("setting", VALUES, ids=lambda text: text[:40])
-def test_a_bad_value_is_told_with_its_rule(setting: str) -> None:
+def test_a_bad_value_is_reported_with_its_rule(setting: str) -> None:
     refused(run(setting), *VALUES[setting])
 
 
@@ -151,7 +151,7 @@ TOGETHER: dict[tuple[str, ...], tuple[str, ...]] = {
 
 
 @pytest.mark.parametrize("chosen", TOGETHER, ids=" ".join)
-def test_values_that_contradict_each_other_are_told(chosen: tuple[str, ...]) -> None:
+def test_values_that_contradict_each_other_are_refused(chosen: tuple[str, ...]) -> None:
     refused(run(*chosen), *TOGETHER[chosen])
 
 
@@ -229,7 +229,7 @@ FILES: dict[str, tuple[tuple[str, ...], Any, tuple[str, ...]]] = {
 
 
 @pytest.mark.parametrize("what", FILES)
-def test_a_bad_file_is_told_by_name(what: str) -> None:
+def test_a_bad_file_is_reported_by_name(what: str) -> None:
     chosen, files, patterns = FILES[what]
     refused(run(*chosen, files=files), *patterns)
 
@@ -244,7 +244,7 @@ ARRAYS: dict[str, tuple[Any, Any, str]] = {
 
 
 @pytest.mark.parametrize("what", ARRAYS)
-def test_own_data_that_cannot_be_learned_are_told(what: str) -> None:
+def test_a_users_data_that_cannot_be_learned_are_reported(what: str) -> None:
     y_train, y_test, pattern = ARRAYS[what]
     np.savez("d.npz", x_train=X, y_train=y_train, x_test=X, y_test=y_test)
     outcome = call("run", *settings(), "--set", "data.name=d.npz", "--set", "data.partition=iid")
@@ -312,25 +312,25 @@ MODELS: dict[str, tuple[str, str]] = {
 
 
 @pytest.mark.parametrize("what", MODELS)
-def test_an_own_model_that_does_not_work_is_told(what: str) -> None:
+def test_a_users_model_that_does_not_work_is_reported(what: str) -> None:
     source, pattern = MODELS[what]
     files = {"own_model.py": f"import torch\nfrom torch import nn\n{source}"}
     refused(run("model.name=own_model:make", files=files), pattern, running=True)
 
 
 @pytest.mark.parametrize("name", ["own_nix:make", "own_nix.a.b:make", ":make", ".own:make"])
-def test_an_own_model_that_is_not_there_is_told(name: str) -> None:
+def test_a_users_model_that_does_not_exist_is_reported(name: str) -> None:
     refused(run(f"model.name={name}"), re.escape(f"'{name}'"))
 
 
-def test_a_batch_norm_of_one_example_is_told() -> None:
+def test_a_batch_norm_of_one_example_is_refused() -> None:
     source = "nn.Sequential(nn.Flatten(), nn.Linear(64, 10), nn.BatchNorm1d(10))"
     files = {"own_norm.py": f"from torch import nn\ndef make(): return {source}\n"}
     outcome = run("model.name=own_norm:make", "training.batch_size=1", files=files)
     refused(outcome, "client 0", "more than 1 value", running=True)
 
 
-def test_numbers_that_run_away_are_told_with_client_round_and_learning_rate() -> None:
+def test_divergence_is_reported_with_client_round_and_learning_rate() -> None:
     outcome = run("training.learning_rate=1e30")
     refused(outcome, r"client \d+", r"round 1\b", r"learning rate 1e\+30", "lower", running=True)
 
@@ -351,7 +351,7 @@ EXPERIMENTS: dict[str, tuple[bytes | None, str]] = {
 
 
 @pytest.mark.parametrize("what", EXPERIMENTS)
-def test_a_bad_experiment_file_is_told(what: str) -> None:
+def test_a_bad_experiment_file_is_reported(what: str) -> None:
     content, pattern = EXPERIMENTS[what]
     if content is not None:
         Path("e.toml").write_bytes(content)
@@ -363,7 +363,7 @@ def test_a_directory_is_not_an_experiment_file(here: Path) -> None:
 
 
 @pytest.mark.parametrize("out", ["file", "file/below", "/proc/nix/run", "full", "x" * 300])
-def test_a_directory_that_cannot_be_used_is_told_and_left_alone(out: str, here: Path) -> None:
+def test_a_directory_that_cannot_be_used_is_reported_and_left_alone(out: str, here: Path) -> None:
     (here / "file").write_text("mine")
     (here / "full").mkdir()
     (here / "full" / "mine").write_text("mine")
@@ -374,7 +374,7 @@ def test_a_directory_that_cannot_be_used_is_told_and_left_alone(out: str, here: 
 
 @pytest.mark.parametrize("command", ["resume", "show"])
 @pytest.mark.parametrize("directory", ["nix", ".", "file"])
-def test_what_is_not_a_run_is_told(command: str, directory: str) -> None:
+def test_what_is_not_a_run_is_refused(command: str, directory: str) -> None:
     Path("file").write_text("mine")
     refused(call(command, directory), f"^sdfeel: {re.escape(directory)} (is not a|contains no) run")
 
@@ -402,7 +402,7 @@ def test_other_commands_refuse_as_clearly(arguments: tuple[str, ...]) -> None:
 @pytest.mark.parametrize(
     "arguments", [("run", "--foo"), ("frobnicate",), ("run", "--set"), ("run", "a", "b")]
 )
-def test_a_command_line_that_makes_no_sense_is_told_without_a_traceback(
+def test_a_command_line_that_makes_no_sense_gets_no_traceback(
     arguments: tuple[str, ...],
 ) -> None:
     outcome = call(*arguments)

@@ -51,7 +51,7 @@ def test_parts_can_be_chosen_and_the_document_holds_their_figures() -> None:
     assert (line["met"], line["figures"]) == (True, {"seconds": 0.078})
 
 
-def test_an_unknown_part_is_told_with_a_guess() -> None:
+def test_an_unknown_part_is_refused_with_a_guess() -> None:
     outcome = call("bench", "deploy", "--parts", "rounds")
     assert outcome.code == 1
     assert "unknown part 'rounds': did you mean 'round'?" in outcome.sentence

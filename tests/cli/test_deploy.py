@@ -79,7 +79,7 @@ def test_an_asynchronous_deployment_can_be_repeated_in_the_simulator(tmp_path: P
     assert fingerprint(replay(tmp_path / "real")) == deployed["model_sha256"]
 
 
-def test_a_deployment_that_was_stopped_goes_on_where_it_was(tmp_path: Path) -> None:
+def test_a_deployment_that_was_stopped_continues_where_it_was(tmp_path: Path) -> None:
     settings = [*pairs(SMALL | {"training.iterations": "60"}), "evaluation.every=4"]
     experiment = load(None, settings)
     first = LocalDeployment(experiment, tmp_path / "real")
@@ -171,7 +171,7 @@ def test_what_cannot_be_deployed_says_why(
     assert "Traceback" not in outcome.err
 
 
-def test_a_node_file_that_is_wrong_is_told_in_a_sentence(tmp_path: Path) -> None:
+def test_a_wrong_node_file_is_reported_in_a_sentence(tmp_path: Path) -> None:
     missing = call("edge", tmp_path / "node.toml")
     assert missing.code == 1
     assert "cannot read the node file" in missing.sentence

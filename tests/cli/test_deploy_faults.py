@@ -51,12 +51,14 @@ def test_a_cut_link_is_waited_for_and_changes_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_both_sides_of_a_cut_link_go_on_and_join_again_where_so_decided(tmp_path: Path) -> None:
+def test_both_sides_of_a_cut_link_continue_and_join_again_if_the_policy_says_so(
+    tmp_path: Path,
+) -> None:
     shown(partitions.dropping_partition(tmp_path, seconds=5.0, rounds=95))
 
 
 @pytest.mark.slow
-def test_all_processes_killed_at_once_go_on_where_they_were(tmp_path: Path) -> None:
+def test_all_processes_killed_at_once_continue_where_they_were(tmp_path: Path) -> None:
     shown(trials.power_cut(tmp_path))
 
 
@@ -107,7 +109,7 @@ def test_clients_that_measure_their_own_pace_can_be_repeated_in_the_simulator(
     assert max(steps) > 1
 
 
-def test_a_policy_is_given_in_words_and_wrong_ones_are_told(tmp_path: Path) -> None:
+def test_a_policy_is_given_in_words_and_wrong_ones_are_refused(tmp_path: Path) -> None:
     found = read_policy(["dead_edge=drop", "edge_deadline=2.5", "keep_measured=7"])
     assert (found.dead_edge, found.edge_deadline, found.keep_measured) == ("drop", 2.5, 7)
     for words, told in {

@@ -135,7 +135,7 @@ def test_a_run_killed_before_its_first_checkpoint_begins_again(
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_one_signal_stops_after_the_round_and_says_how_to_go_on(
+def test_one_signal_stops_after_the_round_and_says_how_to_continue(
     number: signal.Signals, tmp_path: Path, uninterrupted: tuple[Path, str]
 ) -> None:
     run = tmp_path / "run"
@@ -212,7 +212,7 @@ def model_is_readable(run: Path) -> bool:
     return all("event" in json.loads(line) for line in (run / EVENTS).read_text().splitlines())
 
 
-def test_a_full_disk_is_told_and_the_run_goes_on_later(
+def test_a_full_disk_is_reported_and_the_run_can_be_resumed_later(
     tmp_path: Path, uninterrupted: tuple[Path, str]
 ) -> None:
     run = tmp_path / "run"

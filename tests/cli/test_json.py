@@ -61,7 +61,7 @@ def test_a_command_prints_exactly_one_document(arguments: tuple[str, ...]) -> No
     assert outcome.err == ""
 
 
-def test_a_run_tells_machines_what_came_out_and_people_how_it_went(
+def test_a_run_prints_its_result_for_scripts_and_its_progress_for_people(
     finished: tuple[Path, Outcome],
 ) -> None:
     directory, outcome = finished
@@ -77,7 +77,7 @@ def test_a_run_tells_machines_what_came_out_and_people_how_it_went(
     assert "round 4/4" in outcome.err
 
 
-def test_show_tells_the_same_as_the_run(finished: tuple[Path, Outcome]) -> None:
+def test_show_prints_the_same_as_the_run(finished: tuple[Path, Outcome]) -> None:
     directory, outcome = finished
     assert parsed(call("show", directory, "--json")) == parsed(outcome)
 

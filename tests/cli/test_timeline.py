@@ -67,7 +67,9 @@ def test_waiting_for_the_slowest_costs_more_than_deadlines(runs: Path, tmp_path:
         (["{}/sd-feel", "--out", "x.pdf"], "end it in .png or .svg"),
     ],
 )
-def test_a_mistake_is_told_in_one_sentence(runs: Path, arguments: list[str], sentence: str) -> None:
+def test_a_mistake_is_reported_in_one_sentence(
+    runs: Path, arguments: list[str], sentence: str
+) -> None:
     done = call("timeline", *(word.format(runs) for word in arguments))
     assert done.code == 1
     assert sentence in done.sentence

@@ -35,7 +35,7 @@ def test_lines_are_read_in_the_order_of_time() -> None:
         "down",
     ],
 )
-def test_a_line_that_is_no_change_is_named(line: str) -> None:
+def test_a_line_that_is_not_a_change_is_named(line: str) -> None:
     with pytest.raises(
         InputError, match=r"line 2 of f is '.*', which is not a change: write lines"
     ):

@@ -149,7 +149,7 @@ def test_a_deadline_that_channels_hardly_ever_let_anybody_keep_is_refused() -> N
     decided(hard, faded(), SDFeel(tau1=1)).check_deadline()
 
 
-def test_a_scheme_is_told_when_nobody_came() -> None:
+def test_a_scheme_learns_when_no_model_arrived() -> None:
     """What a scheme remembers must be what happened."""
     impatient = StragglerPolicy("drop", 0.05)
     found = settled(impatient, price(), JointScheduling(tau1=1))

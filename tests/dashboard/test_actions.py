@@ -38,7 +38,7 @@ class Desk:
         return str(answer.json().get("state"))
 
 
-def test_a_run_is_started_stopped_and_gone_on_with(page: Page, tmp_path: Path) -> None:
+def test_a_run_is_started_stopped_and_resumed(page: Page, tmp_path: Path) -> None:
     desk = Desk(page)
     assert desk.tell("start", name="long", settings=LONG).status_code == 200
     until(lambda: desk.state("long") == "running")
@@ -69,7 +69,7 @@ def test_closing_the_page_stops_what_it_started(page: Page, tmp_path: Path) -> N
         assert load_checkpoint(tmp_path / "long") is not None
 
 
-def test_what_goes_wrong_after_the_start_is_told(page: Page, tmp_path: Path) -> None:
+def test_what_goes_wrong_after_the_start_is_reported(page: Page, tmp_path: Path) -> None:
     desk = Desk(page)
     bad = ["data.name=mnist", f"data.directory={tmp_path}"]
     assert desk.tell("start", name="bad", settings=bad).status_code == 200
@@ -100,7 +100,7 @@ def test_a_bad_name_is_refused(page: Page, tmp_path: Path, name: str) -> None:
     assert Desk(page).tell("start", name=name, settings=[]).status_code == 400
 
 
-def test_a_plan_is_started_and_its_best_is_to_be_had(page: Page, tmp_path: Path) -> None:
+def test_a_plan_is_started_and_its_best_can_be_downloaded(page: Page, tmp_path: Path) -> None:
     desk = Desk(page)
     small = ["network.clients=6", "network.servers=2", "training.iterations=10"]
     goal = {"effort": "0", "schemes": "sd-feel,fedavg"}
@@ -125,14 +125,14 @@ def test_a_goal_cannot_smuggle_other_options(page: Page, goal: dict[str, str]) -
     assert "is not an option of a plan" in answer.json()["error"]
 
 
-def test_a_finished_run_has_nothing_to_go_on_with(page: Page, tmp_path: Path) -> None:
+def test_a_finished_run_cannot_be_resumed(page: Page, tmp_path: Path) -> None:
     write(tmp_path / "done", events())
     answer = Desk(page).tell("resume", name="done")
     assert answer.json() == {"error": "done is finished: there is nothing to resume"}
 
 
 @pytest.mark.parametrize("name", ["..", "/", "nothing"])
-def test_nothing_outside_is_gone_on_with(page: Page, name: str) -> None:
+def test_nothing_outside_is_resumed(page: Page, name: str) -> None:
     assert Desk(page).tell("resume", name=name).status_code == 404
 
 

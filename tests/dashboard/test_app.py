@@ -39,7 +39,7 @@ def test_a_run_shows_figures_curves_phases_and_warnings(page: Page, tmp_path: Pa
     assert line_["y"][0] == pytest.approx([4 * n / 50 for n in range(11)])
 
 
-def test_the_graph_tells_distances_traffic_and_staleness(page: Page, tmp_path: Path) -> None:
+def test_the_graph_shows_distances_traffic_and_staleness(page: Page, tmp_path: Path) -> None:
     # Two rounds, of servers 0 and 1, then a measurement 3 s later than the first of them.
     later = measured(4)
     assert isinstance(later, Evaluated)
@@ -163,7 +163,7 @@ def test_files_are_saved_as_they_are(page: Page, tmp_path: Path) -> None:
     assert picture.content.startswith(b"\x89PNG")
 
 
-def test_the_experiment_has_help_texts_and_tells_what_is_not_the_default(
+def test_the_experiment_has_help_texts_and_marks_what_is_not_the_default(
     page: Page, tmp_path: Path
 ) -> None:
     run = write(tmp_path / "one", events())

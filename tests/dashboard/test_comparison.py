@@ -49,7 +49,7 @@ def test_seeds_are_one_line_with_a_band(page: Page, names: list[str]) -> None:
     assert lines[0]["low"][0] == lines[0]["y"][0] == lines[0]["high"][0]  # the seeds agree here
 
 
-def test_time_and_data_to_the_target_are_told(page: Page, names: list[str]) -> None:
+def test_time_and_data_to_the_target_are_shown(page: Page, names: list[str]) -> None:
     shown = compared(page, names, target="0.4")
     titles = [column["title"] for column in shown["table"]["columns"]]
     row = dict(zip(titles, shown["table"]["rows"][0], strict=True))

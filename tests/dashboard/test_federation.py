@@ -19,7 +19,7 @@ def node(run: Path, name: str, **status: Any) -> None:
     (place / "status.json").write_text(json.dumps({"name": name, **status}))
 
 
-def test_nodes_tell_how_they_are(page: Page, tmp_path: Path) -> None:
+def test_nodes_report_their_state(page: Page, tmp_path: Path) -> None:
     run = write(tmp_path / "live", events()[:-1])
     now = time.time()
     node(run, "client-3", role="client", healthy=True, round=6, updated=1.0)

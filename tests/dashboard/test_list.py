@@ -21,7 +21,7 @@ def states(directory: Path) -> dict[str, str]:
     return {found.name: found.state for found in Catalogue(Root(directory)).runs()}
 
 
-def test_a_row_tells_what_the_whole_log_tells(tmp_path: Path) -> None:
+def test_a_row_shows_what_the_whole_log_shows(tmp_path: Path) -> None:
     write(tmp_path / "one", events(400))
     row = Catalogue(Root(tmp_path)).runs()[0].record()
     history = History.of("", events(400))

@@ -56,7 +56,7 @@ def test_a_growing_log_gives_what_a_grown_one_gives(tmp_path: Path, cuts: list[i
     assert (found.damages, found.half) == (0, False)
 
 
-def test_a_log_that_was_cut_back_is_read_anew(tmp_path: Path) -> None:
+def test_a_log_that_was_cut_back_is_read_again(tmp_path: Path) -> None:
     run = write(tmp_path / "run", [started(), measured(0), *(played(n) for n in range(1, 9))])
     found = reader(run)
     write(run, [started(seed=7), measured(0), *(played(n) for n in range(1, 30))])
@@ -95,7 +95,7 @@ def test_a_bad_line_is_counted_and_named(tmp_path: Path, bad: bytes) -> None:
     assert len(found.events()) == 2
 
 
-def test_half_a_line_at_the_end_is_told(tmp_path: Path) -> None:
+def test_half_a_line_at_the_end_is_reported(tmp_path: Path) -> None:
     found = reader(write(tmp_path / "run", [started()], line(measured(0))[:-9]))
     assert found.half
     assert found.damages == 0

@@ -47,14 +47,14 @@ def test_a_chosen_token_is_asked_for_on_loopback_too(
         assert status(address.partition("?")[0]) == 401
 
 
-def test_a_missing_directory_is_told(tmp_path: Path) -> None:
+def test_a_missing_directory_is_reported(tmp_path: Path) -> None:
     outcome = call("dash", tmp_path / "none", "--no-browser")
     assert outcome.sentence == (
         f"sdfeel: no directory {tmp_path / 'none'}: give one that holds runs"
     )
 
 
-def test_a_port_in_use_is_told(tmp_path: Path) -> None:
+def test_a_port_in_use_is_reported(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         outcome = call("dash", tmp_path, "--no-browser", "--port", str(port))

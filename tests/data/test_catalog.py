@@ -202,7 +202,7 @@ def test_a_users_own_file_is_loaded_as_it_is(tmp_path: Path) -> None:
     assert data.test.x.tolist() == [[1, 1], [1, 1]]
 
 
-def test_a_users_pixels_are_scaled_and_values_are_no_classes(tmp_path: Path) -> None:
+def test_a_users_pixels_are_scaled_and_values_are_not_classes(tmp_path: Path) -> None:
     white = np.full((4, 2), 255, dtype=np.uint8)
     values = {"y_train": np.linspace(0, 1, 4), "y_test": np.zeros(2)}
     data = load(own_file(tmp_path, x_train=white, **values))
@@ -233,7 +233,7 @@ def test_a_users_mistake_is_named(
         load(own_file(tmp_path, **changes))
 
 
-def test_other_files_are_no_data_sets(tmp_path: Path) -> None:
+def test_other_files_are_not_data_sets(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"cannot read .*none\.npz: No such file"):
         load(str(tmp_path / "none.npz"))
     path = tmp_path / "other.npz"

@@ -201,7 +201,7 @@ def test_a_member_larger_than_expected_is_refused(small_mnist: Small, tmp_path: 
         list(packages.from_idx(source.files, PLAIN, path))
 
 
-def test_a_package_with_a_file_missing_is_no_source(small_mnist: Small, tmp_path: Path) -> None:
+def test_a_package_with_a_file_missing_is_not_a_source(small_mnist: Small, tmp_path: Path) -> None:
     source, contents = small_mnist
     path = wheel(tmp_path, contents)
     package = Package("pip", str(path), "csv", "elsewhere")

@@ -76,7 +76,7 @@ def test_clients_that_do_not_differ_have_no_delta() -> None:
     assert same.beta == pytest.approx(CURVATURE)
 
 
-def test_a_client_that_did_not_move_tells_nothing_about_steepness() -> None:
+def test_a_client_that_did_not_move_says_nothing_about_steepness() -> None:
     own, start = bowls(), torch.ones(3, dtype=torch.float64)
     starts, steps = dict.fromkeys((0, 1), start), {0: 0, 1: 0}
     one = estimate(own, starts, {0: start, 1: start + 1}, steps, WEIGHTS)

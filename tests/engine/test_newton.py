@@ -271,6 +271,6 @@ def test_wrong_options_are_refused(options: dict[str, Any], message: str) -> Non
         pictures(**options)
 
 
-def test_a_misspelt_name_is_told_the_right_one() -> None:
+def test_a_misspelt_name_gets_a_guess_at_the_right_one() -> None:
     with pytest.raises(InputError, match="did you mean 'newton-diagonal'"):
         pictures("newton-diagnal")

@@ -96,7 +96,7 @@ def test_workers_that_always_die_are_given_up() -> None:
         trained(ParallelEngine(loop(Suicidal()), 2))
 
 
-def test_the_first_clients_error_is_told_whoever_fails_first() -> None:
+def test_the_first_clients_error_is_reported_whoever_fails_first() -> None:
     with pytest.raises(Diverged) as expected:
         trained(loop(rate=1e30))
     with pytest.raises(Diverged) as caught:

@@ -63,7 +63,7 @@ def test_native_refuses_all_of_them_in_one_sentence() -> None:
     assert found == "its training has penalties (l1, mine)"
 
 
-def test_mistakes_are_told() -> None:
+def test_mistakes_are_reported() -> None:
     with pytest.raises(InputError, match=r"unknown penalty 'l2': .*known: l1"):
         penalties({"l2": 0.1})
     with pytest.raises(InputError, match="the penalty l1 must have a strength of at least 0"):

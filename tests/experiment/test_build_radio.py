@@ -95,7 +95,7 @@ def test_links_have_rates_of_their_own(write: Write) -> None:
     assert cost.uplinks.tolist() == [1, 1, 2, 1]
 
 
-def test_a_person_is_told_what_is_cut_off_and_what_is_passed_over(write: Write) -> None:
+def test_notes_say_what_is_cut_off_and_what_is_ignored(write: Write) -> None:
     table = write("round 3 link 0 1 down\nround 3 link 2 3 down\n")
     notes = ready(f"network.changes={table}").notes
     assert "servers [0, 3] and [1, 2] are cut off from one another" in notes[0]
@@ -148,7 +148,7 @@ def test_keys_that_came_later_leave_older_runs_alone() -> None:
         assert load(None, [setting]).fingerprint != base.fingerprint
 
 
-def test_a_stopped_run_goes_on_with_the_same_bits(write: Write, tmp_path: Path) -> None:
+def test_a_stopped_run_resumes_with_the_same_bits(write: Write, tmp_path: Path) -> None:
     settings = [
         *SMALL,
         f"network.changes={write('round 2 server 1 down' + chr(10) + 'round 5 server 1 up')}",

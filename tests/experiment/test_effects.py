@@ -199,7 +199,7 @@ def test_every_condition_is_about_a_key_that_exists_and_is_tried_here() -> None:
         (["scheme.name=fedmes", "scheme.overlap_weight=2.0", "network.overlap=1"], None),
     ],
 )
-def test_options_of_a_scheme_that_do_not_count_are_told(
+def test_options_of_a_scheme_without_effect_are_noted(
     settings: list[str], words: str | None, files: dict[str, Path]
 ) -> None:
     base = [each.format(**files) for each in COMMON]

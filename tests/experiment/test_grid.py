@@ -17,7 +17,7 @@ def test_a_grid_is_every_combination_and_seeds_share_a_label() -> None:
 
 
 @pytest.mark.parametrize("text", ["tau1", "=1,2", "scheme.tau1=", "scheme.tau1=,"])
-def test_what_is_no_axis_is_refused(text: str) -> None:
+def test_what_is_not_an_axis_is_refused(text: str) -> None:
     with pytest.raises(InputError, match=r"is not an axis: write section\.key=value"):
         axis(text)
 

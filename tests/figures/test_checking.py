@@ -13,7 +13,7 @@ def record(**verdicts: tuple[str, float | str | None, float | None]) -> dict[str
     return {"figure": "4a", "scale": "quick", "claims": claims}
 
 
-def test_what_is_the_same_is_not_told() -> None:
+def test_what_is_the_same_is_not_mentioned() -> None:
     kept, now = record(a=("holds", 3.0, 1.0)), record(a=("holds", 2.0, 1.0))
     assert flips(kept, now) == []
 

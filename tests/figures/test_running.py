@@ -59,7 +59,7 @@ def test_a_second_call_runs_nothing() -> None:
     assert list(Carrying(runs, 2)) == []
 
 
-def test_a_stopped_run_goes_on() -> None:
+def test_a_stopped_run_can_be_resumed() -> None:
     line = FigureLine("SD-FEEL", small(*sd_feel(), "checkpoint.every_seconds=0"))
     runs = wanted([line], 1)
     carrying = Carrying(runs, 1)
@@ -83,7 +83,7 @@ def begun(line: FigureLine) -> None:
 
 
 @pytest.mark.parametrize("file", ["experiment.toml", "checkpoint.safetensors"])
-def test_what_an_earlier_version_began_is_begun_anew(
+def test_what_an_earlier_version_began_is_started_again(
     file: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     line = FigureLine("SD-FEEL", small(*sd_feel(), "checkpoint.every_seconds=0"))
@@ -110,7 +110,7 @@ def test_a_run_that_another_process_is_at_is_not_thrown_away() -> None:
     assert (cache.directory_of(line.trained) / "experiment.toml").is_file()
 
 
-def test_a_run_that_diverges_is_a_finding_and_the_others_go_on() -> None:
+def test_a_run_that_diverges_is_a_finding_and_the_others_continue() -> None:
     mad = FigureLine("mad", small(*sd_feel(), "training.learning_rate=1e30"))
     sane = FigureLine("sane", small(*sd_feel()))
     runs = wanted([mad, sane], 1)

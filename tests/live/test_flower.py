@@ -83,7 +83,7 @@ def test_the_real_numpy_client_trains_the_same_model() -> None:
     torch.testing.assert_close(FlowerTrainer(client, module())(task(4)), ours(task(4)))
 
 
-def test_what_cannot_be_a_client_is_told_in_a_sentence() -> None:
+def test_what_cannot_be_a_client_is_refused_in_a_sentence() -> None:
     with pytest.raises(InputError, match="a dict without a method fit"):
         FlowerTrainer({}, module())  # type: ignore[arg-type]
 

@@ -143,7 +143,7 @@ def test_a_client_turns_to_the_neighbours_of_its_server_in_their_order() -> None
         (2, Policy(), 'takes in no others: that needs dead_edge = "drop"'),
     ],
 )
-def test_a_server_takes_in_only_clients_of_its_neighbours_and_only_if_told_so(
+def test_a_server_takes_in_only_clients_of_its_neighbours_and_only_if_allowed(
     client: int, policy: Policy, told: str, tmp_path: Path
 ) -> None:
     village = Village(SDFeel(), network(), tmp_path, policy=policy)

@@ -68,7 +68,7 @@ def test_lag_counts_since_the_last_round_and_ends_with_the_run() -> None:
     assert health.status()["healthy"]
 
 
-def test_a_failure_is_told_by_its_reason() -> None:
+def test_a_failure_is_reported_with_its_reason() -> None:
     health = node({"round": 0}, Clock())
     health.failed = "no such data"
     status = health.status()
@@ -85,6 +85,6 @@ def test_the_status_file_has_what_an_operator_needs(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1:99999", "nowhere.invalid:0", "127.0.0.1:http"])
-def test_an_impossible_address_is_told_in_a_sentence(address: str) -> None:
+def test_an_impossible_address_is_reported_in_a_sentence(address: str) -> None:
     with pytest.raises(InputError, match=f"cannot serve health on {address}"):
         asyncio.run(HealthPage(node({}, Clock())).start(address))

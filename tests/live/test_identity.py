@@ -250,7 +250,7 @@ def test_without_a_list_nobody_is_permitted(federation: Federation) -> None:
         AllowList(federation.list)
 
 
-def test_a_certificate_that_only_its_version_damages_is_told_as_damaged(
+def test_a_certificate_damaged_only_by_its_version_is_reported_as_damaged(
     federation: Federation,
 ) -> None:
     """Found by the fuzz: the parser has errors of its own for some fields."""

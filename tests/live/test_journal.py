@@ -39,7 +39,7 @@ def test_a_restart_with_fewer_records_writes_the_same_log(tmp_path: Path) -> Non
         assert written(tmp_path, records[kept:]) == whole
 
 
-def test_a_torn_line_is_written_anew(tmp_path: Path) -> None:
+def test_a_torn_line_is_written_again(tmp_path: Path) -> None:
     records = [record(k) for k in range(4)]
     whole = written(tmp_path, records)
     text = (tmp_path / EVENTS).read_text()
@@ -47,12 +47,12 @@ def test_a_torn_line_is_written_anew(tmp_path: Path) -> None:
     assert written(tmp_path, records[2:]) == whole
 
 
-def test_counting_goes_on_from_the_first_record_that_is_kept() -> None:
+def test_counting_continues_from_the_first_record_that_is_kept() -> None:
     late = RoundTally(servers=1).round({0: record(6)})
     assert (late.number, late.seconds, late.bytes) == (7, 7.0, 70)
 
 
-def test_who_came_and_went_is_told_in_sentences() -> None:
+def test_comings_and_goings_are_reported_in_sentences() -> None:
     before, now = record(1, away=[2], missing=[3]), record(2, guests=[4], missing=[3])
     assert list(notices(None, before)) == [
         "round 2: edge-0 goes on without client-3",

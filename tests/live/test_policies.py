@@ -175,7 +175,7 @@ def test_a_dead_server_is_left_out_and_the_weighted_mean_of_the_rest_is_kept(
     torch.testing.assert_close(mixed, expected)
 
 
-def test_a_server_that_comes_back_goes_on_in_the_round_of_the_others(tmp_path: Path) -> None:
+def test_a_server_that_comes_back_continues_in_the_round_of_the_others(tmp_path: Path) -> None:
     late = {"edge-2", "client-4", "client-5"}
     village = Village(SDFeel(tau1=2), network(), tmp_path, 30, HASTY, away=late)
 

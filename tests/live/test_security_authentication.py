@@ -311,7 +311,7 @@ def test_a_connection_does_not_outlive_its_certificate_for_long(ours: Federation
     run(story())
 
 
-def test_calls_go_on_while_connections_are_made_anew(ours: Federation) -> None:
+def test_calls_continue_while_connections_are_remade(ours: Federation) -> None:
     async def story() -> None:
         limits = replace(LIMITS, connection_seconds=0.05)
         async with (

@@ -83,7 +83,7 @@ def test_many_calls_share_a_connection(federation: Federation) -> None:
     run(story())
 
 
-def test_a_refusal_is_told_once_with_its_reason(federation: Federation) -> None:
+def test_a_refusal_is_reported_once_with_its_reason(federation: Federation) -> None:
     asked = Counter[str]()
 
     async def refuse(caller: Caller, kind: str, header: dict[str, Any], body: Any) -> Answer:
@@ -156,7 +156,7 @@ def test_a_handler_may_wait_and_is_told_when_the_caller_gives_up(federation: Fed
     run(story())
 
 
-def test_an_outage_is_told_as_one(federation: Federation) -> None:
+def test_an_outage_is_reported_as_one(federation: Federation) -> None:
     async def story() -> None:
         async with serving(federation) as (address, _):
             pass

@@ -101,7 +101,7 @@ def test_pilot_runs_honour_what_the_experiment_says(
     agrees_with_a_run(base, plan, tmp_path / "run")
 
 
-def test_what_nobody_finishes_before_the_deadline_is_no_candidate() -> None:
+def test_a_setting_that_nobody_finishes_before_the_deadline_is_not_a_candidate() -> None:
     wishes = Wishes(Goal("accuracy", 0.9), ("sd-feel", "hierfavg"), effort=0)
     slow = ("devices.gflops=0.001", "latency.late=drop")
     _, plan = planned(wishes, *slow, "latency.deadline_seconds=0.1")
@@ -207,7 +207,7 @@ def test_unequal_devices_bring_asynchronous_candidates() -> None:
         (["--choose-graph", "--set", "network.changes=x"], "cannot be used with network.changes"),
     ],
 )
-def test_bad_input_is_told_in_one_sentence(arguments: list[str], sentence: str) -> None:
+def test_bad_input_is_reported_in_one_sentence(arguments: list[str], sentence: str) -> None:
     outcome = call("plan", *WORDS, *arguments)
     assert outcome.code == 1
     assert sentence in outcome.sentence

@@ -115,7 +115,7 @@ def _ran(entry: Entry, goal: Goal, until: float) -> Recorded:
     return track
 
 
-def test_a_race_can_be_stopped_and_tells_what_it_knows() -> None:
+def test_a_race_can_be_stopped_and_returns_what_it_knows() -> None:
     tracks = Recordings()
     running = race(field_of(0.05, 0.005, 0.05), Goal("accuracy", 0.9), tracks)
     news: Iterator[object] = iter(running)
@@ -175,7 +175,7 @@ class Hesitants(Recordings):
         return self.opened[-1]
 
 
-def test_a_run_that_is_cheap_to_go_on_with_is_not_stopped_for_a_late_start() -> None:
+def test_a_run_that_is_cheap_to_continue_is_not_stopped_for_a_late_start() -> None:
     entries = field_of(0.05, 0.005, 0.05)  # one iteration of tau1 = 1 costs 0.056 seconds
     running = race(entries, Goal("accuracy", 0.9), Hesitants())
     for _ in running:

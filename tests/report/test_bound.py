@@ -32,7 +32,7 @@ def history(label: str, covered: bool, known: bool = True) -> History:
     return History.of(label, events)
 
 
-def test_a_line_tells_how_loose_the_bound_is_with_the_worst_that_was_seen() -> None:
+def test_a_line_shows_how_loose_the_bound_is_with_the_worst_values_seen() -> None:
     (line,) = estimates.rows([history("a", True), History.of("plain", [measured(1, 0.5)])])
     assert dict(zip(estimates.TITLES, line, strict=True)) == {
         "run": "a",
@@ -61,7 +61,7 @@ def test_the_page_says_whose_learning_rate_is_beyond_the_proof() -> None:
     )
 
 
-def test_estimates_are_no_metrics_of_the_users() -> None:
+def test_estimates_are_not_among_the_users_metrics() -> None:
     assert own_names([history("a", True)]) == []
 
 

@@ -42,13 +42,13 @@ def test_rounds_done_again_after_a_resume_count_once() -> None:
     assert [event.accuracy for event in history.evaluations] == [0.1, 0.2, 0.31]
 
 
-def test_a_run_that_goes_on_after_its_end_is_not_finished() -> None:
+def test_a_run_that_continues_after_its_end_is_not_finished() -> None:
     log: list[Event] = [started(), played(1), finished(1), started(iterations=5), played(2)]
     assert History.of("longer", log).finished is None
     assert History.of("longer", [*log, finished(2)]).finished == finished(2)
 
 
-def test_a_warning_repeated_on_resuming_is_told_once() -> None:
+def test_a_warning_repeated_on_resuming_is_shown_once() -> None:
     log: list[Event] = [started(), Warned("hot"), started(iterations=5), Warned("hot")]
     assert History.of("run", log).warnings == ["hot"]
 

@@ -178,7 +178,7 @@ def test_holdings_refuse_what_does_not_fit() -> None:
         holdings(np.ones(3, dtype=np.int64), np.zeros(3, dtype=np.int64))
 
 
-def test_the_topology_tells_zeta_shares_and_weights() -> None:
+def test_the_topology_shows_zeta_shares_and_weights() -> None:
     graph, matrix, *_ = topology(ring(6)).axes
     assert "6 servers, 6 links, ζ = 0.600" in graph.get_title()
     assert texts(graph).count("0.40") == 6

@@ -89,7 +89,7 @@ def test_records_are_plain_json_with_none_for_what_was_not_reached() -> None:
     assert records[5]["seconds"] is None
 
 
-def test_the_summary_tells_where_the_time_went() -> None:
+def test_the_summary_shows_where_the_time_went() -> None:
     text = printed(summary(runs(metrics=True)[0], 0.8), 120)
     for words in ("compute", "50.0 %  30.5 s", "upload", "mix", "zeta 0.600", "worst class"):
         assert words in text

@@ -119,7 +119,7 @@ def test_a_batchnorm_model_learns_under_gossip_with_negative_weights() -> None:
     assert final.accuracy > 0.8
 
 
-def test_mistakes_are_told() -> None:
+def test_mistakes_are_reported() -> None:
     data = sdfeel.federate(blobs(30, 0), blobs(10, 1), clients=3)
     with pytest.raises(sdfeel.SdfeelError, match="how many servers does the ring have"):
         sdfeel.network(data)
@@ -218,7 +218,7 @@ def test_the_front_door_shows_all_there_is() -> None:
     assert {kind.__name__ for kind in sdfeel.SCHEMES.values()} <= set(sdfeel.__all__)
 
 
-def test_what_a_scheme_does_not_use_is_told_after_the_start() -> None:
+def test_what_a_scheme_does_not_use_is_noted_after_the_start() -> None:
     data = sdfeel.federate(blobs(120, 0), blobs(40, 1), clients=6)
     net = sdfeel.network(data, servers=3, graph="complete")
     (own,) = net.reach[0]

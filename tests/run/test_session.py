@@ -137,7 +137,7 @@ def test_killed_between_the_last_checkpoint_and_the_last_line(tmp_path: Path) ->
 
 @needs_compiler
 @pytest.mark.parametrize("began", [None, "native 1", "torch"])
-def test_a_run_in_another_order_of_sums_is_not_gone_on_with(
+def test_a_run_with_another_order_of_sums_is_not_resumed(
     began: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Version 0.1 did not say in which order it added up; natively, it was another one."""
@@ -156,7 +156,7 @@ def test_a_run_in_another_order_of_sums_is_not_gone_on_with(
         list(resume(tmp_path / "r"))
 
 
-def test_a_run_of_torch_that_does_not_tell_its_bits_is_gone_on_with(
+def test_a_run_of_torch_that_does_not_name_its_bits_is_resumed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     session = start(small("training.engine=loop"), tmp_path / "r")
@@ -171,7 +171,7 @@ def test_a_run_of_torch_that_does_not_tell_its_bits_is_gone_on_with(
     assert ending(list(resume(tmp_path / "r")))
 
 
-def test_a_damaged_checkpoint_is_told(tmp_path: Path) -> None:
+def test_a_damaged_checkpoint_is_reported(tmp_path: Path) -> None:
     session = start(small(), tmp_path / "r")
     for event in session:
         if isinstance(event, Round):
@@ -219,7 +219,7 @@ def test_a_damaged_line_in_the_log_is_named(tmp_path: Path) -> None:
         list(store.read_events(tmp_path / "r"))
 
 
-def test_divergence_tells_the_round_and_keeps_the_log(tmp_path: Path) -> None:
+def test_divergence_names_the_round_and_keeps_the_log(tmp_path: Path) -> None:
     with pytest.raises(Diverged, match=r"client \d+.*learning rate 1e\+20.*\(round 1\)"):
         run(small("training.learning_rate=1e20"), tmp_path / "r")
     assert any(isinstance(e, Evaluated) for e in store.read_events(tmp_path / "r"))

@@ -25,7 +25,7 @@ def largest(text: str) -> float:
     return float(found[1])
 
 
-def test_a_step_beyond_the_proof_is_told_in_one_sentence_and_a_smaller_one_is_not() -> None:
+def test_a_step_beyond_the_proof_gets_a_warning_and_a_smaller_one_does_not() -> None:
     (said,) = notes(ready())
     assert re.fullmatch(
         r"learning rate 0\.05 is at least [\d.]+ times the largest step for which Theorem 1 proves "

@@ -104,7 +104,7 @@ class Broken(nn.Module):
 
 
 @pytest.mark.parametrize("engine", ["loop", "parallel"])
-def test_a_mistake_in_a_model_is_told_with_its_file_and_line(engine: Kind) -> None:
+def test_a_mistake_in_a_model_is_reported_with_its_file_and_line(engine: Kind) -> None:
     x = torch.zeros(8, 3)
     lines = Path(__file__).read_text().splitlines()
     line = 1 + lines.index('            raise ValueError("here")')

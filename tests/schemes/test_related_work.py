@@ -305,7 +305,7 @@ def test_fed_nova_counts_mini_batches_where_an_iteration_is_a_pass() -> None:
     np.testing.assert_allclose(weights, [0.8 * 3.4 / 4, 0.2 * 3.4])
 
 
-def test_fed_nova_refuses_steps_that_are_no_sums_of_gradients() -> None:
+def test_fed_nova_refuses_steps_that_are_not_sums_of_gradients() -> None:
     def start(training: Training) -> None:
         local = local_step(training)
         Decisions.of(FedNova(), one_cell(), prices(), local=local).expected_rounds(10)

@@ -36,7 +36,7 @@ def test_every_option_is_used_or_ignored_or_refused_with_both_names(name: str) -
         assert said.endswith(", or choose sd-feel")
 
 
-def test_the_recommended_scheme_uses_all_that_is_asked_for() -> None:
+def test_the_recommended_scheme_uses_everything_that_is_set() -> None:
     picky = Tolerates(mixing="needs no weights")
     asked = [("mixing", "network.mixing"), ("absent_cloud", "network.changes")]
     with pytest.raises(InputError, match=r"leave out network.mixing$"):

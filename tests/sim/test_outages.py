@@ -87,7 +87,7 @@ def mixing_of(state: NetworkState, mixing: Mixing) -> Floats:
     seed=st.integers(0, 99),
     relayed=st.booleans(),
 )
-def test_a_mean_made_in_one_place_is_that_of_those_who_came(
+def test_a_mean_made_in_one_place_is_that_of_the_models_that_arrived(
     chance: float, number: int, seed: int, relayed: bool
 ) -> None:
     net = clustered(np.arange(1.0, 15.0), [i % 7 for i in range(14)], links("ring", 7))

@@ -80,7 +80,7 @@ def test_a_scheme_that_sends_more_than_models_is_refused() -> None:
         packing.exchange(servers, servers.clone(), of_rows({-1: {1: 1.0}}), 0, 0)
 
 
-def test_a_server_that_sends_nothing_tells_nothing() -> None:
+def test_a_server_that_sends_nothing_reveals_nothing() -> None:
     """Its public copy stays what its neighbours know, whatever becomes of its model."""
     packing = Packing((15, 5), 3, (), TopK(k=3))
     simulation = Simulation(

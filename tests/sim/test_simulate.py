@@ -204,7 +204,7 @@ def test_feel_on_one_cell_never_learns_of_the_others() -> None:
     assert ours.state.taken.nonzero()[0].tolist() == cell
 
 
-def test_partial_participation_draws_anew_each_round_and_reproducibly() -> None:
+def test_partial_participation_draws_afresh_each_round_and_reproducibly() -> None:
     def drawn(seed: int) -> list[list[int]]:
         simulation = Simulation(
             Decisions.of(FedAvg(1, participants=3), ring_of_four(), cost(12), seed), uneven()

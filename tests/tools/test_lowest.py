@@ -12,6 +12,6 @@ def test_each_dependency_has_its_lowest_version_and_torch_the_kept_one() -> None
     ]
 
 
-def test_a_dependency_without_a_lowest_version_is_told() -> None:
+def test_a_dependency_without_a_lowest_version_is_reported() -> None:
     with pytest.raises(ValueError, match="'numpy' declares no lowest version: write name>=version"):
         [*lowest(["numpy"], [])]

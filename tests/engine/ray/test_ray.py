@@ -156,7 +156,7 @@ def test_actors_that_always_die_are_given_up(ray: Any) -> None:
     engine.close()
 
 
-def test_the_first_clients_error_is_told_whoever_fails_first(ray: Any) -> None:
+def test_the_first_clients_error_is_reported_whoever_fails_first(ray: Any) -> None:
     loop, engine = engines(actors=2, rate=1e30)
     with pytest.raises(Diverged) as expected:
         trained(loop)
