@@ -1,5 +1,6 @@
 """Nothing is ignored silently: a key changes a run, or a note names it, or it is refused."""
 
+import shutil
 from functools import lru_cache
 from itertools import islice
 from pathlib import Path
@@ -8,10 +9,12 @@ import numpy as np
 import pytest
 
 from sdfeel.core.errors import InputError
+from sdfeel.core.events import Finished, Warned
 from sdfeel.core.tolerance import OPTIONS
 from sdfeel.experiment import effects
 from sdfeel.experiment.build import Prepared, prepare
 from sdfeel.experiment.schema import keys, load
+from sdfeel.run.session import start
 from sdfeel.schemes import SCHEMES
 from tests.quadratic import QuadraticEngine, quadratic
 
@@ -109,6 +112,8 @@ SETTINGS = [
     ("compression.bits=4", ("compression.backhaul=uniform",)),
     ("compression.bits=4", ()),
     ("compression.share=0.2", ("compression.uplink=top-k",)),
+    ("compression.share=0.2", ("compression.backhaul=top-k", "network.servers=1")),
+    ("compression.backhaul=top-k", ("network.servers=1",)),
     ("compression.share=0.2", ("compression.uplink=uniform",)),
     ("evaluation.per_client_every=3", ()),
     ("devices.gflops=0.001", ()),
@@ -177,7 +182,31 @@ def test_every_condition_is_about_a_key_that_exists_and_is_tried_here() -> None:
     asked = {word.rstrip(",") for about in OPTIONS.values() for word in about.keys.split()}
     assert set(effects.KEYS) <= known
     assert asked & known <= tried
-    assert set(effects.KEYS) - {"training.workers", "latency.consensus"} <= tried
+    elsewhere = {"training.workers", "latency.consensus", "training.momentum", "training.proximal"}
+    assert set(effects.KEYS) - elsewhere <= tried
+
+
+@pytest.mark.parametrize("setting", ["training.momentum=0.5", "training.proximal=0.5"])
+def test_what_needs_several_steps_from_one_model_says_so(setting: str, tmp_path: Path) -> None:
+    """A first step has no momentum, and nothing pulls it back to where it begins."""
+    small = (
+        *("network.clients=4", "network.servers=2", "model.name=logistic", "data.partition=iid"),
+        *("training.engine=loop", "training.iterations=6", "checkpoint.every_seconds=3600"),
+    )
+
+    def model(*more: str) -> tuple[str, bool]:
+        *_, last = events = list(start(load(None, (*small, *more)), tmp_path / str(len(more))))
+        shutil.rmtree(tmp_path / str(len(more)))
+        assert isinstance(last, Finished)
+        texts = [event.message for event in events if isinstance(event, Warned)]
+        return last.model_sha256, any(setting.partition("=")[0] in text for text in texts)
+
+    for more in (("scheme.tau1=1",), ("scheme.tau1=2",), ("scheme.name=async-sd-feel",)):
+        (plain, _), (changed, noted) = model(*more), model(*more, setting)
+        assert noted == (plain == changed)
+    epochs = ("scheme.tau1=1", "latency.iteration_unit=epoch")
+    assert model(*epochs)[0] != model(*epochs, setting)[0]
+    assert not model(*epochs, setting)[1]
 
 
 @pytest.mark.parametrize(

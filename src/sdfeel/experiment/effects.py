@@ -16,6 +16,7 @@ from sdfeel.core.outages import Change
 from sdfeel.core.scheme import conditions
 from sdfeel.core.tolerance import YES, Tolerates
 from sdfeel.experiment.schema import Experiment
+from sdfeel.radio.latency import PRESETS
 from sdfeel.schemes import SCHEMES, find
 
 Rates = Literal["equal", "distance", "metres", "mbps"]
@@ -60,7 +61,16 @@ class Case:
     def codecs(self) -> set[str]:
         """How messages are compressed."""
         section = self.experiment.compression
-        return {section.uplink, section.backhaul if self.uses("backhaul") else "none"}
+        across = self.uses("backhaul") and self.several
+        return {section.uplink, section.backhaul if across else "none"}
+
+    @property
+    def single_steps(self) -> bool:
+        """Does a client take one step only from every model that it is given?"""
+        scheme, latency = self.experiment.scheme, self.experiment.latency
+        usual = {field.name: field.default for field in fields(find(scheme.name))}  # type: ignore[arg-type]
+        unit = latency.iteration_unit or PRESETS[latency.preset].iteration_unit
+        return scheme.options.get("tau1", usual.get("tau1")) == 1 and unit == "batch"
 
     @property
     def bandwidth(self) -> bool:
@@ -105,7 +115,7 @@ def asked(case: Case) -> Iterator[tuple[str, str]]:
         yield "cloud_rates", "radio.links (to the cloud)"
     for option in ("uplink", "backhaul"):
         codec = getattr(case.experiment.compression, option)
-        if codec != "none" and not (option == "backhaul" and case.consensus):
+        if codec != "none" and (option == "uplink" or (case.several and not case.consensus)):
             yield option, f"compression.{option} = {codec}"
 
 
@@ -139,6 +149,7 @@ DISTANT = Need(lambda case: case.rates in ("distance", "metres"), "without radio
 NO_FILE = Need(lambda case: case.experiment.devices.file is None, "beside devices.file")
 NEARBY = Need(lambda case: "client-server" in case.tolerates.links or case.measured_channels)
 
+SEVERAL_STEPS = Need(lambda case: not case.single_steps, "with scheme.tau1 = 1")
 PER_CLIENT = Need(
     lambda case: bool(
         case.experiment.evaluation.per_client or case.experiment.evaluation.per_cluster
@@ -166,6 +177,8 @@ KEYS: Mapping[str, tuple[Need, ...]] = {
     "data.concentration": (_where("data.partition", "dirichlet"),),
     "data.balance": (_where("data.partition", "dirichlet"),),
     "data.min_size": (_where("data.partition", "dirichlet"),),
+    "training.momentum": (SEVERAL_STEPS,),
+    "training.proximal": (SEVERAL_STEPS,),
     "training.workers": (Need(lambda case: case.engine != "loop", "with training.engine = loop"),),
     "latency.client_server_mbps": (NEARBY,),
     "latency.server_server_mbps": (SEVERAL, ACROSS),
@@ -193,6 +206,7 @@ KEYS: Mapping[str, tuple[Need, ...]] = {
     "radio.path_loss_db": (DISTANT,),
     "radio.path_loss_exponent": (DISTANT,),
     "radio.cell_metres": (_where("radio.rates", "distance"),),
+    "compression.backhaul": (SEVERAL,),
     "compression.bits": (
         Need(lambda case: "uniform" in case.codecs, "where no link uses uniform"),
     ),
