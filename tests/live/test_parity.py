@@ -1,12 +1,17 @@
 """A deployed synchronous run reaches the simulator's model, to the last bit."""
 
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 import torch
 
+from sdfeel.core.events import Finished, Round
 from sdfeel.core.rules import Clipped, Geometric, Median, Trimmed
 from sdfeel.core.scheme import Scheme
+from sdfeel.live.edge.journal import Journal
+from sdfeel.live.store import Store
+from sdfeel.run.store import read_events
 from sdfeel.schemes import (
     DSquared,
     FedAvg,
@@ -23,7 +28,7 @@ from sdfeel.schemes import (
     SDFeel,
 )
 from tests.live.village import RING, Village, network, simulated
-from tests.sim.variants import Momentum, Robust
+from tests.sim.variants import Ending, Momentum, Robust, SlowlyFollowing
 
 SCHEMES: dict[str, tuple[Scheme, int]] = {
     "sd-feel": (SDFeel(tau1=2, tau2=1, alpha=1), 2),
@@ -51,6 +56,7 @@ SCHEMES: dict[str, tuple[Scheme, int]] = {
     "momentum": (Momentum(SDFeel(tau1=2, alpha=2)), 2),
     "momentum on d2": (Momentum(DSquared()), 1),
     "server momentum": (FedNova(theta_min=1, server_momentum=0.5), 1),
+    "an average over time": (SlowlyFollowing(SDFeel(tau1=2, alpha=2)), 2),
 }
 
 
@@ -62,6 +68,24 @@ def test_a_deployed_run_has_the_bits_of_a_simulated_one(name: str, tmp_path: Pat
     rounds = village.ended[0].known.k
     assert rounds > 1
     assert torch.equal(model, simulated(scheme, network(), rounds))
+
+
+def test_a_scheme_ends_a_deployed_run_too_and_its_figures_are_in_the_log(tmp_path: Path) -> None:
+    scheme = Ending(SlowlyFollowing(SDFeel(tau1=2)), rounds=3)
+    village = Village(scheme, network(), tmp_path, iterations=1000)
+    assert torch.equal(village.go(), simulated(scheme, network(), rounds=3))
+    assert {edge.known.k for edge in village.ended.values()} == {3}
+    with closing(Store(tmp_path / "edge-1")) as store:
+        records = list(store.records())
+        measured = store.get("measured", 3)
+        journal = Journal(tmp_path, village.federation, 1, records)
+    journal.finish("f" * 64)
+    *rounds, last = [e for e in read_events(tmp_path) if isinstance(e, Round | Finished)]
+    assert [each.figures["round"] for each in rounds if isinstance(each, Round)] == [1, 2, 3]
+    assert isinstance(last, Finished)
+    assert last.reason == "enough"
+    assert measured is not None
+    assert torch.equal(village.federation.own_model(measured.body), village.models[1])
 
 
 @pytest.mark.parametrize("weight", [1.0, 2.5])

@@ -174,7 +174,8 @@ class Village:
             await asyncio.sleep(0.002)
 
     def model(self, d: int) -> Tensor:
-        return self.federation.own_model(self.edges[d].exchange.current())
+        edge = self.edges[d]
+        return self.federation.own_model(edge.returned(edge.exchange.current()))
 
     def start(self, d: int) -> None:
         store = Store(self.directory / f"edge-{d}")

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import AsyncGenerator, Collection, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
@@ -32,6 +32,7 @@ class Follower:
     edges: Mapping[int, Link]
     model: Tensor | None = None  # the newest one measured
     _accuracy: float | None = None
+    _over: str | None = None  # why the scheme has ended the run
     _before: dict[int, Record] = field(default_factory=dict)  # each server's last record
 
     def __post_init__(self) -> None:
@@ -61,7 +62,10 @@ class Follower:
                 if models is None:
                     yield Warned(f"the models of round {number} are no longer kept: not measured")
                 else:
-                    yield self._measured(number, last.iterations, last.seconds, models)
+                    told = self._measured(number, last.iterations, last.seconds, models)
+                    yield replace(told, metrics={**told.metrics, **last.figures})
+            said = (record.get("over") for record in records.values())
+            self._over = next((over for over in said if over), self._over)
             reason = self._reason(last)
             if reason is not None:
                 break
@@ -72,7 +76,7 @@ class Follower:
             seconds=last.seconds,
             bytes=self._tally.bytes,
             joules=0.0,
-            reason=self._reason(last) or "all iterations done",
+            reason=self._reason(last) or self._over or "all iterations done",
             model_sha256=fingerprint(self._final()),
         )
 

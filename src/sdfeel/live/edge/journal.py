@@ -46,6 +46,7 @@ class RoundTally:
             clients=len(who),
             phases={name: float(slowest[name]) for name in ("compute", "upload", "mix")},
             mixed=tuple(slowest["mixed"]),
+            figures=dict(slowest.get("figures", {})),
         )
 
 
@@ -135,7 +136,7 @@ class Journal:
                 seconds=tally.seconds,
                 bytes=tally.bytes,
                 joules=0.0,
-                reason="all iterations done",
+                reason=(self._before or {}).get("over") or "all iterations done",
                 model_sha256=model_sha256,
             )
         )

@@ -11,14 +11,18 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
+
 from sdfeel.core.decide import length
 from sdfeel.core.errors import RunError
+from sdfeel.engine.combine import weighted
 from sdfeel.live.edge.clients import Cluster
 from sdfeel.live.edge.exchange_async import AsyncExchange
 from sdfeel.live.edge.exchange_sync import CLOSED, SyncExchange
 from sdfeel.live.edge.journal import Journal, line_of
 from sdfeel.live.edge.policy import PATIENT, Policy
 from sdfeel.live.edge.round_end import Behind, Closed, Ended, Exchange
+from sdfeel.live.edge.rows import kept_row
 from sdfeel.live.edge.shared_lanes import SharedLanes, opened, waiting_for
 from sdfeel.live.edge.state import ServerState
 from sdfeel.live.federation import Federation, Turn
@@ -97,7 +101,7 @@ class Edge:
         for cluster in self.clusters:
             cluster.finish()
         if self.journal is not None:
-            model = self.federation.own_model(self.exchange.current())
+            model = self.federation.own_model(self.returned(self.exchange.current()))
             self.journal.finish(digest(model.contiguous().numpy().tobytes()))
         self.tell(f"finished after {self.known.k} rounds; still answering")
         await self.exchange.settle()
@@ -153,7 +157,7 @@ class Edge:
                 return {"gone": True}, None
             return {"sha256": saved.sha256}, saved.body
         if kind == "current":
-            body = self.exchange.current()
+            body = self.returned(self.exchange.current())
             return {"sha256": digest(body)}, body
         if kind == "stop":
             self.stopped.set()
@@ -230,10 +234,10 @@ class Edge:
         k = after.laps[lane].k if after.laps else after.k
         with self.store.commit():
             self.store.put("start", k, lane, body, replace=True)
-            self._keep_measured(after, body)
+            ended.save()
+            self._keep_measured(after, self.returned(body))
             self.store.record(record.get("index", turn.k), record)
             after.save(self.store)
-            ended.save()
             if after.laps:
                 self.store.prune("result", k, turn.clients)
                 self.store.prune("start", k, [lane])
@@ -275,6 +279,17 @@ class Edge:
             met=ended.keep,
             guests=tuple(guests),
         )
+
+    def returned(self, own: bytes) -> bytes:
+        """Our part of what a run returns: our `own` model, or what we hold of a returned shelf."""
+        net = self.federation.net
+        rows, weights = net.returned
+        mine = np.flatnonzero((rows < 0) & (net.holder(rows) == self.number))
+        if not mine.size:
+            return own
+        share = weights[mine] / weights[mine].sum()
+        kept = (kept_row(self.federation, self.store, int(n)) for n in rows[mine])
+        return self.federation.body(weighted(zip(share.tolist(), kept, strict=True)))
 
     def _keep_measured(self, after: ServerState, body: bytes) -> None:
         """Keep the models that an operator will want to measure. Inside a commit."""
@@ -323,5 +338,7 @@ class Edge:
             "away": list(self.exchange.absent),
             "guests": list(turn.guests),
             "mixed": list(ended.met),
+            "figures": dict(ended.mix.figures),
+            "over": ended.mix.over,
             **ended.told,
         }
