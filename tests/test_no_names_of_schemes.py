@@ -1,4 +1,4 @@
-"""Outside of `schemes/`, nobody asks which scheme it has: schemes say what they are."""
+"""Outside `schemes/`, no code asks which scheme it has: schemes say what they are."""
 
 import ast
 from collections.abc import Iterator

@@ -73,7 +73,8 @@ def servers(version: str, tmp_path: Path) -> Path:
 def test_a_stopped_run_resumes_to_the_result_of_its_own_version(
     version: str, name: str, tmp_path: Path
 ) -> None:
-    """A run that is not in `stopped` of expected.json, for its rule was mended since, only ends."""
+    """A run that is not in `stopped` of expected.json, because its rule was corrected, only
+    ends."""
     directory = tmp_path / name
     shutil.copytree(SAMPLES / version / "stopped" / name, directory)
     done = sum(isinstance(event, Round) for event in store.read_events(directory))
@@ -116,7 +117,7 @@ def test_an_experiment_file_says_what_it_said(version: str) -> None:
     now = experiment.model_dump(mode="json")
     assert now["seed"] == wanted["values"]["seed"]
     for section, values in wanted["values"].items():
-        if section != "seed":  # keys that were added since are no difference
+        if section != "seed":  # keys that were added since do not count
             assert {key: now[section][key] for key in values} == values
     assert experiment.fingerprint == wanted["fingerprint"]  # or its runs could not be resumed
 

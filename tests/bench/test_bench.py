@@ -1,4 +1,4 @@
-"""What is timed is the same work, whoever does it."""
+"""Every way is timed on the same work."""
 
 from dataclasses import replace
 

@@ -75,7 +75,7 @@ def call(*arguments: str | Path) -> Outcome:
 
 
 class Child:
-    """`sdfeel ARGUMENTS` in a process of its own, forked from one that has imported torch."""
+    """`sdfeel ARGUMENTS` in its own process, forked from one that has imported torch."""
 
     def __init__(self, directory: Path, *arguments: str | Path, limit: int | None = None) -> None:
         self._out, self._err = directory / "child.out", directory / "child.err"
@@ -93,7 +93,7 @@ class Child:
             self.process.join(0.001)
 
     def says(self, text: str) -> bool:
-        """Has it told people this?"""
+        """Has it printed this for people?"""
         return self._err.exists() and text in self._err.read_text()
 
     def send(self, number: int) -> None:

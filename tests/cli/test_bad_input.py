@@ -25,7 +25,7 @@ def refused(outcome: Outcome, *patterns: str, running: bool = False) -> None:
     assert outcome.out == ""
     assert "Traceback" not in outcome.err, outcome.err
     assert outcome.sentence.startswith("sdfeel: "), outcome.err
-    if not running:  # then there was progress to tell before
+    if not running:  # otherwise there was progress to show first
         assert len(outcome.err.strip().splitlines()) == 1, outcome.err
     for pattern in patterns:
         assert re.search(pattern, outcome.sentence), outcome.sentence

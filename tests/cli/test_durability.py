@@ -49,7 +49,7 @@ def options(*more: str) -> list[str]:
 
 
 def rounds(directory: Path) -> int:
-    """The round that the log has come to."""
+    """The round that the log has reached."""
     log = directory / EVENTS
     lines = log.read_text().splitlines()[:-1] if log.is_file() else []
     return max((json.loads(each).get("number", 0) for each in lines), default=0)

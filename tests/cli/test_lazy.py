@@ -1,4 +1,4 @@
-"""Commands are imported when they are called, and help tells what they tell themselves."""
+"""Commands are imported only when called, and help says what they say themselves."""
 
 import pytest
 

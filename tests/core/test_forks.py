@@ -1,4 +1,4 @@
-"""Forked processes: nobody outlives whoever began them, and nobody closes what is not ours."""
+"""Forked processes: none outlives its parent, and none closes what is not its own."""
 
 import os
 import select

@@ -1,4 +1,4 @@
-"""Event logs for the tests: small ones that tell all that a log can tell."""
+"""Event logs for the tests: small ones that contain everything a log can contain."""
 
 import json
 from collections.abc import Iterable

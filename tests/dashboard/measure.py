@@ -91,7 +91,7 @@ def _live(page: Page, address: str, run: Path) -> Iterator[float]:
 
 
 def _peak(pid: int) -> float:
-    """Megabytes that a process ever had at once."""
+    """The most megabytes that a process ever used."""
     lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     return float(next(each for each in lines if each.startswith("VmHWM")).split()[1]) / 1e3
 

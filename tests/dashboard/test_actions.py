@@ -1,4 +1,4 @@
-"""Runs are started, stopped and gone on with from the page; real ones."""
+"""Real runs are started, stopped and resumed from the page."""
 
 from pathlib import Path
 from typing import Any
@@ -43,7 +43,7 @@ def test_a_run_is_started_stopped_and_resumed(page: Page, tmp_path: Path) -> Non
     assert desk.tell("start", name="long", settings=LONG).status_code == 200
     until(lambda: desk.state("long") == "running")
     until(lambda: (tmp_path / "long" / run_files.CHECKPOINT).exists())
-    assert desk.tell("resume", name="long").status_code == 400  # it is at work
+    assert desk.tell("resume", name="long").status_code == 400  # it is running
     assert desk.tell("stop", name="long").json()["state"] == "stopping"
     until(lambda: desk.state("long") == "stopped")
     before = len(list(store.read_events(tmp_path / "long")))

@@ -188,7 +188,7 @@ def test_who_holds_what_is_the_runs_own_split(page: Page, tmp_path: Path) -> Non
 
 
 class Opened:
-    """Which files of a directory this process opens meanwhile, by Python's own audit events."""
+    """Which files of a directory this process opens in the meantime, by Python's audit events."""
 
     def __init__(self, directory: Path) -> None:
         self.paths: list[str] = []

@@ -1,4 +1,4 @@
-"""The list of runs: what it tells, and that it changes by itself."""
+"""The list of runs: what it shows, and that it changes by itself."""
 
 import fcntl
 import os
@@ -63,7 +63,7 @@ def test_states(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     }
 
 
-@pytest.mark.skipif(held() is None, reason="this system does not tell who holds locks")
+@pytest.mark.skipif(held() is None, reason="this system does not say who holds locks")
 def test_who_holds_the_lock_is_running(tmp_path: Path) -> None:
     run = write(tmp_path / "one", events()[:-1])
     with (run / LOCK).open("w") as file:

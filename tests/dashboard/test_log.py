@@ -1,4 +1,4 @@
-"""A log is read the same at once, in pieces, or thinned; and whatever it holds, it is read."""
+"""A log gives the same whether read at once or in pieces; and whatever it holds, it is read."""
 
 from pathlib import Path
 

@@ -56,7 +56,7 @@ def blocks(document: str) -> Iterator[Block]:
 
 
 def commands(text: str) -> list[tuple[int, str]]:
-    """(line number, command) of the `$` lines; a backslash at the end goes on in the next line.
+    """(line number, command) of the `$` lines; a backslash at the end continues on the next line.
 
     >>> commands("$ sdfeel run\\nsome output\\n$ ls \\\\\\n  runs\\n")
     [(0, 'sdfeel run'), (2, 'ls runs')]

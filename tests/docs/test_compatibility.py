@@ -1,6 +1,6 @@
-"""docs/schemes.md tells which options go with which scheme; that part is generated.
+"""docs/schemes.md says which options go with which scheme; that part is generated.
 
-python -m tests.docs.test_compatibility     writes it anew
+python -m tests.docs.test_compatibility     rewrites it
 """
 
 from pathlib import Path
@@ -8,7 +8,7 @@ from pathlib import Path
 from sdfeel.schemes.compatibility import markdown
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "schemes.md"
-BEGIN = "<!-- Generated: `python -m tests.docs.test_compatibility` writes it anew. -->\n\n"
+BEGIN = "<!-- Generated: `python -m tests.docs.test_compatibility` rewrites it. -->\n\n"
 END = "\n## With any scheme"
 
 

@@ -1,6 +1,6 @@
 """docs/experiment.md is generated from the classes that read the file, so it cannot go stale.
 
-python -m tests.docs.test_experiment_reference     writes it anew
+python -m tests.docs.test_experiment_reference     rewrites it
 """
 
 import dataclasses
@@ -22,7 +22,7 @@ DOCUMENT = Path(__file__).parents[2] / "docs" / "experiment.md"
 HEAD = """\
 # The experiment file
 
-<!-- Generated: do not edit. `python -m tests.docs.test_experiment_reference` writes it anew. -->
+<!-- Generated: do not edit. `python -m tests.docs.test_experiment_reference` rewrites it. -->
 
 Everything that decides a run's result is in one TOML file. Every section and every key may be
 left out; a key that is left out has the default below. `sdfeel init` writes a file with all keys
@@ -108,7 +108,7 @@ def _scheme(name: str) -> str:
 
 
 def _least(kind: Any, key: str) -> dict[str, float]:
-    """The smallest value that a scheme's option may have, as its own error tells it."""
+    """The smallest value that a scheme's option may have, according to its own error."""
     try:
         kind(**{key: float("-inf")})
     except InputError as error:

@@ -1,4 +1,4 @@
-"""Whatever the documents tell a reader to type works, in the order in which they tell it."""
+"""Whatever the documents tell a reader to type works, in the order in which it is written."""
 
 import re
 import subprocess

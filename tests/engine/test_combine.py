@@ -43,7 +43,7 @@ def test_rows_that_are_equal_are_equal_to_the_bit() -> None:
 
 
 def test_the_accumulator_is_wide() -> None:
-    """In float32 the small terms would vanish beside the large one."""
+    """In float32 the small terms would vanish next to the large one."""
     rows = [torch.tensor([1e8]), *[torch.tensor([1.0])] * 64, torch.tensor([-1e8])]
     assert weighted((1.0, row) for row in rows).item() == 64.0
 

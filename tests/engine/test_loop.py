@@ -174,7 +174,7 @@ def test_the_proximal_term_pulls_to_where_the_round_began(options: dict[str, Any
     plain = engine(build("mlp", (1, 8, 8), 10, 0).double(), options=options)
     (free,) = trained(plain, [task(plain)])
     assert (found - own.initial()).norm() < (free - own.initial()).norm()
-    assert torch.equal(trained(own, [task(own), task(own)])[1], found)  # each round begins anew
+    assert torch.equal(trained(own, [task(own), task(own)])[1], found)  # each round starts afresh
 
 
 class Place(nn.Module):

@@ -51,7 +51,7 @@ def average(outputs: Tensor, targets: Tensor) -> Tensor:
 
 
 def bowls(proximal: float = 0.0, **options: Any) -> LoopEngine:
-    """Six clients whose losses have one Hessian, and minima of their own."""
+    """Six clients whose losses share one Hessian but have different minima."""
     x = CENTRES.repeat_interleave(torch.tensor(COUNTS), dim=0)
     data = Examples(x, torch.zeros(len(x)))
     options = {"damping": 0.0, **options}

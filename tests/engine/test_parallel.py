@@ -77,7 +77,7 @@ def test_a_killed_worker_is_replaced_and_its_block_done_again() -> None:
 
 
 class Suicidal(nn.Module):
-    """Dies without a word, every time."""
+    """Dies silently, every time."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Rules in place of sums, beside versions that are written out number by number."""
+"""Rules instead of sums, compared with versions written out number by number."""
 
 from collections.abc import Callable
 from typing import Any

@@ -1,4 +1,4 @@
-"""The stopwatch knows when workers train on while somebody else works."""
+"""The stopwatch knows when workers keep training while the caller works."""
 
 from collections.abc import Iterator, Sequence
 

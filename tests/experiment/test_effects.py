@@ -137,7 +137,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 
 def engine(ready: Prepared) -> QuadraticEngine:
-    """Every client is drawn to a place of its own, which its data decide."""
+    """Every client gets a place of its own, which depends on its data."""
     held = [np.bincount(ready.data.train.y[part], minlength=4) for part in ready.data.parts]
     size = ready.engine.parameters
     centres = [np.resize(np.append(classes, n), size) for n, classes in enumerate(held)]

@@ -16,7 +16,7 @@ RESULTS = Path(__file__).parents[2] / "results"
 
 
 def today(name: str) -> dict[str, Any]:
-    """A figure's record at quick scale, run anew."""
+    """A figure's record at quick scale, run again."""
     figure = FIGURES[name]
     list(Carrying(wanted(figure.lines(figure.setting("quick")), 3), 2))
     found = curves(figure, "quick", 3)

@@ -1,4 +1,4 @@
-"""What is known to be wrong and not mended yet: this table must shrink until it is empty.
+"""What is known to be wrong and not fixed yet: this table must shrink until it is empty.
 
 An entry excuses its kind of violation in every combination that holds its options. As soon as
 the options alone show it no longer, the suite fails until the entry is taken out.

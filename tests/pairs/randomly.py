@@ -49,7 +49,7 @@ def _written(files: Path, clients: int, servers: int) -> Place:
 
 
 def drawn(seed: int, number: int) -> Draw:
-    """Combination `number` of a seed: the same whenever it is asked for."""
+    """Combination `number` of a seed: the same every time."""
     random = Random(f"{seed} {number}")
     servers = random.choice([1, 2, 3, 4, 5])
     others = [f for f in FACTORS if f != "scheme" and (servers > 1 or f not in BETWEEN_SERVERS)]
@@ -93,7 +93,7 @@ def _doubted(where: Place, choice: Choice, factor: str, run: Path) -> list[Found
         if events_of(where, choice, run) != events_of(where, fewer, run):
             return []
     except (Refused, Violated):
-        return []  # one of the two is no run at all, or has another fault, which is found by itself
+        return []  # one of the two is not a run at all, or has another fault, which is found separately
     said = f"the run is the same without {factor}={choice[factor]}, and no note says so"
     return [Found(text(choice), Violation("ignored", said))]
 

@@ -38,7 +38,7 @@ class Found:
 def judged(
     place: Place, choice: Choice, directory: Path, stop_at: float = 0.5, slack: float = 0.0
 ) -> list[Found]:
-    """A combination is refused for a reason that it is told, or it must run as it should.
+    """A combination is refused with a reason, or it must run as it should.
 
     Where two of its options are refused, the others are tried without the one and without the
     other, so that no pair goes untried because of its company.
@@ -153,7 +153,7 @@ def rows() -> list[Choice]:
 
 
 def alone() -> list[tuple[str, str, str]]:
-    """Scheme, factor and value: what may be passed over silently.
+    """Scheme, factor and value: what may be ignored silently.
 
     One value for each set of keys. What does not depend on the scheme is tried with two of them.
     """
@@ -168,7 +168,7 @@ def alone() -> list[tuple[str, str, str]]:
 
 
 def _by_keys(factor: str) -> list[str]:
-    if factor == "late":  # one key, and every value is a case of its own
+    if factor == "late":  # one key, but every value is a separate case
         return list(FACTORS[factor])[1:]
     keys = {
         tuple(setting.partition("=")[0] for setting in settings): value

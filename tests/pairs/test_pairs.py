@@ -60,7 +60,7 @@ def test_no_option_is_passed_over_silently(chunk: int, where: Place, tmp_path: P
 
 @pytest.mark.parametrize("known", KNOWN, ids=lambda known: f"{known.kind}-{known.choice}")
 def test_what_is_known_to_be_wrong_still_is(known: Known, where: Place, tmp_path: Path) -> None:
-    mended = f"'{known.choice}' is mended: take it out of tests/pairs/known.py"
+    mended = f"'{known.choice}' is fixed: remove it from tests/pairs/known.py"
     assert still_wrong(where, known, tmp_path / "run"), mended
 
 
@@ -118,7 +118,7 @@ def story(where: Place, tmp_path_factory: pytest.TempPathFactory) -> list[Event]
 
 
 def spoiled(story: list[Event], **values: object) -> list[str]:
-    """The violations of a story whose third round is told otherwise."""
+    """The violations of a story whose third round is changed."""
     at = [n for n, event in enumerate(story) if isinstance(event, Round)][2]
     events = [*story[:at], replace(story[at], **values), *story[at + 1 :]]  # type: ignore[arg-type]
     return [violation.kind for violation in story_violations(events)]

@@ -39,7 +39,7 @@ class Violation:
 
 
 class Violated(Exception):
-    """Carries a violation out of a run that cannot go on."""
+    """Carries a violation out of a run that cannot continue."""
 
     def __init__(self, kind: str, sentence: str) -> None:
         super().__init__(sentence)
@@ -65,7 +65,7 @@ class Tally:
 
 
 def prepared_or_refused(place: Place, choice: Choice) -> str | None:
-    """None if a combination can be prepared, else the sentence that refuses it."""
+    """None if a combination can be prepared, otherwise the sentence that refuses it."""
     try:
         prepare(place.experiment(choice)).engine.close()
     except SdfeelError as error:
@@ -133,7 +133,7 @@ def _whole(
 
 @contextmanager
 def _nothing_raised() -> Iterator[None]:
-    """Whoever was accepted must come to an end."""
+    """A run that was accepted must reach its end."""
     try:
         yield
     except (Refused, Violated):
@@ -150,7 +150,7 @@ def keeps_mean(choice: Choice) -> bool:
 
 
 def works_overtime(choice: Choice) -> bool:
-    """In SAFA as its authors simulate it, whoever is not waited for has finished all the same."""
+    """In SAFA as its authors simulate it, clients that are not waited for finish all the same."""
     return choice.get("scheme", "").startswith("safa")
 
 
@@ -254,7 +254,7 @@ def story_violations(events: list[Event], slack: float = 0.0) -> list[Violation]
 def _as_stopped(
     place: Place, choice: Choice, directory: Path, whole: list[Event], stop_at: float
 ) -> list[Violation]:
-    """A run that is stopped and goes on must tell the same story."""
+    """A run that is stopped and resumed must tell the same story."""
     rounds = sum(isinstance(event, Round) for event in whole)
     stop = max(1, min(rounds - 1, round(stop_at * rounds)))
     session = start(place.experiment(choice), directory)

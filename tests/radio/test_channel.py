@@ -1,4 +1,4 @@
-"""Fading against its closed forms; and the same bits whoever asks, in whatever order."""
+"""Fading against its closed forms, and the same bits whoever asks, in whatever order."""
 
 from itertools import islice
 from math import factorial, log

@@ -56,7 +56,7 @@ def test_adaptive_control_takes_fewer_steps_when_nobody_comes_in_time(
     events = list(start(chosen, tmp_path / "run"))
     assert ending(events).reason == "all iterations done"
     lone = [event for event in events if isinstance(event, Round) and event.clients == 0]
-    assert lone  # else it proves nothing
+    assert lone  # otherwise it proves nothing
 
 
 @pytest.mark.usefixtures("impatient")

@@ -178,7 +178,7 @@ def test_a_model_that_was_passed_may_be_the_one_that_is_returned() -> None:
 
 @pytest.mark.parametrize("case", golden("adaptive")["cases"])
 def test_adaptive_control_is_the_authors(case: str) -> None:
-    """One server: what clients tell, and the steps that are chosen."""
+    """One server: what clients report, and the steps that are chosen."""
     theirs, simulation = adaptive(case)
     for number, each in enumerate(theirs["rounds"]):
         lane = simulation.state.lanes[0]
@@ -206,7 +206,7 @@ class Crashing(Safa):
 
 @pytest.mark.parametrize("case", golden("safa")["cases"])
 def test_safa_is_the_authors(case: str) -> None:
-    """Models, whom they pick, and their measures."""
+    """Models, picked clients and measures."""
     setting = golden("safa")
     theirs = setting["cases"][case]
     training = Training(setting["rate"], 99, loss=nn.functional.mse_loss)

@@ -189,7 +189,7 @@ def test_safa_without_lag_or_quota_is_fed_avg() -> None:
 
 
 def test_safa_forces_a_straggler_only_beyond_its_tolerance() -> None:
-    """A client that misses its rounds goes on from its own model until it lags by more."""
+    """A client that misses its rounds continues from its own model until it lags by more."""
     scheme, net = Safa(fraction=0.5, tolerance=2, tau1=1), one_cell()
     decisions = Decisions.of(scheme, net, prices())
     memory: Memory = {}
@@ -259,7 +259,7 @@ def test_fed_nova_is_one_cluster_of_asynchronous_sd_feel() -> None:
 
 
 def test_fed_nova_removes_the_pull_of_fast_clients() -> None:
-    """The fixed point of plain averaging weighs clients by their steps; FedNova's does not."""
+    """The fixed point of plain averaging weights clients by their steps; FedNova's does not."""
     own = quadratic(np.arange(6.0) ** 2, np.ones(6), 0.001)
     at = prices()
     nova = run(FedNova(theta_min=3), one_cell(), 3000, own, at)
@@ -570,7 +570,7 @@ def textbook_round(
 
 
 def textbook_schedule(cell: list[tuple[float, float, float]], divergence: float) -> set[int]:
-    """Add whoever makes the round end soonest, until the bound falls."""
+    """Add the client with which the round ends soonest, until the bound falls."""
     chosen: list[int] = []
     bound_before = -np.inf
     while len(chosen) < len(cell):

@@ -1,4 +1,4 @@
-"""The systems of the paper's Table I beside SD-FEEL: FogFL, FedMes, multi-level local SGD."""
+"""The systems in the paper's Table I other than SD-FEEL: FogFL, FedMes, multi-level local SGD."""
 
 from dataclasses import replace
 from itertools import islice

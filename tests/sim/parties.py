@@ -147,7 +147,7 @@ class Parties:
     def _measure(
         self, lap: Lap, decided: Decided, ends: Mapping[int, Tensor], spread: float
     ) -> None:
-        """What clients tell about their losses, from the models they get: numbers, not rows."""
+        """What clients report about their losses, from the models they get: numbers, not rows."""
         lap.measured = None
         if decided.work.measure:
             asked = Estimator(probing(self.engine))

@@ -1,4 +1,4 @@
-"""Servers and links that come and go: the weighted mean survives, and training goes on."""
+"""Servers and links come and go: the weighted mean survives, and training continues."""
 
 from dataclasses import replace
 from itertools import islice
@@ -73,7 +73,7 @@ def test_every_moment_keeps_the_weighted_mean(
 
 
 def mixing_of(state: NetworkState, mixing: Mixing) -> Floats:
-    """(D, D) what an exchange comes to; who has no row keeps its model."""
+    """(D, D) the effect of an exchange; a server without a row keeps its model."""
     left, weights = state.across(mixing), np.eye(len(state.there))
     if left is not None:
         weights[left.rows] = left.dense(len(weights))

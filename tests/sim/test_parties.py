@@ -80,8 +80,8 @@ def test_every_message_is_on_the_bill_and_nothing_else(
         broadcasts += decided(simulation, first).work.broadcasts or 0
         parties.round()
         assert parties.sent == billed
-    # FedAsync's clients are told one by one; FedSA's slow ones have not been heard of yet; SAFA's
-    # go on from models of their own, which the cloud knows, too.
+    # FedAsync's clients get their models one by one; FedSA's slow ones have not reported yet;
+    # SAFA's continue from models of their own, which the cloud knows, too.
     assert name in ("fedasync", "fedsa", "safa") or len(parties.told) == broadcasts
 
 

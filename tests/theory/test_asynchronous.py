@@ -50,7 +50,7 @@ def test_print_and_derivation_part_where_the_errata_say_so(rate: float) -> None:
     printed = asynchronous.weights(PROBLEM, rate, PACE, printed=True)
     corrected = asynchronous.weights(PROBLEM, rate, PACE)
     assert printed.a == corrected.a
-    assert printed.b < corrected.b  # kappa is no noise that averages out
+    assert printed.b < corrected.b  # kappa is not noise that averages out
     assert printed.c < corrected.c  # theta_max once, where it belongs twice
     assert printed.d == 0 < corrected.d
     assert asynchronous.u1(1e-3, printed=True) == pytest.approx((1 - 0.014) / (1 - 0.002))

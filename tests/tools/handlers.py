@@ -197,7 +197,7 @@ def check_alive(village: Village, target: int) -> None:
 
 
 async def serves(village: Village, target: int, honest: int) -> None:
-    """An honest client is answered, its round comes to an end, and all that is kept is sound."""
+    """An honest client is answered, its round ends, and everything that is kept is sound."""
     edge = village.edges[target]
     before = edge.known.k
     client = asyncio.ensure_future(village.client(honest).run())

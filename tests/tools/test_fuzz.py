@@ -41,7 +41,7 @@ def test_good_input_is_accepted_so_the_attack_means_something(name: str) -> None
 
 
 def test_refused_bodies_leave_no_memory_behind() -> None:
-    """80 bodies of a megabyte, and beside them a decoder that keeps what it has seen."""
+    """80 bodies of a megabyte, and a decoder that keeps what it has seen."""
     model = {"model": np.zeros(MEGABYTE // 4, np.float32)}
     schema, kept = Schema.of(model), []
 

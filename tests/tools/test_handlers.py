@@ -1,4 +1,4 @@
-"""Whatever well-formed calls others make, an edge server goes on serving, also when restarted."""
+"""Whatever well-formed calls others make, an edge server keeps serving, even when restarted."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Models come in order while others are in training; whoever stops early leaves nothing hanging."""
+"""Models come in order while others are still training; stopping early leaves nothing hanging."""
 
 import os
 import subprocess

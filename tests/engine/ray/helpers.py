@@ -39,7 +39,7 @@ class Slow(nn.Module):
 
 
 class Deadly(nn.Module):
-    """Dies without a word, every time, but only in an actor."""
+    """Dies silently, every time, but only in an actor."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -132,7 +132,7 @@ def descendants(of: int) -> Iterator[int]:
     for path in Path("/proc").glob("[0-9]*/stat"):
         try:
             fields = path.read_text().rpartition(")")[2].split()
-        except OSError:  # gone meanwhile
+        except OSError:  # it has ended in the meantime
             continue
         if fields[0] != "Z":
             parents.setdefault(int(fields[1]), []).append(int(path.parent.name))

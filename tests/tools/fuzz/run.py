@@ -59,7 +59,7 @@ def attack(target: Target, indices: Iterable[int], seed: int) -> Tally:
 
 
 def memory() -> int:
-    """Bytes in memory now; where the system does not tell, the most that there ever were."""
+    """Bytes in memory now; where the system does not say, the most there ever were."""
     pages = Path("/proc/self/statm")
     if pages.exists():
         return int(pages.read_text().split()[1]) * os.sysconf("SC_PAGESIZE")

@@ -26,7 +26,7 @@ _TYPES: dict[np.dtype[Any], tuple[str, str]] = {
 
 @dataclass(frozen=True)
 class Target:
-    """`accepts` tells whether the input passed, and fails if what passed is not right."""
+    """`accepts` says whether the input passed, and fails if what passed is not right."""
 
     name: str
     good: tuple[bytes, ...]
@@ -69,7 +69,7 @@ def _tensors() -> tuple[Target, Target]:
         return _passes(data, schema, sha256) and _must(data == body, "is not what was sent")
 
     def forged(data: bytes) -> bool:
-        """The hash is the attacker's own, so all else must hold the line."""
+        """The hash is the attacker's own, so everything else must hold the line."""
         return _passes(data, schema, digest(data)) and _must(_sound(data, schema), "is not sound")
 
     return Target("tensors", (body, other), damaged), Target("forgery", (body, other), forged)
