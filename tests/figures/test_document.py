@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[2]
 
 def test_the_page_is_written_from_the_results() -> None:
     page = (ROOT / "docs" / "reproduce.md").read_text(encoding="utf-8")
-    assert page == document(ROOT / "results"), "write it anew: python -m sdfeel.figures.document"
+    assert page == document(ROOT / "results"), "rewrite it: python -m sdfeel.figures.document"
 
 
 def test_every_figure_is_judged_at_quick_scale() -> None:

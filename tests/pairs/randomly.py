@@ -93,7 +93,7 @@ def _doubted(where: Place, choice: Choice, factor: str, run: Path) -> list[Found
         if events_of(where, choice, run) != events_of(where, fewer, run):
             return []
     except (Refused, Violated):
-        return []  # one of the two is not a run at all, or has another fault, which is found separately
+        return []  # one of them is not a run, or has another fault, which is found separately
     said = f"the run is the same without {factor}={choice[factor]}, and no note says so"
     return [Found(text(choice), Violation("ignored", said))]
 
