@@ -11,7 +11,7 @@ from sdfeel.core.errors import InputError
 from sdfeel.data.federated import Examples
 from sdfeel.engine import select
 from sdfeel.engine.base import Training, Workload
-from sdfeel.engine.native import tune
+from sdfeel.engine.native import engine as native_engine
 from sdfeel.engine.native.engine import NativeEngine
 from sdfeel.engine.select import Kind, ModuleEngine
 from tests.engine.native.helpers import needs_compiler
@@ -70,7 +70,7 @@ def test_a_large_model_is_timed_once_and_the_faster_engine_taken(
     engine, _ = choose("auto", fitting())
     assert engine.name == "native"
     assert not list(tmp_path.rglob("*.speed"))  # a small one is not timed
-    monkeypatch.setattr(tune, "TIMED_PRODUCTS", 0)
+    monkeypatch.setattr(native_engine, "TIMED_PRODUCTS", 0)
     assert isinstance(engine, NativeEngine)
     engine.slower()
     (remembered,) = tmp_path.rglob("*.speed")

@@ -1,7 +1,5 @@
 """Array types, and the one way to make an array that nobody can change."""
 
-from typing import Any
-
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
@@ -13,14 +11,13 @@ Bools = NDArray[np.bool_]
 
 def floats(values: ArrayLike) -> Floats:
     """A read-only float64 copy."""
-    return _frozen(np.array(values, dtype=np.float64))
+    array = np.array(values, dtype=np.float64)
+    array.setflags(write=False)
+    return array
 
 
 def ints(values: ArrayLike) -> Ints:
     """A read-only int64 copy."""
-    return _frozen(np.array(values, dtype=np.int64))
-
-
-def _frozen(array: NDArray[Any]) -> NDArray[Any]:
+    array = np.array(values, dtype=np.int64)
     array.setflags(write=False)
     return array

@@ -57,14 +57,14 @@ def choose(kind: Kind, workload: Workload, workers: int | None = None) -> tuple[
             raise InputError(
                 f"the native engine cannot run this: {native}; choose training.engine=auto"
             )
+    if isinstance(native, NativeEngine) and kind != "ray":
+        return native, f"compiled for this model, {count} threads{native.reserve}"
     loop = LoopEngine(workload)
     if kind == "ray":
         local = native if isinstance(native, NativeEngine) else loop
         engine = _over_ray(local, workload, workers)
         compiled = "as asked; compiled for this model in every actor"
         return engine, compiled if local is native else _because(native, "as asked")
-    if isinstance(native, NativeEngine):
-        return native, f"compiled for this model, {count} threads{native.reserve}"
     if kind == "loop":
         return loop, "as asked"
     if kind == "parallel" or (count > 1 and hasattr(os, "fork")):

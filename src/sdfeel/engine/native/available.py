@@ -13,7 +13,7 @@ from sdfeel.data.federated import Examples
 from sdfeel.engine import batches, dropout, loop, steps
 from sdfeel.engine.base import Training, Workload
 from sdfeel.engine.native import check
-from sdfeel.engine.native.build import NATIVE, BuildFault, library, note
+from sdfeel.engine.native.build import NATIVE, BuildFault, library
 from sdfeel.engine.native.check import mismatch
 from sdfeel.engine.native.emit import source
 from sdfeel.engine.native.library import Library, Native
@@ -55,7 +55,7 @@ def compiled(
         return str(fault)
     if native.library.workspace > LARGEST_WORKSPACE:
         return f"it needs {native.library.workspace / 1e6:.0f} MB of working memory per thread"
-    remembered = note(path, f".{definition()}.check")
+    remembered = path.with_suffix(f".{definition()}.check")
     verdict = ""
     with suppress(OSError):
         verdict = remembered.read_text()

@@ -66,11 +66,6 @@ def library(source: str, target: tuple[str, ...] = NATIVE) -> Path:
     return path
 
 
-def note(path: Path, suffix: str) -> Path:
-    """A file that belongs to a library."""
-    return path.with_suffix(suffix)
-
-
 def cache_folder() -> Path:
     base = os.environ.get("XDG_CACHE_HOME")
     return (Path(base) if base else Path.home() / ".cache") / "sdfeel" / "native"
@@ -122,7 +117,7 @@ def _compile(compiler: tuple[str, ...], flags: tuple[str, ...], source: str, pat
         for verdict in path.parent.glob(f"{path.stem}.*.check"):
             verdict.unlink(missing_ok=True)
         os.replace(made, path)
-        os.replace(mark, note(path, ".sha256"))
+        os.replace(mark, path.with_suffix(".sha256"))
 
 
 def _run(command: list[str]) -> str:
@@ -146,7 +141,7 @@ def _environment() -> dict[str, str]:
 def _whole(path: Path) -> bool:
     """Whether a library exists and is exactly what was compiled."""
     try:
-        return note(path, ".sha256").read_text() == _hash(path)
+        return path.with_suffix(".sha256").read_text() == _hash(path)
     except OSError:
         return False
 

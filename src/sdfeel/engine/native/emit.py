@@ -9,6 +9,7 @@ from sdfeel.engine.native.layers import Conv, Drop, Linear, Norm, Pool
 from sdfeel.engine.native.lower import Plan, Stage
 from sdfeel.models.flat import VARIANCE_FLOOR
 
+CPP = {True: "true", False: "false"}
 HEADERS = (
     "batch_norm.hpp",
     "conv.hpp",
@@ -26,12 +27,14 @@ def source(plan: Plan, batch: int) -> str:
     lines = [f'#include "{header}"' for header in HEADERS] + [
         "namespace {",
         f"constexpr int BATCH = {batch};",
-        f"using Update = sdfeel::Step<{_bool(plan.momentum)}, {_bool(plan.shift)}>;",
+        f"using Update = sdfeel::Step<{CPP[plan.momentum]}, {CPP[plan.shift]}>;",
     ]
     names = []
     for i, stage in enumerate(plan.stages):
         lines += _layer(i, stage, sends_gradient=i > first)
-        names.append(_template(i, stage))
+        kind = KINDS[type(stage.main)]
+        update = "" if kind in ("MaxPool", "Pointwise") else ", Update"
+        names.append(f"sdfeel::{kind}<Layer{i}, BATCH{update}>")
     lines += [
         f"using Loss = sdfeel::CrossEntropy<{plan.classes}, BATCH>;",
         f"using Net = sdfeel::Chain<BATCH, {size}, {first}, Loss,",
@@ -46,7 +49,7 @@ def _layer(i: int, stage: Stage, sends_gradient: bool) -> list[str]:
     drop = stage.drop
     flags = {"sends_gradient": sends_gradient, "relu": stage.relu, "pool": stage.pool}
     values = ", ".join(f"{name} = {value}" for name, value in _numbers(stage).items())
-    switches = ", ".join(f"{name} = {_bool(value)}" for name, value in flags.items())
+    switches = ", ".join(f"{name} = {CPP[value]}" for name, value in flags.items())
     return [
         *(_dropout(i, drop) if drop is not None else []),
         f"struct Layer{i} {{",
@@ -91,17 +94,11 @@ def _dropout(i: int, drop: Drop) -> list[str]:
     scale = 0.0 if drop.p == 1 else 1 / (1 - drop.p)
     return [
         f"struct Drop{i} {{",
-        f"    static constexpr bool channels = {_bool(drop.channels)};",
+        f"    static constexpr bool channels = {CPP[drop.channels]};",
         f"    static constexpr uint64_t number = {drop.number}, threshold = {threshold}u;",
         f"    static constexpr float scale = {_float(scale)}; // {scale:g}",
         "};",
     ]
-
-
-def _template(i: int, stage: Stage) -> str:
-    kind = KINDS[type(stage.main)]
-    update = "" if kind in ("MaxPool", "Pointwise") else ", Update"
-    return f"sdfeel::{kind}<Layer{i}, BATCH{update}>"
 
 
 KINDS: dict[type[Any], str] = {
@@ -115,7 +112,3 @@ KINDS: dict[type[Any], str] = {
 
 def _float(value: float) -> str:
     return f"{float(np.float32(value)).hex()}f"
-
-
-def _bool(value: bool) -> str:
-    return "true" if value else "false"

@@ -1,6 +1,11 @@
 """The native engine: the local step of loop.py in C++, all cores, one client per core at a time."""
 
-from collections.abc import Iterator, Sequence
+import copy
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from functools import cached_property
+from time import process_time
 from typing import Any, Self
 
 import numpy as np
@@ -8,19 +13,21 @@ import torch
 from torch import Tensor
 
 from sdfeel.core.arrays import Ints
-from sdfeel.core.errors import InputError
+from sdfeel.core.errors import InputError, SdfeelError
 from sdfeel.data.federated import Examples
 from sdfeel.engine.base import Scores, Task, Workload
 from sdfeel.engine.loop import LoopEngine
 from sdfeel.engine.native.available import available
 from sdfeel.engine.native.library import Native
 from sdfeel.engine.native.trainer import Lessons, Trainer
-from sdfeel.engine.native.tune import slower
 from sdfeel.engine.threads import cores, one_thread
-from sdfeel.models.flat import Layout
+from sdfeel.models.flat import FlatModule
 
 BITS, FIRST_BITS = "native 2", "native 1"  # runs that do not say have the first
 BLOCK_EXAMPLES = 250  # measured by one thread at a time
+TIMED_PRODUCTS = 50e6  # multiplications of an example's forward pass; below, native is faster
+TURNS = 3  # of each engine, when they are timed
+MARGIN = 1.1  # how much faster torch must be, so that chance does not decide
 
 
 class NativeEngine:
@@ -37,16 +44,20 @@ class NativeEngine:
         batch: int
         | None = None,  # the batch it is compiled for; default: the largest of these clients
     ) -> None:
-        # The loop keeps the module, and knows how a row becomes a state_dict.
-        self._loop = LoopEngine(workload)
         largest = max((len(part) for part in workload.parts), default=1)
         self.batch = batch or max(1, min(workload.training.batch_size, largest))
         native = available(workload, self.batch)
         if isinstance(native, str):
             raise Unavailable(native)
-        self._native: Native = native
-        self._workload = workload
-        self._test, self._measured = _contiguous(workload.test), _contiguous(workload.losses_on)
+        self._native, self._workload = native, workload
+        # It knows how a row becomes a state_dict; a copy, because its tensors are rebound.
+        self._flat = FlatModule(copy.deepcopy(workload.module))
+        self._initial = self._flat.row.clone()
+        self.parameters, self.layout = self._flat.parameters, self._flat.layout
+        self._test, self._measured = (
+            Examples(data.x.contiguous(), data.y.contiguous())
+            for data in (workload.test, workload.losses_on)
+        )
         self.threads = threads or cores()
         self._rooms = rooms
         self._trainer = self._trainer_of(native)
@@ -71,22 +82,17 @@ class NativeEngine:
         own = ", with bits of its own: this CPU has no fused multiply-add"
         return "" if self._native.library.fuses else own
 
-    @property
-    def parameters(self) -> int:
-        """Trainable numbers of the model."""
-        return self._loop.parameters
-
-    @property
-    def layout(self) -> Layout:
-        """The tensors that a row is made of."""
-        return self._loop.layout
+    @cached_property
+    def _loop(self) -> LoopEngine:
+        """The same in torch, for what C++ does not do: timing it, and single gradients."""
+        return LoopEngine(replace(self._workload, module=self._flat.module))
 
     def initial(self) -> Tensor:
-        return self._loop.initial()
+        return self._initial.clone()
 
     def state_dict(self, model: Tensor) -> dict[str, Tensor]:
         """`model` as a state_dict for the plain module."""
-        return self._loop.state_dict(model)
+        return self._flat.state_dict(model)
 
     def train(self, tasks: Sequence[Task]) -> Iterator[Tensor]:
         if all(task.shift is None for task in tasks):
@@ -102,8 +108,7 @@ class NativeEngine:
         return _rows(self._shifting, tasks)
 
     def _trainer_of(self, native: Native) -> Trainer:
-        row = self._loop.initial().numel()
-        lessons = Lessons.of(self._workload)
+        row, lessons = self._initial.numel(), Lessons.of(self._workload)
         return Trainer(native.library, lessons, row, self.threads, self._rooms, native.plan.shift)
 
     def loss_and_gradient(self, client: int, model: Tensor, step: int) -> tuple[float, Tensor]:
@@ -117,11 +122,45 @@ class NativeEngine:
                 trainer.release()
 
     def slower(self) -> str | None:
-        """The reason not to choose this engine, if torch is faster; timed only where it may be."""
+        """The reason not to choose this engine, if torch is faster.
+
+        Large models are timed, once on each CPU, and the result lies beside the library.
+        """
+        if self._native.plan.products <= TIMED_PRODUCTS:
+            return None
+        file = self._native.path.with_suffix(f".torch-{torch.__version__}.speed")
+        speed: float | None = None
+        with suppress(OSError, ValueError):
+            speed = float(file.read_text())
+        if speed is None:
+            speed = self._speed()
+            self._native.library.release()
+        with suppress(OSError):  # if it cannot be written, the next process times again
+            file.write_text(f"{speed:.3f}")
+        return f"torch is {1 / speed:.1f} times as fast here" if speed * MARGIN < 1 else None
+
+    def _speed(self) -> float:
+        """How many times as fast as torch native is, both on one core.
+
+        Measured in processor seconds, so that whatever else the machine does matters less.
+        """
         parts = self._workload.parts
         client = max(range(len(parts)), key=lambda c: len(parts[c]))
         task = Task(client, self.initial(), 1, 0)
-        return slower(self._native, self._trainer, self._loop, task)
+        block = self._trainer.prepared([task])
+        ways: tuple[Callable[[], object], ...] = (
+            lambda: self._trainer.trained(block, threads=1),
+            lambda: list(self._loop.train([task])),
+        )
+        best = [float("inf"), float("inf")]
+        for turn in range(TURNS + 1):  # the first warms up
+            for which, way in enumerate(ways):
+                begin = process_time()
+                with suppress(SdfeelError):  # a model that diverges here does so in the run, too
+                    way()
+                if turn:
+                    best[which] = min(best[which], process_time() - begin)
+        return best[1] / max(best[0], 1e-9)
 
     def evaluate(self, model: Tensor) -> Scores:
         row = model.to(torch.float32).contiguous()
@@ -169,7 +208,3 @@ class Unavailable(InputError):
     def __init__(self, reason: str) -> None:
         super().__init__(f"the native engine cannot run this model: {reason}")
         self.reason = reason
-
-
-def _contiguous(data: Examples) -> Examples:
-    return Examples(data.x.contiguous(), data.y.contiguous())

@@ -47,7 +47,13 @@ class Plan:
     @property
     def products(self) -> int:
         """Multiplications of one example's forward pass."""
-        return sum(_products(stage.main) for stage in self.stages)
+        total = 0
+        for main in (stage.main for stage in self.stages):
+            if isinstance(main, Conv):
+                total += prod(main.result) * main.shape[0] * prod(main.kernel)
+            elif isinstance(main, Linear):
+                total += main.size * main.out
+        return total
 
 
 def unsupported(module: nn.Module, training: Training, shape: Shape) -> str | None:
@@ -63,7 +69,7 @@ def unsupported(module: nn.Module, training: Training, shape: Shape) -> str | No
 
 def lower(module: nn.Module, training: Training, shape: Shape) -> Plan | str:
     """The plan for a model, or the reason why there is none."""
-    reason = _training_fault(training) or _parameter_fault(module)
+    reason = _fault(module, training)
     if reason:
         return reason
     try:
@@ -121,7 +127,8 @@ def _taken(last: Stage, layer: Layer) -> Stage | None:
     return None
 
 
-def _training_fault(training: Training) -> str | None:
+def _fault(module: nn.Module, training: Training) -> str | None:
+    """Why neither layers nor shapes need be looked at."""
     if training.loss is not nn.functional.cross_entropy:
         return "its loss is not cross_entropy"
     if training.optimizer.lower() != "sgd":
@@ -129,25 +136,17 @@ def _training_fault(training: Training) -> str | None:
     for name, value in training.options.items():
         if value and name not in ("momentum", "weight_decay"):
             return f"SGD has the option {name}"
+        if value and not (isinstance(value, int | float) and value > 0):
+            return f"SGD has the {name} {value!r}"
     if training.proximal:
         return "its training has a proximal term"
     if training.penalties:
         return f"its training has penalties ({', '.join(training.penalties)})"
     if training.batch_size > LARGEST_BATCH:
         return f"its batches of {training.batch_size} are larger than {LARGEST_BATCH}"
-    return None
-
-
-def _parameter_fault(module: nn.Module) -> str | None:
     for name, parameter in module.named_parameters():
         if not parameter.requires_grad:
             return f"its parameter {name} is frozen"
         if parameter.dtype != torch.float32:
             return f"its parameter {name} is {parameter.dtype}, not float32"
     return None
-
-
-def _products(main: Conv | Linear | Norm | Pool | None) -> int:
-    if isinstance(main, Conv):
-        return prod(main.result) * main.shape[0] * prod(main.kernel)
-    return main.size * main.out if isinstance(main, Linear) else 0
