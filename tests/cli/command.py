@@ -114,7 +114,7 @@ class Child:
 
 def _server() -> multiprocessing.context.ForkServerContext:
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["sdfeel.cli.runs"])
+    context.set_forkserver_preload(["sdfeel.run.many", "sdfeel.report.page", "sdfeel.cli.runs"])
     return context
 
 

@@ -47,7 +47,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     empty.mkdir()
     monkeypatch.chdir(empty)
     # Drawing takes longer than the few runs that succeed here.
-    monkeypatch.setattr("sdfeel.cli.show.save", lambda figure, path: None)
+    monkeypatch.setattr("sdfeel.report.drawing.save", lambda figure, path: None)
     return empty
 
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from sdfeel.bench import deployment
 from sdfeel.bench.deployment import MeasuredGoal
-from sdfeel.cli import deploy_bench
 from tests.cli.command import call
 
 
@@ -29,7 +29,7 @@ def mixed(directory: Path) -> Iterator[MeasuredGoal]:
 @pytest.fixture(autouse=True)
 def _made_up(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(deploy_bench, "PARTS", {"transfer": good, "round": mixed})
+    monkeypatch.setattr(deployment, "PARTS", {"transfer": good, "round": mixed})
 
 
 def test_every_line_shows_its_goal_what_was_measured_and_whether_it_is_met() -> None:
@@ -64,7 +64,7 @@ def test_urgent_measurements_run_first_and_only_they(monkeypatch: pytest.MonkeyP
     def seen(directory: Path) -> Iterator[MeasuredGoal]:
         yield MeasuredGoal("priority", "", "", os.sched_getscheduler(0) == os.SCHED_RR)
 
-    monkeypatch.setattr(deploy_bench, "PARTS", {"seen": seen})
+    monkeypatch.setattr(deployment, "PARTS", {"seen": seen})
     outcome = call("bench", "deploy", "--urgent", "--json")
     assert os.sched_getscheduler(0) == before
     if outcome.code:

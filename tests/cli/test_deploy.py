@@ -31,7 +31,7 @@ SMALL = {
 @pytest.fixture(autouse=True)
 def _no_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
     """Drawing takes longer than these runs, and is tested elsewhere."""
-    monkeypatch.setattr("sdfeel.cli.show.save", lambda figure, path: None)
+    monkeypatch.setattr("sdfeel.report.drawing.save", lambda figure, path: None)
 
 
 def chosen(**sections: str) -> list[str]:

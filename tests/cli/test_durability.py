@@ -38,7 +38,7 @@ JOBS: dict[str, tuple[tuple[str, ...], tuple[int, ...]]] = {
 @pytest.fixture(autouse=True)
 def _no_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
     """Drawing takes longer than these runs, and is tested elsewhere."""
-    monkeypatch.setattr("sdfeel.cli.show.save", lambda figure, path: None)
+    monkeypatch.setattr("sdfeel.report.drawing.save", lambda figure, path: None)
 
 
 def options(*more: str) -> list[str]:

@@ -1,5 +1,9 @@
 """Commands are imported only when called, and help says what they say themselves."""
 
+import json
+import subprocess
+import sys
+
 import pytest
 
 from sdfeel import cli
@@ -14,3 +18,35 @@ def test_the_list_of_commands_says_what_each_command_says_of_itself(words: str) 
     home: Home = HOMES[words]
     told = home.command(words.split()[-1]).help
     assert " ".join(told.split("\n\n")[0].split()) == home.help
+
+
+HELP_OF_ALL = """
+import io, json, sys
+from contextlib import redirect_stdout
+from typer.main import get_command
+from sdfeel.cli import COMMANDS, app
+
+def helped(*words):
+    with redirect_stdout(io.StringIO()) as told:
+        get_command(app)([*words, "--help"], "sdfeel", standalone_mode=False)
+    print(json.dumps([" ".join(words), told.getvalue(), [n for n in HEAVY if n in sys.modules]]))
+
+helped()
+for name, home in COMMANDS.items():
+    helped(name)
+    command = getattr(sys.modules[home.module], name)
+    for each in getattr(command, "registered_commands", []):
+        helped(name, each.name or each.callback.__name__)
+"""
+HEAVY = ["torch", "matplotlib", "networkx", "grpc", "cryptography", "starlette"]
+
+
+def test_no_help_waits_for_what_only_the_command_itself_needs() -> None:
+    script = f"HEAVY = {HEAVY}\n{HELP_OF_ALL}"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    told = [json.loads(line) for line in done.stdout.splitlines()]
+    assert {words for words, _, _ in told} >= {*HOMES, "deploy local", "data show", ""}
+    for words, text, loaded in told:
+        assert not loaded, f"sdfeel {words} --help imports {loaded}"
+        assert f"sdfeel {words}".strip() in text

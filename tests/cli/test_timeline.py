@@ -16,7 +16,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A synchronous and an asynchronous run."""
     directory = tmp_path_factory.mktemp("timeline")
     with pytest.MonkeyPatch.context() as patch:  # drawing takes longer than these runs
-        patch.setattr("sdfeel.cli.show.save", lambda figure, path: None)
+        patch.setattr("sdfeel.report.drawing.save", lambda figure, path: None)
         for name in ("sd-feel", "async-sd-feel"):
             done = call("run", *settings(scheme_name=name, **UNEQUAL), "--out", directory / name)
             assert done.code == 0, done.err

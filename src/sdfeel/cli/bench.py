@@ -1,15 +1,19 @@
 """The command that times the engines."""
 
+from __future__ import annotations
+
 import dataclasses
 from typing import Annotated, Any
 
 import typer
 from rich.table import Table
 
-from sdfeel.bench.engines import WAYS, compare, find
 from sdfeel.cli.common import AsJson, people, print_json, results
-from sdfeel.cli.lazy import Home, announce, lazy
+from sdfeel.cli.lazy import Home, announce, later, lazy
 from sdfeel.core.errors import unknown
+
+with later():
+    from sdfeel.bench import engines as ways_to_train
 
 COMMANDS = {
     "plan": Home(
@@ -65,17 +69,17 @@ def engines(
     """
     if context.invoked_subcommand is not None:
         return
-    chosen = [find(name.strip()) for name in works.split(",")]
-    names = [name.strip() for name in ways.split(",") if name.strip()] or list(WAYS)
+    chosen = [ways_to_train.find(name.strip()) for name in works.split(",")]
+    names = [name.strip() for name in ways.split(",") if name.strip()] or list(ways_to_train.WAYS)
     for name in names:
-        if name not in WAYS:
-            raise unknown("way", name, WAYS)
+        if name not in ways_to_train.WAYS:
+            raise unknown("way", name, ways_to_train.WAYS)
     if "loop" not in names:
         names.append("loop")  # everything is compared with it
     found = []
     for work in chosen:
         with people.status(f"timing {work.name}") as status:
-            found += compare(
+            found += ways_to_train.compare(
                 work,
                 names,
                 repeats,

@@ -1,5 +1,7 @@
 """The command that serves the live page."""
 
+from __future__ import annotations
+
 import os
 import webbrowser
 from pathlib import Path
@@ -9,7 +11,10 @@ import typer
 from rich.markup import escape
 
 from sdfeel.cli.common import people, results
-from sdfeel.dashboard.serve import ServeOptions, serve
+from sdfeel.cli.lazy import later
+
+with later():
+    from sdfeel.dashboard import serve as dashboard
 
 TOKEN = "SDFEEL_DASH_TOKEN"
 
@@ -46,4 +51,7 @@ def dash(
         if browser:
             webbrowser.open(address)
 
-    serve(ServeOptions(directory, host, port, allow_start, os.environ.get(TOKEN) or None), ready)
+    dashboard.serve(
+        dashboard.ServeOptions(directory, host, port, allow_start, os.environ.get(TOKEN) or None),
+        ready,
+    )

@@ -1,5 +1,7 @@
 """Commands that run federations of real processes."""
 
+from __future__ import annotations
+
 import shlex
 import sys
 import time
@@ -23,18 +25,19 @@ from sdfeel.cli.common import (
     results,
     stopping,
 )
+from sdfeel.cli.lazy import later
 from sdfeel.cli.show import show
 from sdfeel.core.errors import InputError
-from sdfeel.deploy import certificates
-from sdfeel.deploy.chaos import Outcome, disturbed, equal
-from sdfeel.deploy.files import read_policy
-from sdfeel.deploy.init import init as write
-from sdfeel.deploy.local import LocalDeployment
-from sdfeel.deploy.operator import Operator
 from sdfeel.deploy.status import read_statuses
-from sdfeel.experiment.schema import load
 from sdfeel.report.progress import Progress
 from sdfeel.report.units import duration
+
+with later():
+    from sdfeel.deploy import certificates, files, operator
+    from sdfeel.deploy import chaos as disturbances
+    from sdfeel.deploy import init as writing
+    from sdfeel.deploy import local as one_machine
+    from sdfeel.experiment import schema
 
 deploy = typer.Typer(
     help="Run an experiment as real processes: on this machine, or on a list of hosts.",
@@ -72,15 +75,15 @@ def local(
 
       sdfeel deploy local my.toml --out runs/real
     """
-    chosen, rules = load(experiment, settings or ()), read_policy(policy or ())
+    chosen, rules = schema.load(experiment, settings or ()), files.read_policy(policy or ())
     directory = out if out is not None else fresh_directory(f"deploy-{chosen.scheme.name}")
-    deployment = LocalDeployment(chosen, directory, rules)
+    deployment = one_machine.LocalDeployment(chosen, directory, rules)
     again = shlex.join(["sdfeel", *sys.argv[1:]])
     _follow(deployment, again if out is not None else f"{again} --out {directory}")
     show(directory, None, as_json)
 
 
-def _follow(deployment: LocalDeployment, again: str) -> None:
+def _follow(deployment: one_machine.LocalDeployment, again: str) -> None:
     """Show progress until the end; `again` is the command that continues after a stop."""
     label = f"{deployment.experiment.scheme.name} (deployed)"
     names = deployment.processes.names
@@ -131,9 +134,9 @@ def init(
     if not all(word.isdigit() and int(word) > 0 for word in counts):
         raise InputError(f"--samples '{samples}' must be whole numbers from 1, separated by commas")
     names = [word.strip() for word in hosts.split(",") if word.strip()]
-    chosen = load(experiment, settings or ())
+    chosen = schema.load(experiment, settings or ())
     sizes = [int(word) for word in counts] or None
-    net = write(chosen, directory, names, sizes, with_data, read_policy(policy or ()))
+    net = writing.init(chosen, directory, names, sizes, with_data, files.read_policy(policy or ()))
     results.print(
         f"wrote {len(net.servers)} edge servers and {len(net.samples)} clients to "
         f"{escape(str(directory))}; docs/deploy.md describes the next steps",
@@ -157,7 +160,7 @@ def follow(
       sdfeel deploy follow federation --out runs/real
     """
     target = out if out is not None else fresh_directory("deploy")
-    desk = Operator(directory, target, stop)
+    desk = operator.Operator(directory, target, stop)
     label = f"{desk.ready.experiment.scheme.name} (deployed)"
     with (
         suppress(KeyboardInterrupt),
@@ -345,19 +348,21 @@ def chaos(
 
       sdfeel deploy chaos --break --kills 10
     """
-    chosen = load(experiment, settings or ())
+    chosen = schema.load(experiment, settings or ())
     directory = out if out is not None else fresh_directory("chaos")
     people.print(f"an undisturbed run, then {runs} with {kills} kills in {escape(str(directory))}")
     word = "forgetful" if broken else "killed"
     labels = ["undisturbed", *(f"{word}-{n + 1}" for n in range(runs))]
-    outcomes: list[Outcome] = []
+    outcomes: list[disturbances.Outcome] = []
     with Progress(dict.fromkeys(labels, 0), people) as progress:
         for n, label in enumerate(labels):
             show = partial(progress.update, label)
             many = kills if n else 0
-            found = disturbed(label, chosen, directory / label, many, n, broken and n > 0, show)
+            found = disturbances.disturbed(
+                label, chosen, directory / label, many, n, broken and n > 0, show
+            )
             outcomes.append(found)
-    expected = [equal(each, outcomes[0]) != broken for each in outcomes[1:]]
+    expected = [disturbances.equal(each, outcomes[0]) != broken for each in outcomes[1:]]
     if as_json:
         print_json({"runs": [vars(each) for each in outcomes], "as_expected": all(expected)})
     else:
@@ -366,7 +371,7 @@ def chaos(
         raise typer.Exit(1)
 
 
-def _table(outcomes: list[Outcome]) -> Table:
+def _table(outcomes: list[disturbances.Outcome]) -> Table:
     table = Table(box=None, pad_edge=False)
     for name in ("run", "killed edges", "killed clients", "rounds", "seconds", "model", "equal"):
         table.add_column(name, justify="left" if name in ("run", "model", "equal") else "right")
@@ -378,6 +383,6 @@ def _table(outcomes: list[Outcome]) -> Table:
             str(each.rounds),
             f"{each.seconds:.1f}",
             each.model_sha256[:12],
-            "" if each is outcomes[0] else "yes" if equal(each, outcomes[0]) else "no",
+            "" if each is outcomes[0] else "yes" if disturbances.equal(each, outcomes[0]) else "no",
         )
     return table

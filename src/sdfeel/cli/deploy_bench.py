@@ -1,5 +1,7 @@
 """The command that measures what a deployment costs on this machine."""
 
+from __future__ import annotations
+
 import dataclasses
 import os
 from contextlib import nullcontext
@@ -9,10 +11,13 @@ import typer
 from rich import box
 from rich.table import Table
 
-from sdfeel.bench.deployment import PARTS, MeasuredGoal, ahead_of_others
 from sdfeel.cli.common import AsJson, Out, fresh_directory, people, print_json, results
+from sdfeel.cli.lazy import later
 from sdfeel.core.errors import unknown
-from sdfeel.engine.threads import cores
+
+with later():
+    from sdfeel.bench import deployment
+    from sdfeel.engine import threads
 
 
 def deploy(
@@ -41,30 +46,30 @@ def deploy(
 
       sdfeel bench deploy --parts round,transfer --json
     """
-    names = [name.strip() for name in parts.split(",") if name.strip()] or list(PARTS)
+    names = [name.strip() for name in parts.split(",") if name.strip()] or list(deployment.PARTS)
     for name in names:
-        if name not in PARTS:
-            raise unknown("part", name, PARTS)
+        if name not in deployment.PARTS:
+            raise unknown("part", name, deployment.PARTS)
     directory = out if out is not None else fresh_directory("bench-deploy")
     before = os.getloadavg()[0]
-    found: list[MeasuredGoal] = []
+    found: list[deployment.MeasuredGoal] = []
     for name in names:
-        haste = ahead_of_others() if urgent else nullcontext()
+        haste = deployment.ahead_of_others() if urgent else nullcontext()
         with people.status(f"measuring: {name}") as status, haste:
-            for line in PARTS[name](directory / name):
+            for line in deployment.PARTS[name](directory / name):
                 found.append(line)
                 status.update(f"measuring: {name}, {len(found)} lines so far")
     if as_json:
-        print_json({"load": before, "cores": cores(), "lines": [*map(_record, found)]})
+        print_json({"load": before, "cores": threads.cores(), "lines": [*map(_record, found)]})
     else:
         results.print(_table(found, before))
 
 
-def _record(line: MeasuredGoal) -> dict[str, object]:
+def _record(line: deployment.MeasuredGoal) -> dict[str, object]:
     return dataclasses.asdict(line)
 
 
-def _table(lines: list[MeasuredGoal], load: float) -> Table:
+def _table(lines: list[deployment.MeasuredGoal], load: float) -> Table:
     table = Table(box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0))
     table.add_column("what", overflow="fold", ratio=5)
     table.add_column("goal", overflow="fold", ratio=2)
@@ -75,7 +80,7 @@ def _table(lines: list[MeasuredGoal], load: float) -> Table:
         table.add_row(what, line.goal, line.measured, _WORDS[line.met])
     met = sum(line.met is True for line in lines)
     table.caption = (
-        f"{met} of {len(lines)} met; {cores()} cores, load average {load:.1f} beforehand"
+        f"{met} of {len(lines)} met; {threads.cores()} cores, load average {load:.1f} beforehand"
     )
     table.caption_justify = "left"
     return table

@@ -1,5 +1,7 @@
 """The command that checks the paper's claims."""
 
+from __future__ import annotations
+
 import shlex
 import sys
 from pathlib import Path
@@ -13,18 +15,17 @@ from rich.table import Table
 from rich.text import Text
 
 from sdfeel.cli.common import AsJson, Jobs, people, print_json, results, stopping
+from sdfeel.cli.lazy import later
 from sdfeel.core.errors import RunError
 from sdfeel.core.events import Evaluated, Finished
-from sdfeel.engine.threads import cores
-from sdfeel.experiment.schema import Experiment
-from sdfeel.figures.catalogue import chosen
-from sdfeel.figures.figure import Figure, Scale
-from sdfeel.figures.judging import MARKS, Judged, curves, flips, judge, load, record
-from sdfeel.figures.judging import save as keep
-from sdfeel.figures.pictures import picture
-from sdfeel.figures.running import Carrying, missing, wanted
-from sdfeel.report.drawing import save
 from sdfeel.report.units import number, percent
+
+with later():
+    from sdfeel.engine import threads
+    from sdfeel.experiment import schema
+    from sdfeel.figures import catalogue, judging, pictures, running
+    from sdfeel.figures import figure as definition
+    from sdfeel.report import drawing
 
 
 def figure(
@@ -80,10 +81,10 @@ def figure(
 
       sdfeel figure 8a,9a --scale full --data ~/datasets --json
     """
-    figures = chosen(names, scale)
-    kept = [load(check, scale, each.name) if check else None for each in figures]
+    figures = catalogue.chosen(names, scale)
+    kept = [judging.load(check, scale, each.name) if check else None for each in figures]
     lines = [line for each in figures for line in each.lines(each.setting(scale))]
-    _carry_out(wanted(lines, seeds), jobs, data)
+    _carry_out(running.wanted(lines, seeds), jobs, data)
     documents = [_finish(each, scale, seeds, out, records, data, as_json) for each in figures]
     if as_json:
         print_json({"figures": documents})
@@ -94,7 +95,7 @@ def figure(
 def _compare(kept: list[dict[str, Any] | None], now: list[dict[str, Any]], directory: Path) -> None:
     """Print the verdicts that differ from the kept ones; fail if a kept one was clear."""
     pairs = [(old, new) for old, new in zip(kept, now, strict=True) if old is not None]
-    found = [flip for old, new in pairs for flip in flips(old, new)]
+    found = [flip for old, new in pairs for flip in judging.flips(old, new)]
     for flip in found:
         people.print(f"flipped: {flip}", markup=False, highlight=False)
     if any(flip.clear for flip in found):
@@ -104,12 +105,12 @@ def _compare(kept: list[dict[str, Any] | None], now: list[dict[str, Any]], direc
         )
 
 
-def _carry_out(runs: dict[str, Experiment], jobs: int | None, data: Path | None) -> None:
+def _carry_out(runs: dict[str, schema.Experiment], jobs: int | None, data: Path | None) -> None:
     """Run what is missing under one progress bar."""
-    left = missing(runs)
+    left = running.missing(runs)
     if not left:
         return
-    carrying = Carrying(runs, jobs or cores(), data)
+    carrying = running.Carrying(runs, jobs or threads.cores(), data)
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),
@@ -137,8 +138,8 @@ def _carry_out(runs: dict[str, Experiment], jobs: int | None, data: Path | None)
 
 
 def _finish(
-    figure: Figure,
-    scale: Scale,
+    figure: definition.Figure,
+    scale: definition.Scale,
     seeds: int,
     out: Path,
     records: Path | None,
@@ -146,23 +147,25 @@ def _finish(
     as_json: bool,
 ) -> dict[str, Any]:
     """Judge, draw and print one figure."""
-    found = curves(figure, scale, seeds, data)
-    judged = judge(figure, scale, found)
-    document = record(figure, scale, seeds, found, judged)
+    found = judging.curves(figure, scale, seeds, data)
+    judged = judging.judge(figure, scale, found)
+    document = judging.record(figure, scale, seeds, found, judged)
     note = f"{scale} scale: {document['setting']}; {seeds} seeds, shaded from lowest to highest"
-    drawn = picture(figure, found, note)
+    drawn = pictures.picture(figure, found, note)
     file = out / scale / f"{figure.name}.png"
     if drawn is not None:
-        save(drawn, file)
+        drawing.save(drawn, file)
         document["picture"] = str(file)
     if records is not None:
-        keep(records, {key: value for key, value in document.items() if key != "picture"})
+        judging.save(records, {key: value for key, value in document.items() if key != "picture"})
     if not as_json:
         _tell(figure, scale, judged, file if drawn is not None else None)
     return document
 
 
-def _tell(figure: Figure, scale: str, judged: list[Judged], file: Path | None) -> None:
+def _tell(
+    figure: definition.Figure, scale: str, judged: list[judging.Judged], file: Path | None
+) -> None:
     colours = {"holds": "green", "does not hold": "red", "not decided": "yellow"}
     table = Table(
         box=box.SIMPLE_HEAD,
@@ -188,7 +191,7 @@ def _tell(figure: Figure, scale: str, judged: list[Judged], file: Path | None) -
             each.claim.id if first else "",
             Text(each.claim.sentence if first else ""),
             each.prices,
-            Text(MARKS[verdict.state], style=colours.get(verdict.state, "")),
+            Text(judging.MARKS[verdict.state], style=colours.get(verdict.state, "")),
             Text(size),
         )
     results.print(table)

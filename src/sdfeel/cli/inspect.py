@@ -1,5 +1,7 @@
 """Commands to look at things before a run: graphs, data, the experiment file."""
 
+from __future__ import annotations
+
 import dataclasses
 from pathlib import Path
 from typing import Annotated, Any
@@ -16,23 +18,16 @@ from sdfeel.cli.common import (
     results,
     transfer,
 )
+from sdfeel.cli.lazy import later
 from sdfeel.core.errors import InputError
-from sdfeel.data.catalog import default_directory, describe
-from sdfeel.data.download import get
 from sdfeel.data.partition import unevenness
-from sdfeel.experiment.build import (
-    build_data,
-    build_network,
-    build_scheme,
-    equal_network,
-    scheme_section,
-    who_holds_what,
-)
-from sdfeel.experiment.schema import load, template
-from sdfeel.report.drawing import save
-from sdfeel.report.holdings import holdings
 from sdfeel.report.tables import label_table
-from sdfeel.report.topology import topology as draw
+
+with later():
+    from sdfeel.data import catalog, download
+    from sdfeel.experiment import build, schema
+    from sdfeel.report import drawing, holdings
+    from sdfeel.report import topology as graphs
 
 data = typer.Typer(
     help="List, fetch and inspect data sets.",
@@ -72,10 +67,10 @@ def init(
     """
     if file.exists() and not force:
         raise InputError(f"{file} exists already: choose another name, or replace it with --force")
-    chosen = load(None, settings or ())
-    scheme, _ = build_scheme(chosen)
-    chosen = chosen.model_copy(update={"scheme": scheme_section(chosen.scheme.name, scheme)})
-    file.write_text(template(chosen), encoding="utf-8")
+    chosen = schema.load(None, settings or ())
+    scheme, _ = build.build_scheme(chosen)
+    chosen = chosen.model_copy(update={"scheme": build.scheme_section(chosen.scheme.name, scheme)})
+    file.write_text(schema.template(chosen), encoding="utf-8")
     if as_json:
         print_json({"file": str(file), "experiment": chosen.model_dump()})
     else:
@@ -104,9 +99,9 @@ def topology(
     more = [f"network.graph={graph}"]
     if servers is not None:
         more += [f"network.servers={servers}", f"network.clients={max(servers, 1) * 5}"]
-    net = equal_network(load(None, [*more, *(settings or ())]))
+    net = build.equal_network(schema.load(None, [*more, *(settings or ())]))
     if picture is not None:
-        save(draw(net), picture)
+        drawing.save(graphs.topology(net), picture)
     if as_json:
         print_json(
             {
@@ -154,7 +149,7 @@ def data_list(context: typer.Context, directory: Directory = None, as_json: AsJs
     """
     if context.invoked_subcommand is not None:
         return
-    found = describe(directory)
+    found = catalog.describe(directory)
     if as_json:
         print_json([{**dataclasses.asdict(card), "found": _text(card.found)} for card in found])
         return
@@ -190,9 +185,9 @@ def data_get(
 
       sdfeel data get cifar10 --directory ~/data
     """
-    where = directory if directory is not None else default_directory()
+    where = directory if directory is not None else catalog.default_directory()
     with transfer() as report:
-        path = get(name, where, report)
+        path = download.get(name, where, report)
     if as_json:
         print_json({"name": name, "path": str(path)})
     else:
@@ -216,12 +211,12 @@ def data_show(
 
       sdfeel data show my.toml --picture who.png --json
     """
-    chosen = load(experiment, settings or ())
-    split = build_data(chosen)
-    net = build_network(chosen, split)
-    counts = who_holds_what(split)
+    chosen = schema.load(experiment, settings or ())
+    split = build.build_data(chosen)
+    net = build.build_network(chosen, split)
+    counts = build.who_holds_what(split)
     drawn = picture if picture is not None else Path("holdings.png")
-    save(holdings(counts, net.home), drawn)
+    drawing.save(holdings.holdings(counts, net.home), drawn)
     skew = dataclasses.asdict(unevenness(counts, net.home))
     if as_json:
         print_json(

@@ -1,8 +1,13 @@
-"""Groups of commands that are imported only when called, so that help need not wait for torch."""
+"""Commands, and what they need, are imported when called, so that help need not wait for torch."""
 
-from collections.abc import Callable, Mapping
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import import_module
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec, PathFinder
+from types import ModuleType
 from typing import Any
 
 import typer
@@ -51,3 +56,52 @@ def announce(app: typer.Typer, homes: Mapping[str, Home]) -> None:
 
 def _never_called() -> None:
     """Stands for a command until it is imported."""
+
+
+@contextmanager
+def later() -> Iterator[None]:
+    """Modules of ours that are imported in here are imported when something of them is used.
+
+    It must be a module, not something in it: `from sdfeel.run import session`.
+    """
+    finder = _Later()
+    sys.meta_path.insert(0, finder)
+    try:
+        yield
+    finally:
+        sys.meta_path.remove(finder)
+        for name in finder.promised:  # everybody else imports the module itself
+            package, _, own = name.rpartition(".")
+            del sys.modules[name]
+            delattr(sys.modules[package], own)
+
+
+class _Promised(ModuleType):
+    """Stands for a module."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):  # the machinery of imports looks for those
+            raise AttributeError(name)
+        return getattr(import_module(self.__name__), name)
+
+
+class _Later(MetaPathFinder, Loader):
+    """Promises our own modules; packages are imported."""
+
+    def __init__(self) -> None:
+        self.promised: list[str] = []
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        found = PathFinder.find_spec(fullname, path) if fullname.startswith("sdfeel.") else None
+        if found is None or found.submodule_search_locations is not None:
+            return None
+        self.promised.append(fullname)
+        return ModuleSpec(fullname, self)
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType:
+        return _Promised(spec.name)
+
+    def exec_module(self, module: ModuleType) -> None:
+        """Nothing yet."""

@@ -1,11 +1,17 @@
 """The commands that run one node of a federation."""
 
+from __future__ import annotations
+
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from sdfeel.deploy.node import run_client_node, run_edge_node
+from sdfeel.cli.lazy import later
+
+with later():
+    from sdfeel.deploy import node as process
+
 
 NodeFilePath = Annotated[Path, typer.Argument(metavar="NODE.toml", help="The node's own file.")]
 
@@ -17,7 +23,7 @@ def edge(node: NodeFilePath) -> None:
 
       sdfeel edge nodes/edge-0/node.toml
     """
-    run_edge_node(node)
+    process.run_edge_node(node)
 
 
 def client(node: NodeFilePath) -> None:
@@ -27,4 +33,4 @@ def client(node: NodeFilePath) -> None:
 
       sdfeel client nodes/client-0/node.toml
     """
-    run_client_node(node)
+    process.run_client_node(node)

@@ -1,5 +1,7 @@
 """The command that chooses how to train."""
 
+from __future__ import annotations
+
 import json
 from contextlib import suppress
 from pathlib import Path
@@ -19,16 +21,18 @@ from sdfeel.cli.common import (
     results,
     stopping,
 )
+from sdfeel.cli.lazy import later
 from sdfeel.core.errors import InputError
 from sdfeel.core.run_files import write_atomic
-from sdfeel.experiment.schema import Experiment, load, template
 from sdfeel.planning.goal import Goal, Kind
-from sdfeel.planning.planner import Planner, Wishes, experiment_of
 from sdfeel.planning.result import Plan
-from sdfeel.report.drawing import save
-from sdfeel.report.plan import reasons, table
-from sdfeel.report.plan_picture import picture
 from sdfeel.report.units import duration
+
+with later():
+    from sdfeel.experiment import schema
+    from sdfeel.planning import planner as planning
+    from sdfeel.report import drawing, plan_picture
+    from sdfeel.report import plan as told
 
 PICTURE, RECORD, BEST = "plan.png", "plan.json", "best.toml"
 
@@ -81,9 +85,9 @@ def plan(
     """
     goal = _goal(target_accuracy, target_loss, budget)
     names = tuple(dict.fromkeys(name.strip() for name in schemes.split(",") if name.strip()))
-    base = load(experiment, settings or ())
+    base = schema.load(experiment, settings or ())
     directory = out if out is not None else fresh_directory("plan")
-    found = _planned(base, Wishes(goal, names, choose_graph, effort))
+    found = _planned(base, planning.Wishes(goal, names, choose_graph, effort))
     files = _write(directory, base, found)
     if as_json:
         print_json({"directory": str(directory), "files": files, **found.record()})
@@ -104,10 +108,10 @@ def _goal(accuracy: float | None, loss: float | None, budget: float | None) -> G
     return given[0] if given else None
 
 
-def _planned(base: Experiment, wishes: Wishes) -> Plan:
+def _planned(base: schema.Experiment, wishes: planning.Wishes) -> Plan:
     """What a planner finds until it is finished or stopped."""
     with people.status("measuring the task and ranking candidates"):
-        planner = Planner(base, wishes)
+        planner = planning.Planner(base, wishes)
     try:
         _search(planner)
         return planner.plan()
@@ -115,7 +119,7 @@ def _planned(base: Experiment, wishes: Wishes) -> Plan:
         planner.close()
 
 
-def _search(planner: Planner) -> None:
+def _search(planner: planning.Planner) -> None:
     """Let candidates race, and show progress."""
     with (
         suppress(KeyboardInterrupt),
@@ -134,8 +138,8 @@ def _search(planner: Planner) -> None:
 
 def _tell(found: Plan, files: dict[str, str]) -> None:
     """Print the table, the reasons, and where the files are."""
-    results.print(table(found))
-    for sentence in reasons(found):
+    results.print(told.table(found))
+    for sentence in told.reasons(found):
         results.print(escape(sentence), soft_wrap=True, highlight=False)
     for name, path in files.items():
         results.print(f"{name}: {escape(path)}", soft_wrap=True)
@@ -143,13 +147,13 @@ def _tell(found: Plan, files: dict[str, str]) -> None:
         results.print(f"run it with: sdfeel run {escape(files['experiment'])}", soft_wrap=True)
 
 
-def _write(directory: Path, base: Experiment, found: Plan) -> dict[str, str]:
+def _write(directory: Path, base: schema.Experiment, found: Plan) -> dict[str, str]:
     """Write the record, the picture and the experiment file; return their paths."""
     files = {"record": directory / RECORD, "picture": directory / PICTURE}
     write_atomic(files["record"], (json.dumps(found.record(points=True), indent=1) + "\n").encode())
-    save(picture(found), files["picture"])
-    best = experiment_of(base, found)
+    drawing.save(plan_picture.picture(found), files["picture"])
+    best = planning.experiment_of(base, found)
     if best is not None:
         files["experiment"] = directory / BEST
-        write_atomic(files["experiment"], template(best).encode())
+        write_atomic(files["experiment"], schema.template(best).encode())
     return {name: str(path) for name, path in files.items()}

@@ -1,5 +1,7 @@
 """The command that checks the planner against an exhaustive grid."""
 
+from __future__ import annotations
+
 import dataclasses
 from pathlib import Path
 from typing import Annotated
@@ -8,11 +10,13 @@ import typer
 from rich import box
 from rich.table import Table
 
-from sdfeel.bench import planning as bench
-from sdfeel.bench.planning import CHEAP, FASTER, NEAR, Online, SituationResult, Tried
 from sdfeel.cli.common import AsJson, Jobs, Out, fresh_directory, people, print_json, results
+from sdfeel.cli.lazy import later
 from sdfeel.core.errors import unknown
 from sdfeel.report.units import duration
+
+with later():
+    from sdfeel.bench import planning as bench
 
 
 def plan(
@@ -70,7 +74,7 @@ def plan(
         results.print(_table(found))
 
 
-def _grid(name: str, directory: Path, seed: int, jobs: int | None) -> list[Tried]:
+def _grid(name: str, directory: Path, seed: int, jobs: int | None) -> list[bench.Tried]:
     """Run every candidate of a situation, and show progress."""
     tried = []
     with people.status(f"{name}: the grid") as status:
@@ -80,11 +84,11 @@ def _grid(name: str, directory: Path, seed: int, jobs: int | None) -> list[Tried
     return tried
 
 
-def _record(line: SituationResult | Online) -> dict[str, object]:
+def _record(line: bench.SituationResult | bench.Online) -> dict[str, object]:
     return {**dataclasses.asdict(line), "behind": line.behind, "speedup": line.speedup}
 
 
-def _table(verdicts: list[SituationResult]) -> Table:
+def _table(verdicts: list[bench.SituationResult]) -> Table:
     table = Table(box=box.SIMPLE_HEAD, show_edge=False, padding=0)
     table.add_column("situation")
     table.add_column("planned", overflow="fold")
@@ -96,14 +100,14 @@ def _table(verdicts: list[SituationResult]) -> Table:
             each.choice,
             duration(each.seconds),
             duration(each.best_seconds),
-            _judged(f"{100 * (each.behind - 1):.0f} %", each.behind <= NEAR),
+            _judged(f"{100 * (each.behind - 1):.0f} %", each.behind <= bench.NEAR),
             duration(each.default_seconds),
-            _judged(f"{each.speedup:.1f} x", each.speedup >= FASTER),
-            _judged(f"{100 * each.compute:.1f} %", each.compute <= CHEAP),
+            _judged(f"{each.speedup:.1f} x", each.speedup >= bench.FASTER),
+            _judged(f"{100 * each.compute:.1f} %", each.compute <= bench.CHEAP),
         )
-    near = sum(each.behind <= NEAR for each in verdicts)
-    faster = sum(each.speedup >= FASTER for each in verdicts)
-    cheap = sum(each.compute <= CHEAP for each in verdicts)
+    near = sum(each.behind <= bench.NEAR for each in verdicts)
+    faster = sum(each.speedup >= bench.FASTER for each in verdicts)
+    cheap = sum(each.compute <= bench.CHEAP for each in verdicts)
     table.caption = (
         f"of {len(verdicts)}: {near} within 15 % of the best, {faster} at least 1.5 x faster than "
         f"the default, {cheap} at a tenth of the compute or less; ! marks a missed goal"
@@ -112,7 +116,7 @@ def _table(verdicts: list[SituationResult]) -> Table:
     return table
 
 
-def _online_table(lines: list[Online]) -> Table:
+def _online_table(lines: list[bench.Online]) -> Table:
     table = Table(box=box.SIMPLE_HEAD, show_edge=False, padding=0)
     table.add_column("situation")
     table.add_column("rate", justify="right")

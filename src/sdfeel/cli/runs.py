@@ -1,5 +1,7 @@
 """Commands that run experiments: one, several schemes, a whole grid."""
 
+from __future__ import annotations
+
 import shlex
 import sys
 from contextlib import suppress
@@ -24,25 +26,20 @@ from sdfeel.cli.common import (
     results,
     stopping,
 )
-from sdfeel.cli.show import (
-    Group,
-    choose_target,
-    histories_of,
-    outcome,
-    tell_files,
-    write_report,
-)
+from sdfeel.cli.lazy import later
 from sdfeel.core.errors import InputError, RunError
 from sdfeel.core.run_files import EXPERIMENT, PAGE, PICTURE
-from sdfeel.engine.threads import cores
-from sdfeel.experiment.grid import GridPoint, axis, points
-from sdfeel.experiment.schema import checked, load
 from sdfeel.report.progress import Progress
 from sdfeel.report.tables import comparison, comparison_records, shares, summary
-from sdfeel.run.many import Many, Planned, QueuedRun, on_one_core
-from sdfeel.run.session import Session, start, start_or_resume
-from sdfeel.run.session import resume as reopen
 from sdfeel.schemes import find
+
+with later():
+    from sdfeel.cli import show as shown
+    from sdfeel.engine import threads
+    from sdfeel.experiment import grid as grids
+    from sdfeel.experiment import schema
+    from sdfeel.run import many as queue
+    from sdfeel.run import session as durable
 
 COMPARED = "sd-feel,hierfavg,fedavg,feel"
 
@@ -64,9 +61,9 @@ def run(
 
       sdfeel run my.toml --set training.learning_rate=0.1 --set seed=3 --json
     """
-    chosen = load(experiment, settings or ())
+    chosen = schema.load(experiment, settings or ())
     directory = out if out is not None else fresh_directory(chosen.scheme.name)
-    session = start(chosen, directory)
+    session = durable.start(chosen, directory)
     _finish_one(session, as_json)
     if profile:
         people.print(shares(session.profile()))
@@ -82,7 +79,7 @@ def resume(
 
       sdfeel resume runs/sd-feel-20260101-120000
     """
-    _finish_one(reopen(directory), as_json)
+    _finish_one(durable.resume(directory), as_json)
 
 
 def compare(
@@ -120,11 +117,11 @@ def compare(
         raise InputError(f"--schemes '{schemes}' names no scheme: see `sdfeel schemes`")
     for name in names:
         find(name)
-    base = load(experiment, settings or ())
+    base = schema.load(experiment, settings or ())
     directory = out if out is not None else fresh_directory("compare")
     if (directory / EXPERIMENT).exists():
         raise RunError(f"{directory} is a single run: choose another directory with --out")
-    runs: dict[str, QueuedRun] = {}
+    runs: dict[str, queue.QueuedRun] = {}
     members: dict[str, list[str]] = {name: [] for name in names}
     for name in names:
         for seed in range(base.seed, base.seed + seeds):
@@ -132,14 +129,14 @@ def compare(
             values["seed"], values["scheme"]["name"] = seed, name
             label = name if seeds == 1 else f"{name}-seed{seed}"
             # Keys of other schemes are expected here: notes about them would only distract.
-            runs[label] = QueuedRun(checked(values), directory / label, notes=False)
+            runs[label] = queue.QueuedRun(schema.checked(values), directory / label, notes=False)
             members[name].append(label)
     again = shlex.join(["sdfeel", *sys.argv[1:]])
     execute_many(runs, jobs, again if out is not None else f"{again} --out {directory}")
-    group = Group("Schemes compared", base.text(), members)
+    group = shown.Group("Schemes compared", base.text(), members)
     group.keep(directory)
     histories = group.histories(directory)
-    goal = choose_target(histories, target)
+    goal = shown.choose_target(histories, target)
     group.write_report(directory, histories, goal)
     if as_json:
         print_json(
@@ -153,7 +150,7 @@ def compare(
         )
     else:
         results.print(comparison(histories, goal))
-        tell_files(directory)
+        shown.tell_files(directory)
 
 
 def sweep(
@@ -180,30 +177,30 @@ def sweep(
       sdfeel sweep scheme.alpha=1,2,5 -s scheme.tau2=5 -s training.iterations=200
     """
     check_target(target)
-    grid = points(experiment, settings or (), [axis(text) for text in axes])
+    grid = grids.points(experiment, settings or (), [grids.axis(text) for text in axes])
     directory = out if out is not None else fresh_directory("sweep")
     again = shlex.join(["sdfeel", *sys.argv[1:]])
     execute_many(
-        {p.name: QueuedRun(p.experiment, directory / p.name, notes=False) for p in grid},
+        {p.name: queue.QueuedRun(p.experiment, directory / p.name, notes=False) for p in grid},
         jobs,
         again if out is not None else f"{again} --out {directory}",
     )
-    group = Group(
+    group = shown.Group(
         "A sweep", grid[0].experiment.text(), grouped(grid), panels(grid), [" ".join(axes)]
     )
     group.keep(directory)
     histories = group.histories(directory)
-    goal = choose_target(histories, target)
+    goal = shown.choose_target(histories, target)
     group.write_report(directory, histories, goal)
     if as_json:
         records = comparison_records(histories, goal)
         print_json({"directory": str(directory), "target": goal, "runs": records})
     else:
         results.print(comparison(histories, goal))
-        tell_files(directory)
+        shown.tell_files(directory)
 
 
-def grouped(grid: list[GridPoint]) -> dict[str, list[str]]:
+def grouped(grid: list[grids.GridPoint]) -> dict[str, list[str]]:
     """The runs of each combination: one for every seed."""
     members: dict[str, list[str]] = {}
     for point in grid:
@@ -211,7 +208,7 @@ def grouped(grid: list[GridPoint]) -> dict[str, list[str]]:
     return members
 
 
-def panels(grid: list[GridPoint]) -> dict[str, dict[str, str]]:
+def panels(grid: list[grids.GridPoint]) -> dict[str, dict[str, str]]:
     """The combinations by the first axis: a small picture for each of its values."""
     found: dict[str, dict[str, str]] = {}
     for point in grid:
@@ -224,20 +221,20 @@ def panels(grid: list[GridPoint]) -> dict[str, dict[str, str]]:
     return found
 
 
-def _finish_one(session: Session, as_json: bool) -> None:
+def _finish_one(session: durable.Session, as_json: bool) -> None:
     """Run one session to its end, and report the result."""
     _execute({session.experiment.scheme.name: session}, f"sdfeel resume {session.directory}")
-    histories = histories_of([session.directory])
-    goal = choose_target(histories, None)
-    write_report(session.directory, "A run", histories, goal, session.experiment.text())
+    histories = shown.histories_of([session.directory])
+    goal = shown.choose_target(histories, None)
+    shown.write_report(session.directory, "A run", histories, goal, session.experiment.text())
     if as_json:
-        print_json(outcome(session.directory, histories[0]))
+        print_json(shown.outcome(session.directory, histories[0]))
     else:
         results.print(summary(histories[0], goal))
-        tell_files(session.directory)
+        shown.tell_files(session.directory)
 
 
-def _execute(sessions: dict[str, Session], again: str) -> None:
+def _execute(sessions: dict[str, durable.Session], again: str) -> None:
     """Run sessions one after another under one progress display; `again` is how to continue."""
     totals = {label: session.total_rounds for label, session in sessions.items()}
     with suppress(KeyboardInterrupt), Progress(totals, people) as progress:
@@ -254,19 +251,23 @@ def _execute(sessions: dict[str, Session], again: str) -> None:
         raise typer.Exit(130)
 
 
-def execute_many(runs: dict[str, QueuedRun], jobs: int | None, again: str) -> None:
+def execute_many(runs: dict[str, queue.QueuedRun], jobs: int | None, again: str) -> None:
     """Run many side by side under one progress display; `again` is how to continue."""
-    at_once = min(jobs or cores(), len(runs))
+    at_once = min(jobs or threads.cores(), len(runs))
     if at_once == 1:  # then each may have all cores
-        one = {n: start_or_resume(j.experiment, j.directory, j.notes) for n, j in runs.items()}
+        one = {
+            n: durable.start_or_resume(j.experiment, j.directory, j.notes) for n, j in runs.items()
+        }
         _execute(one, again)
         return
-    runs = {label: replace(j, experiment=on_one_core(j.experiment)) for label, j in runs.items()}
-    many = Many(runs, at_once)
+    runs = {
+        label: replace(j, experiment=queue.on_one_core(j.experiment)) for label, j in runs.items()
+    }
+    many = queue.Many(runs, at_once)
     display = Progress(dict.fromkeys(runs, 0), people)
     with suppress(KeyboardInterrupt), display as progress, stopping(many.stop):
         for news in many:
-            if isinstance(news, Planned):
+            if isinstance(news, queue.Planned):
                 progress.expect(news.label, news.rounds)
             else:
                 progress.update(news.label, news.event)

@@ -1,13 +1,14 @@
 """The command that shows runs from their logs, and what other commands share with it."""
 
+from __future__ import annotations
+
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from matplotlib.figure import Figure
 from rich.markup import escape
 
 from sdfeel.cli.common import (
@@ -18,14 +19,19 @@ from sdfeel.cli.common import (
     print_json,
     results,
 )
+from sdfeel.cli.lazy import later
 from sdfeel.core.errors import RunError
 from sdfeel.core.run_files import EVENTS, EXPERIMENT, GROUP, PAGE, PICTURE, write_atomic
-from sdfeel.report.curves import curves, multiples
-from sdfeel.report.drawing import save
 from sdfeel.report.history import History, default_target
-from sdfeel.report.page import page, write_page
 from sdfeel.report.tables import comparison, comparison_records, summary
 from sdfeel.run import store
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+with later():
+    from sdfeel.report import curves, drawing
+    from sdfeel.report import page as pages
 
 
 def show(
@@ -74,7 +80,7 @@ class Group:
     notes: Sequence[str] = ()
 
     @classmethod
-    def found(cls, directory: Path) -> "Group":
+    def found(cls, directory: Path) -> Group:
         """The group as it was saved, or else every run below the directory by itself."""
         try:
             kept = json.loads((directory / GROUP).read_text(encoding="utf-8"))
@@ -112,8 +118,8 @@ class Group:
             head: [replace(known[label], label=short) for short, label in lines.items()]
             for head, lines in self.panels.items()
         }
-        drawn = multiples(panels, target) if panels else curves(histories, target)
-        shown = page(self.title, histories, target, self.experiment, list(self.notes))
+        drawn = curves.multiples(panels, target) if panels else curves.curves(histories, target)
+        shown = pages.page(self.title, histories, target, self.experiment, list(self.notes))
         _write(directory, drawn, shown)
 
 
@@ -140,13 +146,13 @@ def choose_target(histories: list[History], target: float | None) -> float | Non
 def write_report(
     directory: Path, title: str, histories: list[History], target: float | None, text: str
 ) -> None:
-    _write(directory, curves(histories, target), page(title, histories, target, text))
+    _write(directory, curves.curves(histories, target), pages.page(title, histories, target, text))
 
 
 def _write(directory: Path, picture: Figure, text: str) -> None:
     try:
-        save(picture, directory / PICTURE)
-        write_page(directory / PAGE, text)
+        drawing.save(picture, directory / PICTURE)
+        pages.write_page(directory / PAGE, text)
     except OSError as error:  # showing a run must work where nothing can be written
         people.print(
             f"note: could not write the picture and the page: {error.strerror}: {error.filename}"

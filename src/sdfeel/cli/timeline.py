@@ -1,5 +1,7 @@
 """The command that draws who did what, and when."""
 
+from __future__ import annotations
+
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
@@ -8,12 +10,15 @@ import typer
 from rich.markup import escape
 
 from sdfeel.cli.common import AsJson, print_json, results
+from sdfeel.cli.lazy import later
 from sdfeel.core.errors import InputError
-from sdfeel.report.drawing import save
-from sdfeel.report.gantt import gantt
 from sdfeel.report.timeline import Timeline, waiting
 from sdfeel.report.units import percent
 from sdfeel.run import store
+
+with later():
+    from sdfeel.report import drawing
+    from sdfeel.report import gantt as charts
 
 PICTURE = "timeline.png"
 
@@ -63,7 +68,7 @@ def timeline(
     first, last = windows[0][0], max(end for _, end in windows)
     picture = out if out is not None or as_json else _default_picture(runs)
     if picture is not None:
-        save(gantt(_named(lines), first, last, wanted), picture)
+        drawing.save(charts.gantt(_named(lines), first, last, wanted), picture)
     records = [_record(name, line, first, last, wanted) for name, line in lines.items()]
     if as_json:
         drawn = str(picture) if picture is not None else None
