@@ -57,6 +57,13 @@ def test_parallel_where_native_does_not_fit(training: Training, reason: str) -> 
         choose("native", fitting(), training)
 
 
+@pytest.mark.parametrize("name", ["momentum", "weight_decay"])
+def test_options_that_torch_refuses_are_refused_though_the_model_would_be_native(name: str) -> None:
+    training = Training(0.1, 4, options={name: -0.5})
+    with pytest.raises(InputError, match=f"refused its options: Invalid {name} value: -0.5"):
+        choose("auto", fitting(), training)
+
+
 def test_loop_as_asked() -> None:
     engine, why = choose("loop", fitting())
     assert (engine.name, why) == ("loop", "as asked")

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from sdfeel.core.errors import DataError, unknown
 from sdfeel.data import cifar, idx, npz
@@ -42,8 +41,8 @@ def load(name: str, directory: Path | None = None) -> Dataset:
     x_train, y_train, x_test, y_test = _READ[source.kind](source, path)
     return Dataset(
         source.name,
-        Examples(_normalised(x_train, source), _classes(y_train)),
-        Examples(_normalised(x_test, source), _classes(y_test)),
+        _examples(x_train, y_train, source),
+        _examples(x_test, y_test, source),
         source.classes,
     )
 
@@ -136,12 +135,9 @@ _READ: dict[str, Callable[[Source, Path], Arrays]] = {
 }
 
 
-def _normalised(pixels: Bytes, source: Source) -> Tensor:
-    """(N, ...) float32: (x / white - mean) / std, channel by channel."""
+def _examples(pixels: Bytes, labels: Bytes, source: Source) -> Examples:
+    """Pixels as float32, (x / white - mean) / std, channel by channel."""
     mean, std = (torch.tensor(values).view(-1, 1, 1) for values in (source.mean, source.std))
     x = torch.tensor(pixels, dtype=torch.float32)  # (N, channels, height, width)
-    return x.div_(source.white).sub_(mean).div_(std)
-
-
-def _classes(labels: Bytes) -> Tensor:
-    return torch.tensor(labels, dtype=torch.int64)
+    x.div_(source.white).sub_(mean).div_(std)
+    return Examples(x, torch.tensor(labels, dtype=torch.int64))

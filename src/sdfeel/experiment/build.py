@@ -5,7 +5,7 @@ import dataclasses
 from dataclasses import dataclass, replace
 from math import ceil, inf
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -22,6 +22,7 @@ from sdfeel.core.link_times import Link
 from sdfeel.core.network import Network, clustered
 from sdfeel.core.scheme import Local, Scheme
 from sdfeel.core.seeds import number, rng
+from sdfeel.core.stragglers import StragglerPolicy
 from sdfeel.data import catalog
 from sdfeel.data.clusters import assign
 from sdfeel.data.clusters import sizes as cluster_sizes
@@ -34,7 +35,7 @@ from sdfeel.engine.messages import FLOAT, Codec, Compress, Packing, codec
 from sdfeel.engine.penalties import penalties
 from sdfeel.engine.select import ModuleEngine, choose
 from sdfeel.experiment import effects
-from sdfeel.experiment.build_radio import build_case, build_changing, build_late, with_radio
+from sdfeel.experiment.build_radio import build_case, build_changing, with_radio
 from sdfeel.experiment.files import read_graph, read_matrix, read_speeds
 from sdfeel.experiment.schema import Experiment, SchemeSection, rule_of
 from sdfeel.models import zoo
@@ -96,7 +97,7 @@ def prepare(experiment: Experiment) -> Prepared:
     """Load, split and build everything that `experiment` names; raise on what cannot work."""
     scheme, foreign = build_scheme(experiment)
     chosen([*experiment.evaluation.per_client, *experiment.evaluation.per_cluster])  # known names
-    late = build_late(experiment)
+    late = StragglerPolicy(experiment.latency.late, experiment.latency.deadline_seconds)
     data = build_data(experiment)
     experiment = with_model(experiment)
     net = build_network(experiment, data)
@@ -132,8 +133,7 @@ def resolved(
     experiment: Experiment, scheme: Scheme, data: Federated, rounds: int, engine: str
 ) -> Experiment:
     """The same experiment with every `auto` decided, so that a later version cannot differ."""
-    training = experiment.training.model_copy(update={"engine": engine})
-    evaluation = experiment.evaluation
+    training, evaluation = experiment.training, experiment.evaluation
     if evaluation.every == 0:
         measured = min(evaluation.test_examples or inf, len(data.test))
         measured += min(evaluation.train_examples or inf, len(data.train))
@@ -143,12 +143,11 @@ def resolved(
         every = evaluate_every(experiment, data, rounds, len(data.train))
         every = evaluation.every * ceil(every / evaluation.every)
         evaluation = evaluation.model_copy(update={"per_client_every": every})
-    section = scheme_section(experiment.scheme.name, scheme)
     return experiment.model_copy(
         update={
-            "training": training,
+            "training": training.model_copy(update={"engine": engine}),
             "evaluation": evaluation,
-            "scheme": section,
+            "scheme": scheme_section(experiment.scheme.name, scheme),
         }
     )
 
@@ -170,14 +169,15 @@ def evaluate_every(experiment: Experiment, data: Federated, rounds: int, measure
 
 def scheme_section(name: str, scheme: Scheme) -> SchemeSection:
     """The experiment's section for a scheme, with all its options."""
-    return SchemeSection.model_validate({"name": name, **dataclasses.asdict(_plain(scheme))})
+    options = dataclasses.asdict(cast(Any, scheme))  # a dataclass, which its protocol cannot say
+    return SchemeSection.model_validate({"name": name, **options})
 
 
 def build_scheme(experiment: Experiment) -> tuple[Scheme, tuple[str, ...]]:
     """The scheme, and a note if keys of other schemes were ignored."""
     kind = find(experiment.scheme.name)
-    own = {field.name for field in dataclasses.fields(_plain(kind))}
-    every = {f.name for other in SCHEMES.values() for f in dataclasses.fields(_plain(other))}
+    own = {field.name for field in dataclasses.fields(cast(Any, kind))}
+    every = {f.name for other in SCHEMES.values() for f in dataclasses.fields(cast(Any, other))}
     # An experiment file has no other way to write the `none` of our help texts.
     given = {k: v for k, v in experiment.scheme.options.items() if v not in (None, "none")}
     for key in given:
@@ -201,11 +201,6 @@ def build_scheme(experiment: Experiment) -> tuple[Scheme, tuple[str, ...]]:
         if first["type"] == "value_error":
             raise InputError(first["msg"].removeprefix("Value error, ")) from None
         raise InputError(f"scheme.{key} must be {rule_of(first)}, got {first['input']!r}") from None
-
-
-def _plain(thing: Any) -> Any:
-    """Schemes are dataclasses, which their protocol cannot express."""
-    return thing
 
 
 def build_data(experiment: Experiment) -> Federated:
@@ -232,7 +227,9 @@ def build_data(experiment: Experiment) -> Federated:
 
 def build_network(experiment: Experiment, data: Federated) -> Network:
     links, home = build_links(experiment), build_home(experiment, data)
-    net = overlapping(clustered(data.samples, home, links), experiment.network.overlap)
+    net = clustered(data.samples, home, links)
+    if experiment.network.overlap and len(net.servers) > 1:
+        net = overlapping(net, experiment.network.overlap)
     return build_mixing(experiment, net)
 
 
@@ -251,8 +248,6 @@ def build_home(experiment: Experiment, data: Federated) -> Ints:
 
 def overlapping(net: Network, count: int) -> Network:
     """The last `count` clients of every cell reach the next cell's server, too."""
-    if count == 0 or len(net.servers) == 1:
-        return net
     reach = list(net.reach)
     for d in net.servers:
         mine = np.flatnonzero(net.home == d)
@@ -356,33 +351,22 @@ def layout_of(module: nn.Module) -> Layout:
 def build_packing(experiment: Experiment, layout: Layout) -> Packing | None:
     """How messages are compressed; None where nothing is lost."""
     section = experiment.compression
+    if section.uplink == section.backhaul == "none":
+        return None
     options: dict[str, dict[str, Any]] = {
         "uniform": {"width": section.bits},
         "top-k": {"share": section.share},
     }
-
-    def lossy(name: str) -> Codec | None:
+    lossy: list[Codec | None] = []
+    for name in (section.uplink, section.backhaul):
         made = codec(name, **options.get(name, {}))
         whole = made.bits(layout.sizes) >= FLOAT * sum(layout.sizes)
-        return None if whole else made
-
-    up, across = lossy(section.uplink), lossy(section.backhaul)
+        lossy.append(None if whole else made)
+    up, across = lossy
     if up is None and across is None:
         return None
     stages = () if up is None else (Compress(up),)
     return Packing(layout.sizes, experiment.seed, stages, across)
-
-
-def packed_bits(packing: Packing | None, layout: Layout) -> dict[Link, int]:
-    """Bits of a compressed model on each kind of link that carries one."""
-    if packing is None:
-        return {}
-    bits: dict[Link, int] = {}
-    if packing.up:
-        bits["client-server"] = bits["client-cloud"] = packing.bits(layout.priced)
-    if packing.across is not None:
-        bits["server-server"] = packing.across.bits(layout.priced)
-    return bits
 
 
 def sample(data: Examples, count: int, seed: int) -> Examples:
@@ -410,6 +394,7 @@ def build_cost(
     layout: Layout,
     packing: Packing | None = None,
 ) -> Cost:
+    """Each client's speed and each link's rate: what rounds are priced by."""
     section, devices = experiment.latency, experiment.devices
     clients = len(data.parts)
     if devices.file is not None:
@@ -418,11 +403,18 @@ def build_cost(
         draws = rng(experiment.seed, "devices")
         speeds = latency.speeds(clients, devices.gflops * 1e9, devices.spread)
         speeds = latency.assigned(speeds, devices.placement, net.home, draws)
+    card = zoo.MODELS.get(experiment.model.name)
+    printed = None if card is None else card.operations
+    packed: dict[Link, int] = {}  # bits of a compressed model, where one travels
+    if packing is not None and packing.up:
+        packed["client-server"] = packed["client-cloud"] = packing.bits(layout.priced)
+    if packing is not None and packing.across is not None:
+        packed["server-server"] = packing.across.bits(layout.priced)
     priced = latency.cost(
         latency.step_seconds(
             speeds,
             data.samples,
-            section.operations or _operations(experiment, data, module),
+            section.operations or printed or zoo.operations(module, data.train.x[0]),
             experiment.training.batch_size,
             reading(experiment),
         ),
@@ -437,11 +429,4 @@ def build_cost(
         section.downlink,
         Power(devices.computing_watts, devices.sending_watts, devices.backhaul_watts),
     )
-    return with_radio(replace(priced, packed=packed_bits(packing, layout)), experiment, net)
-
-
-def _operations(experiment: Experiment, data: Federated, module: nn.Module) -> float:
-    card = zoo.MODELS.get(experiment.model.name)
-    if card is not None and card.operations is not None:
-        return card.operations
-    return zoo.operations(module, data.train.x[0])
+    return with_radio(replace(priced, packed=packed), experiment, net)

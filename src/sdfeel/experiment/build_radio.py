@@ -14,8 +14,8 @@ from sdfeel.core.network import Network
 from sdfeel.core.outages import Change, Outages, check, schedule
 from sdfeel.core.scheme import Scheme
 from sdfeel.core.seeds import rng
-from sdfeel.core.stragglers import StragglerPolicy
-from sdfeel.experiment.effects import Case, Rates
+from sdfeel.core.tolerance import OPTIONS, YES
+from sdfeel.experiment.effects import Case, Rates, given_keys
 from sdfeel.experiment.schema import Experiment, RadioSection
 from sdfeel.radio.channel import Cell, Fading, Trace, efficiency, scattered, snr_of
 from sdfeel.radio.tables import clients_table, links_table, trace_table
@@ -50,42 +50,35 @@ def with_radio(priced: Cost, experiment: Experiment, net: Network) -> Cost:
     return replace(priced, channel=channel)
 
 
-def build_late(experiment: Experiment) -> StragglerPolicy:
-    return StragglerPolicy(experiment.latency.late, experiment.latency.deadline_seconds)
-
-
 def build_case(experiment: Experiment, scheme: Scheme, net: Network) -> Case:
     """What decides which keys matter; the files that the experiment names are read for it."""
-    section, clients = experiment.radio, len(net.samples)
+    section, tolerates, own = experiment.radio, tolerance(scheme), scheme.adapt(net)
+    changes: tuple[Change, ...] = ()
+    if experiment.network.changes is not None:
+        changes = schedule(_text(experiment.network.changes), experiment.network.changes)
+        check(changes, net, experiment.network.changes)
+    named = False, False
+    if section.links is not None:
+        links, clouds = links_table(_text(section.links), section.links, net)
+        named = bool((~np.isnan(links)).any()), bool((~np.isnan(clouds)).any())
+    used = frozenset(option for option in OPTIONS if tolerates.verdict(option) == YES)
+    rates = section.rates
     return Case(
         experiment,
-        tolerance(scheme),
+        tolerates,
         net,
-        scheme.adapt(net),
-        _changes(experiment.network.changes, net),
-        _named_links(section.links, net),
-        _kind_of_rates(section.rates, clients),
+        own,
+        used,
+        given_keys(experiment),
+        changes,
+        named,
+        "equal" if rates == "equal" else _kind_of_rates(rates, len(net.samples)),
     )
 
 
-def _changes(name: str | None, net: Network) -> tuple[Change, ...]:
-    if name is None:
-        return ()
-    changes = schedule(_text(name), name)
-    check(changes, net, name)
-    return changes
-
-
-def _named_links(name: str | None, net: Network) -> tuple[bool, bool]:
-    if name is None:
-        return False, False
-    links, clouds = links_table(_text(name), name, net)
-    return bool((~np.isnan(links)).any()), bool((~np.isnan(clouds)).any())
-
-
 def _kind_of_rates(rates: str, clients: int) -> Rates:
-    if rates == "equal" or rates == "distance":
-        return "equal" if rates == "equal" else "distance"
+    if rates == "distance":
+        return "distance"
     if not (Path(rates).suffix or Path(rates).is_file()):
         raise unknown("radio.rates", rates, ["equal", "distance", "a file .csv"])
     return "metres" if clients_table(_text(rates), rates, clients)[0] == "metres" else "mbps"
@@ -99,13 +92,13 @@ def build_changing(case: Case) -> tuple[Outages | None, tuple[str, ...]]:
         raise InputError(
             "network.server_up_seconds and network.server_down_seconds go together: set both"
         )
-    used = [case.uses(kind) for kind in ("absent_cloud", "changing_servers", "changing_links")]
+    used = [kind in case.used for kind in ("absent_cloud", "changing_servers", "changing_links")]
     changes = tuple(change for change in case.schedule if used[len(change.who)])
     link_chance = section.link_chance if used[2] else 1.0
     up_seconds = section.server_up_seconds if used[1] else None
     if not changes and link_chance == 1 and up_seconds is None:
         return None, ()
-    if section.mixing not in GOSSIP_RULES and case.uses("mixing"):
+    if section.mixing not in GOSSIP_RULES and "mixing" in case.used:
         raise InputError(
             f"network.mixing is the matrix in {section.mixing}, but the server graph changes: "
             f"name a rule that fits any graph ({', '.join(GOSSIP_RULES)})"

@@ -7,6 +7,7 @@ need in order to have an effect. A key in neither place always has one.
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields
+from operator import attrgetter
 from typing import Any, Literal
 
 from sdfeel.core import tolerance
@@ -14,8 +15,8 @@ from sdfeel.core.link_times import Link
 from sdfeel.core.network import Network
 from sdfeel.core.outages import Change
 from sdfeel.core.scheme import conditions
-from sdfeel.core.tolerance import YES, Tolerates
-from sdfeel.experiment.schema import Experiment
+from sdfeel.core.tolerance import Tolerates
+from sdfeel.experiment.schema import Experiment, Section
 from sdfeel.radio.latency import PRESETS
 from sdfeel.schemes import SCHEMES, find
 
@@ -30,14 +31,12 @@ class Case:
     tolerates: Tolerates
     net: Network
     own: Network  # as the scheme uses it
+    used: frozenset[str]  # which of `core.tolerance.OPTIONS` the scheme makes use of
+    given: frozenset[str]  # keys whose values are not the default's
     schedule: tuple[Change, ...] = ()  # what network.changes says
     links: tuple[bool, bool] = (False, False)  # does radio.links name servers? the cloud?
     rates: Rates = "equal"  # what the clients' mean rates come from
     engine: str = "native"  # which computes
-
-    def uses(self, option: str) -> bool:
-        """Does the scheme use one of `core.tolerance.OPTIONS`?"""
-        return self.tolerates.verdict(option) == YES
 
     @property
     def several(self) -> bool:
@@ -61,7 +60,7 @@ class Case:
     def codecs(self) -> set[str]:
         """How messages are compressed."""
         section = self.experiment.compression
-        across = self.uses("backhaul") and self.several
+        across = "backhaul" in self.used and self.several
         return {section.uplink, section.backhaul if across else "none"}
 
     @property
@@ -75,7 +74,7 @@ class Case:
     @property
     def bandwidth(self) -> bool:
         """Does sending depend on more than the mean rates?"""
-        equalised = self.experiment.latency.late == "equalise" and self.uses("equalise")
+        equalised = self.experiment.latency.late == "equalise" and "equalise" in self.used
         return self.experiment.radio.fading != "off" or equalised or self.tolerates.shares
 
     @property
@@ -90,7 +89,7 @@ def asked(case: Case) -> Iterator[tuple[str, str]]:
     lines = {len(change.who) for change in case.schedule}
     if case.several:
         for key, option in (("graph", "graph"), ("mixing", "mixing")):
-            if given(case.experiment, f"network.{key}") and not case.consensus:
+            if f"network.{key}" in case.given and not case.consensus:
                 yield option, f"network.{key}"
         if network.link_chance < 1:
             yield "changing_links", "network.link_chance"
@@ -104,7 +103,7 @@ def asked(case: Case) -> Iterator[tuple[str, str]]:
         yield "absent_cloud", "network.changes (the cloud)"
     failing = network.server_up_seconds is not None or 1 in lines
     # Clients in several cells continue with another server while their own is away.
-    if network.overlap and case.several and not (failing and case.uses("changing_servers")):
+    if network.overlap and case.several and not (failing and "changing_servers" in case.used):
         yield "overlap", "network.overlap"
     if latency.late != "wait":
         yield latency.late.replace("-", "_"), f"latency.late = {latency.late}"
@@ -129,11 +128,11 @@ class Need:
 
 def _where(path: str, *values: Any) -> Need:
     """Another key has one of these values."""
-
-    def holds(case: Case) -> bool:
-        return value_of(case.experiment, path) in values
-
-    return Need(holds, f"without {path} = {' or '.join(map(str, values))}")
+    value = attrgetter(path)
+    return Need(
+        lambda case: value(case.experiment) in values,
+        f"without {path} = {' or '.join(map(str, values))}",
+    )
 
 
 def _over(link: Link) -> Need:
@@ -184,7 +183,7 @@ KEYS: Mapping[str, tuple[Need, ...]] = {
     "latency.server_server_mbps": (SEVERAL, ACROSS),
     "latency.server_cloud_mbps": (_over("server-cloud"),),
     "latency.client_cloud_mbps": (_over("client-cloud"),),
-    "latency.cell_edge_mbps": (Need(lambda case: case.uses("overlap")), SEVERAL, OVERLAPPING),
+    "latency.cell_edge_mbps": (Need(lambda case: "overlap" in case.used), SEVERAL, OVERLAPPING),
     "latency.consensus": (SEVERAL, Need(lambda case: len(case.own.servers) > 1)),
     "radio.nakagami_m": (_where("radio.fading", "nakagami"),),
     "radio.correlation": (_where("radio.fading", "rayleigh", "nakagami"),),
@@ -234,7 +233,7 @@ def notes(case: Case) -> tuple[str, ...]:
     vain: dict[str, list[str]] = {"": unused}
     for key, needs in KEYS.items():
         missing = next((need for need in needs if not need.holds(case)), None)
-        if missing is not None and given(case.experiment, key):
+        if missing is not None and key in case.given:
             vain.setdefault(missing.otherwise, []).append(key)
     for key, words in _vain_options(case):
         vain.setdefault(words, []).append(key)
@@ -259,20 +258,20 @@ def _vain_options(case: Case) -> Iterator[tuple[str, str]]:
             other = chosen.get(key, defaults[key])
             counts = (None if other == "none" else other) in need.values
         else:
-            counts = given(case.experiment, need.key)
+            counts = need.key in case.given
         if not counts and chosen.get(option, defaults[option]) not in (defaults[option], None):
             yield f"scheme.{option}", need.otherwise
 
 
-def given(experiment: Experiment, path: str) -> bool:
-    """Does a key differ from its default? (A file written by `sdfeel init` holds all keys.)"""
-    return bool(value_of(experiment, path) != value_of(DEFAULTS, path))
-
-
-def value_of(experiment: Experiment, path: str) -> Any:
-    """The value of `section.key`."""
-    section, _, key = path.partition(".")
-    return getattr(getattr(experiment, section), key)
+def given_keys(experiment: Experiment) -> frozenset[str]:
+    """The keys that differ from their defaults. (A file written by `sdfeel init` holds all of them.)"""
+    sections = [(name, vars(section)) for name, section in DEFAULTS if isinstance(section, Section)]
+    return frozenset(
+        f"{name}.{key}"
+        for name, defaults in sections
+        for key, value in vars(getattr(experiment, name)).items()
+        if value != defaults[key]
+    )
 
 
 DEFAULTS = Experiment()
