@@ -264,7 +264,7 @@ def _vain_options(case: Case) -> Iterator[tuple[str, str]]:
 
 
 def given_keys(experiment: Experiment) -> frozenset[str]:
-    """The keys that differ from their defaults. (A file written by `sdfeel init` holds all of them.)"""
+    """Keys that differ from their defaults. (A file written by `sdfeel init` holds all keys.)"""
     sections = [(name, vars(section)) for name, section in DEFAULTS if isinstance(section, Section)]
     return frozenset(
         f"{name}.{key}"
