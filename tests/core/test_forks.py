@@ -12,35 +12,41 @@ import pytest
 from sdfeel.core.forks import forked
 from sdfeel.run.store import locked
 
-ROOT = Path(__file__).parents[2]
-# Each begins two processes, prints their numbers, and is killed then.
-WORKERS = """
-from tests.engine.test_parallel import *
-engine = ParallelEngine(loop(), 2)
-trained(engine)
-print(*(worker.process.pid for worker in engine._pool._workers), flush=True)
+# A process that begins two others, prints their numbers, and is killed then.
+PARENT = """
+import signal
+from sdfeel.core.forks import forked
+from tests.core.test_forks import {life}
+children = [forked({life})[0] for _ in range(2)]
+print(*(child.pid for child in children), flush=True)
 signal.pause()
 """
-RUNS = """
-from tests.run.test_many import *
-endless = on_one_core(small("training.iterations=100000000"))
-many = Many({name: QueuedRun(endless, Path(name)) for name in "ab"}, at_once=2)
-for n, _ in enumerate(many):
-    if n == 8:
-        print(*(process.pid for _, process in many._running.values()), flush=True)
-"""
+
+
+def waiting(pipe: Connection) -> None:
+    """As a worker does."""
+    pipe.send("good morning")
+    pipe.recv()
+
+
+def telling(pipe: Connection) -> None:
+    """As a run does."""
+    while True:
+        pipe.send("another round")
 
 
 def python(script: str, **variables: str) -> tuple[list[str], dict[str, str]]:
     """The command and its environment."""
-    path = os.pathsep.join([str(ROOT), *sys.path])
+    path = os.pathsep.join([str(Path(__file__).parents[2]), *sys.path])
     return [sys.executable, "-c", script], {**os.environ, "PYTHONPATH": path, **variables}
 
 
-@pytest.mark.parametrize("script", [WORKERS, RUNS], ids=["workers", "runs"])
-def test_forked_processes_end_with_a_parent_that_is_killed(script: str, tmp_path: Path) -> None:
-    command, env = python(script)
-    with subprocess.Popen(command, cwd=tmp_path, env=env, stdout=subprocess.PIPE) as parent:
+@pytest.mark.parametrize("life", ["waiting", "telling"])
+def test_forked_processes_end_with_a_parent_that_is_killed(life: str) -> None:
+    command, env = python(PARENT.format(life=life))
+    with subprocess.Popen(
+        command, env=env, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+    ) as parent:
         assert parent.stdout is not None
         children = [os.pidfd_open(int(pid)) for pid in parent.stdout.readline().split()]
         parent.kill()
@@ -50,14 +56,9 @@ def test_forked_processes_end_with_a_parent_that_is_killed(script: str, tmp_path
         os.close(child)
 
 
-def greet_and_wait(pipe: Connection) -> None:
-    pipe.send("good morning")
-    pipe.recv()
-
-
 def test_a_process_that_is_still_busy_does_not_keep_a_run_locked(tmp_path: Path) -> None:
     with locked(tmp_path):
-        process, pipe = forked(greet_and_wait, daemon=True)
+        process, pipe = forked(waiting, daemon=True)
         pipe.recv()
     with locked(tmp_path):
         assert process.is_alive()
@@ -75,14 +76,16 @@ server.start()
 channel = grpc.insecure_channel(f"127.0.0.1:{port}")
 grpc.channel_ready_future(channel).result()
 """
-TRAIN = """
-from tests.engine.test_parallel import *
-from sdfeel.engine.parallel import WorkerPool
-WorkerPool._replace = lambda *_: os._exit(1)
-for _ in range(4):
-    engine = ParallelEngine(loop(), 2)
-    trained(engine)
-    engine.close()
+CHILDREN = """
+from sdfeel.core.forks import forked
+from tests.core.test_forks import waiting
+for _ in range(20):
+    child, pipe = forked(waiting)
+    pipe.recv()
+    child.join(0.01)  # it is given time to die
+    pipe.send("enough")
+    child.join()
+    assert child.exitcode == 0, child.exitcode
 """
 THREADS = """
 import os
@@ -93,8 +96,8 @@ assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 1
 """
 
 
-def test_workers_live_beside_anybodys_grpc() -> None:
-    command, env = python(GRPC + TRAIN, GRPC_ENABLE_FORK_SUPPORT="1", GRPC_VERBOSITY="NONE")
+def test_forked_processes_live_beside_anybodys_grpc() -> None:
+    command, env = python(GRPC + CHILDREN, GRPC_ENABLE_FORK_SUPPORT="1", GRPC_VERBOSITY="NONE")
     done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
 

@@ -84,7 +84,7 @@ def test_those_who_arrive_share_the_weight_of_those_who_do_not() -> None:
     assert found.lost == 1
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(deadline=st.floats(0.23, 0.5), tau1=st.integers(1, 3), seed=st.integers(0, 99))
 def test_sums_sum_to_one_and_a_round_never_outlasts_its_deadline(
     deadline: float, tau1: int, seed: int

@@ -4,7 +4,7 @@ import os
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from sdfeel.core.run_files import EVENTS, EXPERIMENT
@@ -46,7 +46,6 @@ def test_no_name_climbs_out(home: Path, name: str) -> None:
         root.open(name, EVENTS)
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.text(st.sampled_from("./ao\\%~\0e"), max_size=14))
 def test_whatever_the_name_the_path_stays_inside(home: Path, name: str) -> None:
     root = Root(home / "served")

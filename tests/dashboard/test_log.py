@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from sdfeel.core.events import Evaluated, Round
@@ -15,10 +15,6 @@ from sdfeel.report.history import History
 from sdfeel.report.timeline import spans
 from sdfeel.run import store
 from tests.dashboard.logs import events, line, measured, played, started, write
-
-fixture_is_fine = settings(
-    suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None
-)
 
 
 def reader(directory: Path) -> LogReader:
@@ -38,7 +34,6 @@ def test_a_small_log_is_read_whole(tmp_path: Path) -> None:
     assert [r.seconds for r in ours.rounds] == [r.seconds for r in theirs.rounds]
 
 
-@fixture_is_fine
 @given(cuts=st.lists(st.integers(0, 20_000), max_size=6))
 def test_a_growing_log_gives_what_a_grown_one_gives(tmp_path: Path, cuts: list[int]) -> None:
     run = write(tmp_path / "grown", events())
@@ -67,7 +62,6 @@ def test_a_log_that_was_cut_back_is_read_again(tmp_path: Path) -> None:
     assert len(history.rounds) == 29
 
 
-@fixture_is_fine
 @given(junk=st.binary(max_size=80), place=st.integers(0, 20))
 def test_junk_between_the_lines_breaks_nothing(tmp_path: Path, junk: bytes, place: int) -> None:
     lines = [line(event) for event in events(8)]

@@ -55,7 +55,7 @@ def check_parts(parts: list[Ints], clients: int, examples: int, lost: int = 0) -
     clients=st.integers(3, 12),
     seed=st.integers(0, 2**32),
 )
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 def test_every_rule_splits_without_overlap_and_repeats_itself(
     name: str, sizes: list[int], clients: int, seed: int
 ) -> None:
@@ -77,14 +77,13 @@ def test_another_seed_gives_another_split() -> None:
 
 
 @given(seed=st.integers(0, 2**32), clients=st.integers(1, 7))
-@settings(deadline=None)
 def test_iid_sizes_differ_by_one_at_most(seed: int, clients: int) -> None:
     sizes = [len(part) for part in iid(np.zeros(31, dtype=np.int64), clients, rng(seed))]
     assert max(sizes) - min(sizes) <= 1
 
 
 @given(data=st.data())
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 def test_every_client_holds_exactly_the_classes_it_should(data: st.DataObject) -> None:
     classes = data.draw(st.integers(1, 8))
     per_client = data.draw(st.integers(1, classes))

@@ -7,6 +7,7 @@ begin with `$ sdfeel`, `$ cat` or `$ ls`. Everything else is there to be read.
 """
 
 import io
+import os
 import re
 import shlex
 import subprocess
@@ -23,6 +24,7 @@ FENCE = re.compile(r"^(`{3,})\s*(\w*)")
 SKIP = re.compile(r"^<!-- not run:(.*)-->$")
 FILE = re.compile(r"^# ([\w-]+\.\w+)$")
 SHELLS = ("console", "sh", "bash", "shell")
+KEPT = ("PYTHONPATH", "XDG_CACHE_HOME")  # of the environment
 EXECUTED, READ_ONLY = ("sdfeel", "cat", "ls"), ("make", "git", "pip")
 
 
@@ -109,9 +111,10 @@ def execute(command: str) -> tuple[int, str]:
     words = shlex.split(command, comments=True)
     if words[0] == "sdfeel" and not set(command) & set("|<>;&$*`("):
         return in_process(words)
-    path = {"PATH": f"{Path(sys.executable).parent}:/usr/bin:/bin", "MPLBACKEND": "Agg"}
+    env = {name: os.environ[name] for name in os.environ if name in KEPT}
+    env |= {"PATH": f"{Path(sys.executable).parent}:/usr/bin:/bin", "MPLBACKEND": "Agg"}
     done = subprocess.run(
-        ["bash", "-o", "pipefail", "-c", command], capture_output=True, text=True, env=path
+        ["bash", "-o", "pipefail", "-c", command], capture_output=True, text=True, env=env
     )
     return done.returncode, done.stdout + done.stderr
 

@@ -1,14 +1,13 @@
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from sdfeel.core.mixing import of_matrix
 from sdfeel.engine.combine import Sums, mean, mixed, weighted
 
 
-@settings(deadline=None)  # other programs may have the machine
 @given(st.integers(0, 1000))
 def test_a_mixing_is_a_matrix_product(seed: int) -> None:
     draws = np.random.default_rng(seed)

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
@@ -99,7 +99,6 @@ def test_threads_are_given_back() -> None:
     assert torch.get_num_threads() == before
 
 
-@settings(deadline=None)  # other programs may have the machine
 @given(
     count=st.integers(1, 40),
     size=st.integers(1, 12),

@@ -9,7 +9,7 @@ from typing import ClassVar
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
@@ -79,7 +79,6 @@ def test_sizes_are_the_published_formulas(chosen: Codec, bits: int) -> None:
     assert chosen.bits(SIZES) == bits
 
 
-@settings(deadline=None)  # other programs may have the machine
 @given(count=st.integers(2, 10**7), k=st.integers(1, 100))
 def test_a_place_takes_the_logarithm_of_the_count(count: int, k: int) -> None:
     if k < count:
@@ -140,7 +139,6 @@ def test_the_largest_entries_are_sent_and_the_first_of_equals() -> None:
     assert kept.tolist() == [0.0, -3.0, 2.0, -2.0, 0.0, 0.0]
 
 
-@settings(deadline=None)  # other programs may have the machine
 @given(
     values=st.lists(st.integers(-50, 50), min_size=1, max_size=30),
     k=st.integers(1, 30),
@@ -155,7 +153,6 @@ def test_top_k_keeps_k_entries_none_smaller_than_a_dropped_one(values: list[int]
         assert x[kept].abs().min() >= x[~kept].abs().max()
 
 
-@settings(deadline=None)  # other programs may have the machine
 @given(
     name=st.sampled_from(["uniform", "top-k"]),
     rounds=st.lists(
@@ -220,7 +217,6 @@ def envelope(client: int = 3, k: int = 5, seed: int = 1) -> Envelope:
 
 
 @given(st.integers(0, 1000), st.floats(1e-3, 1e3))
-@settings(deadline=None)  # other programs may have the machine
 def test_a_clip_shortens_and_never_turns(seed: int, norm: float) -> None:
     x = row(seed)
     out = Clip(norm)(x, SIZES, envelope())

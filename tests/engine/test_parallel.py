@@ -76,8 +76,8 @@ def test_a_killed_worker_is_replaced_and_its_block_done_again() -> None:
         assert all(map(torch.equal, found, expected))
 
 
-class Suicidal(nn.Module):
-    """Dies silently, every time."""
+class Deadly(nn.Module):
+    """Dies silently, every time, but only in another process."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -93,7 +93,7 @@ class Suicidal(nn.Module):
 
 def test_workers_that_always_die_are_given_up() -> None:
     with pytest.raises(SdfeelError, match=r"3 worker processes died \(exit code 7\)"):
-        trained(ParallelEngine(loop(Suicidal()), 2))
+        trained(ParallelEngine(loop(Deadly()), 2))
 
 
 def test_the_first_clients_error_is_reported_whoever_fails_first() -> None:

@@ -1,21 +1,11 @@
 """Judges of the race, on curves that a pencil can follow."""
 
-import numpy as np
 import pytest
 
-from sdfeel.figures.curves import Curve, RunTrack
 from sdfeel.figures.figure import ClaimView
 from sdfeel.figures.paper.race import FEEL, FEW, SD, unreached
 from sdfeel.figures.settings import setting
-
-
-def curve(label: str, *ends: float) -> Curve:
-    x = np.array([0.0, 10.0])
-    tracks = tuple(
-        RunTrack({"iterations": x, "A": x, "E": x}, {"accuracy": np.array([0.1, end])})
-        for end in ends
-    )
-    return Curve(label, {"A": tracks, "E": tracks})
+from tests.figures.test_judging import curve
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding
 from cryptography.x509.oid import ExtendedKeyUsageOID
 from cryptography.x509.verification import PolicyBuilder, Store, VerificationError
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from sdfeel.core.errors import DataError, InputError
@@ -175,7 +175,6 @@ def test_what_is_not_a_name_is_refused(text: str) -> None:
         Name.parse(text, "harbour")
 
 
-@settings(deadline=None)
 @given(
     st.from_regex(r"[a-z0-9]([a-z0-9-]{0,30}[a-z0-9])?", fullmatch=True),
     st.sampled_from(["edge", "client", "operator"]),
@@ -186,7 +185,6 @@ def test_a_name_survives_being_written(federation: str, role: str, number: int) 
     assert Name.parse(str(name)) == name == Name.parse(f"{role}/{number}", federation)
 
 
-@settings(deadline=None)
 @given(st.text(max_size=60))
 def test_any_text_is_a_name_or_an_error(text: str) -> None:
     try:

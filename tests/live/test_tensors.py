@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import safetensors.torch
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
@@ -58,7 +58,6 @@ def test_tensors_come_back_bit_for_bit() -> None:
     back["bias"][0] = 5  # what was received is ours to change
 
 
-@settings(deadline=None)
 @given(
     st.dictionaries(
         st.text(min_size=1, max_size=20).filter(lambda name: name != "__metadata__"),

@@ -7,7 +7,7 @@ from random import Random
 
 from tests.pairs.options import FACTORS, Choice, Place, Settings, named, parsed, place, text
 from tests.pairs.suite import Found, excused, judged, without
-from tests.pairs.trial import Refused, Violated, Violation, events_of
+from tests.pairs.trial import Refused, Violated, Violation, events_of, tells_the_same
 
 # Others may rightly change nothing: a limit that is not reached, a chance that does not strike.
 ALWAYS_FELT = (
@@ -90,7 +90,7 @@ def _doubted(where: Place, choice: Choice, factor: str, run: Path) -> list[Found
     if excused(choice, "ignored"):
         return []
     try:
-        if events_of(where, choice, run) != events_of(where, fewer, run):
+        if not tells_the_same(where, choice, run, events_of(where, fewer, run)):
             return []
     except (Refused, Violated):
         return []  # one of them is not a run, or has another fault, which is found separately

@@ -5,10 +5,19 @@ from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 
+from sdfeel.core.events import Event
 from tests.pairs.cover import Pair, cover
 from tests.pairs.known import KNOWN, Known
 from tests.pairs.options import FACTORS, Choice, Place, names, parsed, text
-from tests.pairs.trial import Refused, Violated, Violation, check, events_of, prepared_or_refused
+from tests.pairs.trial import (
+    Refused,
+    Violated,
+    Violation,
+    check,
+    events_of,
+    prepared_or_refused,
+    tells_the_same,
+)
 
 BRIEF = ("training.iterations=8",)  # what has an effect has it soon
 REFUSED = Path(__file__).with_name("refused.txt")
@@ -102,7 +111,7 @@ def _ignored(place: Place, scheme: str, factor: str, value: str, directory: Path
     choice = {"scheme": scheme, factor: value}
     place = replace(place, base=(*place.base, *BRIEF))
     try:
-        if events_of(place, choice, directory) != usual(place, scheme, directory):
+        if not tells_the_same(place, choice, directory, usual(place, scheme)):
             return []
     except Refused:
         return []
@@ -113,9 +122,9 @@ def _ignored(place: Place, scheme: str, factor: str, value: str, directory: Path
 
 
 @cache
-def usual(place: Place, scheme: str, directory: Path) -> object:
+def usual(place: Place, scheme: str) -> list[Event]:
     """What happens with all other options at their defaults."""
-    return events_of(place, {"scheme": scheme}, directory)
+    return events_of(place, {"scheme": scheme}, place.files / "usual")
 
 
 def still_wrong(place: Place, known: Known, directory: Path) -> bool:

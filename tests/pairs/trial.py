@@ -1,10 +1,10 @@
 """One combination of options is tried: what must hold, whatever the options."""
 
 import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Generator, Iterator
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
-from itertools import pairwise
+from itertools import pairwise, zip_longest
 from math import isfinite
 from pathlib import Path
 from unittest.mock import patch
@@ -96,10 +96,20 @@ def check(
 
 def events_of(place: Place, choice: Choice, directory: Path) -> list[Event]:
     """The story of a run: what it did, what it said, which engine it had."""
+    return list(_story(place, choice, directory))
+
+
+def tells_the_same(place: Place, choice: Choice, directory: Path, known: list[Event]) -> bool:
+    """Is this the story of a run? It goes no further than to the first difference."""
+    with closing(_story(place, choice, directory)) as events:
+        return all(told == event for told, event in zip_longest(events, known))
+
+
+def _story(place: Place, choice: Choice, directory: Path) -> Generator[Event, None, None]:
     try:
         with _nothing_raised():
-            session = _started(place, choice, directory)
-            return [_outcome(event) for event in _bounded(session)]
+            for event in _bounded(_started(place, choice, directory)):
+                yield _outcome(event)
     finally:
         shutil.rmtree(directory, ignore_errors=True)
 

@@ -59,7 +59,7 @@ def test_a_gains_correlation_is_the_square_of_the_amplitudes() -> None:
         assert found == pytest.approx(0.81**lag, abs=0.02)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(asked=st.lists(st.integers(0, 60), min_size=1, max_size=8))
 def test_a_round_has_the_same_channel_in_whatever_order_it_is_asked_for(asked: list[int]) -> None:
     in_order = history(fading(4, 1.5, 0.8), 61)

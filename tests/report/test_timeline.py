@@ -5,7 +5,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from sdfeel.core.arrays import Floats, Ints
@@ -225,7 +225,6 @@ def test_an_unknown_server_is_named() -> None:
 
 
 @pytest.mark.parametrize("name", SCHEMES)
-@settings(deadline=None)
 @given(begin=st.floats(0, 0.99), length=st.floats(0.01, 1))
 def test_spans_tile_every_row_of_a_real_run(name: str, begin: float, length: float) -> None:
     line = Timeline.of(simulated(name, True)[0])

@@ -328,7 +328,7 @@ def test_fed_cs_without_a_deadline_is_sd_feel() -> None:
 
 
 @given(st.lists(st.floats(0.1, 3.0), min_size=2, max_size=2))
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 def test_fed_cs_takes_more_clients_when_given_more_time(seconds: list[float]) -> None:
     def clients(limit: float) -> set[int]:
         at = prices(np.linspace(0.01, 0.5, 6))
@@ -518,7 +518,7 @@ def test_equal_clients_share_the_bandwidth_equally() -> None:
 
 
 @given(st.integers(0, 2**32), st.integers(2, 8))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_unequal_clients_finish_together_and_use_the_whole_band(seed: int, count: int) -> None:
     draws = np.random.default_rng(seed)
     busy, sending = draws.uniform(0, 1, count), draws.uniform(0.1, 2, count)

@@ -43,7 +43,7 @@ def run(
     return simulation
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     rule=st.sampled_from(sorted(GOSSIP_RULES)),
     graph=st.sampled_from(["ring", "star", "complete", "path"]),
@@ -80,7 +80,7 @@ def mixing_of(state: NetworkState, mixing: Mixing) -> Floats:
     return weights
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     chance=st.floats(0.05, 0.95),
     number=st.integers(0, 1000),

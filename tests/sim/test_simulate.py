@@ -109,7 +109,7 @@ def test_a_server_per_client_is_decentralised_local_sgd() -> None:
     torch.testing.assert_close(ours.state.servers, models, rtol=0, atol=1e-13)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(
     tau1=st.integers(1, 4),
     tau2=st.integers(1, 3),

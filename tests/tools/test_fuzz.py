@@ -26,7 +26,7 @@ from tests.tools.fuzz.targets import Target, targets
 TARGETS = {target.name: target for target in targets()}
 COUNT = 2000
 MEGABYTE = 1 << 20
-quickly = settings(deadline=None, max_examples=40)
+quickly = settings(max_examples=40)
 
 
 @pytest.mark.parametrize("name", TARGETS)

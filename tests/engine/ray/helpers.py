@@ -38,21 +38,6 @@ class Slow(nn.Module):
         return out
 
 
-class Deadly(nn.Module):
-    """Dies silently, every time, but only in an actor."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.layer = nn.Linear(12, 3)
-        self.home = os.getpid()
-
-    def forward(self, x: Tensor) -> Tensor:
-        if os.getpid() != self.home:
-            os._exit(7)
-        out: Tensor = self.layer(x)
-        return out
-
-
 def layers() -> nn.Module:
     return nn.Sequential(nn.Linear(12, 9), nn.ReLU(), nn.Dropout(0.3), nn.Linear(9, 3))
 

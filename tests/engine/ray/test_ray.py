@@ -18,7 +18,6 @@ from sdfeel.engine.ray.pool import nodes
 from sdfeel.engine.select import choose
 from tests.engine.native.helpers import needs_compiler
 from tests.engine.ray.helpers import (
-    Deadly,
     Slow,
     compiled_engines,
     engines,
@@ -29,6 +28,7 @@ from tests.engine.ray.helpers import (
     tasks,
     trained,
 )
+from tests.engine.test_parallel import Deadly
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # Ray leaves files for the collector to close
 
