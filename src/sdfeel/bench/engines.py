@@ -45,7 +45,7 @@ class BenchWork:
 
     @property
     def samples(self) -> int:
-        """Examples that are trained on, or looked at."""
+        """Examples that are trained on, or measured."""
         return self.clients * (self.examples if self.evaluates else self.steps * self.batch)
 
     @property
@@ -70,7 +70,7 @@ class BenchWork:
         return drawn(count, self.shape), np.array_split(np.arange(count), self.clients)
 
 
-@lru_cache(maxsize=1)  # all ways look at the same memory
+@lru_cache(maxsize=1)  # all ways use the same memory
 def drawn(count: int, shape: tuple[int, ...]) -> Examples:
     """Noise with labels."""
     draws = torch.Generator().manual_seed(number(0, "bench"))

@@ -48,7 +48,7 @@ def measure(calls: int = 200, large: int = 15) -> list[CallSpeed]:
 
 @contextmanager
 def served(clients: int = 1) -> Iterator[Served]:
-    """A server in a process of its own, and those who may call it."""
+    """A server in a separate process, and the identities that may call it."""
     with TemporaryDirectory() as directory:
         root = Path(directory)
         authority = create_authority(root / "authority")

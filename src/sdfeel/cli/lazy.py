@@ -60,9 +60,9 @@ def _never_called() -> None:
 
 @contextmanager
 def later() -> Iterator[None]:
-    """Modules of ours that are imported in here are imported when something of them is used.
+    """Our own modules that are imported inside this context load only when first used.
 
-    It must be a module, not something in it: `from sdfeel.run import session`.
+    Import a module, not something in it: `from sdfeel.run import session`.
     """
     finder = _Later()
     sys.meta_path.insert(0, finder)

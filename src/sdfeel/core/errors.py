@@ -3,7 +3,7 @@
 SdfeelError
 +-- InputError     a value breaks a rule (also a ValueError)
 +-- DataError      a data file is missing or damaged
-+-- RunError       a run directory cannot be used as asked
++-- RunError       a run directory cannot be used as requested
 +-- Diverged       training left the finite numbers
 """
 
@@ -24,7 +24,7 @@ class DataError(SdfeelError):
 
 
 class RunError(SdfeelError):
-    """A run directory cannot be used as asked."""
+    """A run directory cannot be used as requested."""
 
 
 class AnotherRun(RunError):

@@ -19,7 +19,7 @@ class Needs:
     shared_lanes: bool  # several rounds at a time at one of several servers
     global_clock: bool  # every round of every server must be known to all
     kept_out_of_step: bool  # rows or stages beside the models of servers that do not wait
-    measures: bool  # what all clients tell of their losses, in one place
+    measures: bool  # what all clients report about their losses is needed in one place
     remembers: bool  # a server's next round depends on what others' clients did
     client_rows: bool  # rows that clients keep from round to round
     several_starts: bool  # updates of clients that start from several servers' models
@@ -88,7 +88,7 @@ def _listens(decisions: Decisions, view: View, done: Ints, mix: Mix) -> bool:
 
 
 def _part(decisions: Decisions, view: View) -> tuple[object, ...]:
-    """What the lane's first server does in a round: whom it gives work, and what it takes."""
+    """What the lane's first server does in a round: who gets work, and what it takes."""
     me, work = view.lane[0], decisions.work(view)
     done = decisions.cost.done(work)
     mix = decisions.mix(view, done)

@@ -129,7 +129,7 @@ class Mix:
     across: Mixing | tuple[Mixing, ...] | None = None  # servers -> servers, one after another
     payload: Literal["model", "update"] = "model"  # does `up` replace the model, or add to it?
     memory: Memory = field(default_factory=dict)  # for this lane's next round
-    over: str | None = None  # why the run ends with this round; None: it goes on
+    over: str | None = None  # why the run ends with this round; None: it continues
     figures: Mapping[str, float] = field(default_factory=dict)  # the scheme's own, for the log
 
     @property

@@ -10,7 +10,7 @@ from sdfeel.core.errors import InputError
 from sdfeel.core.link_times import Link
 
 YES, IGNORED = "yes", "ignored"
-Asked = Sequence[tuple[str, str]]  # options, each with the key by which it is asked for
+Asked = Sequence[tuple[str, str]]  # options, each with the key that sets it
 EDGE: tuple[Link, ...] = ("client-server", "server-server")
 EDGE_AND_CLOUD: tuple[Link, ...] = ("client-server", "server-cloud")
 CELLS: tuple[Link, ...] = ("client-server",)
@@ -77,7 +77,7 @@ class Only:
 class Option:
     """Something that an experiment may ask for."""
 
-    keys: str  # how it is asked for
+    keys: str  # how to set it
     effect: str  # what it does, after "but KEY ..."
     instead: str  # what to do where a scheme refuses it; {key} is what was given
     carried: tuple[Link, ...] = ()  # it is about these links

@@ -50,7 +50,7 @@ SUMMARIES: dict[str, Callable[[Floats], float]] = {
 
 
 def summed_up(name: str, values: Iterable[float], low: bool) -> dict[str, float]:
-    """What is told of a metric that was measured many times; `low`: less of it is better.
+    """What is reported about a metric that was measured many times; `low`: less is better.
 
     >>> summed_up("accuracy per client", [0.5, 0.75, 1.0], low=False)["accuracy per client"]
     0.75
@@ -88,7 +88,7 @@ class Groups:
         return bool(self.per_client or self.per_cluster) and number % self.every == 0
 
     def measured(self, models: Callable[[int], Tensor]) -> dict[str, float]:
-        """What is told of all clients and clusters, each with its own of these models."""
+        """What is reported about all clients and clusters, each with its own model of these."""
         if not self.per_client and not self.per_cluster:
             return {}
         told: dict[str, list[float]] = {f"{name} per client": [] for name in self.per_client}

@@ -74,7 +74,7 @@ class Prepared:
 
     @property
     def groups(self) -> Groups | None:
-        """The metrics per client and per cluster; None where none are asked for."""
+        """The metrics per client and per cluster; None if there are none."""
         asked = self.experiment.evaluation
         if not asked.per_client and not asked.per_cluster:
             return None
@@ -344,7 +344,7 @@ def local_step(experiment: Experiment) -> Local:
 
 
 def layout_of(module: nn.Module) -> Layout:
-    """What lies in a row of this model, before any engine is built."""
+    """The tensors in a row of this model, before any engine is built."""
     return FlatModule(copy.deepcopy(module)).layout
 
 

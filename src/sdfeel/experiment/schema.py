@@ -270,12 +270,12 @@ class EvaluationSection(Section):
     test_examples: Annotated[int, Field(ge=0)] = 0
     """number of examples for measuring the accuracy, drawn once (0: all)"""
     per_client: Names = []
-    """metrics on every client's own training examples: accuracy, loss; told are the mean over
-    clients, the worst tenth and the spread"""
+    """metrics on every client's own training examples (accuracy, loss): their mean over clients,
+    their worst tenth and their spread are reported"""
     per_cluster: Names = []
-    """metrics on the training examples of every server's clients, as per_client"""
+    """metrics on the training examples of every server's clients, like per_client"""
     per_client_every: Annotated[int, Field(ge=0)] = 0
-    """rounds between two measurements per client or cluster (0: as often as they cost little)"""
+    """rounds between two measurements per client or cluster (0: as often as the cost stays low)"""
 
 
 class CheckpointSection(Section):

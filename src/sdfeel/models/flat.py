@@ -28,7 +28,7 @@ class Layout:
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        """All tensors: what lies in a row."""
+        """All tensors of a row."""
         return self.trainable + self.other + self.carried
 
     @property

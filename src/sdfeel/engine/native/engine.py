@@ -196,7 +196,7 @@ class NativeEngine:
 
 
 def _rows(trainer: Trainer, tasks: Sequence[Task]) -> Iterator[Tensor]:
-    # One torch thread: whoever adds the models up shall not take the cores that train.
+    # One torch thread: adding models up must not take the cores that train.
     with one_thread():
         for row in trainer.train(tasks):
             yield torch.from_numpy(row)

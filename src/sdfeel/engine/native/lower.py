@@ -128,7 +128,7 @@ def _taken(last: Stage, layer: Layer) -> Stage | None:
 
 
 def _fault(module: nn.Module, training: Training) -> str | None:
-    """Why neither layers nor shapes need be looked at."""
+    """Why there is no need to check layers or shapes."""
     if training.loss is not nn.functional.cross_entropy:
         return "its loss is not cross_entropy"
     if training.optimizer.lower() != "sgd":

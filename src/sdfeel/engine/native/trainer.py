@@ -148,7 +148,7 @@ class Trainer:
         return 0
 
     def _placed(self, block: "Block", row: Any) -> int:
-        """The address of a row as C++ reads it, which looks at no size."""
+        """The address of a row for C++, which checks no sizes."""
         if id(row) not in block.rows:
             if tuple(row.shape) != (self._row,):
                 raise ValueError(f"a model of {tuple(row.shape)} where ({self._row},) is needed")

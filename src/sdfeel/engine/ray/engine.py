@@ -71,7 +71,7 @@ class RayEngine:
 
     @property
     def layout(self) -> Layout:
-        """What lies in a row."""
+        """The tensors in a row."""
         return self._engine.layout
 
     def initial(self) -> Tensor:

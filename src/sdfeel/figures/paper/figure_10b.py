@@ -26,7 +26,7 @@ def lines(setting: FigureSetting) -> list[FigureLine]:
     """All run for the time of ROUNDS rounds with equal devices, and one pair for much longer."""
     equal = round_seconds(setting, 1.0)
     limits = {price: ROUNDS * seconds for price, seconds in equal.items()}
-    trained, found = synchronous(setting, 1.0, ROUNDS), []  # whoever waits, it learns the same
+    trained, found = synchronous(setting, 1.0, ROUNDS), []  # it learns the same, whoever waits
     for spread in SPREADS:
         slower = round_seconds(setting, spread)
         longer = {p: limits[p] if spread != LONG else ROUNDS * slower[p] for p in limits}
