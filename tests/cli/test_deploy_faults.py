@@ -71,6 +71,19 @@ def test_models_with_impossible_numbers_are_refused_and_the_rounds_complete(
     assert "exceeds the bound of 1000" in text
 
 
+@pytest.mark.slow
+def test_a_disk_that_takes_nothing_is_told_in_a_sentence_and_costs_no_bit(tmp_path: Path) -> None:
+    shown(trials.full_disk(tmp_path))
+    found = call("deploy", "audit", tmp_path / "full")
+    assert re.search(r"edge-1 +whole", found.out), found.out
+    log = tmp_path / "full" / "nodes" / "edge-0" / "audit.jsonl"
+    lines = log.read_text().splitlines(keepends=True)
+    log.write_text("".join([lines[0].replace('"calls": 1', '"calls": 2'), *lines[1:]]))
+    found = call("deploy", "audit", tmp_path / "full")
+    assert found.code == 1
+    assert "audit.jsonl, line 1, does not follow from the one before" in found.out + found.err
+
+
 ASYNCHRONOUS = ("scheme.name=async-sd-feel", "scheme.staleness=hearsay", "devices.spread=3")
 
 

@@ -30,26 +30,32 @@ async def fetched(address: str, path: str) -> tuple[int, str]:
 
 
 def node(told: dict[str, Any], clock: Clock) -> Health:
-    return Health("edge-0", "edge", lambda: told, stuck_after=60.0, clock=clock)
+    return Health("edge-0", "edge", lambda: told, clock=clock, steady=clock)
 
 
 def test_the_page_answers_probes_and_prometheus() -> None:
     clock, told = Clock(), {"round": 3, "bytes": 10, "last_error": ""}
 
     async def run() -> None:
-        page = HealthPage(node(told, clock))
+        health = node(told, clock)
+        page = HealthPage(health)
         address = await page.start("127.0.0.1:0")
         assert await fetched(address, "/healthz") == (200, "ok\n")
         code, text = await fetched(address, "/metrics")
         assert code == 200
-        assert 'sdfeel_round{node="edge-0",role="edge"} 3\n' in text
+        assert 'sdfeel_round{node="edge-0",role="edge"} 3.0\n' in text
         code, text = await fetched(address, "/status")
         assert json.loads(text)["round"] == 3
         assert (await fetched(address, "/secret"))[0] == 404
-        clock.now += 61  # no progress for too long
-        assert (await fetched(address, "/healthz"))[0] == 503
-        told["round"] = 4
+        clock.now += 10_000  # it waits for others, which is no fault of its own
         assert (await fetched(address, "/healthz"))[0] == 200
+        health.trouble = "cannot write"
+        assert await fetched(address, "/healthz") == (503, "cannot write\n")
+        health.trouble = ""
+        health.expires = clock.now + 1
+        assert (await fetched(address, "/healthz"))[0] == 200
+        clock.now += 2
+        assert (await fetched(address, "/healthz"))[0] == 503
         await page.stop()
 
     asyncio.run(run())

@@ -75,13 +75,13 @@ def test_one_wrong_bit_is_noticed(store: Store) -> None:
 
 
 def test_two_nodes_cannot_share_a_memory(store: Store) -> None:
-    with pytest.raises(RunError, match="if another node runs there, stop it"):
+    with pytest.raises(RunError, match="another process runs this node, stop one"):
         Store(store.directory)
 
 
 def test_a_foreign_file_is_no_memory(tmp_path: Path) -> None:
     (tmp_path / "state.sqlite").write_bytes(b"not a database" * 100)
-    with pytest.raises(RunError, match="cannot be used"):
+    with pytest.raises(RunError, match=r"is damaged .* restore a backup"):
         Store(tmp_path)
 
 

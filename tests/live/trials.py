@@ -7,10 +7,13 @@ was seen and ends with 1 if it was not as promised in docs/deploy.md.
 import argparse
 import json
 import re
+import resource
 import shutil
 import sys
 import tempfile
 import time
+import urllib.error
+import urllib.request
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -172,6 +175,37 @@ def power_cut(directory: Path, rounds: int = 15) -> Report:
     return Report(good, lines)
 
 
+def full_disk(directory: Path, rounds: int = 15) -> Report:
+    """A server's disk takes nothing for a while: one sentence, and no bit is lost."""
+    deployment = LocalDeployment(experiment(rounds), directory / "full")
+    home = directory / "full" / NODES / "edge-1"
+    seen: list[str] = []
+
+    def starve() -> None:
+        pid = deployment.processes.pids()["edge-1"]
+        page = json.loads((home / STATUS).read_text())["health"]
+        before = resource.prlimit(pid, resource.RLIMIT_FSIZE, (0, resource.RLIM_INFINITY))
+        try:
+            while not seen:
+                try:
+                    with urllib.request.urlopen(f"http://{page}/healthz", timeout=5):
+                        time.sleep(0.1)
+                except urllib.error.HTTPError as error:
+                    seen.append(error.read().decode().strip())
+                    error.close()
+            time.sleep(1.0)  # the rounds stop
+        finally:
+            resource.prlimit(pid, resource.RLIMIT_FSIZE, before)
+
+    story = play(deployment, Once(4, starve))
+    expected, model = undisturbed(rounds, directory), story.finished.model_sha256
+    log = (home / "log.txt").read_text()
+    lines = [f"/healthz: {seen[0]}", f"model {model[:12]}, undisturbed {expected[:12]}"]
+    lines += [f"tracebacks in the log: {log.count('Traceback')}"]
+    good = model == expected and "cannot write to" in seen[0] and "Traceback" not in log
+    return Report(good, lines)
+
+
 def main() -> int:
     options = argparse.ArgumentParser(description=__doc__)
     options.add_argument("which", nargs="*", help="names of trials (default: all)")
@@ -184,6 +218,7 @@ def main() -> int:
         "awaited-edge": awaited_edge,
         "power-cut": power_cut,
         "poison": poison,
+        "full-disk": full_disk,
         "partition": lambda path: waiting_partition(path, chosen.seconds),
         "partition-drop": lambda path: dropping_partition(
             path, chosen.seconds, int(10 * (chosen.seconds + 10))

@@ -28,7 +28,7 @@ from sdfeel.cli.common import (
 from sdfeel.cli.lazy import later
 from sdfeel.cli.show import show
 from sdfeel.core.errors import InputError
-from sdfeel.deploy.status import read_statuses
+from sdfeel.deploy.status import audited, read_statuses
 from sdfeel.report.progress import Progress
 from sdfeel.report.units import duration
 
@@ -322,6 +322,44 @@ def rotate(
 
 def _told(text: str) -> None:
     results.print(escape(text), soft_wrap=True)
+
+
+@deploy.command()
+def audit(
+    directory: Annotated[Path, typer.Argument(help="A deployment, or the directory of one node.")],
+    head: Annotated[
+        str | None,
+        typer.Option(metavar="HASH", help="The hash of a line that must still be in the log."),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Check that no line of the nodes' audit logs was changed, and show whom they turned away.
+
+    Note the head of a log from time to time (`deploy status --json`), somewhere else: then even a
+    log that was written anew as a whole is found out, by --head.
+
+    Example:
+
+      sdfeel deploy audit runs/real
+    """
+    found = audited(directory, head)
+    whole = all("error" not in each for each in found)
+    if as_json:
+        print_json({"nodes": found, "whole": whole})
+    else:
+        table = Table(box=None, pad_edge=False)
+        for name in ("node", "log", "lines", "calls", "head"):
+            table.add_column(name, justify="right" if name == "lines" else "left")
+        for each in found:
+            calls = ", ".join(f"{count} {what}" for what, count in each["outcomes"].items())
+            state = "whole" if "error" not in each else "[red]damaged[/]"
+            table.add_row(each["name"], state, str(each["lines"]), calls, each["head"][:12])
+        results.print(table)
+        for each in found:
+            for line in (*each["denied"], *filter(None, [each.get("error")])):
+                results.print(f"{each['name']}: {escape(line)}", soft_wrap=True)
+    if not whole:
+        raise typer.Exit(1)
 
 
 @deploy.command()

@@ -20,6 +20,7 @@ NETWORK, ALLOW, NODES, NODE, STATUS = (
     "node.toml",
     "status.json",
 )
+AUDIT, STATE = "audit.jsonl", "state"
 
 
 def write_atomic(path: Path, content: bytes, durable: bool = True) -> None:

@@ -5,6 +5,7 @@ import hashlib
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -95,7 +96,8 @@ def teller(name: str) -> Tell:
     """Log lines on standard error, with the time and the node's name."""
 
     def tell(line: str) -> None:
-        print(f"{time.strftime('%H:%M:%S')} {name}: {line}", file=sys.stderr, flush=True)
+        with suppress(OSError):  # on a full disk, the health page tells
+            print(f"{time.strftime('%H:%M:%S')} {name}: {line}", file=sys.stderr, flush=True)
 
     return tell
 

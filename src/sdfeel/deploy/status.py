@@ -1,11 +1,13 @@
 """How the nodes of a deployment are, as their status files tell."""
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from sdfeel.core.errors import RunError
-from sdfeel.core.run_files import NODE, NODES, STATUS
+from sdfeel.core.run_files import AUDIT, NODE, NODES, STATUS
+from sdfeel.live.audit import verified
 
 SILENT = 10.0  # seconds without a sign of life until a node counts as silent
 
@@ -19,6 +21,22 @@ def read_statuses(directory: Path, now: float) -> list[dict[str, Any]]:
         raise RunError(f"{directory} is no deployment: make one with `sdfeel deploy init`")
     names = [path.parent for path in homes if not path.parent.name.startswith("operator-")]
     return [_status(home, now) for home in names]
+
+
+def audited(directory: Path, head: str | None = None) -> list[dict[str, Any]]:
+    """What the audit logs of a deployment, or of one node, say; `error` of one that was changed."""
+    homes = [directory] if (directory / AUDIT).is_file() else []
+    homes = homes or [path.parent for path in sorted((directory / NODES).glob(f"*/{AUDIT}"))]
+    if not homes:
+        raise RunError(f"there is no {AUDIT} in {directory}: give a node's directory")
+    found: list[dict[str, Any]] = []
+    for home in sorted(homes, key=lambda home: _order(home / NODE)):
+        try:
+            told: dict[str, Any] = asdict(verified(home / AUDIT, head))
+        except RunError as error:
+            told = {"lines": 0, "head": "", "outcomes": {}, "denied": [], "error": str(error)}
+        found.append({"name": home.name, **told})
+    return found
 
 
 def _status(home: Path, now: float) -> dict[str, Any]:

@@ -1,7 +1,11 @@
 """One process on a network: an edge server or a client with its ears, mouth and pulse."""
 
 import asyncio
+import errno
+import json
 import signal
+import sqlite3
+import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -9,24 +13,30 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from sdfeel.core.errors import SdfeelError
+from sdfeel.core.run_files import AUDIT, STATE, STATUS, write_atomic
+from sdfeel.live.audit import AuditLog
 from sdfeel.live.client import Client, Membership, Train
 from sdfeel.live.edge.policy import PATIENT, Policy
 from sdfeel.live.failover import Failover
 from sdfeel.live.health import Health, HealthPage, write_status
 from sdfeel.live.protocol import RECORD_BYTES, About, Link, Reception, Who
 from sdfeel.live.transport import Caller, Peer, Server
-from sdfeel.live.transport.errors import Refused
+from sdfeel.live.transport.errors import Refused, Unable
 from sdfeel.live.transport.limits import Limits
 from sdfeel.live.transport.tensors import Schema
 from sdfeel.live.trust.allow_list import AllowList
-from sdfeel.live.trust.identity import Identity
+from sdfeel.live.trust.identity import Identity, Wallet
 
 if TYPE_CHECKING:  # a client on a device has no torch
+    from sdfeel.live.edge.server import Edge
     from sdfeel.live.federation import Federation
 
 Tell = Callable[[str], None]
 GREETING = 5.0  # seconds for another server to say whether it accepts us
 PULSE = 1.0  # seconds between two looks at a node's own state
+JUMP = 2.0  # seconds by which a clock is put right without a word
+DAY = 86400.0
+EXPIRES_SOON = 30 * DAY
 WITH_MODEL = ("work", "start", "result", "model", "measured", "current", "lock", "apply")
 KINDS = {
     "client": ("work", "start", "result", "here"),
@@ -86,7 +96,7 @@ def links(
     for d in servers:
         if d not in setting.peers:
             raise SdfeelError(f"the node file has no address for edge-{d}: add it under [peers]")
-        peer = Peer(setting.peers[d], setting.identity, f"edge/{d}", bounds, allow)
+        peer = Peer(setting.peers[d], setting.identity, f"edge/{d}", bounds, allow, tell)
         me = _short(setting.identity)
         found[d] = Link(f"edge-{d}", peer, federation.digest, federation.about, me, tell)
     return found
@@ -99,51 +109,88 @@ def _short(identity: Identity) -> str:
 async def run_edge(
     federation: "Federation", setting: NodeSetting, service: Service, tell: Tell
 ) -> None:
-    """Serve until all rounds are done and somebody says stop."""
-    from sdfeel.live.edge.journal import Journal
-    from sdfeel.live.edge.server import Edge
-    from sdfeel.live.store import Store
+    """Serve until all rounds are done and somebody says stop.
 
-    me = setting.identity.number
-    others = [d for d in federation.net.servers if d != me]
-    store = Store(setting.directory / "state")
-    ways = links(federation, setting, others, tell)
-    edge = Edge(federation, me, store, ways, service.policy, tell)
-    edge.journal = Journal(setting.directory, federation, me, store.records())
-    server = Server(tell)
-    reception = Reception(_short(setting.identity), federation.about, tell)
-
-    def status() -> dict[str, Any]:
-        return {
-            **edge.status(),
-            **{key: server.counts[key] for key in ("denied", "refused", "cut")},
-        }
-
-    async def handle(
-        caller: Caller, kind: str, header: dict[str, Any], body: bytes | None
-    ) -> tuple[dict[str, Any], bytes | None]:
-        who = Who(caller.role, caller.number)
-        greeting = reception.meet(who, header)
-        if greeting is None:
-            return {"introduce": True}, None
-        answer, content = await edge.handle(who, kind, header, body)
-        return {**answer, **greeting}, content
-
-    bounds = limits_of(federation)
-    allow = AllowList(setting.allow, tell)
-    port = await server.start(service.listen, setting.identity, allow, handle, bounds, _authorise)
-    tell(f"listening on port {port}, round {edge.known.k + 1}")
+    Whatever a disk does not take ends this server's life, and the next begins from what is on it.
+    """
+    life = EdgeLife(federation, setting, service, tell)
+    health = _health(setting, life.status)
+    life.report = health.status
 
     async def work() -> None:
+        while True:
+            try:
+                await life.live()
+                return
+            except (OSError, sqlite3.Error) as error:
+                why = disk_trouble(error)
+                if why is None:
+                    raise
+                health.trouble = _cannot_write(setting.directory, why)
+                tell(health.trouble)
+                await _until_writable(setting.directory)
+                tell(f"can write to {setting.directory} again, after '{why}': going on from there")
+
+    await _alive(setting, health, life.audit, work(), tell)
+
+
+class EdgeLife:
+    """An edge server from its files, its connections and its rounds to its end."""
+
+    def __init__(
+        self, federation: "Federation", setting: NodeSetting, service: Service, tell: Tell
+    ) -> None:
+        self._federation, self._setting, self._service = federation, setting, service
+        self._tell = tell
+        self.audit = AuditLog(setting.directory / AUDIT, tell)
+        self._server = Server(tell, self.audit.note)
+        self._reception = Reception(_short(setting.identity), federation.about, tell)
+        self._edge: Edge | None = None
+        self.report = self.status  # for an operator
+
+    def status(self) -> dict[str, Any]:
+        counts = self._server.counts
+        return {
+            **({} if self._edge is None else self._edge.status()),
+            **{key: counts[key] for key in ("denied", "refused", "busy", "slow", "failed", "cut")},
+            "audit": {"lines": self.audit.lines, "head": self.audit.head},
+        }
+
+    async def live(self) -> None:
+        from sdfeel.live.edge.journal import Journal
+        from sdfeel.live.edge.server import Edge
+        from sdfeel.live.store import Store
+
+        federation, setting, tell = self._federation, self._setting, self._tell
+        me = setting.identity.number
+        others = [d for d in federation.net.servers if d != me]
+        store = Store(setting.directory / STATE)
+        try:
+            ways = links(federation, setting, others, tell)
+            edge = Edge(federation, me, store, ways, self._service.policy, tell)
+            edge.journal = Journal(setting.directory, federation, me, store.records())
+            self._edge, self._lost = edge, asyncio.get_running_loop().create_future()
+            bounds, allow = limits_of(federation), AllowList(setting.allow, tell)
+            port = await self._server.start(
+                self._service.listen, setting.identity, allow, self._handle, bounds, _authorise
+            )
+            tell(f"listening on port {port}, round {edge.known.k + 1}")
+            await self._until_stopped(edge, ways)
+        finally:
+            await self._server.stop(grace=1.0)
+            with suppress(sqlite3.Error):
+                store.close()
+
+    async def _until_stopped(self, edge: "Edge", ways: Mapping[int, Link]) -> None:
         rounds = asyncio.ensure_future(edge.run())
         stop = asyncio.ensure_future(edge.stopped.wait())
-        greeting = asyncio.ensure_future(greet(ways, service.policy, tell))
-        jobs: set[asyncio.Future[Any]] = {rounds, stop, greeting}
+        greeting = asyncio.ensure_future(greet(ways, self._service.policy, self._tell))
+        jobs: set[asyncio.Future[Any]] = {rounds, stop, greeting, self._lost}
         try:
             while not stop.done():  # others may still ask for what was done last
                 left = [job for job in jobs if not job.done()]
                 await asyncio.wait(left, return_when=asyncio.FIRST_COMPLETED)
-                for task in (rounds, greeting):
+                for task in (rounds, greeting, self._lost):
                     if task.done():
                         task.result()
         finally:
@@ -151,11 +198,57 @@ async def run_edge(
                 job.cancel()
             await asyncio.gather(*jobs, return_exceptions=True)
 
-    try:
-        await _alive(setting, status, work(), tell)
-    finally:
-        await server.stop(grace=1.0)
-        store.close()
+    async def _handle(
+        self, caller: Caller, kind: str, header: dict[str, Any], body: bytes | None
+    ) -> tuple[dict[str, Any], bytes | None]:
+        who = Who(caller.role, caller.number)
+        greeting = self._reception.meet(who, header)
+        if greeting is None:
+            return {"introduce": True}, None
+        edge = self._edge
+        assert edge is not None  # nobody is served before
+        try:
+            if (kind, who.role) == ("status", "operator"):
+                answer, content = self.report(), None
+            else:
+                answer, content = await edge.handle(who, kind, header, body)
+        except (OSError, sqlite3.Error) as error:
+            why = disk_trouble(error)
+            if why is None:
+                raise
+            if not self._lost.done():
+                self._lost.set_exception(error)
+            raise Unable(_cannot_write(self._setting.directory, why)) from None
+        return {**answer, **greeting}, content
+
+
+def disk_trouble(error: Exception) -> str | None:
+    """What a disk did not do; None if something else went wrong."""
+    if isinstance(error, sqlite3.OperationalError):
+        return str(error)
+    if isinstance(error, OSError) and error.errno in _DISK:
+        return error.strerror
+    return None
+
+
+_DISK = {errno.ENOSPC, errno.EROFS, errno.EDQUOT, errno.EIO, errno.EFBIG, errno.EACCES}
+
+
+def _cannot_write(directory: Path, why: str) -> str:
+    return (
+        f"cannot write to {directory} ({why}): nothing that was acknowledged is lost; make room or "
+        f"make it writable, and the node goes on by itself"
+    )
+
+
+async def _until_writable(directory: Path) -> None:
+    trial = directory / ".trial"
+    while True:
+        with suppress(OSError):
+            write_atomic(trial, bytes(1 << 16))
+            trial.unlink()
+            return
+        await asyncio.sleep(PULSE)
 
 
 async def greet(ways: Mapping[int, Link], policy: Policy, tell: Tell) -> None:
@@ -198,7 +291,8 @@ async def run_client(
     own, others = ({d: ways[d] for d in part} for part in (member.servers, refuges))
     me, failover = setting.identity.number, Failover(own, others, tell)
     client = Client(member.schema, me, samples, failover, train, tell)
-    await _alive(setting, client.status, client.run(), tell)
+    audit = AuditLog(setting.directory / AUDIT, tell)
+    await _alive(setting, _health(setting, client.status), audit, client.run(), tell)
 
 
 def _authorise(caller: Caller, kind: str, header: dict[str, Any]) -> None:
@@ -207,15 +301,15 @@ def _authorise(caller: Caller, kind: str, header: dict[str, Any]) -> None:
         raise Refused(f"{caller.role}/{caller.number} may not ask for '{kind}'")
 
 
+def _health(setting: NodeSetting, ask: Callable[[], Mapping[str, Any]]) -> Health:
+    return Health(_short(setting.identity), setting.identity.role, ask)
+
+
 async def _alive(
-    setting: NodeSetting,
-    ask: Callable[[], Mapping[str, Any]],
-    work: Awaitable[None],
-    tell: Tell,
+    setting: NodeSetting, health: Health, audit: AuditLog, work: Awaitable[None], tell: Tell
 ) -> None:
     """Do the work while telling the world how it goes; a signal ends it in good order."""
-    name = setting.identity.parsed
-    health = Health(f"{name.role}-{name.number}", name.role, ask)
+    _last_time(setting.directory, tell)
     page = HealthPage(health)
     if setting.health is not None:
         health.page = await page.start(setting.health)
@@ -223,7 +317,7 @@ async def _alive(
     job = asyncio.ensure_future(work)
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, job.cancel)
-    pulse = asyncio.ensure_future(_pulse(setting, health, job))
+    pulse = asyncio.ensure_future(Pulse(setting, health, audit, job, tell).beat())
     try:
         await job
     except asyncio.CancelledError:
@@ -233,14 +327,90 @@ async def _alive(
         raise
     finally:
         pulse.cancel()
-        write_status(setting.directory, health.status())
+        audit.flush(everything=True)
+        with suppress(OSError):
+            write_status(setting.directory, {**health.status(), "ended": True})
         await page.stop()
 
 
-async def _pulse(setting: NodeSetting, health: Health, job: "asyncio.Future[None]") -> None:
-    while True:
-        with suppress(OSError):
-            write_status(setting.directory, health.status())
-        if setting.orphaned():
-            job.cancel()
-        await asyncio.sleep(PULSE)
+def _last_time(directory: Path, tell: Tell) -> None:
+    """Say so if the process before this one ended without a word."""
+    try:
+        ended = json.loads((directory / STATUS).read_text(encoding="utf-8"))["ended"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return
+    if ended is False:
+        kills = _killed_for_memory()
+        memory = f" (the system has killed {kills} here for want of memory)" if kills else ""
+        tell(
+            f"the process before this one ended without a word: it was killed{memory}, or the "
+            f"power failed; nothing that was acknowledged is lost"
+        )
+
+
+def _killed_for_memory() -> int:
+    """How many processes of this control group the system has killed for want of memory."""
+    with suppress(OSError, ValueError):
+        own = Path("/proc/self/cgroup").read_text().strip().rpartition("::")[2]
+        events = Path(f"/sys/fs/cgroup{own}/memory.events").read_text().split()
+        return int(dict(zip(events[::2], events[1::2], strict=True)).get("oom_kill", 0))
+    return 0
+
+
+@dataclass
+class Pulse:
+    """Looks at a node once a second: its disk, its clock, its certificate, its parent."""
+
+    setting: NodeSetting
+    health: Health
+    audit: AuditLog
+    job: "asyncio.Future[None]"
+    tell: Tell
+    _offset: float | None = None  # of the clock that people use from the one that never jumps
+    _warned: float = float("-inf")
+
+    def __post_init__(self) -> None:
+        self._wallet = Wallet(self.setting.identity)
+
+    async def beat(self) -> None:
+        while True:
+            self._clock()
+            self._certificate()
+            self.audit.flush()
+            self._disk()
+            if self.setting.orphaned():
+                self.job.cancel()
+            await asyncio.sleep(PULSE)
+
+    def _disk(self) -> None:
+        try:
+            write_status(self.setting.directory, {**self.health.status(), "ended": False})
+            self.health.trouble = ""
+        except OSError as error:
+            before = self.health.trouble
+            why = error.strerror or str(error)
+            self.health.trouble = _cannot_write(self.setting.directory, why)
+            if not before:
+                self.tell(self.health.trouble)
+
+    def _clock(self) -> None:
+        offset = time.time() - time.monotonic()
+        jump = 0.0 if self._offset is None else offset - self._offset
+        if abs(jump) > JUMP:
+            self.tell(
+                f"the clock jumped by {jump:+.0f} s, or the machine slept: rounds are timed by "
+                f"another clock, certificates are judged by this one"
+            )
+        self._offset = offset
+
+    def _certificate(self) -> None:
+        expires = self._wallet.current().expires
+        self.health.expires = expires.timestamp()
+        left = expires.timestamp() - time.time()
+        if left < EXPIRES_SOON and time.monotonic() - self._warned > DAY:
+            self._warned = time.monotonic()
+            how = f"expires in {left / DAY:.0f} days" if left > 0 else "has expired"
+            self.tell(
+                f"the certificate of this node {how} ({expires:%Y-%m-%d %H:%M} UTC): renew it with "
+                f"`sdfeel deploy renew`"
+            )

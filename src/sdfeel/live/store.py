@@ -58,10 +58,18 @@ class Store:
             self._base.execute("pragma locking_mode=exclusive")
             self._check_form()
             self._base.executescript(TABLES)
-        except sqlite3.DatabaseError as error:
+        except sqlite3.OperationalError as error:
+            self._base.close()
+            if "locked" not in str(error):
+                raise  # of a disk that is full or cannot be written
             raise RunError(
-                f"the state in {directory} cannot be used ({error}): if another node runs there, "
-                f"stop it; if it is damaged, remove the directory and the node begins anew"
+                f"the state in {directory} is in use: another process runs this node, stop one"
+            ) from None
+        except sqlite3.DatabaseError as error:
+            self._base.close()
+            raise RunError(
+                f"the state in {directory} is damaged ({error}): stop the node and restore a "
+                f"backup with `sdfeel deploy restore`, or see `sdfeel deploy reseed`"
             ) from None
         self._sweep()
 
@@ -76,7 +84,7 @@ class Store:
             self._base.close()
             raise RunError(
                 f"the state in {self.directory} was kept by another version of sdfeel: finish the "
-                f"run with that version, or remove the directory and the node begins anew"
+                f"run with that version, or begin anew in another directory"
             )
         self._base.execute(f"pragma user_version={FORM}")
 
@@ -87,7 +95,8 @@ class Store:
         try:
             yield
         except BaseException:
-            self._base.execute("rollback")
+            with suppress(sqlite3.OperationalError):  # on a full disk it is rolled back already
+                self._base.execute("rollback")
             raise
         self._base.execute("commit")
 
@@ -158,7 +167,7 @@ class Store:
         if hashlib.sha256(body).hexdigest() != digest:
             raise RunError(
                 f"a tensor in {self.directory} does not fit its checksum: the disk is damaged; "
-                f"remove the directory and the node begins anew"
+                f"stop the node and restore a backup with `sdfeel deploy restore`"
             )
         return Saved(body, digest, json.loads(note))
 

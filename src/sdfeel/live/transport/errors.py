@@ -3,6 +3,7 @@
 SdfeelError
 +-- Unreachable   an outage: try again later
 +-- NotTrusted    one side does not accept the other's identity: a person must act
++-- Unable        this node cannot do its part for now: the caller tries again later
 +-- Refused       the peer understood and said no: do not repeat the same request
     +-- Rejected  tensors that do not pass the checks
 """
@@ -16,6 +17,10 @@ class Unreachable(SdfeelError):
 
 class NotTrusted(SdfeelError):
     """Authentication failed; trying again cannot help."""
+
+
+class Unable(SdfeelError):
+    """A handler raises it where it cannot keep what it is told, for lack of a disk, say."""
 
 
 class Refused(SdfeelError):

@@ -25,6 +25,8 @@ Code = grpc.StatusCode
 _FIRST_WAIT, _LONGEST_WAIT = 0.05, 2.0
 _PROBE_EVERY = 1.0  # seconds between handshakes that ask why
 _PROBE_SECONDS = 5.0
+_OUTAGE = 2.0  # seconds without an answer until people are told
+_OUTAGE_AGAIN = 600.0  # and until they are told again
 
 
 @dataclass(frozen=True)
@@ -58,6 +60,7 @@ class Peer:
         self._old: list[grpc.aio.Channel] = []
         self._server_name = ""  # what TLS asks of the certificate, fixed when connecting
         self._probed = float("-inf")
+        self._outage = _Outage(f"{self.name} at {address}", tell)
 
     async def call(
         self,
@@ -79,12 +82,15 @@ class Peer:
         for wait in _waits():
             cut = False
             try:
-                return await self._attempt(envelope, body, end - clock())
+                reply = await self._attempt(envelope, body, end - clock())
+                self._outage.over(clock())
+                return reply
             except grpc.aio.AioRpcError as error:
                 cut = error.code() is Code.UNAVAILABLE
                 trouble = await self._judged(error, end - clock()) or trouble
             except Stalled as stalled:
                 trouble = str(stalled)
+            self._outage.goes_on(clock(), trouble)
             left = end - clock()
             if left < _FIRST_WAIT:
                 break
@@ -250,6 +256,30 @@ class Peer:
             asked.cancel()
             back.cancel()
             await asyncio.gather(asked, back, return_exceptions=True)
+
+
+@dataclass
+class _Outage:
+    """Tells people when a peer does not answer, and when it does again; no more than that."""
+
+    peer: str
+    tell: Callable[[str], None]
+    since: float | None = None
+    told: float | None = None
+
+    def goes_on(self, now: float, trouble: str) -> None:
+        if self.since is None:
+            self.since = now
+        quiet = now - self.since < _OUTAGE
+        if quiet or (self.told is not None and now - self.told < _OUTAGE_AGAIN):
+            return
+        self.told = now
+        self.tell(f"no answer from {self.peer} for {now - self.since:.0f} s: {trouble}")
+
+    def over(self, now: float) -> None:
+        if self.told is not None and self.since is not None:
+            self.tell(f"{self.peer} answers again, after {now - self.since:.0f} s")
+        self.since = self.told = None
 
 
 async def _status(rpc: Any) -> grpc.aio.AioRpcError:

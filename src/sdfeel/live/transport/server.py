@@ -12,9 +12,10 @@ import grpc
 import grpc.aio
 
 from sdfeel.core.errors import InputError
+from sdfeel.live.audit import ANSWERED, AuditedCall
 from sdfeel.live.transport.connections import ConnectionGuard, hasten
 from sdfeel.live.transport.envelope import GO, METHOD, Envelope
-from sdfeel.live.transport.errors import Refused
+from sdfeel.live.transport.errors import Refused, Unable
 from sdfeel.live.transport.limits import INLINE, Limits, for_server
 from sdfeel.live.transport.stream import Conversation, Stalled
 from sdfeel.live.trust.allow_list import AllowList
@@ -57,9 +58,13 @@ class _Abort(Exception):
 class Server:
     """Serves one handler. `counts` tells how calls ended, for metrics."""
 
-    def __init__(self, tell: Callable[[str], None] = lambda line: None) -> None:
+    def __init__(
+        self,
+        tell: Callable[[str], None] = lambda line: None,
+        audit: Callable[[AuditedCall], None] = lambda call: None,
+    ) -> None:
         self.counts: Counter[str] = Counter()
-        self._tell = tell
+        self._tell, self._audit = tell, audit
         self._told: dict[str, float] = {}  # when each kind of refusal was last told
         self._server: grpc.aio.Server | None = None
         self._watch: asyncio.Future[None] | None = None
@@ -108,13 +113,16 @@ class Server:
     async def _serve(self, _requests: object, context: Any) -> None:
         self.counts["calls"] += 1
         talk = Conversation(context, self._limits)
+        who, outcome, reason = ("unknown", ""), ANSWERED, ""
         try:
-            caller = self._caller(context)
+            who = self._named(context)
+            caller = self._caller(*who)
             most = self._limits.calls_per_caller
             guarded = self._guard.call(context.peer(), caller.serial, caller.name)
             with guarded, self._place(self._active, caller, most, "calls"):
                 await self._bounded(caller, talk)
         except _Abort as end:
+            outcome, reason = end.what, _printable(end.reason)
             self.counts[end.what] += 1
             self._report(end, context.peer())
             if end.what == "denied":
@@ -122,7 +130,10 @@ class Server:
             _LOG.debug("call from %s ended: %s", context.peer(), end.reason)
             await talk.hear_out()
             with suppress(grpc.aio.InternalError):  # the caller has gone meanwhile
-                await context.abort(end.code, _printable(end.reason))
+                await context.abort(end.code, reason)
+        finally:
+            moved = (talk.bytes_in, talk.bytes_out)
+            self._audit(AuditedCall(*who, talk.kind, outcome, *moved, context.peer(), reason))
 
     def _report(self, end: _Abort, peer: str) -> None:
         """Tell people of calls that were turned away, but not of every one."""
@@ -132,13 +143,18 @@ class Server:
             count = self.counts[end.what]
             self._tell(f"{end.what}: a call from {peer} ({count} so far): {_printable(end.reason)}")
 
-    def _caller(self, context: Any) -> Caller:
-        """Who calls: on the allow-list and of this federation, or turned away."""
+    def _named(self, context: Any) -> tuple[str, str]:
+        """The name and the serial number in the caller's certificate."""
         proof = context.auth_context().get("x509_pem_cert", [b""])[0]
         try:
             name, serial = described(bytes(proof))
         except InputError as error:
             raise _Abort("denied", Code.UNAUTHENTICATED, str(error)) from None
+        return str(name), serial
+
+    def _caller(self, called: str, serial: str) -> Caller:
+        """Who calls: on the allow-list and of this federation, or turned away."""
+        name = Name.parse(called)
         me = Name.parse(self._name)
         if name.federation != me.federation:
             reason = f"{name} is of another federation than {me}"
@@ -170,6 +186,8 @@ class Server:
                 await self._converse(caller, talk, clock)
         except _Abort:
             raise
+        except Unable as unable:
+            raise _Abort("failed", Code.INTERNAL, str(unable)) from None
         except Refused as refusal:
             raise _Abort("refused", Code.FAILED_PRECONDITION, refusal.reason) from None
         except Stalled as stalled:
@@ -192,6 +210,7 @@ class Server:
         kind, header = envelope.kind, envelope.header
         if self._authorise is not None:
             self._authorise(caller, kind, header)
+        talk.kind = kind
         if envelope.size and body is None:
             self._extend(clock, envelope.size)
             body = await self._body(caller, talk, envelope.size)

@@ -31,6 +31,7 @@ class Conversation:
     def __init__(self, stream: CallStream, limits: Limits) -> None:
         self._stream, self._limits = stream, limits
         self.bytes_in = self.bytes_out = 0
+        self.kind = ""  # of a call that may be made
         self._heard = False
 
     async def receive(self, seconds: float | None = None) -> bytes | None:

@@ -1,0 +1,256 @@
+"""Faults are seen where they are: the audit log, disks, clocks, certificates, sudden ends."""
+
+import asyncio
+import json
+import sqlite3
+import time
+from collections import Counter
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sdfeel.core.errors import RunError
+from sdfeel.core.run_files import STATUS
+from sdfeel.live import audit
+from sdfeel.live.audit import MOST_KINDS, AuditedCall, AuditLog, verified
+from sdfeel.live.health import Health
+from sdfeel.live.process import NodeSetting, Pulse, _last_time, disk_trouble
+from sdfeel.live.store import Store
+from sdfeel.live.transport import Caller, NotTrusted, Peer, Refused
+from sdfeel.live.trust.identity import revoke
+from tests.live.parties import LIMITS, Federation, run, serving
+
+CALL = AuditedCall("client/0", "ab", "work", "answered", 10, 20, "ipv4:1", "")
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def lines(path: Path) -> list[dict[str, object]]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def test_calls_that_are_alike_become_one_line(tmp_path: Path) -> None:
+    clock = Clock()
+    log = AuditLog(tmp_path / "audit.jsonl", clock=clock)
+    for _ in range(1000):
+        log.note(CALL)
+    log.note(replace(CALL, outcome="denied", reason="it was revoked"))
+    assert [line["calls"] for line in lines(log.path)] == [1, 1]
+    clock.now += 601
+    log.flush()
+    assert [line["calls"] for line in lines(log.path)] == [1, 1, 999]
+    assert lines(log.path)[-1]["received"] == 9990
+    found = verified(log.path)
+    assert found.outcomes == Counter(answered=1000, denied=1)
+    assert found.denied == ["denied work of client/0: it was revoked"]
+    assert found.head == log.head
+
+
+def test_whoever_calls_in_ever_new_ways_fills_no_memory(tmp_path: Path) -> None:
+    log = AuditLog(tmp_path / "audit.jsonl", clock=Clock())
+    for n in range(MOST_KINDS + 10):
+        log.note(replace(CALL, call=str(n)))
+    assert len(log._waiting) <= MOST_KINDS
+
+
+@settings(max_examples=50, deadline=None)
+@given(data=st.data())
+def test_no_line_can_be_changed_added_moved_or_removed(
+    data: st.DataObject, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    path = tmp_path_factory.mktemp("audit") / "audit.jsonl"
+    log = AuditLog(path, clock=Clock())
+    for n in range(6):
+        log.note(replace(CALL, call=f"kind-{n}"))
+    assert verified(path).lines == 6
+    texts = path.read_bytes().splitlines(keepends=True)
+    place = data.draw(st.integers(0, 5))
+    deed = data.draw(st.sampled_from(["change", "remove", "double", "swap"]))
+    if deed == "change":
+        byte = data.draw(st.integers(0, len(texts[place]) - 2))
+        changed = bytearray(texts[place])
+        changed[byte] ^= data.draw(st.integers(1, 127))
+        texts[place] = bytes(changed)
+    elif deed == "remove":
+        del texts[min(place, 4)]  # the end is held by a head that was noted before
+    elif deed == "double":
+        texts.insert(place, texts[place])
+    else:
+        other = (place + 1) % 6
+        texts[place], texts[other] = texts[other], texts[place]
+    path.write_bytes(b"".join(texts))
+    with pytest.raises(RunError, match=r"audit\.jsonl"):
+        verified(path, log.head)
+
+
+def test_a_log_whose_end_was_cut_off_lacks_a_head_that_was_noted(tmp_path: Path) -> None:
+    log = AuditLog(tmp_path / "audit.jsonl", clock=Clock())
+    for n in range(3):
+        log.note(replace(CALL, call=str(n)))
+    noted = log.head
+    whole = log.path.read_text().splitlines(keepends=True)
+    log.path.write_text("".join(whole[:-1]))
+    verified(log.path)  # by itself it is whole
+    with pytest.raises(RunError, match=f"has no line {noted}: its end was cut off"):
+        verified(log.path, noted)
+
+
+def test_a_crash_in_the_middle_of_a_line_breaks_no_chain(tmp_path: Path) -> None:
+    log = AuditLog(tmp_path / "audit.jsonl", clock=Clock())
+    log.note(CALL)
+    with log.path.open("a") as file:
+        file.write('{"n": 2, "time": "20')
+    again = AuditLog(log.path, clock=Clock())
+    again.note(CALL)
+    assert verified(log.path).lines == 2
+
+
+def test_a_log_that_was_put_aside_goes_on_in_a_new_file(tmp_path: Path) -> None:
+    log = AuditLog(tmp_path / "audit.jsonl", clock=Clock())
+    log.note(CALL)
+    log.path.rename(tmp_path / "old.jsonl")
+    log.note(replace(CALL, call="other"))
+    assert verified(tmp_path / "old.jsonl").head == lines(log.path)[0]["before"]
+    assert verified(log.path).lines == 2
+
+
+def test_lines_wait_for_the_disk(tmp_path: Path) -> None:
+    told: list[str] = []
+    log = AuditLog(tmp_path / "not-yet" / "audit.jsonl", told.append, Clock())
+    log.note(CALL)
+    log.note(replace(CALL, call="other"))
+    assert len(told) == 1
+    assert told[0].startswith("cannot write the audit log")
+    log.path.parent.mkdir()
+    log.flush()
+    assert verified(log.path).lines == 2
+
+
+async def refusing(
+    caller: Caller, kind: str, header: dict[str, Any], body: bytes | None
+) -> tuple[dict[str, Any], bytes | None]:
+    if kind == "refuse":
+        raise Refused("not that")
+    return header, body
+
+
+def test_a_server_audits_who_called_with_which_certificate_and_how_it_ended(tmp_path: Path) -> None:
+    federation = Federation.create(tmp_path)
+    good, bad = federation.issue("client/0"), federation.issue("client/1")
+    revoke(federation.list, bad.serial)
+    seen: list[AuditedCall] = []
+
+    async def story() -> None:
+        async with serving(federation, refusing) as (address, server):
+            server._audit = seen.append
+            async with Peer(address, good, "edge/0", LIMITS) as peer:
+                await peer.call("echo", {}, b"12345", timeout=30)
+                with pytest.raises(Refused):
+                    await peer.call("refuse", {}, timeout=30)
+            async with Peer(address, bad, "edge/0", LIMITS) as peer:
+                with pytest.raises(NotTrusted):
+                    await peer.call("echo", {}, timeout=30)
+
+    run(story())
+    assert [(each.who, each.serial, each.outcome) for each in seen] == [
+        (good.name, good.serial, "answered"),
+        (good.name, good.serial, "refused"),
+        (bad.name, bad.serial, "denied"),
+    ]
+    assert seen[0].call == "echo"
+    assert seen[0].received > 5
+    assert "revoked" in seen[2].reason
+    assert audit.ANSWERED == "answered"
+
+
+def test_what_a_disk_does_not_take_is_told_from_other_errors(tmp_path: Path) -> None:
+    store = Store(tmp_path / "state")
+    store._base.execute("pragma max_page_count=8")
+    with pytest.raises(sqlite3.OperationalError) as caught, store.commit():
+        store.remember("much", "x" * (1 << 20))
+    assert disk_trouble(caught.value) == "database or disk is full"
+    assert store.fact("much") is None
+    store.close()
+    assert disk_trouble(OSError(30, "Read-only file system")) == "Read-only file system"
+    assert disk_trouble(ConnectionResetError(104, "Connection reset by peer")) is None
+
+
+def pulse(tmp_path: Path, told: list[str]) -> Pulse:
+    federation = Federation.create(tmp_path / "federation")
+    identity = federation.issue("edge/0")
+    setting = NodeSetting(identity, tmp_path / "node", {}, tmp_path)
+    health = Health("edge-0", "edge", dict)
+    job: asyncio.Future[None] = asyncio.Future()
+    return Pulse(setting, health, AuditLog(tmp_path / "node" / "audit.jsonl"), job, told.append)
+
+
+def test_a_node_that_cannot_write_says_so_once_and_is_not_healthy(tmp_path: Path) -> None:
+    async def story() -> None:
+        told: list[str] = []
+        heart = pulse(tmp_path, told)
+        (tmp_path / "node").write_text("no directory")
+        heart._disk()
+        heart._disk()
+        assert len(told) == 1
+        assert "nothing that was acknowledged is lost" in told[0]
+        assert not heart.health.status()["healthy"]
+        (tmp_path / "node").unlink()
+        heart._disk()
+        assert heart.health.status()["healthy"]
+
+    asyncio.run(story())
+
+
+def test_a_clock_that_jumps_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def story() -> None:
+        told: list[str] = []
+        heart, now = pulse(tmp_path, told), time.time
+        heart._clock()
+        heart._clock()
+        assert told == []
+        monkeypatch.setattr(time, "time", lambda: now() - 3600)
+        heart._clock()
+        heart._clock()
+        assert len(told) == 1
+        assert told[0].startswith("the clock jumped by -3600 s")
+
+    asyncio.run(story())
+
+
+@pytest.mark.parametrize(
+    ("days", "words"), [(20.01, "expires in 20 days"), (365, ""), (-1, "has expired")]
+)
+def test_a_certificate_that_expires_soon_is_told_once_a_day(
+    days: float, words: str, tmp_path: Path
+) -> None:
+    async def story() -> None:
+        told: list[str] = []
+        heart = pulse(tmp_path, told)
+        until = datetime.now(UTC) + timedelta(days=days)
+        heart._wallet._identity = replace(heart.setting.identity, expires=until)
+        heart._certificate()
+        heart._certificate()
+        assert len(told) == bool(words)
+        assert all(words in line and "sdfeel deploy renew" in line for line in told)
+        assert heart.health.status()["healthy"] == (days > 0)
+
+    asyncio.run(story())
+
+
+def test_a_process_that_was_killed_is_told_of_by_the_next(tmp_path: Path) -> None:
+    for ended, count in ((False, 1), (True, 0)):
+        told: list[str] = []
+        (tmp_path / STATUS).write_text(json.dumps({"ended": ended}))
+        _last_time(tmp_path, told.append)
+        assert len(told) == count
+        assert all("nothing that was acknowledged is lost" in line for line in told)
