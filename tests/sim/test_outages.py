@@ -363,3 +363,36 @@ def test_every_link_has_its_own_rate() -> None:
     slow = replace(cost(12), links=np.where(links("complete", 4) > 0, 0.25, 0))
     done = next(Simulation(Decisions.of(FogFL(1), full, slow), uneven()))
     assert done.phases["mix"] == pytest.approx(2 * 4 * hop)
+
+
+@settings(max_examples=15, deadline=None)
+@given(
+    name=st.sampled_from(["async-sd-feel", "sd-feel", "fedmes", "hierfavg"]),
+    up=st.floats(0.05, 0.5),
+    seed=st.integers(0, 999),
+)
+def test_nobody_works_for_two_servers_at_a_time_while_one_is_away(
+    name: str, up: float, seed: int
+) -> None:
+    net = ring_of_four()
+    reach = tuple((d, (d + 1) % 4) if n % 2 else (d,) for n, (d,) in enumerate(net.reach))
+    speeds = np.random.default_rng(seed).uniform(0.005, 0.05, 12)
+    how = Outages((), 1.0, up, up / 2, seed)
+    decisions = Decisions.of(
+        SCHEMES[name](),
+        replace(net, reach=reach),
+        replace(cost(12), step_seconds=speeds),
+        outages=how,
+    )
+    simulation = Simulation(decisions, uneven())
+    free = np.zeros(12)  # when each client has finished what it was given
+    seen: set[tuple[int, int]] = set()
+    for _ in islice(simulation, 60):
+        for each in simulation.state.lanes:
+            if (each.number, each.k) in seen:
+                continue
+            seen.add((each.number, each.k))
+            plan = simulation._decided(each)
+            who = plan.work.down.rows
+            assert (free[who] <= each.since * (1 + 1e-9)).all()
+            free[who] = each.since + plan.bill.busy + plan.bill.sending

@@ -145,7 +145,9 @@ class Decisions:
         """What is up for a round that begins when `number` rounds of all lanes are over."""
         if self.outages is None:
             return self.whole
-        return self.outages.at(self.net, number, seconds)
+        # Where servers do not wait for one another, a client may still train for its own server
+        # when that is away already: it cannot begin another round elsewhere.
+        return self.outages.at(self.net, number, seconds, moving=len(self.lanes) == 1)
 
     def round(
         self,

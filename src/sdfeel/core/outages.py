@@ -147,8 +147,11 @@ class Outages:
     seed: int = 0
     central: bool = False  # is the only server the cloud?
 
-    def at(self, net: Network, number: int, seconds: float) -> NetworkState:
-        """The network of a round that begins when `number` rounds of all lanes are over."""
+    def at(self, net: Network, number: int, seconds: float, moving: bool = True) -> NetworkState:
+        """The network of a round that begins when `number` rounds of all lanes are over.
+
+        `moving`: clients of several cells continue with another server while their own is away.
+        """
         now: dict[Unit, float] = {"round": number, "second": seconds}
         links, servers, cloud = _scheduled(
             net.links, [each for each in self.schedule if each.when <= now[each.unit]]
@@ -162,7 +165,7 @@ class Outages:
         if self.central:
             servers = servers & cloud
         links = links * np.outer(servers, servers)
-        own = _up_now(net, links.tobytes(), servers.tobytes())
+        own = _up_now(net, links.tobytes(), servers.tobytes(), moving)
         return NetworkState(own, cloud, self.central)
 
     def will_change(self, number: int, seconds: float) -> bool:
@@ -192,7 +195,7 @@ def parts(links: Floats) -> Iterator[Ints]:
 
 
 @lru_cache(maxsize=256)  # mixings are remembered by network: the same state is the same object
-def _up_now(net: Network, up_links: bytes, up_servers: bytes) -> Network:
+def _up_now(net: Network, up_links: bytes, up_servers: bytes, moving: bool) -> Network:
     """The network as it is now; how servers would mix if all were up stays the same."""
     links = np.frombuffer(up_links).reshape(net.links.shape)
     servers = np.frombuffer(up_servers, dtype=bool)
@@ -200,7 +203,9 @@ def _up_now(net: Network, up_links: bytes, up_servers: bytes) -> Network:
         return net
     reach = net.reach
     if not servers.all():
-        reach = tuple(tuple(d for d in own if servers[d]) for own in reach)
+        reach = tuple(
+            tuple(d for d in own if servers[d] and (moving or servers[own[0]])) for own in reach
+        )
     return Network(net.samples, reach, links, net.mixing, net.shelves, net.mass, net.links)
 
 

@@ -18,7 +18,7 @@ from sdfeel.core.scheme import conditions
 from sdfeel.core.tolerance import Tolerates
 from sdfeel.experiment.schema import Experiment, Section
 from sdfeel.radio.latency import PRESETS
-from sdfeel.schemes import SCHEMES, find
+from sdfeel.schemes import SCHEMES, asynchronous, find
 
 Rates = Literal["equal", "distance", "metres", "mbps"]
 
@@ -102,8 +102,11 @@ def asked(case: Case) -> Iterator[tuple[str, str]]:
     if 0 in lines:
         yield "absent_cloud", "network.changes (the cloud)"
     failing = network.server_up_seconds is not None or 1 in lines
-    # Clients in several cells continue with another server while their own is away.
-    if network.overlap and case.several and not (failing and "changing_servers" in case.used):
+    # Clients in several cells continue with another server while their own is away, if all wait
+    # for one another.
+    together = not asynchronous(case.experiment.scheme.name)
+    moves = failing and together and "changing_servers" in case.used
+    if network.overlap and case.several and not moves:
         yield "overlap", "network.overlap"
     if latency.late != "wait":
         yield latency.late.replace("-", "_"), f"latency.late = {latency.late}"
