@@ -41,7 +41,7 @@ def test_a_round_lasts_from_the_last_servers_end_to_the_last_servers_end() -> No
 
 
 def test_rounds_that_only_warm_up_measure_nothing() -> None:
-    with pytest.raises(RunError, match="2 rounds are too few to measure: 2 are for warming up"):
+    with pytest.raises(RunError, match="2 rounds are too few to measure, since 2 are for"):
         laps([noted(1.0, 2.0)], warm=2)
 
 
