@@ -118,6 +118,14 @@ def init(
     with_data: Annotated[
         bool, typer.Option(help="Also write each client's part of the experiment's data.")
     ] = False,
+    device: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="[N,N=]KIND",
+            help="Clients that run without torch, and on what: aarch64, x86_64 or armv7, such as "
+            "2,3=aarch64 (without numbers: all clients); may be repeated.",
+        ),
+    ] = None,
     settings: Settings = None,
     policy: Policies = None,
 ) -> None:
@@ -126,9 +134,11 @@ def init(
     Copy experiment.toml, network.json, trust and nodes/NAME to the host of NAME, and start it
     there. The directory `authority` stays with you.
 
-    Example:
+    Examples:
 
       sdfeel deploy init federation my.toml --hosts cell-a.example,cell-b.example
+
+      sdfeel deploy init federation my.toml --device 2,3=aarch64
     """
     counts = [word.strip() for word in samples.split(",") if word.strip()]
     if not all(word.isdigit() and int(word) > 0 for word in counts):
@@ -136,7 +146,8 @@ def init(
     names = [word.strip() for word in hosts.split(",") if word.strip()]
     chosen = schema.load(experiment, settings or ())
     sizes = [int(word) for word in counts] or None
-    net = writing.init(chosen, directory, names, sizes, with_data, files.read_policy(policy or ()))
+    rules, devices = files.read_policy(policy or ()), device or ()
+    net = writing.init(chosen, directory, names, sizes, with_data, rules, devices)
     results.print(
         f"wrote {len(net.servers)} edge servers and {len(net.samples)} clients to "
         f"{escape(str(directory))}; docs/deploy.md describes the next steps",

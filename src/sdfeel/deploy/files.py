@@ -11,7 +11,7 @@ A node accepts only those who hold the same two shared files, byte for byte.
 import hashlib
 import json
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -27,6 +27,7 @@ from sdfeel.experiment import toml
 from sdfeel.experiment.build import Prepared
 from sdfeel.experiment.schema import Section, rule_of
 from sdfeel.live.edge.policy import Policy
+from sdfeel.live.trust.names import addresses
 
 Seconds = Annotated[float, Field(gt=0)]
 
@@ -152,16 +153,10 @@ def write_node(directory: Path, role: str, node: NodeFile) -> None:
 
 def peers_of(node: NodeFile) -> dict[int, str]:
     """Addresses by server number."""
-    found = {}
-    for name, address in node.peers.items():
-        kind, _, number = name.partition("-")
-        if kind != "edge" or not number.isdigit():
-            raise InputError(f"[peers] names edge servers such as edge-0, got '{name}'")
-        found[int(number)] = address
-    return found
+    return addresses(node.peers)
 
 
-def network_text(ready: Prepared) -> str:
+def network_text(ready: Prepared, libraries: Mapping[int, str] | None = None) -> str:
     """Everything about the network that a node cannot compute from the experiment alone."""
     net, cost = ready.net, ready.cost
     values = {
@@ -182,7 +177,15 @@ def network_text(ready: Prepared) -> str:
             "snr": None if cost.snr is None else cost.snr.tolist(),
         },
     }
+    if libraries:  # of devices: hashes by client
+        values["libraries"] = {str(client): each for client, each in libraries.items()}
     return json.dumps(values, indent=1) + "\n"
+
+
+def read_libraries(path: Path) -> dict[int, str]:
+    """The hashes of devices' libraries by client; `read_network` has read the file before."""
+    values = json.loads(path.read_text(encoding="utf-8"))
+    return {int(client): str(each) for client, each in values.get("libraries", {}).items()}
 
 
 def read_network(path: Path) -> tuple[Network, Cost, tuple[int, ...], int]:

@@ -12,6 +12,7 @@ import numpy as np
 from sdfeel.core.decide import Decisions
 from sdfeel.core.errors import InputError
 from sdfeel.core.network import Network
+from sdfeel.deploy.device import read_devices
 from sdfeel.deploy.files import PolicySection
 from sdfeel.deploy.make import EdgeAddress, make
 from sdfeel.experiment.build import Prepared, build_mixing, prepare
@@ -28,14 +29,19 @@ def init(
     samples: Sequence[int] | None = None,
     with_data: bool = False,
     policy: PolicySection | None = None,
+    devices: Sequence[str] = (),
 ) -> Network:
-    """Write a deployment. `hosts` are the edge servers' in turn; none: named like the servers."""
+    """Write a deployment. `hosts` are the edge servers' in turn; none: named like the servers.
+
+    `devices` names clients without torch, as in `deploy.device.read_devices`.
+    """
     ready = prepare(experiment)
     if samples is not None:
         ready = with_samples(ready, samples)
     servers = len(ready.decisions.net.servers)
+    kinds = read_devices(devices, len(ready.net.samples))
     create(directory)
-    net = make(ready, directory, places(servers, hosts), policy, with_data)
+    net = make(ready, directory, places(servers, hosts), policy, with_data, kinds)
     for name in ("sdfeel-edge@.service", "sdfeel-client@.service"):
         _write(directory / "systemd" / name, template(name))
     for name in ("Dockerfile", "kubernetes-setup.sh"):

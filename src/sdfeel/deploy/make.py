@@ -12,7 +12,8 @@ from sdfeel.core.errors import RunError
 from sdfeel.core.network import Network
 from sdfeel.core.run_files import ALLOW, EXPERIMENT, NETWORK, NODES, replacing, write_atomic
 from sdfeel.deploy.check import check_deployable
-from sdfeel.deploy.files import NodeFile, PolicySection, network_text, write_node
+from sdfeel.deploy.device import build_devices
+from sdfeel.deploy.files import NodeFile, PolicySection, digest_of, network_text, write_node
 from sdfeel.experiment.build import Prepared
 from sdfeel.live.failover import refuges_of
 from sdfeel.live.trust.identity import create_authority, issue
@@ -36,6 +37,7 @@ def make(
     places: Mapping[int, EdgeAddress],
     policy: PolicySection | None = None,
     with_data: bool = True,
+    devices: Mapping[int, str] | None = None,  # kinds of those without torch, by client
 ) -> Network:
     """Write certificates, node files and (for a trial on one machine) each client's data.
 
@@ -43,9 +45,11 @@ def make(
     """
     net = ready.decisions.net
     check_deployable(ready)
+    built = build_devices(ready, devices or {})
+    libraries = {client: each.bundle.library for client, each in built.items()}
     shared = {
         EXPERIMENT: ready.experiment.text().encode(),
-        NETWORK: network_text(ready).encode(),
+        NETWORK: network_text(ready, libraries).encode(),
     }
     for name, content in shared.items():
         path = directory / name
@@ -70,6 +74,8 @@ def make(
         _node(directory, "client", client, NodeFile(peers=own, data="data.npz"), ())
         if with_data:
             _write_data(directory / NODES / f"client-{client}" / "data.npz", ready, client)
+        if client in built:
+            built[client].write(directory, digest_of(directory / EXPERIMENT, directory / NETWORK))
     _node(directory, "operator", 0, NodeFile(peers=peers), ())
     # The nodes' own copy: the authority's key stays behind.
     write_atomic(directory / TRUST / ALLOW, (authority / ALLOW).read_bytes())

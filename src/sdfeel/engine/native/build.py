@@ -17,6 +17,8 @@ from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 
+from sdfeel.core.errors import unknown
+
 INCLUDE = Path(__file__).parent / "include"
 # Every compiler must give the same numbers. So there is no -ffast-math, which reorders sums, drops
 # NaN and changes the mode of the caller's own arithmetic; and no contraction, which each compiler
@@ -42,6 +44,22 @@ GCC_12 = ("-fno-tree-vectorize", "-fno-ivopts")
 SHARED = ("-fPIC", "-shared")
 NATIVE = ("-march=native",)
 ZIG = (sys.executable, "-m", "ziglang", "cc")  # from pip: it need not build a C++ library first
+# What compiles for a kind of device, best first: zig's libraries are content with an old glibc. Its
+# code for 32-bit ARM gives other bits, so there only GCC will do.
+V3 = "-march=x86-64-v3"
+DEVICES: dict[str, tuple[tuple[tuple[str, ...], tuple[str, ...]], ...]] = {
+    "aarch64": (
+        (ZIG, ("-target", "aarch64-linux-gnu.2.17")),
+        (("aarch64-linux-gnu-g++",), ("-Wl,--as-needed",)),
+        (("clang++", "--target=aarch64-linux-gnu"), ("-fuse-ld=lld", "-nostdlib++")),
+    ),
+    "x86_64": (
+        (ZIG, ("-target", "x86_64-linux-gnu.2.17", "-mcpu=x86_64_v3")),
+        (("x86_64-linux-gnu-g++",), (V3, "-Wl,--as-needed")),
+        (("clang++", "--target=x86_64-linux-gnu"), (V3, "-nostdlib++")),
+    ),
+    "armv7": ((("arm-linux-gnueabihf-g++",), ("-march=armv7-a+neon-vfpv4", "-Wl,--as-needed")),),
+}
 PATIENCE = 900.0  # seconds: a busy machine may need minutes for what usually takes seconds
 
 
@@ -51,9 +69,30 @@ class BuildFault(Exception):
 
 def library(source: str, target: tuple[str, ...] = NATIVE) -> Path:
     """The compiled library of `source`, from the cache or new; BuildFault if there is none."""
-    compiler = find_compiler()
+    return _kept(source, find_compiler(), target, cpu())
+
+
+def device_library(source: str, device: str) -> Path:
+    """The library of `source` for a kind of device, by the first compiler for it that is here."""
+    if device not in DEVICES:
+        raise unknown("device", device, list(DEVICES))
+    for compiler, target in DEVICES[device]:
+        if _is_here(compiler):
+            return _kept(source, compiler, target)
+    names = [compiler[0] for compiler, _ in DEVICES[device] if compiler != ZIG]
+    pip = ", or `pip install sdfeel[compiler]`" if len(names) < len(DEVICES[device]) else ""
+    raise BuildFault(f"there is no compiler for {device}: install {' or '.join(names)}{pip}")
+
+
+def _is_here(compiler: tuple[str, ...]) -> bool:
+    if compiler == ZIG:
+        return find_spec("ziglang") is not None
+    return shutil.which(compiler[0]) is not None
+
+
+def _kept(source: str, compiler: tuple[str, ...], target: tuple[str, ...], cpu: str = "") -> Path:
     flags = (*flags_for(compiler), *SHARED, *target)
-    parts = [source, *_headers(), *flags, *compiler, _macros(compiler), cpu()]
+    parts = [source, *_headers(), *flags, *compiler, _macros(compiler), cpu]
     key = hashlib.sha256("\0".join(parts).encode()).hexdigest()[:32]
     try:
         folder = cache_folder()

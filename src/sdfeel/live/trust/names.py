@@ -1,6 +1,7 @@
 """The name of a node: which federation, which role, which number."""
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from sdfeel.core.errors import InputError
@@ -47,3 +48,18 @@ class Name:
     def pinned(self, serial: str) -> str:
         """The DNS name that only the certificate with this serial number carries."""
         return f"{serial}.{self.dns}"
+
+
+def addresses(peers: Mapping[str, str]) -> dict[int, str]:
+    """Addresses of edge servers by number, as a node file's [peers] gives them.
+
+    >>> addresses({"edge-3": "cell.example:7400"})
+    {3: 'cell.example:7400'}
+    """
+    found = {}
+    for name, address in peers.items():
+        kind, _, number = name.partition("-")
+        if kind != "edge" or not number.isdigit():
+            raise InputError(f"[peers] names edge servers such as edge-0, got '{name}'")
+        found[int(number)] = address
+    return found

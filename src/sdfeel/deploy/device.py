@@ -1,0 +1,111 @@
+"""What a device without torch is given: its model's library, and all it must know (`live/device`).
+
+The library is compiled here, on the operator's machine, which also trains the reference model that
+the device compares its own with.
+"""
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from sdfeel.core.errors import InputError, unknown
+from sdfeel.core.run_files import NODES, write_atomic
+from sdfeel.engine.native.available import compiled
+from sdfeel.engine.native.build import DEVICES, BuildFault, device_library
+from sdfeel.engine.native.emit import source
+from sdfeel.engine.native.engine import BITS
+from sdfeel.engine.native.lower import lower
+from sdfeel.engine.native.trainer import Sgd
+from sdfeel.experiment.build import Prepared, build_model, build_training
+from sdfeel.live.device import BUNDLE, LIBRARY, Bundle, reference
+from sdfeel.live.failover import refuges_of
+
+
+def read_devices(words: Sequence[str], clients: int) -> dict[int, str]:
+    """Kinds by client, from words such as `aarch64` (for all) or `2,3=armv7`.
+
+    >>> read_devices(["aarch64", "1=armv7"], 3)
+    {0: 'aarch64', 1: 'armv7', 2: 'aarch64'}
+    """
+    found: dict[int, str] = {}
+    for word in words:
+        numbers, equals, kind = word.rpartition("=")
+        if kind not in DEVICES:
+            raise unknown("device", kind, list(DEVICES))
+        chosen = numbers.split(",") if equals else map(str, range(clients))
+        for number in chosen:
+            if not number.strip().isdigit() or int(number) >= clients:
+                raise InputError(
+                    f"--device '{word}' names client '{number}', but there are clients 0 to "
+                    f"{clients - 1}: write 2=aarch64, 2,3=aarch64 or just aarch64"
+                )
+            found[int(number)] = kind
+    return found
+
+
+@dataclass(frozen=True, eq=False)
+class BuiltDevice:
+    """A device's library, and what goes with it; `bundle` lacks what is known at the end only."""
+
+    bundle: Bundle
+    library: bytes
+
+    def write(self, directory: Path, digest: str, about: Mapping[str, str] | None = None) -> None:
+        """Put all of it into the client's own directory."""
+        home = directory / NODES / f"client-{self.bundle.client}"
+        write_atomic(home / LIBRARY, self.library)
+        whole = replace(self.bundle, federation=digest, about=dict(about or {}))
+        write_atomic(home / BUNDLE, whole.text().encode())
+
+
+def build_devices(ready: Prepared, kinds: Mapping[int, str]) -> dict[int, BuiltDevice]:
+    """Compile for every device; one that cannot take part is refused in a sentence."""
+    return {client: _built(ready, client, kind) for client, kind in sorted(kinds.items())}
+
+
+def _built(ready: Prepared, client: int, kind: str) -> BuiltDevice:
+    if ready.engine.bits != BITS:
+        raise InputError(
+            f"devices train by the native engine, and this experiment is trained by "
+            f"{ready.engine.name} ({ready.why}): set training.engine=native to see whether it can"
+        )
+    experiment, net = ready.experiment, ready.decisions.net
+    training, shape = build_training(experiment), ready.data.shape
+    module = build_model(experiment, ready.data)
+    plan = lower(module, training, shape)
+    if isinstance(plan, str):
+        raise InputError(f"the native engine cannot run this model on a device: {plan}")
+    samples = int(net.samples[client])
+    batch = max(1, min(training.batch_size, samples))
+    try:
+        path = device_library(source(plan, batch), kind)
+    except BuildFault as fault:
+        raise InputError(f"no library for {kind}: {fault}") from None
+    own = compiled(plan, module, training, batch)
+    if isinstance(own, str):
+        raise InputError(f"no reference for devices: {own}")
+    content = path.read_bytes()
+    options = training.options
+    bundle = Bundle(
+        device=kind,
+        client=client,
+        samples=samples,
+        servers=tuple(sorted(net.reach[client])),
+        refuges=tuple(refuges_of(net, client)) if net.reach[client] else (),
+        federation="",
+        shape=shape,
+        classes=ready.data.classes,
+        row=ready.engine.initial().numel(),
+        seed=experiment.seed,
+        sgd=Sgd(
+            training.learning_rate,
+            training.batch_size,
+            options.get("momentum") or 0.0,
+            options.get("weight_decay") or 0.0,
+            training.iteration,
+        ),
+        library=hashlib.sha256(content).hexdigest(),
+        reference="",
+    )
+    return BuiltDevice(replace(bundle, reference=reference(own.library, bundle)), content)

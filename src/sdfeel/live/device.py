@@ -1,0 +1,270 @@
+"""A client on a device that cannot carry torch: `sdfeel-device NODE.toml`.
+
+It is the client of `client.py` with another way to train: a library that the operator compiled for
+this device and this model. `device.json` beside the node file says all that the client must know;
+`sdfeel deploy init --device` writes both (`deploy/device.py`). Needed are NumPy, gRPC, cryptography
+and safetensors, and nothing else.
+"""
+
+import asyncio
+import hashlib
+import json
+import os
+import sys
+import time
+import tomllib
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # NumPy's threads would only take memory
+
+import numpy as np
+
+from sdfeel.core.arrays import Ints, Singles
+from sdfeel.core.errors import DataError, InputError, RunError, SdfeelError, unknown
+from sdfeel.core.seeds import rng
+from sdfeel.engine.native.library import Library
+from sdfeel.engine.native.trainer import Lessons, Sgd, Trainer
+from sdfeel.live.client import ArrayTask, Membership, Train
+from sdfeel.live.process import NodeSetting, run_client
+from sdfeel.live.transport.tensors import MODEL, Schema
+from sdfeel.live.trust.identity import Identity
+from sdfeel.live.trust.names import addresses
+from sdfeel.version import __version__
+
+BUNDLE, LIBRARY = "device.json", "model.so"  # in the node's directory
+FORM = 1  # of the bundle
+MACHINES = {62: "x86_64", 183: "aarch64", 40: "armv7"}  # in the head of an ELF file
+REFERENCE_STEPS, REFERENCE_RATE = 2, 0.05
+KEYS = ("experiment", "network", "identity", "allow", "health", "data", "peers")  # of a node file
+
+
+@dataclass(frozen=True)
+class Bundle:
+    """What the operator tells a device, beside its node file."""
+
+    device: str  # the kind that the library is for
+    client: int
+    samples: int
+    servers: tuple[int, ...]
+    refuges: tuple[int, ...]
+    federation: str  # the digest of what all nodes agree on
+    shape: tuple[int, ...]  # of an example
+    classes: int
+    row: int  # numbers of a model
+    seed: int
+    sgd: Sgd
+    library: str  # the SHA-256 of the library
+    reference: str  # the SHA-256 of the model that the library must train from known numbers
+    about: Mapping[str, str] = field(default_factory=dict)  # what servers are told in greeting
+    form: int = FORM
+
+    def text(self) -> str:
+        return json.dumps(asdict(self), indent=1) + "\n"
+
+    @classmethod
+    def read(cls, path: Path) -> "Bundle":
+        try:
+            values: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+            if values.get("form") != FORM:
+                raise InputError(
+                    f"{path} was written by another version of sdfeel: install the operator's "
+                    f"version, this is {__version__}"
+                )
+            for key in ("servers", "refuges", "shape"):
+                values[key] = tuple(values[key])
+            return cls(**{**values, "sgd": Sgd(**values["sgd"])})
+        except OSError as error:
+            raise InputError(
+                f"cannot read {path} ({error.strerror}): `sdfeel deploy init --device` writes it"
+            ) from None
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            if isinstance(error, InputError):
+                raise
+            raise InputError(f"{path} is damaged: copy it anew from where it was made") from None
+
+
+def checked_library(path: Path, bundle: Bundle) -> Library:
+    """The library, if it is whole, for this machine, and computes the model that it should."""
+    again = f"copy {path.name} anew from where `sdfeel deploy init` wrote it"
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise RunError(f"cannot read {path} ({error.strerror}): {again}") from None
+    if hashlib.sha256(content).hexdigest() != bundle.library:
+        made = machine_of(content)
+        what = f" (it is for {made})" if made not in (None, bundle.device) else ""
+        raise RunError(
+            f"{path} is not the library that {BUNDLE} names{what}: it is damaged, or another "
+            f"model's or device's; {again}"
+        )
+    try:
+        library = Library(path)
+    except (OSError, AttributeError) as error:
+        raise RunError(
+            f"{path} is for {bundle.device} and does not run on this {os.uname().machine} "
+            f"({error}): ask the operator for `--device` with this machine's name"
+        ) from None
+    if not library.fuses:
+        raise RunError(f"{path} has bits of its own: it was compiled without fused multiply-add")
+    found = reference(library, bundle)
+    if found != bundle.reference:
+        raise RunError(
+            f"{path} does not train the reference model ({found[:12]}, not "
+            f"{bundle.reference[:12]}): this device computes other numbers and cannot take part"
+        )
+    return library
+
+
+def machine_of(content: bytes) -> str | None:
+    """What an ELF file is for; None if it is none."""
+    if content[:4] != b"\x7fELF" or len(content) < 20:
+        return None
+    number = int.from_bytes(content[18:20], "little")
+    return MACHINES.get(number, f"machine {number}")
+
+
+def reference(library: Library, bundle: Bundle) -> str:
+    """The SHA-256 of a model trained for a few steps from numbers that are the same anywhere."""
+    draws = rng(bundle.seed, "reference")
+    count = 2 * bundle.sgd.batch_size + 1
+    x = draws.random((count, *bundle.shape), dtype=np.float32) * 2 - 1
+    y = draws.integers(bundle.classes, size=count)
+    start = (draws.random(bundle.row, dtype=np.float32) * 2 - 1) * np.float32(0.1)
+    sgd = replace(bundle.sgd, learning_rate=REFERENCE_RATE, iteration="batch")
+    known = replace(bundle, sgd=sgd)
+    task = ArrayTask(bundle.client, start, REFERENCE_STEPS, first=1)
+    return hashlib.sha256(by_library(library, known, x, y)(task).tobytes()).hexdigest()
+
+
+def by_library(library: Library, bundle: Bundle, x: Singles, y: Ints) -> Train:
+    """A client's training by its library alone."""
+    nothing = np.empty(0, dtype=np.int64)
+    parts = [nothing] * bundle.client + [np.arange(len(x))]
+    trainer = Trainer(library, Lessons(x, y, parts, bundle.sgd, bundle.seed), bundle.row, 1)
+
+    def train(task: ArrayTask) -> Singles:
+        if task.shift is not None:
+            raise InputError("this device's library cannot shift gradients, which the scheme asks")
+        return next(iter(trainer.train([task]))).copy()
+
+    return train
+
+
+def own_data(path: Path, bundle: Bundle) -> tuple[Singles, Ints]:
+    """The device's examples, as the library reads them."""
+    try:
+        with np.load(path, allow_pickle=False) as arrays:
+            x, y = arrays["x"], arrays["y"]
+    except OSError as error:
+        raise DataError(f"cannot read {path}: {error.strerror or error}") from None
+    except (KeyError, ValueError, TypeError) as error:
+        raise DataError(
+            f"{path} is not a client's data ({error}): save x and y with numpy.savez"
+        ) from None
+    if x.dtype.kind in "biu":
+        x = x.astype(np.float32)
+    if x.dtype != np.float32 or x.shape[1:] != bundle.shape:
+        raise DataError(
+            f"x in {path} is {x.dtype} {x.shape}, needed is float32 (N, "
+            f"{', '.join(map(str, bundle.shape))})"
+        )
+    if y.dtype.kind not in "iu" or y.shape != (len(x),):
+        raise DataError(f"y in {path} is {y.dtype} {y.shape}, needed are {len(x)} class numbers")
+    if not len(y) or y.min() < 0 or y.max() >= bundle.classes:
+        raise DataError(f"y in {path} must be class numbers from 0 to {bundle.classes - 1}")
+    return np.ascontiguousarray(x), np.ascontiguousarray(y, np.int64)
+
+
+@dataclass(frozen=True)
+class DeviceNode:
+    """A node file, as far as a device needs it; paths are absolute."""
+
+    home: Path
+    identity: Path
+    allow: Path
+    data: Path
+    peers: Mapping[int, str]
+    health: str | None
+
+    @classmethod
+    def read(cls, path: Path) -> "DeviceNode":
+        try:
+            values = tomllib.loads(path.read_text(encoding="utf-8"))
+        except OSError as error:
+            raise InputError(f"cannot read the node file {path}: {error.strerror}") from None
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+            raise InputError(f"{path} is not valid TOML: {error}") from None
+        if "trainer" in values:
+            raise InputError(f"{path} names a trainer, but a device trains by its library alone")
+        for key, value in values.items():
+            if key not in KEYS:
+                raise unknown("key", key, list(KEYS))
+            if not isinstance(value, dict if key == "peers" else str):
+                raise InputError(f"{path}: {key} must be text, got {value!r}")
+        home = path.parent.resolve()
+        return cls(
+            home,
+            home / values.get("identity", "identity"),
+            home / values.get("allow", "../../trust/allow.txt"),
+            home / values.get("data", "data.npz"),
+            addresses(values.get("peers", {})),
+            values.get("health", "127.0.0.1:0"),
+        )
+
+
+def run_device(path: Path, begin: float) -> None:
+    """Take part until the federation is done."""
+    node = DeviceNode.read(path)
+    bundle = Bundle.read(node.home / BUNDLE)
+    identity = Identity.load(node.identity)
+    if (identity.role, identity.number) != ("client", bundle.client):
+        raise InputError(
+            f"{node.identity} is the identity of {identity.name}, but {BUNDLE} is for client "
+            f"{bundle.client}: copy the whole directory of one node"
+        )
+    library = checked_library(node.home / LIBRARY, bundle)
+    x, y = own_data(node.data, bundle)
+    schema = Schema.of({MODEL: np.empty(bundle.row, np.float32)})
+    member = Membership(bundle.federation, schema, bundle.servers, bundle.refuges)
+    setting = NodeSetting(identity, node.home, node.peers, node.allow, node.health)
+
+    def tell(line: str) -> None:
+        now = time.strftime("%H:%M:%S")
+        print(f"{now} client-{bundle.client}: {line}", file=sys.stderr, flush=True)
+
+    tell(
+        f"{LIBRARY} for {bundle.device} trains the reference model; ready after "
+        f"{time.monotonic() - begin:.2f} s"
+    )
+    asyncio.run(run_client(member, setting, len(x), by_library(library, bundle, x, y), tell))
+
+
+def main() -> None:
+    """`sdfeel-device NODE.toml`, or with --check: look at everything and end."""
+    begin = time.monotonic()
+    words = sys.argv[1:]
+    if words == ["--version"]:
+        print(__version__)
+        return
+    paths = [word for word in words if not word.startswith("-")]
+    if len(paths) != 1 or set(words) - {*paths, "--check"}:
+        sys.exit("usage: sdfeel-device NODE.toml [--check]")
+    try:
+        if "--check" in words:
+            node = DeviceNode.read(Path(paths[0]))
+            bundle = Bundle.read(node.home / BUNDLE)
+            checked_library(node.home / LIBRARY, bundle)
+            print(f"{LIBRARY} for {bundle.device} trains the reference model")
+        else:
+            run_device(Path(paths[0]), begin)
+    except SdfeelError as error:
+        sys.exit(f"sdfeel-device: {error}")
+    except KeyboardInterrupt:
+        sys.exit(130)
+
+
+if __name__ == "__main__":
+    main()
