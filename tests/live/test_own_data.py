@@ -11,7 +11,7 @@ from sdfeel.core.errors import DataError, InputError
 from sdfeel.core.run_files import NODE, NODES
 from sdfeel.deploy.files import NodeFile, read_node, write_node
 from sdfeel.deploy.make import make, on_loopback
-from sdfeel.deploy.node import federation_of, own_examples, trainer
+from sdfeel.deploy.node import federation_of, own_engine, own_examples, trainer
 from sdfeel.engine.base import Task
 from sdfeel.experiment.build import Prepared, prepare
 from sdfeel.experiment.schema import load
@@ -39,7 +39,8 @@ def test_a_clients_engine_knows_only_its_data_and_trains_the_same_model(
     federation, module = federation_of(node)
     assert torch.equal(federation.initial, ready.engine.initial())
     task = Task(3, ready.engine.initial(), steps=7, first=20)
-    assert torch.equal(trainer(node, 3, own, module)(task), next(ready.engine.train([task])))
+    found = trainer(own_engine(node, 3, own, module))(task)
+    assert torch.equal(found, next(ready.engine.train([task])))
 
 
 def test_a_directory_means_the_clients_part_of_the_experiments_data(

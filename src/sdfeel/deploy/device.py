@@ -10,7 +10,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from sdfeel.core.errors import InputError, unknown
-from sdfeel.core.run_files import NODES, write_atomic
+from sdfeel.core.run_files import EXPERIMENT, NETWORK, NODES, write_atomic
+from sdfeel.deploy.files import digest_of
 from sdfeel.engine.native.available import compiled
 from sdfeel.engine.native.build import DEVICES, BuildFault, device_library
 from sdfeel.engine.native.emit import source
@@ -50,12 +51,20 @@ class BuiltDevice:
 
     bundle: Bundle
     library: bytes
+    initial: str  # the hash of the model that everyone starts from
 
-    def write(self, directory: Path, digest: str, about: Mapping[str, str] | None = None) -> None:
-        """Put all of it into the client's own directory."""
+    def write(self, directory: Path) -> None:
+        """Put all of it into the client's own directory, when the shared files are there."""
         home = directory / NODES / f"client-{self.bundle.client}"
         write_atomic(home / LIBRARY, self.library)
-        whole = replace(self.bundle, federation=digest, about=dict(about or {}))
+        shared = {"experiment": directory / EXPERIMENT, "network": directory / NETWORK}
+        hashes = {name: hashlib.sha256(path.read_bytes()) for name, path in shared.items()}
+        about = {name: each.hexdigest() for name, each in hashes.items()}
+        whole = replace(
+            self.bundle,
+            federation=digest_of(*shared.values()),
+            about={**about, "engine": BITS, "initial": self.initial},
+        )
         write_atomic(home / BUNDLE, whole.text().encode())
 
 
@@ -86,7 +95,7 @@ def _built(ready: Prepared, client: int, kind: str) -> BuiltDevice:
     if isinstance(own, str):
         raise InputError(f"no reference for devices: {own}")
     content = path.read_bytes()
-    options = training.options
+    options, start = training.options, ready.engine.initial()
     bundle = Bundle(
         device=kind,
         client=client,
@@ -96,7 +105,7 @@ def _built(ready: Prepared, client: int, kind: str) -> BuiltDevice:
         federation="",
         shape=shape,
         classes=ready.data.classes,
-        row=ready.engine.initial().numel(),
+        row=start.numel(),
         seed=experiment.seed,
         sgd=Sgd(
             training.learning_rate,
@@ -108,4 +117,5 @@ def _built(ready: Prepared, client: int, kind: str) -> BuiltDevice:
         library=hashlib.sha256(content).hexdigest(),
         reference="",
     )
-    return BuiltDevice(replace(bundle, reference=reference(own.library, bundle)), content)
+    initial = hashlib.sha256(start.contiguous().numpy().tobytes()).hexdigest()
+    return BuiltDevice(replace(bundle, reference=reference(own.library, bundle)), content, initial)

@@ -13,8 +13,9 @@ from sdfeel.core.network import Network
 from sdfeel.core.run_files import ALLOW, EXPERIMENT, NETWORK, NODES, replacing, write_atomic
 from sdfeel.deploy.check import check_deployable
 from sdfeel.deploy.device import build_devices
-from sdfeel.deploy.files import NodeFile, PolicySection, digest_of, network_text, write_node
+from sdfeel.deploy.files import NodeFile, PolicySection, network_text, write_node
 from sdfeel.experiment.build import Prepared
+from sdfeel.experiment.schema import Experiment
 from sdfeel.live.failover import refuges_of
 from sdfeel.live.trust.identity import create_authority, issue
 
@@ -48,7 +49,7 @@ def make(
     built = build_devices(ready, devices or {})
     libraries = {client: each.bundle.library for client, each in built.items()}
     shared = {
-        EXPERIMENT: ready.experiment.text().encode(),
+        EXPERIMENT: deployed(ready).text().encode(),
         NETWORK: network_text(ready, libraries).encode(),
     }
     for name, content in shared.items():
@@ -75,11 +76,20 @@ def make(
         if with_data:
             _write_data(directory / NODES / f"client-{client}" / "data.npz", ready, client)
         if client in built:
-            built[client].write(directory, digest_of(directory / EXPERIMENT, directory / NETWORK))
+            built[client].write(directory)
     _node(directory, "operator", 0, NodeFile(peers=peers), ())
     # The nodes' own copy: the authority's key stays behind.
     write_atomic(directory / TRUST / ALLOW, (authority / ALLOW).read_bytes())
     return net
+
+
+def deployed(ready: Prepared) -> Experiment:
+    """The experiment as nodes read it: it names an engine that every client can be."""
+    if ready.experiment.training.engine != "ray":
+        return ready.experiment
+    engine = "native" if ready.engine.bits.startswith("native") else "loop"
+    training = ready.experiment.training.model_copy(update={"engine": engine})
+    return ready.experiment.model_copy(update={"training": training})
 
 
 def _node(directory: Path, role: str, number: int, node: NodeFile, hosts: tuple[str, ...]) -> None:

@@ -18,10 +18,18 @@ from sdfeel.core.decide import Decisions
 from sdfeel.core.errors import DataError, InputError
 from sdfeel.core.seeds import number
 from sdfeel.data.federated import Examples, Federated, examples
-from sdfeel.deploy.files import NodeFile, digest_of, peers_of, read_network, read_node
+from sdfeel.deploy.files import (
+    NodeFile,
+    digest_of,
+    peers_of,
+    read_libraries,
+    read_network,
+    read_node,
+)
 from sdfeel.deploy.flower import FlowerTrainer
 from sdfeel.engine.base import Task
 from sdfeel.engine.native.engine import BITS
+from sdfeel.engine.select import ModuleEngine
 from sdfeel.experiment.build import build_data, build_engine, build_scheme, local_step
 from sdfeel.experiment.schema import Experiment, load
 from sdfeel.live.federation import Federation, by_torch
@@ -62,19 +70,23 @@ def run_client_node(
     federation, module = federation_of(node)
     setting = _setting(node, path, "client", orphaned)
     me = setting.identity.number
+    member = federation.member(me)
     torch.set_num_threads(1)
     if node.trainer is not None:
         samples = int(federation.net.samples[me])
         train: Callable[[Task], Tensor] = FlowerTrainer(zoo.imported(node.trainer)(), module)
     else:
         own = own_examples(node, me)
-        samples, train = len(own), trainer(node, me, own, module)
+        engine = own_engine(node, me, own, module)
+        samples, train = len(own), trainer(engine)
+        if engine.name == "native":  # an old CPU has bits of its own, which servers refuse
+            member = replace(member, about=replace(member.about, engine=engine.bits))
     if forgetful:
         train = forgetting(train)
     if pause:
         train = slowed(train, pause)
     tell = teller(f"client-{me}")
-    asyncio.run(run_client(federation.member(me), setting, samples, by_torch(train), tell))
+    asyncio.run(run_client(member, setting, samples, by_torch(train), tell))
 
 
 def _setting(node: NodeFile, path: Path, role: str, orphaned: Orphaned) -> "NodeSetting":
@@ -119,20 +131,33 @@ def federation_of(node: NodeFile) -> tuple[Federation, nn.Module]:
         measure_every=experiment.evaluation.every,
         initial=initial,
         about=_about(node, experiment, module, initial),
+        libraries=read_libraries(Path(node.network)),
     )
     return federation, module
 
 
 def _about(node: NodeFile, experiment: Experiment, module: nn.Module, initial: Tensor) -> About:
     """What other nodes must have in common with this one."""
-    native = experiment.training.engine == "native"
     return About(
         experiment=hashlib.sha256(Path(node.experiment).read_bytes()).hexdigest(),
         network=hashlib.sha256(Path(node.network).read_bytes()).hexdigest(),
-        engine=BITS if native else "loop",
+        engine=BITS if engine_kind(experiment) == "native" else "loop",
         torch=str(torch.__version__),
         model=code_of(module),
         initial=hashlib.sha256(initial.contiguous().numpy().tobytes()).hexdigest(),
+    )
+
+
+def engine_kind(experiment: Experiment) -> str:
+    """How a client trains: by the engine that was chosen when the deployment was made."""
+    engine = experiment.training.engine
+    if engine in ("native", "loop"):
+        return engine
+    if engine == "parallel":
+        return "loop"  # it is the loop in several processes, with the same bits
+    raise InputError(
+        f"experiment.toml has training.engine = {engine}, which leaves open how clients train: use "
+        f"the file that `sdfeel deploy init` wrote, which names the engine"
     )
 
 
@@ -232,15 +257,17 @@ def slowed(train: Callable[[Task], Tensor], pause: float) -> Callable[[Task], Te
     return late
 
 
-def trainer(
-    node: NodeFile, client: int, own: Examples, module: nn.Module
-) -> Callable[[Task], Tensor]:
+def own_engine(node: NodeFile, client: int, own: Examples, module: nn.Module) -> ModuleEngine:
     """The same engine code as in a simulation, on this client's data alone."""
     experiment = load(Path(node.experiment))
     net, _, _, _ = read_network(Path(node.network))
-    kind = "native" if experiment.training.engine == "native" else "loop"
     data = _of_one(own, client, len(net.samples))
-    engine, _ = build_engine(_alone(experiment, kind), data, module)
+    engine, _ = build_engine(_alone(experiment, engine_kind(experiment)), data, module)
+    return engine
+
+
+def trainer(engine: ModuleEngine) -> Callable[[Task], Tensor]:
+    """One task by an engine."""
 
     def train(task: Task) -> Tensor:
         return next(iter(engine.train([task]))).clone()

@@ -12,7 +12,7 @@ from sdfeel.core.errors import SdfeelError
 from sdfeel.core.events import Event, Finished
 from sdfeel.core.run_files import NODE, NODES, write_atomic
 from sdfeel.deploy.files import peers_of, read_node
-from sdfeel.deploy.make import OPERATOR
+from sdfeel.deploy.make import OPERATOR, deployed
 from sdfeel.deploy.node import federation_of
 from sdfeel.deploy.replay import write_arrivals
 from sdfeel.experiment.build import Prepared, prepare
@@ -47,7 +47,7 @@ class Operator:
 
     def __iter__(self) -> Iterator[Event]:
         with store.locked(self.directory):
-            text = self.ready.experiment.text().encode()
+            text = deployed(self.ready).text().encode()
             write_atomic(self.directory / run_files.EXPERIMENT, text)
             log = store.Log(self.directory)
             try:

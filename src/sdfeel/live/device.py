@@ -29,6 +29,7 @@ from sdfeel.engine.native.library import Library
 from sdfeel.engine.native.trainer import Lessons, Sgd, Trainer
 from sdfeel.live.client import ArrayTask, Membership, Train
 from sdfeel.live.process import NodeSetting, run_client
+from sdfeel.live.protocol import About
 from sdfeel.live.transport.tensors import MODEL, Schema
 from sdfeel.live.trust.identity import Identity
 from sdfeel.live.trust.names import addresses
@@ -215,7 +216,7 @@ class DeviceNode:
         )
 
 
-def run_device(path: Path, begin: float) -> None:
+def run_device(path: Path) -> None:
     """Take part until the federation is done."""
     node = DeviceNode.read(path)
     bundle = Bundle.read(node.home / BUNDLE)
@@ -228,23 +229,26 @@ def run_device(path: Path, begin: float) -> None:
     library = checked_library(node.home / LIBRARY, bundle)
     x, y = own_data(node.data, bundle)
     schema = Schema.of({MODEL: np.empty(bundle.row, np.float32)})
-    member = Membership(bundle.federation, schema, bundle.servers, bundle.refuges)
+    about = About(**bundle.about, library=bundle.library)
+    member = Membership(bundle.federation, schema, bundle.servers, bundle.refuges, about)
     setting = NodeSetting(identity, node.home, node.peers, node.allow, node.health)
 
     def tell(line: str) -> None:
         now = time.strftime("%H:%M:%S")
         print(f"{now} client-{bundle.client}: {line}", file=sys.stderr, flush=True)
 
-    tell(
-        f"{LIBRARY} for {bundle.device} trains the reference model; ready after "
-        f"{time.monotonic() - begin:.2f} s"
-    )
+    tell(f"{LIBRARY} for {bundle.device} trains the reference model; ready after {age():.2f} s")
     asyncio.run(run_client(member, setting, len(x), by_library(library, bundle, x, y), tell))
+
+
+def age() -> float:
+    """Seconds since this process was started, before Python itself was loaded."""
+    started = Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19]
+    return time.clock_gettime(time.CLOCK_BOOTTIME) - int(started) / os.sysconf("SC_CLK_TCK")
 
 
 def main() -> None:
     """`sdfeel-device NODE.toml`, or with --check: look at everything and end."""
-    begin = time.monotonic()
     words = sys.argv[1:]
     if words == ["--version"]:
         print(__version__)
@@ -259,7 +263,7 @@ def main() -> None:
             checked_library(node.home / LIBRARY, bundle)
             print(f"{LIBRARY} for {bundle.device} trains the reference model")
         else:
-            run_device(Path(paths[0]), begin)
+            run_device(Path(paths[0]))
     except SdfeelError as error:
         sys.exit(f"sdfeel-device: {error}")
     except KeyboardInterrupt:

@@ -5,7 +5,7 @@ own rows of the answers.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from typing import Any
 
@@ -43,6 +43,7 @@ class Federation:
     measure_every: int  # rounds
     initial: Tensor  # (P,)
     about: About = UNSAID  # what others must have in common with us
+    libraries: Mapping[int, str] = field(default_factory=dict)  # hashes, of devices by client
 
     @property
     def net(self) -> Network:

@@ -144,7 +144,9 @@ class EdgeLife:
         self._tell = tell
         self.audit = AuditLog(setting.directory / AUDIT, tell)
         self._server = Server(tell, self.audit.note)
-        self._reception = Reception(_short(setting.identity), federation.about, tell)
+        self._reception = Reception(
+            _short(setting.identity), federation.about, tell, federation.libraries
+        )
         self._edge: Edge | None = None
         self.report = self.status  # for an operator
 

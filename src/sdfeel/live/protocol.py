@@ -3,7 +3,7 @@
 import asyncio
 import random
 from collections.abc import Awaitable, Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Protocol, TypeGuard, TypeVar
 
 from sdfeel.live.transport.errors import Refused, Unreachable
@@ -66,7 +66,10 @@ SHARED = {
     "torch": ("versions of torch", "install the same version on both"),
     "model": ("code of the model", "install the same module on both"),
     "initial": ("initial models", "install the same sdfeel, torch and model on both"),
-    "library": ("native libraries", "install the library that was made with these files"),
+    "library": (
+        "native libraries",
+        "copy the whole directory of the node anew",
+    ),
 }
 _VERSIONS = ("sdfeel", "torch")
 _LONGEST = 200  # characters of a value
@@ -134,6 +137,7 @@ class Reception:
     name: str
     about: About
     tell: Callable[[str], None] = lambda line: None
+    libraries: Mapping[int, str] = field(default_factory=dict)  # of devices, by client
     _met: set[str] = field(default_factory=set)
     _noted: set[str] = field(default_factory=set)
 
@@ -142,7 +146,10 @@ class Reception:
         if "about" not in header:
             return {} if str(who) in self._met else None
         self._met.discard(str(who))
-        for note in self.about.check(self.name, str(who), header["about"]):
+        own = self.about
+        if who.role == "client" and who.number in self.libraries:
+            own = replace(own, library=self.libraries[who.number])
+        for note in own.check(self.name, str(who), header["about"]):
             if note not in self._noted:
                 self._noted.add(note)
                 self.tell(note)

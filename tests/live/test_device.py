@@ -1,0 +1,247 @@
+"""A client without torch takes part with the same bits, or says in a sentence why it cannot."""
+
+import hashlib
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from sdfeel.core.errors import InputError, SdfeelError
+from sdfeel.core.run_files import NODE, NODES
+from sdfeel.deploy.device import read_devices
+from sdfeel.deploy.files import read_libraries
+from sdfeel.deploy.init import init
+from sdfeel.deploy.make import deployed, make, on_loopback
+from sdfeel.engine.native import build
+from sdfeel.experiment.build import Prepared, prepare
+from sdfeel.experiment.schema import load
+from sdfeel.live.device import BUNDLE, LIBRARY, Bundle, DeviceNode, checked_library, own_data
+from sdfeel.live.protocol import About, Reception, Who
+from sdfeel.live.transport.errors import Refused
+from sdfeel.run.store import create
+from tests.engine.native.helpers import needs_compiler
+from tests.tools.device import SETTINGS, Machine, federation
+
+SOURCE = Path(__file__).parents[2] / "src"
+# What a device does not have cannot be imported there.
+WITHOUT = """
+import sys
+for name in ("torch", "pydantic", "networkx"):
+    sys.modules[name] = None
+from sdfeel.live.device import main
+main()
+"""
+OWN = os.uname().machine
+SMALL = [*SETTINGS, "model.name=logistic", "training.iterations=20"]
+pytestmark = [
+    needs_compiler,
+    pytest.mark.skipif(OWN not in build.DEVICES, reason="no device is of this machine's kind"),
+]
+
+
+@pytest.fixture(scope="module")
+def bare(tmp_path_factory: pytest.TempPathFactory) -> Machine:
+    """This machine's Python, as it would be without torch, pydantic and networkx."""
+    folder = tmp_path_factory.mktemp("bare")
+    (folder / "bare.py").write_text(WITHOUT)
+    return Machine((sys.executable,), {"PYTHONPATH": f"{folder}:{SOURCE}"}, module="bare")
+
+
+@pytest.fixture(scope="module")
+def ready() -> Prepared:
+    return prepare(load(None, SMALL))
+
+
+@pytest.fixture(scope="module")
+def home(ready: Prepared, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The directory of a device's node."""
+    directory = tmp_path_factory.mktemp("made")
+    create(directory)
+    make(ready, directory, on_loopback(2), devices={2: OWN})
+    return directory / NODES / "client-2"
+
+
+@pytest.fixture
+def own(home: Path, tmp_path: Path) -> Path:
+    """A copy of it, to do harm to."""
+    for path in home.iterdir():
+        if path.is_file():
+            (tmp_path / path.name).write_bytes(path.read_bytes())
+    return tmp_path
+
+
+def test_a_federation_with_clients_without_torch_ends_in_the_simulators_model(
+    bare: Machine, tmp_path: Path
+) -> None:
+    ended = federation(load(None, SMALL), tmp_path, {2: OWN, 3: OWN}, bare, kills=1)
+    assert ended.model == ended.simulated
+    assert ended.kills == 1
+    assert all("finished after" in line for line in ended.told)
+
+
+def test_a_whole_library_trains_the_reference_model(home: Path) -> None:
+    bundle = Bundle.read(home / BUNDLE)
+    assert checked_library(home / LIBRARY, bundle).fuses
+    assert read_libraries(home.parents[1] / "network.json") == {2: bundle.library}
+
+
+@contextmanager
+def refused(text: str, kind: type[SdfeelError] = SdfeelError) -> Iterator[None]:
+    with pytest.raises(kind, match=text) as error:
+        yield
+    assert "\n" not in str(error.value)
+
+
+def test_a_damaged_library_is_refused(own: Path) -> None:
+    content = bytearray((own / LIBRARY).read_bytes())
+    content[len(content) // 2] ^= 1
+    (own / LIBRARY).write_bytes(content)
+    with refused(rf"is not the library that {BUNDLE} names: it is damaged"):
+        checked_library(own / LIBRARY, Bundle.read(own / BUNDLE))
+    (own / LIBRARY).unlink()
+    with refused("cannot read .*No such file"):
+        checked_library(own / LIBRARY, Bundle.read(own / BUNDLE))
+
+
+def foreign(content: bytes) -> bytes:
+    """The same file with another machine in its head."""
+    other = 183 if content[18] != 183 else 62
+    return content[:18] + other.to_bytes(2, "little") + content[20:]
+
+
+def test_a_library_for_another_machine_is_refused(own: Path) -> None:
+    content = foreign((own / LIBRARY).read_bytes())
+    (own / LIBRARY).write_bytes(content)
+    bundle = Bundle.read(own / BUNDLE)
+    with refused(r"names \(it is for (aarch64|x86_64)\): it is damaged, or another model's or"):
+        checked_library(own / LIBRARY, bundle)
+    # Also if the whole directory is another device's.
+    theirs = replace(bundle, device="riscv", library=hashlib.sha256(content).hexdigest())
+    with refused(f"is for riscv and does not run on this {OWN}"):
+        checked_library(own / LIBRARY, theirs)
+
+
+def test_a_library_that_computes_other_numbers_is_refused(own: Path) -> None:
+    bundle = Bundle.read(own / BUNDLE)
+    changes: list[dict[str, Any]] = [{"reference": "0" * 64}, {"seed": bundle.seed + 1}]
+    for change in changes:
+        with refused("does not train the reference model .* cannot take part"):
+            checked_library(own / LIBRARY, replace(bundle, **change))
+
+
+def test_a_library_of_another_model_is_refused(own: Path) -> None:
+    bundle = Bundle.read(own / BUNDLE)
+    with refused("or another model's or device's; copy model.so anew"):
+        checked_library(own / LIBRARY, replace(bundle, library="0" * 64))
+
+
+def test_a_server_refuses_a_device_with_another_library() -> None:
+    edge = Reception("edge-0", About(network="n"), libraries={2: "a" * 64})
+    good = {"about": About(network="n", library="a" * 64).told()}
+    assert edge.meet(Who("client", 2), good) is not None
+    stock = {"about": About(network="n").told()}  # it trains by its own engine
+    assert edge.meet(Who("client", 2), stock) is not None
+    bad = {"about": About(network="n", library="b" * 64).told()}
+    with refused("edge-0 and client-2 have different native libraries", Refused):
+        edge.meet(Who("client", 2), bad)
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        ("not json", "is damaged: copy it anew"),
+        ("{}", "was written by another version of sdfeel"),
+        ('{"form": 1}', "is damaged: copy it anew"),
+    ],
+)
+def test_a_damaged_bundle_is_refused(own: Path, change: str, text: str) -> None:
+    (own / BUNDLE).write_text(change)
+    with refused(text):
+        Bundle.read(own / BUNDLE)
+
+
+@pytest.mark.parametrize(
+    ("line", "text"),
+    [
+        ('trainer = "mine:make"', "a device trains by its library alone"),
+        ("data = 5", "data must be text, got 5"),
+        ('dat = "x"', "unknown key 'dat'"),
+        ("= 5", "is not valid TOML"),
+    ],
+)
+def test_a_wrong_node_file_is_refused(own: Path, line: str, text: str) -> None:
+    (own / NODE).write_text(line)
+    with refused(text):
+        DeviceNode.read(own / NODE)
+
+
+def test_data_that_the_library_cannot_read_are_refused(own: Path, home: Path) -> None:
+    bundle = Bundle.read(own / BUNDLE)
+    x, y = own_data(own / "data.npz", bundle)
+    assert len(x) == len(y) == bundle.samples
+    cases: list[tuple[dict[str, Any], str]] = [
+        ({"x": x, "z": y}, "save x and y with numpy.savez"),
+        ({"x": x.astype(float), "y": y}, "is float64 .* needed is float32"),
+        ({"x": x[..., :1], "y": y}, "needed is float32"),
+        ({"x": x, "y": y + 1000}, "must be class numbers from 0 to 9"),
+        ({"x": x, "y": y[:-1]}, "class numbers"),
+    ]
+    for wrong, text in cases:
+        np.savez(own / "data.npz", **wrong)
+        with refused(text):
+            own_data(own / "data.npz", bundle)
+
+
+def test_devices_are_named_by_kind_or_by_client() -> None:
+    assert read_devices(["2,3=armv7"], 4) == {2: "armv7", 3: "armv7"}
+    with refused("unknown device 'aarch65'", InputError):
+        read_devices(["aarch65"], 4)
+    with refused("names client '4', but there are clients 0 to 3", InputError):
+        read_devices(["4=aarch64"], 4)
+
+
+def test_a_device_is_not_for_experiments_that_torch_trains(tmp_path: Path) -> None:
+    experiment = load(None, [*SMALL, "training.engine=loop"])
+    with refused("devices train by the native engine, and this experiment is trained by loop"):
+        init(experiment, tmp_path / "made", devices=[OWN])
+
+
+def test_without_a_compiler_for_it_a_device_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "")
+    with pytest.raises(build.BuildFault, match=r"install arm-linux-gnueabihf-g\+\+$"):
+        build.device_library("", "armv7")
+
+
+def test_a_deployment_names_the_engine_that_was_chosen(ready: Prepared) -> None:
+    assert deployed(ready).training.engine == "native"
+    for bits, engine in (("native 2", "native"), ("torch", "loop")):
+        training = ready.experiment.training.model_copy(update={"engine": "ray"})
+        experiment = ready.experiment.model_copy(update={"training": training})
+        ray = replace(ready, experiment=experiment, engine=Bits(bits))  # type: ignore[arg-type]
+        assert deployed(ray).training.engine == engine
+
+
+class Bits:
+    """An engine, as far as its bits."""
+
+    def __init__(self, bits: str) -> None:
+        self.bits = bits
+
+
+def test_a_device_can_be_checked_before_it_is_used(home: Path, bare: Machine) -> None:
+    done = subprocess.run(
+        [*bare.command, "-m", "bare", str(home / NODE), "--check"],
+        env={**os.environ, **bare.environment},
+        capture_output=True,
+        text=True,
+    )
+    assert done.stdout == f"{LIBRARY} for {OWN} trains the reference model\n"
+    assert json.loads((home / BUNDLE).read_text())["device"] == OWN
