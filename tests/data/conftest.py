@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sdfeel.data import idx
+from sdfeel.data import formats
 from sdfeel.data.sources import DATASETS, Bytes, File, Source
 
 
@@ -18,7 +18,9 @@ def real_data() -> Path:
     """A directory with both MNISTs: $SDFEEL_DATA, or shared/data beside the checkout."""
     beside = Path(__file__).parents[2].parent / "shared" / "data"
     directory = Path(os.environ.get("SDFEEL_DATA") or beside)
-    if any(idx.find(DATASETS[name], directory) is None for name in ("mnist", "fashion-mnist")):
+    if any(
+        formats.find_idx(DATASETS[name], directory) is None for name in ("mnist", "fashion-mnist")
+    ):
         pytest.skip("no MNIST and Fashion-MNIST here: set SDFEEL_DATA to their directory")
     return directory
 
@@ -42,7 +44,7 @@ def small_mnist() -> tuple[Source, dict[str, bytes]]:
     """MNIST with 6 + 3 pictures, and the contents of its files."""
     arrays = (pictures(6, (28, 28), 1), digits(6, 2), pictures(3, (28, 28), 3), digits(3, 4))
     real = DATASETS["mnist"]
-    contents = {f.name: idx.encode(a) for f, a in zip(real.files, arrays, strict=True)}
+    contents = {f.name: formats.encode(a) for f, a in zip(real.files, arrays, strict=True)}
     files = tuple(
         File(name, len(content), hashlib.sha256(content).hexdigest())
         for name, content in contents.items()

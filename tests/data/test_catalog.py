@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from sdfeel.core.errors import DataError, InputError
-from sdfeel.data import idx
+from sdfeel.data import formats
 from sdfeel.data.catalog import DATASETS, default_directory, describe, directories, load, verify
 from sdfeel.data.sources import Source
 from tests.data.conftest import put
@@ -67,16 +67,16 @@ def test_the_environment_names_a_directory(
     assert default_directory() == real_data
     found = {line.name: line.found for line in describe()}
     assert found["digits"] is not None
-    assert found["mnist"] == idx.find(DATASETS["mnist"], real_data)
+    assert found["mnist"] == formats.find_idx(DATASETS["mnist"], real_data)
 
 
 def test_two_real_data_sets_with_the_same_file_names_are_told_apart(
     real_data: Path, tmp_path: Path
 ) -> None:
-    folder = idx.find(DATASETS["fashion-mnist"], real_data)
+    folder = formats.find_idx(DATASETS["fashion-mnist"], real_data)
     assert folder is not None
-    assert idx.find(DATASETS["fashion-mnist"], folder) == folder
-    assert idx.find(DATASETS["mnist"], folder) is None
+    assert formats.find_idx(DATASETS["fashion-mnist"], folder) == folder
+    assert formats.find_idx(DATASETS["mnist"], folder) is None
     copytree(folder, tmp_path / "MNIST" / "raw")  # taken at its word, and found out
     with pytest.raises(DataError, match=r"MNIST.* is not MNIST's file: it is Fashion-MNIST's"):
         load("mnist", tmp_path)
@@ -95,7 +95,7 @@ def test_mnist_is_found_in_every_layout(
         contents = {name.replace("-idx", ".idx"): c for name, c in contents.items()}
     put(tmp_path / layout, contents, packed)
     assert verify(source, tmp_path) == tmp_path / layout
-    x_train, y_train, x_test, y_test = idx.read(source, tmp_path / layout)
+    x_train, y_train, x_test, y_test = formats.read_idx(source, tmp_path / layout)
     assert (x_train.shape, y_train.shape) == ((6, 1, 28, 28), (6,))
     assert (x_test.shape, y_test.shape) == ((3, 1, 28, 28), (3,))
 
@@ -180,7 +180,7 @@ def test_describe_lists_everything(tmp_path: Path) -> None:
 
 def test_a_file_that_is_not_idx_is_refused() -> None:
     with pytest.raises(DataError, match="not an IDX file of bytes"):
-        idx.decode(b"\x89PNG")
+        formats.decode(b"\x89PNG")
 
 
 def own_file(folder: Path, **changes: np.ndarray[tuple[int, ...], np.dtype[np.generic]]) -> str:

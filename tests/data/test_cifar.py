@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from sdfeel.core.errors import DataError
-from sdfeel.data import cifar
+from sdfeel.data import formats
 from sdfeel.data.sources import Source
 from tests.data.conftest import put
 
@@ -21,7 +21,7 @@ def pickled(contents: dict[str, bytes]) -> dict[str, bytes]:
     """The same batches in the pickled form, written as today's Python writes them."""
     batches = {}
     for name, content in contents.items():
-        records = np.frombuffer(content, dtype=np.uint8).reshape(-1, cifar.RECORD)
+        records = np.frombuffer(content, dtype=np.uint8).reshape(-1, formats.RECORD)
         batch = {b"labels": records[:, 0].tolist(), b"data": records[:, 1:].copy()}
         batches[name.removesuffix(".bin")] = pickle.dumps(batch, protocol=4)
     return batches
@@ -52,9 +52,9 @@ def test_every_form_gives_the_same_pictures(
         archive(tmp_path / top / name, f"cifar-10-batches-{form}", files)
     else:
         put(tmp_path / top / f"cifar-10-batches-{form}", files)
-    path = cifar.find(source, tmp_path)
+    path = formats.find_cifar(source, tmp_path)
     assert path is not None
-    x_train, y_train, x_test, y_test = cifar.read(source, path, md5(pickled(contents)))
+    x_train, y_train, x_test, y_test = formats.read_cifar(source, path, md5(pickled(contents)))
     expected = np.frombuffer(contents["data_batch_2.bin"], dtype=np.uint8).reshape(4, 3073)
     assert x_train.shape == (20, 3, 32, 32)
     assert np.array_equal(x_train[4:8].reshape(4, -1), expected[:, 1:])
@@ -65,7 +65,7 @@ def test_every_form_gives_the_same_pictures(
 def test_the_folder_of_batches_may_be_given_itself(small_cifar: Small, tmp_path: Path) -> None:
     source, contents = small_cifar
     put(tmp_path, contents)
-    assert cifar.find(source, tmp_path) == tmp_path
+    assert formats.find_cifar(source, tmp_path) == tmp_path
 
 
 def test_a_changed_batch_is_noticed(small_cifar: Small, tmp_path: Path) -> None:
@@ -73,7 +73,7 @@ def test_a_changed_batch_is_noticed(small_cifar: Small, tmp_path: Path) -> None:
     contents["test_batch.bin"] = bytes(len(contents["test_batch.bin"]))
     put(tmp_path, contents)
     with pytest.raises(DataError, match=r"test_batch\.bin: its sha1 .*`sdfeel data get cifar10`"):
-        cifar.read(source, tmp_path)
+        formats.read_cifar(source, tmp_path)
 
 
 def test_an_archive_without_a_batch_is_noticed(small_cifar: Small, tmp_path: Path) -> None:
@@ -82,10 +82,10 @@ def test_an_archive_without_a_batch_is_noticed(small_cifar: Small, tmp_path: Pat
     path = tmp_path / "cifar-10-binary.tar.gz"
     archive(path, "cifar-10-batches-bin", contents)
     with pytest.raises(DataError, match=r"data_batch_3\.bin is missing"):
-        cifar.read(source, path)
+        formats.read_cifar(source, path)
     path.write_bytes(path.read_bytes()[:-300])
     with pytest.raises(DataError, match="cannot be unpacked"):
-        cifar.read(source, path)
+        formats.read_cifar(source, path)
 
 
 class Trap:
@@ -104,7 +104,7 @@ def test_unknown_bytes_are_never_unpickled(small_cifar: Small, tmp_path: Path) -
     bad = {**good, "data_batch_1": pickle.dumps(Trap(tmp_path / "sprung"))}
     put(tmp_path / "cifar-10-batches-py", bad)
     with pytest.raises(DataError, match="data_batch_1: its md5 checksum is not the published"):
-        cifar.read(source, tmp_path / "cifar-10-batches-py", md5(good))
+        formats.read_cifar(source, tmp_path / "cifar-10-batches-py", md5(good))
     assert not (tmp_path / "sprung").exists()
 
 
@@ -113,5 +113,5 @@ def test_even_known_bytes_may_name_nothing_but_arrays(small_cifar: Small, tmp_pa
     bad = {**pickled(contents), "data_batch_1": pickle.dumps(Trap(tmp_path / "sprung"))}
     put(tmp_path / "cifar-10-batches-py", bad)
     with pytest.raises(DataError, match=r"asks for \w+\.mkdir, which no batch needs"):
-        cifar.read(source, tmp_path / "cifar-10-batches-py", md5(bad))
+        formats.read_cifar(source, tmp_path / "cifar-10-batches-py", md5(bad))
     assert not (tmp_path / "sprung").exists()

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from sdfeel.core.errors import DataError
-from sdfeel.data import archives, catalog, cifar, idx
+from sdfeel.data import catalog, formats
 from sdfeel.data.download import fetch, get, silent, to_file
 from sdfeel.data.sources import Source
 from tests.data.conftest import put
@@ -121,7 +121,7 @@ def test_a_broken_download_leaves_nothing_behind(
     elif damage == "bomb":
         path.write_bytes(gzip.compress(bytes(100 * len(content))))
     elif damage == "huge":
-        path.write_bytes(bytes(2 * archives.compressed(len(content))))
+        path.write_bytes(bytes(2 * formats.compressed(len(content))))
     source = dataclasses.replace(source, addresses=(site + below,))
     with pytest.raises(DataError, match=f"cannot get MNIST .*{reason}"):
         fetch(source, tmp_path / "data", silent)
@@ -139,7 +139,7 @@ def test_cifar_is_downloaded_as_an_archive(site: str, small_cifar: Small, tmp_pa
     source = dataclasses.replace(source, addresses=(f"{site}c.tar.gz",))
     folder = fetch(source, tmp_path / "data", silent)
     assert folder == tmp_path / "data" / "cifar-10-batches-bin"
-    assert cifar.find(source, tmp_path / "data") == folder
+    assert formats.find_cifar(source, tmp_path / "data") == folder
     assert catalog.verify(source, tmp_path / "data") == folder
 
 
@@ -175,4 +175,4 @@ def test_digits_need_no_fetching(tmp_path: Path) -> None:
 
 
 def test_real_mnist_is_recognised_before_any_download(real_data: Path) -> None:
-    assert get("mnist", real_data) == idx.find(catalog.known("mnist"), real_data)
+    assert get("mnist", real_data) == formats.find_idx(catalog.known("mnist"), real_data)

@@ -14,7 +14,7 @@ import pytest
 from PIL import Image
 
 from sdfeel.core.errors import DataError
-from sdfeel.data import catalog, cifar, idx, packages
+from sdfeel.data import catalog, formats, packages
 from sdfeel.data.download import fetch, silent
 from sdfeel.data.sources import Package, Source
 from tests.data.conftest import put
@@ -26,7 +26,7 @@ needs_dpkg = pytest.mark.skipif(shutil.which("dpkg-deb") is None, reason="no dpk
 
 def table(images: bytes, labels: bytes) -> bytes:
     """A CSV of labels and pixels, with a line of names."""
-    rows = np.column_stack([idx.decode(labels), idx.decode(images).reshape(-1, 784)])
+    rows = np.column_stack([formats.decode(labels), formats.decode(images).reshape(-1, 784)])
     lines = [",".join(map(str, row)) for row in rows.tolist()]
     return "\n".join(["label,1x1", *lines, ""]).encode()
 
@@ -120,7 +120,7 @@ def sheets(contents: dict[str, bytes]) -> dict[str, bytes]:
     members = {}
     labels: list[int] = []
     for name, content in contents.items():
-        records = np.frombuffer(content, dtype=np.uint8).reshape(-1, cifar.RECORD)
+        records = np.frombuffer(content, dtype=np.uint8).reshape(-1, formats.RECORD)
         labels += records[:, 0].tolist()
         pixels = records[:, 1:].reshape(-1, 3, 1024).transpose(0, 2, 1)
         picture = io.BytesIO()

@@ -14,7 +14,7 @@ from sdfeel.engine.batches import batches
 from sdfeel.engine.estimates import Estimator, Probing, estimate, probe, probing
 from sdfeel.engine.loop import LoopEngine
 from sdfeel.engine.parallel import ParallelEngine
-from sdfeel.engine.timed import Timed
+from sdfeel.run.session import Timed
 
 CURVATURE = 1.7
 CENTRES = torch.tensor([[1.0, -2.0, 0.5], [4.0, 0.0, 0.0], [-3.0, 1.0, 2.0]]).double()

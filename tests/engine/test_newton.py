@@ -19,7 +19,7 @@ from sdfeel.data.federated import Examples
 from sdfeel.engine.base import Task, Training, Workload
 from sdfeel.engine.batches import batches
 from sdfeel.engine.loop import LoopEngine
-from sdfeel.engine.newton import NAME
+from sdfeel.engine.optimizers import NEWTON
 from sdfeel.engine.parallel import ParallelEngine
 from sdfeel.engine.select import choose
 from sdfeel.models.flat import FlatModule
@@ -55,7 +55,7 @@ def bowls(proximal: float = 0.0, **options: Any) -> LoopEngine:
     x = CENTRES.repeat_interleave(torch.tensor(COUNTS), dim=0)
     data = Examples(x, torch.zeros(len(x)))
     options = {"damping": 0.0, **options}
-    training = Training(1.0, 10, NAME, options, loss=average, proximal=proximal)
+    training = Training(1.0, 10, NEWTON, options, loss=average, proximal=proximal)
     return LoopEngine(Workload(Bowl(), data, PARTS, data, training, 0))
 
 
@@ -126,7 +126,7 @@ def normed() -> nn.Module:
     return module
 
 
-def pictures(optimizer: str = NAME, rate: float = 0.05, **options: Any) -> LoopEngine:
+def pictures(optimizer: str = NEWTON, rate: float = 0.05, **options: Any) -> LoopEngine:
     """A model with everything in it: convolution, BatchNorm, dropout, an unused parameter."""
     draws = torch.Generator().manual_seed(0)
     y = torch.arange(120) % 3
@@ -177,7 +177,7 @@ def test_an_estimate_is_signs_times_hessian_times_signs() -> None:
     draws = torch.Generator().manual_seed(0)
     data = Examples(torch.randn(9, 4, generator=draws).double(), torch.arange(9) % 3)
     module = nn.Sequential(nn.Linear(4, 2), nn.Tanh(), nn.Linear(2, 3)).double()
-    training = Training(0.1, 5, NAME, {"probes": 2, "decay": 0.5})
+    training = Training(0.1, 5, NEWTON, {"probes": 2, "decay": 0.5})
     own = LoopEngine(Workload(module, data, [np.arange(9)], data, training, 4))
     start = own.initial()
     (row,) = own.train([Task(0, start, 1, 6)])
@@ -192,7 +192,7 @@ def test_an_estimate_is_signs_times_hessian_times_signs() -> None:
     weights = start[: own.parameters].clone().requires_grad_()
     (gradient,) = torch.autograd.grad(loss(weights), weights)
     hessian: Tensor = torch.autograd.functional.hessian(loss, start[: own.parameters])  # type: ignore[no-untyped-call]
-    bits = rng(4, NAME, 0, 6)
+    bits = rng(4, NEWTON, 0, 6)
     total = torch.zeros(own.parameters, dtype=torch.float64)
     for _ in range(2):
         signs = 2.0 * torch.from_numpy(bits.integers(0, 2, own.parameters, dtype=np.int8)) - 1
@@ -225,7 +225,7 @@ class Slope(nn.Module):
 
 def test_a_loss_without_curvature_is_left_to_the_damping() -> None:
     data = Examples(torch.ones(4, 1), torch.zeros(4))
-    training = Training(0.1, 4, NAME, {"damping": 0.5}, loss=average)
+    training = Training(0.1, 4, NEWTON, {"damping": 0.5}, loss=average)
     own = LoopEngine(Workload(Slope(), data, [np.arange(4)], data, training, 0))
     (row,) = own.train([Task(0, own.initial(), 1, 0)])
     assert row.tolist() == pytest.approx([-0.4, 0.0, 0.1])
@@ -243,7 +243,7 @@ def test_a_mass_of_nothing_does_no_harm() -> None:
 @pytest.mark.parametrize("identity", [False, True])
 def test_the_native_engine_leaves_it_to_others(identity: bool) -> None:
     data = Examples(torch.randn(20, 1, 8, 8), torch.arange(20) % 10)
-    training = Training(0.1, 5, NAME, {"identity": identity})
+    training = Training(0.1, 5, NEWTON, {"identity": identity})
     own = Workload(build("mlp", (1, 8, 8), 10, 0), data, [np.arange(20)], data, training, 0)
     engine, why = choose("auto", own)
     assert engine.name in ("loop", "parallel")

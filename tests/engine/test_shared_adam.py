@@ -15,7 +15,7 @@ from sdfeel.core.network import clustered
 from sdfeel.data.federated import Examples
 from sdfeel.engine.base import Training, Workload
 from sdfeel.engine.loop import LoopEngine
-from sdfeel.engine.shared_adam import read
+from sdfeel.engine.optimizers import read_shared_adam
 from sdfeel.schemes import FedAvg
 from sdfeel.sim.simulate import Simulation
 from tests.sim.test_simulate import RATES
@@ -78,6 +78,6 @@ def test_unknown_options_and_bad_decays_are_refused() -> None:
     with pytest.raises(
         InputError, match="shared-adam has no option betas: its options are beta1, beta2"
     ):
-        read({"betas": (0.9, 0.9)})
+        read_shared_adam({"betas": (0.9, 0.9)})
     with pytest.raises(InputError, match="beta2 must be at least 0 and below 1, got 1"):
-        read({"beta2": 1})
+        read_shared_adam({"beta2": 1})

@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from sdfeel.engine import timed
 from sdfeel.engine.base import Scores, Task
-from sdfeel.engine.timed import Timed
+from sdfeel.run import session
+from sdfeel.run.session import Timed
 
 TASKS = [Task(n, torch.zeros(1), 1, 0) for n in range(3)]
 
@@ -28,7 +28,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     own = Clock()
-    monkeypatch.setattr(timed, "perf_counter", own)
+    monkeypatch.setattr(session, "perf_counter", own)
     return own
 
 

@@ -12,7 +12,7 @@ from sdfeel.core.graphs import links
 from sdfeel.core.network import clustered
 from sdfeel.core.scheme import Lane, Scheme
 from sdfeel.core.stragglers import StragglerPolicy
-from sdfeel.planning.pace import pace
+from sdfeel.planning.ranking import pace
 from sdfeel.schemes import AsyncSDFeel, FedAvg, HierFavg, SDFeel
 from sdfeel.sim.simulate import Simulation
 from tests.quadratic import quadratic

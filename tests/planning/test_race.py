@@ -8,9 +8,8 @@ import pytest
 
 from sdfeel.planning.candidates import Candidate
 from sdfeel.planning.goal import Goal, PilotPoint
-from sdfeel.planning.pace import Pace
 from sdfeel.planning.race import Race
-from sdfeel.planning.ranking import Entry, Law, distinct, drift, shortlist
+from sdfeel.planning.ranking import Entry, Law, Pace, distinct, drift, shortlist
 
 TRUTH = Law(4.0, 5.0)  # iterations until a score of 0.9
 BOUND = Law(200.0, 60_000.0)  # far too high, and drift above all

@@ -8,8 +8,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from sdfeel.planning.candidates import Candidate
-from sdfeel.planning.pace import Pace
-from sdfeel.planning.ranking import GOAL, Entry, Law, drift, fitted, proven
+from sdfeel.planning.ranking import GOAL, Entry, Law, Pace, drift, fitted, proven
 from sdfeel.run.loss_estimates import LossShape
 from sdfeel.theory.problem import Problem
 

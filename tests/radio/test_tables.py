@@ -6,7 +6,7 @@ import pytest
 from sdfeel.core.errors import InputError
 from sdfeel.core.graphs import links
 from sdfeel.core.network import clustered
-from sdfeel.radio.tables import clients_table, links_table, trace_table
+from sdfeel.experiment.files import clients_table, links_table, trace_table
 
 NET = clustered([1, 1, 1], [0, 1, 2], links("path", 3))
 

@@ -7,7 +7,7 @@ import pytest
 
 from sdfeel.core.events import Event, Finished, Round
 from sdfeel.experiment.schema import Experiment, load
-from sdfeel.run import standstill
+from sdfeel.run import drive
 from sdfeel.run.session import resume, start
 
 SMALL = (
@@ -30,7 +30,7 @@ def small(*settings: str) -> Experiment:
 
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(standstill, "PATIENCE", 30)
+    monkeypatch.setattr(drive, "PATIENCE", 30)
 
 
 def ending(events: list[Event]) -> Finished:

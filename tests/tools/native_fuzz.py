@@ -19,9 +19,8 @@ from sdfeel.data.federated import Examples
 from sdfeel.engine.base import Task, Training, Workload
 from sdfeel.engine.loop import LoopEngine
 from sdfeel.engine.native.build import NATIVE, BuildFault, library
-from sdfeel.engine.native.emit import source
 from sdfeel.engine.native.library import Library, Native
-from sdfeel.engine.native.lower import lower
+from sdfeel.engine.native.lower import lower, source
 from sdfeel.engine.native.trainer import Lessons, Trainer
 
 STEPS, CLIENTS = 3, 3

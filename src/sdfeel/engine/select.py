@@ -16,7 +16,7 @@ from sdfeel.engine.threads import cores
 from sdfeel.models.flat import Layout
 
 if TYPE_CHECKING:
-    from sdfeel.engine.ray.recipe import Build
+    from sdfeel.engine.ray.actor import Build
 
 Kind = Literal["auto", "loop", "parallel", "native", "ray"]
 

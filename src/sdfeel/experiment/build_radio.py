@@ -16,9 +16,9 @@ from sdfeel.core.scheme import Scheme
 from sdfeel.core.seeds import rng
 from sdfeel.core.tolerance import OPTIONS, YES
 from sdfeel.experiment.effects import Case, Rates, given_keys
+from sdfeel.experiment.files import clients_table, links_table, trace_table
 from sdfeel.experiment.schema import Experiment, RadioSection
 from sdfeel.radio.channel import Cell, Fading, Trace, efficiency, scattered, snr_of
-from sdfeel.radio.tables import clients_table, links_table, trace_table
 from sdfeel.schemes import tolerance
 
 MOST = 40.0  # bits per second and hertz: no radio sends more

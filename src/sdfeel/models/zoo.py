@@ -3,7 +3,8 @@
 import importlib
 import inspect
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
@@ -13,8 +14,34 @@ import torch
 from torch import Tensor, nn
 
 from sdfeel.core.errors import InputError, at_least, told, unknown
-from sdfeel.models.draws import portable_draws
 from sdfeel.models.flat import check_floats
+
+
+@contextmanager
+def portable_draws() -> Iterator[None]:
+    """Within this context, `uniform_` of float32 gives the same numbers on every CPU.
+
+    torch draws 24 random bits u and computes u * (high - low) + low, rounded once where the CPU
+    multiplies and adds in one step, and otherwise twice. Here it is always rounded once, because in
+    float64 nothing is rounded before. All of torch's layers begin with `uniform_`; other draws stay
+    as torch makes them.
+    """
+    own = torch.Tensor.uniform_
+
+    def uniform_(tensor: Tensor, *bounds: float, **options: Any) -> Tensor:
+        if tensor.dtype != torch.float32:
+            return own(tensor, *bounds, **options)
+        named = [options.pop(name, default) for name, default in (("from", 0.0), ("to", 1.0))]
+        low, high = torch.tensor([*bounds, *named[len(bounds) :]], dtype=torch.float32)
+        unit = own(torch.empty_like(tensor), 0.0, 1.0, **options).double()
+        return tensor.copy_(unit.mul_((high - low).double()).add_(low.double()))
+
+    torch.Tensor.uniform_ = uniform_  # type: ignore[method-assign, assignment]
+    try:
+        yield
+    finally:
+        del torch.Tensor.uniform_
+
 
 Shape = tuple[int, ...]
 

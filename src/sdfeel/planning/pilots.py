@@ -19,10 +19,9 @@ from sdfeel.experiment.schema import Experiment
 from sdfeel.planning import candidates as space
 from sdfeel.planning.candidates import Candidate
 from sdfeel.planning.goal import Goal, PilotPoint
-from sdfeel.planning.pace import Pace, pace
-from sdfeel.planning.ranking import Entry, drift
+from sdfeel.planning.ranking import Entry, Pace, drift, pace
+from sdfeel.run.drive import Standstill
 from sdfeel.run.loss_estimates import LossShape, measure
-from sdfeel.run.standstill import Standstill
 from sdfeel.sim.simulate import Simulation
 from sdfeel.theory import synchronous
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from statistics import fmean, stdev
 from typing import Any
 
-from sdfeel.core.json_values import finite
+from sdfeel.core.run_files import finite
 from sdfeel.report.history import History
 from sdfeel.report.units import amount, count, duration, goal, joules, number, percent
 

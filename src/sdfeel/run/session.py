@@ -1,19 +1,22 @@
 """A durable run: an experiment, a directory, and an iterator of events."""
 
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from time import perf_counter
 
 from safetensors.torch import save
+from torch import Tensor
 
 from sdfeel.core import run_files
 from sdfeel.core.errors import AnotherRun, Diverged, RunError
 from sdfeel.core.events import Event, Finished, Warned
 from sdfeel.core.run_files import remove_drafts, write_atomic
+from sdfeel.engine.base import Engine, Scores, Task
+from sdfeel.engine.estimates import probing
 from sdfeel.engine.loop import TORCH
 from sdfeel.engine.native.engine import FIRST_BITS
-from sdfeel.engine.timed import Timed
 from sdfeel.experiment.build import Prepared, prepare
 from sdfeel.experiment.schema import Experiment, load
 from sdfeel.run import store, theorem
@@ -21,6 +24,52 @@ from sdfeel.run.checkpoint import load_checkpoint, save_checkpoint
 from sdfeel.run.drive import Drive, Goals
 from sdfeel.run.theorem import Estimating
 from sdfeel.sim.state import State
+
+
+class Timed:
+    """Any engine, with a stopwatch for training and one for measuring.
+
+    Where workers keep training while the caller uses a model, the caller's time is training time,
+    too.
+    """
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._ahead: bool = getattr(engine, "works_ahead", False)
+        self.training = 0.0  # seconds
+        self.evaluating = 0.0
+
+    @property
+    def name(self) -> str:
+        return self._engine.name
+
+    def initial(self) -> Tensor:
+        return self._engine.initial()
+
+    def train(self, tasks: Sequence[Task]) -> Iterator[Tensor]:
+        models = self._engine.train(tasks)
+        begin = perf_counter()
+        for left in range(len(tasks), -1, -1):
+            model = next(models, None)
+            if model is None or left == 1 or not self._ahead:  # after the last, nobody trains
+                self.training += perf_counter() - begin
+            if model is None:
+                return
+            yield model
+            if left == 1 or not self._ahead:
+                begin = perf_counter()
+
+    def loss_and_gradient(self, client: int, model: Tensor, step: int) -> tuple[float, Tensor]:
+        begin = perf_counter()
+        found = probing(self._engine).loss_and_gradient(client, model, step)
+        self.training += perf_counter() - begin
+        return found
+
+    def evaluate(self, model: Tensor) -> Scores:
+        begin = perf_counter()
+        scores = self._engine.evaluate(model)
+        self.evaluating += perf_counter() - begin
+        return scores
 
 
 class Session:

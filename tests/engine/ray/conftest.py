@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from sdfeel.engine.ray import engine
-from sdfeel.engine.ray.session import SESSION
+from sdfeel.engine.ray.pool import SESSION
 
 
 @pytest.fixture(autouse=True)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from sdfeel.core.errors import InputError, SdfeelError
-from sdfeel.engine.ray import RayEngine, session
+from sdfeel.engine.ray import RayEngine, pool
 from tests.engine.ray.helpers import Slow, descendants, engines, gone, kill, pid, same, trained
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # Ray leaves files for the collector to close
@@ -21,7 +21,7 @@ ROOT = Path(__file__).parents[3]
 @pytest.fixture
 def cluster(installed: None) -> Iterator[Any]:
     """Two nodes of one CPU each, both on the loopback address."""
-    session.load()
+    pool.load()
     from ray.cluster_utils import Cluster  # type: ignore[import-not-found,unused-ignore]
 
     cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1})
@@ -125,7 +125,7 @@ def test_without_ray_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPa
 
 
 def test_an_address_where_nobody_listens(installed: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    ray = session.load()
+    ray = pool.load()
 
     def refuse(**_: Any) -> None:
         raise ConnectionError("nobody there\nand much more")

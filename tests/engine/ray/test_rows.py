@@ -6,9 +6,8 @@ from typing import Any
 
 import torch
 
-from sdfeel.engine.ray.actor import Actor
+from sdfeel.engine.ray.actor import Actor, Parcel
 from sdfeel.engine.ray.engine import Lane, Rows
-from sdfeel.engine.ray.recipe import Parcel
 from tests.engine.ray.helpers import problem, same, tasks
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import anyio
 from starlette.responses import Response, StreamingResponse
 
-from sdfeel.core.json_values import sayable
+from sdfeel.core.run_files import sayable
 from sdfeel.report.history import History
 
 POLL, HEARTBEAT = 0.4, 15.0  # seconds

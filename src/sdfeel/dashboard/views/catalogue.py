@@ -10,8 +10,7 @@ from threading import Lock
 from typing import Any, Literal
 
 from sdfeel.core.events import Evaluated, Finished, Round, Started
-from sdfeel.core.json_values import finite
-from sdfeel.core.run_files import EVENTS
+from sdfeel.core.run_files import EVENTS, finite
 from sdfeel.dashboard.logs.files import NotHere, Root, RunFolder, Stamp, held, lock_inode
 from sdfeel.dashboard.logs.log import LogReader
 from sdfeel.dashboard.logs.parsing import HEAD, parse

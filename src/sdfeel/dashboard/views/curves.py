@@ -6,7 +6,7 @@ from math import ceil
 from typing import Any
 
 from sdfeel.core.events import Evaluated
-from sdfeel.core.json_values import finite
+from sdfeel.core.run_files import finite
 from sdfeel.report.curves import (
     COSTS,
     HUGE,

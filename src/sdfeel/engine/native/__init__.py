@@ -1,8 +1,8 @@
 """Training in C++, compiled for the model at hand: the steps of loop.py, many times faster.
 
-    trace.py      an nn.Module becomes a list of layers (layers.py), or the reason why not
+    trace.py      an nn.Module becomes a list of layers, or the reason why not
     lower.py      layers become stages, each one kernel: convolution + dropout + pooling + ReLU
-    emit.py       stages become a few lines of C++ over the headers in include/
+                  and a few lines of C++ over the headers in include/
     build.py      the C++ becomes a library, kept by its content; library.py calls it
     check.py      the first use of a library is compared with the loop in float64
     available.py  all of the above: a checked library, or the reason why there is none

@@ -10,14 +10,13 @@ import torch
 from torch import nn
 
 from sdfeel.data.federated import Examples
-from sdfeel.engine import batches, dropout, loop, steps
+from sdfeel.engine import batches, dropout, loop, optimizers
 from sdfeel.engine.base import Training, Workload
 from sdfeel.engine.native import check
 from sdfeel.engine.native.build import NATIVE, BuildFault, library
 from sdfeel.engine.native.check import mismatch
-from sdfeel.engine.native.emit import source
 from sdfeel.engine.native.library import Library, Native
-from sdfeel.engine.native.lower import Plan, lower
+from sdfeel.engine.native.lower import Plan, lower, source
 from sdfeel.version import __version__
 
 LARGEST_WORKSPACE = 1 << 29  # bytes of one thread
@@ -71,7 +70,7 @@ def definition() -> str:
     """A short name for what the native engine is compared with: a change means a new check."""
     text = [torch.__version__, __version__]
     with suppress(OSError):  # if installed without sources, the version must do
-        text += [inspect.getsource(part) for part in (batches, check, dropout, loop, steps)]
+        text += [inspect.getsource(part) for part in (batches, check, dropout, loop, optimizers)]
     return hashlib.sha256("\0".join(text).encode()).hexdigest()[:12]
 
 

@@ -20,10 +20,8 @@ from sdfeel.engine.base import Scores, Task
 from sdfeel.engine.estimates import probing
 from sdfeel.engine.evaluate import Tally, total
 from sdfeel.engine.loop import LoopEngine
-from sdfeel.engine.ray.actor import Failure, Measured, Order, Trained
-from sdfeel.engine.ray.pool import ActorPool, Call, check
-from sdfeel.engine.ray.recipe import Recipe, pack, unpack
-from sdfeel.engine.ray.session import SESSION, load
+from sdfeel.engine.ray.actor import Failure, Measured, Order, Recipe, Trained, pack, unpack
+from sdfeel.engine.ray.pool import SESSION, ActorPool, Call, check, load
 from sdfeel.models.flat import Layout
 
 if TYPE_CHECKING:
