@@ -13,8 +13,10 @@ from typing import Any
 
 import pytest
 
+from sdfeel.live.health import Health, HealthPage
 from sdfeel.live.transport import Caller, NotTrusted, Peer, Server
 from sdfeel.live.transport.connections import _own_sockets, parsed
+from sdfeel.live.transport.diagnosis import probe
 from sdfeel.live.transport.limits import Limits
 from sdfeel.live.trust.identity import Identity, revoke
 from tests.live.parties import Federation, echo, run, serving, until
@@ -190,5 +192,40 @@ def test_both_ends_of_a_connection_notice_soon_that_packets_get_lost(tmp_path: P
         ):
             await peer.call("echo", {}, timeout=30)
             await until(lambda: patience().count(3000) >= 2)
+
+    run(story())
+
+
+def _has_version_6() -> bool:
+    try:
+        with socket.create_server(("::1", 0), family=socket.AF_INET6):
+            return True
+    except OSError:
+        return False
+
+
+@pytest.mark.skipif(not _has_version_6(), reason="no IPv6 here")
+def test_nodes_talk_and_are_guarded_and_probed_over_version_6(tmp_path: Path) -> None:
+    federation = Federation.create(tmp_path)
+
+    async def story() -> None:
+        server = Server()
+        edge, good = federation.issue("edge/0"), federation.issue("client/0")
+        port = await server.start("[::1]:0", edge, federation.allow, echo, LIMITS)
+        async with Peer(f"[::1]:{port}", good, "edge/0", LIMITS, federation.allow) as peer:
+            assert (await peer.call("echo", {"text": "six"}, timeout=30)).header["text"] == "six"
+            owners = {one.owner for one in server._guard.known.values()}
+            assert (good.serial, good.name) in owners
+            serial = await probe(f"[::1]:{port}", good, peer.name, 30)
+            assert serial == edge.serial
+        await server.stop(0)
+        page = HealthPage(Health("edge-0", "edge", dict))
+        address = await page.start("[::1]:0")
+        reader, writer = await asyncio.open_connection("::1", int(address.rpartition(":")[2]))
+        writer.write(b"GET /healthz HTTP/1.0\r\n\r\n")
+        assert (await reader.read()).startswith(b"HTTP/1.0 200")
+        writer.close()
+        await page.stop()
+        assert address.startswith("[::1]:")
 
     run(story())

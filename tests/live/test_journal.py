@@ -1,11 +1,16 @@
 """A server's own log: whole after any restart, and bounded records do not shorten it."""
 
+import itertools
 import json
+import time
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from sdfeel.core.run_files import EVENTS
 from sdfeel.live.edge.journal import Journal, RoundTally, notices
+from sdfeel.live.store import Store
 from sdfeel.schemes import SDFeel
 from tests.live.village import Village, network
 
@@ -66,3 +71,27 @@ def test_comings_and_goings_are_reported_in_sentences() -> None:
     assert list(notices(record(1, missing=[0, 4]), record(2, steps={"0": 2}))) == [
         "round 3: client-0 is back at edge-0"
     ]
+
+
+def test_a_server_whose_clock_is_an_hour_ahead_adds_no_second() -> None:
+    """Each server tells how long it has run by its own clock; moments are never compared."""
+    tally = RoundTally(servers=2)
+    for k in range(3):
+        ahead = record(k, server=1, ended=3701.0 + k, first=3700.0, elapsed=1.0 + k)
+        found = tally.round({0: record(k, elapsed=1.25 + k), 1: ahead})
+        assert found.seconds == 1.25 + k
+
+
+def test_a_clock_that_jumps_in_the_middle_of_a_run_changes_no_duration(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    village = Village(SDFeel(tau1=2), network(), tmp_path, iterations=10)
+    real, calls = time.time, itertools.count()
+    monkeypatch.setattr(time, "time", lambda: real() + 3600 * (next(calls) > 4))
+    village.go()
+    for server in village.ended:
+        store = Store(tmp_path / f"edge-{server}")
+        found = [each["elapsed"] for each in store.records()]
+        store.close()
+        assert found == sorted(found)
+        assert found[-1] < 3600

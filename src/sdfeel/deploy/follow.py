@@ -34,6 +34,8 @@ class Follower:
     _accuracy: float | None = None
     _over: str | None = None  # why the scheme has ended the run
     _before: dict[int, Record] = field(default_factory=dict)  # each server's last record
+    _heard: dict[int, int] = field(default_factory=dict)  # when it came, in the order of records
+    _moment: int = 0
 
     def __post_init__(self) -> None:
         links = self.federation.net.links
@@ -106,7 +108,9 @@ class Follower:
     def _notices(self, records: Mapping[int, Record]) -> list[Warned]:
         """Who came and who went."""
         told = []
+        self._moment += 1
         for d, record in records.items():
+            self._heard[d] = self._moment
             told += [Warned(text) for text in notices(self._before.get(d), record)]
             self._before[d] = record
         return told
@@ -138,12 +142,11 @@ class Follower:
 
     def _gone(self) -> set[int]:
         """Servers that another one left out after their own last round."""
-        ends = {d: record["ended"] for d, record in self._before.items()}
         return {
             d
-            for record in self._before.values()
+            for other, record in self._before.items()
             for d in record["away"]
-            if ends.get(d, 0.0) < record["ended"]
+            if self._heard.get(d, 0) < self._heard[other]
         }
 
     async def _given_up(self, d: int) -> bool:

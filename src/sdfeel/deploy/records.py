@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from sdfeel.live.edge.journal import elapsed
 from sdfeel.live.protocol import LONG_POLL, Link
 
 Record = dict[str, Any]
@@ -97,7 +98,8 @@ class Records:
         """Asynchronous rounds, in an order in which they could have happened one after another.
 
         A record tells how often the model of everyone concerned had changed before. Where servers
-        gave each other up, these numbers may not fit together: then the clocks decide.
+        gave each other up, these numbers may not fit together: then it counts how long each has
+        run, by its own clock.
         """
         changes = dict.fromkeys(self.edges, 0)
         while True:
@@ -110,7 +112,7 @@ class Records:
             if not heads:
                 return
             if ready is None:
-                ready = min(heads, key=lambda d: float(heads[d]["ended"]))
+                ready = min(heads, key=lambda d: elapsed(heads[d]))
                 changes |= {int(d): before for d, before in heads[ready]["versions"].items()}
             record = self._queues[ready].pop(0)
             for d in record["versions"]:

@@ -19,20 +19,18 @@ class RoundTally:
 
     servers: int
     bytes: int = 0
-    began: float | None = None
     steps: dict[int, float] = field(default_factory=dict)  # local iterations of each server
     number: int = 0
     seconds: float = 0.0
 
     def round(self, records: Mapping[int, Record]) -> Round:
         """The next round, finished by these servers."""
-        slowest = max(records.values(), key=lambda record: float(record["ended"]))
-        if self.began is None:  # there may have been rounds whose records are kept no more
-            self.began = min(float(record["first"]) for record in records.values())
+        slowest = max(records.values(), key=elapsed)
+        if not self.number:  # there may have been rounds whose records are kept no more
             self.number = max(int(record["number"]) for record in records.values()) - 1
             self.bytes = sum(int(each["total"]) - int(each["bytes"]) for each in records.values())
         self.number += 1
-        self.seconds = max(float(slowest["ended"]) - self.began, self.seconds)
+        self.seconds = max(elapsed(slowest), self.seconds)
         self.bytes += sum(int(record["bytes"]) for record in records.values())
         self.steps |= {d: float(record["iterations"]) for d, record in records.items()}
         who = {client for record in records.values() for client in record["steps"]}
@@ -48,6 +46,14 @@ class RoundTally:
             mixed=tuple(slowest["mixed"]),
             figures=dict(slowest.get("figures", {})),
         )
+
+
+def elapsed(record: Record) -> float:
+    """Seconds from a server's first round to the end of this one, by its own clock.
+
+    Clocks of different servers are never compared: one may be an hour ahead.
+    """
+    return float(record.get("elapsed", record["ended"] - record["first"]))
 
 
 def notices(before: Record | None, record: Record) -> Iterator[str]:

@@ -68,6 +68,7 @@ class Edge:
         )(self.cluster, peers)
         self.journal: Journal | None = None
         self._counted = 0
+        self._marked: float | None = None  # when the last round ended, by a clock that never jumps
 
     def _opened(self) -> ServerState:
         """What is remembered; at the very beginning, the initial model."""
@@ -203,12 +204,12 @@ class Edge:
         }
 
     async def _round(self) -> None:
-        began = time.time()
+        began = time.monotonic()
         known = self.known
         turn = Turn.of(self.federation, self.number, known.k, known.memory, known.guests)
         self.cluster.begin(turn, known.taken)
         closed = await self._closed(turn)
-        gathered = time.time()
+        gathered = time.monotonic()
         try:
             ended = await self.exchange.finish(known, turn, closed)
         except Behind as behind:
@@ -318,10 +319,12 @@ class Edge:
         notes = self.store.notes("result", turn.k)
         compute = max((float(note["seconds"]) for note in notes.values()), default=0.0)
         compute = min(compute, gathered - began)
-        counts, now = self.cluster.counts, time.time()
+        counts, now, wall = self.cluster.counts, time.monotonic(), time.time()
         moved = counts.sent + counts.received + self.exchange.traffic()
         since, self._counted = moved - self._counted, moved
-        before = self.store.last_record() or {"number": 0, "first": began, "total": 0}
+        start = wall - (now - began)
+        before = self.store.last_record() or {"number": 0, "first": start, "total": 0}
+        elapsed, self._marked = self._elapsed(before, now, wall), now
         return {
             "server": self.number,
             "number": before["number"] + 1,
@@ -329,8 +332,9 @@ class Edge:
             "total": before["total"] + since,
             **closed.record(turn.k),
             "iterations": after.steps,
-            "began": began,
-            "ended": now,
+            "began": start,
+            "ended": wall,
+            "elapsed": elapsed,
             "compute": compute,
             "upload": gathered - began - compute,
             "mix": now - gathered,
@@ -342,3 +346,14 @@ class Edge:
             "over": ended.mix.over,
             **ended.told,
         }
+
+    def _elapsed(self, before: dict[str, Any], now: float, wall: float) -> float:
+        """Seconds since this server's first round began, by its own clocks alone.
+
+        Only while it was down does the clock that people use count, and never backwards.
+        """
+        known = float(before.get("elapsed", before.get("ended", wall) - before["first"]))
+        last = float(before.get("ended", before["first"]))
+        if "ended" not in before:
+            known = 0.0
+        return known + (max(0.0, wall - last) if self._marked is None else now - self._marked)
