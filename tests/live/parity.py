@@ -23,10 +23,17 @@ from sdfeel.schemes import SCHEMES
 SETTINGS = (
     *("network.clients=6", "network.servers=3", "data.classes_per_client=5"),
     *("model.name=logistic", "training.engine=loop", "training.learning_rate=0.1"),
+    *("devices.spread=4",),
 )
+UNIFORM = ("compression.uplink=uniform", "compression.bits=6")
 OPTIONS = {
     "async-sd-feel": ("scheme.staleness=hearsay",),
     "feel": ("scheme.scheduled=3",),
+    "fedcs": ("scheme.fraction=0.5", "scheme.alpha=2"),
+    "fedmes": ("network.overlap=2",),
+    "joint": ("scheme.divergence=0.05", "scheme.max_wait=3"),
+    "multi-level": ("scheme.tau2=2",),
+    "fogfl": ("scheme.tau2=2",),
     "adaptive": ("scheme.tau_max=4",),
 }
 
@@ -47,6 +54,13 @@ class Case:
 
 CASES = (
     *(Case(name, name) for name in SCHEMES),
+    Case("sd-feel, updates of 6 bits", "sd-feel", UNIFORM),
+    Case("fednova, updates of 6 bits", "fednova", UNIFORM),
+    Case("fedsa, the largest 5 % of updates", "fedsa", ("compression.uplink=top-k",)),
+    Case("async-sd-feel, updates of 6 bits", "async-sd-feel", UNIFORM),
+    Case("fedasync, updates of 6 bits", "fedasync", UNIFORM),
+    Case("fedmes, updates of 6 bits", "fedmes", UNIFORM),
+    Case("sd-feel, a deadline", "sd-feel", ("latency.late=drop", "latency.deadline_seconds=1")),
     Case("async-sd-feel, the global counter", "async-sd-feel", ("scheme.staleness=global",)),
 )
 

@@ -3,14 +3,17 @@
 from contextlib import closing
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
 from sdfeel.core.events import Finished, Round
 from sdfeel.core.rules import Clipped, Geometric, Median, Trimmed
 from sdfeel.core.scheme import Scheme
+from sdfeel.engine.messages import Codec, Compress, Packing, TopK, Uniform
 from sdfeel.live.edge.journal import Journal
 from sdfeel.live.store import Store
+from sdfeel.live.transport.tensors import pack
 from sdfeel.run.store import read_events
 from sdfeel.schemes import (
     DSquared,
@@ -27,8 +30,8 @@ from sdfeel.schemes import (
     Safa,
     SDFeel,
 )
-from tests.live.village import RING, Village, network, simulated
-from tests.sim.variants import Ending, Momentum, Robust, SlowlyFollowing
+from tests.live.village import RING, SIZE, Village, network, simulated
+from tests.sim.variants import Ending, Momentum, Robust, Scaffold, SlowlyFollowing
 
 SCHEMES: dict[str, tuple[Scheme, int]] = {
     "sd-feel": (SDFeel(tau1=2, tau2=1, alpha=1), 2),
@@ -55,6 +58,7 @@ SCHEMES: dict[str, tuple[Scheme, int]] = {
     "clipped gossip": (Robust(SDFeel(tau1=2, alpha=2), across=Clipped(0.1)), 2),
     "momentum": (Momentum(SDFeel(tau1=2, alpha=2)), 2),
     "momentum on d2": (Momentum(DSquared()), 1),
+    "scaffold": (Scaffold(tau1=2), 2),
     "server momentum": (FedNova(theta_min=1, server_momentum=0.5), 1),
     "an average over time": (SlowlyFollowing(SDFeel(tau1=2, alpha=2)), 2),
 }
@@ -93,6 +97,36 @@ def test_clients_of_several_servers_serve_them_all(weight: float, tmp_path: Path
     scheme, net = FedMes(tau1=2, overlap_weight=weight), network(RING, overlap=True)
     model = Village(scheme, net, tmp_path, iterations=10).go()
     assert torch.equal(model, simulated(scheme, net, rounds=5))
+
+
+CODECS: dict[str, Codec] = {"uniform": Uniform(width=5), "top-k": TopK(share=0.25)}
+PACKED: dict[str, tuple[Scheme, int]] = {
+    "sd-feel": (SDFeel(tau1=2, tau2=2), 2),
+    "fednova": (FedNova(theta_min=1), 1),
+    "fedsa": (FedSA(tau1=2, quota=2), 2),
+    "d2": (DSquared(), 1),
+    "feel": (Feel(tau1=2, scheduled=2), 2),
+    "scaffold": (Scaffold(tau1=2), 2),
+}
+
+
+@pytest.mark.parametrize("codec", CODECS)
+@pytest.mark.parametrize("name", PACKED)
+def test_compressed_updates_have_the_counted_bytes_and_the_simulators_bits(
+    name: str, codec: str, tmp_path: Path
+) -> None:
+    scheme, tau = PACKED[name]
+    packing = Packing((SIZE - 2, 2), 7, (Compress(CODECS[codec]),))
+    village = Village(scheme, network(), tmp_path, iterations=5 * tau, packing=packing)
+    model = village.go()
+    rounds = village.ended[0].known.k
+    assert torch.equal(model, simulated(scheme, network(), rounds, packing))
+    assert not torch.equal(model, simulated(scheme, network(), rounds))
+    received = sum(edge.cluster.counts.received for edge in village.ended.values())
+    messages = sum(edge.cluster.counts.results for edge in village.ended.values())
+    header = len(pack({"code": np.zeros(0, dtype=np.uint8)}))
+    counted = -(-packing.bits(packing.sizes) // 8)
+    assert counted <= received / messages - header <= counted + 8  # safetensors counts in eights
 
 
 def test_another_path_through_the_rounds_would_be_noticed(tmp_path: Path) -> None:

@@ -19,10 +19,11 @@ from torch import Tensor
 from sdfeel.core.cost import Cost
 from sdfeel.core.decide import Decisions
 from sdfeel.core.network import Network
-from sdfeel.core.scheme import Scheme
+from sdfeel.core.scheme import Local, Scheme
 from sdfeel.core.seeds import rng
 from sdfeel.engine.base import Scores, Task
 from sdfeel.engine.combine import mean
+from sdfeel.engine.messages import Packing
 from sdfeel.live.client import Client
 from sdfeel.live.edge.policy import PATIENT, Policy
 from sdfeel.live.edge.server import Edge
@@ -80,13 +81,15 @@ def network(links: Any = PATH, overlap: bool = False) -> Network:
 RATES: Mapping[Any, float] = dict.fromkeys(
     ("client-server", "client-cloud", "server-server", "server-cloud"), 1e6
 )
+LOCAL = Local(rate=0.1)
 COST = Cost(np.array([1.0, 2.0, 1.5, 1.0, 3.0, 2.5]), 32.0 * SIZE, RATES)
 
 
-def simulated(scheme: Scheme, net: Network, rounds: int) -> Tensor:
+def simulated(scheme: Scheme, net: Network, rounds: int, packing: Packing | None = None) -> Tensor:
     """The simulator's model after so many rounds."""
     engine = NoisyEngine(len(net.samples))
-    simulation = Simulation(Decisions.of(scheme, net, COST, engine.seed), engine)
+    decisions = Decisions.of(scheme, net, COST, engine.seed, LOCAL)
+    simulation = Simulation(decisions, engine, packing=packing)
     for _ in range(rounds):
         next(simulation)
     return simulation.model()
@@ -109,11 +112,13 @@ class Village:
     train: Callable[[Task], Tensor] | None = None
     moving: bool = False  # may clients of a dead server turn to another one?
     tell: Callable[[str], None] = lambda line: None
+    packing: Packing | None = None
     at_the_end: Callable[[], Awaitable[None]] | None = None  # while the servers still answer
     edges: dict[int, Edge] = field(default_factory=dict)
     ended: dict[int, Edge] = field(default_factory=dict)  # for a look at what they counted
     models: dict[int, Tensor] = field(default_factory=dict)  # at the end
     restarts: int = 0
+    memories: dict[int, Store] = field(default_factory=dict)  # of clients that have one
     _jobs: "dict[int, list[asyncio.Task[Any]]]" = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -123,10 +128,11 @@ class Village:
         self.federation = Federation(
             digest="f" * 64,
             name="tried",
-            decisions=Decisions.of(self.scheme, self.net, COST, engine.seed),
+            decisions=Decisions.of(self.scheme, self.net, COST, engine.seed, LOCAL),
             iterations=self.iterations,
             measure_every=1000,
             initial=engine.initial(),
+            packing=self.packing,
         )
 
     def go(self) -> Tensor:
@@ -139,7 +145,7 @@ class Village:
         for d in servers:
             self.start(d)
         clients = [
-            asyncio.ensure_future(self.client(n).run())
+            asyncio.ensure_future(self._client_life(n))
             for n, reach in enumerate(self.federation.net.reach)
             if reach and f"client-{n}" not in self.away
         ]
@@ -221,9 +227,26 @@ class Village:
             for part in (sorted(net.reach[n]), refuges_of(net, n) if self.moving else [])
         )
         failover = Failover(own, others, doubt=0.1)
-        return Client(
-            self.federation.schema, n, int(net.samples[n]), failover, by_torch(self.train)
+        member = self.federation.member(n)
+        client = Client(
+            *(member.schema, n, int(net.samples[n]), failover, by_torch(self.train)),
+            coding=member.coding,
         )
+        if member.keeps:
+            self.memories[n] = Store(self.directory / f"client-{n}")
+            client.kept, client.rows = member.memory(self.memories[n]), tuple(member.rows)
+        return client
+
+    async def _client_life(self, n: int) -> None:
+        """A client that was killed is started again."""
+        while True:
+            try:
+                return await self.client(n).run()
+            except Killed:
+                self.restarts += 1
+            finally:
+                if n in self.memories:
+                    self.memories.pop(n).close()
 
     def link(self, who: Who, target: int) -> Link:
         return Link(f"edge-{target}", _Port(self, who, target), self.federation.digest)

@@ -242,8 +242,9 @@ class Needs:
     kept_out_of_step: bool  # rows or stages beside the models of servers that do not wait
     measures: bool  # what all clients report about their losses is needed in one place
     remembers: bool  # a server's next round depends on what others' clients did
-    client_rows: bool  # rows that clients keep from round to round
-    several_starts: bool  # updates of clients that start from several servers' models
+    client_rows: bool  # rows of clients that others read, or that need more than one server
+    blended_starts: bool  # clients that start from several servers' models
+    several_starts: bool  # updates of such clients
 
     @classmethod
     def of(cls, decisions: Decisions) -> "Needs":
@@ -255,21 +256,36 @@ class Needs:
         mix = decisions.mix(view, done)
         alone = len(net.servers) == 1
         apart = len(lanes) > 1 and not alone
-        held = {(shelf.per, shelf.held) for shelf in net.shelves}
+        blended = _several(net, work.down)
         return cls(
             shared_lanes=apart and sorted(lanes) != [(d,) for d in net.servers],
             global_clock=apart and _watches(decisions, view, mix),
             kept_out_of_step=apart and (len(mix.stages) > 1 or bool(net.shelves)),
             measures=work.measure or decisions.work(replace(view, k=1)).measure,
             remembers=not alone and _listens(decisions, view, done, mix),
-            client_rows=("client", "client") in held,
-            several_starts=mix.payload == "update" and _several(net, work.down),
+            client_rows=_read_by_others(decisions, work, mix),
+            blended_starts=blended,
+            several_starts=mix.payload == "update" and blended,
         )
 
 
 def _several(net: Network, down: Mixing) -> bool:
     """Does some client start from rows of several holders?"""
     return any(len(set(net.holder(sources).tolist())) > 1 for _, sources, _ in down)
+
+
+def _read_by_others(decisions: Decisions, work: Work, mix: Mix) -> bool:
+    """Are rows that clients hold more than their own affair, between them and one server?"""
+    net = decisions.net
+    if all(shelf.held != "client" for shelf in net.shelves):
+        return False
+    owners = np.repeat(mix.up.rows, np.diff(mix.up.starts))
+    to, of = net.holder(owners), net.holder(np.minimum(mix.up.sources, -1))
+    given = (mix.up.sources < 0) & (of < 0) & (to != of)  # from a client to somebody else
+    apart = len(decisions.lanes) > 1 or any(len(reach) > 1 for reach in net.reach)
+    across = any((net.holder(part) < 0).any() for s in mix.stages for part in (s.rows, s.sources))
+    starts = bool((net.holder(work.down.sources) < 0).any()) or work.down.rule is not None
+    return apart or across or starts or bool(given.any())
 
 
 def _watches(decisions: Decisions, view: View, mix: Mix) -> bool:

@@ -14,7 +14,10 @@ REASONS = {  # why servers that share nothing cannot do it, by what a scheme nee
         "it keeps models beside the servers' own, or mixes in stages, and its servers do not wait "
         "for one another, so that no moment is the same for all of these"
     ),
-    "client_rows": "its clients keep models from round to round, which deployed ones do not",
+    "client_rows": (
+        "what its clients keep is also read by others, or by clients of several servers, and only "
+        "a client's own server knows when it counts"
+    ),
     "measures": "it measures the losses of all clients together in one place",
     "remembers": "what a server does depends on what the clients of other servers did before",
     "several_starts": (
@@ -37,15 +40,20 @@ def undeployable(ready: Prepared) -> str | None:
     if modelled is not None:
         return modelled
     needs = Needs.of(ready.decisions)
+    if ready.packing is not None and needs.blended_starts:
+        return (
+            "compressed updates of clients that start from several servers' models can be added "
+            "to none of these: set compression.uplink=none"
+        )
     return next((REASONS[name] for name in REASONS if getattr(needs, name)), None)
 
 
 def only_modelled(ready: Prepared) -> str | None:
     """What the experiment asks of the simulator that real networks do, or not, by themselves."""
-    if ready.packing is not None:
+    if ready.packing is not None and ready.packing.across is not None:
         return (
-            "compressed messages exist only in the simulator so far: set compression.uplink=none "
-            "and compression.backhaul=none"
+            "compressed exchanges between servers exist only in the simulator so far: set "
+            "compression.backhaul=none"
         )
     if ready.decisions.late.policy != "wait":
         return (

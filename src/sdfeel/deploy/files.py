@@ -175,6 +175,7 @@ def network_text(ready: Prepared, libraries: Mapping[int, str] | None = None) ->
             "power": asdict(cost.power),
             "radio": None if cost.radio is None else cost.radio.tolist(),
             "snr": None if cost.snr is None else cost.snr.tolist(),
+            **({"packed": dict(cost.packed)} if cost.packed else {}),
         },
     }
     if libraries:  # of devices: hashes by client
@@ -219,6 +220,7 @@ def _cost(values: dict[str, Any]) -> Cost:
         downlink=values["downlink"],
         cell_edge_rate=values["cell_edge_rate"],
         power=Power(**values["power"]),
+        packed=values.get("packed", {}),
         radio=radio,
         snr=snr,
     )

@@ -30,11 +30,18 @@ from sdfeel.deploy.flower import FlowerTrainer
 from sdfeel.engine.base import Task
 from sdfeel.engine.native.engine import BITS
 from sdfeel.engine.select import ModuleEngine
-from sdfeel.experiment.build import build_data, build_engine, build_scheme, local_step
+from sdfeel.experiment.build import (
+    build_data,
+    build_engine,
+    build_packing,
+    build_scheme,
+    local_step,
+)
 from sdfeel.experiment.schema import Experiment, load
 from sdfeel.live.federation import Federation, by_torch
 from sdfeel.live.protocol import About
 from sdfeel.models import zoo
+from sdfeel.models.flat import Layout
 
 if TYPE_CHECKING:  # gRPC must not be loaded before a node's process has been forked
     from sdfeel.live.process import NodeSetting
@@ -122,7 +129,7 @@ def federation_of(node: NodeFile) -> tuple[Federation, nn.Module]:
     model = experiment.model
     seed = number(experiment.seed, "model")
     module = zoo.build(model.name, shape, classes, seed, **model.options)
-    initial = _initial(experiment, module, shape, len(net.samples))
+    initial, layout = _initial(experiment, module, shape, len(net.samples))
     federation = Federation(
         digest=digest_of(Path(node.experiment), Path(node.network)),
         name=experiment.scheme.name,
@@ -132,6 +139,7 @@ def federation_of(node: NodeFile) -> tuple[Federation, nn.Module]:
         initial=initial,
         about=_about(node, experiment, module, initial),
         libraries=read_libraries(Path(node.network)),
+        packing=build_packing(experiment, layout),
     )
     return federation, module
 
@@ -180,11 +188,11 @@ def code_of(module: nn.Module) -> str:
 
 def _initial(
     experiment: Experiment, module: nn.Module, shape: tuple[int, ...], clients: int
-) -> Tensor:
-    """(P,) the model that everyone starts from, as the engine lays it out."""
+) -> tuple[Tensor, Layout]:
+    """(P,) the model that everyone starts from, and how the engine lays it out."""
     nothing = Examples(torch.zeros(1, *shape), torch.zeros(1, dtype=torch.int64))
     engine, _ = build_engine(_alone(experiment, "loop"), _of_one(nothing, 0, clients), module)
-    return engine.initial()
+    return engine.initial(), engine.layout
 
 
 def _alone(experiment: Experiment, engine: str) -> Experiment:

@@ -21,6 +21,7 @@ from sdfeel.core.errors import InputError, unknown
 from sdfeel.core.mixing import Mixing
 from sdfeel.core.seeds import rng
 from sdfeel.engine.base import Task
+from sdfeel.engine.codes import Coding
 from sdfeel.engine.combine import mixed
 
 FLOAT = 32  # bits of an uncompressed number, and of a scale
@@ -89,7 +90,7 @@ class Uniform:
         )  # drawn even where not used, so that draws go by position
         scale = x.abs().max().double() if len(x) else torch.zeros(())
         if not scale:
-            return x
+            return torch.zeros_like(x)  # not -0, which no message tells
         levels = 2 ** (self.width - 1) - 1  # on either side of zero
         # On a wide grid, the last place plus almost one may round to a place beyond it.
         places = (x.double() / scale * levels + words).floor().clamp(max=levels)
@@ -363,6 +364,14 @@ class Packing:
             public[d] += trust * self.across.encode(gap, self.sizes, draws)
         rows = torch.from_numpy(mixing.rows.copy())
         return servers[rows] + step * (mixed(mixing, public) - public[rows])
+
+
+def coding_of(codec: Codec, sizes: Sizes, seed: int) -> Coding:
+    """How messages of a codec that loses something are written."""
+    if isinstance(codec, Uniform):
+        return Coding("uniform", sizes, seed, width=codec.width)
+    assert isinstance(codec, TopK)
+    return Coding("top-k", sizes, seed, kept=codec.kept(sum(sizes)))
 
 
 def senders(mixing: Mixing) -> list[int]:

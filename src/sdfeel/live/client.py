@@ -1,27 +1,32 @@
 """A client: asks its servers for work, trains on its own data, hands in the trained model.
 
-It keeps nothing between rounds. What it trains is a function of the work alone, so a client that
-is killed and started again computes the same bits. Models are NumPy's arrays here, so that the same
-client runs on devices that cannot carry torch.
+What it trains is a function of the work, and of what it keeps durably from round to round where a
+scheme or a compression asks for that. So a client that is killed and started again computes the
+same bits. Models are NumPy's arrays here, so that the same client runs on devices that cannot carry
+torch.
 """
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from numpy.typing import NDArray
 
+from sdfeel.engine.codes import Coding
 from sdfeel.engine.fused import weighted_by_hand
 from sdfeel.engine.task import TaskOf
+from sdfeel.live.client_rows import OWED, ClientRows, coded, made, summed
 from sdfeel.live.failover import Failover
-from sdfeel.live.protocol import LONG_POLL, UNSAID, About, Answer, Header, whole
+from sdfeel.live.protocol import LONG_POLL, UNSAID, About, Answer, Header, is_whole, whole
+from sdfeel.live.store import Store
 from sdfeel.live.transport.errors import Refused
-from sdfeel.live.transport.tensors import MODEL, Schema, digest, pack, unpacked_model
+from sdfeel.live.transport.tensors import CODE, MODEL, Schema, digest, pack, parsed, unpack
 
 ArrayTask = TaskOf[NDArray[Any]]
 Train = Callable[[ArrayTask], NDArray[Any]]
+MOST_ROWS = 8  # that come with a model
 WAIT_FOR_START = 2.0  # seconds; then the servers are asked anew who is behind
 
 
@@ -34,6 +39,21 @@ class Membership:
     servers: tuple[int, ...]  # whom it works for
     refuges: tuple[int, ...] = ()  # whom it may turn to when its server is dead, in order
     about: About = UNSAID  # what its servers must have in common with it
+    coding: Coding | None = None  # how its updates are written; None: models as they are
+    rows: Mapping[int, NDArray[Any]] = field(default_factory=dict)  # it keeps, as they are at first
+
+    @property
+    def along(self) -> int:
+        """Rows that may come with a model at most."""
+        return MOST_ROWS if self.rows else 0
+
+    @property
+    def keeps(self) -> bool:
+        """Does a client need a memory of its own?"""
+        return self.coding is not None or bool(self.rows)
+
+    def memory(self, store: Store) -> ClientRows:
+        return ClientRows(store, {-n: row for n, row in self.rows.items()})
 
 
 @dataclass
@@ -45,6 +65,9 @@ class Client:
     samples: int
     failover: Failover  # its ways to servers
     train: Train
+    coding: Coding | None = None  # how its updates are written; None: models as they are
+    kept: ClientRows | None = None  # what it remembers from round to round
+    rows: tuple[int, ...] = ()  # those that it holds
     tell: Callable[[str], None] = lambda line: None
     rounds: int = 0  # finished by this process
     round: int = 0  # the newest one
@@ -62,13 +85,15 @@ class Client:
             if start is None:
                 await asyncio.sleep(0.1)
                 continue
-            task = self._task(header, start)
+            known = self._known(header, bodies)
+            task = self._task(header, start, known)
             began = time.monotonic()
             model = await asyncio.to_thread(self.train, task)
             seconds = time.monotonic() - began
             if task.steps:
                 self.pace = seconds / task.steps
-            await self._hand_in(k, task.steps, seconds, pack({MODEL: model}), header)
+            body = self._message(k, header, task, model, known)
+            await self._hand_in(k, task.steps, seconds, body, header)
             self.rounds, self.round = self.rounds + 1, k + 1
             self.taken = task.first + task.steps
             self.tell(
@@ -76,6 +101,57 @@ class Client:
                 f"{time.monotonic() - begin:.2f} s with all transfers"
             )
         self.tell(f"finished after {self.rounds} rounds")
+
+    def _known(self, header: Header, bodies: dict[int, bytes]) -> dict[int, NDArray[Any]]:
+        """Rows beside the model: those that came along, and our own as they are now."""
+        if self.kept is None:
+            return {}
+        self.kept.settle(int(header["first"]))
+        known = {}
+        if header.get("rows"):
+            (body,) = bodies.values()
+            found = unpack(body, self._with_rows(header), digest(body))
+            known = {-int(place): found[f"row{place}"] for place in header["rows"]}
+        for n in self.rows:
+            row = self.kept.get(-n)
+            assert row is not None  # at first it is as the membership says
+            known[n] = row
+        return known
+
+    def _with_rows(self, header: Header) -> Schema:
+        """The form of a model with the rows that a server says come along."""
+        places = header.get("rows", [])
+        if (
+            not isinstance(places, list)
+            or len(places) > MOST_ROWS
+            or not all(map(is_whole, places))
+        ):
+            raise Refused("a server does not say which rows come with a model")
+        ((_, shape, dtype),) = self.schema.entries
+        names = sorted({MODEL, *(f"row{place}" for place in places)})
+        return Schema(tuple((name, shape, dtype) for name in names))
+
+    def _message(
+        self,
+        k: int,
+        header: Header,
+        task: ArrayTask,
+        model: NDArray[Any],
+        known: dict[int, NDArray[Any]],
+    ) -> bytes:
+        """What is handed in. What we keep changes with it, if it is used."""
+        if self.kept is None:
+            return pack({MODEL: model})
+        pending: dict[int, NDArray[Any] | None] = {}
+        body, update = pack({MODEL: model}), model - task.start
+        if self.coding is not None:
+            sent = coded(self.coding, self.kept, update, self.number, k)
+            pending[OWED], update = sent.owed, self.coding.decode(sent.code)
+            body, model = pack({CODE: sent.code}), task.start + update
+        moved = model if header.get("payload") == "model" else update
+        pending |= made(header, {**known, self.number: moved}, {n: -n for n in self.rows})
+        self.kept.expect(task.first + task.steps, pending)
+        return body
 
     async def _next(self) -> tuple[int, Header, dict[int, bytes]] | None:
         """The earliest round that some server waits for; None when all are done."""
@@ -115,7 +191,7 @@ class Client:
         header, body = answer
         if body is None:
             raise Refused("a server handed out work without a model")
-        unpacked_model(body, self.schema, header.get("sha256"))
+        unpack(body, self._with_rows(header), header.get("sha256"))
         return body
 
     async def _start(self, k: int, header: Header, bodies: dict[int, bytes]) -> NDArray[Any] | None:
@@ -128,18 +204,22 @@ class Client:
                 if body is None:
                     return None
                 bodies[d] = self._checked((told, body))
-        models = {d: unpacked_model(bodies[d], self.schema, digest(bodies[d])) for d in row}
+        models = {d: parsed(bodies[d])[MODEL] for d in row}
         if len(row) == 1 and next(iter(row.values())) == 1:
             return next(iter(models.values()))
         return weighted_by_hand((weight, models[d]) for d, weight in row.items())
 
-    def _task(self, header: Header, start: NDArray[Any]) -> ArrayTask:
+    def _task(
+        self, header: Header, start: NDArray[Any], known: dict[int, NDArray[Any]]
+    ) -> ArrayTask:
+        shift = summed(header["shift"], known, "a shift") if "shift" in header else None
         steps = int(header["steps"])
         if "deadline" in header:
             # Before the first measurement, one step tells how fast this device is.
             fits = 1 if self.pace is None else int(header["deadline"] / max(self.pace, 1e-9))
             steps = max(1, min(steps, fits))
-        return ArrayTask(self.number, start, steps, int(header["first"]), float(header["rate"]))
+        first, rate = int(header["first"]), float(header["rate"])
+        return ArrayTask(self.number, start, steps, first, rate, shift)
 
     async def _hand_in(
         self, k: int, steps: int, seconds: float, body: bytes, header: Header

@@ -23,11 +23,14 @@ from sdfeel.core.outages import among
 from sdfeel.core.scheme import Memory, View, Work
 from sdfeel.core.staleness import Clocks
 from sdfeel.engine.base import Task
+from sdfeel.engine.codes import Coding
 from sdfeel.engine.combine import weighted
-from sdfeel.live.client import ArrayTask, Membership, Train
+from sdfeel.engine.messages import Compress, Packing, coding_of
+from sdfeel.live.client import MOST_ROWS, ArrayTask, Membership, Train
 from sdfeel.live.failover import refuges_of
 from sdfeel.live.protocol import UNSAID, About
-from sdfeel.live.transport.tensors import MODEL, Schema, digest, pack, unpacked_model
+from sdfeel.live.transport.errors import Rejected
+from sdfeel.live.transport.tensors import CODE, MODEL, Schema, digest, pack, unpack, unpacked_model
 
 Weights = dict[int, float]  # source -> weight, sources ascending
 
@@ -44,6 +47,21 @@ class Federation:
     initial: Tensor  # (P,)
     about: About = UNSAID  # what others must have in common with us
     libraries: Mapping[int, str] = field(default_factory=dict)  # hashes, of devices by client
+    packing: Packing | None = None  # how messages are compressed; None: models as they are
+
+    @cached_property
+    def coding(self) -> Coding | None:
+        """How clients' updates are written."""
+        if self.packing is None or not self.packing.up:
+            return None
+        (stage,) = self.packing.up
+        assert isinstance(stage, Compress)  # others are not deployed
+        return coding_of(stage.codec, self.packing.sizes, self.packing.seed)
+
+    @property
+    def along(self) -> int:
+        """Rows that may come with a model at most."""
+        return MOST_ROWS if any(shelf.held == "client" for shelf in self.net.shelves) else 0
 
     @property
     def net(self) -> Network:
@@ -64,7 +82,9 @@ class Federation:
             )
         servers = tuple(sorted(self.net.reach[client]))
         refuges = tuple(refuges_of(self.net, client)) if servers else ()
-        return Membership(self.digest, self.schema, servers, refuges, self.about)
+        own = np.flatnonzero(self.net.holder(-1 - np.arange(self.net.kept)) == -1 - client)
+        rows = {-1 - int(n): as_array(self.fresh(-1 - int(n))) for n in own}
+        return Membership(self.digest, self.schema, servers, refuges, self.about, self.coding, rows)
 
     def lane_of(self, server: int) -> int:
         """The number of a server's lane; the first one, where several share it."""
@@ -104,6 +124,16 @@ class Federation:
     def model(self, body: bytes, sha256: object, max_norm: float | None = None) -> Tensor:
         """The model in another's body; `Rejected` unless it is what was agreed upon."""
         return torch.from_numpy(unpacked_model(body, self.schema, sha256, max_norm))
+
+    def update(self, body: bytes, sha256: object) -> Tensor:
+        """The update in a client's compressed message."""
+        coding = self.coding
+        assert coding is not None
+        schema = Schema.of({CODE: np.zeros(coding.bytes, dtype=np.uint8)})
+        found = coding.decode(unpack(body, schema, sha256)[CODE])
+        if not np.isfinite(found).all():
+            raise Rejected("the update has values that are not finite")
+        return torch.from_numpy(found)
 
     def own_model(self, body: bytes) -> Tensor:
         """The model in a body that this node has checked, or made, itself."""
@@ -147,6 +177,16 @@ class Turn:
     def sources(self, client: int) -> Weights:
         """The rows that this client starts from."""
         return self.work.down.row(client)
+
+    def shift(self, client: int) -> Weights:
+        """The rows that are added to each of its gradients."""
+        return {} if self.work.shift is None else self.work.shift.row(client)
+
+    def kept(self, decisions: Decisions, client: int) -> tuple[dict[int, Weights], str]:
+        """What the client makes of rows that it holds when it has trained, and of what."""
+        mix, net = decisions.mix(self.view, self.planned), self.view.net
+        own = mix.up.rows[net.holder(mix.up.rows) == -1 - client]
+        return {int(n): mix.up.row(int(n)) for n in own if n < 0}, mix.payload
 
     def rate(self, client: int) -> float:
         """A factor on the client's learning rate."""

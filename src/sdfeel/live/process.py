@@ -77,10 +77,16 @@ class Agreed(Protocol):
     @property
     def about(self) -> About: ...
 
+    @property
+    def along(self) -> int:
+        """Rows that may come with a model at most."""
+        ...
+
 
 def limits_of(federation: Agreed) -> Limits:
-    """Bodies as large as a model, and no larger."""
-    bodies = dict.fromkeys(WITH_MODEL, federation.schema.max_bytes)
+    """Bodies as large as a model, and no larger; work may bring rows for a client along."""
+    model = federation.schema.max_bytes
+    bodies = {**dict.fromkeys(WITH_MODEL, model), "work": model * (1 + federation.along)}
     return Limits(bodies={**bodies, "rounds": 2 * RECORD_BYTES})
 
 
@@ -285,6 +291,8 @@ async def run_client(
     member: Membership, setting: NodeSetting, samples: int, train: Train, tell: Tell
 ) -> None:
     """Work until all servers are done."""
+    from sdfeel.live.store import Store
+
     if not member.servers:
         tell("this scheme gives this client no work")
         return
@@ -292,9 +300,16 @@ async def run_client(
     ways = links(member, setting, [*member.servers, *refuges], tell)
     own, others = ({d: ways[d] for d in part} for part in (member.servers, refuges))
     me, failover = setting.identity.number, Failover(own, others, tell)
-    client = Client(member.schema, me, samples, failover, train, tell)
+    client = Client(member.schema, me, samples, failover, train, member.coding, tell=tell)
+    store = Store(setting.directory / "state") if member.keeps else None
+    if store is not None:
+        client.kept, client.rows = member.memory(store), tuple(member.rows)
     audit = AuditLog(setting.directory / AUDIT, tell)
-    await _alive(setting, _health(setting, client.status), audit, client.run(), tell)
+    try:
+        await _alive(setting, _health(setting, client.status), audit, client.run(), tell)
+    finally:
+        if store is not None:
+            store.close()
 
 
 def _authorise(caller: Caller, kind: str, header: dict[str, Any]) -> None:

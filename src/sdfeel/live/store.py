@@ -190,6 +190,11 @@ class Store:
         )
         return [row[0] for row in rows]
 
+    def drop(self, kind: Kind, k: int, part: int) -> None:
+        """Forget one tensor. Call it inside a commit."""
+        question = "delete from tensors where kind = ? and round = ? and part = ?"
+        self._base.execute(question, (kind, k, part))
+
     def prune(self, kind: Kind, before: int, parts: Iterable[int] | None = None) -> None:
         """Forget tensors of a kind from rounds below `before`: all, or these parts.
 

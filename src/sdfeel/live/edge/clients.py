@@ -10,6 +10,7 @@ from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import dataclass, field
 from math import isinf
 
+import torch
 from torch import Tensor
 
 from sdfeel.engine.combine import weighted
@@ -17,12 +18,12 @@ from sdfeel.live.edge.policy import Policy
 from sdfeel.live.edge.quarantine import Bounds, Quarantine
 from sdfeel.live.edge.results import Results
 from sdfeel.live.edge.round_end import Closed
-from sdfeel.live.edge.rows import Rows
-from sdfeel.live.federation import Federation, Turn, Weights
+from sdfeel.live.edge.rows import Rows, place
+from sdfeel.live.federation import Federation, Turn, Weights, as_array
 from sdfeel.live.protocol import LONG_POLL, Answer, Bell, Header, seconds, whole
 from sdfeel.live.store import Store
 from sdfeel.live.transport.errors import Refused, Rejected
-from sdfeel.live.transport.tensors import digest
+from sdfeel.live.transport.tensors import MODEL, digest, pack
 
 SILENCE = 60.0  # seconds until the same complaint is told again
 NOBODY = 1.0  # seconds that a round lasts at least if nobody's result can be used
@@ -250,8 +251,10 @@ class Cluster:
         try:
             if body is None:
                 raise Rejected("the message carries no model")
+            size = len(body)
             sha256 = header.get("sha256", "")
-            await asyncio.to_thread(self._check_model, body, sha256, self.started(turn, client))
+            start = self.started(turn, client)
+            body = await asyncio.to_thread(self._checked, body, sha256, start)
         except Rejected as error:
             if self.turn is turn and client not in self.arrived:
                 self.counts.rejected += 1
@@ -273,7 +276,7 @@ class Cluster:
         self.arrived.add(client)
         self._misses.pop(client, None)
         self.counts.results += 1
-        self.counts.received += len(body)
+        self.counts.received += size
         self.bell.ring()
 
     def rows(self, turn: Turn) -> Rows:
@@ -295,9 +298,19 @@ class Cluster:
         """Is some of these rows held by others?"""
         return any(self.federation.holder(n) != self.server for n in sources)
 
-    def _check_model(self, body: bytes, sha256: object, start: Tensor) -> None:
-        model = self.federation.model(body, sha256, self.policy.max_norm)
+    def _checked(self, body: bytes, sha256: object, start: Tensor) -> bytes:
+        """What is kept of a client's message: its model, or its update if that came compressed."""
+        federation = self.federation
+        if federation.coding is None:
+            self.bounds.check(federation.model(body, sha256, self.policy.max_norm), start)
+            return body
+        update = federation.update(body, sha256)
+        model = start + update
         self.bounds.check(model, start)
+        most = self.policy.max_norm
+        if most is not None and float(torch.linalg.vector_norm(model.double())) > most:
+            raise Rejected(f"the model's norm exceeds the bound of {most:g}")
+        return federation.body(update)
 
     def _task(self, client: int) -> Answer | None:
         if self.over:
@@ -316,8 +329,11 @@ class Cluster:
         }
         if self.policy.pace == "measured" and not isinf(turn.work.deadline):
             header |= {"steps": turn.work.steps, "deadline": turn.work.deadline}
+        more, whole_body = self._with_rows(turn, client, body)
+        if whole_body is not body:
+            body, sha256 = whole_body, digest(whole_body)
         self.counts.sent += len(body)
-        return {**header, "sha256": sha256}, body
+        return {**header, **more, "sha256": sha256}, body
 
     def _handed(self, turn: Turn, client: int) -> tuple[Weights, bytes, str]:
         """Whose models a client starts from, and our part of that: what we hold, blended here."""
@@ -328,6 +344,27 @@ class Cluster:
             return sources, saved.body, saved.sha256
         body = self.federation.body(self.started(turn, client))
         return {self.server: 1.0}, body, digest(body)
+
+    def _with_rows(self, turn: Turn, client: int, body: bytes) -> tuple[Header, bytes]:
+        """What else a client needs: rows of ours, and what it does with them and its own."""
+        net, federation = self.federation.net, self.federation
+        if not net.shelves or all(each.held != "client" for each in net.shelves):
+            return {}, body
+        shift, (kept, payload) = turn.shift(client), turn.kept(federation.decisions, client)
+        used = {*shift, *(n for row in kept.values() for n in row)}
+        ours = sorted(n for n in used if n < 0 and federation.holder(n) == self.server)
+        rows, more = self.rows(turn), {}
+        if ours:
+            named = {f"row{place(n)}": as_array(rows[n]) for n in ours}
+            body = pack({MODEL: as_array(federation.own_model(body)), **named})
+        if shift:
+            more["shift"] = _listed(shift)
+        return {
+            **more,
+            "rows": [place(n) for n in ours],
+            "kept": [[n, _listed(row)] for n, row in kept.items()],
+            "payload": payload,
+        }, body
 
     def _check_client(self, client: int, header: Header) -> None:
         expected = self.federation.net.samples
@@ -366,3 +403,7 @@ class Cluster:
                 f"client {client} does not belong to server {self.server}, which takes in no "
                 f'others: that needs dead_edge = "drop" under [policy] of its node file'
             )
+
+
+def _listed(row: Weights) -> list[list[float]]:
+    return [[n, weight] for n, weight in row.items()]

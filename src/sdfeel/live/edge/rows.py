@@ -97,6 +97,8 @@ def averaged(
     def came(source: int) -> Tensor:
         if source < 0:
             return rows[source]
+        if rows.federation.coding is not None:  # then what arrived is an update
+            return start(source) + arrived[source] if model else arrived[source]
         return arrived[source] if model else arrived[source] - start(source)
 
     def made(n: int, dst: int) -> Tensor:

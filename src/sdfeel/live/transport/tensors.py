@@ -19,6 +19,7 @@ from sdfeel.live.transport.errors import Rejected
 
 Arrays = Mapping[str, NDArray[Any]]
 MODEL = "model"  # the name of the one tensor in every body
+CODE = "code"  # of a compressed one
 PIECE = 1 << 16  # numbers that are widened at once: they stay in the cache
 _LENGTH = 8  # bytes that tell the length of safetensors' own header
 
@@ -68,7 +69,7 @@ def unpack(
     _check_size(body, schema)
     if not isinstance(sha256, str) or digest(body) != sha256:
         raise Rejected("the content does not have the announced SHA-256: it was damaged on the way")
-    tensors = _parsed(body)
+    tensors = parsed(body)
     _check_schema(tensors, schema)
     _check_values(tensors, max_norm)
     return tensors
@@ -88,7 +89,8 @@ def _check_size(body: bytes, schema: Schema) -> None:
         )
 
 
-def _parsed(body: bytes) -> dict[str, NDArray[Any]]:
+def parsed(body: bytes) -> dict[str, NDArray[Any]]:
+    """The tensors in a body; of another's, only once size and hash are right."""
     try:
         return safetensors.numpy.load(body)
     except Exception as error:  # the parser's errors have no common base

@@ -1,0 +1,94 @@
+"""What a client keeps from round to round, on its own disk: its rows, and what its messages owe.
+
+What a round makes of them counts only if the round's result was used. The next work tells: by then
+the server has counted the round's local iterations, or it has not. So a crash at any moment, on
+either side, leaves the two in agreement.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sdfeel.engine.codes import Coding, Sent, send
+from sdfeel.engine.fused import weighted_by_hand
+from sdfeel.live.protocol import Header
+from sdfeel.live.store import Store
+from sdfeel.live.transport.errors import Refused
+from sdfeel.live.transport.tensors import MODEL, pack, parsed
+
+Array = NDArray[Any]
+OWED = 0  # the place of what messages owe; rows have the places 1, 2, ...
+PENDING, LAST = "pending", "last"  # names of facts
+NOW, THEN = 0, 1  # rounds under which rows are kept: as they are, as the last round would make them
+
+
+class ClientRows:
+    """A client's rows, each under its place."""
+
+    def __init__(self, store: Store, fresh: Mapping[int, Array]) -> None:
+        self._store, self._fresh = store, fresh  # what rows are at first
+
+    def get(self, place: int) -> Array | None:
+        saved = self._store.get("row", NOW, place)
+        return self._fresh.get(place) if saved is None else parsed(saved.body)[MODEL]
+
+    def settle(self, first: int) -> None:
+        """Take over what the last round made of them, or forget it."""
+        pending = self._store.fact(PENDING)
+        if pending is None:
+            return
+        with self._store.commit():
+            for place in pending["places"] if first == pending["counted"] else ():
+                saved = self._store.get("row", THEN, place)
+                if saved is None:
+                    self._store.drop("row", NOW, place)
+                else:
+                    self._store.put("row", NOW, place, saved.body, replace=True)
+            self._store.remember(PENDING, None)
+        self._store.sweep_files()
+
+    def expect(self, counted: int, rows: Mapping[int, Array | None]) -> None:
+        """What they will be once the server has counted so many local iterations."""
+        with self._store.commit():
+            for place, row in rows.items():
+                self._store.drop("row", THEN, place)
+                if row is not None:
+                    self._store.put("row", THEN, place, pack({MODEL: row}), replace=True)
+            self._store.remember(PENDING, {"counted": counted, "places": list(rows)})
+
+
+def coded(coding: Coding, kept: ClientRows, update: Array, client: int, k: int) -> Sent:
+    """A client's update as it is sent."""
+    return send(coding, update.astype(np.float32), kept.get(OWED), client, k)
+
+
+def summed(terms: object, known: Mapping[int, Array], what: str) -> Array:
+    """The weighted sum that a server asks for: [[row, weight], ...] of rows that are known."""
+    if not isinstance(terms, list) or not terms:
+        raise Refused(f"a server does not say what to make {what} of")
+    found = []
+    for each in terms:
+        if not isinstance(each, list) or len(each) != 2 or each[0] not in known:
+            raise Refused(f"a server asks to make {what} of rows that this client does not have")
+        number, weight = each
+        if not isinstance(weight, int | float) or not np.isfinite(weight):
+            raise Refused(f"a server sends weights for {what} that are no numbers")
+        found.append((float(weight), known[number]))
+    return weighted_by_hand(found)
+
+
+def made(header: Header, known: Mapping[int, Array], own: Mapping[int, int]) -> dict[int, Array]:
+    """Rows of this client as the round makes them, by place; `own` are their numbers and places."""
+    asked = header.get("kept", [])
+    if not isinstance(asked, list):
+        raise Refused("a server does not say what becomes of this client's rows")
+    found = {}
+    for each in asked:
+        if not isinstance(each, list) or len(each) != 2 or each[0] not in own:
+            raise Refused("a server asks for rows that this client does not hold")
+        number, terms = each
+        total = summed(terms, known, "a row")
+        found[own[number]] = total if header.get("payload") == "model" else known[number] + total
+    return found
