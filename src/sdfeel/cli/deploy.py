@@ -28,11 +28,12 @@ from sdfeel.cli.common import (
 from sdfeel.cli.lazy import later
 from sdfeel.cli.show import show
 from sdfeel.core.errors import InputError
-from sdfeel.deploy.status import audited, read_statuses
+from sdfeel.deploy.status import audited
 from sdfeel.report.progress import Progress
 from sdfeel.report.units import duration
 
 with later():
+    from sdfeel.deploy import backup as backups
     from sdfeel.deploy import certificates, files, operator
     from sdfeel.deploy import chaos as disturbances
     from sdfeel.deploy import init as writing
@@ -193,13 +194,16 @@ def status(
     directory: Annotated[Path, typer.Argument(help="A deployment, or the directory of one node.")],
     as_json: AsJson = False,
 ) -> None:
-    """Show the state of a deployment's nodes, from their status files.
+    """Show the state of a deployment's nodes.
+
+    Edge servers that run elsewhere are asked, with the operator's certificate; clients, and nodes
+    on this host, tell it by their status files.
 
     Example:
 
       sdfeel deploy status runs/real
     """
-    found = read_statuses(directory, time.time())
+    found = backups.statuses(directory, time.time())
     if as_json:
         print_json({"nodes": found})
         return
@@ -371,6 +375,59 @@ def audit(
                 results.print(f"{each['name']}: {escape(line)}", soft_wrap=True)
     if not whole:
         raise typer.Exit(1)
+
+
+@deploy.command()
+def backup(directory: FederationDir) -> None:
+    """Have all running edge servers copy their states, each as it opens the same round.
+
+    The copies lie with the servers, in `backups` of each node's directory: fetch them from there.
+
+    Example:
+
+      sdfeel deploy backup federation
+    """
+    for name, place in backups.backup(directory).items():
+        results.print(f"{name}: {escape(place)}", soft_wrap=True)
+
+
+@deploy.command()
+def restore(
+    node: Annotated[Path, typer.Argument(help="The directory of a stopped edge server.")],
+    copy: Annotated[Path, typer.Argument(help="Its backup.")],
+) -> None:
+    """Put a backup in the place of an edge server's state.
+
+    Restore all servers to the same round: they go on from there with the same bits.
+
+    Example:
+
+      sdfeel deploy restore nodes/edge-0 nodes/edge-0/backups/round-40
+    """
+    k = backups.restore(node, copy)
+    results.print(f"{node.name} goes on in round {k + 1}; what it had is beside it", soft_wrap=True)
+
+
+@deploy.command()
+def reseed(
+    directory: FederationDir,
+    node: Annotated[str, typer.Argument(help="The stopped edge server that lost its state.")],
+) -> None:
+    """Give an edge server that lost its state, and has no backup, the model of a neighbour.
+
+    The run goes on, with other bits than it would have had.
+
+    Example:
+
+      sdfeel deploy reseed federation edge-2
+    """
+    k, whose = backups.reseed(directory, node)
+    place = directory / "nodes" / node / "state"
+    results.print(
+        f"{node} begins in round {k + 1} with the model of {whose}: copy {escape(str(place))} to "
+        f"its host and start it",
+        soft_wrap=True,
+    )
 
 
 @deploy.command()

@@ -3,6 +3,7 @@
 import asyncio
 import errno
 import json
+import shutil
 import signal
 import sqlite3
 import time
@@ -19,7 +20,7 @@ from sdfeel.live.client import Client, Membership, Train
 from sdfeel.live.edge.policy import PATIENT, Policy
 from sdfeel.live.failover import Failover
 from sdfeel.live.health import Health, HealthPage, write_status
-from sdfeel.live.protocol import RECORD_BYTES, About, Link, Reception, Who
+from sdfeel.live.protocol import RECORD_BYTES, About, Link, Reception, Who, seconds, whole
 from sdfeel.live.transport import Caller, Peer, Server
 from sdfeel.live.transport.errors import Refused, Unable
 from sdfeel.live.transport.limits import Limits
@@ -29,6 +30,7 @@ from sdfeel.live.trust.identity import Identity, Wallet
 
 if TYPE_CHECKING:  # a client on a device has no torch
     from sdfeel.live.edge.server import Edge
+    from sdfeel.live.edge.state import ServerState
     from sdfeel.live.federation import Federation
 
 Tell = Callable[[str], None]
@@ -36,12 +38,13 @@ GREETING = 5.0  # seconds for another server to say whether it accepts us
 PULSE = 1.0  # seconds between two looks at a node's own state
 JUMP = 2.0  # seconds by which a clock is put right without a word
 DAY = 86400.0
+BACKUPS, KEEP_BACKUPS = "backups", 5
 EXPIRES_SOON = 30 * DAY
 WITH_MODEL = ("work", "start", "result", "model", "measured", "current", "lock", "apply")
 KINDS = {
     "client": ("work", "start", "result", "here"),
     "edge": ("model", "lock", "apply", "here"),
-    "operator": ("status", "rounds", "measured", "current", "stop"),
+    "operator": ("status", "rounds", "measured", "current", "stop", "backup"),
 }
 
 
@@ -218,6 +221,8 @@ class EdgeLife:
         try:
             if (kind, who.role) == ("status", "operator"):
                 answer, content = self.report(), None
+            elif (kind, who.role) == ("backup", "operator"):
+                answer, content = await self._backup(edge, header), None
             else:
                 answer, content = await edge.handle(who, kind, header, body)
         except (OSError, sqlite3.Error) as error:
@@ -228,6 +233,32 @@ class EdgeLife:
                 self._lost.set_exception(error)
             raise Unable(_cannot_write(self._setting.directory, why)) from None
         return {**answer, **greeting}, content
+
+    async def _backup(self, edge: "Edge", header: dict[str, Any]) -> dict[str, Any]:
+        """Copy this server's state as it opens the round that all are asked for."""
+        k = whole(header, "round")
+        place = self._setting.directory / BACKUPS / f"round-{k + 1}"
+
+        def look() -> bool | None:
+            return True if place.is_dir() else None
+
+        if k < edge.known.k:
+            raise Refused(
+                f"edge-{edge.number} is beyond round {k + 1} already: ask for a later one"
+            )
+        if edge.known.k == k and not place.is_dir():
+            edge.store.backup(place)
+
+        def opened(after: "ServerState") -> None:
+            if after.k == k:
+                edge.store.backup(place)
+
+        edge.opened = opened
+        there = await edge.bell.wait_for(look, seconds(header, "wait"))
+        old = sorted(place.parent.glob("round-*"), key=lambda each: each.stat().st_mtime)
+        for each in old[:-KEEP_BACKUPS]:
+            shutil.rmtree(each, ignore_errors=True)
+        return {"place": str(place)} if there else {"early": True}
 
 
 def disk_trouble(error: Exception) -> str | None:

@@ -7,9 +7,10 @@ commit that names it. Whatever a crash leaves without a name is swept away at th
 
 import hashlib
 import json
+import shutil
 import sqlite3
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -19,6 +20,7 @@ from sdfeel.core.run_files import write_atomic
 
 FORM = 2  # of what is kept; another number means that another version of the program kept it
 LARGE = 1 << 20  # bytes; above it, a file is several times faster than a row
+BASE, TENSORS = "state.sqlite", "tensors"
 Kind = Literal["start", "hop", "result", "measured", "own", "final", "row"]
 TABLES = """
 create table if not exists facts (name text primary key, value text not null);
@@ -45,14 +47,12 @@ class Store:
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
-        self._files = directory / "tensors"
+        self._files = directory / TENSORS
         self._files.mkdir(parents=True, exist_ok=True)
         with suppress(OSError):  # a volume may be another's
             directory.chmod(0o700)  # models tell about data
         try:
-            self._base = sqlite3.connect(
-                directory / "state.sqlite", timeout=1.0, isolation_level=None
-            )
+            self._base = sqlite3.connect(directory / BASE, timeout=1.0, isolation_level=None)
             self._base.execute("pragma journal_mode=wal")
             self._base.execute("pragma synchronous=full")
             self._base.execute("pragma locking_mode=exclusive")
@@ -211,6 +211,29 @@ class Store:
         """Remove files that no row names any more. Call it outside of a commit."""
         if any(self._files.iterdir()):
             self._sweep()
+
+    def backup(self, target: Path) -> None:
+        """A copy of all that is remembered now, whole or not there at all. Outside of a commit."""
+        draft = target.with_name(f".{target.name}.tmp")
+        shutil.rmtree(draft, ignore_errors=True)
+        (draft / TENSORS).mkdir(parents=True)
+        with closing(sqlite3.connect(draft / BASE)) as copy:
+            self._base.backup(copy)
+            copy.execute("pragma journal_mode=delete")
+        for path in self._files.iterdir():
+            shutil.copy2(path, draft / TENSORS / path.name)
+        shutil.rmtree(target, ignore_errors=True)
+        draft.rename(target)
+
+    def check(self) -> None:
+        """Raise an error unless everything that is remembered can be read and fits its hash."""
+        (found,) = self._base.execute("pragma integrity_check").fetchone()
+        if found != "ok":
+            raise sqlite3.DatabaseError(found)
+        rows = self._base.execute("select kind, round, part from tensors").fetchall()
+        for kind, k, part in rows:
+            if self.get(kind, k, part) is None:
+                raise sqlite3.DatabaseError(f"{kind} {k} is missing")
 
     def _sweep(self) -> None:
         rows = self._base.execute("select sha256 from tensors where body is null")

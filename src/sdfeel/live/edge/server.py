@@ -67,6 +67,7 @@ class Edge:
             SyncExchange if federation.synchronous else AsyncExchange
         )(self.cluster, peers)
         self.journal: Journal | None = None
+        self.opened: Callable[[ServerState], None] = lambda after: None  # a round, durably
         self._counted = 0
         self._marked: float | None = None  # when the last round ended, by a clock that never jumps
 
@@ -246,6 +247,7 @@ class Edge:
                 self._prune(after)
         self.store.sweep_files()
         self.known = after
+        self.opened(after)
         self.bell.ring()
         self.exchange.committed()
         if self.journal is not None:
