@@ -245,7 +245,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="a federation with clients that have no torch")
     parser.add_argument("--device", choices=list(MACHINES), default=platform.machine())
     parser.add_argument("--root", type=Path, default=Path.home() / ".cache" / "sdfeel" / "devices")
-    parser.add_argument("--model", default="mnist-cnn")
+    parser.add_argument("--model", default="mlp")
     parser.add_argument("--kills", type=int, default=1)
     options = parser.parse_args()
     machine = MACHINES[options.device](options.root)

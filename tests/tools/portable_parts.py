@@ -1,7 +1,7 @@
 """The bits of what surrounds the native engine: python -m tests.tools.portable_parts DIRECTORY
 
-Prints the hashes of initial models, of data, of mixing weights, of servers' sums and, if there is a
-compiler, of a model that a whole run ends with, which is written to the directory.
+Prints the hashes of initial models, of data, of mixing weights, of servers' sums and rules and, if
+there is a compiler, of a model that a whole run ends with, which is written to the directory.
 """
 
 import hashlib
@@ -14,12 +14,14 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from sdfeel.core import rules
 from sdfeel.core.gossip_weights import GOSSIP_RULES
 from sdfeel.core.graphs import links
 from sdfeel.core.mixing import of_matrix
 from sdfeel.core.seeds import rng
 from sdfeel.data.catalog import load
-from sdfeel.engine.combine import Sums, mixed
+from sdfeel.engine.combine import Sums, combine, mixed
+from sdfeel.engine.fused import weighted_by_hand
 from sdfeel.engine.native.build import BuildFault, find_compiler
 from sdfeel.models import zoo
 from sdfeel.models.flat import FlatModule
@@ -58,6 +60,28 @@ def sums() -> Bits:
         yield mixed(of_matrix(draws.random((4, 9))), rows.double()).numpy().tobytes()
 
 
+def combined() -> Bits:
+    """What takes the place of sums; and sums without torch, by those who have none."""
+    draws = rng(2, "portable")
+    made: list[tuple[rules.Rule, int]] = [
+        (rules.Median(), 9),
+        (rules.Trimmed(0.2), 9),
+        (rules.Krum(2), 9),
+        (rules.Krum(1, 3), 9),
+        (rules.Geometric(), 9),
+        (rules.Clipped(0.5), 9),
+        (rules.Parts(((0, 3),)), 9),
+        (rules.Squares(0.9, "yogi"), 2),
+        (rules.Scaled(0.1), 3),
+    ]
+    for rule, count in made:
+        for size in (7, 1025, 21_840):
+            rows = [draws.random(size, dtype=np.float32) - np.float32(0.5) for _ in range(count)]
+            votes, tensors = draws.random(count), [torch.from_numpy(row) for row in rows]
+            yield combine(rule, votes, votes, tensors, tensors[0]).numpy().tobytes()
+            yield weighted_by_hand(zip(votes.tolist(), rows, strict=True)).tobytes()
+
+
 def run(directory: Path) -> Bits:
     """A short run of the default experiment."""
     given = {"training.engine": "native", "training.iterations": 20, "data.partition": "dirichlet"}
@@ -68,7 +92,7 @@ def run(directory: Path) -> Bits:
 
 
 def main() -> None:
-    parts = {"starts": starts, "data": data, "weights": weights, "sums": sums}
+    parts = {"starts": starts, "data": data, "weights": weights, "sums": sums, "rules": combined}
     found = {name: _hash(part()) for name, part in parts.items()}
     try:
         find_compiler()
