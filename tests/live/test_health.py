@@ -9,7 +9,8 @@ import pytest
 
 from sdfeel.core.errors import InputError
 from sdfeel.core.run_files import STATUS
-from sdfeel.live.health import Health, HealthPage, metrics, write_status
+from sdfeel.live.health import Health, HealthPage, write_status
+from sdfeel.live.metrics import metrics
 
 
 class Clock:
