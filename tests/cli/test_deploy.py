@@ -177,4 +177,4 @@ def test_a_wrong_node_file_is_reported_in_a_sentence(tmp_path: Path) -> None:
     assert "cannot read the node file" in missing.sentence
     (tmp_path / "node.toml").write_text('listne = "127.0.0.1:0"\n')
     assert "listne" in call("client", tmp_path / "node.toml").sentence
-    assert "is no deployment" in call("deploy", "status", tmp_path / "nothing").sentence
+    assert "is not a deployment" in call("deploy", "status", tmp_path / "nothing").sentence

@@ -211,7 +211,7 @@ def test_a_stranger_to_the_graph_cannot_lead(tmp_path: Path) -> None:
         finally:
             village.crash(0)
 
-    with pytest.raises(Refused, match="edge-2 is no neighbour of edge-0"):
+    with pytest.raises(Refused, match="edge-2 is not a neighbour of edge-0"):
         timeless.run(story())
 
 

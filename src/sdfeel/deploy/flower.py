@@ -1,7 +1,7 @@
-"""An existing Flower client trains under our edge servers.
+"""Lets an existing Flower client train under our edge servers.
 
 Flower's `NumPyClient` takes and gives a list of arrays in the order of the module's state_dict.
-Ours takes and gives one row of numbers. This file is all that lies between. Flower itself is not
+Ours takes and gives one row of numbers. This file translates between the two. Flower itself is not
 needed to import it: any object with a method `fit` will do.
 """
 
@@ -21,7 +21,7 @@ Arrays = list[NDArray[Any]]
 
 
 class NumPyClient(Protocol):
-    """What is used of flwr.client.NumPyClient."""
+    """The part of flwr.client.NumPyClient that is used."""
 
     def fit(self, parameters: Arrays, config: dict[str, Any]) -> tuple[Arrays, int, Any]: ...
 
@@ -45,8 +45,8 @@ class FlowerTrainer:
     def __call__(self, task: Task) -> Tensor:
         if task.start.numel() != self._flat.row.numel():
             raise InputError(
-                "a Flower client trains plain models: the experiment's optimiser carries more "
-                "numbers along; choose training.optimizer=sgd"
+                "a Flower client trains plain models, but the experiment's optimiser sends more "
+                "numbers along: choose training.optimizer=sgd"
             )
         if task.shift is not None:
             raise InputError(

@@ -16,19 +16,21 @@ Record = dict[str, Any]
 class Records:
     """What servers report, as a stream. It keeps nothing on disk: servers keep their records.
 
-    A server that others went on without is not waited for.
+    It does not wait for a server that others left out.
     """
 
     edges: Mapping[int, Link]
     synchronous: bool
     neighbours: Mapping[int, Collection[int]] = field(default_factory=dict)
     arrivals: list[Record] = field(default_factory=list)  # asynchronous rounds in their order
-    repeatable: bool = True  # nobody was left out, so that a simulation can do the same
+    repeatable: bool = True  # nobody was left out, so a simulation can do the same
     _queues: dict[int, list[Record]] = field(default_factory=dict)
     _calls: "dict[int, asyncio.Future[None]]" = field(default_factory=dict)
     _asked: dict[int, int] = field(default_factory=dict)  # the next record to ask for
     _over: set[int] = field(default_factory=set)
-    _away: dict[int, list[int]] = field(default_factory=dict)  # whom each server leaves out now
+    _away: dict[int, list[int]] = field(
+        default_factory=dict
+    )  # the servers that each server leaves out now
     _last: bool = False
 
     def __post_init__(self) -> None:
@@ -57,7 +59,7 @@ class Records:
         told = {d for d in self.edges if self._queues[d] or d in self._over}
         away = {other for d in told for other in self._away.get(d, ())}
         left = [d for d in self.edges if d not in told and d not in away]
-        # Nobody is there who could tell that a server is away if its neighbours are.
+        # If a server's neighbours are away, too, nobody can say that it is away.
         return [d for d in left if not away or not self._cut_off(d, away)]
 
     def _cut_off(self, d: int, away: Collection[int]) -> bool:
@@ -70,7 +72,7 @@ class Records:
         while True:
             for d, queue in self._queues.items():
                 while queue and queue[0]["k"] < k:
-                    queue.pop(0)  # it was slower than those who went on without it
+                    queue.pop(0)  # it was slower than the servers that continued without it
                 if queue:
                     self._away[d] = queue[0]["away"]
             if self._silent():
@@ -122,7 +124,7 @@ class Records:
             yield {ready: record}
 
     async def _news(self) -> None:
-        """Wait until somebody tells more."""
+        """Wait until a server reports more."""
         for d in self.edges:
             if not self._queues[d] and d not in self._over and d not in self._calls:
                 self._calls[d] = asyncio.ensure_future(self._fill(d))

@@ -69,7 +69,7 @@ class _Recorded(Cost):
     """The experiment's prices, with the steps that clients really took."""
 
     taken: Mapping[tuple[int, int], Mapping[str, int]] = field(default_factory=dict)
-    now: Mapping[str, int] | None = None  # in the round at hand; None: it was never finished
+    now: Mapping[str, int] | None = None  # in the current round; None: it was never finished
 
     def at(self, lane: Lane, k: int, seconds: float) -> Cost:
         return replace(self, now=self.taken.get((lane[0], k)))

@@ -1,4 +1,4 @@
-"""How the nodes of a deployment are, as their status files tell."""
+"""The state of a deployment's nodes, from their status files."""
 
 import json
 from dataclasses import asdict
@@ -9,16 +9,16 @@ from sdfeel.core.errors import RunError
 from sdfeel.core.run_files import AUDIT, NODE, NODES, STATUS
 from sdfeel.live.audit import verified
 
-SILENT = 10.0  # seconds without a sign of life until a node counts as silent
+SILENT = 10.0  # seconds without a sign of life after which a node counts as silent
 
 
 def read_statuses(directory: Path, now: float) -> list[dict[str, Any]]:
-    """One record per node, edge servers first; `state` says it in a word."""
+    """One record per node, edge servers first; `state` sums it up in a word."""
     homes = sorted((directory / NODES).glob(f"*/{NODE}"), key=_order)
     if not homes and (directory / NODE).is_file():
         homes = [directory / NODE]
     if not homes:
-        raise RunError(f"{directory} is no deployment: make one with `sdfeel deploy init`")
+        raise RunError(f"{directory} is not a deployment: make one with `sdfeel deploy init`")
     names = [path.parent for path in homes if not path.parent.name.startswith("operator-")]
     return [_status(home, now) for home in names]
 

@@ -1,7 +1,7 @@
 """Where a client works: for its own servers, or as a guest while its server is dead.
 
-A client that may move first makes sure that its server is silent, then turns to the first living
-neighbour of it. Whether it is taken in is decided there. It goes home as soon as its own server
+A client that may move first makes sure that its server is silent, then turns to that server's first
+living neighbour, which decides whether to take it in. It goes home as soon as its own server
 answers again.
 """
 
@@ -17,12 +17,14 @@ from sdfeel.core.network import Network
 from sdfeel.live.protocol import Answer, Header, Link
 from sdfeel.live.transport.errors import NotTrusted, Refused, Unreachable
 
-DOUBT = 2.0  # seconds without an answer until a client asks whether its server is there at all
+DOUBT = (
+    2.0  # seconds without an answer after which a client asks whether its server is alive at all
+)
 Call = asyncio.Future[Answer]
 
 
 def refuges_of(net: Network, client: int) -> list[int]:
-    """Whom a client may turn to when its server is dead: the server's neighbours, in order."""
+    """The servers a client may turn to when its own is dead: that server's neighbours, in order."""
     if len(net.reach[client]) != 1:
         return []  # a client of several servers has the others
     return [int(d) for d in np.flatnonzero(net.links[net.home[client]])]
@@ -30,7 +32,7 @@ def refuges_of(net: Network, client: int) -> list[int]:
 
 @dataclass
 class Failover:
-    """A client's ways to its own servers, and to others whom it may turn to."""
+    """A client's links to its own servers, and to others that it may turn to."""
 
     own: Mapping[int, Link]
     others: Mapping[int, Link] = field(default_factory=dict)  # in the order in which to ask
@@ -119,7 +121,7 @@ class Failover:
                     return {}
             at_home = self._back in done
             if not at_home and call.result()[0].get("over"):
-                at_home = await self._there(*self.own)  # it may need us for a last round
+                at_home = await self._there(*self.own)  # it may need us for one last round
             if at_home:
                 await self._go_home(host, question)
                 return {}

@@ -1,4 +1,4 @@
-"""How nodes talk: what a call is, who may make it, and how long to go on trying."""
+"""How nodes talk: what a call is, who may make it, and how long to keep trying."""
 
 import asyncio
 import random
@@ -12,7 +12,7 @@ from sdfeel.version import __version__
 T = TypeVar("T")
 Header = dict[str, Any]
 Answer = tuple[Header, bytes | None]
-LONG_POLL = 20.0  # seconds that an answer may be waited for in one call
+LONG_POLL = 20.0  # seconds that one call may wait for an answer
 CALL = 60.0  # seconds for an answer: a long poll and more; bodies on their way have longer
 RECORD_BYTES = 1 << 20  # of rounds in one answer, unless a single one is larger
 MOST = 2**53  # no whole number in a message is larger
@@ -44,7 +44,7 @@ class AnyReply(Protocol):
 
 
 class Port(Protocol):
-    """A way to one other node: gRPC, or memory in tests."""
+    """A connection to one other node: gRPC, or memory in tests."""
 
     async def call(
         self,
@@ -56,7 +56,7 @@ class Port(Protocol):
     ) -> AnyReply: ...
 
 
-# What a node says about itself: what the words mean, and what to do where two nodes differ.
+# What a node says about itself: what each word means, and what to do where two nodes differ.
 SHARED = {
     "sdfeel": ("versions of sdfeel", "install the same version on both"),
     "experiment": ("experiments", "give both the same experiment.toml"),
@@ -77,10 +77,10 @@ _LONGEST = 200  # characters of a value
 
 @dataclass(frozen=True)
 class About:
-    """What a node is and carries out. Nodes work together only if they do not differ in it.
+    """What a node is and runs. Nodes work together only if they agree on it.
 
-    What a node does not know of itself is None, and then not compared: a device that computes by
-    the native engine alone has no torch.
+    What a node does not know about itself is None and is not compared: a device that computes only
+    with the native engine has no torch.
     """
 
     sdfeel: str = __version__
@@ -118,11 +118,11 @@ class About:
                 yield key, own[key], f"{theirs[key]!s:.{_LONGEST}}"
 
 
-UNSAID = About()  # of a node that knows nothing of itself but its version
+UNSAID = About()  # for a node that knows only its version
 
 
 def _series(version: str) -> list[str]:
-    """The part of a version in which two that go together agree.
+    """The part of a version in which compatible versions agree.
 
     >>> _series("0.1.0"), _series("2.13.0+cpu")
     (['0', '1'], ['2', '13'])
@@ -132,7 +132,7 @@ def _series(version: str) -> list[str]:
 
 @dataclass
 class Reception:
-    """Lets nobody in who has not said what it carries out, once for each start of this node."""
+    """Admits only callers that have said what they run, once for each start of this node."""
 
     name: str
     about: About
@@ -158,9 +158,9 @@ class Reception:
 
 
 class Link:
-    """A port that adds the federation's digest, and is patient with outages.
+    """A port that adds the federation's digest, and waits through outages.
 
-    It says what this node carries out when it is new, and whenever it is asked to.
+    It says what this node runs when it is new, and whenever it is asked.
     """
 
     def __init__(
@@ -199,7 +199,7 @@ class Link:
     async def insist(
         self, kind: str, header: Header, body: bytes | None = None, seconds: float = CALL
     ) -> Answer:
-        """Calls until there is an answer: outages pass, everything else is raised."""
+        """Call until there is an answer: wait out outages, and raise everything else."""
         pause = 0.05
         while True:
             try:
@@ -211,7 +211,7 @@ class Link:
 
 
 def check_federation(header: Header, digest: str) -> None:
-    """Refuse a caller that carries out another experiment."""
+    """Refuse a caller that runs another experiment."""
     theirs = header.get("federation")
     if theirs != digest:
         shown = str(theirs)[:12] if isinstance(theirs, str) else "none"

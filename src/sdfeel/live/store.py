@@ -18,7 +18,7 @@ from typing import Any, Literal
 from sdfeel.core.errors import RunError
 from sdfeel.core.run_files import write_atomic
 
-FORM = 2  # of what is kept; another number means that another version of the program kept it
+FORM = 2  # version of the stored form; another number means that another version wrote it
 LARGE = 1 << 20  # bytes; above it, a file is several times faster than a row
 BASE, TENSORS = "state.sqlite", "tensors"
 Kind = Literal["start", "hop", "result", "measured", "own", "final", "row"]
@@ -49,8 +49,8 @@ class Store:
         self.directory = directory
         self._files = directory / TENSORS
         self._files.mkdir(parents=True, exist_ok=True)
-        with suppress(OSError):  # a volume may be another's
-            directory.chmod(0o700)  # models tell about data
+        with suppress(OSError):  # a volume may belong to somebody else
+            directory.chmod(0o700)  # models reveal something about data
         try:
             self._base = sqlite3.connect(directory / BASE, timeout=1.0, isolation_level=None)
             self._base.execute("pragma journal_mode=wal")
@@ -77,7 +77,7 @@ class Store:
         self._base.close()
 
     def _check_form(self) -> None:
-        """A state of another version is not guessed at; a new one is marked as ours."""
+        """Refuse a state of another version; mark a new one as ours."""
         (tables,) = self._base.execute("select count(*) from sqlite_master").fetchone()
         (form,) = self._base.execute("pragma user_version").fetchone()
         if tables and form != FORM:
@@ -90,7 +90,7 @@ class Store:
 
     @contextmanager
     def commit(self) -> Iterator[None]:
-        """Everything inside happens, durably, or nothing of it does."""
+        """Everything inside becomes durable, or none of it does."""
         self._base.execute("begin immediate")
         try:
             yield
@@ -142,7 +142,7 @@ class Store:
         note: dict[str, Any] | None = None,
         replace: bool = False,
     ) -> bool:
-        """Keep a tensor; the first write wins unless `replace`. Tells whether it was kept."""
+        """Keep a tensor; the first write wins unless `replace`. Returns whether it was kept."""
         digest = hashlib.sha256(body).hexdigest()
         if len(body) > LARGE:
             self._write(digest, body)
@@ -154,7 +154,7 @@ class Store:
         return done.rowcount > 0
 
     def get(self, kind: Kind, k: int, part: int = 0) -> Saved | None:
-        """A tensor, checked against its hash; None if it is not (or no longer) there."""
+        """A tensor, checked against its hash; None if it is not there (any more)."""
         row = self._base.execute(
             "select note, sha256, body from tensors where kind = ? and round = ? and part = ?",
             (kind, k, part),

@@ -1,4 +1,4 @@
-"""Other servers that were given up: each is looked for until it can take part again."""
+"""Other servers that were given up: each is asked again until it can take part."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator
@@ -9,9 +9,9 @@ AGAIN = 1.0  # seconds between two looks
 
 
 class Absent:
-    """A set of servers. `back(server)` tells whether one of them can take part again.
+    """A set of servers. `back(server)` says whether one of them can take part again.
 
-    Both sides of a cut link give each other up, so somebody must ask when it is mended.
+    Both sides of a cut link give each other up, so somebody must ask when it works again.
     """
 
     def __init__(self, back: Callable[[int], Awaitable[bool]]) -> None:
@@ -34,7 +34,7 @@ class Absent:
             search.cancel()
 
     def clear(self) -> None:
-        """Look for nobody any more."""
+        """Stop asking."""
         for server in self:
             self.discard(server)
 
@@ -48,5 +48,5 @@ class Absent:
     async def _asked(self, server: int) -> bool:
         try:
             return await self._back(server)
-        except SdfeelError:  # whoever is not trusted or refuses us cannot take part either
+        except SdfeelError:  # a server that is not trusted, or refuses us, cannot take part either
             return False

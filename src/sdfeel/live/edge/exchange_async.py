@@ -2,9 +2,9 @@
 
 The leader holds itself and its neighbours in ascending order of their numbers, so that no two
 leaders can wait for each other. Then it reads all models, decides, commits its own new model
-together with what the others must apply, and has them apply it. Whoever is killed in between goes
-on where it was. All exchanges have an order in which they could have happened one after another,
-which a simulation can repeat.
+together with what the others must apply, and has them apply it. A server that is killed in between
+continues where it was. All exchanges have an order in which they could have happened one after
+another, and a simulation can repeat it.
 """
 
 import asyncio
@@ -31,12 +31,12 @@ from sdfeel.live.protocol import HERE, LONG_POLL, Answer, Header, Link, whole
 from sdfeel.live.transport.errors import NotTrusted, Refused
 from sdfeel.live.transport.tensors import digest
 
-BUSY = 0.02  # seconds until a busy server is asked again that did not wait
+BUSY = 0.02  # seconds until a busy server that did not wait is asked again
 
 
 @dataclass
 class AsyncExchange:
-    """One server's exchanges with the others, out of step."""
+    """One asynchronous server's exchanges with the others."""
 
     cluster: Cluster
     peers: Mapping[int, Link]
@@ -79,7 +79,7 @@ class AsyncExchange:
         )
 
     async def caught_up(self, known: ServerState, behind: Behind) -> ServerState:
-        """Out of step there is no round to catch up with."""
+        """An asynchronous server has no round to catch up with."""
         raise AssertionError("an asynchronous server is never behind") from behind
 
     def _mixed(
@@ -99,7 +99,7 @@ class AsyncExchange:
     ) -> None:
         """This server's part of the exchange, and what the others must do. Inside a commit.
 
-        How much each of them takes they find out by themselves, from what we knew before.
+        Each of them works out by itself how much it takes, from what we knew before.
         """
         own, body = self._own, self._federation.body(up)
         before = {"heard": own.heard, "stamp": own.stamp}
@@ -132,7 +132,7 @@ class AsyncExchange:
         return not self._own.outbox
 
     async def _back(self, server: int) -> bool:
-        """Is a server there that was given up? Out of step, nobody is behind."""
+        """Is a server that was given up back? Asynchronous servers are never behind."""
         await self.peers[server].insist("here", {})
         return True
 
@@ -148,7 +148,7 @@ class AsyncExchange:
             try:
                 async with self._patience():
                     await self.peers[d].insist("apply", header, saved.body)
-            except (NotTrusted, Refused) as error:  # it goes on without this exchange
+            except (NotTrusted, Refused) as error:  # it continues without this exchange
                 self.peers[d].last_error = str(error)
                 await self._release(d, header["round"])
             except TimeoutError:
@@ -193,8 +193,8 @@ class AsyncExchange:
         return None
 
     async def _release(self, d: int, k: int) -> None:
-        """Let a server go that is held for an exchange which will not happen."""
-        with suppress(SdfeelError):  # else it finds out when it is asked again
+        """Release a server that is held for an exchange that will not happen."""
+        with suppress(SdfeelError):  # otherwise it finds out when it is asked again
             await self.peers[d].ask("apply", {"round": k, "release": True}, seconds=HERE)
 
     async def _held(self, d: int, k: int) -> PeerModel:

@@ -26,7 +26,7 @@ class RoundTally:
     def round(self, records: Mapping[int, Record]) -> Round:
         """The next round, finished by these servers."""
         slowest = max(records.values(), key=elapsed)
-        if not self.number:  # there may have been rounds whose records are kept no more
+        if not self.number:  # there may have been rounds whose records are no longer kept
             self.number = max(int(record["number"]) for record in records.values()) - 1
             self.bytes = sum(int(each["total"]) - int(each["bytes"]) for each in records.values())
         self.number += 1
@@ -57,7 +57,7 @@ def elapsed(record: Record) -> float:
 
 
 def notices(before: Record | None, record: Record) -> Iterator[str]:
-    """Who came and who went between two records of a server, in sentences for people."""
+    """Who came and who went between two records of a server, in sentences."""
     me, number = f"edge-{record['server']}", record["k"] + 1
     for key, gone, back in (
         ("missing", f"{me} goes on without client-%d", f"client-%d is back at {me}"),
@@ -105,9 +105,9 @@ def started(federation: Federation, engine: str, why: str) -> Started:
 
 
 class Journal:
-    """One server's events.jsonl. It is written anew at every start: the records are the truth.
+    """One server's events.jsonl. It is rewritten at every start: the records are the truth.
 
-    Lines about rounds whose records are kept no more stay as they are.
+    Lines about rounds whose records are no longer kept stay as they are.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""An asynchronous server's model: who holds it still, and what is applied to it meanwhile.
+"""An asynchronous server's model: who holds it still, and what is applied to it in the meantime.
 
 One server at a time leads an exchange. It holds this one, reads its model, and has it apply the
 outcome. The hold and the outcome are durable.
@@ -35,7 +35,7 @@ class PeerModel:
 
 @dataclass
 class LockedModel:
-    """The model of one server, and all that must not be forgotten about it."""
+    """The model of one server, and everything about it that must not be forgotten."""
 
     cluster: Cluster
     others: Neighbours  # a leader may be given up, too
@@ -86,21 +86,21 @@ class LockedModel:
         )
 
     def hold(self, leader: int, k: int) -> bool | None:
-        """Be held by a leader, durably, if free or held by the same; None: not now."""
+        """Let a leader hold us, durably, if we are free or it already does; None: not now."""
         self._give_up()
         if self.lock == (leader, k):
             return True
         if self.lock is not None and not (self.lock[0] == leader and self.lock[1] < k):
-            return None  # a leader that asks anew has given up its exchange before
+            return None  # a leader that asks again has given up its previous exchange
         self.lock, self._since = (leader, k), self.cluster.clock()
         with self._store.commit():
             self.save()
         return True
 
     def _give_up(self) -> None:
-        """A leader that holds on for too long is dropped, if so decided.
+        """Drop a leader that holds us for too long, if the policy says so.
 
-        Not before it had the time to give up another server itself.
+        But not before it has had time to give up another server itself.
         """
         if self.lock is None or self.lock[0] == self._me or self._policy.dead_edge == "wait":
             return
@@ -159,14 +159,14 @@ class LockedModel:
         return {"applied": True}, None
 
     def release(self) -> None:
-        """Be free again, as before."""
+        """Become free again, unchanged."""
         self.lock = None
         with self._store.commit():
             self.save()
         self._bell.ring()
 
     def _checked(self, leader: int, k: int, header: Header, body: bytes, own: Tensor) -> Tensor:
-        """The leader's model; one that is refused ends the exchange, which changes nothing here."""
+        """The leader's model; if it is refused, the exchange ends and changes nothing here."""
         try:
             bound = self._policy.max_server_norm
             model = self._federation.model(body, header.get("sha256"), bound)
@@ -179,13 +179,13 @@ class LockedModel:
         return model
 
     def _round(self) -> int:
-        """Our own open round: it counts how long somebody is left out."""
+        """Our own open round, by which we count how long somebody is left out."""
         return 0 if self.cluster.turn is None else self.cluster.turn.k
 
     def _row(self, leader: int, k: int, before: Header) -> Weights:
         """What this server takes in round `k` of another one, as the scheme decides.
 
-        The leader tells only what it knew; how much it counts for that is found out here.
+        The leader says only what it knew; how much it counts for that is worked out here.
         """
         if k >= self._federation.iterations:
             raise Refused(f"no server has a round {k}: the experiment ends before")
@@ -199,13 +199,13 @@ class LockedModel:
         view = replace(turn.view, clocks=clocks, began=0)
         across = federation.decisions.mix(view, turn.planned).exchange
         if across is None or self._me not in across.rows or leader == self._me:
-            raise Refused(f"edge-{leader} is no neighbour of edge-{self._me}")
+            raise Refused(f"edge-{leader} is not a neighbour of edge-{self._me}")
         return across.row(self._me)
 
     def claimed(self, header: Header) -> tuple[list[int], int]:
-        """What another server says it has heard, as far as it can be true.
+        """What another server claims to have heard, as far as that can be true.
 
-        Nobody knows more of our rounds than we do, and stamps grow by one with every round.
+        Nobody knows more about our rounds than we do, and stamps grow by one with every round.
         """
         found, size = header.get("heard"), len(self._federation.net.servers)
         if not isinstance(found, list) or len(found) != size or not all(map(is_whole, found)):

@@ -1,7 +1,7 @@
 """The other servers: who was given up, who may come back, and whose word is believed.
 
-Whatever another server says about itself is a claim. How it is weighed is the scheme's decision
-on our side; where it is in the run must fit our own records or have a second witness.
+Whatever another server says about itself is a claim. How much it counts is decided by the scheme on
+our side; where it is in the run must fit our own records or have a second witness.
 """
 
 import asyncio
@@ -28,7 +28,9 @@ class Neighbours:
     _silences: dict[int, tuple[int, int]] = field(default_factory=dict)  # how often, until when
     _heard: dict[int, float] = field(default_factory=dict)  # when each was last in step with us
 
-    _claims: dict[int, float] = field(default_factory=dict)  # since when each says what nobody does
+    _claims: dict[int, float] = field(
+        default_factory=dict
+    )  # since when each has claimed what nobody confirms
     _catching_up: int = 0  # small steps that are believed after a large one that was confirmed
 
     def __post_init__(self) -> None:
@@ -42,14 +44,14 @@ class Neighbours:
         self._heard[server] = self.cluster.clock()
 
     def give_up(self, server: int, k: int) -> None:
-        """Go on without a silent server; one that is silent again and again, for longer."""
+        """Continue without a silent server, and for longer if it is silent repeatedly."""
         times = self._silences.get(server, (0, 0))[0]
         pause = min(2**times - 1, self.cluster.policy.quarantine)
         self._silences[server] = (times + 1, k + 1 + pause)
         self.absent.add(server)
 
     def offended(self, server: int, k: int, error: SdfeelError) -> None:
-        """A server sent what no honest one sends: it is named, and left out where that may be."""
+        """A server sent what no honest one sends: name it, and leave it out where allowed."""
         self.blame(server, error)
         self._claims.pop(server, None)
         if self.cluster.policy.dead_edge == "drop":
@@ -76,9 +78,9 @@ class Neighbours:
         return self._may(server) and await self.back(server)
 
     async def denied(self, server: int, error: SdfeelError) -> None:
-        """A server refuses us. It alone cannot end us: that takes everybody who can be reached.
+        """A server refuses us. It alone cannot end us: that takes every server that can be reached.
 
-        Waits for a moment before it is asked again.
+        Waits for a moment before asking it again.
         """
         self.blame(server, error)
         if isinstance(error, NotTrusted | Refused) and not isinstance(error, Rejected):
@@ -89,7 +91,7 @@ class Neighbours:
         await asyncio.sleep(AGAIN)
 
     async def _accepts(self, server: int) -> bool:
-        """Does a server not refuse us? Silence is no refusal, but only of one that was there."""
+        """Does a server not refuse us? Silence is not a refusal, if the server was there before."""
         try:
             await self.peers[server].ask("here", {}, seconds=HERE)
         except Unreachable:
@@ -101,8 +103,8 @@ class Neighbours:
     async def agreed_round(self, k: int, claimant: int, claim: int) -> int | None:
         """The round that the others are in, or None where one's claim is not to be believed (yet).
 
-        Two servers must be further than servers in step ever are; else the claim must fit what we
-        know: no server goes on without us before its deadline, or much faster than we ever did.
+        Either two servers are further than servers in step ever are, or the claim must fit what we
+        know: no server continues without us before its deadline, or much faster than we ever did.
         """
         others = [d for d in self.peers if d != claimant]
         told = await asyncio.gather(*(self._round_of(d) for d in others))
@@ -111,7 +113,7 @@ class Neighbours:
             self._catching_up = CATCHES
             return rounds[1]
         if self._catching_up and claim <= k + len(self.peers) + 1:
-            self._catching_up -= 1  # they went on once more before they heard of us
+            self._catching_up -= 1  # they continued once more before they heard of us
             return claim
         return claim if self._plausible(k, claimant, claim) else None
 

@@ -19,9 +19,9 @@ class Policy:
     pace: Literal["experiment", "measured"] = "experiment"
     max_norm: float | None = None  # of a client's model; above it the model is rejected
     max_server_norm: float | None = None  # of another server's
-    max_change: float = 1000.0  # how far a model may be from the one it was made of: see Bounds
+    max_change: float = 1000.0  # how far a model may be from the one it started from: see Bounds
     quarantine: int = 20  # rounds without a node that sent what no honest node sends
-    keep_measured: int = 40  # models kept for an operator that comes late
+    keep_measured: int = 40  # models kept for an operator that arrives late
     keep_records: int = 10_000  # synchronous rounds, for the same
 
     def __post_init__(self) -> None:

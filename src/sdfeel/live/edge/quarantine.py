@@ -1,4 +1,4 @@
-"""What a model must be before it is used, and who is left out for having sent another."""
+"""What a model must satisfy before it is used, and who is left out for sending a bad one."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ MOST_DOUBLINGS = 6
 
 @dataclass(frozen=True)
 class Bounds:
-    """How far a model may be from the one that it was made of, or is mixed with."""
+    """How far a model may be from the one that it started from, or is mixed with."""
 
     scale: float  # of the experiment's models: the initial one's norm, at least a norm of ones
     max_change: float
@@ -45,7 +45,7 @@ class Bounds:
 class Quarantine:
     """Nodes that sent what no honest node sends: each is left out for some rounds, durably.
 
-    Whoever does it again is left out for twice as long.
+    A node that does it again is left out for twice as long.
     """
 
     def __init__(self, store: Store, rounds: int, tell: Callable[[str], None]) -> None:

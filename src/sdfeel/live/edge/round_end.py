@@ -1,4 +1,4 @@
-"""How a server's round ends: what both ways of exchanging models share."""
+"""How a server's round ends: what synchronous and asynchronous exchanges share."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -32,7 +32,7 @@ class Closed:
 
 @dataclass(frozen=True)
 class Ended:
-    """A server's model after a round, and what it must remember of it."""
+    """A server's model after a round, and what it must remember about it."""
 
     model: Tensor
     mix: Mix
@@ -43,7 +43,7 @@ class Ended:
 
 
 class Behind(Exception):
-    """Another server has gone on, and does not keep what this one asks for."""
+    """Another server has moved on, and no longer keeps what this one asks for."""
 
     def __init__(self, server: int, k: int) -> None:
         super().__init__(f"edge-{server} is already in round {k}")
@@ -59,11 +59,11 @@ class Exchange(Protocol):
         ...
 
     async def finish(self, known: ServerState, turn: Turn, closed: Closed) -> Ended:
-        """End a round whose results are all in; raises Behind if others have gone on."""
+        """End a round whose results have all arrived; raises Behind if others have moved on."""
         ...
 
     async def caught_up(self, known: ServerState, behind: Behind) -> ServerState:
-        """Go on in the round of the others, if it is true that they went on without this one."""
+        """Continue in the others' round, if it is true that they moved on without this one."""
         ...
 
     async def serve(self, server: int, kind: str, header: Header, body: bytes | None) -> Answer:
@@ -79,7 +79,7 @@ class Exchange(Protocol):
         ...
 
     def settled(self) -> bool:
-        """Has everyone got what this server's rounds owe them?"""
+        """Has everyone received what this server's rounds owe them?"""
         ...
 
     def current(self) -> bytes:

@@ -1,8 +1,8 @@
 """Several lanes at one server: their rounds begin and end without waiting for one another.
 
 Each lane has clients of its own. The server's rows belong to all lanes; one round ends at a time,
-with one commit, in the order in which results arrive. The records tell this order, and a
-simulation can repeat it.
+with one commit, in the order in which results arrive. The records keep this order, and a simulation
+can repeat it.
 """
 
 import asyncio
@@ -31,12 +31,12 @@ async def _nobody(server: int) -> bool:
 
 @dataclass
 class SharedLanes:
-    """The rounds of a server that is alone, one lane beside another."""
+    """The rounds of a lone server, in several lanes side by side."""
 
     clusters: list[Cluster]  # one for each lane
     commit: Committed  # write a round, and what follows from it
     absent: Absent = field(default_factory=lambda: Absent(_nobody))
-    _broken: bool = False  # a round could not be written: no other one is, either
+    _broken: bool = False  # a round could not be written, so no other one is, either
 
     async def run(self, state: Callable[[], ServerState]) -> None:
         """Round after round in every lane, until all iterations are done."""
@@ -122,7 +122,7 @@ class SharedLanes:
         raise AssertionError("a server that is alone is never behind") from behind
 
     async def serve(self, server: int, kind: str, header: Header, body: bytes | None) -> Answer:
-        raise Refused("this federation has one server only")
+        raise Refused("this federation has only one server")
 
     def committed(self) -> None:
         """Nobody else is concerned."""

@@ -32,7 +32,7 @@ class ServerState:
     memory: Memory = field(default_factory=dict)  # the scheme's
     over: bool = False
     met: int = 0  # hops of earlier rounds can no longer be asked for
-    guests: tuple[int, ...] = ()  # clients of other servers who work here in this round
+    guests: tuple[int, ...] = ()  # clients of other servers that work here in this round
     laps: tuple[Lap, ...] = ()  # where several lanes share the server; `k` counts all their rounds
 
     def save(self, store: Store) -> None:
@@ -52,7 +52,7 @@ class ServerState:
 
     @classmethod
     def load(cls, store: Store) -> "ServerState | None":
-        """What was remembered last; None at the very beginning."""
+        """The last state saved; None at the very beginning."""
         saved: dict[str, Any] | None = store.fact(STATE)
         return None if saved is None else cls.of(saved)
 

@@ -1,9 +1,9 @@
-"""Who may keep a connection: a look, several times a second, at all that gRPC has opened.
+"""Who may keep a connection: a check, several times a second, of all that gRPC has opened.
 
-gRPC counts connections, but not by whom they are, and cannot be told to end one. The sockets are
-the process's own, though: they are found among its descriptors, recognised by their peers'
-addresses, and shut down, which gRPC takes for the other side's doing. Nothing of this is in the
-way of the data. It needs /proc, so elsewhere than on Linux gRPC's own limit is all there is.
+gRPC counts connections, but not by caller, and cannot be told to end one. The sockets belong to
+this process, though: they are found among its descriptors, recognised by their peers' addresses,
+and shut down, which gRPC takes for the other side hanging up. None of this touches the data. It
+needs /proc, so outside Linux there is only gRPC's own limit.
 
 In the same way every connection is told how long its packets may go unanswered. gRPC has one number
 for that and for answers to its own pings, which must be long where links are slow.
@@ -25,7 +25,7 @@ from weakref import WeakKeyDictionary
 from sdfeel.live.transport.limits import Limits
 
 LOOK = 0.2  # seconds between two looks
-LAST_WORD = 0.5  # seconds that a caller who was denied has to hear why
+LAST_WORD = 0.5  # seconds that a denied caller has to hear why
 _OWN = "/proc/self/fd"
 _INTERNET = (socket.AF_INET, socket.AF_INET6)
 _TCP_RTO_MAX_MS = 44  # Linux 6.15; Python has no name for it yet
@@ -46,7 +46,7 @@ class Connection:
     used: float = 0.0
 
     def shut(self) -> None:
-        """End it, unless the descriptor has become something else meanwhile."""
+        """End it, unless the descriptor has become something else in the meantime."""
         with suppress(OSError):
             copy = os.dup(self.descriptor)
             if os.fstat(copy).st_ino != self.inode:
@@ -66,12 +66,12 @@ class ConnectionGuard:
     counts: Counter[str]
     clock: Callable[[], float] = monotonic
     known: dict[int, Connection] = field(default_factory=dict)  # by inode
-    _others: set[int] = field(default_factory=set)  # inodes of sockets that are none of ours
+    _others: set[int] = field(default_factory=set)  # inodes of sockets that are not ours
     _by_peer: dict[Key, Connection] = field(default_factory=dict)
     _denied: dict[Key, float] = field(default_factory=dict)  # when to end them
 
     async def run(self) -> None:
-        """Look again and again."""
+        """Check again and again."""
         while sys.platform == "linux":
             self.look()
             await asyncio.sleep(LOOK)
@@ -94,7 +94,7 @@ class ConnectionGuard:
             mine.used = self.clock()
 
     def deny(self, peer: str) -> None:
-        """Whoever calls from there is not accepted: its connection ends when it knows."""
+        """A caller from there was not accepted: its connection ends once it has been told."""
         self._denied.setdefault(parsed(peer), self.clock() + LAST_WORD)
 
     def look(self) -> None:
@@ -206,7 +206,7 @@ def _grouped(
 
 
 def _too_many(connections: list[Connection], most: int) -> list[Connection]:
-    """Some of those who have not said who they are: by lot, so that a crowd cannot outwait one."""
+    """Random callers that have not said who they are, so that a crowd cannot outwait one."""
     return random.sample(connections, max(0, len(connections) - most))
 
 

@@ -1,4 +1,4 @@
-"""Why a connection failed: one plain TLS handshake tells an outage from a lack of trust.
+"""Why a connection failed: a plain TLS handshake distinguishes an outage from a lack of trust.
 
 gRPC reports both as UNAVAILABLE. Here the certificate of the peer is checked step by step. That
 the peer does not trust us shows in TLS 1.3 only after our own handshake is done: it hangs up
@@ -30,7 +30,7 @@ async def probe(address: str, identity: Identity, meant: Name, seconds: float) -
         async with asyncio.timeout(seconds):
             try:
                 serial, welcome = await _shake(address, identity, meant)
-                if not welcome:  # once may be a server that died at this very moment
+                if not welcome:  # once may mean a server that died at this very moment
                     serial, welcome = await _shake(address, identity, meant)
             except ssl.SSLCertVerificationError as error:
                 raise NotTrusted(_about_theirs(address, meant, error.verify_code)) from None
@@ -66,7 +66,7 @@ async def _shake(address: str, identity: Identity, meant: Name) -> tuple[str, bo
         except ConnectionError:
             return serial, False
     finally:
-        writer.transport.abort()  # a polite goodbye would wait for the peer's
+        writer.transport.abort()  # a polite goodbye would wait for the peer
 
 
 def _context(identity: Identity) -> ssl.SSLContext:

@@ -1,6 +1,7 @@
 """The first message of every stream: a small JSON object that announces the body.
 
-A short body follows it in the same message, after a line break, which JSON on one line has not.
+A short body follows it in the same message, after a line break, which one-line JSON does not
+contain.
 """
 
 import json
@@ -16,7 +17,7 @@ from sdfeel.version import __version__
 
 VERSION = 3  # of the protocol; nodes that speak another one refuse each other by name
 METHOD = "/sdfeel.live.Node/Call"
-GO = b"go"  # the receiver's word that the body may come
+GO = b"go"  # the receiver's word that the body may be sent
 _FIELDS = {"version", "kind", "header", "size"}
 _KIND = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 
@@ -92,7 +93,7 @@ def chunks(body: bytes) -> Iterator[bytes]:
 
 
 def _strict(text: str) -> Any:
-    """JSON without what databases stumble over: NaN, huge numbers, half letters."""
+    """JSON without what databases stumble over: NaN, huge numbers, half a surrogate pair."""
     record = json.loads(text, parse_constant=_no, parse_float=_float, parse_int=_int)
     if "\\u" in text:
         json.dumps(record, ensure_ascii=False).encode()  # fails for half of a surrogate pair

@@ -1,4 +1,4 @@
-"""What can go wrong between two nodes, told apart because each asks for another reaction.
+"""What can go wrong between two nodes: one class for each way to react.
 
 SdfeelError
 +-- Unreachable   an outage: try again later

@@ -1,4 +1,4 @@
-"""How much one node lets others take: bytes, calls and seconds."""
+"""How much a node lets others use: bytes, calls and seconds."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -22,14 +22,16 @@ class Limits:
     connections: int = 900  # a process often has 1,024 descriptors
     connections_per_caller: int = 8  # of one certificate; those used least recently go first
     fresh_per_address: int = 128  # of one address that have not made a call yet
-    first_call_seconds: float = 15.0  # for a call that tells who it is, the handshake included
+    first_call_seconds: float = 15.0  # for a first call that says who it is, handshake included
     # For one chunk. A link must carry 140 kbit/s, as the slowest mobile ones do; a shared link that
     # gives a node less counts as an outage.
     chunk_seconds: float = 60.0
-    call_seconds: float = 600.0  # the longest call, waiting included but no bodies on their way
+    call_seconds: float = 600.0  # the longest call, including waiting but not transfers
     handshake_seconds: float = 10.0
     idle_seconds: float = 900.0  # a connection without calls is closed
-    connection_seconds: float = 3600.0  # then it is made anew, so certificates are checked again
+    connection_seconds: float = (
+        3600.0  # then it is made again, so that certificates are checked again
+    )
     connect_seconds: float = 5.0  # for one try to connect, the handshake included
     keepalive_seconds: float = 2.0  # a connection over which nothing comes is tested this often
     # What was sent must reach the other machine: only packets count here, not how long a slow link
@@ -49,7 +51,7 @@ class Limits:
         return self.bodies.get(kind, 0)
 
     def transfer_seconds(self, size: int) -> float:
-        """How long a body of so many bytes may be on its way: every chunk as long as it may."""
+        """How long a body of so many bytes may take: the time for one chunk, for every chunk."""
         return size / CHUNK * self.chunk_seconds
 
 
@@ -90,7 +92,7 @@ def for_peer(limits: Limits, server_name: str) -> Options:
     return [
         *for_both(limits),
         ("grpc.ssl_target_name_override", server_name),
-        ("grpc.enable_retries", 0),  # they are ours, and ask why before they go on
+        ("grpc.enable_retries", 0),  # we retry ourselves, and ask why first
         ("grpc.use_local_subchannel_pool", 1),  # one connection per peer object, never shared
         ("grpc.initial_reconnect_backoff_ms", 50),
         ("grpc.min_reconnect_backoff_ms", _ms(limits.connect_seconds)),

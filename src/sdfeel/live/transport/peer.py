@@ -72,8 +72,8 @@ class Peer:
     ) -> Reply:
         """Send a message and return the answer, trying again through outages until `timeout`.
 
-        Bodies that are on their way may take longer, as long as slow links need for their size.
-        A message may arrive more than once, so its effect must not depend on how often it does.
+        Bodies in transit may take longer, as long as slow links need for their size. A message may
+        arrive more than once, so its effect must not depend on how often it does.
         """
         envelope = Envelope.of(kind, header, body)
         clock = asyncio.get_running_loop().time
@@ -115,7 +115,7 @@ class Peer:
             await self._old.pop().close()
 
     def _let_go(self) -> None:
-        """Make no more calls on this connection; closing it now would cancel those under way."""
+        """Make no more calls on this connection; closing it now would cancel those in progress."""
         if self._channel is not None:
             self._old.append(self._channel)
             self._channel = None
@@ -164,7 +164,7 @@ class Peer:
     async def _in_one_message(
         self, envelope: Envelope, body: bytes | None, seconds: float
     ) -> Reply:
-        """The same call where neither side's body is long: for gRPC, one piece of work each."""
+        """The same call where neither side's body is long: one message each way."""
         ask: Any = self._connected().unary_unary(METHOD)
         answer, content = opened(await ask(envelope.encode(body), timeout=seconds), self.limits)
         self._check_kind(answer, envelope)
@@ -180,7 +180,7 @@ class Peer:
             raise Refused(f"{self.name} answered '{answer.kind}' to '{asked.kind}'")
 
     def _connected(self) -> Any:
-        """A channel to nobody but the peer that is meant."""
+        """A channel to the intended peer and nobody else."""
         me = self._wallet.current()
         if me is not self._used:  # it was renewed
             self._let_go()
@@ -201,7 +201,7 @@ class Peer:
         return self._channel
 
     def _server_names(self) -> tuple[str, ...]:
-        """What the peer's certificate may be called: several while it is being rotated."""
+        """The names that the peer's certificate may carry: several while it is being rotated."""
         if self._allow is None:
             return (self.name.dns,)
         serials = self._allow.serials(str(self.name))
@@ -210,13 +210,13 @@ class Peer:
         return tuple(self.name.pinned(serial) for serial in serials)
 
     async def _judged(self, error: grpc.aio.AioRpcError, left: float) -> str | None:
-        """What went wrong if trying again may help, None if time was up; or raises its meaning."""
+        """What went wrong if trying again may help; None if time is up; otherwise it raises."""
         code, reason = error.code(), error.details() or error.code().name
         if code is Code.FAILED_PRECONDITION:
             raise Refused(reason) from None
         if code in (Code.PERMISSION_DENIED, Code.UNAUTHENTICATED):
             if self._wallet.current() is not self._used:
-                return reason  # of a certificate that has been replaced meanwhile
+                return reason  # about a certificate that has since been replaced
             raise NotTrusted(reason) from None
         if code is Code.UNIMPLEMENTED:
             raise Refused(f"{self.address} is not a node of sdfeel") from None
@@ -246,7 +246,7 @@ class Peer:
             self._server_name = shown
 
     async def _shown(self, seconds: float) -> str | None:
-        """The serial number that the peer shows; None if it shows none or is back meanwhile."""
+        """The serial number that the peer shows; None if it shows none, or is back already."""
         asked = asyncio.ensure_future(probe(self.address, self._used, self.name, seconds))
         back = asyncio.ensure_future(self._connected().channel_ready())
         try:
@@ -283,7 +283,7 @@ class _Outage:
 
 
 async def _status(rpc: Any) -> grpc.aio.AioRpcError:
-    """Why a call ended, which a write into it does not tell."""
+    """Why a call ended, which a write into it does not reveal."""
     first, last = await rpc.initial_metadata(), await rpc.trailing_metadata()
     return grpc.aio.AioRpcError(await rpc.code(), first, last, await rpc.details())
 

@@ -1,4 +1,4 @@
-"""The serving side: the certificate tells who calls, then each bound is checked in order."""
+"""The serving side: the certificate says who calls, then each limit is checked in order."""
 
 import asyncio
 import logging
@@ -30,7 +30,7 @@ Code = grpc.StatusCode
 
 @dataclass(frozen=True)
 class Caller:
-    """Who calls, as proved by the certificate."""
+    """The caller, as proved by its certificate."""
 
     role: str
     number: int
@@ -56,7 +56,7 @@ class _Abort(Exception):
 
 
 class Server:
-    """Serves one handler. `counts` tells how calls ended, for metrics."""
+    """Serves one handler. `counts` says how calls ended, for metrics."""
 
     def __init__(
         self,
@@ -65,7 +65,7 @@ class Server:
     ) -> None:
         self.counts: Counter[str] = Counter()
         self._tell, self._audit = tell, audit
-        self._told: dict[str, float] = {}  # when each kind of refusal was last told
+        self._told: dict[str, float] = {}  # when each kind of refusal was last reported
         self._server: grpc.aio.Server | None = None
         self._watch: asyncio.Future[None] | None = None
         self._active: Counter[str] = Counter()  # calls by serial number
@@ -129,14 +129,14 @@ class Server:
                 self._guard.deny(context.peer())
             _LOG.debug("call from %s ended: %s", context.peer(), end.reason)
             await talk.hear_out()
-            with suppress(grpc.aio.InternalError):  # the caller has gone meanwhile
+            with suppress(grpc.aio.InternalError):  # the caller has gone in the meantime
                 await context.abort(end.code, reason)
         finally:
             moved = (talk.bytes_in, talk.bytes_out)
             self._audit(AuditedCall(*who, talk.kind, outcome, *moved, context.peer(), reason))
 
     def _report(self, end: _Abort, peer: str) -> None:
-        """Tell people of calls that were turned away, but not of every one."""
+        """Report calls that were turned away, but not every one."""
         now = asyncio.get_running_loop().time()
         if end.what != "gone" and now - self._told.get(end.what, float("-inf")) >= _REPORT_EVERY:
             self._told[end.what] = now
@@ -153,7 +153,7 @@ class Server:
         return str(name), serial
 
     def _caller(self, called: str, serial: str) -> Caller:
-        """Who calls: on the allow-list and of this federation, or turned away."""
+        """The caller, which must be on the allow-list and of this federation, or is turned away."""
         name = Name.parse(called)
         me = Name.parse(self._name)
         if name.federation != me.federation:
@@ -166,7 +166,7 @@ class Server:
 
     @contextmanager
     def _place(self, taken: Counter[str], caller: Caller, most: int, what: str) -> Iterator[None]:
-        """One certificate cannot take all the places of the others."""
+        """One certificate cannot take the others' places."""
         if taken[caller.serial] >= most:
             reason = f"{caller.name} has {most} {what} running: wait for one to end"
             raise _Abort("busy", Code.RESOURCE_EXHAUSTED, reason)
@@ -179,7 +179,7 @@ class Server:
                 del taken[caller.serial]
 
     async def _bounded(self, caller: Caller, talk: Conversation) -> None:
-        """The call within its deadline, transfers not counted; every failure with its status."""
+        """The call within its deadline, not counting transfers; every failure has its status."""
         seconds = self._limits.call_seconds
         try:
             async with asyncio.timeout(seconds) as clock:
@@ -239,7 +239,7 @@ class Server:
 
 
 def _credentials(wallet: Wallet) -> grpc.ServerCredentials:
-    """What TLS shows and whom it believes; at every handshake as the files stand then."""
+    """What TLS shows and whom it trusts, read from the files at every handshake."""
     shown = wallet.current()
 
     def config(identity: Identity) -> Any:

@@ -22,7 +22,7 @@ class CallStream(Protocol):
 
 
 class Stalled(Exception):
-    """The other side neither sent nor took anything for too long; it says what was waited for."""
+    """The other side neither sent nor took anything for too long; it says what was awaited."""
 
 
 class Conversation:
@@ -61,7 +61,7 @@ class Conversation:
         return b"".join(parts)
 
     async def send(self, message: bytes, seconds: float | None = None) -> None:
-        """One message; a reader that stops reading does not hold us for ever."""
+        """Send one message; a reader that stops reading does not hold us up for ever."""
         await self._within(self._stream.write(message), seconds)
         self.bytes_out += len(message)
 
@@ -70,7 +70,7 @@ class Conversation:
             await self.send(chunk)
 
     async def _within(self, work: Awaitable[T], seconds: float | None) -> T:
-        """The other side has so long for an answer; if not said, as long as for a chunk."""
+        """The other side has this long for an answer; by default, as long as for a chunk."""
         try:
             async with asyncio.timeout(self._limits.chunk_seconds if seconds is None else seconds):
                 return await work

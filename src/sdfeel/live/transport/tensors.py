@@ -1,7 +1,7 @@
 """Tensors as bytes, and back only if they are what was agreed upon.
 
 The format is safetensors: names, shapes, types and raw numbers. Nothing in it can name code. Here
-tensors are NumPy's arrays, so that a device without torch speaks by the same code.
+tensors are NumPy arrays, so that a device without torch uses the same code.
 """
 
 import hashlib
@@ -20,8 +20,8 @@ from sdfeel.live.transport.errors import Rejected
 Arrays = Mapping[str, NDArray[Any]]
 MODEL = "model"  # the name of the one tensor in every body
 CODE = "code"  # of a compressed one
-PIECE = 1 << 16  # numbers that are widened at once: they stay in the cache
-_LENGTH = 8  # bytes that tell the length of safetensors' own header
+PIECE = 1 << 16  # numbers that are widened together, so that they stay in the cache
+_LENGTH = 8  # bytes that hold the length of safetensors' own header
 
 
 @dataclass(frozen=True)
@@ -146,5 +146,5 @@ def _squares(tensor: NDArray[Any]) -> float:
 def unpacked_model(
     body: bytes, schema: Schema, sha256: object, max_norm: float | None = None
 ) -> NDArray[Any]:
-    """The model in another's body; `Rejected` unless it is what was agreed upon."""
+    """The model in another node's message; `Rejected` unless it is what was agreed upon."""
     return unpack(body, schema, sha256, max_norm)[MODEL]

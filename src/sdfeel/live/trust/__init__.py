@@ -1,1 +1,1 @@
-"""Who is who: names, certificates, the authority that signs them, the allow-list."""
+"""Identities: names, certificates, the authority that signs them, the allow-list."""

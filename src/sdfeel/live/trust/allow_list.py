@@ -2,8 +2,9 @@
 
 One certificate per line, `<serial> <name>`; what follows a `#` is a comment. The file is read
 again as soon as it changes, so a running node needs no restart. Its last line is `# end` and the
-checksum of all before it: a copy that is under way, cut short or mixed up with another lacks it,
-and the list before stays in force. A list that was edited by hand ends with `# end` alone.
+checksum of everything before it: a copy that is unfinished, cut short or mixed up with another
+lacks it, and the previous list stays in force. A list that was edited by hand ends with `# end`
+alone.
 """
 
 import hashlib
@@ -16,8 +17,8 @@ from sdfeel.core.run_files import ALLOW, write_atomic
 from sdfeel.live.trust.names import Name
 
 END = "# end"
-GONE = 5.0  # seconds without the file until nobody is trusted
-SETTLED = 2.0  # seconds without a change until a list without its mark is taken for whole
+GONE = 5.0  # seconds without the file after which nobody is trusted
+SETTLED = 2.0  # seconds without a change after which a list without its mark counts as whole
 _Stamp = tuple[int, int, int] | None
 
 
@@ -88,7 +89,7 @@ def permit(path: Path, serial: str, name: str) -> None:
 
 
 def revoke(path: Path | str, which: str) -> int:
-    """Remove a serial number, or every certificate of a name; tell how many lines went."""
+    """Remove a serial number, or every certificate of a name; return how many lines went."""
     path = Path(path)
     lines = path.read_text(encoding="utf-8").splitlines()
     keep = [line for line in lines if which not in line.partition("#")[0].split()]
@@ -99,7 +100,7 @@ def revoke(path: Path | str, which: str) -> int:
 
 
 def stamp_of(path: Path) -> _Stamp:
-    """What changes when a file does; None if it is not there."""
+    """What changes whenever a file does; None if it does not exist."""
     try:
         found = path.stat()
     except OSError:
@@ -136,6 +137,6 @@ def entries(text: str) -> frozenset[tuple[str, str]]:
 
 
 def _replace(path: Path, lines: list[str]) -> None:
-    """A reader sees the old list or the new one, never a part."""
+    """Replace the list: a reader sees the old one or the new one, never a part."""
     kept = [line for line in lines if line.split()[:2] != END.split()]
     write_atomic(path, "".join(line + "\n" for line in (*kept, _end("\n".join(kept)))).encode())
