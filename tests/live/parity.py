@@ -103,18 +103,18 @@ def main() -> int:
     parser.add_argument("--kills", type=int, default=0, help="processes killed in each run")
     parser.add_argument("--only", default="", help="names of cases, by commas")
     parser.add_argument("--refused", action="store_true", help="start no processes")
-    parser.add_argument("--seed", type=int, default=0, help="of the kills")
+    parser.add_argument("--seed", type=int, default=0, help="of the first case's kills")
     args = parser.parse_args()
     chosen = [case for case in CASES if not args.only or case.name in args.only.split(",")]
     print("| scheme | deploys | rounds | kills (edge + client) | model | equals the simulator |")
     print("| --- | --- | --- | --- | --- | --- |", flush=True)
     wrong = 0
-    for case in chosen:
+    for n, case in enumerate(chosen):
         reason = refusal(case)
         if reason is not None or args.refused:
             print(f"| {case.name} | {'yes' if reason is None else f'no: {reason}'} | | | | |")
             continue
-        outcome, same = deployed(case, args.kills, args.seed)
+        outcome, same = deployed(case, args.kills, args.seed + n)
         kills = f"{outcome.kills['edge']} + {outcome.kills['client']}"
         how = " (repeated in its order)" if outcome.replayed_sha256 else ""
         print(

@@ -14,34 +14,60 @@ from sdfeel.core.arrays import floats
 from sdfeel.core.decide import Decisions
 from sdfeel.core.network import Network
 from sdfeel.core.outages import NetworkState, Outages, schedule
+from sdfeel.core.rules import Clipped, Median
 from sdfeel.core.scheme import Scheme
 from sdfeel.engine.base import Task
+from sdfeel.engine.messages import Compress, Packing, Uniform
 from sdfeel.live.edge.policy import Policy
-from sdfeel.schemes import FogFL, HierFavg, SDFeel
+from sdfeel.schemes import (
+    FedCS,
+    FogFL,
+    HierFavg,
+    JointScheduling,
+    MultiLevelSGD,
+    SDFeel,
+)
 from sdfeel.sim.simulate import Simulation
 from tests.live import timeless
 from tests.live.parties import until
-from tests.live.village import COST, PATH, RING, NoisyEngine, Village, network
+from tests.live.village import COST, LOCAL, PATH, RING, SIZE, NoisyEngine, Village, network
+from tests.sim.variants import Momentum, Robust
 
 DROP = Policy(dead_edge="drop")
 
 
+SCHEMES: dict[str, tuple[Scheme, int]] = {
+    "sd-feel": (SDFeel(tau1=2), 2),
+    "several hops": (SDFeel(tau1=2, tau2=2, alpha=3), 2),
+    "hierfavg": (HierFavg(tau1=2, tau2=1), 2),
+    "fogfl": (FogFL(tau1=2), 2),
+    "fedcs": (FedCS(tau1=2, alpha=2), 2),
+    "joint": (JointScheduling(tau1=2, divergence=0.05), 2),
+    "multi-level": (MultiLevelSGD(tau1=3, tau2=1), 3),
+    "median of clients": (Robust(SDFeel(tau1=2), up=Median()), 2),
+    "clipped gossip": (Robust(SDFeel(tau1=2), across=Clipped(0.1)), 2),
+    "momentum": (Momentum(SDFeel(tau1=2)), 2),
+}
+PACKING = Packing((SIZE,), 7, (Compress(Uniform(width=6)),))
+
+
 @pytest.mark.parametrize("links", [PATH, RING], ids=["path", "ring"])
-@pytest.mark.parametrize(
-    "scheme",
-    [SDFeel(tau1=2), SDFeel(tau1=2, tau2=2, alpha=3), HierFavg(tau1=2, tau2=1), FogFL(tau1=2)],
-    ids=["sd-feel", "several hops", "hierfavg", "fogfl"],
-)
+@pytest.mark.parametrize("name", SCHEMES)
 def test_servers_go_on_without_one_as_they_do_in_a_simulation(
-    scheme: Scheme, links: Any, tmp_path: Path
+    name: str, links: Any, tmp_path: Path
 ) -> None:
+    scheme, steps = SCHEMES[name]
+    net, packing = network(links), None if "hops" not in name else PACKING
     away = {"edge-2", "client-4", "client-5"}
-    village = Village(scheme, network(links), tmp_path, 8, DROP, away=away, given_up={2})
+    village = Village(
+        *(scheme, net, tmp_path, 4 * steps, DROP), away=away, given_up={2}, packing=packing
+    )
     village.go()
     how = Outages(schedule("round 0 server 2 down", "f"))
     engine = NoisyEngine(6)
-    decisions = Decisions.of(scheme, network(links), COST, engine.seed, outages=how)
-    simulation = Simulation(decisions, engine)
+    decisions = Decisions.of(scheme, net, COST, engine.seed, LOCAL, outages=how)
+    simulation = Simulation(decisions, engine, packing=packing)
+    assert village.ended[0].known.k > 1
     for _ in range(village.ended[0].known.k):
         next(simulation)
     for d in (0, 1):
@@ -55,7 +81,7 @@ class Recorded(Outages):
         super().__init__()
         object.__setattr__(self, "records", records)
 
-    def at(self, net: Network, number: int, seconds: float) -> NetworkState:
+    def at(self, net: Network, number: int, seconds: float, moving: bool = False) -> NetworkState:
         records: dict[int, dict[int, Any]] = self.records  # type: ignore[attr-defined]
         links, up = np.array(net.links), [number in records[d] for d in net.servers]
         for d in net.servers:

@@ -145,7 +145,7 @@ class Village:
         for d in servers:
             self.start(d)
         clients = [
-            asyncio.ensure_future(self._client_life(n))
+            asyncio.ensure_future(self.client_life(n))
             for n, reach in enumerate(self.federation.net.reach)
             if reach and f"client-{n}" not in self.away
         ]
@@ -237,7 +237,7 @@ class Village:
             client.kept, client.rows = member.memory(self.memories[n]), tuple(member.rows)
         return client
 
-    async def _client_life(self, n: int) -> None:
+    async def client_life(self, n: int) -> None:
         """A client that was killed is started again."""
         while True:
             try:

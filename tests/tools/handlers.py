@@ -23,14 +23,27 @@ import torch
 from torch import Tensor
 
 from sdfeel.core.errors import SdfeelError
+from sdfeel.core.rules import Clipped, Median
 from sdfeel.core.scheme import Scheme
+from sdfeel.engine.messages import Compress, Packing, TopK, Uniform
 from sdfeel.live.edge.policy import Policy
 from sdfeel.live.edge.server import Edge
 from sdfeel.live.protocol import Answer, Header, Who
 from sdfeel.live.transport.errors import NotTrusted, Refused, Unreachable
 from sdfeel.live.transport.tensors import digest, pack
-from sdfeel.schemes import AsyncSDFeel, FedAvg, FedNova, HierFavg, SDFeel
+from sdfeel.schemes import (
+    AsyncSDFeel,
+    DSquared,
+    FedAsync,
+    FedAvg,
+    FedNova,
+    FedSA,
+    HierFavg,
+    Safa,
+    SDFeel,
+)
 from tests.live.village import RING, SIZE, Village, network
+from tests.sim.variants import Momentum, Robust, Scaffold
 
 KINDS = (
     *("work", "start", "result", "here", "model", "lock", "apply", "adopt"),
@@ -44,8 +57,20 @@ SCHEMES: tuple[Scheme, ...] = (
     FedAvg(tau1=2),
     FedNova(theta_min=1),
     HierFavg(tau1=2, tau2=1),
+    DSquared(),
+    FedSA(tau1=2, quota=6),  # a round waits for somebody: the honest client must be asked
+    Safa(tau1=2),
+    FedAsync(tau1=2),
+    Momentum(SDFeel(tau1=2, alpha=2)),
+    Robust(SDFeel(tau1=2), up=Median(), across=Clipped(0.5)),
+    Scaffold(tau1=2),
     AsyncSDFeel(theta_min=2, staleness="hearsay"),
     AsyncSDFeel(theta_min=1, staleness="hearsay", psi="exponential", balanced=True),
+)
+PACKINGS = (
+    *(None, None, None),
+    Packing((SIZE - 2, 2), 7, (Compress(Uniform(width=5)),)),
+    Packing((SIZE - 2, 2), 7, (Compress(TopK(share=0.25)),)),
 )
 WILD: tuple[Any, ...] = (
     *(None, True, "", "many", [], {}, [1], -1, -(2**63), 2**53, 2**63 - 1, 2**70, 10**400),
@@ -126,6 +151,11 @@ class Liars:
                 "heard": [draw.choice((0, 0, 1, 9, 10**12)) for _ in range(servers)],
                 "stamp": draw.choice((0, 3, 10**12)),
             },
+            "row": draw.choice((0, 0, 1, 2, 5, 10**12)),
+            "rows": draw.choice(([], [1], [2, 9])),
+            "kept": draw.choice(([], [[-1, [[-1, 1.0]]]])),
+            "shift": [[-1, 1e300]],
+            "payload": draw.choice(("model", "update", 3)),
             "sources": [0, 1],
             "weights": [1000.0, -999.0],
             "waiting": True,
@@ -150,6 +180,10 @@ class Liars:
             return None
         if fate < 0.2:
             return draw.choice((b"", b"\0" * 60, draw.randbytes(70)))
+        packing = self.village.packing
+        if packing is not None and fate < 0.6:
+            size = -(-packing.bits(packing.sizes) // 8) + draw.choice((0, 0, 0, 0, -1, 1))
+            return pack({"code": np.frombuffer(draw.randbytes(size), dtype=np.uint8)})
         value = draw.choice((0.0, 1.0, -1.0, 1e3, 1e6, 3.4e38, -3.4e38, float("nan"), float("inf")))
         size = draw.choice((SIZE,) * 9 + (SIZE + 1,))
         dtype = draw.choice((np.float32,) * 9 + (np.float64,))
@@ -168,7 +202,8 @@ async def sequence(seed: int, calls: int, directory: Path) -> Counter[str]:
         pace=draw.choice(("experiment", "measured")),
         quarantine=draw.choice((1, 5, 50)),
     )
-    village = Village(scheme, network(RING), directory, ITERATIONS, policy)
+    packing = draw.choice(PACKINGS)
+    village = Village(scheme, network(RING), directory, ITERATIONS, policy, packing=packing)
     net = village.federation.net
     target = draw.choice(net.servers)
     honest = draw.choice([n for n, reach in enumerate(net.reach) if target in reach])
@@ -200,7 +235,7 @@ async def serves(village: Village, target: int, honest: int) -> None:
     """An honest client is answered, its round ends, and everything that is kept is sound."""
     edge = village.edges[target]
     before = edge.known.k
-    client = asyncio.ensure_future(village.client(honest).run())
+    client = asyncio.ensure_future(village.client_life(honest))
     try:
         async with asyncio.timeout(PATIENCE):
             while edge.known.k == before and not edge.known.over:

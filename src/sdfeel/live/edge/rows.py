@@ -50,9 +50,12 @@ class Rows:
         return self.model if n == self.server else kept_row(self.federation, self.store, n)
 
     def own(self, mixing: Mixing) -> Iterator[tuple[int, int]]:
-        """The rows of a mixing that this server computes: where they stand there, and which."""
-        holders = self.federation.net.holder(mixing.rows)
-        for n in np.flatnonzero(holders == self.server).tolist():
+        """The rows of a mixing that this server computes: where they stand there, and which.
+
+        A row that takes from nobody stays what it is.
+        """
+        mine = self.federation.net.holder(mixing.rows) == self.server
+        for n in np.flatnonzero(mine & (np.diff(mixing.starts) > 0)).tolist():
             yield n, int(mixing.rows[n])
 
     def near(self, n: int) -> Tensor:
