@@ -9,7 +9,17 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "sdfeel"
 SUFFIXES = {".py", ".typed", ".hpp", ".npz", ".md"}  # the program, kernels, built-in data
-SUFFIXES |= {".html", ".css", ".js", ".svg", ".service", ".sh", ".yaml", ""}  # pages, templates
+SUFFIXES |= {
+    ".html",
+    ".css",
+    ".js",
+    ".svg",
+    ".service",
+    ".sh",
+    ".yaml",
+    ".json",
+    "",
+}  # pages, templates
 # Modules that come with a package of another name.
 TOGETHER = {"markupsafe": "jinja2", "grpc": "grpcio", "anyio": "starlette", "PIL": "matplotlib"}
 IF_THERE = {"flwr", "ray"}  # adapters to what a user has installed

@@ -1,5 +1,6 @@
 """What `deploy init` writes, read by the programs it is written for, where they are installed."""
 
+import json
 import os
 import re
 import shutil
@@ -10,6 +11,7 @@ import pytest
 
 from sdfeel.deploy.init import init
 from sdfeel.experiment.schema import load
+from sdfeel.live.health import COUNTERS, GAUGES, metrics, process_metrics
 
 
 @pytest.fixture(scope="module")
@@ -113,3 +115,81 @@ def test_the_manifests_keep_to_the_schemas_of_kubernetes(made: Path, tmp_path: P
     text = (made / "kubernetes.yaml").read_text()
     broken.write_text(text.replace("serviceName:", "servicename:"))
     assert told("kubernetes-validate", "--strict", str(broken))[0] != 0
+
+
+def test_prometheus_accepts_rules_and_scraping(made: Path) -> None:
+    folder = made / "monitoring"
+    code, said = told("promtool", "check", "rules", str(folder / "prometheus-rules.yaml"))
+    assert code == 0, said
+    assert "8 rules found" in said
+    code, said = told("promtool", "check", "config", str(folder / "prometheus.yaml"))
+    assert code == 0, said
+    assert '"a.example:7500", "b.example:9100"' in (folder / "prometheus.yaml").read_text()
+
+
+def test_promtool_finds_no_fault_in_the_metrics(tmp_path: Path) -> None:
+    told("promtool", "--version")
+    status = {name: 12345678 for name in (*COUNTERS, *GAUGES)}
+    node = {"name": "edge-0", "role": "edge", "version": "1", "offences": {"client-1": 2}}
+    more = {"lag": 1.5, "certificate_expires": 1.8e9, "audit": {"lines": 3}}
+    text = metrics({**status, **node, **more})
+    for name in COUNTERS:
+        assert f"# HELP sdfeel_{name}_total " in text
+    for name in GAUGES:
+        assert f"# HELP sdfeel_{name} " in text
+    done = subprocess.run(
+        ["promtool", "check", "metrics"],
+        input=text + process_metrics(),
+        capture_output=True,
+        text=True,
+    )
+    assert (done.returncode, done.stdout + done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize(
+    ("series", "alert"),
+    [
+        ('up{job="sdfeel", instance="a"} 0+0x100', "SdfeelNodeDown"),
+        ('sdfeel_healthy{node="edge-0"} 0+0x100', "SdfeelNodeUnhealthy"),
+        ('sdfeel_denied_total{node="edge-0"} 0+1x100', "SdfeelCallsDenied"),
+        (
+            'sdfeel_certificate_expiry_timestamp_seconds{node="edge-0"} 86400+0x100',
+            "SdfeelCertificateExpires",
+        ),
+        ('sdfeel_offences_total{node="e", offender="c"} 0+1x100', "SdfeelOffence"),
+        ('sdfeel_healthy{node="edge-0"} 1+0x100', ""),
+    ],
+)
+def test_an_alert_is_raised_when_it_should_be(
+    series: str, alert: str, made: Path, tmp_path: Path
+) -> None:
+    name, _, values = series.partition("} ")
+    labels = [pair.split("=") for pair in name.partition("{")[2].split(", ")]
+    rules = made / "monitoring" / "prometheus-rules.yaml"
+    known = yaml_names(rules.read_text())
+    lines = [f"rule_files: [{rules}]", "evaluation_interval: 1m", "tests:", "  - interval: 1m"]
+    lines += ["    input_series:", f"      - series: '{name}}}'", f"        values: '{values}'"]
+    lines += ["    alert_rule_test:"]
+    for each in known:
+        lines += ["      - eval_time: 30m", f"        alertname: {each}", "        exp_alerts: []"]
+    trial = tmp_path / "trial.yaml"
+    trial.write_text("\n".join(lines) + "\n")
+    _, said = told("promtool", "test", "rules", str(trial))
+    raised = {each for each in known if f"alertname: {each}" in said}
+    assert raised == ({alert} if alert else set()), (labels, said)
+
+
+def yaml_names(text: str) -> list[str]:
+    return re.findall(r"alert: (\w+)", text)
+
+
+def test_the_dashboard_shows_only_metrics_that_there_are(made: Path) -> None:
+    board = json.loads((made / "monitoring" / "grafana-dashboard.json").read_text())
+    known = {f"sdfeel_{name}_total" for name in (*COUNTERS, "offences")}
+    known |= {f"sdfeel_{name}" for name in GAUGES}
+    rules = (made / "monitoring" / "prometheus-rules.yaml").read_text()
+    asked = " ".join(target["expr"] for panel in board["panels"] for target in panel["targets"])
+    used = set(re.findall(r"sdfeel_\w+", f"{asked} {rules}"))
+    assert used <= known
+    places = [tuple(panel["gridPos"][key] for key in "xy") for panel in board["panels"]]
+    assert len(set(places)) == len(places)

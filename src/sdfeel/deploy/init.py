@@ -1,7 +1,7 @@
 """Files for a deployment on given hosts: nodes, certificates, units, compose file, manifests."""
 
 import ipaddress
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from importlib import resources
 from pathlib import Path
@@ -20,6 +20,8 @@ from sdfeel.experiment.schema import Experiment
 from sdfeel.run.store import create
 
 PORT = 7400
+PAGES = 100  # from an edge server's port to that of its page for probes
+CLIENT_PAGES = 8500  # the port of the first client's
 
 
 def init(
@@ -41,7 +43,9 @@ def init(
     servers = len(ready.decisions.net.servers)
     kinds = read_devices(devices, len(ready.net.samples))
     create(directory)
-    net = make(ready, directory, places(servers, hosts), policy, with_data, kinds)
+    where = places(servers, hosts)
+    net = make(ready, directory, where, policy, with_data, kinds, CLIENT_PAGES)
+    _write_monitoring(directory, where)
     for name in ("sdfeel-edge@.service", "sdfeel-client@.service"):
         _write(directory / "systemd" / name, template(name))
     for name in ("Dockerfile", "kubernetes-setup.sh"):
@@ -56,6 +60,23 @@ def init(
     _write(directory / "compose.yaml", f"services:\n{services}")
     _write_chart(directory, nodes)
     return net
+
+
+def _write_monitoring(directory: Path, where: Mapping[int, EdgeAddress]) -> None:
+    """What Prometheus and Grafana need."""
+    for name in ("prometheus-rules.yaml", "grafana-dashboard.json"):
+        _write(directory / "monitoring" / name, template(name))
+    pages = [
+        f"{place.address.rpartition(':')[0]}:{place.health.rpartition(':')[2]}"
+        for place in where.values()
+    ]
+    targets = ", ".join(f'"{page}"' for page in pages)
+    _write(
+        directory / "monitoring" / "prometheus.yaml",
+        "# Nodes show their pages on loopback alone: `health` in a node.toml says where.\n"
+        "rule_files: [prometheus-rules.yaml]\nscrape_configs:\n  - job_name: sdfeel\n"
+        f"    static_configs:\n      - targets: [{targets}]\n",
+    )
 
 
 def _write_chart(directory: Path, nodes: Sequence[tuple[str, str]]) -> None:
@@ -108,7 +129,9 @@ def places(servers: int, hosts: Sequence[str]) -> dict[int, EdgeAddress]:
         port = first + d // len(names)
         version6 = ":" in host
         address = f"[{host}]:{port}" if version6 else f"{host}:{port}"
-        found[d] = EdgeAddress(f"{'[::]' if version6 else '0.0.0.0'}:{port}", address, (host,))
+        page = f"127.0.0.1:{port + PAGES if port + PAGES < 1 << 16 else 0}"
+        listen = f"{'[::]' if version6 else '0.0.0.0'}:{port}"
+        found[d] = EdgeAddress(listen, address, (host,), page)
     return found
 
 

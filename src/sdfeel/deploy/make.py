@@ -22,6 +22,8 @@ from sdfeel.live.trust.identity import create_authority, issue
 AUTHORITY, OPERATOR = "authority", "operator-0"
 TRUST = "trust"  # a directory of its own: containers see what replaces a file only in directories
 
+ANY_PORT = "127.0.0.1:0"
+
 
 @dataclass(frozen=True)
 class EdgeAddress:
@@ -30,6 +32,7 @@ class EdgeAddress:
     listen: str
     address: str
     hosts: tuple[str, ...]  # names and addresses that its certificate is for
+    health: str = ANY_PORT  # where its page for probes and metrics is
 
 
 def make(
@@ -39,6 +42,7 @@ def make(
     policy: PolicySection | None = None,
     with_data: bool = True,
     devices: Mapping[int, str] | None = None,  # kinds of those without torch, by client
+    client_pages: int | None = None,  # the port of the first client's page for probes
 ) -> Network:
     """Write certificates, node files and (for a trial on one machine) each client's data.
 
@@ -64,6 +68,7 @@ def make(
     for d in net.servers:
         node = NodeFile(
             listen=places[d].listen,
+            health=places[d].health,
             peers={name: address for name, address in peers.items() if name != f"edge-{d}"},
             policy=policy or PolicySection(),
         )
@@ -72,7 +77,8 @@ def make(
     for client, reach in enumerate(net.reach):
         ways = [*reach, *(refuges_of(net, client) if moving and reach else [])]
         own = {f"edge-{d}": places[d].address for d in ways}
-        _node(directory, "client", client, NodeFile(peers=own, data="data.npz"), ())
+        page = ANY_PORT if client_pages is None else f"127.0.0.1:{client_pages + client}"
+        _node(directory, "client", client, NodeFile(peers=own, data="data.npz", health=page), ())
         if with_data:
             _write_data(directory / NODES / f"client-{client}" / "data.npz", ready, client)
         if client in built:
