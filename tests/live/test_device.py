@@ -83,10 +83,14 @@ def own(home: Path, tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.mark.parametrize(
+    "more", [[], pytest.param(["compression.uplink=uniform"], marks=pytest.mark.slow)]
+)
 def test_a_federation_with_clients_without_torch_ends_in_the_simulators_model(
-    bare: Machine, tmp_path: Path
+    more: list[str], bare: Machine, tmp_path: Path
 ) -> None:
-    ended = federation(load(None, SMALL), tmp_path, {2: OWN, 3: OWN}, bare, kills=1)
+    experiment = load(None, [*SMALL, *more])
+    ended = federation(experiment, tmp_path, {2: OWN, 3: OWN}, bare, kills=1)
     assert ended.model == ended.simulated
     assert ended.kills == 1
     assert all("finished after" in line for line in ended.told)

@@ -9,6 +9,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import numpy as np
+
 from sdfeel.core.errors import InputError, unknown
 from sdfeel.core.run_files import EXPERIMENT, NETWORK, NODES, write_atomic
 from sdfeel.deploy.files import digest_of
@@ -20,6 +22,7 @@ from sdfeel.engine.native.trainer import Sgd
 from sdfeel.experiment.build import Prepared, build_model, build_training
 from sdfeel.live.device import BUNDLE, LIBRARY, Bundle, reference
 from sdfeel.live.failover import refuges_of
+from sdfeel.live.federation import uplink_coding
 
 
 def read_devices(words: Sequence[str], clients: int) -> dict[int, str]:
@@ -79,6 +82,11 @@ def _built(ready: Prepared, client: int, kind: str) -> BuiltDevice:
             f"{ready.engine.name} ({ready.why}): set training.engine=native to see whether it can"
         )
     experiment, net = ready.experiment, ready.decisions.net
+    if (net.holder(-1 - np.arange(net.kept)) == -1 - client).any():
+        raise InputError(
+            f"clients of {experiment.scheme.name} keep rows beside the model, and devices do not: "
+            f"leave out --device for client {client}, or choose another scheme"
+        )
     training, shape = build_training(experiment), ready.data.shape
     module = build_model(experiment, ready.data)
     plan = lower(module, training, shape)
@@ -115,6 +123,7 @@ def _built(ready: Prepared, client: int, kind: str) -> BuiltDevice:
         ),
         library=hashlib.sha256(content).hexdigest(),
         reference="",
+        coding=None if ready.packing is None else uplink_coding(ready.packing),
     )
     initial = hashlib.sha256(start.contiguous().numpy().tobytes()).hexdigest()
     return BuiltDevice(replace(bundle, reference=reference(own.library, bundle)), content, initial)

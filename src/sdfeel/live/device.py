@@ -25,6 +25,7 @@ import numpy as np
 from sdfeel.core.arrays import Ints, Singles
 from sdfeel.core.errors import DataError, InputError, RunError, SdfeelError, unknown
 from sdfeel.core.seeds import rng
+from sdfeel.engine.codes import Coding
 from sdfeel.engine.native.library import Library
 from sdfeel.engine.native.trainer import Lessons, Sgd, Trainer
 from sdfeel.live.client import ArrayTask, Membership, Train
@@ -60,6 +61,7 @@ class Bundle:
     library: str  # the SHA-256 of the library
     reference: str  # the SHA-256 of the model that the library must train from known numbers
     about: Mapping[str, str] = field(default_factory=dict)  # what servers are told in greeting
+    coding: Coding | None = None  # how its updates are written; None: models as they are
     form: int = FORM
 
     def text(self) -> str:
@@ -76,6 +78,9 @@ class Bundle:
                 )
             for key in ("servers", "refuges", "shape"):
                 values[key] = tuple(values[key])
+            coding = values["coding"]
+            if coding is not None:
+                values["coding"] = Coding(**{**coding, "sizes": tuple(coding["sizes"])})
             return cls(**{**values, "sgd": Sgd(**values["sgd"])})
         except OSError as error:
             raise InputError(
@@ -230,7 +235,9 @@ def run_device(path: Path) -> None:
     x, y = own_data(node.data, bundle)
     schema = Schema.of({MODEL: np.empty(bundle.row, np.float32)})
     about = About(**bundle.about, library=bundle.library)
-    member = Membership(bundle.federation, schema, bundle.servers, bundle.refuges, about)
+    member = Membership(
+        bundle.federation, schema, bundle.servers, bundle.refuges, about, bundle.coding
+    )
     setting = NodeSetting(identity, node.home, node.peers, node.allow, node.health)
 
     def tell(line: str) -> None:

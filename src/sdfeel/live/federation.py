@@ -52,11 +52,7 @@ class Federation:
     @cached_property
     def coding(self) -> Coding | None:
         """How clients' updates are written."""
-        if self.packing is None or not self.packing.up:
-            return None
-        (stage,) = self.packing.up
-        assert isinstance(stage, Compress)  # others are not deployed
-        return coding_of(stage.codec, self.packing.sizes, self.packing.seed)
+        return None if self.packing is None else uplink_coding(self.packing)
 
     @property
     def along(self) -> int:
@@ -275,3 +271,12 @@ def by_torch(train: Callable[[Task], Tensor]) -> Train:
         return as_array(train(own))
 
     return trained
+
+
+def uplink_coding(packing: Packing) -> Coding | None:
+    """How clients' updates are written, where they are compressed."""
+    if not packing.up:
+        return None
+    (stage,) = packing.up
+    assert isinstance(stage, Compress)  # others are not deployed
+    return coding_of(stage.codec, packing.sizes, packing.seed)
