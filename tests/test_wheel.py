@@ -2,9 +2,17 @@
 
 import ast
 import re
+import subprocess
 import sys
 import tomllib
+from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from sdfeel.version import __version__
+from tests.tools.device import own_machine
 
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "sdfeel"
@@ -61,3 +69,32 @@ def test_every_package_that_is_asked_for_is_pinned() -> None:
     }
     asked = {re.split(r"[<>=\[]", line)[0].lower() for line in project["dependencies"]}
     assert asked <= pinned
+
+
+def test_the_wheel_for_devices_holds_what_a_client_loads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And nothing else of the package."""
+    hatch = ModuleType("interface")
+    hatch.BuildHookInterface = object  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "hatchling.builders.hooks.plugin.interface", hatch)
+    spec = spec_from_file_location("hook", ROOT / "packaging" / "device" / "hatch_build.py")
+    assert spec is not None
+    assert spec.loader is not None
+    hook = module_from_spec(spec)
+    spec.loader.exec_module(hook)
+    tell = "import sys, sdfeel.live.device; print(*(m for m in sys.modules if m[:6] == 'sdfeel'))"
+    done = subprocess.run([sys.executable, "-c", tell], capture_output=True, text=True, check=True)
+    loaded = {SOURCE.parent.joinpath(*name.split(".")) for name in done.stdout.split()}
+    shipped = {path for path in hook.modules() if path.suffix == ".py"}
+    named = {path.parent if path.stem == "__init__" else path.with_suffix("") for path in shipped}
+    assert named == loaded
+
+
+@pytest.mark.slow
+def test_the_wheel_for_devices_installs_into_an_empty_environment(tmp_path: Path) -> None:
+    machine = own_machine(tmp_path)
+    command = [*machine.command, "-c", "from sdfeel.live.device import main; main()", "--version"]
+    done = subprocess.run(command, capture_output=True, text=True, env={})
+    assert (done.stdout.strip(), done.stderr) == (__version__, "")
+    assert machine.installed is not None
+    names = {path.name.lower() for path in machine.installed.iterdir()}
+    assert not names & {"torch", "pydantic", "networkx", "prometheus_client"}
