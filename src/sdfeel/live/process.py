@@ -135,8 +135,9 @@ async def run_edge(
                 why = disk_trouble(error)
                 if why is None:
                     raise
-                health.trouble = _cannot_write(setting.directory, why)
-                tell(health.trouble)
+                if not health.trouble:  # else it was told
+                    health.trouble = _cannot_write(setting.directory, why)
+                    tell(health.trouble)
                 await _until_writable(setting.directory)
                 tell(f"can write to {setting.directory} again, after '{why}': going on from there")
 

@@ -135,11 +135,17 @@ class Server:
             moved = (talk.bytes_in, talk.bytes_out)
             self._audit(AuditedCall(*who, talk.kind, outcome, *moved, context.peer(), reason))
 
+    def _may_tell(self, what: str) -> bool:
+        """Has nothing of this kind been told for a while?"""
+        now = asyncio.get_running_loop().time()
+        if now - self._told.get(what, float("-inf")) < _REPORT_EVERY:
+            return False
+        self._told[what] = now
+        return True
+
     def _report(self, end: _Abort, peer: str) -> None:
         """Report calls that were turned away, but not every one."""
-        now = asyncio.get_running_loop().time()
-        if end.what != "gone" and now - self._told.get(end.what, float("-inf")) >= _REPORT_EVERY:
-            self._told[end.what] = now
+        if end.what != "gone" and self._may_tell(end.what):
             count = self.counts[end.what]
             self._tell(f"{end.what}: a call from {peer} ({count} so far): {_printable(end.reason)}")
 
@@ -198,7 +204,8 @@ class Server:
             if isinstance(error, TimeoutError) and clock.expired():
                 reason = f"the call took more than {seconds:g} s"
                 raise _Abort("slow", Code.DEADLINE_EXCEEDED, reason) from None
-            _LOG.exception("a handler failed")
+            if self._may_tell("traceback"):
+                _LOG.exception("a handler failed")
             reason = "the peer failed to handle the message: see its log"
             raise _Abort("failed", Code.INTERNAL, reason) from None
         finally:
