@@ -126,12 +126,21 @@ def test_an_unknown_metric_is_refused_before_anything_starts() -> None:
 
 @given(st.lists(st.floats(0, 1), min_size=1, max_size=40), st.booleans())
 def test_the_worst_tenth_is_never_better_than_the_mean(values: list[float], low: bool) -> None:
-    found = summed_up("m", values, low)
-    assert found["m: spread"] >= 0
-    gap = found["m: worst 10 %"] - found["m"]
-    assert (gap if low else -gap) >= -1e-12
-    assert min(values) - 1e-12 <= found["m: worst 10 %"] <= max(values) + 1e-12
-    assert found["m: worst 10 %"] == (max(values) if low else min(values)) or len(values) > 10
+    name = "loss" if low else "accuracy"
+    found = summed_up(name, "client", values)
+    assert set(found) == {f"{name} per client{what}" for what in ("", ": worst 10 %", ": spread")}
+    mean, worst = found[f"{name} per client"], found[f"{name} per client: worst 10 %"]
+    assert found[f"{name} per client: spread"] >= 0
+    assert (worst - mean if low else mean - worst) >= -1e-12
+    assert min(values) - 1e-12 <= worst <= max(values) + 1e-12
+    assert worst == (max(values) if low else min(values)) or len(values) > 10
+
+
+def test_nobody_knows_which_end_of_an_unknown_metric_is_the_worse() -> None:
+    found = summed_up("mine", "cluster", [3.0, 1.0, 2.0])
+    assert found["mine per cluster: lowest 10 %"] == 1
+    assert found["mine per cluster: highest 10 %"] == 3
+    assert not any("worst" in name for name in found)
 
 
 def test_in_python_a_metric_of_ones_own_may_be_measured_per_client() -> None:

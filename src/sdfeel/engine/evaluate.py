@@ -7,6 +7,7 @@ clients' numbers in another way, add that to `SUMMARIES`: logs, tables, reports 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import ceil
+from typing import Literal
 
 import numpy as np
 import torch
@@ -32,32 +33,39 @@ def loss_of(outputs: Tensor, targets: Tensor) -> Tensor:
 
 
 METRICS: dict[str, Metric] = {"accuracy": accuracy, "loss": loss_of}
-LOW = {"loss"}  # metrics of which less is better; of all others, more is
+BETTER: dict[str, Literal["more", "less"]] = {"accuracy": "more", "loss": "less"}
 DECILE = 0.1
 
 
-def _worst(values: Floats) -> float:
-    """The mean of the worst tenth, at least of one."""
+def _tenth(values: Floats) -> float:
+    """The mean of the first tenth, at least of one."""
     return float(values[: ceil(DECILE * len(values))].mean())
 
 
-# of the numbers of all clients or clusters, the worst first
+# of the numbers of all clients or clusters, in ascending order
 SUMMARIES: dict[str, Callable[[Floats], float]] = {
     "": lambda values: float(values.mean()),
-    ": worst 10 %": _worst,
+    ": lowest 10 %": _tenth,
+    ": highest 10 %": lambda values: _tenth(values[::-1]),
     ": spread": lambda values: float(values.std()),
 }
+WORST = {"more": (": lowest 10 %", ": highest 10 %"), "less": (": highest 10 %", ": lowest 10 %")}
 
 
-def summed_up(name: str, values: Iterable[float], low: bool) -> dict[str, float]:
-    """What is reported about a metric that was measured many times; `low`: less is better.
+def summed_up(metric: str, group: str, values: Iterable[float]) -> dict[str, float]:
+    """What is reported about a metric that was measured for each member of a `group`.
 
-    >>> summed_up("accuracy per client", [0.5, 0.75, 1.0], low=False)["accuracy per client"]
-    0.75
+    If it is known which end of a metric is the worse one, the other is not reported.
+
+    >>> list(summed_up("accuracy", "client", [0.5, 0.75, 1.0]).values())[:2]
+    [0.75, 0.5]
     """
-    worst_first = np.sort(np.array(list(values), dtype=np.float64))
-    worst_first = worst_first[::-1] if low else worst_first
-    return {f"{name}{what}": of(worst_first) for what, of in SUMMARIES.items()}
+    ascending = np.sort(np.array(list(values), dtype=np.float64))
+    found = {what: of(ascending) for what, of in SUMMARIES.items()}
+    if metric in BETTER:
+        worse, other = WORST[BETTER[metric]]
+        found = {": worst 10 %" if w == worse else w: v for w, v in found.items() if w != other}
+    return {f"{metric} per {group}{what}": value for what, value in found.items()}
 
 
 def chosen(
@@ -91,24 +99,25 @@ class Groups:
         """What is reported about all clients and clusters, each with its own model of these."""
         if not self.per_client and not self.per_cluster:
             return {}
-        told: dict[str, list[float]] = {f"{name} per client": [] for name in self.per_client}
-        told |= {f"{name} per cluster": [] for name in self.per_cluster}
+        told: dict[tuple[str, str], list[float]] = {
+            (name, "client"): [] for name in self.per_client
+        }
+        told |= {(name, "cluster"): [] for name in self.per_cluster}
         clusters: dict[int, list[tuple[Tensor, Tensor]]] = {}
         for client, part in enumerate(self.parts):
             found = self.outputs(models(client), part)
             for name, metric in self.per_client.items():
-                told[f"{name} per client"].append(float(metric(*found)))
+                told[name, "client"].append(float(metric(*found)))
             if self.per_cluster and self.home[client] >= 0:
                 clusters.setdefault(int(self.home[client]), []).append(found)
         for members in clusters.values():
             whole = [torch.cat(each) for each in zip(*members, strict=True)]
             for name, metric in self.per_cluster.items():
-                told[f"{name} per cluster"].append(float(metric(*whole)))
-        low = {f"{name} per {group}" for name in LOW for group in ("client", "cluster")}
+                told[name, "cluster"].append(float(metric(*whole)))
         return {
             name: value
-            for metric, values in told.items()
-            for name, value in summed_up(metric, values, metric in low).items()
+            for (metric, group), values in told.items()
+            for name, value in summed_up(metric, group, values).items()
         }
 
 

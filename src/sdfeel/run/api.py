@@ -169,7 +169,7 @@ class Run:
 
     @property
     def model(self) -> Tensor:
-        """(P,) the mean of the servers' models as one row."""
+        """(P,) what the run returns, as one row: most often the mean of the servers' models."""
         return self.simulation.model()
 
 
