@@ -166,9 +166,9 @@ def test_a_server_refuses_a_device_with_another_library() -> None:
 @pytest.mark.parametrize(
     ("change", "text"),
     [
-        ("not json", "is damaged: copy it anew"),
+        ("not json", "is damaged: copy it again"),
         ("{}", "was written by another version of sdfeel"),
-        ('{"form": 1}', "is damaged: copy it anew"),
+        ('{"form": 1}', "is damaged: copy it again"),
     ],
 )
 def test_a_damaged_bundle_is_refused(own: Path, change: str, text: str) -> None:

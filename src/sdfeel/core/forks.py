@@ -1,10 +1,10 @@
-"""Forked processes, each with a pipe to the process that began it, and none outlives it.
+"""Forked processes, each with a pipe to its parent; none outlives its parent.
 
-A process that waits for its pipe learns that its parent is gone when no other process holds the
-parent's end. A fork copies every open file, so each new process lets go of those that must end
-with their owner: the parent's ends of all pipes, and locks. It touches no other files. Libraries
-keep some of their own, and threads that go on in the new process: gRPC's abort it when the file
-that they wait for is closed.
+A process that waits on its pipe learns that its parent is gone when no other process holds the
+parent's end. A fork copies every open file, so each new process closes those that must end with
+their owner: the parent's ends of all pipes, and locks. It touches no other files. Libraries keep
+some of their own, and threads that continue in the new process: gRPC's threads abort it when the
+file that they wait for is closed.
 """
 
 import multiprocessing as mp
@@ -25,14 +25,14 @@ _mine: WeakSet[Closes] = WeakSet()
 
 
 def not_inherited(file: Closes) -> None:
-    """No process that `forked` begins from now on holds `file` open."""
+    """From now on, no process that `forked` starts holds `file` open."""
     _mine.add(file)
 
 
 def forked(
     target: Callable[..., None], *args: Any, daemon: bool = False
 ) -> tuple[ForkProcess, Connection]:
-    """Begin `target(pipe, *args)` in a process of its own; return it and our end of its pipe.
+    """Start `target(pipe, *args)` in a new process; return it and our end of its pipe.
 
     Only a fork shares the data and the user's own classes without a main guard.
     """

@@ -1,7 +1,7 @@
-"""The operator asks edge servers how they are, and keeps, restores or replaces their states.
+"""The operator asks edge servers for their state, and saves, restores or replaces it.
 
 A backup of a running federation is consistent because every server copies its state as it opens
-the same round. Servers that are all restored go on from there, with the same bits.
+the same round. If all servers are restored, they continue from there, with the same bits.
 """
 
 import asyncio
@@ -29,12 +29,12 @@ from sdfeel.live.store import BASE, Store
 from sdfeel.live.transport import Limits, Peer
 from sdfeel.live.trust.identity import Identity
 
-ANSWER = 4.0  # seconds for a server to say how it is
+ANSWER = 4.0  # seconds for a server to report its state
 AHEAD = 2  # rounds between asking for a backup and taking it: all must have heard of it
 
 
 class Desk:
-    """The operator's ways to all edge servers, with the operator's own certificate."""
+    """The operator's links to all edge servers, with the operator's own certificate."""
 
     def __init__(self, deployment: Path, limits: Limits | None = None) -> None:
         home = deployment / NODES / OPERATOR
@@ -69,7 +69,7 @@ class Desk:
 
 
 def statuses(deployment: Path, now: float) -> list[dict[str, Any]]:
-    """How all nodes are: by their files where these are fresh, else by asking the edge servers."""
+    """The state of all nodes: from their files if these are fresh, or by asking edge servers."""
     found = read_statuses(deployment, now)
     unknown = [
         n for n in found if n["role"] == "edge" and n["state"] in ("never started", "silent")
@@ -93,7 +93,7 @@ async def _asked(deployment: Path) -> dict[int, Answer | SdfeelError]:
 
 
 def backup(deployment: Path, patience: float = 120.0) -> dict[str, str]:
-    """Have every edge server copy its state as it opens the same round; where the copies are."""
+    """Have every edge server copy its state as it opens the same round; return where."""
     return asyncio.run(_backed_up(Desk(deployment), patience))
 
 
@@ -110,8 +110,8 @@ async def _backed_up(desk: Desk, patience: float) -> dict[str, str]:
         if time.monotonic() > end:
             late = ", ".join(f"edge-{d}" for d in desk.links if f"edge-{d}" not in places)
             raise RunError(
-                f"{late} did not open round {k + 1} within {patience:g} s: nobody's backup is of "
-                f"use without the others', so ask again when all servers go on"
+                f"{late} did not open round {k + 1} within {patience:g} s: a backup is of no "
+                f"use without the others', so try again when all servers run"
             )
     return places
 
@@ -128,7 +128,7 @@ def _all(answers: Mapping[int, Answer | SdfeelError]) -> dict[int, Header]:
 
 
 def restore(home: Path, copy: Path) -> int:
-    """Put a backup in the place of a stopped server's state; the round in which it goes on.
+    """Replace a stopped server's state with a backup; return the round in which it continues.
 
     What was there before is kept beside it.
     """
@@ -167,14 +167,15 @@ def _put_aside(home: Path) -> None:
             Store(home / STATE).close()
         except RunError as error:
             if "in use" in str(error):
-                raise RunError(f"{home.name} runs: stop it first") from None
+                raise RunError(f"{home.name} is running: stop it first") from None
     (home / STATE).rename(home / f"{STATE}.before-{time.strftime('%Y%m%d-%H%M%S')}")
 
 
 def reseed(deployment: Path, name: str) -> tuple[int, str]:
-    """Give a server that lost its state the model of a neighbour; its round, and whose model.
+    """Give a server that lost its state a neighbour's model; return its round and whose model.
 
-    It takes the neighbour that is least far: whoever waits for this server waits in that round.
+    It takes the neighbour that is least advanced: servers that wait for this one wait in that
+    round.
     """
     home = deployment / NODES / name
     node = read_node(home / NODE)
@@ -220,11 +221,11 @@ async def _neighbours_model(
         if int(again["round"]) == told[whose] and body is not None:
             return told[whose], whose, body
         told[whose] = int(again["round"])
-    raise RunError("the neighbours are too fast to be asked: stop them, or try again")
+    raise RunError("the neighbours move on too fast to be asked: stop them, or try again")
 
 
 def seeded(federation: Federation, server: int, k: int) -> ServerState:
-    """What a server would know in round `k` had it taken part as planned until then."""
+    """What a server would know in round `k` if it had taken part as planned until then."""
     state, steps, taken = ServerState(), 0.0, dict[int, int]()
     for at in range(k):
         turn = Turn.of(federation, server, at, state.memory)

@@ -1,4 +1,4 @@
-"""What a device without torch is given: its model's library, and all it must know (`live/device`).
+"""Prepares a device without torch: its model's library, and all it must know (`live/device`).
 
 The library is compiled here, on the operator's machine, which also trains the reference model that
 the device compares its own with.
@@ -49,14 +49,14 @@ def read_devices(words: Sequence[str], clients: int) -> dict[int, str]:
 
 @dataclass(frozen=True, eq=False)
 class BuiltDevice:
-    """A device's library, and what goes with it; `bundle` lacks what is known at the end only."""
+    """A device's library, and what goes with it; `bundle` lacks what is known only at the end."""
 
     bundle: Bundle
     library: bytes
     initial: str  # the hash of the model that everyone starts from
 
     def write(self, directory: Path) -> None:
-        """Put all of it into the client's own directory, when the shared files are there."""
+        """Write all of it to the client's own directory, once the shared files exist."""
         home = directory / NODES / f"client-{self.bundle.client}"
         write_atomic(home / LIBRARY, self.library)
         shared = {"experiment": directory / EXPERIMENT, "network": directory / NETWORK}

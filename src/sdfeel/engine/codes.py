@@ -1,4 +1,4 @@
-"""Compressed rows as bytes on the wire: as many as are counted, and the same numbers on arrival.
+"""Compressed rows as bytes on the wire: as many as are charged, and exact on arrival.
 
 `messages.py` says what arrives when a row is compressed; this file writes it with that many bits,
 and reads it again, without torch, so that every device can.
@@ -14,7 +14,7 @@ from sdfeel.core.seeds import rng
 
 Row = NDArray[np.float32]
 Code = NDArray[np.uint8]
-FLOAT = 32  # bits of a number as it is, and of a scale
+FLOAT = 32  # bits of an uncompressed number, and of a scale
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class Coding:
 
     @property
     def bytes(self) -> int:
-        """Bytes of one message: the last one may be filled up."""
+        """Bytes of one message; the last one may be padded."""
         return -(-self.bits // 8)
 
     @property
@@ -74,7 +74,9 @@ class Coding:
     def _rounded(self, row: Row, draws: np.random.Generator) -> Code:
         levels, scales, places = self._levels, [], []
         for part in np.split(row, np.cumsum(self.sizes)[:-1]):
-            words = draws.random(len(part))  # drawn even if not used: by position
+            words = draws.random(
+                len(part)
+            )  # drawn even where not used, so that draws go by position
             scale = np.abs(part).max(initial=np.float32(0))
             scales.append(scale)
             if not scale:
@@ -89,7 +91,7 @@ class Coding:
         cut, levels = FLOAT * len(self.sizes), self._levels
         scales = _floats(_numbers(stream[:cut], FLOAT)).astype(np.float64)
         places = _numbers(stream[cut:], self.width).astype(np.float64) - levels
-        with np.errstate(all="ignore"):  # what is not finite is refused by whoever reads it
+        with np.errstate(all="ignore"):  # the reader refuses what is not finite
             wide = places / levels * np.repeat(scales, self.sizes)
             return wide.astype(np.float32)
 

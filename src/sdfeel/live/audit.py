@@ -1,9 +1,9 @@
-"""Who called a node and how it ended, in lines that hang together by their hashes.
+"""Who called a node, and how each call ended, in lines that are chained by their hashes.
 
 Every line carries the hash of itself and of the line before, so none can be changed, taken out or
-put in without breaking all that follow. Calls that are alike in caller, kind and outcome become one
-line: the first is written at once, those after it are counted and written together after a while.
-Nobody can fill a disk by knocking.
+put in without breaking all that follow. Calls with the same caller, kind and outcome become one
+line: the first is written at once, and later ones are counted and written together after a while.
+So nobody can fill a disk by calling often.
 """
 
 import hashlib
@@ -48,7 +48,7 @@ class AuditedCall:
 
 @dataclass
 class _Waiting:
-    """Calls that were not written yet, and since when none was."""
+    """Calls that are not written yet, and since when."""
 
     since: float
     last: AuditedCall | None = None
@@ -59,7 +59,7 @@ class _Waiting:
 
 @dataclass
 class AuditLog:
-    """The log of one node. A line that cannot be written is told of, and waits for the disk."""
+    """The log of one node. A line that cannot be written is reported, and waits for the disk."""
 
     path: Path
     tell: Callable[[str], None] = lambda line: None
@@ -75,7 +75,8 @@ class AuditLog:
             self._go_on()
 
     def _go_on(self) -> None:
-        """Where the process before stopped; half a line at the end is a crash's."""
+        """Continue where the previous process stopped; half a line at the end comes from a
+        crash."""
         with self.path.open("rb") as file:
             size = file.seek(0, os.SEEK_END)
             file.seek(max(0, size - _TAIL))
@@ -95,7 +96,7 @@ class AuditLog:
             self.tell(f"the audit log was damaged: it is now {aside}, and a new one begins")
 
     def note(self, call: AuditedCall) -> None:
-        """Write it, or count it with those that are alike."""
+        """Write it, or count it with similar calls."""
         if call.kind not in self._waiting:
             if len(self._waiting) >= MOST_KINDS:
                 self.flush(everything=True)
@@ -159,7 +160,7 @@ def hash_of(before: str, line: dict[str, Any]) -> str:
 
 @dataclass(frozen=True)
 class Audit:
-    """What a log that is whole says."""
+    """What an intact log says."""
 
     lines: int
     head: str
@@ -197,7 +198,7 @@ def verified(path: Path, head: str | None = None) -> Audit:
     except OSError as error:
         raise RunError(f"cannot read {path}: {error.strerror}") from None
     if not seen:
-        raise RunError(f"{path} has no line {head}: its end was cut off, or it was written anew")
+        raise RunError(f"{path} has no line {head}: its end was cut off, or it was rewritten")
     return Audit(
         number, before or FIRST, outcomes, [f"{who}: {why}" for who, why in denied.items()]
     )

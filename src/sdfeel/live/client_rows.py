@@ -1,8 +1,8 @@
 """What a client keeps from round to round, on its own disk: its rows, and what its messages owe.
 
-What a round makes of them counts only if the round's result was used. The next work tells: by then
-the server has counted the round's local iterations, or it has not. So a crash at any moment, on
-either side, leaves the two in agreement.
+What a round makes of them counts only if the round's result was used. The next piece of work shows
+it: by then the server has counted the round's local iterations, or it has not. So a crash at any
+moment, on either side, leaves the two in agreement.
 """
 
 from collections.abc import Mapping
@@ -35,7 +35,7 @@ class ClientRows:
         return self._fresh.get(place) if saved is None else parsed(saved.body)[MODEL]
 
     def settle(self, first: int) -> None:
-        """Take over what the last round made of them, or forget it."""
+        """Adopt what the last round made of them, or forget it."""
         pending = self._store.fact(PENDING)
         if pending is None:
             return
@@ -50,7 +50,7 @@ class ClientRows:
         self._store.sweep_files()
 
     def expect(self, counted: int, rows: Mapping[int, Array | None]) -> None:
-        """What they will be once the server has counted so many local iterations."""
+        """What they become once the server has counted so many local iterations."""
         with self._store.commit():
             for place, row in rows.items():
                 self._store.drop("row", THEN, place)
@@ -74,7 +74,7 @@ def summed(terms: object, known: Mapping[int, Array], what: str) -> Array:
             raise Refused(f"a server asks to make {what} of rows that this client does not have")
         number, weight = each
         if not isinstance(weight, int | float) or not np.isfinite(weight):
-            raise Refused(f"a server sends weights for {what} that are no numbers")
+            raise Refused(f"a server sends weights for {what} that are not numbers")
         found.append((float(weight), known[number]))
     return weighted_by_hand(found)
 

@@ -1,9 +1,9 @@
-"""A client on a device that cannot carry torch: `sdfeel-device NODE.toml`.
+"""A client on a device that cannot run torch: `sdfeel-device NODE.toml`.
 
 It is the client of `client.py` with another way to train: a library that the operator compiled for
 this device and this model. `device.json` beside the node file says all that the client must know;
-`sdfeel deploy init --device` writes both (`deploy/device.py`). Needed are NumPy, gRPC, cryptography
-and safetensors, and nothing else.
+`sdfeel deploy init --device` writes both (`deploy/device.py`). It needs only NumPy, gRPC,
+cryptography and safetensors.
 """
 
 import asyncio
@@ -45,7 +45,7 @@ KEYS = ("experiment", "network", "identity", "allow", "health", "data", "peers")
 
 @dataclass(frozen=True)
 class Bundle:
-    """What the operator tells a device, beside its node file."""
+    """What the operator gives a device beside its node file."""
 
     device: str  # the kind that the library is for
     client: int
@@ -89,12 +89,12 @@ class Bundle:
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             if isinstance(error, InputError):
                 raise
-            raise InputError(f"{path} is damaged: copy it anew from where it was made") from None
+            raise InputError(f"{path} is damaged: copy it again from where it was made") from None
 
 
 def checked_library(path: Path, bundle: Bundle) -> Library:
     """The library, if it is whole, for this machine, and computes the model that it should."""
-    again = f"copy {path.name} anew from where `sdfeel deploy init` wrote it"
+    again = f"copy {path.name} again from where `sdfeel deploy init` wrote it"
     try:
         content = path.read_bytes()
     except OSError as error:
@@ -125,7 +125,7 @@ def checked_library(path: Path, bundle: Bundle) -> Library:
 
 
 def machine_of(content: bytes) -> str | None:
-    """What an ELF file is for; None if it is none."""
+    """The machine that an ELF file is for; None if it is not one."""
     if content[:4] != b"\x7fELF" or len(content) < 20:
         return None
     number = int.from_bytes(content[18:20], "little")
@@ -146,7 +146,7 @@ def reference(library: Library, bundle: Bundle) -> str:
 
 
 def by_library(library: Library, bundle: Bundle, x: Singles, y: Ints) -> Train:
-    """A client's training by its library alone."""
+    """Trains a client with its library alone."""
     nothing = np.empty(0, dtype=np.int64)
     parts = [nothing] * bundle.client + [np.arange(len(x))]
     trainer = Trainer(library, Lessons(x, y, parts, bundle.sgd, bundle.seed), bundle.row, 1)
