@@ -148,7 +148,7 @@ def test_a_library_that_computes_other_numbers_is_refused(own: Path) -> None:
 
 def test_a_library_of_another_model_is_refused(own: Path) -> None:
     bundle = Bundle.read(own / BUNDLE)
-    with refused("or another model's or device's; copy model.so anew"):
+    with refused("or another model's or device's; copy model.so again"):
         checked_library(own / LIBRARY, replace(bundle, library="0" * 64))
 
 

@@ -75,8 +75,7 @@ class AuditLog:
             self._go_on()
 
     def _go_on(self) -> None:
-        """Continue where the previous process stopped; half a line at the end comes from a
-        crash."""
+        """Continue where the last process stopped; half a line at the end comes from a crash."""
         with self.path.open("rb") as file:
             size = file.seek(0, os.SEEK_END)
             file.seek(max(0, size - _TAIL))
