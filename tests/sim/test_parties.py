@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from sdfeel.core.cost import Cost
-from sdfeel.core.decide import Decided, Decisions
+from sdfeel.core.decide import Decided, Decisions, Needs
 from sdfeel.core.network import Network
 from sdfeel.core.rules import Clipped, Geometric, Median, Trimmed
 from sdfeel.core.scheme import Local, Scheme
@@ -147,3 +147,11 @@ def test_scaffold_reaches_the_optimum_where_averaging_stalls() -> None:
 
     assert error(Scaffold(tau1=5)) < 1e-10
     assert error(FedAvg(tau1=5)) > 1e-3
+
+
+def test_rows_that_clients_hold_and_a_run_returns_are_not_deployed() -> None:
+    """A server could not tell what the run returns."""
+    net = networks()[0]
+    for scheme, held in ((Own(SDFeel(tau1=2)), True), (SlowlyFollowing(SDFeel(tau1=2)), False)):
+        needs = Needs.of(Decisions.of(scheme, net, prices(len(net.samples))))
+        assert needs.client_rows == held

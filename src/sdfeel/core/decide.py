@@ -279,6 +279,8 @@ def _read_by_others(decisions: Decisions, work: Work, mix: Mix) -> bool:
     net = decisions.net
     if all(shelf.held != "client" for shelf in net.shelves):
         return False
+    if any(shelf.returned and shelf.held == "client" for shelf in net.shelves):
+        return True  # whoever asks for the run's result reads them
     owners = np.repeat(mix.up.rows, np.diff(mix.up.starts))
     to, of = net.holder(owners), net.holder(np.minimum(mix.up.sources, -1))
     given = (mix.up.sources < 0) & (of < 0) & (to != of)  # from a client to somebody else
