@@ -97,6 +97,7 @@ def test_an_earlier_measurement_is_not_taken_for_a_new_one(tmp_path: Path) -> No
         prepared(tmp_path, SMALL, 1)
 
 
+@pytest.mark.slow
 def test_a_small_federation_of_processes_is_measured(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -58,6 +58,7 @@ def test_an_online_line_compares_with_the_best_fixed_setting_and_the_default() -
     assert (never.behind, never.speedup) == (inf, 0.0)
 
 
+@pytest.mark.slow
 def test_periods_chosen_on_the_way_run_at_the_given_rate(tmp_path: Path) -> None:
     """A grid whose lines are all there already, of which only the default reached the target."""
     name = "imbalanced clusters"

@@ -85,6 +85,7 @@ def test_a_federation_that_fails_says_why(tmp_path: Path, monkeypatch: pytest.Mo
         run_shaped(tmp_path, 5, 50)
 
 
+@pytest.mark.slow
 def test_rounds_over_shaped_links_are_not_faster_than_the_links(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -9,6 +9,7 @@ from sdfeel.bench import idle_connections, transport_speed
 from tests.tools import siege
 
 
+@pytest.mark.slow
 def test_speeds_are_measured_for_both_directions_and_all_sizes(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -48,14 +48,19 @@ def told(outcome: Outcome) -> Any:
     return json.loads(outcome.out)
 
 
+def slowly(settings: dict[str, str]) -> Any:
+    """Settings that `make test-slow` tries."""
+    return pytest.param(settings, marks=pytest.mark.slow)
+
+
 @pytest.mark.parametrize(
     "settings",
     [
         {"scheme_name": "sd-feel", "scheme_alpha": "2"},
-        {"scheme_name": "hierfavg", "scheme_tau2": "2"},
+        slowly({"scheme_name": "hierfavg", "scheme_tau2": "2"}),
         {"scheme_name": "fedavg", "scheme_participants": "3"},
-        {"scheme_name": "fedmes", "network_overlap": "1"},
-        {"scheme_name": "sd-feel", "training_engine": "auto", "model_name": "mlp"},
+        slowly({"scheme_name": "fedmes", "network_overlap": "1"}),
+        slowly({"scheme_name": "sd-feel", "training_engine": "auto", "model_name": "mlp"}),
     ],
     ids=["sd-feel", "hierfavg", "fedavg", "fedmes", "the fastest engine"],
 )
@@ -110,6 +115,7 @@ def test_a_deployment_that_was_stopped_continues_where_it_was(tmp_path: Path) ->
     assert "finished" in call("deploy", "status", tmp_path / "real").out
 
 
+@pytest.mark.slow
 def test_nodes_do_not_outlive_a_launcher_that_was_killed(tmp_path: Path) -> None:
     out = tmp_path / "real"
     child = Child(tmp_path, "deploy", "local", *chosen(training_iterations="9000000"), "--out", out)
@@ -127,6 +133,7 @@ def test_nodes_do_not_outlive_a_launcher_that_was_killed(tmp_path: Path) -> None
         assert monotonic() < end, "a node goes on without its launcher"
 
 
+@pytest.mark.slow
 def test_kills_change_nothing_unless_clients_forget(tmp_path: Path) -> None:
     options = chosen(training_iterations="60")
     chaos = call("deploy", "chaos", *options, "--kills", "5", "--out", tmp_path / "a", "--json")

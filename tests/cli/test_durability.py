@@ -87,7 +87,9 @@ def damaged(killed: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(killed, tmp_path / "run"))
 
 
-@pytest.mark.parametrize("job", JOBS)
+@pytest.mark.parametrize(
+    "job", [*JOBS][:1] + [pytest.param(job, marks=pytest.mark.slow) for job in [*JOBS][1:]]
+)
 def test_a_run_killed_many_times_ends_as_if_nothing_had_happened(job: str, tmp_path: Path) -> None:
     more, moments = JOBS[job]
     whole, run = tmp_path / "whole", tmp_path / "run"

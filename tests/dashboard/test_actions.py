@@ -38,6 +38,7 @@ class Desk:
         return str(answer.json().get("state"))
 
 
+@pytest.mark.slow
 def test_a_run_is_started_stopped_and_resumed(page: Page, tmp_path: Path) -> None:
     desk = Desk(page)
     assert desk.tell("start", name="long", settings=LONG).status_code == 200
@@ -53,6 +54,7 @@ def test_a_run_is_started_stopped_and_resumed(page: Page, tmp_path: Path) -> Non
     assert desk.tell("stop", name="long").status_code == 200
 
 
+@pytest.mark.slow
 def test_closing_the_page_stops_what_it_started(page: Page, tmp_path: Path) -> None:
     from starlette.testclient import TestClient
 
@@ -69,6 +71,7 @@ def test_closing_the_page_stops_what_it_started(page: Page, tmp_path: Path) -> N
         assert load_checkpoint(tmp_path / "long") is not None
 
 
+@pytest.mark.slow
 def test_what_goes_wrong_after_the_start_is_reported(page: Page, tmp_path: Path) -> None:
     desk = Desk(page)
     bad = ["data.name=mnist", f"data.directory={tmp_path}"]
@@ -100,6 +103,7 @@ def test_a_bad_name_is_refused(page: Page, tmp_path: Path, name: str) -> None:
     assert Desk(page).tell("start", name=name, settings=[]).status_code == 400
 
 
+@pytest.mark.slow
 def test_a_plan_is_started_and_its_best_can_be_downloaded(page: Page, tmp_path: Path) -> None:
     desk = Desk(page)
     small = ["network.clients=6", "network.servers=2", "training.iterations=10"]

@@ -164,6 +164,7 @@ def test_runs_are_chosen_compared_and_the_link_keeps_them(page: Page) -> None:
     expect(page.locator(".chart").first.locator("path.curve")).to_have_count(2)
 
 
+@pytest.mark.slow
 def test_a_run_is_started_stopped_and_resumed(page: Page, runs: Path) -> None:
     page.goto("/new")
     page.get_by_label("name", exact=True).first.fill("mine")

@@ -136,6 +136,7 @@ def test_ties_go_to_the_lower_server() -> None:
     assert [next(own).lane[0] for _ in range(12)] == [0, 1, 2, 3] * 3
 
 
+@pytest.mark.slow
 def test_the_corrected_bound_on_staleness_holds() -> None:
     for seed in range(15):
         draws = np.random.default_rng(seed)

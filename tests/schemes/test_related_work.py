@@ -258,6 +258,7 @@ def test_fed_nova_is_one_cluster_of_asynchronous_sd_feel() -> None:
     assert len(set(nova.state.taken.tolist())) > 1
 
 
+@pytest.mark.slow
 def test_fed_nova_removes_the_pull_of_fast_clients() -> None:
     """The fixed point of plain averaging weights clients by their steps; FedNova's does not."""
     own = quadratic(np.arange(6.0) ** 2, np.ones(6), 0.001)
@@ -643,6 +644,7 @@ def test_d_squared_follows_its_recursion() -> None:
     torch.testing.assert_close(simulation.state.servers, now, rtol=0, atol=1e-12)
 
 
+@pytest.mark.slow
 def test_d_squared_ends_at_the_minimum_where_gossip_does_not() -> None:
     net, own = ring_of_four("complete"), uneven()
     centres, weights = own.centres, own.weights[:, None] * torch.as_tensor(own.curvature)

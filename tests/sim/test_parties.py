@@ -132,6 +132,7 @@ def test_methods_beyond_averaging_need_nothing_shared(name: str, net: Network) -
     assert parties.sent == billed
 
 
+@pytest.mark.slow
 def test_scaffold_reaches_the_optimum_where_averaging_stalls() -> None:
     """On heterogeneous quadratics with a constant step: the textbook's reason for variates."""
     net, engine = networks()[0], uneven()
