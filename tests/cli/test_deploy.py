@@ -161,9 +161,18 @@ def test_a_node_that_cannot_run_ends_the_deployment_with_its_own_words(tmp_path:
     ("settings", "sentence"),
     [
         ({"scheme_name": "async-sd-feel"}, "set scheme.staleness=hearsay"),
-        ({"scheme_name": "d2"}, "keeps models beside the servers' own"),
         ({"scheme_name": "adaptive"}, "measures the losses of all clients together"),
-        ({"compression_uplink": "top-k"}, "set compression.uplink=none"),
+        (
+            {"scheme_name": "fedmes", "network_overlap": "2", "compression_uplink": "top-k"},
+            "set compression.uplink=none",
+        ),
+        (
+            {
+                **{"scheme_name": "async-sd-feel", "scheme_staleness": "hearsay"},
+                "compression_backhaul": "uniform",
+            },
+            "set compression.backhaul=none",
+        ),
         ({"latency_late": "drop", "latency_deadline_seconds": "9"}, "set latency.late=wait"),
         ({"network_link_chance": "0.9"}, "leave out network.changes"),
         ({"radio_fading": "rayleigh"}, "set radio.fading=off"),

@@ -31,9 +31,10 @@ SCHEMES: dict[str, tuple[Scheme, int]] = {  # with the local iterations of a rou
     "rows of clients at a server": (Safa(tau1=2, crash_chance=0.3, fraction=0.3), 2),
     "a late model comes later": (FedSA(tau1=2, quota=2), 2),
     "rows of clients": (Scaffold(tau1=2), 2),
-    "compressed updates": (GOSSIP, 2),
+    "compressed messages": (GOSSIP, 2),
 }
-PACKED = {"compressed updates": Packing((SIZE - 2, 2), 7, (Compress(TopK(share=0.25)),))}
+LARGEST = TopK(share=0.25)
+PACKED = {"compressed messages": Packing((SIZE - 2, 2), 7, (Compress(LARGEST),), LARGEST)}
 ROUNDS = 2
 
 

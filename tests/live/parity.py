@@ -59,6 +59,8 @@ CASES = (
     Case("fedsa, the largest 5 % of updates", "fedsa", ("compression.uplink=top-k",)),
     Case("async-sd-feel, updates of 6 bits", "async-sd-feel", UNIFORM),
     Case("fedasync, updates of 6 bits", "fedasync", UNIFORM),
+    Case("sd-feel, everything of 6 bits", "sd-feel", (*UNIFORM, "compression.backhaul=uniform")),
+    Case("async-sd-feel, exchanges of 8 bits", "async-sd-feel", ("compression.backhaul=uniform",)),
     Case("fedmes, updates of 6 bits", "fedmes", UNIFORM),
     Case("sd-feel, a deadline", "sd-feel", ("latency.late=drop", "latency.deadline_seconds=1")),
     Case("async-sd-feel, the global counter", "async-sd-feel", ("scheme.staleness=global",)),

@@ -1,6 +1,7 @@
 """A deployed synchronous run reaches the simulator's model, to the last bit."""
 
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -127,6 +128,25 @@ def test_compressed_updates_have_the_counted_bytes_and_the_simulators_bits(
     header = len(pack({"code": np.zeros(0, dtype=np.uint8)}))
     counted = -(-packing.bits(packing.sizes) // 8)
     assert counted <= received / messages - header <= counted + 8  # safetensors counts in eights
+
+
+@pytest.mark.parametrize("codec", CODECS)
+@pytest.mark.parametrize(
+    "scheme",
+    [SDFeel(tau1=2, tau2=2, alpha=3), FogFL(tau1=2), MultiLevelSGD(tau1=2, tau2=1)],
+    ids=["sd-feel", "fogfl", "multi-level"],
+)
+def test_compressed_exchanges_have_the_simulators_bits(
+    scheme: Scheme, codec: str, tmp_path: Path
+) -> None:
+    packing = Packing((SIZE - 2, 2), 7, (Compress(Uniform(width=6)),), CODECS[codec])
+    village = Village(scheme, network(), tmp_path, iterations=10, packing=packing)
+    model = village.go()
+    rounds = village.ended[0].known.k
+    assert torch.equal(model, simulated(scheme, network(), rounds, packing))
+    assert not torch.equal(
+        model, simulated(scheme, network(), rounds, replace(packing, across=None))
+    )
 
 
 def test_another_path_through_the_rounds_would_be_noticed(tmp_path: Path) -> None:

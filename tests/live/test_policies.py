@@ -8,17 +8,19 @@ import pytest
 import torch
 from torch import Tensor
 
+from sdfeel.core.errors import InputError
 from sdfeel.core.scheme import Scheme
 from sdfeel.engine.base import Task
 from sdfeel.engine.combine import weighted
+from sdfeel.engine.messages import Packing, Uniform
 from sdfeel.live.edge.policy import Policy
 from sdfeel.live.protocol import Who
 from sdfeel.live.store import Store
 from sdfeel.live.transport.errors import Refused, Rejected
-from sdfeel.schemes import AsyncSDFeel, FedAvg, SDFeel
+from sdfeel.schemes import AsyncSDFeel, DSquared, FedAvg, SDFeel
 from tests.live import timeless
 from tests.live.parties import until
-from tests.live.village import NoisyEngine, Village, network
+from tests.live.village import SIZE, NoisyEngine, Village, network
 
 HASTY = Policy(dead_client="drop", client_deadline=0.5, dead_edge="drop", edge_deadline=0.5)
 
@@ -256,3 +258,15 @@ def test_what_makes_no_sense_is_refused_in_a_sentence(
 
     with pytest.raises(Refused, match=told):
         timeless.run(run())
+
+
+def test_servers_are_not_dropped_where_the_scheme_or_the_compression_needs_them_all(
+    tmp_path: Path,
+) -> None:
+    drop = Policy(dead_edge="drop")
+    with pytest.raises(InputError, match=r"needs a constant mixing matrix: set dead_edge=wait"):
+        Village(DSquared(), network(), tmp_path / "d2", policy=drop).go()
+    packing = Packing((SIZE,), 7, (), Uniform(width=6))
+    with pytest.raises(InputError, match=r"must all arrive .*: set dead_edge=wait"):
+        Village(SDFeel(), network(), tmp_path / "sd", policy=drop, packing=packing).go()
+    Village(FedAvg(tau1=2), network(), tmp_path / "one", 2, drop, packing=packing).go()

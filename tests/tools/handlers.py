@@ -33,7 +33,6 @@ from sdfeel.live.transport.errors import NotTrusted, Refused, Unreachable
 from sdfeel.live.transport.tensors import digest, pack
 from sdfeel.schemes import (
     AsyncSDFeel,
-    DSquared,
     FedAsync,
     FedAvg,
     FedNova,
@@ -57,7 +56,6 @@ SCHEMES: tuple[Scheme, ...] = (
     FedAvg(tau1=2),
     FedNova(theta_min=1),
     HierFavg(tau1=2, tau2=1),
-    DSquared(),
     FedSA(tau1=2, quota=6),  # a round waits for somebody: the honest client must be asked
     Safa(tau1=2),
     FedAsync(tau1=2),

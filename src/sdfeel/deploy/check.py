@@ -39,8 +39,13 @@ def undeployable(ready: Prepared) -> str | None:
     modelled = only_modelled(ready)
     if modelled is not None:
         return modelled
-    needs = Needs.of(ready.decisions)
-    if ready.packing is not None and needs.blended_starts:
+    needs, packing = Needs.of(ready.decisions), ready.packing
+    if packing is not None and packing.across is not None and len(ready.decisions.lanes) > 1:
+        return (
+            "servers that do not wait for one another would miss compressed messages: set "
+            "compression.backhaul=none"
+        )
+    if packing is not None and packing.up and needs.blended_starts:
         return (
             "compressed updates of clients that start from several servers' models can be added "
             "to none of these: set compression.uplink=none"
@@ -50,11 +55,6 @@ def undeployable(ready: Prepared) -> str | None:
 
 def only_modelled(ready: Prepared) -> str | None:
     """What the experiment asks of the simulator that real networks do, or not, by themselves."""
-    if ready.packing is not None and ready.packing.across is not None:
-        return (
-            "compressed exchanges between servers exist only in the simulator so far: set "
-            "compression.backhaul=none"
-        )
     if ready.decisions.late.policy != "wait":
         return (
             "who is late is decided by the virtual clock: set latency.late=wait, and dead_client "

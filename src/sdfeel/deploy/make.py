@@ -16,6 +16,7 @@ from sdfeel.deploy.device import build_devices
 from sdfeel.deploy.files import NodeFile, PolicySection, network_text, write_node
 from sdfeel.experiment.build import Prepared
 from sdfeel.experiment.schema import Experiment
+from sdfeel.live.edge.policy import check_policy
 from sdfeel.live.failover import refuges_of
 from sdfeel.live.trust.identity import create_authority, issue
 
@@ -50,6 +51,10 @@ def make(
     """
     net = ready.decisions.net
     check_deployable(ready)
+    if policy is not None:
+        packing = ready.packing
+        compressed = packing is not None and packing.across is not None
+        check_policy(policy.policy(), ready.decisions, compressed)
     built = build_devices(ready, devices or {})
     libraries = {client: each.bundle.library for client, each in built.items()}
     shared = {

@@ -54,6 +54,13 @@ class Federation:
         """How clients' updates are written."""
         return None if self.packing is None else uplink_coding(self.packing)
 
+    @cached_property
+    def backhaul(self) -> Coding | None:
+        """How servers write what they tell one another."""
+        if self.packing is None or self.packing.across is None:
+            return None
+        return coding_of(self.packing.across, self.packing.sizes, self.packing.seed)
+
     @property
     def along(self) -> int:
         """Rows that may come with a model at most."""
@@ -121,10 +128,8 @@ class Federation:
         """The model in another's body; `Rejected` unless it is what was agreed upon."""
         return torch.from_numpy(unpacked_model(body, self.schema, sha256, max_norm))
 
-    def update(self, body: bytes, sha256: object) -> Tensor:
-        """The update in a client's compressed message."""
-        coding = self.coding
-        assert coding is not None
+    def update(self, coding: Coding, body: bytes, sha256: object) -> Tensor:
+        """The update in another's compressed message."""
         schema = Schema.of({CODE: np.zeros(coding.bytes, dtype=np.uint8)})
         found = coding.decode(unpack(body, schema, sha256)[CODE])
         if not np.isfinite(found).all():

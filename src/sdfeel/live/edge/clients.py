@@ -304,7 +304,7 @@ class Cluster:
         if federation.coding is None:
             self.bounds.check(federation.model(body, sha256, self.policy.max_norm), start)
             return body
-        update = federation.update(body, sha256)
+        update = federation.update(federation.coding, body, sha256)
         model = start + update
         self.bounds.check(model, start)
         most = self.policy.max_norm

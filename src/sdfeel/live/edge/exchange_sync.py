@@ -11,21 +11,25 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from sdfeel.core.arrays import Ints
 from sdfeel.core.decide import length
 from sdfeel.core.errors import SdfeelError
 from sdfeel.core.mixing import Mixing
+from sdfeel.core.seeds import rng
+from sdfeel.engine.messages import senders
 from sdfeel.live.edge.absent_servers import AGAIN, Absent
 from sdfeel.live.edge.clients import Cluster
 from sdfeel.live.edge.neighbours import Neighbours
 from sdfeel.live.edge.round_end import Behind, Closed, Ended
-from sdfeel.live.edge.rows import Rows, averaged, mixed, place
+from sdfeel.live.edge.rows import PublicCopies, Rows, averaged, mixed, place
 from sdfeel.live.edge.state import ServerState
-from sdfeel.live.federation import Turn, grown, heavier, without
+from sdfeel.live.federation import Turn, as_array, grown, heavier, without
 from sdfeel.live.protocol import HERE, LONG_POLL, Answer, Header, Link, seconds, whole
 from sdfeel.live.transport.errors import NotTrusted, Refused
+from sdfeel.live.transport.tensors import CODE, pack
 
 CLOSED = "closed"
 MOST_HOPS = 1_000_000  # of all stages of a round
@@ -58,13 +62,60 @@ class SyncExchange:
         start = partial(self.cluster.started, turn)
         averaged(rows, mix, arrived, start, bounds, self.cluster.kept)
         hops = [stage for stage in mix.stages for _ in range(stage.hops)]
+        copies = PublicCopies(self._federation, self._store)
         for hop, stage in enumerate(hops):
-            await self._hop(turn, hop, stage, rows, closed, last=hop + 1 == len(hops))
+            sent = stage.via == "server-server" and stage.crossings > 0
+            if self._federation.backhaul is not None and sent:
+                await self._told(turn.k, hop, stage, rows, copies, closed)
+            else:
+                await self._hop(turn, hop, stage, rows, closed, last=hop + 1 == len(hops))
         meetings = [stage for stage in mix.stages if stage.crossings]
         met = sorted({d for stage in meetings for d in stage.rows.tolist() if d >= 0})
         away = {"away": sorted(self._missed | set(self.absent))}
         keep = self._needed(known, meetings)
-        return Ended(rows[self._me], mix, tuple(met), keep, away, rows.save)
+
+        def save() -> None:
+            rows.save()
+            copies.save()
+
+        return Ended(rows[self._me], mix, tuple(met), keep, away, save)
+
+    async def _told(
+        self,
+        k: int,
+        hop: int,
+        stage: Mixing,
+        rows: Rows,
+        copies: PublicCopies,
+        closed: Closed,
+    ) -> None:
+        """One exchange with compressed messages: how each model differs from its public copy.
+
+        All of it follows from what is durable, messages included, so nothing else is written.
+        """
+        coding, me = self._federation.backhaul, self._me
+        assert coding is not None
+        talking = senders(stage)
+        if me in talking:
+            draws = rng(coding.seed, "backhaul", me, k, hop)
+            code = coding.encode(as_array(rows[me] - copies[me]), draws)
+            self._publish(k, {self._part(hop, me): pack({CODE: code})}, closed)
+            copies.told(me, torch.from_numpy(coding.decode(code)))
+        # Not only those whom we take from now: a copy must not miss a message.
+        near = set(self._listened(stage)) | set(self._federation.net.neighbours(me).tolist())
+        heard = await self._gather(k, hop, [d for d in talking if d in near], rows, copies)
+        for d, update in sorted(heard.items()):
+            copies.told(d, update)
+        if me not in stage.rows:
+            return
+        before, row = rows[me], stage.row(me)
+
+        def mixed_in() -> Tensor:
+            outcome = copies.moved(me, before, row)
+            self.cluster.bounds.check(outcome, before, sum(map(abs, row.values())))
+            return outcome
+
+        rows.changed[me] = self.cluster.kept(mixed_in, before)
 
     async def _hop(
         self, turn: Turn, hop: int, stage: Mixing, rows: Rows, closed: Closed, last: bool
@@ -92,10 +143,14 @@ class SyncExchange:
     def _offer(self, k: int, hop: int, rows: Mapping[int, Tensor], closed: Closed) -> None:
         """Make rows durable as they are before a hop, so that others may ask for them."""
         fresh = {n: row for n, row in rows.items() if not self._has(k, hop, n)}
-        if fresh:
+        bodies = {self._part(hop, n): self._federation.body(row) for n, row in fresh.items()}
+        self._publish(k, bodies, closed)
+
+    def _publish(self, k: int, bodies: Mapping[int, bytes], closed: Closed) -> None:
+        if bodies:
             with self._store.commit():
-                for n, row in fresh.items():
-                    self._store.put("hop", k, self._part(hop, n), self._federation.body(row))
+                for part, body in bodies.items():
+                    self._store.put("hop", k, part, body)
                 self._store.remember(CLOSED, closed.record(k))
         self._bell.ring()
 
@@ -167,25 +222,34 @@ class SyncExchange:
         found = await self._bell.wait_for(look, seconds(header, "wait"))
         return found if found is not None else ({"early": True}, None)
 
-    async def _gather(self, k: int, hop: int, rows: list[int], own: Rows) -> dict[int, Tensor]:
+    async def _gather(
+        self,
+        k: int,
+        hop: int,
+        rows: list[int],
+        own: Rows,
+        copies: PublicCopies | None = None,  # where messages are compressed: then of updates
+    ) -> dict[int, Tensor]:
         """Others' rows before a hop. Who stays silent too long is left out, if so decided."""
         holder = self._federation.holder
         asked = [n for n in rows if holder(n) not in self.absent]
         self._waiting = {holder(n) for n in asked}
-        found = await asyncio.gather(*(self._pull(n, k, hop, own) for n in asked))
+        found = await asyncio.gather(*(self._pull(n, k, hop, own, copies) for n in asked))
         self._waiting = set()
         heard = {n: row for n, row in zip(asked, found, strict=True) if row is not None}
         gone = {holder(n) for n in rows if n not in heard}
         return {n: row for n, row in heard.items() if holder(n) not in gone}
 
-    async def _pull(self, n: int, k: int, hop: int, own: Rows) -> Tensor | None:
+    async def _pull(
+        self, n: int, k: int, hop: int, own: Rows, copies: PublicCopies | None
+    ) -> Tensor | None:
         """A row, or None if its holder is given up: silent too long, and not for others' sake."""
         server, drop = self._federation.holder(n), self._policy.dead_edge == "drop"
         try:
             for _ in self._federation.net.servers:  # no chain of waiting servers is longer
                 try:
                     async with asyncio.timeout(self._policy.edge_deadline if drop else None):
-                        return await self._insist(n, k, hop, own)
+                        return await self._insist(n, k, hop, own, copies)
                 except TimeoutError:
                     if not await self._waits(server):
                         break
@@ -205,17 +269,21 @@ class SyncExchange:
             return False
         return header.get("waiting") is True
 
-    async def _insist(self, n: int, k: int, hop: int, own: Rows) -> Tensor:
+    async def _insist(
+        self, n: int, k: int, hop: int, own: Rows, copies: PublicCopies | None
+    ) -> Tensor:
         """A row, asked for until it comes; where nobody may be left out, a bad one, too."""
         while True:
             try:
-                return await self._asked(n, k, hop, own)
+                return await self._asked(n, k, hop, own, copies)
             except (NotTrusted, Refused) as error:
                 if self._policy.dead_edge == "drop":
                     raise
                 await self._others.denied(self._federation.holder(n), error)
 
-    async def _asked(self, n: int, k: int, hop: int, own: Rows) -> Tensor:
+    async def _asked(
+        self, n: int, k: int, hop: int, own: Rows, copies: PublicCopies | None
+    ) -> Tensor:
         server = self._federation.holder(n)
         question = {"round": k, "hop": hop, "wait": LONG_POLL}
         if n < 0:
@@ -223,13 +291,24 @@ class SyncExchange:
         while True:
             header, body = await self.peers[server].insist("model", question)
             if body is not None:
-                bound = self._policy.max_server_norm
-                row = self._federation.model(body, header.get("sha256"), bound)
-                self.cluster.bounds.check(row, own.near(n))
+                row = self._read(n, body, header.get("sha256"), own, copies)
                 self._others.heard(server)
                 return row
             if header.get("gone"):
                 raise Behind(server, whole(header, "round"))
+
+    def _read(
+        self, n: int, body: bytes, sha256: object, own: Rows, copies: PublicCopies | None
+    ) -> Tensor:
+        """Another server's row, or its update, if it may be used."""
+        federation = self._federation
+        if copies is None or federation.backhaul is None:
+            row = federation.model(body, sha256, self._policy.max_server_norm)
+            self.cluster.bounds.check(row, own.near(n))
+            return row
+        update = federation.update(federation.backhaul, body, sha256)
+        self.cluster.bounds.check(copies[n] + update, own.near(n))
+        return update
 
     async def _back(self, server: int) -> bool:
         """Can a server that was given up take part? One that is behind comes by itself."""

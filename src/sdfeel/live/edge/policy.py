@@ -3,7 +3,9 @@
 from dataclasses import dataclass
 from typing import Literal
 
+from sdfeel.core.decide import Decisions
 from sdfeel.core.errors import InputError
+from sdfeel.core.tolerance import IGNORED, YES
 
 Reaction = Literal["wait", "drop"]
 
@@ -43,3 +45,17 @@ class Policy:
 
 
 PATIENT = Policy()
+
+
+def check_policy(policy: Policy, decisions: Decisions, backhaul: bool) -> None:
+    """Refuse to go on without servers where the experiment cannot (`backhaul`: compressed)."""
+    if policy.dead_edge == "wait" or len(decisions.net.servers) == 1:
+        return
+    said = decisions.scheme.tolerates.changing_servers
+    reason = None if said in (YES, IGNORED) else f"the scheme {said}"
+    if backhaul:
+        reason = "compressed messages between servers must all arrive (compression.backhaul)"
+    if reason is not None:
+        raise InputError(
+            f"dead_edge=drop goes on without a silent server, but {reason}: set dead_edge=wait"
+        )

@@ -15,8 +15,9 @@ from torch import Tensor
 from sdfeel.core.mixing import Mixing, restricted
 from sdfeel.core.scheme import Mix
 from sdfeel.engine.combine import combined, weighted
+from sdfeel.engine.messages import Codec, Packing
 from sdfeel.live.edge.quarantine import Bounds
-from sdfeel.live.federation import Federation
+from sdfeel.live.federation import Federation, Weights
 from sdfeel.live.store import Store
 
 Keep = Callable[[Callable[[], Tensor], Tensor], Tensor]  # an outcome, or what was there before
@@ -72,6 +73,55 @@ class Rows:
         for n, row in self.changed.items():
             if n < 0:
                 self.store.put("row", 0, place(n), self.federation.body(row), replace=True)
+
+
+@dataclass
+class PublicCopies:
+    """Servers' models as all who hear their compressed messages know them (`engine/messages.py`).
+
+    Everyone who holds a copy gets every message, so that all copies of one are the same.
+    """
+
+    federation: Federation
+    store: Store
+    changed: dict[int, Tensor] = field(default_factory=dict)
+
+    def __getitem__(self, server: int) -> Tensor:
+        if server in self.changed:
+            return self.changed[server]
+        saved = self.store.get("row", 0, self._place(server))
+        return self.federation.initial if saved is None else self.federation.own_model(saved.body)
+
+    def told(self, server: int, update: Tensor) -> None:
+        """A message of this server has arrived."""
+        across = self._across
+        trust = across.fidelity(self._packing.sizes) if across.unbiased else 1.0
+        self.changed[server] = self[server] + trust * update
+
+    def moved(self, server: int, model: Tensor, row: Weights) -> Tensor:
+        """A server's model after a hop in which it takes `row`."""
+        step = self._across.fidelity(self._packing.sizes)
+        mean = weighted((weight, self[source]) for source, weight in row.items())
+        return model + step * (mean - self[server])
+
+    def save(self) -> None:
+        """Call it inside a commit."""
+        for server, copy in self.changed.items():
+            body = self.federation.body(copy)
+            self.store.put("row", 0, self._place(server), body, replace=True)
+
+    def _place(self, server: int) -> int:
+        return 1 + self.federation.net.kept + server  # behind the scheme's own rows
+
+    @property
+    def _packing(self) -> Packing:
+        assert self.federation.packing is not None
+        return self.federation.packing
+
+    @property
+    def _across(self) -> Codec:
+        assert self._packing.across is not None
+        return self._packing.across
 
 
 def kept_row(federation: Federation, store: Store, n: int) -> Tensor:

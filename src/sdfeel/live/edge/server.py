@@ -20,7 +20,7 @@ from sdfeel.live.edge.clients import Cluster
 from sdfeel.live.edge.exchange_async import AsyncExchange
 from sdfeel.live.edge.exchange_sync import CLOSED, SyncExchange
 from sdfeel.live.edge.journal import Journal, line_of
-from sdfeel.live.edge.policy import PATIENT, Policy
+from sdfeel.live.edge.policy import PATIENT, Policy, check_policy
 from sdfeel.live.edge.round_end import Behind, Closed, Ended, Exchange
 from sdfeel.live.edge.rows import kept_row
 from sdfeel.live.edge.shared_lanes import SharedLanes, opened, waiting_for
@@ -57,6 +57,7 @@ class Edge:
         policy: Policy = PATIENT,
         tell: Callable[[str], None] = lambda line: None,
     ) -> None:
+        check_policy(policy, federation.decisions, federation.backhaul is not None)
         self.federation, self.number, self.store = federation, number, store
         self.policy, self.tell = policy, tell
         self.bell, self.stopped = Bell(), asyncio.Event()
