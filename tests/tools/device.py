@@ -8,6 +8,7 @@ on the way and started again. The model at the end must be the simulator's. Kind
     --device aarch64    a whole 64-bit ARM Python under qemu-user, in a private directory: Debian's
                         packages for arm64, wheels for aarch64. Nothing is installed into the
                         system, and no container is used (apt-get install qemu-user)
+    --device armv7      the same for 32-bit ARM, with Debian's NumPy
 
 What is fetched is kept in --root for the next time. Then figures: seconds until a device is ready,
 its memory, what is installed. `make test-device` runs it for aarch64.
@@ -26,6 +27,7 @@ import time
 import venv
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 from sdfeel.core.events import Finished, Round
@@ -48,7 +50,6 @@ SETTINGS = [
     "training.iterations=40",
     "evaluation.every=4",
 ]
-ARM_PACKAGES = ("python3", "libstdc++6")
 READY = re.compile(r"ready after ([0-9.]+) s")
 
 
@@ -185,34 +186,64 @@ def own_machine(root: Path) -> Machine:
     return Machine((str(python),), installed=packages)
 
 
-def arm_machine(root: Path) -> Machine:
-    """A 64-bit ARM Python under qemu-user, with sdfeel-device and what it needs."""
-    system, packages = root / "aarch64" / "system", root / "aarch64" / "packages"
+@dataclass(frozen=True)
+class Arm:
+    """An ARM system that qemu-user can run: what of it comes from Debian, and what from wheels."""
+
+    qemu: str
+    debian: str  # its name there
+    packages: tuple[str, ...]
+    platforms: tuple[str, ...]  # of wheels
+    wheels: tuple[str, ...]
+
+
+ARMS = {
+    "aarch64": Arm(
+        "qemu-aarch64",
+        "arm64",
+        ("python3", "libstdc++6"),
+        ("manylinux2014_aarch64", "manylinux_2_17_aarch64", "manylinux_2_28_aarch64"),
+        ("cffi", "cryptography", "grpcio", "numpy", "pycparser", "safetensors"),
+    ),
+    "armv7": Arm(  # for which there are no wheels of NumPy: Debian's is older than we ask for
+        "qemu-arm",
+        "armhf",
+        ("python3", "libstdc++6", "python3-numpy", "python3-cffi-backend", "python3-pycparser"),
+        ("linux_armv7l", "manylinux_2_17_armv7l", "manylinux_2_31_armv7l"),
+        ("cryptography", "grpcio", "safetensors"),
+    ),
+}
+
+
+def arm_machine(root: Path, kind: str) -> Machine:
+    """An ARM Python under qemu-user, with sdfeel-device and what it needs."""
+    arm, place = ARMS[kind], root / kind
+    system, packages = place / "system", place / "packages"
     if not (system / "usr" / "bin" / "python3").exists():
-        _arm_system(root / "aarch64", system)
+        _arm_system(arm, place, system)
     (python,) = (p for p in system.glob("usr/bin/python3.[0-9]*") if p.name[-1].isdigit())
-    version = python.name.removeprefix("python")
+    pip = [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--target", str(packages)]
+    if not (packages / "grpc").is_dir():
+        version = python.name.removeprefix("python")
+        platforms = [f"--platform={name}" for name in arm.platforms]
+        words = ["--only-binary=:all:", f"--python-version={version}", *platforms]
+        _run([*pip, *words, *arm.wheels, "typing_extensions"])
     with tempfile.TemporaryDirectory() as folder:
-        own = wheel(Path(folder))
-        words = [sys.executable, "-m", "pip", "install", "-q", "--target", str(packages)]
-        if (packages / "numpy").is_dir():
-            words += ["--no-deps", "--upgrade"]
-        else:
-            platforms = [f"--platform=manylinux{n}_aarch64" for n in ("2014", "_2_17", "_2_28")]
-            words += ["--only-binary=:all:", f"--python-version={version}", *platforms]
-        _run([*words, str(own)])
-    command = ("qemu-aarch64", "-L", str(system), str(python))
-    return Machine(command, {"PYTHONPATH": str(packages)}, packages)
+        _run([*pip, "--upgrade", str(wheel(Path(folder)))])
+    libraries = [str(path.parent) for path in system.glob("usr/lib/*/*/lib*.so.3")]  # BLAS
+    paths = f"{packages}:{system}/usr/lib/python3/dist-packages"
+    command = (arm.qemu, "-L", str(system), "-E", f"LD_LIBRARY_PATH={':'.join(libraries)}")
+    return Machine((*command, str(python)), {"PYTHONPATH": paths}, packages)
 
 
-def _arm_system(place: Path, system: Path) -> None:
-    """Debian's own packages for arm64, unpacked into a directory."""
+def _arm_system(arm: Arm, place: Path, system: Path) -> None:
+    """Debian's own packages for another architecture, unpacked into a directory."""
     for folder in ("lists/partial", "archives/partial"):
         (place / "apt" / folder).mkdir(parents=True, exist_ok=True)
     (place / "apt" / "status").touch()
     settings = {
-        "APT::Architecture": "arm64",
-        "APT::Architectures": "arm64",
+        "APT::Architecture": arm.debian,
+        "APT::Architectures": arm.debian,
         "Dir::State": str(place / "apt"),
         "Dir::State::Lists": str(place / "apt" / "lists"),
         "Dir::State::status": str(place / "apt" / "status"),
@@ -221,8 +252,8 @@ def _arm_system(place: Path, system: Path) -> None:
         "Debug::NoLocking": "1",
     }
     words = [word for key, value in settings.items() for word in ("-o", f"{key}={value}")]
-    _run(["apt-get", *words, "-qq", "update"])
-    asked = ["install", "-y", "-qq", "--download-only", "--no-install-recommends", *ARM_PACKAGES]
+    subprocess.run(["apt-get", *words, "-qq", "update"])  # a source without ARM does no harm
+    asked = ["install", "-y", "-qq", "--download-only", "--no-install-recommends", *arm.packages]
     _run(["apt-get", *words, *asked])
     for package in sorted((place / "apt" / "archives").glob("*.deb")):
         _run(["dpkg-deb", "-x", str(package), str(system)])
@@ -238,7 +269,10 @@ def megabytes(place: Path) -> float:
     return sum(path.stat().st_size for path in place.rglob("*") if path.is_file()) / 1e6
 
 
-MACHINES: dict[str, Callable[[Path], Machine]] = {"x86_64": own_machine, "aarch64": arm_machine}
+MACHINES: dict[str, Callable[[Path], Machine]] = {
+    "x86_64": own_machine,
+    **{kind: partial(arm_machine, kind=kind) for kind in ARMS},
+}
 
 
 def main() -> None:
