@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from sdfeel.core.run_files import write_atomic
+from sdfeel.figures.cache import examples
 from sdfeel.figures.catalogue import FIGURES
 from sdfeel.figures.document import HOURS
 from sdfeel.figures.figure import Figure
-from sdfeel.figures.prices import examples
 from sdfeel.figures.running import wanted
 from sdfeel.figures.settings import Scale, found_in
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from sdfeel.dashboard.logs.files import Root
+from sdfeel.dashboard.log_files import Root
 from sdfeel.dashboard.views.federation import nodes
 from tests.dashboard.conftest import Page
 from tests.dashboard.logs import events, write

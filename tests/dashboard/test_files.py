@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sdfeel.core.run_files import EVENTS, EXPERIMENT
-from sdfeel.dashboard.logs import files
-from sdfeel.dashboard.logs.files import NotHere, Root
+from sdfeel.dashboard import log_files
+from sdfeel.dashboard.log_files import NotHere, Root
 from tests.dashboard.logs import events, write
 
 HOSTILE = ["..", "../outside", "a/../../outside", "/etc", "a/./../..", ".hidden", "a\0b", "~", "//"]
@@ -79,7 +79,7 @@ def test_a_pipe_in_place_of_a_log_holds_nobody_up(home: Path) -> None:
 def test_looking_for_runs_ends_even_in_a_forest(
     home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(files, "MOST", 5)
+    monkeypatch.setattr(log_files, "MOST", 5)
     for number in range(20):
         (home / "served" / f"empty{number}").mkdir()
     assert len(list(Root(home / "served").runs())) <= 5

@@ -8,11 +8,9 @@ import pytest
 
 from sdfeel.core.run_files import EVENTS, EXPERIMENT, LOCK
 from sdfeel.dashboard.jobs import Jobs
-from sdfeel.dashboard.logs import updates
-from sdfeel.dashboard.logs.files import Root, held
-from sdfeel.dashboard.logs.updates import list_news, run_news
+from sdfeel.dashboard.log_files import Root, held
 from sdfeel.dashboard.views import catalogue
-from sdfeel.dashboard.views.catalogue import Catalogue
+from sdfeel.dashboard.views.catalogue import Catalogue, list_news, run_news
 from sdfeel.report.history import History
 from tests.dashboard.logs import events, line, measured, played, started, write
 
@@ -94,7 +92,7 @@ def test_locks_are_read_as_the_system_writes_them(tmp_path: Path) -> None:
 
 
 def test_news_of_the_list_are_what_changed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(updates, "AGE", 0.0)
+    monkeypatch.setattr(catalogue, "AGE", 0.0)
     root = Root(tmp_path)
     write(tmp_path / "one", events())
     news = list_news(Catalogue(root), Jobs(root))

@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 
 from sdfeel.core.events import Evaluated, Round
 from sdfeel.core.run_files import EVENTS
-from sdfeel.dashboard.logs import log as module
-from sdfeel.dashboard.logs.files import Root
-from sdfeel.dashboard.logs.log import LogReader
+from sdfeel.dashboard import log as module
+from sdfeel.dashboard.log import LogReader
+from sdfeel.dashboard.log_files import Root
 from sdfeel.report.history import History
 from sdfeel.report.timeline import spans
 from sdfeel.run import store

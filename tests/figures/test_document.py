@@ -2,9 +2,8 @@
 
 from pathlib import Path
 
-from sdfeel.figures.agreement import pairs
 from sdfeel.figures.catalogue import FIGURES
-from sdfeel.figures.document import document
+from sdfeel.figures.document import document, pairs
 from sdfeel.figures.judging import load
 from sdfeel.figures.settings import SCALES
 

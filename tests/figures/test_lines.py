@@ -13,8 +13,8 @@ from sdfeel.core.events import Evaluated, Finished
 from sdfeel.engine.base import Scores, Task
 from sdfeel.experiment.build import prepare
 from sdfeel.experiment.schema import Experiment
+from sdfeel.figures.cache import examples, seconds
 from sdfeel.figures.lines import changed, priced, seeded
-from sdfeel.figures.prices import examples, seconds
 from sdfeel.figures.settings import async_sd_feel, devices, fedavg, feel, hierfavg, sd_feel, setting
 from sdfeel.run.session import start
 

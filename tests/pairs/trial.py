@@ -19,8 +19,7 @@ from sdfeel.core.mixing import Mixing
 from sdfeel.experiment.build import prepare
 from sdfeel.run import store
 from sdfeel.run.session import Session, resume, start
-from sdfeel.sim.simulate import Simulation
-from sdfeel.sim.state import LaneState
+from sdfeel.sim.simulate import LaneState, Simulation
 from tests.pairs.options import Choice, Place
 
 ENDLESS = 20  # times the expected rounds

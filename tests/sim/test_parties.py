@@ -14,8 +14,7 @@ from sdfeel.core.network import Network
 from sdfeel.core.rules import Clipped, Geometric, Median, Trimmed
 from sdfeel.core.scheme import Local, Scheme
 from sdfeel.schemes import SCHEMES, AsyncSDFeel, DSquared, FedAvg, FedNova, SDFeel
-from sdfeel.sim.simulate import Simulation
-from sdfeel.sim.state import LaneState
+from sdfeel.sim.simulate import LaneState, Simulation
 from tests.schemes.test_contract import networks
 from tests.sim.parties import Parties
 from tests.sim.test_simulate import cost, uneven

@@ -31,13 +31,13 @@ COMMANDS = {
         "Show one run, or several side by side, from their logs: table, picture and page.",
     ),
     "timeline": Home(
-        "sdfeel.cli.timeline",
+        "sdfeel.cli.show",
         "Draw who computed, waited, uploaded and gossiped when, from a run's log.",
     ),
     "init": Home(
         "sdfeel.cli.inspect", "Write a commented experiment file with every key and its default."
     ),
-    "schemes": Home("sdfeel.cli.schemes", "List the schemes and their options."),
+    "schemes": Home("sdfeel.cli.inspect", "List the schemes and their options."),
     "topology": Home(
         "sdfeel.cli.inspect",
         "Show a server graph: its links, its mixing weights, and how fast servers agree (zeta).",
@@ -50,7 +50,7 @@ COMMANDS = {
         "sdfeel.cli.node", "Run one client on its own data until the federation is done."
     ),
     "dash": Home(
-        "sdfeel.cli.dash",
+        "sdfeel.cli.show",
         "Watch runs in a browser, live: curves, the server graph over time, who waits for whom.",
     ),
     "figure": Home(

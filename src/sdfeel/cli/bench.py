@@ -1,37 +1,33 @@
-"""The command that times the engines."""
+"""Commands that time and measure."""
 
 from __future__ import annotations
 
 import dataclasses
+import os
+from contextlib import nullcontext
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from rich import box
 from rich.table import Table
 
-from sdfeel.cli.common import AsJson, people, print_json, results
-from sdfeel.cli.lazy import Home, announce, later, lazy
+from sdfeel.cli.common import AsJson, Jobs, Out, fresh_directory, people, print_json, results
+from sdfeel.cli.lazy import later
 from sdfeel.core.errors import unknown
+from sdfeel.report.units import duration
 
 with later():
+    from sdfeel.bench import deployment, planning
     from sdfeel.bench import engines as ways_to_train
+    from sdfeel.engine import threads
 
-COMMANDS = {
-    "plan": Home(
-        "sdfeel.cli.plan_bench",
-        "Compare the planner's choice with every candidate, run to the end: takes minutes.",
-    ),
-    "deploy": Home(
-        "sdfeel.cli.deploy_bench",
-        "Measure a real federation on this machine against its goals: takes minutes.",
-    ),
-}
+
 bench = typer.Typer(
-    cls=lazy(COMMANDS),
     invoke_without_command=True,
     add_completion=False,
     rich_markup_mode="markdown",
 )
-announce(bench, COMMANDS)
 
 
 @bench.callback()
@@ -90,10 +86,10 @@ def engines(
     if as_json:
         print_json([dataclasses.asdict(speed) for speed in found])
     else:
-        results.print(_table(found))
+        results.print(_engine_table(found))
 
 
-def _table(speeds: list[Any]) -> Table:
+def _engine_table(speeds: list[Any]) -> Table:
     table = Table("work", "way", box=None, pad_edge=False)
     for title in ("samples/s", "x loop", "% of limit"):
         table.add_column(title, justify="right")
@@ -108,3 +104,197 @@ def _table(speeds: list[Any]) -> Table:
         )
         before = speed.work
     return table
+
+
+@bench.command()
+def plan(
+    situations: Annotated[
+        str, typer.Option(metavar="NAME,...", help="The situations to try (default: all).")
+    ] = "",
+    seed: Annotated[int, typer.Option(min=0, help="Seed for data, models and mini-batches.")] = 0,
+    online: Annotated[
+        bool,
+        typer.Option("--online", help="Compare periods that are chosen during training instead."),
+    ] = False,
+    out: Out = None,
+    jobs: Jobs = None,
+    as_json: AsJson = False,
+) -> None:
+    """Compare the planner's choice with every candidate, run to the end: takes minutes.
+
+    The planner's goals: within 15 % of the grid's best, 1.5 times faster than the paper's default
+    setting, with a tenth of the grid's compute. With --online, the scheme `adaptive` is compared
+    with all fixed periods of sd-feel instead. With the same --out, finished parts of the grid are
+    kept.
+
+    Examples:
+
+      sdfeel bench plan
+
+      sdfeel bench plan --situations "slow backhaul,slow clients" --seed 1 --out runs/bench-plan
+
+      sdfeel bench plan --online --out runs/bench-plan
+    """
+    names = [n.strip() for n in situations.split(",") if n.strip()] or list(planning.SITUATIONS)
+    for name in names:
+        if name not in planning.SITUATIONS:
+            raise unknown("situation", name, planning.SITUATIONS)
+    directory = out if out is not None else fresh_directory("bench-plan")
+    if online:
+        lines = [
+            line
+            for name in names
+            for line in planning.online(name, _grid(name, directory, seed, jobs), seed)
+        ]
+        if as_json:
+            print_json([_plan_record(each) for each in lines])
+        else:
+            results.print(_online_table(lines))
+        return
+    found = []
+    for name in names:
+        with people.status(f"{name}: planning"):
+            answer = planning.plan(name, seed)
+        found.append(planning.verdict(name, answer, _grid(name, directory, seed, jobs)))
+    if as_json:
+        print_json([{**_plan_record(each), "compute": each.compute} for each in found])
+    else:
+        results.print(_plan_table(found))
+
+
+def _grid(name: str, directory: Path, seed: int, jobs: int | None) -> list[planning.Tried]:
+    """Run every candidate of a situation, and show progress."""
+    tried = []
+    with people.status(f"{name}: the grid") as status:
+        for each in planning.grid(name, directory, seed, jobs):
+            tried.append(each)
+            status.update(f"{name}: the grid, {len(tried)} done")
+    return tried
+
+
+def _plan_record(line: planning.SituationResult | planning.Online) -> dict[str, object]:
+    return {**dataclasses.asdict(line), "behind": line.behind, "speedup": line.speedup}
+
+
+def _plan_table(verdicts: list[planning.SituationResult]) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, padding=0)
+    table.add_column("situation")
+    table.add_column("planned", overflow="fold")
+    for title in ("time", "grid's best", "behind", "default", "faster", "compute"):
+        table.add_column(title, justify="right", no_wrap=True)
+    for each in verdicts:
+        table.add_row(
+            each.situation,
+            each.choice,
+            duration(each.seconds),
+            duration(each.best_seconds),
+            _judged(f"{100 * (each.behind - 1):.0f} %", each.behind <= planning.NEAR),
+            duration(each.default_seconds),
+            _judged(f"{each.speedup:.1f} x", each.speedup >= planning.FASTER),
+            _judged(f"{100 * each.compute:.1f} %", each.compute <= planning.CHEAP),
+        )
+    near = sum(each.behind <= planning.NEAR for each in verdicts)
+    faster = sum(each.speedup >= planning.FASTER for each in verdicts)
+    cheap = sum(each.compute <= planning.CHEAP for each in verdicts)
+    table.caption = (
+        f"of {len(verdicts)}: {near} within 15 % of the best, {faster} at least 1.5 x faster than "
+        f"the default, {cheap} at a tenth of the compute or less; ! marks a missed goal"
+    )
+    table.caption_justify = "left"
+    return table
+
+
+def _online_table(lines: list[planning.Online]) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, padding=0)
+    table.add_column("situation")
+    table.add_column("rate", justify="right")
+    table.add_column("online", justify="right")
+    table.add_column("best fixed setting", overflow="fold")
+    for title in ("time", "behind", "default", "faster"):
+        table.add_column(title, justify="right", no_wrap=True)
+    for each in lines:
+        table.add_row(
+            each.situation,
+            f"{each.rate:g}",
+            duration(each.seconds),
+            each.best.partition(" ")[2].rpartition(" ")[0],
+            duration(each.best_seconds),
+            "never reached" if each.seconds is None else f"{100 * (each.behind - 1):.0f} %",
+            duration(each.default_seconds),
+            f"{each.speedup:.1f} x",
+        )
+    return table
+
+
+def _judged(text: str, good: bool) -> str:
+    return text if good else f"! {text}"
+
+
+@bench.command()
+def deploy(
+    parts: Annotated[
+        str, typer.Option(metavar="NAME,...", help="round, transfer, links, idle (default: all).")
+    ] = "",
+    urgent: Annotated[
+        bool,
+        typer.Option(
+            "--urgent", help="Take precedence over everything else on this machine (needs root)."
+        ),
+    ] = False,
+    out: Out = None,
+    as_json: AsJson = False,
+) -> None:
+    """Measure a real federation on this machine against its goals: takes minutes.
+
+    Runs real processes with certificates and durable state on loopback, and measures how long a
+    round without training takes, how fast a large model moves, how closely rounds over links of a
+    known speed match the simulator's clock, and what idle connections cost. Shaped links need Linux
+    with `unshare`, `ip` and `tc`. Measure while nothing else is running, or use --urgent.
+
+    Examples:
+
+      sdfeel bench deploy
+
+      sdfeel bench deploy --parts round,transfer --json
+    """
+    names = [name.strip() for name in parts.split(",") if name.strip()] or list(deployment.PARTS)
+    for name in names:
+        if name not in deployment.PARTS:
+            raise unknown("part", name, deployment.PARTS)
+    directory = out if out is not None else fresh_directory("bench-deploy")
+    before = os.getloadavg()[0]
+    found: list[deployment.MeasuredGoal] = []
+    for name in names:
+        haste = deployment.ahead_of_others() if urgent else nullcontext()
+        with people.status(f"measuring: {name}") as status, haste:
+            for line in deployment.PARTS[name](directory / name):
+                found.append(line)
+                status.update(f"measuring: {name}, {len(found)} lines so far")
+    if as_json:
+        print_json({"load": before, "cores": threads.cores(), "lines": [*map(_goal_record, found)]})
+    else:
+        results.print(_goal_table(found, before))
+
+
+def _goal_record(line: deployment.MeasuredGoal) -> dict[str, object]:
+    return dataclasses.asdict(line)
+
+
+def _goal_table(lines: list[deployment.MeasuredGoal], load: float) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0))
+    table.add_column("what", overflow="fold", ratio=5)
+    table.add_column("goal", overflow="fold", ratio=2)
+    table.add_column("measured", overflow="fold", ratio=3)
+    table.add_column("met", no_wrap=True)
+    for line in lines:
+        what = f"{line.what}\n  [dim]{line.note}[/dim]" if line.note else line.what
+        table.add_row(what, line.goal, line.measured, _WORDS[line.met])
+    met = sum(line.met is True for line in lines)
+    table.caption = (
+        f"{met} of {len(lines)} met; {threads.cores()} cores, load average {load:.1f} beforehand"
+    )
+    table.caption_justify = "left"
+    return table
+
+
+_WORDS = {True: "yes", False: "no", None: "-"}

@@ -1,4 +1,4 @@
-"""Commands to look at things before a run: graphs, data, the experiment file."""
+"""Commands to look at things before a run: graphs, data, schemes, the experiment file."""
 
 from __future__ import annotations
 
@@ -7,27 +7,26 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from rich import box
 from rich.markup import escape
 from rich.table import Table
 
-from sdfeel.cli.common import (
-    AsJson,
-    ExperimentFile,
-    Settings,
-    print_json,
-    results,
-    transfer,
-)
+from sdfeel.cli.common import AsJson, ExperimentFile, Settings, print_json, results, transfer
 from sdfeel.cli.lazy import later
 from sdfeel.core.errors import InputError
+from sdfeel.core.scheme import meanings
+from sdfeel.core.tolerance import OPTIONS
 from sdfeel.data.partition import unevenness
 from sdfeel.report.tables import label_table
+from sdfeel.schemes import SCHEMES
+from sdfeel.schemes.compatibility import TITLES, reasons, rows
 
 with later():
     from sdfeel.data import catalog, download
     from sdfeel.experiment import build, schema
     from sdfeel.report import drawing, holdings
     from sdfeel.report import topology as graphs
+
 
 data = typer.Typer(
     help="List, fetch and inspect data sets.",
@@ -231,3 +230,90 @@ def data_show(
     rows = [(text, skew["clients"][key], skew["clusters"][key]) for key, text in SKEW.items()]
     results.print(label_table(rows))
     results.print(f"picture: {escape(str(drawn))}", soft_wrap=True)
+
+
+FACTS = {
+    "server_links": "servers linked",
+    "cloud_links": "cloud",
+    "latency": "latency",
+    "any_topology": "any graph",
+    "cell_edge": "cell edge",
+    "proof": "non-IID proof",
+}
+
+
+def schemes(
+    compatibility: Annotated[
+        bool, typer.Option("--compatibility", help="Show which options go with which scheme.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """List the schemes and their options.
+
+    Examples:
+
+      sdfeel schemes
+
+      sdfeel schemes --compatibility
+
+      sdfeel schemes --json
+    """
+    if compatibility:
+        _compatibility(as_json)
+        return
+    found = [_scheme_card(name, kind) for name, kind in SCHEMES.items()]
+    if as_json:
+        print_json(found)
+        return
+    table = Table("scheme", "option", "default", "meaning", box=None, pad_edge=False)
+    for card in found:
+        table.add_row(f"[bold]{card['name']}", "", "", card["about"])
+        for option in card["options"]:
+            default = "none" if option["default"] is None else str(option["default"])
+            table.add_row("", f"scheme.{option['name']}", default, option["meaning"], style="dim")
+    results.print(table)
+    results.print(_facts_table(found))
+
+
+def _compatibility(as_json: bool) -> None:
+    """Which schemes use, ignore or refuse which options."""
+    if as_json:
+        print_json({name: row.verdicts for row in rows() for name in row.schemes})
+        return
+    letters = dict(zip(OPTIONS, "abcdefghijklmnopqrstuvwxyz", strict=False))
+    table = Table("scheme", *letters.values(), box=None, pad_edge=False)
+    for row in rows():
+        marks = ("-" if cell == "ignored" else cell for cell in row.cells)
+        table.add_row("\n".join(row.schemes), *marks)
+    results.print(table)
+    results.print("yes: used; -: makes no difference; no: refused\n")
+    for option, letter in letters.items():
+        keys = OPTIONS[option].keys
+        results.print(f"{letter}  {TITLES[option]}: {keys}", highlight=False, soft_wrap=True)
+    for who, option, why in reasons():
+        results.print(f"no: {who}, {option}: {why}", highlight=False, soft_wrap=True)
+
+
+def _facts_table(cards: list[dict[str, Any]]) -> Table:
+    """The paper's Table I, from the schemes' own facts."""
+    table = Table("scheme", *FACTS.values(), box=box.SIMPLE_HEAD, pad_edge=False)
+    for card in cards:
+        words = {True: "yes", False: "no"}
+        table.add_row(card["name"], *(words.get(v, str(v)) for v in card["facts"].values()))
+    return table
+
+
+def _scheme_card(name: str, kind: Any) -> dict[str, Any]:
+    return {
+        "name": name,
+        "about": kind.__doc__.split("\n")[0],
+        "facts": dataclasses.asdict(kind.facts),
+        "options": [
+            {
+                "name": field.name,
+                "default": field.default,
+                "meaning": meanings(kind)[field.name],
+            }
+            for field in dataclasses.fields(kind)
+        ],
+    }

@@ -31,7 +31,7 @@ from sdfeel.report.units import duration
 with later():
     from sdfeel.experiment import schema
     from sdfeel.planning import planner as planning
-    from sdfeel.report import drawing, plan_picture
+    from sdfeel.report import drawing
     from sdfeel.report import plan as told
 
 PICTURE, RECORD, BEST = "plan.png", "plan.json", "best.toml"
@@ -151,7 +151,7 @@ def _write(directory: Path, base: schema.Experiment, found: Plan) -> dict[str, s
     """Write the record, the picture and the experiment file; return their paths."""
     files = {"record": directory / RECORD, "picture": directory / PICTURE}
     write_atomic(files["record"], (json.dumps(found.record(points=True), indent=1) + "\n").encode())
-    drawing.save(plan_picture.picture(found), files["picture"])
+    drawing.save(told.picture(found), files["picture"])
     best = planning.experiment_of(base, found)
     if best is not None:
         files["experiment"] = directory / BEST

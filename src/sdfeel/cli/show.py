@@ -1,8 +1,10 @@
-"""The command that shows runs from their logs, and what other commands share with it."""
+"""Commands that show runs, again from their logs or live, and what others share with them."""
 
 from __future__ import annotations
 
 import json
+import os
+import webbrowser
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -11,26 +13,23 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.markup import escape
 
-from sdfeel.cli.common import (
-    AsJson,
-    Target,
-    check_target,
-    people,
-    print_json,
-    results,
-)
+from sdfeel.cli.common import AsJson, Target, check_target, people, print_json, results
 from sdfeel.cli.lazy import later
-from sdfeel.core.errors import RunError
+from sdfeel.core.errors import InputError, RunError
 from sdfeel.core.run_files import EVENTS, EXPERIMENT, GROUP, PAGE, PICTURE, write_atomic
 from sdfeel.report.history import History, default_target
 from sdfeel.report.tables import comparison, comparison_records, summary
+from sdfeel.report.timeline import Timeline, waiting
+from sdfeel.report.units import percent
 from sdfeel.run import store
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 with later():
+    from sdfeel.dashboard import app as dashboard
     from sdfeel.report import curves, drawing
+    from sdfeel.report import gantt as charts
     from sdfeel.report import page as pages
 
 
@@ -189,3 +188,145 @@ def outcome(directory: Path, history: History) -> dict[str, Any]:
         "model_sha256": history.finished.model_sha256 if history.finished is not None else None,
         "warnings": history.warnings,
     }
+
+
+TIMELINE = "timeline.png"
+
+
+def timeline(
+    runs: Annotated[
+        list[Path], typer.Argument(metavar="RUN", help="Directories that `sdfeel run` wrote.")
+    ],
+    begin: Annotated[
+        float | None, typer.Option("--from", help="First virtual second (default: 0).")
+    ] = None,
+    end: Annotated[
+        float | None,
+        typer.Option("--to", help="Last virtual second (default: a few gossips in)."),
+    ] = None,
+    servers: Annotated[
+        str | None,
+        typer.Option(metavar="N,N,...", help="Servers to show (default: the first)."),
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", "-o", help="The picture, .png or .svg (default: timeline.png)."),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Draw who computed, waited, uploaded and gossiped when, from a run's log.
+
+    Several runs share one time axis. With --json, the picture is drawn only if --out names it.
+
+    Examples:
+
+      sdfeel timeline runs/sd-feel-20260101-120000
+
+      sdfeel timeline sync async --servers 0,3 --to 0.5 --out both.png
+
+      sdfeel timeline async --from 10 --to 12 --json
+    """
+    wanted = None if servers is None else _numbers(servers)
+    lines: dict[str, Timeline] = {}
+    windows: list[tuple[float, float]] = []
+    for path in runs:
+        try:
+            lines[str(path)] = line = _read(path)
+            windows.append(line.window(begin, end, wanted))
+        except InputError as error:
+            raise InputError(f"{path}: {error}") from None
+    first, last = windows[0][0], max(end for _, end in windows)
+    picture = out if out is not None or as_json else _default_picture(runs)
+    if picture is not None:
+        drawing.save(charts.gantt(_named(lines), first, last, wanted), picture)
+    records = [_record(name, line, first, last, wanted) for name, line in lines.items()]
+    if as_json:
+        drawn = str(picture) if picture is not None else None
+        print_json({"from": first, "to": last, "picture": drawn, "runs": records})
+        return
+    for record in records:
+        results.print(_sentence(record), soft_wrap=True)
+    results.print(f"picture: {escape(str(picture))}", soft_wrap=True)
+
+
+def _numbers(text: str) -> tuple[int, ...]:
+    try:
+        return tuple(int(word) for word in text.split(","))
+    except ValueError:
+        raise InputError(
+            f"--servers '{text}' must be server numbers, such as --servers 0,1"
+        ) from None
+
+
+def _read(path: Path) -> Timeline:
+    return Timeline.of(store.read_events(path))
+
+
+def _default_picture(runs: list[Path]) -> Path:
+    return runs[0] / TIMELINE if len(runs) == 1 else Path(TIMELINE)
+
+
+def _named(lines: dict[str, Timeline]) -> list[tuple[str, Timeline]]:
+    """Runs, named by the last part of their paths where that is enough to tell them apart."""
+    short = [Path(name).resolve().name for name in lines]
+    return list(zip(short if len(set(short)) == len(short) else lines, lines.values(), strict=True))
+
+
+def _record(
+    name: str, line: Timeline, begin: float, end: float, servers: tuple[int, ...] | None
+) -> dict[str, Any]:
+    spans = line.spans(begin, end, servers)
+    return {
+        "run": name,
+        "scheme": line.scheme,
+        "clients_wait": waiting(spans, "client"),
+        "servers_wait": waiting(spans, "server"),
+        "spans": [asdict(span) for span in spans],
+    }
+
+
+def _sentence(record: dict[str, Any]) -> str:
+    shares = [("clients", record["clients_wait"]), ("servers", record["servers_wait"])]
+    told = [f"{who} wait {percent(share)}" for who, share in shares if share is not None]
+    return f"{escape(record['run'])}: {', '.join(told)} of the time"
+
+
+TOKEN = "SDFEEL_DASH_TOKEN"
+
+
+def dash(
+    directory: Annotated[Path, typer.Argument(help="The directory with the runs.")] = Path("runs"),
+    host: Annotated[
+        str, typer.Option(help=f"Address to listen on; any but loopback needs a token (${TOKEN}).")
+    ] = "127.0.0.1",
+    port: Annotated[
+        int, typer.Option(min=0, max=65535, help="Port to listen on (0: any free one).")
+    ] = 0,
+    allow_start: Annotated[
+        bool, typer.Option("--allow-start", help="Let the page start and stop runs.")
+    ] = False,
+    browser: Annotated[bool, typer.Option(help="Open the page in a browser.")] = True,
+) -> None:
+    """Watch runs in a browser, live: curves, the server graph over time, who waits for whom.
+
+    Shows every run below the directory; nothing outside it is ever served.
+
+    Examples:
+
+      sdfeel dash
+
+      sdfeel dash runs/race --port 8080 --no-browser
+
+      sdfeel dash --allow-start
+    """
+
+    def ready(address: str) -> None:
+        results.print(escape(address), soft_wrap=True)
+        people.print("press Ctrl-C to stop it" + (" and the runs started from it" * allow_start))
+        if browser:
+            webbrowser.open(address)
+
+    dashboard.serve(
+        dashboard.ServeOptions(directory, host, port, allow_start, os.environ.get(TOKEN) or None),
+        ready,
+    )

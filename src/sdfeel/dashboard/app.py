@@ -1,13 +1,16 @@
 """The page's server: routes to the views, and nothing else."""
 
 import secrets
+import socket
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
 from functools import partial
 from importlib.resources import files
 from mimetypes import guess_type
 from pathlib import Path
 
+import uvicorn
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
@@ -17,21 +20,29 @@ from starlette.types import ASGIApp
 
 from sdfeel.core.errors import InputError, SdfeelError
 from sdfeel.core.run_files import EXPERIMENT
-from sdfeel.dashboard.http.access import Guard
-from sdfeel.dashboard.http.palette import palette
-from sdfeel.dashboard.http.requests import body as sent
-from sdfeel.dashboard.http.requests import number, run_name, selection, whole
-from sdfeel.dashboard.http.responses import Json, attachment, download, picture, stream
+from sdfeel.dashboard.http import (
+    LOOPBACK,
+    Guard,
+    Json,
+    attachment,
+    download,
+    number,
+    palette,
+    picture,
+    run_name,
+    selection,
+    stream,
+    whole,
+)
+from sdfeel.dashboard.http import body as sent
 from sdfeel.dashboard.jobs import Jobs, Wish
-from sdfeel.dashboard.logs.files import BEST, FILES, NotHere, Root
-from sdfeel.dashboard.logs.updates import list_news, run_news
+from sdfeel.dashboard.log_files import BEST, FILES, NotHere, Root
 from sdfeel.dashboard.views import run as views
-from sdfeel.dashboard.views.catalogue import Catalogue
-from sdfeel.dashboard.views.comparison import comparison, merged
+from sdfeel.dashboard.views.catalogue import Catalogue, list_news, run_news
+from sdfeel.dashboard.views.curves import graph
+from sdfeel.dashboard.views.experiment import Holdings, form
 from sdfeel.dashboard.views.federation import nodes
-from sdfeel.dashboard.views.form import form
-from sdfeel.dashboard.views.graph import graph
-from sdfeel.dashboard.views.holdings import Holdings
+from sdfeel.dashboard.views.run import comparison, merged
 from sdfeel.experiment.schema import load
 from sdfeel.report.history import default_target
 from sdfeel.version import __version__
@@ -214,3 +225,60 @@ async def _mistake(request: Request, error: Exception) -> Response:
 def _static() -> dict[str, bytes]:
     """Everything that the browser loads, read once: no request chooses a path."""
     return {each.name: each.read_bytes() for each in (files(__package__) / "static").iterdir()}
+
+
+@dataclass(frozen=True)
+class ServeOptions:
+    """What is served, where, and to whom."""
+
+    directory: Path
+    host: str = "127.0.0.1"
+    port: int = 0  # 0: a free one
+    allow_start: bool = False
+    token: str | None = None  # None: a random one where one is needed
+
+
+def serve(options: ServeOptions, ready: Callable[[str], None]) -> None:
+    """Serve until interrupted; `ready` is called with the address as soon as it is open."""
+    if not options.directory.is_dir():
+        raise InputError(f"no directory {options.directory}: give one that holds runs")
+    token = options.token
+    if options.host not in LOOPBACK:
+        token = token or secrets.token_urlsafe(18)
+    with _socket(options.host, options.port) as listening:
+        server: list[uvicorn.Server] = []
+        app = build(
+            options.directory,
+            options.allow_start,
+            token,
+            closing=lambda: bool(server) and server[0].should_exit,
+        )
+        config = uvicorn.Config(
+            app, log_level="warning", access_log=False, server_header=False, lifespan="on"
+        )
+        server.append(uvicorn.Server(config))
+        ready(_address(listening, options.host, token))
+        with suppress(KeyboardInterrupt):  # the usual end
+            server[0].run(sockets=[listening])
+
+
+def _socket(host: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    found = socket.socket(family, socket.SOCK_STREAM)
+    found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        found.bind((host, port))
+        found.listen()  # from here on connections are accepted, even before we answer
+    except (OSError, OverflowError) as error:
+        found.close()
+        reason = getattr(error, "strerror", None) or error
+        raise InputError(
+            f"cannot listen on {host} port {port} ({reason}): choose another --port or --host"
+        ) from None
+    return found
+
+
+def _address(listening: socket.socket, host: str, token: str | None) -> str:
+    name = f"[{host}]" if ":" in host else host
+    secret = f"?token={token}" if token is not None else ""
+    return f"http://{name}:{listening.getsockname()[1]}/{secret}"

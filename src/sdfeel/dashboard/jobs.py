@@ -15,7 +15,7 @@ from typing import IO, Any, Literal
 from pydantic import TypeAdapter, ValidationError
 
 from sdfeel.core.errors import InputError, RunError
-from sdfeel.dashboard.logs.files import Root
+from sdfeel.dashboard.log_files import Root
 
 NAME = re.compile(r"[A-Za-z0-9_=+][A-Za-z0-9._=+-]{0,99}")
 GOALS = ("target-accuracy", "target-loss", "budget", "schemes", "effort")  # of `sdfeel plan`

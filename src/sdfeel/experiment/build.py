@@ -42,8 +42,7 @@ from sdfeel.models import zoo
 from sdfeel.models.flat import FlatModule, Layout
 from sdfeel.radio import latency
 from sdfeel.schemes import FORMER, SCHEMES, find
-from sdfeel.sim.simulate import Simulation
-from sdfeel.sim.state import State
+from sdfeel.sim.simulate import Simulation, State
 
 MODEL_FOR = {"mnist": "mnist-cnn", "fashion-mnist": "mnist-cnn", "cifar10": "cifar-cnn"}
 EVALUATIONS = 25  # in a run, unless evaluation.every says otherwise

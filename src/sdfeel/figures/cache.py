@@ -1,13 +1,21 @@
-"""Where figures keep their runs: under a hash of their settings, so that figures share them."""
+"""Where figures keep their runs, and what time it was after each round under other prices.
+
+Runs are kept under a hash of their settings, so that figures share them.
+"""
 
 import hashlib
 import json
 import os
 import shutil
+from functools import lru_cache
+from math import ceil, inf
 from pathlib import Path
 
 from sdfeel.core import run_files
-from sdfeel.experiment.schema import Experiment
+from sdfeel.core.decide import Decisions
+from sdfeel.core.run_files import write_atomic
+from sdfeel.experiment import build
+from sdfeel.experiment.schema import Experiment, checked
 from sdfeel.run import store
 from sdfeel.run.session import finished
 
@@ -60,3 +68,61 @@ def settle(experiment: Experiment) -> None:
     """Keep only what pictures and claims need of a finished run."""
     for name in (run_files.CHECKPOINT, run_files.MODEL):
         (directory_of(experiment) / name).unlink(missing_ok=True)
+
+
+def clock(experiment: Experiment, rounds: int) -> list[float]:
+    """Virtual seconds at the start and after each of `rounds` rounds, from the cache if known."""
+    file = directory_of(experiment).with_suffix(".clock.json")
+    known = _read(file)
+    if len(known) <= rounds:
+        known = seconds(experiment, rounds)
+        write_atomic(file, json.dumps(known).encode())
+    return known[: rounds + 1]
+
+
+def seconds(experiment: Experiment, rounds: int) -> list[float]:
+    """Asks the scheme for its rounds and adds up their bills; nothing is trained."""
+    decisions = decisions_of(experiment)
+    found = [0.0]
+    for k in range(rounds):
+        found.append(found[-1] + decisions.round(0, k).bill.seconds)
+    return found
+
+
+def examples(experiment: Experiment) -> int:
+    """Examples that a run would train on, each counted as often as it is seen; nothing is trained.
+
+    Every lane's first round stands for all its rounds, until time or iterations run out.
+    """
+    decisions, training = decisions_of(experiment), experiment.training
+    found = 0
+    for number in range(len(decisions.lanes)):
+        _, done, _, bill, *_ = decisions.round(number, 0)
+        longest = (training.max_seconds or inf) / bill.seconds
+        rounds = min(training.iterations / done.max(), longest)
+        found += ceil(rounds) * int(done.sum()) * training.batch_size
+    return found
+
+
+def decisions_of(experiment: Experiment) -> Decisions:
+    """What an experiment's scheme decides; data of the same split are loaded once."""
+    scheme, _ = build.build_scheme(experiment)
+    data = _data(
+        experiment.model_dump_json(include={"data": True, "network": {"clients"}, "seed": True})
+    )
+    experiment = build.with_model(experiment)
+    module = build.build_model(experiment, data)
+    whole = build.build_network(experiment, data)
+    cost = build.build_cost(experiment, data, whole, module, build.layout_of(module))
+    local = build.local_step(experiment)
+    return Decisions.of(scheme, whole, cost, experiment.seed, local)
+
+
+_data = lru_cache(maxsize=3)(lambda text: build.build_data(checked(json.loads(text))))
+
+
+def _read(file: Path) -> list[float]:
+    try:
+        return [float(each) for each in json.loads(file.read_text(encoding="utf-8"))]
+    except (OSError, ValueError, TypeError):
+        return []

@@ -1,21 +1,18 @@
 """All figures by name, in the paper's order; our own come last."""
 
 from sdfeel.core.errors import unknown
-from sdfeel.figures.beyond import epochs, outages, related_systems
+from sdfeel.figures import beyond
 from sdfeel.figures.figure import Figure, Scale
 from sdfeel.figures.paper import (
     figure_3,
     figure_4,
     figure_5,
-    figure_6a,
-    figure_6b,
+    figure_6,
     figure_7,
     figure_8,
     figure_9,
-    figure_10a,
-    figure_10b,
-    figure_11a,
-    figure_11b,
+    figure_10,
+    figure_11,
     remarks,
     table_1,
 )
@@ -28,29 +25,29 @@ FIGURES: dict[str, Figure] = {
         figure_4.FIGURE_ON_CIFAR,
         figure_5.FIGURE,
         figure_5.FIGURE_ON_CIFAR,
-        figure_6a.FIGURE,
-        figure_6b.FIGURE,
+        figure_6.FIGURE_6A,
+        figure_6.FIGURE_6B,
         figure_7.FIGURE,
         figure_7.FIGURE_ON_CIFAR,
         figure_8.FIGURE_8A,
         figure_8.FIGURE_8B,
         figure_9.FIGURE_9A,
         figure_9.FIGURE_9B,
-        figure_10a.FIGURE,
-        figure_10b.FIGURE,
-        figure_11a.FIGURE,
-        figure_11b.FIGURE,
+        figure_10.FIGURE_10A,
+        figure_10.FIGURE_10B,
+        figure_11.FIGURE_11A,
+        figure_11.FIGURE_11B,
         table_1.FIGURE,
         remarks.FIGURE,
         figure_4.FIGURE_AT_PRINTED_RATE,
         figure_5.FIGURE_AT_PRINTED_RATE,
         figure_4.FIGURE_ON_FASHION,
         figure_5.FIGURE_ON_FASHION,
-        epochs.FIGURE,
-        related_systems.RACE,
-        related_systems.PARITY,
-        related_systems.BIAS,
-        outages.FIGURE,
+        beyond.EPOCHS,
+        beyond.RACE,
+        beyond.PARITY,
+        beyond.BIAS,
+        beyond.OUTAGES,
     )
 }
 

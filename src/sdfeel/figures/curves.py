@@ -11,7 +11,7 @@ import numpy as np
 from sdfeel.core.arrays import Floats, floats
 from sdfeel.core.events import Evaluated
 from sdfeel.experiment.schema import Experiment
-from sdfeel.figures import cache, prices
+from sdfeel.figures import cache
 from sdfeel.figures.lines import FigureLine, priced, seeded
 from sdfeel.figures.settings import PRICES, found_in
 from sdfeel.report.history import History
@@ -135,7 +135,7 @@ def _track(line: FigureLine, price: str, seed: int, data: Path | None) -> RunTra
 
 
 def _clock(paid: Experiment, seen: Sequence[Evaluated]) -> Floats:
-    times = prices.clock(paid, seen[-1].number)
+    times = cache.clock(paid, seen[-1].number)
     return np.array([times[event.number] for event in seen])
 
 

@@ -23,7 +23,7 @@ from sdfeel.run import store, theorem
 from sdfeel.run.checkpoint import load_checkpoint, save_checkpoint
 from sdfeel.run.drive import Drive, Goals
 from sdfeel.run.theorem import Estimating
-from sdfeel.sim.state import State
+from sdfeel.sim.simulate import State
 
 
 class Timed:

@@ -4,6 +4,7 @@ import os
 import re
 import time
 from collections import OrderedDict
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import PurePosixPath
 from threading import Lock
@@ -11,9 +12,10 @@ from typing import Any, Literal
 
 from sdfeel.core.events import Evaluated, Finished, Round, Started
 from sdfeel.core.run_files import EVENTS, finite
-from sdfeel.dashboard.logs.files import NotHere, Root, RunFolder, Stamp, held, lock_inode
-from sdfeel.dashboard.logs.log import LogReader
-from sdfeel.dashboard.logs.parsing import HEAD, parse
+from sdfeel.dashboard.jobs import Jobs
+from sdfeel.dashboard.log import HEAD, LogReader, parse
+from sdfeel.dashboard.log_files import NotHere, Root, RunFolder, Stamp, held, lock_inode
+from sdfeel.dashboard.views.federation import nodes
 
 State = Literal["running", "finished", "stopped", "waiting", "damaged"]
 BLOCK, DEEPEST = 1 << 14, 1 << 20  # bytes of an end that are read at first, and at most
@@ -204,3 +206,57 @@ class Catalogue:
         if inode is not None and locked is not None:
             return inode in locked
         return run.log is not None and time.time() - run.log.modified / 1e9 < FRESH
+
+
+News = list[tuple[str, Any]]
+AGE = 0.35  # seconds: browsers that ask at the same time share one look at the directory
+
+
+def list_news(catalogue: Catalogue, jobs: Jobs) -> Callable[[], News]:
+    """Rows of the list that are new or changed, and names of runs that are gone."""
+    known: dict[str, dict[str, Any]] = {}
+    told: list[Any] = [None]
+    first = [True]
+
+    def news() -> News:
+        now = {found.name: found.record() for found in catalogue.runs(AGE)}
+        changed = [record for name, record in now.items() if known.get(name) != record]
+        gone = [name for name in known if name not in now]
+        known.clear()
+        known.update(now)
+        found: News = []
+        if changed or gone or first[0]:
+            found.append(("runs", {"changed": changed, "gone": gone}))
+        first[0] = False
+        return found + _job_news(jobs, told)
+
+    return news
+
+
+def run_news(catalogue: Catalogue, jobs: Jobs, name: str) -> Callable[[], News]:
+    """Signals that a run's log or its nodes changed; the page then asks for what it shows."""
+    told: list[Any] = [None]
+    known: list[Any] = [None]
+
+    def news() -> News:
+        try:
+            found = catalogue.one(name)
+            folder = catalogue.root.folder(name)
+        except NotHere as error:
+            now: Any = {"gone": str(error)}
+        else:
+            below = nodes(catalogue.root, found.name) if folder.nodes else None
+            now = {"state": found.state, "stamp": str(folder.log), "nodes": below}
+        changed: News = [("run", now)] if now != known[0] else []
+        known[0] = now
+        return changed + _job_news(jobs, told)
+
+    return news
+
+
+def _job_news(jobs: Jobs, told: list[Any]) -> News:
+    records = jobs.records()
+    if records == told[0]:
+        return []
+    told[0] = records
+    return [("jobs", records)]

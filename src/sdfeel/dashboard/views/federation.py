@@ -8,7 +8,7 @@ from typing import Annotated, Any
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from sdfeel.core.run_files import NODES, STATUS
-from sdfeel.dashboard.logs.files import NotHere, Root
+from sdfeel.dashboard.log_files import NotHere, Root
 from sdfeel.report.units import amount
 
 MOST = 2000  # nodes

@@ -1,10 +1,10 @@
 """The remarks of the paper's theory, checked on the runs of the figures."""
 
 from sdfeel.core.arrays import Floats
+from sdfeel.figures.cache import seconds
 from sdfeel.figures.figure import Claim, ClaimView, Figure, Panel
 from sdfeel.figures.lines import FigureLine
 from sdfeel.figures.paper.race import window
-from sdfeel.figures.prices import seconds
 from sdfeel.figures.settings import FigureSetting, hierfavg, sd_feel, setting
 from sdfeel.figures.verdicts import Verdict, all_of, exactly, no_less
 

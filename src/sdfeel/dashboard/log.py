@@ -5,29 +5,177 @@ skipped: an evenly spaced sample of rounds and evaluations is kept.
 """
 
 import os
-from collections.abc import Iterator
-from dataclasses import replace
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
 from heapq import merge
 from threading import Lock
-from typing import IO, Any
+from typing import IO, Any, Generic, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import TypeAdapter, ValidationError
 
 from sdfeel.core.arrays import Ints
-from sdfeel.core.events import Event, Round
+from sdfeel.core.events import Evaluated, Event, Finished, Round, Started, Warned
 from sdfeel.core.run_files import EVENTS
-from sdfeel.dashboard.logs.files import Root
-from sdfeel.dashboard.logs.parsing import (
-    HEAD,
-    Lines,
-    LoggedEvent,
-    LogLine,
-    LogPage,
-    backwards,
-    parse,
-)
-from sdfeel.dashboard.logs.sampling import Thinned
+from sdfeel.dashboard.log_files import Root
+
+HEAD = b'{"event": "'
+KINDS: dict[bytes, TypeAdapter[Any]] = {
+    kind.__name__.lower().encode(): TypeAdapter(kind)
+    for kind in (Started, Round, Evaluated, Warned, Finished)
+}
+
+
+@dataclass(frozen=True, order=True)
+class LogLine:
+    """A line of the log: its number, where it begins, and its bytes."""
+
+    number: int
+    offset: int
+    data: bytes = field(compare=False)
+
+
+@dataclass(frozen=True, order=True)
+class LoggedEvent:
+    """An event, and its line's number and offset."""
+
+    number: int
+    offset: int
+    event: Any = field(compare=False)
+
+
+def parse(data: bytes) -> Event | None:
+    """The event in a line; None if it is not an event."""
+    kind = kind_of(data)
+    if kind is None:
+        return None
+    try:
+        event: Event = KINDS[kind].validate_json(data)
+    except ValidationError:
+        return None
+    return event
+
+
+def kind_of(data: bytes) -> bytes | None:
+    """The name of a line's event, by its first bytes."""
+    if not data.startswith(HEAD):
+        return None
+    name = data[len(HEAD) : data.find(b'"', len(HEAD))]
+    return name if name in KINDS else None
+
+
+@dataclass(frozen=True)
+class Lines:
+    """Some lines of a piece, made only on demand."""
+
+    indices: Ints
+    make: Callable[[int], LogLine]
+
+    def __len__(self) -> int:
+        return len(self.indices)
+
+    def __getitem__(self, index: int) -> LogLine:
+        return self.make(int(self.indices[index]))
+
+
+LOOKED = 16 << 20  # bytes searched for one page
+
+
+@dataclass(frozen=True)
+class LogPage:
+    """Some lines of a log, newest first; `before` asks for older ones (None: there are none)."""
+
+    lines: tuple[LogLine, ...]
+    before: int | None
+
+
+def backwards(file: IO[bytes], end: int, count: int, kind: bytes | None) -> LogPage:
+    """Lines from `end` backwards; at most LOOKED bytes are searched."""
+    found: list[LogLine] = []
+    stop, carried = max(0, end - LOOKED), b""
+    position = end
+    while position > stop and len(found) < count:
+        size = min(1 << 18, position - stop)
+        position -= size
+        file.seek(position)
+        data = file.read(size) + carried
+        pieces = data.split(b"\n")
+        carried = pieces[0] if position > 0 else b""
+        here = position + len(pieces[0]) + 1
+        lines = [] if position > 0 else [LogLine(0, 0, pieces[0])]
+        for piece in pieces[1:]:
+            lines.append(LogLine(0, here, piece))
+            here += len(piece) + 1
+        for line in reversed(lines):
+            if line.data and (kind is None or kind_of(line.data) == kind):
+                found.append(line)
+            if len(found) == count:
+                return LogPage(tuple(found), line.offset or None)
+    return LogPage(tuple(found), position or None if stop else None)
+
+
+Raw = TypeVar("Raw")
+Item = TypeVar("Item")
+Some = TypeVar("Some", covariant=True)
+
+
+class Indexed(Protocol[Some]):
+    """What is needed of a sequence here."""
+
+    def __len__(self) -> int: ...
+    def __getitem__(self, index: int, /) -> Some: ...
+
+
+class Thinned(Generic[Raw, Item]):
+    """Every n-th of a growing sequence, and its newest: never more than `limit` and one.
+
+    `read` turns what arrives into what is kept, or None to leave it out; it is called for few.
+
+    >>> few = Thinned[str, int](4, int)
+    >>> few.extend("0123456789")
+    >>> list(few), few.stride, few.count
+    ([0, 4, 8, 9], 4, 10)
+    """
+
+    def __init__(self, limit: int, read: Callable[[Raw], Item | None]) -> None:
+        self.limit, self.read = limit, read
+        self.stride, self.count = 1, 0
+        self._kept: list[tuple[int, Item]] = []  # with their places in the sequence
+        self._newest: Item | None = None
+
+    def extend(self, items: Indexed[Raw]) -> None:
+        """Extend the sequence with `items`."""
+        if len(items) == 0:
+            return
+        for index in range(-self.count % self.stride, len(items), self.stride):
+            item = self.read(items[index])
+            if item is not None:
+                self._kept.append((self.count + index, item))
+        self.count += len(items)
+        while len(self._kept) > self.limit:
+            self._halve()
+        self._newest = self.read(items[len(items) - 1])
+
+    def expect(self, more: int) -> None:
+        """Prepare for so many more: keep no more of them than will stay."""
+        while (self.count + more) // self.stride > self.limit:
+            self._halve()
+
+    @property
+    def newest(self) -> Item | None:
+        """The last of all."""
+        return self._newest
+
+    def __iter__(self) -> Iterator[Item]:
+        yield from (item for _, item in self._kept)
+        if self._newest is not None and (not self._kept or self._kept[-1][0] != self.count - 1):
+            yield self._newest
+
+    def _halve(self) -> None:
+        self.stride *= 2
+        self._kept = [kept for kept in self._kept if kept[0] % self.stride == 0]
+
 
 CHUNK, LONGEST = 4 << 20, 64 << 20  # bytes read at once; bytes of one line
 ROUNDS, EVALUATIONS, CREWS = 4096, 4096, 2048  # so many are kept

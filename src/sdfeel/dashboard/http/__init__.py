@@ -1,1 +1,0 @@
-"""Requests, responses, and who may ask."""

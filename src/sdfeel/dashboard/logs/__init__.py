@@ -1,1 +1,0 @@
-"""Reading run directories and their event logs."""

@@ -1,1 +1,0 @@
-"""Figures of our own: questions that the paper leaves open."""
