@@ -1,0 +1,89 @@
+"""What the methods that cancel drift have in common: variates, directions, and the shift they make.
+
+A client's variate is the mean gradient of its last round. A server's direction is that of everyone
+whom its clients should follow. Each client adds the difference to every local gradient, so that
+clients with different data walk side by side.
+"""
+
+from functools import lru_cache
+
+import numpy as np
+
+from sdfeel.core.arrays import Floats, Ints, floats
+from sdfeel.core.errors import InputError
+from sdfeel.core.link_times import Link
+from sdfeel.core.mixing import Mixing, of_matrix, of_rows
+from sdfeel.core.network import Network, Shelf
+from sdfeel.core.scheme import Local, View
+from sdfeel.schemes.d_squared import damped
+from sdfeel.schemes.fed_nova import norm
+
+VARIATE = Shelf("variate", "client", "client", "zero")
+DIRECTION = Shelf("direction", "server", start="zero")
+
+
+def shift(net: Network, clients: Ints | None = None) -> Mixing:
+    """direction - variate, for each of `clients` (default: all)."""
+    return _shift_of_all(net) if clients is None else _shift(net, clients)
+
+
+@lru_cache(maxsize=16)
+def _shift_of_all(net: Network) -> Mixing:
+    return _shift(net, net.clients)
+
+
+def _shift(net: Network, clients: Ints) -> Mixing:
+    own, way = net.shelf(VARIATE.name)[clients], net.shelf(DIRECTION.name)[net.home[clients]]
+    rows = zip(clients.tolist(), own.tolist(), way.tolist(), strict=True)
+    return of_rows({i: {b: 1.0, c: -1.0} for i, c, b in rows}, "client-server")
+
+
+def learned(net: Network, who: Ints, scale: Floats, via: Link) -> Mixing:
+    """What updates add to models, variates and directions.
+
+    `scale` (R,) turns the updates of the clients `who` into gradients. A model moves by the mean of
+    those who came. A variate becomes its client's mean gradient. A direction moves by how far its
+    cluster's gradients have, in which those who did not come keep theirs.
+    """
+    own, ways = net.shelf(VARIATE.name).tolist(), net.shelf(DIRECTION.name).tolist()
+    everyone, count = net.clients, len(net.servers)
+    cluster = np.bincount(net.home[everyone], net.samples[everyone], minlength=count)
+    came = np.bincount(net.home[who], net.samples[who], minlength=count)
+    rows: dict[int, dict[int, float]] = {}
+    for i, each in zip(who.tolist(), scale.tolist(), strict=True):
+        d = int(net.home[i])
+        way, size = ways[d], float(net.samples[i])
+        rows.setdefault(d, {})[i] = size / float(came[d])
+        rows.setdefault(way, {way: -float(came[d] / cluster[d])})
+        rows[way][i] = -size / float(cluster[d]) * each
+        rows[own[i]] = {way: -1.0, i: -each}
+    return of_rows(rows, via)
+
+
+def per_gradient(view: View, who: Ints, steps: Ints) -> Floats:
+    """(R,) what turns the update of each of `who` after so many steps into its mean gradient."""
+    local = view.local
+    gradients = local.gradients(steps, view.net.samples[who])
+    return floats(1 / (local.rate * norm(gradients, local)))
+
+
+def per_round(view: View, steps: int) -> float:
+    """What turns a cluster's way in a round of so many steps into a gradient, the same for all."""
+    net, who = view.net, view.net.clients
+    scale = 1 / per_gradient(view, who, np.full(len(who), steps))
+    return float(net.samples[who].sum() / (net.samples[who] @ scale))
+
+
+@lru_cache(maxsize=16)
+def calm_gossip(net: Network, hops: int) -> Mixing:
+    """Servers mix with their neighbours; corrections need weights that do not swing."""
+    return of_matrix(damped(net.mixing), hops=hops)
+
+
+def check(name: str, local: Local) -> None:
+    """Refuse local steps from which no gradient can be read."""
+    if not local.sums:
+        raise InputError(
+            f"scheme.name is {name}, which reads gradients off the clients' updates, but "
+            f"training.optimizer is {local.optimizer}: set it to sgd"
+        )

@@ -1,0 +1,61 @@
+"""FreeTracking: SD-FEEL with corrected clients and clusters, without an extra byte. Ours.
+
+Where servers gossip after every averaging, a cluster's corrected direction is how far its model
+moved in the last round; its clients see that in the models that they are sent anyway.
+"""
+
+from dataclasses import dataclass, replace
+from typing import Annotated, ClassVar
+
+from sdfeel.core.arrays import Ints
+from sdfeel.core.errors import at_least
+from sdfeel.core.mixing import broadcast, collect, of_rows
+from sdfeel.core.network import Network, Shelf
+from sdfeel.core.scheme import Facts, Lane, Mix, Setting, View, Work
+from sdfeel.core.tolerance import EDGE, IGNORED, Tolerates
+from sdfeel.schemes.corrections import VARIATE, calm_gossip, check, per_gradient, per_round
+
+NOW, LAST = Shelf("now", "client", "client"), Shelf("last", "client", "client")
+
+
+@dataclass(frozen=True)
+class FreeTracking:
+    """SD-FEEL whose clients read the correction off the models that they are sent anyway."""
+
+    facts: ClassVar[Facts] = Facts(True, False, "low", True, True, True)
+    tolerates: ClassVar[Tolerates] = Tolerates(
+        EDGE, overlap=IGNORED, drop_unbiased="corrects by what each client really did"
+    )
+
+    tau1: Annotated[int, "local iterations between two gossips"] = 5
+    alpha: Annotated[int, "exchanges with the neighbours in one gossip"] = 1
+
+    def __post_init__(self) -> None:
+        at_least("scheme.tau1", self.tau1, 1)
+        at_least("scheme.alpha", self.alpha, 1)
+
+    def adapt(self, net: Network) -> Network:
+        return replace(net, shelves=(VARIATE, NOW, LAST))
+
+    def lanes(self, setting: Setting) -> tuple[Lane, ...]:
+        return (setting.servers,)
+
+    def work(self, view: View) -> Work:
+        check("free-tracking", view.local)
+        net, scale = view.net, per_round(view, self.tau1)
+        own, now, last = (net.shelf(each.name).tolist() for each in (VARIATE, NOW, LAST))
+        rows = {
+            i: {last[i]: scale, now[i]: -scale, own[i]: -1.0} for i in net.clients.tolist()
+        }
+        return Work(broadcast(net), self.tau1, shift=of_rows(rows, "client-server"))
+
+    def mix(self, view: View, done: Ints) -> Mix:
+        net, who, way = view.net, done.nonzero()[0], per_round(view, self.tau1)
+        own, now, last = (net.shelf(each.name).tolist() for each in (VARIATE, NOW, LAST))
+        rows = {d: dict(zip(s.tolist(), w.tolist(), strict=True)) for d, s, w in collect(net, who)}
+        for i, each in zip(who.tolist(), per_gradient(view, who, done[who]).tolist(), strict=True):
+            rows[own[i]] = {i: -each, last[i]: -way, now[i]: way}
+        told = {last[i]: {now[i]: 1.0} for i in net.clients.tolist()}
+        told |= {now[i]: {int(net.home[i]): 1.0} for i in net.clients.tolist()}
+        gossip = (calm_gossip(net, self.alpha),) if len(net.servers) > 1 else ()
+        return Mix(of_rows(rows, "client-server"), (*gossip, of_rows(told)), "update")

@@ -1,0 +1,77 @@
+"""SCAFFOLD and Scaffnew: FedAvg whose clients follow everyone's direction instead of their own.
+
+Karimireddy et al., "SCAFFOLD: Stochastic Controlled Averaging for Federated Learning", 2020.
+Mishchenko et al., "ProxSkip: Yes! Local Gradient Steps Provably Lead to Communication
+Acceleration! Finally!", 2022 (Scaffnew).
+"""
+
+from dataclasses import dataclass, replace
+from typing import Annotated, ClassVar
+
+import numpy as np
+
+from sdfeel.core.arrays import Ints
+from sdfeel.core.errors import at_least
+from sdfeel.core.mixing import broadcast
+from sdfeel.core.network import Network
+from sdfeel.core.scheme import Facts, Lane, Mix, Setting, Terms, View, Work, one_server
+from sdfeel.core.tolerance import CLOUD, Tolerates
+from sdfeel.schemes.corrections import DIRECTION, VARIATE, check, learned, per_gradient, shift
+from sdfeel.schemes.fed_avg import FedAvg
+
+TOLERATES = Tolerates(CLOUD, drop_unbiased="corrects by what each client really did")
+
+
+@dataclass(frozen=True)
+class Scaffold(FedAvg):
+    """FedAvg whose clients correct each step by how they differ from everyone."""
+
+    tolerates: ClassVar[Tolerates] = TOLERATES
+
+    @property
+    def terms(self) -> Terms | None:
+        return None
+
+    def adapt(self, net: Network) -> Network:
+        return replace(super().adapt(net), shelves=(VARIATE, DIRECTION))
+
+    def work(self, view: View) -> Work:
+        check("scaffold", view.local)
+        work = super().work(view)
+        return replace(work, shift=shift(view.net, work.down.rows))
+
+    def mix(self, view: View, done: Ints) -> Mix:
+        who = done.nonzero()[0]
+        scale = per_gradient(view, who, done[who])
+        return Mix(learned(view.net, who, scale, "client-cloud"), payload="update")
+
+
+@dataclass(frozen=True)
+class Scaffnew:
+    """FedAvg that draws each round's length, with variates that make the draws pay."""
+
+    facts: ClassVar[Facts] = Facts(False, True, "high", True, True, True)
+    tolerates: ClassVar[Tolerates] = replace(
+        TOLERATES, drop="needs every client in every round"
+    )
+
+    tau1: Annotated[int, "local iterations between two averagings in the cloud, on average"] = 5
+
+    def __post_init__(self) -> None:
+        at_least("scheme.tau1", self.tau1, 1)
+
+    def adapt(self, net: Network) -> Network:
+        return replace(one_server(net), shelves=(VARIATE, DIRECTION))
+
+    def lanes(self, setting: Setting) -> tuple[Lane, ...]:
+        return (setting.servers,)
+
+    def work(self, view: View) -> Work:
+        check("scaffnew", view.local)
+        steps = int(view.rng().geometric(1 / self.tau1))
+        return Work(broadcast(view.net, via="client-cloud"), steps, shift=shift(view.net))
+
+    def mix(self, view: View, done: Ints) -> Mix:
+        who = done.nonzero()[0]
+        scale = per_gradient(view, who, np.full(len(who), self.tau1))
+        return Mix(learned(view.net, who, scale, "client-cloud"), payload="update")
