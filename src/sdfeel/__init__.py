@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from sdfeel.experiment.schema import Experiment
     from sdfeel.run.api import Run, network
     from sdfeel.schemes import (
+        KGT,
         SCHEMES,
         Adaptive,
         AsyncSDFeel,
@@ -62,10 +63,15 @@ if TYPE_CHECKING:
         FedSA,
         Feel,
         FogFL,
+        FreeTracking,
+        GossipMtgc,
         HierFavg,
         JointScheduling,
+        Mtgc,
         MultiLevelSGD,
         Safa,
+        Scaffnew,
+        Scaffold,
         SDFeel,
     )
 
@@ -134,6 +140,12 @@ _HOMES = {
     "schemes": (
         "SCHEMES",
         "Adaptive",
+        "FreeTracking",
+        "GossipMtgc",
+        "KGT",
+        "Mtgc",
+        "Scaffnew",
+        "Scaffold",
         "AsyncSDFeel",
         "DSquared",
         "FedAsync",
@@ -154,6 +166,7 @@ _HOMES = {
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
 __all__ = [
+    "KGT",
     "SCHEMES",
     "Adaptive",
     "AsyncSDFeel",
@@ -177,12 +190,15 @@ __all__ = [
     "Feel",
     "Finished",
     "FogFL",
+    "FreeTracking",
+    "GossipMtgc",
     "HierFavg",
     "InputError",
     "JointScheduling",
     "Local",
     "Mix",
     "Mixing",
+    "Mtgc",
     "MultiLevelSGD",
     "Network",
     "Power",
@@ -192,6 +208,8 @@ __all__ = [
     "RunError",
     "SDFeel",
     "Safa",
+    "Scaffnew",
+    "Scaffold",
     "Scheme",
     "SdfeelError",
     "Setting",

@@ -65,6 +65,13 @@ def _schemes() -> dict[str, Settings]:
         "adaptive": scheme("adaptive", "tau_max=6", "budget=0.5"),
         "joint": scheme("joint", "tau1=2"),
         "d2": scheme("d2", "tau1=2"),
+        "scaffold": scheme("scaffold", "tau1=2"),
+        "scaffold-few": scheme("scaffold", "tau1=2", "participants=3"),
+        "scaffnew": scheme("scaffnew", "tau1=2"),
+        "mtgc": scheme("mtgc", "tau1=2", "tau2=2"),
+        "mtgc-gossip": scheme("mtgc-gossip", "tau1=2", "tau2=2"),
+        "k-gt": scheme("k-gt", "tau1=2"),
+        "free-tracking": scheme("free-tracking", "tau1=2"),
     }
 
 

@@ -5,12 +5,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from numpy.testing import assert_allclose
 
-from sdfeel.core.arrays import Bools
+from sdfeel.core.arrays import Bools, Ints
 from sdfeel.core.decide import Decisions
 from sdfeel.core.errors import InputError
 from sdfeel.core.graphs import links
-from sdfeel.core.mixing import NOBODY
+from sdfeel.core.mixing import NOBODY, Mixing
 from sdfeel.core.network import Network, clustered
 from sdfeel.core.scheme import Memory, Mix, Scheme, View, Work, meanings
 from sdfeel.schemes import SCHEMES, FedAvg, Feel, find
@@ -71,13 +72,26 @@ def test_every_client_takes_part_sooner_or_later(name: str, net: Network) -> Non
 
 @every_scheme
 @every_network
-def test_all_weights_of_a_receiver_sum_to_one(name: str, net: Network) -> None:
-    for _, work, mix in rounds(SCHEMES[name](), net):
-        whole = (mix.up,) if mix.payload == "model" else ()  # an update is added, not taken
-        for mixing in (work.down, *mix.stages, *whole):
-            if mixing is not None:
-                sums = np.add.reduceat(mixing.weights, mixing.starts[:-1])
-                np.testing.assert_allclose(sums, 1)
+def test_models_are_made_of_models_and_differences_of_differences(name: str, net: Network) -> None:
+    """The weights of a model's models sum to one, those of a difference to zero.
+
+    What a shelf that begins at zero holds is a difference, and so is an update.
+    """
+    for view, work, mix in rounds(SCHEMES[name](), net):
+        begun = [each for each in view.net.shelves if each.start == "zero"]
+        zero = np.concatenate([NOBODY, *(view.net.shelf(each.name) for each in begun)])
+        for mixing in (work.down, *mix.stages):
+            assert_allclose(_models_in(mixing, zero), ~np.isin(mixing.rows, zero), atol=1e-12)
+        if mix.payload == "update":
+            zero = np.concatenate([zero, np.arange(CLIENTS)])
+        assert_allclose(_models_in(mix.up, zero), ~np.isin(mix.up.rows, zero), atol=1e-12)
+        if work.shift is not None:
+            assert_allclose(_models_in(work.shift, zero), 0, atol=1e-12)
+
+
+def _models_in(mixing: Mixing, zero: Ints) -> list[float]:
+    """How much of models each row takes in all; `zero` are the rows that hold differences."""
+    return [float(weights[~np.isin(sources, zero)].sum()) for _, sources, weights in mixing]
 
 
 @every_scheme
@@ -88,26 +102,30 @@ def test_mixing_across_keeps_the_weighted_mean(name: str, net: Network) -> None:
             if (stage.rows >= 0).all() and (stage.sources >= 0).all():
                 matrix = np.eye(len(view.net.servers))  # who is not named keeps its model
                 matrix[stage.rows] = stage.dense(len(view.net.servers))
-                np.testing.assert_allclose(view.net.mass @ matrix, view.net.mass, atol=1e-12)
+                assert_allclose(view.net.mass @ matrix, view.net.mass, atol=1e-12)
 
 
 @every_scheme
 @every_network
 def test_only_clients_that_trained_are_averaged(name: str, net: Network) -> None:
     for _, work, mix in rounds(SCHEMES[name](), net):
-        assert set(mix.up.sources.tolist()) <= set(work.down.rows.tolist())
+        came = mix.up.sources[mix.up.sources >= 0]
+        assert set(came.tolist()) <= set(work.down.rows.tolist())
 
 
 @every_scheme
 @every_network
-def test_a_server_decides_from_its_own_clients_alone(name: str, net: Network) -> None:
+def test_whoever_holds_a_row_decides_from_its_own_clients_alone(name: str, net: Network) -> None:
     scheme = SCHEMES[name]()
     for view, work, mix in rounds(scheme, net):
-        for d in mix.up.rows.tolist():
-            done = cost(CLIENTS).done(work)
-            strangers = [i for i in work.down.rows.tolist() if d not in work.down.senders(i)]
+        for row, holder in zip(mix.up.rows, view.net.holder(mix.up.rows), strict=True):
+            done, who = cost(CLIENTS).done(work), work.down.rows.tolist()
+            if holder >= 0:
+                strangers = [i for i in who if holder not in work.down.senders(i)]
+            else:
+                strangers = [i for i in who if holder != -1 - i]
             done[strangers] += 1
-            assert scheme.mix(view, done).up.row(d) == mix.up.row(d)
+            assert scheme.mix(view, done).up.row(row) == mix.up.row(row)
 
 
 @every_scheme

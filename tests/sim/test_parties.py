@@ -29,6 +29,11 @@ OPTIONS: dict[str, list[dict[str, Any]]] = {
     "safa": [{"crash_chance": 0.3, "fraction": 0.3}],
     "fedsa": [{"quota": 2}],
     "d2": [{"tau1": 3}],
+    "scaffold": [{"participants": 4}],
+    "mtgc": [{"tau2": 2}],
+    "mtgc-gossip": [{"tau2": 2, "alpha": 2}],
+    "k-gt": [{"alpha": 2}],
+    "free-tracking": [{"alpha": 2}],
 }
 CASES = [(name, options) for name in SCHEMES for options in ({}, *OPTIONS.get(name, []))]
 every_case = pytest.mark.parametrize(
@@ -129,24 +134,6 @@ def test_methods_beyond_averaging_need_nothing_shared(name: str, net: Network) -
     held = torch.stack([parties.row(n) for n in rows])
     assert torch.equal(held, torch.stack([simulation.state.models[n] for n in rows]))
     assert parties.sent == billed
-
-
-@pytest.mark.slow
-def test_scaffold_reaches_the_optimum_where_averaging_stalls() -> None:
-    """On heterogeneous quadratics with a constant step: the textbook's reason for variates."""
-    net, engine = networks()[0], uneven()
-    shares = torch.from_numpy(net.samples / net.samples.sum())[:, None] * engine.curvature
-    best = (shares * engine.centres).sum(0) / shares.sum(0)
-
-    def error(scheme: Scheme) -> float:
-        decisions = Decisions.of(scheme, net, cost(12), local=Local(engine.rate))
-        simulation = Simulation(decisions, engine)
-        for _ in islice(simulation, 2000):
-            pass
-        return float((simulation.model() - best).norm())
-
-    assert error(Scaffold(tau1=5)) < 1e-10
-    assert error(FedAvg(tau1=5)) > 1e-3
 
 
 def test_rows_that_clients_hold_and_a_run_returns_are_not_deployed() -> None:

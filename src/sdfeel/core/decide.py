@@ -120,11 +120,7 @@ class Decisions:
 
     def mix(self, view: View, done: Ints) -> Mix:
         """How the round ends when clients took `done` steps, with the messages that it takes."""
-        asked = self.scheme.mix(view, done)
-        if not view.net.shelves:
-            return asked
-        stages = tuple(_exchanged(view.net, stage) for stage in asked.stages)
-        return replace(asked, up=_uploaded(view.net, asked.up), across=stages or None)
+        return self._billed(view.net, self.scheme.mix(view, done))
 
     def plan(self, view: View, cost: Cost | None = None) -> RoundPlan:
         """The whole round, including what is done about late clients."""
@@ -172,7 +168,7 @@ class Decisions:
             return Decided(work, np.zeros_like(done), mix, bill, 0, state)
         if self.outages is not None:
             left = (state.across(stage) for stage in mix.stages)
-            mix = replace(mix, across=tuple(stage for stage in left if stage is not None) or None)
+            mix = self._billed(net, replace(mix, across=tuple(filter(None, left)) or None))
         bill = cost.bill(work, mix, spent)
         return Decided(work, done, mix, bill, len(work.down.rows) - lost, state)
 
@@ -187,6 +183,13 @@ class Decisions:
             work = self.work(view)
             total += ceil(iterations / max(length(self.net, work, self.cost.done(work)), 1))
         return total
+
+    def _billed(self, net: Network, mix: Mix) -> Mix:
+        """The same with its messages, where rows may have holders other than their numbers say."""
+        if not net.shelves:
+            return mix
+        stages = tuple(_exchanged(net, stage) for stage in mix.stages)
+        return replace(mix, up=_uploaded(net, mix.up), across=stages or None)
 
     def _undisturbed(self, view: View) -> RoundPlan:
         """The round if it waits for everyone."""

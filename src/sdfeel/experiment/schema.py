@@ -110,7 +110,8 @@ class SchemeSection(BaseModel):
 
     name: str = "sd-feel"
     """sd-feel, async-sd-feel, hierfavg, fedavg, feel, fogfl, fedmes, multi-level, fedasync,
-    fedsa, safa, fednova, fedcs, adaptive, joint or d2"""
+    fedsa, safa, fednova, fedcs, adaptive, joint, d2, scaffold, scaffnew, mtgc,
+    mtgc-gossip, k-gt or free-tracking"""
 
     @property
     def options(self) -> dict[str, Any]:

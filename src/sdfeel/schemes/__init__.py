@@ -21,14 +21,19 @@ from sdfeel.schemes.fed_nova import FedNova
 from sdfeel.schemes.fed_sa import FedSA
 from sdfeel.schemes.feel import Feel
 from sdfeel.schemes.fog_fl import FogFL
+from sdfeel.schemes.free_tracking import FreeTracking
 from sdfeel.schemes.hier_favg import HierFavg
 from sdfeel.schemes.joint import JointScheduling
+from sdfeel.schemes.k_gt import KGT
+from sdfeel.schemes.mtgc import GossipMtgc, Mtgc
 from sdfeel.schemes.multi_level import MultiLevelSGD
 from sdfeel.schemes.safa import Safa
+from sdfeel.schemes.scaffold import Scaffnew, Scaffold
 from sdfeel.schemes.sd_feel import SDFeel
 
 __all__ = [
     "FORMER",
+    "KGT",
     "SCHEMES",
     "Adaptive",
     "AsyncSDFeel",
@@ -41,11 +46,16 @@ __all__ = [
     "FedSA",
     "Feel",
     "FogFL",
+    "FreeTracking",
+    "GossipMtgc",
     "HierFavg",
     "JointScheduling",
+    "Mtgc",
     "MultiLevelSGD",
     "SDFeel",
     "Safa",
+    "Scaffnew",
+    "Scaffold",
     "asynchronous",
     "find",
     "lacking",
@@ -72,6 +82,12 @@ SCHEMES: Mapping[str, type[Scheme]] = {
     "adaptive": Adaptive,
     "joint": JointScheduling,
     "d2": DSquared,
+    "scaffold": Scaffold,
+    "scaffnew": Scaffnew,
+    "mtgc": Mtgc,
+    "mtgc-gossip": GossipMtgc,
+    "k-gt": KGT,
+    "free-tracking": FreeTracking,
 }
 
 

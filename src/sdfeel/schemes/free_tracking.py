@@ -44,9 +44,7 @@ class FreeTracking:
         check("free-tracking", view.local)
         net, scale = view.net, per_round(view, self.tau1)
         own, now, last = (net.shelf(each.name).tolist() for each in (VARIATE, NOW, LAST))
-        rows = {
-            i: {last[i]: scale, now[i]: -scale, own[i]: -1.0} for i in net.clients.tolist()
-        }
+        rows = {i: {last[i]: scale, now[i]: -scale, own[i]: -1.0} for i in net.clients.tolist()}
         return Work(broadcast(net), self.tau1, shift=of_rows(rows, "client-server"))
 
     def mix(self, view: View, done: Ints) -> Mix:

@@ -35,9 +35,7 @@ class Mtgc(TwoLevels):
     """HierFAVG whose clients are corrected towards their cluster, and clusters towards all."""
 
     facts: ClassVar[Facts] = Facts(False, True, "high", True, True, True)
-    tolerates: ClassVar[Tolerates] = Tolerates(
-        EDGE_AND_CLOUD, overlap=IGNORED, drop_unbiased=WHOLE
-    )
+    tolerates: ClassVar[Tolerates] = Tolerates(EDGE_AND_CLOUD, overlap=IGNORED, drop_unbiased=WHOLE)
 
     tau2: Annotated[int, "averagings at the edge server between two averagings in the cloud"] = 1
 
