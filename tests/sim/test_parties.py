@@ -45,7 +45,7 @@ every_network = pytest.mark.parametrize("net", networks(), ids=["ring", "star", 
 def both(name: str, options: dict[str, Any], net: Network) -> tuple[Simulation, Parties]:
     clients = len(net.samples)
     decisions = Decisions.of(SCHEMES[name](**options), net, prices(clients), seed=5)
-    engine = uneven(clients=clients)
+    engine = replace(uneven(clients=clients), start=0.5)  # unlike shelves that begin at zero
     return Simulation(decisions, engine), Parties(decisions, engine)
 
 
