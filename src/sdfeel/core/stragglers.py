@@ -123,11 +123,12 @@ class StragglerPolicy:
         assert self.seconds is not None
         mix = all_in.mix
         chances = _chances(cost, all_in, self.seconds)
-        if (chances[mix.up.sources] == 1).all():
+        which = np.maximum(mix.up.sources, -1)  # -1: what lies on shelves, which is always there
+        if (np.append(chances, 1.0)[which] == 1).all():
             return mix
         self._check_starts(all_in)
-        sure = np.where(here, chances, 1.0)
-        up = replace(mix.up, weights=mix.up.weights / sure[mix.up.sources])
+        sure = np.append(np.where(here, chances, 1.0), 1.0)
+        up = replace(mix.up, weights=mix.up.weights / sure[which])
         return replace(mix, up=restricted(up, here, whole=False), payload="update")
 
 
