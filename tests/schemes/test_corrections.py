@@ -10,7 +10,7 @@ import torch
 from sdfeel.core.arrays import Floats
 from sdfeel.core.decide import Decisions
 from sdfeel.core.graphs import links
-from sdfeel.core.network import Network, clustered
+from sdfeel.core.network import clustered
 from sdfeel.core.outages import Outages
 from sdfeel.core.scheme import Local, Scheme
 from sdfeel.schemes import (
@@ -150,9 +150,7 @@ def test_mtgc_is_the_textbooks_but_for_corrections_that_stay() -> None:
     for k in range(8):
         shifts = of_client + of_group[home]
         ends = np.stack([problem.walk(i, models[home[i]], 3, shifts[i]) for i in range(8)])
-        models = np.stack(
-            [problem.share[home == d] @ ends[home == d] / mass[d] for d in range(4)]
-        )
+        models = np.stack([problem.share[home == d] @ ends[home == d] / mass[d] for d in range(4)])
         of_client += (ends - models[home]) / (3 * RATE)
         if k % 2:
             of_group += (models - mass @ models) / (3 * 2 * RATE)
@@ -211,5 +209,3 @@ def test_where_all_data_are_equal_nothing_is_corrected() -> None:
         scheme: Any = CORRECTED[name]
         corrected = problem.run(type(scheme)(tau1=3), 12).model()
         np.testing.assert_allclose(corrected, plain, rtol=1e-10)
-
-

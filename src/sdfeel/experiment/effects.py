@@ -15,7 +15,7 @@ from sdfeel.core.link_times import Link
 from sdfeel.core.network import Network
 from sdfeel.core.outages import Change
 from sdfeel.core.scheme import conditions
-from sdfeel.core.tolerance import Tolerates
+from sdfeel.core.tolerance import IGNORED, Tolerates
 from sdfeel.experiment.schema import Experiment, Section
 from sdfeel.radio.latency import PRESETS
 from sdfeel.schemes import SCHEMES, asynchronous, find
@@ -117,7 +117,9 @@ def asked(case: Case) -> Iterator[tuple[str, str]]:
         yield "cloud_rates", "radio.links (to the cloud)"
     for option in ("uplink", "backhaul"):
         codec = getattr(case.experiment.compression, option)
-        if codec != "none" and (option == "uplink" or (case.several and not case.consensus)):
+        # The gossip at the end uses what the scheme itself makes no use of.
+        used = case.consensus and case.tolerates.verdict(option) == IGNORED
+        if codec != "none" and (option == "uplink" or (case.several and not used)):
             yield option, f"compression.{option} = {codec}"
 
 

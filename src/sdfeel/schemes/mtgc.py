@@ -37,13 +37,15 @@ class Mtgc(TwoLevels):
     facts: ClassVar[Facts] = Facts(False, True, "high", True, True, True)
     tolerates: ClassVar[Tolerates] = Tolerates(EDGE_AND_CLOUD, overlap=IGNORED, drop_unbiased=WHOLE)
 
+    called: ClassVar[str] = "mtgc"
+
     tau2: Annotated[int, "averagings at the edge server between two averagings in the cloud"] = 1
 
     def adapt(self, net: Network) -> Network:
         return replace(net, shelves=(VARIATE, DIRECTION, BEFORE))
 
     def work(self, view: View) -> Work:
-        check("mtgc", view.local)
+        check(self.called, view.local)
         return replace(super().work(view), shift=shift(view.net))
 
     def mix(self, view: View, done: Ints) -> Mix:
@@ -73,6 +75,8 @@ class GossipMtgc(Mtgc):
     tolerates: ClassVar[Tolerates] = Tolerates(
         EDGE, overlap=IGNORED, drop_unbiased=WHOLE, backhaul=EXACT
     )
+
+    called: ClassVar[str] = "mtgc-gossip"
 
     tau2: Annotated[int, "averagings at the edge server between two gossips"] = 1
     alpha: Annotated[int, "exchanges with the neighbours in one gossip"] = 1
