@@ -68,7 +68,7 @@ def _schemes() -> dict[str, Settings]:
         "scaffold": scheme("scaffold", "tau1=2"),
         "scaffold-few": scheme("scaffold", "tau1=2", "participants=3"),
         "scaffnew": scheme("scaffnew", "tau1=2"),
-        "mtgc": scheme("mtgc", "tau1=2", "tau2=4"),
+        "mtgc": scheme("mtgc", "tau1=2", "tau2=3"),
         "mtgc-gossip": scheme("mtgc-gossip", "tau1=2", "tau2=2"),
         "k-gt": scheme("k-gt", "tau1=2"),
         "free-tracking": scheme("free-tracking", "tau1=2"),
