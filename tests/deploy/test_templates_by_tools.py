@@ -11,7 +11,7 @@ import pytest
 
 from sdfeel.deploy.init import init
 from sdfeel.experiment.schema import load
-from sdfeel.live.health import COUNTERS, GAUGES, metrics, process_metrics
+from sdfeel.live.metrics import COUNTERS, GAUGES, metrics, process_metrics
 
 
 @pytest.fixture(scope="module")
