@@ -1,4 +1,4 @@
 """The algorithm as data: who exists, how models mix, what a scheme decides, what it costs.
 
-It uses NumPy only: nothing here knows about tensors, sockets or real time.
+It uses NumPy and networkx only: nothing here knows about tensors, sockets or real time.
 """
