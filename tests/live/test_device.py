@@ -15,11 +15,13 @@ import numpy as np
 import pytest
 
 from sdfeel.core.errors import InputError, SdfeelError
+from sdfeel.core.network import Shelf
 from sdfeel.core.run_files import NODE, NODES
-from sdfeel.deploy.device import read_devices
+from sdfeel.deploy.device import build_devices, read_devices
 from sdfeel.deploy.files import read_libraries
 from sdfeel.deploy.init import init
 from sdfeel.deploy.make import deployed, make, on_loopback
+from sdfeel.deploy.node import engine_kind
 from sdfeel.engine.native import build
 from sdfeel.experiment.build import Prepared, prepare
 from sdfeel.experiment.schema import load
@@ -27,6 +29,7 @@ from sdfeel.live.device import BUNDLE, LIBRARY, Bundle, DeviceNode, checked_libr
 from sdfeel.live.protocol import About, Reception, Who
 from sdfeel.live.transport.errors import Refused
 from sdfeel.run.store import create
+from tests.cli.command import call
 from tests.engine.native.helpers import needs_compiler
 from tests.tools.device import SETTINGS, Machine, federation
 
@@ -217,6 +220,21 @@ def test_devices_are_named_by_kind_or_by_client() -> None:
         read_devices(["4=aarch64"], 4)
 
 
+def test_schemes_whose_clients_keep_rows_are_not_for_devices(ready: Prepared) -> None:
+    rows = replace(ready.decisions.net, shelves=(Shelf("own", "client", held="client"),))
+    kept = replace(ready, decisions=replace(ready.decisions, net=rows))
+    with refused("clients of sd-feel keep rows beside the model, and devices do not"):
+        build_devices(kept, {2: OWN})
+
+
+def test_a_device_is_asked_for_on_the_command_line(tmp_path: Path) -> None:
+    words = [word for setting in SMALL for word in ("--set", setting)]
+    done = call("deploy", "init", str(tmp_path / "made"), "--device", f"1,3={OWN}", *words)
+    assert done.code == 0, done.err
+    names = [path.parent.name for path in (tmp_path / "made").glob(f"nodes/*/{BUNDLE}")]
+    assert sorted(names) == ["client-1", "client-3"]
+
+
 def test_a_device_is_not_for_experiments_that_torch_trains(tmp_path: Path) -> None:
     experiment = load(None, [*SMALL, "training.engine=loop"])
     with refused("devices train by the native engine, and this experiment is trained by loop"):
@@ -230,7 +248,12 @@ def test_without_a_compiler_for_it_a_device_is_refused(monkeypatch: pytest.Monke
 
 
 def test_a_deployment_names_the_engine_that_was_chosen(ready: Prepared) -> None:
-    assert deployed(ready).training.engine == "native"
+    chosen = deployed(prepare(load(None, [*SMALL, "training.engine=auto"])))
+    assert chosen.training.engine == engine_kind(chosen) == "native"
+    torch = deployed(prepare(load(None, [*SMALL, "training.engine=parallel"])))
+    assert engine_kind(torch) == "loop"
+    with refused("training.engine = auto, which leaves open how clients train", InputError):
+        engine_kind(load(None, [*SMALL, "training.engine=auto"]))
     for bits, engine in (("native 2", "native"), ("torch", "loop")):
         training = ready.experiment.training.model_copy(update={"engine": "ray"})
         experiment = ready.experiment.model_copy(update={"training": training})

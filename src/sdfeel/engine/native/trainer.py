@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from sdfeel.core.arrays import Ints, Singles
 from sdfeel.core.errors import SdfeelError
@@ -135,7 +136,7 @@ class Trainer:
                 f"{type(error).__name__}: {error}"
             ) from error
         block.picked[i] = picked
-        block.picked_places[i] = picked.__array_interface__["data"][0]  # ctypes.data, but fast
+        block.picked_places[i] = _address(picked)
         block.clients[i], block.first[i] = task.client, task.first * each
         block.steps[i], block.sizes[i] = picked.shape
         block.rates[i] = self._sgd.learning_rate * task.rate
@@ -153,7 +154,7 @@ class Trainer:
             if tuple(row.shape) != (self._row,):
                 raise ValueError(f"a model of {tuple(row.shape)} where ({self._row},) is needed")
             block.rows[id(row)] = np.ascontiguousarray(row, np.float32)
-        return int(block.rows[id(row)].ctypes.data)
+        return _address(block.rows[id(row)])
 
     def _room(self, size: int) -> Singles:
         """(size or more,) memory that nobody else writes to."""
@@ -208,3 +209,9 @@ class Block:
         self.clients, self.first, self.steps, self.sizes = np.zeros((4, count), dtype=np.int64)
         self.rates = np.zeros(count, dtype=np.float32)
         self.finite = np.zeros(count, dtype=np.uint8)
+
+
+def _address(array: NDArray[Any]) -> int:
+    """array.ctypes.data, but fast."""
+    found: int = array.__array_interface__["data"][0]
+    return found
