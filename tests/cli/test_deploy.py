@@ -173,7 +173,10 @@ def test_a_node_that_cannot_run_ends_the_deployment_with_its_own_words(tmp_path:
             },
             "set compression.backhaul=none",
         ),
-        ({"latency_late": "drop", "latency_deadline_seconds": "9"}, "set latency.late=wait"),
+        (
+            {"latency_late": "drop-unbiased", "latency_deadline_seconds": "9"},
+            "set latency.late=drop",
+        ),
         ({"network_link_chance": "0.9"}, "leave out network.changes"),
         ({"radio_fading": "rayleigh"}, "set radio.fading=off"),
     ],

@@ -17,7 +17,7 @@ from sdfeel.live.edge.policy import Policy
 from sdfeel.live.protocol import Who
 from sdfeel.live.store import Store
 from sdfeel.live.transport.errors import Refused, Rejected
-from sdfeel.schemes import AsyncSDFeel, DSquared, FedAvg, SDFeel
+from sdfeel.schemes import AsyncSDFeel, DSquared, FedAvg, Feel, SDFeel
 from tests.live import timeless
 from tests.live.parties import until
 from tests.live.village import SIZE, NoisyEngine, Village, network
@@ -270,3 +270,20 @@ def test_servers_are_not_dropped_where_the_scheme_or_the_compression_needs_them_
     with pytest.raises(InputError, match=r"must all arrive .*: set dead_edge=wait"):
         Village(SDFeel(), network(), tmp_path / "sd", policy=drop, packing=packing).go()
     Village(FedAvg(tau1=2), network(), tmp_path / "one", 2, drop, packing=packing).go()
+
+
+def test_a_round_whose_clients_are_all_dead_makes_way_for_the_next(tmp_path: Path) -> None:
+    """FEEL asks two clients at a time; whom it asks is drawn anew in every round."""
+    policy, dead = Policy(dead_client="drop", client_deadline=0.5), {"client-0", "client-3"}
+    scheme = Feel(tau1=2, scheduled=1)
+    village = Village(scheme, network(), tmp_path, iterations=40, policy=policy, away=dead)
+    asked = []
+
+    async def look() -> None:
+        asked.extend(record["steps"] for record in village.edges[0].store.records())
+
+    village.at_the_end = look
+    model = village.go()
+    assert {} in asked
+    assert any(asked)
+    assert bool(model.abs().sum() > 0)

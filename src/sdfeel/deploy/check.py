@@ -55,10 +55,10 @@ def undeployable(ready: Prepared) -> str | None:
 
 def only_modelled(ready: Prepared) -> str | None:
     """What the experiment asks of the simulator that real networks do, or not, by themselves."""
-    if ready.decisions.late.policy != "wait":
+    if ready.decisions.late.policy not in ("wait", "drop"):
         return (
-            "who is late is decided by the virtual clock: set latency.late=wait, and dead_client "
-            "under [policy] of the edge servers' node files"
+            f"latency.late={ready.decisions.late.policy} goes by the chances and bandwidths of "
+            f"modelled channels: set latency.late=drop, which a deployment does by the real clock"
         )
     if ready.decisions.outages is not None:
         return (

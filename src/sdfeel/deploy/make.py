@@ -11,6 +11,7 @@ import torch
 from sdfeel.core.errors import RunError
 from sdfeel.core.network import Network
 from sdfeel.core.run_files import ALLOW, EXPERIMENT, NETWORK, NODES, replacing, write_atomic
+from sdfeel.core.stragglers import StragglerPolicy
 from sdfeel.deploy.check import check_deployable
 from sdfeel.deploy.device import build_devices
 from sdfeel.deploy.files import NodeFile, PolicySection, network_text, write_node
@@ -51,6 +52,7 @@ def make(
     """
     net = ready.decisions.net
     check_deployable(ready)
+    policy = by_the_real_clock(ready.decisions.late, policy)
     if policy is not None:
         packing = ready.packing
         compressed = packing is not None and packing.across is not None
@@ -101,6 +103,14 @@ def deployed(ready: Prepared) -> Experiment:
     engine = "native" if ready.engine.bits.startswith("native") else "loop"
     training = ready.experiment.training.model_copy(update={"engine": engine})
     return ready.experiment.model_copy(update={"training": training})
+
+
+def by_the_real_clock(late: StragglerPolicy, policy: PolicySection | None) -> PolicySection | None:
+    """The policy, with the experiment's deadline for late clients, unless it has its own."""
+    if late.policy != "drop" or (policy is not None and policy.dead_client == "drop"):
+        return policy
+    own = {"dead_client": "drop", "client_deadline": late.seconds}
+    return (policy or PolicySection()).model_copy(update=own)
 
 
 def _node(directory: Path, role: str, number: int, node: NodeFile, hosts: tuple[str, ...]) -> None:

@@ -75,6 +75,7 @@ class Cluster:
     rejected: set[int] = field(default_factory=set)  # in this round
     absent: set[int] = field(default_factory=set)  # dropped, and silent since
     visits: dict[int, Visit] = field(default_factory=dict)  # other servers' clients who asked
+    asked: dict[int, float] = field(default_factory=dict)  # when our own last asked for work
     _misses: dict[int, tuple[int, int]] = field(default_factory=dict)  # how often, until when
     _start: Tensor | None = None  # the model that the open round starts from, once it is needed
     _said: dict[str, float] = field(default_factory=dict)  # when each complaint was last told
@@ -135,7 +136,8 @@ class Cluster:
             left = GUEST_POLL if turn.guests else LONG_POLL
             if self._may_drop(turn):
                 left = self.began + self.policy.client_deadline - self.clock()
-                if left <= 0 and not self.arrived and not self.rejected:
+                nobody = not self.arrived and not self.rejected
+                if left <= 0 and nobody and not self._others_wait(turn):
                     left = 0.5  # with nobody's result there is nothing to go on with
                 elif left <= 0:
                     self._drop(self.outstanding(turn), turn.k)
@@ -146,6 +148,11 @@ class Cluster:
         ):  # all were rejected: rounds must not race past
             await asyncio.sleep(NOBODY)
         return [client for client in turn.clients if client not in self.arrived]
+
+    def _others_wait(self, turn: Turn) -> bool:
+        """Is a client there that this round does not ask, and a later one may?"""
+        recent = self.clock() - LONG_POLL
+        return any(when > recent for n, when in self.asked.items() if n not in turn.clients)
 
     def _drop(self, late: list[int], k: int) -> None:
         """Go on without late clients; whoever is late again and again, for longer."""
@@ -180,6 +187,8 @@ class Cluster:
             return self._say_goodbye(client)
         if self.server not in self.federation.net.reach[client]:
             self.visits[client] = Visit(self.clock(), self._plausible(whole(header, "taken")))
+        else:
+            self.asked[client] = self.clock()
         if self._may_rejoin(client):
             self.absent.discard(client)
         found = await self.bell.wait_for(lambda: self._task(client), seconds(header, "wait"))

@@ -144,7 +144,9 @@ class Edge:
     def _shared(self) -> SharedLanes:
         first, clusters = self.cluster, [self.cluster]
         for lane in range(1, len(self.federation.decisions.lanes)):
-            each = replace(first, lane=lane, absent=set(), visits={}, _misses={}, _said={})
+            each = replace(
+                first, lane=lane, absent=set(), visits={}, asked={}, _misses={}, _said={}
+            )
             each.quarantine = first.quarantine
             clusters.append(each)
         return SharedLanes(clusters, self._commit)
