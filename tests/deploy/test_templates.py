@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from sdfeel.core.errors import InputError
+from sdfeel.core.errors import InputError, RunError
 from sdfeel.core.run_files import NODE
-from sdfeel.deploy.files import peers_of, read_node
+from sdfeel.deploy.files import peers_of, read_network, read_node
 from sdfeel.deploy.init import init, places
 from sdfeel.deploy.node import federation_of
 from sdfeel.experiment.schema import load
@@ -122,3 +122,18 @@ def test_clients_with_data_of_their_own_count_by_it(tmp_path: Path) -> None:
 def test_a_host_that_is_none_is_refused(host: str) -> None:
     with pytest.raises(InputError, match="is no host: write name or name:port"):
         places(1, [host])
+
+
+@pytest.mark.parametrize("text", ["x = " + "9" * 5000, "x = " + "[" * 100_000, "x = \n", "\xff"])
+def test_a_node_file_of_nonsense_is_told_in_a_sentence(text: str, tmp_path: Path) -> None:
+    (tmp_path / NODE).write_text(text, encoding="latin-1")
+    with pytest.raises(InputError, match="is not valid TOML"):
+        read_node(tmp_path / NODE)
+
+
+def test_a_network_file_of_nonsense_is_told_in_a_sentence(tmp_path: Path) -> None:
+    path = tmp_path / "network.json"
+    for text in ("[" * 100_000, "9" * 5000, "{}", "null", '{"reach": 3}'):
+        path.write_text(text)
+        with pytest.raises(RunError, match="is not a network file"):
+            read_network(path)

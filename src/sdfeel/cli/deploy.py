@@ -435,6 +435,7 @@ def chaos(
     experiment: ExperimentFile = None,
     kills: Annotated[int, typer.Option(min=1, help="Processes to kill in each run.")] = 20,
     runs: Annotated[int, typer.Option(min=1, help="Number of disturbed runs.")] = 1,
+    seed: Annotated[int, typer.Option(min=0, help="Whom to kill and when; printed.")] = 1,
     broken: Annotated[
         bool,
         typer.Option(
@@ -456,7 +457,11 @@ def chaos(
     """
     chosen = schema.load(experiment, settings or ())
     directory = out if out is not None else fresh_directory("chaos")
-    people.print(f"an undisturbed run, then {runs} with {kills} kills in {escape(str(directory))}")
+    people.print(
+        f"an undisturbed run, then {runs} with {kills} kills (seed {seed}) in "
+        f"{escape(str(directory))}",
+        soft_wrap=True,
+    )
     word = "forgetful" if broken else "killed"
     labels = ["undisturbed", *(f"{word}-{n + 1}" for n in range(runs))]
     outcomes: list[disturbances.Outcome] = []
@@ -465,12 +470,20 @@ def chaos(
             show = partial(progress.update, label)
             many = kills if n else 0
             found = disturbances.disturbed(
-                label, chosen, directory / label, many, n, broken and n > 0, show
+                label, chosen, directory / label, many, seed + n - 1, broken and n > 0, show
             )
             outcomes.append(found)
+    for each in outcomes[1:]:
+        done = sum(each.kills.values())
+        if done < kills:
+            people.print(
+                f"{each.label}: only {done} of {kills} kills, since the run was over before; give "
+                f"it more training.iterations"
+            )
     expected = [disturbances.equal(each, outcomes[0]) != broken for each in outcomes[1:]]
     if as_json:
-        print_json({"runs": [vars(each) for each in outcomes], "as_expected": all(expected)})
+        runs_done = [vars(each) for each in outcomes]
+        print_json({"seed": seed, "runs": runs_done, "as_expected": all(expected)})
     else:
         results.print(_table(outcomes))
     if not all(expected):

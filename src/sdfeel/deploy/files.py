@@ -114,7 +114,7 @@ def read_node(path: Path) -> NodeFile:
         values = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise InputError(f"cannot read the node file {path}: {error.strerror}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:  # numbers of 5,000 digits, too
         raise InputError(f"{path} is not valid TOML: {error}") from None
     try:
         node = NodeFile.model_validate(values)
@@ -203,7 +203,7 @@ def read_network(path: Path) -> tuple[Network, Cost, tuple[int, ...], int]:
         return net, _cost(values["cost"]), tuple(values["shape"]), values["classes"]
     except OSError as error:
         raise RunError(f"cannot read {path}: {error.strerror}") from None
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError, RecursionError) as error:
         if isinstance(error, InputError):
             raise
         raise RunError(f"{path} is not a network file: copy it from where it was made") from None

@@ -43,7 +43,7 @@ def _status(home: Path, now: float) -> dict[str, Any]:
     try:
         told = json.loads((home / STATUS).read_text(encoding="utf-8"))
         told["updated"] = float(told["updated"])
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return {"name": home.name, "role": home.name.partition("-")[0], "state": "never started"}
     return {**told, "state": _state(told, now)}
 

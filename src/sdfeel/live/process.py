@@ -386,7 +386,7 @@ def _last_time(directory: Path, tell: Tell) -> None:
     """Say so if the process before this one ended without a word."""
     try:
         ended = json.loads((directory / STATUS).read_text(encoding="utf-8"))["ended"]
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return
     if ended is False:
         kills = _killed_for_memory()

@@ -162,7 +162,7 @@ def _before(path: Path, number: int) -> list[str]:
     for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else []:
         try:
             event = json.loads(line)
-        except ValueError:
+        except (ValueError, RecursionError):
             break  # the end was lost in a crash
         if event["event"] == "round" and event["number"] >= number:
             break
