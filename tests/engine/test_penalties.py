@@ -12,10 +12,9 @@ import sdfeel
 from sdfeel.core.errors import InputError
 from sdfeel.core.events import Finished
 from sdfeel.data.federated import Examples
-from sdfeel.engine.base import Task, Training, Workload
+from sdfeel.engine.base import L1, PENALTIES, Penalty, Proximal, Task, Training, Workload, penalties
 from sdfeel.engine.loop import LoopEngine
 from sdfeel.engine.native.lower import unsupported
-from sdfeel.engine.penalties import L1, PENALTIES, Penalty, Proximal, penalties
 
 WAYS: list[tuple[str, dict[str, Any]]] = [("sgd", {}), ("sgd", {"momentum": 0.9}), ("adam", {})]
 

@@ -43,11 +43,11 @@ COMMANDS = {
         "Show a server graph: its links, its mixing weights, and how fast servers agree (zeta).",
     ),
     "edge": Home(
-        "sdfeel.cli.node",
+        "sdfeel.cli.deploy",
         "Run one edge server until the federation is done (see `sdfeel deploy init`).",
     ),
     "client": Home(
-        "sdfeel.cli.node", "Run one client on its own data until the federation is done."
+        "sdfeel.cli.deploy", "Run one client on its own data until the federation is done."
     ),
     "dash": Home(
         "sdfeel.cli.show",

@@ -1,4 +1,4 @@
-"""Commands that run federations of real processes."""
+"""Commands that run federations of real processes, and one node of them."""
 
 from __future__ import annotations
 
@@ -38,7 +38,9 @@ with later():
     from sdfeel.deploy import chaos as disturbances
     from sdfeel.deploy import init as writing
     from sdfeel.deploy import local as one_machine
+    from sdfeel.deploy import node as process
     from sdfeel.experiment import schema
+
 
 deploy = typer.Typer(
     help="Run an experiment as real processes: on this machine, or on a list of hosts.",
@@ -505,3 +507,26 @@ def _table(outcomes: list[disturbances.Outcome]) -> Table:
             "" if each is outcomes[0] else "yes" if disturbances.equal(each, outcomes[0]) else "no",
         )
     return table
+
+
+NodeFilePath = Annotated[Path, typer.Argument(metavar="NODE.toml", help="The node's own file.")]
+
+
+def edge(node: NodeFilePath) -> None:
+    """Run one edge server until the federation is done (see `sdfeel deploy init`).
+
+    Example:
+
+      sdfeel edge nodes/edge-0/node.toml
+    """
+    process.run_edge_node(node)
+
+
+def client(node: NodeFilePath) -> None:
+    """Run one client on its own data until the federation is done.
+
+    Example:
+
+      sdfeel client nodes/client-0/node.toml
+    """
+    process.run_client_node(node)

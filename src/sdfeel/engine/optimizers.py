@@ -11,8 +11,7 @@ from torch import Tensor, nn
 from sdfeel.core.errors import InputError, unknown
 from sdfeel.core.scheme import Local
 from sdfeel.core.seeds import rng
-from sdfeel.engine.base import Training
-from sdfeel.engine.penalties import Penalty, Proximal
+from sdfeel.engine.base import Penalty, Proximal, Training
 from sdfeel.models.flat import FlatModule
 
 

@@ -29,10 +29,9 @@ from sdfeel.data.clusters import sizes as cluster_sizes
 from sdfeel.data.federated import Examples, Federated, federate
 from sdfeel.data.partition import holdings
 from sdfeel.engine import optimizers
-from sdfeel.engine.base import Engine, Training, Workload
+from sdfeel.engine.base import Engine, Training, Workload, penalties
 from sdfeel.engine.evaluate import Groups, chosen
 from sdfeel.engine.messages import FLOAT, Codec, Compress, Packing, codec
-from sdfeel.engine.penalties import penalties
 from sdfeel.engine.select import ModuleEngine, choose
 from sdfeel.experiment import effects
 from sdfeel.experiment.build_radio import build_case, build_changing, with_radio

@@ -14,7 +14,6 @@ from sdfeel.figures.paper import (
     figure_10,
     figure_11,
     remarks,
-    table_1,
 )
 
 FIGURES: dict[str, Figure] = {
@@ -37,7 +36,7 @@ FIGURES: dict[str, Figure] = {
         figure_10.FIGURE_10B,
         figure_11.FIGURE_11A,
         figure_11.FIGURE_11B,
-        table_1.FIGURE,
+        remarks.TABLE,
         remarks.FIGURE,
         figure_4.FIGURE_AT_PRINTED_RATE,
         figure_5.FIGURE_AT_PRINTED_RATE,

@@ -21,11 +21,10 @@ from sdfeel.core.scheme import Scheme
 from sdfeel.core.seeds import rng
 from sdfeel.data.clusters import assign
 from sdfeel.data.federated import Federated
-from sdfeel.engine.base import Training, Workload
+from sdfeel.engine.base import Penalty, Training, Workload
+from sdfeel.engine.base import penalties as known_penalties
 from sdfeel.engine.evaluate import METRICS, Groups, Loss, Metric, chosen
 from sdfeel.engine.optimizers import local_step
-from sdfeel.engine.penalties import Penalty
-from sdfeel.engine.penalties import penalties as known_penalties
 from sdfeel.engine.select import Kind, choose
 from sdfeel.models.zoo import operations
 from sdfeel.radio import latency

@@ -4,8 +4,8 @@
     lower.py      layers become stages, each one kernel: convolution + dropout + pooling + ReLU
                   and a few lines of C++ over the headers in include/
     build.py      the C++ becomes a library, kept by its content; library.py calls it
-    check.py      the first use of a library is compared with the loop in float64
-    available.py  all of the above: a checked library, or the reason why there is none
+    available.py  all of the above: a library that was compared with the loop in float64, or the
+                  reason why there is none
     trainer.py    tasks are trained block by block, without torch
     engine.py     NativeEngine, what the rest of the package sees
 
