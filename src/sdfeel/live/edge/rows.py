@@ -24,7 +24,7 @@ Keep = Callable[[Callable[[], Tensor], Tensor], Tensor]  # an outcome, or what w
 
 
 def place(n: int) -> int:
-    """Where a row is kept, and how it is called on the wire: 0 is a server's model.
+    """Where a row is kept, and its number on the wire: 0 is a server's model.
 
     >>> [place(n) for n in (2, -1, -4)]
     [0, 1, 4]
@@ -140,8 +140,8 @@ def averaged(
 ) -> None:
     """This server's rows of `up`, applied to the models that arrived, in the simulator's order.
 
-    The share of clients that did not answer goes to the others in proportion. What must not be
-    kept leaves its row as it was.
+    The share of clients that did not answer goes to the others in proportion. A result that must
+    not be kept leaves its row as it was.
     """
     there = np.zeros(len(rows.federation.net.samples), dtype=bool)
     there[list(arrived)] = True
