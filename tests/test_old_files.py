@@ -1,6 +1,6 @@
 """What earlier versions wrote stays readable: runs, experiments, deployments and messages.
 
-The samples in `tests/samples/<version>` were written by that version and are never written anew.
+The samples in `tests/samples/<version>` were written by that version and are never rewritten.
 """
 
 import base64

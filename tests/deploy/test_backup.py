@@ -1,4 +1,4 @@
-"""States are copied while a federation runs, put back, and made anew from a neighbour's model."""
+"""States are copied while a federation runs, put back, and made again from a neighbour's model."""
 
 import shutil
 import sqlite3

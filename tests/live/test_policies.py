@@ -273,7 +273,7 @@ def test_servers_are_not_dropped_where_the_scheme_or_the_compression_needs_them_
 
 
 def test_a_round_whose_clients_are_all_dead_makes_way_for_the_next(tmp_path: Path) -> None:
-    """FEEL asks two clients at a time; whom it asks is drawn anew in every round."""
+    """FEEL asks two clients at a time; whom it asks is drawn afresh in every round."""
     policy, dead = Policy(dead_client="drop", client_deadline=0.5), {"client-0", "client-3"}
     scheme = Feel(tau1=2, scheduled=1)
     village = Village(scheme, network(), tmp_path, iterations=40, policy=policy, away=dead)

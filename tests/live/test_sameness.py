@@ -68,7 +68,7 @@ def test_who_says_nothing_of_itself_is_refused(nonsense: object) -> None:
 
 @dataclass
 class House:
-    """A server that forgets whom it has met when it is started anew."""
+    """A server that forgets whom it has met when it is restarted."""
 
     about: About
     answers: list[Header] = field(default_factory=list)  # what it said
@@ -118,7 +118,7 @@ def test_a_caller_that_comes_back_with_other_code_is_refused_from_then_on() -> N
             with pytest.raises(Refused, match="different code of the model"):
                 await other.ask("work", {})
         house.reception.meet(Who("client", 4), {"about": OURS.told()})
-        assert house.reception.meet(Who("client", 3), {}) is None  # it must introduce itself anew
+        assert house.reception.meet(Who("client", 3), {}) is None  # it must introduce itself again
 
     timeless.run(story())
 

@@ -4,7 +4,7 @@ python -m tests.pairs                          every pair, as the tests do (minu
 python -m tests.pairs --only 'scheme=d2 late=drop'     one combination
 python -m tests.pairs --count 2000 --seed 7    random combinations on random networks
 python -m tests.pairs --table                  the pairs that are refused, and with which words
-python -m tests.pairs --write                  write the list of refused pairs anew
+python -m tests.pairs --write                  rewrite the list of refused pairs
 """
 
 import argparse

@@ -68,7 +68,7 @@ SHARED = {
     "initial": ("initial models", "install the same sdfeel, torch and model on both"),
     "library": (
         "native libraries",
-        "copy the whole directory of the node anew",
+        "copy the whole directory of the node again",
     ),
 }
 _VERSIONS = ("sdfeel", "torch")

@@ -84,7 +84,7 @@ class Store:
             self._base.close()
             raise RunError(
                 f"the state in {self.directory} was kept by another version of sdfeel: finish the "
-                f"run with that version, or begin anew in another directory"
+                f"run with that version, or start afresh in another directory"
             )
         self._base.execute(f"pragma user_version={FORM}")
 
