@@ -8,15 +8,18 @@ import numpy as np
 import pytest
 import torch
 
+from sdfeel.core.decide import Decisions, Needs
 from sdfeel.core.events import Finished, Round
 from sdfeel.core.rules import Clipped, Geometric, Median, Trimmed
 from sdfeel.core.scheme import Scheme
+from sdfeel.deploy.check import REASONS
 from sdfeel.engine.messages import Codec, Compress, Packing, TopK, Uniform
 from sdfeel.live.edge.journal import Journal
 from sdfeel.live.store import Store
 from sdfeel.live.transport.tensors import pack
 from sdfeel.run.store import read_events
 from sdfeel.schemes import (
+    KGT,
     DSquared,
     FedAvg,
     FedCS,
@@ -25,14 +28,20 @@ from sdfeel.schemes import (
     FedSA,
     Feel,
     FogFL,
+    GossipMtgc,
     HierFavg,
     JointScheduling,
+    Mtgc,
     MultiLevelSGD,
     Safa,
+    Scaffnew,
+    Scaffold,
     SDFeel,
 )
-from tests.live.village import RING, SIZE, Village, network, simulated
-from tests.sim.variants import Ending, Momentum, Robust, Scaffold, SlowlyFollowing
+from sdfeel.schemes import SCHEMES as ALL
+from tests.live.parity import CASES, deployed
+from tests.live.village import COST, LOCAL, RING, SIZE, Village, network, simulated
+from tests.sim.variants import Ending, Momentum, Robust, SlowlyFollowing
 
 SCHEMES: dict[str, tuple[Scheme, int]] = {
     "sd-feel": (SDFeel(tau1=2, tau2=1, alpha=1), 2),
@@ -60,6 +69,11 @@ SCHEMES: dict[str, tuple[Scheme, int]] = {
     "momentum": (Momentum(SDFeel(tau1=2, alpha=2)), 2),
     "momentum on d2": (Momentum(DSquared()), 1),
     "scaffold": (Scaffold(tau1=2), 2),
+    "scaffold, a few clients": (Scaffold(tau1=2, participants=3), 2),
+    "scaffnew": (Scaffnew(tau1=2), 2),
+    "mtgc": (Mtgc(tau1=2, tau2=2), 2),
+    "mtgc-gossip": (GossipMtgc(tau1=2, tau2=2, alpha=2), 2),
+    "k-gt": (KGT(tau1=2, alpha=2), 2),
     "server momentum": (FedNova(theta_min=1, server_momentum=0.5), 1),
     "an average over time": (SlowlyFollowing(SDFeel(tau1=2, alpha=2)), 2),
 }
@@ -153,3 +167,28 @@ def test_another_path_through_the_rounds_would_be_noticed(tmp_path: Path) -> Non
     scheme = SDFeel(tau1=2)
     model = Village(scheme, network(), tmp_path, iterations=10).go()
     assert not torch.equal(model, simulated(scheme, network(RING), rounds=5))
+
+
+REFUSED = {"adaptive": "measures", "free-tracking": "client_rows"}
+OUT_OF_STEP = {"async-sd-feel", "fedasync"}  # repeated in their order: test_asynchronous.py
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_every_scheme_deploys_and_is_tried_or_says_why_not(name: str) -> None:
+    options = {"feel": {"scheduled": 2}, "async-sd-feel": {"staleness": "hearsay"}}
+    scheme = ALL[name](**options.get(name, {}))
+    needs = Needs.of(Decisions.of(scheme, network(), COST, local=LOCAL))
+    reason = next((each for each in REASONS if getattr(needs, each)), None)
+    assert reason == REFUSED.get(name)
+    tried = {type(each) for each, _ in SCHEMES.values()} | {FedMes}
+    assert reason is not None or name in OUT_OF_STEP or ALL[name] in tried
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["d2", "safa", "fedasync", "sd-feel, everything of 6 bits"])
+def test_real_processes_keep_the_bits_when_some_are_killed(name: str) -> None:
+    """A part of `python -m tests.live.parity --kills 8`."""
+    case = next(each for each in CASES if each.name == name)
+    outcome, same = deployed(case, kills=3)
+    assert sum(outcome.kills.values()) > 0
+    assert same
