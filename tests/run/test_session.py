@@ -318,3 +318,16 @@ def test_figures_of_a_scheme_are_in_the_log_and_in_the_table(tmp_path: Path) -> 
     with (tmp_path / "r" / "metrics.csv").open(encoding="utf-8") as file:
         rows = list(csv.DictReader(file))
     assert [row["EUR"] for row in rows] == ["", *(str(rounds[n]["EUR"]) for n in (2, 4, 6))]
+
+
+def test_what_was_told_before_the_first_checkpoint_is_told_again(tmp_path: Path) -> None:
+    """Keys of other schemes are known to the command that began the run, and to its log."""
+    chosen = small("scheme.name=fednova", "scheme.tau1=3", "evaluation.per_client_every=2")
+    whole = run(chosen, tmp_path / "whole")
+    assert sum(isinstance(event, Warned) for event in whole) > 1
+    killed = iter(start(chosen, tmp_path / "r"))
+    for event in killed:
+        if isinstance(event, Evaluated):
+            break
+    killed.close()  # type: ignore[attr-defined]
+    assert list(resume(tmp_path / "r")) == whole

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from itertools import takewhile
 from pathlib import Path
 from time import perf_counter
 
@@ -11,7 +12,7 @@ from torch import Tensor
 
 from sdfeel.core import run_files
 from sdfeel.core.errors import AnotherRun, Diverged, RunError
-from sdfeel.core.events import Event, Finished, Warned
+from sdfeel.core.events import Evaluated, Event, Finished, Started, Warned
 from sdfeel.core.run_files import remove_drafts, write_atomic
 from sdfeel.engine.base import Engine, Scores, Task
 from sdfeel.engine.estimates import probing
@@ -147,7 +148,7 @@ class Session:
             covered = theorem.covered(self.prepared)
             self._estimating = Estimating(covered, extra.get("estimates"))
         drive = self._drive(state, extra.get("accuracy"), extra.get("idle", 0))
-        notes = (*self.prepared.notes, *(theorem.notes(self.prepared) if self._advise else ()))
+        notes = self._notes() if saved is None else ()
         log = store.Log(self.directory, keep=extra.get("log_bytes", 0))
         try:
             self._began = time.perf_counter()
@@ -163,6 +164,19 @@ class Session:
             self._ended = time.perf_counter()
             log.close()
             self.prepared.engine.close()
+
+    def _notes(self) -> tuple[str, ...]:
+        """What a person should know before the first round: as it was told, if it was.
+
+        A run that was killed before its first checkpoint begins again, but not by the same
+        command: what that had to say is in the log.
+        """
+        if self._resume and (self.directory / run_files.EVENTS).exists():
+            told = list(store.read_events(self.directory))
+            if any(isinstance(event, Evaluated) for event in told):
+                first = takewhile(lambda event: isinstance(event, Started | Warned), told)
+                return tuple(event.message for event in first if isinstance(event, Warned))
+        return (*self.prepared.notes, *(theorem.notes(self.prepared) if self._advise else ()))
 
     def _is_of(self, began: str) -> bool:
         """Is this the experiment that the run began with?
@@ -249,7 +263,8 @@ def resume(directory: Path) -> Session:
         raise RunError(f"{directory} is not a run: it has no {run_files.EXPERIMENT}")
     if finished(directory) is not None:
         raise RunError(f"{directory} is finished: see it with `sdfeel show {directory}`")
-    return Session(prepare(load(directory / run_files.EXPERIMENT)), directory, resume=True)
+    ready = prepare(load(directory / run_files.EXPERIMENT))
+    return Session(ready, directory, resume=True, advise=True)
 
 
 def start_or_resume(experiment: Experiment, directory: Path, notes: bool = True) -> Session:
