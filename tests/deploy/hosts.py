@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
-from sdfeel.core.run_files import EVENTS, EXPERIMENT, NETWORK, NODES, STATUS
+from sdfeel.core.run_files import EPOCHS, EVENTS, EXPERIMENT, NETWORK, NODES, STATUS
 
 SDFEEL = (sys.executable, "-m", "sdfeel")
 PATIENCE = 240.0  # seconds for whatever is waited for
@@ -172,7 +172,7 @@ class Stage:
         target = self.places[name].directory
         for shared in (EXPERIMENT, NETWORK):
             shutil.copy(self.files / shared, target / shared)
-        for tree in ("trust", f"{NODES}/{name}"):
+        for tree in ("trust", EPOCHS, f"{NODES}/{name}"):
             shutil.copytree(self.files / tree, target / tree, dirs_exist_ok=True)
 
     def start(self, name: str) -> None:

@@ -34,7 +34,7 @@ from sdfeel.report.units import duration
 
 with later():
     from sdfeel.deploy import backup as backups
-    from sdfeel.deploy import certificates, files, operator
+    from sdfeel.deploy import certificates, files, membership, operator
     from sdfeel.deploy import chaos as disturbances
     from sdfeel.deploy import init as writing
     from sdfeel.deploy import local as one_machine
@@ -235,6 +235,38 @@ def _situation(node: dict[str, Any]) -> list[str]:
     named = (("guests", "guests"), ("absent", "goes on without"), ("waiting_for", "waits for"))
     told = [f"{words} {', '.join(node[key])}" for key, words in named if node.get(key)]
     return [f"guest of {node['guest_of']}", *told] if node.get("guest_of") else told
+
+
+@deploy.command()
+def change(
+    directory: Annotated[Path, typer.Argument(help="The directory that `deploy init` wrote.")],
+    words: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="CHANGE...",
+            help="client-3=none, client-4=edge-1, or client-5=80 for its number of examples.",
+        ),
+    ],
+    round_: Annotated[
+        int, typer.Option("--round", min=2, help="The first round with the changed network.")
+    ],
+) -> None:
+    """Let clients join, leave or move while a synchronous federation runs.
+
+    It signs a new version of the network. Copy it to an edge server; the others and the clients
+    take it from there. It takes effect with its first round everywhere, or nowhere.
+
+    Example:
+
+      sdfeel deploy change federation --round 200 client-3=none client-7=edge-1 client-7=120
+    """
+    made = membership.change(directory, round_ - 1, words)
+    certificates.publish(directory)
+    _told(
+        f"epoch {made.number} from round {round_} on. Copy {directory}/trust to all hosts and "
+        f"{directory}/epochs to an edge server's before that round begins; to a new client's host "
+        f"all three: its directory in nodes, trust and epochs"
+    )
 
 
 FederationDir = Annotated[Path, typer.Argument(help="The directory that `deploy init` wrote.")]

@@ -49,6 +49,7 @@ class Decisions:
     local: Local = field(default_factory=Local)
     late: StragglerPolicy = field(default_factory=StragglerPolicy)
     outages: Outages | None = None  # None: all links and servers are always up
+    epochs: tuple[tuple[int, "Decisions"], ...] = ()  # by first round, where the network changes
     whole: NetworkState = field(init=False)  # everything is up
 
     def __post_init__(self) -> None:
@@ -103,6 +104,11 @@ class Decisions:
             measured=measured,
             patience=inf if self.late.seconds is None else self.late.seconds,
         )
+
+    def at(self, k: int) -> "Decisions":
+        """The decisions in force in round `k`: those of its epoch."""
+        begun = [decisions for begins, decisions in self.epochs if begins <= k]
+        return begun[-1] if begun else self
 
     def first_views(self) -> Iterator[View]:
         """What each lane sees when its first round begins."""

@@ -14,8 +14,9 @@ PICTURE, PAGE = "picture.png", "report.html"
 GROUP = "group.json"  # how several runs in one directory belong together
 
 # A deployment's directory, and those of its nodes.
-NETWORK, ALLOW, NODES, NODE, STATUS = (
+NETWORK, EPOCHS, ALLOW, NODES, NODE, STATUS = (
     "network.json",
+    "epochs",
     "allow.txt",
     "nodes",
     "node.toml",

@@ -12,7 +12,8 @@ from cryptography import x509
 
 from sdfeel.core.errors import InputError
 from sdfeel.core.run_files import ALLOW, NODES, write_atomic
-from sdfeel.deploy.make import AUTHORITY, TRUST
+from sdfeel.deploy.make import TRUST
+from sdfeel.deploy.membership import AUTHORITY
 from sdfeel.live.trust.allow_list import entries, revoke
 from sdfeel.live.trust.authority import CA, CA_KEY, retire_authorities, rotate_authority
 from sdfeel.live.trust.identity import Identity, issue

@@ -192,7 +192,17 @@ def read_libraries(path: Path) -> dict[int, str]:
 def read_network(path: Path) -> tuple[Network, Cost, tuple[int, ...], int]:
     """The network before the scheme adapts it, the prices, an input's shape, the classes."""
     try:
-        values: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        return parse_network(path.read_text(encoding="utf-8"), str(path))
+    except OSError as error:
+        raise RunError(f"cannot read {path}: {error.strerror}") from None
+
+
+def parse_network(
+    text: str, name: str = "the signed network"
+) -> tuple[Network, Cost, tuple[int, ...], int]:
+    """The same from a file's content."""
+    try:
+        values: dict[str, Any] = json.loads(text)
         reach = tuple(tuple(servers) for servers in values["reach"])
         net = Network(
             np.array(values["samples"]),
@@ -201,12 +211,10 @@ def read_network(path: Path) -> tuple[Network, Cost, tuple[int, ...], int]:
             np.array(values["mixing"]),
         )
         return net, _cost(values["cost"]), tuple(values["shape"]), values["classes"]
-    except OSError as error:
-        raise RunError(f"cannot read {path}: {error.strerror}") from None
     except (KeyError, TypeError, ValueError, RecursionError) as error:
         if isinstance(error, InputError):
             raise
-        raise RunError(f"{path} is not a network file: copy it from where it was made") from None
+        raise RunError(f"{name} is not a network file: copy it from where it was made") from None
 
 
 def _cost(values: dict[str, Any]) -> Cost:

@@ -1,7 +1,7 @@
 """An operator: follows the rounds of a deployed federation, measures, and gathers the model."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Collection, Iterable, Mapping
+from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
@@ -11,6 +11,7 @@ from torch import Tensor
 
 from sdfeel.core.arrays import Floats, floats
 from sdfeel.core.events import Evaluated, Event, Finished, Round, Warned
+from sdfeel.core.network import Network
 from sdfeel.deploy.records import Record, Records
 from sdfeel.engine.combine import mean
 from sdfeel.experiment.build import Prepared
@@ -30,6 +31,7 @@ class Follower:
     ready: Prepared
     federation: Federation
     edges: Mapping[int, Link]
+    net_of: Callable[[int], Network] | None = None  # by the number of its epoch
     model: Tensor | None = None  # the newest one measured
     _accuracy: float | None = None
     _over: str | None = None  # why the scheme has ended the run
@@ -161,12 +163,17 @@ class Follower:
 
     def _mass(self, servers: Collection[int]) -> Floats:
         """The share of each server's cluster, with the guests that it has now."""
-        net = self.federation.net
+        net = self._net()
         guests = {d: self._before[d]["guests"] if d in self._before else () for d in servers}
         if len(servers) == len(net.servers) and not any(guests.values()):
             return net.mass
         sizes = np.array([grown(net, d, guests[d]) for d in servers])
         return floats(sizes / sizes.sum())
+
+    def _net(self) -> Network:
+        """The network of the newest round that was reported."""
+        epoch = max((each.get("epoch", 0) for each in self._before.values()), default=0)
+        return self.federation.net if not epoch or self.net_of is None else self.net_of(epoch)
 
     def _grouped(self, number: int) -> dict[str, float]:
         """What is measured per client and per cluster, if it is due."""

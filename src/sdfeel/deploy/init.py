@@ -52,7 +52,8 @@ def init(
         _write(directory / name, template(name))
     (directory / "kubernetes-setup.sh").chmod(0o755)
     _write(directory / ".dockerignore", template("dockerignore"))  # keys are no part of an image
-    working = [n for n, reach in enumerate(net.reach) if reach]
+    nets = [net, *(later.net for _, later in ready.decisions.epochs)]
+    working = sorted({int(n) for each in nets for n in each.clients})
     nodes = [("edge", f"edge-{d}") for d in net.servers]
     nodes += [("client", f"client-{n}") for n in working]
     each = Template(template("compose-node.yaml"))

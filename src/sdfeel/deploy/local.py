@@ -144,7 +144,8 @@ class LocalDeployment:
             store.create(directory)
         servers = len(ready.decisions.net.servers)
         net = make(ready, directory, on_loopback(servers), policy)
-        working = [n for n, reach in enumerate(net.reach) if reach]
+        nets = [net, *(later.net for _, later in ready.decisions.epochs)]
+        working = sorted({int(n) for each in nets for n in each.clients})
         names = [f"edge-{d}" for d in net.servers] + [f"client-{n}" for n in working]
         self.processes = Processes(directory, names)
         self._desk = Operator(directory, directory, True, ready, lambda: self._trouble)

@@ -10,18 +10,18 @@ import torch
 
 from sdfeel.core.errors import RunError
 from sdfeel.core.network import Network
-from sdfeel.core.run_files import ALLOW, EXPERIMENT, NETWORK, NODES, replacing, write_atomic
+from sdfeel.core.run_files import ALLOW, EPOCHS, EXPERIMENT, NETWORK, NODES, replacing, write_atomic
 from sdfeel.core.stragglers import StragglerPolicy
 from sdfeel.deploy.check import check_deployable
 from sdfeel.deploy.device import build_devices
 from sdfeel.deploy.files import NodeFile, PolicySection, network_text, write_node
+from sdfeel.deploy.membership import AUTHORITY, write_schedule
 from sdfeel.experiment.build import Prepared
 from sdfeel.experiment.schema import Experiment
 from sdfeel.live.edge.policy import check_policy
 from sdfeel.live.failover import refuges_of
 from sdfeel.live.trust.identity import create_authority, issue
 
-AUTHORITY, OPERATOR = "authority", "operator-0"
 TRUST = "trust"  # a directory of its own: containers see what replaces a file only in directories
 
 ANY_PORT = "127.0.0.1:0"
@@ -91,6 +91,8 @@ def make(
         if client in built:
             built[client].write(directory)
     _node(directory, "operator", 0, NodeFile(peers=peers), ())
+    (directory / EPOCHS).mkdir(exist_ok=True)
+    write_schedule(ready.experiment, directory)
     # The nodes' own copy: the authority's key stays behind.
     write_atomic(directory / TRUST / ALLOW, (authority / ALLOW).read_bytes())
     return net

@@ -21,6 +21,7 @@ from sdfeel.data.federated import Examples, Federated, examples
 from sdfeel.deploy.files import (
     NodeFile,
     digest_of,
+    parse_network,
     peers_of,
     read_libraries,
     read_network,
@@ -36,8 +37,10 @@ from sdfeel.experiment.build import (
     build_packing,
     build_scheme,
     local_step,
+    on_another,
 )
 from sdfeel.experiment.schema import Experiment, load
+from sdfeel.live.epochs import directory_of
 from sdfeel.live.federation import Federation, by_torch
 from sdfeel.live.protocol import About
 from sdfeel.models import zoo
@@ -106,8 +109,9 @@ def _setting(node: NodeFile, path: Path, role: str, orphaned: Orphaned) -> "Node
             f"{node.identity} is the identity of {identity.name}: start it with "
             f"`sdfeel {identity.role}`"
         )
+    epochs = directory_of(Path(node.network))
     return NodeSetting(
-        identity, path.parent, peers_of(node), Path(node.allow), node.health, orphaned
+        identity, path.parent, peers_of(node), Path(node.allow), node.health, orphaned, epochs
     )
 
 
@@ -130,10 +134,17 @@ def federation_of(node: NodeFile) -> tuple[Federation, nn.Module]:
     seed = number(experiment.seed, "model")
     module = zoo.build(model.name, shape, classes, seed, **model.options)
     initial, layout = _initial(experiment, module, shape, len(net.samples))
+    base = Decisions.of(scheme, net, cost, experiment.seed, local_step(experiment))
+
+    def rebuilt(text: str) -> Decisions:
+        changed, prices, _, _ = parse_network(text)
+        return on_another(base, changed, prices)
+
     federation = Federation(
         digest=digest_of(Path(node.experiment), Path(node.network)),
         name=experiment.scheme.name,
-        decisions=Decisions.of(scheme, net, cost, experiment.seed, local_step(experiment)),
+        decisions=base,
+        rebuilt=rebuilt,
         iterations=experiment.training.iterations,
         measure_every=experiment.evaluation.every,
         initial=initial,
@@ -269,7 +280,7 @@ def own_engine(node: NodeFile, client: int, own: Examples, module: nn.Module) ->
     """The same engine code as in a simulation, on this client's data alone."""
     experiment = load(Path(node.experiment))
     net, _, _, _ = read_network(Path(node.network))
-    data = _of_one(own, client, len(net.samples))
+    data = _of_one(own, client, max(len(net.samples), client + 1))
     engine, _ = build_engine(_alone(experiment, engine_kind(experiment)), data, module)
     return engine
 

@@ -3,20 +3,24 @@
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Iterator
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 from safetensors.torch import save
 
 from sdfeel.core import run_files
-from sdfeel.core.errors import SdfeelError
+from sdfeel.core.errors import RunError, SdfeelError
 from sdfeel.core.events import Event, Finished
+from sdfeel.core.network import Network
 from sdfeel.core.run_files import NODE, NODES, write_atomic
 from sdfeel.deploy.files import peers_of, read_node
-from sdfeel.deploy.make import OPERATOR, deployed
+from sdfeel.deploy.make import deployed
+from sdfeel.deploy.membership import OPERATOR, versions
 from sdfeel.deploy.node import federation_of
 from sdfeel.deploy.replay import write_arrivals
 from sdfeel.experiment.build import Prepared, prepare
 from sdfeel.experiment.schema import load
+from sdfeel.live.federation import Federation
 from sdfeel.run import store
 
 TICK = 0.05  # seconds between two looks whether to leave
@@ -71,7 +75,7 @@ class Operator:
         with asyncio.Runner() as runner:
             runner.get_loop()
             ways = links(federation, setting, list(federation.net.servers))
-            follower = Follower(self.ready, federation, ways)
+            follower = Follower(self.ready, federation, ways, partial(self._net, federation))
             stream = follower.events()
             while not self._leaving:
                 event = runner.run(self._next(stream))
@@ -88,6 +92,16 @@ class Operator:
                 yield event
             with suppress(RuntimeError):
                 runner.run(stream.aclose())
+
+    def _net(self, federation: Federation, epoch: int) -> Network:
+        """The network of an epoch, from the operator's own files."""
+        for version in versions(Path(self._node.network).parent):
+            if version.number == epoch:
+                return federation.renewed(version).net
+        raise RunError(
+            f"the servers are in epoch {epoch}, of which {self._home} has no file: copy the "
+            f"directory epochs from where it was signed"
+        )
 
     async def _next(self, stream: AsyncGenerator[Event, None]) -> Event | None:
         waiting = asyncio.ensure_future(anext(stream))

@@ -12,7 +12,7 @@ import torch
 from pydantic import TypeAdapter, ValidationError
 from torch import nn
 
-from sdfeel.core import graphs
+from sdfeel.core import graphs, membership
 from sdfeel.core.arrays import Floats, Ints
 from sdfeel.core.cost import Cost, Power
 from sdfeel.core.decide import Decisions
@@ -112,6 +112,7 @@ def prepare(experiment: Experiment) -> Prepared:
     decisions = Decisions.of(scheme, net, cost, experiment.seed, local, late, changing)
     decisions.check_deadline()
     rounds = decisions.expected_rounds(experiment.training.iterations)
+    decisions, net = with_epochs(experiment, decisions, net)
     experiment = resolved(experiment, scheme, data, rounds, engine.name)
     notes = (*effects.notes(replace(case, engine=engine.name)), *parted)
     return Prepared(experiment, decisions, net, data, engine, why, rounds, packing, notes, foreign)
@@ -229,6 +230,50 @@ def build_network(experiment: Experiment, data: Federated) -> Network:
     if experiment.network.overlap and len(net.servers) > 1:
         net = overlapping(net, experiment.network.overlap)
     return build_mixing(experiment, net)
+
+
+def with_epochs(
+    experiment: Experiment, decisions: Decisions, net: Network
+) -> tuple[Decisions, Network]:
+    """The decisions with those of the epochs in which the network is another one, and the first."""
+    epochs, first = [], net
+    for epoch in membership.schedule(experiment.network.epochs):
+        known = len(net.samples)
+        if epoch.counts or any(client >= known for client, _ in epoch.moves):
+            raise InputError(
+                f"network.epochs: a simulation has the {known} clients of its data, each with its "
+                f"examples; other clients and other numbers of examples are for deployments"
+            )
+        net = build_mixing(experiment, epoch.applied(net))
+        found = on_another(decisions, net)
+        if epoch.begins == 0:
+            decisions, first = found, net
+        else:
+            epochs.append((epoch.begins, found))
+    return replace(decisions, epochs=tuple(epochs)), first
+
+
+def on_another(decisions: Decisions, net: Network, cost: Cost | None = None) -> Decisions:
+    """The same scheme on the network of another epoch; InputError if it cannot change so."""
+    own, view = decisions, decisions.view(0)
+    name = type(own.scheme).__name__
+    if len(own.lanes) > 1:
+        raise InputError(f"network.epochs needs a common round, and {name} has none: leave it out")
+    work = own.work(view)
+    if own.net.shelves or work.measure or own.mix(view, own.cost.done(work)).memory:
+        raise InputError(
+            f"network.epochs: {name} keeps more than the servers' models, which would have to move "
+            f"with clients: leave it out"
+        )
+    if own.outages is not None or own.late.policy != "wait":
+        raise InputError(
+            "network.epochs is for networks that are always there and clients that are waited for: "
+            "leave out network.changes, network.link_chance, network.server_up_seconds and "
+            "latency.late"
+        )
+    found = Decisions.of(own.scheme, net, cost or own.cost, own.seed, own.local, own.late)
+    assert found.net.servers == own.net.servers  # an epoch changes clients alone
+    return found
 
 
 def build_home(experiment: Experiment, data: Federated) -> Ints:

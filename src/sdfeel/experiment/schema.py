@@ -72,6 +72,8 @@ class NetworkSection(Section):
     """mean virtual seconds until an edge server fails (not set: none fails)"""
     server_down_seconds: Positive | None = None
     """mean virtual seconds until it is back"""
+    epochs: list[str] = Field(default_factory=list)
+    """clients that join, leave or move: `10: client-3=none, client-4=edge-1` from round 10 on"""
 
 
 class DataSection(Section):
@@ -290,7 +292,7 @@ class CheckpointSection(Section):
 LATER: dict[str, Any] = {
     "radio": True,
     "latency": {"late"},
-    "network": {"link_chance"},
+    "network": {"link_chance", "epochs"},
     "training": {"penalties"},
     "evaluation": {"estimates", "test_examples", "per_client", "per_cluster", "per_client_every"},
 }

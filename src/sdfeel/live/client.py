@@ -41,6 +41,7 @@ class Membership:
     about: About = UNSAID  # what its servers must have in common with it
     coding: Coding | None = None  # how its updates are written; None: models as they are
     rows: Mapping[int, NDArray[Any]] = field(default_factory=dict)  # it keeps, as they are at first
+    epoch: int = 0  # of the network
 
     @property
     def along(self) -> int:
@@ -74,10 +75,12 @@ class Client:
     last_error: str = ""
     pace: float | None = None  # seconds of one step, as last measured
     taken: int = 0  # local iterations up to its last work, as its servers counted them
+    epoch: int = 0  # of the network, as this client knows it
+    outdated: int | None = None  # a server that knows a later one
     _over: set[int] = field(default_factory=set)
 
     async def run(self) -> None:
-        """Work until every server says that there is no more."""
+        """Work until every server says that there is no more, or one that the network changed."""
         while work := await self._next():
             k, header, bodies = work
             begin = time.monotonic()
@@ -100,7 +103,8 @@ class Client:
                 f"round {k + 1}: {task.steps} steps in {seconds:.2f} s, "
                 f"{time.monotonic() - begin:.2f} s with all transfers"
             )
-        self.tell(f"finished after {self.rounds} rounds")
+        if self.outdated is None:
+            self.tell(f"finished after {self.rounds} rounds")
 
     def _known(self, header: Header, bodies: dict[int, bytes]) -> dict[int, NDArray[Any]]:
         """Rows beside the model: those that came along, and our own as they are now."""
@@ -158,6 +162,9 @@ class Client:
         while left := [d for d in self.failover.own if d not in self._over]:
             found: dict[int, Answer] = {}
             for d, answer in (await self._answers(left)).items():
+                if "epoch" in answer[0]:
+                    self.outdated = d
+                    return None
                 if answer[0].get("over"):
                     self._over.update(left if d == self.failover.host else [d])
                 elif "round" in answer[0]:
@@ -172,6 +179,8 @@ class Client:
 
     async def _answers(self, servers: list[int]) -> dict[int, Answer]:
         question = {"samples": self.samples, "wait": LONG_POLL, "taken": self.taken}
+        if self.epoch:
+            question["epoch"] = self.epoch
         return await self.failover.work(servers, question)
 
     def _check(self, d: int, header: Header) -> None:

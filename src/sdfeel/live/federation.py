@@ -27,6 +27,7 @@ from sdfeel.engine.codes import Coding
 from sdfeel.engine.combine import weighted
 from sdfeel.engine.messages import Compress, Packing, coding_of
 from sdfeel.live.client import MOST_ROWS, ArrayTask, Membership, Train
+from sdfeel.live.epochs import SignedNetwork
 from sdfeel.live.failover import refuges_of
 from sdfeel.live.protocol import UNSAID, About
 from sdfeel.live.transport.errors import Rejected
@@ -48,6 +49,10 @@ class Federation:
     about: About = UNSAID  # what others must have in common with us
     libraries: Mapping[int, str] = field(default_factory=dict)  # hashes, of devices by client
     packing: Packing | None = None  # how messages are compressed; None: models as they are
+    rebuilt: Callable[[str], Decisions] | None = None  # decisions on another network.json
+    epoch: int = 0
+    begins: int = 0  # the first round of this epoch
+    before: "Federation | None" = None  # as it was in the epoch before
 
     @cached_property
     def coding(self) -> Coding | None:
@@ -75,9 +80,11 @@ class Federation:
     def schema(self) -> Schema:
         return Schema.of({MODEL: as_array(self.initial)})
 
-    def member(self, client: int) -> Membership:
-        """What client `client` must know of all this."""
+    def member(self, client: int, joins: bool = False) -> Membership:
+        """What client `client` must know of all this; one that `joins` later has no server yet."""
         known = len(self.net.reach)
+        if client >= known and joins:
+            return Membership(self.digest, self.schema, (), (), about=self.about)
         if client >= known:
             raise InputError(
                 f"this certificate is client {client}'s, but network.json has clients 0 to "
@@ -88,6 +95,22 @@ class Federation:
         own = np.flatnonzero(self.net.holder(-1 - np.arange(self.net.kept)) == -1 - client)
         rows = {-1 - int(n): as_array(self.fresh(-1 - int(n))) for n in own}
         return Membership(self.digest, self.schema, servers, refuges, self.about, self.coding, rows)
+
+    def renewed(self, version: SignedNetwork) -> "Federation":
+        """The federation from a new epoch on."""
+        if self.rebuilt is None:
+            raise InputError("the network of this federation cannot change")
+        return replace(
+            self,
+            decisions=self.rebuilt(version.network),
+            epoch=version.number,
+            begins=version.begins,
+            before=self,
+        )
+
+    def at(self, k: int) -> "Federation":
+        """The federation as it was in round `k`."""
+        return self if self.before is None or k >= self.begins else self.before.at(k)
 
     def lane_of(self, server: int) -> int:
         """The number of a server's lane; the first one, where several share it."""

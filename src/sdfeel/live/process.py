@@ -9,7 +9,7 @@ import sqlite3
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -18,6 +18,7 @@ from sdfeel.core.run_files import AUDIT, STATE, STATUS, write_atomic
 from sdfeel.live.audit import AuditLog
 from sdfeel.live.client import Client, Membership, Train
 from sdfeel.live.edge.policy import PATIENT, Policy
+from sdfeel.live.epochs import EPOCH_BYTES, EpochBook, SignedNetwork, in_files
 from sdfeel.live.failover import Failover
 from sdfeel.live.health import Health, HealthPage, write_status
 from sdfeel.live.protocol import RECORD_BYTES, About, Link, Reception, Who, seconds, whole
@@ -42,8 +43,8 @@ BACKUPS, KEEP_BACKUPS = "backups", 5
 EXPIRES_SOON = 30 * DAY
 WITH_MODEL = ("work", "start", "result", "model", "measured", "current", "lock", "apply")
 KINDS = {
-    "client": ("work", "start", "result", "here"),
-    "edge": ("model", "lock", "apply", "here"),
+    "client": ("work", "start", "result", "here", "epoch"),
+    "edge": ("model", "lock", "apply", "here", "epoch"),
     "operator": ("status", "rounds", "measured", "current", "stop", "backup"),
 }
 
@@ -58,6 +59,7 @@ class NodeSetting:
     allow: Path  # the list of certificates; edge servers must have it, others may
     health: str | None = None  # host:port of the page for probes
     orphaned: Callable[[], bool] = lambda: False  # then the node ends
+    epochs: Path | None = None  # where signed versions of the network lie
 
 
 @dataclass(frozen=True)
@@ -90,7 +92,7 @@ def limits_of(federation: Agreed) -> Limits:
     """Bodies as large as a model, and no larger; work may bring rows for a client along."""
     model = federation.schema.max_bytes
     bodies = {**dict.fromkeys(WITH_MODEL, model), "work": model * (1 + federation.along)}
-    return Limits(bodies={**bodies, "rounds": 2 * RECORD_BYTES})
+    return Limits(bodies={**bodies, "rounds": 2 * RECORD_BYTES, "epoch": EPOCH_BYTES})
 
 
 def links(
@@ -179,7 +181,10 @@ class EdgeLife:
         store = Store(setting.directory / STATE)
         try:
             ways = links(federation, setting, others, tell)
-            edge = Edge(federation, me, store, ways, self._service.policy, tell)
+            wallet = Wallet(setting.identity)
+            book = EpochBook(store, federation.digest, lambda: wallet.current().ca, setting.epochs)
+            epochs = book if federation.synchronous else None  # out of step, no round is common
+            edge = Edge(federation, me, store, ways, self._service.policy, tell, epochs)
             edge.journal = Journal(setting.directory, federation, me, store.records())
             self._edge, self._lost = edge, asyncio.get_running_loop().create_future()
             bounds, allow = limits_of(federation), AllowList(setting.allow, tell)
@@ -322,26 +327,72 @@ async def _accepted(link: Link) -> bool:
 async def run_client(
     member: Membership, setting: NodeSetting, samples: int, train: Train, tell: Tell
 ) -> None:
-    """Work until all servers are done."""
+    """Work until all servers are done, or the network has no place for this client any more."""
     from sdfeel.live.store import Store
 
-    if not member.servers:
+    me, authority = setting.identity.number, Wallet(setting.identity)
+    later = in_files(setting.epochs, authority.current().ca) if setting.epochs is not None else []
+    found = _placed(member, setting, later, me)
+    if found is None:
         tell("this scheme gives this client no work")
         return
-    refuges = [d for d in member.refuges if d in setting.peers]
-    ways = links(member, setting, [*member.servers, *refuges], tell)
-    own, others = ({d: ways[d] for d in part} for part in (member.servers, refuges))
-    me, failover = setting.identity.number, Failover(own, others, tell)
-    client = Client(member.schema, me, samples, failover, train, member.coding, tell=tell)
+    client = Client(member.schema, me, samples, Failover({}), train, member.coding, tell=tell)
     store = Store(setting.directory / "state") if member.keeps else None
     if store is not None:
         client.kept, client.rows = member.memory(store), tuple(member.rows)
+
+    async def work() -> None:
+        place: tuple[Membership, NodeSetting] | None = found
+        while place is not None:
+            now, where = place
+            refuges = [d for d in now.refuges if d in where.peers]
+            ways = links(now, where, [*now.servers, *refuges], tell)
+            own, others = ({d: ways[d] for d in part} for part in (now.servers, refuges))
+            client.failover, client.epoch = Failover(own, others, tell), now.epoch
+            client.outdated = None
+            await client.run()
+            if client.outdated is None:
+                return
+            news = await _versions(ways[client.outdated], now.epoch, authority.current().ca)
+            latest = news[-1].number
+            later_still = [each for each in later if each.number > latest]
+            left = replace(now, servers=(), epoch=latest)
+            place = _placed(left, where, [news[-1], *later_still], me)
+        tell(f"this client has left the network after {client.rounds} rounds")
+
     audit = AuditLog(setting.directory / AUDIT, tell)
     try:
-        await _alive(setting, _health(setting, client.status), audit, client.run(), tell)
+        await _alive(setting, _health(setting, client.status), audit, work(), tell)
     finally:
         if store is not None:
             store.close()
+
+
+def _placed(
+    member: Membership, setting: NodeSetting, later: Sequence[SignedNetwork], me: int
+) -> tuple[Membership, NodeSetting] | None:
+    """Where a client works: now, or in the first later epoch that has a place for it."""
+    if member.servers:
+        return member, setting
+    for version in later:
+        if version.servers(me):
+            now = replace(member, servers=version.servers(me), refuges=(), epoch=version.number)
+            return now, replace(setting, peers={**setting.peers, **version.addresses})
+    return None
+
+
+async def _versions(link: Link, number: int, authority: bytes) -> list[SignedNetwork]:
+    """The epochs after `number` up to the one in force, as a server has them."""
+    found: list[SignedNetwork] = []
+    while True:
+        after = found[-1].number if found else number
+        _, body = await link.insist("epoch", {"after": after})
+        if body is None and found:
+            return found
+        version = SignedNetwork.read(body or b"", authority)
+        if version.number <= after:
+            raise Refused(f"{link.name} sends versions of the network in a wrong order")
+        found.append(version)
 
 
 def _authorise(caller: Caller, kind: str, header: dict[str, Any]) -> None:

@@ -108,7 +108,7 @@ class Simulation:
         self._news: list[str] = []
         self._only_lane: tuple[int, Decided] | None = None
         if state is None:
-            state = State.fresh(engine.initial(), self.net)
+            state = State.fresh(engine.initial(), decisions.net)
             state.lanes = [LaneState(n, lane) for n, lane in enumerate(decisions.lanes)]
             if packing is not None and packing.across is not None:
                 state.public = state.servers.clone()  # everyone knows the first model
@@ -122,8 +122,10 @@ class Simulation:
 
     @property
     def net(self) -> Network:
-        """The network as the scheme uses it."""
-        return self.decisions.net
+        """The network as the scheme uses it, in the epoch of the last finished round."""
+        if not self.decisions.epochs:
+            return self.decisions.net
+        return self.decisions.at(max(each.k for each in self.state.lanes) - 1).net
 
     @property
     def seed(self) -> int:
@@ -189,7 +191,7 @@ class Simulation:
         known = self._only_lane
         if alone and known is not None and known[0] == each.k:
             return known[1]
-        decided = self.decisions.round(
+        decided = self.decisions.at(each.k).round(
             each.number,
             each.k,
             self.state.clocks,
@@ -214,7 +216,7 @@ class Simulation:
         state.bytes += bill.bytes
         state.joules += bill.joules
         state.taken = state.taken + done
-        each.steps += length(self.net, work, done)
+        each.steps += length(self.decisions.at(each.k).net, work, done)
         each.memory = mix.memory
         state.over = state.over or mix.over
         each.k += 1

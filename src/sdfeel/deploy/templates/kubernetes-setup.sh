@@ -1,6 +1,6 @@
 #!/bin/sh
 # Gives a cluster what the manifests refer to. Run it in the directory that `deploy init` wrote, and
-# again after certificates were issued, renewed or revoked: nodes take what has changed as it comes.
+# again after certificates or the network were changed: nodes take what is new as it comes.
 # Then: kubectl apply -f kubernetes.yaml, or: helm install federation ./helm
 set -eu
 give() {
@@ -8,6 +8,7 @@ give() {
 }
 give configmap sdfeel-shared --from-file=experiment.toml --from-file=network.json
 give configmap sdfeel-trust --from-file=trust/allow.txt
+give configmap sdfeel-epochs --from-file=epochs
 for home in nodes/edge-* nodes/client-*; do
   name=$(basename "$home")
   give configmap "$name-node" --from-file="$home/node.toml"

@@ -182,6 +182,13 @@ class Cluster:
 
     async def work(self, client: int, header: Header) -> Answer:
         """The client's next piece of work, as soon as there is one."""
+        theirs = whole(header, "epoch") if "epoch" in header else 0
+        if theirs != self.federation.epoch:
+            await self.bell.wait_for(
+                lambda: self._in_another_epoch(theirs) or self.federation.epoch == theirs or None,
+                seconds(header, "wait"),
+            )
+            return self._in_another_epoch(theirs) or ({"idle": True}, None)
         self._check_client(client, header)
         if header.get("leaving"):
             return self._say_goodbye(client)
@@ -191,8 +198,17 @@ class Cluster:
             self.asked[client] = self.clock()
         if self._may_rejoin(client):
             self.absent.discard(client)
-        found = await self.bell.wait_for(lambda: self._task(client), seconds(header, "wait"))
+        found = await self.bell.wait_for(
+            lambda: self._in_another_epoch(theirs) or self._task(client), seconds(header, "wait")
+        )
         return found if found is not None else ({"idle": True}, None)
+
+    def _in_another_epoch(self, theirs: int) -> Answer | None:
+        """A client that is behind asks for the network as it is now; one that is ahead waits."""
+        if self.over:
+            return {"over": True}, None
+        ours = self.federation.epoch
+        return ({"epoch": ours}, None) if theirs < ours else None
 
     def _may_rejoin(self, client: int) -> bool:
         """Is a client waited for again that asks for work? At once if the round has nobody else."""

@@ -26,7 +26,7 @@ from sdfeel.live.edge.neighbours import Neighbours
 from sdfeel.live.edge.round_end import Behind, Closed, Ended
 from sdfeel.live.edge.rows import PublicCopies, Rows, averaged, mixed, place
 from sdfeel.live.edge.state import ServerState
-from sdfeel.live.federation import Turn, as_array, grown, heavier, without
+from sdfeel.live.federation import Federation, Turn, as_array, grown, heavier, without
 from sdfeel.live.protocol import HERE, LONG_POLL, Answer, Header, Link, seconds, whole
 from sdfeel.live.transport.errors import NotTrusted, Refused
 from sdfeel.live.transport.tensors import CODE, pack
@@ -45,10 +45,14 @@ class SyncExchange:
     _missed: set[int] = field(default_factory=set)  # servers whose models did not come this round
 
     def __post_init__(self) -> None:
-        self._federation, self._me = self.cluster.federation, self.cluster.server
+        self._me = self.cluster.server
         self._store, self._bell = self.cluster.store, self.cluster.bell
         self._policy = self.cluster.policy
         self._others = Neighbours(self.cluster, self.peers, self._back)
+
+    @property
+    def _federation(self) -> Federation:
+        return self.cluster.federation  # of the epoch in force
 
     @property
     def absent(self) -> Absent:

@@ -14,8 +14,9 @@ from typing import Any
 import numpy as np
 
 from sdfeel.core.decide import length
-from sdfeel.core.errors import RunError
+from sdfeel.core.errors import RunError, SdfeelError
 from sdfeel.engine.combine import weighted
+from sdfeel.live.edge.absent_servers import AGAIN
 from sdfeel.live.edge.clients import Cluster
 from sdfeel.live.edge.exchange_async import AsyncExchange
 from sdfeel.live.edge.exchange_sync import CLOSED, SyncExchange
@@ -25,8 +26,10 @@ from sdfeel.live.edge.round_end import Behind, Closed, Ended, Exchange
 from sdfeel.live.edge.rows import kept_row
 from sdfeel.live.edge.shared_lanes import SharedLanes, opened, waiting_for
 from sdfeel.live.edge.state import ServerState
+from sdfeel.live.epochs import EpochBook, SignedNetwork
 from sdfeel.live.federation import Federation, Turn
 from sdfeel.live.protocol import (
+    HERE,
     RECORD_BYTES,
     Answer,
     Bell,
@@ -56,10 +59,13 @@ class Edge:
         peers: Mapping[int, Link],  # the other servers
         policy: Policy = PATIENT,
         tell: Callable[[str], None] = lambda line: None,
+        epochs: EpochBook | None = None,  # None: the network stays as it is
     ) -> None:
+        for version in epochs.adopted if epochs is not None else ():
+            federation = federation.renewed(version)
         check_policy(policy, federation.decisions, federation.backhaul is not None)
         self.federation, self.number, self.store = federation, number, store
-        self.policy, self.tell = policy, tell
+        self.policy, self.tell, self.epochs, self._peers = policy, tell, epochs, peers
         self.bell, self.stopped = Bell(), asyncio.Event()
         self.known = self._opened()
         self.cluster = Cluster(federation, number, store, self.bell, policy, tell=tell)
@@ -114,6 +120,8 @@ class Edge:
         check_federation(header, self.federation.digest)
         if kind == "here" and who.role in ("client", "edge"):
             return {"round": self.known.k, "waiting": bool(self.exchange.waiting())}, None
+        if kind == "epoch" and who.role in ("client", "edge"):
+            return self._versions(who, header, body)
         if who.role == "client":
             cluster = self._cluster_of(who.number)
             if kind == "work":
@@ -150,6 +158,71 @@ class Edge:
             each.quarantine = first.quarantine
             clusters.append(each)
         return SharedLanes(clusters, self._commit)
+
+    def _versions(self, who: Who, header: Header, body: bytes | None) -> Answer:
+        """A server asks whether we hold an epoch, a client for the one that follows its own."""
+        if self.epochs is None:
+            raise Refused("the network of this federation does not change")
+        if who.role == "edge":
+            return {"held": self.epochs.take(body or b"", self.known.k)}, None
+        found = self.epochs.following(whole(header, "after"))
+        return {}, None if found is None else found.body
+
+    async def _boundary(self, epochs: EpochBook) -> None:
+        """Before a round begins: the epoch that begins with it, at all servers or at none."""
+        for body in epochs.files():
+            await self._spread(epochs, body)
+        while (due := epochs.due(self.known.k)) is not None:
+            others = self._peers.values()
+            if all(await asyncio.gather(*(self._holds(link, due) for link in others))):
+                await self._adopt(epochs, due)
+            else:
+                epochs.void(due)
+                self.tell(f"epoch {due.number} is void: a server had begun round {due.begins + 1}")
+
+    async def _spread(self, epochs: EpochBook, body: bytes) -> None:
+        """Take what lies in our files, and give it to the others; they ask again if it is lost."""
+        try:
+            held = epochs.take(body, self.known.k)
+        except Refused as error:
+            self.cluster.complain(f"a version of the network: {error}")
+            return
+        if held:
+            calls = (link.ask("epoch", {}, body, HERE) for link in self._peers.values())
+            await asyncio.gather(*calls, return_exceptions=True)
+
+    async def _holds(self, link: Link, epoch: SignedNetwork) -> bool:
+        while True:
+            try:
+                header, _ = await link.insist("epoch", {}, epoch.body)
+                return header.get("held") is True
+            except SdfeelError as error:
+                self.cluster.complain(f"{link.name}: epoch {epoch.number}: {error}")
+                await asyncio.sleep(AGAIN)
+
+    async def _adopt(self, epochs: EpochBook, epoch: SignedNetwork) -> None:
+        """From here on the network is another one."""
+        old, new = self.federation, self.federation.renewed(epoch)
+        mine = {n for n, reach in enumerate(new.net.reach) if self.number in reach}
+        stay = {n for n, reach in enumerate(old.net.reach) if self.number in reach}
+        came = dict.fromkeys(mine - stay, 0)
+        for k in range(self.known.k) if came else ():
+            turn = Turn.of(old.at(k), self.number, k, {})
+            for n in came:
+                came[n] += int(turn.planned[n]) if n < len(turn.planned) else 0
+            await asyncio.sleep(0)  # thousands of rounds take a while, and others ask
+        taken = {n: count for n, count in self.known.taken.items() if n in mine}
+        known = replace(self.known, taken={**taken, **came}, guests=())
+        with self.store.commit():
+            epochs.adopt(epoch)
+            known.save(self.store)
+        self.known, self.federation, self.cluster.federation = known, new, new
+        self.bell.ring()
+        told = [f"{len(mine)} clients"]
+        told += [f"with {', '.join(map(str, sorted(came)))}"] if came else []
+        gone = sorted(stay - mine)
+        told += [f"without {', '.join(map(str, gone))}"] if gone else []
+        self.tell(f"epoch {epoch.number} from round {epoch.begins + 1} on: {' '.join(told)}")
 
     async def _operate(self, kind: str, header: Header) -> Answer:
         if kind == "status":
@@ -208,6 +281,8 @@ class Edge:
         }
 
     async def _round(self) -> None:
+        if self.epochs is not None:
+            await self._boundary(self.epochs)
         began = time.monotonic()
         known = self.known
         turn = Turn.of(self.federation, self.number, known.k, known.memory, known.guests)
@@ -332,6 +407,7 @@ class Edge:
         elapsed, self._marked = self._elapsed(before, now, wall), now
         return {
             "server": self.number,
+            "epoch": self.federation.epoch,
             "number": before["number"] + 1,
             "first": before["first"],
             "total": before["total"] + since,

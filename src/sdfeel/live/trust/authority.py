@@ -1,5 +1,6 @@
 """A federation's own certificate authority: a directory with one key, kept off the nodes."""
 
+import base64
 import ipaddress
 import os
 import re
@@ -62,6 +63,12 @@ def retire_authorities(directory: Path) -> int:
     before = x509.load_pem_x509_certificates((directory / CA).read_bytes())
     write_atomic(directory / CA, ca.public_bytes(serialization.Encoding.PEM))
     return len(before) - 1
+
+
+def sign(directory: Path, content: bytes) -> str:
+    """The authority's signature."""
+    key, _ = _authority(directory)
+    return base64.b64encode(key.sign(content, ec.ECDSA(hashes.SHA256()))).decode()
 
 
 def federation_of(ca: x509.Certificate) -> str:

@@ -4,6 +4,7 @@
 TLS itself checks that the server that answers is the one that was meant, wherever it runs.
 """
 
+import base64
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -12,6 +13,8 @@ from pathlib import Path
 
 from cryptography import x509
 from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
 from sdfeel.core.errors import DataError, InputError
@@ -127,6 +130,19 @@ def _issued(certificate: x509.Certificate, authority: x509.Certificate) -> bool:
     except (ValueError, TypeError, InvalidSignature):
         return False
     return True
+
+
+def is_signed(content: bytes, signature: str, ca: bytes) -> bool:
+    """Has one of these authorities signed this?"""
+    for authority in x509.load_pem_x509_certificates(ca):
+        key = authority.public_key()
+        try:
+            assert isinstance(key, ec.EllipticCurvePublicKey)
+            key.verify(base64.b64decode(signature), content, ec.ECDSA(hashes.SHA256()))
+        except (InvalidSignature, ValueError, AssertionError):
+            continue
+        return True
+    return False
 
 
 def _read(path: Path) -> bytes:

@@ -1,0 +1,93 @@
+"""Signed versions of a deployment's network: clients join, leave and move while it runs."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from sdfeel.core.errors import InputError
+from sdfeel.core.membership import Epoch, schedule
+from sdfeel.core.network import Network
+from sdfeel.core.run_files import EPOCHS, EXPERIMENT, NETWORK, NODE, NODES, write_atomic
+from sdfeel.deploy.files import NodeFile, digest_of, parse_network, read_node, write_node
+from sdfeel.experiment.build import build_mixing, build_scheme
+from sdfeel.experiment.schema import Experiment, load
+from sdfeel.live.epochs import SignedNetwork, signed
+from sdfeel.live.trust.identity import issue
+
+AUTHORITY, OPERATOR = "authority", "operator-0"
+
+
+def change(directory: Path, begins: int, words: Sequence[str]) -> SignedNetwork:
+    """Sign the next version of the network, in force from round `begins` (from 0) on.
+
+    A client with a new number gets a certificate and a node file.
+    """
+    made = _signed(load(directory / EXPERIMENT), directory, Epoch.parse(begins, words))
+    addresses = {f"edge-{d}": address for d, address in made.addresses.items()}
+    for client, servers in enumerate(made.members):
+        home = directory / NODES / f"client-{client}"
+        if servers and not home.exists():
+            issue(directory / AUTHORITY, f"client/{client}", (), home / "identity")
+            own = {f"edge-{d}": addresses[f"edge-{d}"] for d in servers}
+            write_node(home, "client", NodeFile(peers=own, data="data.npz"))
+    return made
+
+
+def write_schedule(experiment: Experiment, directory: Path) -> None:
+    """Sign the versions that the experiment's own epochs are, where that was not done before."""
+    if any((directory / EPOCHS).glob("*.json")):
+        return
+    for epoch in schedule(experiment.network.epochs):
+        if epoch.begins:  # else it is the first network
+            _signed(experiment, directory, epoch)
+
+
+def versions(directory: Path) -> list[SignedNetwork]:
+    """What was signed so far, in order. The operator's own files are believed."""
+    paths = sorted((directory / EPOCHS).glob("*.json"))
+    return [SignedNetwork.read(path.read_bytes(), None) for path in paths]
+
+
+def _signed(experiment: Experiment, directory: Path, epoch: Epoch) -> SignedNetwork:
+    before = versions(directory)
+    text = before[-1].network if before else (directory / NETWORK).read_text(encoding="utf-8")
+    if before and epoch.begins <= before[-1].begins:
+        raise InputError(
+            f"the version before begins with round {before[-1].begins + 1}: choose a later round"
+        )
+    digest = digest_of(directory / EXPERIMENT, directory / NETWORK)
+    net, _, _, _ = parse_network(text)
+    changed = build_mixing(experiment, epoch.applied(net))
+    scheme, _ = build_scheme(experiment)
+    adapted = scheme.adapt(changed)
+    number = before[-1].number + 1 if before else 1
+    peers = read_node(directory / NODES / OPERATOR / NODE).peers
+    body = signed(
+        directory / AUTHORITY,
+        number=number,
+        begins=epoch.begins,
+        federation=digest,
+        after=before[-1].digest if before else digest,
+        network=_text(text, changed),
+        members=[list(servers) for servers in adapted.reach],
+        addresses={name.removeprefix("edge-"): address for name, address in peers.items()},
+    )
+    write_atomic(directory / EPOCHS / f"{number:04d}.json", body)
+    return SignedNetwork.read(body, None)
+
+
+def _text(before: str, net: Network) -> str:
+    """The network file with another network; a new client is as fast as the others on average."""
+    values: dict[str, Any] = json.loads(before)
+    values |= {
+        "samples": net.samples.tolist(),
+        "reach": [list(servers) for servers in net.reach],
+        "links": net.links.tolist(),
+        "mixing": net.mixing.tolist(),
+    }
+    for key in ("step_seconds", "radio", "snr"):
+        known = values["cost"][key]
+        if known is not None:
+            known += [sum(known) / len(known)] * (len(net.samples) - len(known))
+    return json.dumps(values, indent=1) + "\n"

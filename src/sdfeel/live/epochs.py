@@ -1,0 +1,174 @@
+"""Versions of the network that its authority signed, and how servers agree on when one begins.
+
+An epoch takes effect with its first round at all servers, or at none. A server that is given one
+decides once: it holds it if that round has not begun, else the epoch is void, and either answer is
+durable before it is given. Nobody begins the epoch's first round before all others have said that
+they hold it; one that says otherwise makes it void for all. So there is no vote to be counted, and
+no coordinator to be lost.
+"""
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+from sdfeel.core.run_files import EPOCHS
+from sdfeel.live.store import Store
+from sdfeel.live.transport.errors import Refused
+from sdfeel.live.trust.authority import sign
+from sdfeel.live.trust.identity import is_signed
+
+FACT = "epochs"
+EPOCH_BYTES = 8 << 20  # of one signed network
+
+
+@dataclass(frozen=True)
+class SignedNetwork:
+    """From round `begins` on this network, if `after` is the one before it."""
+
+    body: bytes
+    number: int
+    begins: int
+    federation: str  # the digest of the experiment and of the first network
+    after: str  # the digest of the version before; of the first one, the federation's
+    network: str  # as network.json
+    members: tuple[tuple[int, ...], ...]  # whom each client works for, as the scheme uses it
+    addresses: Mapping[int, str]  # of the servers
+
+    @property
+    def digest(self) -> str:
+        return sha256(self.body).hexdigest()
+
+    def servers(self, client: int) -> tuple[int, ...]:
+        return tuple(sorted(self.members[client])) if client < len(self.members) else ()
+
+    @classmethod
+    def read(cls, body: bytes, authority: bytes | None) -> "SignedNetwork":
+        """What is in a file or a message; Refused unless the authority, if any, has signed it."""
+        try:
+            outer: dict[str, str] = json.loads(body)
+            text = outer["document"]
+            known = authority is None or is_signed(text.encode(), outer["signature"], authority)
+            if not known:
+                raise Refused("a version of the network is not signed by our authority")
+            values: dict[str, Any] = json.loads(text)
+            return cls(
+                body,
+                int(values["number"]),
+                int(values["begins"]),
+                str(values["federation"]),
+                str(values["after"]),
+                str(values["network"]),
+                tuple(tuple(map(int, servers)) for servers in values["members"]),
+                {int(d): str(address) for d, address in values["addresses"].items()},
+            )
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            shown = type(error).__name__
+            raise Refused(f"that is no version of a network ({shown}): copy it again") from None
+
+
+def signed(authority: Path, **values: Any) -> bytes:
+    """A version of the network as a file; the fields are those of `SignedNetwork`."""
+    text = json.dumps(values, indent=1)
+    return json.dumps({"document": text, "signature": sign(authority, text.encode())}).encode()
+
+
+def in_files(directory: Path, authority: bytes) -> list[SignedNetwork]:
+    """The versions that lie beside network.json, in their order; what is half there is no file."""
+    found = []
+    for path in sorted(directory.glob("*.json")):
+        try:
+            found.append(SignedNetwork.read(path.read_bytes(), authority))
+        except (OSError, Refused):
+            continue
+    return sorted(found, key=lambda each: each.number)
+
+
+class EpochBook:
+    """What one server knows of epochs, durably."""
+
+    def __init__(
+        self,
+        store: Store,
+        federation: str,
+        authority: Callable[[], bytes],  # the certificates that may sign, as they are now
+        files: Path | None = None,
+    ) -> None:
+        self._store, self._federation, self._authority = store, federation, authority
+        self._files = files
+        known: dict[str, list[str]] = store.fact(FACT) or {}
+        self.adopted = [self._own(text) for text in known.get("adopted", [])]
+        self.pending = [self._own(text) for text in known.get("pending", [])]
+        self._void = set(known.get("void", []))
+        self._seen: set[tuple[str, int]] = set()
+
+    def _own(self, text: str) -> SignedNetwork:
+        return SignedNetwork.read(text.encode(), None)  # it was checked when it came
+
+    def take(self, body: bytes, k: int) -> bool:
+        """Is this epoch held here? Asked again, the answer is the same. `k`: the open round."""
+        found = SignedNetwork.read(body, self._authority())
+        if found.federation != self._federation:
+            raise Refused("that version of the network is of another experiment")
+        known = [each.digest for each in (*self.adopted, *self.pending)]
+        if found.digest in known:
+            return True
+        last = known[-1] if known else self._federation
+        if found.digest in self._void or found.begins <= k or found.after != last:
+            self.void(found)
+            return False
+        self.pending.append(found)
+        self._save()
+        return True
+
+    def due(self, k: int) -> SignedNetwork | None:
+        """The epoch that begins with round `k`, if all hold it."""
+        return next((each for each in self.pending if each.begins <= k), None)
+
+    def void(self, epoch: SignedNetwork) -> None:
+        """It takes effect nowhere, nor does what was to come after it."""
+        self._void.add(epoch.digest)
+        self.pending = [each for each in self.pending if each.digest not in self._void]
+        while lost := [each for each in self.pending if each.after in self._void]:
+            self._void |= {each.digest for each in lost}
+            self.pending = [each for each in self.pending if each not in lost]
+        self._save()
+
+    def adopt(self, epoch: SignedNetwork) -> None:
+        """It is in force. Call it inside a commit."""
+        self.pending.remove(epoch)
+        self.adopted.append(epoch)
+        self._remember()
+
+    def following(self, number: int) -> SignedNetwork | None:
+        """The first epoch in force here after `number`."""
+        return next((each for each in self.adopted if each.number > number), None)
+
+    def files(self) -> list[bytes]:
+        """What lies beside network.json and has not been looked at."""
+        fresh = []
+        for path in sorted(self._files.glob("*.json")) if self._files is not None else []:
+            key = (path.name, path.stat().st_mtime_ns)
+            if key not in self._seen:
+                self._seen.add(key)
+                fresh.append(path.read_bytes())
+        return fresh
+
+    def _save(self) -> None:
+        with self._store.commit():
+            self._remember()
+
+    def _remember(self) -> None:
+        texts = {
+            "adopted": [each.body.decode() for each in self.adopted],
+            "pending": [each.body.decode() for each in self.pending],
+            "void": sorted(self._void),
+        }
+        self._store.remember(FACT, texts)
+
+
+def directory_of(network: Path) -> Path:
+    """Where versions of a network lie."""
+    return network.parent / EPOCHS

@@ -1,0 +1,223 @@
+"""Epochs: clients join, leave and move while a federation runs, everywhere or nowhere."""
+
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sdfeel.core.errors import InputError
+from sdfeel.core.events import Finished
+from sdfeel.deploy import membership
+from sdfeel.deploy.local import LocalDeployment
+from sdfeel.experiment.build import prepare
+from sdfeel.experiment.schema import Experiment, load
+from sdfeel.live.epochs import EpochBook, SignedNetwork, signed
+from sdfeel.live.store import Store
+from sdfeel.live.transport.errors import Refused
+from sdfeel.live.trust.authority import create_authority
+from sdfeel.run.drive import fingerprint
+
+SETTINGS = [
+    "network.clients=6",
+    "network.servers=3",
+    "model.name=logistic",
+    "training.engine=loop",
+    "training.iterations=45",
+    "seed=3",
+]
+
+
+def experiment(*epochs: str, more: tuple[str, ...] = ()) -> Experiment:
+    return load(None, [*SETTINGS, *more, f"network.epochs={json.dumps(list(epochs))}"])
+
+
+def simulated(chosen: Experiment, rounds: int) -> str:
+    simulation = prepare(chosen).simulation()
+    for _ in range(rounds):
+        next(simulation)
+    return fingerprint(simulation.model())
+
+
+def test_an_epoch_that_changes_nothing_changes_no_bit() -> None:
+    home = prepare(experiment()).net.home.tolist()
+    same = f"4: client-0=edge-{home[0]}, client-3=edge-{home[3]}"
+    assert simulated(experiment(same), 9) == simulated(experiment(), 9)
+
+
+def test_before_its_first_round_an_epoch_is_not_felt_and_then_it_is() -> None:
+    chosen = experiment("5: client-0=none")
+    assert simulated(chosen, 4) == simulated(experiment(), 4)
+    assert simulated(chosen, 5) != simulated(experiment(), 5)
+
+
+def test_whoever_is_away_from_the_first_round_on_might_as_well_not_exist() -> None:
+    ready = prepare(experiment("1: client-0=none"))
+    assert ready.net.reach[0] == ()
+    assert ready.decisions.epochs == ()
+
+
+def test_the_weighted_mean_survives_mixing_in_every_epoch() -> None:
+    ready = prepare(experiment("3: client-0=none", "6: client-0=edge-2, client-1=edge-1"))
+    nets = [ready.decisions.at(k).net for k in (0, 2, 5)]
+    assert len({tuple(net.mass.tolist()) for net in nets}) == 3
+    for net in nets:
+        assert net.mass @ net.mixing == pytest.approx(net.mass)
+
+
+@pytest.mark.parametrize(
+    ("epochs", "more", "why"),
+    [
+        (["4 client-0=none"], (), "is no epoch: write the first round, a colon"),
+        (["4: client-0=gone"], (), "'client-0=gone' is no change of a network"),
+        (["4: client-0=none", "4: client-0=edge-1"], (), "one after another, got rounds 4, 4"),
+        (["4: client-0=none, client-0=edge-1"], (), "client 0 is named twice"),
+        (["4: client-9=edge-1"], (), "a simulation has the 6 clients of its data"),
+        (["4: client-0=80"], (), "a simulation has the 6 clients of its data"),
+        (["4: client-0=edge-7"], (), "servers are numbered 0 to 2"),
+        (["4: client-0=none"], ("scheme.name=d2",), "keeps more than the servers' models"),
+        (["4: client-0=none"], ("scheme.name=async-sd-feel",), "needs a common round"),
+        (["4: client-0=none"], ("network.link_chance=0.5",), "leave out network.changes"),
+    ],
+)
+def test_what_cannot_change_is_refused_before_anything_starts(
+    epochs: list[str], more: tuple[str, ...], why: str
+) -> None:
+    with pytest.raises(InputError, match=why):
+        prepare(experiment(*epochs, more=more))
+
+
+class Desk:
+    """An authority that signs versions of a network, and servers' books."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        create_authority(directory / "authority")
+        self.ca = (directory / "authority" / "ca.pem").read_bytes()
+
+    def version(self, number: int, begins: int, after: str = "f") -> bytes:
+        return signed(
+            self.directory / "authority",
+            number=number,
+            begins=begins,
+            federation="f",
+            after=after,
+            network="{}",
+            members=[[0]],
+            addresses={"0": "a:1"},
+        )
+
+    def book(self, name: str) -> EpochBook:
+        return EpochBook(Store(self.directory / name), "f", lambda: self.ca)
+
+
+def test_only_the_authority_changes_the_network(tmp_path: Path) -> None:
+    desk = Desk(tmp_path)
+    book, body = desk.book("a"), desk.version(1, 5)
+    text = json.loads(body)
+    text["document"] = text["document"].replace('"begins": 5', '"begins": 6')
+    for bad in (json.dumps(text).encode(), body[:-9], b"", b"[]", b'{"document": 1}'):
+        with pytest.raises(Refused, match=r"not signed by our authority|is no version"):
+            book.take(bad, 0)
+    create_authority(tmp_path / "other")
+    other = (tmp_path / "other" / "ca.pem").read_bytes()
+    with pytest.raises(Refused, match="not signed by our authority"):
+        SignedNetwork.read(body, other)
+    assert book.take(body, 0)
+
+
+def test_a_book_remembers_through_a_restart(tmp_path: Path) -> None:
+    desk = Desk(tmp_path)
+    store = Store(tmp_path / "a")
+    book = EpochBook(store, "f", lambda: desk.ca)
+    first, late = desk.version(1, 5), desk.version(2, 3)
+    assert book.take(first, 0)
+    assert not book.take(late, 3)
+    store.close()
+    again = desk.book("a")
+    assert again.take(first, 9)  # held, whatever the round is now
+    assert not again.take(late, 0)  # void, whatever the round is now
+    assert again.due(4) is None
+    due = again.due(5)
+    assert due is not None
+    assert due.number == 1
+
+
+@given(
+    rounds=st.lists(st.integers(0, 9), min_size=2, max_size=5),
+    asks=st.lists(st.integers(0, 30), max_size=25),
+    data=st.data(),
+)
+@settings(max_examples=60, deadline=None)
+def test_an_epoch_begins_everywhere_or_nowhere(
+    rounds: list[int],
+    asks: list[int],
+    data: st.DataObject,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    """Servers go on, ask each other and are restarted in any order; their verdicts are one."""
+    desk = Desk(tmp_path_factory.mktemp("desk"))
+    body, begins = desk.version(1, 5), 5
+    books = [desk.book(str(n)) for n in range(len(rounds))]
+    now, verdicts = list(rounds), dict[int, bool]()
+    if now[0] < begins:
+        books[0].take(body, now[0])
+    for ask in (*asks, *range(len(books)), *range(len(books))):
+        n = ask % len(books)
+        blocked = n not in verdicts and books[n].due(now[n]) is not None
+        if blocked:
+            held = [book.take(body, now[m]) for m, book in enumerate(books)]
+            verdicts[n] = all(held)
+            if not verdicts[n]:
+                books[n].void(SignedNetwork.read(body, None))
+        elif data.draw(st.booleans()):
+            now[n] += 1
+            if now[n] >= begins and books[n].due(now[n]) is None:
+                verdicts.setdefault(n, False)  # it began that round with the network as it was
+    assert len(set(verdicts.values())) <= 1
+
+
+@pytest.mark.slow
+def test_clients_that_join_leave_return_and_move_come_to_the_simulators_model(
+    tmp_path: Path,
+) -> None:
+    chosen = experiment(
+        "1: client-5=none",
+        "4: client-0=none, client-5=edge-1",
+        "7: client-0=edge-2, client-1=edge-0",
+    )
+    deployment = LocalDeployment(chosen, tmp_path / "real")
+    *_, last = deployment
+    assert isinstance(last, Finished)
+    assert last.model_sha256 == simulated(chosen, last.number)
+    log = (tmp_path / "real" / "nodes" / "edge-1" / "log.txt").read_text()
+    assert "epoch 1 from round 4 on" in log
+    assert "epoch 2 from round 7 on" in log
+
+
+@pytest.mark.slow
+def test_a_change_under_way_takes_effect_and_a_late_one_nowhere(tmp_path: Path) -> None:
+    """By the operator's command while all run: a new client joins; what comes too late is void."""
+    chosen = load(None, [*SETTINGS, "training.iterations=150"])
+    deployment = LocalDeployment(chosen, tmp_path / "real")
+    directory = tmp_path / "real"
+    done: list[int] = []
+
+    def look() -> None:
+        status = directory / "nodes" / "edge-0" / "status.json"
+        if not status.exists():
+            return
+        k = json.loads(status.read_text())["round"]
+        if k >= 2 and not done:
+            done.append(membership.change(directory, k + 15, ["client-0=none"]).number)
+
+    deployment.every_tick(look)
+    *_, last = deployment
+    (begins,) = [version.begins for version in membership.versions(directory)]
+    log = (directory / "nodes" / "edge-1" / "log.txt").read_text()
+    assert isinstance(last, Finished)
+    taken = f"epoch 1 from round {begins + 1} on" in log
+    rule = f"{begins + 1}: client-0=none"
+    same = experiment(rule, more=("training.iterations=150",)) if taken else chosen
+    assert last.model_sha256 == simulated(same, last.number)
