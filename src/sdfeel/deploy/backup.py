@@ -17,7 +17,7 @@ from sdfeel.core.decide import length
 from sdfeel.core.errors import InputError, RunError, SdfeelError
 from sdfeel.core.run_files import NODE, NODES, STATE
 from sdfeel.deploy.files import digest_of, peers_of, read_node
-from sdfeel.deploy.make import OPERATOR
+from sdfeel.deploy.membership import OPERATOR
 from sdfeel.deploy.node import federation_of
 from sdfeel.deploy.status import read_statuses
 from sdfeel.live.edge.server import FEDERATION

@@ -80,7 +80,8 @@ def run_client_node(
     federation, module = federation_of(node)
     setting = _setting(node, path, "client", orphaned)
     me = setting.identity.number
-    member = federation.member(me)
+    joins = setting.epochs is not None and any(setting.epochs.glob("*.json"))
+    member = federation.member(me, joins)
     torch.set_num_threads(1)
     if node.trainer is not None:
         samples = int(federation.net.samples[me])

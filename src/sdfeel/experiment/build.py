@@ -236,6 +236,12 @@ def with_epochs(
     experiment: Experiment, decisions: Decisions, net: Network
 ) -> tuple[Decisions, Network]:
     """The decisions with those of the epochs in which the network is another one, and the first."""
+    codecs = experiment.compression.uplink, experiment.compression.backhaul
+    if experiment.network.epochs and codecs != ("none", "none"):
+        raise InputError(
+            "network.epochs goes with models that are sent as they are: leave out "
+            "compression.uplink and compression.backhaul"
+        )
     epochs, first = [], net
     for epoch in membership.schedule(experiment.network.epochs):
         known = len(net.samples)
