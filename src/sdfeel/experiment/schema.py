@@ -481,26 +481,23 @@ def _sentence(error: ValidationError) -> str:
 
 def rule_of(error: Mapping[str, Any]) -> str:
     """What one of pydantic's errors asks for, in our words."""
-    kind, context = error["type"], error.get("ctx", {})
-    if kind.startswith("int_"):
-        return "a whole number"
-    if kind.startswith("float_"):
-        return "a number"
-    if kind.startswith("bool_"):
-        return "true or false"
-    if kind.startswith("string_"):
-        return "a text"
-    if kind == "finite_number":
-        return "a finite number"
-    if kind == "dict_type":
-        return "a table like { key = value }"
+    kind = error["type"]
+    kinds = {
+        "int_": "a whole number",
+        "float_": "a number",
+        "bool_": "true or false",
+        "string_": "a text",
+        "finite_number": "a finite number",
+        "dict_type": "a table like { key = value }",
+    }
+    if found := [words for start, words in kinds.items() if kind.startswith(start)]:
+        return found[0]
     bounds = {
-        "less_than": ("below", "lt"),
-        "greater_than": ("above", "gt"),
-        "greater_than_equal": ("at least", "ge"),
-        "less_than_equal": ("at most", "le"),
+        "less_than": "below {lt:g}",
+        "greater_than": "above {gt:g}",
+        "greater_than_equal": "at least {ge:g}",
+        "less_than_equal": "at most {le:g}",
     }
     if kind in bounds:
-        words, key = bounds[kind]
-        return f"{words} {context[key]:g}"
+        return bounds[kind].format(**error["ctx"])
     return str(error["msg"]).removeprefix("Input should be ")
