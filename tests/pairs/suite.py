@@ -95,7 +95,9 @@ def of_refusal(place: Place, choice: Choice) -> Iterator[Violation]:
         f"{factor}={value}": any(word in sentence.lower() for word in names(factor, value))
         for factor, value in choice.items()
     }
-    if sum(told.values()) < 2:  # of three that clash, two show the way out
+    # That even the fastest client misses a deadline may have any cause: the figures show the way.
+    slow = "even the fastest client needs" in sentence
+    if sum(told.values()) < 2 and not slow:  # of three that clash, two show the way out
         unnamed = ", ".join(option for option, named in told.items() if not named)
         yield Violation("refusal", f"it does not name {unnamed}: {sentence}")
 
