@@ -65,7 +65,7 @@ def coded(coding: Coding, kept: ClientRows, update: Array, client: int, k: int) 
 
 
 def summed(terms: object, known: Mapping[int, Array], what: str) -> Array:
-    """The weighted sum that a server asks for: [[row, weight], ...] of rows that are known."""
+    """The weighted sum that a server asks for: [[row, weight], ...] of known rows."""
     if not isinstance(terms, list) or not terms:
         raise Refused(f"a server does not say what to make {what} of")
     found = []
