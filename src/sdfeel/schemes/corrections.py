@@ -1,8 +1,8 @@
 """What the methods that cancel drift have in common: variates, directions, and the shift they make.
 
-A client's variate is the mean gradient of its last round. A server's direction is that of everyone
-whom its clients should follow. Each client adds the difference to every local gradient, so that
-clients with different data walk side by side.
+A client's variate is the mean gradient of its last round. A server's direction is the one that its
+clients should follow. Each client adds the difference to every local gradient, so that clients with
+different data move in parallel.
 """
 
 from functools import lru_cache
@@ -42,8 +42,8 @@ def learned(net: Network, who: Ints, scale: Floats, via: Link) -> Mixing:
     """What updates add to models, variates and directions.
 
     `scale` (R,) turns the updates of the clients `who` into gradients. A model moves by the mean of
-    those who came. A variate becomes its client's mean gradient. A direction moves by how far its
-    cluster's gradients have, in which those who did not come keep theirs.
+    the updates that arrived. A variate becomes its client's mean gradient. A direction moves as far
+    as its cluster's gradients have; clients whose updates did not arrive keep theirs.
     """
     own, ways = net.shelf(VARIATE.name).tolist(), net.shelf(DIRECTION.name).tolist()
     everyone, count = net.clients, len(net.servers)
@@ -68,7 +68,7 @@ def per_gradient(view: View, who: Ints, steps: Ints) -> Floats:
 
 
 def per_round(view: View, steps: int) -> float:
-    """What turns a cluster's way in a round of so many steps into a gradient, the same for all."""
+    """What turns a cluster's move in a round of so many steps into a gradient, the same for all."""
     net, who = view.net, view.net.clients
     scale = 1 / per_gradient(view, who, np.full(len(who), steps))
     return float(net.samples[who].sum() / (net.samples[who] @ scale))
@@ -76,7 +76,7 @@ def per_round(view: View, steps: int) -> float:
 
 @lru_cache(maxsize=16)
 def calm_gossip(net: Network, hops: int) -> Mixing:
-    """Servers mix with their neighbours; corrections need weights that do not swing."""
+    """Servers mix with their neighbours; corrections need weights that do not oscillate."""
     return of_matrix(damped(net.mixing), hops=hops)
 
 
