@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from sdfeel.bench import idle_connections, transport_speed
+from sdfeel.bench import transport_speed
 from tests.tools import siege
 
 
@@ -28,7 +28,7 @@ def test_a_siege_reports_seconds_copies_and_memory(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for name, value in {"IDLE": 3, "TURNS": 1, "CALLS": 2}.items():
-        monkeypatch.setattr(idle_connections, name, value)
+        monkeypatch.setattr(transport_speed, name, value)
     for name, value in {"UPLOADS": 2, "REFUSED": 4}.items():
         monkeypatch.setattr(siege, name, value)
     siege.main()

@@ -10,7 +10,7 @@ from sdfeel.core.run_files import EVENTS, EXPERIMENT, LOCK
 from sdfeel.dashboard.jobs import Jobs
 from sdfeel.dashboard.log_files import Root, held
 from sdfeel.dashboard.views import catalogue
-from sdfeel.dashboard.views.catalogue import Catalogue, list_news, run_news
+from sdfeel.dashboard.views.catalogue import Catalogue, list_updates, run_updates
 from sdfeel.report.history import History
 from tests.dashboard.logs import events, line, measured, played, started, write
 
@@ -95,7 +95,7 @@ def test_news_of_the_list_are_what_changed(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setattr(catalogue, "AGE", 0.0)
     root = Root(tmp_path)
     write(tmp_path / "one", events())
-    news = list_news(Catalogue(root), Jobs(root))
+    news = list_updates(Catalogue(root), Jobs(root))
     (kind, first), jobs = news()
     assert (kind, [run["name"] for run in first["changed"]]) == ("runs", ["one"])
     assert jobs == ("jobs", [])
@@ -109,7 +109,7 @@ def test_news_of_the_list_are_what_changed(tmp_path: Path, monkeypatch: pytest.M
 def test_news_of_a_run_are_signs_of_change(tmp_path: Path) -> None:
     root = Root(tmp_path)
     run = write(tmp_path / "one", events()[:-1])
-    news = run_news(Catalogue(root), Jobs(root), "one")
+    news = run_updates(Catalogue(root), Jobs(root), "one")
     assert news()[0][0] == "run"
     assert news() == []
     with (run / EVENTS).open("ab") as file:

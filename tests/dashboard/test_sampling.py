@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sdfeel.dashboard.log import Thinned
+from sdfeel.dashboard.log import Sampled
 
 pieces = st.lists(st.integers(0, 40), max_size=12)
 
@@ -12,7 +12,7 @@ pieces = st.lists(st.integers(0, 40), max_size=12)
 def test_what_is_kept_is_few_evenly_spaced_and_ends_with_the_newest(
     sizes: list[int], limit: int
 ) -> None:
-    kept = Thinned[int, int](limit, lambda item: item)
+    kept = Sampled[int, int](limit, lambda item: item)
     count = 0
     for size in sizes:
         kept.extend(range(count, count + size))
@@ -29,7 +29,7 @@ def test_an_expectation_saves_reading_and_changes_nothing_else(
     sizes: list[int], limit: int, more: int
 ) -> None:
     count = sum(sizes)
-    plain, warned = (Thinned[int, int](limit, lambda item: item) for _ in range(2))
+    plain, warned = (Sampled[int, int](limit, lambda item: item) for _ in range(2))
     plain.extend(range(count))
     warned.expect(min(more, count))
     warned.extend(range(count))
@@ -37,6 +37,6 @@ def test_an_expectation_saves_reading_and_changes_nothing_else(
 
 
 def test_what_cannot_be_read_is_left_out() -> None:
-    kept = Thinned[str, int](8, lambda text: int(text) if text.isdigit() else None)
+    kept = Sampled[str, int](8, lambda text: int(text) if text.isdigit() else None)
     kept.extend(["1", "two", "3"])
     assert list(kept) == [1, 3]

@@ -12,7 +12,7 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-from sdfeel.bench import idle_connections
+from sdfeel.bench import transport_speed
 from sdfeel.bench.transport_speed import LIMITS, SIZES, served
 from sdfeel.core.errors import SdfeelError
 from sdfeel.live.transport.errors import Refused
@@ -84,14 +84,14 @@ def beside_a_crowd() -> None:
 
 def main() -> None:
     beside_a_crowd()
-    alone, beside = idle_connections.beside_strangers()
+    alone, beside = transport_speed.beside_strangers()
     for what, first, second in (
         ("time", alone.seconds, beside.seconds),
         ("server's CPU time", alone.cpu_seconds, beside.cpu_seconds),
     ):
         print(
             f"{what} of a push and a pull of 0.09 MB: {first * 1000:.2f} ms alone, "
-            f"{second * 1000:.2f} ms beside {idle_connections.IDLE} idle connections"
+            f"{second * 1000:.2f} ms beside {transport_speed.IDLE} idle connections"
         )
     with served(UPLOADS) as (address, clients, process):
         before = memory(process, "VmRSS")

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from sdfeel.bench import idle_connections, shaped_links
+from sdfeel.bench import shaped_links, transport_speed
 from sdfeel.bench.deployed_rounds import (
     Laps,
     Shape,
@@ -131,10 +131,10 @@ def _compared(what: str, goal: str, found: Laps, expected: Round) -> MeasuredGoa
 
 def measure_idle(directory: Path) -> Iterator[MeasuredGoal]:
     """An honest caller beside idle connections."""
-    alone, beside = idle_connections.beside_strangers()
+    alone, beside = transport_speed.beside_strangers()
     longer = beside.seconds / alone.seconds - 1
     yield MeasuredGoal(
-        f"a push and a pull of 0.09 MB beside {idle_connections.IDLE} idle connections",
+        f"a push and a pull of 0.09 MB beside {transport_speed.IDLE} idle connections",
         f"below {BESIDE * 100:.0f} % longer",
         f"{longer * 100:+.1f} %",
         longer < BESIDE,

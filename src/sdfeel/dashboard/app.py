@@ -38,7 +38,7 @@ from sdfeel.dashboard.http import body as sent
 from sdfeel.dashboard.jobs import Jobs, Wish
 from sdfeel.dashboard.log_files import BEST, FILES, NotHere, Root
 from sdfeel.dashboard.views import run as views
-from sdfeel.dashboard.views.catalogue import Catalogue, list_news, run_news
+from sdfeel.dashboard.views.catalogue import Catalogue, list_updates, run_updates
 from sdfeel.dashboard.views.curves import graph
 from sdfeel.dashboard.views.experiment import Holdings, form
 from sdfeel.dashboard.views.federation import nodes
@@ -155,9 +155,9 @@ class Dashboard:
     async def stream(self, request: Request) -> Response:
         name = request.query_params.get("name")
         if name is None:
-            news = list_news(self.catalogue, self.jobs)
+            news = list_updates(self.catalogue, self.jobs)
         else:
-            news = run_news(self.catalogue, self.jobs, name)
+            news = run_updates(self.catalogue, self.jobs, name)
         return stream(partial(run_in_threadpool, news), self.closing)
 
     def form(self, request: Request) -> Response:

@@ -127,12 +127,12 @@ class Indexed(Protocol[Some]):
     def __getitem__(self, index: int, /) -> Some: ...
 
 
-class Thinned(Generic[Raw, Item]):
+class Sampled(Generic[Raw, Item]):
     """Every n-th of a growing sequence, and its newest: never more than `limit` and one.
 
     `read` turns what arrives into what is kept, or None to leave it out; it is called for few.
 
-    >>> few = Thinned[str, int](4, int)
+    >>> few = Sampled[str, int](4, int)
     >>> few.extend("0123456789")
     >>> list(few), few.stride, few.count
     ([0, 4, 8, 9], 4, 10)
@@ -201,9 +201,9 @@ class LogReader:
         self.half = False  # is there half a line after the last whole one?
         self.damaged: list[int] = []  # the first numbers of lines that are not events
         self.damages = 0
-        self.rounds = Thinned[LogLine, LoggedEvent](ROUNDS, self._read_round)
-        self.evaluations = Thinned[LogLine, LoggedEvent](EVALUATIONS, self._read)
-        self.crews = Thinned[LogLine, LoggedEvent](CREWS, self._read_crew)
+        self.rounds = Sampled[LogLine, LoggedEvent](ROUNDS, self._read_round)
+        self.evaluations = Sampled[LogLine, LoggedEvent](EVALUATIONS, self._read)
+        self.crews = Sampled[LogLine, LoggedEvent](CREWS, self._read_crew)
         self.others: list[LoggedEvent] = []
 
     def refresh(self) -> None:

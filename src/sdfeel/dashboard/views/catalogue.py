@@ -212,7 +212,7 @@ News = list[tuple[str, Any]]
 AGE = 0.35  # seconds: browsers that ask at the same time share one look at the directory
 
 
-def list_news(catalogue: Catalogue, jobs: Jobs) -> Callable[[], News]:
+def list_updates(catalogue: Catalogue, jobs: Jobs) -> Callable[[], News]:
     """Rows of the list that are new or changed, and names of runs that are gone."""
     known: dict[str, dict[str, Any]] = {}
     told: list[Any] = [None]
@@ -233,7 +233,7 @@ def list_news(catalogue: Catalogue, jobs: Jobs) -> Callable[[], News]:
     return news
 
 
-def run_news(catalogue: Catalogue, jobs: Jobs, name: str) -> Callable[[], News]:
+def run_updates(catalogue: Catalogue, jobs: Jobs, name: str) -> Callable[[], News]:
     """Signals that a run's log or its nodes changed; the page then asks for what it shows."""
     told: list[Any] = [None]
     known: list[Any] = [None]
