@@ -149,19 +149,26 @@ def test_a_server_audits_who_called_with_which_certificate_and_how_it_ended(tmp_
     good, bad = federation.issue("client/0"), federation.issue("client/1")
     revoke(federation.list, bad.serial)
     seen: list[AuditedCall] = []
+    made: list[AuditedCall] = []
 
     async def story() -> None:
         async with serving(federation, refusing) as (address, server):
             server._audit = seen.append
             async with Peer(address, good, "edge/0", LIMITS) as peer:
+                peer.audit = made.append
                 await peer.call("echo", {}, b"12345", timeout=30)
                 with pytest.raises(Refused):
                     await peer.call("refuse", {}, timeout=30)
             async with Peer(address, bad, "edge/0", LIMITS) as peer:
+                peer.audit = made.append
                 with pytest.raises(NotTrusted):
                     await peer.call("echo", {}, timeout=30)
 
     run(story())
+    assert [(each.who, each.outcome) for each in made] == [
+        ("sdfeel://sdfeel/edge/0", outcome) for outcome in ("answered", "refused", "denied")
+    ]
+    assert made[0].sent == 5
     assert [(each.who, each.serial, each.outcome) for each in seen] == [
         (good.name, good.serial, "answered"),
         (good.name, good.serial, "refused"),

@@ -96,7 +96,11 @@ def limits_of(federation: Agreed) -> Limits:
 
 
 def links(
-    federation: Agreed, setting: NodeSetting, servers: Sequence[int], tell: Tell = lambda line: None
+    federation: Agreed,
+    setting: NodeSetting,
+    servers: Sequence[int],
+    tell: Tell = lambda line: None,
+    audit: AuditLog | None = None,  # of calls that are made; servers audit those that they take
 ) -> dict[int, Link]:
     """Ways to other servers."""
     bounds = limits_of(federation)
@@ -108,6 +112,8 @@ def links(
         if d not in setting.peers:
             raise SdfeelError(f"the node file has no address for edge-{d}: add it under [peers]")
         peer = Peer(setting.peers[d], setting.identity, f"edge/{d}", bounds, allow, tell)
+        if audit is not None:
+            peer.audit = audit.note
         me = _short(setting.identity)
         found[d] = Link(f"edge-{d}", peer, federation.digest, federation.about, me, tell)
     return found
@@ -337,16 +343,15 @@ async def run_client(
         tell("this scheme gives this client no work")
         return
     client = Client(member.schema, me, samples, Failover({}), train, member.coding, tell=tell)
-    store = Store(setting.directory / "state") if member.keeps else None
-    if store is not None:
-        client.kept, client.rows = member.memory(store), tuple(member.rows)
+    audit = AuditLog(setting.directory / AUDIT, tell)
+    store = None
 
     async def work() -> None:
         place: tuple[Membership, NodeSetting] | None = found
         while place is not None:
             now, where = place
             refuges = [d for d in now.refuges if d in where.peers]
-            ways = links(now, where, [*now.servers, *refuges], tell)
+            ways = links(now, where, [*now.servers, *refuges], tell, audit)
             own, others = ({d: ways[d] for d in part} for part in (now.servers, refuges))
             client.failover, client.epoch = Failover(own, others, tell), now.epoch
             client.outdated = None
@@ -360,12 +365,23 @@ async def run_client(
             place = _placed(left, where, [news[-1], *later_still], me)
         tell(f"this client has left the network after {client.rounds} rounds")
 
-    audit = AuditLog(setting.directory / AUDIT, tell)
     try:
+        if member.keeps:
+            store = Store(setting.directory / STATE)
+            client.kept, client.rows = member.memory(store), tuple(member.rows)
         await _alive(setting, _health(setting, client.status), audit, work(), tell)
+    except (OSError, sqlite3.Error) as error:
+        why = disk_trouble(error)
+        if why is None:
+            raise
+        raise SdfeelError(
+            f"cannot write to {setting.directory} ({why}): nothing that was acknowledged is lost; "
+            f"make room or make it writable, and start the client again"
+        ) from None
     finally:
         if store is not None:
-            store.close()
+            with suppress(sqlite3.Error):
+                store.close()
 
 
 def _placed(

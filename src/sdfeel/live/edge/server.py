@@ -84,7 +84,7 @@ class Edge:
         if theirs is not None and theirs != self.federation.digest:
             raise RunError(
                 f"{self.store.directory} remembers another experiment ({theirs[:12]}): give this "
-                f"node another state directory, or remove that one"
+                f"node the files of that one again, or move its state aside to begin anew"
             )
         known = ServerState.load(self.store)
         if known is not None:

@@ -11,6 +11,8 @@ from typing import Any, Self
 import grpc
 import grpc.aio
 
+from sdfeel.core.errors import SdfeelError
+from sdfeel.live.audit import ANSWERED, AuditedCall
 from sdfeel.live.transport.connections import hasten
 from sdfeel.live.transport.diagnosis import probe
 from sdfeel.live.transport.envelope import GO, METHOD, Envelope, opened
@@ -25,6 +27,7 @@ Code = grpc.StatusCode
 _FIRST_WAIT, _LONGEST_WAIT = 0.05, 2.0
 _PROBE_EVERY = 1.0  # seconds between handshakes that ask why
 _PROBE_SECONDS = 5.0
+_OUTCOMES = {Unreachable: "unreachable", NotTrusted: "denied"}
 _OUTAGE = 2.0  # seconds without an answer until people are told
 _OUTAGE_AGAIN = 600.0  # and until they are told again
 
@@ -61,6 +64,7 @@ class Peer:
         self._server_name = ""  # what TLS asks of the certificate, fixed when connecting
         self._probed = float("-inf")
         self._outage = _Outage(f"{self.name} at {address}", tell)
+        self.audit: Callable[[AuditedCall], None] = lambda call: None  # what became of our calls
 
     async def call(
         self,
@@ -75,9 +79,28 @@ class Peer:
         Bodies in transit may take longer, as long as slow links need for their size. A message may
         arrive more than once, so its effect must not depend on how often it does.
         """
+        try:
+            reply = await self._call(kind, header, body, timeout)
+        except SdfeelError as error:
+            self._note(kind, _OUTCOMES.get(type(error), "refused"), reason=str(error))
+            raise
+        self._note(kind, ANSWERED, len(reply.body or b""), len(body or b""))
+        return reply
+
+    def _note(
+        self, kind: str, outcome: str, received: int = 0, sent: int = 0, reason: str = ""
+    ) -> None:
+        serial = self._server_name.partition(".")[0] if self._allow is not None else ""
+        self.audit(
+            AuditedCall(str(self.name), serial, kind, outcome, received, sent, self.address, reason)
+        )
+
+    async def _call(
+        self, kind: str, header: dict[str, Any], body: bytes | None, seconds: float
+    ) -> Reply:
         envelope = Envelope.of(kind, header, body)
         clock = asyncio.get_running_loop().time
-        end = clock() + timeout
+        end = clock() + seconds
         trouble = "it did not answer"
         for wait in _waits():
             cut = False
@@ -96,7 +119,7 @@ class Peer:
                 break
             await self._pause(min(wait, left / 2), cut)
         raise Unreachable(
-            f"no answer from {self.name} at {self.address} within {timeout:g} s: {trouble}"
+            f"no answer from {self.name} at {self.address} within {seconds:g} s: {trouble}"
         )
 
     async def _pause(self, seconds: float, cut: bool) -> None:
