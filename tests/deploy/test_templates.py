@@ -120,7 +120,7 @@ def test_clients_with_data_of_their_own_count_by_it(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("host", [":7400", "a:b", "a:0", "a:70000", "a:b:1", "[fd00::zz]:1"])
 def test_a_host_that_is_none_is_refused(host: str) -> None:
-    with pytest.raises(InputError, match="is no host: write name or name:port"):
+    with pytest.raises(InputError, match="is not a host: write name or name:port"):
         places(1, [host])
 
 

@@ -69,7 +69,7 @@ def test_a_factory_brings_data_of_any_kind(tmp_path: Path, monkeypatch: pytest.M
 def test_data_that_cannot_be_used_is_reported_in_a_sentence(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="names no data"):
         own_examples(NodeFile(), 0)
-    with pytest.raises(InputError, match=r"neither a file \.npz, a directory nor module:factory"):
+    with pytest.raises(InputError, match=r"neither an \.npz file, a directory nor module:factory"):
         own_examples(NodeFile(data="somewhere"), 0)
     with pytest.raises(DataError, match="cannot read"):
         own_examples(NodeFile(data=str(tmp_path / "none.npz")), 0)

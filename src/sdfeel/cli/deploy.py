@@ -198,8 +198,8 @@ def status(
 ) -> None:
     """Show the state of a deployment's nodes.
 
-    Edge servers that run elsewhere are asked, with the operator's certificate; clients, and nodes
-    on this host, tell it by their status files.
+    Edge servers that run elsewhere are asked, with the operator's certificate; the state of
+    clients, and of nodes on this host, comes from their status files.
 
     Example:
 
@@ -279,7 +279,7 @@ def issue(
     node: Annotated[str, typer.Argument(help="A node without a certificate, such as client-7.")],
     host: Annotated[
         list[str] | None,
-        typer.Option(help="A name or address of an edge server's host; repeat."),
+        typer.Option(help="A name or address of an edge server's host; may be repeated."),
     ] = None,
     days: Days = 365,
 ) -> None:
@@ -299,16 +299,16 @@ def issue(
 @deploy.command()
 def renew(
     directory: FederationDir,
-    nodes: Annotated[list[str] | None, typer.Argument(help="Nodes; none: all.")] = None,
+    nodes: Annotated[list[str] | None, typer.Argument(help="The nodes (default: all).")] = None,
     within: Annotated[
         float | None,
-        typer.Option(metavar="DAYS", help="Only certificates that end within so many days."),
+        typer.Option(metavar="DAYS", help="Only certificates that expire within so many days."),
     ] = None,
     days: Days = 365,
 ) -> None:
     """Replace certificates and keys. The old ones stay valid until they are revoked.
 
-    Nodes take the new files as soon as they have them; nobody is restarted.
+    Nodes use the new files as soon as they have them, without a restart.
 
     Examples:
 
@@ -320,7 +320,7 @@ def renew(
     for made in done:
         _told(f"{made.directory.parent.name}: certificate {made.serial}, {made.expires:%Y-%m-%d}")
     if not done:
-        _told("no certificate ends that soon: nothing was changed")
+        _told("no certificate expires that soon: nothing was changed")
         return
     _told(
         f"Copy {directory}/trust to all hosts, then each node its {certificates.IDENTITY}; then "
@@ -336,7 +336,7 @@ def revoke(
         bool, typer.Option("--superseded", help="Only what a newer certificate has replaced.")
     ] = False,
 ) -> None:
-    """Take certificates off the allow-list. Copied to the hosts, it counts within seconds.
+    """Take certificates off the allow-list. Once copied to the hosts, it takes effect in seconds.
 
     Examples:
 
@@ -352,7 +352,7 @@ def revoke(
 def rotate(
     directory: FederationDir,
     finish: Annotated[
-        bool, typer.Option("--finish", help="Trust the new authority alone, when all have renewed.")
+        bool, typer.Option("--finish", help="Trust only the new authority, once all have renewed.")
     ] = False,
     days: Days = 3650,
 ) -> None:
@@ -384,8 +384,8 @@ def audit(
 ) -> None:
     """Check that no line of the nodes' audit logs was changed, and show whom they turned away.
 
-    Note the head of a log from time to time (`deploy status --json`), somewhere else: then even a
-    log that was written anew as a whole is found out, by --head.
+    From time to time, keep the head of a log (`deploy status --json`) somewhere else: with --head,
+    this command then notices even a log that was rewritten as a whole.
 
     Example:
 
@@ -415,7 +415,7 @@ def audit(
 def backup(directory: FederationDir) -> None:
     """Have all running edge servers copy their states, each as it opens the same round.
 
-    The copies lie with the servers, in `backups` of each node's directory: fetch them from there.
+    The copies stay with the servers, in `backups` in each node's directory: fetch them from there.
 
     Example:
 
@@ -430,16 +430,18 @@ def restore(
     node: Annotated[Path, typer.Argument(help="The directory of a stopped edge server.")],
     copy: Annotated[Path, typer.Argument(help="Its backup.")],
 ) -> None:
-    """Put a backup in the place of an edge server's state.
+    """Replace an edge server's state with a backup.
 
-    Restore all servers to the same round: they go on from there with the same bits.
+    Restore all servers to the same round: they continue from there with the same bits.
 
     Example:
 
       sdfeel deploy restore nodes/edge-0 nodes/edge-0/backups/round-40
     """
     k = backups.restore(node, copy)
-    results.print(f"{node.name} goes on in round {k + 1}; what it had is beside it", soft_wrap=True)
+    results.print(
+        f"{node.name} continues in round {k + 1}; its old state is kept beside it", soft_wrap=True
+    )
 
 
 @deploy.command()
@@ -449,7 +451,7 @@ def reseed(
 ) -> None:
     """Give an edge server that lost its state, and has no backup, the model of a neighbour.
 
-    The run goes on, with other bits than it would have had.
+    The run continues, but with different bits than it would have had.
 
     Example:
 
@@ -469,7 +471,7 @@ def chaos(
     experiment: ExperimentFile = None,
     kills: Annotated[int, typer.Option(min=1, help="Processes to kill in each run.")] = 20,
     runs: Annotated[int, typer.Option(min=1, help="Number of disturbed runs.")] = 1,
-    seed: Annotated[int, typer.Option(min=0, help="Whom to kill and when; printed.")] = 1,
+    seed: Annotated[int, typer.Option(min=0, help="Decides what is killed and when; printed.")] = 1,
     broken: Annotated[
         bool,
         typer.Option(
@@ -511,7 +513,7 @@ def chaos(
         done = sum(each.kills.values())
         if done < kills:
             people.print(
-                f"{each.label}: only {done} of {kills} kills, since the run was over before; give "
+                f"{each.label}: only {done} of {kills} kills, since the run ended first; give "
                 f"it more training.iterations"
             )
     expected = [disturbances.equal(each, outcomes[0]) != broken for each in outcomes[1:]]

@@ -25,7 +25,7 @@ IDENTITY = "identity"
 def issue_node(
     directory: Path, node: str, hosts: Sequence[str] = (), days: float = 365
 ) -> Identity:
-    """The first certificate of a node, which is named as its directory is: `client-7`."""
+    """The first certificate of a node, which has the name of its directory: `client-7`."""
     home = _home(directory, node)
     if home.exists():
         raise InputError(f"{node} has a certificate: renew it, or revoke it and remove {home}")
@@ -39,9 +39,9 @@ def issue_node(
 def renew(
     directory: Path, nodes: Sequence[str], within: float | None = None, days: float = 365
 ) -> list[Identity]:
-    """New keys and certificates for these nodes, or all; those before stay valid beside them.
+    """New keys and certificates for these nodes, or all; the old ones stay valid beside them.
 
-    With `within`, only certificates that end within so many days are replaced.
+    With `within`, only certificates that expire within so many days are replaced.
     """
     _check_authority(directory)
     done = []
@@ -59,7 +59,7 @@ def renew(
 
 
 def revoke_node(directory: Path, which: str, superseded: bool = False) -> int:
-    """Take a serial number, or a node's certificates, off the list; tell how many.
+    """Take a serial number, or a node's certificates, off the list; return how many.
 
     `superseded`: only those that the node's newest certificate has replaced.
     """
@@ -76,10 +76,10 @@ def revoke_node(directory: Path, which: str, superseded: bool = False) -> int:
 
 
 def rotate(directory: Path, finish: bool = False, days: float = 3650) -> int:
-    """Give the authority a new key, which all nodes trust beside the one before.
+    """Give the authority a new key, which all nodes trust beside the old one.
 
     With `finish`, trust the new one alone: InputError while a listed certificate needs another.
-    Tells how many nodes were given a new `ca.pem`.
+    Returns how many nodes were given a new `ca.pem`.
     """
     _check_authority(directory)
     authority = directory / AUTHORITY
@@ -88,7 +88,7 @@ def rotate(directory: Path, finish: bool = False, days: float = 3650) -> int:
         behind = [n for n in nodes_of(directory) if not _from(directory, n, newest)]
         if behind:
             raise InputError(
-                f"the certificate of {', '.join(behind)} is from the authority before: renew all "
+                f"the certificate of {', '.join(behind)} is from the old authority: renew all "
                 f"first, and give the nodes their new ones"
             )
         retire_authorities(authority)
@@ -130,7 +130,7 @@ def _home(directory: Path, node: str) -> Path:
 def _slashed(node: str) -> str:
     role, _, number = node.partition("-")
     if role not in ROLES or not number.isdigit():
-        raise InputError(f"'{node}' is no node: write a role and a number, such as client-7")
+        raise InputError(f"'{node}' is not a node: write a role and a number, such as client-7")
     return f"{role}/{int(number)}"
 
 

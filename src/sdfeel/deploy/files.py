@@ -36,35 +36,35 @@ class PolicySection(Section):
     """What an edge server does when others are slow, away or wrong."""
 
     dead_client: Literal["wait", "drop"] = "wait"
-    """wait for a silent client, or drop it at the deadline and weigh the others anew"""
+    """wait for a silent client, or drop it at the deadline and reweight the others"""
     client_deadline: Seconds = 60.0
     """seconds of a round until a silent client is dropped"""
     dead_edge: Literal["wait", "drop"] = "wait"
-    """wait for a silent server, or go on without it"""
+    """wait for a silent server, or continue without it"""
     edge_deadline: Seconds = 60.0
     """seconds until a silent server is dropped"""
     pace: Literal["experiment", "measured"] = "experiment"
-    """steps before a deadline: by the experiment's devices, or as fast as the client really is"""
+    """steps before a deadline: by the experiment's devices, or by the client's real speed"""
     max_norm: Seconds | None = None
     """reject a client's model whose norm is larger"""
     max_server_norm: Seconds | None = None
     """reject another server's model whose norm is larger"""
     max_change: Seconds = 1000.0
-    """reject a model that is further from the one it was made of, or is to be mixed with, than so
-    many times the initial model's norm (at least that of a model of ones)"""
+    """reject a model that is further from the one it started from, or is to be mixed with, than
+    this many times the initial model's norm (at least that of a model of ones)"""
     quarantine: Annotated[int, Field(ge=1)] = 20
     """rounds without a node that sent what no honest node sends; doubled each time"""
     keep_measured: Annotated[int, Field(ge=1)] = 40
-    """models kept for an operator that comes late"""
+    """models kept for an operator that arrives late"""
     keep_records: Annotated[int, Field(ge=1)] = 10_000
-    """records of synchronous rounds that are kept for the same"""
+    """records of synchronous rounds that are kept for a late operator"""
 
     def policy(self) -> Policy:
         return Policy(**self.model_dump())
 
 
 class NodeFile(Section):
-    """What one node is told about itself; who it is says its certificate."""
+    """One node's own settings; its certificate says who it is."""
 
     experiment: str = "../../experiment.toml"
     """the experiment, the same for all"""
@@ -131,7 +131,7 @@ def read_node(path: Path) -> NodeFile:
 
 
 def _mistake(error: ValidationError) -> str:
-    """The first thing wrong, for a person."""
+    """The first mistake, as a sentence."""
     first = error.errors()[0]
     where = ".".join(map(str, first["loc"]))
     if first["type"] == "extra_forbidden":
@@ -235,7 +235,7 @@ def _cost(values: dict[str, Any]) -> Cost:
 
 
 def digest_of(experiment: Path, network: Path) -> str:
-    """What tells two nodes whether they carry out the same experiment."""
+    """What two nodes compare to see whether they run the same experiment."""
     found = hashlib.sha256()
     for path in (experiment, network):
         try:

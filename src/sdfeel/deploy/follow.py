@@ -21,7 +21,7 @@ from sdfeel.live.protocol import Answer, Link
 from sdfeel.live.transport.errors import Unreachable
 from sdfeel.run.drive import fingerprint
 
-DOUBT = 2.0  # seconds without an answer until the operator asks whether a server was given up
+DOUBT = 2.0  # seconds without an answer after which the operator asks whether a server was given up
 
 
 @dataclass
@@ -85,7 +85,7 @@ class Follower:
         )
 
     async def stop(self) -> None:
-        """Tell all servers that nobody needs them any more."""
+        """Tell all servers that they are no longer needed."""
         await asyncio.gather(
             *(self.edges[d].ask("stop", {}, seconds=5.0) for d in self.edges.keys() - self._gone()),
             return_exceptions=True,
@@ -118,7 +118,7 @@ class Follower:
         return told
 
     async def _models(self, records: Iterable[int], k: int) -> dict[int, Tensor] | None:
-        """The servers' models after k rounds; out of step, as they are now. None: not kept."""
+        """The servers' models after k rounds; if asynchronous, as they are now. None: not kept."""
         in_step = self.federation.synchronous
         kind, question = ("measured", {"round": k}) if in_step else ("current", {})
 
@@ -152,7 +152,7 @@ class Follower:
         }
 
     async def _given_up(self, d: int) -> bool:
-        """Does another server go on without this one?"""
+        """Does another server continue without this one?"""
         for other, link in self.edges.items():
             if other != d:
                 with suppress(Unreachable):

@@ -51,7 +51,7 @@ def init(
     for name in ("Dockerfile", "kubernetes-setup.sh"):
         _write(directory / name, template(name))
     (directory / "kubernetes-setup.sh").chmod(0o755)
-    _write(directory / ".dockerignore", template("dockerignore"))  # keys are no part of an image
+    _write(directory / ".dockerignore", template("dockerignore"))  # keys do not belong in an image
     nets = [net, *(later.net for _, later in ready.decisions.epochs)]
     working = sorted({int(n) for each in nets for n in each.clients})
     nodes = [("edge", f"edge-{d}") for d in net.servers]
@@ -103,7 +103,7 @@ def _write_chart(directory: Path, nodes: Sequence[tuple[str, str]]) -> None:
 
 
 def with_samples(ready: Prepared, samples: Sequence[int]) -> Prepared:
-    """The same for clients that bring so many examples of their own."""
+    """The same for clients that bring this many examples of their own."""
     clients = len(ready.net.samples)
     if len(samples) != clients:
         raise InputError(
@@ -147,7 +147,7 @@ def _host_and_port(text: str) -> tuple[str, int]:
     sound = bare and (":" not in bare or _version6(bare))
     if not sound or not port.isdigit() or not 0 < int(port) < 65536:
         raise InputError(
-            f"'{text}' is no host: write name or name:port, an IPv6 address as [address]:port"
+            f"'{text}' is not a host: write name or name:port, an IPv6 address as [address]:port"
         )
     return bare, int(port)
 

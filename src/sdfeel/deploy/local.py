@@ -23,7 +23,7 @@ from sdfeel.experiment.schema import Experiment
 from sdfeel.run import store
 
 LOG = "log.txt"
-# What every node needs, once for all. gRPC does not survive a fork, so it must not be among it.
+# What every node needs, loaded once for all. gRPC does not survive a fork, so it is not included.
 LOADED_BEFORE = [
     "sdfeel.deploy.node",
     "sdfeel.live.trust.identity",
@@ -69,7 +69,7 @@ class Processes:
         process.join()
 
     def lose(self, name: str) -> None:
-        """kill -9 for good: nobody starts it again."""
+        """kill -9 for good: it is not started again."""
         self._lost.add(name)
         self.kill(name)
 
@@ -82,7 +82,7 @@ class Processes:
         return {name: each.pid for name, each in alive.items() if each.pid is not None}
 
     def supervise(self, most: int = 3) -> None:
-        """Restart what failed, as systemd would; give up on what fails again and again."""
+        """Restart what failed, as systemd would; give up on what keeps failing."""
         for name, process in list(self._running.items()):
             if name in self._lost or process.is_alive() or process.exitcode in (0, None):
                 continue
@@ -110,7 +110,7 @@ class Processes:
 
 
 def _node(home: str, trial: Trial) -> None:
-    """The life of one node's process."""
+    """What one node's process does."""
     os.setsid()  # Ctrl-C is for the launcher, which ends the nodes in order
     path = Path(home)
     log = os.open(path / LOG, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
@@ -127,7 +127,7 @@ def _node(home: str, trial: Trial) -> None:
 
 
 def _orphaned() -> bool:
-    """Has the process that started this one gone, however it went?"""
+    """Has the process that started this one ended, for whatever reason?"""
     parent = multiprocessing.parent_process()
     return parent is not None and not parent.is_alive()
 
@@ -166,7 +166,7 @@ class LocalDeployment:
         return self._desk.finished
 
     def stop(self) -> None:
-        """End soon; the deployment can be started again and goes on."""
+        """End soon; the deployment can be started again, and continues."""
         self._desk.leave()
 
     def __iter__(self) -> Iterator[Event]:
@@ -186,7 +186,7 @@ class LocalDeployment:
         self._look = look
 
     def _watch(self) -> None:
-        """In a thread of its own, so that it goes on while events are consumed."""
+        """Run in a separate thread, so that it continues while events are consumed."""
         while not self._done.wait(TICK):
             try:
                 self._look()

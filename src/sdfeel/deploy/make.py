@@ -1,4 +1,4 @@
-"""Writes everything that the nodes of a deployment need, each into a directory of its own."""
+"""Writes everything that the nodes of a deployment need, into one directory for each."""
 
 import socket
 from collections.abc import Mapping
@@ -22,7 +22,7 @@ from sdfeel.live.edge.policy import check_policy
 from sdfeel.live.failover import refuges_of
 from sdfeel.live.trust.identity import create_authority, issue
 
-TRUST = "trust"  # a directory of its own: containers see what replaces a file only in directories
+TRUST = "trust"  # a separate directory: containers see a replaced file only in mounted directories
 
 ANY_PORT = "127.0.0.1:0"
 

@@ -1,4 +1,4 @@
-"""From a node's files to the running node."""
+"""Turns a node's files into a running node."""
 
 import asyncio
 import hashlib
@@ -72,7 +72,7 @@ def run_client_node(
 
     A `forgetful` client counts its steps in its own memory instead of being told where it is: the
     negative control of the chaos trial, which must find that a crash changes the model. `pause`
-    makes its rounds last, so that a trial has time to kill.
+    makes its rounds longer, so that a trial has time to kill.
     """
     from sdfeel.live.process import run_client
 
@@ -184,7 +184,7 @@ def engine_kind(experiment: Experiment) -> str:
 def code_of(module: nn.Module) -> str:
     """A hash of the code that computes a model: of all its parts but torch's own.
 
-    Whatever else a part's module defines counts with it, since its parts may call that.
+    Whatever else a part's module defines is included, since the part may call it.
     """
     found = hashlib.sha256(repr(module).encode())
     kinds = {type(part) for part in module.modules()}
@@ -230,7 +230,7 @@ def own_examples(node: NodeFile, client: int) -> Examples:
     if path.suffix == ".npz":
         return _from_file(path)
     if ":" not in node.data:
-        raise InputError(f"'{node.data}' is neither a file .npz, a directory nor module:factory")
+        raise InputError(f"'{node.data}' is neither an .npz file, a directory nor module:factory")
     return examples(zoo.imported(node.data)())
 
 

@@ -23,7 +23,7 @@ from sdfeel.experiment.schema import load
 from sdfeel.live.federation import Federation
 from sdfeel.run import store
 
-TICK = 0.05  # seconds between two looks whether to leave
+TICK = 0.05  # seconds between two checks whether to leave
 
 
 class Operator:

@@ -1,7 +1,7 @@
-"""Synchronous servers exchange models: each pulls (round, hop) from those it listens to.
+"""Synchronous servers exchange models: each pulls (round, hop) from those that it takes from.
 
 Hop 0 is this server's average of its clients. Every hop is durable before it is served, so a pull
-can be repeated without harm, and nothing that was served is ever computed anew.
+can be repeated without harm, and nothing that was served is ever computed again.
 """
 
 import asyncio
@@ -37,12 +37,12 @@ MOST_HOPS = 1_000_000  # of all stages of a round
 
 @dataclass
 class SyncExchange:
-    """One server's exchanges with the others, in step."""
+    """One synchronous server's exchanges with the others."""
 
     cluster: Cluster
     peers: Mapping[int, Link]
     _waiting: set[int] = field(default_factory=set)
-    _missed: set[int] = field(default_factory=set)  # servers whose models did not come this round
+    _missed: set[int] = field(default_factory=set)  # servers whose models did not arrive this round
 
     def __post_init__(self) -> None:
         self._me = self.cluster.server
@@ -126,7 +126,7 @@ class SyncExchange:
     ) -> None:
         """One exchange. What others take is durable before they get it.
 
-        The last hop is not asked for by anyone: it becomes durable with the round's commit.
+        Nobody asks for the last hop: it becomes durable with the round's commit.
         """
         k, mine = turn.k, [dst for _, dst in rows.own(stage)]
         self._offer(k, hop, {n: rows[n] for n in self._taken(stage)}, closed)
@@ -141,7 +141,7 @@ class SyncExchange:
         if turn.guests:
             left = heavier(left, self._me, self._share(turn))
         mixed(rows, left, heard, self.cluster.bounds, self.cluster.kept)
-        if others and not last:  # else others might not be there when it is computed again
+        if others and not last:  # otherwise others might be gone when it is computed again
             self._offer(k, hop + 1, {n: rows[n] for n in mine}, closed)
 
     def _offer(self, k: int, hop: int, rows: Mapping[int, Tensor], closed: Closed) -> None:
@@ -195,8 +195,8 @@ class SyncExchange:
     def _needed(self, known: ServerState, meetings: list[Mixing]) -> int:
         """The oldest round whose hops another server may still ask for.
 
-        A server that answered in this round has finished its earlier ones. Where somebody takes
-        from us who gives us nothing, there is no such sign, and everything is kept.
+        A server that answered in this round has finished its earlier ones. If a server takes from
+        us but gives us nothing, there is no such sign, and everything is kept.
         """
         takers: set[int] = set()
         gave: set[int] = set()
@@ -220,7 +220,7 @@ class SyncExchange:
             saved = self._store.get("hop", k, self._part(hop, -row))
             if saved is None and k < self._newest():
                 return {"gone": True, "round": self._newest()}, None
-            self._others.welcome(server)  # whoever is in step takes part again
+            self._others.welcome(server)  # a server that is in step takes part again
             return None if saved is None else ({"sha256": saved.sha256}, saved.body)
 
         found = await self._bell.wait_for(look, seconds(header, "wait"))
@@ -234,7 +234,8 @@ class SyncExchange:
         own: Rows,
         copies: PublicCopies | None = None,  # where messages are compressed: then of updates
     ) -> dict[int, Tensor]:
-        """Others' rows before a hop. Who stays silent too long is left out, if so decided."""
+        """Others' rows before a hop. A server that is silent too long is left out, if so
+        decided."""
         holder = self._federation.holder
         asked = [n for n in rows if holder(n) not in self.absent]
         self._waiting = {holder(n) for n in asked}
@@ -247,10 +248,10 @@ class SyncExchange:
     async def _pull(
         self, n: int, k: int, hop: int, own: Rows, copies: PublicCopies | None
     ) -> Tensor | None:
-        """A row, or None if its holder is given up: silent too long, and not for others' sake."""
+        """A row, or None if its holder is given up: silent too long, and not waiting for others."""
         server, drop = self._federation.holder(n), self._policy.dead_edge == "drop"
         try:
-            for _ in self._federation.net.servers:  # no chain of waiting servers is longer
+            for _ in self._federation.net.servers:  # a chain of waiting servers cannot be longer
                 try:
                     async with asyncio.timeout(self._policy.edge_deadline if drop else None):
                         return await self._insist(n, k, hop, own, copies)
@@ -276,7 +277,7 @@ class SyncExchange:
     async def _insist(
         self, n: int, k: int, hop: int, own: Rows, copies: PublicCopies | None
     ) -> Tensor:
-        """A row, asked for until it comes; where nobody may be left out, a bad one, too."""
+        """A row, asked for until it arrives; where nobody may be left out, even after a bad one."""
         while True:
             try:
                 return await self._asked(n, k, hop, own, copies)
@@ -329,10 +330,11 @@ class SyncExchange:
         return True
 
     async def caught_up(self, known: ServerState, behind: Behind) -> ServerState:
-        """Go on in the round of the others, with the model that we have, as in a simulation.
+        """Continue in the others' round, with the model that we have, as in a simulation.
 
-        Only where servers may be dropped: else nobody goes on without anybody, and we wait for who
-        says so to find its state again. A claim that cannot be true costs the other its place.
+        Only where servers may be dropped: otherwise nobody continues without the others, and we
+        wait for the server that claims it to find its state again. A claim that cannot be true gets
+        the other server left out.
         """
         if self._policy.dead_edge == "wait":
             self.cluster.complain(
@@ -350,7 +352,7 @@ class SyncExchange:
         with self._store.commit():
             self._store.put("start", after.k, 0, saved.body, replace=True)
             after.save(self._store)
-        # Whoever is in that round still waits for us from the next exchange on.
+        # Servers in that round will wait for us again from the next exchange on.
         await asyncio.gather(*(self._announce(d, after.k) for d in self.peers))
         return after
 
@@ -359,7 +361,7 @@ class SyncExchange:
             await self.peers[server].ask("model", {"round": k, "hop": 0, "wait": 0}, seconds=HERE)
 
     async def _believed(self, known: ServerState, behind: Behind) -> int | None:
-        """The round to go on in; None if we stay, for now or because the other one lied."""
+        """The round to continue in; None if we stay, for now or because the other server lied."""
         server, claim = behind.server, behind.round
         possible = claim > known.k and (await self._moved(known, claim)).k == claim
         if possible:
@@ -374,7 +376,8 @@ class SyncExchange:
         return None
 
     async def _moved(self, known: ServerState, k: int) -> ServerState:
-        """What we would know in round `k` had we done nothing until then; not beyond the last."""
+        """What we would know in round `k` if we had done nothing until then; not beyond the
+        last."""
         federation, steps, at = self._federation, known.steps, known.k
         while at < k and int(steps) < federation.iterations:
             turn = Turn.of(federation, self._me, at, known.memory)

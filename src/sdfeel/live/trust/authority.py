@@ -48,17 +48,17 @@ def create_authority(
 
 def rotate_authority(directory: Path, days: float = 3650, now: datetime | None = None) -> None:
     """Replace an authority's key; `ca.pem` holds the new certificate and, until they are retired,
-    those before it."""
+    the earlier ones."""
     at_least("days", days, 1)
     _, ca = _authority(directory)
     key, certificate = _self_signed(federation_of(ca), days, now or datetime.now(UTC))
-    # The key last: whichever is there, `ca.pem` has its certificate.
+    # The key comes last: whichever key there is, `ca.pem` has its certificate.
     write_atomic(directory / CA, certificate + (directory / CA).read_bytes())
     _write(directory / CA_KEY, key, _PRIVATE)
 
 
 def retire_authorities(directory: Path) -> int:
-    """Trust only the certificate of the key that signs now; tell how many went."""
+    """Trust only the certificate of the current signing key; return how many were removed."""
     _, ca = _authority(directory)
     before = x509.load_pem_x509_certificates((directory / CA).read_bytes())
     write_atomic(directory / CA, ca.public_bytes(serialization.Encoding.PEM))
@@ -72,7 +72,7 @@ def sign(directory: Path, content: bytes) -> str:
 
 
 def federation_of(ca: x509.Certificate) -> str:
-    """The name of the federation that an authority is of."""
+    """The name of the authority's federation."""
     return str(ca.subject.get_attributes_for_oid(NameOID.COMMON_NAME)[0].value)
 
 
@@ -104,7 +104,7 @@ def write_identity(
     for extension, critical in _of_node(parsed, hosts, f"{serial:x}", ca):
         builder = builder.add_extension(extension, critical)
     out_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
-    # First the list: a node that runs shows its new certificate as soon as it is there.
+    # The list comes first: a running node shows its new certificate as soon as it exists.
     permit(authority_dir / ALLOW, f"{serial:x}", str(parsed))
     _write(out_dir / CA, (authority_dir / CA).read_bytes(), 0o644)
     _write(out_dir / KEY, _pem(key), _PRIVATE)
@@ -202,7 +202,7 @@ def _sign(builder: x509.CertificateBuilder, key: ec.EllipticCurvePrivateKey) -> 
 
 
 def _write(path: Path, content: bytes, mode: int) -> None:
-    """Replace a file, which is never readable by more people than it should be, nor half there."""
+    """Replace a file so that it is never readable by too many people, and never incomplete."""
     draft = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     draft.unlink(missing_ok=True)
     descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)

@@ -1,4 +1,4 @@
-"""Who a node is: a private key, a certificate whose SAN URI names it, and the authority's own.
+"""A node's identity: a private key, a certificate whose SAN URI names it, and the authority's.
 
 `sdfeel://<federation>/<role>/<number>` is the name. Servers carry it as a DNS name, too, so that
 TLS itself checks that the server that answers is the one that was meant, wherever it runs.
@@ -89,10 +89,10 @@ class Identity:
 
 
 class Wallet:
-    """A node's identity as its files stand now: a renewed one counts without a restart.
+    """A node's identity as its files are now: a renewed one takes effect without a restart.
 
-    The three files are replaced one after another. While they do not fit together, or name
-    somebody else, the identity before stays in force.
+    The three files are replaced one after another. While they do not fit together, or name somebody
+    else, the previous identity stays in force.
     """
 
     def __init__(self, identity: Identity, tell: Callable[[str], None] = lambda line: None) -> None:
@@ -105,7 +105,7 @@ class Wallet:
             try:
                 found = Identity.load(self._identity.directory)
             except (DataError, InputError):
-                return self._identity  # half of it is new, or it is damaged: look again later
+                return self._identity  # it is half-replaced or damaged: check again later
             self._stamps = stamps
             if found.name != self._identity.name:
                 self._tell(
