@@ -234,8 +234,7 @@ class SyncExchange:
         own: Rows,
         copies: PublicCopies | None = None,  # where messages are compressed: then of updates
     ) -> dict[int, Tensor]:
-        """Others' rows before a hop. A server that is silent too long is left out, if so
-        decided."""
+        """Others' rows before a hop. A server that is silent too long may be left out."""
         holder = self._federation.holder
         asked = [n for n in rows if holder(n) not in self.absent]
         self._waiting = {holder(n) for n in asked}
@@ -376,8 +375,7 @@ class SyncExchange:
         return None
 
     async def _moved(self, known: ServerState, k: int) -> ServerState:
-        """What we would know in round `k` if we had done nothing until then; not beyond the
-        last."""
+        """What we would know in round `k` (at most the last) if we had done nothing until then."""
         federation, steps, at = self._federation, known.steps, known.k
         while at < k and int(steps) < federation.iterations:
             turn = Turn.of(federation, self._me, at, known.memory)
