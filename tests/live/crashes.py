@@ -20,7 +20,7 @@ import torch
 from sdfeel.core.scheme import Scheme
 from sdfeel.engine.messages import Compress, Packing, TopK
 from sdfeel.live import store as stores
-from sdfeel.schemes import DSquared, FedSA, Safa, SDFeel
+from sdfeel.schemes import DSquared, FedSA, FreeTracking, Safa, SDFeel
 from tests.live.village import SIZE, Killed, Village, network, simulated
 from tests.sim.variants import Scaffold
 
@@ -31,6 +31,7 @@ SCHEMES: dict[str, tuple[Scheme, int]] = {  # with the local iterations of a rou
     "rows of clients at a server": (Safa(tau1=2, crash_chance=0.3, fraction=0.3), 2),
     "a late model comes later": (FedSA(tau1=2, quota=2), 2),
     "rows of clients": (Scaffold(tau1=2), 2),
+    "rows that follow the models": (FreeTracking(tau1=2), 2),
     "compressed messages": (GOSSIP, 2),
 }
 LARGEST = TopK(share=0.25)

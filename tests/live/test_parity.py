@@ -3,6 +3,7 @@
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -28,6 +29,7 @@ from sdfeel.schemes import (
     FedSA,
     Feel,
     FogFL,
+    FreeTracking,
     GossipMtgc,
     HierFavg,
     JointScheduling,
@@ -74,6 +76,7 @@ SCHEMES: dict[str, tuple[Scheme, int]] = {
     "mtgc": (Mtgc(tau1=2, tau2=2), 2),
     "mtgc-gossip": (GossipMtgc(tau1=2, tau2=2, alpha=2), 2),
     "k-gt": (KGT(tau1=2, alpha=2), 2),
+    "free-tracking": (FreeTracking(tau1=2, alpha=2), 2),
     "server momentum": (FedNova(theta_min=1, server_momentum=0.5), 1),
     "an average over time": (SlowlyFollowing(SDFeel(tau1=2, alpha=2)), 2),
 }
@@ -169,13 +172,16 @@ def test_another_path_through_the_rounds_would_be_noticed(tmp_path: Path) -> Non
     assert not torch.equal(model, simulated(scheme, network(RING), rounds=5))
 
 
-REFUSED = {"adaptive": "measures", "free-tracking": "client_rows"}
+REFUSED = {"adaptive": "measures"}
 OUT_OF_STEP = {"async-sd-feel", "fedasync"}  # repeated in their order: test_asynchronous.py
 
 
 @pytest.mark.parametrize("name", ALL)
 def test_every_scheme_deploys_and_is_tried_or_says_why_not(name: str) -> None:
-    options = {"feel": {"scheduled": 2}, "async-sd-feel": {"staleness": "hearsay"}}
+    options: dict[str, dict[str, Any]] = {
+        "feel": {"scheduled": 2},
+        "async-sd-feel": {"staleness": "hearsay"},
+    }
     scheme = ALL[name](**options.get(name, {}))
     needs = Needs.of(Decisions.of(scheme, network(), COST, local=LOCAL))
     reason = next((each for each in REASONS if getattr(needs, each)), None)

@@ -277,7 +277,7 @@ def test_a_round_whose_clients_are_all_dead_makes_way_for_the_next(tmp_path: Pat
     policy, dead = Policy(dead_client="drop", client_deadline=0.5), {"client-0", "client-3"}
     scheme = Feel(tau1=2, scheduled=1)
     village = Village(scheme, network(), tmp_path, iterations=40, policy=policy, away=dead)
-    asked = []
+    asked: list[dict[str, int]] = []
 
     async def look() -> None:
         asked.extend(record["steps"] for record in village.edges[0].store.records())

@@ -294,9 +294,23 @@ def _read_by_others(decisions: Decisions, work: Work, mix: Mix) -> bool:
     to, of = net.holder(owners), net.holder(np.minimum(mix.up.sources, -1))
     given = (mix.up.sources < 0) & (of < 0) & (to != of)  # from a client to somebody else
     apart = len(decisions.lanes) > 1 or any(len(reach) > 1 for reach in net.reach)
-    across = any((net.holder(part) < 0).any() for s in mix.stages for part in (s.rows, s.sources))
+    across = any(_beyond_a_broadcast(net, mix, n) for n in range(len(mix.stages)))
     starts = bool((net.holder(work.down.sources) < 0).any()) or work.down.rule is not None
     return apart or across or starts or bool(given.any())
+
+
+def _beyond_a_broadcast(net: Network, mix: Mix, n: int) -> bool:
+    """Does a stage tell clients what the next model that they are sent does not?
+
+    What it may: rows that a client makes at the very end, of its own and of its server's model.
+    """
+    stage = mix.stages[n]
+    owners = np.repeat(stage.rows, np.diff(stage.starts))
+    to, of = net.holder(owners), net.holder(stage.sources)
+    home = net.home[np.where(to < 0, -1 - to, 0)]
+    good = np.where(to < 0, (of == to) | (stage.sources == home), of >= 0)
+    last = n + 1 == len(mix.stages) and stage.hops == 1 and stage.rule is None
+    return not good.all() or (bool((to < 0).any()) and not last)
 
 
 def _watches(decisions: Decisions, view: View, mix: Mix) -> bool:

@@ -116,11 +116,22 @@ class Client:
             (body,) = bodies.values()
             found = unpack(body, self._with_rows(header), digest(body))
             known = {-int(place): found[f"row{place}"] for place in header["rows"]}
-        for n in self.rows:
-            row = self.kept.get(-n)
-            assert row is not None  # at first it is as the membership says
-            known[n] = row
+        known |= self._own()
+        if header.get("told"):
+            ((d, body),) = bodies.items()
+            given = {**known, d: parsed(body)[MODEL]}
+            self.kept.follow(int(header["round"]), made(header, "told", given, self._places))
+            known |= self._own()
         return known
+
+    def _own(self) -> dict[int, NDArray[Any]]:
+        assert self.kept is not None
+        found = {n: self.kept.get(-n) for n in self.rows}
+        return {n: row for n, row in found.items() if row is not None}
+
+    @property
+    def _places(self) -> dict[int, int]:
+        return {n: -n for n in self.rows}
 
     def _with_rows(self, header: Header) -> Schema:
         """The form of a model with the rows that a server says come along."""
@@ -153,7 +164,7 @@ class Client:
             pending[OWED], update = sent.owed, self.coding.decode(sent.code)
             body, model = pack({CODE: sent.code}), task.start + update
         moved = model if header.get("payload") == "model" else update
-        pending |= made(header, {**known, self.number: moved}, {n: -n for n in self.rows})
+        pending |= made(header, "kept", {**known, self.number: moved}, self._places)
         self.kept.expect(task.first + task.steps, pending)
         return body
 

@@ -49,6 +49,15 @@ class ClientRows:
             self._store.remember(PENDING, None)
         self._store.sweep_files()
 
+    def follow(self, k: int, rows: Mapping[int, Array]) -> None:
+        """Take over what the model of round `k` makes of them, once."""
+        if self._store.fact(LAST) == k:
+            return
+        with self._store.commit():
+            for place, row in rows.items():
+                self._store.put("row", NOW, place, pack({MODEL: row}), replace=True)
+            self._store.remember(LAST, k)
+
     def expect(self, counted: int, rows: Mapping[int, Array | None]) -> None:
         """What they become once the server has counted so many local iterations."""
         with self._store.commit():
@@ -79,9 +88,11 @@ def summed(terms: object, known: Mapping[int, Array], what: str) -> Array:
     return weighted_by_hand(found)
 
 
-def made(header: Header, known: Mapping[int, Array], own: Mapping[int, int]) -> dict[int, Array]:
-    """Rows of this client as the round makes them, by place; `own` are their numbers and places."""
-    asked = header.get("kept", [])
+def made(
+    header: Header, key: str, known: Mapping[int, Array], own: Mapping[int, int]
+) -> dict[int, Array]:
+    """Rows of this client as a server says, by place; `own` are their numbers and places."""
+    asked = header.get(key, [])
     if not isinstance(asked, list):
         raise Refused("a server does not say what becomes of this client's rows")
     found = {}
@@ -90,5 +101,6 @@ def made(header: Header, known: Mapping[int, Array], own: Mapping[int, int]) -> 
             raise Refused("a server asks for rows that this client does not hold")
         number, terms = each
         total = summed(terms, known, "a row")
-        found[own[number]] = total if header.get("payload") == "model" else known[number] + total
+        adds = key == "kept" and header.get("payload") != "model"
+        found[own[number]] = known[number] + total if adds else total
     return found

@@ -20,7 +20,7 @@ from sdfeel.core.errors import InputError
 from sdfeel.core.mixing import Mixing, of_rows
 from sdfeel.core.network import Network
 from sdfeel.core.outages import among
-from sdfeel.core.scheme import Memory, View, Work
+from sdfeel.core.scheme import Memory, Mix, View, Work
 from sdfeel.core.staleness import Clocks
 from sdfeel.engine.base import Task
 from sdfeel.engine.codes import Coding
@@ -211,6 +211,18 @@ class Turn:
         mix, net = decisions.mix(self.view, self.planned), self.view.net
         own = mix.up.rows[net.holder(mix.up.rows) == -1 - client]
         return {int(n): mix.up.row(int(n)) for n in own if n < 0}, mix.payload
+
+    def told(self, mix: Mix) -> dict[str, list[Any]]:
+        """What each client makes of its rows when it gets the model that this round ends with."""
+        if not mix.stages or all(shelf.held != "client" for shelf in self.view.net.shelves):
+            return {}
+        found: dict[str, list[Any]] = {}
+        last, mine = mix.stages[-1], set(self.clients)
+        for dst, holder in zip(last.rows.tolist(), self.view.net.holder(last.rows), strict=True):
+            if holder < 0 and -1 - int(holder) in mine:
+                row = [[n, weight] for n, weight in last.row(dst).items()]
+                found.setdefault(str(-1 - int(holder)), []).append([dst, row])
+        return found
 
     def rate(self, client: int) -> float:
         """A factor on the client's learning rate."""

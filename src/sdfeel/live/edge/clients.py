@@ -27,6 +27,7 @@ from sdfeel.live.transport.tensors import MODEL, digest, pack
 
 SILENCE = 60.0  # seconds until the same complaint is told again
 NOBODY = 1.0  # seconds that a round lasts at least if nobody's result can be used
+TOLD = "told"  # the fact of what clients make of their rows when they get the open round's model
 GUEST_POLL = 0.5  # seconds between two looks whether only guests are waited for
 
 
@@ -379,6 +380,9 @@ class Cluster:
         used = {*shift, *(n for row in kept.values() for n in row)}
         ours = sorted(n for n in used if n < 0 and federation.holder(n) == self.server)
         rows, more = self.rows(turn), {}
+        told = self.store.fact(TOLD)
+        if told is not None and told["k"] == turn.k:
+            more["told"] = told["rows"].get(str(client), [])
         if ours:
             named = {f"row{place(n)}": as_array(rows[n]) for n in ours}
             body = pack({MODEL: as_array(federation.own_model(body)), **named})

@@ -17,7 +17,7 @@ from sdfeel.core.decide import length
 from sdfeel.core.errors import RunError, SdfeelError
 from sdfeel.engine.combine import weighted
 from sdfeel.live.edge.absent_servers import AGAIN
-from sdfeel.live.edge.clients import Cluster
+from sdfeel.live.edge.clients import TOLD, Cluster
 from sdfeel.live.edge.exchange_async import AsyncExchange
 from sdfeel.live.edge.exchange_sync import CLOSED, SyncExchange
 from sdfeel.live.edge.journal import Journal, line_of
@@ -318,6 +318,8 @@ class Edge:
             self._keep_measured(after, self.returned(body))
             self.store.record(record.get("index", turn.k), record)
             after.save(self.store)
+            if self.federation.along:
+                self.store.remember(TOLD, {"k": after.k, "rows": turn.told(ended.mix)})
             if after.laps:
                 self.store.prune("result", k, turn.clients)
                 self.store.prune("start", k, [lane])
