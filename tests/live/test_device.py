@@ -25,6 +25,7 @@ from sdfeel.deploy.node import engine_kind
 from sdfeel.engine.native import build
 from sdfeel.experiment.build import Prepared, prepare
 from sdfeel.experiment.schema import load
+from sdfeel.live import device
 from sdfeel.live.device import BUNDLE, LIBRARY, Bundle, DeviceNode, checked_library, own_data
 from sdfeel.live.protocol import About, Reception, Who
 from sdfeel.live.transport.errors import Refused
@@ -139,6 +140,15 @@ def test_a_library_for_another_machine_is_refused(own: Path) -> None:
     theirs = replace(bundle, device="riscv", library=hashlib.sha256(content).hexdigest())
     with refused(f"is for riscv and does not run on this {OWN}"):
         checked_library(own / LIBRARY, theirs)
+
+
+@pytest.mark.skipif(OWN != "x86_64", reason="other CPUs have all that libraries use")
+def test_a_cpu_without_fma_is_refused_before_it_is_tried(tmp_path: Path) -> None:
+    cpu = tmp_path / "cpuinfo"
+    cpu.write_text("processor\t: 0\nflags\t\t: fpu sse2 avx avx2\n")
+    assert device.missing_instructions("x86_64", cpu) == ["fma"]
+    cpu.write_text("flags\t\t: fpu avx2 fma\n")
+    assert device.missing_instructions("x86_64", cpu) == []
 
 
 def test_a_library_that_computes_other_numbers_is_refused(own: Path) -> None:

@@ -106,12 +106,17 @@ def checked_library(path: Path, bundle: Bundle) -> Library:
             f"{path} is not the library that {BUNDLE} names{what}: it is damaged, or another "
             f"model's or device's; {again}"
         )
+    lacking = missing_instructions(bundle.device)
+    if lacking:
+        raise RunError(f"{path} cannot run on this CPU, which has no {' and no '.join(lacking)}")
     try:
         library = Library(path)
     except (OSError, AttributeError) as error:
+        here = os.uname().machine.removesuffix("l")
+        why = f" ({error})" if machine_of(content) == here else ""
         raise RunError(
-            f"{path} is for {bundle.device} and does not run on this {os.uname().machine} "
-            f"({error}): ask the operator for `--device` with this machine's name"
+            f"{path} is for {bundle.device} and does not run on this {here}{why}: ask the operator "
+            f"for `--device` with this machine's name"
         ) from None
     if not library.fuses:
         raise RunError(f"{path} has bits of its own: it was compiled without fused multiply-add")
@@ -122,6 +127,15 @@ def checked_library(path: Path, bundle: Bundle) -> Library:
             f"{bundle.reference[:12]}): this device computes other numbers and cannot take part"
         )
     return library
+
+
+def missing_instructions(device: str, cpu: Path = Path("/proc/cpuinfo")) -> list[str]:
+    """What a library for `device` uses and an old CPU lacks: it would end the process."""
+    if device != "x86_64" or os.uname().machine != device:
+        return []
+    lines = cpu.read_text().splitlines() if cpu.is_file() else []
+    flags = next((line.split() for line in lines if line.startswith("flags")), None)
+    return [] if flags is None else [name for name in ("avx2", "fma") if name not in flags]
 
 
 def machine_of(content: bytes) -> str | None:
