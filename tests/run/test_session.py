@@ -331,3 +331,20 @@ def test_what_was_told_before_the_first_checkpoint_is_told_again(tmp_path: Path)
             break
     killed.close()  # type: ignore[attr-defined]
     assert list(resume(tmp_path / "r")) == whole
+
+
+def test_a_state_whose_scheme_keeps_other_rows_by_now_is_refused(tmp_path: Path) -> None:
+    """As adaptive control of version 0.1, which knew no best model."""
+    first = start(small(*ADAPTIVE), tmp_path / "r")
+    for event in first:
+        if isinstance(event, Round):
+            first.stop()
+    saved = checkpoint.load_checkpoint(tmp_path / "r")
+    assert saved is not None
+    state, extra = saved
+    state.models = state.servers.clone()
+    checkpoint.save_checkpoint(tmp_path / "r", state, extra)
+    with pytest.raises(
+        AnotherRun, match="keeps 0 models beside the servers', and this one keeps 6"
+    ):
+        list(resume(tmp_path / "r"))

@@ -144,6 +144,7 @@ class Session:
             )
         if saved is not None:
             self._check_bits(extra.get("bits"))
+            self._check_rows(saved[0])
         if self.experiment.evaluation.estimates:
             covered = theorem.covered(self.prepared)
             self._estimating = Estimating(covered, extra.get("estimates"))
@@ -220,6 +221,18 @@ class Session:
                 f"the run in {self.directory} began with the engine's bits {began!r} and would "
                 f"continue with {own!r}, whose sums have another order: start it again, or resume "
                 f"it on the machine and with the version of sdfeel that began it"
+            )
+
+    def _check_rows(self, state: State) -> None:
+        """Refuse a state of which the scheme keeps other rows by now."""
+        net = self.prepared.decisions.net
+        if len(state.models) != len(net.servers) + net.kept:
+            kept = len(state.models) - len(net.servers)
+            raise AnotherRun(
+                f"the run in {self.directory} began with a version of "
+                f"{self.experiment.scheme.name} that keeps {kept} models beside the servers', and "
+                f"this one keeps {net.kept}: start it again, or resume it with the version of "
+                f"sdfeel that began it"
             )
 
     def _save(self, drive: Drive, log: store.Log) -> None:
