@@ -87,11 +87,6 @@ def _built(ready: Prepared, client: int, kind: str) -> BuiltDevice:
             f"clients of {experiment.scheme.name} keep rows beside the model, and devices do not: "
             f"leave out --device for client {client}, or choose another scheme"
         )
-    if ready.packing is not None and ready.packing.up:
-        raise InputError(
-            f"devices send models as they are: set compression.uplink=none, or leave out --device "
-            f"for client {client}"
-        )
     training, shape = build_training(experiment), ready.data.shape
     module = build_model(experiment, ready.data)
     plan = lower(module, training, shape)
