@@ -35,16 +35,16 @@ def change(directory: Path, begins: int, words: Sequence[str]) -> SignedNetwork:
 
 
 def write_schedule(experiment: Experiment, directory: Path) -> None:
-    """Sign the versions that the experiment's own epochs are, where that was not done before."""
+    """Sign the experiment's own epochs as versions, unless that was done before."""
     if any((directory / EPOCHS).glob("*.json")):
         return
     for epoch in schedule(experiment.network.epochs):
-        if epoch.begins:  # else it is the first network
+        if epoch.begins:  # otherwise it is the first network
             _signed(experiment, directory, epoch)
 
 
 def versions(directory: Path) -> list[SignedNetwork]:
-    """What was signed so far, in order. The operator's own files are believed."""
+    """What has been signed so far, in order. The operator's own files are trusted."""
     paths = sorted((directory / EPOCHS).glob("*.json"))
     return [SignedNetwork.read(path.read_bytes(), None) for path in paths]
 
@@ -54,7 +54,7 @@ def _signed(experiment: Experiment, directory: Path, epoch: Epoch) -> SignedNetw
     text = before[-1].network if before else (directory / NETWORK).read_text(encoding="utf-8")
     if before and epoch.begins <= before[-1].begins:
         raise InputError(
-            f"the version before begins with round {before[-1].begins + 1}: choose a later round"
+            f"the previous version begins with round {before[-1].begins + 1}: choose a later round"
         )
     digest = digest_of(directory / EXPERIMENT, directory / NETWORK)
     net, _, _, _ = parse_network(text)

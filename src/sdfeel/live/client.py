@@ -27,17 +27,17 @@ from sdfeel.live.transport.tensors import CODE, MODEL, Schema, digest, pack, par
 ArrayTask = TaskOf[NDArray[Any]]
 Train = Callable[[ArrayTask], NDArray[Any]]
 MOST_ROWS = 8  # that come with a model
-WAIT_FOR_START = 2.0  # seconds; then the servers are asked anew who is behind
+WAIT_FOR_START = 2.0  # seconds; then the servers are asked again who is behind
 
 
 @dataclass(frozen=True)
 class Membership:
-    """What a client knows of its federation."""
+    """What a client knows about its federation."""
 
     digest: str  # of what all nodes agree on
     schema: Schema  # of a model
-    servers: tuple[int, ...]  # whom it works for
-    refuges: tuple[int, ...] = ()  # whom it may turn to when its server is dead, in order
+    servers: tuple[int, ...]  # the servers it works for
+    refuges: tuple[int, ...] = ()  # servers it may turn to when its own is dead, in order
     about: About = UNSAID  # what its servers must have in common with it
     coding: Coding | None = None  # how its updates are written; None: models as they are
     rows: Mapping[int, NDArray[Any]] = field(default_factory=dict)  # it keeps, as they are at first
@@ -205,7 +205,7 @@ class Client:
         if not reachable or len(sources) != len(weights) or not sources:
             raise Refused(f"edge-{d} names models to start from that this client cannot reach")
         if not all(isinstance(n, int | float) for n in (*weights, header.get("rate"))):
-            raise Refused(f"edge-{d} sends weights that are no numbers")
+            raise Refused(f"edge-{d} sends weights that are not numbers")
 
     def _checked(self, answer: Answer) -> bytes:
         header, body = answer
@@ -235,7 +235,7 @@ class Client:
         shift = summed(header["shift"], known, "a shift") if "shift" in header else None
         steps = int(header["steps"])
         if "deadline" in header:
-            # Before the first measurement, one step tells how fast this device is.
+            # Before the first measurement, one step shows how fast this device is.
             fits = 1 if self.pace is None else int(header["deadline"] / max(self.pace, 1e-9))
             steps = max(1, min(steps, fits))
         first, rate = int(header["first"]), float(header["rate"])
@@ -256,7 +256,7 @@ class Client:
         await asyncio.gather(*(give(d) for d in header["sources"]))
 
     def status(self) -> dict[str, Any]:
-        """For people and machines: where this client is."""
+        """Where this client is, for people and programs."""
         own, others, host = self.failover.own, self.failover.others, self.failover.host
         links = [*own.values(), *others.values()]
         errors = [link.last_error for link in links if link.last_error]

@@ -1,10 +1,10 @@
 """Versions of the network that its authority signed, and how servers agree on when one begins.
 
-An epoch takes effect with its first round at all servers, or at none. A server that is given one
-decides once: it holds it if that round has not begun, else the epoch is void, and either answer is
-durable before it is given. Nobody begins the epoch's first round before all others have said that
-they hold it; one that says otherwise makes it void for all. So there is no vote to be counted, and
-no coordinator to be lost.
+An epoch takes effect with its first round at all servers, or at none. A server that receives one
+decides once: it holds it if that round has not begun; otherwise the epoch is void. Either answer is
+durable before it is given. No server begins the epoch's first round before all others have said
+that they hold it; one that says otherwise makes it void for all. So there are no votes to count,
+and there is no coordinator to lose.
 """
 
 import json
@@ -26,7 +26,7 @@ EPOCH_BYTES = 8 << 20  # of one signed network
 
 @dataclass(frozen=True)
 class SignedNetwork:
-    """From round `begins` on this network, if `after` is the one before it."""
+    """The network from round `begins` on, if `after` is the version before it."""
 
     body: bytes
     number: int
@@ -34,7 +34,7 @@ class SignedNetwork:
     federation: str  # the digest of the experiment and of the first network
     after: str  # the digest of the version before; of the first one, the federation's
     network: str  # as network.json
-    members: tuple[tuple[int, ...], ...]  # whom each client works for, as the scheme uses it
+    members: tuple[tuple[int, ...], ...]  # the servers each client works for, as the scheme uses it
     addresses: Mapping[int, str]  # of the servers
 
     @property
@@ -66,7 +66,7 @@ class SignedNetwork:
             )
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             shown = type(error).__name__
-            raise Refused(f"that is no version of a network ({shown}): copy it again") from None
+            raise Refused(f"that is not a version of a network ({shown}): copy it again") from None
 
 
 def signed(authority: Path, **values: Any) -> bytes:
@@ -76,7 +76,7 @@ def signed(authority: Path, **values: Any) -> bytes:
 
 
 def in_files(directory: Path, authority: bytes) -> list[SignedNetwork]:
-    """The versions that lie beside network.json, in their order; what is half there is no file."""
+    """The versions beside network.json, in order; incomplete files do not count."""
     found = []
     for path in sorted(directory.glob("*.json")):
         try:
@@ -87,7 +87,7 @@ def in_files(directory: Path, authority: bytes) -> list[SignedNetwork]:
 
 
 class EpochBook:
-    """What one server knows of epochs, durably."""
+    """What one server knows about epochs, durably."""
 
     def __init__(
         self,
@@ -105,7 +105,7 @@ class EpochBook:
         self._seen: set[tuple[str, int]] = set()
 
     def _own(self, text: str) -> SignedNetwork:
-        return SignedNetwork.read(text.encode(), None)  # it was checked when it came
+        return SignedNetwork.read(text.encode(), None)  # it was checked when it arrived
 
     def take(self, body: bytes, k: int) -> bool:
         """Is this epoch held here? Asked again, the answer is the same. `k`: the open round."""
@@ -128,7 +128,7 @@ class EpochBook:
         return next((each for each in self.pending if each.begins <= k), None)
 
     def void(self, epoch: SignedNetwork) -> None:
-        """It takes effect nowhere, nor does what was to come after it."""
+        """Make it void: it takes effect nowhere, and neither do its successors."""
         self._void.add(epoch.digest)
         self.pending = [each for each in self.pending if each.digest not in self._void]
         while lost := [each for each in self.pending if each.after in self._void]:
@@ -137,7 +137,7 @@ class EpochBook:
         self._save()
 
     def adopt(self, epoch: SignedNetwork) -> None:
-        """It is in force. Call it inside a commit."""
+        """Put it in force. Call it inside a commit."""
         self.pending.remove(epoch)
         self.adopted.append(epoch)
         self._remember()
@@ -147,7 +147,7 @@ class EpochBook:
         return next((each for each in self.adopted if each.number > number), None)
 
     def files(self) -> list[bytes]:
-        """What lies beside network.json and has not been looked at."""
+        """The versions beside network.json that have not been read yet."""
         fresh = []
         for path in sorted(self._files.glob("*.json")) if self._files is not None else []:
             key = (path.name, path.stat().st_mtime_ns)
@@ -170,5 +170,5 @@ class EpochBook:
 
 
 def directory_of(network: Path) -> Path:
-    """Where versions of a network lie."""
+    """Where versions of a network are kept."""
     return network.parent / EPOCHS

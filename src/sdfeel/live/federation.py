@@ -38,7 +38,7 @@ Weights = dict[int, float]  # source -> weight, sources ascending
 
 @dataclass(frozen=True, eq=False)
 class Federation:
-    """The experiment as every node sees it: `digest` tells whether two nodes see the same."""
+    """The experiment as every node sees it: `digest` shows whether two nodes see the same."""
 
     digest: str
     name: str  # of the scheme
@@ -88,7 +88,7 @@ class Federation:
         if client >= known:
             raise InputError(
                 f"this certificate is client {client}'s, but network.json has clients 0 to "
-                f"{known - 1}: make the files anew for more clients, or use another certificate"
+                f"{known - 1}: make the files again for more clients, or use another certificate"
             )
         servers = tuple(sorted(self.net.reach[client]))
         refuges = tuple(refuges_of(self.net, client)) if servers else ()
@@ -148,7 +148,7 @@ class Federation:
         return pack({MODEL: as_array(model)})
 
     def model(self, body: bytes, sha256: object, max_norm: float | None = None) -> Tensor:
-        """The model in another's body; `Rejected` unless it is what was agreed upon."""
+        """The model in another node's message; `Rejected` unless it is what was agreed upon."""
         return torch.from_numpy(unpacked_model(body, self.schema, sha256, max_norm))
 
     def update(self, coding: Coding, body: bytes, sha256: object) -> Tensor:
@@ -160,7 +160,7 @@ class Federation:
         return torch.from_numpy(found)
 
     def own_model(self, body: bytes) -> Tensor:
-        """The model in a body that this node has checked, or made, itself."""
+        """The model in a message that this node has itself checked or made."""
         return self.model(body, digest(body))
 
 
@@ -172,8 +172,8 @@ class Turn:
     view: View
     work: Work
     planned: Ints  # (C,) steps of each client
-    clients: tuple[int, ...]  # whom this server hands work to, in the scheme's order
-    guests: tuple[int, ...] = ()  # those of them who belong to another server, which is away
+    clients: tuple[int, ...]  # the clients this server gives work to, in the scheme's order
+    guests: tuple[int, ...] = ()  # those of them that belong to another server, which is away
 
     @classmethod
     def of(
@@ -188,7 +188,7 @@ class Turn:
     ) -> "Turn":
         number = federation.lane_of(server) if lane is None else lane
         decisions = federation.decisions
-        # Out of step, only `mix` may look at clocks, and it gets its own when the round ends.
+        # When asynchronous, only `mix` may look at clocks, and it gets its own when the round ends.
         clocks = federation.in_step(began or (k if federation.synchronous else 0))
         net = joined(federation.net, server, guests)
         view = decisions.view(number, k, clocks, began=clocks.number, memory=memory, net=net)
@@ -241,7 +241,7 @@ class Turn:
 
 @lru_cache(maxsize=16)
 def joined(net: Network, server: int, guests: tuple[int, ...]) -> Network:
-    """The network as a server sees it that has taken in clients of another one.
+    """The network as seen by a server that has taken in clients of another one.
 
     Clusters keep their sizes in it, so that mixings between servers stay what they were:
     `heavier` is for these.
@@ -270,11 +270,11 @@ def without(net: Network, across: Mixing, server: int, missing: Collection[int])
 
 
 def heavier(across: Mixing, server: int, share: float) -> Mixing:
-    """A mixing for a server whose own examples are only `share` of its cluster's, for its guests.
+    """A mixing for a server with guests, whose own examples are only `share` of its cluster's.
 
-    What others give counts as much less as the cluster has grown, and the rest stays with
-    `server`. That keeps the mean weighted by the clusters as they are now, and no other server
-    has to know of the guests.
+    What others give counts less in proportion to how much the cluster has grown, and the rest stays
+    with `server`. That keeps the mean weighted by the clusters as they are now, and no other server
+    has to know about the guests.
     """
     if share == 1 or server not in across.rows:
         return across
@@ -290,7 +290,7 @@ def blended(row: Weights, models: Mapping[int, Tensor]) -> Tensor:
 
 
 def as_array(model: Tensor) -> NDArray[Any]:
-    """The same numbers for the transport, which knows NumPy's types only."""
+    """The same numbers for the transport, which knows only NumPy's types."""
     try:
         found: NDArray[Any] = model.numpy()
     except TypeError:

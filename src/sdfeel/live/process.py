@@ -1,4 +1,4 @@
-"""One process on a network: an edge server or a client with its ears, mouth and pulse."""
+"""One process on a network: an edge server or a client, its connections and its health page."""
 
 import asyncio
 import errno
@@ -51,7 +51,7 @@ KINDS = {
 
 @dataclass(frozen=True)
 class NodeSetting:
-    """What a node is told about itself."""
+    """A node's own settings."""
 
     identity: Identity
     directory: Path  # of the node: status and state live here
@@ -64,7 +64,7 @@ class NodeSetting:
 
 @dataclass(frozen=True)
 class Service:
-    """What only an edge server is told."""
+    """The settings of an edge server only."""
 
     listen: str
     policy: Policy = PATIENT
@@ -102,7 +102,7 @@ def links(
     tell: Tell = lambda line: None,
     audit: AuditLog | None = None,  # of calls that are made; servers audit those that they take
 ) -> dict[int, Link]:
-    """Ways to other servers."""
+    """Links to other servers."""
     bounds = limits_of(federation)
     allow = AllowList(setting.allow, tell) if setting.allow.is_file() else None
     if allow is None:
@@ -210,7 +210,7 @@ class EdgeLife:
         greeting = asyncio.ensure_future(greet(ways, self._service.policy, self._tell))
         jobs: set[asyncio.Future[Any]] = {rounds, stop, greeting, self._lost}
         try:
-            while not stop.done():  # others may still ask for what was done last
+            while not stop.done():  # others may still ask for the results of the last round
                 left = [job for job in jobs if not job.done()]
                 await asyncio.wait(left, return_when=asyncio.FIRST_COMPLETED)
                 for task in (rounds, greeting, self._lost):
@@ -305,8 +305,8 @@ async def _until_writable(directory: Path) -> None:
 async def greet(ways: Mapping[int, Link], policy: Policy, tell: Tell) -> None:
     """Find out at once whether other servers and this one accept each other.
 
-    Where servers may be dropped, one that does not is left out when its turn comes. Else we end
-    only if nobody else accepts us either: a single server must not be able to end another.
+    Where servers may be dropped, one that does not is left out when its turn comes. Otherwise we
+    end only if nobody else accepts us either: a single server must not be able to end another.
     """
 
     async def one(link: Link) -> None:
@@ -424,7 +424,7 @@ def _health(setting: NodeSetting, ask: Callable[[], Mapping[str, Any]]) -> Healt
 async def _alive(
     setting: NodeSetting, health: Health, audit: AuditLog, work: Awaitable[None], tell: Tell
 ) -> None:
-    """Do the work while telling the world how it goes; a signal ends it in good order."""
+    """Do the work while reporting health; a signal ends it in good order."""
     _last_time(setting.directory, tell)
     page = HealthPage(health)
     if setting.health is not None:

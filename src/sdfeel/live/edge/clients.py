@@ -25,15 +25,15 @@ from sdfeel.live.store import Store
 from sdfeel.live.transport.errors import Refused, Rejected
 from sdfeel.live.transport.tensors import MODEL, digest, pack
 
-SILENCE = 60.0  # seconds until the same complaint is told again
-NOBODY = 1.0  # seconds that a round lasts at least if nobody's result can be used
+SILENCE = 60.0  # seconds until the same complaint is repeated
+NOBODY = 1.0  # seconds that a round lasts, at least, if no result can be used
 TOLD = "told"  # the fact of what clients make of their rows when they get the open round's model
-GUEST_POLL = 0.5  # seconds between two looks whether only guests are waited for
+GUEST_POLL = 0.5  # seconds between two checks whether it waits only for guests
 
 
 @dataclass
 class Counts:
-    """What a server counts of its clients, for people and for metrics."""
+    """What a server counts about its clients, for people and for metrics."""
 
     results: int = 0
     repeated: int = 0
@@ -75,18 +75,20 @@ class Cluster:
     began: float = 0.0
     rejected: set[int] = field(default_factory=set)  # in this round
     absent: set[int] = field(default_factory=set)  # dropped, and silent since
-    visits: dict[int, Visit] = field(default_factory=dict)  # other servers' clients who asked
+    visits: dict[int, Visit] = field(
+        default_factory=dict
+    )  # other servers' clients that asked for work
     asked: dict[int, float] = field(default_factory=dict)  # when our own last asked for work
     _misses: dict[int, tuple[int, int]] = field(default_factory=dict)  # how often, until when
     _start: Tensor | None = None  # the model that the open round starts from, once it is needed
-    _said: dict[str, float] = field(default_factory=dict)  # when each complaint was last told
+    _said: dict[str, float] = field(default_factory=dict)  # when each complaint was last made
 
     def __post_init__(self) -> None:
         self.quarantine = Quarantine(self.store, self.policy.quarantine, self.tell)
         self.bounds = Bounds.of(self.federation.initial, self.policy.max_change)
 
     def complain(self, text: str) -> None:
-        """Remember what is wrong, and tell people, but not over and over."""
+        """Remember what is wrong, and say so, but not over and over."""
         self.counts.last_error = text
         about, now = text.partition(":")[0], self.clock()
         if now - self._said.get(about, float("-inf")) >= SILENCE:
@@ -94,7 +96,7 @@ class Cluster:
             self.tell(text)
 
     def kept(self, make: Callable[[], Tensor], instead: Tensor) -> Tensor:
-        """An average, if it is fit to be kept; what was there before if it is not."""
+        """An average if it may be kept, otherwise what was there before."""
         try:
             return make()
         except Rejected as error:
@@ -127,19 +129,19 @@ class Cluster:
         ]
 
     def _waits(self, turn: Turn) -> bool:
-        """A round needs everyone who is not known to be away, and somebody in any case."""
+        """Is the round still waiting? It needs everyone not known to be away, and at least one."""
         nobody = not self.arrived and not self.rejected and len(turn.clients) > 0
         return nobody or bool(self.outstanding(turn))
 
     async def complete(self, turn: Turn) -> list[int]:
-        """Wait until all results are in, or the deadline has come; return who did not answer."""
+        """Wait for all results, or until the deadline; return who did not answer."""
         while self._waits(turn) and not self.over:
             left = GUEST_POLL if turn.guests else LONG_POLL
             if self._may_drop(turn):
                 left = self.began + self.policy.client_deadline - self.clock()
                 nobody = not self.arrived and not self.rejected
                 if left <= 0 and nobody and not self._others_wait(turn):
-                    left = 0.5  # with nobody's result there is nothing to go on with
+                    left = 0.5  # without any result the round cannot end
                 elif left <= 0:
                     self._drop(self.outstanding(turn), turn.k)
                     break
@@ -156,7 +158,7 @@ class Cluster:
         return any(when > recent for n, when in self.asked.items() if n not in turn.clients)
 
     def _drop(self, late: list[int], k: int) -> None:
-        """Go on without late clients; whoever is late again and again, for longer."""
+        """Continue without late clients, and for longer without those that are late repeatedly."""
         self.absent.update(late)
         self.counts.dropped += len(late)
         for client in late:
@@ -165,7 +167,7 @@ class Cluster:
             self._misses[client] = (times + 1, k + 1 + pause)
 
     def _may_drop(self, turn: Turn) -> bool:
-        """Clients are dropped if so decided; a guest in any case, since it may have gone home."""
+        """May clients be dropped? By the policy; guests always, as they may have gone home."""
         return self.policy.dead_client == "drop" or set(self.outstanding(turn)) <= set(turn.guests)
 
     def newcomers(self, turn: Turn, away: Container[int]) -> dict[int, int]:
@@ -177,7 +179,7 @@ class Cluster:
         return {n: found[n] for n in sorted(found) if n not in self.absent and home[n] in away}
 
     def results(self, turn: Turn, closed: Closed) -> Results:
-        """The models of those who answered before the round was closed."""
+        """The models of the clients that answered before the round was closed."""
         clients = tuple(client for client in turn.clients if client in closed.steps)
         return Results(self.federation, self.store, turn.k, clients)
 
@@ -212,14 +214,14 @@ class Cluster:
         return ({"epoch": ours}, None) if theirs < ours else None
 
     def _may_rejoin(self, client: int) -> bool:
-        """Is a client waited for again that asks for work? At once if the round has nobody else."""
+        """Does a client that asks for work count again? At once if the round has nobody else."""
         turn = self.turn
         if turn is None or not (self.arrived or self.outstanding(turn)):
             return True
         return turn.k >= self._misses.get(client, (0, 0))[1]
 
     def _plausible(self, taken: int) -> int:
-        """Local iterations that a guest says to have taken: no more than the experiment has."""
+        """Local iterations that a guest claims to have taken, at most the experiment's."""
         return min(taken, self.federation.iterations)
 
     def _say_goodbye(self, client: int) -> Answer:
@@ -296,7 +298,7 @@ class Cluster:
             "sha256": sha256,
         }
         if self.turn is not turn or client in self.arrived:
-            return  # the round was closed while the model was being checked, or it came twice
+            return  # the round was closed while the model was being checked, or it arrived twice
         with self.store.commit():
             self.store.put("result", turn.k, client, body, note)
         self.arrived.add(client)
@@ -405,7 +407,7 @@ class Cluster:
         if samples != expected[client]:
             raise Refused(
                 f"client {client} holds {samples} examples, but network.json says "
-                f"{expected[client]:g}: give it the data of that many, or make the files anew"
+                f"{expected[client]:g}: give it the data of that many, or make the files again"
             )
 
     def _check_own(self, client: int) -> None:
@@ -417,7 +419,7 @@ class Cluster:
             raise Refused(f"client {client} does not belong to server {self.server}")
 
     def _check_guest(self, client: int) -> None:
-        """Only clients of neighbours are taken in, and only where servers may be dropped."""
+        """Refuse guests that are not clients of neighbours, or where servers may not be dropped."""
         net = self.federation.net
         home = int(net.home[client])
         if home < 0 or not net.links[self.server, home]:

@@ -79,7 +79,7 @@ class Edge:
         self._marked: float | None = None  # when the last round ended, by a clock that never jumps
 
     def _opened(self) -> ServerState:
-        """What is remembered; at the very beginning, the initial model."""
+        """The remembered state; at the very beginning, the initial model."""
         theirs = self.store.fact(FEDERATION)
         if theirs is not None and theirs != self.federation.digest:
             raise RunError(
@@ -259,7 +259,7 @@ class Edge:
         return {"over": over}, body
 
     def status(self) -> dict[str, Any]:
-        """For people and machines: where this server is."""
+        """Where this server is, for people and programs."""
         counts, waiting = self.cluster.counts, waiting_for(self.clusters)
         return {
             "round": self.known.k,
@@ -335,7 +335,7 @@ class Edge:
         self.tell(line_of(record))
 
     async def _closed(self, turn: Turn) -> Closed:
-        """Who answered; once something was built on it, it stays so."""
+        """Who answered; once something has been built on it, it is final."""
         known = self.store.fact(CLOSED)
         if known is not None and known["k"] == turn.k:
             return Closed.of(known)
@@ -347,7 +347,7 @@ class Edge:
     def _after(self, turn: Turn, closed: Closed, ended: Ended) -> ServerState:
         known, federation = self.known, self.federation
         done = turn.done(closed.steps)
-        # A round in which nobody's result could be used counts as planned, or it would never end.
+        # A round without any usable result counts as planned, or the run would never end.
         mine = turn.planned if federation.synchronous or not closed.steps else done
         steps = known.steps + length(federation.net, turn.work, mine)
         more = {n: known.taken.get(n, 0) + int(done[n]) for n in turn.clients}
@@ -382,7 +382,7 @@ class Edge:
             self.store.prune("measured", kept[-1])
 
     def _prune(self, after: ServerState) -> None:
-        """Forget what nobody can ask for any more. Inside a commit."""
+        """Forget what nobody can still ask for. Inside a commit."""
         self.store.prune("result", after.k)
         self.store.prune("start", after.k - 1)  # a client of two servers may be a round behind
         self.store.prune("hop", after.met)
