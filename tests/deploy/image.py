@@ -1,0 +1,126 @@
+"""The image, really built, and a federation in containers of it: `python -m tests.deploy.image`.
+
+No Docker engine is needed: `buildah` builds, `podman` and `podman-compose` run (Debian has the
+first two, PyPI the third). Without `--base`, a base is made by `debootstrap`. It takes minutes and
+a few gigabytes, ends with 1 if the model is not the simulator's, and says what is missing if it
+cannot be tried.
+"""
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from tests.deploy.hosts import SDFEEL, called, finished, simulated
+
+ROOT = Path(__file__).parents[2]
+USER = 1000  # of the image
+SETTINGS = (
+    "network.servers=2",
+    "network.clients=5",
+    "model.name=logistic",
+    "training.iterations=40",
+)
+# Nothing of CUDA, and the packages that a node needs.
+CHECK = """
+import importlib.metadata as m, torch, grpc, cryptography
+names = {each.metadata["Name"].lower() for each in m.distributions()}
+assert torch.version.cuda is None, torch.version.cuda
+assert not [name for name in names if name.startswith("nvidia")], names
+print("torch", torch.__version__, "of", len(names), "packages")
+"""
+
+
+def missing(base: str | None) -> list[str]:
+    tools = ["buildah", "podman", "podman-compose", *([] if base else ["debootstrap"])]
+    return [tool for tool in tools if shutil.which(tool) is None]
+
+
+class Engine:
+    """buildah and podman with a storage of their own, which is thrown away."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        driver = "overlay" if "\toverlay\n" in Path("/proc/filesystems").read_text() else "vfs"
+        (directory / "storage.conf").write_text(
+            f'[storage]\ndriver = "{driver}"\ngraphroot = "{directory}/storage"\n'
+            f'runroot = "{directory}/run"\n'
+        )
+        runtime = next((name for name in ("runc", "crun") if shutil.which(name)), "crun")
+        (directory / "containers.conf").write_text(
+            f'[containers]\ndefault_ulimits = ["nofile=4096:4096"]\n'
+            f'[engine]\nruntime = "{runtime}"\n'
+        )
+        self.place: Mapping[str, str] = {
+            **os.environ,
+            "CONTAINERS_STORAGE_CONF": str(directory / "storage.conf"),
+            "CONTAINERS_CONF": str(directory / "containers.conf"),
+        }
+
+    def run(self, *words: str, cwd: Path | None = None) -> str:
+        done = subprocess.run(words, cwd=cwd, env=self.place, capture_output=True, text=True)
+        if done.returncode:
+            raise RuntimeError(f"{' '.join(words)}:\n{done.stdout[-2000:]}{done.stderr[-4000:]}")
+        return done.stdout
+
+
+def base_image(engine: Engine) -> str:
+    """Debian with Python, from its own packages."""
+    root = engine.directory / "base"
+    packages = "--include=python3,python3-venv,ca-certificates"
+    engine.run("debootstrap", "--variant=minbase", packages, "bookworm", str(root))
+    engine.run("tar", "-C", str(root), "-cf", str(root) + ".tar", ".")
+    engine.run("podman", "import", str(root) + ".tar", "sdfeel-base")
+    return "localhost/sdfeel-base"
+
+
+def build(engine: Engine, files: Path, base: str, wheels: Sequence[Path]) -> None:
+    """As docs/deploy.md says: sdfeel's wheel beside the Dockerfile."""
+    engine.run(sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "-w", str(files), str(ROOT))
+    for wheel in wheels:
+        shutil.copy(wheel, files)
+    certificates = "/etc/ssl/certs:/etc/ssl/certs:ro"  # whatever this machine trusts
+    words = ["buildah", "build", "--isolation", "chroot", "-v", certificates]
+    engine.run(*words, "--build-arg", f"BASE={base}", "-t", "sdfeel", str(files))
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--base", help="an image with Python instead of one by debootstrap")
+    parser.add_argument("--wheel", type=Path, action="append", default=[], help="such as torch's")
+    given = parser.parse_args()
+    if lacking := missing(given.base):
+        print(f"not tried: {', '.join(lacking)} must be installed")
+        return 0
+    with tempfile.TemporaryDirectory(prefix="image-") as place:
+        directory = Path(place)
+        engine = Engine(directory)
+        words = [word for each in SETTINGS for word in ("--set", each)]
+        called([*SDFEEL, "deploy", "init", "federation", *words, "--with-data"], directory)
+        files = directory / "federation"
+        build(engine, files, given.base or base_image(engine), given.wheel)
+        print(engine.run("podman", "run", "--rm", "--entrypoint", "python", "sdfeel", "-c", CHECK))
+        for path in [files / "nodes", *(files / "nodes").rglob("*")]:
+            os.chown(path, USER, USER)
+        compose = ["podman-compose", "-f", "compose.yaml"]
+        try:
+            engine.run(*compose, "up", "-d", cwd=files)
+            follow = ["deploy", "follow", ".", "--out", "/federation/real", "--stop"]
+            mount = ["--network", "federation_default", "-v", f"{files}:/federation", "--user", "0"]
+            engine.run("podman", "run", "--rm", *mount, "sdfeel", *follow)
+        finally:
+            engine.run(*compose, "down", "-t", "5", cwd=files)
+            engine.run("podman", "network", "prune", "-f")
+        deployed = str(finished(files / "real")["model_sha256"])
+        expected = simulated(directory, SETTINGS)
+        engine.run("podman", "system", "reset", "-f")
+    print(f"in containers {deployed}\nsimulated     {expected}")
+    return int(deployed != expected)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
