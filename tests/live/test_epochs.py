@@ -11,6 +11,7 @@ from sdfeel.core.errors import InputError
 from sdfeel.core.events import Finished
 from sdfeel.deploy import membership
 from sdfeel.deploy.local import LocalDeployment
+from sdfeel.deploy.make import make, on_loopback
 from sdfeel.experiment.build import prepare
 from sdfeel.experiment.schema import Experiment, load
 from sdfeel.live.epochs import EpochBook, SignedNetwork, signed
@@ -86,6 +87,14 @@ def test_what_cannot_change_is_refused_before_anything_starts(
 ) -> None:
     with pytest.raises(InputError, match=why):
         prepare(experiment(*epochs, more=more))
+
+
+def test_a_version_that_no_server_could_adopt_is_not_signed(tmp_path: Path) -> None:
+    ready = prepare(experiment(more=("scheme.name=d2",)))
+    make(ready, tmp_path, on_loopback(3), with_data=False)
+    with pytest.raises(InputError, match="keeps more than the servers' models"):
+        membership.change(tmp_path, 5, ["client-0=none"])
+    assert membership.versions(tmp_path) == []
 
 
 class Desk:

@@ -5,12 +5,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from sdfeel.core.decide import Decisions
 from sdfeel.core.errors import InputError
 from sdfeel.core.membership import Epoch, schedule
 from sdfeel.core.network import Network
 from sdfeel.core.run_files import EPOCHS, EXPERIMENT, NETWORK, NODE, NODES, write_atomic
 from sdfeel.deploy.files import NodeFile, digest_of, parse_network, read_node, write_node
-from sdfeel.experiment.build import build_mixing, build_scheme
+from sdfeel.experiment.build import build_mixing, build_scheme, local_step, on_another
 from sdfeel.experiment.schema import Experiment, load
 from sdfeel.live.epochs import SignedNetwork, signed
 from sdfeel.live.trust.identity import issue
@@ -57,10 +58,13 @@ def _signed(experiment: Experiment, directory: Path, epoch: Epoch) -> SignedNetw
             f"the previous version begins with round {before[-1].begins + 1}: choose a later round"
         )
     digest = digest_of(directory / EXPERIMENT, directory / NETWORK)
-    net, _, _, _ = parse_network(text)
+    net, cost, _, _ = parse_network(text)
     changed = build_mixing(experiment, epoch.applied(net))
     scheme, _ = build_scheme(experiment)
-    adapted = scheme.adapt(changed)
+    now = Decisions.of(scheme, net, cost, experiment.seed, local_step(experiment))
+    _, then, _, _ = parse_network(_text(text, changed))
+    # What the servers could not adopt is not signed.
+    adapted = on_another(now, changed, then).net
     number = before[-1].number + 1 if before else 1
     peers = read_node(directory / NODES / OPERATOR / NODE).peers
     body = signed(
