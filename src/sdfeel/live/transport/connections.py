@@ -193,6 +193,11 @@ def _set_patience(descriptor: int, seconds: float) -> None:
     with suppress(OSError), socket.socket(fileno=os.dup(descriptor)) as copy:
         if copy.family in _INTERNET and copy.type == socket.SOCK_STREAM:
             copy.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, round(seconds * 1000))
+            # The system asks, too: gRPC sends no second ping while it waits for the first one's
+            # answer, and that may have been lost together with the other end of the connection.
+            copy.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            copy.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 1)
+            copy.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 1)
             copy.setsockopt(socket.IPPROTO_TCP, _TCP_RTO_MAX_MS, _LONGEST_RETRY)
 
 
