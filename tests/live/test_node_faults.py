@@ -18,8 +18,8 @@ from sdfeel.core.errors import RunError
 from sdfeel.core.run_files import STATUS
 from sdfeel.live import audit
 from sdfeel.live.audit import MOST_KINDS, AuditedCall, AuditLog, verified
-from sdfeel.live.health import Health
-from sdfeel.live.process import NodeSetting, Pulse, _last_time, disk_trouble
+from sdfeel.live.health import Health, disk_trouble, last_time
+from sdfeel.live.process import NodeSetting, Pulse
 from sdfeel.live.store import Store
 from sdfeel.live.transport import Caller, NotTrusted, Peer, Refused
 from sdfeel.live.trust.identity import revoke
@@ -258,6 +258,6 @@ def test_a_process_that_was_killed_is_told_of_by_the_next(tmp_path: Path) -> Non
     for ended, count in ((False, 1), (True, 0)):
         told: list[str] = []
         (tmp_path / STATUS).write_text(json.dumps({"ended": ended}))
-        _last_time(tmp_path, told.append)
+        last_time(tmp_path, told.append)
         assert len(told) == count
         assert all("nothing that was acknowledged is lost" in line for line in told)

@@ -25,17 +25,27 @@ from sdfeel.cli.common import (
     results,
     stopping,
 )
+from sdfeel.cli.deploy_operate import (
+    audit,
+    backup,
+    change,
+    issue,
+    renew,
+    reseed,
+    restore,
+    revoke,
+    rotate,
+)
 from sdfeel.cli.lazy import later
 from sdfeel.cli.show import show
 from sdfeel.core.errors import InputError
-from sdfeel.deploy.status import audited
 from sdfeel.report.progress import Progress
 from sdfeel.report.units import duration
 
 with later():
     from sdfeel.deploy import backup as backups
-    from sdfeel.deploy import certificates, files, membership, operator
     from sdfeel.deploy import chaos as disturbances
+    from sdfeel.deploy import files, operator
     from sdfeel.deploy import init as writing
     from sdfeel.deploy import local as one_machine
     from sdfeel.deploy import node as process
@@ -237,233 +247,8 @@ def _situation(node: dict[str, Any]) -> list[str]:
     return [f"guest of {node['guest_of']}", *told] if node.get("guest_of") else told
 
 
-@deploy.command()
-def change(
-    directory: Annotated[Path, typer.Argument(help="The directory that `deploy init` wrote.")],
-    words: Annotated[
-        list[str],
-        typer.Argument(
-            metavar="CHANGE...",
-            help="client-3=none, client-4=edge-1, or client-5=80 for its number of examples.",
-        ),
-    ],
-    round_: Annotated[
-        int, typer.Option("--round", min=2, help="The first round with the changed network.")
-    ],
-) -> None:
-    """Let clients join, leave or move while a synchronous federation runs.
-
-    It signs a new version of the network. Copy it to an edge server; the others and the clients
-    take it from there. It takes effect with its first round everywhere, or nowhere.
-
-    Example:
-
-      sdfeel deploy change federation --round 200 client-3=none client-7=edge-1 client-7=120
-    """
-    made = membership.change(directory, round_ - 1, words)
-    certificates.publish(directory)
-    _told(
-        f"epoch {made.number} from round {round_} on. Copy {directory}/trust to all hosts and "
-        f"{directory}/epochs to an edge server's before that round begins; to a new client's host "
-        f"all three: its directory in nodes, trust and epochs"
-    )
-
-
-FederationDir = Annotated[Path, typer.Argument(help="The directory that `deploy init` wrote.")]
-Days = Annotated[float, typer.Option(min=1, help="How long certificates are valid.")]
-
-
-@deploy.command()
-def issue(
-    directory: FederationDir,
-    node: Annotated[str, typer.Argument(help="A node without a certificate, such as client-7.")],
-    host: Annotated[
-        list[str] | None,
-        typer.Option(help="A name or address of an edge server's host; may be repeated."),
-    ] = None,
-    days: Days = 365,
-) -> None:
-    """Give a node its first certificate, and put it on the allow-list.
-
-    Example:
-
-      sdfeel deploy issue federation client-7
-    """
-    made = certificates.issue_node(directory, node, host or (), days)
-    _told(
-        f"{node}: certificate {made.serial}, until {made.expires:%Y-%m-%d}. Copy {directory}/trust "
-        f"to all hosts, then {made.directory} to the node's"
-    )
-
-
-@deploy.command()
-def renew(
-    directory: FederationDir,
-    nodes: Annotated[list[str] | None, typer.Argument(help="The nodes (default: all).")] = None,
-    within: Annotated[
-        float | None,
-        typer.Option(metavar="DAYS", help="Only certificates that expire within so many days."),
-    ] = None,
-    days: Days = 365,
-) -> None:
-    """Replace certificates and keys. The old ones stay valid until they are revoked.
-
-    Nodes use the new files as soon as they have them, without a restart.
-
-    Examples:
-
-      sdfeel deploy renew federation --within 30
-
-      sdfeel deploy renew federation edge-0
-    """
-    done = certificates.renew(directory, nodes or (), within, days)
-    for made in done:
-        _told(f"{made.directory.parent.name}: certificate {made.serial}, {made.expires:%Y-%m-%d}")
-    if not done:
-        _told("no certificate expires that soon: nothing was changed")
-        return
-    _told(
-        f"Copy {directory}/trust to all hosts, then each node its {certificates.IDENTITY}; then "
-        f"end the old ones: sdfeel deploy revoke {directory} NODE --superseded"
-    )
-
-
-@deploy.command()
-def revoke(
-    directory: FederationDir,
-    which: Annotated[str, typer.Argument(help="A node, or the serial number of a certificate.")],
-    superseded: Annotated[
-        bool, typer.Option("--superseded", help="Only what a newer certificate has replaced.")
-    ] = False,
-) -> None:
-    """Take certificates off the allow-list. Once copied to the hosts, it takes effect in seconds.
-
-    Examples:
-
-      sdfeel deploy revoke federation client-7
-
-      sdfeel deploy revoke federation edge-0 --superseded
-    """
-    count = certificates.revoke_node(directory, which, superseded)
-    _told(f"{count} certificates of {which} are revoked. Copy {directory}/trust to all hosts")
-
-
-@deploy.command()
-def rotate(
-    directory: FederationDir,
-    finish: Annotated[
-        bool, typer.Option("--finish", help="Trust only the new authority, once all have renewed.")
-    ] = False,
-    days: Days = 3650,
-) -> None:
-    """Replace the authority's key: rotate, renew all, rotate --finish, copying after each.
-
-    Example:
-
-      sdfeel deploy rotate federation
-    """
-    count = certificates.rotate(directory, finish, days)
-    what = "trust the new authority alone" if finish else "trust the old authority and the new one"
-    _told(f"{count} nodes {what}. Copy each node its {certificates.IDENTITY}")
-    if not finish:
-        _told(f"When all have it: sdfeel deploy renew {directory}, then this with --finish")
-
-
-def _told(text: str) -> None:
-    results.print(escape(text), soft_wrap=True)
-
-
-@deploy.command()
-def audit(
-    directory: Annotated[Path, typer.Argument(help="A deployment, or the directory of one node.")],
-    head: Annotated[
-        str | None,
-        typer.Option(metavar="HASH", help="The hash of a line that must still be in the log."),
-    ] = None,
-    as_json: AsJson = False,
-) -> None:
-    """Check that no line of the nodes' audit logs was changed, and show whom they turned away.
-
-    From time to time, keep the head of a log (`deploy status --json`) somewhere else: with --head,
-    this command then notices even a log that was rewritten as a whole.
-
-    Example:
-
-      sdfeel deploy audit runs/real
-    """
-    found = audited(directory, head)
-    whole = all("error" not in each for each in found)
-    if as_json:
-        print_json({"nodes": found, "whole": whole})
-    else:
-        table = Table(box=None, pad_edge=False)
-        for name in ("node", "log", "lines", "calls", "head"):
-            table.add_column(name, justify="right" if name == "lines" else "left")
-        for each in found:
-            calls = ", ".join(f"{count} {what}" for what, count in each["outcomes"].items())
-            state = "whole" if "error" not in each else "[red]damaged[/]"
-            table.add_row(each["name"], state, str(each["lines"]), calls, each["head"][:12])
-        results.print(table)
-        for each in found:
-            for line in (*each["denied"], *filter(None, [each.get("error")])):
-                results.print(f"{each['name']}: {escape(line)}", soft_wrap=True)
-    if not whole:
-        raise typer.Exit(1)
-
-
-@deploy.command()
-def backup(directory: FederationDir) -> None:
-    """Have all running edge servers copy their states, each as it opens the same round.
-
-    The copies stay with the servers, in `backups` in each node's directory: fetch them from there.
-
-    Example:
-
-      sdfeel deploy backup federation
-    """
-    for name, place in backups.backup(directory).items():
-        results.print(f"{name}: {escape(place)}", soft_wrap=True)
-
-
-@deploy.command()
-def restore(
-    node: Annotated[Path, typer.Argument(help="The directory of a stopped edge server.")],
-    copy: Annotated[Path, typer.Argument(help="Its backup.")],
-) -> None:
-    """Replace an edge server's state with a backup.
-
-    Restore all servers to the same round: they continue from there with the same bits.
-
-    Example:
-
-      sdfeel deploy restore nodes/edge-0 nodes/edge-0/backups/round-40
-    """
-    k = backups.restore(node, copy)
-    results.print(
-        f"{node.name} continues in round {k + 1}; its old state is kept beside it", soft_wrap=True
-    )
-
-
-@deploy.command()
-def reseed(
-    directory: FederationDir,
-    node: Annotated[str, typer.Argument(help="The stopped edge server that lost its state.")],
-) -> None:
-    """Give an edge server that lost its state, and has no backup, the model of a neighbour.
-
-    The run continues, but with different bits than it would have had.
-
-    Example:
-
-      sdfeel deploy reseed federation edge-2
-    """
-    k, whose = backups.reseed(directory, node)
-    place = directory / "nodes" / node / "state"
-    results.print(
-        f"{node} begins in round {k + 1} with the model of {whose}: copy {escape(str(place))} to "
-        f"its host and start it",
-        soft_wrap=True,
-    )
+for _command in (change, issue, renew, revoke, rotate, audit, backup, restore, reseed):
+    deploy.command()(_command)
 
 
 @deploy.command()

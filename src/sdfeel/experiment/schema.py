@@ -99,8 +99,7 @@ class ModelSection(Section):
     """The model to train."""
 
     name: str = "auto"
-    """mnist-cnn, cifar-cnn, mlp, logistic, your own `package.module:factory`,
-    or auto (whichever suits the data)"""
+    """auto (what suits the data), mnist-cnn, cifar-cnn, mlp, logistic, or package.module:name"""
     options: dict[str, Any] = {}
     """arguments of the model, for example { hidden = 128 }"""
 
@@ -111,9 +110,7 @@ class SchemeSection(BaseModel):
     model_config = ConfigDict(extra="allow", frozen=True, use_attribute_docstrings=True)
 
     name: str = "sd-feel"
-    """sd-feel, async-sd-feel, hierfavg, fedavg, feel, fogfl, fedmes, multi-level, fedasync,
-    fedsa, safa, fednova, fedcs, adaptive, joint, d2, scaffold, scaffnew, mtgc,
-    mtgc-gossip, k-gt or free-tracking"""
+    """any name that `sdfeel schemes` lists, such as hierfavg, fedavg or async-sd-feel"""
 
     @property
     def options(self) -> dict[str, Any]:

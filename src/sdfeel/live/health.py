@@ -5,9 +5,12 @@ certificate is valid. A node that waits for others is healthy; how long it has w
 """
 
 import asyncio
+import errno
 import json
+import sqlite3
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
@@ -121,3 +124,47 @@ class HealthPage:
         body = text.encode()
         head = f"HTTP/1.0 {code}\r\nContent-Type: {kind}\r\nContent-Length: {len(body)}\r\n\r\n"
         return head.encode() + body
+
+
+def disk_trouble(error: Exception) -> str | None:
+    """What a disk did not do; None if something else went wrong."""
+    if isinstance(error, sqlite3.OperationalError):
+        return str(error)
+    if isinstance(error, OSError) and error.errno in _DISK:
+        return error.strerror
+    return None
+
+
+_DISK = {errno.ENOSPC, errno.EROFS, errno.EDQUOT, errno.EIO, errno.EFBIG, errno.EACCES}
+
+
+def cannot_write(directory: Path, why: str) -> str:
+    """What to do about a disk that cannot be written to."""
+    return (
+        f"cannot write to {directory} ({why}): nothing that was acknowledged is lost; make room or "
+        f"make it writable, and the node goes on by itself"
+    )
+
+
+def last_time(directory: Path, tell: Callable[[str], None]) -> None:
+    """Say so if the process before this one ended without a word."""
+    try:
+        ended = json.loads((directory / STATUS).read_text(encoding="utf-8"))["ended"]
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        return
+    if ended is False:
+        kills = _killed_for_memory()
+        memory = f" (the system has killed {kills} here for want of memory)" if kills else ""
+        tell(
+            f"the process before this one ended without a word: it was killed{memory}, or the "
+            f"power failed; nothing that was acknowledged is lost"
+        )
+
+
+def _killed_for_memory() -> int:
+    """How many processes of this control group the system has killed for want of memory."""
+    with suppress(OSError, ValueError):
+        own = Path("/proc/self/cgroup").read_text().strip().rpartition("::")[2]
+        events = Path(f"/sys/fs/cgroup{own}/memory.events").read_text().split()
+        return int(dict(zip(events[::2], events[1::2], strict=True)).get("oom_kill", 0))
+    return 0

@@ -1,8 +1,6 @@
 """One process on a network: an edge server or a client, its connections and its health page."""
 
 import asyncio
-import errno
-import json
 import shutil
 import signal
 import sqlite3
@@ -14,13 +12,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from sdfeel.core.errors import SdfeelError
-from sdfeel.core.run_files import AUDIT, STATE, STATUS, write_atomic
+from sdfeel.core.run_files import AUDIT, STATE, write_atomic
 from sdfeel.live.audit import AuditLog
 from sdfeel.live.client import Client, Membership, Train
 from sdfeel.live.edge.policy import PATIENT, Policy
 from sdfeel.live.epochs import EPOCH_BYTES, EpochBook, SignedNetwork, in_files
 from sdfeel.live.failover import Failover
-from sdfeel.live.health import Health, HealthPage, write_status
+from sdfeel.live.health import (
+    Health,
+    HealthPage,
+    cannot_write,
+    disk_trouble,
+    last_time,
+    write_status,
+)
 from sdfeel.live.protocol import RECORD_BYTES, About, Link, Reception, Who, seconds, whole
 from sdfeel.live.transport import Caller, Peer, Server
 from sdfeel.live.transport.errors import Refused, Unable
@@ -144,7 +149,7 @@ async def run_edge(
                 if why is None:
                     raise
                 if not health.trouble:  # else it was told
-                    health.trouble = _cannot_write(setting.directory, why)
+                    health.trouble = cannot_write(setting.directory, why)
                     tell(health.trouble)
                 await _until_writable(setting.directory)
                 tell(f"can write to {setting.directory} again, after '{why}': going on from there")
@@ -243,7 +248,7 @@ class EdgeLife:
                 raise
             if not self._lost.done():
                 self._lost.set_exception(error)
-            raise Unable(_cannot_write(self._setting.directory, why)) from None
+            raise Unable(cannot_write(self._setting.directory, why)) from None
         return {**answer, **greeting}, content
 
     async def _backup(self, edge: "Edge", header: dict[str, Any]) -> dict[str, Any]:
@@ -271,25 +276,6 @@ class EdgeLife:
         for each in old[:-KEEP_BACKUPS]:
             shutil.rmtree(each, ignore_errors=True)
         return {"place": str(place)} if there else {"early": True}
-
-
-def disk_trouble(error: Exception) -> str | None:
-    """What a disk did not do; None if something else went wrong."""
-    if isinstance(error, sqlite3.OperationalError):
-        return str(error)
-    if isinstance(error, OSError) and error.errno in _DISK:
-        return error.strerror
-    return None
-
-
-_DISK = {errno.ENOSPC, errno.EROFS, errno.EDQUOT, errno.EIO, errno.EFBIG, errno.EACCES}
-
-
-def _cannot_write(directory: Path, why: str) -> str:
-    return (
-        f"cannot write to {directory} ({why}): nothing that was acknowledged is lost; make room or "
-        f"make it writable, and the node goes on by itself"
-    )
 
 
 async def _until_writable(directory: Path) -> None:
@@ -425,7 +411,7 @@ async def _alive(
     setting: NodeSetting, health: Health, audit: AuditLog, work: Awaitable[None], tell: Tell
 ) -> None:
     """Do the work while reporting health; a signal ends it in good order."""
-    _last_time(setting.directory, tell)
+    last_time(setting.directory, tell)
     page = HealthPage(health)
     if setting.health is not None:
         health.page = await page.start(setting.health)
@@ -447,30 +433,6 @@ async def _alive(
         with suppress(OSError):
             write_status(setting.directory, {**health.status(), "ended": True})
         await page.stop()
-
-
-def _last_time(directory: Path, tell: Tell) -> None:
-    """Say so if the process before this one ended without a word."""
-    try:
-        ended = json.loads((directory / STATUS).read_text(encoding="utf-8"))["ended"]
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):
-        return
-    if ended is False:
-        kills = _killed_for_memory()
-        memory = f" (the system has killed {kills} here for want of memory)" if kills else ""
-        tell(
-            f"the process before this one ended without a word: it was killed{memory}, or the "
-            f"power failed; nothing that was acknowledged is lost"
-        )
-
-
-def _killed_for_memory() -> int:
-    """How many processes of this control group the system has killed for want of memory."""
-    with suppress(OSError, ValueError):
-        own = Path("/proc/self/cgroup").read_text().strip().rpartition("::")[2]
-        events = Path(f"/sys/fs/cgroup{own}/memory.events").read_text().split()
-        return int(dict(zip(events[::2], events[1::2], strict=True)).get("oom_kill", 0))
-    return 0
 
 
 @dataclass
@@ -505,7 +467,7 @@ class Pulse:
         except OSError as error:
             before = self.health.trouble
             why = error.strerror or str(error)
-            self.health.trouble = _cannot_write(self.setting.directory, why)
+            self.health.trouble = cannot_write(self.setting.directory, why)
             if not before:
                 self.tell(self.health.trouble)
 
