@@ -94,7 +94,7 @@ def _totals(axes: Axes, holders: _Holders) -> None:
 def _mixture(axes: Axes, holders: _Holders, norm: PowerNorm) -> None:
     people, classes = holders.counts.shape
     # If there are more columns than pixels, neighbours are averaged: dropping some would hide them.
-    smooth = "nearest" if people <= 1200 else "auto"
+    smooth = "nearest" if people <= 1200 else "antialiased"
     axes.imshow(holders.shares, aspect="auto", cmap=SHARES, norm=norm, interpolation=smooth)
     number_ticks(axes.yaxis, classes, 20)
     axes.set_ylabel("class", fontsize=LABEL, color=INK)
