@@ -24,7 +24,10 @@ class FreeTracking:
 
     facts: ClassVar[Facts] = Facts(True, False, "low", True, True, True)
     tolerates: ClassVar[Tolerates] = Tolerates(
-        EDGE, overlap=IGNORED, drop_unbiased="corrects by what each client really did"
+        EDGE,
+        overlap=IGNORED,
+        drop="needs every cluster in every round",
+        drop_unbiased="corrects by what each client really did",
     )
 
     tau1: Annotated[int, "local iterations between two gossips"] = 5

@@ -27,6 +27,7 @@ from sdfeel.schemes.two_levels import TwoLevels
 
 BEFORE = Shelf("before", "server")  # the cluster's model before the servers met
 WHOLE = "corrects by what each client really did"
+EVERYBODY = "needs every cluster in every round"
 EXACT = "corrects by what gossip did to a model"
 
 
@@ -35,7 +36,9 @@ class Mtgc(TwoLevels):
     """HierFAVG whose clients are corrected towards their cluster, and clusters towards all."""
 
     facts: ClassVar[Facts] = Facts(False, True, "high", True, True, True)
-    tolerates: ClassVar[Tolerates] = Tolerates(EDGE_AND_CLOUD, overlap=IGNORED, drop_unbiased=WHOLE)
+    tolerates: ClassVar[Tolerates] = Tolerates(
+        EDGE_AND_CLOUD, overlap=IGNORED, drop=EVERYBODY, drop_unbiased=WHOLE
+    )
 
     called: ClassVar[str] = "mtgc"
 
@@ -73,7 +76,7 @@ class GossipMtgc(Mtgc):
 
     facts: ClassVar[Facts] = Facts(True, False, "low", True, True, True)
     tolerates: ClassVar[Tolerates] = Tolerates(
-        EDGE, overlap=IGNORED, drop_unbiased=WHOLE, backhaul=EXACT
+        EDGE, overlap=IGNORED, drop=EVERYBODY, drop_unbiased=WHOLE, backhaul=EXACT
     )
 
     called: ClassVar[str] = "mtgc-gossip"
