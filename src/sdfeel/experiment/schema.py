@@ -72,7 +72,7 @@ class NetworkSection(Section):
     """mean virtual seconds until an edge server fails (not set: none fails)"""
     server_down_seconds: Positive | None = None
     """mean virtual seconds until it is back"""
-    epochs: list[str] = Field(default_factory=list)
+    epochs: list[str] = []
     """clients that join, leave or move: `10: client-3=none, client-4=edge-1` from round 10 on"""
 
 

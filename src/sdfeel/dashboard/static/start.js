@@ -94,11 +94,11 @@ function control(field, given) {
     const none = field.optional ? [h("option", { value: "" }, "not set")] : [];
     return h("select", {}, none, field.choices.map((each) => h("option", { value: each, selected: each === value }, each)));
   }
-  const shown = value === null || value === undefined ? "" : field.kind === "table" ? table(value) : value;
+  const shown = value === null || value === undefined ? "" : field.kind === "table" ? table(value) : field.kind === "list" ? list(value) : value;
   if (field.kind === "whole" || field.kind === "number") {
     return h("input", { type: "number", step: field.kind === "whole" ? 1 : "any", min: field.min ?? field.above, max: field.max, value: shown, placeholder: field.optional ? "not set" : null, required: !field.optional });
   }
-  return h("input", { type: "text", value: shown, placeholder: field.optional ? "not set" : field.kind === "table" ? "{ }" : null, list: field.suggested.length ? `list-${field.path}` : null });
+  return h("input", { type: "text", value: shown, placeholder: field.optional ? "not set" : field.kind === "table" ? "{ }" : field.kind === "list" ? "[ ]" : null, list: field.suggested.length ? `list-${field.path}` : null });
 }
 
 function suggestions(field) {
@@ -111,11 +111,16 @@ function table(value) {
   return entries.length ? `{ ${entries.map(([key, each]) => `${key} = ${JSON.stringify(each)}`).join(", ")} }` : "";
 }
 
+// A list as TOML writes it; without brackets and quotes, commas part its words, too.
+function list(value) {
+  return value?.length ? JSON.stringify(value) : "";
+}
+
 // `section.key=value`, as --set takes it; nothing where the default was left.
 function setting(path, field, input) {
   if (field.kind === "switch") return input.checked === Boolean(field.default) ? [] : [`${path}=${input.checked}`];
   const value = input.value.trim();
   if (value === "" || value === String(field.default)) return [];
-  if (["whole", "number", "table"].includes(field.kind)) return [`${path}=${value}`];
+  if (["whole", "number", "table", "list"].includes(field.kind)) return [`${path}=${value}`];
   return [`${path}=${JSON.stringify(value)}`];
 }

@@ -29,7 +29,13 @@ SUGGESTED = {  # a file may be named, too, so these are not all
     "network.graph": [*TOPOLOGIES],
     "network.mixing": [*GOSSIP_RULES],
 }
-KINDS = {"integer": "whole", "number": "number", "boolean": "switch", "object": "table"}
+KINDS = {
+    "integer": "whole",
+    "number": "number",
+    "boolean": "switch",
+    "object": "table",
+    "array": "list",
+}
 BOUNDS = {"minimum": "min", "maximum": "max", "exclusiveMinimum": "above"}
 
 
