@@ -1,5 +1,6 @@
 """Forked processes: none outlives its parent, and none closes what is not its own."""
 
+import gc
 import os
 import select
 import subprocess
@@ -107,3 +108,33 @@ def test_our_grpc_starts_no_threads_in_forked_processes() -> None:
     command, env = python("import sdfeel.live.transport" + GRPC + THREADS)
     done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
+
+
+class Remains:
+    """Garbage that can be found only by the collector; its end is told."""
+
+    def __init__(self, told: list[str]) -> None:
+        self.itself, self.told = self, told
+
+    def __del__(self) -> None:
+        self.told.append("finalised")
+
+
+def collecting(pipe: Connection, told: list[str]) -> None:
+    own = Remains([])
+    mine = own.told
+    del own
+    gc.collect()
+    pipe.send((told, mine))
+
+
+def test_a_forked_process_collects_its_own_garbage_and_not_its_parents() -> None:
+    told: list[str] = []
+    gc.disable()
+    try:
+        Remains(told)
+        process, pipe = forked(collecting, told)
+    finally:
+        gc.enable()
+    assert pipe.recv() == ([], ["finalised"])
+    process.join()

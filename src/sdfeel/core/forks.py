@@ -5,8 +5,12 @@ parent's end. A fork copies every open file, so each new process closes those th
 their owner: the parent's ends of all pipes, and locks. It touches no other files. Libraries keep
 some of their own, and threads that continue in the new process: gRPC's threads abort it when the
 file that they wait for is closed.
+
+Nor does it finalise what was garbage in its parent: gRPC's connections would wait for ever for
+their threads, which were not forked.
 """
 
+import gc
 import multiprocessing as mp
 from collections.abc import Callable
 from multiprocessing.connection import Connection
@@ -39,13 +43,24 @@ def forked(
     context = mp.get_context("fork")
     ours, theirs = context.Pipe()
     not_inherited(ours)
-    process = context.Process(target=_begin, args=(target, theirs, args), daemon=daemon)
-    process.start()
+    collects = gc.isenabled()
+    process = context.Process(target=_begin, args=(target, theirs, collects, args), daemon=daemon)
+    gc.disable()  # until the new process has set aside what it inherits
+    try:
+        process.start()
+    finally:
+        if collects:
+            gc.enable()
     theirs.close()
     return process, ours
 
 
-def _begin(target: Callable[..., None], pipe: Connection, args: tuple[Any, ...]) -> None:
+def _begin(
+    target: Callable[..., None], pipe: Connection, collects: bool, args: tuple[Any, ...]
+) -> None:
+    gc.freeze()
+    if collects:
+        gc.enable()
     for file in list(_mine):
         file.close()
     _mine.clear()
