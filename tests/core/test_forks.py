@@ -68,8 +68,9 @@ def test_a_process_that_is_still_busy_does_not_keep_a_run_locked(tmp_path: Path)
     process.join()
 
 
-# gRPC in the same process, from whichever library: a server, and a channel to it.
+# Our gRPC: a server, and a channel to it.
 GRPC = """
+import sdfeel.live.transport
 import grpc
 from concurrent.futures import ThreadPoolExecutor
 server = grpc.server(ThreadPoolExecutor(1))
@@ -98,16 +99,25 @@ assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 1
 """
 
 
-def test_forked_processes_live_beside_anybodys_grpc() -> None:
-    command, env = python(GRPC + CHILDREN)
+@pytest.mark.parametrize("children", [CHILDREN, THREADS], ids=["they live", "one thread each"])
+def test_forked_processes_live_beside_our_grpc(children: str) -> None:
+    command, env = python(GRPC + children)
     done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
 
 
-def test_our_grpc_starts_no_threads_in_forked_processes() -> None:
-    command, env = python("import sdfeel.live.transport" + GRPC + THREADS)
-    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stderr
+def listing(pipe: Connection, files: list[int]) -> None:
+    """Tell which of the parent's `files` are still open here."""
+    pipe.send([file for file in files if os.path.exists(f"/proc/self/fd/{file}")])
+
+
+def test_a_forked_process_leaves_the_files_of_others_open() -> None:
+    files = [*os.pipe(), os.open(os.devnull, os.O_RDONLY), os.eventfd(0)]
+    process, pipe = forked(listing, files)
+    assert pipe.recv() == files
+    process.join()
+    for file in files:
+        os.close(file)
 
 
 class Remains:
