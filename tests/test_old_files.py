@@ -18,7 +18,7 @@ from torch import Tensor
 from sdfeel.core.events import Finished, Round
 from sdfeel.deploy.files import digest_of, peers_of, read_node
 from sdfeel.deploy.node import federation_of
-from sdfeel.experiment.schema import load
+from sdfeel.experiment.loading import load
 from sdfeel.live.edge.server import Edge
 from sdfeel.live.store import Store
 from sdfeel.live.transport.envelope import VERSION, opened

@@ -29,8 +29,8 @@ MEASURED = ("seconds", "joules")
 
 # Modules may move: the first home that exists is used, so that older trees work, too.
 HOMES = {
-    "load": ("sdfeel.experiment.schema", "sdfeel.run.experiment"),
-    "template": ("sdfeel.experiment.schema", "sdfeel.run.experiment"),
+    "load": ("sdfeel.experiment.loading", "sdfeel.experiment.schema", "sdfeel.run.experiment"),
+    "template": ("sdfeel.experiment.loading", "sdfeel.experiment.schema", "sdfeel.run.experiment"),
     "start": ("sdfeel.run.session",),
     "resume": ("sdfeel.run.session",),
     "SdfeelError": ("sdfeel.core.errors",),

@@ -87,7 +87,7 @@ def crossed() -> tuple[set[CodeType], set[CodeType]]:
     cold cache of native code does not count.
     """
     from sdfeel.core.events import Round
-    from sdfeel.experiment.schema import load
+    from sdfeel.experiment.loading import load
     from sdfeel.run.session import start
 
     entered: set[CodeType] = set()

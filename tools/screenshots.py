@@ -15,7 +15,7 @@ from shutil import which
 
 from playwright.sync_api import Browser, Page, sync_playwright
 
-from sdfeel.experiment.schema import load
+from sdfeel.experiment.loading import load
 from sdfeel.run.session import start
 
 MAIN = "from sdfeel.cli import main; main()"

@@ -13,7 +13,7 @@ from sdfeel.core.errors import RunError
 from sdfeel.core.events import Finished, Round
 from sdfeel.deploy.local import LocalDeployment, Trial
 from sdfeel.deploy.replay import replay
-from sdfeel.experiment.schema import load
+from sdfeel.experiment.loading import load
 from sdfeel.run.drive import fingerprint
 from sdfeel.run.session import start
 from tests.cli.command import DEADLINE, Child, Outcome, call

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from sdfeel.core import run_files
-from sdfeel.experiment.schema import load
+from sdfeel.experiment.loading import load
 from sdfeel.run import session, store
 from sdfeel.run.checkpoint import load_checkpoint
 from tests.dashboard.conftest import ORIGIN, Page

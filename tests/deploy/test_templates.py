@@ -16,7 +16,7 @@ from sdfeel.core.run_files import NODE
 from sdfeel.deploy.files import peers_of, read_network, read_node
 from sdfeel.deploy.init import init, places
 from sdfeel.deploy.node import federation_of
-from sdfeel.experiment.schema import load
+from sdfeel.experiment.loading import load
 from sdfeel.live.trust.identity import Identity
 
 SETTINGS = ["network.clients=5", "network.servers=2", "model.name=logistic"]

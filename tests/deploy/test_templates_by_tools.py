@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from sdfeel.deploy.init import init
-from sdfeel.experiment.schema import load
+from sdfeel.experiment.loading import load
 from sdfeel.live.metrics import COUNTERS, GAUGES, metrics, process_metrics
 
 

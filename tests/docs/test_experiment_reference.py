@@ -13,7 +13,8 @@ from pydantic import TypeAdapter
 
 from sdfeel.core.errors import InputError
 from sdfeel.core.scheme import meanings
-from sdfeel.experiment.schema import Experiment, checked, keys
+from sdfeel.experiment.loading import checked, keys
+from sdfeel.experiment.schema import Experiment
 from sdfeel.experiment.toml import literal
 from sdfeel.schemes import SCHEMES
 

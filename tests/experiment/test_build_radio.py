@@ -11,7 +11,7 @@ import torch
 from sdfeel.core.errors import DataError, InputError
 from sdfeel.core.tolerance import YES
 from sdfeel.experiment.build import Prepared, prepare
-from sdfeel.experiment.schema import load
+from sdfeel.experiment.loading import load
 from sdfeel.radio.channel import Fading, Trace
 from sdfeel.run.session import resume, start
 from sdfeel.schemes import SCHEMES

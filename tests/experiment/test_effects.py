@@ -15,7 +15,7 @@ from sdfeel.core.events import Finished, Warned
 from sdfeel.core.tolerance import OPTIONS
 from sdfeel.experiment import effects
 from sdfeel.experiment.build import Prepared, prepare
-from sdfeel.experiment.schema import keys, load
+from sdfeel.experiment.loading import keys, load
 from sdfeel.run.session import start
 from sdfeel.schemes import SCHEMES
 from tests.quadratic import QuadraticEngine, quadratic

@@ -19,7 +19,7 @@ from sdfeel.core.run_files import NODE, NODES, write_atomic
 from sdfeel.deploy.files import NodeFile, read_node, write_node
 from sdfeel.deploy.make import make, on_loopback
 from sdfeel.experiment.build import prepare
-from sdfeel.experiment.schema import load
+from sdfeel.experiment.loading import load
 from sdfeel.live.trust.allow_list import revoke
 from sdfeel.live.trust.authority import CA
 from sdfeel.live.trust.identity import create_authority, issue

@@ -16,7 +16,8 @@ from sdfeel.core.errors import InputError
 from sdfeel.deploy.chaos import Outcome, disturbed
 from sdfeel.deploy.check import check_deployable
 from sdfeel.experiment.build import prepare
-from sdfeel.experiment.schema import Experiment, load
+from sdfeel.experiment.loading import load
+from sdfeel.experiment.schema import Experiment
 from sdfeel.run.drive import fingerprint
 from sdfeel.schemes import SCHEMES
 

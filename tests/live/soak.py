@@ -15,7 +15,7 @@ from pathlib import Path
 from sdfeel.core.events import Round
 from sdfeel.deploy.files import PolicySection
 from sdfeel.deploy.local import LocalDeployment
-from sdfeel.experiment.schema import load
+from sdfeel.experiment.loading import load
 
 SETTINGS = [
     "network.clients=4",

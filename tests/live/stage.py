@@ -9,7 +9,8 @@ from typing import Any
 from sdfeel.core.events import Evaluated, Event, Finished, Round, Warned
 from sdfeel.core.run_files import NODES
 from sdfeel.deploy.local import LocalDeployment, Trial
-from sdfeel.experiment.schema import Experiment, load
+from sdfeel.experiment.loading import load
+from sdfeel.experiment.schema import Experiment
 from sdfeel.live.store import Store
 from sdfeel.run.session import start
 

@@ -14,7 +14,7 @@ from sdfeel.deploy.check import check_deployable
 from sdfeel.deploy.records import Records
 from sdfeel.deploy.replay import repeated
 from sdfeel.experiment.build import prepare
-from sdfeel.experiment.schema import load
+from sdfeel.experiment.loading import load
 from sdfeel.live.protocol import Who
 from sdfeel.schemes import AsyncSDFeel, FedAsync
 from sdfeel.sim.simulate import Simulation

@@ -24,7 +24,7 @@ from sdfeel.deploy.make import deployed, make, on_loopback
 from sdfeel.deploy.node import engine_kind
 from sdfeel.engine.native import build
 from sdfeel.experiment.build import Prepared, prepare
-from sdfeel.experiment.schema import load
+from sdfeel.experiment.loading import load
 from sdfeel.live import device
 from sdfeel.live.device import BUNDLE, LIBRARY, Bundle, DeviceNode, checked_library, own_data
 from sdfeel.live.protocol import About, Reception, Who

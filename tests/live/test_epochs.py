@@ -13,7 +13,8 @@ from sdfeel.deploy import membership
 from sdfeel.deploy.local import LocalDeployment
 from sdfeel.deploy.make import make, on_loopback
 from sdfeel.experiment.build import prepare
-from sdfeel.experiment.schema import Experiment, load
+from sdfeel.experiment.loading import load
+from sdfeel.experiment.schema import Experiment
 from sdfeel.live.epochs import EpochBook, SignedNetwork, signed
 from sdfeel.live.store import Store
 from sdfeel.live.transport.errors import Refused

@@ -14,7 +14,7 @@ from sdfeel.deploy.make import make, on_loopback
 from sdfeel.deploy.node import federation_of, own_engine, own_examples, trainer
 from sdfeel.engine.base import Task
 from sdfeel.experiment.build import Prepared, prepare
-from sdfeel.experiment.schema import load
+from sdfeel.experiment.loading import load
 
 SETTINGS = ["network.clients=5", "network.servers=2", "data.partition=dirichlet"]
 

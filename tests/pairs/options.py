@@ -11,7 +11,8 @@ from pathlib import Path
 import numpy as np
 
 from sdfeel.data import catalog
-from sdfeel.experiment.schema import Experiment, load
+from sdfeel.experiment.loading import load
+from sdfeel.experiment.schema import Experiment
 
 Settings = tuple[str, ...]
 Factors = Mapping[str, Mapping[str, Settings]]

@@ -9,7 +9,8 @@ import pytest
 
 from sdfeel.core.errors import InputError
 from sdfeel.core.events import Evaluated
-from sdfeel.experiment.schema import Experiment, checked, load
+from sdfeel.experiment.loading import checked, load
+from sdfeel.experiment.schema import Experiment
 from sdfeel.planning.goal import Goal
 from sdfeel.planning.planner import Planner, Wishes, experiment_of
 from sdfeel.planning.result import Plan

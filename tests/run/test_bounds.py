@@ -15,7 +15,7 @@ from sdfeel.core.events import Evaluated, Event
 from sdfeel.core.graphs import links
 from sdfeel.core.network import Network, clustered
 from sdfeel.core.seeds import rng
-from sdfeel.experiment.schema import load
+from sdfeel.experiment.loading import load
 from sdfeel.run import bounds
 from sdfeel.run.bounds import Covered, LossProbe, Promise
 from sdfeel.run.drive import Drive, Goals

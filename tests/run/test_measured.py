@@ -21,7 +21,8 @@ from sdfeel.core.network import clustered
 from sdfeel.data.federated import federate
 from sdfeel.engine.evaluate import summed_up
 from sdfeel.experiment.build import Prepared, build_model, prepare
-from sdfeel.experiment.schema import Experiment, load
+from sdfeel.experiment.loading import load
+from sdfeel.experiment.schema import Experiment
 from sdfeel.report.history import History
 from sdfeel.report.page import page
 from sdfeel.run.api import Run, network

@@ -12,7 +12,8 @@ from sdfeel.core.errors import AnotherRun, Diverged, RunError
 from sdfeel.core.events import Evaluated, Event, Finished, Round, Started, Warned
 from sdfeel.engine.combine import mean
 from sdfeel.experiment.build import prepare
-from sdfeel.experiment.schema import Experiment, load
+from sdfeel.experiment.loading import load
+from sdfeel.experiment.schema import Experiment
 from sdfeel.models.zoo import build
 from sdfeel.run import checkpoint, store
 from sdfeel.run.drive import fingerprint

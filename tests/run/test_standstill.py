@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from sdfeel.core.events import Event, Finished, Round
-from sdfeel.experiment.schema import Experiment, load
+from sdfeel.experiment.loading import load
+from sdfeel.experiment.schema import Experiment
 from sdfeel.run import drive
 from sdfeel.run.session import resume, start
 

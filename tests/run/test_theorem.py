@@ -7,7 +7,7 @@ import pytest
 
 from sdfeel.core.events import Started, Warned
 from sdfeel.experiment.build import Prepared, prepare
-from sdfeel.experiment.schema import load
+from sdfeel.experiment.loading import load
 from sdfeel.run.session import Session, start
 from sdfeel.run.theorem import covered, notes
 from sdfeel.theory import synchronous

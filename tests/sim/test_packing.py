@@ -14,7 +14,8 @@ from sdfeel.core.events import Finished
 from sdfeel.core.mixing import gossip, of_rows
 from sdfeel.engine.messages import Codec, Compress, Packing, TopK, Uniform
 from sdfeel.experiment.build import prepare
-from sdfeel.experiment.schema import Experiment, load
+from sdfeel.experiment.loading import load
+from sdfeel.experiment.schema import Experiment
 from sdfeel.run.session import resume, start
 from sdfeel.schemes import SDFeel
 from sdfeel.sim.simulate import Simulation

@@ -36,7 +36,8 @@ from sdfeel.deploy.local import Processes
 from sdfeel.deploy.make import make, on_loopback
 from sdfeel.deploy.operator import Operator
 from sdfeel.experiment.build import prepare
-from sdfeel.experiment.schema import Experiment, load
+from sdfeel.experiment.loading import load
+from sdfeel.experiment.schema import Experiment
 from sdfeel.run.session import start
 from sdfeel.run.store import create
 

@@ -25,7 +25,7 @@ from sdfeel.deploy.make import EdgeAddress, make
 from sdfeel.deploy.status import read_statuses
 from sdfeel.engine.base import Scores, Task
 from sdfeel.experiment.build import Prepared, prepare
-from sdfeel.experiment.schema import load
+from sdfeel.experiment.loading import load
 from sdfeel.live.store import Store
 from sdfeel.sim.simulate import Simulation
 

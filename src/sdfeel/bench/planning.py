@@ -14,7 +14,8 @@ from pathlib import Path
 
 from sdfeel.core.errors import InputError, unknown
 from sdfeel.engine.threads import cores
-from sdfeel.experiment.schema import Experiment, load
+from sdfeel.experiment.loading import load
+from sdfeel.experiment.schema import Experiment
 from sdfeel.planning.candidates import SCHEMES, of
 from sdfeel.planning.goal import Goal
 from sdfeel.planning.pilots import Pilot, Workshop

@@ -49,7 +49,7 @@ with later():
     from sdfeel.deploy import init as writing
     from sdfeel.deploy import local as one_machine
     from sdfeel.deploy import node as process
-    from sdfeel.experiment import schema
+    from sdfeel.experiment import loading
 
 
 deploy = typer.Typer(
@@ -88,7 +88,7 @@ def local(
 
       sdfeel deploy local my.toml --out runs/real
     """
-    chosen, rules = schema.load(experiment, settings or ()), files.read_policy(policy or ())
+    chosen, rules = loading.load(experiment, settings or ()), files.read_policy(policy or ())
     directory = out if out is not None else fresh_directory(f"deploy-{chosen.scheme.name}")
     deployment = one_machine.LocalDeployment(chosen, directory, rules)
     again = shlex.join(["sdfeel", *sys.argv[1:]])
@@ -157,7 +157,7 @@ def init(
     if not all(word.isdigit() and int(word) > 0 for word in counts):
         raise InputError(f"--samples '{samples}' must be whole numbers from 1, separated by commas")
     names = [word.strip() for word in hosts.split(",") if word.strip()]
-    chosen = schema.load(experiment, settings or ())
+    chosen = loading.load(experiment, settings or ())
     sizes = [int(word) for word in counts] or None
     rules, devices = files.read_policy(policy or ()), device or ()
     net = writing.init(chosen, directory, names, sizes, with_data, rules, devices)
@@ -276,7 +276,7 @@ def chaos(
 
       sdfeel deploy chaos --break --kills 10
     """
-    chosen = schema.load(experiment, settings or ())
+    chosen = loading.load(experiment, settings or ())
     directory = out if out is not None else fresh_directory("chaos")
     people.print(
         f"an undisturbed run, then {runs} with {kills} kills (seed {seed}) in "

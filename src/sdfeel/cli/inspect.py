@@ -23,7 +23,7 @@ from sdfeel.schemes.compatibility import TITLES, reasons, rows
 
 with later():
     from sdfeel.data import catalog, download
-    from sdfeel.experiment import build, schema
+    from sdfeel.experiment import build, loading
     from sdfeel.report import drawing, holdings
     from sdfeel.report import topology as graphs
 
@@ -66,10 +66,10 @@ def init(
     """
     if file.exists() and not force:
         raise InputError(f"{file} exists already: choose another name, or replace it with --force")
-    chosen = schema.load(None, settings or ())
+    chosen = loading.load(None, settings or ())
     scheme, _ = build.build_scheme(chosen)
     chosen = chosen.model_copy(update={"scheme": build.scheme_section(chosen.scheme.name, scheme)})
-    file.write_text(schema.template(chosen), encoding="utf-8")
+    file.write_text(loading.template(chosen), encoding="utf-8")
     if as_json:
         print_json({"file": str(file), "experiment": chosen.model_dump()})
     else:
@@ -98,7 +98,7 @@ def topology(
     more = [f"network.graph={graph}"]
     if servers is not None:
         more += [f"network.servers={servers}", f"network.clients={max(servers, 1) * 5}"]
-    net = build.equal_network(schema.load(None, [*more, *(settings or ())]))
+    net = build.equal_network(loading.load(None, [*more, *(settings or ())]))
     if picture is not None:
         drawing.save(graphs.topology(net), picture)
     if as_json:
@@ -210,7 +210,7 @@ def data_show(
 
       sdfeel data show my.toml --picture who.png --json
     """
-    chosen = schema.load(experiment, settings or ())
+    chosen = loading.load(experiment, settings or ())
     split = build.build_data(chosen)
     net = build.build_network(chosen, split)
     counts = build.who_holds_what(split)

@@ -29,7 +29,7 @@ from sdfeel.planning.result import Plan
 from sdfeel.report.units import duration
 
 with later():
-    from sdfeel.experiment import schema
+    from sdfeel.experiment import loading, schema
     from sdfeel.planning import planner as planning
     from sdfeel.report import drawing
     from sdfeel.report import plan as told
@@ -85,7 +85,7 @@ def plan(
     """
     goal = _goal(target_accuracy, target_loss, budget)
     names = tuple(dict.fromkeys(name.strip() for name in schemes.split(",") if name.strip()))
-    base = schema.load(experiment, settings or ())
+    base = loading.load(experiment, settings or ())
     directory = out if out is not None else fresh_directory("plan")
     found = _planned(base, planning.Wishes(goal, names, choose_graph, effort))
     files = _write(directory, base, found)
@@ -155,5 +155,5 @@ def _write(directory: Path, base: schema.Experiment, found: Plan) -> dict[str, s
     best = planning.experiment_of(base, found)
     if best is not None:
         files["experiment"] = directory / BEST
-        write_atomic(files["experiment"], schema.template(best).encode())
+        write_atomic(files["experiment"], loading.template(best).encode())
     return {name: str(path) for name, path in files.items()}

@@ -37,7 +37,7 @@ with later():
     from sdfeel.cli import show as shown
     from sdfeel.engine import threads
     from sdfeel.experiment import grid as grids
-    from sdfeel.experiment import schema
+    from sdfeel.experiment import loading
     from sdfeel.run import many as queue
     from sdfeel.run import session as durable
 
@@ -61,7 +61,7 @@ def run(
 
       sdfeel run my.toml --set training.learning_rate=0.1 --set seed=3 --json
     """
-    chosen = schema.load(experiment, settings or ())
+    chosen = loading.load(experiment, settings or ())
     directory = out if out is not None else fresh_directory(chosen.scheme.name)
     session = durable.start(chosen, directory)
     _finish_one(session, as_json)
@@ -117,7 +117,7 @@ def compare(
         raise InputError(f"--schemes '{schemes}' names no scheme: see `sdfeel schemes`")
     for name in names:
         find(name)
-    base = schema.load(experiment, settings or ())
+    base = loading.load(experiment, settings or ())
     directory = out if out is not None else fresh_directory("compare")
     if (directory / EXPERIMENT).exists():
         raise RunError(f"{directory} is a single run: choose another directory with --out")
@@ -129,7 +129,7 @@ def compare(
             values["seed"], values["scheme"]["name"] = seed, name
             label = name if seeds == 1 else f"{name}-seed{seed}"
             # Keys of other schemes are expected here: notes about them would only distract.
-            runs[label] = queue.QueuedRun(schema.checked(values), directory / label, notes=False)
+            runs[label] = queue.QueuedRun(loading.checked(values), directory / label, notes=False)
             members[name].append(label)
     again = shlex.join(["sdfeel", *sys.argv[1:]])
     execute_many(runs, jobs, again if out is not None else f"{again} --out {directory}")

@@ -43,7 +43,7 @@ from sdfeel.dashboard.views.curves import graph
 from sdfeel.dashboard.views.experiment import Holdings, form
 from sdfeel.dashboard.views.federation import nodes
 from sdfeel.dashboard.views.run import comparison, merged
-from sdfeel.experiment.schema import load
+from sdfeel.experiment.loading import load
 from sdfeel.report.history import default_target
 from sdfeel.version import __version__
 

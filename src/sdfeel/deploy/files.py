@@ -25,7 +25,8 @@ from sdfeel.core.network import Network
 from sdfeel.core.run_files import NODE, write_atomic
 from sdfeel.experiment import toml
 from sdfeel.experiment.build import Prepared
-from sdfeel.experiment.schema import Section, rule_of
+from sdfeel.experiment.loading import rule_of
+from sdfeel.experiment.schema import Section
 from sdfeel.live.edge.policy import Policy
 from sdfeel.live.trust.names import addresses
 

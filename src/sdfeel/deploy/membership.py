@@ -12,7 +12,8 @@ from sdfeel.core.network import Network
 from sdfeel.core.run_files import EPOCHS, EXPERIMENT, NETWORK, NODE, NODES, write_atomic
 from sdfeel.deploy.files import NodeFile, digest_of, parse_network, read_node, write_node
 from sdfeel.experiment.build import build_mixing, build_scheme, local_step, on_another
-from sdfeel.experiment.schema import Experiment, load
+from sdfeel.experiment.loading import load
+from sdfeel.experiment.schema import Experiment
 from sdfeel.live.epochs import SignedNetwork, signed
 from sdfeel.live.trust.identity import issue
 

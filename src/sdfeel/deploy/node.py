@@ -39,7 +39,8 @@ from sdfeel.experiment.build import (
     local_step,
     on_another,
 )
-from sdfeel.experiment.schema import Experiment, load
+from sdfeel.experiment.loading import load
+from sdfeel.experiment.schema import Experiment
 from sdfeel.live.epochs import directory_of
 from sdfeel.live.federation import Federation, by_torch
 from sdfeel.live.protocol import About

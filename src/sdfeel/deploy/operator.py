@@ -19,7 +19,7 @@ from sdfeel.deploy.membership import OPERATOR, versions
 from sdfeel.deploy.node import federation_of
 from sdfeel.deploy.replay import write_arrivals
 from sdfeel.experiment.build import Prepared, prepare
-from sdfeel.experiment.schema import load
+from sdfeel.experiment.loading import load
 from sdfeel.live.federation import Federation
 from sdfeel.run import store
 

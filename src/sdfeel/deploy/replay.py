@@ -16,7 +16,7 @@ from sdfeel.core.errors import RunError
 from sdfeel.core.run_files import EXPERIMENT
 from sdfeel.core.scheme import Lane, Work
 from sdfeel.experiment.build import prepare
-from sdfeel.experiment.schema import load
+from sdfeel.experiment.loading import load
 from sdfeel.sim.simulate import Simulation
 
 ARRIVALS = "arrivals.jsonl"

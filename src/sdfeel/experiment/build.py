@@ -36,7 +36,8 @@ from sdfeel.engine.select import ModuleEngine, choose
 from sdfeel.experiment import effects
 from sdfeel.experiment.build_radio import build_case, build_changing, with_radio
 from sdfeel.experiment.files import read_graph, read_matrix, read_speeds
-from sdfeel.experiment.schema import Experiment, SchemeSection, rule_of
+from sdfeel.experiment.loading import rule_of
+from sdfeel.experiment.schema import Experiment, SchemeSection
 from sdfeel.models import zoo
 from sdfeel.models.flat import FlatModule, Layout
 from sdfeel.radio import latency

@@ -6,7 +6,8 @@ from itertools import product
 from pathlib import Path
 
 from sdfeel.core.errors import InputError
-from sdfeel.experiment.schema import Experiment, load
+from sdfeel.experiment.loading import load
+from sdfeel.experiment.schema import Experiment
 
 SEED = "seed"
 

@@ -1,23 +1,15 @@
 """The experiment: everything that decides a run's result, in one frozen record.
 
 The file format, the command line's `--set`, the commented file of `sdfeel init` and the errors
-all come from the classes below.
+all come from the classes below; `loading.py` reads them.
 """
 
 import hashlib
 import json
-import tomllib
-from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
-from sdfeel.core.errors import InputError, unknown
-from sdfeel.core.gossip_weights import GOSSIP_RULES
-from sdfeel.core.graphs import ALIASES, TOPOLOGIES
-from sdfeel.data.clusters import ASSIGNMENTS
-from sdfeel.data.partition import PARTITIONS
 from sdfeel.experiment import toml
 
 Positive = Annotated[float, Field(gt=0)]
@@ -330,171 +322,3 @@ class Experiment(Section):
     def text(self) -> str:
         """The experiment as a file."""
         return toml.document(self.model_dump())
-
-
-PATHS = (
-    "network.graph",
-    "network.mixing",
-    "network.assignment",
-    "network.changes",
-    "data.name",
-    "data.directory",
-    "data.partition",
-    "devices.file",
-    "radio.rates",
-    "radio.trace",
-    "radio.links",
-)
-
-
-# A file called `ring` must not hide the topology of that name.
-NAMES = {*TOPOLOGIES, *ALIASES, *GOSSIP_RULES, *PARTITIONS, *ASSIGNMENTS, "equal", "distance"}
-
-
-def load(file: Path | None = None, settings: Sequence[str] = ()) -> Experiment:
-    """The experiment in a file (default: all defaults) with `section.key=value` settings on top."""
-    values: dict[str, Any] = {}
-    if file is not None:
-        values = _read(file)
-        _locate(values, file.parent)
-        checked(values)  # a mistake in the file must not hide behind a setting
-    changed: dict[str, Any] = {}
-    for setting in settings:
-        path, value = _parsed(setting)
-        _put(changed, path, _worded(path, value))
-    _locate(changed, Path())
-    return checked(_merged(values, changed))
-
-
-def checked(values: Mapping[str, Any]) -> Experiment:
-    """The experiment with these nested values, or one clear error."""
-    try:
-        return Experiment.model_validate(values)
-    except ValidationError as error:
-        raise InputError(_sentence(error)) from None
-
-
-def keys() -> dict[str, str]:
-    """Every `section.key` with its help text."""
-    found: dict[str, str] = {}
-    for name, field in Experiment.model_fields.items():
-        kind = field.annotation
-        if isinstance(kind, type) and issubclass(kind, BaseModel):
-            found[name] = (kind.__doc__ or "").strip()
-            for key, inner in kind.model_fields.items():
-                found[f"{name}.{key}"] = _help(inner.description)
-        else:
-            found[name] = _help(field.description)
-    return found
-
-
-def template(experiment: Experiment) -> str:
-    """A commented experiment file."""
-    head = "# An experiment for `sdfeel run FILE`. Every key may be left out.\n\n"
-    return head + toml.document(experiment.model_dump(), keys())
-
-
-def _help(text: str | None) -> str:
-    return "\n".join(line.strip() for line in (text or "").split("\n"))
-
-
-def _read(file: Path) -> dict[str, Any]:
-    try:
-        return tomllib.loads(file.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise InputError(
-            f"no experiment file {file}: write one with `sdfeel init {file}`"
-        ) from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"cannot read the experiment file {file}: {error}") from None
-    except tomllib.TOMLDecodeError as error:
-        raise InputError(f"{file} is not valid TOML: {error}") from None
-
-
-def _parsed(setting: str) -> tuple[list[str], Any]:
-    path, equals, text = setting.partition("=")
-    if not equals or not path.strip():
-        raise InputError(f"'{setting}' is not a setting: write section.key=value")
-    try:
-        value = tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
-        words = {"true": True, "false": False, "none": None}
-        value = words.get(text.lower(), text)  # any other bare word is a string
-    return path.strip().split("."), value
-
-
-def _worded(path: list[str], value: Any) -> Any:
-    """The value, or the word `none` where that is one of the words that a key takes."""
-    section = Experiment.model_fields.get(path[0])
-    kind = None if section is None else section.annotation
-    if value is not None or len(path) != 2 or not isinstance(kind, type):
-        return value
-    field = kind.model_fields.get(path[1]) if issubclass(kind, BaseModel) else None
-    words = () if field is None else get_args(field.annotation)
-    return "none" if "none" in words else value
-
-
-def _put(values: dict[str, Any], path: list[str], value: Any) -> None:
-    for part in path[:-1]:
-        values = values.setdefault(part, {})
-        if not isinstance(values, dict):
-            raise InputError(f"'{'.'.join(path)}' is not a key: '{part}' holds a value, not keys")
-    values[path[-1]] = value
-
-
-def _merged(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
-    result = dict(old)
-    for key, value in new.items():
-        both = isinstance(value, Mapping) and isinstance(result.get(key), Mapping)
-        result[key] = _merged(result[key], value) if both else value
-    return result
-
-
-def _locate(values: dict[str, Any], base: Path) -> None:
-    """Make file names absolute, so that the run can be resumed from anywhere."""
-    for path in PATHS:
-        section, key = path.split(".")
-        table = values.get(section)
-        name = table.get(key) if isinstance(table, dict) else None
-        if not isinstance(name, str) or name in NAMES:
-            continue
-        file = base / Path(name).expanduser()
-        if file.is_file() or (path == "data.directory" and file.is_dir()):
-            values[section] = {**values[section], key: str(file.resolve())}
-
-
-def _sentence(error: ValidationError) -> str:
-    """The first mistake, as a sentence."""
-    first = error.errors()[0]
-    where = ".".join(str(part) for part in first["loc"] if part not in ("float", "int", "str"))
-    if first["type"] == "extra_forbidden":
-        section = ".".join(where.split(".")[:-1])
-        siblings = [k for k in keys() if k.rpartition(".")[0] == section]
-        return str(unknown("key", where, siblings if siblings else keys()))
-    if first["type"] == "model_type":
-        return f"{where} is a section with keys, got {first['input']!r}: write {where}.key = value"
-    return f"{where} must be {rule_of(first)}, got {first['input']!r}"
-
-
-def rule_of(error: Mapping[str, Any]) -> str:
-    """What one of pydantic's errors asks for, in our words."""
-    kind = error["type"]
-    kinds = {
-        "int_": "a whole number",
-        "float_": "a number",
-        "bool_": "true or false",
-        "string_": "a text",
-        "finite_number": "a finite number",
-        "dict_type": "a table like { key = value }",
-    }
-    if found := [words for start, words in kinds.items() if kind.startswith(start)]:
-        return found[0]
-    bounds = {
-        "less_than": "below {lt:g}",
-        "greater_than": "above {gt:g}",
-        "greater_than_equal": "at least {ge:g}",
-        "less_than_equal": "at most {le:g}",
-    }
-    if kind in bounds:
-        return bounds[kind].format(**error["ctx"])
-    return str(error["msg"]).removeprefix("Input should be ")

@@ -15,7 +15,8 @@ from sdfeel.core import run_files
 from sdfeel.core.decide import Decisions
 from sdfeel.core.run_files import write_atomic
 from sdfeel.experiment import build
-from sdfeel.experiment.schema import Experiment, checked
+from sdfeel.experiment.loading import checked
+from sdfeel.experiment.schema import Experiment
 from sdfeel.run import store
 from sdfeel.run.session import finished
 

@@ -3,7 +3,8 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from sdfeel.experiment.schema import Experiment, checked, load
+from sdfeel.experiment.loading import checked, load
+from sdfeel.experiment.schema import Experiment
 from sdfeel.figures.settings import PRICES, SAMPLES
 from sdfeel.schemes import asynchronous
 

@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Literal
 
 from sdfeel.core.errors import unknown
-from sdfeel.experiment.schema import Experiment, load
+from sdfeel.experiment.loading import load
+from sdfeel.experiment.schema import Experiment
 
 Scale = Literal["quick", "reduced", "full"]
 SCALES: tuple[Scale, ...] = ("quick", "reduced", "full")

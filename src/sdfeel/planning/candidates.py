@@ -7,7 +7,8 @@ from itertools import product
 from sdfeel.core.errors import InputError, unknown
 from sdfeel.core.scheme import meanings
 from sdfeel.core.tolerance import YES
-from sdfeel.experiment.schema import Experiment, checked
+from sdfeel.experiment.loading import checked
+from sdfeel.experiment.schema import Experiment
 from sdfeel.schemes import asynchronous, find, trained_as
 
 SCHEMES = ("sd-feel", "hierfavg", "fedavg", "async-sd-feel")

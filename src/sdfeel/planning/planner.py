@@ -7,7 +7,8 @@ from math import inf, isinf
 import numpy as np
 
 from sdfeel.core.errors import InputError
-from sdfeel.experiment.schema import Experiment, checked
+from sdfeel.experiment.loading import checked
+from sdfeel.experiment.schema import Experiment
 from sdfeel.planning import candidates as space
 from sdfeel.planning.goal import Goal
 from sdfeel.planning.pilots import Workshop

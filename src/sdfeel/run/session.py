@@ -19,7 +19,8 @@ from sdfeel.engine.estimates import probing
 from sdfeel.engine.loop import TORCH
 from sdfeel.engine.native.engine import FIRST_BITS
 from sdfeel.experiment.build import Prepared, prepare
-from sdfeel.experiment.schema import Experiment, load
+from sdfeel.experiment.loading import load
+from sdfeel.experiment.schema import Experiment
 from sdfeel.run import store, theorem
 from sdfeel.run.checkpoint import load_checkpoint, save_checkpoint
 from sdfeel.run.drive import Drive, Goals

@@ -18,7 +18,8 @@ from sdfeel.core.graphs import TOPOLOGIES
 from sdfeel.core.scheme import meanings
 from sdfeel.dashboard.log_files import Root
 from sdfeel.dashboard.views.run import read_experiment
-from sdfeel.experiment.schema import Experiment, keys
+from sdfeel.experiment.loading import keys
+from sdfeel.experiment.schema import Experiment
 from sdfeel.schemes import SCHEMES
 
 if TYPE_CHECKING:
@@ -121,7 +122,7 @@ class Holdings:
 def _split(values: dict[str, Any], root: Path) -> dict[str, Any]:
     # Imported here, not above, so that the page is up before torch is loaded.
     from sdfeel.experiment.build import build_data, build_home, who_holds_what
-    from sdfeel.experiment.schema import checked
+    from sdfeel.experiment.loading import checked
 
     chosen = checked(values)
     _check_files(chosen, root)

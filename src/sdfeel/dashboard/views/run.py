@@ -17,7 +17,8 @@ from sdfeel.dashboard.log import LogReader, parse
 from sdfeel.dashboard.log_files import NotHere, Root
 from sdfeel.dashboard.views.catalogue import Catalogue, RunSummary
 from sdfeel.dashboard.views.curves import charts, drawable
-from sdfeel.experiment.schema import Experiment, keys
+from sdfeel.experiment.loading import keys
+from sdfeel.experiment.schema import Experiment
 from sdfeel.report.compare import Column, cells, columns, comparison_records, phase_seconds
 from sdfeel.report.gantt import WORDS
 from sdfeel.report.history import History, default_target
