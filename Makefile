@@ -4,6 +4,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check -q
 export MPLBACKEND := Agg
+# Tests start many processes: they shall not compile the package again and again.
+export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-slow test-busy test-lowest test-ray test-flower test-device test-templates test-hosts test-image pairs chaos faults soak bench bench-peers figures screenshots wheel lint types check coverage clean

@@ -41,7 +41,7 @@ def test_stopping_keeps_what_was_done_and_starts_no_more(
     }
     many = Many(jobs, at_once=2)
     for news in many:
-        if isinstance(news, Progressed):
+        if isinstance(news, Progressed) and news.label == "seed=0":  # the other may come later
             many.stop()
     assert many.unfinished == set(long)
     assert not (tmp_path / "seed=2").exists()

@@ -135,6 +135,7 @@ def _carry_out(pipe: Connection, label: str, job: QueuedRun) -> None:
 
     def stop(*_: object) -> None:
         if session is None:
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)  # being told once is enough
             raise Interrupted  # nothing has been written yet
         session.stop()
 
