@@ -21,20 +21,28 @@ constexpr double INVERSE_FACTORIALS[] = {
     1.0 / 5040,  1.0 / 40320, 1.0 / 362880, 1.0 / 3628800, 1.0 / 39916800, 1.0 / 479001600,
     1.0 / 6227020800};
 
-// e to the x for x <= 0, by the first TERMS of its series around the nearest power of two.
-template <int TERMS> inline double exponential(double x) {
-    if (!(x > -700)) return x != x ? x : 0;
+// e to the x for x <= 0, by the first TERMS of its series around the nearest power of two; for four
+// x, since one alone would wait for each of its sums.
+constexpr int AT_ONCE = 4;
+template <int TERMS> SDFEEL_INLINE void exponentials(const double *x, double *powers) {
     constexpr double TO_INTEGER = 0x1.8p52; // adding it leaves an integer in the lowest bits
-    const double shifted = fused(x, LOG2_E, TO_INTEGER), power = shifted - TO_INTEGER;
-    const double rest = fused(-power, LN_2_REST, fused(-power, LN_2, x));
-    double total = INVERSE_FACTORIALS[TERMS];
+    double shifted[AT_ONCE], rest[AT_ONCE], total[AT_ONCE];
+    SDFEEL_UNROLL for (int k = 0; k < AT_ONCE; k++) {
+        shifted[k] = fused(x[k], LOG2_E, TO_INTEGER);
+        const double power = shifted[k] - TO_INTEGER;
+        rest[k] = fused(-power, LN_2_REST, fused(-power, LN_2, x[k]));
+        total[k] = INVERSE_FACTORIALS[TERMS];
+    }
     SDFEEL_UNROLL for (int n = TERMS - 1; n >= 0; n--)
-        total = fused(total, rest, INVERSE_FACTORIALS[n]);
-    const int64_t exponent = same_bits<int64_t>(shifted) - same_bits<int64_t>(TO_INTEGER);
-    return total * same_bits<double>((exponent + 1023) << 52);
+        SDFEEL_UNROLL for (int k = 0; k < AT_ONCE; k++)
+            total[k] = fused(total[k], rest[k], INVERSE_FACTORIALS[n]);
+    SDFEEL_UNROLL for (int k = 0; k < AT_ONCE; k++) {
+        const int64_t exponent = same_bits<int64_t>(shifted[k]) - same_bits<int64_t>(TO_INTEGER);
+        const double found = total[k] * same_bits<double>((exponent + 1023) << 52);
+        powers[k] = x[k] > -700 ? found : x[k] != x[k] ? x[k] : 0;
+    }
 }
-inline float exp_float(float x) { return float(exponential<8>(x)); }
-inline double exp_double(double x) { return exponential<13>(x); }
+constexpr int FOR_FLOATS = 8, FOR_DOUBLES = 13; // terms that are enough for their precision
 
 // The natural logarithm of x >= 1.
 inline double log_double(double x) {

@@ -7,6 +7,7 @@ namespace sdfeel {
 
 template <int CLASSES, int BATCH> struct CrossEntropy {
     static constexpr int COUNT = CLASSES, WIDTH = round_up(CLASSES, LANES);
+    static constexpr int PADDED = round_up(CLASSES, AT_ONCE);
     static constexpr bool CONTIGUOUS = true;
     static constexpr int IN_PLANE = 0, IN_ROW = 0;
     alignas(64) float scores[BATCH][WIDTH], gradients[BATCH][WIDTH];
@@ -20,15 +21,20 @@ template <int CLASSES, int BATCH> struct CrossEntropy {
         const float *z = scores[s];
         float *d = gradients[s], top = z[0], total = 0;
         for (int o = 1; o < CLASSES; o++) top = z[o] > top ? z[o] : top;
-        for (int o = 0; o < CLASSES; o++) total += d[o] = exp_float(z[o] - top);
+        double powers[PADDED] = {};
+        for (int o = 0; o < CLASSES; o++) powers[o] = z[o] - top;
+        for (int o = 0; o < CLASSES; o += AT_ONCE) exponentials<FOR_FLOATS>(powers + o, powers + o);
+        for (int o = 0; o < CLASSES; o++) total += d[o] = float(powers[o]);
         for (int o = 0; o < CLASSES; o++) d[o] = (d[o] / total - float(o == target)) * scale;
     }
 
     double loss(int s, int target) const {
         const float *z = scores[s];
-        double top = z[0], total = 0;
+        double top = z[0], total = 0, powers[PADDED] = {};
         for (int o = 1; o < CLASSES; o++) top = z[o] > top ? z[o] : top;
-        for (int o = 0; o < CLASSES; o++) total += exp_double(z[o] - top);
+        for (int o = 0; o < CLASSES; o++) powers[o] = z[o] - top;
+        for (int o = 0; o < CLASSES; o += AT_ONCE) exponentials<FOR_DOUBLES>(powers + o, powers + o);
+        for (int o = 0; o < CLASSES; o++) total += powers[o];
         return log_double(total) + top - z[target];
     }
 
