@@ -50,3 +50,10 @@ def cache(tmp_path_factory: pytest.TempPathFactory, pytestconfig: pytest.Config)
 def _quiet_home(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """No test reads or writes the user's cache."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(cache))
+
+
+@pytest.fixture
+def _undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pictures are empty, for tests that are about something else: drawing takes a second."""
+    empty = b'<svg xmlns="http://www.w3.org/2000/svg"/>'
+    monkeypatch.setattr("sdfeel.report.drawing._rendered", lambda figure, kind: empty)

@@ -14,6 +14,8 @@ import pytest
 
 from tests.cli.command import Outcome, call, settings
 
+pytestmark = pytest.mark.usefixtures("_undrawn")
+
 EXAMPLES = 1437  # in the training part of the digits
 PARTS = [list(range(client, EXAMPLES, 10)) for client in range(10)]
 WHOLE = "integer|whole number"

@@ -15,6 +15,8 @@ from safetensors.torch import save
 
 from tests.cli.command import DEADLINE, Child, Outcome, call, settings
 
+pytestmark = pytest.mark.usefixtures("_undrawn")
+
 ROUNDS = 24
 CHECKPOINT, EVENTS, EXPERIMENT = "checkpoint.safetensors", "events.jsonl", "experiment.toml"
 EVERY_ROUND = "checkpoint.every_seconds=0"

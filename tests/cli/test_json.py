@@ -8,6 +8,8 @@ import pytest
 
 from tests.cli.command import Outcome, call, settings
 
+pytestmark = pytest.mark.usefixtures("_undrawn")
+
 OWN = """
 from torch import nn
 print("imported")

@@ -8,6 +8,8 @@ import pytest
 from sdfeel.core.run_files import GROUP, PAGE
 from tests.cli.command import call, settings
 
+pytestmark = pytest.mark.usefixtures("_undrawn")
+
 QUICK = ["--set", "training.iterations=10", "--set", "training.engine=loop"]
 
 

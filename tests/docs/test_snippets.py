@@ -33,7 +33,9 @@ def _reader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 @every_document
 @pytest.mark.usefixtures("_reader")
-def test_the_snippets_run(document: Path) -> None:
+def test_the_snippets_run(document: Path, request: pytest.FixtureRequest) -> None:
+    if document.name != "README.md":
+        request.getfixturevalue("_undrawn")
     runner = Runner(document)
     for block in blocks(document.read_text(encoding="utf-8")):
         if block.skipped is None:

@@ -152,11 +152,13 @@ def excused(choice: Choice, kind: str) -> bool:
     )
 
 
+@cache
 def refused_pairs() -> list[Choice]:
     """Pairs that were refused when the list was last written."""
     return [parsed(line) for line in REFUSED.read_text().splitlines()]
 
 
+@cache
 def rows() -> list[Choice]:
     """Every pair meets in one of these, but for those that are refused."""
     never: list[Pair] = [frozenset(choice.items()) for choice in refused_pairs()]

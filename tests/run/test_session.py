@@ -89,7 +89,8 @@ def test_same_seed_same_bits(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", SCHEMES)
 def test_stopped_twice_and_resumed_equals_uninterrupted(tmp_path: Path, name: str) -> None:
-    chosen = small(f"scheme.name={name}", "scheme.tau2=2", "training.momentum=0.5")
+    periods = ("scheme.tau1=2", "scheme.tau2=2", "scheme.theta_min=2", "training.iterations=16")
+    chosen = small(f"scheme.name={name}", *periods, "training.momentum=0.5")
     whole = run(chosen, tmp_path / "whole")
     for stop_after in (1, 4):
         parts = tmp_path / "parts"
