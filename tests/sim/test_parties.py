@@ -1,7 +1,6 @@
 """What the simulator computes in one place, parties that share nothing compute by messages."""
 
 from dataclasses import replace
-from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -56,20 +55,7 @@ def prices(clients: int) -> Cost:
 
 @every_case
 @every_network
-def test_parties_that_share_nothing_compute_the_same_bits(
-    name: str, options: dict[str, Any], net: Network
-) -> None:
-    simulation, parties = both(name, options, net)
-    for _ in islice(simulation, ROUNDS):
-        parties.round()
-    servers = torch.stack([parties.row(d) for d in simulation.net.servers])
-    assert torch.equal(servers, simulation.state.servers)
-    assert parties.seconds == simulation.state.seconds
-
-
-@every_case
-@every_network
-def test_every_message_is_on_the_bill_and_nothing_else(
+def test_parties_that_share_nothing_compute_the_same_bits_by_the_messages_that_are_billed(
     name: str, options: dict[str, Any], net: Network
 ) -> None:
     simulation, parties = both(name, options, net)
@@ -87,6 +73,9 @@ def test_every_message_is_on_the_bill_and_nothing_else(
     # FedAsync's clients get their models one by one; FedSA's slow ones have not reported yet;
     # SAFA's continue from models of their own, which the cloud knows, too.
     assert name in ("fedasync", "fedsa", "safa") or len(parties.told) == broadcasts
+    servers = torch.stack([parties.row(d) for d in simulation.net.servers])
+    assert torch.equal(servers, simulation.state.servers)
+    assert parties.seconds == simulation.state.seconds
 
 
 def lanes(simulation: Simulation) -> list[LaneState]:
