@@ -9,6 +9,7 @@ from sdfeel.live.protocol import Header, Link
 from sdfeel.live.transport import Reply
 from sdfeel.live.transport.errors import NotTrusted, Refused, Unreachable
 from tests.live import timeless
+from tests.live.village import Answering
 
 QUESTION: Header = {"samples": 1, "wait": 0.05, "taken": 0}
 WORK: Header = {"round": 4}
@@ -22,14 +23,7 @@ class House:
     asked: list[str] = field(default_factory=list)
     here: Exception | None = None
 
-    async def call(
-        self,
-        kind: str,
-        header: Header,
-        body: bytes | None = None,
-        *,
-        timeout: float,  # noqa: ASYNC109
-    ) -> Any:
+    def answer(self, kind: str, header: Header) -> Reply:
         self.asked.append("leaving" if header.get("leaving") else kind)
         answer = self.here if kind == "here" and self.here else self.work
         if isinstance(answer, Exception):
@@ -42,7 +36,9 @@ def dead() -> House:
 
 
 def failover(home: House, *others: House) -> Failover:
-    links = [Link(f"edge-{d}", house, "") for d, house in enumerate((home, *others))]
+    links = [
+        Link(f"edge-{d}", Answering(house.answer), "") for d, house in enumerate((home, *others))
+    ]
     return Failover({0: links[0]}, dict(enumerate(links[1:], start=1)), doubt=0.02)
 
 

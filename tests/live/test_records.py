@@ -2,7 +2,6 @@
 
 import json
 from dataclasses import dataclass
-from typing import Any
 
 import pytest
 
@@ -11,6 +10,7 @@ from sdfeel.live.protocol import Header, Link
 from sdfeel.live.transport import Reply
 from sdfeel.live.transport.errors import Unreachable
 from tests.live import timeless
+from tests.live.village import Answering
 
 PATH = {0: [1], 1: [0, 2], 2: [1]}
 
@@ -22,14 +22,7 @@ class Told:
     rounds: list[Record]
     ends: bool = True
 
-    async def call(
-        self,
-        kind: str,
-        header: Header,
-        body: bytes | None = None,
-        *,
-        timeout: float,  # noqa: ASYNC109
-    ) -> Any:
+    def answer(self, kind: str, header: Header) -> Reply:
         left = [record for record in self.rounds if record["k"] >= header["first"]]
         if not left and not self.ends:
             raise Unreachable("nobody there")
@@ -41,7 +34,7 @@ def rounds(server: int, *ks: int, away: tuple[int, ...] = ()) -> list[Record]:
 
 
 def in_order(*servers: Told) -> list[dict[int, int]]:
-    links = {d: Link(f"edge-{d}", told, "") for d, told in enumerate(servers)}
+    links = {d: Link(f"edge-{d}", Answering(told.answer), "") for d, told in enumerate(servers)}
     records = Records(links, synchronous=True, neighbours=PATH)
 
     async def collected() -> list[dict[int, int]]:
@@ -83,7 +76,9 @@ def test_a_dead_server_behind_a_dead_one_is_not_waited_for() -> None:
 def test_without_a_word_that_it_was_left_out_a_silent_server_is_waited_for() -> None:
     living = [Told(rounds(d, 0, 1)) for d in (0, 1)]
     links = dict(enumerate([*living, Told(rounds(2, 0), ends=False)]))
-    records = Records({d: Link(f"edge-{d}", told, "") for d, told in links.items()}, True, PATH)
+    records = Records(
+        {d: Link(f"edge-{d}", Answering(told.answer), "") for d, told in links.items()}, True, PATH
+    )
 
     async def collected() -> None:
         async for _ in records.in_order():

@@ -15,6 +15,7 @@ from sdfeel.live.transport.envelope import VERSION, opened
 from sdfeel.live.transport.limits import Limits
 from sdfeel.version import __version__
 from tests.live import timeless
+from tests.live.village import Answering
 
 OURS = About(
     sdfeel="1.4.0",
@@ -80,14 +81,7 @@ class House:
         self.told: list[str] = []
         self.reception = Reception("edge-0", self.about, self.told.append)
 
-    async def call(
-        self,
-        kind: str,
-        header: Header,
-        body: bytes | None = None,
-        *,
-        timeout: float,  # noqa: ASYNC109
-    ) -> Reply:
+    def answer(self, kind: str, header: Header) -> Reply:
         greeting = self.reception.meet(Who("client", 3), header)
         self.answers.append({"introduce": True} if greeting is None else {"done": kind, **greeting})
         return Reply(self.answers[-1])
@@ -95,7 +89,7 @@ class House:
 
 def test_a_link_introduces_itself_once_for_each_start_of_the_other_side() -> None:
     house = House(OURS)
-    link = Link("edge-0", house, "f", OURS, "client-3")
+    link = Link("edge-0", Answering(house.answer), "f", OURS, "client-3")
 
     async def story() -> None:
         for kind in ("work", "result"):
@@ -112,8 +106,10 @@ def test_a_caller_that_comes_back_with_other_code_is_refused_from_then_on() -> N
     house = House(OURS)
 
     async def story() -> None:
-        await Link("edge-0", house, "f", OURS, "client-3").ask("work", {})
-        other = Link("edge-0", house, "f", replace(OURS, model="x" * 64), "client-3")
+        await Link("edge-0", Answering(house.answer), "f", OURS, "client-3").ask("work", {})
+        other = Link(
+            "edge-0", Answering(house.answer), "f", replace(OURS, model="x" * 64), "client-3"
+        )
         for _ in range(2):
             with pytest.raises(Refused, match="different code of the model"):
                 await other.ask("work", {})
@@ -126,7 +122,14 @@ def test_a_caller_that_comes_back_with_other_code_is_refused_from_then_on() -> N
 def test_a_caller_holds_the_server_to_the_same() -> None:
     lenient = House(OURS)
     told: list[str] = []
-    link = Link("edge-0", lenient, "f", replace(OURS, sdfeel="1.4.1"), "client-3", told.append)
+    link = Link(
+        "edge-0",
+        Answering(lenient.answer),
+        "f",
+        replace(OURS, sdfeel="1.4.1"),
+        "client-3",
+        told.append,
+    )
 
     async def story() -> None:
         await link.ask("work", {})

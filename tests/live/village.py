@@ -294,6 +294,23 @@ class Village:
 
 
 @dataclass(frozen=True)
+class Answering:
+    """The far end of a link that has no network: a function answers whatever is asked."""
+
+    answer: Callable[[str, Header], Reply]
+
+    async def call(
+        self,
+        kind: str,
+        header: Header,
+        body: bytes | None = None,
+        *,
+        timeout: float,  # noqa: ASYNC109
+    ) -> Reply:
+        return self.answer(kind, header)
+
+
+@dataclass(frozen=True)
 class _Port:
     village: Village
     who: Who
