@@ -16,7 +16,7 @@ from sdfeel.bench.deployed_rounds import (
     simulated,
 )
 from sdfeel.bench.deployment import CLIENT_MBPS, PRICES, SERVER_MBPS
-from sdfeel.bench.shaped_links import address, links, places, run_shaped, shaping, why_not
+from sdfeel.bench.shaped_links import address, edge_addresses, links, run_shaped, shaping, why_not
 from sdfeel.core.errors import RunError
 
 RATES = {"127.1.0.2": 5.0, "127.2.1.0": 50.0}
@@ -56,7 +56,7 @@ def test_no_two_pairs_of_nodes_share_an_address() -> None:
 
 
 def test_node_files_say_which_links_there_are(tmp_path: Path) -> None:
-    federation(prepared(tmp_path, Shape(3, 6, "logistic"), 1), tmp_path, places(3), address)
+    federation(prepared(tmp_path, Shape(3, 6, "logistic"), 1), tmp_path, edge_addresses(3), address)
     found = links(tmp_path, 5, 50)
     assert sorted(found.values()) == [5] * 6 + [50] * 6  # a home each; two neighbours each
     assert all(end.startswith("127.1." if rate == 5 else "127.2.") for end, rate in found.items())
@@ -94,7 +94,7 @@ def test_rounds_over_shaped_links_are_not_faster_than_the_links(
         pytest.skip(reason)
     monkeypatch.setattr(deployed_rounds, "WARM", 1)
     ready = prepared(tmp_path, Shape(2, 2, "mnist-cnn"), 2, PRICES)
-    federation(ready, tmp_path, places(2), address)
+    federation(ready, tmp_path, edge_addresses(2), address)
     run_shaped(tmp_path, CLIENT_MBPS, SERVER_MBPS)
     # Buckets hold a packet, so each transfer may be two of 60 packets shorter: never faster.
     assert laps(records(tmp_path), warm=1).seconds > 0.95 * simulated(ready).seconds

@@ -38,7 +38,7 @@ STEPS = np.linspace(0.01, 0.12, 12)
 
 
 def price(radio: Floats | None = None, **changes: Any) -> Cost:
-    return Cost(STEPS, 1e6, RATES, radio=radio, **changes)  # type: ignore[arg-type]
+    return Cost(STEPS, 1e6, RATES, client_rates=radio, **changes)  # type: ignore[arg-type]
 
 
 def faded(seed: int = 1) -> Cost:

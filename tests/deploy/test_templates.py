@@ -14,7 +14,7 @@ import pytest
 from sdfeel.core.errors import InputError, RunError
 from sdfeel.core.run_files import NODE
 from sdfeel.deploy.files import peers_of, read_network, read_node
-from sdfeel.deploy.init import init, places
+from sdfeel.deploy.init import edge_addresses, init
 from sdfeel.deploy.node import federation_of
 from sdfeel.experiment.loading import load
 from sdfeel.live.trust.identity import Identity
@@ -121,7 +121,7 @@ def test_clients_with_data_of_their_own_count_by_it(tmp_path: Path) -> None:
 @pytest.mark.parametrize("host", [":7400", "a:b", "a:0", "a:70000", "a:b:1", "[fd00::zz]:1"])
 def test_a_host_that_is_none_is_refused(host: str) -> None:
     with pytest.raises(InputError, match="is not a host: write name or name:port"):
-        places(1, [host])
+        edge_addresses(1, [host])
 
 
 @pytest.mark.parametrize("text", ["x = " + "9" * 5000, "x = " + "[" * 100_000, "x = \n", "\xff"])

@@ -44,16 +44,16 @@ def write(tmp_path: Path) -> Write:
 def test_by_default_nothing_changes() -> None:
     prepared = ready()
     assert prepared.cost.channel is None
-    assert prepared.cost.radio is None
+    assert prepared.cost.client_rates is None
     assert prepared.decisions.outages is None
 
 
 def test_distances_give_shannons_rates() -> None:
     cost = ready("radio.rates=distance", "radio.bandwidth_mhz=2").cost
-    assert cost.radio is not None
+    assert cost.client_rates is not None
     assert cost.snr is not None
-    np.testing.assert_allclose(cost.radio * 5e6, 2e6 * np.log2(1 + cost.snr))
-    assert len(set(cost.radio.tolist())) == 8
+    np.testing.assert_allclose(cost.client_rates * 5e6, 2e6 * np.log2(1 + cost.snr))
+    assert len(set(cost.client_rates.tolist())) == 8
 
 
 def test_measured_rates_are_taken_as_they_are(write: Write) -> None:
@@ -82,17 +82,17 @@ def test_fading_is_around_the_mean_signal() -> None:
 def test_a_trace_is_read(write: Write) -> None:
     channel = ready(f"radio.trace={write('5,5,5,5,5,5,5,2.5')}").cost.channel
     assert isinstance(channel, Trace)
-    assert channel.radio[0].tolist() == [1] * 7 + [0.5]
+    assert channel.client_rates[0].tolist() == [1] * 7 + [0.5]
 
 
 def test_links_have_rates_of_their_own(write: Write) -> None:
     cost = ready(f"radio.links={write('0,1,25' + chr(10) + '2,cloud,10')}").cost
-    assert cost.links is not None
-    assert cost.uplinks is not None
-    assert cost.links[0, 1] == cost.links[1, 0] == 0.5
-    assert cost.links[1, 2] == 1
-    assert cost.links[0, 2] == 0
-    assert cost.uplinks.tolist() == [1, 1, 2, 1]
+    assert cost.server_rates is not None
+    assert cost.cloud_rates is not None
+    assert cost.server_rates[0, 1] == cost.server_rates[1, 0] == 0.5
+    assert cost.server_rates[1, 2] == 1
+    assert cost.server_rates[0, 2] == 0
+    assert cost.cloud_rates.tolist() == [1, 1, 2, 1]
 
 
 def test_notes_say_what_is_cut_off_and_what_is_ignored(write: Write) -> None:

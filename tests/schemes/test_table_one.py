@@ -49,7 +49,7 @@ def test_fogfl_goes_by_how_long_links_take_not_by_how_many_there_are() -> None:
     net = ring_of_four("complete")
     rates: Floats = net.links.copy()
     rates[0, 1] = rates[1, 0] = 0.02
-    price = replace(cost(12, step=0.01, bits=1e6), links=rates)
+    price = replace(cost(12, step=0.01, bits=1e6), server_rates=rates)
     done = next(Simulation(Decisions.of(FogFL(1), net, price), uneven()))
     assert done.phases["mix"] == pytest.approx(2 * 0.02)
     assert done.bytes == (12 + 4 + 2 * 3) * 125_000

@@ -346,21 +346,21 @@ def test_every_link_has_its_own_rate() -> None:
     rates: Floats = links("ring", 4).copy()
     rates[0, 1] = rates[1, 0] = 0.5
     net: Network = ring_of_four()
-    whole = replace(cost(12), links=rates)
+    whole = replace(cost(12), server_rates=rates)
     hop, upload, step = 1e6 / 50e6, 1e6 / 5e6, 0.01
     both = Simulation(
         Decisions.of(SDFeel(1), net, whole, outages=changing("round 1 link 0 1 down")), uneven()
     )
     seconds = [done.phases["mix"] for done in islice(both, 2)]
     assert seconds == pytest.approx([2 * hop, hop])
-    clouds = replace(cost(12), uplinks=np.array([1, 1, 0.25, 1]))
+    clouds = replace(cost(12), cloud_rates=np.array([1, 1, 0.25, 1]))
     done = next(Simulation(Decisions.of(HierFavg(1), net, clouds), uneven()))
     assert done.seconds == pytest.approx(step + upload + 4 * upload)
     away = changing("round 0 server 2 down")
     done = next(Simulation(Decisions.of(HierFavg(1), net, clouds, outages=away), uneven()))
     assert done.seconds == pytest.approx(step + upload + upload)
     full = clustered(np.ones(12), [i % 4 for i in range(12)], links("complete", 4))
-    slow = replace(cost(12), links=np.where(links("complete", 4) > 0, 0.25, 0))
+    slow = replace(cost(12), server_rates=np.where(links("complete", 4) > 0, 0.25, 0))
     done = next(Simulation(Decisions.of(FogFL(1), full, slow), uneven()))
     assert done.phases["mix"] == pytest.approx(2 * 4 * hop)
 

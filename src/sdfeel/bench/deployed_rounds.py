@@ -112,11 +112,11 @@ def prepared(directory: Path, shape: Shape, rounds: int, settings: Sequence[str]
 def federation(
     ready: Prepared,
     directory: Path,
-    places: Mapping[int, EdgeAddress],
+    addresses: Mapping[int, EdgeAddress],
     address: Callable[[str, int], str] | None = None,
 ) -> None:
     """Write all files of a federation without training in which `node` calls `address(node, d)`."""
-    make(ready, directory, places, with_data=False)
+    make(ready, directory, addresses, with_data=False)
     for home in sorted((directory / NODES).iterdir()):
         role = home.name.partition("-")[0]
         node = read_node(home / NODE)

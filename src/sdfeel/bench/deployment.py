@@ -109,7 +109,7 @@ def _over_links(directory: Path, shape: Shape, parameters: int, reason: str | No
         return MeasuredGoal(what, goal, "not measured", None, note=reason)
     rounds = 40 if parameters == SMALL else 6
     ready = prepared(directory, shape, rounds, PRICES)
-    federation(ready, directory, shaped_links.places(shape.servers), shaped_links.address)
+    federation(ready, directory, shaped_links.edge_addresses(shape.servers), shaped_links.address)
     shaped_links.run_shaped(directory, CLIENT_MBPS, SERVER_MBPS)
     return _compared(what, goal, laps(records(directory)), simulated(ready))
 

@@ -33,7 +33,7 @@ def address(node: str, server: int) -> str:
     return f"127.{net}.{number}.{server}:{PORT + server}"
 
 
-def places(servers: int) -> dict[int, EdgeAddress]:
+def edge_addresses(servers: int) -> dict[int, EdgeAddress]:
     """Servers that can be reached under all their addresses."""
     return {
         d: EdgeAddress(f"0.0.0.0:{PORT + d}", f"127.0.0.1:{PORT + d}", ("127.0.0.1",))

@@ -51,11 +51,11 @@ class Channel(Protocol):
     """How the clients' channels change from round to round (`radio.channel`)."""
 
     def at(self, k: int, seconds: float) -> tuple[Floats, Floats]:
-        """`radio` (C,) and `snr` (C,) of a round `k` that begins at `seconds`; a pure function."""
+        """`client_rates` and `snr`, both (C,), of a round that begins at `seconds`; pure."""
         ...
 
     def chance(self, needed: Floats) -> Floats:
-        """(C,) how often each client's `radio` is at least `needed`."""
+        """(C,) how often each client's rate is at least `needed`."""
         ...
 
 
@@ -70,11 +70,11 @@ class Cost:
     cell_edge_rate: float | None = None  # bits per second of a client that serves several servers
     power: Power = Power()
     packed: Mapping[Link, int] = field(default_factory=dict)  # bits where models are compressed
-    radio: Floats | None = None  # (C,) each client's rate over its kind of link's; None: 1
+    client_rates: Floats | None = None  # (C,) each client's rate over its kind of link's; None: 1
     snr: Floats | None = None  # (C,) signal to noise at an equal share of the bandwidth
     channel: Channel | None = None  # what changes the two above; None: they stay constant
-    links: Floats | None = None  # (D, D) each server link's rate over its kind's; None: 1
-    uplinks: Floats | None = None  # (D,) each server's rate to the cloud over its kind's
+    server_rates: Floats | None = None  # (D, D) each server link's rate over its kind's; None: 1
+    cloud_rates: Floats | None = None  # (D,) each server's rate to the cloud over its kind's
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "step_seconds", floats(self.step_seconds))
@@ -86,14 +86,16 @@ class Cost:
         """The prices of round `k` of a lane that begins at `seconds`."""
         if self.channel is None:
             return self
-        radio, snr = self.channel.at(k, seconds)
-        return replace(self, radio=radio, snr=snr)
+        rates, snr = self.channel.at(k, seconds)
+        return replace(self, client_rates=rates, snr=snr)
 
     @property
     def link_times(self) -> LinkTimes:
         """What schemes may know about the links."""
         transfer = {via: self.transfer(via) for via in self.rates}
-        return LinkTimes(transfer, self.radio, self.snr, self.links, self.channel is not None)
+        return LinkTimes(
+            transfer, self.client_rates, self.snr, self.server_rates, self.channel is not None
+        )
 
     def transfer(self, via: Link) -> float:
         """Seconds to move one model up or across one link."""
@@ -123,7 +125,7 @@ class Cost:
         ends = begins + sending if work.ends is None else work.ends
         ready = float(ends.max(initial=0)) if work.lasts is None else work.lasts
         compute = min(compute, ready)
-        radio = self.model_bits / self.rates[mix.up.via]  # broadcasts are never compressed
+        down = self.model_bits / self.rates[mix.up.via]  # broadcasts are never compressed
         told = work.down.sources[work.down.sources >= 0]
         # A server's broadcast reaches all its clients at once.
         broadcasts = len(np.unique(told)) if work.broadcasts is None else work.broadcasts
@@ -131,7 +133,7 @@ class Cost:
         seconds, joules = sum(each[0] for each in bills), sum(each[2] for each in bills)
         return Bill(
             compute=compute,
-            upload=float(ready - compute) + (radio if self.downlink else 0.0),
+            upload=float(ready - compute) + (down if self.downlink else 0.0),
             mix=seconds,
             bytes=mix.up.messages * self.packed_bytes(mix.up.via)
             + broadcasts * self.model_bytes
@@ -139,7 +141,7 @@ class Cost:
             energy={
                 "computing": float(busy.sum()) * self.power.computing,
                 "sending": float(sending.sum()) * self.power.sending,
-                "backhaul": broadcasts * radio * self.power.backhaul + joules,
+                "backhaul": broadcasts * down * self.power.backhaul + joules,
             },
             busy=floats(busy),
             sending=floats(sending),
@@ -153,8 +155,8 @@ class Cost:
         if self.cell_edge_rate is not None:
             bits = self.packed.get(up.via, self.model_bits)
             seconds = np.where(copies > 1, bits / self.cell_edge_rate, seconds)
-        if self.radio is not None:
-            seconds = seconds / self.radio
+        if self.client_rates is not None:
+            seconds = seconds / self.client_rates
         if work.share is not None:
             who = work.down.rows
             seconds[who] /= self.link_times.speedup(work.share, who)
@@ -177,13 +179,13 @@ class Cost:
 
     def _slowness(self, mixing: Mixing) -> Floats:
         """How many times as long as a nominal link each link that is used takes."""
-        if mixing.via == "server-cloud" and self.uplinks is not None:
-            return 1 / self.uplinks[mixing.rows[mixing.rows >= 0]]
-        if mixing.via != "server-server" or self.links is None or mixing.relay is not None:
+        if mixing.via == "server-cloud" and self.cloud_rates is not None:
+            return 1 / self.cloud_rates[mixing.rows[mixing.rows >= 0]]
+        if mixing.via != "server-server" or self.server_rates is None or mixing.relay is not None:
             return np.ones(1)  # a relay between servers has already counted its links' rates
         rows = np.repeat(mixing.rows, np.diff(mixing.starts))
         sent = (rows != mixing.sources) & (rows >= 0) & (mixing.sources >= 0)
-        used = self.links[rows[sent], mixing.sources[sent]]
+        used = self.server_rates[rows[sent], mixing.sources[sent]]
         return 1 / used if used.size else np.ones(1)
 
     @property

@@ -17,14 +17,14 @@ class LinkTimes:
     """How long a model takes to arrive, and how good each client's channel is."""
 
     transfer: Mapping[Link, float] = field(default_factory=dict)  # seconds of one model
-    radio: Floats | None = None  # (C,) each client's rate over its kind of link's; None: 1
+    client_rates: Floats | None = None  # (C,) each client's rate over its kind of link's; None: 1
     snr: Floats | None = None  # (C,) signal to noise at an equal share; None: the paper's
-    links: Floats | None = None  # (D, D) each server link's rate over its kind's; None: 1
+    server_rates: Floats | None = None  # (D, D) each server link's rate over its kind's; None: 1
     vary: bool = False  # do the clients' channels change from round to round?
 
     def uploads(self, clients: int, via: Link = "client-server") -> Floats:
         """(C,) seconds that each client sends, at an equal share of the bandwidth."""
-        slow = np.ones(clients) if self.radio is None else 1 / self.radio
+        slow = np.ones(clients) if self.client_rates is None else 1 / self.client_rates
         return floats(self.transfer[via] * slow)
 
     def speedup(self, share: Floats, clients: Ints | slice) -> Floats:

@@ -152,8 +152,8 @@ def _chances(cost: Cost, round_: RoundPlan, deadline: float) -> Floats:
     """(C,) how likely each client is to meet the deadline."""
     if cost.channel is None:
         return floats(_ends(cost, round_) <= deadline * SLACK)
-    radio = np.ones(len(round_.done)) if cost.radio is None else cost.radio
-    nominal = cost.uploads(round_.mix.up, round_.work) * radio
+    rates = np.ones(len(round_.done)) if cost.client_rates is None else cost.client_rates
+    nominal = cost.uploads(round_.mix.up, round_.work) * rates
     left = deadline * SLACK - _begins(cost, round_)
     needed = np.divide(nominal, left, out=np.full(len(left), np.inf), where=left > 0)
     return cost.channel.chance(needed)
@@ -229,8 +229,8 @@ def _lower_lambert(x: Floats) -> Floats:
     w = np.where(x < -0.25, -1 - near - near**2 / 3, far)
     for _ in range(5):  # each triples the number of correct digits
         error = w * np.exp(w) - x
-        slope = np.exp(w) * (w + 1) - (w + 2) * error / (2 * w + 2)
-        w = w - np.divide(error, slope, out=np.zeros_like(error), where=slope != 0)
+        derivative = np.exp(w) * (w + 1) - (w + 2) * error / (2 * w + 2)
+        w = w - np.divide(error, derivative, out=np.zeros_like(error), where=derivative != 0)
     return floats(w)
 
 

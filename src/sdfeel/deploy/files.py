@@ -174,7 +174,7 @@ def network_text(ready: Prepared, libraries: Mapping[int, str] | None = None) ->
             "downlink": cost.downlink,
             "cell_edge_rate": cost.cell_edge_rate,
             "power": asdict(cost.power),
-            "radio": None if cost.radio is None else cost.radio.tolist(),
+            "radio": None if cost.client_rates is None else cost.client_rates.tolist(),
             "snr": None if cost.snr is None else cost.snr.tolist(),
             **({"packed": dict(cost.packed)} if cost.packed else {}),
         },
@@ -230,7 +230,7 @@ def _cost(values: dict[str, Any]) -> Cost:
         cell_edge_rate=values["cell_edge_rate"],
         power=Power(**values["power"]),
         packed=values.get("packed", {}),
-        radio=radio,
+        client_rates=radio,
         snr=snr,
     )
 

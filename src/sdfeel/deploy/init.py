@@ -43,7 +43,7 @@ def init(
     servers = len(ready.decisions.net.servers)
     kinds = read_devices(devices, len(ready.net.samples))
     create(directory)
-    where = places(servers, hosts)
+    where = edge_addresses(servers, hosts)
     net = make(ready, directory, where, policy, with_data, kinds, CLIENT_PAGES)
     _write_monitoring(directory, where)
     for name in ("sdfeel-edge@.service", "sdfeel-client@.service"):
@@ -68,8 +68,8 @@ def _write_monitoring(directory: Path, where: Mapping[int, EdgeAddress]) -> None
     for name in ("prometheus-rules.yaml", "grafana-dashboard.json"):
         _write(directory / "monitoring" / name, template(name))
     pages = [
-        f"{place.address.rpartition(':')[0]}:{place.health.rpartition(':')[2]}"
-        for place in where.values()
+        f"{each.address.rpartition(':')[0]}:{each.health.rpartition(':')[2]}"
+        for each in where.values()
     ]
     targets = ", ".join(f'"{page}"' for page in pages)
     _write(
@@ -115,12 +115,13 @@ def with_samples(ready: Prepared, samples: Sequence[int]) -> Prepared:
     return replace(ready, net=made, decisions=decisions)
 
 
-def places(servers: int, hosts: Sequence[str]) -> dict[int, EdgeAddress]:
+def edge_addresses(servers: int, hosts: Sequence[str]) -> dict[int, EdgeAddress]:
     """Where each edge server runs; several on one host get ports of their own.
 
-    >>> [place.address for place in places(3, ["a", "b:9000"]).values()]
+    >>> [each.address for each in edge_addresses(3, ["a", "b:9000"]).values()]
     ['a:7400', 'b:9000', 'a:7401']
-    >>> [place.address for place in places(3, ["fd00::5", "[fd00::6]:9000", "[::1]"]).values()]
+    >>> sixes = edge_addresses(3, ["fd00::5", "[fd00::6]:9000", "[::1]"])
+    >>> [each.address for each in sixes.values()]
     ['[fd00::5]:7400', '[fd00::6]:9000', '[::1]:7400']
     """
     names = list(hosts) or [f"edge-{d}" for d in range(servers)]

@@ -40,7 +40,7 @@ class EdgeAddress:
 def make(
     ready: Prepared,
     directory: Path,
-    places: Mapping[int, EdgeAddress],
+    addresses: Mapping[int, EdgeAddress],
     policy: PolicySection | None = None,
     with_data: bool = True,
     devices: Mapping[int, str] | None = None,  # kinds of those without torch, by client
@@ -71,19 +71,19 @@ def make(
     authority = directory / AUTHORITY
     if not (authority / ALLOW).exists():
         create_authority(authority)
-    peers = {f"edge-{d}": place.address for d, place in places.items()}
+    peers = {f"edge-{d}": each.address for d, each in addresses.items()}
     for d in net.servers:
         node = NodeFile(
-            listen=places[d].listen,
-            health=places[d].health,
+            listen=addresses[d].listen,
+            health=addresses[d].health,
             peers={name: address for name, address in peers.items() if name != f"edge-{d}"},
             policy=policy or PolicySection(),
         )
-        _node(directory, "edge", d, node, places[d].hosts)
+        _node(directory, "edge", d, node, addresses[d].hosts)
     moving = policy is not None and policy.dead_edge == "drop"
     for client, reach in enumerate(net.reach):
         ways = [*reach, *(refuges_of(net, client) if moving and reach else [])]
-        own = {f"edge-{d}": places[d].address for d in ways}
+        own = {f"edge-{d}": addresses[d].address for d in ways}
         page = ANY_PORT if client_pages is None else f"127.0.0.1:{client_pages + client}"
         _node(directory, "client", client, NodeFile(peers=own, data="data.npz", health=page), ())
         if with_data:

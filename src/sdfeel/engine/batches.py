@@ -25,10 +25,10 @@ def batches(
     per_pass = len(examples) // size
     picked, step = [], first
     while step < first + steps:
-        turn, place = divmod(step, per_pass)
-        count = min(per_pass - place, first + steps - step)
+        turn, position = divmod(step, per_pass)
+        count = min(per_pass - position, first + steps - step)
         order = rng(seed, "batches", client, turn).permutation(examples)
-        picked.append(order[place * size : (place + count) * size].reshape(count, size))
+        picked.append(order[position * size : (position + count) * size].reshape(count, size))
         step += count
     return np.concatenate(picked) if picked else np.empty((0, size), dtype=np.int64)
 
@@ -59,9 +59,9 @@ class Picker:
         each = self.passes(client)
         found, step = [], first
         while step < first + steps:
-            turn, place = divmod(step, each)
-            count = min(each - place, first + steps - step)
-            found.append(self._pass(client, turn, each)[place : place + count])
+            turn, position = divmod(step, each)
+            count = min(each - position, first + steps - step)
+            found.append(self._pass(client, turn, each)[position : position + count])
             step += count
         if not found:
             return np.empty((0, min(self._size, len(self._parts[client]))), dtype=np.int64)

@@ -72,7 +72,7 @@ class Coding:
         return row
 
     def _rounded(self, row: Row, draws: np.random.Generator) -> Code:
-        levels, scales, places = self._levels, [], []
+        levels, scales, marks = self._levels, [], []
         for part in np.split(row, np.cumsum(self.sizes)[:-1]):
             words = draws.random(
                 len(part)
@@ -80,19 +80,19 @@ class Coding:
             scale = np.abs(part).max(initial=np.float32(0))
             scales.append(scale)
             if not scale:
-                places.append(np.zeros(len(part)))
+                marks.append(np.zeros(len(part)))
                 continue
             steps = np.floor(part.astype(np.float64) / np.float64(scale) * levels + words)
-            places.append(np.minimum(steps, levels))
-        numbers = np.concatenate(places).astype(np.int64) + levels
+            marks.append(np.minimum(steps, levels))
+        numbers = np.concatenate(marks).astype(np.int64) + levels
         return _joined(_bits(_raw(np.array(scales)), FLOAT), _bits(numbers, self.width))
 
     def _read(self, stream: Code) -> Row:
         cut, levels = FLOAT * len(self.sizes), self._levels
         scales = _floats(_numbers(stream[:cut], FLOAT)).astype(np.float64)
-        places = _numbers(stream[cut:], self.width).astype(np.float64) - levels
+        marks = _numbers(stream[cut:], self.width).astype(np.float64) - levels
         with np.errstate(all="ignore"):  # the reader refuses what is not finite
-            wide = places / levels * np.repeat(scales, self.sizes)
+            wide = marks / levels * np.repeat(scales, self.sizes)
             return wide.astype(np.float32)
 
 

@@ -94,13 +94,13 @@ class LoopEngine:
         in training, since this is the function that local steps descend; dropout is off, so that
         nothing but the model and the examples makes a difference.
         """
-        place, flat = step * self._each(client), self._flat
+        position, flat = step * self._each(client), self._flat
         # The model that `train` handed out last lives in this memory and must survive.
         before = flat.row.clone()
         flat.load(model)
         torch_address = number(self._seed, "torch", client, step)
         with named(client, step), one_thread(), no_dropout(flat.module), torch_seed(torch_address):
-            (picked,) = torch.from_numpy(self._rows(client, place, 1))
+            (picked,) = torch.from_numpy(self._rows(client, position, 1))
             x, y = self._batch(picked)
             loss = self._training.loss(flat.module(x), y)
             gradients = torch.autograd.grad(

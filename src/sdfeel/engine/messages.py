@@ -92,9 +92,9 @@ class Uniform:
         if not scale:
             return torch.zeros_like(x)  # not -0, which no message tells
         levels = 2 ** (self.width - 1) - 1  # on either side of zero
-        # On a wide grid, the last place plus almost one may round to a place beyond it.
-        places = (x.double() / scale * levels + words).floor().clamp(max=levels)
-        rounded: Tensor = (places / levels * scale).to(x.dtype)
+        # On a wide grid, the last mark plus almost one may round to one beyond it.
+        marks = (x.double() / scale * levels + words).floor().clamp(max=levels)
+        rounded: Tensor = (marks / levels * scale).to(x.dtype)
         return rounded
 
     def bits(self, sizes: Sizes) -> int:
@@ -298,7 +298,7 @@ class Packing:
 
     def __post_init__(self) -> None:
         clipped = packed = False
-        for place, stage in enumerate(self.up):
+        for position, stage in enumerate(self.up):
             if isinstance(stage, Clip | Noise) and packed:
                 raise InputError(
                     "clip and noise must come before compression: what compression owes from "
@@ -306,7 +306,7 @@ class Packing:
                 )
             if isinstance(stage, Noise) and not clipped:
                 raise InputError("noise protects nobody without a clip before it: add one")
-            if not stage.readable and place + 1 < len(self.up):
+            if not stage.readable and position + 1 < len(self.up):
                 raise InputError(
                     f"{type(stage).__name__} must be the last stage: no stage after it could "
                     f"read a message"

@@ -35,13 +35,13 @@ def with_radio(priced: Cost, experiment: Experiment, net: Network) -> Cost:
     if section.rates != "equal":
         snr = _mean_snr(experiment, clients)
         carried = section.bandwidth_mhz * 1e6 * efficiency(snr)
-        priced = replace(priced, snr=snr, radio=floats(carried / nominal))
+        priced = replace(priced, snr=snr, client_rates=floats(carried / nominal))
     elif section.snr_db is not None:
         priced = replace(priced, snr=floats(np.full(clients, 10 ** (section.snr_db / 10))))
     if section.fading == "off":
         return priced
     channel = Fading(
-        np.ones(clients) if priced.radio is None else priced.radio,
+        np.ones(clients) if priced.client_rates is None else priced.client_rates,
         np.full(clients, SNR) if priced.snr is None else priced.snr,
         section.nakagami_m if section.fading == "nakagami" else 1.0,
         section.correlation,
@@ -170,7 +170,7 @@ def _with_links(priced: Cost, text: str, name: str, net: Network) -> Cost:
     links, clouds = links_table(text, name, net)
     across = np.nan_to_num(links * 1e6 / priced.rates["server-server"], nan=1.0)
     up = np.nan_to_num(clouds * 1e6 / priced.rates["server-cloud"], nan=1.0)
-    return replace(priced, links=floats(across * net.links), uplinks=floats(up))
+    return replace(priced, server_rates=floats(across * net.links), cloud_rates=floats(up))
 
 
 def _check_band(mbps: Floats, section: RadioSection, name: str) -> None:

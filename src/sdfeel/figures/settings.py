@@ -132,8 +132,8 @@ def found_in(experiment: Experiment, directory: Path | None) -> Experiment:
     if directory is None or experiment.data.name == "digits":
         return experiment
     own = directory / experiment.data.name
-    place = own if own.is_dir() else directory
-    data = experiment.data.model_copy(update={"directory": str(place.resolve())})
+    folder = own if own.is_dir() else directory
+    data = experiment.data.model_copy(update={"directory": str(folder.resolve())})
     return experiment.model_copy(update={"data": data})
 
 

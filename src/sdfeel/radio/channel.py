@@ -68,7 +68,7 @@ class Fading:
     g(k+1) = r g(k) + sqrt(1 - r^2) n: Nakagami-m fading with mean 1. m = 1 is Rayleigh's.
     """
 
-    radio: Floats  # (C,) rates without fading, over their kind of link's
+    client_rates: Floats  # (C,) rates without fading, over their kind of link's
     snr: Floats  # (C,) mean signal to noise
     m: float = 1.0
     correlation: float = 0.0  # r, from one round to the next
@@ -85,7 +85,7 @@ class Fading:
 
     def at(self, k: int, seconds: float) -> tuple[Floats, Floats]:
         snr = floats(self.snr * self.gains(k))
-        return floats(self.radio * efficiency(snr) / efficiency(self.snr)), snr
+        return floats(self.client_rates * efficiency(snr) / efficiency(self.snr)), snr
 
     def gains(self, k: int) -> Floats:
         """(C,) |g|^2 in round `k`, whoever asks and in whatever order."""
@@ -93,7 +93,7 @@ class Fading:
 
     def chance(self, needed: Floats) -> Floats:
         with np.errstate(over="ignore"):
-            least = np.expm1(np.log1p(self.snr) * needed / self.radio) / self.snr
+            least = np.expm1(np.log1p(self.snr) * needed / self.client_rates) / self.snr
         return at_least(least, self.m)
 
     def _parts(self, k: int) -> Floats:
@@ -138,23 +138,23 @@ def at_least(gain: Floats, m: float) -> Floats:
 class Trace:
     """Recorded rates, a row per round or from given seconds on; after the last it starts again."""
 
-    radio: Floats  # (T, C) rates over their kind of link's
-    nominal: float  # bits per second that `radio` counts in
+    client_rates: Floats  # (T, C) rates over their kind of link's
+    nominal: float  # bits per second that `client_rates` are multiples of
     bandwidth_hz: float
     seconds: Floats | None = None  # (T,) when each row begins; None: a row per round
 
     def at(self, k: int, seconds: float) -> tuple[Floats, Floats]:
-        radio = self.radio[self._row(k, seconds)]
-        return radio, snr_of(radio * self.nominal, self.bandwidth_hz)
+        rates = self.client_rates[self._row(k, seconds)]
+        return rates, snr_of(rates * self.nominal, self.bandwidth_hz)
 
     def chance(self, needed: Floats) -> Floats:
         """The share of the rows, or of the time, in which it was so."""
-        lasts = np.ones(len(self.radio)) if self.seconds is None else np.diff(self._edges())
-        return floats(np.average(self.radio >= needed, axis=0, weights=lasts))
+        lasts = np.ones(len(self.client_rates)) if self.seconds is None else np.diff(self._edges())
+        return floats(np.average(self.client_rates >= needed, axis=0, weights=lasts))
 
     def _row(self, k: int, seconds: float) -> int:
         if self.seconds is None:
-            return k % len(self.radio)
+            return k % len(self.client_rates)
         edges = self._edges()
         since = edges[0] + (max(seconds - edges[0], 0.0) % (edges[-1] - edges[0]))
         return int(np.searchsorted(edges[:-1], since, side="right")) - 1

@@ -176,8 +176,8 @@ def _unused(scheme: Scheme, net: Network, cost: Cost) -> tuple[str, ...]:
     """What makes no difference to the scheme; InputError for what it refuses."""
     asked = {
         "overlap": ("clients that reach several servers", any(len(own) > 1 for own in net.reach)),
-        "server_rates": ("cost.links", cost.links is not None),
-        "cloud_rates": ("cost.uplinks", cost.uplinks is not None),
+        "server_rates": ("cost.server_rates", cost.server_rates is not None),
+        "cloud_rates": ("cost.cloud_rates", cost.cloud_rates is not None),
     }
     wanted = [(option, words) for option, (words, there) in asked.items() if there]
     own, name = tolerance_of(scheme), name_of(scheme)

@@ -103,9 +103,11 @@ def norm(steps: Ints, local: Local) -> Floats:
         return floats(np.arange(1, longest + 1)[steps - 1])
     reached, speed, far = np.empty(longest), 0.0, 0.0
     for step in range(longest):
-        slope = 1 - local.rate * local.proximal * far
+        gradient = 1 - local.rate * local.proximal * far
         # As torch does it: the first gradient is not dampened.
-        speed = local.momentum * speed + (slope if step == 0 else (1 - local.dampening) * slope)
-        far += slope + local.momentum * speed if local.nesterov else speed
+        speed = local.momentum * speed + (
+            gradient if step == 0 else (1 - local.dampening) * gradient
+        )
+        far += gradient + local.momentum * speed if local.nesterov else speed
         reached[step] = far
     return floats(reached[steps - 1])

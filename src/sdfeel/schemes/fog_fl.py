@@ -30,7 +30,7 @@ class FogFL(TwoLevels):
     def mix(self, view: View, done: Ints) -> Mix:
         if not self.meets(view) or not view.net.links.any():
             return Mix(collect(view.net))
-        rates = view.link_times.links
+        rates = view.link_times.server_rates
         across = averaged_at_a_server(view.net, None if rates is None else rates.tobytes())
         return Mix(collect(view.net), across)
 

@@ -77,26 +77,26 @@ NO_THREAD = 2
 class Stream:
     """Tasks in training: describe them, wait for them in order, and return their buffers."""
 
-    def __init__(self, library: "Library", place: int, threads: int) -> None:
+    def __init__(self, library: "Library", handle: int, threads: int) -> None:
         self._functions, self._check = library.functions, library.check
-        self._place, self._threads = ctypes.c_void_p(place), threads
+        self._handle, self._threads = ctypes.c_void_p(handle), threads
 
     def describe(self, count: int) -> None:
         """Say that the first `count` tasks are described."""
-        self._functions.sdfeel_describe(self._place, ctypes.c_int64(count))
+        self._functions.sdfeel_describe(self._handle, ctypes.c_int64(count))
 
     def wait(self, i: int) -> None:
         """Wait until task `i` is trained."""
-        code = self._functions.sdfeel_wait(self._place, ctypes.c_int64(i))
+        code = self._functions.sdfeel_wait(self._handle, ctypes.c_int64(i))
         self._check(code, self._threads)
 
     def give_back(self, count: int) -> None:
         """Say that the models of the first `count` tasks are no longer needed."""
-        self._functions.sdfeel_give_back(self._place, ctypes.c_int64(count))
+        self._functions.sdfeel_give_back(self._handle, ctypes.c_int64(count))
 
     def end(self) -> None:
         """Stop as soon as the tasks in progress are done."""
-        self._functions.sdfeel_end(self._place)
+        self._functions.sdfeel_end(self._handle)
 
 
 class Library:
@@ -119,8 +119,8 @@ class Library:
     @contextmanager
     def stream(self, tasks: Tasks, threads: int) -> Iterator[Stream]:
         """Train `tasks` in the background, for as long as the context lasts."""
-        place = self.functions.sdfeel_begin(ctypes.byref(tasks), threads)
-        stream, here = Stream(self, place, threads), os.getpid()
+        handle = self.functions.sdfeel_begin(ctypes.byref(tasks), threads)
+        stream, here = Stream(self, handle, threads), os.getpid()
         try:
             yield stream
         finally:
