@@ -23,6 +23,8 @@ NETWORK, EPOCHS, ALLOW, NODES, NODE, STATUS = (
     "status.json",
 )
 AUDIT, STATE = "audit.jsonl", "state"
+STATEMENTS, KEPT_MODELS = "statements.jsonl", "models"  # what a node signed, and what it is about
+VERIFICATION = "verification.json"  # what `sdfeel deploy verify` found
 
 
 def write_atomic(path: Path, content: bytes, durable: bool = True) -> None:

@@ -59,6 +59,9 @@ class PolicySection(Section):
     """models kept for an operator that arrives late"""
     keep_records: Annotated[int, Field(ge=1)] = 10_000
     """records of synchronous rounds that are kept for a late operator"""
+    keep_models: Annotated[int, Field(ge=0)] = 0
+    """synchronous rounds whose models are kept, so that `sdfeel deploy verify` can recompute parts
+    of them without all clients' data"""
 
     def policy(self) -> Policy:
         return Policy(**self.model_dump())

@@ -20,6 +20,7 @@ from sdfeel.engine.task import TaskOf
 from sdfeel.live.client_rows import OWED, ClientRows, coded, made, summed
 from sdfeel.live.failover import Failover
 from sdfeel.live.protocol import LONG_POLL, UNSAID, About, Answer, Header, is_whole, whole
+from sdfeel.live.statements import ClientDesk, work_hash
 from sdfeel.live.store import Store
 from sdfeel.live.transport.errors import Refused
 from sdfeel.live.transport.tensors import CODE, MODEL, Schema, digest, pack, parsed, unpack
@@ -69,6 +70,7 @@ class Client:
     coding: Coding | None = None  # how its updates are written; None: models as they are
     kept: ClientRows | None = None  # what it remembers from round to round
     rows: tuple[int, ...] = ()  # those that it holds
+    desk: ClientDesk | None = None  # signs what it does
     tell: Callable[[str], None] = lambda line: None
     rounds: int = 0  # finished by this process
     round: int = 0  # the newest one
@@ -88,15 +90,20 @@ class Client:
             if start is None:
                 await asyncio.sleep(0.1)
                 continue
-            known = self._known(header, bodies)
-            task = self._task(header, start, known)
+            known = self.known(header, bodies)
+            task = self.task(header, start, known)
             began = time.monotonic()
             model = await asyncio.to_thread(self.train, task)
             seconds = time.monotonic() - began
             if task.steps:
                 self.pace = seconds / task.steps
-            body = self._message(k, header, task, model, known)
-            await self._hand_in(k, task.steps, seconds, body, header)
+            rows = {} if self.desk is None else self.held()
+            body = self.message(k, header, task, model, known)
+            told = {"round": k, "steps": task.steps, "seconds": seconds, "sha256": digest(body)}
+            if self.desk is not None:
+                epoch, sent = self.epoch, digest(body)
+                told |= self.desk.result(k, epoch, task.first, task.steps, rows, sent)
+            await self._hand_in(k, told, body, header)
             self.rounds, self.round = self.rounds + 1, k + 1
             self.taken = task.first + task.steps
             self.tell(
@@ -106,7 +113,7 @@ class Client:
         if self.outdated is None:
             self.tell(f"finished after {self.rounds} rounds")
 
-    def _known(self, header: Header, bodies: dict[int, bytes]) -> dict[int, NDArray[Any]]:
+    def known(self, header: Header, bodies: dict[int, bytes]) -> dict[int, NDArray[Any]]:
         """Rows beside the model: those that came along, and our own as they are now."""
         if self.kept is None:
             return {}
@@ -123,6 +130,13 @@ class Client:
             self.kept.follow(int(header["round"]), made(header, "told", given, self._places))
             known |= self._own()
         return known
+
+    def held(self) -> dict[int, str]:
+        """The hashes of what we keep from round to round, as it is now, by place."""
+        if self.kept is None:
+            return {}
+        found = {place: self.kept.get(place) for place in (OWED, *(-n for n in self.rows))}
+        return {place: digest(pack({MODEL: r})) for place, r in found.items() if r is not None}
 
     def _own(self) -> dict[int, NDArray[Any]]:
         assert self.kept is not None
@@ -146,7 +160,7 @@ class Client:
         names = sorted({MODEL, *(f"row{place}" for place in places)})
         return Schema(tuple((name, shape, dtype) for name in names))
 
-    def _message(
+    def message(
         self,
         k: int,
         header: Header,
@@ -185,7 +199,12 @@ class Client:
                 k = min(int(header["round"]) for header, _ in found.values())
                 now = {d: answer for d, answer in found.items() if answer[0]["round"] == k}
                 header = next(iter(now.values()))[0]
-                return k, header, {d: self._checked(answer) for d, answer in now.items()}
+                bodies = {d: self._checked(answer) for d, answer in now.items()}
+                if self.desk is not None:
+                    self.desk.begin()
+                    for d, (told, _) in now.items():
+                        self.desk.given(d, k, told, work_hash(told))
+                return k, header, bodies
         return None
 
     async def _answers(self, servers: list[int]) -> dict[int, Answer]:
@@ -224,12 +243,18 @@ class Client:
                 if body is None:
                     return None
                 bodies[d] = self._checked((told, body))
+                if self.desk is not None:
+                    self.desk.given(d, k, told, None)
+        return self.started(row, bodies)
+
+    def started(self, row: Mapping[int, float], bodies: Mapping[int, bytes]) -> NDArray[Any]:
+        """The model to start from: so much of each server's."""
         models = {d: parsed(bodies[d])[MODEL] for d in row}
         if len(row) == 1 and next(iter(row.values())) == 1:
             return next(iter(models.values()))
         return weighted_by_hand((weight, models[d]) for d, weight in row.items())
 
-    def _task(
+    def task(
         self, header: Header, start: NDArray[Any], known: dict[int, NDArray[Any]]
     ) -> ArrayTask:
         shift = summed(header["shift"], known, "a shift") if "shift" in header else None
@@ -241,11 +266,7 @@ class Client:
         first, rate = int(header["first"]), float(header["rate"])
         return ArrayTask(self.number, start, steps, first, rate, shift)
 
-    async def _hand_in(
-        self, k: int, steps: int, seconds: float, body: bytes, header: Header
-    ) -> None:
-        told = {"round": k, "steps": steps, "seconds": seconds, "sha256": digest(body)}
-
+    async def _hand_in(self, k: int, told: Header, body: bytes, header: Header) -> None:
         async def give(d: int) -> None:
             try:
                 await self.failover.hand_in(d, told, body)

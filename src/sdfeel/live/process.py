@@ -27,6 +27,7 @@ from sdfeel.live.health import (
     write_status,
 )
 from sdfeel.live.protocol import RECORD_BYTES, About, Link, Reception, Who, seconds, whole
+from sdfeel.live.statements import ClientDesk
 from sdfeel.live.transport import Caller, Peer, Server
 from sdfeel.live.transport.errors import Refused, Unable
 from sdfeel.live.transport.limits import Limits
@@ -183,6 +184,7 @@ class EdgeLife:
 
     async def live(self) -> None:
         from sdfeel.live.edge.journal import Journal
+        from sdfeel.live.edge.recorder import Recorder
         from sdfeel.live.edge.server import Edge
         from sdfeel.live.store import Store
 
@@ -195,7 +197,9 @@ class EdgeLife:
             wallet = Wallet(setting.identity)
             book = EpochBook(store, federation.digest, lambda: wallet.current().ca, setting.epochs)
             epochs = book if federation.synchronous else None  # out of step, no round is common
-            edge = Edge(federation, me, store, ways, self._service.policy, tell, epochs)
+            policy, who = self._service.policy, wallet.current
+            recorder = Recorder.of(who, federation, store, me, setting.directory, policy)
+            edge = Edge(federation, me, store, ways, policy, tell, epochs, recorder)
             edge.journal = Journal(setting.directory, federation, me, store.records())
             self._edge, self._lost = edge, asyncio.get_running_loop().create_future()
             bounds, allow = limits_of(federation), AllowList(setting.allow, tell)
@@ -330,6 +334,7 @@ async def run_client(
         return
     client = Client(member.schema, me, samples, Failover({}), train, member.coding, tell=tell)
     audit = AuditLog(setting.directory / AUDIT, tell)
+    client.desk = ClientDesk.of(authority.current, member.digest, setting.directory, me)
     store = None
 
     async def work() -> None:

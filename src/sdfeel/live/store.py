@@ -21,7 +21,7 @@ from sdfeel.core.run_files import write_atomic
 FORM = 2  # version of the stored form; another number means that another version wrote it
 LARGE = 1 << 20  # bytes; above it, a file is several times faster than a row
 BASE, TENSORS = "state.sqlite", "tensors"
-Kind = Literal["start", "hop", "result", "measured", "own", "final", "row"]
+Kind = Literal["start", "hop", "result", "measured", "own", "final", "row", "signed"]
 TABLES = """
 create table if not exists facts (name text primary key, value text not null);
 create table if not exists rounds (k integer primary key, record text not null);
@@ -43,10 +43,13 @@ class Saved:
 
 
 class Store:
-    """One node's memory in one directory. Not for use by two processes at once."""
+    """One node's memory in one directory. Not for use by two processes at once.
 
-    def __init__(self, directory: Path) -> None:
-        self.directory = directory
+    If not `durable`, a power cut may take it: for those who only recompute.
+    """
+
+    def __init__(self, directory: Path, durable: bool = True) -> None:
+        self.directory, self._durable = directory, durable
         self._files = directory / TENSORS
         self._files.mkdir(parents=True, exist_ok=True)
         with suppress(OSError):  # a volume may belong to somebody else
@@ -54,7 +57,7 @@ class Store:
         try:
             self._base = sqlite3.connect(directory / BASE, timeout=1.0, isolation_level=None)
             self._base.execute("pragma journal_mode=wal")
-            self._base.execute("pragma synchronous=full")
+            self._base.execute(f"pragma synchronous={'full' if durable else 'off'}")
             self._base.execute("pragma locking_mode=exclusive")
             self._check_form()
             self._base.executescript(TABLES)
@@ -182,6 +185,13 @@ class Store:
         )
         return {part: json.loads(note) for part, note in rows}
 
+    def hashes(self, kind: Kind, k: int) -> dict[int, str]:
+        """The hashes of all tensors of a round, by part."""
+        rows = self._base.execute(
+            "select part, sha256 from tensors where kind = ? and round = ? order by part", (kind, k)
+        )
+        return dict(rows.fetchall())
+
     def newest(self, kind: Kind, count: int) -> list[int]:
         """The last `count` rounds of a kind, newest first."""
         rows = self._base.execute(
@@ -243,4 +253,4 @@ class Store:
                 path.unlink()
 
     def _write(self, digest: str, body: bytes) -> None:
-        write_atomic(self._files / digest, body)
+        write_atomic(self._files / digest, body, self._durable)

@@ -16,6 +16,7 @@ from torch import Tensor
 from sdfeel.engine.combine import weighted
 from sdfeel.live.edge.policy import Policy
 from sdfeel.live.edge.quarantine import Bounds, Quarantine
+from sdfeel.live.edge.recorder import Recorder
 from sdfeel.live.edge.results import Results
 from sdfeel.live.edge.round_end import Closed
 from sdfeel.live.edge.rows import Rows, place
@@ -64,6 +65,7 @@ class Cluster:
     policy: Policy
     counts: Counts = field(default_factory=Counts)
     lane: int = 0  # where several share the server
+    recorder: Recorder | None = None  # signs what is done; None: nobody does
     quarantine: Quarantine = field(init=False)
     tell: Callable[[str], None] = lambda line: None
     clock: Callable[[], float] = time.monotonic
@@ -107,6 +109,8 @@ class Cluster:
     def begin(self, turn: Turn, taken: Mapping[int, int]) -> None:
         """Open a round: from now on clients get its work."""
         self.turn, self.taken, self.began, self._start = turn, taken, self.clock(), None
+        if self.recorder is not None:
+            self.recorder.begin(turn.k)
         names = [f"client-{client}" for client in turn.clients]
         if names and all(self.quarantine.holds(name, turn.k) for name in names):
             self.quarantine.pardon(names)  # a round needs somebody
@@ -202,7 +206,8 @@ class Cluster:
         if self._may_rejoin(client):
             self.absent.discard(client)
         found = await self.bell.wait_for(
-            lambda: self._in_another_epoch(theirs) or self._task(client), seconds(header, "wait")
+            lambda: self._in_another_epoch(theirs) or self.handed_out(client),
+            seconds(header, "wait"),
         )
         return found if found is not None else ({"idle": True}, None)
 
@@ -240,7 +245,8 @@ class Cluster:
             saved = self.store.get("start", k)
             if saved is not None:
                 self.counts.sent += len(saved.body)
-                return {"sha256": saved.sha256}, saved.body
+                signed = {} if self.recorder is None else self.recorder.start(k, saved.sha256)
+                return {"sha256": saved.sha256, **signed}, saved.body
             turn = self.turn
             if turn is None or k < turn.k:
                 return {"gone": True}, None
@@ -281,8 +287,10 @@ class Cluster:
                 raise Rejected("the message carries no model")
             size = len(body)
             sha256 = header.get("sha256", "")
-            start = self.started(turn, client)
-            body = await asyncio.to_thread(self._checked, body, sha256, start)
+            start, sent, proof = self.started(turn, client), body, b""
+            if self.recorder is not None:
+                proof = self.recorder.came(client, turn.k, steps, header)
+            body = await asyncio.to_thread(self.checked, body, sha256, start)
         except Rejected as error:
             if self.turn is turn and client not in self.arrived:
                 self.counts.rejected += 1
@@ -299,8 +307,12 @@ class Cluster:
         }
         if self.turn is not turn or client in self.arrived:
             return  # the round was closed while the model was being checked, or it arrived twice
+        if self.recorder is not None:
+            self.recorder.kept.put(turn.k, sha256, sent)
         with self.store.commit():
             self.store.put("result", turn.k, client, body, note)
+            if proof:
+                self.store.put("signed", turn.k, client, proof)
         self.arrived.add(client)
         self._misses.pop(client, None)
         self.counts.results += 1
@@ -326,7 +338,7 @@ class Cluster:
         """Is some of these rows held by others?"""
         return any(self.federation.holder(n) != self.server for n in sources)
 
-    def _checked(self, body: bytes, sha256: object, start: Tensor) -> bytes:
+    def checked(self, body: bytes, sha256: object, start: Tensor) -> bytes:
         """What is kept of a client's message: its model, or its update if that came compressed."""
         federation = self.federation
         if federation.coding is None:
@@ -340,7 +352,8 @@ class Cluster:
             raise Rejected(f"the model's norm exceeds the bound of {most:g}")
         return federation.body(update)
 
-    def _task(self, client: int) -> Answer | None:
+    def handed_out(self, client: int) -> Answer | None:
+        """A client's work in the open round, with its model; None if there is none for it."""
         if self.over:
             return {"over": True}, None
         turn = self.turn
@@ -361,7 +374,9 @@ class Cluster:
         if whole_body is not body:
             body, sha256 = whole_body, digest(whole_body)
         self.counts.sent += len(body)
-        return {**header, **more, "sha256": sha256}, body
+        header |= more
+        signed = {} if self.recorder is None else self.recorder.work(client, header, sha256)
+        return {**header, "sha256": sha256, **signed}, body
 
     def _handed(self, turn: Turn, client: int) -> tuple[Weights, bytes, str]:
         """Whose models a client starts from, and our part of that: what we hold, blended here."""

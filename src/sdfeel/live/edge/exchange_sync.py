@@ -156,6 +156,8 @@ class SyncExchange:
                 for part, body in bodies.items():
                     self._store.put("hop", k, part, body)
                 self._store.remember(CLOSED, closed.record(k))
+                if self.cluster.recorder is not None:
+                    self.cluster.recorder.durable(k)
         self._bell.ring()
 
     def _part(self, hop: int, n: int) -> int:
@@ -221,7 +223,11 @@ class SyncExchange:
             if saved is None and k < self._newest():
                 return {"gone": True, "round": self._newest()}, None
             self._others.welcome(server)  # a server that is in step takes part again
-            return None if saved is None else ({"sha256": saved.sha256}, saved.body)
+            if saved is None:
+                return None
+            recorder, sha256 = self.cluster.recorder, saved.sha256
+            signed = {} if recorder is None else recorder.hop(k, hop, row, sha256)
+            return {"sha256": sha256, **signed}, saved.body
 
         found = await self._bell.wait_for(look, seconds(header, "wait"))
         return found if found is not None else ({"early": True}, None)
@@ -295,6 +301,8 @@ class SyncExchange:
         while True:
             header, body = await self.peers[server].insist("model", question)
             if body is not None:
+                if self.cluster.recorder is not None:
+                    self.cluster.recorder.heard(server, k, hop, place(n), header, body)
                 row = self._read(n, body, header.get("sha256"), own, copies)
                 self._others.heard(server)
                 return row

@@ -25,6 +25,7 @@ class Policy:
     quarantine: int = 20  # rounds without a node that sent what no honest node sends
     keep_measured: int = 40  # models kept for an operator that arrives late
     keep_records: int = 10_000  # synchronous rounds, for the same
+    keep_models: int = 0  # synchronous rounds whose messages are kept for `sdfeel deploy verify`
 
     def __post_init__(self) -> None:
         for name in ("dead_client", "dead_edge"):
@@ -42,6 +43,8 @@ class Policy:
         for name in ("keep_measured", "keep_records", "quarantine"):
             if getattr(self, name) < 1:
                 raise InputError(f"{name} must be at least 1, got {getattr(self, name)}")
+        if self.keep_models < 0:
+            raise InputError(f"keep_models must be at least 0, got {self.keep_models}")
 
 
 PATIENT = Policy()

@@ -130,6 +130,18 @@ def kept_row(federation: Federation, store: Store, n: int) -> Tensor:
     return federation.fresh(n) if saved is None else federation.own_model(saved.body)
 
 
+def returned(federation: Federation, store: Store, server: int, own: bytes) -> bytes:
+    """A server's part of what a run returns: its `own` model, or what it holds of a shelf."""
+    net = federation.net
+    rows, weights = net.returned
+    mine = np.flatnonzero((rows < 0) & (net.holder(rows) == server))
+    if not mine.size:
+        return own
+    share = weights[mine] / weights[mine].sum()
+    kept = (kept_row(federation, store, int(n)) for n in rows[mine])
+    return federation.body(weighted(zip(share.tolist(), kept, strict=True)))
+
+
 def averaged(
     rows: Rows,
     mix: Mix,

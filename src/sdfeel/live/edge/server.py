@@ -11,19 +11,17 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
-
 from sdfeel.core.decide import length
 from sdfeel.core.errors import RunError, SdfeelError
-from sdfeel.engine.combine import weighted
 from sdfeel.live.edge.absent_servers import AGAIN
 from sdfeel.live.edge.clients import TOLD, Cluster
 from sdfeel.live.edge.exchange_async import AsyncExchange
 from sdfeel.live.edge.exchange_sync import CLOSED, SyncExchange
 from sdfeel.live.edge.journal import Journal, line_of
 from sdfeel.live.edge.policy import PATIENT, Policy, check_policy
+from sdfeel.live.edge.recorder import Recorder
 from sdfeel.live.edge.round_end import Behind, Closed, Ended, Exchange
-from sdfeel.live.edge.rows import kept_row
+from sdfeel.live.edge.rows import returned
 from sdfeel.live.edge.shared_lanes import SharedLanes, opened, waiting_for
 from sdfeel.live.edge.state import ServerState
 from sdfeel.live.epochs import EpochBook, SignedNetwork
@@ -60,6 +58,7 @@ class Edge:
         policy: Policy = PATIENT,
         tell: Callable[[str], None] = lambda line: None,
         epochs: EpochBook | None = None,  # None: the network stays as it is
+        recorder: Recorder | None = None,  # None: nothing is signed
     ) -> None:
         for version in epochs.adopted if epochs is not None else ():
             federation = federation.renewed(version)
@@ -68,7 +67,9 @@ class Edge:
         self.policy, self.tell, self.epochs, self._peers = policy, tell, epochs, peers
         self.bell, self.stopped = Bell(), asyncio.Event()
         self.known = self._opened()
-        self.cluster = Cluster(federation, number, store, self.bell, policy, tell=tell)
+        self.cluster = Cluster(
+            federation, number, store, self.bell, policy, recorder=recorder, tell=tell
+        )
         self.lanes = self._shared() if federation.shared else None
         self.exchange: Exchange = self.lanes or (
             SyncExchange if federation.synchronous else AsyncExchange
@@ -315,6 +316,10 @@ class Edge:
         with self.store.commit():
             self.store.put("start", k, lane, body, replace=True)
             ended.save()
+            signed = None
+            if (recorder := self.cluster.recorder) is not None:
+                away = {"away": record["away"]}
+                signed = recorder.ended(self.federation, turn, closed, away, body)
             self._keep_measured(after, self.returned(body))
             self.store.record(record.get("index", turn.k), record)
             after.save(self.store)
@@ -326,6 +331,8 @@ class Edge:
             else:
                 self._prune(after)
         self.store.sweep_files()
+        if recorder is not None and signed is not None:
+            recorder.log.append(signed)
         self.known = after
         self.opened(after)
         self.bell.ring()
@@ -365,14 +372,7 @@ class Edge:
 
     def returned(self, own: bytes) -> bytes:
         """Our part of what a run returns: our `own` model, or what we hold of a returned shelf."""
-        net = self.federation.net
-        rows, weights = net.returned
-        mine = np.flatnonzero((rows < 0) & (net.holder(rows) == self.number))
-        if not mine.size:
-            return own
-        share = weights[mine] / weights[mine].sum()
-        kept = (kept_row(self.federation, self.store, int(n)) for n in rows[mine])
-        return self.federation.body(weighted(zip(share.tolist(), kept, strict=True)))
+        return returned(self.federation, self.store, self.number, own)
 
     def _keep_measured(self, after: ServerState, body: bytes) -> None:
         """Keep the models that an operator will want to measure. Inside a commit."""
@@ -384,6 +384,7 @@ class Edge:
     def _prune(self, after: ServerState) -> None:
         """Forget what nobody can still ask for. Inside a commit."""
         self.store.prune("result", after.k)
+        self.store.prune("signed", after.k)
         self.store.prune("start", after.k - 1)  # a client of two servers may be a round behind
         self.store.prune("hop", after.met)
         if self.federation.synchronous:  # a replay of an asynchronous run needs every record

@@ -132,6 +132,11 @@ def _issued(certificate: x509.Certificate, authority: x509.Certificate) -> bool:
     return True
 
 
+def is_issued(certificate: x509.Certificate, ca: bytes) -> bool:
+    """Has one of these authorities issued this certificate?"""
+    return any(_issued(certificate, each) for each in x509.load_pem_x509_certificates(ca))
+
+
 def is_signed(content: bytes, signature: str, ca: bytes) -> bool:
     """Has one of these authorities signed this?"""
     for authority in x509.load_pem_x509_certificates(ca):

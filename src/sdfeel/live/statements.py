@@ -1,0 +1,305 @@
+"""What nodes sign about their rounds, so that anybody can check and recompute them later.
+
+Servers sign what they hand out. A client signs what it was given, what it held and what it sent; a
+server signs what came, what it sent and heard, and what it made of that. Each statement names the
+hash of the one before it, and models stand in it by their hashes. A statement has no time and
+nothing random in it: a node that was killed and repeats a round says the same again.
+
+Whoever receives a message checks its signature before using it, and keeps it: a node that later
+says otherwise is refuted by its own hand.
+"""
+
+import base64
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from cryptography import x509
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import load_pem_private_key
+
+from sdfeel.core.errors import RunError, SdfeelError
+from sdfeel.core.run_files import STATEMENTS
+from sdfeel.live.protocol import Header
+from sdfeel.live.transport.errors import Rejected
+from sdfeel.live.trust.identity import Identity, described, is_issued
+
+FORM = 1  # of statements
+FIRST = "0" * 64  # what a node's first statement follows
+WORK = (  # what of a piece of work is signed, beside the model
+    *("round", "steps", "first", "rate", "sources", "weights", "deadline"),
+    *("told", "shift", "rows", "kept", "payload"),
+)
+Statement = dict[str, Any]
+Seal = dict[str, str]  # "signature", and the signer's "certificate" or, in a log, its "serial"
+
+
+def hash_of(statement: Mapping[str, Any]) -> str:
+    return hashlib.sha256(_canonical(statement)).hexdigest()
+
+
+def work_hash(header: Mapping[str, Any]) -> str:
+    """The hash of what a client is asked to do."""
+    return hash_of({key: header[key] for key in WORK if key in header})
+
+
+def offer(federation: str, server: int, k: int, sha256: str, **what: Any) -> Statement:
+    """What a server signs about a model that it gives away.
+
+    `what` is `work` for clients (None: only the model was asked for), `hop` and `row` for servers.
+    """
+    common = {"form": FORM, "federation": federation, "who": f"edge-{server}", "round": k}
+    return {**common, "sha256": sha256, **what}
+
+
+def _canonical(statement: Mapping[str, Any]) -> bytes:
+    text = json.dumps(statement, sort_keys=True, separators=(",", ":"), allow_nan=False)
+    return text.encode()
+
+
+@dataclass(frozen=True)
+class Notary:
+    """Signs for one node, with the key of its certificate, and checks what others signed."""
+
+    identity: Callable[[], Identity]  # as it is now
+    federation: str  # the digest of what all agree on
+
+    def sign(self, statement: Statement) -> Seal:
+        own = self.identity()
+        signature = _secret(own.key).sign(_canonical(statement), ec.ECDSA(hashes.SHA256()))
+        return {"signature": base64.b64encode(signature).decode(), "certificate": own.cert.decode()}
+
+    def checked(self, who: str, statement: Mapping[str, Any], seal: object) -> Seal:
+        """The seal, if it is this node's; otherwise `Rejected`."""
+        if seal is None:
+            raise Rejected(
+                f"{who} does not sign what it sends: install the same version of sdfeel on all "
+                f"nodes"
+            )
+        found = seal_of(seal)
+        if found is None or signer(statement, found, self.identity().ca) != who:
+            raise Rejected(f"what {who} sends is not signed by {who}")
+        return found
+
+
+def seal_of(value: object) -> Seal | None:
+    """A seal in another's message, if that is what it is."""
+    if not isinstance(value, dict) or value.keys() != {"signature", "certificate"}:
+        return None
+    return value if all(isinstance(each, str) for each in value.values()) else None
+
+
+def signer(statement: Mapping[str, Any], seal: Seal, ca: bytes) -> str | None:
+    """Who signed this, such as edge-0; None if nobody whom these authorities know."""
+    known = _holder(seal["certificate"].encode(), ca)
+    if known is None:
+        return None
+    name, key = known
+    try:
+        signature = base64.b64decode(seal["signature"], validate=True)
+        key.verify(signature, _canonical(statement), ec.ECDSA(hashes.SHA256()))
+    except (InvalidSignature, ValueError):
+        return None
+    return name
+
+
+@lru_cache(maxsize=64)
+def _secret(pem: bytes) -> ec.EllipticCurvePrivateKey:
+    key = load_pem_private_key(pem, None)
+    assert isinstance(key, ec.EllipticCurvePrivateKey)  # as authorities issue them
+    return key
+
+
+@lru_cache(maxsize=4096)
+def _holder(pem: bytes, ca: bytes) -> tuple[str, ec.EllipticCurvePublicKey] | None:
+    """Whose certificate this is, and its key; None unless one of these authorities issued it."""
+    try:
+        name, _ = described(pem)
+        certificate = x509.load_pem_x509_certificate(pem)
+        key = certificate.public_key()
+    except (SdfeelError, ValueError):
+        return None
+    if not isinstance(key, ec.EllipticCurvePublicKey) or not is_issued(certificate, ca):
+        return None
+    return f"{name.role}-{name.number}", key
+
+
+class StatementLog:
+    """One node's statements and what proves them, a line each; only ever appended to."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._told: set[str] = set()  # serials whose certificates this process has written
+        line = self._last()
+        self.last: Statement | None = None if line is None else line["statement"]
+
+    @property
+    def head(self) -> str:
+        return FIRST if self.last is None else hash_of(self.last)
+
+    def chained(self, statement: Statement) -> Statement:
+        """The same after the last one; if it is the last one, once more."""
+        if self.last is not None and {**statement, "before": self.last.get("before")} == self.last:
+            return self.last
+        return {**statement, "before": self.head}
+
+    def line(self, statement: Statement, seal: Seal, **proofs: Mapping[str, Any]) -> dict[str, Any]:
+        """A statement as a line: certificates, which are long, stand in it once."""
+        certificates: dict[str, str] = {}
+
+        def short(value: Any) -> Any:
+            if isinstance(value, dict) and "certificate" in value:
+                _, serial = described(value["certificate"].encode())
+                certificates[serial] = value["certificate"]
+                rest = {key: each for key, each in value.items() if key != "certificate"}
+                return {**short(rest), "serial": serial}
+            if isinstance(value, dict):
+                return {key: short(each) for key, each in value.items()}
+            return value
+
+        found = {"statement": statement, **short(seal), **short(dict(proofs))}
+        return {**found, "certificates": certificates}
+
+    def append(self, line: Mapping[str, Any]) -> None:
+        """Write a line, unless it is the last one already."""
+        if line["statement"] == self.last and self.path.exists():
+            return
+        known = line.get("certificates", {})
+        fresh = {serial: pem for serial, pem in known.items() if serial not in self._told}
+        text = json.dumps({**line, "certificates": fresh}, separators=(",", ":"))
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        with self.path.open("ab") as file:
+            start = file.tell()
+            try:
+                file.write(text.encode() + b"\n")
+                file.flush()
+            except OSError:
+                with suppress(OSError):
+                    file.truncate(start)
+                raise
+        self._told.update(fresh)
+        self.last = line["statement"]
+
+    def _last(self) -> dict[str, Any] | None:
+        """The last line; half a line at the end comes from a crash, and is taken away."""
+        try:
+            with self.path.open("rb") as file:
+                size = file.seek(0, os.SEEK_END)
+                tail, span = b"", 1 << 16
+                while span == 1 << 16 or (tail.count(b"\n") < 2 and span // 2 < size):
+                    file.seek(max(0, size - span))
+                    tail, span = file.read(), 2 * span
+        except FileNotFoundError:
+            return None
+        whole = tail[: tail.rfind(b"\n") + 1]
+        if len(whole) < len(tail):
+            os.truncate(self.path, size - len(tail) + len(whole))
+        if not whole:
+            return None
+        try:
+            found: dict[str, Any] = json.loads(whole.splitlines()[-1])
+            hash_of(found["statement"])
+        except (ValueError, KeyError, TypeError):
+            raise RunError(
+                f"the last line of {self.path} is damaged: move the file aside, and the node "
+                f"begins another one"
+            ) from None
+        return found
+
+
+@dataclass
+class KeptModels:
+    """The bodies of the last rounds as files named by their hashes, for whoever recomputes them.
+
+    They are copies: one that is lost is missed only there.
+    """
+
+    directory: Path
+    rounds: int  # that are kept; 0: none
+    _newest: int = -1
+
+    def put(self, k: int, sha256: str, body: bytes) -> None:
+        """Keep what round `k` needs, unless the round before has it."""
+        if not self.rounds or (self._of(k - 1) / sha256).exists():
+            return
+        place = self._of(k)
+        if k != self._newest:
+            place.mkdir(parents=True, exist_ok=True)
+            self._newest = k
+            for old in self.directory.iterdir():
+                if old.name.isdecimal() and int(old.name) < k - self.rounds:
+                    shutil.rmtree(old, ignore_errors=True)
+        if not (place / sha256).exists():
+            draft = place / f".{sha256}.tmp"
+            draft.write_bytes(body)
+            draft.replace(place / sha256)
+
+    def _of(self, k: int) -> Path:
+        return self.directory / f"{k:06d}"
+
+
+@dataclass
+class ClientDesk:
+    """What a client signs about its rounds, and its proofs of what it was given."""
+
+    notary: Notary
+    log: StatementLog
+    client: int
+    _offers: dict[int, dict[str, Any]] = field(default_factory=dict)  # of the open round
+
+    @classmethod
+    def of(
+        cls, identity: Callable[[], Identity], federation: str, directory: Path, client: int
+    ) -> "ClientDesk":
+        """With a node's files."""
+        log = StatementLog(directory / STATEMENTS)
+        return cls(Notary(identity, federation), log, client)
+
+    def begin(self) -> None:
+        """Another round: what was given for the one before is done with."""
+        self._offers = {}
+
+    def given(self, server: int, k: int, header: Header, work: str | None) -> None:
+        """A server handed out a model: keep its word, if it gave one."""
+        sha256 = header.get("sha256")
+        if not isinstance(sha256, str):
+            raise Rejected(f"edge-{server} does not say what it hands out")
+        said = offer(self.notary.federation, server, k, sha256, work=work)
+        found: dict[str, Any] = {"work": work, "sha256": sha256}
+        if "signed" in header:
+            found |= self.notary.checked(f"edge-{server}", said, header["signed"])
+        self._offers[server] = found
+
+    def result(
+        self, k: int, epoch: int, first: int, steps: int, rows: Mapping[int, str], sent: str
+    ) -> Header:
+        """What goes with a result: what was done, signed. Nothing if servers do not sign either."""
+        if not any("signature" in each for each in self._offers.values()):
+            return {}
+        offers = {str(d): each for d, each in sorted(self._offers.items())}
+        given = offers.items()
+        statement = {
+            "form": FORM,
+            "federation": self.notary.federation,
+            "who": f"client-{self.client}",
+            "epoch": epoch,
+            "round": k,
+            "first": first,
+            "steps": steps,
+            "got": {d: {"work": each["work"], "sha256": each["sha256"]} for d, each in given},
+            "rows": {str(place): sha256 for place, sha256 in rows.items()},
+            "sent": sent,
+        }
+        statement = self.log.chained(statement)
+        seal = self.notary.sign(statement)
+        self.log.append(self.log.line(statement, seal, offers=offers))
+        return {"statement": statement, "signed": seal}
