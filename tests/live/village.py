@@ -19,6 +19,7 @@ from torch import Tensor
 from sdfeel.core.cost import Cost
 from sdfeel.core.decide import Decisions
 from sdfeel.core.network import Network
+from sdfeel.core.run_files import NODES
 from sdfeel.core.scheme import Local, Scheme
 from sdfeel.core.seeds import rng
 from sdfeel.engine.base import Scores, Task
@@ -26,13 +27,16 @@ from sdfeel.engine.combine import mean
 from sdfeel.engine.messages import Packing
 from sdfeel.live.client import Client
 from sdfeel.live.edge.policy import PATIENT, Policy
+from sdfeel.live.edge.recorder import Recorder
 from sdfeel.live.edge.server import Edge
 from sdfeel.live.failover import Failover, refuges_of
 from sdfeel.live.federation import Federation, by_torch
 from sdfeel.live.protocol import Answer, Handler, Header, Link, Who
+from sdfeel.live.statements import ClientDesk
 from sdfeel.live.store import Store
 from sdfeel.live.transport import Reply
 from sdfeel.live.transport.errors import Unreachable
+from sdfeel.live.trust.identity import Identity, create_authority, issue
 from sdfeel.sim.simulate import Simulation
 from tests.live import timeless
 
@@ -113,6 +117,7 @@ class Village:
     moving: bool = False  # may clients of a dead server turn to another one?
     tell: Callable[[str], None] = lambda line: None
     packing: Packing | None = None
+    signed: bool = False  # do nodes sign what they do? Then in directory/nodes
     at_the_end: Callable[[], Awaitable[None]] | None = None  # while the servers still answer
     edges: dict[int, Edge] = field(default_factory=dict)
     ended: dict[int, Edge] = field(default_factory=dict)  # for a look at what they counted
@@ -188,7 +193,10 @@ class Village:
         peers = {n: self.link(Who("edge", d), n) for n in self.federation.net.servers if n != d}
         policy = self.policies.get(d, self.policy)
         try:
-            edge = Edge(self.federation, d, store, peers, policy, self.tell)
+            edge = Edge(
+                *(self.federation, d, store, peers, policy, self.tell),
+                recorder=self._recorder(d, store, policy),
+            )
         except Killed:
             store.close()
             return
@@ -199,6 +207,22 @@ class Village:
             edge.exchange.absent.add(n)
         self._jobs[d] = []
         self._jobs[d].append(asyncio.ensure_future(self._living(d, edge.run)))
+
+    def _recorder(self, d: int, store: Store, policy: Policy) -> Recorder | None:
+        if not self.signed:
+            return None
+        who, home = self._identity("edge", d), self.directory / NODES / f"edge-{d}"
+        return Recorder.of(lambda: who, self.federation, store, d, home, policy)
+
+    def _identity(self, role: str, number: int) -> Identity:
+        """A node's key and certificate, made when it is first asked for."""
+        authority = self.directory / "authority"
+        if not authority.exists():
+            create_authority(authority)
+        home = self.directory / NODES / f"{role}-{number}" / "identity"
+        if home.exists():
+            return Identity.load(home)
+        return issue(authority, f"{role}/{number}", ["localhost"], home)
 
     async def _living(self, d: int, life: Callable[[], Awaitable[T]]) -> T | None:
         try:
@@ -235,6 +259,9 @@ class Village:
         if member.keeps:
             self.memories[n] = Store(self.directory / f"client-{n}")
             client.kept, client.rows = member.memory(self.memories[n]), tuple(member.rows)
+        if self.signed:
+            who, home = self._identity("client", n), self.directory / NODES / f"client-{n}"
+            client.desk = ClientDesk.of(lambda: who, self.federation.digest, home, n)
         return client
 
     async def client_life(self, n: int) -> None:

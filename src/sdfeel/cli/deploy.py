@@ -35,6 +35,7 @@ from sdfeel.cli.deploy_operate import (
     restore,
     revoke,
     rotate,
+    verify,
 )
 from sdfeel.cli.lazy import later
 from sdfeel.cli.show import show
@@ -247,7 +248,7 @@ def _situation(node: dict[str, Any]) -> list[str]:
     return [f"guest of {node['guest_of']}", *told] if node.get("guest_of") else told
 
 
-for _command in (change, issue, renew, revoke, rotate, audit, backup, restore, reseed):
+for _command in (change, issue, renew, revoke, rotate, audit, verify, backup, restore, reseed):
     deploy.command()(_command)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Annotated
 
@@ -11,11 +12,13 @@ from rich.table import Table
 
 from sdfeel.cli.common import AsJson, print_json, results
 from sdfeel.cli.lazy import later
+from sdfeel.core.run_files import VERIFICATION, write_atomic
 from sdfeel.deploy.status import audited
 
 with later():
     from sdfeel.deploy import backup as backups
     from sdfeel.deploy import certificates, membership
+    from sdfeel.deploy import verify as verification
 
 FederationDir = Annotated[Path, typer.Argument(help="The directory that `deploy init` wrote.")]
 Days = Annotated[float, typer.Option(min=1, help="How long certificates are valid.")]
@@ -182,6 +185,49 @@ def audit(
             for line in (*each["denied"], *filter(None, [each.get("error")])):
                 results.print(f"{each['name']}: {escape(line)}", soft_wrap=True)
     if not whole:
+        raise typer.Exit(1)
+
+
+def verify(
+    directory: Annotated[Path, typer.Argument(help="A deployment, with the files of its nodes.")],
+    round_: Annotated[
+        int | None, typer.Option("--round", min=1, help="Recompute only this round.")
+    ] = None,
+    client: Annotated[
+        int | None, typer.Option(min=0, help="Recompute only this client's parts.")
+    ] = None,
+    data: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="[client-N=]PATH",
+            help="A client's data, or a directory with the experiment's data set for all.",
+        ),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Recompute what the nodes of a synchronous deployment signed, and name who deviated.
+
+    It checks all signatures and what nodes say of one another, and repeats each client's and each
+    server's part whose inputs are at hand. It ends with 1 if something is not as signed.
+
+    Examples:
+
+      sdfeel deploy verify runs/real
+
+      sdfeel deploy verify federation --round 7 --client 3 --data client-3=mine.npz
+    """
+    number = None if round_ is None else round_ - 1
+    found = verification.verify(directory, number, client, data or ())
+    record = found.record()
+    if number is None and client is None:
+        text = json.dumps(record, indent=1)
+        write_atomic(directory / VERIFICATION, text.encode())
+    if as_json:
+        print_json(record)
+    else:
+        for line in found.sentences():
+            _told(line)
+    if not found.verified:
         raise typer.Exit(1)
 
 

@@ -1,0 +1,208 @@
+"""What the nodes of a deployment signed, read from their files and held against each other."""
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from cryptography import x509
+from cryptography.hazmat.primitives.serialization import Encoding
+
+from sdfeel.core.errors import RunError
+from sdfeel.core.run_files import NODES, STATEMENTS
+from sdfeel.deploy.verify_report import Finding
+from sdfeel.live.statements import FIRST, Seal, Statement, hash_of, offer, signer
+
+Line = Mapping[str, Any]
+OF_SERVERS = ("start", "result", "steps", "came", "heard", "offered", "rows", "policy")
+OF_CLIENTS = ("got", "sent", "rows", "first", "steps")
+
+
+@dataclass
+class Books:
+    """All statements by node and round, and what is wrong with them."""
+
+    federation: str
+    ca: bytes
+    parts: int  # rows that a server may send before one hop
+    lines: dict[str, dict[int, Line]] = field(default_factory=dict)
+    findings: list[Finding] = field(default_factory=list)
+    remarks: list[str] = field(default_factory=list)
+    signatures: int = 0  # that are good
+    _certificates: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def rounds(self) -> int:
+        """Rounds that any server signed."""
+        return 1 + max((k for name in self.servers() for k in self.lines[name]), default=-1)
+
+    def servers(self) -> list[str]:
+        return [name for name in self.lines if name.startswith("edge-")]
+
+    def all_lines(self) -> Iterator[Line]:
+        """The servers' lines."""
+        for name in self.servers():
+            yield from self.lines[name].values()
+
+    def said(self, name: str, k: int) -> Statement | None:
+        """A node's statement about a round, in its own file."""
+        line = self.lines.get(name, {}).get(k)
+        return None if line is None else line["statement"]
+
+    def of_client(self, server: int, k: int, client: int) -> Statement | None:
+        """A client's statement, as its server keeps it."""
+        line = self.lines.get(f"edge-{server}", {}).get(k)
+        found = None if line is None else line["clients"].get(str(client))
+        return None if found is None else found["statement"]
+
+    def has_offer(self, client: int, server: int, k: int) -> bool:
+        """Does the client hold the server's signature under what it was given?"""
+        line = self.lines.get(f"client-{client}", {}).get(k)
+        given = {} if line is None else line["offers"].get(str(server), {})
+        if "signature" not in given:
+            return False
+        said = offer(self.federation, server, k, given["sha256"], work=given["work"])
+        return self._signer(said, given) == f"edge-{server}"
+
+    def read(self, directory: Path) -> None:
+        """Read all files that are there, and check each by itself and against the others."""
+        paths = sorted((directory / NODES).glob(f"*/{STATEMENTS}"))
+        if not paths:
+            raise RunError(
+                f"no node in {directory} has signed anything: {NODES}/*/{STATEMENTS} are written "
+                f"by synchronous deployments; copy them here from the nodes' hosts"
+            )
+        found = {each.parent.name: list(self._parsed(each.parent.name, each)) for each in paths}
+        for name, lines in found.items():
+            self._chain(name, lines)
+        self._compare()
+
+    def _parsed(self, name: str, path: Path) -> Iterator[Line]:
+        """The lines that are statements; a certificate may stand in a later one."""
+        keys = OF_SERVERS if name.startswith("edge-") else OF_CLIENTS
+        proofs = ("clients", "servers") if name.startswith("edge-") else ("offers",)
+        text = path.read_text(encoding="utf-8", errors="replace")
+        for number, each in enumerate(text.splitlines(), start=1):
+            try:
+                line = json.loads(each)
+                statement = line["statement"]
+                whole = isinstance(statement["round"], int) and isinstance(statement["before"], str)
+                whole = whole and all(key in statement for key in keys)
+                whole = whole and all(isinstance(line[key], dict) for key in proofs)
+                self._certificates |= line["certificates"]
+            except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+                whole = False
+            if whole:
+                yield line
+            else:
+                self._found(None, name, f"line {number} of its statements is damaged")
+
+    def _found(self, k: int | None, name: str, text: str) -> None:
+        self.findings.append(Finding(k, (name,), f"{name}: {text}"))
+
+    def _signer(self, statement: Statement, seal: Mapping[str, Any]) -> str | None:
+        pem = self._certificates.get(str(seal.get("serial")))
+        if pem is None:
+            return None
+        found: Seal = {"signature": str(seal.get("signature")), "certificate": pem}
+        who = signer(statement, found, self.ca)
+        self.signatures += who is not None
+        return who
+
+    def _chain(self, name: str, lines: list[Line]) -> None:
+        """Every line is signed by its node and follows the one before."""
+        own = self.lines.setdefault(name, {})
+        before = None
+        for line in lines:
+            statement = line["statement"]
+            k = statement["round"]
+            good = self._signer(statement, line) == name and statement.get("who") == name
+            if not good or statement.get("federation") != self.federation:
+                text = "its statement does not fit its signature: somebody changed it"
+                self._found(k, name, text)
+            elif before is not None and statement["before"] != before:
+                text = "its statement does not follow the one before: lines are missing or added"
+                self._found(k, name, text)
+            if k in own and own[k]["statement"] != statement:
+                self._found(k, name, "it signed two different statements about this round")
+            if before is None and statement["before"] != FIRST:
+                self.remarks.append(f"the statements of {name} begin with round {k + 1}")
+            before = hash_of(statement)
+            own.setdefault(k, line)
+
+    def _compare(self) -> None:
+        """Hold what a node says of another one against what that one says itself."""
+        for name in self.servers():
+            for k, line in self.lines[name].items():
+                said = line["statement"]
+                for client, kept in line["clients"].items():
+                    self._client(name, k, client, kept, said)
+                for client in sorted(said["steps"].keys() - line["clients"].keys()):
+                    self._found(k, name, f"it used a result of client-{client} that is not signed")
+                for key, heard in line["servers"].items():
+                    self._heard(name, k, key, heard, said)
+        for name, own in self.lines.items():
+            if name.startswith("client-"):
+                for k, line in own.items():
+                    self._offers(name, k, line)
+
+    def _client(self, server: str, k: int, number: str, kept: Line, statement: Statement) -> None:
+        client, said = f"client-{number}", kept["statement"]
+        if self._signer(said, kept) != client or hash_of(said) != statement["came"].get(number):
+            self._found(k, server, f"what it keeps as {client}'s word is not signed by {client}")
+            return
+        own = self.said(client, k)
+        if own is not None and own != said:
+            self._found(k, client, f"it signed one thing for itself and another for {server}")
+        elif own is None and client in self.lines:
+            self._cut_off(k, client, server)
+
+    def _cut_off(self, k: int, name: str, witness: str) -> None:
+        text = f"its own file lacks this round, of which {witness} holds its signature: it was cut"
+        self._found(k, name, text)
+
+    def _heard(self, name: str, k: int, key: str, heard: Line, statement: Statement) -> None:
+        number, hop, row = map(int, key.split("/"))
+        other, sha256 = f"edge-{number}", heard["sha256"]
+        if statement["heard"].get(key) != sha256:
+            self._found(k, name, f"it keeps another model of {other} than it signed to have heard")
+            return
+        said = offer(self.federation, number, k, sha256, hop=hop, row=row)
+        signed, own = self._signer(said, heard) == other, self.said(other, k)
+        sent = None if own is None else own["offered"].get(str(hop * self.parts + row))
+        if not signed:
+            text = f"{name} says that it heard a model of {other} that {other} did not sign"
+            if own is not None and sent != sha256:
+                text += f", and {other} says that it sent another one"
+            self.findings.append(Finding(k, (name, other), f"{text}: {name} has no proof", False))
+        elif own is None and other in self.lines:
+            self._cut_off(k, other, name)
+        elif own is not None and sent != sha256:
+            text = f"it signed one model for {name} and another one in its own statement"
+            self._found(k, other, f"{text} (hop {hop})")
+
+    def _offers(self, client: str, k: int, line: Line) -> None:
+        got, number = line["statement"]["got"], int(client.partition("-")[2])
+        for d, given in line["offers"].items():
+            same = got.get(d) == {"work": given.get("work"), "sha256": given.get("sha256")}
+            if not same or ("signature" in given and not self.has_offer(number, int(d), k)):
+                text = f"what it keeps as edge-{d}'s word is not signed by edge-{d}"
+                self._found(k, client, text)
+            elif "signature" not in given:
+                self.remarks.append(f"edge-{d} did not sign what it gave {client} in round {k + 1}")
+
+
+def authorities(directory: Path) -> bytes:
+    """The certificates of all authorities that nodes of this directory trust."""
+    found: dict[int, bytes] = {}
+    paths = [*directory.glob("authority/ca*.pem"), *directory.glob(f"{NODES}/*/identity/ca.pem")]
+    for path in paths:
+        try:
+            for each in x509.load_pem_x509_certificates(path.read_bytes()):
+                found[each.serial_number] = each.public_bytes(Encoding.PEM)
+        except (OSError, ValueError):
+            continue  # a key, or a damaged copy
+    if not found:
+        raise RunError(f"{directory} has no authority's certificate: copy a node's identity/ca.pem")
+    return b"".join(found.values())

@@ -1,0 +1,500 @@
+"""Recomputes a synchronous deployment from what its nodes signed, and names who deviates.
+
+Models stand in statements by their hashes. A verifier knows some of them: the initial one, those
+that servers kept, and whatever it has recomputed. A client's part needs what the client was given,
+and its data; a server's part needs what came to it. Both are computed by the code of the nodes
+themselves, so a part is right if and only if it has the signed hash.
+"""
+
+import asyncio
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack, closing
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file
+from torch import Tensor, nn
+
+from sdfeel.core.errors import DataError, InputError, RunError, SdfeelError
+from sdfeel.core.events import Finished
+from sdfeel.core.run_files import EVENTS, MODEL, NODE, NODES
+from sdfeel.deploy.files import NodeFile, read_node
+from sdfeel.deploy.membership import OPERATOR, versions
+from sdfeel.deploy.node import federation_of
+from sdfeel.deploy.statement_books import Books, authorities
+from sdfeel.deploy.verify_copies import (
+    Bodies,
+    ClientCopies,
+    ClientCopy,
+    Deviates,
+    NotAtHand,
+    Replayed,
+    ServerCopy,
+    data_of,
+)
+from sdfeel.deploy.verify_report import Finding, Verification
+from sdfeel.engine.combine import mean
+from sdfeel.live.edge.clients import TOLD, Cluster
+from sdfeel.live.edge.policy import Policy
+from sdfeel.live.edge.round_end import Closed
+from sdfeel.live.edge.rows import returned
+from sdfeel.live.edge.state import ServerState
+from sdfeel.live.federation import Federation, Turn
+from sdfeel.live.protocol import Bell
+from sdfeel.live.statements import Statement, work_hash
+from sdfeel.live.store import Store
+from sdfeel.live.transport.tensors import digest
+from sdfeel.models.flat import FlatModule
+from sdfeel.run.drive import fingerprint
+from sdfeel.run.store import read_events
+
+
+def verify(
+    directory: Path,
+    only_round: int | None = None,  # from 0
+    only_client: int | None = None,
+    data: Sequence[str] = (),  # client-3=path, or a directory with the experiment's data set
+) -> Verification:
+    """Check what the nodes of a deployment signed, and recompute what can be."""
+    node = _shared(directory)
+    federation, module = federation_of(node)
+    if not federation.synchronous:
+        raise InputError(
+            "only synchronous deployments can be verified: an asynchronous one has no rounds that "
+            "another could repeat; see `sdfeel.deploy.replay`"
+        )
+    with tempfile.TemporaryDirectory(prefix="verify-") as temporary, ExitStack() as stack:
+        copies = ClientCopies(directory, node, module, data_of(data), Path(temporary), stack)
+        verifier = Verifier(directory, federation, copies.made, Path(temporary), stack, module)
+        torch.set_num_threads(1)
+        return verifier.run(only_round, only_client)
+
+
+def _shared(directory: Path) -> NodeFile:
+    """The files that all nodes share, by the operator's node file or where they should be."""
+    path = directory / NODES / OPERATOR / NODE
+    if path.is_file():
+        return read_node(path)
+    base = directory.resolve()
+    return NodeFile(experiment=str(base / "experiment.toml"), network=str(base / "network.json"))
+
+
+@dataclass
+class Verifier:
+    """One verification of one deployment."""
+
+    directory: Path
+    federation: Federation  # of the last epoch; earlier ones are behind it
+    copies: Callable[[Federation, int], ClientCopy | str]  # a client, or why there is none
+    temporary: Path
+    stack: ExitStack  # ends what was opened
+    module: nn.Module | None = None  # to read a published model
+    found: Verification = field(default_factory=Verification)
+    _members: dict[int, ClientCopy | str] = field(default_factory=dict)
+    _counts: Counter[int] = field(default_factory=Counter)  # local iterations of clients
+    _only_client: int | None = None
+
+    def __post_init__(self) -> None:
+        parts = 1 + self.federation.net.kept
+        self.books = Books(self.federation.digest, authorities(self.directory), parts)
+        self.books.read(self.directory)
+        epochs = {line["statement"].get("epoch") for line in self.books.all_lines()}
+        for version in versions(self.directory):
+            if version.number in epochs:  # otherwise it was void
+                self.federation = self.federation.renewed(version)
+        self.bodies = Bodies.of(self.directory)
+        self.bodies.add(0, self._initial)
+        self.servers = {d: self._server(d) for d in self.federation.net.servers}
+        self._runner = self.stack.enter_context(asyncio.Runner())
+
+    @cached_property
+    def _initial(self) -> bytes:
+        return self.federation.body(self.federation.initial)
+
+    def _server(self, d: int) -> ServerCopy:
+        store = Store(self.temporary / f"edge-{d}", durable=False)
+        self.stack.enter_context(closing(store))
+        return ServerCopy(d, store, result=digest(self._initial))
+
+    def run(self, only_round: int | None, only_client: int | None) -> Verification:
+        found, self._only_client = self.found, only_client
+        found.rounds, found.signatures = self.books.rounds, self.books.signatures
+        if only_round is not None and only_round >= found.rounds:
+            raise InputError(
+                f"the deployment has signed {found.rounds} rounds, so there is no round "
+                f"{only_round + 1}"
+            )
+        self._whole_files()
+        last = found.rounds if only_round is None else only_round + 1
+        begin = 0 if only_round is None else self._known_before(only_round)
+        for k in range(last):
+            self._round(k, judged=only_round in (None, k), computed=k >= begin)
+        if only_round is None and only_client is None:
+            self._published()
+        found.findings += self.books.findings
+        found.remarks += self.books.remarks
+        return found
+
+    def _whole_files(self) -> None:
+        """Servers end in the same round, and every one of them has signed."""
+        for d in self.federation.net.servers:
+            lines = self.books.lines.get(f"edge-{d}")
+            if lines is None:
+                self.found.remarks.append(f"edge-{d}'s statements are not at hand")
+            elif max(lines, default=-1) + 1 < self.found.rounds:
+                text = f"edge-{d}: its statements end with round {max(lines, default=-1) + 1}, "
+                text += f"others have {self.found.rounds}"
+                self.found.findings.append(Finding(None, (f"edge-{d}",), text, False))
+
+    def _known_before(self, k: int) -> int:
+        """The last round up to `k` from which on everything can be recomputed."""
+        for r in range(k, 0, -1):
+            said = [self.books.said(f"edge-{d}", r) for d in self.servers]
+            before = [self.books.said(f"edge-{d}", r - 1) for d in self.servers]
+            rows = [n for each in before if each is not None for n in each["rows"].values()]
+            starts = [each["start"] for each in said if each is not None]
+            if len(starts) == len(said) and all(each in self.bodies for each in (*starts, *rows)):
+                return r
+        return 0
+
+    def _round(self, k: int, judged: bool, computed: bool) -> None:
+        """Everything that was signed about one round."""
+        federation = self.federation.at(k)
+        turns: dict[int, tuple[Turn, Closed, Statement]] = {}
+        for d, server in self.servers.items():
+            said = self.books.said(f"edge-{d}", k)
+            if said is None:
+                self._unknown(k, f"edge-{d} did not sign this round")
+                if k < min(self.books.lines.get(f"edge-{d}", {}), default=k + 1):
+                    server.result = None  # its statements begin later
+                continue
+            closed = Closed.of(said)
+            guests = tuple(said["guests"])
+            turn = Turn.of(federation, d, k, server.memory, guests)
+            turns[d] = turn, closed, said
+            if server.result not in (None, said["start"]):
+                text = f"it began from another model than it ended round {k} with"
+                self._deviates(k, f"edge-{d}", text)
+        before = sum(self.found.good.values()), sum(map(len, self.found.unknown.values()))
+        wrong = len(self.found.findings)
+        if computed:
+            for d, (turn, closed, said) in turns.items():
+                self._opened(federation, d, turn, said)
+                for client in closed.steps:
+                    self._client(federation, d, turn, said, client, judged)
+            self._mixed(federation, turns, judged)
+        for d, (turn, closed, said) in turns.items():
+            self._close(federation, self.servers[d], turn, closed, said)
+        counts = sum(self.found.good.values()), sum(map(len, self.found.unknown.values()))
+        if counts[0] > before[0] and counts[1] == before[1] and len(self.found.findings) == wrong:
+            self.found.whole.append(k)
+
+    def _deviates(self, k: int, name: str, text: str, proven: bool = True) -> None:
+        self.found.findings.append(Finding(k, (name,), f"{name}: {text}", proven))
+
+    def _unknown(self, k: int, why: str) -> None:
+        self.found.unknown.setdefault(why, []).append(k)
+
+    def _cluster(self, federation: Federation, d: int, said: Statement) -> Cluster:
+        policy = Policy(pace=said["policy"]["pace"], max_change=said["policy"]["max_change"])
+        return Cluster(federation, d, self.servers[d].store, Bell(), policy)
+
+    def _opened(self, federation: Federation, d: int, turn: Turn, said: Statement) -> None:
+        """Give our copy of a server the model and the rows that its round begins with."""
+        server = self.servers[d]
+        if said["start"] in self.bodies and not server.store.has("start", turn.k):
+            body = self.bodies.get(said["start"], "a start")
+            with server.store.commit():
+                server.store.put("start", turn.k, 0, body)
+        before = self.books.said(f"edge-{d}", turn.k - 1)
+        wanted = {} if before is None else {int(n): each for n, each in before["rows"].items()}
+        has = server.store.hashes("row", 0)
+        missing = {n: each for n, each in wanted.items() if has.get(n) != each}
+        server.unsure = ""
+        for n, sha256 in missing.items():
+            try:
+                body = self.bodies.get(sha256, f"a row that edge-{d} keeps")
+            except NotAtHand as error:
+                server.unsure = str(error)
+                return
+            with server.store.commit():
+                server.store.put("row", 0, n, body, replace=True)
+
+    def _client(
+        self, federation: Federation, d: int, turn: Turn, said: Statement, number: int, judged: bool
+    ) -> None:
+        """One client's part: what it was given, and what it made of that."""
+        own = self.books.of_client(d, turn.k, number)
+        if own is None:
+            return  # the books have told
+        mine = judged and self._only_client in (None, number)
+        name, k = f"client-{number}", turn.k
+        member = self._member(federation, number)
+        keeps = isinstance(member, ClientCopy) and member.client.kept is not None
+        if not mine and own["sent"] in self.bodies and not keeps:
+            return
+        try:
+            if isinstance(member, str):
+                raise NotAtHand(member)
+            header, bodies = self._given(federation, d, turn, said, number, own)
+            body = self._trained(member, k, header, bodies, own)
+        except NotAtHand as error:
+            if mine:
+                self._unknown(k, f"{name}'s part: {error}")
+            if isinstance(member, ClientCopy) and keeps:
+                member.unsure = f"what it kept from round {k + 1} is not known"
+            return
+        except Deviates as error:
+            self._deviates(k, name, str(error))
+            return
+        sha256 = self.bodies.add(k, body)
+        if sha256 == own["sent"]:
+            self.found.good["client"] += mine
+            return
+        if keeps:
+            member.unsure = f"it deviated in round {k + 1}"
+        self._deviates(
+            k,
+            name,
+            "it sent another model than its data and what it was given make "
+            f"({own['sent'][:12]}, recomputed {sha256[:12]})",
+        )
+
+    def _given(
+        self,
+        federation: Federation,
+        d: int,
+        turn: Turn,
+        said: Statement,
+        number: int,
+        own: Statement,
+    ) -> tuple[dict[str, Any], dict[int, bytes]]:
+        """The work and the models that a client had to be given, if it was given them."""
+        server, k = self.servers[d], turn.k
+        self.bodies.get(said["start"], f"the model that edge-{d} began with")
+        if server.unsure:
+            raise NotAtHand(server.unsure)
+        cluster = self._cluster(federation, d, said)
+        cluster.begin(turn, {number: int(own["first"])})
+        answer = cluster.handed_out(number)
+        if answer is None or answer[1] is None:
+            raise Deviates(f"edge-{d} had no work for it")
+        header, body = answer
+        got = own["got"].get(str(d), {})
+        right = got.get("sha256") == header["sha256"]
+        if not right or got.get("work") not in (None, work_hash(header)):
+            self._misled(k, d, number)
+        expected = self._counts[number]
+        if own["first"] != expected and not self.federation.epoch and not turn.guests:
+            text = f"it let client-{number} begin at step {own['first']}, it was at {expected}"
+            self._deviates(k, f"edge-{d}", text)
+        assert body is not None  # work comes with a model
+        bodies: dict[int, bytes] = {d: body}
+        for other in header["sources"]:
+            if other not in bodies:
+                theirs = own["got"].get(str(other), {}).get("sha256", "")
+                bodies[other] = self.bodies.get(theirs, f"the model that edge-{other} began with")
+        if not right:
+            bodies[d] = self.bodies.get(str(got.get("sha256")), f"what edge-{d} gave it")
+        if "deadline" in header:
+            del header["deadline"]
+        return {**header, "steps": int(own["steps"])}, bodies
+
+    def _misled(self, k: int, d: int, number: int) -> None:
+        """A client began from something else than its server had to give."""
+        if self.books.has_offer(number, d, k):
+            text = f"it gave client-{number} another model or other work than it had to, and signed"
+            self._deviates(k, f"edge-{d}", f"{text} it")
+            return
+        nodes = (f"client-{number}", f"edge-{d}")
+        text = f"client-{number} says that edge-{d} gave it another model or other work than "
+        text += f"edge-{d} had to give; edge-{d}'s signature under it is not at hand"
+        self.found.findings.append(Finding(k, nodes, text, False))
+
+    def _trained(
+        self,
+        member: ClientCopy,
+        k: int,
+        header: dict[str, Any],
+        bodies: dict[int, bytes],
+        own: Statement,
+    ) -> bytes:
+        """What a client had to send."""
+        client = member.client
+        if member.unsure:
+            raise NotAtHand(member.unsure)
+        row = dict(zip(header["sources"], header["weights"], strict=True))
+        start = client.started(row, bodies)
+        known = client.known(header, bodies)
+        held = {str(n): sha256 for n, sha256 in client.held().items()}
+        if held != own["rows"]:
+            raise Deviates("it kept something else from its earlier rounds than they made")
+        task = client.task(header, start, known)
+        return client.message(k, header, task, client.train(task), known)
+
+    def _member(self, federation: Federation, number: int) -> ClientCopy | str:
+        """A client with its data; or why it cannot be repeated."""
+        if number not in self._members:
+            try:
+                self._members[number] = self.copies(federation, number)
+            except (DataError, InputError, RunError, OSError) as error:
+                self._members[number] = f"its data are not at hand ({error})"
+        return self._members[number]
+
+    def _mixed(
+        self,
+        federation: Federation,
+        turns: Mapping[int, tuple[Turn, Closed, Statement]],
+        judged: bool,
+    ) -> None:
+        """The servers' parts. One may need what another made, so they are tried in turns."""
+        mine = judged and self._only_client is None
+        left = {}
+        for d, (_, _, said) in turns.items():
+            known = all(each in self.bodies for each in (said["result"], *said["rows"].values()))
+            if mine or not known:
+                left[d] = ""
+        while left:
+            before = len(left), len(self.bodies)
+            for d in list(left):
+                turn, closed, said = turns[d]
+                try:
+                    self._served(federation, d, turn, closed, said)
+                    self.found.good["server"] += mine
+                    del left[d]
+                except NotAtHand as error:
+                    left[d] = str(error)
+                except Deviates as error:
+                    self._deviates(turn.k, f"edge-{d}", str(error))
+                    del left[d]
+                except SdfeelError as error:
+                    left[d] = f"it cannot be repeated ({error})"
+            if (len(left), len(self.bodies)) == before:
+                break
+        for d, why in left.items():
+            if mine:
+                self._unknown(turns[d][0].k, f"edge-{d}'s part: {why}")
+
+    def _served(
+        self, federation: Federation, d: int, turn: Turn, closed: Closed, said: Statement
+    ) -> None:
+        """One server's part: its average, its exchanges, and what came out."""
+        server, store, k = self.servers[d], self.servers[d].store, turn.k
+        self.bodies.get(said["start"], f"the model that edge-{d} began with")
+        if server.unsure:
+            raise NotAtHand(server.unsure)
+        cluster = self._cluster(federation, d, said)
+        cluster.begin(turn, {})
+        for client in closed.steps:
+            own = self.books.of_client(d, k, client)
+            if own is None:
+                raise NotAtHand(f"client-{client} signed nothing")
+            if not store.has("result", k, client):
+                body = self.bodies.get(own["sent"], f"what client-{client} sent")
+                kept = cluster.checked(body, own["sent"], cluster.started(turn, client))
+                with store.commit():
+                    store.put("result", k, client, kept)
+        away = frozenset(said.get("away", ()))
+        exchange = Replayed(cluster, {}, heard=said["heard"], away=away, bodies=self.bodies)
+        try:
+            ended = self._runner.run(exchange.finish(ServerState(k=k), turn, closed))
+        finally:
+            for part, sha256 in store.hashes("hop", k).items():
+                saved = store.get("hop", k, part)
+                if saved is not None and sha256 not in self.bodies:
+                    self.bodies.add(k, saved.body)
+            self._offered(k, store, said)
+        body = federation.body(ended.model)
+        sha256 = self.bodies.add(k, body)
+        with store.commit():
+            ended.save()
+        rows = {str(n): each for n, each in store.hashes("row", 0).items()}
+        if sha256 != said["result"]:
+            raise Deviates(
+                "its model after the round is not what its clients, its neighbours and the "
+                f"scheme's weights make ({said['result'][:12]}, recomputed {sha256[:12]})"
+            )
+        if rows != said["rows"]:
+            raise Deviates("what it keeps beside its model is not what the round makes")
+
+    def _offered(self, k: int, store: Store, said: Statement) -> None:
+        for part, sha256 in store.hashes("hop", k).items():
+            if said["offered"].get(str(part)) != sha256:
+                hop = part // self.books.parts
+                what = (
+                    "its average of its clients' models is not what they sent"
+                    if hop == 0
+                    else f"its model after {hop} exchanges is not what they make"
+                )
+                raise Deviates(what)
+
+    def _close(
+        self,
+        federation: Federation,
+        server: ServerCopy,
+        turn: Turn,
+        closed: Closed,
+        said: Statement,
+    ) -> None:
+        """What is known between two rounds, whether or not the models are."""
+        done = turn.done(closed.steps)
+        mix = federation.decisions.mix(turn.view, done)
+        server.memory, server.result = mix.memory, said["result"]
+        k, store = turn.k, server.store
+        home = federation.net.reach
+        for client, steps in closed.steps.items():
+            first = client >= len(home) or min(home[client], default=server.number) == server.number
+            self._counts[client] += steps if first or client in turn.guests else 0
+        with store.commit():
+            if federation.along:
+                store.remember(TOLD, {"k": k + 1, "rows": turn.told(mix)})
+            store.prune("result", k + 1)
+            store.prune("hop", k + 1)
+            store.prune("start", k + 1)
+
+    def _published(self) -> None:
+        """Is the model that was published the mean of the servers' last ones?"""
+        told = self._told()
+        path = self.directory / MODEL
+        if self.module is None or (told is None and not path.is_file()):
+            self.found.published_text = "no model was published here"
+            return
+        try:
+            model = self._model()
+        except NotAtHand as error:
+            self.found.published_text = f"the published model was not compared: {error}"
+            return
+        good = told is None or told == fingerprint(model)
+        if path.is_file():
+            ours, theirs = FlatModule(self.module).state_dict(model), load_file(path)
+            same = ours.keys() == theirs.keys()
+            good = good and same and all(torch.equal(ours[key], theirs[key]) for key in ours)
+        self.found.published = good
+        how = "is" if good else "is not"
+        self.found.published_text = f"the published model {how} the mean of the servers' last ones"
+
+    def _told(self) -> str | None:
+        if not (self.directory / EVENTS).is_file():
+            return None
+        last = [each for each in read_events(self.directory) if isinstance(each, Finished)]
+        return last[-1].model_sha256 if last else None
+
+    def _model(self) -> Tensor:
+        """What the run returns, by the servers' last statements."""
+        federation, k = self.federation.at(self.found.rounds - 1), self.found.rounds - 1
+        models = []
+        for d, server in self.servers.items():
+            said = self.books.said(f"edge-{d}", k)
+            if said is None or said.get("away") or said["guests"]:
+                raise NotAtHand(f"edge-{d} was not there, or others were away, in the last round")
+            body = self.bodies.get(said["result"], f"edge-{d}'s last model")
+            if server.unsure:
+                raise NotAtHand(server.unsure)
+            own = returned(federation, server.store, d, body)
+            models.append(federation.own_model(own))
+        return mean(federation.net.mass.tolist(), torch.stack(models))

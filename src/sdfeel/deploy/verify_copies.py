@@ -1,0 +1,181 @@
+"""A deployment's nodes once more, with the code of the nodes, fed with what they signed."""
+
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack, closing
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor, nn
+
+from sdfeel.core.errors import InputError
+from sdfeel.core.run_files import KEPT_MODELS, NODE, NODES
+from sdfeel.deploy.files import NodeFile, read_node
+from sdfeel.deploy.node import own_engine, own_examples, trainer
+from sdfeel.engine.base import Task
+from sdfeel.live.client import Client
+from sdfeel.live.edge.exchange_sync import SyncExchange
+from sdfeel.live.edge.recorder import at
+from sdfeel.live.edge.rows import PublicCopies, Rows, place
+from sdfeel.live.failover import Failover
+from sdfeel.live.federation import Federation, by_torch
+from sdfeel.live.store import Store
+from sdfeel.live.transport.tensors import digest
+
+
+class NotAtHand(Exception):
+    """Something is needed that this verifier does not have."""
+
+
+class Deviates(Exception):
+    """A node did something else than it had to."""
+
+
+@dataclass
+class Bodies:
+    """Models that are known, by their hashes: files that servers kept, and what was recomputed."""
+
+    files: Mapping[str, Path] = field(default_factory=dict)
+    _rounds: dict[int, dict[str, bytes]] = field(default_factory=dict)  # the last two, recomputed
+
+    @classmethod
+    def of(cls, directory: Path) -> "Bodies":
+        found = (directory / NODES).glob(f"*/{KEPT_MODELS}/*/*")
+        return cls({path.name: path for path in found if len(path.name) == 64})
+
+    def add(self, k: int, body: bytes) -> str:
+        sha256 = digest(body)
+        self._rounds.setdefault(k, {})[sha256] = body
+        for old in [n for n in self._rounds if n < k - 1]:
+            del self._rounds[old]
+        return sha256
+
+    def __len__(self) -> int:
+        """How many were recomputed lately."""
+        return sum(map(len, self._rounds.values()))
+
+    def __contains__(self, sha256: str) -> bool:
+        return sha256 in self.files or any(sha256 in each for each in self._rounds.values())
+
+    def get(self, sha256: str, what: str) -> bytes:
+        """The body with this hash, or `NotAtHand`."""
+        for known in self._rounds.values():
+            if sha256 in known:
+                return known[sha256]
+        if sha256 in self.files:
+            body = self.files[sha256].read_bytes()
+            if hashlib.sha256(body).hexdigest() == sha256:
+                return body
+        raise NotAtHand(f"{what} is not known: no server kept it (policy.keep_models)")
+
+
+@dataclass
+class Replayed(SyncExchange):
+    """A server's exchanges, with what it signed to have heard."""
+
+    heard: Mapping[str, str] = field(default_factory=dict)
+    away: frozenset[int] = frozenset()
+    bodies: Bodies = field(default_factory=Bodies)
+
+    async def _gather(
+        self,
+        k: int,
+        hop: int,
+        rows: list[int],
+        own: Rows,
+        copies: PublicCopies | None = None,
+    ) -> dict[int, Tensor]:
+        found = {}
+        for n in rows:
+            server = self._federation.holder(n)
+            sha256 = self.heard.get(f"{server}/{at(hop, place(n))}")
+            if sha256 is not None:
+                body = self.bodies.get(sha256, f"what edge-{server} sent")
+                found[n] = self._read(n, body, sha256, own, copies)
+            elif server not in self.away:
+                raise Deviates(f"it mixed without edge-{server}, and does not say so")
+        return found
+
+
+@dataclass
+class ServerCopy:
+    """One server as the verifier repeats it."""
+
+    number: int
+    store: Store
+    memory: Mapping[str, Any] = field(default_factory=dict)
+    result: str | None = None  # of its last signed round
+    unsure: str = ""  # why its rows are not known
+
+
+@dataclass
+class ClientCopy:
+    """One client as the verifier repeats it."""
+
+    client: Client
+    unsure: str = ""  # why what it keeps from round to round is not known
+
+
+@dataclass
+class ClientCopies:
+    """Makes the clients of a deployment once more, from their files and data."""
+
+    directory: Path
+    node: NodeFile  # where the shared files are
+    module: nn.Module
+    data: Mapping[int | None, str]  # by client; under None for all others
+    temporary: Path
+    stack: ExitStack  # ends what was opened
+
+    def made(self, federation: Federation, number: int) -> ClientCopy | str:
+        """A client with its data; or why it cannot be repeated."""
+        path = self.directory / NODES / f"client-{number}" / NODE
+        node = read_node(path) if path.is_file() else self.node
+        if node.trainer is not None:
+            return f"it trains by {node.trainer}, which only its owner can repeat"
+        place = self.data.get(number, self.data.get(None, node.data))
+        if place is not None and ":" not in place:
+            place = str(Path(place).resolve())
+        shared = {"experiment": self.node.experiment, "network": self.node.network}
+        node = node.model_copy(update={**shared, "data": place})
+        examples = own_examples(node, number)
+        expected = int(federation.net.samples[number])
+        if len(examples) != expected:
+            return f"its data at hand have {len(examples)} examples, not {expected}"
+        engine = own_engine(node, number, examples, self.module)
+        self.stack.callback(engine.close)
+        return client_copy(federation, number, trainer(engine), self.temporary, self.stack)
+
+
+def client_copy(
+    federation: Federation,
+    number: int,
+    train: Callable[[Task], Tensor],
+    temporary: Path,
+    stack: ExitStack,
+) -> ClientCopy:
+    """A client that trains by `train`, and remembers for as long as we look at it."""
+    member = federation.member(number)
+    samples = int(federation.net.samples[number])
+    client = Client(member.schema, number, samples, Failover({}), by_torch(train), member.coding)
+    if member.keeps:
+        store = Store(temporary / f"client-{number}", durable=False)
+        stack.enter_context(closing(store))
+        client.kept, client.rows = member.memory(store), tuple(member.rows)
+    return ClientCopy(client)
+
+
+def data_of(words: Sequence[str]) -> dict[int | None, str]:
+    """Where clients' data are; under None for all that are not named."""
+    found: dict[int | None, str] = {}
+    for word in words:
+        name, equals, path = word.partition("=")
+        number = name.removeprefix("client-")
+        if not equals:
+            found[None] = word
+        elif name.startswith("client-") and number.isdecimal():
+            found[int(number)] = path
+        else:
+            raise InputError(f"--data takes client-3=PATH, or a directory, got '{word}'")
+    return found
