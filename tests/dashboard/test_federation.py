@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from sdfeel.dashboard.log_files import Root
-from sdfeel.dashboard.views.federation import nodes
+from sdfeel.dashboard.views.federation import nodes, verification
+from sdfeel.deploy.verify_report import Finding, Verification
 from tests.dashboard.conftest import Page
 from tests.dashboard.logs import events, write
 
@@ -65,3 +66,19 @@ def test_a_link_among_the_nodes_is_not_followed(tmp_path: Path) -> None:
 def test_a_run_without_nodes_has_none(tmp_path: Path) -> None:
     write(tmp_path / "one", events())
     assert nodes(Root(tmp_path), "one") == []
+
+
+def test_the_page_is_told_who_deviated(tmp_path: Path) -> None:
+    run = write(tmp_path / "live", events())
+    root = Root(tmp_path)
+    assert verification(root, "live") is None
+    told = Verification(rounds=9, whole=[0, 1])
+    told.findings.append(Finding(2, ("client-3",), "client-3: it sent another model"))
+    (run / "verification.json").write_text(json.dumps(told.record()))
+    found = verification(root, "live")
+    assert found is not None
+    assert (found["verified"], found["offenders"]) == (False, ["client-3"])
+    assert found["verdict"] == "NOT VERIFIED: client-3 deviates first, in round 3"
+    assert [each["round"] for each in found["findings"]] == [3]
+    (run / "verification.json").write_text("[1, 2]")
+    assert verification(root, "live") is None

@@ -19,3 +19,13 @@ export function nodeTable(nodes) {
   return [h("section", { class: "card" }, h("h2", {}, "Federation"),
     h("p", { class: "soft" }, `${nodes.length} node${nodes.length === 1 ? "" : "s"}, ${bad ? `${bad} of them not well` : "all well"}`), box)];
 }
+
+// What `sdfeel deploy verify` found.
+export function verified(found) {
+  if (!found) return [];
+  const rounds = `${found.whole_rounds} of ${found.rounds} rounds were recomputed completely`;
+  const offenders = found.offenders.length ? [h("p", { class: "problem-text" }, `Deviated: ${found.offenders.join(", ")}`)] : [];
+  return [h("section", { class: found.verified ? "card" : "card warnings", "data-verified": String(found.verified) },
+    h("h2", {}, "Verification"), h("p", { class: "strong" }, found.verdict), h("p", { class: "soft" }, rounds), ...offenders,
+    h("ul", {}, ...found.findings.map((each) => h("li", {}, each.text))))];
+}

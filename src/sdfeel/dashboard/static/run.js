@@ -9,7 +9,7 @@ import { Timeline } from "./timeline.js";
 import { EventTable } from "./events.js";
 import { holdings } from "./holdings.js";
 import { experiment } from "./experiment.js";
-import { nodeTable } from "./nodes.js";
+import { nodeTable, verified } from "./nodes.js";
 import { act, stopButton } from "./jobs.js";
 
 const FILES = { "events.jsonl": "log", "experiment.toml": "experiment", "metrics.csv": "table of measurements", "model.safetensors": "model" };
@@ -55,7 +55,7 @@ export async function show(main, about, query) {
   listen({ name }, {
     run: (news) => {
       if (news.gone) { part.state.textContent = "gone"; part.state.dataset.state = "damaged"; return; }
-      part.nodes.replaceChildren(...nodeTable(news.nodes));
+      part.nodes.replaceChildren(...verified(news.verification), ...nodeTable(news.nodes));
       refresh();
     },
     jobs: (now) => { jobs = now; if (latest) actions(part.actions, latest, about, jobs); },

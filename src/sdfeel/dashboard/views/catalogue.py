@@ -15,7 +15,7 @@ from sdfeel.core.run_files import EVENTS, finite
 from sdfeel.dashboard.jobs import Jobs
 from sdfeel.dashboard.log import HEAD, LogReader, parse
 from sdfeel.dashboard.log_files import NotHere, Root, RunFolder, Stamp, held, lock_inode
-from sdfeel.dashboard.views.federation import nodes
+from sdfeel.dashboard.views.federation import nodes, verification
 
 State = Literal["running", "finished", "stopped", "waiting", "damaged"]
 BLOCK, DEEPEST = 1 << 14, 1 << 20  # bytes of an end that are read at first, and at most
@@ -247,6 +247,8 @@ def run_updates(catalogue: Catalogue, jobs: Jobs, name: str) -> Callable[[], New
         else:
             below = nodes(catalogue.root, found.name) if folder.nodes else None
             now = {"state": found.state, "stamp": str(folder.log), "nodes": below}
+            if folder.nodes:
+                now["verification"] = verification(catalogue.root, found.name)
         changed: News = [("run", now)] if now != known[0] else []
         known[0] = now
         return changed + _job_news(jobs, told)

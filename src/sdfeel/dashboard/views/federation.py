@@ -1,4 +1,4 @@
-"""A deployment's nodes, from the status that each of them writes."""
+"""A deployment's nodes, from the status that each of them writes, and what verifying it found."""
 
 import json
 import os
@@ -7,11 +7,12 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from sdfeel.core.run_files import NODES, STATUS
+from sdfeel.core.run_files import NODES, STATUS, VERIFICATION
 from sdfeel.dashboard.log_files import NotHere, Root
 from sdfeel.report.units import amount
 
 MOST = 2000  # nodes
+SHOWN = 20  # deviations
 SILENT = (
     10.0  # seconds without an update after which a node counts as silent, as in `sdfeel deploy`
 )
@@ -40,6 +41,43 @@ class Status(BaseModel):
         if now - self.updated > SILENT:
             return "silent"
         return "running" if self.healthy else "in trouble"
+
+
+class FoundDeviation(BaseModel):
+    """One thing that is not as signed."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    round: int | None = None
+    nodes: list[Text] = Field(max_length=MOST)
+    proven: bool
+    text: Text
+
+
+class VerificationShown(BaseModel):
+    """What `sdfeel deploy verify` wrote about a deployment."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    verified: bool
+    verdict: Text
+    rounds: int
+    whole_rounds: int
+    offenders: list[Text] = Field(max_length=MOST)
+    findings: list[FoundDeviation] = Field(max_length=100_000)
+
+
+def verification(root: Root, name: str) -> dict[str, Any] | None:
+    """What verifying a run found, the first deviations only; None if nobody has."""
+    try:
+        told = json.loads(root.read(name, VERIFICATION))
+        found = VerificationShown.model_validate(told)
+    except (NotHere, ValueError, TypeError, ValidationError):
+        return None
+    return {
+        **found.model_dump(),
+        "findings": [each.model_dump() for each in found.findings[:SHOWN]],
+    }
 
 
 def nodes(root: Root, name: str) -> list[dict[str, Any]]:
