@@ -20,7 +20,7 @@ from sdfeel.deploy.local import LocalDeployment, Trial
 from sdfeel.deploy.verify import verify
 from sdfeel.deploy.verify_report import Verification
 from sdfeel.engine.base import Task
-from sdfeel.experiment.schema import load
+from sdfeel.experiment.loading import load
 
 ROUND = 2  # in which they cheat, from 0
 SETTINGS = (
