@@ -159,20 +159,21 @@ def test_what_cannot_be_is_refused_in_a_sentence(made: Path) -> None:
 @given(cuts=st.lists(st.integers(0, 400), min_size=1, max_size=4), data=st.data())
 @settings(max_examples=200)
 def test_pieces_of_two_lists_are_one_of_them_or_no_list(
-    cuts: list[int], data: st.DataObject, tmp_path_factory: pytest.TempPathFactory
+    cuts: list[int], data: st.DataObject, two_lists: list[str]
 ) -> None:
     """However a copy is interrupted or overtaken, nobody is trusted who is on neither list."""
-    lists = _two_lists(tmp_path_factory)
-    places = sorted({0, *cuts, max(map(len, lists))})
-    mixed = "".join(data.draw(st.sampled_from(lists))[a:b] for a, b in pairwise(places))
+    lists = two_lists
+    ends = sorted({0, *cuts, max(map(len, lists))})
+    mixed = "".join(data.draw(st.sampled_from(lists))[a:b] for a, b in pairwise(ends))
     bare = mixed.rstrip().endswith("# end")  # as edited by hand: the editor's responsibility
     assert bare or not is_whole(mixed) or mixed.rstrip() in {each.rstrip() for each in lists}
 
 
-def _two_lists(factory: pytest.TempPathFactory) -> list[str]:
+@pytest.fixture(scope="module")
+def two_lists(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     found = []
     for serials in (("5a", "7f", "c0"), ("5a", "c0", "11", "e4")):
-        path = factory.mktemp("lists") / "allow.txt"
+        path = tmp_path_factory.mktemp("lists") / "allow.txt"
         for n, serial in enumerate(serials):
             permit(path, serial * 20, f"sdfeel://sdfeel/client/{n}")
         found.append(path.read_text())
