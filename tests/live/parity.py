@@ -63,6 +63,12 @@ CASES = (
     Case("sd-feel, everything of 6 bits", "sd-feel", (*UNIFORM, "compression.backhaul=uniform")),
     Case("async-sd-feel, exchanges of 8 bits", "async-sd-feel", ("compression.backhaul=uniform",)),
     Case("fedmes, updates of 6 bits", "fedmes", UNIFORM),
+    *(
+        Case(f"sd-feel, {kind} at the servers", "sd-feel", (f"server.optimizer={kind}",))
+        for kind in ("momentum", "adam", "yogi", "adagrad", "quasi-global")
+    ),
+    Case("d2, adam at the servers", "d2", ("server.optimizer=adam",)),
+    Case("fedavg, momentum at the cloud", "fedavg", ("server.optimizer=momentum",)),
     # With latency.late=drop the real clock decides, and no simulation can be its twin.
     Case(
         "sd-feel, by chances",

@@ -57,6 +57,7 @@ def _schemes() -> dict[str, Settings]:
         "fedmes": scheme("fedmes", "tau1=2"),
         "multi-level": scheme("multi-level", "tau1=3"),
         "fedasync": scheme("fedasync", "tau1=2"),
+        "fedbuff": scheme("fedbuff", "tau1=2", "buffer=3"),
         "fedsa": scheme("fedsa", "tau1=2", "quota=3"),
         "safa": scheme("safa", "tau1=2"),
         "safa-crashes": scheme("safa", "tau1=2", "crash_chance=0.3"),
@@ -161,6 +162,12 @@ FACTORS: Factors = {
             "latency.client_cloud_mbps=10",
         ),
         "proximal": ("training.proximal=0.5",),
+    },
+    "server": {
+        "none": (),
+        "momentum": ("server.optimizer=momentum", "server.momentum=0.5"),
+        "adam": ("server.optimizer=adam", "server.learning_rate=0.02"),
+        "quasi-global": ("server.optimizer=quasi-global", "server.momentum=0.5"),
     },
     "engine": {
         "loop": (),

@@ -12,7 +12,17 @@ from sdfeel.core.decide import Decided, Decisions, Needs
 from sdfeel.core.network import Network
 from sdfeel.core.rules import Clipped, Geometric, Median, Trimmed
 from sdfeel.core.scheme import Local, Scheme
-from sdfeel.schemes import SCHEMES, AsyncSDFeel, DSquared, FedAvg, FedNova, SDFeel
+from sdfeel.schemes import (
+    SCHEMES,
+    AsyncSDFeel,
+    DSquared,
+    FedAsync,
+    FedAvg,
+    FedNova,
+    HierFavg,
+    SDFeel,
+)
+from sdfeel.schemes.server_optimizers import ServerStep, stepped
 from sdfeel.sim.simulate import LaneState, Simulation
 from tests.schemes.test_contract import networks
 from tests.sim.parties import Parties
@@ -70,9 +80,9 @@ def test_parties_that_share_nothing_compute_the_same_bits_by_the_messages_that_a
         broadcasts += decided(simulation, first).work.broadcasts or 0
         parties.round()
         assert parties.sent == billed
-    # FedAsync's clients get their models one by one; FedSA's slow ones have not reported yet;
-    # SAFA's continue from models of their own, which the cloud knows, too.
-    assert name in ("fedasync", "fedsa", "safa") or len(parties.told) == broadcasts
+    # FedAsync's and FedBuff's clients get their models one by one; FedSA's slow ones have not
+    # reported yet; SAFA's continue from models of their own, which the cloud knows, too.
+    assert name in ("fedasync", "fedbuff", "fedsa", "safa") or len(parties.told) == broadcasts
     servers = torch.stack([parties.row(d) for d in simulation.net.servers])
     assert torch.equal(servers, simulation.state.servers)
     assert parties.seconds == simulation.state.seconds
@@ -97,6 +107,11 @@ VARIANTS: dict[str, Scheme] = {
     "momentum": Momentum(SDFeel(tau1=2)),
     "momentum on d2": Momentum(DSquared()),
     "momentum out of step": Momentum(AsyncSDFeel()),
+    "adam": stepped(SDFeel(tau1=2), ServerStep("adam")),
+    "yogi on d2": stepped(DSquared(), ServerStep("yogi")),
+    "adagrad": stepped(HierFavg(tau1=2, tau2=2), ServerStep("adagrad")),
+    "quasi-global": stepped(SDFeel(tau1=2, alpha=2), ServerStep("quasi-global")),
+    "momentum of the cloud": stepped(FedAsync(), ServerStep("momentum")),
     "personal": Personal(SDFeel(tau1=2)),
     "scaffold": Scaffold(tau1=3),
     "following slowly": SlowlyFollowing(SDFeel(tau1=2)),

@@ -82,6 +82,8 @@ def among(mixing: Mixing, reach: Bools, net: Network | None = None) -> Mixing:
     """
     if mixing.via == "server-cloud" or mixing.relay is not None:
         return _of_those_who_came(mixing, reach)
+    if mixing.sent is not None and not len(mixing.sent):
+        return mixing  # nothing travels
     arrives = reach | np.eye(len(reach), dtype=bool)
     if mixing.rule is not None:  # it counts votes, not shares
         return _of_those_who_came(mixing, arrives)

@@ -40,6 +40,7 @@ class Tolerates:
     equalise: str = YES
     uplink: str = YES
     backhaul: str = YES
+    server_optimizer: str = YES
 
     @property
     def central(self) -> bool:
@@ -134,6 +135,9 @@ OPTIONS: Mapping[str, Option] = {
         "rounds what servers send",
         "set compression.backhaul to none",
         ACROSS,
+    ),
+    "server_optimizer": Option(
+        "server.optimizer", "lets servers take steps of their own", "set server.optimizer to none"
     ),
 }
 

@@ -42,6 +42,7 @@ from sdfeel.models import zoo
 from sdfeel.models.flat import FlatModule, Layout
 from sdfeel.radio import latency
 from sdfeel.schemes import FORMER, SCHEMES, find
+from sdfeel.schemes.server_optimizers import ServerStep, plain, stepped
 from sdfeel.sim.simulate import Simulation, State
 
 MODEL_FOR = {"mnist": "mnist-cnn", "fashion-mnist": "mnist-cnn", "cifar10": "cifar-cnn"}
@@ -169,12 +170,24 @@ def evaluate_every(experiment: Experiment, data: Federated, rounds: int, measure
 
 def scheme_section(name: str, scheme: Scheme) -> SchemeSection:
     """The experiment's section for a scheme, with all its options."""
-    options = dataclasses.asdict(cast(Any, scheme))  # a dataclass, which its protocol cannot say
+    options = dataclasses.asdict(
+        cast(Any, plain(scheme))
+    )  # a dataclass, which its protocol cannot say
     return SchemeSection.model_validate({"name": name, **options})
 
 
 def build_scheme(experiment: Experiment) -> tuple[Scheme, tuple[str, ...]]:
-    """The scheme, and a note if keys of other schemes were ignored."""
+    """The scheme with its servers' own steps, and a note if keys of other schemes were ignored."""
+    scheme, notes = _build_plain(experiment)
+    section = experiment.server
+    if section.optimizer == "none":
+        return scheme, notes
+    rate, momentum = section.learning_rate, section.momentum
+    step = ServerStep(section.optimizer, rate, momentum, section.beta2, section.tau)
+    return stepped(scheme, step), notes
+
+
+def _build_plain(experiment: Experiment) -> tuple[Scheme, tuple[str, ...]]:
     kind = find(experiment.scheme.name)
     own = {field.name for field in dataclasses.fields(cast(Any, kind))}
     every = {f.name for other in SCHEMES.values() for f in dataclasses.fields(cast(Any, other))}
@@ -263,7 +276,7 @@ def with_epochs(
 def on_another(decisions: Decisions, net: Network, cost: Cost | None = None) -> Decisions:
     """The same scheme on the network of another epoch; InputError if it cannot change so."""
     own, view = decisions, decisions.view(0)
-    name = type(own.scheme).__name__
+    name = type(plain(own.scheme)).__name__
     if len(own.lanes) > 1:
         raise InputError(f"network.epochs needs a common round, and {name} has none: leave it out")
     work = own.work(view)

@@ -115,6 +115,8 @@ def asked(case: Case) -> Iterator[tuple[str, str]]:
         yield "server_rates", "radio.links (between servers)"
     if cloud:
         yield "cloud_rates", "radio.links (to the cloud)"
+    if case.experiment.server.optimizer != "none":
+        yield "server_optimizer", f"server.optimizer = {case.experiment.server.optimizer}"
     for option in ("uplink", "backhaul"):
         codec = getattr(case.experiment.compression, option)
         # The gossip at the end uses what the scheme itself makes no use of.
@@ -153,6 +155,7 @@ DISTANT = Need(lambda case: case.rates in ("distance", "metres"), "without radio
 NO_FILE = Need(lambda case: case.experiment.devices.file is None, "beside devices.file")
 NEARBY = Need(lambda case: "client-server" in case.tolerates.links or case.measured_channels)
 
+STEPPING = Need(lambda case: case.experiment.server.optimizer != "none", "without server.optimizer")
 SEVERAL_STEPS = Need(lambda case: not case.single_steps, "with scheme.tau1 = 1")
 PER_CLIENT = Need(
     lambda case: bool(
@@ -181,6 +184,10 @@ KEYS: Mapping[str, tuple[Need, ...]] = {
     "data.concentration": (_where("data.partition", "dirichlet"),),
     "data.balance": (_where("data.partition", "dirichlet"),),
     "data.min_size": (_where("data.partition", "dirichlet"),),
+    "server.learning_rate": (STEPPING,),
+    "server.momentum": (STEPPING,),
+    "server.beta2": (_where("server.optimizer", "adam", "yogi"),),
+    "server.tau": (_where("server.optimizer", "adam", "yogi", "adagrad"),),
     "training.momentum": (SEVERAL_STEPS,),
     "training.proximal": (SEVERAL_STEPS,),
     "training.workers": (Need(lambda case: case.engine != "loop", "with training.engine = loop"),),

@@ -110,6 +110,22 @@ class SchemeSection(BaseModel):
         return dict(self.model_extra or {})
 
 
+class ServerSection(Section):
+    """Steps that servers take towards what mixing gives them: see docs/schemes.md."""
+
+    optimizer: Literal["none", "momentum", "adam", "yogi", "adagrad", "quasi-global"] = "none"
+    """none (servers take over what mixing gives them), momentum (FedAvgM), adam (FedAdam), yogi
+    (FedYogi), adagrad (FedAdagrad), or quasi-global (momentum of what gossip makes)"""
+    learning_rate: Positive | None = None
+    """step size (not set: 1 for momentum and quasi-global, 0.01 for the others)"""
+    momentum: Annotated[float, Field(ge=0, lt=1)] | None = None
+    """share of the last step that is repeated, beta1 (not set: 0.9, for adagrad 0)"""
+    beta2: Annotated[float, Field(ge=0, lt=1)] = 0.99
+    """adam, yogi: decay of the second moments"""
+    tau: Positive = 0.001
+    """adam, yogi, adagrad: what is added to the root of the second moments"""
+
+
 class TrainingSection(Section):
     """The local steps, and when to stop."""
 
@@ -280,6 +296,7 @@ class CheckpointSection(Section):
 # Keys that were added later decide only where they are used: older runs can be resumed.
 LATER: dict[str, Any] = {
     "radio": True,
+    "server": True,
     "latency": {"late"},
     "network": {"link_chance", "epochs"},
     "training": {"penalties"},
@@ -297,6 +314,7 @@ class Experiment(Section):
     data: DataSection = DataSection()
     model: ModelSection = ModelSection()
     scheme: SchemeSection = SchemeSection()
+    server: ServerSection = ServerSection()
     training: TrainingSection = TrainingSection()
     latency: LatencySection = LatencySection()
     radio: RadioSection = RadioSection()
@@ -311,8 +329,9 @@ class Experiment(Section):
         without = {"checkpoint": True, **LATER, "training": {"workers", *LATER["training"]}}
         decides = self.model_dump(exclude=without, exclude_none=True)
         used = self.model_dump(include=LATER, exclude_defaults=True)
-        if not used.get("training"):  # of the sections above, it alone came after version 0.1
-            used.pop("training", None)
+        for section in ("training", "server"):  # of those above, they came after version 0.1
+            if not used.get(section):
+                used.pop(section, None)
         if any(used.values()):
             decides["later"] = used
         if decides["training"]["engine"] not in ("native", "ray"):  # ray: native where it fits

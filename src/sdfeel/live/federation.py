@@ -276,7 +276,7 @@ def heavier(across: Mixing, server: int, share: float) -> Mixing:
     with `server`. That keeps the mean weighted by the clusters as they are now, and no other server
     has to know about the guests.
     """
-    if share == 1 or server not in across.rows:
+    if share == 1 or server not in across.rows or not across.crossings:
         return across
     row = across.row(server)
     kept = {source: weight * share for source, weight in row.items() if source != server}

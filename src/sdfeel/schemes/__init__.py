@@ -15,6 +15,7 @@ from sdfeel.schemes.async_sd_feel import AsyncSDFeel
 from sdfeel.schemes.d_squared import DSquared
 from sdfeel.schemes.fed_async import FedAsync
 from sdfeel.schemes.fed_avg import FedAvg
+from sdfeel.schemes.fed_buff import FedBuff
 from sdfeel.schemes.fed_cs import FedCS
 from sdfeel.schemes.fed_mes import FedMes
 from sdfeel.schemes.fed_nova import FedNova
@@ -40,6 +41,7 @@ __all__ = [
     "DSquared",
     "FedAsync",
     "FedAvg",
+    "FedBuff",
     "FedCS",
     "FedMes",
     "FedNova",
@@ -75,6 +77,7 @@ SCHEMES: Mapping[str, type[Scheme]] = {
     "fedmes": FedMes,
     "multi-level": MultiLevelSGD,
     "fedasync": FedAsync,
+    "fedbuff": FedBuff,
     "fedsa": FedSA,
     "safa": Safa,
     "fednova": FedNova,

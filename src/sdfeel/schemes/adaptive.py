@@ -31,7 +31,9 @@ class Adaptive:
     """Servers average and gossip after as many steps as the measured gradients call for."""
 
     facts: ClassVar[Facts] = Facts(True, False, "low", True, True, True)
-    tolerates: ClassVar[Tolerates] = Tolerates(EDGE, overlap=IGNORED)
+    tolerates: ClassVar[Tolerates] = Tolerates(
+        EDGE, overlap=IGNORED, server_optimizer="chooses its periods for servers that only average"
+    )
 
     budget: Annotated[float, "seconds of virtual time that training may take"] = 100.0
     alpha: Annotated[

@@ -24,7 +24,12 @@ class AsyncSDFeel:
     """Every edge server keeps its own deadline and weights its neighbours by staleness."""
 
     facts: ClassVar[Facts] = Facts(True, False, "low", True, True, True)
-    tolerates: ClassVar[Tolerates] = Tolerates(EDGE, mixing=IGNORED, overlap=IGNORED)
+    tolerates: ClassVar[Tolerates] = Tolerates(
+        EDGE,
+        mixing=IGNORED,
+        overlap=IGNORED,
+        server_optimizer="has servers whose models their neighbours change at any time",
+    )
 
     theta_min: Annotated[
         int,

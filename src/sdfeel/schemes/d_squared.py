@@ -34,6 +34,8 @@ class DSquared:
         backhaul="needs its neighbours' exact corrections",
     )
 
+    trained: ClassVar[str] = TRAINED.name  # what server optimisers step towards, before mixing
+
     tau1: Annotated[int, "local iterations between two gossips (1 is the published rule)"] = 1
 
     def __post_init__(self) -> None:

@@ -32,6 +32,7 @@ class FedSA:
         CLOUD,
         equalise=IGNORED,
         drop_unbiased="takes late models into a later round, so that none is lost",
+        server_optimizer="keeps models that clients began from, which a step would not reach",
     )
 
     tau1: Annotated[int, "local iterations before a client sends its model"] = 5

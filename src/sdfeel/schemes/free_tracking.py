@@ -28,6 +28,7 @@ class FreeTracking:
         overlap=IGNORED,
         drop="needs every cluster in every round",
         drop_unbiased="corrects by what each client really did",
+        server_optimizer="reads its corrections off how far models move",
     )
 
     tau1: Annotated[int, "local iterations between two gossips"] = 5

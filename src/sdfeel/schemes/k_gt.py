@@ -39,6 +39,7 @@ class KGT(TwoLevels):
         overlap=IGNORED,
         drop_unbiased="corrects by what each client really did",
         backhaul="needs its neighbours' directions as they are",
+        server_optimizer="tracks how far the clients' updates move the models",
     )
 
     tau2: Annotated[int, "averagings at the edge server between two gossips"] = 1

@@ -29,6 +29,7 @@ BEFORE = Shelf("before", "server")  # the cluster's model before the servers met
 WHOLE = "corrects by what each client really did"
 EVERYBODY = "needs every cluster in every round"
 EXACT = "corrects by what gossip did to a model"
+MOVES = "corrects by how far the clients' updates moved the models"
 
 
 @dataclass(frozen=True)
@@ -37,7 +38,11 @@ class Mtgc(TwoLevels):
 
     facts: ClassVar[Facts] = Facts(False, True, "high", True, True, True)
     tolerates: ClassVar[Tolerates] = Tolerates(
-        EDGE_AND_CLOUD, overlap=IGNORED, drop=EVERYBODY, drop_unbiased=WHOLE
+        EDGE_AND_CLOUD,
+        overlap=IGNORED,
+        drop=EVERYBODY,
+        drop_unbiased=WHOLE,
+        server_optimizer=MOVES,
     )
 
     called: ClassVar[str] = "mtgc"
@@ -76,7 +81,12 @@ class GossipMtgc(Mtgc):
 
     facts: ClassVar[Facts] = Facts(True, False, "low", True, True, True)
     tolerates: ClassVar[Tolerates] = Tolerates(
-        EDGE, overlap=IGNORED, drop=EVERYBODY, drop_unbiased=WHOLE, backhaul=EXACT
+        EDGE,
+        overlap=IGNORED,
+        drop=EVERYBODY,
+        drop_unbiased=WHOLE,
+        backhaul=EXACT,
+        server_optimizer=MOVES,
     )
 
     called: ClassVar[str] = "mtgc-gossip"

@@ -38,7 +38,10 @@ class Safa:
 
     facts: ClassVar[Facts] = Facts(False, True, "high", True, True, False)
     tolerates: ClassVar[Tolerates] = Tolerates(
-        CLOUD, equalise=IGNORED, drop_unbiased="keeps whole models in its cache"
+        CLOUD,
+        equalise=IGNORED,
+        drop_unbiased="keeps whole models in its cache",
+        server_optimizer="averages a cache of models, which a step would not reach",
     )
 
     tau1: Annotated[int, "local iterations before a client sends its model"] = 5

@@ -51,7 +51,11 @@ class Scaffnew:
     """FedAvg that draws each round's length, with variates that make the draws pay."""
 
     facts: ClassVar[Facts] = Facts(False, True, "high", True, True, True)
-    tolerates: ClassVar[Tolerates] = replace(TOLERATES, drop="needs every client in every round")
+    tolerates: ClassVar[Tolerates] = replace(
+        TOLERATES,
+        drop="needs every client in every round",
+        server_optimizer="needs the mean of its clients' models as it is",
+    )
 
     tau1: Annotated[int, "local iterations between two averagings in the cloud, on average"] = 5
 

@@ -1,0 +1,177 @@
+"""Servers that do not just take over what mixing gives them, but step towards it.
+
+A round's pseudo-gradient is the model that the servers' last meeting left minus the one that this
+meeting gives. What a step remembers lies on shelves of the server, and costs no message.
+
+Hsu, Qi and Brown, "Measuring the Effects of Non-Identical Data Distribution for Federated Visual
+Classification", 2019 (momentum: FedAvgM). Reddi et al., "Adaptive Federated Optimization", 2021
+(adam, yogi, adagrad: FedAdam, FedYogi, FedAdagrad; their second moments begin at 0 here). Lin et
+al., "Quasi-Global Momentum: Accelerating Decentralized Deep Learning on Heterogeneous Data", 2021
+(quasi-global).
+"""
+
+from dataclasses import dataclass, replace
+from typing import Annotated, Literal, cast, get_args
+
+import numpy as np
+
+from sdfeel.core.arrays import Ints
+from sdfeel.core.errors import InputError, unknown
+from sdfeel.core.mixing import Mixing, of_rows
+from sdfeel.core.network import Network, Shelf
+from sdfeel.core.rules import Moments, Scaled, Squares
+from sdfeel.core.scheme import Facts, Lane, Mix, Scheme, Setting, View, Work
+from sdfeel.core.tolerance import Tolerates
+
+Kind = Literal["momentum", "adam", "yogi", "adagrad", "quasi-global"]
+# In this order a step's terms come as `Scaled` wants them.
+BEFORE = Shelf("server.before", "server")
+FIRST = Shelf("server.first", "server", start="zero")
+SECOND = Shelf("server.second", "server", start="zero")
+RATES = {"momentum": 1.0, "adam": 0.01, "yogi": 0.01, "adagrad": 0.01, "quasi-global": 1.0}
+
+
+@dataclass(frozen=True)
+class ServerStep:
+    """How a server moves, given where mixing would put it."""
+
+    optimizer: Annotated[Kind, "FedAvgM, FedAdam, FedYogi, FedAdagrad, or quasi-global momentum"]
+    rate: Annotated[float | None, "of the step (none: 1 for momenta, 0.01 for others)"] = None
+    momentum: Annotated[float | None, "share of the last step (none: 0.9, adagrad: 0)"] = None
+    beta2: Annotated[float, "adam, yogi: decay of the second moments"] = 0.99
+    tau: Annotated[float, "adam, yogi, adagrad: what is added to the root of these"] = 1e-3
+
+    def __post_init__(self) -> None:
+        if self.optimizer not in get_args(Kind):
+            raise unknown("server optimizer", str(self.optimizer), get_args(Kind))
+        if self.rate is None:
+            object.__setattr__(self, "rate", RATES[self.optimizer])
+        if self.momentum is None:
+            object.__setattr__(self, "momentum", 0.0 if self.optimizer == "adagrad" else 0.9)
+        _between("server.momentum", self.beta)
+        _between("server.beta2", self.beta2)
+        for key, value in (("learning_rate", self.pace), ("tau", self.tau)):
+            if not value > 0:
+                raise InputError(f"server.{key} must be above 0, got {value:g}")
+
+    @property
+    def pace(self) -> float:
+        assert self.rate is not None  # __post_init__ fills it
+        return self.rate
+
+    @property
+    def beta(self) -> float:
+        assert self.momentum is not None
+        return self.momentum
+
+    @property
+    def adaptive(self) -> bool:
+        return self.optimizer in get_args(Moments)
+
+
+@dataclass(frozen=True)
+class Stepped:
+    """A scheme whose servers take steps of their own."""
+
+    inner: Scheme
+    step: ServerStep
+
+    @property
+    def facts(self) -> Facts:
+        return self.inner.facts
+
+    @property
+    def tolerates(self) -> Tolerates:
+        return getattr(self.inner, "tolerates", Tolerates())
+
+    def adapt(self, net: Network) -> Network:
+        own = self.inner.adapt(net)
+        moments = (FIRST, SECOND) if self.step.adaptive else (FIRST,)
+        return replace(own, shelves=(*own.shelves, BEFORE, *moments))
+
+    def lanes(self, setting: Setting) -> tuple[Lane, ...]:
+        return self.inner.lanes(setting)
+
+    def work(self, view: View) -> Work:
+        return self.inner.work(view)
+
+    def mix(self, view: View, done: Ints) -> Mix:
+        mix, net = self.inner.mix(view, done), view.net
+        if len(net.servers) > 1 and not any(stage.crossings for stage in mix.stages):
+            return mix  # a server's step is for what all of them have agreed on
+        there = np.unique(net.home[net.clients]).tolist()  # who is away keeps what it has
+        shelf: str | None = getattr(self.inner, "trained", None)
+        models = net.servers if shelf is None else net.shelf(shelf).tolist()
+        rows = {int(models[d]): d for d in there}
+        if self.step.optimizer == "quasi-global":
+            return _quasi_global(mix, self.step, net, rows)
+        before = net.shelf(BEFORE.name).tolist()
+        if shelf is None:
+            return replace(mix, across=(*mix.stages, *_steps(self.step, net, rows, before)))
+        # A scheme whose servers correct what they mix needs the step before they do.
+        own = _steps(self.step, net, rows, list(net.servers))
+        return replace(mix, across=(*own, *mix.stages))
+
+
+def _steps(
+    step: ServerStep, net: Network, rows: dict[int, int], before: list[int]
+) -> tuple[Mixing, ...]:
+    """From `before` a step towards each of `rows`, which it replaces. {row: server}"""
+    first = net.shelf(FIRST.name).tolist()
+    # Where `before` is a shelf, it is what the step leads to, for the next round.
+    both = {
+        row: d for now, d in rows.items() for row in ((now, before[d]) if before[d] < 0 else (now,))
+    }
+    now_of = {d: now for now, d in rows.items()}
+    if not step.adaptive:
+        beta, rate = step.beta, step.pace
+        moved = {
+            row: _without_zeros({now_of[d]: rate, before[d]: 1 - rate, first[d]: rate * beta})
+            for row, d in both.items()
+        }
+        speed = {first[d]: {first[d]: beta, now: 1.0, before[d]: -1.0} for now, d in rows.items()}
+        return (of_rows(moved | speed),)
+    second, new = net.shelf(SECOND.name).tolist(), 1 - step.beta
+    mean = {first[d]: {first[d]: step.beta, now: new, before[d]: -new} for now, d in rows.items()}
+    square = of_rows({second[d]: {before[d]: 1.0, now: 1.0} for now, d in rows.items()})
+    scaled = of_rows(
+        {row: {second[d]: 1.0, first[d]: 1.0, before[d]: 1.0} for row, d in both.items()}
+    )
+    kind: Moments = step.optimizer  # type: ignore[assignment]  # it is adaptive
+    return (
+        of_rows(mean),
+        replace(square, rule=Squares(step.beta2, kind)),
+        replace(scaled, rule=Scaled(step.pace, step.tau)),
+    )
+
+
+def _quasi_global(mix: Mix, step: ServerStep, net: Network, rows: dict[int, int]) -> Mix:
+    """Before mixing, the momentum is added; after it, it follows how far the model moved."""
+    first, before = net.shelf(FIRST.name).tolist(), net.shelf(BEFORE.name).tolist()
+    beta, rate = step.beta, step.pace
+    pushed = {
+        now: _without_zeros({now: rate, before[d]: 1 - rate, first[d]: beta})
+        for now, d in rows.items()
+    }
+    moved = {first[d]: {first[d]: beta, d: 1 - beta, before[d]: beta - 1} for d in rows.values()}
+    kept = {before[d]: {d: 1.0} for d in rows.values()}
+    return replace(mix, across=(of_rows(pushed), *mix.stages, of_rows(moved | kept)))
+
+
+def _without_zeros(row: dict[int, float]) -> dict[int, float]:
+    return {source: weight for source, weight in row.items() if weight}
+
+
+def _between(name: str, value: float) -> None:
+    if not 0 <= value < 1:
+        raise InputError(f"{name} must be at least 0 and below 1, got {value:g}")
+
+
+def stepped(scheme: Scheme, step: ServerStep) -> Scheme:
+    """A scheme around which servers take such steps."""
+    return cast(Scheme, Stepped(scheme, step))
+
+
+def plain(scheme: Scheme) -> Scheme:
+    """The scheme itself, without the servers' own steps."""
+    return scheme.inner if isinstance(scheme, Stepped) else scheme
