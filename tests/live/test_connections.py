@@ -215,6 +215,7 @@ def test_nodes_talk_and_are_guarded_and_probed_over_version_6(tmp_path: Path) ->
         port = await server.start("[::1]:0", edge, federation.allow, echo, LIMITS)
         async with Peer(f"[::1]:{port}", good, "edge/0", LIMITS, federation.allow) as peer:
             assert (await peer.call("echo", {"text": "six"}, timeout=30)).header["text"] == "six"
+            server._guard.look()
             owners = {one.owner for one in server._guard.known.values()}
             assert (good.serial, good.name) in owners
             serial = await probe(f"[::1]:{port}", good, peer.name, 30)

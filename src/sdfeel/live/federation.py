@@ -31,7 +31,7 @@ from sdfeel.live.epochs import SignedNetwork
 from sdfeel.live.failover import refuges_of
 from sdfeel.live.protocol import UNSAID, About
 from sdfeel.live.transport.errors import Rejected
-from sdfeel.live.transport.tensors import CODE, MODEL, Schema, digest, pack, unpack, unpacked_model
+from sdfeel.live.transport.tensors import CODE, MODEL, Schema, pack, parsed, unpack, unpacked_model
 
 Weights = dict[int, float]  # source -> weight, sources ascending
 
@@ -161,7 +161,7 @@ class Federation:
 
     def own_model(self, body: bytes) -> Tensor:
         """The model in a message that this node has itself checked or made."""
-        return self.model(body, digest(body))
+        return torch.from_numpy(parsed(body)[MODEL])
 
 
 @dataclass(frozen=True, eq=False)
@@ -197,6 +197,11 @@ class Turn:
         mine = tuple(client for client, sources, _ in work.down if server in holder(sources))
         planned = decisions.cost.at(decisions.lanes[number], k, 0.0).done(work)
         return cls(k, view, work, planned, mine, guests)
+
+    @cached_property
+    def members(self) -> frozenset[int]:
+        """The same clients, for quick questions."""
+        return frozenset(self.clients)
 
     def sources(self, client: int) -> Weights:
         """The rows that this client starts from."""

@@ -202,7 +202,8 @@ class EdgeLife:
             edge = Edge(federation, me, store, ways, policy, tell, epochs, recorder)
             edge.journal = Journal(setting.directory, federation, me, store.records())
             self._edge, self._lost = edge, asyncio.get_running_loop().create_future()
-            bounds, allow = limits_of(federation), AllowList(setting.allow, tell)
+            net, allow = federation.net, AllowList(setting.allow, tell)
+            bounds = limits_of(federation).with_room_for(len(net.samples) + len(net.servers))
             port = await self._server.start(
                 self._service.listen, setting.identity, allow, self._handle, bounds, _authorise
             )

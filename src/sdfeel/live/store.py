@@ -178,6 +178,12 @@ class Store:
         question = "select 1 from tensors where kind = ? and round = ? and part = ?"
         return self._base.execute(question, (kind, k, part)).fetchone() is not None
 
+    def note(self, kind: Kind, k: int, part: int) -> dict[str, Any] | None:
+        """What was noted beside one tensor; None if it is not there (any more)."""
+        question = "select note from tensors where kind = ? and round = ? and part = ?"
+        row = self._base.execute(question, (kind, k, part)).fetchone()
+        return None if row is None else dict(json.loads(row[0]))
+
     def notes(self, kind: Kind, k: int) -> dict[int, dict[str, Any]]:
         """What was noted beside all parts of a round, by part."""
         rows = self._base.execute(

@@ -6,7 +6,7 @@ function of durable state, so a server that was killed hands out the same work a
 
 import asyncio
 import time
-from collections.abc import Callable, Container, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from math import isinf
 
@@ -17,13 +17,14 @@ from sdfeel.engine.combine import weighted
 from sdfeel.live.edge.policy import Policy
 from sdfeel.live.edge.quarantine import Bounds, Quarantine
 from sdfeel.live.edge.recorder import Recorder
-from sdfeel.live.edge.results import Results
+from sdfeel.live.edge.results import ResultDraft, Results
 from sdfeel.live.edge.round_end import Closed
 from sdfeel.live.edge.rows import Rows, place
 from sdfeel.live.federation import Federation, Turn, Weights, as_array
 from sdfeel.live.protocol import LONG_POLL, Answer, Bell, Header, seconds, whole
-from sdfeel.live.store import Store
+from sdfeel.live.store import Saved, Store
 from sdfeel.live.transport.errors import Refused, Rejected
+from sdfeel.live.transport.limits import INLINE
 from sdfeel.live.transport.tensors import MODEL, digest, pack
 
 SILENCE = 60.0  # seconds until the same complaint is repeated
@@ -67,6 +68,8 @@ class Cluster:
     lane: int = 0  # where several share the server
     recorder: Recorder | None = None  # signs what is done; None: nobody does
     quarantine: Quarantine = field(init=False)
+    doors: Bell = field(init=False, default_factory=Bell)  # work may have become available
+    arrivals: Bell = field(init=False, default_factory=Bell)  # a round may have become complete
     tell: Callable[[str], None] = lambda line: None
     clock: Callable[[], float] = time.monotonic
     wall: Callable[[], float] = time.time
@@ -83,6 +86,8 @@ class Cluster:
     asked: dict[int, float] = field(default_factory=dict)  # when our own last asked for work
     _misses: dict[int, tuple[int, int]] = field(default_factory=dict)  # how often, until when
     _start: Tensor | None = None  # the model that the open round starts from, once it is needed
+    _handout: Saved | None = None  # the same as it is sent
+    _drafts: list[ResultDraft] = field(init=False, default_factory=list)  # for the next commit
     _said: dict[str, float] = field(default_factory=dict)  # when each complaint was last made
 
     def __post_init__(self) -> None:
@@ -108,7 +113,8 @@ class Cluster:
 
     def begin(self, turn: Turn, taken: Mapping[int, int]) -> None:
         """Open a round: from now on clients get its work."""
-        self.turn, self.taken, self.began, self._start = turn, taken, self.clock(), None
+        self.turn, self.taken, self.began = turn, taken, self.clock()
+        self._start = self._handout = None
         if self.recorder is not None:
             self.recorder.begin(turn.k)
         names = [f"client-{client}" for client in turn.clients]
@@ -117,25 +123,32 @@ class Cluster:
         notes = self.store.notes("result", turn.k)
         self.rejected, self.arrived = set(), set(notes).intersection(turn.clients)
         self.bell.ring()
+        self.doors.ring()
 
     def finish(self) -> None:
         """Tell clients that there is no more work."""
         self.turn, self.over = None, True
-        self.bell.ring()
+        for bell in (self.bell, self.doors, self.arrivals):
+            bell.ring()
 
     def outstanding(self, turn: Turn) -> list[int]:
         """Clients whose results this round still waits for."""
-        known = self.arrived | self.rejected | self.absent
-        return [
-            client
-            for client in turn.clients
-            if client not in known and not self.quarantine.holds(f"client-{client}", turn.k)
-        ]
+        return [client for client in turn.clients if self._awaits(turn, client)]
+
+    def _awaits(self, turn: Turn, client: int) -> bool:
+        """Does this round wait for the result of one of its clients?"""
+        known = client in self.arrived or client in self.rejected or client in self.absent
+        return not known and not self.quarantine.holds(f"client-{client}", turn.k)
+
+    def _left(self, turn: Turn) -> Iterator[int]:
+        """The same clients in any order; finding the first one is quick."""
+        left = turn.members - self.arrived
+        return (client for client in left if self._awaits(turn, client))
 
     def _waits(self, turn: Turn) -> bool:
         """Is the round still waiting? It needs everyone not known to be away, and at least one."""
         nobody = not self.arrived and not self.rejected and len(turn.clients) > 0
-        return nobody or bool(self.outstanding(turn))
+        return nobody or any(True for _ in self._left(turn))
 
     async def complete(self, turn: Turn) -> list[int]:
         """Wait for all results, or until the deadline; return who did not answer."""
@@ -149,7 +162,7 @@ class Cluster:
                 elif left <= 0:
                     self._drop(self.outstanding(turn), turn.k)
                     break
-            await self.bell.wait_for(lambda: self.over or not self._waits(turn) or None, left)
+            await self.arrivals.wait_for(lambda: self.over or not self._waits(turn) or None, left)
         if (
             turn.clients and not self.arrived and not self.over
         ):  # all were rejected: rounds must not race past
@@ -159,7 +172,7 @@ class Cluster:
     def _others_wait(self, turn: Turn) -> bool:
         """Is a client there that this round does not ask, and a later one may?"""
         recent = self.clock() - LONG_POLL
-        return any(when > recent for n, when in self.asked.items() if n not in turn.clients)
+        return any(when > recent for n, when in self.asked.items() if n not in turn.members)
 
     def _drop(self, late: list[int], k: int) -> None:
         """Continue without late clients, and for longer without those that are late repeatedly."""
@@ -172,7 +185,8 @@ class Cluster:
 
     def _may_drop(self, turn: Turn) -> bool:
         """May clients be dropped? By the policy; guests always, as they may have gone home."""
-        return self.policy.dead_client == "drop" or set(self.outstanding(turn)) <= set(turn.guests)
+        dropped = self.policy.dead_client == "drop"
+        return dropped or all(client in turn.guests for client in self._left(turn))
 
     def newcomers(self, turn: Turn, away: Container[int]) -> dict[int, int]:
         """Guests of the next round, clients of servers that are away: their iterations so far."""
@@ -191,7 +205,7 @@ class Cluster:
         """The client's next piece of work, as soon as there is one."""
         theirs = whole(header, "epoch") if "epoch" in header else 0
         if theirs != self.federation.epoch:
-            await self.bell.wait_for(
+            await self.doors.wait_for(
                 lambda: self._in_another_epoch(theirs) or self.federation.epoch == theirs or None,
                 seconds(header, "wait"),
             )
@@ -205,7 +219,7 @@ class Cluster:
             self.asked[client] = self.clock()
         if self._may_rejoin(client):
             self.absent.discard(client)
-        found = await self.bell.wait_for(
+        found = await self.doors.wait_for(
             lambda: self._in_another_epoch(theirs) or self.handed_out(client),
             seconds(header, "wait"),
         )
@@ -221,7 +235,7 @@ class Cluster:
     def _may_rejoin(self, client: int) -> bool:
         """Does a client that asks for work count again? At once if the round has nobody else."""
         turn = self.turn
-        if turn is None or not (self.arrived or self.outstanding(turn)):
+        if turn is None or not (self.arrived or any(True for _ in self._left(turn))):
             return True
         return turn.k >= self._misses.get(client, (0, 0))[1]
 
@@ -233,7 +247,7 @@ class Cluster:
         """A guest goes home: nobody waits for it here any more."""
         if self.visits.pop(client, None) is not None:
             self.absent.add(client)
-            self.bell.ring()
+            self.arrivals.ring()
         return {}, None
 
     async def start(self, client: int, header: Header) -> Answer:
@@ -250,16 +264,16 @@ class Cluster:
             turn = self.turn
             if turn is None or k < turn.k:
                 return {"gone": True}, None
-            waiting = client in turn.clients and client in self.outstanding(turn)
+            waiting = client in turn.members and self._awaits(turn, client)
             return ({"early": True}, None) if waiting else None
 
-        found = await self.bell.wait_for(look, seconds(header, "wait"))
+        found = await self.doors.wait_for(look, seconds(header, "wait"))
         return found if found is not None else ({"early": True}, None)
 
     async def result(self, client: int, header: Header, body: bytes | None) -> Answer:
         """Keep a trained model. Its acknowledgement means that it survives any crash."""
         k, steps = whole(header, "round"), whole(header, "steps")
-        known = self.store.notes("result", k).get(client)
+        known = self.store.note("result", k, client)
         if known is not None:
             self.counts.repeated += 1
             if known["sha256"] != header.get("sha256"):
@@ -268,7 +282,7 @@ class Cluster:
         turn = self.turn
         if turn is None or k < turn.k:
             return {"late": True}, None
-        if k > turn.k or client not in turn.clients:
+        if k > turn.k or client not in turn.members:
             raise Refused(f"client {client} has no work in round {k} of server {self.server}")
         if self.quarantine.holds(f"client-{client}", k):
             raise Refused(self.quarantine.reason(f"client-{client}"))
@@ -290,14 +304,17 @@ class Cluster:
             start, sent, proof = self.started(turn, client), body, b""
             if self.recorder is not None:
                 proof = self.recorder.came(client, turn.k, steps, header)
-            body = await asyncio.to_thread(self.checked, body, sha256, start)
+            if size <= INLINE:  # another thread would cost more than the check
+                body = self.checked(body, sha256, start)
+            else:
+                body = await asyncio.to_thread(self.checked, body, sha256, start)
         except Rejected as error:
             if self.turn is turn and client not in self.arrived:
                 self.counts.rejected += 1
                 self.counts.last_error = f"client-{client}: {error}"
                 self.rejected.add(client)
                 self.quarantine.add(f"client-{client}", turn.k, str(error))
-                self.bell.ring()
+                self.arrivals.ring()
             raise
         note = {
             "steps": steps,
@@ -305,19 +322,45 @@ class Cluster:
             "arrived": self.clock() - self.began,
             "sha256": sha256,
         }
-        if self.turn is not turn or client in self.arrived:
-            return  # the round was closed while the model was being checked, or it arrived twice
+        await self._commit(ResultDraft(turn, client, sent, body, note, proof))
+
+    async def _commit(self, draft: ResultDraft) -> None:
+        """Write a result, together with those that come at the same time: one commit for all."""
+        self._drafts.append(draft)
+        if len(self._drafts) == 1:
+            try:
+                await asyncio.sleep(0)  # let others join
+            finally:
+                self._write_drafts()  # even if this caller has gone
+        await draft.done
+
+    def _write_drafts(self) -> None:
+        drafts, self._drafts = self._drafts, []
+        try:
+            with self.store.commit():
+                kept = [draft for draft in drafts if self._written(draft)]
+        except BaseException as error:
+            for draft in drafts[1:]:
+                draft.fail(error)
+            raise
+        for draft in kept:
+            self.arrived.add(draft.client)
+            self._misses.pop(draft.client, None)
+            self.counts.results += 1
+            self.counts.received += len(draft.sent)
+        self.arrivals.ring()
+        for draft in drafts:
+            draft.succeed()
+
+    def _written(self, draft: ResultDraft) -> bool:
+        if self.turn is not draft.turn or draft.client in self.arrived:
+            return False  # the round was closed while the model was checked, or it came twice
+        turn, client = draft.turn, draft.client
         if self.recorder is not None:
-            self.recorder.kept.put(turn.k, sha256, sent)
-        with self.store.commit():
-            self.store.put("result", turn.k, client, body, note)
-            if proof:
-                self.store.put("signed", turn.k, client, proof)
-        self.arrived.add(client)
-        self._misses.pop(client, None)
-        self.counts.results += 1
-        self.counts.received += size
-        self.bell.ring()
+            self.recorder.kept.put(turn.k, draft.note["sha256"], draft.sent)
+        if draft.proof:
+            self.store.put("signed", turn.k, client, draft.proof)
+        return self.store.put("result", turn.k, client, draft.body, draft.note)
 
     def rows(self, turn: Turn) -> Rows:
         """What this server holds when a round begins."""
@@ -357,7 +400,7 @@ class Cluster:
         if self.over:
             return {"over": True}, None
         turn = self.turn
-        if turn is None or client not in self.outstanding(turn):
+        if turn is None or client not in turn.members or not self._awaits(turn, client):
             return None
         sources, body, sha256 = self._handed(turn, client)
         header: Header = {
@@ -382,9 +425,10 @@ class Cluster:
         """Whose models a client starts from, and our part of that: what we hold, blended here."""
         sources = turn.sources(client)
         if self._elsewhere(sources) or sources == {self.server: 1.0}:
-            saved = self.store.get("start", turn.k, self.lane)
-            assert saved is not None  # it was committed before the round was opened
-            return sources, saved.body, saved.sha256
+            if self._handout is None:
+                self._handout = self.store.get("start", turn.k, self.lane)
+            assert self._handout is not None  # it was committed before the round was opened
+            return sources, self._handout.body, self._handout.sha256
         body = self.federation.body(self.started(turn, client))
         return {self.server: 1.0}, body, digest(body)
 

@@ -1,11 +1,13 @@
-"""The models that clients handed in, read from the disk one at a time."""
+"""The models that clients handed in: written together, read from the disk one at a time."""
 
+import asyncio
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 from torch import Tensor
 
-from sdfeel.live.federation import Federation
+from sdfeel.live.federation import Federation, Turn
 from sdfeel.live.store import Store
 
 
@@ -29,3 +31,27 @@ class Results(Mapping[int, Tensor]):
 
     def __len__(self) -> int:
         return len(self.clients)
+
+
+@dataclass
+class ResultDraft:
+    """A result that was checked and waits for the next commit."""
+
+    turn: Turn
+    client: int
+    sent: bytes
+    body: bytes  # what is kept of it
+    note: dict[str, Any]
+    proof: bytes  # the client's signed statement
+    done: "asyncio.Future[None]" = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.done = asyncio.get_running_loop().create_future()
+
+    def succeed(self) -> None:
+        if not self.done.done():
+            self.done.set_result(None)
+
+    def fail(self, error: BaseException) -> None:
+        if not self.done.done():
+            self.done.set_exception(error)

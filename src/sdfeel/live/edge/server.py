@@ -219,6 +219,7 @@ class Edge:
             known.save(self.store)
         self.known, self.federation, self.cluster.federation = known, new, new
         self.bell.ring()
+        self.cluster.doors.ring()
         told = [f"{len(mine)} clients"]
         told += [f"with {', '.join(map(str, sorted(came)))}"] if came else []
         gone = sorted(stay - mine)
@@ -336,6 +337,7 @@ class Edge:
         self.known = after
         self.opened(after)
         self.bell.ring()
+        self.cluster.doors.ring()
         self.exchange.committed()
         if self.journal is not None:
             self.journal.append(record)

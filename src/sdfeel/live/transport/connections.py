@@ -12,6 +12,7 @@ for that and for answers to its own pings, which must be long where links are sl
 import asyncio
 import os
 import random
+import resource
 import socket
 import sys
 from collections import Counter, defaultdict
@@ -25,6 +26,7 @@ from weakref import WeakKeyDictionary
 from sdfeel.live.transport.limits import Limits
 
 LOOK = 0.2  # seconds between two looks
+OTHER_DESCRIPTORS = 120  # of files, pipes and connections that this process makes
 LAST_WORD = 0.5  # seconds that a denied caller has to hear why
 _OWN = "/proc/self/fd"
 _INTERNET = (socket.AF_INET, socket.AF_INET6)
@@ -57,6 +59,14 @@ class Connection:
 
 
 @dataclass
+class _Calls:
+    """Who calls over a connection, and how many calls are under way."""
+
+    owner: tuple[str, str]
+    count: int = 0
+
+
+@dataclass
 class ConnectionGuard:
     """Keeps the connections of one listening port within a node's limits."""
 
@@ -69,6 +79,7 @@ class ConnectionGuard:
     _others: set[int] = field(default_factory=set)  # inodes of sockets that are not ours
     _by_peer: dict[Key, Connection] = field(default_factory=dict)
     _denied: dict[Key, float] = field(default_factory=dict)  # when to end them
+    _calls: dict[Key, "_Calls"] = field(default_factory=dict)  # under way, or since the last look
 
     async def run(self) -> None:
         """Check again and again."""
@@ -80,18 +91,18 @@ class ConnectionGuard:
     def call(self, peer: str, serial: str, name: str) -> Iterator[None]:
         """An authorised call is under way on the connection from `peer`, as gRPC writes it."""
         key = parsed(peer)
-        if key not in self._by_peer:
-            self.look()
-        mine = self._by_peer.get(key)
-        if mine is None:
-            yield
-            return
-        mine.owner, mine.calls = (serial, name), mine.calls + 1
+        calls = self._calls.setdefault(key, _Calls((serial, name)))
+        calls.owner, calls.count = (serial, name), calls.count + 1
+        mine = self._by_peer.get(key)  # a new connection is found at the next look
+        if mine is not None:
+            mine.owner, mine.calls = calls.owner, calls.count
         try:
             yield
         finally:
-            mine.calls -= 1
-            mine.used = self.clock()
+            calls.count -= 1
+            mine = self._by_peer.get(key)
+            if mine is not None:
+                mine.owner, mine.calls, mine.used = calls.owner, calls.count, self.clock()
 
     def deny(self, peer: str) -> None:
         """A caller from there was not accepted: its connection ends once it has been told."""
@@ -115,6 +126,7 @@ class ConnectionGuard:
         for inode, descriptor in here.items():
             if inode not in self.known and inode not in self._others:
                 self._meet(inode, descriptor)
+        self._calls = {key: calls for key, calls in self._calls.items() if calls.count}
 
     def _meet(self, inode: int, descriptor: int) -> None:
         peer = None
@@ -125,6 +137,9 @@ class ConnectionGuard:
             self._others.add(inode)
             return
         found = Connection(inode, descriptor, _key(peer[0], peer[1]), self.clock())
+        if found.peer in self._calls:
+            calls = self._calls[found.peer]
+            found.owner, found.calls, found.used = calls.owner, calls.count, found.since
         self.known[inode] = self._by_peer[found.peer] = found
 
     def _forget(self, each: Connection) -> None:
@@ -149,6 +164,16 @@ class ConnectionGuard:
         for group in _grouped(owned, lambda one: one.owner):
             yield from _unused(group, limits.connections_per_caller)
         yield from _unused(owned, (limits.connections + 1) // 2)
+
+
+def allow_descriptors(connections: int) -> None:
+    """Let this process open so many connections and a few files, as far as the system allows."""
+    if sys.platform == "linux":
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        wanted = connections + OTHER_DESCRIPTORS
+        most = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+        if soft != resource.RLIM_INFINITY and soft < most:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
 
 
 def _own_sockets() -> dict[int, int]:

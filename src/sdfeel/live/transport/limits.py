@@ -1,7 +1,7 @@
 """How much a node lets others use: bytes, calls and seconds."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from sdfeel.core.errors import InputError
@@ -49,6 +49,18 @@ class Limits:
     def body_bytes(self, kind: str) -> int:
         """The most bytes that a message of this kind, or the answer to it, may carry."""
         return self.bodies.get(kind, 0)
+
+    def with_room_for(self, callers: int) -> "Limits":
+        """The same where so many nodes may call, each over two connections, perhaps all at once.
+
+        Half of all connections are for callers that have said who they are.
+        """
+        return replace(
+            self,
+            calls=max(self.calls, 4 * callers),
+            connections=max(self.connections, 4 * callers),
+            fresh_per_address=max(self.fresh_per_address, callers),
+        )
 
     def transfer_seconds(self, size: int) -> float:
         """How long a body of so many bytes may take: the time for one chunk, for every chunk."""

@@ -13,7 +13,7 @@ import grpc.aio
 
 from sdfeel.core.errors import InputError
 from sdfeel.live.audit import ANSWERED, AuditedCall
-from sdfeel.live.transport.connections import ConnectionGuard, hasten
+from sdfeel.live.transport.connections import ConnectionGuard, allow_descriptors, hasten
 from sdfeel.live.transport.envelope import GO, METHOD, Envelope
 from sdfeel.live.transport.errors import Refused, Unable
 from sdfeel.live.transport.limits import INLINE, Limits, for_server
@@ -87,6 +87,7 @@ class Server:
         """
         self._name, self._allow = identity.name, allow
         self._handler, self._authorise, self._limits = handler, authorise, limits
+        allow_descriptors(limits.connections)
         server = grpc.aio.server(options=for_server(limits), maximum_concurrent_rpcs=limits.calls)
         server.add_generic_rpc_handlers((_OneMethod(self._serve),))
         try:
