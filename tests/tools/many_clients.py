@@ -15,6 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import torch
 
@@ -132,8 +133,9 @@ async def _all(directory: Path, clients: Sequence[int]) -> None:
     from sdfeel.live.client import Client
     from sdfeel.live.failover import Failover
     from sdfeel.live.process import NodeSetting, links
+    from sdfeel.live.statements import ClientDesk
     from sdfeel.live.transport.connections import allow_descriptors
-    from sdfeel.live.trust.identity import Identity
+    from sdfeel.live.trust.identity import Identity, Wallet
 
     allow_descriptors(len(clients))
     homes = [directory / NODES / f"client-{n}" for n in clients]
@@ -145,9 +147,14 @@ async def _all(directory: Path, clients: Sequence[int]) -> None:
         identity = Identity.load(Path(node.identity))
         setting = NodeSetting(identity, home, peers, Path(node.allow))
         ways = Failover(links(shared, setting, [0]))
-        samples = int(shared.net.samples[n])
-        found.append(Client(shared.schema, n, samples, ways, lambda task: task.start))
+        client = Client(shared.schema, n, int(shared.net.samples[n]), ways, _unchanged)
+        client.desk = ClientDesk.of(Wallet(identity).current, shared.digest, home, n)
+        found.append(client)
     await asyncio.gather(*(client.run() for client in found))
+
+
+def _unchanged(task: Any) -> Any:
+    return task.start
 
 
 def main() -> None:
