@@ -28,14 +28,14 @@ $(VENV)/.dev: $(VENV)/.package
 demo: $(VENV)/.package ## install, then compare four schemes on real handwritten digits
 	$(BIN)/sdfeel compare
 
-test: $(VENV)/.dev ## install and run the tests
-	$(BIN)/python -m pytest -n 2 -m 'not slow'
+test: $(VENV)/.dev ## install and run the tests (ONLY='tests/live ...': these)
+	$(BIN)/python -m pytest -n 2 -m 'not slow' $(ONLY)
 
 test-slow: $(VENV)/.dev ## run the tests that need real processes and real seconds (minutes)
 	$(BIN)/python -m pytest -n 2 -m slow
 
-test-busy: $(VENV)/.dev ## run the tests TIMES times beside two busy loops; no run may fail
-	tools/busy.sh $(TIMES)
+test-busy: $(VENV)/.dev ## run the tests (or ONLY these) TIMES times beside two busy loops; no run may fail
+	tools/busy.sh $(TIMES) '$(ONLY)'
 
 test-lowest: $(VENV)/.python ## run the tests with the lowest versions that pyproject.toml allows
 	test -d $(VENV)-lowest || $(PYTHON) -m venv $(VENV)-lowest
