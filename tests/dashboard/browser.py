@@ -38,7 +38,7 @@ def served_by(directory: Path, *options: str) -> Iterator[tuple[str, "subprocess
             yield process.stdout.readline().strip().rstrip("/"), process
         finally:
             process.terminate()
-            process.wait(30)
+            process.wait(120)
 
 
 @contextmanager

@@ -14,7 +14,7 @@ from tests.dashboard.logs import events, write
 
 def status(address: str) -> int:
     try:
-        with urllib.request.urlopen(address, timeout=30) as answer:
+        with urllib.request.urlopen(address, timeout=120) as answer:
             return int(answer.status)
     except urllib.error.HTTPError as error:
         with error:

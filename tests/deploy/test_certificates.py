@@ -52,7 +52,7 @@ class Pair:
         await self.server.stop(0)
 
     async def greet(self) -> None:
-        reply = await self.peer.call("echo", {"hello": 1}, timeout=30)
+        reply = await self.peer.call("echo", {"hello": 1}, timeout=120)
         assert reply.header == {"caller": "client/3", "hello": 1}
 
 

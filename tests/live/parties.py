@@ -89,7 +89,7 @@ async def raw(address: str, identity: Identity) -> AsyncIterator[Callable[[], An
         ("grpc.use_local_subchannel_pool", 1),
     ]
     async with grpc.aio.secure_channel(address, credentials, options) as channel:
-        yield lambda: channel.stream_stream(METHOD)(timeout=30)
+        yield lambda: channel.stream_stream(METHOD)(timeout=120)
 
 
 async def status(call: Any) -> tuple[grpc.StatusCode, str]:

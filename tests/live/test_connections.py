@@ -59,7 +59,7 @@ def test_idle_connections_beyond_the_limit_lock_nobody_out(
             found = await asyncio.gather(*knocks, return_exceptions=True)
             writers = [each for each in found if not isinstance(each, BaseException)]
             async with Peer(address, good, "edge/0", LIMITS) as peer:
-                reply = await peer.call("echo", {"text": "hello"}, timeout=30)
+                reply = await peer.call("echo", {"text": "hello"}, timeout=120)
                 assert reply.header["text"] == "hello"
             await until(lambda: len(server._guard.known) <= LIMITS.fresh_per_address)
             assert server.counts["cut"] > 0
@@ -93,10 +93,10 @@ def test_a_certificate_keeps_only_some_connections_and_those_with_calls(tmp_path
             first = asyncio.ensure_future(peers[0].call("echo", {"long": True}, timeout=50))
             await until(lambda: server.counts["calls"] == 1)
             for peer in peers[1:]:
-                await peer.call("echo", {}, timeout=30)
+                await peer.call("echo", {}, timeout=120)
             await until(lambda: len(server._guard.known) <= LIMITS.connections_per_caller)
             async with Peer(address, good, "edge/0", LIMITS) as peer:
-                await peer.call("echo", {}, timeout=30)
+                await peer.call("echo", {}, timeout=120)
             assert not first.done()
             gate.set()
             await first
@@ -163,7 +163,7 @@ def test_people_hear_of_calls_that_were_turned_away_but_not_of_every_one(tmp_pat
         async with Peer(f"127.0.0.1:{port}", bad, "edge/0", LIMITS) as peer:
             for _ in range(3):
                 with pytest.raises(NotTrusted):
-                    await peer.call("echo", {}, timeout=30)
+                    await peer.call("echo", {}, timeout=120)
         await server.stop(0)
 
     run(story())
@@ -191,7 +191,7 @@ def test_both_ends_of_a_connection_notice_soon_that_packets_get_lost(tmp_path: P
             serving(federation, limits=limits) as (address, _),
             Peer(address, federation.issue("client/0"), "edge/0", limits) as peer,
         ):
-            await peer.call("echo", {}, timeout=30)
+            await peer.call("echo", {}, timeout=120)
             await until(lambda: patience().count(3000) >= 2)
 
     run(story())
@@ -214,7 +214,7 @@ def test_nodes_talk_and_are_guarded_and_probed_over_version_6(tmp_path: Path) ->
         edge, good = federation.issue("edge/0"), federation.issue("client/0")
         port = await server.start("[::1]:0", edge, federation.allow, echo, LIMITS)
         async with Peer(f"[::1]:{port}", good, "edge/0", LIMITS, federation.allow) as peer:
-            assert (await peer.call("echo", {"text": "six"}, timeout=30)).header["text"] == "six"
+            assert (await peer.call("echo", {"text": "six"}, timeout=120)).header["text"] == "six"
             server._guard.look()
             owners = {one.owner for one in server._guard.known.values()}
             assert (good.serial, good.name) in owners

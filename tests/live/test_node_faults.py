@@ -156,13 +156,13 @@ def test_a_server_audits_who_called_with_which_certificate_and_how_it_ended(tmp_
             server._audit = seen.append
             async with Peer(address, good, "edge/0", LIMITS) as peer:
                 peer.audit = made.append
-                await peer.call("echo", {}, b"12345", timeout=30)
+                await peer.call("echo", {}, b"12345", timeout=120)
                 with pytest.raises(Refused):
-                    await peer.call("refuse", {}, timeout=30)
+                    await peer.call("refuse", {}, timeout=120)
             async with Peer(address, bad, "edge/0", LIMITS) as peer:
                 peer.audit = made.append
                 with pytest.raises(NotTrusted):
-                    await peer.call("echo", {}, timeout=30)
+                    await peer.call("echo", {}, timeout=120)
 
     run(story())
     assert [(each.who, each.outcome) for each in made] == [

@@ -33,7 +33,7 @@ def test_a_message_and_its_answer_arrive_with_the_callers_proved_name(
 ) -> None:
     async def story() -> None:
         async with serving(federation) as (address, server), peer(federation, address) as caller:
-            reply = await caller.call("echo", {"round": 3, "text": "größer"}, b"abc", timeout=30)
+            reply = await caller.call("echo", {"round": 3, "text": "größer"}, b"abc", timeout=120)
             assert reply.header == {"caller": "client/7", "round": 3, "text": "größer"}
             assert reply.body == b"abc"
             assert server.counts["answered"] == 1
@@ -47,7 +47,7 @@ def test_bodies_of_every_length_arrive_unchanged(federation: Federation, size: i
 
     async def story() -> None:
         async with serving(federation) as (address, _), peer(federation, address) as caller:
-            assert (await caller.call("echo", {}, body, timeout=30)).body == body
+            assert (await caller.call("echo", {}, body, timeout=120)).body == body
 
     run(story())
 
@@ -61,7 +61,7 @@ def test_a_model_of_25_mb_arrives_bit_for_bit(federation: Federation) -> None:
             serving(federation, limits=limits) as (address, server),
             peer(federation, address, limits) as caller,
         ):
-            assert (await caller.call("echo", {}, body, timeout=30)).body == body
+            assert (await caller.call("echo", {}, body, timeout=120)).body == body
             assert server.counts["bytes_in"] - len(body) < 1000
 
     run(story())
@@ -75,7 +75,7 @@ def test_many_calls_share_a_connection(federation: Federation) -> None:
             serving(federation, limits=limits) as (address, _),
             peer(federation, address, limits) as caller,
         ):
-            calls = [caller.call("echo", {"n": n}, b"%d" % n, timeout=20) for n in range(200)]
+            calls = [caller.call("echo", {"n": n}, b"%d" % n, timeout=120) for n in range(200)]
             replies = await asyncio.gather(*calls)
             assert [reply.header["n"] for reply in replies] == list(range(200))
             assert [reply.body for reply in replies] == [b"%d" % n for n in range(200)]
@@ -93,7 +93,7 @@ def test_a_refusal_is_reported_once_with_its_reason(federation: Federation) -> N
     async def story() -> None:
         async with serving(federation, refuse) as (address, _), peer(federation, address) as caller:
             with pytest.raises(Refused, match=r"round 3 is over: .* the current one is 5"):
-                await caller.call("push", {}, timeout=30)
+                await caller.call("push", {}, timeout=120)
 
     run(story())
     assert asked["push"] == 1
@@ -106,9 +106,9 @@ def test_a_claim_to_be_somebody_else_is_refused(federation: Federation) -> None:
 
     async def story() -> None:
         async with serving(federation, strict) as (address, _), peer(federation, address) as caller:
-            await caller.call("push", {"client": 7}, timeout=30)
+            await caller.call("push", {"client": 7}, timeout=120)
             with pytest.raises(Refused, match="client/7 may not speak for client/8"):
-                await caller.call("push", {"client": 8}, timeout=30)
+                await caller.call("push", {"client": 8}, timeout=120)
 
     run(story())
 
@@ -123,7 +123,7 @@ def test_who_may_not_send_is_turned_away_before_the_body(federation: Federation)
             peer(federation, address) as caller,
         ):
             with pytest.raises(Refused, match="client/7 is not of this cluster"):
-                await caller.call("echo", {}, bytes(4 * CHUNK), timeout=30)
+                await caller.call("echo", {}, bytes(4 * CHUNK), timeout=120)
             assert server.counts["bytes_in"] < 1000
             assert server.counts["answered"] == 0
 
@@ -148,7 +148,7 @@ def test_a_handler_may_wait_and_is_told_when_the_caller_gives_up(federation: Fed
         ):
             while not gone.is_set():  # time may be up before the handler has begun
                 await outage(caller, "wait", "it did not answer")
-            call = asyncio.create_task(caller.call("wait", {}, timeout=20))
+            call = asyncio.create_task(caller.call("wait", {}, timeout=120))
             await asyncio.sleep(0)
             ready.set()
             assert (await call).header == {"open": True}
@@ -172,9 +172,9 @@ def test_a_call_outlives_a_restart_of_the_server(federation: Federation) -> None
         server = Server()
         port = await server.start("127.0.0.1:0", me, federation.allow, echo, LIMITS)
         async with peer(federation, f"127.0.0.1:{port}") as caller:
-            await caller.call("echo", {}, timeout=30)
+            await caller.call("echo", {}, timeout=120)
             await server.stop(0)
-            call = asyncio.create_task(caller.call("echo", {"late": 1}, timeout=30))
+            call = asyncio.create_task(caller.call("echo", {"late": 1}, timeout=120))
             await asyncio.sleep(0)
             server = Server()
             await server.start(f"127.0.0.1:{port}", me, federation.allow, echo, LIMITS)
@@ -199,7 +199,9 @@ def test_a_message_is_sent_again_when_its_answer_was_lost(federation: Federation
 
     async def story() -> None:
         async with serving(federation, keep) as (address, _), peer(federation, address) as caller:
-            assert (await caller.call("echo", {"round": 1}, b"x", timeout=20)).header == {"kept": 1}
+            assert (await caller.call("echo", {"round": 1}, b"x", timeout=120)).header == {
+                "kept": 1
+            }
 
     run(story())
     assert arrived == {1: 3}
@@ -295,7 +297,7 @@ from sdfeel.live.transport import Limits, Peer
 
 async def main(address, directory):
     async with Peer(address, Identity.load(directory), "edge/0", Limits()) as peer:
-        print((await peer.call("echo", {}, timeout=20)).header["caller"])
+        print((await peer.call("echo", {}, timeout=120)).header["caller"])
 
 asyncio.run(main(*sys.argv[1:]))
 """

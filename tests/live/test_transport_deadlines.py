@@ -62,7 +62,7 @@ async def sent_there_and_back(
         slow_link(address, most, slower) as slow,
         Peer(slow, me, "edge/0", limits) as peer,
     ):
-        await peer.call("echo", {}, timeout=20)  # the handshake is not what is tried here
+        await peer.call("echo", {}, timeout=120)  # the handshake is not what is tried here
         return (await peer.call("echo", {}, BODY, timeout=slower * IMPATIENT)).body
 
 

@@ -38,7 +38,7 @@ def test_bodies_arrive_unchanged_by_either_way(
             serving(federation, limits=LONG) as (address, server),
             Peer(address, federation.issue("client/7"), "edge/0", limits) as peer,
         ):
-            reply = await peer.call("echo", {"text": "two\nlines"}, body, timeout=20)
+            reply = await peer.call("echo", {"text": "two\nlines"}, body, timeout=120)
             assert reply.header == {"caller": "client/7", "text": "two\nlines"}
             assert reply.body == body
             assert server.counts["answered"] == 1
@@ -56,7 +56,7 @@ def test_a_short_message_is_still_refused_by_who_sends_it(federation: Federation
             Peer(address, federation.issue("client/7"), "edge/0", SHORT) as peer,
         ):
             with pytest.raises(Refused, match="nobody may"):
-                await peer.call("echo", {}, b"x", timeout=20)
+                await peer.call("echo", {}, b"x", timeout=120)
             assert server.counts["answered"] == 0
 
     run(story())
@@ -73,7 +73,7 @@ def test_a_stranger_is_not_trusted_by_this_way_either(
             Peer(address, other.issue("client/7"), "edge/0", SHORT) as peer,
         ):
             with pytest.raises(NotTrusted):
-                await peer.call("echo", {}, b"x", timeout=20)
+                await peer.call("echo", {}, b"x", timeout=120)
 
     run(story())
 
@@ -111,7 +111,9 @@ def test_many_short_calls_share_a_connection(federation: Federation) -> None:
             Peer(address, federation.issue("client/7"), "edge/0", SHORT) as peer,
         ):
             bodies = [bytes([n]) * 10_000 for n in range(30)]
-            calls = [peer.call("echo", {"n": n}, body, timeout=30) for n, body in enumerate(bodies)]
+            calls = [
+                peer.call("echo", {"n": n}, body, timeout=120) for n, body in enumerate(bodies)
+            ]
             replies = await asyncio.gather(*calls)
             assert [reply.body for reply in replies] == bodies
 

@@ -104,7 +104,7 @@ class Devices:
             if process.poll() is None:
                 process.terminate()
         for process in self.running.values():
-            process.wait(30)
+            process.wait(120)
 
 
 def resident(pid: int) -> float:

@@ -49,7 +49,7 @@ KINDS = (
     *("status", "rounds", "measured", "current", "dance"),
 )
 ITERATIONS = 1000
-PATIENCE = 30.0  # seconds for one honest round
+PATIENCE = 120.0  # seconds for one honest round
 SCHEMES: tuple[Scheme, ...] = (
     SDFeel(tau1=2),
     SDFeel(tau1=2, tau2=2, alpha=2),

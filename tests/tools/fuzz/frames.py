@@ -66,7 +66,7 @@ async def _attack(cases: range, seed: int) -> Tally:
         seconds, grown = time.perf_counter() - begun, memory() - before
         accepted = server.counts["answered"]
         async with Peer(address, client, "edge/0", _LIMITS) as peer:
-            if (await peer.call("push", {}, _BODY, timeout=30)).body != _BODY:
+            if (await peer.call("push", {}, _BODY, timeout=120)).body != _BODY:
                 raise Found(f"after {len(cases)} frames of seed {seed} the answers are wrong")
         return Tally("frames", len(cases), accepted, seconds, grown)
 
@@ -74,7 +74,7 @@ async def _attack(cases: range, seed: int) -> Tally:
 async def _misbehave(channel: grpc.aio.Channel, random: Random) -> None:
     """One call of up to four messages, most of them damaged, some in the wrong order."""
     open_stream: Any = channel.stream_stream(METHOD)
-    call = open_stream(timeout=20)
+    call = open_stream(timeout=120)
     with suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):
         first = random.choice((_GOOD[0], _GOOD[-1]))
         for message in (first, *random.choices(_GOOD, k=random.randint(0, 3))):
