@@ -11,6 +11,7 @@ import torch
 from sdfeel.core.errors import DataError, InputError
 from sdfeel.data import formats
 from sdfeel.data.catalog import DATASETS, default_directory, describe, directories, load, verify
+from sdfeel.data.federated import Dataset
 from sdfeel.data.sources import Source
 from tests.data.conftest import put
 
@@ -197,6 +198,7 @@ def own_file(folder: Path, **changes: np.ndarray[tuple[int, ...], np.dtype[np.ge
 
 def test_a_users_own_file_is_loaded_as_it_is(tmp_path: Path) -> None:
     data = load(own_file(tmp_path))
+    assert isinstance(data, Dataset)
     assert (data.name, data.classes) == ("mine", 3)
     assert (data.train.x.dtype, data.train.y.dtype) == (torch.float32, torch.int64)
     assert data.test.x.tolist() == [[1, 1], [1, 1]]

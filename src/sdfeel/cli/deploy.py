@@ -90,7 +90,7 @@ def local(
       sdfeel deploy local my.toml --out runs/real
     """
     chosen, rules = loading.load(experiment, settings or ()), files.read_policy(policy or ())
-    directory = out if out is not None else fresh_directory(f"deploy-{chosen.scheme.name}")
+    directory = out if out is not None else fresh_directory(f"deploy-{chosen.scheme.label}")
     deployment = one_machine.LocalDeployment(chosen, directory, rules)
     again = shlex.join(["sdfeel", *sys.argv[1:]])
     _follow(deployment, again if out is not None else f"{again} --out {directory}")
@@ -99,7 +99,7 @@ def local(
 
 def _follow(deployment: one_machine.LocalDeployment, again: str) -> None:
     """Show progress until the end; `again` is the command that continues after a stop."""
-    label = f"{deployment.experiment.scheme.name} (deployed)"
+    label = f"{deployment.experiment.scheme.label} (deployed)"
     names = deployment.processes.names
     people.print(f"starting {len(names)} processes in {escape(str(deployment.directory))}")
     with (
@@ -186,7 +186,7 @@ def follow(
     """
     target = out if out is not None else fresh_directory("deploy")
     desk = operator.Operator(directory, target, stop)
-    label = f"{desk.ready.experiment.scheme.name} (deployed)"
+    label = f"{desk.ready.experiment.scheme.label} (deployed)"
     with (
         suppress(KeyboardInterrupt),
         Progress({label: desk.ready.rounds}, people) as progress,

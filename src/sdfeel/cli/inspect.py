@@ -14,16 +14,16 @@ from rich.table import Table
 from sdfeel.cli.common import AsJson, ExperimentFile, Settings, print_json, results, transfer
 from sdfeel.cli.lazy import later
 from sdfeel.core.errors import InputError
-from sdfeel.core.scheme import meanings
+from sdfeel.core.scheme import defaults, meanings
 from sdfeel.core.tolerance import OPTIONS
 from sdfeel.data.partition import unevenness
 from sdfeel.report.tables import label_table
-from sdfeel.schemes import SCHEMES
+from sdfeel.schemes import NAMED, SCHEMES, find
 from sdfeel.schemes.compatibility import TITLES, reasons, rows
 
 with later():
     from sdfeel.data import catalog, download
-    from sdfeel.experiment import build, loading
+    from sdfeel.experiment import build, build_network, loading
     from sdfeel.report import drawing, holdings
     from sdfeel.report import topology as graphs
 
@@ -98,7 +98,7 @@ def topology(
     more = [f"network.graph={graph}"]
     if servers is not None:
         more += [f"network.servers={servers}", f"network.clients={max(servers, 1) * 5}"]
-    net = build.equal_network(loading.load(None, [*more, *(settings or ())]))
+    net = build_network.equal_network(loading.load(None, [*more, *(settings or ())]))
     if picture is not None:
         drawing.save(graphs.topology(net), picture)
     if as_json:
@@ -212,8 +212,8 @@ def data_show(
     """
     chosen = loading.load(experiment, settings or ())
     split = build.build_data(chosen)
-    net = build.build_network(chosen, split)
-    counts = build.who_holds_what(split)
+    net = build_network.build_network(chosen, split)
+    counts = build_network.who_holds_what(split)
     drawn = picture if picture is not None else Path("holdings.png")
     drawing.save(holdings.holdings(counts, net.home), drawn)
     skew = dataclasses.asdict(unevenness(counts, net.home))
@@ -261,7 +261,8 @@ def schemes(
     if compatibility:
         _compatibility(as_json)
         return
-    found = [_scheme_card(name, kind) for name, kind in SCHEMES.items()]
+    every = {**SCHEMES, **{name: find(name) for name in NAMED.added()}}
+    found = [_scheme_card(name, kind) for name, kind in every.items()]
     if as_json:
         print_json(found)
         return
@@ -306,14 +307,14 @@ def _facts_table(cards: list[dict[str, Any]]) -> Table:
 def _scheme_card(name: str, kind: Any) -> dict[str, Any]:
     return {
         "name": name,
-        "about": kind.__doc__.split("\n")[0],
-        "facts": dataclasses.asdict(kind.facts),
+        "about": (kind.__doc__ or "").split("\n")[0],
+        "facts": dataclasses.asdict(kind.facts) if hasattr(kind, "facts") else {},
         "options": [
             {
-                "name": field.name,
-                "default": field.default,
-                "meaning": meanings(kind)[field.name],
+                "name": name,
+                "default": default,
+                "meaning": meanings(kind)[name],
             }
-            for field in dataclasses.fields(kind)
+            for name, default in defaults(kind).items()
         ],
     }

@@ -62,7 +62,7 @@ def run(
       sdfeel run my.toml --set training.learning_rate=0.1 --set seed=3 --json
     """
     chosen = loading.load(experiment, settings or ())
-    directory = out if out is not None else fresh_directory(chosen.scheme.name)
+    directory = out if out is not None else fresh_directory(chosen.scheme.label)
     session = durable.start(chosen, directory)
     _finish_one(session, as_json)
     if profile:
@@ -223,7 +223,7 @@ def panels(grid: list[grids.GridPoint]) -> dict[str, dict[str, str]]:
 
 def _finish_one(session: durable.Session, as_json: bool) -> None:
     """Run one session to its end, and report the result."""
-    _execute({session.experiment.scheme.name: session}, f"sdfeel resume {session.directory}")
+    _execute({session.experiment.scheme.label: session}, f"sdfeel resume {session.directory}")
     histories = shown.histories_of([session.directory])
     goal = shown.choose_target(histories, None)
     shown.write_report(session.directory, "A run", histories, goal, session.experiment.text())

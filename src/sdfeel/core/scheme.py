@@ -1,9 +1,9 @@
 """What a training scheme decides, and nothing about how it is carried out."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, is_dataclass
 from math import inf
-from typing import ClassVar, Literal, Protocol, get_type_hints
+from typing import Any, ClassVar, Literal, Protocol, get_type_hints
 
 import numpy as np
 
@@ -219,15 +219,24 @@ def some_of(clients: Ints, count: int | None, rng: np.random.Generator) -> Ints:
 def meanings(kind: type[Scheme]) -> dict[str, str]:
     """A scheme's options and the texts that explain them, from its annotations."""
     hints = get_type_hints(kind, include_extras=True)
-    return {option.name: hints[option.name].__metadata__[0] for option in fields(kind)}  # type: ignore[arg-type]
+    return {name: next(iter(_notes(hints[name])), "") for name in defaults(kind)}
 
 
 def conditions(kind: type[Scheme]) -> dict[str, Only]:
     """The options of a scheme that do not always have an effect, and what they depend on."""
     hints = get_type_hints(kind, include_extras=True)
     found = {}
-    for option in fields(kind):  # type: ignore[arg-type]
-        needs = [part for part in hints[option.name].__metadata__ if isinstance(part, Only)]
+    for option in defaults(kind):
+        needs = [part for part in _notes(hints[option]) if isinstance(part, Only)]
         if needs:
-            found[option.name] = needs[0]
+            found[option] = needs[0]
     return found
+
+
+def defaults(kind: type[Scheme]) -> dict[str, Any]:
+    """A scheme's options with their defaults; none where it is not a dataclass."""
+    return {f.name: f.default for f in fields(kind)} if is_dataclass(kind) else {}
+
+
+def _notes(hint: Any) -> tuple[Any, ...]:
+    return getattr(hint, "__metadata__", ())

@@ -1,16 +1,19 @@
 """Data sets by name, found on this machine, checked and normalised."""
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 
-from sdfeel.core.errors import DataError, unknown
+from sdfeel.core.errors import DataError, InputError, told, unknown
+from sdfeel.core.named import Kind, is_path, spelled
 from sdfeel.data import formats
-from sdfeel.data.federated import Dataset, Examples
+from sdfeel.data.federated import Dataset, Examples, Federated, examples
+from sdfeel.data.partition import PARTITIONS
 from sdfeel.data.sources import DATASETS, Arrays, Bytes, Source
 
 __all__ = [
@@ -26,12 +29,18 @@ __all__ = [
 ]
 
 
-def load(name: str, directory: Path | None = None) -> Dataset:
-    """A data set by name, or a user's own from a path that ends in .npz.
+PARTITION = Kind("partition", {name: name for name in PARTITIONS}, "sdfeel.partitions")
+
+
+def load(name: Any, directory: Path | None = None) -> Dataset | Federated:
+    """A data set by name, a user's own from a path that ends in .npz, or one that is given itself.
 
     Files are looked for in `directory`, then in $SDFEEL_DATA, then in the user's cache. The first
     ones found must have the published checksums; nothing is ever downloaded here.
     """
+    added = Kind("data set", DATASETS, "sdfeel.data")
+    if not isinstance(name, str) or is_path(name) or name in added.added():
+        return _own(spelled(name), added.find(name))
     if name.lower().endswith(".npz"):
         return formats.load_npz(Path(name))
     source = known(name)
@@ -45,6 +54,26 @@ def load(name: str, directory: Path | None = None) -> Dataset:
         _examples(x_test, y_test, source),
         source.classes,
     )
+
+
+def _own(name: str, given: Any) -> Dataset | Federated:
+    """A user's data: a pair of train and test, or already split; or a function that gives them."""
+    if callable(given) and not hasattr(given, "__getitem__"):
+        try:
+            given = given()
+        except Exception as error:  # somebody else's function may raise anything
+            raise InputError(f"data {name} cannot be read: {told(error)}") from None
+    if isinstance(given, Dataset | Federated):
+        return given
+    if isinstance(given, Mapping) and {"train", "test"} <= set(given):
+        given = given["train"], given["test"]
+    if not (isinstance(given, tuple | list) and len(given) == 2):
+        raise InputError(
+            f"data.name must lead to (train, test), {{'train': ..., 'test': ...}} or what "
+            f"sdfeel.federate gives, got {type(given).__name__}"
+        )
+    train, test = (examples(each) for each in given)
+    return Dataset(name, train, test, Federated(train, (), test).classes)
 
 
 def known(name: str) -> Source:

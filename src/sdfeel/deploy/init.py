@@ -15,7 +15,8 @@ from sdfeel.core.network import Network
 from sdfeel.deploy.device import read_devices
 from sdfeel.deploy.files import PolicySection
 from sdfeel.deploy.make import EdgeAddress, make
-from sdfeel.experiment.build import Prepared, build_mixing, prepare
+from sdfeel.experiment.build import Prepared, prepare
+from sdfeel.experiment.build_network import build_mixing
 from sdfeel.experiment.schema import Experiment
 from sdfeel.run.store import create
 

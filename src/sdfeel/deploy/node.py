@@ -37,8 +37,8 @@ from sdfeel.experiment.build import (
     build_packing,
     build_scheme,
     local_step,
-    on_another,
 )
+from sdfeel.experiment.build_network import on_another
 from sdfeel.experiment.loading import load
 from sdfeel.experiment.schema import Experiment
 from sdfeel.live.epochs import directory_of

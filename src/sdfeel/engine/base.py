@@ -72,6 +72,7 @@ class Training:
     loss: Loss = nn.functional.cross_entropy
     proximal: float = 0.0  # how strongly a client is pulled to where its round began
     penalties: Mapping[str, Penalty] = field(default_factory=dict)  # what else is added to the loss
+    own: Callable[..., Any] | None = None  # the optimiser itself, where it is the user's
 
 
 @dataclass(frozen=True, eq=False)

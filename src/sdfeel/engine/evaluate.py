@@ -32,8 +32,76 @@ def loss_of(outputs: Tensor, targets: Tensor) -> Tensor:
     return nn.functional.cross_entropy(outputs, targets)
 
 
-METRICS: dict[str, Metric] = {"accuracy": accuracy, "loss": loss_of}
-BETTER: dict[str, Literal["more", "less"]] = {"accuracy": "more", "loss": "less"}
+def top_5(outputs: Tensor, targets: Tensor) -> float:
+    """The share of examples whose class is among the five with the largest outputs."""
+    best = outputs.topk(min(5, outputs.shape[-1]), dim=-1).indices
+    return float((best == targets[..., None]).any(dim=-1).double().mean())
+
+
+def mae(outputs: Tensor, targets: Tensor) -> Tensor:
+    """The mean absolute error."""
+    return (_shaped(outputs, targets) - targets).abs().double().mean()
+
+
+def rmse(outputs: Tensor, targets: Tensor) -> Tensor:
+    """The root of the mean squared error."""
+    return (_shaped(outputs, targets) - targets).double().square().mean().sqrt()
+
+
+def r2(outputs: Tensor, targets: Tensor) -> Tensor:
+    """The share of the targets' variance that the model explains."""
+    squares = (_shaped(outputs, targets) - targets).double().square().sum()
+    return 1 - squares / (targets - targets.mean(dim=0)).double().square().sum()
+
+
+def perplexity(outputs: Tensor, targets: Tensor) -> Tensor:
+    """e to the mean cross entropy of every token."""
+    return tokens(outputs, targets).exp()
+
+
+def tokens(outputs: Tensor, targets: Tensor) -> Tensor:
+    """The mean cross entropy of every position: outputs (N, ..., K), targets (N, ...)."""
+    return nn.functional.cross_entropy(outputs.flatten(0, -2), targets.flatten())
+
+
+def _shaped(outputs: Tensor, targets: Tensor) -> Tensor:
+    """Outputs (N, 1) for targets (N,) must not become (N, N) when subtracted."""
+    return outputs.view_as(targets) if outputs.numel() == targets.numel() else outputs
+
+
+def _elementwise(loss: Loss) -> Loss:
+    def found(outputs: Tensor, targets: Tensor) -> Tensor:
+        return loss(_shaped(outputs, targets), targets.to(outputs.dtype))
+
+    return found
+
+
+LOSSES: dict[str, Loss] = {
+    "cross-entropy": nn.functional.cross_entropy,
+    "token-cross-entropy": tokens,
+    "mse": _elementwise(nn.functional.mse_loss),
+    "l1": _elementwise(nn.functional.l1_loss),
+    "huber": _elementwise(nn.functional.huber_loss),
+    "bce": _elementwise(nn.functional.binary_cross_entropy_with_logits),
+}
+METRICS: dict[str, Metric] = {
+    "accuracy": accuracy,
+    "loss": loss_of,
+    "top-5": top_5,
+    "mae": mae,
+    "rmse": rmse,
+    "r2": r2,
+    "perplexity": perplexity,
+}
+BETTER: dict[str, Literal["more", "less"]] = {
+    "accuracy": "more",
+    "loss": "less",
+    "top-5": "more",
+    "mae": "less",
+    "rmse": "less",
+    "r2": "more",
+    "perplexity": "less",
+}
 DECILE = 0.1
 
 

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from sdfeel.core.errors import InputError, unknown
+from sdfeel.core.named import PATH
 from sdfeel.core.scheme import Local
 from sdfeel.core.seeds import rng
 from sdfeel.engine.base import Penalty, Proximal, Training
@@ -101,9 +102,11 @@ class TorchOptimizer:
             if isinstance(kind, type) and issubclass(kind, torch.optim.Optimizer)
         }
         kinds.pop("optimizer")
-        if training.optimizer.lower() not in kinds:
-            raise unknown("optimizer", training.optimizer, [*kinds, *others])
-        kind: Callable[..., torch.optim.Optimizer] = kinds[training.optimizer.lower()]
+        if training.own is None and training.optimizer.lower() not in kinds:
+            raise unknown("optimizer", training.optimizer, [*kinds, *others, PATH])
+        kind: Callable[..., torch.optim.Optimizer] = (
+            training.own or kinds[training.optimizer.lower()]
+        )
         try:
             self._optimizer = kind(flat.trainable, lr=training.learning_rate, **training.options)
         except (TypeError, ValueError) as error:

@@ -12,30 +12,26 @@ import torch
 from pydantic import TypeAdapter, ValidationError
 from torch import nn
 
-from sdfeel.core import graphs, membership
-from sdfeel.core.arrays import Floats, Ints
 from sdfeel.core.cost import Cost, Power
 from sdfeel.core.decide import Decisions
 from sdfeel.core.errors import InputError, unknown
-from sdfeel.core.gossip_weights import GOSSIP_RULES
 from sdfeel.core.link_times import Link
-from sdfeel.core.network import Network, clustered
-from sdfeel.core.scheme import Local, Scheme
+from sdfeel.core.named import Kind, imported, is_path, spelled
+from sdfeel.core.network import Network
+from sdfeel.core.scheme import Local, Scheme, defaults
 from sdfeel.core.seeds import number, rng
-from sdfeel.core.stragglers import StragglerPolicy
-from sdfeel.data import catalog
-from sdfeel.data.clusters import assign
-from sdfeel.data.clusters import sizes as cluster_sizes
+from sdfeel.core.stragglers import Policy, StragglerPolicy
+from sdfeel.data import catalog as sources
 from sdfeel.data.federated import Examples, Federated, federate
-from sdfeel.data.partition import holdings
 from sdfeel.engine import optimizers
 from sdfeel.engine.base import Engine, Training, Workload, penalties
-from sdfeel.engine.evaluate import Groups, chosen
+from sdfeel.engine.evaluate import LOSSES, METRICS, Groups, Loss, Metric, chosen
 from sdfeel.engine.messages import FLOAT, Codec, Compress, Packing, codec
 from sdfeel.engine.select import ModuleEngine, choose
 from sdfeel.experiment import effects
+from sdfeel.experiment.build_network import build_network, with_epochs
 from sdfeel.experiment.build_radio import build_case, build_changing, with_radio
-from sdfeel.experiment.files import read_graph, read_matrix, read_speeds
+from sdfeel.experiment.files import read_speeds
 from sdfeel.experiment.loading import rule_of
 from sdfeel.experiment.schema import Experiment, SchemeSection
 from sdfeel.models import zoo
@@ -46,6 +42,8 @@ from sdfeel.schemes.server_optimizers import ServerStep, plain, stepped
 from sdfeel.sim.simulate import Simulation, State
 
 MODEL_FOR = {"mnist": "mnist-cnn", "fashion-mnist": "mnist-cnn", "cifar10": "cifar-cnn"}
+LOSS = Kind("loss", LOSSES, "sdfeel.losses")
+METRIC = Kind("metric", METRICS, "sdfeel.metrics")
 EVALUATIONS = 25  # in a run, unless evaluation.every says otherwise
 
 
@@ -82,8 +80,8 @@ class Prepared:
             self.engine.outputs,
             self.data.parts,
             self.net.home,
-            chosen(asked.per_client),
-            chosen(asked.per_cluster),
+            chosen(asked.per_client, known_metrics(self.experiment), self.data.classes > 0),
+            chosen(asked.per_cluster, known_metrics(self.experiment), self.data.classes > 0),
             asked.per_client_every,
         )
 
@@ -96,9 +94,11 @@ class Prepared:
 def prepare(experiment: Experiment) -> Prepared:
     """Load, split and build everything that `experiment` names; raise on what cannot work."""
     scheme, foreign = build_scheme(experiment)
-    chosen([*experiment.evaluation.per_client, *experiment.evaluation.per_cluster])  # known names
-    late = StragglerPolicy(experiment.latency.late, experiment.latency.deadline_seconds)
+    groups = [*experiment.evaluation.per_client, *experiment.evaluation.per_cluster]
+    chosen(groups, known_metrics(experiment))  # known names
+    late = build_late(experiment)
     data = build_data(experiment)
+    experiment = with_clients(experiment, len(data.parts))
     experiment = with_model(experiment)
     net = build_network(experiment, data)
     # A network that the scheme cannot serve, and options that it refuses, are refused here.
@@ -106,7 +106,8 @@ def prepare(experiment: Experiment) -> Prepared:
     effects.check(case)
     changing, parted = build_changing(case)
     module = build_model(experiment, data)
-    zoo.check_fit(module, data.train.x[0], data.classes)
+    scores = build_loss(experiment) is LOSSES["cross-entropy"]
+    zoo.check_fit(module, data.train.x[0], data.classes if scores else 0)
     engine, why = build_engine(experiment, data, module)
     packing = build_packing(experiment, engine.layout)
     cost = build_cost(experiment, data, net, module, engine.layout, packing)
@@ -122,9 +123,9 @@ def prepare(experiment: Experiment) -> Prepared:
 
 def with_model(experiment: Experiment) -> Experiment:
     """The same experiment, with the model that suits the data if none was chosen."""
-    if experiment.model.name != "auto":
+    if spelled(experiment.model.name) != "auto":
         return experiment
-    name = MODEL_FOR.get(experiment.data.name, "mlp")
+    name = MODEL_FOR.get(spelled(experiment.data.name), "mlp")
     return experiment.model_copy(
         update={"model": experiment.model.model_copy(update={"name": name})}
     )
@@ -168,11 +169,12 @@ def evaluate_every(experiment: Experiment, data: Federated, rounds: int, measure
     return max(1, rounds // EVALUATIONS, min(cheap, ceil(rounds / 2)))
 
 
-def scheme_section(name: str, scheme: Scheme) -> SchemeSection:
+def scheme_section(name: Any, scheme: Scheme) -> SchemeSection:
     """The experiment's section for a scheme, with all its options."""
-    options = dataclasses.asdict(
-        cast(Any, plain(scheme))
-    )  # a dataclass, which its protocol cannot say
+    bare = plain(scheme)  # a dataclass, most often, which its protocol cannot say
+    if not dataclasses.is_dataclass(bare) or not isinstance(name, str | type):
+        return SchemeSection.model_validate({"name": name})
+    options = dataclasses.asdict(cast(Any, bare))
     return SchemeSection.model_validate({"name": name, **options})
 
 
@@ -188,8 +190,10 @@ def build_scheme(experiment: Experiment) -> tuple[Scheme, tuple[str, ...]]:
 
 
 def _build_plain(experiment: Experiment) -> tuple[Scheme, tuple[str, ...]]:
-    kind = find(experiment.scheme.name)
-    own = {field.name for field in dataclasses.fields(cast(Any, kind))}
+    kind, name = find(experiment.scheme.name), experiment.scheme.name
+    if not isinstance(name, str | type):
+        return name, ()
+    own = set(defaults(kind))
     every = {f.name for other in SCHEMES.values() for f in dataclasses.fields(cast(Any, other))}
     # An experiment file has no other way to write the `none` of our help texts.
     given = {k: v for k, v in experiment.scheme.options.items() if v not in (None, "none")}
@@ -200,7 +204,7 @@ def _build_plain(experiment: Experiment) -> tuple[Scheme, tuple[str, ...]]:
             raise unknown("key", f"scheme.{key}", [f"scheme.{name}" for name in sorted(own)])
     foreign = sorted(set(given) - own)
     notes = (
-        (f"{experiment.scheme.name} does not use {', '.join(f'scheme.{k}' for k in foreign)}",)
+        (f"{experiment.scheme.label} does not use {', '.join(f'scheme.{k}' for k in foreign)}",)
         if foreign
         else ()
     )
@@ -219,141 +223,35 @@ def _build_plain(experiment: Experiment) -> tuple[Scheme, tuple[str, ...]]:
 def build_data(experiment: Experiment) -> Federated:
     section = experiment.data
     where = Path(section.directory) if section.directory is not None else None
-    loaded = catalog.load(section.name, where)
-    if loaded.classes == 0:
+    loaded = sources.load(section.name, where)
+    partition = (
+        sources.PARTITION.find(section.partition)
+        if is_path(section.partition)
+        else (section.partition)
+    )
+    if loaded.classes == 0 and build_loss(experiment) is LOSSES["cross-entropy"]:
         raise InputError(
-            f"the targets of {section.name} are not class numbers, and experiments train "
-            f"classifiers: train it from Python, with sdfeel.Run and your own loss"
+            f"the targets of {spelled(section.name)} are not class numbers, which cross-entropy "
+            f"needs: set training.loss, to mse for numbers or token-cross-entropy for tokens"
+        )
+    if isinstance(loaded, Federated):
+        return loaded
+    if loaded.classes == 0 and spelled(partition) in ("classes", "shards", "dirichlet"):
+        raise InputError(
+            f"data.partition is {partition}, which needs class numbers, and the targets of "
+            f"{spelled(section.name)} are none: set data.partition to iid"
         )
     return federate(
         loaded.train,
         loaded.test,
         experiment.network.clients,
-        section.partition,
+        partition,
         experiment.seed,
         classes_per_client=section.classes_per_client,
         concentration=section.concentration,
         balance=section.balance,
         min_size=section.min_size,
     )
-
-
-def build_network(experiment: Experiment, data: Federated) -> Network:
-    links, home = build_links(experiment), build_home(experiment, data)
-    net = clustered(data.samples, home, links)
-    if experiment.network.overlap and len(net.servers) > 1:
-        net = overlapping(net, experiment.network.overlap)
-    return build_mixing(experiment, net)
-
-
-def with_epochs(
-    experiment: Experiment, decisions: Decisions, net: Network
-) -> tuple[Decisions, Network]:
-    """The decisions with those of the epochs in which the network is another one, and the first."""
-    codecs = experiment.compression.uplink, experiment.compression.backhaul
-    if experiment.network.epochs and codecs != ("none", "none"):
-        raise InputError(
-            "network.epochs goes with models that are sent as they are: leave out "
-            "compression.uplink and compression.backhaul"
-        )
-    epochs, first = [], net
-    for epoch in membership.schedule(experiment.network.epochs):
-        known = len(net.samples)
-        if epoch.counts or any(client >= known for client, _ in epoch.moves):
-            raise InputError(
-                f"network.epochs: a simulation has the {known} clients of its data, each with its "
-                f"examples; other clients and other numbers of examples are for deployments"
-            )
-        net = build_mixing(experiment, epoch.applied(net))
-        found = on_another(decisions, net)
-        if epoch.begins == 0:
-            decisions, first = found, net
-        else:
-            epochs.append((epoch.begins, found))
-    return replace(decisions, epochs=tuple(epochs)), first
-
-
-def on_another(decisions: Decisions, net: Network, cost: Cost | None = None) -> Decisions:
-    """The same scheme on the network of another epoch; InputError if it cannot change so."""
-    own, view = decisions, decisions.view(0)
-    name = type(plain(own.scheme)).__name__
-    if len(own.lanes) > 1:
-        raise InputError(f"network.epochs needs a common round, and {name} has none: leave it out")
-    work = own.work(view)
-    if own.net.shelves or work.measure or own.mix(view, own.cost.done(work)).memory:
-        raise InputError(
-            f"network.epochs: {name} keeps more than the servers' models, which would have to move "
-            f"with clients: leave it out"
-        )
-    if own.outages is not None or own.late.policy != "wait":
-        raise InputError(
-            "network.epochs is for networks that are always there and clients that are waited for: "
-            "leave out network.changes, network.link_chance, network.server_up_seconds and "
-            "latency.late"
-        )
-    found = Decisions.of(own.scheme, net, cost or own.cost, own.seed, own.local, own.late)
-    assert found.net.servers == own.net.servers  # an epoch changes clients alone
-    return found
-
-
-def build_home(experiment: Experiment, data: Federated) -> Ints:
-    """(C,) each client's server."""
-    section = experiment.network
-    return assign(
-        section.clients,
-        section.servers,
-        rng(experiment.seed, "clusters"),
-        assignment=section.assignment,
-        gamma=section.imbalance,
-        holdings=who_holds_what(data),
-    )
-
-
-def overlapping(net: Network, count: int) -> Network:
-    """The last `count` clients of every cell reach the next cell's server, too."""
-    reach = list(net.reach)
-    for d in net.servers:
-        mine = np.flatnonzero(net.home == d)
-        if count > len(mine):
-            raise InputError(
-                f"network.overlap is {count}, but cell {d} has only {len(mine)} clients: lower it"
-            )
-        for client in mine[len(mine) - count :]:
-            reach[client] = (d, (d + 1) % len(net.servers))
-    return Network(net.samples, tuple(reach), net.links)
-
-
-def equal_network(experiment: Experiment) -> Network:
-    """The experiment's servers with clients of equal data: to look at the graph alone."""
-    section = experiment.network
-    links = build_links(experiment)
-    sizes = cluster_sizes(section.clients, section.servers, section.imbalance)
-    home = np.repeat(np.arange(section.servers), sizes)
-    return build_mixing(experiment, clustered(np.ones(section.clients), home, links))
-
-
-def who_holds_what(data: Federated) -> Ints:
-    """(C, K) examples of each class at each client."""
-    return holdings(data.train.y.numpy(), data.parts, max(data.classes, 1))
-
-
-def build_links(experiment: Experiment) -> Floats:
-    section = experiment.network
-    file = Path(section.graph)
-    named = section.graph in (*graphs.TOPOLOGIES, *graphs.ALIASES)
-    if not named and (file.suffix or file.is_file()):
-        return read_graph(file, section.servers)
-    draws = rng(experiment.seed, "graph")
-    return graphs.links(section.graph, section.servers, draws, section.radius, section.probability)
-
-
-def build_mixing(experiment: Experiment, net: Network) -> Network:
-    name = experiment.network.mixing
-    if name in GOSSIP_RULES:
-        return replace(net, weights=GOSSIP_RULES[name](net.links, net.mass))
-    if Path(name).suffix or Path(name).is_file():
-        return replace(net, weights=read_matrix(Path(name)))
-    raise unknown("mixing rule", name, [*GOSSIP_RULES, "a file .csv, .json or .npy"])
 
 
 def build_model(experiment: Experiment, data: Federated) -> nn.Module:
@@ -377,6 +275,7 @@ def build_engine(
         sample(data.test, experiment.evaluation.test_examples, experiment.seed),
         build_training(experiment),
         experiment.seed,
+        metrics=chosen(list(experiment.evaluation.metrics), known_metrics(experiment)),
         measured=sample(data.train, experiment.evaluation.train_examples, experiment.seed),
     )
     return choose(experiment.training.engine, workload, experiment.training.workers or None)
@@ -385,6 +284,7 @@ def build_engine(
 def build_training(experiment: Experiment) -> Training:
     """How a client takes its local iterations."""
     training = experiment.training
+    name, own = _optimizer(training.optimizer)
     options = dict(training.optimizer_options)
     if training.momentum:
         options["momentum"] = training.momentum
@@ -393,12 +293,68 @@ def build_training(experiment: Experiment) -> Training:
     return Training(
         learning_rate=training.learning_rate,
         batch_size=training.batch_size,
-        optimizer=training.optimizer,
+        optimizer=name,
+        own=own,
+        loss=build_loss(experiment),
         options=options,
         proximal=training.proximal,
         penalties=penalties(training.penalties),
         iteration=reading(experiment).iteration_unit,
     )
+
+
+def _optimizer(given: Any) -> tuple[str, Any]:
+    """An optimiser's name and, where it is not one of torch's by name, the optimiser itself."""
+    if isinstance(given, str) and not is_path(given):
+        return given, None
+    found = imported(given) if isinstance(given, str) else given
+    if not (isinstance(found, type) and issubclass(found, torch.optim.Optimizer)):
+        raise InputError(
+            f"training.optimizer must be the name of one of torch's optimisers, such as adam, or "
+            f"an optimiser class, got {getattr(found, '__name__', type(found).__name__)}"
+        )
+    known = getattr(torch.optim, found.__name__, None) is found
+    return (found.__name__.lower(), None) if known else (spelled(given), found)
+
+
+def build_loss(experiment: Experiment) -> Loss:
+    """What a client makes small."""
+    found = LOSS.find(experiment.training.loss)
+    if not callable(found):
+        raise InputError(
+            f"training.loss must be a function of outputs and targets, got {type(found).__name__}"
+        )
+    loss: Loss = found
+    return loss
+
+
+def known_metrics(experiment: Experiment) -> dict[str, Metric]:
+    """The metrics by name, with the experiment's own and its loss."""
+    own = {name: METRIC.find(given) for name, given in experiment.evaluation.metrics.items()}
+    return {**METRICS, "loss": build_loss(experiment), **own}
+
+
+def build_late(experiment: Experiment) -> StragglerPolicy:
+    """What is done about late clients."""
+    section = experiment.latency
+    if isinstance(section.late, str) and not is_path(section.late):
+        return StragglerPolicy(cast(Policy, section.late), section.deadline_seconds)
+    found = imported(section.late) if isinstance(section.late, str) else section.late
+    found = found(seconds=section.deadline_seconds) if isinstance(found, type) else found
+    for part in ("settle", "check", "policy", "seconds"):
+        if not hasattr(found, part):
+            raise InputError(
+                f"latency.late gave a {type(found).__name__}, which lacks {part}: a policy has "
+                f"policy, seconds, settle(view, cost, work, mixed) and check(rounds, cost)"
+            )
+    policy: StragglerPolicy = found
+    return policy
+
+
+def with_clients(experiment: Experiment, clients: int) -> Experiment:
+    """The same experiment with as many clients as its data are split over."""
+    network = experiment.network.model_copy(update={"clients": clients})
+    return experiment.model_copy(update={"network": network})
 
 
 def local_step(experiment: Experiment) -> Local:
@@ -466,7 +422,7 @@ def build_cost(
         draws = rng(experiment.seed, "devices")
         speeds = latency.speeds(clients, devices.gflops * 1e9, devices.spread)
         speeds = latency.assigned(speeds, devices.placement, net.home, draws)
-    card = zoo.MODELS.get(experiment.model.name)
+    card = zoo.MODELS.get(spelled(experiment.model.name))
     printed = None if card is None else card.operations
     packed: dict[Link, int] = {}  # bits of a compressed model, where one travels
     if packing is not None and packing.up:

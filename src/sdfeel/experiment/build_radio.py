@@ -2,11 +2,13 @@
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
+from sdfeel.core import named
 from sdfeel.core.arrays import Floats, floats
-from sdfeel.core.cost import Cost
+from sdfeel.core.cost import Channel, Cost
 from sdfeel.core.errors import DataError, InputError, unknown
 from sdfeel.core.gossip_weights import GOSSIP_RULES
 from sdfeel.core.link_times import SNR
@@ -19,7 +21,7 @@ from sdfeel.experiment.effects import Case, Rates, given_keys
 from sdfeel.experiment.files import clients_table, links_table, trace_table
 from sdfeel.experiment.schema import Experiment, RadioSection
 from sdfeel.radio.channel import Cell, Fading, Trace, efficiency, scattered, snr_of
-from sdfeel.schemes import tolerance
+from sdfeel.schemes import has_lanes, tolerance
 
 MOST = 40.0  # bits per second and hertz: no radio sends more
 
@@ -38,16 +40,35 @@ def with_radio(priced: Cost, experiment: Experiment, net: Network) -> Cost:
         priced = replace(priced, snr=snr, client_rates=floats(carried / nominal))
     elif section.snr_db is not None:
         priced = replace(priced, snr=floats(np.full(clients, 10 ** (section.snr_db / 10))))
-    if section.fading == "off":
+    if isinstance(section.fading, str) and section.fading == "off":
         return priced
+    radio = np.ones(clients) if priced.client_rates is None else priced.client_rates
+    snr = np.full(clients, SNR) if priced.snr is None else priced.snr
+    if not isinstance(section.fading, str) or named.is_path(section.fading):
+        return replace(priced, channel=_own_channel(section.fading, radio, snr, experiment.seed))
     channel = Fading(
-        np.ones(clients) if priced.client_rates is None else priced.client_rates,
-        np.full(clients, SNR) if priced.snr is None else priced.snr,
+        radio,
+        snr,
         section.nakagami_m if section.fading == "nakagami" else 1.0,
         section.correlation,
         experiment.seed,
     )
     return replace(priced, channel=channel)
+
+
+def _own_channel(given: Any, radio: Floats, snr: Floats, seed: int) -> Channel:
+    """A user's channel, or what a user's function makes of rates, noise and seed."""
+    found = named.imported(given) if isinstance(given, str) else given
+    if not hasattr(found, "at") or isinstance(found, type):
+        found = found(radio, snr, seed)
+    for method in ("at", "chance"):
+        if not callable(getattr(found, method, None)):
+            raise InputError(
+                f"radio.fading gave a {type(found).__name__}, which lacks {method}: a channel has "
+                f"at(round, seconds) and chance(needed)"
+            )
+    channel: Channel = found
+    return channel
 
 
 def build_case(experiment: Experiment, scheme: Scheme, net: Network) -> Case:
@@ -73,6 +94,7 @@ def build_case(experiment: Experiment, scheme: Scheme, net: Network) -> Case:
         changes,
         named,
         "equal" if rates == "equal" else _kind_of_rates(rates, len(net.samples)),
+        lanes=has_lanes(scheme),
     )
 
 
@@ -98,10 +120,11 @@ def build_changing(case: Case) -> tuple[Outages | None, tuple[str, ...]]:
     up_seconds = section.server_up_seconds if used[1] else None
     if not changes and link_chance == 1 and up_seconds is None:
         return None, ()
-    if section.mixing not in GOSSIP_RULES and "mixing" in case.used:
+    rule = callable(section.mixing) or named.spelled(section.mixing) in GOSSIP_RULES
+    if not rule and "mixing" in case.used:
         raise InputError(
-            f"network.mixing is the matrix in {section.mixing}, but the server graph changes: "
-            f"name a rule that fits any graph ({', '.join(GOSSIP_RULES)})"
+            f"network.mixing is the matrix in {named.spelled(section.mixing)}, but the server "
+            f"graph changes: name a rule that fits any graph ({', '.join(GOSSIP_RULES)})"
         )
     outages = Outages(
         changes,

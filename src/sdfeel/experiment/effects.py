@@ -6,19 +6,20 @@ need in order to have an effect. A key in neither place always has one.
 """
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any, Literal
 
 from sdfeel.core import tolerance
 from sdfeel.core.link_times import Link
+from sdfeel.core.named import is_path, spelled
 from sdfeel.core.network import Network
 from sdfeel.core.outages import Change
-from sdfeel.core.scheme import conditions
+from sdfeel.core.scheme import conditions, defaults
 from sdfeel.core.tolerance import IGNORED, Tolerates
 from sdfeel.experiment.schema import Experiment, Section
 from sdfeel.radio.latency import PRESETS
-from sdfeel.schemes import SCHEMES, asynchronous, find
+from sdfeel.schemes import SCHEMES, find
 
 Rates = Literal["equal", "distance", "metres", "mbps"]
 
@@ -37,6 +38,7 @@ class Case:
     links: tuple[bool, bool] = (False, False)  # does radio.links name servers? the cloud?
     rates: Rates = "equal"  # what the clients' mean rates come from
     engine: str = "native"  # which computes
+    lanes: bool = False  # does somebody continue without waiting for all the others?
 
     @property
     def several(self) -> bool:
@@ -67,7 +69,7 @@ class Case:
     def single_steps(self) -> bool:
         """Does a client take one step only from every model that it is given?"""
         scheme, latency = self.experiment.scheme, self.experiment.latency
-        usual = {field.name: field.default for field in fields(find(scheme.name))}  # type: ignore[arg-type]
+        usual = defaults(find(scheme.name))
         unit = latency.iteration_unit or PRESETS[latency.preset].iteration_unit
         return scheme.options.get("tau1", usual.get("tau1")) == 1 and unit == "batch"
 
@@ -75,7 +77,8 @@ class Case:
     def bandwidth(self) -> bool:
         """Does sending depend on more than the mean rates?"""
         equalised = self.experiment.latency.late == "equalise" and "equalise" in self.used
-        return self.experiment.radio.fading != "off" or equalised or self.tolerates.shares
+        fading = self.experiment.radio.fading
+        return not isinstance(fading, str) or fading != "off" or equalised or self.tolerates.shares
 
     @property
     def measured_channels(self) -> bool:
@@ -104,12 +107,14 @@ def asked(case: Case) -> Iterator[tuple[str, str]]:
     failing = network.server_up_seconds is not None or 1 in lines
     # Clients in several cells continue with another server while their own is away, if all wait
     # for one another.
-    together = not asynchronous(case.experiment.scheme.name)
+    together = not case.lanes
     moves = failing and together and "changing_servers" in case.used
     if network.overlap and case.several and not moves:
         yield "overlap", "network.overlap"
-    if latency.late != "wait":
-        yield latency.late.replace("-", "_"), f"latency.late = {latency.late}"
+    late = latency.late if isinstance(latency.late, str) else "drop"
+    if late != "wait":
+        late = "drop" if is_path(late) else late
+        yield late.replace("-", "_"), f"latency.late = {spelled(latency.late)}"
     servers, cloud = case.links
     if servers:
         yield "server_rates", "radio.links (between servers)"
@@ -137,7 +142,7 @@ def _where(path: str, *values: Any) -> Need:
     """Another key has one of these values."""
     value = attrgetter(path)
     return Need(
-        lambda case: value(case.experiment) in values,
+        lambda case: isinstance(found := value(case.experiment), str) and found in values,
         f"without {path} = {' or '.join(map(str, values))}",
     )
 
@@ -176,7 +181,9 @@ KEYS: Mapping[str, tuple[Need, ...]] = {
     "network.link_chance": (SEVERAL,),
     "data.directory": (
         Need(
-            lambda case: case.experiment.data.name in ("mnist", "fashion-mnist", "cifar10"),
+            lambda case: (
+                spelled(case.experiment.data.name) in ("mnist", "fashion-mnist", "cifar10")
+            ),
             "with built-in data or a file",
         ),
     ),
@@ -235,7 +242,7 @@ KEYS: Mapping[str, tuple[Need, ...]] = {
 def check(case: Case) -> None:
     """InputError for what the scheme refuses."""
     others = {name: kind.tolerates for name, kind in SCHEMES.items()}
-    name = case.experiment.scheme.name
+    name = case.experiment.scheme.label
     tolerance.check(name, case.tolerates, tuple(asked(case)), others)
 
 
@@ -253,7 +260,7 @@ def notes(case: Case) -> tuple[str, ...]:
     for words, keys in vain.items():
         some = ", ".join(keys)
         if keys and not words:
-            told.append(f"{case.experiment.scheme.name} does not use {some}")
+            told.append(f"{case.experiment.scheme.label} does not use {some}")
         elif keys:
             told.append(f"{some} {'has' if len(keys) == 1 else 'have'} no effect {words}")
     return tuple(told)
@@ -262,16 +269,16 @@ def notes(case: Case) -> tuple[str, ...]:
 def _vain_options(case: Case) -> Iterator[tuple[str, str]]:
     """The scheme's own options that are set and have no effect, with the words for it."""
     kind = find(case.experiment.scheme.name)
-    defaults = {field.name: field.default for field in fields(kind)}  # type: ignore[arg-type]
+    usual = defaults(kind)
     chosen = case.experiment.scheme.options
     for option, need in conditions(kind).items():
         section, _, key = need.key.partition(".")
         if section == "scheme":
-            other = chosen.get(key, defaults[key])
+            other = chosen.get(key, usual[key])
             counts = (None if other == "none" else other) in need.values
         else:
             counts = need.key in case.given
-        if not counts and chosen.get(option, defaults[option]) not in (defaults[option], None):
+        if not counts and chosen.get(option, usual[option]) not in (usual[option], None):
             yield f"scheme.{option}", need.otherwise
 
 
@@ -280,10 +287,16 @@ def given_keys(experiment: Experiment) -> frozenset[str]:
     sections = [(name, vars(section)) for name, section in DEFAULTS if isinstance(section, Section)]
     return frozenset(
         f"{name}.{key}"
-        for name, defaults in sections
+        for name, usual in sections
         for key, value in vars(getattr(experiment, name)).items()
-        if value != defaults[key]
+        if _differs(value, usual[key])
     )
+
+
+def _differs(value: Any, default: Any) -> bool:
+    """A thing itself, an array say, is never a default."""
+    plain = value is None or isinstance(value, str | int | float | list | dict)
+    return not plain or bool(value != default)
 
 
 DEFAULTS = Experiment()

@@ -13,6 +13,7 @@ import numpy as np
 from sdfeel.core.arrays import Floats, floats
 from sdfeel.core.errors import DataError, InputError
 from sdfeel.core.graphs import adjacency
+from sdfeel.core.named import spelled
 from sdfeel.core.network import Network
 from sdfeel.data.clusters import ASSIGNMENTS
 from sdfeel.data.partition import ALIASES, PARTITIONS
@@ -23,11 +24,13 @@ from sdfeel.experiment.schema import Experiment
 def data_files(experiment: Experiment) -> dict[str, str]:
     """The files that an experiment's data and clusters are read from, by key."""
     data, network = experiment.data, experiment.network
+    name, partition = spelled(data.name), spelled(data.partition)
+    assignment = spelled(network.assignment)
     named = {
         "data.directory": data.directory,
-        "data.name": None if data.name in DATASETS else data.name,
-        "data.partition": None if data.partition in {*PARTITIONS, *ALIASES} else data.partition,
-        "network.assignment": None if network.assignment in ASSIGNMENTS else network.assignment,
+        "data.name": None if name in DATASETS else name,
+        "data.partition": None if partition in {*PARTITIONS, *ALIASES} else partition,
+        "network.assignment": None if assignment in ASSIGNMENTS else assignment,
     }
     return {key: str(value) for key, value in named.items() if value is not None}
 

@@ -7,6 +7,7 @@ from typing import Any, get_args
 
 from pydantic import BaseModel, ValidationError
 
+from sdfeel.core import named
 from sdfeel.core.errors import InputError, unknown
 from sdfeel.core.gossip_weights import GOSSIP_RULES
 from sdfeel.core.graphs import ALIASES, TOPOLOGIES
@@ -40,6 +41,7 @@ def load(file: Path | None = None, settings: Sequence[str] = ()) -> Experiment:
     if file is not None:
         values = _read(file)
         _locate(values, file.parent)
+        named.beside(file.parent)
         checked(values)  # a mistake in the file must not hide behind a setting
     changed: dict[str, Any] = {}
     for setting in settings:
@@ -74,7 +76,7 @@ def keys() -> dict[str, str]:
 def template(experiment: Experiment) -> str:
     """A commented experiment file."""
     head = "# An experiment for `sdfeel run FILE`. Every key may be left out.\n\n"
-    return head + toml.document(experiment.model_dump(), keys())
+    return head + toml.document(experiment.model_dump(mode="json"), keys())
 
 
 def _help(text: str | None) -> str:
@@ -149,7 +151,7 @@ def _locate(values: dict[str, Any], base: Path) -> None:
 def _sentence(error: ValidationError) -> str:
     """The first mistake, as a sentence."""
     first = error.errors()[0]
-    where = ".".join(str(part) for part in first["loc"] if part not in ("float", "int", "str"))
+    where = ".".join(str(part) for part in first["loc"] if not _internal(part))
     if first["type"] == "extra_forbidden":
         section = ".".join(where.split(".")[:-1])
         siblings = [k for k in keys() if k.rpartition(".")[0] == section]
@@ -157,6 +159,11 @@ def _sentence(error: ValidationError) -> str:
     if first["type"] == "model_type":
         return f"{where} is a section with keys, got {first['input']!r}: write {where}.key = value"
     return f"{where} must be {rule_of(first)}, got {first['input']!r}"
+
+
+def _internal(part: Any) -> bool:
+    """Is it one of the words by which pydantic tells the members of a union apart?"""
+    return part in ("float", "int", "str") or str(part).startswith(("literal[", "function-before["))
 
 
 def rule_of(error: Mapping[str, Any]) -> str:

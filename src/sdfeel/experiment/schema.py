@@ -6,10 +6,23 @@ all come from the classes below; `loading.py` reads them.
 
 import hashlib
 import json
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PlainSerializer,
+    SerializationInfo,
+    WithJsonSchema,
+    model_validator,
+)
+from pydantic_core import PydanticCustomError
 
+from sdfeel import schemes
+from sdfeel.core import named
 from sdfeel.experiment import toml
 
 Positive = Annotated[float, Field(gt=0)]
@@ -18,6 +31,46 @@ Names = Annotated[  # on the command line, words with commas between them
     list[str],
     BeforeValidator(lambda given: given.split(",") if isinstance(given, str) else given),
 ]
+
+
+def _nameable(given: Any) -> Any:
+    if given is None or isinstance(given, int | float | Mapping):
+        raise PydanticCustomError("string_type", "a text")
+    return given
+
+
+def _own(given: Any) -> Any:
+    if given is None or (isinstance(given, int | float | str) and not named.is_path(given)):
+        raise PydanticCustomError("string_type", "a text")
+    return given
+
+
+def _kept(thing: Any, info: SerializationInfo) -> Any:
+    """A thing itself; in a file, its name."""
+    return named.spelled(thing) if info.mode == "json" else thing
+
+
+_RECORDED = (PlainSerializer(_kept), WithJsonSchema({"type": "string"}))
+# A name, `package.module:name`, or the thing itself: `core.named`.
+Thing = Annotated[Any, BeforeValidator(_nameable), *_RECORDED]
+Own = Annotated[Any, BeforeValidator(_own), *_RECORDED]  # all but a plain name
+
+
+def _labelled(given: Any) -> Any:
+    """Things by their names; those of a list, and words with commas, by the ends of their own."""
+    if isinstance(given, Mapping):
+        return given
+    listed = given.split(",") if isinstance(given, str) else given
+    listed = listed if isinstance(listed, list | tuple) else [listed]
+    return {_label(each): each for each in listed}
+
+
+def _label(thing: Any) -> str:
+    name = thing if isinstance(thing, str) else getattr(thing, "__name__", type(thing).__name__)
+    return str(name).rpartition(":")[2]
+
+
+Things = Annotated[dict[str, Thing], BeforeValidator(_labelled)]
 
 
 class Section(BaseModel):
@@ -33,6 +86,16 @@ class Section(BaseModel):
     )
 
 
+class NamedSection(Section):
+    """A section whose name says it all: `model = "mlp"` is `model.name = "mlp"`."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _of_name(cls, given: Any) -> Any:
+        whole = isinstance(given, Mapping | Section | int | float | type(None))
+        return given if whole else {"name": given}
+
+
 class NetworkSection(Section):
     """The clients and edge servers, and how the servers are connected."""
 
@@ -40,18 +103,21 @@ class NetworkSection(Section):
     """number of clients"""
     servers: Count = 10
     """number of edge servers"""
-    graph: str = "ring"
-    """star, ring, path, complete, partial, grid, torus, geometric, erdos-renyi,
-    or a file (edge list or .graphml)"""
+    graph: Thing = "ring"
+    """star, ring, path, complete, partial, grid, torus, geometric, erdos-renyi, a file (edge list
+    or .graphml), or package.module:name (links, or a function of servers and rng that gives
+    them)"""
     radius: Positive | None = None
     """geometric graph: how far a link reaches in the unit square (not set: far enough)"""
     probability: Positive | None = None
     """erdos-renyi graph: chance of each link (not set: high enough)"""
-    mixing: str = "paper"
-    """how servers weight their neighbours: paper, metropolis, size-weighted,
-    or a file with a matrix (row = receiver; .csv, .json or .npy)"""
-    assignment: str = "random"
-    """which client belongs to which server: random, by_label, ordered, or a file"""
+    mixing: Thing = "paper"
+    """how servers weight their neighbours: paper, metropolis, size-weighted, a file with a matrix
+    (row = receiver; .csv, .json or .npy), or package.module:name (a matrix, or a function of links
+    and masses)"""
+    assignment: Thing = "random"
+    """which client belongs to which server: random, by_label, ordered, a file, or
+    package.module:name (a server per client, or a function of clients, servers and rng)"""
     imbalance: Annotated[int, Field(ge=0)] = 0
     """gamma: some clusters are this many clients smaller, and as many clusters are larger"""
     overlap: Annotated[int, Field(ge=0)] = 0
@@ -68,15 +134,17 @@ class NetworkSection(Section):
     """clients that join, leave or move: `10: client-3=none, client-4=edge-1` from round 10 on"""
 
 
-class DataSection(Section):
+class DataSection(NamedSection):
     """Which data, and how they are split over the clients."""
 
-    name: str = "digits"
-    """digits (built in), mnist, fashion-mnist, cifar10, or an .npz file"""
+    name: Thing = "digits"
+    """digits (built in), mnist, fashion-mnist, cifar10, an .npz file, or package.module:name (train
+    and test data, or a function that gives them)"""
     directory: str | None = None
     """where the files are (not set: the user's cache; see `sdfeel data`)"""
-    partition: str = "classes"
-    """classes (exactly classes_per_client each), shards, dirichlet, iid, or a file"""
+    partition: Thing = "classes"
+    """classes (exactly classes_per_client each), shards, dirichlet, iid, a file, or
+    package.module:name (a function of labels, clients and rng)"""
     classes_per_client: Count = 2
     """classes that each client holds (classes, shards)"""
     concentration: Positive = 0.5
@@ -87,10 +155,10 @@ class DataSection(Section):
     """dirichlet: draw again while a client has fewer examples"""
 
 
-class ModelSection(Section):
+class ModelSection(NamedSection):
     """The model to train."""
 
-    name: str = "auto"
+    name: Thing = "auto"
     """auto (what suits the data), mnist-cnn, cifar-cnn, mlp, logistic, or package.module:name"""
     options: dict[str, Any] = {}
     """arguments of the model, for example { hidden = 128 }"""
@@ -101,8 +169,20 @@ class SchemeSection(BaseModel):
 
     model_config = ConfigDict(extra="allow", frozen=True, use_attribute_docstrings=True)
 
-    name: str = "sd-feel"
-    """any name that `sdfeel schemes` lists, such as hierfavg, fedavg or async-sd-feel"""
+    name: Thing = "sd-feel"
+    """any name that `sdfeel schemes` lists, such as hierfavg, fedavg or async-sd-feel, or
+    package.module:name (a scheme of your own)"""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _of_instance(cls, given: Any) -> Any:
+        """A scheme's name and options, where a scheme itself is given."""
+        return schemes.described(given)
+
+    @property
+    def label(self) -> str:
+        """What to call it."""
+        return schemes.label(self.name)
 
     @property
     def options(self) -> dict[str, Any]:
@@ -135,8 +215,9 @@ class TrainingSection(Section):
     """step size"""
     batch_size: Count = 10
     """examples per step"""
-    optimizer: str = "sgd"
-    """any optimiser of torch.optim, whose state is forgotten at every broadcast; newton-diagonal:
+    optimizer: Thing = "sgd"
+    """any optimiser of torch.optim (or package.module:name, an optimiser of your own), whose state
+    is forgotten at every broadcast; newton-diagonal:
     steps scaled by the curvature, which travels with the model; or shared-adam: Adam whose moments
     travel with the model and are averaged like it"""
     momentum: Annotated[float, Field(ge=0)] = 0.0
@@ -149,6 +230,9 @@ class TrainingSection(Section):
     """further terms of the loss with their strengths, for example { l1 = 0.001 }"""
     optimizer_options: dict[str, Any] = {}
     """more arguments of the optimiser, for example { nesterov = true }"""
+    loss: Thing = "cross-entropy"
+    """what is made small: cross-entropy, mse, l1, huber, bce, or package.module:name (a function of
+    outputs and targets that gives a mean)"""
     engine: Literal["auto", "loop", "parallel", "native", "ray"] = "auto"
     """what computes the steps: auto (the fastest that fits), loop (one core, the definition),
     parallel (loop on all cores, the same bits), native (compiled for the model, the same bits on
@@ -191,10 +275,10 @@ class LatencySection(Section):
     """charge time for sending models down, too (the paper does not)"""
     consensus: bool = False
     """charge for the exchanges until the servers agree at the end (the paper does not)"""
-    late: Literal["wait", "drop", "drop-unbiased", "equalise"] = "wait"
+    late: Literal["wait", "drop", "drop-unbiased", "equalise"] | Own = "wait"
     """clients that would be late: wait for them, drop them (those that arrive count in proportion,
     or by one over their chance of arriving), or share each cell's bandwidth so that all end at
-    once"""
+    once; or package.module:name (a policy of your own)"""
     deadline_seconds: Positive | None = None
     """virtual seconds from a round's start until a client is dropped"""
 
@@ -205,8 +289,9 @@ class RadioSection(Section):
     rates: str = "equal"
     """each client's mean rate: equal (latency.client_server_mbps), distance (Shannon's rate at its
     distance), or a .csv file with a column `mbps` or `metres` and a row per client"""
-    fading: Literal["off", "rayleigh", "nakagami"] = "off"
-    """how channels change from round to round"""
+    fading: Literal["off", "rayleigh", "nakagami"] | Own = "off"
+    """how channels change from round to round; or package.module:name (a function of the clients'
+    mean rates, their mean signal-to-noise ratios and the seed that gives a channel)"""
     nakagami_m: Positive = 2.0
     """nakagami: 0.5, 1 (Rayleigh), 1.5, 2, ...; the higher, the steadier"""
     correlation: Annotated[float, Field(ge=0, lt=1)] = 0.0
@@ -277,6 +362,9 @@ class EvaluationSection(Section):
     report then shows the bound of Theorem 1 beside them"""
     test_examples: Annotated[int, Field(ge=0)] = 0
     """number of examples for measuring the accuracy, drawn once (0: all)"""
+    metrics: Things = {}
+    """further metrics on the test data: accuracy, loss, mae, rmse, r2, top-5 accuracy, or
+    package.module:name (a function of outputs and targets)"""
     per_client: Names = []
     """metrics on every client's own training examples (accuracy, loss): their mean over clients,
     their worst tenth and their spread are reported"""
@@ -299,8 +387,15 @@ LATER: dict[str, Any] = {
     "server": True,
     "latency": {"late"},
     "network": {"link_chance", "epochs"},
-    "training": {"penalties"},
-    "evaluation": {"estimates", "test_examples", "per_client", "per_cluster", "per_client_every"},
+    "training": {"penalties", "loss"},
+    "evaluation": {
+        "metrics",
+        "estimates",
+        "test_examples",
+        "per_client",
+        "per_cluster",
+        "per_client_every",
+    },
 }
 
 
@@ -327,8 +422,8 @@ class Experiment(Section):
     def fingerprint(self) -> str:
         """A hash of everything that decides the result."""
         without = {"checkpoint": True, **LATER, "training": {"workers", *LATER["training"]}}
-        decides = self.model_dump(exclude=without, exclude_none=True)
-        used = self.model_dump(include=LATER, exclude_defaults=True)
+        decides = self.model_dump(mode="json", exclude=without, exclude_none=True)
+        used = self.model_dump(mode="json", include=LATER, exclude_defaults=True)
         for section in ("training", "server"):  # of those above, they came after version 0.1
             if not used.get(section):
                 used.pop(section, None)
@@ -340,4 +435,4 @@ class Experiment(Section):
 
     def text(self) -> str:
         """The experiment as a file."""
-        return toml.document(self.model_dump())
+        return toml.document(self.model_dump(mode="json"))

@@ -14,7 +14,7 @@ from pathlib import Path
 from sdfeel.core import run_files
 from sdfeel.core.decide import Decisions
 from sdfeel.core.run_files import write_atomic
-from sdfeel.experiment import build
+from sdfeel.experiment import build, build_network
 from sdfeel.experiment.loading import checked
 from sdfeel.experiment.schema import Experiment
 from sdfeel.run import store
@@ -113,7 +113,7 @@ def decisions_of(experiment: Experiment) -> Decisions:
     )
     experiment = build.with_model(experiment)
     module = build.build_model(experiment, data)
-    whole = build.build_network(experiment, data)
+    whole = build_network.build_network(experiment, data)
     cost = build.build_cost(experiment, data, whole, module, build.layout_of(module))
     local = build.local_step(experiment)
     return Decisions.of(scheme, whole, cost, experiment.seed, local)

@@ -1,19 +1,18 @@
 """The models by name, and the user's own by `package.module:factory`."""
 
-import importlib
 import inspect
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from math import prod
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from sdfeel.core.errors import InputError, at_least, told, unknown
+from sdfeel.core import named
+from sdfeel.core.errors import InputError, at_least, told
+from sdfeel.core.named import Kind, spelled
 from sdfeel.models.flat import check_floats
 
 
@@ -124,8 +123,13 @@ MODELS: dict[str, ModelCard] = {
 }
 
 
-def build(name: str, shape: Shape, classes: int, seed: int, **options: Any) -> nn.Module:
+NAMED = Kind("model", {name: card.build for name, card in MODELS.items()}, "sdfeel.models")
+
+
+def build(name: Any, shape: Shape, classes: int, seed: int, **options: Any) -> nn.Module:
     """The model called `name`, its weights drawn from `seed` alone.
+
+    A function that builds one will do, too, and so will a module, whose weights are as they are.
 
     >>> sum(p.numel() for p in build("mnist-cnn", (1, 28, 28), 10, seed=0).parameters())
     21840
@@ -133,17 +137,27 @@ def build(name: str, shape: Shape, classes: int, seed: int, **options: Any) -> n
     # torch's initialisers use only the global generator: seed it in a fork, and restore it.
     with torch.random.fork_rng(devices=[]), portable_draws():
         torch.default_generator.manual_seed(seed)
-        if ":" in name:
-            module = _made(name, imported(name), **options)
-        elif name in MODELS:
+        if isinstance(name, str) and name in MODELS:
             factory = MODELS[name].build
             _check_options(name, factory, options)
-            module = _made(name, factory, shape, classes, **options)
-        else:
-            raise unknown("model", name, [*MODELS, "package.module:factory"])
-    if not isinstance(module, nn.Module):
-        raise InputError(f"model {name} gave a {type(module).__name__}, not a torch.nn.Module")
-    return module
+            return _made(name, factory, shape, classes, **options)  # type: ignore[no-any-return]
+        found, told_as = NAMED.find(name), spelled(name)
+        if isinstance(found, nn.Module) and isinstance(name, str):
+            raise InputError(
+                f"'{name}' is a {type(found).__name__}; give a function that builds it, whose "
+                f"weights are then drawn from the seed"
+            )
+        if not isinstance(found, nn.Module):
+            found = _made(told_as, _callable(told_as, found), **options)
+    if not isinstance(found, nn.Module):
+        raise InputError(f"model {told_as} gave a {type(found).__name__}, not a torch.nn.Module")
+    return found
+
+
+def _callable(name: str, found: Any) -> Callable[..., Any]:
+    if not callable(found):
+        raise InputError(f"'{name}' is a {type(found).__name__}; give a function that builds it")
+    return found  # type: ignore[no-any-return]
 
 
 def _made(name: str, factory: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
@@ -164,25 +178,8 @@ def _check_options(name: str, factory: Callable[..., Any], options: dict[str, An
 
 
 def imported(path: str) -> Callable[..., Any]:
-    """What `package.module:name` points at; the current directory is searched too."""
-    module_name, _, attribute = path.partition(":")
-    here = str(Path.cwd())
-    if here not in sys.path:
-        sys.path.insert(0, here)
-    try:
-        module = importlib.import_module(module_name)
-    except ModuleNotFoundError as error:
-        raise InputError(
-            f"cannot import '{module_name}' of '{path}' ({error}): start where it is, or install it"
-        ) from None
-    except (Exception, SystemExit) as error:  # somebody else's module may raise anything
-        raise InputError(f"cannot import '{module_name}' of '{path}': {told(error)}") from None
-    found = getattr(module, attribute, None)
-    if found is None:
-        raise InputError(f"'{module_name}' has no '{attribute}' (asked for by '{path}')")
-    if not callable(found) or isinstance(found, nn.Module):
-        raise InputError(f"'{path}' is a {type(found).__name__}; give a function that builds it")
-    return found  # type: ignore[no-any-return]
+    """The function that `package.module:name` leads to."""
+    return _callable(path, named.imported(path))
 
 
 def taken(module: nn.Module, x: Tensor) -> Tensor:
@@ -211,7 +208,7 @@ def _takes(module: nn.Module, x: Tensor) -> bool:
 
 
 def check_fit(module: nn.Module, example: Tensor, classes: int) -> None:
-    """Refuse a classifier that does not fit the data, before anything is run."""
+    """Refuse a model that does not fit the data, before anything is run; 0 classes: any outputs."""
     check_floats(module)
     was_training = module.training
     module.eval()
@@ -224,6 +221,8 @@ def check_fit(module: nn.Module, example: Tensor, classes: int) -> None:
         ) from None
     finally:
         module.train(was_training)
+    if not classes and isinstance(out, Tensor) and out.is_floating_point() and len(out) == 2:
+        return
     if not isinstance(out, Tensor) or out.ndim != 2 or len(out) != 2 or not out.is_floating_point():
         what = f"shape {tuple(out.shape)}" if isinstance(out, Tensor) else f"a {type(out).__name__}"
         raise InputError(f"the model gives {what} for 2 examples: it must give (2, classes) scores")

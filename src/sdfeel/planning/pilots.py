@@ -13,7 +13,7 @@ from sdfeel.core.outages import Outages
 from sdfeel.core.scheme import Scheme
 from sdfeel.engine.estimates import probing
 from sdfeel.engine.select import ModuleEngine
-from sdfeel.experiment import build
+from sdfeel.experiment import build, build_network
 from sdfeel.experiment.build_radio import build_case, build_changing
 from sdfeel.experiment.schema import Experiment
 from sdfeel.planning import candidates as space
@@ -158,9 +158,9 @@ class Workshop:
         if key not in self._nets:
             section = self.base.network.model_copy(update={"graph": graph, "mixing": mixing})
             experiment = self.base.model_copy(update={"network": section})
-            links = build.build_links(experiment)
+            links = build_network.build_links(experiment)
             bare = replace(self.prepared.net, links=links, weights=None)
-            self._nets[key] = build.build_mixing(experiment, bare)
+            self._nets[key] = build_network.build_mixing(experiment, bare)
         return self._nets[key]
 
     def _networks(self, choose_graph: bool) -> list[tuple[str, str]]:

@@ -231,7 +231,7 @@ class Session:
             kept = len(state.models) - len(net.servers)
             raise AnotherRun(
                 f"the run in {self.directory} began with a version of "
-                f"{self.experiment.scheme.name} that keeps {kept} models beside the servers', and "
+                f"{self.experiment.scheme.label} that keeps {kept} models beside the servers', and "
                 f"this one keeps {net.kept}: start it again, or resume it with the version of "
                 f"sdfeel that began it"
             )
@@ -259,7 +259,7 @@ class Session:
             max_seconds=training.max_seconds,
             consensus=self.experiment.latency.consensus,
         )
-        name = self.experiment.scheme.name
+        name = self.experiment.scheme.label
         more = self._estimating
         return Drive(name, simulation, goals, ready.why, accuracy, more, idle, ready.groups)
 

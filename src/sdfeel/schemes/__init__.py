@@ -1,12 +1,14 @@
 """One small file per scheme, and the table that names them."""
 
+import dataclasses
 from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
 import numpy as np
 
-from sdfeel.core.errors import unknown
+from sdfeel.core.errors import InputError
+from sdfeel.core.named import Kind
 from sdfeel.core.network import clustered
 from sdfeel.core.scheme import Scheme, Setting, Terms
 from sdfeel.core.tolerance import Tolerates
@@ -35,6 +37,7 @@ from sdfeel.schemes.sd_feel import SDFeel
 __all__ = [
     "FORMER",
     "KGT",
+    "NAMED",
     "SCHEMES",
     "Adaptive",
     "AsyncSDFeel",
@@ -59,7 +62,10 @@ __all__ = [
     "Scaffnew",
     "Scaffold",
     "asynchronous",
+    "described",
     "find",
+    "has_lanes",
+    "label",
     "lacking",
     "name_of",
     "terms",
@@ -100,8 +106,19 @@ def name_of(scheme: Scheme) -> str:
     >>> name_of(SDFeel())
     'sd-feel'
     """
-    known = (name for name, kind in SCHEMES.items() if kind is type(scheme))
-    return next(known, type(scheme).__name__)
+    return label(type(scheme))
+
+
+def label(given: Any) -> str:
+    """What to call a scheme that is given by its name, class or itself.
+
+    >>> label("mine:Lazy"), label(SDFeel), label("fedavg")
+    ('Lazy', 'sd-feel', 'fedavg')
+    """
+    if isinstance(given, str):
+        return given.rpartition(":")[2]
+    kind = given if isinstance(given, type) else type(given)
+    return next((name for name, known in SCHEMES.items() if kind is known), kind.__name__)
 
 
 # Options that earlier versions had, with what became of them.
@@ -111,11 +128,48 @@ FORMER: Mapping[str, str] = {
 }
 
 
-def find(name: str) -> type[Scheme]:
-    """The class of a scheme, by its name."""
-    if name not in SCHEMES:
-        raise unknown("scheme", name, SCHEMES)
-    return SCHEMES[name]
+NAMED = Kind("scheme", SCHEMES, "sdfeel.schemes")
+
+
+def find(given: Any) -> type[Scheme]:
+    """The class of a scheme, by its name, `package.module:name`, or the scheme itself."""
+    found = NAMED.find(given)
+    kind: type[Scheme] = found if isinstance(found, type) else type(found)
+    missing = lacking(kind)
+    if missing:
+        raise InputError(
+            f"scheme must have the methods adapt, lanes, work and mix, but {kind.__name__} lacks "
+            f"{', '.join(missing)}"
+        )
+    return kind
+
+
+PLAIN = (str, int, float, bool, type(None))
+
+
+def described(given: Any) -> Any:
+    """The name and options of a scheme that was given itself; anything else as it is.
+
+    >>> described(SDFeel(alpha=3))["name"], described(SDFeel(alpha=3))["alpha"]
+    ('sd-feel', 3)
+    """
+    if isinstance(given, Mapping):
+        more = {key: value for key, value in given.items() if key != "name"}
+        own = described(given["name"]) if "name" in given else {}
+        return {**own, **more}
+    if isinstance(given, str):
+        return {"name": given}
+    kind = given if isinstance(given, type) else type(given)
+    name = next((name for name, known in SCHEMES.items() if kind is known), kind)
+    if isinstance(given, type):
+        return {"name": name}
+    if lacking(given):
+        return given  # not a scheme: the caller's error
+    if dataclasses.is_dataclass(given):
+        options = {f.name: getattr(given, f.name) for f in dataclasses.fields(given) if f.init}
+        if all(isinstance(value, PLAIN) for value in options.values()):
+            return {"name": name, **options}
+    return {"name": given}
 
 
 def tolerance(scheme: Scheme) -> Tolerates:
@@ -132,7 +186,12 @@ def terms(scheme: Scheme) -> Terms | None:
 @cache
 def asynchronous(name: str) -> bool:
     """Do servers, or clients, continue without waiting for all the others?"""
-    scheme, two = find(name)(), clustered(np.ones(12), np.arange(12) % 2, 1 - np.eye(2))
+    return has_lanes(find(name)())
+
+
+def has_lanes(scheme: Scheme) -> bool:
+    """Does this scheme let servers, or clients, continue without waiting for all the others?"""
+    two = clustered(np.ones(12), np.arange(12) % 2, 1 - np.eye(2))
     return len(scheme.lanes(Setting(scheme.adapt(two), np.ones(12)))) > 1
 
 

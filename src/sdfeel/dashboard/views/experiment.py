@@ -15,6 +15,7 @@ from pydantic import TypeAdapter
 from sdfeel.core.errors import InputError
 from sdfeel.core.gossip_weights import GOSSIP_RULES
 from sdfeel.core.graphs import TOPOLOGIES
+from sdfeel.core.named import is_path
 from sdfeel.core.scheme import meanings
 from sdfeel.dashboard.log_files import Root
 from sdfeel.dashboard.views.run import read_experiment
@@ -121,7 +122,8 @@ class Holdings:
 
 def _split(values: dict[str, Any], root: Path) -> dict[str, Any]:
     # Imported here, not above, so that the page is up before torch is loaded.
-    from sdfeel.experiment.build import build_data, build_home, who_holds_what
+    from sdfeel.experiment.build import build_data
+    from sdfeel.experiment.build_network import build_home, who_holds_what
     from sdfeel.experiment.loading import checked
 
     chosen = checked(values)
@@ -152,6 +154,8 @@ def _check_files(chosen: "Experiment", root: Path) -> None:
     from sdfeel.experiment.files import data_files
 
     for key, value in data_files(chosen).items():
+        if is_path(value):
+            raise InputError(f"{key} of this run is {value}, and this page runs nobody's code")
         if not Path(value).resolve().is_relative_to(root):
             raise InputError(
                 f"{key} of this run names {value}, but this page opens nothing outside the "

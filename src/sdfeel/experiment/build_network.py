@@ -1,0 +1,162 @@
+"""From an experiment to its network: server graph, clusters, mixing weights, and epochs."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from sdfeel.core import graphs, membership
+from sdfeel.core.arrays import Floats, Ints, floats
+from sdfeel.core.cost import Cost
+from sdfeel.core.decide import Decisions
+from sdfeel.core.errors import InputError, unknown
+from sdfeel.core.gossip_weights import GOSSIP_RULES
+from sdfeel.core.named import imported, is_path
+from sdfeel.core.network import Network, clustered
+from sdfeel.core.seeds import rng
+from sdfeel.data.clusters import assign
+from sdfeel.data.clusters import sizes as cluster_sizes
+from sdfeel.data.federated import Federated
+from sdfeel.data.partition import holdings
+from sdfeel.experiment.files import read_graph, read_matrix
+from sdfeel.experiment.schema import Experiment
+from sdfeel.schemes.server_optimizers import plain
+
+
+def build_network(experiment: Experiment, data: Federated) -> Network:
+    links, home = build_links(experiment), build_home(experiment, data)
+    net = clustered(data.samples, home, links)
+    if experiment.network.overlap and len(net.servers) > 1:
+        net = overlapping(net, experiment.network.overlap)
+    return build_mixing(experiment, net)
+
+
+def with_epochs(
+    experiment: Experiment, decisions: Decisions, net: Network
+) -> tuple[Decisions, Network]:
+    """The decisions with those of the epochs in which the network is another one, and the first."""
+    codecs = experiment.compression.uplink, experiment.compression.backhaul
+    if experiment.network.epochs and codecs != ("none", "none"):
+        raise InputError(
+            "network.epochs goes with models that are sent as they are: leave out "
+            "compression.uplink and compression.backhaul"
+        )
+    epochs, first = [], net
+    for epoch in membership.schedule(experiment.network.epochs):
+        known = len(net.samples)
+        if epoch.counts or any(client >= known for client, _ in epoch.moves):
+            raise InputError(
+                f"network.epochs: a simulation has the {known} clients of its data, each with its "
+                f"examples; other clients and other numbers of examples are for deployments"
+            )
+        net = build_mixing(experiment, epoch.applied(net))
+        found = on_another(decisions, net)
+        if epoch.begins == 0:
+            decisions, first = found, net
+        else:
+            epochs.append((epoch.begins, found))
+    return replace(decisions, epochs=tuple(epochs)), first
+
+
+def on_another(decisions: Decisions, net: Network, cost: Cost | None = None) -> Decisions:
+    """The same scheme on the network of another epoch; InputError if it cannot change so."""
+    own, view = decisions, decisions.view(0)
+    name = type(plain(own.scheme)).__name__
+    if len(own.lanes) > 1:
+        raise InputError(f"network.epochs needs a common round, and {name} has none: leave it out")
+    work = own.work(view)
+    if own.net.shelves or work.measure or own.mix(view, own.cost.done(work)).memory:
+        raise InputError(
+            f"network.epochs: {name} keeps more than the servers' models, which would have to move "
+            f"with clients: leave it out"
+        )
+    if own.outages is not None or own.late.policy != "wait":
+        raise InputError(
+            "network.epochs is for networks that are always there and clients that are waited for: "
+            "leave out network.changes, network.link_chance, network.server_up_seconds and "
+            "latency.late"
+        )
+    found = Decisions.of(own.scheme, net, cost or own.cost, own.seed, own.local, own.late)
+    assert found.net.servers == own.net.servers  # an epoch changes clients alone
+    return found
+
+
+def build_home(experiment: Experiment, data: Federated) -> Ints:
+    """(C,) each client's server."""
+    section = experiment.network
+    draws = rng(experiment.seed, "clusters")
+    given = section.assignment
+    if not isinstance(given, str) or is_path(given):
+        found = imported(given) if isinstance(given, str) else given
+        found = found(section.clients, section.servers, draws) if callable(found) else found
+        return np.asarray(found, dtype=np.int64)
+    return assign(
+        section.clients,
+        section.servers,
+        draws,
+        assignment=section.assignment,
+        gamma=section.imbalance,
+        holdings=who_holds_what(data),
+    )
+
+
+def overlapping(net: Network, count: int) -> Network:
+    """The last `count` clients of every cell reach the next cell's server, too."""
+    reach = list(net.reach)
+    for d in net.servers:
+        mine = np.flatnonzero(net.home == d)
+        if count > len(mine):
+            raise InputError(
+                f"network.overlap is {count}, but cell {d} has only {len(mine)} clients: lower it"
+            )
+        for client in mine[len(mine) - count :]:
+            reach[client] = (d, (d + 1) % len(net.servers))
+    return Network(net.samples, tuple(reach), net.links)
+
+
+def equal_network(experiment: Experiment) -> Network:
+    """The experiment's servers with clients of equal data: to look at the graph alone."""
+    section = experiment.network
+    links = build_links(experiment)
+    sizes = cluster_sizes(section.clients, section.servers, section.imbalance)
+    home = np.repeat(np.arange(section.servers), sizes)
+    return build_mixing(experiment, clustered(np.ones(section.clients), home, links))
+
+
+def who_holds_what(data: Federated) -> Ints:
+    """(C, K) examples of each class at each client."""
+    return holdings(data.train.y.numpy(), data.parts, max(data.classes, 1))
+
+
+def build_links(experiment: Experiment) -> Floats:
+    section = experiment.network
+    draws = rng(experiment.seed, "graph")
+    if not isinstance(section.graph, str) or is_path(section.graph):
+        found = imported(section.graph) if isinstance(section.graph, str) else section.graph
+        found = found(section.servers, draws) if callable(found) else found
+        links = graphs.adjacency(found) if hasattr(found, "edges") else floats(np.asarray(found))
+        if len(links) != section.servers:
+            raise InputError(
+                f"network.graph joins {len(links)} servers, but network.servers is "
+                f"{section.servers}: make them equal"
+            )
+        return links
+    file = Path(section.graph)
+    known = section.graph in (*graphs.TOPOLOGIES, *graphs.ALIASES)
+    if not known and (file.suffix or file.is_file()):
+        return read_graph(file, section.servers)
+    return graphs.links(section.graph, section.servers, draws, section.radius, section.probability)
+
+
+def build_mixing(experiment: Experiment, net: Network) -> Network:
+    given = experiment.network.mixing
+    found = imported(given) if is_path(given) else given
+    if isinstance(found, str) and found in GOSSIP_RULES:
+        found = GOSSIP_RULES[found]
+    if not isinstance(found, str):
+        made = found(net.links, net.mass) if callable(found) else found
+        return replace(net, weights=floats(np.asarray(made)))
+    name = found
+    if Path(name).suffix or Path(name).is_file():
+        return replace(net, weights=read_matrix(Path(name)))
+    raise unknown("mixing rule", name, [*GOSSIP_RULES, "a file .csv, .json or .npy"])
