@@ -22,6 +22,7 @@ from sdfeel.live.edge.clients import Cluster
 from sdfeel.live.edge.exchange_sync import SyncExchange
 from sdfeel.live.edge.policy import Policy
 from sdfeel.live.federation import Federation, Turn
+from sdfeel.live.statements import StatementLog
 from sdfeel.live.store import Kind, Store
 from sdfeel.live.transport.tensors import digest
 from sdfeel.schemes import DSquared, FedMes, GossipMtgc, HierFavg, Mtgc, Scaffold, SDFeel
@@ -272,3 +273,20 @@ def test_models_are_kept_for_so_many_rounds_only(tmp_path: Path) -> None:
     played(tmp_path, policy=Policy(keep_models=2))
     kept = sorted(path.name for path in (tmp_path / NODES / "edge-1" / "models").iterdir())
     assert kept == ["000002", "000003", "000004"]
+
+
+def test_a_log_that_goes_on_after_a_restored_backup_has_every_line_once(tmp_path: Path) -> None:
+    played(tmp_path)
+    path, found = lines(tmp_path, "edge-1")
+    before = path.read_bytes()
+    log = StatementLog(path)
+    for line in found[2:]:
+        log.append(line)
+    assert path.read_bytes() == before
+    rewritten(path, found[:3])
+    log = StatementLog(path)
+    for line in found[1:]:
+        log.append(line)
+    assert [each["statement"] for each in lines(tmp_path, "edge-1")[1]] == [
+        each["statement"] for each in found
+    ]

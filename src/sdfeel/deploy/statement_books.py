@@ -16,7 +16,7 @@ from sdfeel.live.statements import FIRST, Seal, Statement, hash_of, offer, signe
 
 Line = Mapping[str, Any]
 OF_SERVERS = ("start", "result", "steps", "came", "heard", "offered", "rows", "policy")
-OF_CLIENTS = ("got", "sent", "rows", "first", "steps")
+OF_CLIENTS = ("got", "work", "sent", "rows", "first", "steps")
 
 
 @dataclass
@@ -31,6 +31,7 @@ class Books:
     remarks: list[str] = field(default_factory=list)
     signatures: int = 0  # that are good
     _certificates: dict[str, str] = field(default_factory=dict)
+    _again: dict[tuple[str, int], list[Statement]] = field(default_factory=dict)
 
     @property
     def rounds(self) -> int:
@@ -45,6 +46,19 @@ class Books:
         for name in self.servers():
             yield from self.lines[name].values()
 
+    def other_software(self, ours: Mapping[str, str]) -> list[str]:
+        """In which way servers ran something else than this, where that may change bits."""
+        found: dict[str, None] = {}
+        for line in self.all_lines():
+            said = line["statement"]
+            for key, theirs in said.get("software", {}).items():
+                native = key == "torch" and ours.get("engine", "").startswith("native")
+                if key != "sdfeel" and not native and ours.get(key, theirs) != theirs:
+                    found[f"{said['who']} ran {key} {theirs}, not {ours[key]}: bits may differ"] = (
+                        None
+                    )
+        return list(found)
+
     def said(self, name: str, k: int) -> Statement | None:
         """A node's statement about a round, in its own file."""
         line = self.lines.get(name, {}).get(k)
@@ -56,14 +70,14 @@ class Books:
         found = None if line is None else line["clients"].get(str(client))
         return None if found is None else found["statement"]
 
-    def has_offer(self, client: int, server: int, k: int) -> bool:
-        """Does the client hold the server's signature under what it was given?"""
+    def offer_of(self, client: int, server: int, k: int) -> Mapping[str, Any] | None:
+        """What a server signed to have given a client, if the client kept that."""
         line = self.lines.get(f"client-{client}", {}).get(k)
         given = {} if line is None else line["offers"].get(str(server), {})
         if "signature" not in given:
-            return False
+            return None
         said = offer(self.federation, server, k, given["sha256"], work=given["work"])
-        return self._signer(said, given) == f"edge-{server}"
+        return given if self._signer(said, given) == f"edge-{server}" else None
 
     def read(self, directory: Path) -> None:
         """Read all files that are there, and check each by itself and against the others."""
@@ -125,11 +139,19 @@ class Books:
                 text = "its statement does not follow the one before: lines are missing or added"
                 self._found(k, name, text)
             if k in own and own[k]["statement"] != statement:
-                self._found(k, name, "it signed two different statements about this round")
+                self._twice(name, k, own[k]["statement"], statement)
             if before is None and statement["before"] != FIRST:
                 self.remarks.append(f"the statements of {name} begin with round {k + 1}")
             before = hash_of(statement)
             own.setdefault(k, line)
+
+    def _twice(self, name: str, k: int, one: Statement, other: Statement) -> None:
+        """A client may do a round again, and say so; what a server commits is final."""
+        if name.startswith("edge-") or one["before"] == other["before"]:
+            self._found(k, name, "it signed two different statements about this round")
+            return
+        self._again.setdefault((name, k), []).append(other)
+        self.remarks.append(f"{name} did round {k + 1} twice, with different outcomes")
 
     def _compare(self) -> None:
         """Hold what a node says of another one against what that one says itself."""
@@ -153,7 +175,7 @@ class Books:
             self._found(k, server, f"what it keeps as {client}'s word is not signed by {client}")
             return
         own = self.said(client, k)
-        if own is not None and own != said:
+        if own is not None and said not in (own, *self._again.get((client, k), ())):
             self._found(k, client, f"it signed one thing for itself and another for {server}")
         elif own is None and client in self.lines:
             self._cut_off(k, client, server)
@@ -185,8 +207,10 @@ class Books:
     def _offers(self, client: str, k: int, line: Line) -> None:
         got, number = line["statement"]["got"], int(client.partition("-")[2])
         for d, given in line["offers"].items():
-            same = got.get(d) == {"work": given.get("work"), "sha256": given.get("sha256")}
-            if not same or ("signature" in given and not self.has_offer(number, int(d), k)):
+            same = got.get(d) == given["sha256"]
+            same = same and given["work"] in (None, line["statement"]["work"])
+            signed = self.offer_of(number, int(d), k) is not None
+            if not same or ("signature" in given and not signed):
                 text = f"what it keeps as edge-{d}'s word is not signed by edge-{d}"
                 self._found(k, client, text)
             elif "signature" not in given:

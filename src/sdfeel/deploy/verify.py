@@ -22,9 +22,8 @@ from torch import Tensor, nn
 
 from sdfeel.core.errors import DataError, InputError, RunError, SdfeelError
 from sdfeel.core.events import Finished
-from sdfeel.core.run_files import EVENTS, MODEL, NODE, NODES
-from sdfeel.deploy.files import NodeFile, read_node
-from sdfeel.deploy.membership import OPERATOR, versions
+from sdfeel.core.run_files import EVENTS, MODEL
+from sdfeel.deploy.membership import versions
 from sdfeel.deploy.node import federation_of
 from sdfeel.deploy.statement_books import Books, authorities
 from sdfeel.deploy.verify_copies import (
@@ -36,6 +35,7 @@ from sdfeel.deploy.verify_copies import (
     Replayed,
     ServerCopy,
     data_of,
+    shared_files,
 )
 from sdfeel.deploy.verify_report import Finding, Verification
 from sdfeel.engine.combine import mean
@@ -61,7 +61,7 @@ def verify(
     data: Sequence[str] = (),  # client-3=path, or a directory with the experiment's data set
 ) -> Verification:
     """Check what the nodes of a deployment signed, and recompute what can be."""
-    node = _shared(directory)
+    node = shared_files(directory)
     federation, module = federation_of(node)
     if not federation.synchronous:
         raise InputError(
@@ -73,15 +73,6 @@ def verify(
         verifier = Verifier(directory, federation, copies.made, Path(temporary), stack, module)
         torch.set_num_threads(1)
         return verifier.run(only_round, only_client)
-
-
-def _shared(directory: Path) -> NodeFile:
-    """The files that all nodes share, by the operator's node file or where they should be."""
-    path = directory / NODES / OPERATOR / NODE
-    if path.is_file():
-        return read_node(path)
-    base = directory.resolve()
-    return NodeFile(experiment=str(base / "experiment.toml"), network=str(base / "network.json"))
 
 
 @dataclass
@@ -141,7 +132,8 @@ class Verifier:
         return found
 
     def _whole_files(self) -> None:
-        """Servers end in the same round, and every one of them has signed."""
+        """Servers end in the same round, every one of them has signed, and used what we use."""
+        self.found.remarks += self.books.other_software(self.federation.about.told())
         for d in self.federation.net.servers:
             lines = self.books.lines.get(f"edge-{d}")
             if lines is None:
@@ -285,10 +277,10 @@ class Verifier:
         if answer is None or answer[1] is None:
             raise Deviates(f"edge-{d} had no work for it")
         header, body = answer
-        got = own["got"].get(str(d), {})
-        right = got.get("sha256") == header["sha256"]
-        if not right or got.get("work") not in (None, work_hash(header)):
-            self._misled(k, d, number)
+        got, asked = own["got"].get(str(d)), work_hash(header)
+        right = got == header["sha256"]
+        if not right or own["work"] != asked:
+            self._misled(k, d, number, header["sha256"], asked)
         expected = self._counts[number]
         if own["first"] != expected and not self.federation.epoch and not turn.guests:
             text = f"it let client-{number} begin at step {own['first']}, it was at {expected}"
@@ -297,17 +289,19 @@ class Verifier:
         bodies: dict[int, bytes] = {d: body}
         for other in header["sources"]:
             if other not in bodies:
-                theirs = own["got"].get(str(other), {}).get("sha256", "")
+                theirs = str(own["got"].get(str(other)))
                 bodies[other] = self.bodies.get(theirs, f"the model that edge-{other} began with")
         if not right:
-            bodies[d] = self.bodies.get(str(got.get("sha256")), f"what edge-{d} gave it")
+            bodies[d] = self.bodies.get(str(got), f"what edge-{d} gave it")
         if "deadline" in header:
             del header["deadline"]
         return {**header, "steps": int(own["steps"])}, bodies
 
-    def _misled(self, k: int, d: int, number: int) -> None:
+    def _misled(self, k: int, d: int, number: int, sha256: str, work: str) -> None:
         """A client began from something else than its server had to give."""
-        if self.books.has_offer(number, d, k):
+        signed = self.books.offer_of(number, d, k)
+        wrong = signed is not None and signed["sha256"] != sha256
+        if wrong or (signed is not None and signed["work"] not in (None, work)):
             text = f"it gave client-{number} another model or other work than it had to, and signed"
             self._deviates(k, f"edge-{d}", f"{text} it")
             return

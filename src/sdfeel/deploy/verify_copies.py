@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from sdfeel.core.errors import InputError
 from sdfeel.core.run_files import KEPT_MODELS, NODE, NODES
 from sdfeel.deploy.files import NodeFile, read_node
+from sdfeel.deploy.membership import OPERATOR
 from sdfeel.deploy.node import own_engine, own_examples, trainer
 from sdfeel.engine.base import Task
 from sdfeel.live.client import Client
@@ -179,3 +180,12 @@ def data_of(words: Sequence[str]) -> dict[int | None, str]:
         else:
             raise InputError(f"--data takes client-3=PATH, or a directory, got '{word}'")
     return found
+
+
+def shared_files(directory: Path) -> NodeFile:
+    """The files that all nodes share, by the operator's node file or where they should be."""
+    path = directory / NODES / OPERATOR / NODE
+    if path.is_file():
+        return read_node(path)
+    base = directory.resolve()
+    return NodeFile(experiment=str(base / "experiment.toml"), network=str(base / "network.json"))

@@ -170,8 +170,8 @@ class StatementLog:
         return {**found, "certificates": certificates}
 
     def append(self, line: Mapping[str, Any]) -> None:
-        """Write a line, unless it is the last one already."""
-        if line["statement"] == self.last and self.path.exists():
+        """Write a line, unless it is there already: a restored node repeats its rounds."""
+        if self._has(line["statement"]):
             return
         known = line.get("certificates", {})
         fresh = {serial: pem for serial, pem in known.items() if serial not in self._told}
@@ -188,6 +188,14 @@ class StatementLog:
                 raise
         self._told.update(fresh)
         self.last = line["statement"]
+
+    def _has(self, statement: Statement) -> bool:
+        if self.last is None or not self.path.exists() or statement["round"] > self.last["round"]:
+            return False
+        if statement == self.last:
+            return True
+        with self.path.open("rb") as file:
+            return any(json.loads(line)["statement"] == statement for line in file)
 
     def _last(self) -> dict[str, Any] | None:
         """The last line; half a line at the end comes from a crash, and is taken away."""
@@ -254,6 +262,7 @@ class ClientDesk:
     notary: Notary
     log: StatementLog
     client: int
+    _work: str | None = None  # a hash of what the open round asks for
     _offers: dict[int, dict[str, Any]] = field(default_factory=dict)  # of the open round
 
     @classmethod
@@ -266,7 +275,7 @@ class ClientDesk:
 
     def begin(self) -> None:
         """Another round: what was given for the one before is done with."""
-        self._offers = {}
+        self._work, self._offers = None, {}
 
     def given(self, server: int, k: int, header: Header, work: str | None) -> None:
         """A server handed out a model: keep its word, if it gave one."""
@@ -277,7 +286,7 @@ class ClientDesk:
         found: dict[str, Any] = {"work": work, "sha256": sha256}
         if "signed" in header:
             found |= self.notary.checked(f"edge-{server}", said, header["signed"])
-        self._offers[server] = found
+        self._offers[server], self._work = found, self._work or work
 
     def result(
         self, k: int, epoch: int, first: int, steps: int, rows: Mapping[int, str], sent: str
@@ -286,7 +295,6 @@ class ClientDesk:
         if not any("signature" in each for each in self._offers.values()):
             return {}
         offers = {str(d): each for d, each in sorted(self._offers.items())}
-        given = offers.items()
         statement = {
             "form": FORM,
             "federation": self.notary.federation,
@@ -295,7 +303,8 @@ class ClientDesk:
             "round": k,
             "first": first,
             "steps": steps,
-            "got": {d: {"work": each["work"], "sha256": each["sha256"]} for d, each in given},
+            "work": self._work,
+            "got": {d: each["sha256"] for d, each in offers.items()},
             "rows": {str(place): sha256 for place, sha256 in rows.items()},
             "sent": sent,
         }

@@ -133,9 +133,9 @@ class Recorder:
         got = statement.get("got")
         mine = got.get(str(self.server)) if isinstance(got, dict) else None
         work, model = self._handed.get(client, (None, None))
-        if not isinstance(mine, dict) or (model is not None and mine.get("sha256") != model):
+        if not isinstance(mine, str) or model not in (None, mine):
             raise Rejected(f"client-{client} signs that it began from another model than ours")
-        if None not in (work, mine.get("work")) and mine["work"] != work:
+        if work not in (None, statement.get("work")):
             raise Rejected(f"client-{client} signs that it was asked for something else")
         return json.dumps({"statement": statement, **seal}).encode()
 
