@@ -1,6 +1,7 @@
 """Epochs: clients join, leave and move while a federation runs, everywhere or nowhere."""
 
 import json
+import random
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 from sdfeel.core.errors import InputError
 from sdfeel.core.events import Finished
 from sdfeel.deploy import membership
-from sdfeel.deploy.local import LocalDeployment
+from sdfeel.deploy.local import LocalDeployment, Trial
 from sdfeel.deploy.make import make, on_loopback
 from sdfeel.experiment.build import prepare
 from sdfeel.experiment.loading import load
@@ -78,7 +79,14 @@ def test_the_weighted_mean_survives_mixing_in_every_epoch() -> None:
         (["4: client-9=edge-1"], (), "a simulation has the 6 clients of its data"),
         (["4: client-0=80"], (), "a simulation has the 6 clients of its data"),
         (["4: client-0=edge-7"], (), "servers are numbered 0 to 2"),
-        (["4: client-0=none"], ("scheme.name=d2",), "keeps more than the servers' models"),
+        (["4: edge-1=none, edge-1=edge-0"], (), "server 1 is named twice"),
+        (["4: edge-4=edge-0, client-0=edge-4"], (), "and 3 servers; others are for deployments"),
+        (["4: edge-1=none, edge-2=edge-1"], (), "linked to edge-1, which is out"),
+        (["4: edge-0=none, edge-1=none, edge-2=none"], (), "all servers are out"),
+        (["4: edge-2=none, client-0=edge-2"], (), "assigned to server 2, which is out"),
+        (["1: edge-2=none", "4: edge-2=edge-0"], (), "server 2 has no clients"),
+        (["1: edge-0=none", "4: edge-0=edge-1,client-0=edge-0,edge-1=none"], (), "which is out"),
+        (["4: client-0=none"], ("scheme.name=joint",), "remembers what clients did or measured"),
         (["4: client-0=none"], ("scheme.name=async-sd-feel",), "needs a common round"),
         (["4: client-0=none"], ("network.link_chance=0.5",), "leave out network.changes"),
     ],
@@ -91,9 +99,9 @@ def test_what_cannot_change_is_refused_before_anything_starts(
 
 
 def test_a_version_that_no_server_could_adopt_is_not_signed(tmp_path: Path) -> None:
-    ready = prepare(experiment(more=("scheme.name=d2",)))
+    ready = prepare(experiment(more=("scheme.name=joint", "scheme.tau1=2")))
     make(ready, tmp_path, on_loopback(3), with_data=False)
-    with pytest.raises(InputError, match="keeps more than the servers' models"):
+    with pytest.raises(InputError, match="remembers what clients did"):
         membership.change(tmp_path, 5, ["client-0=none"])
     assert membership.versions(tmp_path) == []
 
@@ -198,6 +206,46 @@ def test_clients_that_join_leave_return_and_move_come_to_the_simulators_model(
     log = (tmp_path / "real" / "nodes" / "edge-1" / "log.txt").read_text()
     assert "epoch 1 from round 4 on" in log
     assert "epoch 2 from round 7 on" in log
+
+
+SERVERS_COME_AND_GO = (
+    "1: edge-3=none, client-7=edge-0, client-6=none",
+    "3: edge-3=edge-0+edge-2, client-7=edge-3, edge-1=none, client-1=edge-0, client-2=edge-2",
+    "6: edge-1=edge-2+edge-3, client-2=edge-1, client-6=edge-1",
+    "8: edge-0=none, client-1=edge-2",
+)
+MORE_NODES = ("network.clients=8", "network.servers=4", "network.assignment=ordered")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("scheme", "kills"),
+    [("sd-feel", 0), ("sd-feel", 5), ("hierfavg", 0), ("k-gt", 3), ("free-tracking", 0)],
+)
+def test_servers_that_join_leave_and_return_come_to_the_simulators_model(
+    tmp_path: Path, scheme: str, kills: int
+) -> None:
+    more = (*MORE_NODES, f"scheme.name={scheme}", "scheme.tau1=5")
+    chosen = experiment(*SERVERS_COME_AND_GO, more=more)
+    deployment = LocalDeployment(chosen, tmp_path / "real")
+    deployment.processes.trial = Trial(pause=0.05 if kills else 0.0)
+    draws = random.Random(scheme)
+    done: list[str] = []
+
+    def strike() -> None:
+        if len(done) < kills and draws.random() < 0.25:
+            name = draws.choice(sorted(deployment.processes.pids()))
+            deployment.processes.kill(name)
+            done.append(name)
+
+    deployment.every_tick(strike)
+    *_, last = deployment
+    assert isinstance(last, Finished)
+    assert len(done) == kills
+    assert last.model_sha256 == simulated(chosen, last.number)
+    log = (tmp_path / "real" / "nodes" / "edge-3" / "log.txt").read_text()
+    assert "joins with epoch 1 in round 3, with 1 clients and the model of edge-0" in log
+    assert "this server has left" in (tmp_path / "real/nodes/edge-0/log.txt").read_text()
 
 
 @pytest.mark.slow

@@ -14,7 +14,9 @@ from torch import Tensor
 
 from sdfeel.core.arrays import Floats, Ints
 from sdfeel.core.decide import Decided, Decisions
+from sdfeel.core.membership import heirs
 from sdfeel.core.mixing import Mixing
+from sdfeel.core.network import Network
 from sdfeel.core.scheme import Estimates, Memory, Mix
 from sdfeel.core.staleness import Clocks
 from sdfeel.engine.base import Engine, Task
@@ -77,7 +79,22 @@ class Parties:
         for client in decided.work.down.rows.tolist():
             self.taken[client] += int(decided.done[client])
         self.seconds, lap.memory, lap.k = lap.ends, decided.mix.memory, lap.k + 1
+        self._renew(self.decisions.at(lap.k).net)
         self._begin(lap)
+
+    def _renew(self, net: Network) -> None:
+        """An epoch begins: a server that joins is sent a model, and holders begin rows again."""
+        if net is self.net:
+            return
+        before, self.net = self.net, net
+        given = {d: self._rows[source][source] for d, source in heirs(before, net).items()}
+        self.sent["across"] += len(given)
+        for d, model in given.items():
+            self._rows[d][d] = model.clone()
+        for n, server in net.first_rows():
+            party = self._holder(n)
+            fresh = torch.zeros_like(self._initial) if server is None else self.row(server).clone()
+            self._rows[party][n] = fresh
 
     def _begin(self, lap: Lap) -> None:
         lap.began, lap.since = self.clocks.number, self.seconds
@@ -93,7 +110,7 @@ class Parties:
             lap.shifts = {i: self._sum(-1 - i, sources, w) for i, sources, w in work.shift}
 
     def _decided(self, lap: Lap) -> Decided:
-        return self.decisions.round(
+        return self.decisions.at(lap.k).round(
             lap.number,
             lap.k,
             self.clocks,

@@ -30,14 +30,19 @@ def change(
         list[str],
         typer.Argument(
             metavar="CHANGE...",
-            help="client-3=none, client-4=edge-1, or client-5=80 for its number of examples.",
+            help="client-3=none, client-4=edge-1, client-5=80 for its number of examples, "
+            "edge-2=none, or edge-3=edge-0+edge-1 for a server and its links.",
         ),
     ],
     round_: Annotated[
         int, typer.Option("--round", min=2, help="The first round with the changed network.")
     ],
+    address: Annotated[
+        list[str] | None,
+        typer.Option(help="Of a new edge server, edge-3=host:7400; may be repeated."),
+    ] = None,
 ) -> None:
-    """Let clients join, leave or move while a synchronous federation runs.
+    """Let clients and edge servers join, leave or move while a synchronous federation runs.
 
     It signs a new version of the network. Copy it to an edge server; the others and the clients
     take it from there. It takes effect with its first round everywhere, or nowhere.
@@ -45,13 +50,15 @@ def change(
     Example:
 
       sdfeel deploy change federation --round 200 client-3=none client-7=edge-1 client-7=120
+
+      sdfeel deploy change federation --round 300 edge-2=none client-4=edge-0
     """
-    made = membership.change(directory, round_ - 1, words)
+    made = membership.change(directory, round_ - 1, words, address or ())
     certificates.publish(directory)
     _told(
         f"epoch {made.number} from round {round_} on. Copy {directory}/trust to all hosts and "
-        f"{directory}/epochs to an edge server's before that round begins; to a new client's host "
-        f"all three: its directory in nodes, trust and epochs"
+        f"{directory}/epochs to an edge server's before that round begins, and to the clients of "
+        f"a dead server; to a new node's host all three: its directory in nodes, trust and epochs"
     )
 
 

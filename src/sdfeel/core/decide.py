@@ -18,7 +18,7 @@ import numpy as np
 from sdfeel.core import outages
 from sdfeel.core.arrays import Ints, ints
 from sdfeel.core.cost import Bill, Cost
-from sdfeel.core.mixing import Mixing
+from sdfeel.core.mixing import Mixing, selected
 from sdfeel.core.network import Network
 from sdfeel.core.outages import NetworkState, Outages
 from sdfeel.core.scheme import Estimates, Lane, Local, Memory, Mix, Scheme, Setting, View, Work
@@ -126,7 +126,7 @@ class Decisions:
 
     def mix(self, view: View, done: Ints) -> Mix:
         """How the round ends when clients took `done` steps, with the messages that it takes."""
-        return self._billed(view.net, self.scheme.mix(view, done))
+        return self._billed(view.net, _by_members(view.net, self.scheme.mix(view, done)))
 
     def plan(self, view: View, cost: Cost | None = None) -> RoundPlan:
         """The whole round, including what is done about late clients."""
@@ -202,6 +202,14 @@ class Decisions:
         work = self.work(view)
         done = self.cost.done(work)
         return RoundPlan(work, done, done, self.mix(view, done))
+
+
+def _by_members(net: Network, mix: Mix) -> Mix:
+    """The same without what servers that are out would do."""
+    if not net.out or not mix.stages:
+        return mix
+    stages = [selected(each, ~np.isin(net.holder(each.rows), net.out)) for each in mix.stages]
+    return replace(mix, across=tuple(each for each in stages if len(each.rows)) or None)
 
 
 def _uploaded(net: Network, up: Mixing) -> Mixing:

@@ -84,6 +84,22 @@ GOSSIP_RULES: dict[str, Callable[[Floats, Floats], Floats]] = {
 }
 
 
+def weights_of(rule: Callable[[Floats, Floats], Floats], links: Floats, mass: Floats) -> Floats:
+    """How servers mix by a rule; servers without clients take no part and keep what they have.
+
+    >>> weights_of(metropolis, np.array([[0, 0, 1], [0, 0, 0], [1, 0, 0]]), np.array([0.5, 0, 0.5]))
+    array([[0.5, 0. , 0.5],
+           [0. , 1. , 0. ],
+           [0.5, 0. , 0.5]])
+    """
+    there = np.flatnonzero(mass > 0)
+    if len(there) == len(mass):
+        return rule(links, mass)
+    found = np.eye(len(mass))
+    found[np.ix_(there, there)] = rule(links[np.ix_(there, there)], mass[there])
+    return found
+
+
 def mixing_rate(weights: Floats, mass: Floats) -> float:
     """Zeta: the largest modulus among the eigenvalues other than the one of agreement.
 

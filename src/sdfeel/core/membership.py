@@ -1,6 +1,8 @@
 """Who belongs to which server, and from which round on: the epochs of a network.
 
-An epoch begins with a round, everywhere. Clients join, leave and move; their numbers stay.
+An epoch begins with a round, everywhere. Clients and servers join and leave, clients move, links
+change; numbers stay. A server that joins starts from the model of the nearest server that was there
+before, and whatever a scheme keeps beside the models begins again.
 """
 
 import re
@@ -9,11 +11,17 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from sdfeel.core.arrays import Floats
 from sdfeel.core.errors import InputError
 from sdfeel.core.network import Network
 
-_CHANGE = re.compile(r"client-(\d{1,9})=(?:edge-(\d{1,9})|(none)|(\d{1,15}))")
-_RULE = "write client-3=none, client-4=edge-1 or, for another number of examples, client-5=80"
+_CLIENT = re.compile(r"client-(\d{1,9})=(?:edge-(\d{1,9})|(none)|(\d{1,15}))")
+_SERVER = re.compile(r"edge-(\d{1,9})=(?:(none)|(edge-\d{1,9}(?:\+edge-\d{1,9})*))")
+_RULE = (
+    "write client-3=none, client-4=edge-1, client-5=80 for its number of examples, edge-2=none, "
+    "or edge-2=edge-0+edge-1 for a server and its links"
+)
+MOST_SERVERS = 10_000  # a matrix of links has so many rows at most
 
 
 @dataclass(frozen=True)
@@ -23,36 +31,51 @@ class Epoch:
     begins: int
     moves: tuple[tuple[int, int | None], ...] = ()  # client, its server from now on or None
     counts: tuple[tuple[int, int], ...] = ()  # client, its examples from now on
+    servers: tuple[tuple[int, tuple[int, ...] | None], ...] = ()  # its links from now on, or None
 
     @classmethod
     def parse(cls, begins: int, words: Iterable[str]) -> "Epoch":
         """From words such as `client-4=edge-1`.
 
         >>> Epoch.parse(9, ["client-3=none", "client-4=edge-1", "client-5=80"])
-        Epoch(begins=9, moves=((3, None), (4, 1)), counts=((5, 80),))
+        Epoch(begins=9, moves=((3, None), (4, 1)), counts=((5, 80),), servers=())
+        >>> Epoch.parse(9, ["edge-2=none", "edge-3=edge-0+edge-1"]).servers
+        ((2, None), (3, (0, 1)))
         """
-        moves, counts = [], []
-        for word in words:
-            match = _CHANGE.fullmatch(word.strip())
-            if match is None:
-                raise InputError(f"'{word.strip()}' is no change of a network: {_RULE}")
-            client, server, none, count = match.groups()
-            if count is not None:
-                counts.append((int(client), int(count)))
+        moves: list[tuple[int, int | None]] = []
+        counts: list[tuple[int, int]] = []
+        servers: list[tuple[int, tuple[int, ...] | None]] = []
+        for word in map(str.strip, words):
+            if match := _CLIENT.fullmatch(word):
+                client, server, none, count = match.groups()
+                if count is not None:
+                    counts.append((int(client), int(count)))
+                else:
+                    moves.append((int(client), None if none else int(server)))
+            elif match := _SERVER.fullmatch(word):
+                number, none, links = match.groups()
+                near = None if none else tuple(int(d) for d in re.findall(r"\d+", links))
+                servers.append((int(number), near))
             else:
-                moves.append((int(client), None if none else int(server)))
-        for kind in (moves, counts):
-            named = [client for client, _ in kind]
-            twice = next((client for client in named if named.count(client) > 1), None)
+                raise InputError(f"'{word}' is no change of a network: {_RULE}")
+        for kind, named in (
+            ("client", [client for client, _ in moves]),
+            ("client", [client for client, _ in counts]),
+            ("server", [server for server, _ in servers]),
+        ):
+            twice = next((number for number in named if named.count(number) > 1), None)
             if twice is not None:
-                raise InputError(f"client {twice} is named twice in one change: name it once")
-        if begins < 0 or not (moves or counts):
+                raise InputError(f"{kind} {twice} is named twice in one change: name it once")
+        if begins < 0 or not (moves or counts or servers):
             raise InputError(f"an epoch has a first round and at least one change: {_RULE}")
-        return cls(begins, tuple(moves), tuple(counts))
+        return cls(begins, tuple(moves), tuple(counts), tuple(servers))
 
     def applied(self, net: Network) -> Network:
         """The network from this epoch on, mixed by the paper's matrix; numbers may be new ones."""
+        links, out = self._linked(net)
         samples, reach = net.samples.tolist(), list(net.reach)
+        # Clients of a server that leaves go with it, unless they reach another or are moved.
+        reach = [tuple(d for d in servers if d not in out) for servers in reach]
         for client, server in self.moves:
             while client >= len(reach):  # numbers without a gap, and nobody counts without a server
                 reach.append(())
@@ -62,7 +85,52 @@ class Epoch:
             if client >= len(reach):
                 raise InputError(f"there is no client {client}: name its server, too")
             samples[client] = float(count)
-        return Network(np.array(samples), tuple(reach), net.links)
+        return Network(np.array(samples), tuple(reach), links, out=out)
+
+    def _linked(self, net: Network) -> tuple[Floats, tuple[int, ...]]:
+        """The links and the servers that are out."""
+        named = [d for server, near in self.servers for d in (server, *(near or ()))]
+        size = max([len(net.links), *(d + 1 for d in named)])
+        if size > MOST_SERVERS:
+            raise InputError(f"edge-{size - 1} is too high a number: the highest is 9999")
+        links, out = np.zeros((size, size)), set(net.out) | set(range(len(net.links), size))
+        links[: len(net.links), : len(net.links)] = net.links
+        for server, near in self.servers:
+            links[server] = links[:, server] = 0
+            out.add(server) if near is None else out.discard(server)
+        for server, near in self.servers:
+            for other in near or ():
+                if other in out:
+                    raise InputError(
+                        f"edge-{server} is to be linked to edge-{other}, which is out: name another"
+                    )
+                links[server, other] = links[other, server] = 1
+        return links, tuple(sorted(out))
+
+
+def heirs(before: Network, now: Network) -> dict[int, int]:
+    """The servers that join, each with the one whose model it starts from.
+
+    That is the nearest of those that stay, counted in links; of several, the one with the lowest
+    number.
+
+    >>> from sdfeel.core.network import clustered
+    >>> line = clustered([1, 1, 1], [0, 1, 2], np.array([[0, 1, 0], [1, 0, 1], [0, 1, 0]]))
+    >>> first = Epoch.parse(0, ["edge-1=none", "edge-2=none"]).applied(line)
+    >>> heirs(first, line)
+    {1: 0, 2: 0}
+    """
+    stay = set(before.present.tolist()) & set(now.present.tolist())
+    if not stay:
+        raise InputError("no server stays, so that the models would be lost: change one after one")
+    found = {}
+    for server in set(now.present.tolist()) - stay:
+        front, seen = {server}, {server}
+        while not front & stay:
+            front = {int(d) for each in front for d in np.flatnonzero(now.links[each])} - seen
+            seen |= front
+        found[server] = min(front & stay)
+    return dict(sorted(found.items()))
 
 
 def schedule(texts: Sequence[str]) -> tuple[Epoch, ...]:

@@ -242,7 +242,7 @@ def everyones_mean(net: Network, via: Link, relay: Relay) -> Mixing:
 def cloud_average(net: Network) -> Mixing:
     """Every server takes the mean over all clusters, computed in the cloud."""
     # The way down costs traffic but no time, as in the paper.
-    return everyones_mean(net, "server-cloud", Relay(legs=1, crossings=2 * len(net.servers)))
+    return everyones_mean(net, "server-cloud", Relay(legs=1, crossings=2 * len(net.present)))
 
 
 NOBODY = np.zeros(0, dtype=np.int64)
@@ -292,6 +292,25 @@ def restricted(
         weights=floats((mixing.weights * scale[owners])[there]),
         relay=relay,
         votes=None if mixing.votes is None else mixing.votes[there],
+        sent=None,
+    )
+
+
+def selected(mixing: Mixing, rows: Bools) -> Mixing:
+    """Those rows of a mixing, as they are.
+
+    >>> selected(of_rows({0: {0: 0.5, 1: 0.5}, 1: {1: 1.0}}), np.array([False, True])).dense(2)
+    array([[0., 1.]])
+    """
+    counts = np.diff(mixing.starts)
+    inside = np.repeat(rows, counts)
+    return replace(
+        mixing,
+        rows=mixing.rows[rows],
+        starts=ints(np.concatenate([[0], np.cumsum(counts[rows])])),
+        sources=mixing.sources[inside],
+        weights=floats(mixing.weights[inside]),
+        votes=None if mixing.votes is None else mixing.votes[inside],
         sent=None,
     )
 

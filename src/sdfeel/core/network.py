@@ -1,6 +1,6 @@
 """Who exists, who reaches whom, and how neighbouring servers mix."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
@@ -10,7 +10,13 @@ from numpy.typing import ArrayLike
 
 from sdfeel.core.arrays import Floats, Ints, floats, ints
 from sdfeel.core.errors import InputError
-from sdfeel.core.gossip_weights import TOLERANCE, check_weights, laplacian_weights, mixing_rate
+from sdfeel.core.gossip_weights import (
+    TOLERANCE,
+    check_weights,
+    laplacian_weights,
+    mixing_rate,
+    weights_of,
+)
 
 
 @dataclass(frozen=True)
@@ -30,7 +36,8 @@ class Network:
 
     `links` joins servers; `weights[dst, src]` says how a server mixes its neighbours' models
     (default: the paper's matrix). To change the graph, build another network.
-    A client that reaches no server takes no part and has no weight.
+    A client that reaches no server takes no part and has no weight, and neither does a server that
+    is `out`: it has no clients and no links, only its number.
     """
 
     samples: Floats  # (C,) training examples of each client
@@ -41,6 +48,7 @@ class Network:
     sizes: Floats | None = None  # (D,) each cluster's examples; given for one moment of a changing
     # network (core.outages), whose parts may be down or cut off from one another
     graph: Floats | None = None  # (D, D) all links of a changing network, up or down
+    out: tuple[int, ...] = ()  # servers that have left, or not yet joined (core.membership)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "samples", floats(self.samples))
@@ -50,14 +58,20 @@ class Network:
         assert len(set(names)) == len(names), f"two shelves have the same name: {names}"
         assert sum(shelf.returned for shelf in self.shelves) <= 1, "a run returns one shelf"
         whole = self.sizes is None
-        _check_links(self.links, whole)
-        _check_clients(self.samples, self.reach, len(self.links), whole)
+        _check_links(self.links, whole, self.out)
+        _check_clients(self.samples, self.reach, len(self.links), whole, self.out)
         if self.weights is None:
-            object.__setattr__(self, "weights", floats(laplacian_weights(self.links, self.mass)))
+            fresh = weights_of(laplacian_weights, self.links, self.mass)
+            object.__setattr__(self, "weights", floats(fresh))
         else:
             object.__setattr__(self, "weights", floats(self.weights))
             if whole:
-                check_weights(self.mixing, self.links, self.mass)
+                there = self.present
+                check_weights(
+                    self.mixing[np.ix_(there, there)],
+                    self.links[np.ix_(there, there)],
+                    self.mass[there],
+                )
 
     def neighbours(self, server: int) -> Ints:
         """The servers that are linked to this one, whether or not it can reach them now."""
@@ -92,12 +106,19 @@ class Network:
         their clusters' data, unless a shelf is `returned`."""
         shelf = next((each for each in self.shelves if each.returned), None)
         if shelf is None:
-            return ints(self.servers), self.mass
+            return self.present, floats(self.mass[self.present])
         rows = self.shelf(shelf.name)
         if shelf.per == "server":
             return rows, self.mass
         who = self.clients
         return ints(rows[who]), floats(self.samples[who] / self.samples[who].sum())
+
+    def first_rows(self) -> Iterator[tuple[int, int | None]]:
+        """Each row of a shelf with the server whose model it is at first; None: it is zero."""
+        for shelf in self.shelves:
+            own = self.servers if shelf.per == "server" else self.home.tolist()
+            for row, server in zip(self.shelf(shelf.name).tolist(), own, strict=True):
+                yield row, None if shelf.start == "zero" or server < 0 else server
 
     @cached_property
     def _rows_of(self) -> dict[str, Ints]:
@@ -133,6 +154,11 @@ class Network:
         """All server numbers."""
         return tuple(range(len(self.links)))
 
+    @cached_property
+    def present(self) -> Ints:
+        """The servers that are not out."""
+        return ints([d for d in self.servers if d not in self.out])
+
     @property
     def mixing(self) -> Floats:
         """(D, D) how servers mix: `mixing[dst, src]`."""
@@ -162,7 +188,8 @@ class Network:
         if self.sizes is not None:
             rates = np.abs(np.linalg.eigvals(self.mixing))
             return float(rates[rates < 1 - TOLERANCE].max(initial=0.0))
-        return mixing_rate(self.mixing, self.mass)
+        there = self.present
+        return mixing_rate(self.mixing[np.ix_(there, there)], self.mass[there])
 
     @property
     def edges(self) -> list[tuple[int, int]]:
@@ -181,7 +208,7 @@ def clustered(
     return Network(floats(samples), tuple((int(d),) for d in home), floats(links))
 
 
-def _check_links(links: Floats, whole: bool) -> None:
+def _check_links(links: Floats, whole: bool, out: tuple[int, ...]) -> None:
     if links.ndim != 2 or links.shape[0] != links.shape[1] or len(links) == 0:
         raise InputError(f"links must be a square matrix with a row per server, got {links.shape}")
     if not np.isin(links, (0, 1)).all():
@@ -196,10 +223,17 @@ def _check_links(links: Floats, whole: bool) -> None:
         raise InputError(
             f"server {int(links.diagonal().argmax())} is linked to itself: leave the diagonal 0"
         )
-    apart = unreached(links)
+    there = [d for d in range(len(links)) if d not in out]
+    if not there:
+        raise InputError("all servers are out: leave at least one in")
+    busy = next((d for d in out if links[d].any()), None)
+    if busy is not None:
+        raise InputError(f"server {busy} is out, but has links: take them away")
+    apart = [there[n] for n in unreached(links[np.ix_(there, there)])]
     if apart and whole:
         raise InputError(
-            f"the server graph is disconnected: servers {apart} cannot be reached from server 0, "
+            f"the server graph is disconnected: servers {apart} cannot be reached from server "
+            f"{there[0]}, "
             f"so models would never agree; add a link between the parts"
         )
 
@@ -243,7 +277,11 @@ def fastest_paths(links: Floats, rates: Floats | None = None) -> tuple[Floats, I
 
 
 def _check_clients(
-    samples: Floats, reach: tuple[tuple[int, ...], ...], servers: int, whole: bool
+    samples: Floats,
+    reach: tuple[tuple[int, ...], ...],
+    servers: int,
+    whole: bool,
+    out: tuple[int, ...],
 ) -> None:
     if samples.ndim != 1 or len(samples) == 0:
         raise InputError("a network needs at least one client")
@@ -264,7 +302,12 @@ def _check_clients(
                 f"client {client} is assigned to server {bad[0]}, but servers are numbered "
                 f"0 to {servers - 1}"
             )
-    lonely = sorted(set(range(servers)) - {own[0] for own in reach if own})
+        gone = [d for d in own if d in out]
+        if gone:
+            raise InputError(
+                f"client {client} is assigned to server {gone[0]}, which is out: give it another"
+            )
+    lonely = sorted(set(range(servers)) - {own[0] for own in reach if own} - set(out))
     if lonely and whole:
         raise InputError(
             f"server {lonely[0]} has no clients; every cluster needs at least one: "

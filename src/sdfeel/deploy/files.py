@@ -182,6 +182,8 @@ def network_text(ready: Prepared, libraries: Mapping[int, str] | None = None) ->
             **({"packed": dict(cost.packed)} if cost.packed else {}),
         },
     }
+    if net.out:  # servers that join later
+        values["out"] = list(net.out)
     if libraries:  # of devices: hashes by client
         values["libraries"] = {str(client): each for client, each in libraries.items()}
     return json.dumps(values, indent=1) + "\n"
@@ -213,6 +215,7 @@ def parse_network(
             reach,
             np.array(values["links"]),
             np.array(values["mixing"]),
+            out=tuple(int(d) for d in values.get("out", ())),
         )
         return net, _cost(values["cost"]), tuple(values["shape"]), values["classes"]
     except (KeyError, TypeError, ValueError, RecursionError) as error:

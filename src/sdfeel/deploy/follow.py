@@ -43,7 +43,14 @@ class Follower:
         links = self.federation.net.links
         near = {d: np.flatnonzero(links[d]).tolist() for d in self.edges}
         self.records = Records(self.edges, self.federation.synchronous, near)
-        self._tally = RoundTally(len(self.edges))
+        self._tally = RoundTally(len(self.federation.net.present))
+        if self.federation.synchronous and self.net_of is not None:
+            self.records.members = self._members
+
+    def _members(self, epoch: int) -> list[int]:
+        net_of = self.net_of
+        net = self.federation.net if not epoch or net_of is None else net_of(epoch)
+        return [int(d) for d in net.present]
 
     async def events(self) -> AsyncGenerator[Event, None]:
         """Everything from the first round to the last."""
@@ -52,11 +59,13 @@ class Follower:
         net = self.federation.net
         why = f"deployed on {len(net.servers)} servers and {len(net.samples)} clients"
         yield started(self.federation, self.ready.engine.name, why)
-        yield self._measured(0, 0, 0.0, dict.fromkeys(self.edges, self.federation.initial))
+        yield self._measured(0, 0, 0.0, dict.fromkeys(self._members(0), self.federation.initial))
         number, last = 0, None
         async for records in self.records.in_order():
             for notice in self._notices(records):
                 yield notice
+            if self.records.members is not None:
+                self._tally.keep(self._members(max(r.get("epoch", 0) for r in records.values())))
             last = self._tally.round(records)
             number = last.number
             yield last
@@ -165,7 +174,7 @@ class Follower:
         """The share of each server's cluster, with the guests that it has now."""
         net = self._net()
         guests = {d: self._before[d]["guests"] if d in self._before else () for d in servers}
-        if len(servers) == len(net.servers) and not any(guests.values()):
+        if len(servers) == len(net.present) == len(net.servers) and not any(guests.values()):
             return net.mass
         sizes = np.array([grown(net, d, guests[d]) for d in servers])
         return floats(sizes / sizes.sum())

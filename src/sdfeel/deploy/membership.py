@@ -1,7 +1,7 @@
 """Signed versions of a deployment's network: clients join, leave and move while it runs."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,20 +21,41 @@ from sdfeel.live.trust.identity import issue
 AUTHORITY, OPERATOR = "authority", "operator-0"
 
 
-def change(directory: Path, begins: int, words: Sequence[str]) -> SignedNetwork:
+def change(
+    directory: Path, begins: int, words: Sequence[str], addresses: Sequence[str] = ()
+) -> SignedNetwork:
     """Sign the next version of the network, in force from round `begins` (from 0) on.
 
-    A client with a new number gets a certificate and a node file.
+    A node with a new number gets a certificate and a node file; `addresses` are those of new edge
+    servers, such as `edge-3=host:7400`.
     """
-    made = _signed(load(directory / EXPERIMENT), directory, Epoch.parse(begins, words))
+    given = dict(word.partition("=")[::2] for word in addresses)
+    made = _signed(load(directory / EXPERIMENT), directory, Epoch.parse(begins, words), given)
+    _write_new(directory, made)
+    return made
+
+
+def _write_new(directory: Path, made: SignedNetwork) -> None:
     addresses = {f"edge-{d}": address for d, address in made.addresses.items()}
+    for name, address in addresses.items():
+        home = directory / NODES / name
+        if home.exists():
+            continue
+        host, _, port = address.rpartition(":")
+        issue(directory / AUTHORITY, name.replace("-", "/"), (host.strip("[]"),), home / "identity")
+        others = {each: where for each, where in addresses.items() if each != name}
+        first = read_node(directory / NODES / "edge-0" / NODE)
+        listen = f"{first.listen.rpartition(':')[0]}:{port}"
+        write_node(home, "edge", NodeFile(listen=listen, peers=others, policy=first.policy))
+    operator = directory / NODES / OPERATOR
+    if read_node(operator / NODE).peers != addresses:
+        write_node(operator, "operator", NodeFile(peers=addresses))
     for client, servers in enumerate(made.members):
         home = directory / NODES / f"client-{client}"
         if servers and not home.exists():
             issue(directory / AUTHORITY, f"client/{client}", (), home / "identity")
             own = {f"edge-{d}": addresses[f"edge-{d}"] for d in servers}
             write_node(home, "client", NodeFile(peers=own, data="data.npz"))
-    return made
 
 
 def write_schedule(experiment: Experiment, directory: Path) -> None:
@@ -52,7 +73,9 @@ def versions(directory: Path) -> list[SignedNetwork]:
     return [SignedNetwork.read(path.read_bytes(), None) for path in paths]
 
 
-def _signed(experiment: Experiment, directory: Path, epoch: Epoch) -> SignedNetwork:
+def _signed(
+    experiment: Experiment, directory: Path, epoch: Epoch, more: Mapping[str, str] | None = None
+) -> SignedNetwork:
     before = versions(directory)
     text = before[-1].network if before else (directory / NETWORK).read_text(encoding="utf-8")
     if before and epoch.begins <= before[-1].begins:
@@ -66,9 +89,14 @@ def _signed(experiment: Experiment, directory: Path, epoch: Epoch) -> SignedNetw
     now = Decisions.of(scheme, net, cost, experiment.seed, local_step(experiment))
     _, then, _, _ = parse_network(_text(text, changed))
     # What the servers could not adopt is not signed.
-    adapted = on_another(now, changed, then).net
+    adapted = on_another(now, net, changed, then).net
     number = before[-1].number + 1 if before else 1
-    peers = read_node(directory / NODES / OPERATOR / NODE).peers
+    peers = {**read_node(directory / NODES / OPERATOR / NODE).peers, **(more or {})}
+    for d in adapted.present.tolist():
+        if f"edge-{d}" not in peers:
+            raise InputError(
+                f"edge-{d} is new, and nobody knows where it is: add --address edge-{d}=host:port"
+            )
     body = signed(
         directory / AUTHORITY,
         number=number,
@@ -91,6 +119,7 @@ def _text(before: str, net: Network) -> str:
         "reach": [list(servers) for servers in net.reach],
         "links": net.links.tolist(),
         "mixing": net.mixing.tolist(),
+        "out": list(net.out),
     }
     for key in ("step_seconds", "radio", "snr"):
         known = values["cost"][key]

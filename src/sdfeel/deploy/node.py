@@ -140,7 +140,7 @@ def federation_of(node: NodeFile) -> tuple[Federation, nn.Module]:
 
     def rebuilt(text: str) -> Decisions:
         changed, prices, _, _ = parse_network(text)
-        return on_another(base, changed, prices)
+        return on_another(base, net, changed, prices)
 
     federation = Federation(
         digest=digest_of(Path(node.experiment), Path(node.network)),

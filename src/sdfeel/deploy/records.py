@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Collection, Mapping
+from collections.abc import AsyncIterator, Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -32,6 +32,8 @@ class Records:
         default_factory=dict
     )  # the servers that each server leaves out now
     _last: bool = False
+    members: Callable[[int], Collection[int]] | None = None  # the servers of an epoch
+    _epoch: int = 0  # of the newest round
 
     def __post_init__(self) -> None:
         self._queues = {d: [] for d in self.edges}
@@ -51,20 +53,32 @@ class Records:
 
     def exhausted(self) -> bool:
         """Was that the last round of all?"""
-        none_left = not self._silent() and not any(self._queues.values())
+        left = any(self._queues[d] for d in self._expected())
+        none_left = not self._silent() and not left
         return none_left and (self.synchronous or self._last)
 
     def _silent(self) -> list[int]:
         """Servers from which more records must come before one can go on."""
-        told = {d for d in self.edges if self._queues[d] or d in self._over}
+        expected = self._expected()
+        told = {d for d in expected if self._queues[d] or d in self._over}
         away = {other for d in told for other in self._away.get(d, ())}
-        left = [d for d in self.edges if d not in told and d not in away]
+        left = [d for d in expected if d not in told and d not in away]
         # If a server's neighbours are away, too, nobody can say that it is away.
         return [d for d in left if not away or not self._cut_off(d, away)]
 
     def _cut_off(self, d: int, away: Collection[int]) -> bool:
         near = self.neighbours.get(d, ())
         return bool(near) and all(other in away for other in near)
+
+    def _expected(self) -> Collection[int]:
+        """The servers that are in the network, by the newest epoch that any of them reports."""
+        if self.members is None:
+            return self.edges.keys()
+        heads = [queue[0] for queue in self._queues.values() if queue]
+        k = min((head["k"] for head in heads), default=0)
+        epochs = [head.get("epoch", 0) for head in heads if head["k"] == k]
+        self._epoch = max([self._epoch, *epochs])
+        return [d for d in self.members(self._epoch) if d in self.edges]
 
     async def _in_step(self) -> AsyncIterator[dict[int, Record]]:
         """Synchronous rounds: each is over when every server has finished it."""
@@ -78,7 +92,8 @@ class Records:
             if self._silent():
                 await self._news()
                 continue
-            heads = {d: queue[0] for d, queue in self._queues.items() if queue}
+            expected = self._expected()
+            heads = {d: queue[0] for d, queue in self._queues.items() if queue and d in expected}
             if not heads:
                 return
             k = min(record["k"] for record in heads.values())

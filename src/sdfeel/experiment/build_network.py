@@ -10,7 +10,7 @@ from sdfeel.core.arrays import Floats, Ints, floats
 from sdfeel.core.cost import Cost
 from sdfeel.core.decide import Decisions
 from sdfeel.core.errors import InputError, unknown
-from sdfeel.core.gossip_weights import GOSSIP_RULES
+from sdfeel.core.gossip_weights import GOSSIP_RULES, weights_of
 from sdfeel.core.named import imported, is_path
 from sdfeel.core.network import Network, clustered
 from sdfeel.core.seeds import rng
@@ -32,7 +32,9 @@ def build_network(experiment: Experiment, data: Federated) -> Network:
 
 
 def with_epochs(
-    experiment: Experiment, decisions: Decisions, net: Network
+    experiment: Experiment,
+    decisions: Decisions,
+    net: Network,
 ) -> tuple[Decisions, Network]:
     """The decisions with those of the epochs in which the network is another one, and the first."""
     codecs = experiment.compression.uplink, experiment.compression.backhaul
@@ -43,14 +45,17 @@ def with_epochs(
         )
     epochs, first = [], net
     for epoch in membership.schedule(experiment.network.epochs):
-        known = len(net.samples)
-        if epoch.counts or any(client >= known for client, _ in epoch.moves):
+        clients, servers = len(net.samples), len(net.links)
+        then = epoch.applied(net)
+        if epoch.counts or len(then.samples) > clients or len(then.links) > servers:
             raise InputError(
-                f"network.epochs: a simulation has the {known} clients of its data, each with its "
-                f"examples; other clients and other numbers of examples are for deployments"
+                f"network.epochs: a simulation has the {clients} clients of its data, each with "
+                f"its examples, and {servers} servers; others are for deployments: raise "
+                f"network.clients or network.servers, and let them join later"
             )
-        net = build_mixing(experiment, epoch.applied(net))
-        found = on_another(decisions, net)
+        then = build_mixing(experiment, then)
+        found = on_another(decisions, net, then)
+        net = then
         if epoch.begins == 0:
             decisions, first = found, net
         else:
@@ -58,17 +63,24 @@ def with_epochs(
     return replace(decisions, epochs=tuple(epochs)), first
 
 
-def on_another(decisions: Decisions, net: Network, cost: Cost | None = None) -> Decisions:
-    """The same scheme on the network of another epoch; InputError if it cannot change so."""
+def on_another(
+    decisions: Decisions, before: Network, net: Network, cost: Cost | None = None
+) -> Decisions:
+    """The same scheme on the network that follows `before`; InputError if it cannot change so."""
     own, view = decisions, decisions.view(0)
     name = type(plain(own.scheme)).__name__
     if len(own.lanes) > 1:
         raise InputError(f"network.epochs needs a common round, and {name} has none: leave it out")
     work = own.work(view)
-    if own.net.shelves or work.measure or own.mix(view, own.cost.done(work)).memory:
+    if work.measure or own.mix(view, own.cost.done(work)).memory:
         raise InputError(
-            f"network.epochs: {name} keeps more than the servers' models, which would have to move "
-            f"with clients: leave it out"
+            f"network.epochs: {name} remembers what clients did or measured in earlier rounds, "
+            f"which would have to move with them: leave it out"
+        )
+    if any(shelf.returned for shelf in own.net.shelves):
+        raise InputError(
+            f"network.epochs: what {name} keeps begins again with an epoch, and a run returns it: "
+            f"leave it out"
         )
     if own.outages is not None or own.late.policy != "wait":
         raise InputError(
@@ -76,8 +88,14 @@ def on_another(decisions: Decisions, net: Network, cost: Cost | None = None) -> 
             "leave out network.changes, network.link_chance, network.server_up_seconds and "
             "latency.late"
         )
+    membership.heirs(before, net)  # somebody stays
     found = Decisions.of(own.scheme, net, cost or own.cost, own.seed, own.local, own.late)
-    assert found.net.servers == own.net.servers  # an epoch changes clients alone
+    sizes = [(len(each.samples), len(each.links)) for each in (own.net, found.net)]
+    if own.net.shelves and sizes[0] != sizes[1]:
+        raise InputError(
+            f"network.epochs: {name} keeps rows for {sizes[0][0]} clients and {sizes[0][1]} "
+            f"servers: reserve numbers for others when the files are made, and let them join later"
+        )
     return found
 
 
@@ -154,7 +172,7 @@ def build_mixing(experiment: Experiment, net: Network) -> Network:
     if isinstance(found, str) and found in GOSSIP_RULES:
         found = GOSSIP_RULES[found]
     if not isinstance(found, str):
-        made = found(net.links, net.mass) if callable(found) else found
+        made = weights_of(found, net.links, net.mass) if callable(found) else found
         return replace(net, weights=floats(np.asarray(made)))
     name = found
     if Path(name).suffix or Path(name).is_file():

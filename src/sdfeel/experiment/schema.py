@@ -131,7 +131,7 @@ class NetworkSection(Section):
     server_down_seconds: Positive | None = None
     """mean virtual seconds until it is back"""
     epochs: list[str] = []
-    """clients that join, leave or move: `10: client-3=none, client-4=edge-1` from round 10 on"""
+    """who joins, leaves or moves: `10: client-3=none, edge-2=edge-0+edge-1` from round 10 on"""
 
 
 class DataSection(NamedSection):

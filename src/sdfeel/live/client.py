@@ -42,6 +42,7 @@ class Membership:
     about: About = UNSAID  # what its servers must have in common with it
     coding: Coding | None = None  # how its updates are written; None: models as they are
     rows: Mapping[int, NDArray[Any]] = field(default_factory=dict)  # it keeps, as they are at first
+    models: frozenset[int] = frozenset()  # those of the rows that are the model at first
     epoch: int = 0  # of the network
 
     @property
@@ -55,7 +56,8 @@ class Membership:
         return self.coding is not None or bool(self.rows)
 
     def memory(self, store: Store) -> ClientRows:
-        return ClientRows(store, {-n: row for n, row in self.rows.items()})
+        models = {-n for n in self.models}
+        return ClientRows(store, {-n: row for n, row in self.rows.items()}, models)
 
 
 @dataclass
@@ -117,6 +119,7 @@ class Client:
         """Rows beside the model: those that came along, and our own as they are now."""
         if self.kept is None:
             return {}
+        self.kept.renew(self.epoch, parsed(next(iter(bodies.values())))[MODEL])
         self.kept.settle(int(header["first"]))
         known = {}
         if header.get("rows"):

@@ -5,7 +5,7 @@ it: by then the server has counted the round's local iterations, or it has not. 
 moment, on either side, leaves the two in agreement.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import numpy as np
@@ -20,19 +20,35 @@ from sdfeel.live.transport.tensors import MODEL, pack, parsed
 
 Array = NDArray[Any]
 OWED = 0  # the place of what messages owe; rows have the places 1, 2, ...
-PENDING, LAST = "pending", "last"  # names of facts
+PENDING, LAST, EPOCH = "pending", "last", "epoch"  # names of facts
 NOW, THEN = 0, 1  # rounds under which rows are kept: as they are, as the last round would make them
 
 
 class ClientRows:
     """A client's rows, each under its place."""
 
-    def __init__(self, store: Store, fresh: Mapping[int, Array]) -> None:
+    def __init__(
+        self, store: Store, fresh: Mapping[int, Array], models: Collection[int] = ()
+    ) -> None:
         self._store, self._fresh = store, fresh  # what rows are at first
+        self._models = models  # those of them that are the model
 
     def get(self, place: int) -> Array | None:
         saved = self._store.get("row", NOW, place)
         return self._fresh.get(place) if saved is None else parsed(saved.body)[MODEL]
+
+    def renew(self, epoch: int, model: Array) -> None:
+        """With a new epoch, begin again: with nothing, or with the model of its first round."""
+        if (self._store.fact(EPOCH) or 0) == epoch:
+            return
+        with self._store.commit():
+            for place in self._fresh:
+                self._store.drop("row", NOW, place)
+                self._store.drop("row", THEN, place)
+                if place in self._models:
+                    self._store.put("row", NOW, place, pack({MODEL: model}))
+            self._store.remember(PENDING, None)
+            self._store.remember(EPOCH, epoch)
 
     def settle(self, first: int) -> None:
         """Adopt what the last round made of them, or forget it."""

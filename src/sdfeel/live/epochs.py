@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from sdfeel.core.run_files import EPOCHS
+from sdfeel.live.protocol import Link
 from sdfeel.live.store import Store
 from sdfeel.live.transport.errors import Refused
 from sdfeel.live.trust.authority import sign
@@ -86,6 +87,20 @@ def in_files(directory: Path, authority: bytes) -> list[SignedNetwork]:
     return sorted(found, key=lambda each: each.number)
 
 
+async def versions_of(link: Link, number: int, authority: bytes) -> list[SignedNetwork]:
+    """The epochs after `number` up to the one in force, as a server has them."""
+    found: list[SignedNetwork] = []
+    while True:
+        after = found[-1].number if found else number
+        _, body = await link.insist("epoch", {"after": after})
+        if body is None and found:
+            return found
+        version = SignedNetwork.read(body or b"", authority)
+        if version.number <= after:
+            raise Refused(f"{link.name} sends versions of the network in a wrong order")
+        found.append(version)
+
+
 class EpochBook:
     """What one server knows about epochs, durably."""
 
@@ -107,11 +122,26 @@ class EpochBook:
     def _own(self, text: str) -> SignedNetwork:
         return SignedNetwork.read(text.encode(), None)  # it was checked when it arrived
 
-    def take(self, body: bytes, k: int) -> bool:
-        """Is this epoch held here? Asked again, the answer is the same. `k`: the open round."""
+    def read(self, body: bytes) -> SignedNetwork:
+        """A version of this federation's network; Refused if it is anything else."""
         found = SignedNetwork.read(body, self._authority())
         if found.federation != self._federation:
             raise Refused("that version of the network is of another experiment")
+        return found
+
+    def accept(self, epoch: SignedNetwork) -> None:
+        """Put in force what began without us, since we leave or join. Call it inside a commit."""
+        last = self.adopted[-1].digest if self.adopted else self._federation
+        if epoch.after != last:
+            raise Refused(f"epoch {epoch.number} does not follow the one that is in force here")
+        self.pending = [each for each in self.pending if each.digest != epoch.digest]
+        self._void.discard(epoch.digest)
+        self.adopted.append(epoch)
+        self._remember()
+
+    def take(self, body: bytes, k: int) -> bool:
+        """Is this epoch held here? Asked again, the answer is the same. `k`: the open round."""
+        found = self.read(body)
         known = [each.digest for each in (*self.adopted, *self.pending)]
         if found.digest in known:
             return True

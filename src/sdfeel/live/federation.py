@@ -94,7 +94,10 @@ class Federation:
         refuges = tuple(refuges_of(self.net, client)) if servers else ()
         own = np.flatnonzero(self.net.holder(-1 - np.arange(self.net.kept)) == -1 - client)
         rows = {-1 - int(n): as_array(self.fresh(-1 - int(n))) for n in own}
-        return Membership(self.digest, self.schema, servers, refuges, self.about, self.coding, rows)
+        models = frozenset(rows) - self._zero
+        return Membership(
+            *(self.digest, self.schema, servers, refuges, self.about, self.coding, rows, models)
+        )
 
     def renewed(self, version: SignedNetwork) -> "Federation":
         """The federation from a new epoch on."""
@@ -111,6 +114,10 @@ class Federation:
     def at(self, k: int) -> "Federation":
         """The federation as it was in round `k`."""
         return self if self.before is None or k >= self.begins else self.before.at(k)
+
+    def has(self, server: int) -> bool:
+        """Is this server in the network?"""
+        return server in self.net.present
 
     def lane_of(self, server: int) -> int:
         """The number of a server's lane; the first one, where several share it."""
@@ -254,7 +261,7 @@ def joined(net: Network, server: int, guests: tuple[int, ...]) -> Network:
     if not guests:
         return net
     reach = tuple((server,) if n in guests else own for n, own in enumerate(net.reach))
-    return Network(net.samples, reach, net.links, net.mixing, net.shelves, net.mass)
+    return Network(net.samples, reach, net.links, net.mixing, net.shelves, net.mass, out=net.out)
 
 
 def grown(net: Network, server: int, guests: Iterable[int]) -> float:

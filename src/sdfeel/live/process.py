@@ -8,6 +8,7 @@ import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -16,7 +17,7 @@ from sdfeel.core.run_files import AUDIT, STATE, write_atomic
 from sdfeel.live.audit import AuditLog
 from sdfeel.live.client import Client, Membership, Train
 from sdfeel.live.edge.policy import PATIENT, Policy
-from sdfeel.live.epochs import EPOCH_BYTES, EpochBook, SignedNetwork, in_files
+from sdfeel.live.epochs import EPOCH_BYTES, EpochBook, SignedNetwork, in_files, versions_of
 from sdfeel.live.failover import Failover
 from sdfeel.live.health import (
     Health,
@@ -50,7 +51,7 @@ EXPIRES_SOON = 30 * DAY
 WITH_MODEL = ("work", "start", "result", "model", "measured", "current", "lock", "apply")
 KINDS = {
     "client": ("work", "start", "result", "here", "epoch"),
-    "edge": ("model", "lock", "apply", "here", "epoch"),
+    "edge": ("model", "lock", "apply", "here", "epoch", "start"),
     "operator": ("status", "rounds", "measured", "current", "stop", "backup"),
 }
 
@@ -199,7 +200,8 @@ class EdgeLife:
             epochs = book if federation.synchronous else None  # out of step, no round is common
             policy, who = self._service.policy, wallet.current
             recorder = Recorder.of(who, federation, store, me, setting.directory, policy)
-            edge = Edge(federation, me, store, ways, policy, tell, epochs, recorder)
+            find = partial(self._find, federation)
+            edge = Edge(federation, me, store, ways, policy, tell, epochs, recorder, find)
             edge.journal = Journal(setting.directory, federation, me, store.records())
             self._edge, self._lost = edge, asyncio.get_running_loop().create_future()
             net, allow = federation.net, AllowList(setting.allow, tell)
@@ -213,6 +215,11 @@ class EdgeLife:
             await self._server.stop(grace=1.0)
             with suppress(sqlite3.Error):
                 store.close()
+
+    def _find(self, federation: "Federation", server: int, address: str) -> Link:
+        """A way to a server that a version of the network names."""
+        setting = replace(self._setting, peers={server: address})
+        return links(federation, setting, [server], self._tell)[server]
 
     async def _until_stopped(self, edge: "Edge", ways: Mapping[int, Link]) -> None:
         rounds = asyncio.ensure_future(edge.run())
@@ -350,7 +357,7 @@ async def run_client(
             await client.run()
             if client.outdated is None:
                 return
-            news = await _versions(ways[client.outdated], now.epoch, authority.current().ca)
+            news = await versions_of(ways[client.outdated], now.epoch, authority.current().ca)
             latest = news[-1].number
             later_still = [each for each in later if each.number > latest]
             left = replace(now, servers=(), epoch=latest)
@@ -387,20 +394,6 @@ def _placed(
             now = replace(member, servers=version.servers(me), refuges=(), epoch=version.number)
             return now, replace(setting, peers={**setting.peers, **version.addresses})
     return None
-
-
-async def _versions(link: Link, number: int, authority: bytes) -> list[SignedNetwork]:
-    """The epochs after `number` up to the one in force, as a server has them."""
-    found: list[SignedNetwork] = []
-    while True:
-        after = found[-1].number if found else number
-        _, body = await link.insist("epoch", {"after": after})
-        if body is None and found:
-            return found
-        version = SignedNetwork.read(body or b"", authority)
-        if version.number <= after:
-            raise Refused(f"{link.name} sends versions of the network in a wrong order")
-        found.append(version)
 
 
 def _authorise(caller: Caller, kind: str, header: dict[str, Any]) -> None:

@@ -21,7 +21,7 @@ from sdfeel.core.run_files import write_atomic
 FORM = 2  # version of the stored form; another number means that another version wrote it
 LARGE = 1 << 20  # bytes; above it, a file is several times faster than a row
 BASE, TENSORS = "state.sqlite", "tensors"
-Kind = Literal["start", "hop", "result", "measured", "own", "final", "row", "signed"]
+Kind = Literal["start", "hop", "result", "measured", "own", "final", "row", "signed", "given"]
 TABLES = """
 create table if not exists facts (name text primary key, value text not null);
 create table if not exists rounds (k integer primary key, record text not null);

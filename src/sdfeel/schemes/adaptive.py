@@ -94,7 +94,7 @@ class Adaptive:
         net, seen = view.net, view.measured
         better = seen is not None and seen.loss < seen.compared
         kept = (_copied(net, BEST, NEWEST),) if better else ()
-        mixed = (gossip(net, alpha),) if alpha and len(net.servers) > 1 else ()
+        mixed = (gossip(net, alpha),) if alpha and len(net.present) > 1 else ()
         return (*kept, *mixed, _copied(net, NEWEST))
 
     def _choice(self, view: View) -> tuple[int, int]:
@@ -164,7 +164,7 @@ def _known(net: Network, shelf: Shelf) -> Mixing:
 
 def _prices(view: View) -> tuple[float, float, float]:
     """Seconds of one exchange between servers, of a local iteration, and of an upload."""
-    clients, alone = view.net.clients, len(view.net.servers) == 1
+    clients, alone = view.net.clients, len(view.net.present) == 1
     step = float(view.step_seconds[clients].max())
     sending = float(view.link_times.uploads(len(view.step_seconds))[clients].max())
     return 0.0 if alone else view.link_times.transfer["server-server"], step, sending

@@ -51,7 +51,8 @@ def averaged_at_a_server(net: Network, rates: bytes | None) -> Mixing:
         longest = max(longest, float(times[centre, part].max()))
         crossings += int(crossed[centre, part].sum())
         busy += float(times[centre, part].sum())
-        share = net.mass[part] if len(part) == len(times) else net.mass[part] / net.mass[part].sum()
+        whole = len(part) == len(net.present)
+        share = net.mass[part] if whole else net.mass[part] / net.mass[part].sum()
         weights[np.ix_(part, part)] = share
         rows += part.tolist()
     relay = Relay(2 * longest, 2 * crossings, 2 * busy)  # there and back

@@ -59,5 +59,5 @@ class FreeTracking:
             rows[own[i]] = {i: -each, last[i]: -way, now[i]: way}
         told = {last[i]: {now[i]: 1.0} for i in net.clients.tolist()}
         told |= {now[i]: {int(net.home[i]): 1.0} for i in net.clients.tolist()}
-        gossip = (calm_gossip(net, self.alpha),) if len(net.servers) > 1 else ()
+        gossip = (calm_gossip(net, self.alpha),) if len(net.present) > 1 else ()
         return Mix(of_rows(rows, "client-server"), (*gossip, of_rows(told)), "update")

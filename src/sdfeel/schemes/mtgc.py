@@ -59,7 +59,7 @@ class Mtgc(TwoLevels):
     def mix(self, view: View, done: Ints) -> Mix:
         net, who = view.net, done.nonzero()[0]
         up = learned(net, who, per_gradient(view, who, done[who]), "client-server")
-        if not self.meets(view) or len(net.servers) == 1:
+        if not self.meets(view) or len(net.present) == 1:
             return Mix(up, payload="update")
         return Mix(up, self._corrected(view), "update")
 

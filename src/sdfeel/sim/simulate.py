@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sdfeel.core import outages
+from sdfeel.core import membership, outages
 from sdfeel.core.arrays import Floats, Ints, floats
 from sdfeel.core.cost import Bill
 from sdfeel.core.decide import Decided, Decisions, length
@@ -171,14 +171,32 @@ class Simulation:
     def _begin(self, each: LaneState) -> None:
         each.began, each.since = self.state.number, self.state.seconds
         decided = self._decided(each)
-        self._news += outages.changes(self._seen, decided.state, self.state.number)
-        self._seen = decided.state
+        if self.decisions.outages is not None:
+            self._news += outages.changes(self._seen, decided.state, self.state.number)
+            self._seen = decided.state
         each.ends = self.state.seconds + decided.bill.seconds
         if len(self.state.lanes) > 1:  # others will change the servers' models in the meantime
             work = decided.work
             taken = [part.sources for part in (work.down, work.shift) if part is not None]
             each.sources = np.unique(np.concatenate(taken)).tolist()
             each.base = self.state.models[each.sources]
+
+    def _renew(self, k: int) -> None:
+        """Where an epoch begins with round `k`: servers join, and shelves begin again."""
+        before, now = self.decisions.at(k - 1).net, self.decisions.at(k).net
+        if before is now:
+            return
+        models = self.state.models
+        for server, source in membership.heirs(before, now).items():
+            models[server] = models[source]
+            self._news.append(f"server {server} joins with the model of server {source}")
+        self._news += [
+            f"server {server} leaves after round {k}"
+            for server in now.out
+            if server not in before.out
+        ]
+        for row, server_then in now.first_rows():
+            models[row] = 0 if server_then is None else models[server_then]
 
     def _decided(self, each: LaneState) -> Decided:
         """What the lane does in this round, and what it costs.
@@ -220,6 +238,7 @@ class Simulation:
         each.memory = mix.memory
         state.over = state.over or mix.over
         each.k += 1
+        self._renew(each.k)
         self._begin(each)
         return Round(
             number=state.number,

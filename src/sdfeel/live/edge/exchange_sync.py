@@ -23,7 +23,7 @@ from sdfeel.engine.messages import senders
 from sdfeel.live.edge.absent_servers import AGAIN, Absent
 from sdfeel.live.edge.clients import Cluster
 from sdfeel.live.edge.neighbours import Neighbours
-from sdfeel.live.edge.round_end import Behind, Closed, Ended
+from sdfeel.live.edge.round_end import Behind, Closed, Ended, Left
 from sdfeel.live.edge.rows import PublicCopies, Rows, averaged, mixed, place
 from sdfeel.live.edge.state import ServerState
 from sdfeel.live.federation import Federation, Turn, as_array, grown, heavier, without
@@ -219,6 +219,8 @@ class SyncExchange:
             raise Refused(f"no server sends row {row} after {hop} hops")
 
         def look() -> Answer | None:
+            if k <= self._newest() and not self._federation.at(k).has(server):
+                return {"left": True}, None
             saved = self._store.get("hop", k, self._part(hop, -row))
             if saved is None and k < self._newest():
                 return {"gone": True, "round": self._newest()}, None
@@ -306,6 +308,8 @@ class SyncExchange:
                 row = self._read(n, body, header.get("sha256"), own, copies)
                 self._others.heard(server)
                 return row
+            if header.get("left") is True:
+                raise Left(server)
             if header.get("gone"):
                 raise Behind(server, whole(header, "round"))
 
@@ -394,8 +398,7 @@ class SyncExchange:
         return replace(known, k=at, steps=steps, over=over, met=at, guests=())
 
     def _newest(self) -> int:
-        (newest,) = self._store.newest("start", 1)
-        return newest
+        return next(iter(self._store.newest("start", 1)), -1)
 
     def current(self) -> bytes:
         saved = self._store.get("start", self._newest())

@@ -1,7 +1,7 @@
 """A node's own event log: the same lines as a simulated run's, from its durable records."""
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,11 @@ class RoundTally:
     steps: dict[int, float] = field(default_factory=dict)  # local iterations of each server
     number: int = 0
     seconds: float = 0.0
+
+    def keep(self, servers: Collection[int]) -> None:
+        """Count only these: others have left the network."""
+        self.servers = len(servers)
+        self.steps = {d: steps for d, steps in self.steps.items() if d in servers}
 
     def round(self, records: Mapping[int, Record]) -> Round:
         """The next round, finished by these servers."""

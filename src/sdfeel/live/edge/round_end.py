@@ -50,6 +50,14 @@ class Behind(Exception):
         self.server, self.round = server, k
 
 
+class Left(Exception):
+    """Another server says that this one has left the network."""
+
+    def __init__(self, server: int) -> None:
+        super().__init__(f"edge-{server} says that this server has left the network")
+        self.server = server
+
+
 class Exchange(Protocol):
     """How a server exchanges models with others."""
 

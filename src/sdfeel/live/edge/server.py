@@ -12,22 +12,22 @@ from dataclasses import replace
 from typing import Any
 
 from sdfeel.core.decide import length
-from sdfeel.core.errors import RunError, SdfeelError
+from sdfeel.core.errors import RunError
 from sdfeel.live.edge.absent_servers import AGAIN
+from sdfeel.live.edge.boundary import Boundary
 from sdfeel.live.edge.clients import TOLD, Cluster
 from sdfeel.live.edge.exchange_async import AsyncExchange
 from sdfeel.live.edge.exchange_sync import CLOSED, SyncExchange
 from sdfeel.live.edge.journal import Journal, line_of
 from sdfeel.live.edge.policy import PATIENT, Policy, check_policy
 from sdfeel.live.edge.recorder import Recorder
-from sdfeel.live.edge.round_end import Behind, Closed, Ended, Exchange
+from sdfeel.live.edge.round_end import Behind, Closed, Ended, Exchange, Left
 from sdfeel.live.edge.rows import returned
 from sdfeel.live.edge.shared_lanes import SharedLanes, opened, waiting_for
 from sdfeel.live.edge.state import ServerState
-from sdfeel.live.epochs import EpochBook, SignedNetwork
+from sdfeel.live.epochs import EpochBook
 from sdfeel.live.federation import Federation, Turn
 from sdfeel.live.protocol import (
-    HERE,
     RECORD_BYTES,
     Answer,
     Bell,
@@ -59,12 +59,14 @@ class Edge:
         tell: Callable[[str], None] = lambda line: None,
         epochs: EpochBook | None = None,  # None: the network stays as it is
         recorder: Recorder | None = None,  # None: nothing is signed
+        find: Callable[[int, str], Link] | None = None,  # a way to a server that joins
     ) -> None:
         for version in epochs.adopted if epochs is not None else ():
             federation = federation.renewed(version)
         check_policy(policy, federation.decisions, federation.backhaul is not None)
         self.federation, self.number, self.store = federation, number, store
-        self.policy, self.tell, self.epochs, self._peers = policy, tell, epochs, peers
+        self.policy, self.tell = policy, tell
+        peers = dict(peers)
         self.bell, self.stopped = Bell(), asyncio.Event()
         self.known = self._opened()
         self.cluster = Cluster(
@@ -74,6 +76,7 @@ class Edge:
         self.exchange: Exchange = self.lanes or (
             SyncExchange if federation.synchronous else AsyncExchange
         )(self.cluster, peers)
+        self.boundary = None if epochs is None else Boundary(self, epochs, peers, find)
         self.journal: Journal | None = None
         self.opened: Callable[[ServerState], None] = lambda after: None  # a round, durably
         self._counted = 0
@@ -88,8 +91,8 @@ class Edge:
                 f"node the files of that one again, or move its state aside to begin anew"
             )
         known = ServerState.load(self.store)
-        if known is not None:
-            return known
+        if known is not None or not self.federation.has(self.number):
+            return known or ServerState()  # a server that joins later has nothing yet
         lanes = len(self.federation.decisions.lanes) if self.federation.shared else 1
         known = ServerState(laps=opened(lanes))
         body = self.federation.body(self.federation.initial)
@@ -106,11 +109,15 @@ class Edge:
         self.exchange.committed()
         if self.lanes is not None:
             await self.lanes.run(lambda: self.known)
-        while not self.known.over:
-            await self._round()
+        here = True
+        while here and not self.known.over:
+            if self.boundary is not None and self.boundary.out:
+                here = await self.boundary.join()
+            else:
+                await self._round()
         for cluster in self.clusters:
             cluster.finish()
-        if self.journal is not None:
+        if self.journal is not None and here:
             model = self.federation.own_model(self.returned(self.exchange.current()))
             self.journal.finish(digest(model.contiguous().numpy().tobytes()))
         self.tell(f"finished after {self.known.k} rounds; still answering")
@@ -120,9 +127,12 @@ class Edge:
         """Answer one call. The caller is who its certificate says."""
         check_federation(header, self.federation.digest)
         if kind == "here" and who.role in ("client", "edge"):
-            return {"round": self.known.k, "waiting": bool(self.exchange.waiting())}, None
-        if kind == "epoch" and who.role in ("client", "edge"):
-            return self._versions(who, header, body)
+            waiting = bool(self.exchange.waiting())
+            return {"round": self.known.k, "waiting": waiting, "over": self.known.over}, None
+        if self.boundary is not None and kind == "epoch" and who.role in ("client", "edge"):
+            return self.boundary.answer(who, header, body)
+        if self.boundary is not None and kind == "start" and who.role == "edge":
+            return self.boundary.given(who.number, header)
         if who.role == "client":
             cluster = self._cluster_of(who.number)
             if kind == "work":
@@ -131,7 +141,9 @@ class Edge:
                 return await cluster.start(who.number, header)
             if kind == "result":
                 return await cluster.result(who.number, header, body)
-        if who.role == "edge" and who.number in self.federation.net.servers:
+        # One with a new number may have begun its epoch before us.
+        member = who.number in self.federation.net.servers or self.boundary is not None
+        if who.role == "edge" and member:
             return await self.exchange.serve(who.number, kind, header, body)
         if who.role == "operator":
             return await self._operate(kind, header)
@@ -159,72 +171,6 @@ class Edge:
             each.quarantine = first.quarantine
             clusters.append(each)
         return SharedLanes(clusters, self._commit)
-
-    def _versions(self, who: Who, header: Header, body: bytes | None) -> Answer:
-        """A server asks whether we hold an epoch, a client for the one that follows its own."""
-        if self.epochs is None:
-            raise Refused("the network of this federation does not change")
-        if who.role == "edge":
-            return {"held": self.epochs.take(body or b"", self.known.k)}, None
-        found = self.epochs.following(whole(header, "after"))
-        return {}, None if found is None else found.body
-
-    async def _boundary(self, epochs: EpochBook) -> None:
-        """Before a round begins: the epoch that begins with it, at all servers or at none."""
-        for body in epochs.files():
-            await self._spread(epochs, body)
-        while (due := epochs.due(self.known.k)) is not None:
-            others = self._peers.values()
-            if all(await asyncio.gather(*(self._holds(link, due) for link in others))):
-                await self._adopt(epochs, due)
-            else:
-                epochs.void(due)
-                self.tell(f"epoch {due.number} is void: a server had begun round {due.begins + 1}")
-
-    async def _spread(self, epochs: EpochBook, body: bytes) -> None:
-        """Take what lies in our files, and give it to the others; they ask again if it is lost."""
-        try:
-            held = epochs.take(body, self.known.k)
-        except Refused as error:
-            self.cluster.complain(f"a version of the network: {error}")
-            return
-        if held:
-            calls = (link.ask("epoch", {}, body, HERE) for link in self._peers.values())
-            await asyncio.gather(*calls, return_exceptions=True)
-
-    async def _holds(self, link: Link, epoch: SignedNetwork) -> bool:
-        while True:
-            try:
-                header, _ = await link.insist("epoch", {}, epoch.body)
-                return header.get("held") is True
-            except SdfeelError as error:
-                self.cluster.complain(f"{link.name}: epoch {epoch.number}: {error}")
-                await asyncio.sleep(AGAIN)
-
-    async def _adopt(self, epochs: EpochBook, epoch: SignedNetwork) -> None:
-        """From here on the network is another one."""
-        old, new = self.federation, self.federation.renewed(epoch)
-        mine = {n for n, reach in enumerate(new.net.reach) if self.number in reach}
-        stay = {n for n, reach in enumerate(old.net.reach) if self.number in reach}
-        came = dict.fromkeys(mine - stay, 0)
-        for k in range(self.known.k) if came else ():
-            turn = Turn.of(old.at(k), self.number, k, {})
-            for n in came:
-                came[n] += int(turn.planned[n]) if n < len(turn.planned) else 0
-            await asyncio.sleep(0)  # thousands of rounds take a while, and others ask
-        taken = {n: count for n, count in self.known.taken.items() if n in mine}
-        known = replace(self.known, taken={**taken, **came}, guests=())
-        with self.store.commit():
-            epochs.adopt(epoch)
-            known.save(self.store)
-        self.known, self.federation, self.cluster.federation = known, new, new
-        self.bell.ring()
-        self.cluster.doors.ring()
-        told = [f"{len(mine)} clients"]
-        told += [f"with {', '.join(map(str, sorted(came)))}"] if came else []
-        gone = sorted(stay - mine)
-        told += [f"without {', '.join(map(str, gone))}"] if gone else []
-        self.tell(f"epoch {epoch.number} from round {epoch.begins + 1} on: {' '.join(told)}")
 
     async def _operate(self, kind: str, header: Header) -> Answer:
         if kind == "status":
@@ -283,8 +229,10 @@ class Edge:
         }
 
     async def _round(self) -> None:
-        if self.epochs is not None:
-            await self._boundary(self.epochs)
+        if self.boundary is not None:
+            await self.boundary.cross()
+            if self.boundary.out:
+                return
         began = time.monotonic()
         known = self.known
         turn = Turn.of(self.federation, self.number, known.k, known.memory, known.guests)
@@ -297,6 +245,11 @@ class Edge:
             self.known = await self.exchange.caught_up(known, behind)
             if self.known is not known:
                 self.tell(f"{behind}: going on in round {self.known.k + 1} with our own model")
+            return
+        except Left as left:
+            assert self.boundary is not None  # only there does anybody leave
+            if not await self.boundary.learn(left.server):
+                await asyncio.sleep(AGAIN)
             return
         self._commit(self._after(turn, closed, ended), turn, closed, ended, began, gathered)
 
