@@ -33,6 +33,8 @@ class QuadraticEngine:
                 slope = curvature[task.client] * (model - self.centres[task.client])
                 if task.shift is not None:
                     slope = slope + task.shift
+                if task.pull:
+                    slope = slope + task.pull * (model - task.start)
                 model -= task.rate * self.rate * slope
             yield model
 

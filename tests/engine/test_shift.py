@@ -212,7 +212,7 @@ def test_native_is_as_near_to_float64_as_the_loop_is(options: Any) -> None:
 def test_native_compiles_for_shifts_only_when_one_comes() -> None:
     engine = native()
     trained(engine, tasks(engine))
-    assert engine._shifting is None
+    assert not engine._others
     trained(engine, shifted(engine))
-    assert engine._shifting is not None
+    assert engine._others
     engine.close()

@@ -68,6 +68,7 @@ class NoisyEngine:
                 noise = rng(self.seed, "noise", task.client, step).standard_normal(SIZE)
                 goal = torch.from_numpy(noise + task.client).float()
                 slope = model - goal if task.shift is None else model - goal + task.shift
+                slope += task.pull * (model - task.start)
                 model -= 0.1 * task.rate * slope
             yield model
 

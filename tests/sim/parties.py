@@ -22,6 +22,7 @@ from sdfeel.core.staleness import Clocks
 from sdfeel.engine.base import Engine, Task
 from sdfeel.engine.combine import combined, mean, weighted
 from sdfeel.engine.estimates import Estimator, probing
+from sdfeel.engine.fused import bounded
 
 Party = int  # server d as d, client i as -1 - i
 
@@ -108,6 +109,10 @@ class Parties:
         lap.shifts = {}
         if work.shift is not None:
             lap.shifts = {i: self._sum(-1 - i, sources, w) for i, sources, w in work.shift}
+            lap.shifts = {
+                i: torch.from_numpy(bounded(row.numpy(), lap.starts[i].numpy(), work.clip))
+                for i, row in lap.shifts.items()
+            }
 
     def _decided(self, lap: Lap) -> Decided:
         return self.decisions.at(lap.k).round(
@@ -132,7 +137,15 @@ class Parties:
         work = decided.work
         rates = np.ones(len(work.down.rows)) if work.rates is None else work.rates
         return [
-            Task(i, lap.starts[i], int(decided.done[i]), self.taken[i], rate, lap.shifts.get(i))
+            Task(
+                i,
+                lap.starts[i],
+                int(decided.done[i]),
+                self.taken[i],
+                rate,
+                lap.shifts.get(i),
+                work.pull,
+            )
             for i, rate in zip(work.down.rows.tolist(), rates.tolist(), strict=True)
         ]
 

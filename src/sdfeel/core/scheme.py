@@ -117,6 +117,8 @@ class Work:
     )
     broadcasts: int | None = None  # models sent down, if not one from each server in `down`
     shift: Mixing | None = None  # shelves -> clients: added to every local gradient
+    clip: float = inf  # the greatest length of a shift, in lengths of the client's start
+    pull: float = 0.0  # how strongly clients are pulled to where they start
     measure: bool = False  # estimate how curved and how different the clients' losses are
     compare: Mixing | None = None  # rows -> clients: models whose losses are measured, too
 

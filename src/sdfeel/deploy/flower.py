@@ -48,7 +48,7 @@ class FlowerTrainer:
                 "a Flower client trains plain models, but the experiment's optimiser sends more "
                 "numbers along: choose training.optimizer=sgd"
             )
-        if task.shift is not None:
+        if task.shift is not None or task.pull:
             raise InputError(
                 "a Flower client cannot add to its gradients what this scheme asks for: choose a "
                 "scheme without drift correction, or train with sdfeel's own clients"

@@ -28,6 +28,25 @@ def weighted_by_hand(terms: Iterable[tuple[float, NDArray[Any]]]) -> NDArray[Any
     return out
 
 
+def bounded(shift: NDArray[Any], start: NDArray[Any], clip: float) -> NDArray[Any]:
+    """(P,) the shift, no longer than `clip` times the start.
+
+    >>> bounded(np.array([3.0, 4.0]), np.array([0.0, 2.0]), 0.5)
+    array([0.6, 0.8])
+    """
+    if clip == np.inf:
+        return shift
+    longest, length = clip * _length(start), _length(shift)
+    if not length > longest:
+        return shift
+    return (shift.astype(np.float64) * (longest / length)).astype(shift.dtype)
+
+
+def _length(row: NDArray[Any]) -> float:
+    # Not by numpy's norm, whose sum depends on how many threads there are.
+    return float(np.sqrt(np.square(row.astype(np.float64)).sum()))
+
+
 def by_hand(total: Floats, row: Floats, weight: float) -> Floats:
     """Boldo and Melquiond, "Emulation of FMA", 2008.
 

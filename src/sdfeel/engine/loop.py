@@ -77,7 +77,7 @@ class LoopEngine:
     def _local(self, task: Task) -> None:
         """Leave the trained model in `self._flat.row`."""
         self._flat.load(task.start)
-        self._step.begin(task.client, task.rate, task.shift)
+        self._step.begin(task.client, task.rate, task.shift, task.pull)
         first = task.first * self._each(task.client)
         with torch_seed(number(self._seed, "torch", task.client, task.first)):
             for step, picked in enumerate(torch.from_numpy(self._picked(task)), first):

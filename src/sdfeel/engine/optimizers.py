@@ -25,14 +25,15 @@ class Objective:
 
     def __init__(self, flat: FlatModule, training: Training) -> None:
         self._flat, self._loss = flat, training.loss
-        self._penalties: list[Penalty] = list(training.penalties.values())
-        if training.proximal:
-            self._penalties.append(Proximal(training.proximal))
+        self._usual, self._proximal = list(training.penalties.values()), training.proximal
+        self._penalties: list[Penalty] = []
         self._starts: list[Tensor] = []
         self._shifts: list[Tensor] = []
 
-    def begin(self, shift: Tensor | None) -> None:
+    def begin(self, shift: Tensor | None, pull: float) -> None:
         self._shifts = [] if shift is None else self._split(shift)
+        pulled = self._proximal + pull
+        self._penalties = [*self._usual, Proximal(pulled)] if pulled else self._usual
         if self._penalties:
             self._starts = [parameter.detach().clone() for parameter in self._flat.trainable]
 
@@ -77,9 +78,9 @@ class PlainSGD:
         self._parameters, self._objective = flat.trainable, Objective(flat, training)
         self._rate = self._usual = training.learning_rate
 
-    def begin(self, client: int, rate: float, shift: Tensor | None) -> None:
+    def begin(self, client: int, rate: float, shift: Tensor | None, pull: float) -> None:
         self._rate = self._usual * rate
-        self._objective.begin(shift)
+        self._objective.begin(shift, pull)
 
     def __call__(self, x: Tensor, y: Tensor, step: int) -> None:
         gradients = self._objective.gradients(self._objective(x, y))
@@ -116,11 +117,11 @@ class TorchOptimizer:
         self._parameters, self._objective = flat.trainable, Objective(flat, training)
         self._usual = training.learning_rate
 
-    def begin(self, client: int, rate: float, shift: Tensor | None) -> None:
+    def begin(self, client: int, rate: float, shift: Tensor | None, pull: float) -> None:
         self._optimizer.state.clear()
         for group in self._optimizer.param_groups:
             group["lr"] = self._usual * rate
-        self._objective.begin(shift)
+        self._objective.begin(shift, pull)
 
     def __call__(self, x: Tensor, y: Tensor, step: int) -> None:
         def closure() -> float:
@@ -188,9 +189,9 @@ class NewtonDiagonal:
         self._rate = self._usual = training.learning_rate
         self._client = 0
 
-    def begin(self, client: int, rate: float, shift: Tensor | None) -> None:
+    def begin(self, client: int, rate: float, shift: Tensor | None, pull: float) -> None:
         self._client, self._rate = client, self._usual * rate
-        self._objective.begin(shift)
+        self._objective.begin(shift, pull)
 
     def __call__(self, x: Tensor, y: Tensor, step: int) -> None:
         identity = self._options.identity
@@ -310,9 +311,9 @@ class SharedAdam:
         self._masses = flat.carried[2 * count :]
         self._rate = self._usual = training.learning_rate
 
-    def begin(self, client: int, rate: float, shift: Tensor | None) -> None:
+    def begin(self, client: int, rate: float, shift: Tensor | None, pull: float) -> None:
         self._rate = self._usual * rate
-        self._objective.begin(shift)
+        self._objective.begin(shift, pull)
 
     def __call__(self, x: Tensor, y: Tensor, step: int) -> None:
         found = self._objective.gradients(self._objective(x, y), create_graph=False)
@@ -343,7 +344,7 @@ class SharedAdam:
 class Stepper(Protocol):
     """Moves the module's parameters."""
 
-    def begin(self, client: int, rate: float, shift: Tensor | None) -> None:
+    def begin(self, client: int, rate: float, shift: Tensor | None, pull: float) -> None:
         """Forget the last round.
 
         The new one's learning rate is `rate` times the run's, and its `shift` (P,) is added to

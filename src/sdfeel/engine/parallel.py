@@ -33,8 +33,8 @@ SLOT_BYTES = 64e6  # but no more than this in one slot
 BLOCKS_PER_WORKER = 2  # one in work, one waiting
 PATIENCE = 3  # workers that may die over the same block
 
-# of a block's task: the row that it starts from, client, steps, first, rate, is it shifted?
-Order = tuple[int, int, int, int, float, bool]
+# of a block's task: the row that it starts from, client, steps, first, rate, is it shifted? pull
+Order = tuple[int, int, int, int, float, bool, float]
 # of a worker: which slot, "done" or an error's kind, the result or the error's text and trace
 Answer = tuple[int, str, Any]
 
@@ -142,7 +142,7 @@ def training(block: Sequence[Task], rows: int) -> Job:
     last = {task.start.data_ptr(): n for n, task in enumerate(block)}
     shifts = {rows + n: task.shift for n, task in enumerate(block) if task.shift is not None}
     orders: list[Order] = [
-        (last[t.start.data_ptr()], t.client, t.steps, t.first, t.rate, t.shift is not None)
+        (last[t.start.data_ptr()], t.client, t.steps, t.first, t.rate, t.shift is not None, t.pull)
         for t in block
     ]
     return Job("train", orders, {n: block[n].start for n in last.values()} | shifts)
@@ -286,8 +286,8 @@ def _obey(engine: LoopEngine, slot: Tensor, what: str, details: Any) -> list[Tal
     orders: list[Order] = details
     half = len(slot) // 2
     tasks = [
-        Task(client, slot[start], steps, first, rate, slot[half + n] if shifted else None)
-        for n, (start, client, steps, first, rate, shifted) in enumerate(orders)
+        Task(client, slot[start], steps, first, rate, slot[half + n] if shifted else None, pull)
+        for n, (start, client, steps, first, rate, shifted, pull) in enumerate(orders)
     ]
     for row, trained in zip(slot, engine.train(tasks), strict=False):
         row.copy_(trained)

@@ -10,12 +10,13 @@ import asyncio
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from math import inf
 from typing import Any
 
 from numpy.typing import NDArray
 
 from sdfeel.engine.codes import Coding
-from sdfeel.engine.fused import weighted_by_hand
+from sdfeel.engine.fused import bounded, weighted_by_hand
 from sdfeel.engine.task import TaskOf
 from sdfeel.live.client_rows import OWED, ClientRows, coded, made, summed
 from sdfeel.live.failover import Failover
@@ -226,7 +227,15 @@ class Client:
         reachable = all(map(self.failover.reaches, sources))
         if not reachable or len(sources) != len(weights) or not sources:
             raise Refused(f"edge-{d} names models to start from that this client cannot reach")
-        if not all(isinstance(n, int | float) for n in (*weights, header.get("rate"))):
+        if not all(
+            isinstance(n, int | float)
+            for n in (
+                *weights,
+                header.get("rate"),
+                header.get("pull", 0.0),
+                header.get("clip", 1.0),
+            )
+        ):
             raise Refused(f"edge-{d} sends weights that are not numbers")
 
     def _checked(self, answer: Answer) -> bytes:
@@ -261,13 +270,16 @@ class Client:
         self, header: Header, start: NDArray[Any], known: dict[int, NDArray[Any]]
     ) -> ArrayTask:
         shift = summed(header["shift"], known, "a shift") if "shift" in header else None
+        if shift is not None:
+            shift = bounded(shift, start, float(header.get("clip", inf)))
         steps = int(header["steps"])
         if "deadline" in header:
             # Before the first measurement, one step shows how fast this device is.
             fits = 1 if self.pace is None else int(header["deadline"] / max(self.pace, 1e-9))
             steps = max(1, min(steps, fits))
         first, rate = int(header["first"]), float(header["rate"])
-        return ArrayTask(self.number, start, steps, first, rate, shift)
+        pull = float(header.get("pull", 0.0))
+        return ArrayTask(self.number, start, steps, first, rate, shift, pull)
 
     async def _hand_in(self, k: int, told: Header, body: bytes, header: Header) -> None:
         async def give(d: int) -> None:

@@ -166,7 +166,7 @@ def by_library(library: Library, bundle: Bundle, x: Singles, y: Ints) -> Train:
     trainer = Trainer(library, Lessons(x, y, parts, bundle.sgd, bundle.seed), bundle.row, 1)
 
     def train(task: ArrayTask) -> Singles:
-        if task.shift is not None:
+        if task.shift is not None or task.pull:
             raise InputError("this device's library cannot shift gradients, which the scheme asks")
         return next(iter(trainer.train([task]))).copy()
 

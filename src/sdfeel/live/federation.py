@@ -319,7 +319,7 @@ def by_torch(train: Callable[[Task], Tensor]) -> Train:
         torch.set_num_threads(1)  # of the thread that trains: sums depend on the number
         shift = None if task.shift is None else torch.from_numpy(task.shift)
         start = torch.from_numpy(task.start)
-        own = Task(task.client, start, task.steps, task.first, task.rate, shift)
+        own = Task(task.client, start, task.steps, task.first, task.rate, shift, task.pull)
         return as_array(train(own))
 
     return trained

@@ -19,6 +19,7 @@ from sdfeel.schemes.fed_async import FedAsync
 from sdfeel.schemes.fed_avg import FedAvg
 from sdfeel.schemes.fed_buff import FedBuff
 from sdfeel.schemes.fed_cs import FedCS
+from sdfeel.schemes.fed_dyn import FedDyn
 from sdfeel.schemes.fed_mes import FedMes
 from sdfeel.schemes.fed_nova import FedNova
 from sdfeel.schemes.fed_sa import FedSA
@@ -33,12 +34,14 @@ from sdfeel.schemes.multi_level import MultiLevelSGD
 from sdfeel.schemes.safa import Safa
 from sdfeel.schemes.scaffold import Scaffnew, Scaffold
 from sdfeel.schemes.sd_feel import SDFeel
+from sdfeel.schemes.sd_gt import SDGT
 
 __all__ = [
     "FORMER",
     "KGT",
     "NAMED",
     "SCHEMES",
+    "SDGT",
     "Adaptive",
     "AsyncSDFeel",
     "DSquared",
@@ -46,6 +49,7 @@ __all__ = [
     "FedAvg",
     "FedBuff",
     "FedCS",
+    "FedDyn",
     "FedMes",
     "FedNova",
     "FedSA",
@@ -93,9 +97,11 @@ SCHEMES: Mapping[str, type[Scheme]] = {
     "d2": DSquared,
     "scaffold": Scaffold,
     "scaffnew": Scaffnew,
+    "feddyn": FedDyn,
     "mtgc": Mtgc,
     "mtgc-gossip": GossipMtgc,
     "k-gt": KGT,
+    "sd-gt": SDGT,
     "free-tracking": FreeTracking,
 }
 

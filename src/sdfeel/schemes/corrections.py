@@ -5,7 +5,9 @@ clients should follow. Each client adds the difference to every local gradient, 
 different data move in parallel.
 """
 
+from dataclasses import replace
 from functools import lru_cache
+from typing import Annotated
 
 import numpy as np
 
@@ -14,10 +16,15 @@ from sdfeel.core.errors import InputError
 from sdfeel.core.link_times import Link
 from sdfeel.core.mixing import Mixing, of_matrix, of_rows
 from sdfeel.core.network import Network, Shelf
-from sdfeel.core.scheme import Local, View
+from sdfeel.core.scheme import Local, View, Work
 from sdfeel.schemes.d_squared import damped
 from sdfeel.schemes.fed_nova import norm
 
+Trust = Annotated[
+    float | None,
+    "how far a correction may move a client in a round, in lengths of its model (none: any)",
+]
+TRUST = 0.2  # longer corrections feed on themselves where losses are not convex
 VARIATE = Shelf("variate", "client", "client", "zero")
 DIRECTION = Shelf("direction", "server", start="zero")
 
@@ -80,10 +87,33 @@ def calm_gossip(net: Network, hops: int) -> Mixing:
     return of_matrix(damped(net.mixing), hops=hops)
 
 
-def check(name: str, local: Local) -> None:
+def corrected(view: View, work: Work, trust: float | None, by: Mixing | None = None) -> Work:
+    """The same work with corrected steps: by direction - variate, or what `by` says.
+
+    No correction moves a client further than the share `trust` of its model's length.
+    """
+    _check(view.local)
+    who = work.down.rows
+    if by is None:
+        by = shift(view.net, None if len(who) == len(view.net.clients) else who)
+    if trust is None:
+        return replace(work, shift=by)
+    scale = per_gradient(view, who, np.full(len(who), work.steps))
+    return replace(work, shift=by, clip=trust * float(scale.min()))
+
+
+def check_trust(trust: float | None) -> None:
+    """Refuse a trust that no correction could use."""
+    if trust is not None and not trust > 0:
+        raise InputError(
+            f"scheme.trust must be above 0, got {trust:g}: none trusts corrections of any length"
+        )
+
+
+def _check(local: Local) -> None:
     """Refuse local steps from which no gradient can be read."""
     if not local.sums:
         raise InputError(
-            f"scheme.name is {name}, which reads gradients off the clients' updates, but "
-            f"training.optimizer is {local.optimizer}: set it to sgd"
+            f"drift correction reads gradients off the clients' updates, but training.optimizer "
+            f"is {local.optimizer}: set it to sgd, or choose a scheme without it"
         )

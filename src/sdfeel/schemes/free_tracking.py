@@ -13,7 +13,16 @@ from sdfeel.core.mixing import broadcast, collect, of_rows
 from sdfeel.core.network import Network, Shelf
 from sdfeel.core.scheme import Facts, Lane, Mix, Setting, View, Work
 from sdfeel.core.tolerance import EDGE, IGNORED, Tolerates
-from sdfeel.schemes.corrections import VARIATE, calm_gossip, check, per_gradient, per_round
+from sdfeel.schemes.corrections import (
+    TRUST,
+    VARIATE,
+    Trust,
+    calm_gossip,
+    check_trust,
+    corrected,
+    per_gradient,
+    per_round,
+)
 
 NOW, LAST = Shelf("now", "client", "client"), Shelf("last", "client", "client")
 
@@ -33,10 +42,12 @@ class FreeTracking:
 
     tau1: Annotated[int, "local iterations between two gossips"] = 5
     alpha: Annotated[int, "exchanges with the neighbours in one gossip"] = 1
+    trust: Trust = TRUST
 
     def __post_init__(self) -> None:
         at_least("scheme.tau1", self.tau1, 1)
         at_least("scheme.alpha", self.alpha, 1)
+        check_trust(self.trust)
 
     def adapt(self, net: Network) -> Network:
         return replace(net, shelves=(VARIATE, NOW, LAST))
@@ -45,11 +56,11 @@ class FreeTracking:
         return (setting.servers,)
 
     def work(self, view: View) -> Work:
-        check("free-tracking", view.local)
         net, scale = view.net, per_round(view, self.tau1)
         own, now, last = (net.shelf(each.name).tolist() for each in (VARIATE, NOW, LAST))
         rows = {i: {last[i]: scale, now[i]: -scale, own[i]: -1.0} for i in net.clients.tolist()}
-        return Work(broadcast(net), self.tau1, shift=of_rows(rows, "client-server"))
+        by = of_rows(rows, "client-server")
+        return corrected(view, Work(broadcast(net), self.tau1), self.trust, by)
 
     def mix(self, view: View, done: Ints) -> Mix:
         net, who, way = view.net, done.nonzero()[0], per_round(view, self.tau1)

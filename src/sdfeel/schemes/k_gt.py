@@ -6,31 +6,32 @@ whose clients are corrected towards it as in SCAFFOLD.
 
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Annotated, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
 from sdfeel.core.arrays import Ints
-from sdfeel.core.errors import at_least
 from sdfeel.core.mixing import Mixing, of_rows
 from sdfeel.core.network import Network
 from sdfeel.core.scheme import Facts, Mix, View, Work
 from sdfeel.core.tolerance import EDGE, IGNORED, Tolerates
 from sdfeel.schemes.corrections import (
     DIRECTION,
+    TRUST,
     VARIATE,
+    Trust,
     calm_gossip,
-    check,
+    check_trust,
+    corrected,
     learned,
     per_gradient,
-    shift,
 )
 from sdfeel.schemes.d_squared import damped
-from sdfeel.schemes.two_levels import TwoLevels
+from sdfeel.schemes.two_levels import Gossiping
 
 
 @dataclass(frozen=True)
-class KGT(TwoLevels):
+class KGT(Gossiping):
     """SD-FEEL whose servers gossip where their clusters are heading, beside their models."""
 
     facts: ClassVar[Facts] = Facts(True, False, "low", True, True, True)
@@ -42,19 +43,17 @@ class KGT(TwoLevels):
         server_optimizer="tracks how far the clients' updates move the models",
     )
 
-    tau2: Annotated[int, "averagings at the edge server between two gossips"] = 1
-    alpha: Annotated[int, "exchanges with the neighbours in one gossip"] = 1
+    trust: Trust = TRUST
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        at_least("scheme.alpha", self.alpha, 1)
+        check_trust(self.trust)
 
     def adapt(self, net: Network) -> Network:
         return replace(net, shelves=(VARIATE, DIRECTION))
 
     def work(self, view: View) -> Work:
-        check("k-gt", view.local)
-        return replace(super().work(view), shift=shift(view.net))
+        return corrected(view, super().work(view), self.trust)
 
     def mix(self, view: View, done: Ints) -> Mix:
         net, who = view.net, done.nonzero()[0]

@@ -8,28 +8,52 @@ from dataclasses import dataclass, replace
 from typing import Annotated, ClassVar
 
 from sdfeel.core.arrays import Ints
-from sdfeel.core.errors import at_least
 from sdfeel.core.mixing import Mixing, cloud_average, of_rows
 from sdfeel.core.network import Network, Shelf
 from sdfeel.core.scheme import Facts, Mix, View, Work
 from sdfeel.core.tolerance import EDGE, EDGE_AND_CLOUD, IGNORED, Tolerates
 from sdfeel.schemes.corrections import (
     DIRECTION,
+    TRUST,
     VARIATE,
+    Trust,
     calm_gossip,
-    check,
+    check_trust,
+    corrected,
     learned,
     per_gradient,
     per_round,
-    shift,
 )
-from sdfeel.schemes.two_levels import TwoLevels
+from sdfeel.schemes.two_levels import Gossiping, TwoLevels
 
 BEFORE = Shelf("before", "server")  # the cluster's model before the servers met
+SHELVES = (VARIATE, DIRECTION, BEFORE)
 WHOLE = "corrects by what each client really did"
 EVERYBODY = "needs every cluster in every round"
 EXACT = "corrects by what gossip did to a model"
 MOVES = "corrects by how far the clients' updates moved the models"
+
+
+def averaged(view: View, done: Ints, *stages: Mixing) -> Mix:
+    """Clusters average what their clients learned; then servers meet, stage by stage."""
+    who = done.nonzero()[0]
+    up = learned(view.net, who, per_gradient(view, who, done[who]), "client-server")
+    return Mix(up, stages or None, "update")
+
+
+def met(view: View, meeting: Mixing, tau1: int, rounds: int) -> tuple[Mixing, ...]:
+    """Keep the models, let the servers meet, and turn what that changed into a correction.
+
+    They last met like this so many rounds of `tau1` iterations ago.
+    """
+    net = view.net
+    if len(net.present) == 1:
+        return ()
+    scale = per_round(view, tau1) / rounds
+    before, ways = net.shelf(BEFORE.name).tolist(), net.shelf(DIRECTION.name).tolist()
+    keep = of_rows({before[d]: {d: 1.0} for d in net.servers})
+    correct = {ways[d]: {ways[d]: 1.0, before[d]: scale, d: -scale} for d in net.servers}
+    return keep, meeting, of_rows(correct)
 
 
 @dataclass(frozen=True)
@@ -45,38 +69,27 @@ class Mtgc(TwoLevels):
         server_optimizer=MOVES,
     )
 
-    called: ClassVar[str] = "mtgc"
-
     tau2: Annotated[int, "averagings at the edge server between two averagings in the cloud"] = 1
+    trust: Trust = TRUST
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_trust(self.trust)
 
     def adapt(self, net: Network) -> Network:
-        return replace(net, shelves=(VARIATE, DIRECTION, BEFORE))
+        return replace(net, shelves=SHELVES)
 
     def work(self, view: View) -> Work:
-        check(self.called, view.local)
-        return replace(super().work(view), shift=shift(view.net))
+        return corrected(view, super().work(view), self.trust)
 
     def mix(self, view: View, done: Ints) -> Mix:
-        net, who = view.net, done.nonzero()[0]
-        up = learned(net, who, per_gradient(view, who, done[who]), "client-server")
-        if not self.meets(view) or len(net.present) == 1:
-            return Mix(up, payload="update")
-        return Mix(up, self._corrected(view), "update")
-
-    def _meeting(self, net: Network) -> Mixing:
-        return cloud_average(net)
-
-    def _corrected(self, view: View) -> tuple[Mixing, Mixing, Mixing]:
-        """Keep the models, let the servers meet, and turn what that changed into a correction."""
-        net, scale = view.net, per_round(view, self.tau1) / self.tau2
-        before, ways = net.shelf(BEFORE.name).tolist(), net.shelf(DIRECTION.name).tolist()
-        keep = of_rows({before[d]: {d: 1.0} for d in net.servers})
-        correct = {ways[d]: {ways[d]: 1.0, before[d]: scale, d: -scale} for d in net.servers}
-        return keep, self._meeting(net), of_rows(correct)
+        if not self.meets(view):
+            return averaged(view, done)
+        return averaged(view, done, *met(view, cloud_average(view.net), self.tau1, self.tau2))
 
 
 @dataclass(frozen=True)
-class GossipMtgc(Mtgc):
+class GossipMtgc(Gossiping):
     """SD-FEEL whose clients are corrected towards their cluster, and clusters towards all."""
 
     facts: ClassVar[Facts] = Facts(True, False, "low", True, True, True)
@@ -89,14 +102,20 @@ class GossipMtgc(Mtgc):
         server_optimizer=MOVES,
     )
 
-    called: ClassVar[str] = "mtgc-gossip"
-
-    tau2: Annotated[int, "averagings at the edge server between two gossips"] = 1
-    alpha: Annotated[int, "exchanges with the neighbours in one gossip"] = 1
+    trust: Trust = TRUST
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        at_least("scheme.alpha", self.alpha, 1)
+        check_trust(self.trust)
 
-    def _meeting(self, net: Network) -> Mixing:
-        return calm_gossip(net, self.alpha)
+    def adapt(self, net: Network) -> Network:
+        return replace(net, shelves=SHELVES)
+
+    def work(self, view: View) -> Work:
+        return corrected(view, super().work(view), self.trust)
+
+    def mix(self, view: View, done: Ints) -> Mix:
+        if not self.meets(view):
+            return averaged(view, done)
+        meeting = calm_gossip(view.net, self.alpha)
+        return averaged(view, done, *met(view, meeting, self.tau1, self.tau2))

@@ -16,7 +16,16 @@ from sdfeel.core.mixing import broadcast
 from sdfeel.core.network import Network
 from sdfeel.core.scheme import Facts, Lane, Mix, Setting, Terms, View, Work, one_server
 from sdfeel.core.tolerance import CLOUD, Tolerates
-from sdfeel.schemes.corrections import DIRECTION, VARIATE, check, learned, per_gradient, shift
+from sdfeel.schemes.corrections import (
+    DIRECTION,
+    TRUST,
+    VARIATE,
+    Trust,
+    check_trust,
+    corrected,
+    learned,
+    per_gradient,
+)
 from sdfeel.schemes.fed_avg import FedAvg
 
 TOLERATES = Tolerates(CLOUD, drop_unbiased="corrects by what each client really did")
@@ -28,6 +37,12 @@ class Scaffold(FedAvg):
 
     tolerates: ClassVar[Tolerates] = TOLERATES
 
+    trust: Trust = TRUST
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_trust(self.trust)
+
     @property
     def terms(self) -> Terms | None:
         return None
@@ -36,9 +51,7 @@ class Scaffold(FedAvg):
         return replace(super().adapt(net), shelves=(VARIATE, DIRECTION))
 
     def work(self, view: View) -> Work:
-        check("scaffold", view.local)
-        work = super().work(view)
-        return replace(work, shift=shift(view.net, work.down.rows))
+        return corrected(view, super().work(view), self.trust)
 
     def mix(self, view: View, done: Ints) -> Mix:
         who = done.nonzero()[0]
@@ -58,9 +71,11 @@ class Scaffnew:
     )
 
     tau1: Annotated[int, "local iterations between two averagings in the cloud, on average"] = 5
+    trust: Trust = TRUST
 
     def __post_init__(self) -> None:
         at_least("scheme.tau1", self.tau1, 1)
+        check_trust(self.trust)
 
     def adapt(self, net: Network) -> Network:
         return replace(one_server(net), shelves=(VARIATE, DIRECTION))
@@ -69,9 +84,9 @@ class Scaffnew:
         return (setting.servers,)
 
     def work(self, view: View) -> Work:
-        check("scaffnew", view.local)
         steps = int(view.rng().geometric(1 / self.tau1))
-        return Work(broadcast(view.net, via="client-cloud"), steps, shift=shift(view.net))
+        work = Work(broadcast(view.net, via="client-cloud"), steps)
+        return corrected(view, work, self.trust)
 
     def mix(self, view: View, done: Ints) -> Mix:
         who = done.nonzero()[0]

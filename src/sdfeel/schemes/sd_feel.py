@@ -4,29 +4,21 @@ Sun et al., "Semi-Decentralized Federated Edge Learning With Data and Device Het
 """
 
 from dataclasses import dataclass
-from typing import Annotated, ClassVar
+from typing import ClassVar
 
 from sdfeel.core.arrays import Ints
-from sdfeel.core.errors import at_least
 from sdfeel.core.mixing import collect, gossip
 from sdfeel.core.scheme import Facts, Mix, Terms, View
 from sdfeel.core.tolerance import EDGE, IGNORED, Tolerates
-from sdfeel.schemes.two_levels import TwoLevels
+from sdfeel.schemes.two_levels import Gossiping
 
 
 @dataclass(frozen=True)
-class SDFeel(TwoLevels):
+class SDFeel(Gossiping):
     """Edge servers average their clients and gossip with their neighbours; no cloud."""
 
     facts: ClassVar[Facts] = Facts(True, False, "low", True, True, True)
     tolerates: ClassVar[Tolerates] = Tolerates(EDGE, overlap=IGNORED)
-
-    tau2: Annotated[int, "averagings at the edge server between two gossips"] = 1
-    alpha: Annotated[int, "exchanges with the neighbours in one gossip"] = 1
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        at_least("scheme.alpha", self.alpha, 1)
 
     @property
     def terms(self) -> Terms:

@@ -32,3 +32,15 @@ class TwoLevels:
     def meets(self, view: View) -> bool:
         """Whether the servers meet at the end of this round."""
         return (view.k + 1) % self.tau2 == 0
+
+
+@dataclass(frozen=True)
+class Gossiping(TwoLevels):
+    """Two levels whose servers meet by exchanging models with their neighbours."""
+
+    tau2: Annotated[int, "averagings at the edge server between two gossips"] = 1
+    alpha: Annotated[int, "exchanges with the neighbours in one gossip"] = 1
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        at_least("scheme.alpha", self.alpha, 1)

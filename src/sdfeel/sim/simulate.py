@@ -19,6 +19,7 @@ from sdfeel.core.staleness import Clocks
 from sdfeel.engine.base import Engine, Task
 from sdfeel.engine.combine import Sums, combined, mean, mixed, weighted
 from sdfeel.engine.estimates import Estimator, probing
+from sdfeel.engine.fused import bounded
 from sdfeel.engine.messages import Packing
 from sdfeel.engine.threads import one_thread
 
@@ -375,8 +376,11 @@ class Simulation:
                 terms = zip(weights.tolist(), sources.tolist(), strict=True)
                 start = weighted((weight, models[source]) for weight, source in terms)
             first = int(self.state.taken[client])
-            shift = _sum(*shifts[client], models) if client in shifts else None
-            tasks.append(Task(client, start, int(done[client]), first, rate, shift))
+            shift = None
+            if client in shifts:
+                row = _sum(*shifts[client], models).numpy()
+                shift = torch.from_numpy(bounded(row, start.numpy(), work.clip))
+            tasks.append(Task(client, start, int(done[client]), first, rate, shift, work.pull))
         return tasks
 
 

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property
+from itertools import groupby
 from time import process_time
 from typing import Any, Self
 
@@ -46,7 +47,7 @@ class NativeEngine:
     ) -> None:
         largest = max((len(part) for part in workload.parts), default=1)
         self.batch = batch or max(1, min(workload.training.batch_size, largest))
-        native = available(workload, self.batch)
+        native = available(pulled(workload, 0.0), self.batch)
         if isinstance(native, str):
             raise Unavailable(native)
         self._native, self._workload = native, workload
@@ -61,7 +62,7 @@ class NativeEngine:
         self.threads = threads or cores()
         self._rooms = rooms
         self._trainer = self._trainer_of(native)
-        self._shifting: Trainer | None = None  # compiled when a task first has a shift
+        self._others: dict[float, Trainer] = {}  # by pull: compiled when a task first needs one
 
     @classmethod
     def create(cls, workload: Workload, **options: Any) -> Self | str:
@@ -95,20 +96,28 @@ class NativeEngine:
         return self._flat.state_dict(model)
 
     def train(self, tasks: Sequence[Task]) -> Iterator[Tensor]:
-        if all(task.shift is None for task in tasks):
-            return _rows(self._trainer, tasks)
-        if self._shifting is None:
-            native = available(self._workload, self.batch, shift=True)
+        usual = self._workload.training.proximal
+        shifted = any(task.shift is not None for task in tasks)
+        for pull, some in groupby(tasks, lambda task: task.pull + usual):
+            if pull:
+                yield from _rows(self._other(pull), [_turned(task, pull) for task in some])
+            else:
+                yield from _rows(self._other(0.0) if shifted else self._trainer, list(some))
+
+    def _other(self, pull: float) -> Trainer:
+        """For tasks that have shifts, or that are pulled to where they start."""
+        if pull not in self._others:
+            native = available(pulled(self._workload, pull), self.batch, shift=True)
             if isinstance(native, str):
                 raise InputError(
                     f"the native engine cannot shift this model's gradients: {native}; "
                     f"choose training.engine=loop"
                 )
-            self._shifting = self._trainer_of(native)
-        return _rows(self._shifting, tasks)
+            self._others[pull] = self._trainer_of(native, pull)
+        return self._others[pull]
 
-    def _trainer_of(self, native: Native) -> Trainer:
-        row, lessons = self._initial.numel(), Lessons.of(self._workload)
+    def _trainer_of(self, native: Native, pull: float = 0.0) -> Trainer:
+        row, lessons = self._initial.numel(), Lessons.of(pulled(self._workload, pull))
         return Trainer(native.library, lessons, row, self.threads, self._rooms, native.plan.shift)
 
     def loss_and_gradient(self, client: int, model: Tensor, step: int) -> tuple[float, Tensor]:
@@ -117,9 +126,8 @@ class NativeEngine:
 
     def close(self) -> None:
         """Free the working memory; idle threads stay, and end with the process."""
-        for trainer in (self._trainer, self._shifting):
-            if trainer is not None:
-                trainer.release()
+        for trainer in (self._trainer, *self._others.values()):
+            trainer.release()
 
     def slower(self) -> str | None:
         """The reason not to choose this engine, if torch is faster.
@@ -200,6 +208,22 @@ def _rows(trainer: Trainer, tasks: Sequence[Task]) -> Iterator[Tensor]:
     with one_thread():
         for row in trainer.train(tasks):
             yield torch.from_numpy(row)
+
+
+def pulled(workload: Workload, pull: float) -> Workload:
+    """The same with a pull written as weight decay, which pulls to zero.
+
+    Together with a shift by -pull times the start (`_turned`), that is a pull to the start.
+    """
+    training = workload.training
+    decay = (training.options.get("weight_decay") or 0.0) + pull
+    options = {**training.options, "weight_decay": decay} if pull else training.options
+    return replace(workload, training=replace(training, options=options, proximal=0.0))
+
+
+def _turned(task: Task, pull: float) -> Task:
+    turn = task.start * -pull
+    return replace(task, shift=turn if task.shift is None else turn + task.shift, pull=0.0)
 
 
 class Unavailable(InputError):

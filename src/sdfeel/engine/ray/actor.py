@@ -155,8 +155,8 @@ def the_pickler() -> Any:
     return importlib.import_module("ray.cloudpickle")
 
 
-# client, steps, first, rate, and which of the rows it starts from and is shifted by
-Order = tuple[int, int, int, float, int, int | None]
+# client, steps, first, rate, which of the rows it starts from and is shifted by, and the pull
+Order = tuple[int, int, int, float, int, int | None, float]
 Failure = tuple[str, str]  # an error's kind, and its text
 Trained = tuple[Packed, Failure | None]  # the models before the failure
 Measured = tuple[dict[str, list[Tally]], Failure | None]
@@ -174,8 +174,8 @@ class Actor:
         """Models in the order of `orders`; if one fails, those before it."""
         rows = list(map(unpack, packed))
         tasks = [
-            Task(client, rows[start], steps, first, rate, None if shift is None else rows[shift])
-            for client, steps, first, rate, start, shift in orders
+            Task(client, rows[start], steps, first, rate, None if n is None else rows[n], pull)
+            for client, steps, first, rate, start, n, pull in orders
         ]
         room = self._space(len(tasks), rows[0])
         done, failure = 0, None

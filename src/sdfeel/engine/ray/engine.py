@@ -219,5 +219,7 @@ class Lane:
                     refs.append(ref)
             start, shift = places[_key(task.start)], task.shift
             shifted = None if shift is None else places[_key(shift)]
-            orders.append((task.client, task.steps, task.first, task.rate, start, shifted))
+            orders.append(
+                (task.client, task.steps, task.first, task.rate, start, shifted, task.pull)
+            )
         self._calls.append(self._pool.submit(self._actor, "train", orders, *refs))

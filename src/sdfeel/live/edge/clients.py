@@ -411,6 +411,10 @@ class Cluster:
             "sources": list(sources),
             "weights": list(sources.values()),
         }
+        if turn.work.pull:
+            header["pull"] = turn.work.pull
+        if not isinf(turn.work.clip):
+            header["clip"] = turn.work.clip
         if self.policy.pace == "measured" and not isinf(turn.work.deadline):
             header |= {"steps": turn.work.steps, "deadline": turn.work.deadline}
         more, whole_body = self._with_rows(turn, client, body)

@@ -1,0 +1,63 @@
+"""FedDyn: clients are pulled to everyone's model, and tilted by what they have learned so far.
+
+Acar et al., "Federated Learning Based on Dynamic Regularization", 2021.
+"""
+
+from dataclasses import dataclass, replace
+from typing import Annotated, ClassVar
+
+from sdfeel.core.arrays import Ints
+from sdfeel.core.errors import InputError
+from sdfeel.core.mixing import of_rows
+from sdfeel.core.network import Network, Shelf
+from sdfeel.core.scheme import Mix, Terms, View, Work
+from sdfeel.core.tolerance import CLOUD, Tolerates
+from sdfeel.schemes.fed_avg import FedAvg
+
+SLOPE = Shelf("slope", "client", "client", "zero")  # of the client's loss, where it last stopped
+LEFT = Shelf("left", "server", start="zero")  # how far clients would still go, on average
+
+
+@dataclass(frozen=True)
+class FedDyn(FedAvg):
+    """FedAvg whose clients are pulled to its model, against slopes that cancel their drift."""
+
+    tolerates: ClassVar[Tolerates] = Tolerates(
+        CLOUD, drop_unbiased="corrects by what each client really did"
+    )
+
+    pull: Annotated[
+        float | None, "alpha of the paper (none: 1 / (learning rate * tau1), for few steps)"
+    ] = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.pull is not None and not self.pull > 0:
+            raise InputError(f"scheme.pull must be above 0, got {self.pull:g}")
+
+    @property
+    def terms(self) -> Terms | None:
+        return None
+
+    def adapt(self, net: Network) -> Network:
+        return replace(super().adapt(net), shelves=(SLOPE, LEFT))
+
+    def work(self, view: View) -> Work:
+        work, slope = super().work(view), view.net.shelf(SLOPE.name).tolist()
+        tilt = of_rows({i: {slope[i]: -1.0} for i in work.down.rows.tolist()}, "client-cloud")
+        return replace(work, shift=tilt, pull=self._pull(view))
+
+    def mix(self, view: View, done: Ints) -> Mix:
+        """With s the clients' shares of all data: slope -= pull * update, left += s @ updates, and
+        the model becomes the mean of those that came, plus what is left."""
+        net, pull = view.net, self._pull(view)
+        mean, slope = super().mix(view, done).up.row(0), net.shelf(SLOPE.name).tolist()
+        left, total = int(net.shelf(LEFT.name)[0]), float(net.samples[net.clients].sum())
+        rows = {0: mean, left: {i: float(net.samples[i]) / total for i in mean}}
+        up = of_rows(rows | {slope[i]: {i: -pull} for i in mean}, "client-cloud")
+        return Mix(up, of_rows({0: {0: 1.0, left: 1.0}}), "update")
+
+    def _pull(self, view: View) -> float:
+        if self.pull is not None:
+            return self.pull
+        return 1 / (view.local.rate * self.tau1)
