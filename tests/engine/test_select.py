@@ -1,5 +1,6 @@
 """Which engine is chosen, and the reason that is given."""
 
+import re
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +11,7 @@ from torch import nn
 from sdfeel.core.errors import InputError
 from sdfeel.data.federated import Examples
 from sdfeel.engine import select
-from sdfeel.engine.base import Training, Workload
+from sdfeel.engine.base import L1, Training, Workload
 from sdfeel.engine.native import engine as native_engine
 from sdfeel.engine.native.engine import NativeEngine
 from sdfeel.engine.select import Kind, ModuleEngine
@@ -46,14 +47,14 @@ def test_native_where_it_fits(kind: Kind) -> None:
     ("training", "reason"),
     [
         (Training(0.1, 4, "adam"), "its optimiser is adam, not SGD"),
-        (Training(0.1, 4, proximal=0.1), "its training has a proximal term"),
+        (Training(0.1, 4, penalties={"l1": L1(0.1)}), "its training has penalties (l1)"),
     ],
 )
 def test_parallel_where_native_does_not_fit(training: Training, reason: str) -> None:
     engine, why = choose("auto", fitting(), training)
     assert (engine.name, why) == ("parallel", f"2 workers; not native: {reason}")
     engine.close()
-    with pytest.raises(InputError, match=f"{reason}; choose training.engine=auto"):
+    with pytest.raises(InputError, match=f"{re.escape(reason)}; choose training.engine=auto"):
         choose("native", fitting(), training)
 
 

@@ -180,6 +180,32 @@ def test_a_parameter_without_a_gradient_goes_where_its_shift_says(options: Any) 
     torch.testing.assert_close(row[begin : begin + 2], torch.tensor([-0.3, 0.6]))
 
 
+@pytest.mark.parametrize("kind", ["sgd", "adam", NEWTON, "parallel"])
+def test_a_pull_is_the_proximal_term_bit_for_bit(kind: str) -> None:
+    own = "sgd" if kind == "parallel" else kind
+    termed = loop(normed(), own, dict(WAYS)[own], proximal=0.75)
+    expected = trained(termed, shifted(termed))
+    with every_engine(kind) as engine:
+        pulled = [replace(task, pull=0.75) for task in shifted(engine)]
+        assert all(map(torch.equal, trained(engine, pulled), expected))
+        assert not torch.equal(trained(engine, shifted(engine))[4], expected[4])
+
+
+@needs_compiler
+@pytest.mark.parametrize("options", [{}, {"momentum": 0.9, "weight_decay": 0.05}])
+def test_native_pulls_as_the_loop_does_whoever_asks_for_it(options: Any) -> None:
+    ours, theirs = native(options), loop(layers(), options=options)
+    pulls = [0.75, 0.75, 0.0, 1.5, 0.75]
+    given = [replace(t, pull=pull) for t, pull in zip(shifted(theirs), pulls, strict=True)]
+    for one, other in zip(trained(ours, given), trained(theirs, given), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
+    training = Training(0.1, 4, options=options, proximal=0.75)
+    always = NativeEngine(Workload(layers(), examples(), PARTS, examples(), training, 5), 2)
+    plain = tasks(ours)
+    asked = [replace(task, pull=0.75) for task in plain]
+    assert all(map(torch.equal, trained(always, plain), trained(ours, asked)))
+
+
 def test_workers_give_the_loops_bits_with_shifts() -> None:
     own = loop(normed())
     expected = trained(own, shifted(own))

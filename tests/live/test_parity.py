@@ -21,9 +21,11 @@ from sdfeel.live.transport.tensors import pack
 from sdfeel.run.store import read_events
 from sdfeel.schemes import (
     KGT,
+    SDGT,
     DSquared,
     FedAvg,
     FedCS,
+    FedDyn,
     FedMes,
     FedNova,
     FedSA,
@@ -76,6 +78,9 @@ SCHEMES: dict[str, tuple[Scheme, int]] = {
     "mtgc": (Mtgc(tau1=2, tau2=2), 2),
     "mtgc-gossip": (GossipMtgc(tau1=2, tau2=2, alpha=2), 2),
     "k-gt": (KGT(tau1=2, alpha=2), 2),
+    "k-gt, hardly trusted": (KGT(tau1=2, trust=0.01), 2),
+    "sd-gt": (SDGT(tau1=2), 2),
+    "feddyn": (FedDyn(tau1=2, participants=4), 2),
     "free-tracking": (FreeTracking(tau1=2, alpha=2), 2),
     "server momentum": (FedNova(theta_min=1, server_momentum=0.5), 1),
     "an average over time": (SlowlyFollowing(SDFeel(tau1=2, alpha=2)), 2),

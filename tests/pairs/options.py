@@ -73,6 +73,8 @@ def _schemes() -> dict[str, Settings]:
         "mtgc": scheme("mtgc", "tau1=2", "tau2=3"),
         "mtgc-gossip": scheme("mtgc-gossip", "tau1=2", "tau2=2"),
         "k-gt": scheme("k-gt", "tau1=2"),
+        "sd-gt": scheme("sd-gt", "tau1=2"),
+        "feddyn": scheme("feddyn", "tau1=2"),
         "free-tracking": scheme("free-tracking", "tau1=2"),
     }
 

@@ -41,7 +41,9 @@ OPTIONS: dict[str, list[dict[str, Any]]] = {
     "scaffold": [{"participants": 4}],
     "mtgc": [{"tau2": 2}],
     "mtgc-gossip": [{"tau2": 2, "alpha": 2}],
-    "k-gt": [{"alpha": 2}],
+    "k-gt": [{"alpha": 2}, {"trust": 0.01}],
+    "sd-gt": [{"subnets": 1, "alpha": 2}],
+    "feddyn": [{"participants": 3, "pull": 0.5}],
     "free-tracking": [{"alpha": 2}],
 }
 CASES = [(name, options) for name in SCHEMES for options in ({}, *OPTIONS.get(name, []))]

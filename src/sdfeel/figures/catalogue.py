@@ -1,7 +1,7 @@
 """All figures by name, in the paper's order; our own come last."""
 
 from sdfeel.core.errors import unknown
-from sdfeel.figures import beyond
+from sdfeel.figures import beyond, drift
 from sdfeel.figures.figure import Figure, Scale
 from sdfeel.figures.paper import (
     figure_3,
@@ -47,6 +47,8 @@ FIGURES: dict[str, Figure] = {
         beyond.PARITY,
         beyond.BIAS,
         beyond.OUTAGES,
+        drift.DRIFT,
+        drift.DRIFT_ON_FASHION,
     )
 }
 

@@ -17,7 +17,9 @@ from sdfeel.figures.settings import PRICES, found_in
 from sdfeel.report.history import History
 from sdfeel.run import store
 
-Axis = Literal["iterations", "A", "E"]  # what a curve is drawn against: a price list is a clock
+# What a curve is drawn against: a price list is a clock. Bytes and joules are those of list A.
+Axis = Literal["iterations", "A", "E", "bytes", "joules"]
+CLOCKLESS: tuple[Axis, ...] = ("iterations", "bytes", "joules")
 Measure = Literal["loss", "accuracy", "spread"]
 
 
@@ -70,7 +72,7 @@ class Curve:
     tracks: dict[str, tuple[RunTrack, ...]]  # by price list
 
     def runs(self, axis: Axis) -> tuple[RunTrack, ...]:
-        return self.tracks["A" if axis == "iterations" else axis]
+        return self.tracks["A" if axis in CLOCKLESS else axis]
 
     def at(self, measure: Measure, axis: Axis, moment: float) -> Floats:
         """(seeds,) values at a moment."""
@@ -124,7 +126,7 @@ def _track(line: FigureLine, price: str, seed: int, data: Path | None) -> RunTra
         paid = seeded(line.paid if line.paid is not None else line.trained, seed)
         clocks = {name: _clock(found_in(priced(paid, name), data), seen) for name in PRICES}
     return RunTrack(
-        x={"iterations": _column(seen, "iterations"), **clocks},  # type: ignore[dict-item]
+        x={**{name: _column(seen, name) for name in CLOCKLESS}, **clocks},  # type: ignore[dict-item]
         y={
             "loss": _column(seen, "loss"),
             "accuracy": _column(seen, "accuracy"),

@@ -13,6 +13,7 @@ from matplotlib.ticker import PercentFormatter
 from sdfeel.core.arrays import Floats, floats
 from sdfeel.figures.curves import Curve
 from sdfeel.figures.figure import Figure, Panel
+from sdfeel.figures.settings import PRICES
 from sdfeel.report.drawing import INK, LABEL, TICK, line_style, new_figure, tidy
 from sdfeel.report.units import COUNTS, TIMES, Unit, unit_for
 
@@ -21,6 +22,8 @@ AXES = {
     "iterations": "local iterations",
     "A": "virtual time, prices A",
     "E": "virtual time, prices E",
+    "bytes": "bytes sent",
+    "joules": "energy in joules",
 }
 POINTS = 120
 
@@ -31,6 +34,8 @@ def picture(figure: Figure, found: Mapping[str, Curve], note: str) -> Picture | 
         return figure.picture()
     if not figure.panels:
         return None
+    drawn_anywhere = {label for panel in figure.panels for label in panel.labels or found}
+    found = {label: curve for label, curve in found.items() if label in drawn_anywhere}
     count = len(figure.panels)
     width = 4.6 * max(count, 1.5) + 0.4
     longest = max(len(label) for label in found)
@@ -91,7 +96,7 @@ def draw(axes: Axes, panel: Panel, shown: list[Curve], styles: Mapping[str, int]
 def unit_of(panel: Panel, shown: list[Curve]) -> Unit:
     """The unit that the panel's axis is drawn in."""
     longest = max(curve.end(panel.axis) for curve in shown)
-    return unit_for(longest, COUNTS if panel.axis == "iterations" else TIMES)
+    return unit_for(longest, TIMES if panel.axis in PRICES else COUNTS)
 
 
 def sampled(curve: Curve, panel: Panel) -> tuple[Floats, Floats]:

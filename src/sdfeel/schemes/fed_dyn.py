@@ -51,7 +51,10 @@ class FedDyn(FedAvg):
         """With s the clients' shares of all data: slope -= pull * update, left += s @ updates, and
         the model becomes the mean of those that came, plus what is left."""
         net, pull = view.net, self._pull(view)
-        mean, slope = super().mix(view, done).up.row(0), net.shelf(SLOPE.name).tolist()
+        up = super().mix(view, done).up
+        mean, slope = up.row(0) if len(up.rows) else {}, net.shelf(SLOPE.name).tolist()
+        if not mean:
+            return Mix(up, payload="update")
         left, total = int(net.shelf(LEFT.name)[0]), float(net.samples[net.clients].sum())
         rows = {0: mean, left: {i: float(net.samples[i]) / total for i in mean}}
         up = of_rows(rows | {slope[i]: {i: -pull} for i in mean}, "client-cloud")
