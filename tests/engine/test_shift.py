@@ -182,13 +182,15 @@ def test_a_parameter_without_a_gradient_goes_where_its_shift_says(options: Any) 
 
 @pytest.mark.parametrize("kind", ["sgd", "adam", NEWTON, "parallel"])
 def test_a_pull_is_the_proximal_term_bit_for_bit(kind: str) -> None:
-    own = "sgd" if kind == "parallel" else kind
-    termed = loop(normed(), own, dict(WAYS)[own], proximal=0.75)
-    expected = trained(termed, shifted(termed))
-    with every_engine(kind) as engine:
-        pulled = [replace(task, pull=0.75) for task in shifted(engine)]
-        assert all(map(torch.equal, trained(engine, pulled), expected))
-        assert not torch.equal(trained(engine, shifted(engine))[4], expected[4])
+    module, way = normed(), "sgd" if kind == "parallel" else kind
+    termed, plain = (loop(module, way, dict(WAYS)[way], proximal=p) for p in (0.75, 0.0))
+    given = shifted(plain)
+    pulled = [replace(task, pull=0.75) for task in given]
+    expected = trained(termed, given)
+    engine = ParallelEngine(plain, 2) if kind == "parallel" else plain
+    assert all(map(torch.equal, trained(engine, pulled), expected))
+    assert not torch.equal(trained(engine, given)[4], expected[4])
+    engine.close()
 
 
 @needs_compiler
