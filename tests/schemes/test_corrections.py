@@ -34,22 +34,22 @@ from tests.sim.test_simulate import cost
 
 RATE = 0.05
 CORRECTED: dict[str, Scheme] = {
-    "scaffold": Scaffold(trust=None, tau1=4),
-    "scaffold, some": Scaffold(trust=None, tau1=4, participants=3),
-    "scaffnew": Scaffnew(trust=None, tau1=4),
-    "mtgc": Mtgc(trust=None, tau1=4),
-    "mtgc, rarely": Mtgc(trust=None, tau1=2, tau2=3),
-    "mtgc-gossip": GossipMtgc(trust=None, tau1=4),
-    "mtgc-gossip, rarely": GossipMtgc(trust=None, tau1=2, tau2=3, alpha=2),
-    "k-gt": KGT(trust=None, tau1=4),
-    "k-gt, twice": KGT(trust=None, tau1=2, tau2=2, alpha=2),
+    "scaffold": Scaffold(trust=0, tau1=4),
+    "scaffold, some": Scaffold(trust=0, tau1=4, participants=3),
+    "scaffnew": Scaffnew(trust=0, tau1=4),
+    "mtgc": Mtgc(trust=0, tau1=4),
+    "mtgc, rarely": Mtgc(trust=0, tau1=2, tau2=3),
+    "mtgc-gossip": GossipMtgc(trust=0, tau1=4),
+    "mtgc-gossip, rarely": GossipMtgc(trust=0, tau1=2, tau2=3, alpha=2),
+    "k-gt": KGT(trust=0, tau1=4),
+    "k-gt, twice": KGT(trust=0, tau1=2, tau2=2, alpha=2),
     "feddyn": FedDyn(tau1=4),
     "feddyn, some": FedDyn(tau1=4, participants=3),
     "feddyn, as printed": FedDyn(tau1=20, pull=1.0),
-    "sd-gt": SDGT(trust=None, tau1=4),
-    "sd-gt, rarely": SDGT(trust=None, tau1=2, tau2=3, alpha=2, subnets=1),
-    "free-tracking": FreeTracking(trust=None, tau1=4),
-    "free-tracking, twice": FreeTracking(trust=None, tau1=4, alpha=2),
+    "sd-gt": SDGT(trust=0, tau1=4),
+    "sd-gt, rarely": SDGT(trust=0, tau1=2, tau2=3, alpha=2, subnets=1),
+    "free-tracking": FreeTracking(trust=0, tau1=4),
+    "free-tracking, twice": FreeTracking(trust=0, tau1=4, alpha=2),
 }
 AVERAGED: dict[str, Scheme] = {
     "fedavg": FedAvg(tau1=4),
@@ -125,7 +125,7 @@ def test_corrections_survive_links_that_come_and_go(name: str) -> None:
 
 def test_scaffold_is_the_textbooks_with_all_and_with_some() -> None:
     for participants in (None, 3):
-        problem, scheme = Problem(seed=4), Scaffold(trust=None, tau1=3, participants=participants)
+        problem, scheme = Problem(seed=4), Scaffold(trust=0, tau1=3, participants=participants)
         simulation = problem.run(scheme, 0)
         model, own, everyones = np.zeros(3), np.zeros((8, 3)), np.zeros(3)
         for k in range(6):
@@ -143,7 +143,7 @@ def test_scaffold_is_the_textbooks_with_all_and_with_some() -> None:
 
 def test_scaffnew_is_the_textbooks() -> None:
     problem = Problem(seed=5)
-    simulation = problem.run(Scaffnew(trust=None, tau1=3), 0)
+    simulation = problem.run(Scaffnew(trust=0, tau1=3), 0)
     model, slopes = np.zeros(3), np.zeros((8, 3))
     for k in range(6):
         steps = simulation.decisions.work(simulation.decisions.view(0, k)).steps
@@ -156,7 +156,7 @@ def test_scaffnew_is_the_textbooks() -> None:
 
 def test_mtgc_is_the_textbooks_but_for_corrections_that_stay() -> None:
     problem = Problem(seed=6)
-    simulation = problem.run(Mtgc(trust=None, tau1=3, tau2=2), 0)
+    simulation = problem.run(Mtgc(trust=0, tau1=3, tau2=2), 0)
     home, mass = problem.net.home, problem.net.mass
     models, of_client, of_group = np.zeros((4, 3)), np.zeros((8, 3)), np.zeros((4, 3))
     for k in range(8):
@@ -173,7 +173,7 @@ def test_mtgc_is_the_textbooks_but_for_corrections_that_stay() -> None:
 
 def test_k_gt_is_the_textbooks_where_each_server_has_one_client() -> None:
     problem = Problem(seed=7, servers=8)
-    simulation = problem.run(KGT(trust=None, tau1=3), 0)
+    simulation = problem.run(KGT(trust=0, tau1=3), 0)
     weights = damped(problem.net.mixing)
     models, shifts = np.zeros((8, 3)), np.zeros((8, 3))
     for k in range(8):
@@ -211,9 +211,9 @@ def test_feddyn_is_the_textbooks_with_all_and_with_some() -> None:
 
 def test_with_subnets_of_one_server_sd_gt_is_mtgc_and_with_one_it_is_gossiped_mtgc() -> None:
     problem = Problem(seed=13)
-    apart, cloud = SDGT(trust=None, tau1=3, tau2=2, subnets=4), Mtgc(trust=None, tau1=3, tau2=2)
+    apart, cloud = SDGT(trust=0, tau1=3, tau2=2, subnets=4), Mtgc(trust=0, tau1=3, tau2=2)
     assert torch.equal(problem.run(apart, 9).state.servers, problem.run(cloud, 9).state.servers)
-    never, gossip = SDGT(trust=None, tau1=3, tau2=99, subnets=1), GossipMtgc(trust=None, tau1=3)
+    never, gossip = SDGT(trust=0, tau1=3, tau2=99, subnets=1), GossipMtgc(trust=0, tau1=3)
     assert torch.equal(problem.run(never, 9).state.servers, problem.run(gossip, 9).state.servers)
 
 
@@ -239,17 +239,17 @@ def test_no_correction_moves_a_client_further_than_it_is_trusted(kind: Any) -> N
 
 def test_a_trust_that_is_never_reached_changes_nothing() -> None:
     problem = Problem(seed=15)
-    free = problem.run(KGT(tau1=3, trust=None), 9).state.servers
+    free = problem.run(KGT(tau1=3, trust=0), 9).state.servers
     assert torch.equal(problem.run(KGT(tau1=3, trust=1e9), 9).state.servers, free)
 
 
 def test_with_one_cluster_mtgc_is_scaffold() -> None:
     problem = Problem(seed=8, servers=1)
-    plain = problem.run(Scaffold(trust=None, tau1=3), 9).model()
+    plain = problem.run(Scaffold(trust=0, tau1=3), 9).model()
     for scheme in (
-        Mtgc(trust=None, tau1=3),
-        GossipMtgc(trust=None, tau1=3),
-        KGT(trust=None, tau1=3),
+        Mtgc(trust=0, tau1=3),
+        GossipMtgc(trust=0, tau1=3),
+        KGT(trust=0, tau1=3),
     ):
         assert torch.equal(problem.run(scheme, 9).model(), plain)
 
@@ -257,18 +257,18 @@ def test_with_one_cluster_mtgc_is_scaffold() -> None:
 def test_free_tracking_is_gossiped_mtgc_and_d2_where_each_step_is_a_round() -> None:
     problem = Problem(seed=9)
     free, dear = (
-        problem.run(FreeTracking(trust=None, tau1=3), 30),
-        problem.run(GossipMtgc(trust=None, tau1=3), 30),
+        problem.run(FreeTracking(trust=0, tau1=3), 30),
+        problem.run(GossipMtgc(trust=0, tau1=3), 30),
     )
     np.testing.assert_allclose(free.state.servers, dear.state.servers, rtol=1e-9)
     single = Problem(seed=9, servers=8)
-    free, squared = single.run(FreeTracking(trust=None, tau1=1), 30), single.run(DSquared(), 30)
+    free, squared = single.run(FreeTracking(trust=0, tau1=1), 30), single.run(DSquared(), 30)
     np.testing.assert_allclose(free.state.servers, squared.state.servers, rtol=1e-9)
 
 
 def test_free_tracking_costs_what_sd_feel_costs_to_the_byte() -> None:
     problem = Problem(seed=10)
-    free, plain = problem.run(FreeTracking(trust=None, tau1=3), 7), problem.run(SDFeel(tau1=3), 7)
+    free, plain = problem.run(FreeTracking(trust=0, tau1=3), 7), problem.run(SDFeel(tau1=3), 7)
     assert free.state.bytes == plain.state.bytes
     assert free.state.seconds == plain.state.seconds
     assert free.state.joules == plain.state.joules
@@ -282,5 +282,5 @@ def test_where_all_data_are_equal_nothing_is_corrected() -> None:
     plain = problem.run(SDFeel(tau1=3), 12).model()
     for name in ("mtgc-gossip", "k-gt", "free-tracking"):
         scheme: Any = CORRECTED[name]
-        corrected = problem.run(type(scheme)(trust=None, tau1=3), 12).model()
+        corrected = problem.run(type(scheme)(trust=0, tau1=3), 12).model()
         np.testing.assert_allclose(corrected, plain, rtol=1e-10)

@@ -23,7 +23,7 @@ METHODS: Mapping[str, tuple[str, ...]] = {
     "FedDyn": ("scheme.name=feddyn",),
     KGT: ("scheme.name=k-gt",),
     FREE: ("scheme.name=free-tracking",),
-    PUBLISHED: ("scheme.name=free-tracking", "scheme.trust=none"),
+    PUBLISHED: ("scheme.name=free-tracking", "scheme.trust=0"),
 }
 BOUNDED = ("SCAFFOLD", KGT, FREE)
 RATES = {"quick": (0.1, 0.3), "full": (0.03, 0.1)}

@@ -21,8 +21,8 @@ from sdfeel.schemes.d_squared import damped
 from sdfeel.schemes.fed_nova import norm
 
 Trust = Annotated[
-    float | None,
-    "how far a correction may move a client in a round, in lengths of its model (none: any)",
+    float,
+    "how far a correction may move a client in a round, in lengths of its model (0: any)",
 ]
 TRUST = 0.2  # longer corrections feed on themselves where losses are not convex
 VARIATE = Shelf("variate", "client", "client", "zero")
@@ -87,7 +87,7 @@ def calm_gossip(net: Network, hops: int) -> Mixing:
     return of_matrix(damped(net.mixing), hops=hops)
 
 
-def corrected(view: View, work: Work, trust: float | None, by: Mixing | None = None) -> Work:
+def corrected(view: View, work: Work, trust: float, by: Mixing | None = None) -> Work:
     """The same work with corrected steps: by direction - variate, or what `by` says.
 
     No correction moves a client further than the share `trust` of its model's length.
@@ -96,17 +96,17 @@ def corrected(view: View, work: Work, trust: float | None, by: Mixing | None = N
     who = work.down.rows
     if by is None:
         by = shift(view.net, None if len(who) == len(view.net.clients) else who)
-    if trust is None:
+    if not trust:
         return replace(work, shift=by)
     scale = per_gradient(view, who, np.full(len(who), work.steps))
     return replace(work, shift=by, clip=trust * float(scale.min()))
 
 
-def check_trust(trust: float | None) -> None:
+def check_trust(trust: float) -> None:
     """Refuse a trust that no correction could use."""
-    if trust is not None and not trust > 0:
+    if not trust >= 0:
         raise InputError(
-            f"scheme.trust must be above 0, got {trust:g}: none trusts corrections of any length"
+            f"scheme.trust must be at least 0, got {trust:g}: 0 trusts corrections of any length"
         )
 
 

@@ -23,7 +23,9 @@ class FedDyn(FedAvg):
     """FedAvg whose clients are pulled to its model, against slopes that cancel their drift."""
 
     tolerates: ClassVar[Tolerates] = Tolerates(
-        CLOUD, drop_unbiased="corrects by what each client really did"
+        CLOUD,
+        drop_unbiased="corrects by what each client really did",
+        server_optimizer="adds to the mean what clients would still do",
     )
 
     pull: Annotated[

@@ -19,7 +19,7 @@ from sdfeel.core.scheme import Facts, Mix, View, Work
 from sdfeel.core.tolerance import EDGE, IGNORED, Tolerates
 from sdfeel.schemes.corrections import TRUST, Trust, check_trust, corrected
 from sdfeel.schemes.d_squared import damped
-from sdfeel.schemes.mtgc import EVERYBODY, EXACT, SHELVES, WHOLE, averaged, met
+from sdfeel.schemes.mtgc import EVERYBODY, EXACT, MOVES, SHELVES, WHOLE, averaged, met
 from sdfeel.schemes.two_levels import Gossiping
 
 
@@ -34,6 +34,7 @@ class SDGT(Gossiping):
         drop=EVERYBODY,
         drop_unbiased=WHOLE,
         backhaul=EXACT,
+        server_optimizer=MOVES,
     )
 
     tau2: Annotated[int, "gossips within the subnets between two averagings in the cloud"] = 2
