@@ -2,6 +2,8 @@
 
 import json
 import os
+from collections import defaultdict
+from collections.abc import Generator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -19,6 +21,52 @@ settings.register_profile(
 settings.load_profile("patient")
 
 HERE = Path(__file__).parent
+SPENT: dict[str, float] = defaultdict(float)  # seconds of CPU by test
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    text = "print the N costliest tests by CPU time, which a busy machine hardly changes"
+    parser.addoption("--cpu", type=int, default=0, metavar="N", help=text)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    item.stash[BEGAN] = cpu_seconds()
+    return (yield)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    report = yield
+    if call.when == "teardown":
+        report.cpu = cpu_seconds() - item.stash[BEGAN]  # type: ignore[attr-defined]
+    return report
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    SPENT[report.nodeid] += getattr(report, "cpu", 0.0)
+
+
+def pytest_terminal_summary(
+    terminalreporter: pytest.TerminalReporter, config: pytest.Config
+) -> None:
+    count = config.getoption("cpu")
+    costliest = sorted(SPENT.items(), key=lambda spent: spent[1], reverse=True)[:count]
+    if costliest:
+        terminalreporter.write_line(f"{sum(SPENT.values()):.1f} s of CPU in all tests")
+    for name, seconds in costliest:
+        terminalreporter.write_line(f"{seconds:6.2f} s  {name}")
+
+
+def cpu_seconds() -> float:
+    """Of this process and its children that have ended."""
+    spent = os.times()
+    return spent.user + spent.system + spent.children_user + spent.children_system
+
+
+BEGAN = pytest.StashKey[float]()
 
 
 @pytest.fixture(scope="session")
