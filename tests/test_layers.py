@@ -50,6 +50,21 @@ LAYERS: dict[str, set[str]] = {
         "planning",
         "deploy",
     },
+    "commands": {"core", "schemes", "engine", "experiment", "run", "planning", "report"},
+    "api": {
+        "commands",
+        "core",
+        "schemes",
+        "radio",
+        "data",
+        "models",
+        "engine",
+        "sim",
+        "experiment",
+        "run",
+        "planning",
+        "report",
+    },
     "version": set(),
 }
 ANYTHING = {"cli", "__init__", "__main__"}  # the command line, and the front door

@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING, Any
 from sdfeel.version import __version__
 
 if TYPE_CHECKING:
+    from sdfeel.api import Run, network
+    from sdfeel.commands import RunDirectory, RunSet, compare, open, plan, sweep
     from sdfeel.core.cost import Cost, Power
     from sdfeel.core.errors import DataError, Diverged, InputError, RunError, SdfeelError
     from sdfeel.core.events import Evaluated, Event, Finished, Round, Started, Warned
@@ -47,8 +49,8 @@ if TYPE_CHECKING:
     from sdfeel.core.staleness import Clocks
     from sdfeel.core.tolerance import Tolerates
     from sdfeel.data.federated import Examples, Federated, federate, gather
+    from sdfeel.experiment.loading import load
     from sdfeel.experiment.schema import Experiment
-    from sdfeel.run.api import Run, network
     from sdfeel.schemes import (
         KGT,
         SCHEMES,
@@ -135,10 +137,19 @@ _HOMES = {
         "gather",
     ),
     "experiment.schema": ("Experiment",),
-    "run.api": (
+    "api": (
         "Run",
         "network",
     ),
+    "commands": (
+        "RunDirectory",
+        "RunSet",
+        "compare",
+        "open",
+        "plan",
+        "sweep",
+    ),
+    "experiment.loading": ("load",),
     "schemes": (
         "SCHEMES",
         "Adaptive",
@@ -211,7 +222,9 @@ __all__ = [
     "Relay",
     "Round",
     "Run",
+    "RunDirectory",
     "RunError",
+    "RunSet",
     "SDFeel",
     "Safa",
     "Scaffnew",
@@ -231,15 +244,20 @@ __all__ = [
     "cloud_average",
     "clustered",
     "collect",
+    "compare",
     "federate",
     "gather",
     "gossip",
+    "load",
     "network",
     "of_matrix",
     "of_rows",
     "one_server",
+    "open",
+    "plan",
     "some_of",
     "star",
+    "sweep",
 ]
 
 

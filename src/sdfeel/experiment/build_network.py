@@ -143,7 +143,9 @@ def equal_network(experiment: Experiment) -> Network:
 
 def who_holds_what(data: Federated) -> Ints:
     """(C, K) examples of each class at each client."""
-    return holdings(data.train.y.numpy(), data.parts, max(data.classes, 1))
+    if not data.classes:
+        return np.array([[len(part)] for part in data.parts])
+    return holdings(data.train.y.numpy(), data.parts, data.classes)
 
 
 def build_links(experiment: Experiment) -> Floats:

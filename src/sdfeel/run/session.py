@@ -7,7 +7,7 @@ from itertools import takewhile
 from pathlib import Path
 from time import perf_counter
 
-from safetensors.torch import save
+from safetensors.torch import load_file, save
 from torch import Tensor
 
 from sdfeel.core import run_files
@@ -25,7 +25,7 @@ from sdfeel.run import store, theorem
 from sdfeel.run.checkpoint import load_checkpoint, save_checkpoint
 from sdfeel.run.drive import Drive, Goals
 from sdfeel.run.theorem import Estimating
-from sdfeel.sim.simulate import State
+from sdfeel.sim.simulate import Simulation, State
 
 
 class Timed:
@@ -88,6 +88,7 @@ class Session:
         self._ended: float | None = None
         self._idle = self._writing = 0.0
         self._estimating: Estimating | None = None
+        self._simulation: Simulation | None = None
         self.finished = resume and finished(directory) is not None
 
     @property
@@ -250,18 +251,35 @@ class Session:
         self._writing += time.perf_counter() - begin
 
     def _drive(self, state: State | None, accuracy: float | None, idle: int) -> Drive:
-        ready, training = self.prepared, self.experiment.training
-        simulation = ready.simulation(self._engine, state)
-        goals = Goals(
-            iterations=training.iterations,
-            evaluate_every=self.experiment.evaluation.every,
-            target_accuracy=training.target_accuracy,
-            max_seconds=training.max_seconds,
-            consensus=self.experiment.latency.consensus,
-        )
-        name = self.experiment.scheme.label
-        more = self._estimating
-        return Drive(name, simulation, goals, ready.why, accuracy, more, idle, ready.groups)
+        simulation = self.prepared.simulation(self._engine, state)
+        self._simulation = simulation
+        return drive_of(self.prepared, simulation, accuracy, self._estimating, idle)
+
+    def weights(self) -> dict[str, Tensor]:
+        """The model as trained so far."""
+        if self._simulation is None:  # it was finished before
+            return load_file(self.directory / run_files.MODEL)
+        return self.prepared.engine.state_dict(self._simulation.model())
+
+
+def drive_of(
+    ready: Prepared,
+    simulation: Simulation,
+    accuracy: float | None = None,
+    estimating: Estimating | None = None,
+    idle: int = 0,
+) -> Drive:
+    """Drives a simulation to the goals of its experiment."""
+    experiment = ready.experiment
+    goals = Goals(
+        iterations=experiment.training.iterations,
+        evaluate_every=experiment.evaluation.every,
+        target_accuracy=experiment.training.target_accuracy,
+        max_seconds=experiment.training.max_seconds,
+        consensus=experiment.latency.consensus,
+    )
+    name, groups = experiment.scheme.label, ready.groups
+    return Drive(name, simulation, goals, ready.why, accuracy, estimating, idle, groups)
 
 
 def start(experiment: Experiment, directory: Path) -> Session:

@@ -1,14 +1,16 @@
-"""The Python interface: any scheme on your own model, data, loss, network and metrics."""
+"""The Python interface: one run of any scheme on your own model, data, loss and network."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import replace
 from math import inf
 from numbers import Integral, Real
+from pathlib import Path
 from typing import Any, get_args
 
 import numpy as np
 from torch import Tensor, nn
 
+from sdfeel.commands import experiment_of, report
 from sdfeel.core import graphs, tolerance
 from sdfeel.core.arrays import Floats
 from sdfeel.core.cost import Cost
@@ -17,6 +19,7 @@ from sdfeel.core.errors import InputError, at_least, unknown
 from sdfeel.core.events import Event, Warned
 from sdfeel.core.gossip_weights import GOSSIP_RULES
 from sdfeel.core.network import Network, clustered
+from sdfeel.core.run_files import EVENTS
 from sdfeel.core.scheme import Scheme
 from sdfeel.core.seeds import rng
 from sdfeel.data.clusters import assign
@@ -26,9 +29,13 @@ from sdfeel.engine.base import penalties as known_penalties
 from sdfeel.engine.evaluate import METRICS, Groups, Loss, Metric, chosen
 from sdfeel.engine.optimizers import local_step
 from sdfeel.engine.select import Kind, choose
+from sdfeel.experiment.build import build_model, prepare
+from sdfeel.experiment.schema import Experiment
 from sdfeel.models.zoo import operations
 from sdfeel.radio import latency
+from sdfeel.run import store
 from sdfeel.run.drive import Drive, Goals
+from sdfeel.run.session import Session, drive_of, start_or_resume
 from sdfeel.schemes import SCHEMES, lacking, name_of
 from sdfeel.schemes import tolerance as tolerance_of
 from sdfeel.sim.simulate import Simulation
@@ -76,14 +83,18 @@ class Run:
     ['Evaluated', 'Finished']
     """
 
+    _session: Session | None
+    _events: Generator[Event]
+
     def __init__(
         self,
-        scheme: Scheme,
-        net: Network,
-        model: nn.Module,
-        data: Federated,
+        scheme: Scheme | Experiment | Mapping[str, Any],
+        net: Network | None = None,
+        model: nn.Module | None = None,
+        data: Federated | None = None,
         *,
-        iterations: int,
+        out: str | Path | None = None,
+        iterations: int | None = None,
         learning_rate: float = 0.05,
         batch_size: int = 10,
         optimizer: str = "sgd",
@@ -103,7 +114,26 @@ class Run:
         engine: Kind = "auto",
         workers: int | None = None,
     ) -> None:
+        """A run of an `Experiment` (or a mapping with the keys of a file), or of these parts.
+
+        With `out`, it is written there as by `sdfeel run`: its log, checkpoints, model, report and
+        page. A program that was stopped or killed continues it when it is run again.
+        """
+        if isinstance(scheme, Experiment | Mapping):
+            self._carry_out(experiment_of(scheme), out)
+            return
+        if iterations is None:
+            raise InputError("how long to train? give iterations=...")
         _check_parts(scheme, net, model, data, loss)
+        assert net is not None
+        assert model is not None
+        assert data is not None
+        if out is not None:
+            raise InputError(
+                "to keep a run in a directory, give out= beside an experiment: "
+                "sdfeel.Run({'scheme': ..., 'model': ..., 'data': ..., 'training': "
+                "{'iterations': ...}}, out=...)"
+            )
         _check_numbers(
             {
                 "iterations": iterations,
@@ -145,7 +175,23 @@ class Run:
             groups=Groups(outputs, data.parts, net.home, clients, clusters, every),
         )
         self._events = _told(drive, _unused(scheme, net, price))
-        self.module = model
+        self.module, self._session = model, None
+
+    def _carry_out(self, experiment: Experiment, out: str | Path | None) -> None:
+        if out is None:
+            ready = prepare(experiment)
+            self._session, self._engine = None, ready.engine
+            self.simulation = ready.simulation()
+            drive = drive_of(ready, self.simulation)
+            self._events = _told(drive, (*ready.foreign, *ready.notes))
+        else:
+            self._session = start_or_resume(experiment, Path(out))
+            ready = self._session.prepared
+            self._engine = ready.engine
+            self._events = _kept(self._session)
+        given = experiment.model.name
+        own = build_model(ready.experiment, ready.data)
+        self.module = given if isinstance(given, nn.Module) else own
 
     def __iter__(self) -> Iterator[Event]:
         try:
@@ -163,6 +209,11 @@ class Run:
 
     def close(self) -> None:
         """Stop the engine; `module` is then the model as trained so far."""
+        if self._session is not None:
+            self._session.stop()
+            self._events.close()
+            self.module.load_state_dict(self._session.weights())
+            return
         self._engine.close()
         self.module.load_state_dict(self._engine.state_dict(self.model))
 
@@ -170,6 +221,17 @@ class Run:
     def model(self) -> Tensor:
         """(P,) what the run returns, as one row: most often the mean of the servers' models."""
         return self.simulation.model()
+
+
+def _kept(session: Session) -> Generator[Event]:
+    """A run's events, those of an earlier program included; at the end, its report is written."""
+    directory = session.directory
+    if (directory / EVENTS).is_file() and session.finished:
+        yield from store.read_events(directory)
+        return
+    yield from session
+    if session.finished:
+        report(directory)
 
 
 def _unused(scheme: Scheme, net: Network, cost: Cost) -> tuple[str, ...]:
@@ -186,7 +248,7 @@ def _unused(scheme: Scheme, net: Network, cost: Cost) -> tuple[str, ...]:
     return (f"{name} does not use {', '.join(unused)}",) if unused else ()
 
 
-def _told(drive: Drive, notes: Sequence[str]) -> Iterator[Event]:
+def _told(drive: Drive, notes: Sequence[str]) -> Generator[Event]:
     """All events, with notes after the first."""
     events = iter(drive)
     yield next(events)
@@ -195,13 +257,19 @@ def _told(drive: Drive, notes: Sequence[str]) -> Iterator[Event]:
 
 
 def _check_parts(
-    scheme: Scheme, net: Network, model: nn.Module, data: Federated, loss: Loss
+    scheme: Scheme,
+    net: Network | None,
+    model: nn.Module | None,
+    data: Federated | None,
+    loss: Loss,
 ) -> None:
     """Check that every part is of the right kind, and that they fit together."""
     wanted = {"net": (net, Network), "model": (model, nn.Module), "data": (data, Federated)}
     for name, (given, kind) in wanted.items():
         if not isinstance(given, kind):
             raise InputError(f"{name} must be a {kind.__name__}, got {type(given).__name__}")
+    assert isinstance(net, Network)
+    assert isinstance(data, Federated)
     if isinstance(scheme, type):
         raise InputError(
             f"scheme is the class {scheme.__name__}: give an instance, {scheme.__name__}()"
