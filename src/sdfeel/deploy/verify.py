@@ -161,7 +161,7 @@ class Verifier:
         for d, server in self.servers.items():
             said = self.books.said(f"edge-{d}", k)
             if said is None:
-                self._unknown(k, f"edge-{d} did not sign this round")
+                self._unknown(k, f"edge-{d}", "it did not sign this round")
                 if k < min(self.books.lines.get(f"edge-{d}", {}), default=k + 1):
                     server.result = None  # its statements begin later
                 continue
@@ -189,8 +189,8 @@ class Verifier:
     def _deviates(self, k: int, name: str, text: str, proven: bool = True) -> None:
         self.found.findings.append(Finding(k, (name,), f"{name}: {text}", proven))
 
-    def _unknown(self, k: int, why: str) -> None:
-        self.found.unknown.setdefault(why, []).append(k)
+    def _unknown(self, k: int, name: str, why: str) -> None:
+        self.found.unknown.setdefault((name, why), []).append(k)
 
     def _cluster(self, federation: Federation, d: int, said: Statement) -> Cluster:
         policy = Policy(pace=said["policy"]["pace"], max_change=said["policy"]["max_change"])
@@ -237,7 +237,7 @@ class Verifier:
             body = self._trained(member, k, header, bodies, own)
         except NotAtHand as error:
             if mine:
-                self._unknown(k, f"{name}'s part: {error}")
+                self._unknown(k, name, str(error))
             if isinstance(member, ClientCopy) and keeps:
                 member.unsure = f"what it kept from round {k + 1} is not known"
             return
@@ -372,7 +372,7 @@ class Verifier:
                 break
         for d, why in left.items():
             if mine:
-                self._unknown(turns[d][0].k, f"edge-{d}'s part: {why}")
+                self._unknown(turns[d][0].k, f"edge-{d}", why)
 
     def _served(
         self, federation: Federation, d: int, turn: Turn, closed: Closed, said: Statement

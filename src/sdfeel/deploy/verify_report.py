@@ -28,7 +28,7 @@ class Verification:
     good: Counter[str] = field(default_factory=Counter)  # parts that are as signed, by kind
     whole: list[int] = field(default_factory=list)  # rounds that were recomputed completely
     findings: list[Finding] = field(default_factory=list)
-    unknown: dict[str, list[int]] = field(default_factory=dict)  # why, in which rounds
+    unknown: dict[tuple[str, str], list[int]] = field(default_factory=dict)  # whose part, and why
     remarks: list[str] = field(default_factory=list)
     published: bool | None = None  # is the published model what came out? None: not known
     published_text: str = ""
@@ -55,12 +55,19 @@ class Verification:
         )
         for each in sorted(self.findings, key=lambda each: each.round or 0):
             yield each.sentence()
-        for why, rounds in self.unknown.items():
-            yield f"not recomputed, {_spans(rounds)}: {why}"
+        for (why, rounds), parts in self._grouped().items():
+            yield f"not recomputed, {_spans(rounds)}: {', '.join(parts)}: {why}"
         yield from self.remarks
         if self.published_text:
             yield self.published_text
         yield self.verdict()
+
+    def _grouped(self) -> dict[tuple[str, tuple[int, ...]], list[str]]:
+        """Whose parts could not be recomputed, by the reason and the rounds."""
+        found: dict[tuple[str, tuple[int, ...]], list[str]] = {}
+        for (part, why), rounds in self.unknown.items():
+            found.setdefault((why, tuple(rounds)), []).append(part)
+        return found
 
     def verdict(self) -> str:
         first = self.first
@@ -95,7 +102,10 @@ class Verification:
                 }
                 for each in self.findings
             ],
-            "unknown": {why: [k + 1 for k in rounds] for why, rounds in self.unknown.items()},
+            "unknown": [
+                {"node": node, "why": why, "rounds": [k + 1 for k in rounds]}
+                for (node, why), rounds in self.unknown.items()
+            ],
             "remarks": self.remarks,
         }
 
