@@ -161,7 +161,7 @@ def test_a_node_that_cannot_run_ends_the_deployment_with_its_own_words(tmp_path:
     ("settings", "sentence"),
     [
         ({"scheme_name": "async-sd-feel"}, "set scheme.staleness=hearsay"),
-        ({"scheme_name": "adaptive"}, "measures the losses of all clients together"),
+        ({"scheme_name": "adaptive"}, "measures how every client's gradient differs"),
         (
             {"scheme_name": "fedmes", "network_overlap": "2", "compression_uplink": "top-k"},
             "set compression.uplink=none",

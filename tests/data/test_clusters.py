@@ -26,7 +26,7 @@ def test_imbalance_that_empties_a_cluster_is_refused() -> None:
         InputError, match=r"gamma 5 would leave server 4 without clients: .* most 4"
     ):
         sizes(50, 10, 5)
-    with pytest.raises(InputError, match="gamma must be 0 with a single server, got 1"):
+    with pytest.raises(InputError, match=r"network\.imbalance must be 0 with a single"):
         sizes(50, 1, 1)
     with pytest.raises(InputError, match="gamma must be at least 0, got -1"):
         sizes(50, 10, -1)

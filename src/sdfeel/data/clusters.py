@@ -32,7 +32,7 @@ def sizes(clients: int, servers: int, gamma: int = 0) -> list[int]:
     result = [clients // servers + (d < clients % servers) for d in range(servers)]
     uneven = (3 * servers + 5) // 10
     if gamma and not uneven:
-        raise InputError(f"gamma must be 0 with a single server, got {gamma}")
+        raise InputError(f"network.imbalance must be 0 with a single server, got {gamma}")
     for small in range(servers - 2 * uneven, servers - uneven):
         if result[small] <= gamma:
             raise InputError(

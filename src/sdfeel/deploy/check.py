@@ -18,7 +18,10 @@ REASONS = {  # why servers that share nothing cannot do it, by what a scheme nee
         "what its clients keep is also read by others, or by clients of several servers, and only "
         "a client's own server knows when it counts"
     ),
-    "measures": "it measures the losses of all clients together in one place",
+    "measures": (
+        "it measures how every client's gradient differs from the mean of all, and how far apart "
+        "all servers' models are: every gradient would have to go to every server"
+    ),
     "remembers": "what a server does depends on what the clients of other servers did before",
     "several_starts": (
         "updates of clients that start from several servers are known to none of them"
