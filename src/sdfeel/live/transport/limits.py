@@ -7,6 +7,7 @@ from typing import Any
 from sdfeel.core.errors import InputError
 
 CHUNK = 1 << 20  # bytes of a body per message
+HANDSHAKE_SECONDS = 0.06  # of a slow processor, for one caller
 INLINE = CHUNK // 4  # bytes of a body that travels in one message with its envelope
 
 
@@ -59,7 +60,9 @@ class Limits:
             self,
             calls=max(self.calls, 4 * callers),
             connections=max(self.connections, 4 * callers),
-            fresh_per_address=max(self.fresh_per_address, callers),
+            fresh_per_address=max(self.fresh_per_address, 2 * callers),
+            # When all come back at once, each waits for the handshakes of the others.
+            first_call_seconds=max(self.first_call_seconds, callers * HANDSHAKE_SECONDS),
         )
 
     def transfer_seconds(self, size: int) -> float:

@@ -97,10 +97,11 @@ class Wallet:
 
     def __init__(self, identity: Identity, tell: Callable[[str], None] = lambda line: None) -> None:
         self._identity, self._tell = identity, tell
-        self._stamps = _stamps(identity.directory)
+        self._files = [identity.directory / name for name in (KEY, CERT, CA)]
+        self._stamps = self._seen()
 
     def current(self) -> Identity:
-        stamps = _stamps(self._identity.directory)
+        stamps = self._seen()
         if stamps != self._stamps and None not in stamps:
             try:
                 found = Identity.load(self._identity.directory)
@@ -119,9 +120,8 @@ class Wallet:
                 )
         return self._identity
 
-
-def _stamps(directory: Path) -> tuple[tuple[int, int, int] | None, ...]:
-    return tuple(stamp_of(directory / name) for name in (KEY, CERT, CA))
+    def _seen(self) -> list[tuple[int, int, int] | None]:
+        return [stamp_of(path) for path in self._files]
 
 
 def _issued(certificate: x509.Certificate, authority: x509.Certificate) -> bool:
