@@ -69,6 +69,10 @@ CASES = (
     ),
     Case("d2, adam at the servers", "d2", ("server.optimizer=adam",)),
     Case("fedavg, momentum at the cloud", "fedavg", ("server.optimizer=momentum",)),
+    *(
+        Case(f"sd-feel, {name}", "sd-feel", (f"network.mixing={name}", "network.graph=complete"))
+        for name in ("one-peer-exponential", "base-2", "epidemic-1", "pairwise")
+    ),
     # With latency.late=drop the real clock decides, and no simulation can be its twin.
     Case(
         "sd-feel, by chances",

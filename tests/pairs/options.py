@@ -151,6 +151,8 @@ FACTORS: Factors = {
         "paper": (),
         "metropolis": ("network.mixing=metropolis",),
         "size-weighted": ("network.mixing=size-weighted",),
+        "base": ("network.graph=complete", "network.mixing=base-2"),
+        "pairwise": ("network.mixing=pairwise",),
     },
     "optimizer": {
         "sgd": (),

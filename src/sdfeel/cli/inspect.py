@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+from contextlib import suppress
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich import box
@@ -14,12 +15,20 @@ from rich.table import Table
 from sdfeel.cli.common import AsJson, ExperimentFile, Settings, print_json, results, transfer
 from sdfeel.cli.lazy import later
 from sdfeel.core.errors import InputError
+from sdfeel.core.gossip_weights import GOSSIP_RULES
+from sdfeel.core.mixing import Agreement, agreement
+from sdfeel.core.named import spelled
+from sdfeel.core.network import Network
+from sdfeel.core.peers import NAMES
 from sdfeel.core.scheme import defaults, meanings
 from sdfeel.core.tolerance import OPTIONS
 from sdfeel.data.partition import unevenness
 from sdfeel.report.tables import label_table
 from sdfeel.schemes import NAMED, SCHEMES, find
 from sdfeel.schemes.compatibility import TITLES, reasons, rows
+
+if TYPE_CHECKING:
+    from sdfeel.experiment.schema import Experiment
 
 with later():
     from sdfeel.data import catalog, download
@@ -85,7 +94,9 @@ def topology(
 ) -> None:
     """Show a server graph: its links, its mixing weights, and how fast servers agree (zeta).
 
-    Clusters are equal in size unless an imbalance is set.
+    Clusters are equal in size unless an imbalance is set. A second table compares all mixing rules
+    that fit the graph: how many others a server hears in an exchange, how many models are sent, and
+    how much of a disagreement is left.
 
     Examples:
 
@@ -98,7 +109,8 @@ def topology(
     more = [f"network.graph={graph}"]
     if servers is not None:
         more += [f"network.servers={servers}", f"network.clients={max(servers, 1) * 5}"]
-    net = build_network.equal_network(loading.load(None, [*more, *(settings or ())]))
+    chosen = loading.load(None, [*more, *(settings or ())])
+    net = build_network.equal_network(chosen)
     if picture is not None:
         drawing.save(graphs.topology(net), picture)
     if as_json:
@@ -110,6 +122,7 @@ def topology(
                 "edges": net.edges,
                 "shares": net.mass.tolist(),
                 "weights": net.mixing.tolist(),
+                "agreement": [_told(name, found) for name, found in _agreements(net, chosen)],
                 "picture": str(picture) if picture is not None else None,
             }
         )
@@ -118,8 +131,53 @@ def topology(
     results.print(
         f"{len(net.edges)} links, zeta {net.zeta:.4f} (0: servers agree at once, 1: never)"
     )
+    if len(net.servers) > 1:
+        results.print(_agreement_table(_agreements(net, chosen)))
     if picture is not None:
         results.print(f"picture: {escape(str(picture))}", soft_wrap=True)
+
+
+NEARLY = 1e-3  # of a disagreement is left when servers nearly agree
+
+
+def _agreements(net: Network, experiment: Experiment) -> list[tuple[str, Agreement]]:
+    """How fast the servers of a graph agree: by the chosen rule, then by the others that fit."""
+    own, found = experiment.network.mixing, []
+    for name in dict.fromkeys((spelled(own), *GOSSIP_RULES, *NAMES)):
+        given = own if name == spelled(own) else name
+        section = experiment.network.model_copy(update={"mixing": given})
+        with suppress(InputError):  # it needs links that are not there
+            fitting = build_network.build_mixing(
+                experiment.model_copy(update={"network": section}), net
+            )
+            found.append((name, agreement(fitting)))
+    return found
+
+
+def _told(name: str, found: Agreement) -> dict[str, Any]:
+    nearly = found.until(NEARLY)
+    return {
+        "mixing": name,
+        "degree": found.degree,
+        "messages": found.messages,
+        "exact_after": found.exact,
+        "left": list(found.left[:10]),
+        "exchanges": None if nearly is None else nearly[0],
+        "messages_in_all": None if nearly is None else nearly[1],
+    }
+
+
+def _agreement_table(rows: list[tuple[str, Agreement]]) -> Table:
+    heads = ("mixing", "others heard", "models each", "exact after", "left after 1", "after 4")
+    table = Table(*heads, "exchanges to 0.1 %", "models in all", box=None, pad_edge=False)
+    for name, found in rows:
+        exact = "-" if found.exact is None else str(found.exact)
+        later = found.left[3] if len(found.left) > 3 else 0.0
+        nearly = found.until(NEARLY) or ("> 400", "-")
+        shares = f"{100 * found.left[0]:.1f} %", f"{100 * later:.1f} %"
+        sent = f"{found.messages:.3g}"
+        table.add_row(name, str(found.degree), sent, exact, *shares, *map(str, nearly))
+    return table
 
 
 def _topology_table(net: Any) -> Table:

@@ -17,6 +17,8 @@ from sdfeel.core.gossip_weights import (
     mixing_rate,
     weights_of,
 )
+from sdfeel.core.peers import Peers, check_links
+from sdfeel.core.peers import rate as rate_of
 
 
 @dataclass(frozen=True)
@@ -49,6 +51,7 @@ class Network:
     # network (core.outages), whose parts may be down or cut off from one another
     graph: Floats | None = None  # (D, D) all links of a changing network, up or down
     out: tuple[int, ...] = ()  # servers that have left, or not yet joined (core.membership)
+    peers: Peers | None = None  # who meets whom in which exchange; None: all neighbours, always
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "samples", floats(self.samples))
@@ -60,6 +63,8 @@ class Network:
         whole = self.sizes is None
         _check_links(self.links, whole, self.out)
         _check_clients(self.samples, self.reach, len(self.links), whole, self.out)
+        if self.peers is not None and whole:
+            check_links(self.peers, self.links, self.out)
         if self.weights is None:
             fresh = weights_of(laplacian_weights, self.links, self.mass)
             object.__setattr__(self, "weights", floats(fresh))
@@ -184,7 +189,10 @@ class Network:
         """How slowly the servers agree: 0 means in one exchange, close to 1 hardly ever.
 
         At a moment of a changing network, it is that of the servers that are linked to one another.
+        Where each exchange has its own pairs, it is what one of them leaves on average.
         """
+        if self.peers is not None:
+            return rate_of(self.peers, self.mass, self.links)
         if self.sizes is not None:
             rates = np.abs(np.linalg.eigvals(self.mixing))
             return float(rates[rates < 1 - TOLERANCE].max(initial=0.0))

@@ -208,7 +208,7 @@ def _up_now(net: Network, up_links: bytes, up_servers: bytes, moving: bool) -> N
         reach = tuple(
             tuple(d for d in own if servers[d] and (moving or servers[own[0]])) for own in reach
         )
-    return Network(net.samples, reach, links, net.mixing, net.shelves, net.mass, net.links)
+    return replace(net, reach=reach, links=links, sizes=net.mass, graph=net.links)
 
 
 def _scheduled(links: Floats, changes: list[Change]) -> tuple[Floats, Bools, bool]:

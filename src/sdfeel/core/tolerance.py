@@ -29,6 +29,7 @@ class Tolerates:
     shares: bool = False
     graph: str = YES
     mixing: str = YES
+    peers: str = YES
     overlap: str = YES
     changing_links: str = YES
     changing_servers: str = YES
@@ -53,6 +54,8 @@ class Tolerates:
         >>> Tolerates(CLOUD).verdict("mixing"), Tolerates(EDGE).verdict("mixing")
         ('ignored', 'yes')
         """
+        if option == "peers" and self.mixing == IGNORED:
+            return IGNORED
         carried = OPTIONS[option].carried
         said = str(getattr(self, option))
         return said if not carried or set(carried) & set(self.links) else IGNORED
@@ -88,6 +91,9 @@ ACROSS: tuple[Link, ...] = ("server-server",)
 OPTIONS: Mapping[str, Option] = {
     "graph": Option("network.graph", "chooses the links", "leave out {key}", ACROSS),
     "mixing": Option("network.mixing", "weights neighbours", "leave out {key}", ACROSS),
+    "peers": Option(
+        "network.mixing (a sequence)", "changes who meets whom", "choose another {key}", ACROSS
+    ),
     "overlap": Option(
         "network.overlap", "puts clients into several cells", "leave out {key}", CELLS
     ),

@@ -12,7 +12,7 @@ from sdfeel.core.network import Network
 from sdfeel.core.run_files import EPOCHS, EXPERIMENT, NETWORK, NODE, NODES, write_atomic
 from sdfeel.deploy.files import NodeFile, digest_of, parse_network, read_node, write_node
 from sdfeel.experiment.build import build_scheme, local_step
-from sdfeel.experiment.build_network import build_mixing, on_another
+from sdfeel.experiment.build_network import build_mixing, on_another, with_peers
 from sdfeel.experiment.loading import load
 from sdfeel.experiment.schema import Experiment
 from sdfeel.live.epochs import SignedNetwork, signed
@@ -84,6 +84,7 @@ def _signed(
         )
     digest = digest_of(directory / EXPERIMENT, directory / NETWORK)
     net, cost, _, _ = parse_network(text)
+    net = with_peers(experiment, net)
     changed = build_mixing(experiment, epoch.applied(net))
     scheme, _ = build_scheme(experiment)
     now = Decisions.of(scheme, net, cost, experiment.seed, local_step(experiment))

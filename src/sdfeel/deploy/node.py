@@ -38,7 +38,7 @@ from sdfeel.experiment.build import (
     build_scheme,
     local_step,
 )
-from sdfeel.experiment.build_network import on_another
+from sdfeel.experiment.build_network import on_another, with_peers
 from sdfeel.experiment.loading import load
 from sdfeel.experiment.schema import Experiment
 from sdfeel.live.epochs import directory_of
@@ -131,6 +131,7 @@ def federation_of(node: NodeFile) -> tuple[Federation, nn.Module]:
     """What all agree on, and the model's module."""
     experiment = load(Path(node.experiment))
     net, cost, shape, classes = read_network(Path(node.network))
+    net = with_peers(experiment, net)
     scheme, _ = build_scheme(experiment)
     model = experiment.model
     seed = number(experiment.seed, "model")
@@ -140,7 +141,7 @@ def federation_of(node: NodeFile) -> tuple[Federation, nn.Module]:
 
     def rebuilt(text: str) -> Decisions:
         changed, prices, _, _ = parse_network(text)
-        return on_another(base, net, changed, prices)
+        return on_another(base, net, with_peers(experiment, changed), prices)
 
     federation = Federation(
         digest=digest_of(Path(node.experiment), Path(node.network)),

@@ -10,9 +10,10 @@ from sdfeel.core.arrays import Floats, Ints, floats
 from sdfeel.core.cost import Cost
 from sdfeel.core.decide import Decisions
 from sdfeel.core.errors import InputError, unknown
-from sdfeel.core.gossip_weights import GOSSIP_RULES, weights_of
+from sdfeel.core.gossip_weights import GOSSIP_RULES, metropolis, weights_of
 from sdfeel.core.named import imported, is_path
 from sdfeel.core.network import Network, clustered
+from sdfeel.core.peers import NAMES, named
 from sdfeel.core.seeds import rng
 from sdfeel.data.clusters import assign
 from sdfeel.data.clusters import sizes as cluster_sizes
@@ -170,6 +171,9 @@ def build_links(experiment: Experiment) -> Floats:
 
 def build_mixing(experiment: Experiment, net: Network) -> Network:
     given = experiment.network.mixing
+    net = with_peers(experiment, net)
+    if net.peers is not None:
+        return replace(net, weights=metropolis(net.links, net.mass))
     found = imported(given) if is_path(given) else given
     if isinstance(found, str) and found in GOSSIP_RULES:
         found = GOSSIP_RULES[found]
@@ -179,4 +183,10 @@ def build_mixing(experiment: Experiment, net: Network) -> Network:
     name = found
     if Path(name).suffix or Path(name).is_file():
         return replace(net, weights=read_matrix(Path(name)))
-    raise unknown("mixing rule", name, [*GOSSIP_RULES, "a file .csv, .json or .npy"])
+    raise unknown("mixing rule", name, [*GOSSIP_RULES, *NAMES, "a file .csv, .json or .npy"])
+
+
+def with_peers(experiment: Experiment, net: Network) -> Network:
+    """The network in which servers meet as the experiment says."""
+    given = experiment.network.mixing
+    return replace(net, peers=named(given, experiment.seed) if isinstance(given, str) else None)

@@ -110,6 +110,13 @@ def build_changing(case: Case) -> tuple[Outages | None, tuple[str, ...]]:
     """How servers, links and the cloud come and go (None: they do not), as far as the scheme
     notices, and what the user should know about it."""
     section = case.experiment.network
+    backhaul = case.experiment.compression.backhaul
+    if case.net.peers is not None and backhaul != "none" and {"backhaul", "mixing"} <= case.used:
+        raise InputError(
+            f"compression.backhaul is {backhaul}, for which servers must hear every message of "
+            f"their neighbours, but network.mixing is {case.net.peers.name}, in which they meet "
+            f"few of them: set compression.backhaul to none"
+        )
     if (section.server_up_seconds is None) != (section.server_down_seconds is None):
         raise InputError(
             "network.server_up_seconds and network.server_down_seconds go together: set both"
@@ -120,6 +127,11 @@ def build_changing(case: Case) -> tuple[Outages | None, tuple[str, ...]]:
     up_seconds = section.server_up_seconds if used[1] else None
     if not changes and link_chance == 1 and up_seconds is None:
         return None, ()
+    if case.net.peers is not None and "mixing" in case.used:
+        raise InputError(
+            f"network.mixing is {case.net.peers.name}, which plans its exchanges ahead, but the "
+            f"server graph changes: name a rule that fits any graph ({', '.join(GOSSIP_RULES)})"
+        )
     rule = callable(section.mixing) or named.spelled(section.mixing) in GOSSIP_RULES
     if not rule and "mixing" in case.used:
         raise InputError(

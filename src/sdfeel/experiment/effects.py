@@ -94,6 +94,8 @@ def asked(case: Case) -> Iterator[tuple[str, str]]:
         for key, option in (("graph", "graph"), ("mixing", "mixing")):
             if f"network.{key}" in case.given and not case.consensus:
                 yield option, f"network.{key}"
+        if case.net.peers is not None:
+            yield "peers", f"network.mixing = {case.net.peers.name}"
         if network.link_chance < 1:
             yield "changing_links", "network.link_chance"
         if 2 in lines:

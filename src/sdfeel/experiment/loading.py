@@ -11,6 +11,7 @@ from sdfeel.core import named
 from sdfeel.core.errors import InputError, unknown
 from sdfeel.core.gossip_weights import GOSSIP_RULES
 from sdfeel.core.graphs import ALIASES, TOPOLOGIES
+from sdfeel.core.peers import NAMES as PEERS
 from sdfeel.data.clusters import ASSIGNMENTS
 from sdfeel.data.partition import PARTITIONS
 from sdfeel.experiment import toml
@@ -32,7 +33,8 @@ PATHS = (
 
 
 # A file called `ring` must not hide the topology of that name.
-NAMES = {*TOPOLOGIES, *ALIASES, *GOSSIP_RULES, *PARTITIONS, *ASSIGNMENTS, "equal", "distance"}
+MEETINGS = {*GOSSIP_RULES, *PEERS}
+NAMES = {*TOPOLOGIES, *ALIASES, *MEETINGS, *PARTITIONS, *ASSIGNMENTS, "equal", "distance"}
 
 
 def load(file: Path | None = None, settings: Sequence[str] = ()) -> Experiment:

@@ -114,7 +114,8 @@ class NetworkSection(Section):
     mixing: Thing = "paper"
     """how servers weight their neighbours: paper, metropolis, size-weighted, a file with a matrix
     (row = receiver; .csv, .json or .npy), or package.module:name (a matrix, or a function of links
-    and masses)"""
+    and masses); or whom they meet, few at a time: one-peer-exponential, base-2, base-3, ... (exact
+    agreement), epidemic-1, epidemic-2, ..., pairwise (at random)"""
     assignment: Thing = "random"
     """which client belongs to which server: random, by_label, ordered, a file, or
     package.module:name (a server per client, or a function of clients, servers and rng)"""

@@ -261,7 +261,7 @@ def joined(net: Network, server: int, guests: tuple[int, ...]) -> Network:
     if not guests:
         return net
     reach = tuple((server,) if n in guests else own for n, own in enumerate(net.reach))
-    return Network(net.samples, reach, net.links, net.mixing, net.shelves, net.mass, out=net.out)
+    return replace(net, reach=reach, sizes=net.mass)
 
 
 def grown(net: Network, server: int, guests: Iterable[int]) -> float:

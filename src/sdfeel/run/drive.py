@@ -9,7 +9,8 @@ from torch import Tensor
 from sdfeel.core.decide import Decisions
 from sdfeel.core.events import Evaluated, Event, Finished, Round, Started, Warned
 from sdfeel.core.gossip_weights import consensus_exchanges
-from sdfeel.core.mixing import gossip
+from sdfeel.core.mixing import meeting
+from sdfeel.core.peers import period
 from sdfeel.engine.evaluate import Groups
 from sdfeel.models.flat import raw
 from sdfeel.sim.simulate import Simulation
@@ -154,10 +155,14 @@ class Drive:
         """Seconds, bytes and joules until the servers agree by gossip alone."""
         sim = self.simulation
         spread = sim.spread()
-        exchanges = consensus_exchanges(sim.net.zeta, spread, AGREED * spread)
+        net = sim.net
+        exact = None if net.peers is None else period(net.peers, len(net.servers))
+        exchanges = exact or consensus_exchanges(net.zeta, spread, AGREED * spread)
         if exchanges == 0 or len(sim.net.servers) == 1:
             return 0.0, 0, 0.0
-        return sim.decisions.cost.across(gossip(sim.net, exchanges))
+        bills = [sim.decisions.cost.across(stage) for stage in meeting(net, exchanges)]
+        seconds, sent, joules = zip(*bills, strict=True)
+        return sum(seconds), sum(sent), sum(joules)
 
     def _grouped(self, last: bool) -> dict[str, float]:
         """What is measured per client and per cluster, if it is due, and after the last round."""

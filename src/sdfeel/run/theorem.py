@@ -27,7 +27,7 @@ SHARE = 1 / 2000  # of a run's gradients that this may cost: each client takes t
 def covered(ready: Prepared) -> Covered | None:
     """The run in Theorem 1's terms; None if it does things that the theorem does not cover."""
     terms, net, batches = terms_of(ready.scheme), ready.net, _batches(ready)
-    if terms is None or terms.theorem != 1 or not _plain(ready):
+    if terms is None or terms.theorem != 1 or not _plain(ready) or net.peers is not None:
         return None
     zeta = net.zeta if len(net.servers) > 1 else 0.0
     contraction = 0.0 if terms.alpha is None else zeta**terms.alpha

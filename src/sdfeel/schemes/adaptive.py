@@ -32,7 +32,10 @@ class Adaptive:
 
     facts: ClassVar[Facts] = Facts(True, False, "low", True, True, True)
     tolerates: ClassVar[Tolerates] = Tolerates(
-        EDGE, overlap=IGNORED, server_optimizer="chooses its periods for servers that only average"
+        EDGE,
+        overlap=IGNORED,
+        peers="counts exchanges by a constant mixing matrix",
+        server_optimizer="chooses its periods for servers that only average",
     )
 
     budget: Annotated[float, "seconds of virtual time that training may take"] = 100.0

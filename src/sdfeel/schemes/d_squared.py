@@ -29,6 +29,7 @@ class DSquared:
         EDGE,
         overlap=IGNORED,
         changing_links="needs a constant mixing matrix",
+        peers="needs a constant mixing matrix",
         changing_servers="needs a constant mixing matrix",
         drop_unbiased="corrects with whole models",
         backhaul="needs its neighbours' exact corrections",

@@ -12,7 +12,7 @@ import numpy as np
 
 from sdfeel.core.arrays import Floats, Ints, floats
 from sdfeel.core.errors import InputError, at_least, unknown
-from sdfeel.core.mixing import broadcast, collect, gossip
+from sdfeel.core.mixing import broadcast, collect, meeting
 from sdfeel.core.network import Network
 from sdfeel.core.scheme import Facts, Lane, Mix, Setting, View, Work, some_of
 from sdfeel.core.tolerance import EDGE, IGNORED, Tolerates
@@ -92,7 +92,7 @@ class FedCS:
 
     def mix(self, view: View, done: Ints) -> Mix:
         # A server with no client that fits keeps its model, and gossips all the same.
-        across = gossip(view.net, self.alpha)
+        across = meeting(view.net, self.alpha, view.k)
         return Mix(up=collect(view.net, done.nonzero()[0]), across=across)
 
     def _channels(self, view: View) -> tuple[Floats, Floats]:

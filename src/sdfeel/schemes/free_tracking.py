@@ -35,6 +35,7 @@ class FreeTracking:
     tolerates: ClassVar[Tolerates] = Tolerates(
         EDGE,
         overlap=IGNORED,
+        peers="needs a constant mixing matrix",
         drop="needs every cluster in every round",
         drop_unbiased="corrects by what each client really did",
         server_optimizer="reads its corrections off how far models move",

@@ -12,7 +12,7 @@ import numpy as np
 
 from sdfeel.core.arrays import Floats, Ints, floats
 from sdfeel.core.errors import InputError, at_least
-from sdfeel.core.mixing import broadcast, collect, gossip
+from sdfeel.core.mixing import broadcast, collect, meeting
 from sdfeel.core.network import Network
 from sdfeel.core.scheme import Facts, Lane, Mix, Setting, View, Work
 from sdfeel.core.stragglers import HALVINGS, equalised, needed
@@ -76,7 +76,7 @@ class JointScheduling:
     def mix(self, view: View, done: Ints) -> Mix:
         return Mix(
             up=collect(view.net, done.nonzero()[0]),
-            across=gossip(view.net, self.alpha),
+            across=meeting(view.net, self.alpha, view.k),
             memory={"waited": np.where(done > 0, 0.0, self._waited(view) + 1)},
         )
 

@@ -38,6 +38,7 @@ class KGT(Gossiping):
     tolerates: ClassVar[Tolerates] = Tolerates(
         EDGE,
         overlap=IGNORED,
+        peers="needs a constant mixing matrix",
         drop_unbiased="corrects by what each client really did",
         backhaul="needs its neighbours' directions as they are",
         server_optimizer="tracks how far the clients' updates move the models",

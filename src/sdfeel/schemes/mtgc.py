@@ -96,6 +96,7 @@ class GossipMtgc(Gossiping):
     tolerates: ClassVar[Tolerates] = Tolerates(
         EDGE,
         overlap=IGNORED,
+        peers="needs a constant mixing matrix",
         drop=EVERYBODY,
         drop_unbiased=WHOLE,
         backhaul=EXACT,

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
 from sdfeel.core.arrays import Floats, Ints
-from sdfeel.core.mixing import broadcast, collect, gossip
+from sdfeel.core.mixing import broadcast, collect, meeting
 from sdfeel.core.scheme import Facts, Mix, View, Work
 from sdfeel.core.tolerance import EDGE, IGNORED, Tolerates
 from sdfeel.schemes.two_levels import TwoLevels
@@ -31,4 +31,5 @@ class MultiLevelSGD(TwoLevels):
         return Work(broadcast(view.net), self.tau1, each=steps)  # a slow one's steps take longer
 
     def mix(self, view: View, done: Ints) -> Mix:
-        return Mix(collect(view.net), gossip(view.net, 1) if self.meets(view) else None)
+        across = meeting(view.net, 1, view.k // self.tau2) if self.meets(view) else None
+        return Mix(collect(view.net), across)

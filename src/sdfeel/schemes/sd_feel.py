@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from sdfeel.core.arrays import Ints
-from sdfeel.core.mixing import collect, gossip
+from sdfeel.core.mixing import collect, meeting
 from sdfeel.core.scheme import Facts, Mix, Terms, View
 from sdfeel.core.tolerance import EDGE, IGNORED, Tolerates
 from sdfeel.schemes.two_levels import Gossiping
@@ -25,5 +25,6 @@ class SDFeel(Gossiping):
         return Terms(1, self.tau1, self.tau2, self.alpha)
 
     def mix(self, view: View, done: Ints) -> Mix:
-        meets = self.meets(view)
-        return Mix(collect(view.net), gossip(view.net, self.alpha) if meets else None)
+        if not self.meets(view):
+            return Mix(collect(view.net))
+        return Mix(collect(view.net), meeting(view.net, self.alpha, view.k // self.tau2))

@@ -31,6 +31,7 @@ class SDGT(Gossiping):
     tolerates: ClassVar[Tolerates] = Tolerates(
         (*EDGE, "server-cloud"),
         overlap=IGNORED,
+        peers="needs a constant mixing matrix",
         drop=EVERYBODY,
         drop_unbiased=WHOLE,
         backhaul=EXACT,

@@ -16,6 +16,7 @@ from sdfeel.core.errors import InputError
 from sdfeel.core.gossip_weights import GOSSIP_RULES
 from sdfeel.core.graphs import TOPOLOGIES
 from sdfeel.core.named import is_path
+from sdfeel.core.peers import NAMES
 from sdfeel.core.scheme import meanings
 from sdfeel.dashboard.log_files import Root
 from sdfeel.dashboard.views.run import read_experiment
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 
 SUGGESTED = {  # a file may be named, too, so these are not all
     "network.graph": [*TOPOLOGIES],
-    "network.mixing": [*GOSSIP_RULES],
+    "network.mixing": [*GOSSIP_RULES, *NAMES],
 }
 KINDS = {
     "integer": "whole",

@@ -5,7 +5,7 @@ can be repeated without harm, and nothing that was served is ever computed again
 """
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -42,6 +42,7 @@ class SyncExchange:
     cluster: Cluster
     peers: Mapping[int, Link]
     _waiting: set[int] = field(default_factory=set)
+    _owed: set[tuple[int, int]] | None = None  # (server, round) whose hops it may still ask for
     _missed: set[int] = field(default_factory=set)  # servers whose models did not arrive this round
 
     def __post_init__(self) -> None:
@@ -76,7 +77,7 @@ class SyncExchange:
         meetings = [stage for stage in mix.stages if stage.crossings]
         met = sorted({d for stage in meetings for d in stage.rows.tolist() if d >= 0})
         away = {"away": sorted(self._missed | set(self.absent))}
-        keep = self._needed(known, meetings)
+        keep = self._needed(known, turn.k, meetings)
 
         def save() -> None:
             rows.save()
@@ -194,12 +195,14 @@ class SyncExchange:
         net = self._federation.net
         return grown(net, self._me, ()) / grown(net, self._me, turn.guests)
 
-    def _needed(self, known: ServerState, meetings: list[Mixing]) -> int:
+    def _needed(self, known: ServerState, k: int, meetings: list[Mixing]) -> int:
         """The oldest round whose hops another server may still ask for.
 
         A server that answered in this round has finished its earlier ones. If a server takes from
         us but gives us nothing, there is no such sign, and everything is kept.
         """
+        if self._federation.net.peers is not None:
+            return self._owed_since(known, k, meetings)
         takers: set[int] = set()
         gave: set[int] = set()
         for stage in meetings:
@@ -207,6 +210,25 @@ class SyncExchange:
             takers |= set(to[of == self._me].tolist()) - {self._me}
             gave |= set(of[to == self._me].tolist())
         return known.k if meetings and takers <= gave else known.met
+
+    def _owed_since(self, known: ServerState, k: int, meetings: list[Mixing]) -> int:
+        """The same where others take from us in every round: they have finished a round when they
+        ask about a later one."""
+        if self._owed is None:  # since we started, nobody has asked
+            self._owed = set()
+            for r in range(known.met, k):
+                turn = Turn.of(self._federation, self._me, r, {})
+                stages = self._federation.decisions.mix(turn.view, turn.planned).stages
+                self._owed |= {(d, r) for d in self._takers(stages)}
+        self._owed |= {(d, k) for d in self._takers(meetings)}
+        return min((r for _, r in self._owed), default=k)
+
+    def _takers(self, stages: Iterable[Mixing]) -> set[int]:
+        found: set[int] = set()
+        for stage in stages:
+            to, of = self._ends(stage)
+            found |= set(to[of == self._me].tolist()) - {self._me}
+        return found
 
     async def serve(self, server: int, kind: str, header: Header, body: bytes | None) -> Answer:
         """This server's model of (round, hop), as soon as there is one."""
@@ -217,6 +239,8 @@ class SyncExchange:
             row = whole(header, "row")
         if row > self._federation.net.kept or hop > MOST_HOPS:
             raise Refused(f"no server sends row {row} after {hop} hops")
+        if self._owed is not None:
+            self._owed = {each for each in self._owed if each[0] != server or each[1] >= k}
 
         def look() -> Answer | None:
             if k <= self._newest() and not self._federation.at(k).has(server):
