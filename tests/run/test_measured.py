@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
+from sdfeel.api import Run, network
 from sdfeel.core.arrays import Ints
 from sdfeel.core.decide import Decisions
 from sdfeel.core.errors import InputError
@@ -25,7 +26,6 @@ from sdfeel.experiment.loading import load
 from sdfeel.experiment.schema import Experiment
 from sdfeel.report.history import History
 from sdfeel.report.page import page
-from sdfeel.run.api import Run, network
 from sdfeel.run.session import start
 from sdfeel.run.store import read_events
 from sdfeel.schemes import FedAvg, SDFeel
