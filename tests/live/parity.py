@@ -27,6 +27,7 @@ SETTINGS = (
     *("devices.spread=4",),
 )
 UNIFORM = ("compression.uplink=uniform", "compression.bits=6")
+MLP = ("model.name=mlp", "model.options={ hidden = 8 }")
 OPTIONS = {
     "async-sd-feel": ("scheme.staleness=hearsay",),
     "feel": ("scheme.scheduled=3",),
@@ -73,6 +74,12 @@ CASES = (
         Case(f"sd-feel, {name}", "sd-feel", (f"network.mixing={name}", "network.graph=complete"))
         for name in ("one-peer-exponential", "base-2", "epidemic-1", "pairwise")
     ),
+    Case("sd-feel, the last layer stays", "sd-feel", (*MLP, "personal.method=fedper")),
+    Case("fedavg, fedrep", "fedavg", (*MLP, "personal.method=fedrep")),
+    Case("async-sd-feel, ditto", "async-sd-feel", ("personal.method=ditto",)),
+    Case("free-tracking, the last layer stays", "free-tracking", (*MLP, "personal.method=fedper")),
+    Case("sd-feel, fedper of 6 bits", "sd-feel", (*MLP, *UNIFORM, "personal.method=fedper")),
+    Case("fedmes, ditto", "fedmes", ("personal.method=ditto",)),
     # With latency.late=drop the real clock decides, and no simulation can be its twin.
     Case(
         "sd-feel, by chances",

@@ -45,7 +45,11 @@ class Round:
 
 @dataclass(frozen=True)
 class Evaluated:
-    """What the run would return now, measured: most often the mean of the servers' models."""
+    """What the run would return now, measured: most often the mean of the servers' models.
+
+    Where clients have models of their own, losses and accuracy are means over clients, each
+    measured on its own training examples and on test examples of its own classes.
+    """
 
     number: int
     iterations: int
@@ -60,6 +64,7 @@ class Evaluated:
         default_factory=dict
     )  # the user's own, and the scheme's figures
     distances: tuple[float, ...] = ()  # of each server's model from their mean
+    personal: tuple[float, ...] = ()  # the accuracy of each client's own model, if they have any
 
 
 @dataclass(frozen=True)

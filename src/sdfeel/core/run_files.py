@@ -10,6 +10,7 @@ from typing import IO, Any
 # A run's directory; the log has the same name in a node's directory.
 EXPERIMENT, EVENTS, METRICS = "experiment.toml", "events.jsonl", "metrics.csv"
 CHECKPOINT, MODEL, LOCK = "checkpoint.safetensors", "model.safetensors", ".lock"
+PERSONAL = "personal.safetensors"  # what stays with each client
 PICTURE, PAGE = "picture.png", "report.html"
 GROUP = "group.json"  # how several runs in one directory belong together
 

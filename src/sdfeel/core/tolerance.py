@@ -42,6 +42,8 @@ class Tolerates:
     uplink: str = YES
     backhaul: str = YES
     server_optimizer: str = YES
+    personal: str = YES
+    fedrep: str = YES
 
     @property
     def central(self) -> bool:
@@ -144,6 +146,14 @@ OPTIONS: Mapping[str, Option] = {
     ),
     "server_optimizer": Option(
         "server.optimizer", "lets servers take steps of their own", "set server.optimizer to none"
+    ),
+    "personal": Option(
+        "personal.method", "gives clients models of their own", "set personal.method to none"
+    ),
+    "fedrep": Option(
+        "personal.method = fedrep",
+        "trains what travels in only some of a round's iterations",
+        "set personal.method to fedper",
     ),
 }
 

@@ -53,6 +53,11 @@ def undeployable(ready: Prepared) -> str | None:
             "compressed updates of clients that start from several servers' models can be added "
             "to none of these: set compression.uplink=none"
         )
+    if ready.personal is not None and needs.blended_starts:
+        return (
+            "what stays with clients of several servers counts only when all of these used a "
+            "result, which none of them knows: set personal.method=none"
+        )
     return next((REASONS[name] for name in REASONS if getattr(needs, name)), None)
 
 

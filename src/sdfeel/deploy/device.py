@@ -82,6 +82,11 @@ def _built(ready: Prepared, client: int, kind: str) -> BuiltDevice:
             f"{ready.engine.name} ({ready.why}): set training.engine=native to see whether it can"
         )
     experiment, net = ready.experiment, ready.decisions.net
+    if ready.personal is not None:
+        raise InputError(
+            f"with personal.method = {experiment.personal.method} clients keep parts of the model, "
+            f"and devices do not: leave out --device for client {client}, or set it to none"
+        )
     if (net.holder(-1 - np.arange(net.kept)) == -1 - client).any():
         raise InputError(
             f"clients of {experiment.scheme.name} keep rows beside the model, and devices do not: "

@@ -30,6 +30,7 @@ from sdfeel.deploy.files import (
 from sdfeel.deploy.flower import FlowerTrainer
 from sdfeel.engine.base import Task
 from sdfeel.engine.native.engine import BITS
+from sdfeel.engine.personal import PersonalEngine
 from sdfeel.engine.select import ModuleEngine
 from sdfeel.experiment.build import (
     build_data,
@@ -45,7 +46,6 @@ from sdfeel.live.epochs import directory_of
 from sdfeel.live.federation import Federation, by_torch
 from sdfeel.live.protocol import About
 from sdfeel.models import zoo
-from sdfeel.models.flat import Layout
 
 if TYPE_CHECKING:  # gRPC must not be loaded before a node's process has been forked
     from sdfeel.live.process import NodeSetting
@@ -85,6 +85,11 @@ def run_client_node(
     member = federation.member(me, joins)
     torch.set_num_threads(1)
     if node.trainer is not None:
+        if federation.stays is not None:
+            raise InputError(
+                "the node file names a trainer of your own, which knows nothing of what stays with "
+                "a client: set personal.method to none, or let sdfeel train"
+            )
         samples = int(federation.net.samples[me])
         train: Callable[[Task], Tensor] = FlowerTrainer(zoo.imported(node.trainer)(), module)
     else:
@@ -136,7 +141,8 @@ def federation_of(node: NodeFile) -> tuple[Federation, nn.Module]:
     model = experiment.model
     seed = number(experiment.seed, "model")
     module = zoo.build(model.name, shape, classes, seed, **model.options)
-    initial, layout = _initial(experiment, module, shape, len(net.samples))
+    engine = _first_engine(experiment, module, shape, len(net.samples))
+    initial = engine.initial()
     base = Decisions.of(scheme, net, cost, experiment.seed, local_step(experiment))
 
     def rebuilt(text: str) -> Decisions:
@@ -153,7 +159,8 @@ def federation_of(node: NodeFile) -> tuple[Federation, nn.Module]:
         initial=initial,
         about=_about(node, experiment, module, initial),
         libraries=read_libraries(Path(node.network)),
-        packing=build_packing(experiment, layout),
+        packing=build_packing(experiment, engine.layout),
+        stays=engine.stays if isinstance(engine, PersonalEngine) else None,
     )
     return federation, module
 
@@ -200,13 +207,13 @@ def code_of(module: nn.Module) -> str:
     return found.hexdigest()
 
 
-def _initial(
+def _first_engine(
     experiment: Experiment, module: nn.Module, shape: tuple[int, ...], clients: int
-) -> tuple[Tensor, Layout]:
-    """(P,) the model that everyone starts from, and how the engine lays it out."""
+) -> ModuleEngine:
+    """An engine that knows the model that everyone starts from, and how it is laid out."""
     nothing = Examples(torch.zeros(1, *shape), torch.zeros(1, dtype=torch.int64))
     engine, _ = build_engine(_alone(experiment, "loop"), _of_one(nothing, 0, clients), module)
-    return engine.initial(), engine.layout
+    return engine
 
 
 def _alone(experiment: Experiment, engine: str) -> Experiment:

@@ -101,6 +101,8 @@ BETTER: dict[str, Literal["more", "less"]] = {
     "rmse": "less",
     "r2": "more",
     "perplexity": "less",
+    "personal accuracy": "more",
+    "personal loss": "less",
 }
 DECILE = 0.1
 

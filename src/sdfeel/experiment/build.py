@@ -27,6 +27,8 @@ from sdfeel.engine import optimizers
 from sdfeel.engine.base import Engine, Training, Workload, penalties
 from sdfeel.engine.evaluate import LOSSES, METRICS, Groups, Loss, Metric, chosen
 from sdfeel.engine.messages import FLOAT, Codec, Compress, Packing, codec
+from sdfeel.engine.parts import Personal
+from sdfeel.engine.personal import PersonalEngine
 from sdfeel.engine.select import ModuleEngine, choose
 from sdfeel.experiment import effects
 from sdfeel.experiment.build_network import build_network, with_epochs
@@ -88,7 +90,13 @@ class Prepared:
     def simulation(self, engine: Engine | None = None, state: State | None = None) -> Simulation:
         """A simulation from the start, or from a saved state."""
         own = self.engine if engine is None else engine
-        return Simulation(self.decisions, own, state, self.packing)
+        stays = None if self.personal is None else self.personal.stays
+        return Simulation(self.decisions, own, state, self.packing, stays)
+
+    @property
+    def personal(self) -> PersonalEngine | None:
+        """The engine, if clients have models of their own."""
+        return self.engine if isinstance(self.engine, PersonalEngine) else None
 
 
 def prepare(experiment: Experiment) -> Prepared:
@@ -278,7 +286,21 @@ def build_engine(
         metrics=chosen(list(experiment.evaluation.metrics), known_metrics(experiment)),
         measured=sample(data.train, experiment.evaluation.train_examples, experiment.seed),
     )
-    return choose(experiment.training.engine, workload, experiment.training.workers or None)
+    kind, workers = experiment.training.engine, experiment.training.workers or None
+    personal = build_personal(experiment)
+    if personal is None:
+        return choose(kind, workload, workers)
+    engine = PersonalEngine(personal, workload, kind, workers)
+    return engine, engine.why
+
+
+def build_personal(experiment: Experiment) -> Personal | None:
+    """What clients keep to themselves; None if nothing."""
+    section = experiment.personal
+    if section.method == "none":
+        return None
+    stays, travels = tuple(section.stays), tuple(section.travels)
+    return Personal(section.method, stays, travels, section.share, section.pull)
 
 
 def build_training(experiment: Experiment) -> Training:
@@ -429,8 +451,11 @@ def build_cost(
         packed["client-server"] = packed["client-cloud"] = packing.bits(layout.priced)
     if packing is not None and packing.across is not None:
         packed["server-server"] = packing.across.bits(layout.priced)
+    personal = build_personal(experiment)
+    gradients = 1 if personal is None else personal.gradients  # of an iteration
     priced = latency.cost(
-        latency.step_seconds(
+        gradients
+        * latency.step_seconds(
             speeds,
             data.samples,
             section.operations or printed or zoo.operations(module, data.train.x[0]),

@@ -11,6 +11,7 @@ from operator import attrgetter
 from typing import Any, Literal
 
 from sdfeel.core import tolerance
+from sdfeel.core.errors import InputError
 from sdfeel.core.link_times import Link
 from sdfeel.core.named import is_path, spelled
 from sdfeel.core.network import Network
@@ -117,6 +118,10 @@ def asked(case: Case) -> Iterator[tuple[str, str]]:
     if late != "wait":
         late = "drop" if is_path(late) else late
         yield late.replace("-", "_"), f"latency.late = {spelled(latency.late)}"
+    if case.experiment.personal.method != "none":
+        yield "personal", f"personal.method = {case.experiment.personal.method}"
+    if case.experiment.personal.method == "fedrep":
+        yield "fedrep", "personal.method = fedrep"
     servers, cloud = case.links
     if servers:
         yield "server_rates", "radio.links (between servers)"
@@ -231,6 +236,10 @@ KEYS: Mapping[str, tuple[Need, ...]] = {
         Need(lambda case: "uniform" in case.codecs, "where no link uses uniform"),
     ),
     "compression.share": (Need(lambda case: "top-k" in case.codecs, "where no link uses top-k"),),
+    "personal.stays": (_where("personal.method", "parts", "fedper", "fedbn", "fedrep"),),
+    "personal.travels": (_where("personal.method", "parts", "fedper", "fedbn", "fedrep"),),
+    "personal.share": (_where("personal.method", "fedrep"),),
+    "personal.pull": (_where("personal.method", "ditto"),),
     "evaluation.per_client_every": (PER_CLIENT,),
     "devices.gflops": (NO_FILE,),
     "devices.spread": (NO_FILE,),
@@ -246,6 +255,17 @@ def check(case: Case) -> None:
     others = {name: kind.tolerates for name, kind in SCHEMES.items()}
     name = case.experiment.scheme.label
     tolerance.check(name, case.tolerates, tuple(asked(case)), others)
+    personal = case.experiment.personal.method
+    if personal != "none" and case.experiment.evaluation.estimates:
+        raise InputError(
+            f"evaluation.estimates is about one model that all share, and personal.method is "
+            f"{personal}: leave one of them out"
+        )
+    if personal == "fedrep" and case.single_steps:
+        raise InputError(
+            "personal.method = fedrep divides a round's iterations between what stays and what "
+            "travels, and scheme.tau1 is 1: raise it to at least 2"
+        )
 
 
 def notes(case: Case) -> tuple[str, ...]:

@@ -332,6 +332,23 @@ class CompressionSection(Section):
     """top-k: share of the numbers that are sent (1: all)"""
 
 
+class PersonalSection(Section):
+    """What each client keeps to itself: see docs/methods.md."""
+
+    method: Literal["none", "parts", "fedper", "fedbn", "fedrep", "ditto"] = "none"
+    """none (all share one model), parts (what personal.stays or personal.travels says), fedper (the
+    last layer stays), fedbn (normalisation layers stay), fedrep (what stays is trained first, then
+    what travels), ditto (a whole model of one's own beside the shared one)"""
+    stays: Names = []
+    """tensors that never leave a client: patterns of their names, head (the last layer), norms"""
+    travels: Names = []
+    """the only tensors that do, such as *lora*; instead of personal.stays"""
+    share: Annotated[float, Field(gt=0, lt=1)] = 0.5
+    """fedrep: share of a round's local iterations that train what stays"""
+    pull: Annotated[float, Field(ge=0)] = 0.1
+    """ditto: how strongly a client's own model is pulled towards the shared one (0: not at all)"""
+
+
 class DevicesSection(Section):
     """How fast the clients are, and how much power they need."""
 
@@ -397,6 +414,7 @@ LATER: dict[str, Any] = {
         "per_cluster",
         "per_client_every",
     },
+    "personal": True,
 }
 
 
@@ -415,6 +433,7 @@ class Experiment(Section):
     latency: LatencySection = LatencySection()
     radio: RadioSection = RadioSection()
     compression: CompressionSection = CompressionSection()
+    personal: PersonalSection = PersonalSection()
     devices: DevicesSection = DevicesSection()
     evaluation: EvaluationSection = EvaluationSection()
     checkpoint: CheckpointSection = CheckpointSection()
@@ -425,7 +444,7 @@ class Experiment(Section):
         without = {"checkpoint": True, **LATER, "training": {"workers", *LATER["training"]}}
         decides = self.model_dump(mode="json", exclude=without, exclude_none=True)
         used = self.model_dump(mode="json", include=LATER, exclude_defaults=True)
-        for section in ("training", "server"):  # of those above, they came after version 0.1
+        for section in ("training", "server", "personal"):  # those came after version 0.1
             if not used.get(section):
                 used.pop(section, None)
         if any(used.values()):

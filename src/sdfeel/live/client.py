@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from sdfeel.engine.codes import Coding
 from sdfeel.engine.fused import bounded, weighted_by_hand
 from sdfeel.engine.task import TaskOf
-from sdfeel.live.client_rows import OWED, ClientRows, coded, made, summed
+from sdfeel.live.client_rows import OWED, OWN, ClientRows, coded, made, summed
 from sdfeel.live.failover import Failover
 from sdfeel.live.protocol import LONG_POLL, UNSAID, About, Answer, Header, is_whole, whole
 from sdfeel.live.statements import ClientDesk, work_hash
@@ -45,6 +45,7 @@ class Membership:
     rows: Mapping[int, NDArray[Any]] = field(default_factory=dict)  # it keeps, as they are at first
     models: frozenset[int] = frozenset()  # those of the rows that are the model at first
     epoch: int = 0  # of the network
+    own: NDArray[Any] | None = None  # what stays with it, at first, where models are personal
 
     @property
     def along(self) -> int:
@@ -54,11 +55,12 @@ class Membership:
     @property
     def keeps(self) -> bool:
         """Does a client need a memory of its own?"""
-        return self.coding is not None or bool(self.rows)
+        return self.coding is not None or bool(self.rows) or self.own is not None
 
     def memory(self, store: Store) -> ClientRows:
         models = {-n for n in self.models}
-        return ClientRows(store, {-n: row for n, row in self.rows.items()}, models)
+        own = {} if self.own is None else {OWN: self.own}
+        return ClientRows(store, own | {-n: row for n, row in self.rows.items()}, models)
 
 
 @dataclass
@@ -176,6 +178,8 @@ class Client:
         if self.kept is None:
             return pack({MODEL: model})
         pending: dict[int, NDArray[Any] | None] = {}
+        if task.own is not None:
+            model, pending[OWN] = model[: len(task.start)], model[len(task.start) :]
         body, update = pack({MODEL: model}), model - task.start
         if self.coding is not None:
             sent = coded(self.coding, self.kept, update, self.number, k)
@@ -279,7 +283,8 @@ class Client:
             steps = max(1, min(steps, fits))
         first, rate = int(header["first"]), float(header["rate"])
         pull = float(header.get("pull", 0.0))
-        return ArrayTask(self.number, start, steps, first, rate, shift, pull)
+        own = None if self.kept is None else self.kept.get(OWN)
+        return ArrayTask(self.number, start, steps, first, rate, shift, pull, own)
 
     async def _hand_in(self, k: int, told: Header, body: bytes, header: Header) -> None:
         async def give(d: int) -> None:

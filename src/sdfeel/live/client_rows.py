@@ -20,6 +20,7 @@ from sdfeel.live.transport.tensors import MODEL, pack, parsed
 
 Array = NDArray[Any]
 OWED = 0  # the place of what messages owe; rows have the places 1, 2, ...
+OWN = -1  # of what stays with the client, where models are personal
 PENDING, LAST, EPOCH = "pending", "last", "epoch"  # names of facts
 NOW, THEN = 0, 1  # rounds under which rows are kept: as they are, as the last round would make them
 
@@ -42,7 +43,7 @@ class ClientRows:
         if (self._store.fact(EPOCH) or 0) == epoch:
             return
         with self._store.commit():
-            for place in self._fresh:
+            for place in self._fresh.keys() - {OWN}:  # which no server knows
                 self._store.drop("row", NOW, place)
                 self._store.drop("row", THEN, place)
                 if place in self._models:

@@ -49,6 +49,7 @@ class Federation:
     about: About = UNSAID  # what others must have in common with us
     libraries: Mapping[int, str] = field(default_factory=dict)  # hashes, of devices by client
     packing: Packing | None = None  # how messages are compressed; None: models as they are
+    stays: Tensor | None = None  # (S,) what stays with each client, at first
     rebuilt: Callable[[str], Decisions] | None = None  # decisions on another network.json
     epoch: int = 0
     begins: int = 0  # the first round of this epoch
@@ -84,7 +85,7 @@ class Federation:
         """What client `client` must know of all this; one that `joins` later has no server yet."""
         known = len(self.net.reach)
         if client >= known and joins:
-            return Membership(self.digest, self.schema, (), (), about=self.about)
+            return Membership(self.digest, self.schema, (), (), about=self.about, own=self._own)
         if client >= known:
             raise InputError(
                 f"this certificate is client {client}'s, but network.json has clients 0 to "
@@ -95,9 +96,12 @@ class Federation:
         own = np.flatnonzero(self.net.holder(-1 - np.arange(self.net.kept)) == -1 - client)
         rows = {-1 - int(n): as_array(self.fresh(-1 - int(n))) for n in own}
         models = frozenset(rows) - self._zero
-        return Membership(
-            *(self.digest, self.schema, servers, refuges, self.about, self.coding, rows, models)
-        )
+        agreed = self.digest, self.schema, servers, refuges, self.about, self.coding
+        return Membership(*agreed, rows, models, own=self._own)
+
+    @property
+    def _own(self) -> NDArray[Any] | None:
+        return None if self.stays is None else as_array(self.stays)
 
     def renewed(self, version: SignedNetwork) -> "Federation":
         """The federation from a new epoch on."""
@@ -319,7 +323,9 @@ def by_torch(train: Callable[[Task], Tensor]) -> Train:
         torch.set_num_threads(1)  # of the thread that trains: sums depend on the number
         shift = None if task.shift is None else torch.from_numpy(task.shift)
         start = torch.from_numpy(task.start)
-        own = Task(task.client, start, task.steps, task.first, task.rate, shift, task.pull)
+        stays = None if task.own is None else torch.from_numpy(task.own)
+        when = task.steps, task.first, task.rate
+        own = Task(task.client, start, *when, shift, task.pull, stays)
         return as_array(train(own))
 
     return trained

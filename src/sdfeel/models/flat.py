@@ -37,6 +37,25 @@ class Layout:
         return self.trainable + self.carried
 
 
+@dataclass(frozen=True)
+class TensorInRow:
+    """One tensor of a row."""
+
+    name: str
+    size: int
+    trained: bool
+    frozen: bool  # a parameter that is never trained; running statistics are neither
+
+
+def tensors_of(module: nn.Module) -> tuple[TensorInRow, ...]:
+    """The tensors of a module's row, in its order."""
+    own = list(module.named_parameters())
+    found = [TensorInRow(name, p.numel(), True, False) for name, p in own if p.requires_grad]
+    found += [TensorInRow(name, p.numel(), False, True) for name, p in own if not p.requires_grad]
+    buffers = [(name, b) for name, b in module.named_buffers() if b.is_floating_point()]
+    return (*found, *(TensorInRow(name, b.numel(), False, False) for name, b in buffers))
+
+
 class FlatModule:
     """A module whose numbers live in one vector: loading a model is one copy."""
 

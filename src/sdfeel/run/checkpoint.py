@@ -34,6 +34,7 @@ def save_checkpoint(directory: Path, state: State, extra: Mapping[str, Any]) -> 
     tensors = {"models": state.models.contiguous()}
     tensors |= {name: torch.from_numpy(np.array(values)) for name, values in arrays.items()}
     tensors |= {f"owed.{client}": debt for client, debt in state.owed.items()}
+    tensors |= {f"own.{client}": own for client, own in state.own.items()}
     if state.public is not None:
         tensors["public"] = state.public.contiguous()
     for n, each in enumerate(state.lanes):
@@ -99,6 +100,7 @@ def load_checkpoint(directory: Path) -> tuple[State, dict[str, Any]] | None:
             lanes=lanes,
             owed={int(name[5:]): tensors[name] for name in tensors if name.startswith("owed.")},
             public=tensors.get("public"),
+            own={int(name[4:]): tensors[name] for name in tensors if name.startswith("own.")},
             over=numbers.pop("over", None),
             **{key: numbers.pop(key) for key in ("seconds", "bytes", "joules")},
         )

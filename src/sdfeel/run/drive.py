@@ -2,7 +2,7 @@
 
 import hashlib
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from torch import Tensor
 
@@ -11,7 +11,9 @@ from sdfeel.core.events import Evaluated, Event, Finished, Round, Started, Warne
 from sdfeel.core.gossip_weights import consensus_exchanges
 from sdfeel.core.mixing import meeting
 from sdfeel.core.peers import period
+from sdfeel.engine.base import Scores
 from sdfeel.engine.evaluate import Groups
+from sdfeel.engine.personal import PersonalEngine
 from sdfeel.models.flat import raw
 from sdfeel.sim.simulate import Simulation
 
@@ -78,9 +80,11 @@ class Drive:
         estimates: Callable[[Simulation], dict[str, float]] | None = None,  # more to measure
         idle: int = 0,  # rounds since the last in which somebody's model arrived
         groups: Groups | None = None,  # metrics per client and per cluster
+        personal: PersonalEngine | None = None,  # where clients have models of their own
     ) -> None:
         self.scheme_name, self.simulation, self.goals = scheme_name, simulation, goals
         self.why, self._estimates, self._groups = why, estimates, groups
+        self._personal = personal
         self.accuracy = accuracy  # the newest measured
         self.figures: Mapping[str, float] = {}  # the scheme's own, of the newest round
         self.standstill = Standstill(simulation.decisions, idle)
@@ -173,7 +177,9 @@ class Drive:
 
     def _evaluate(self, last: bool = False) -> Evaluated:
         sim, state = self.simulation, self.simulation.state
-        scores = sim.engine.evaluate(sim.model())
+        scores, personal = sim.engine.evaluate(sim.model()), tuple[float, ...]()
+        if self._personal is not None:
+            scores, personal = measured_own(self._personal, sim.models(), scores)
         self.accuracy = scores.accuracy
         estimates = {} if self._estimates is None else self._estimates(sim)
         return Evaluated(
@@ -188,7 +194,19 @@ class Drive:
             spread=sim.spread(),
             metrics={**scores.metrics, **self._grouped(last), **estimates, **self.figures},
             distances=tuple(sim.distances().tolist()),
+            personal=personal,
         )
+
+
+def measured_own(
+    engine: PersonalEngine, models: Callable[[int], Tensor], shared: Scores
+) -> tuple[Scores, tuple[float, ...]]:
+    """The clients' own models in place of the shared one, which becomes a metric; and each."""
+    scores, each = engine.measured(models)
+    metrics = {**shared.metrics, **scores.metrics}
+    if shared.accuracy is not None:
+        metrics["accuracy of the shared model"] = shared.accuracy
+    return replace(scores, metrics=metrics), each
 
 
 def fingerprint(model: Tensor) -> str:

@@ -1,7 +1,7 @@
 """A durable run: an experiment, a directory, and an iterator of events."""
 
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import takewhile
 from pathlib import Path
@@ -18,6 +18,7 @@ from sdfeel.engine.base import Engine, Scores, Task
 from sdfeel.engine.estimates import probing
 from sdfeel.engine.loop import TORCH
 from sdfeel.engine.native.engine import FIRST_BITS
+from sdfeel.engine.personal import PersonalEngine
 from sdfeel.experiment.build import Prepared, prepare
 from sdfeel.experiment.loading import load
 from sdfeel.experiment.schema import Experiment
@@ -212,7 +213,18 @@ class Session:
         if drive.reason is not None:
             weights = self.prepared.engine.state_dict(drive.simulation.model())
             write_atomic(self.directory / run_files.MODEL, save(weights))
+            if self.prepared.personal is not None:
+                self._save_own(self.prepared.personal, drive.simulation.state.own)
             yield drive.finish()
+
+    def _save_own(self, engine: PersonalEngine, own: Mapping[int, Tensor]) -> None:
+        """What stays with each client that has trained, under names like `3.weight`."""
+        found = {
+            f"{client}.{name}": value.contiguous()
+            for client, row in sorted(own.items())
+            for name, value in engine.kept_dict(row).items()
+        }
+        write_atomic(self.directory / run_files.PERSONAL, save(found))
 
     def _check_bits(self, began: str | None) -> None:
         """Refuse to continue with another order of sums than the run began with."""
@@ -278,8 +290,8 @@ def drive_of(
         max_seconds=experiment.training.max_seconds,
         consensus=experiment.latency.consensus,
     )
-    name, groups = experiment.scheme.label, ready.groups
-    return Drive(name, simulation, goals, ready.why, accuracy, estimating, idle, groups)
+    name, more = experiment.scheme.label, (ready.groups, ready.personal)
+    return Drive(name, simulation, goals, ready.why, accuracy, estimating, idle, *more)
 
 
 def start(experiment: Experiment, directory: Path) -> Session:

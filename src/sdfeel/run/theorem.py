@@ -90,6 +90,7 @@ def _plain(ready: Prepared) -> bool:
         and not training.proximal
         and not any(training.penalties.values())
         and ready.packing is None
+        and ready.personal is None
         and ready.decisions.outages is None
         and ready.decisions.late.seconds is None
     )

@@ -36,6 +36,7 @@ class Adaptive:
         overlap=IGNORED,
         peers="counts exchanges by a constant mixing matrix",
         server_optimizer="chooses its periods for servers that only average",
+        personal="compares the losses of one model that all share",
     )
 
     budget: Annotated[float, "seconds of virtual time that training may take"] = 100.0

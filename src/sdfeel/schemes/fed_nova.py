@@ -25,7 +25,9 @@ class FedNova:
     """Fast clients take more steps before the cloud's deadline, but their updates count no more."""
 
     facts: ClassVar[Facts] = Facts(False, True, "high", True, True, True)
-    tolerates: ClassVar[Tolerates] = Tolerates(CLOUD)
+    tolerates: ClassVar[Tolerates] = Tolerates(
+        CLOUD, fedrep="weighs an update by the iterations that it took"
+    )
 
     theta_min: Annotated[int, "steps that the slowest client takes before the deadline"] = 5
 

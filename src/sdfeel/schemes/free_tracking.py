@@ -39,6 +39,7 @@ class FreeTracking:
         drop="needs every cluster in every round",
         drop_unbiased="corrects by what each client really did",
         server_optimizer="reads its corrections off how far models move",
+        fedrep="reads gradients off every iteration of an update",
     )
 
     tau1: Annotated[int, "local iterations between two gossips"] = 5

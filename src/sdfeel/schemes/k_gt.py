@@ -42,6 +42,7 @@ class KGT(Gossiping):
         drop_unbiased="corrects by what each client really did",
         backhaul="needs its neighbours' directions as they are",
         server_optimizer="tracks how far the clients' updates move the models",
+        fedrep="reads gradients off every iteration of an update",
     )
 
     trust: Trust = TRUST

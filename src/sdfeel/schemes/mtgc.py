@@ -29,6 +29,7 @@ from sdfeel.schemes.two_levels import Gossiping, TwoLevels
 BEFORE = Shelf("before", "server")  # the cluster's model before the servers met
 SHELVES = (VARIATE, DIRECTION, BEFORE)
 WHOLE = "corrects by what each client really did"
+STEPS = "reads gradients off every iteration of an update"
 EVERYBODY = "needs every cluster in every round"
 EXACT = "corrects by what gossip did to a model"
 MOVES = "corrects by how far the clients' updates moved the models"
@@ -67,6 +68,7 @@ class Mtgc(TwoLevels):
         drop=EVERYBODY,
         drop_unbiased=WHOLE,
         server_optimizer=MOVES,
+        fedrep=STEPS,
     )
 
     tau2: Annotated[int, "averagings at the edge server between two averagings in the cloud"] = 1
@@ -101,6 +103,7 @@ class GossipMtgc(Gossiping):
         drop_unbiased=WHOLE,
         backhaul=EXACT,
         server_optimizer=MOVES,
+        fedrep=STEPS,
     )
 
     trust: Trust = TRUST

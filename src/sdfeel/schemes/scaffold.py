@@ -28,7 +28,11 @@ from sdfeel.schemes.corrections import (
 )
 from sdfeel.schemes.fed_avg import FedAvg
 
-TOLERATES = Tolerates(CLOUD, drop_unbiased="corrects by what each client really did")
+TOLERATES = Tolerates(
+    CLOUD,
+    drop_unbiased="corrects by what each client really did",
+    fedrep="reads gradients off every iteration of an update",
+)
 
 
 @dataclass(frozen=True)

@@ -55,6 +55,7 @@ class State:
     joules: float = 0.0
     owed: dict[int, Tensor] = field(default_factory=dict)  # what clients' messages have lost
     public: Tensor | None = None  # (D, P) the servers' models as their neighbours know them
+    own: dict[int, Tensor] = field(default_factory=dict)  # what stays with clients that trained
     over: str | None = None  # why the scheme has ended the run
 
     @classmethod
@@ -103,8 +104,9 @@ class Simulation:
         engine: Engine,
         state: State | None = None,
         packing: Packing | None = None,  # None: models are sent as they are
+        stays: Tensor | None = None,  # (S,) what stays with each client, at first
     ) -> None:
-        self.decisions, self.engine = decisions, engine
+        self.decisions, self.engine, self._stays = decisions, engine, stays
         self._packing = packing
         self._news: list[str] = []
         self._only_lane: tuple[int, Decided] | None = None
@@ -146,13 +148,18 @@ class Simulation:
         return _sum(rows, weights, self.state.models)
 
     def models(self) -> Callable[[int], Tensor]:
-        """(P,) the model of each client if the run ends now: all have one, or each its own."""
+        """The model of each client if the run ends now: all have the same, or each its own.
+
+        Where models are personal, it is what travels (T,) and what stays (S,), one after the other.
+        """
         own = next((each for each in self.net.shelves if each.returned), None)
         if own is not None and own.per == "client":
             rows = self.net.shelf(own.name)
             return lambda client: self.state.models[int(rows[client])]
-        model = self.model()
-        return lambda client: model
+        model, stays = self.model(), self._stays
+        if stays is None:
+            return lambda client: model
+        return lambda client: torch.cat([model, self.state.own.get(client, stays)])
 
     def distances(self) -> Floats:
         """(D,) how far each server's model is from their mean."""
@@ -308,6 +315,9 @@ class Simulation:
         tasks = [task for task in self._tasks(work, done, each) if task.client in takers]
         ended: dict[int, Tensor] = {}
         for task, trained in zip(tasks, self.engine.train(tasks), strict=True):
+            if self._stays is not None:
+                state.own[task.client] = trained[len(task.start) :].clone()
+                trained = trained[: len(task.start)]
             row = self._arrived(task, trained, mix, each.k)
             if mix.up.rule is not None:
                 came[task.client] = row.clone()
@@ -380,7 +390,8 @@ class Simulation:
             if client in shifts:
                 row = _sum(*shifts[client], models).numpy()
                 shift = torch.from_numpy(bounded(row, start.numpy(), work.clip))
-            tasks.append(Task(client, start, int(done[client]), first, rate, shift, work.pull))
+            own, steps = self.state.own.get(client, self._stays), int(done[client])
+            tasks.append(Task(client, start, steps, first, rate, shift, work.pull, own))
         return tasks
 
 
