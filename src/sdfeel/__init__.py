@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from sdfeel.core.tolerance import Tolerates
     from sdfeel.data.federated import Examples, Federated, federate, gather
     from sdfeel.experiment.loading import load
+    from sdfeel.engine.parts import Personal
     from sdfeel.experiment.schema import Experiment
     from sdfeel.schemes import (
         KGT,
@@ -137,6 +138,7 @@ _HOMES = {
         "federate",
         "gather",
     ),
+    "engine.parts": ("Personal",),
     "experiment.schema": ("Experiment",),
     "api": (
         "Run",
@@ -221,6 +223,7 @@ __all__ = [
     "Mtgc",
     "MultiLevelSGD",
     "Network",
+    "Personal",
     "Power",
     "Relay",
     "Round",

@@ -28,7 +28,9 @@ from sdfeel.engine.base import Penalty, Training, Workload
 from sdfeel.engine.base import penalties as known_penalties
 from sdfeel.engine.evaluate import METRICS, Groups, Loss, Metric, chosen
 from sdfeel.engine.optimizers import local_step
-from sdfeel.engine.select import Kind, choose
+from sdfeel.engine.parts import Personal
+from sdfeel.engine.personal import PersonalEngine
+from sdfeel.engine.select import Kind, ModuleEngine, choose
 from sdfeel.experiment.build import build_model, prepare
 from sdfeel.experiment.schema import Experiment
 from sdfeel.models.zoo import operations
@@ -113,6 +115,7 @@ class Run:
         seed: int = 0,
         engine: Kind = "auto",
         workers: int | None = None,
+        personal: Personal | None = None,
     ) -> None:
         """A run of an `Experiment` (or a mapping with the keys of a file), or of these parts.
 
@@ -158,10 +161,20 @@ class Run:
         workload = Workload(
             model, data.train, data.parts, data.test, training, seed, dict(metrics or {})
         )
-        self._engine, why = choose(engine, workload, workers)
+        self._engine: ModuleEngine
+        stays, own = None, None
         price = cost if cost is not None else default_cost(model, data, batch_size)
+        if personal is None:
+            self._engine, why = choose(engine, workload, workers)
+        else:
+            self._engine = own = PersonalEngine(personal, workload, engine, workers)
+            why, stays = own.why, own.stays
+            if cost is None:
+                bits, step = 32.0 * sum(own.layout.priced), personal.gradients * price.step_seconds
+                price = replace(price, model_bits=bits, step_seconds=step)
         local = local_step(training)
-        self.simulation = Simulation(Decisions.of(scheme, net, price, seed, local), self._engine)
+        decisions = Decisions.of(scheme, net, price, seed, local)
+        self.simulation = Simulation(decisions, self._engine, stays=stays)
         goals = Goals(iterations, evaluate_every, target_accuracy, max_seconds)
         known = {**METRICS, "loss": loss, **(metrics or {})}
         clients = chosen(per_client, known, data.classes > 0)
@@ -173,8 +186,9 @@ class Run:
             goals,
             why,
             groups=Groups(outputs, data.parts, net.home, clients, clusters, every),
+            personal=own,
         )
-        self._events = _told(drive, _unused(scheme, net, price))
+        self._events = _told(drive, _unused(scheme, net, price, personal))
         self.module, self._session = model, None
 
     def _carry_out(self, experiment: Experiment, out: str | Path | None) -> None:
@@ -222,6 +236,10 @@ class Run:
         """(P,) what the run returns, as one row: most often the mean of the servers' models."""
         return self.simulation.model()
 
+    def model_of(self, client: int) -> dict[str, Tensor]:
+        """A client's own model as a state_dict; that of everyone if models are not personal."""
+        return self._engine.state_dict(self.simulation.models()(client))
+
 
 def _kept(session: Session) -> Generator[Event]:
     """A run's events, those of an earlier program included; at the end, its report is written."""
@@ -234,12 +252,16 @@ def _kept(session: Session) -> Generator[Event]:
         report(directory)
 
 
-def _unused(scheme: Scheme, net: Network, cost: Cost) -> tuple[str, ...]:
+def _unused(
+    scheme: Scheme, net: Network, cost: Cost, personal: Personal | None = None
+) -> tuple[str, ...]:
     """What makes no difference to the scheme; InputError for what it refuses."""
     asked = {
         "overlap": ("clients that reach several servers", any(len(own) > 1 for own in net.reach)),
         "server_rates": ("cost.server_rates", cost.server_rates is not None),
         "cloud_rates": ("cost.cloud_rates", cost.cloud_rates is not None),
+        "personal": ("personal", personal is not None),
+        "fedrep": ("personal", personal is not None and personal.method == "fedrep"),
     }
     wanted = [(option, words) for option, (words, there) in asked.items() if there]
     own, name = tolerance_of(scheme), name_of(scheme)

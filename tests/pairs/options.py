@@ -79,6 +79,7 @@ def _schemes() -> dict[str, Settings]:
     }
 
 
+SMALL = ("model.name=mlp", "model.options={ hidden = 4 }")  # with something to keep
 # The slowest clients of most schemes miss it, the fastest keep it.
 DEADLINE = "latency.deadline_seconds=0.0078"
 
@@ -172,6 +173,12 @@ FACTORS: Factors = {
         "momentum": ("server.optimizer=momentum", "server.momentum=0.5"),
         "adam": ("server.optimizer=adam", "server.learning_rate=0.02"),
         "quasi-global": ("server.optimizer=quasi-global", "server.momentum=0.5"),
+    "personal": {
+        "none": (),
+        "fedper": ("personal.method=fedper", *SMALL),
+        "fedrep": ("personal.method=fedrep", "personal.share=0.4", *SMALL),
+        "ditto": ("personal.method=ditto", "personal.pull=0.5"),
+        "adapters": ("personal.method=parts", "personal.travels=3.*", *SMALL),
     },
     "engine": {
         "loop": (),

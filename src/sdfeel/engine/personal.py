@@ -104,7 +104,7 @@ class Beside:
         assert task.own is not None
         around = torch.zeros_like(task.own) if self.decays else task.own
         shift = self.pull * (around - task.start) if self.pull else None
-        return replace(task, start=task.own, own=None, shift=shift)
+        return replace(task, start=task.own, own=None, shift=shift, pull=0.0)
 
 
 def _whole_task(split: Split, initial: Tensor, task: Task) -> Task:

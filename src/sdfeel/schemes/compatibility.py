@@ -41,6 +41,22 @@ def reasons() -> Iterator[tuple[str, str, str]]:
                 yield ", ".join(row.schemes), TITLES[option], said
 
 
+def in_words() -> str:
+    """What is refused, option by option, for the documentation."""
+    found: dict[str, dict[str, list[str]]] = {}
+    for row in rows():
+        for option, said in row.verdicts.items():
+            if said not in (YES, IGNORED):
+                found.setdefault(option, {}).setdefault(said, []).extend(row.schemes)
+    lines = []
+    for option, reasons in found.items():
+        told = "; ".join(f"{', '.join(names)} ({why})" for why, names in reasons.items())
+        lines.append(f"* **{TITLES[option]}**, `{OPTIONS[option].keys}`, not with {told}.\n")
+    return (
+        "".join(lines) + "\nEvery other scheme uses these options, or ignores them and says so.\n"
+    )
+
+
 def markdown() -> str:
     """The table for the documentation."""
     lines = [("scheme", *TITLES.values()), ("---",) * (1 + len(TITLES))]
