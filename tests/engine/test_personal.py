@@ -238,8 +238,10 @@ def test_only_adapters_of_a_transformer_travel_and_it_learns() -> None:
         runs[name] = [e for e in run if isinstance(e, Evaluated | Finished)], run.model, model
     adapters = 2 * 2 * 2 * 8
     events, model, after = runs["lora"]
-    assert len(model) == adapters and len(runs["whole"][1]) > 4 * adapters
-    assert isinstance(events[0], Evaluated) and isinstance(events[-2], Evaluated)
+    assert len(model) == adapters
+    assert len(runs["whole"][1]) > 4 * adapters
+    assert isinstance(events[0], Evaluated)
+    assert isinstance(events[-2], Evaluated)
     assert events[-2].loss < 0.8 * events[0].loss
     # Frozen numbers make no difference: the same adapters result if everything travels.
     expected = runs["whole"][2].state_dict()
@@ -271,7 +273,8 @@ def test_a_run_that_was_stopped_resumes_with_the_same_bits(
     rest = list(session.resume(tmp_path / "half"))
     assert rest[-1] == events[-1]
     told, again = (list(_measured(tmp_path / name)) for name in ("whole", "half"))
-    assert told == again and len(told[-1].personal) == 6
+    assert told == again
+    assert len(told[-1].personal) == 6
     assert (tmp_path / "whole" / "personal.safetensors").read_bytes() == (
         tmp_path / "half" / "personal.safetensors"
     ).read_bytes()
