@@ -1,10 +1,10 @@
 """Which parts of a model travel, and which stay with each client."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import cached_property
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor, nn
@@ -48,6 +48,14 @@ class Personal:
             raise InputError(f"personal.share must be above 0 and below 1, got {self.share:g}")
         if not self.pull >= 0:
             raise InputError(f"personal.pull must be at least 0, got {self.pull:g}")
+
+    @classmethod
+    def of(cls, given: Mapping[str, Any]) -> "Personal | None":
+        """From an experiment's section; None if nothing is personal."""
+        if given["method"] == "none":
+            return None
+        lists = {key: tuple(given[key]) for key in ("stays", "travels")}
+        return cls(**{**given, **lists})
 
     @property
     def gradients(self) -> int:

@@ -287,20 +287,11 @@ def build_engine(
         measured=sample(data.train, experiment.evaluation.train_examples, experiment.seed),
     )
     kind, workers = experiment.training.engine, experiment.training.workers or None
-    personal = build_personal(experiment)
+    personal = Personal.of(experiment.personal.model_dump())
     if personal is None:
         return choose(kind, workload, workers)
     engine = PersonalEngine(personal, workload, kind, workers)
     return engine, engine.why
-
-
-def build_personal(experiment: Experiment) -> Personal | None:
-    """What clients keep to themselves; None if nothing."""
-    section = experiment.personal
-    if section.method == "none":
-        return None
-    stays, travels = tuple(section.stays), tuple(section.travels)
-    return Personal(section.method, stays, travels, section.share, section.pull)
 
 
 def build_training(experiment: Experiment) -> Training:
@@ -451,7 +442,7 @@ def build_cost(
         packed["client-server"] = packed["client-cloud"] = packing.bits(layout.priced)
     if packing is not None and packing.across is not None:
         packed["server-server"] = packing.across.bits(layout.priced)
-    personal = build_personal(experiment)
+    personal = Personal.of(experiment.personal.model_dump())
     gradients = 1 if personal is None else personal.gradients  # of an iteration
     priced = latency.cost(
         gradients
