@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ import sdfeel
 from sdfeel.core.decide import Decisions
 from sdfeel.core.errors import InputError
 from sdfeel.core.events import Evaluated, Finished
+from sdfeel.core.link_times import Link
 from sdfeel.engine.base import Task, Training, Workload
 from sdfeel.engine.loop import LoopEngine
 from sdfeel.engine.parts import Personal
@@ -55,7 +57,7 @@ def simulation(engine: PersonalEngine | LoopEngine, scheme: sdfeel.Scheme) -> Si
     return Simulation(decisions, engine, stays=stays)
 
 
-LINKS = ("client-server", "server-server", "server-cloud", "client-cloud")
+LINKS: tuple[Link, ...] = ("client-server", "server-server", "server-cloud", "client-cloud")
 
 
 def trained(engine: LoopEngine, client: int, start: Tensor, steps: int, first: int) -> Tensor:
@@ -144,7 +146,7 @@ def test_ditto_without_a_pull_is_training_alone() -> None:
 
 @pytest.mark.parametrize("method", ["ditto", "parts"])
 def test_the_shared_model_of_ditto_is_that_of_the_plain_scheme(method: str) -> None:
-    options = {"travels": ("*",)} if method == "parts" else {}
+    options: dict[str, Any] = {"travels": ("*",)} if method == "parts" else {}
     plain = simulation(LoopEngine(workload()), sdfeel.SDFeel(tau1=2))
     run = simulation(personal(method, **options), sdfeel.SDFeel(tau1=2))
     for _ in islice(zip(plain, run, strict=True), 3):
@@ -237,8 +239,8 @@ def test_only_adapters_of_a_transformer_travel_and_it_learns() -> None:
         )
         runs[name] = [e for e in run if isinstance(e, Evaluated | Finished)], run.model, model
     adapters = 2 * 2 * 2 * 8
-    events, model, after = runs["lora"]
-    assert len(model) == adapters
+    events, row, after = runs["lora"]
+    assert len(row) == adapters
     assert len(runs["whole"][1]) > 4 * adapters
     assert isinstance(events[0], Evaluated)
     assert isinstance(events[-2], Evaluated)
