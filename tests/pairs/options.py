@@ -173,6 +173,7 @@ FACTORS: Factors = {
         "momentum": ("server.optimizer=momentum", "server.momentum=0.5"),
         "adam": ("server.optimizer=adam", "server.learning_rate=0.02"),
         "quasi-global": ("server.optimizer=quasi-global", "server.momentum=0.5"),
+    },
     "personal": {
         "none": (),
         "fedper": ("personal.method=fedper", *SMALL),
