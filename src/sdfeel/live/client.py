@@ -122,8 +122,8 @@ class Client:
         """Rows beside the model: those that came along, and our own as they are now."""
         if self.kept is None:
             return {}
-        self.kept.renew(self.epoch, parsed(next(iter(bodies.values())))[MODEL])
         self.kept.settle(int(header["first"]))
+        self.kept.renew(self.epoch, parsed(next(iter(bodies.values())))[MODEL])
         known = {}
         if header.get("rows"):
             (body,) = bodies.values()
