@@ -49,8 +49,8 @@ if TYPE_CHECKING:
     from sdfeel.core.staleness import Clocks
     from sdfeel.core.tolerance import Tolerates
     from sdfeel.data.federated import Examples, Federated, federate, gather
-    from sdfeel.experiment.loading import load
     from sdfeel.engine.parts import Personal
+    from sdfeel.experiment.loading import load
     from sdfeel.experiment.schema import Experiment
     from sdfeel.schemes import (
         KGT,

@@ -26,6 +26,7 @@ class FedDyn(FedAvg):
         CLOUD,
         drop_unbiased="corrects by what each client really did",
         server_optimizer="adds to the mean what clients would still do",
+        fedrep="reads gradients off every iteration of an update",
     )
 
     pull: Annotated[

@@ -36,6 +36,7 @@ class SDGT(Gossiping):
         drop_unbiased=WHOLE,
         backhaul=EXACT,
         server_optimizer=MOVES,
+        fedrep="reads gradients off every iteration of an update",
     )
 
     tau2: Annotated[int, "gossips within the subnets between two averagings in the cloud"] = 2
