@@ -1,4 +1,6 @@
+import sys
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 import torch
@@ -121,6 +123,9 @@ def test_own_models_come_from_the_current_directory(
         "constant = 3\n"
     )
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.setitem(sys.modules, "own_model", ModuleType("own_model"))  # gone at the end
+    del sys.modules["own_model"]
     module = build("own_model:make", (1, 8, 8), 10, 0, width=7)
     assert sum(p.numel() for p in module.parameters()) == 65 * 7
     with pytest.raises(InputError, match=r"gave a int, not a torch\.nn\.Module"):

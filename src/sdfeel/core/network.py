@@ -72,8 +72,10 @@ class Network:
             object.__setattr__(self, "weights", floats(self.weights))
             if whole:
                 there = self.present
+                given = self.mixing
                 check_weights(
-                    self.mixing[np.ix_(there, there)],
+                    # a matrix of another shape is reported as it is
+                    given[np.ix_(there, there)] if given.shape == self.links.shape else given,
                     self.links[np.ix_(there, there)],
                     self.mass[there],
                 )
