@@ -117,14 +117,19 @@ def mixing_rate(weights: Floats, mass: Floats) -> float:
     return float(rate) if rate > TOLERANCE else 0.0
 
 
-def check_weights(weights: Floats, links: Floats, mass: Floats) -> None:
-    """Refuse a matrix that would lose the weighted mean, use a missing link, or never agree."""
-    servers = len(links)
+def check_shape(weights: Floats, servers: int) -> None:
+    """Refuse what is not a matrix with a row and a column for each server."""
     if weights.shape != (servers, servers):
         raise InputError(
             f"the mixing matrix must be {servers} x {servers}, one row per server, "
             f"got {' x '.join(map(str, weights.shape))}"
         )
+
+
+def check_weights(weights: Floats, links: Floats, mass: Floats) -> None:
+    """Refuse a matrix that would lose the weighted mean, use a missing link, or never agree."""
+    servers = len(links)
+    check_shape(weights, servers)
     if not np.isfinite(weights).all():
         raise InputError(
             "the mixing matrix contains a value that is not finite: give finite numbers"

@@ -12,6 +12,7 @@ from sdfeel.core.arrays import Floats, Ints, floats, ints
 from sdfeel.core.errors import InputError
 from sdfeel.core.gossip_weights import (
     TOLERANCE,
+    check_shape,
     check_weights,
     laplacian_weights,
     mixing_rate,
@@ -71,6 +72,7 @@ class Network:
         else:
             object.__setattr__(self, "weights", floats(self.weights))
             if whole:
+                check_shape(self.mixing, len(self.links))
                 there = self.present
                 given = self.mixing
                 check_weights(
