@@ -141,7 +141,7 @@ def test_schemes_that_need_a_constant_matrix_refuse_sequences() -> None:
 @pytest.mark.parametrize(
     ("more", "said"),
     [
-        ("network.link_chance=0.9", "is pairwise, which plans its exchanges ahead, but the server"),
+        ("network.link_chance=0.9", "is pairwise, which plans its exchanges ahead, but network"),
         ("compression.backhaul=uniform", "but network.mixing is pairwise, in which they meet"),
     ],
 )

@@ -152,8 +152,8 @@ def test_a_model_that_did_not_learn_is_found(story: list[Event]) -> None:
 
 
 def test_a_mixing_that_loses_the_mean_is_found() -> None:
-    assert mean_drift(of_matrix([[0.5, 0.5], [0.5, 0.5]]), np.array([0.5, 0.5])) == 0
-    assert mean_drift(of_matrix([[0.5, 0.5], [0.5, 0.5]]), np.array([0.3, 0.7])) > 0.1
+    assert mean_drift(of_matrix([[0.5, 0.5], [0.5, 0.5]]), mass=np.array([0.5, 0.5])) == 0
+    assert mean_drift(of_matrix([[0.5, 0.5], [0.5, 0.5]]), mass=np.array([0.3, 0.7])) > 0.1
 
 
 def test_a_refusal_must_name_both_options(where: Place) -> None:

@@ -19,7 +19,7 @@ from sdfeel.core.seeds import rng
 from sdfeel.core.tolerance import OPTIONS, YES
 from sdfeel.experiment.effects import Case, Rates, given_keys
 from sdfeel.experiment.files import clients_table, links_table, trace_table
-from sdfeel.experiment.schema import Experiment, RadioSection
+from sdfeel.experiment.schema import Experiment, NetworkSection, RadioSection
 from sdfeel.radio.channel import Cell, Fading, Trace, efficiency, scattered, snr_of
 from sdfeel.schemes import has_lanes, tolerance
 
@@ -129,8 +129,9 @@ def build_changing(case: Case) -> tuple[Outages | None, tuple[str, ...]]:
         return None, ()
     if case.net.peers is not None and "mixing" in case.used:
         raise InputError(
-            f"network.mixing is {case.net.peers.name}, which plans its exchanges ahead, but the "
-            f"server graph changes: name a rule that fits any graph ({', '.join(GOSSIP_RULES)})"
+            f"network.mixing is {case.net.peers.name}, which plans its exchanges ahead, but "
+            f"{_what_changes(section)} lets the server graph change: name a rule that fits any "
+            f"graph ({', '.join(GOSSIP_RULES)})"
         )
     rule = callable(section.mixing) or named.spelled(section.mixing) in GOSSIP_RULES
     if not rule and "mixing" in case.used:
@@ -147,6 +148,13 @@ def build_changing(case: Case) -> tuple[Outages | None, tuple[str, ...]]:
         central=case.tolerates.central,
     )
     return outages, _warned(outages, case)
+
+
+def _what_changes(section: NetworkSection) -> str:
+    """The key by which links or servers come and go."""
+    if section.changes is not None:
+        return "network.changes"
+    return "network.link_chance" if section.link_chance < 1 else "network.server_up_seconds"
 
 
 def _warned(outages: Outages, case: Case) -> tuple[str, ...]:
