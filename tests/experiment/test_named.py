@@ -30,7 +30,9 @@ from sdfeel.core.stragglers import StragglerPolicy
 
 @dataclass(frozen=True)
 class Lazy(SDFeel):
-    """SD-FEEL under another name."""
+    """SD-FEEL under another name, with an option of its own."""
+
+    laziness: int = 2
 
 
 def net():
@@ -129,11 +131,12 @@ def finished(experiment: Experiment, directory: Path) -> str:
 
 def test_a_file_and_python_say_the_same_with_the_same_names(tmp_path: Path, mine: str) -> None:
     settings = [f"{key}={mine}:{name}" for key, name in KEYS.items()]
+    settings.append("scheme.laziness=3")
     settings.append(f"evaluation.metrics={mine}:largest,top-5")
     by_name = load(tmp_path / "my.toml", [*SMALL, *settings])
     module = __import__(mine)
     values: dict[str, Any] = load(None, SMALL).model_dump()
-    values["seed"] = 3
+    values["seed"], values["scheme"]["laziness"] = 3, 3
     for key, name in KEYS.items():
         section, _, own = key.partition(".")
         values[section][own] = getattr(module, name)

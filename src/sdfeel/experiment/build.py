@@ -208,7 +208,7 @@ def _build_plain(experiment: Experiment) -> tuple[Scheme, tuple[str, ...]]:
     for key in given:
         if key in FORMER:
             raise InputError(FORMER[key])
-        if key not in every:
+        if key not in every | own:
             raise unknown("key", f"scheme.{key}", [f"scheme.{name}" for name in sorted(own)])
     foreign = sorted(set(given) - own)
     notes = (
