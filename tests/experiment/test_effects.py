@@ -118,6 +118,8 @@ SETTINGS = [
     ("compression.backhaul=top-k", ("network.servers=1",)),
     ("compression.share=0.2", ("compression.uplink=uniform",)),
     ("evaluation.per_client_every=3", ()),
+    ("server.optimizer=momentum", ()),
+    ("personal.method=ditto", ()),
     ("devices.gflops=0.001", ()),
     ("devices.gflops=0.001", ("devices.file={speeds}",)),
     ("devices.spread=4", ("devices.file={speeds}",)),

@@ -46,8 +46,12 @@ async def slow_link(address: str, most: float, slower: int) -> AsyncIterator[str
 
     async def connect(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         far_reader, far_writer = await asyncio.open_connection(host, int(port))
-        with suppress(asyncio.CancelledError):  # the test is over
-            await asyncio.gather(carry(reader, far_writer), carry(far_reader, writer))
+        try:
+            with suppress(asyncio.CancelledError):  # the test is over
+                await asyncio.gather(carry(reader, far_writer), carry(far_reader, writer))
+        finally:
+            for end in (writer, far_writer):
+                end.close()
 
     async with await asyncio.start_server(connect, "127.0.0.1", 0) as relay:
         yield f"127.0.0.1:{relay.sockets[0].getsockname()[1]}"

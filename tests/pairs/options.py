@@ -73,7 +73,7 @@ def _schemes() -> dict[str, Settings]:
         "mtgc": scheme("mtgc", "tau1=2", "tau2=3"),
         "mtgc-gossip": scheme("mtgc-gossip", "tau1=2", "tau2=2"),
         "k-gt": scheme("k-gt", "tau1=2"),
-        "sd-gt": scheme("sd-gt", "tau1=2"),
+        "sd-gt": scheme("sd-gt", "tau1=2", "tau2=3"),
         "feddyn": scheme("feddyn", "tau1=2"),
         "free-tracking": scheme("free-tracking", "tau1=2"),
     }
@@ -171,7 +171,7 @@ FACTORS: Factors = {
     "server": {
         "none": (),
         "momentum": ("server.optimizer=momentum", "server.momentum=0.5"),
-        "adam": ("server.optimizer=adam", "server.learning_rate=0.02"),
+        "adam": ("server.optimizer=adam", "server.learning_rate=0.002"),
         "quasi-global": ("server.optimizer=quasi-global", "server.momentum=0.5"),
     },
     "personal": {

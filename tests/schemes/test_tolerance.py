@@ -39,8 +39,11 @@ def test_every_option_is_used_or_ignored_or_refused_with_both_names(name: str) -
 def test_the_recommended_scheme_uses_everything_that_is_set() -> None:
     picky = Tolerates(mixing="needs no weights")
     asked = [("mixing", "network.mixing"), ("absent_cloud", "network.changes")]
+    with pytest.raises(InputError, match="or choose sd-gt"):  # it gossips, and has a cloud
+        check("picky", picky, asked, DECLARED)
+    others = {name: told for name, told in DECLARED.items() if name != "sd-gt"}
     with pytest.raises(InputError, match=r"leave out network.mixing$"):
-        check("picky", picky, asked, DECLARED)  # gossip needs no cloud, and a cloud no weights
+        check("picky", picky, asked, others)  # gossip needs no cloud, and a cloud no weights
     with pytest.raises(InputError, match="or choose anything"):
         check("picky", picky, asked, DECLARED | {"anything": Tolerates()})
 

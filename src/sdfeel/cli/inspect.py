@@ -366,7 +366,7 @@ def _scheme_card(name: str, kind: Any) -> dict[str, Any]:
     return {
         "name": name,
         "about": (kind.__doc__ or "").split("\n")[0],
-        "facts": dataclasses.asdict(kind.facts) if hasattr(kind, "facts") else {},
+        "facts": dataclasses.asdict(kind.facts),
         "options": [
             {
                 "name": name,

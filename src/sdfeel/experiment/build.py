@@ -290,6 +290,11 @@ def build_engine(
     personal = Personal.of(experiment.personal.model_dump())
     if personal is None:
         return choose(kind, workload, workers)
+    if personal.method == "fedrep" and kind == "native":
+        raise InputError(
+            "personal.method = fedrep trains one part of a model at a time, which the native "
+            "engine cannot do: choose training.engine=auto"
+        )
     engine = PersonalEngine(personal, workload, kind, workers)
     return engine, engine.why
 

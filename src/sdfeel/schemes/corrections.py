@@ -87,12 +87,14 @@ def calm_gossip(net: Network, hops: int) -> Mixing:
     return of_matrix(damped(net.mixing), hops=hops)
 
 
-def corrected(view: View, work: Work, trust: float, by: Mixing | None = None) -> Work:
+def corrected(name: str, view: View, work: Work, trust: float, by: Mixing | None = None) -> Work:
     """The same work with corrected steps: by direction - variate, or what `by` says.
+
+    `name` is the scheme's, for refusals.
 
     No correction moves a client further than the share `trust` of its model's length.
     """
-    _check(view.local)
+    _check(name, view.local)
     who = work.down.rows
     if by is None:
         by = shift(view.net, None if len(who) == len(view.net.clients) else who)
@@ -110,10 +112,10 @@ def check_trust(trust: float) -> None:
         )
 
 
-def _check(local: Local) -> None:
+def _check(name: str, local: Local) -> None:
     """Refuse local steps from which no gradient can be read."""
     if not local.sums:
         raise InputError(
-            f"drift correction reads gradients off the clients' updates, but training.optimizer "
-            f"is {local.optimizer}: set it to sgd, or choose a scheme without it"
+            f"scheme.name is {name}, which reads gradients off the clients' updates, but "
+            f"training.optimizer is {local.optimizer}: set it to sgd"
         )

@@ -22,7 +22,9 @@ class FedMes:
     """Clients in several cells start from the mean of their servers and report to all of them."""
 
     facts: ClassVar[Facts] = Facts(False, False, "low", True, False, False)
-    tolerates: ClassVar[Tolerates] = Tolerates(CELLS)
+    tolerates: ClassVar[Tolerates] = Tolerates(
+        CELLS, server_optimizer="has servers that never exchange models"
+    )
 
     tau1: Annotated[int, "local iterations between two averagings at the edge server"] = 5
     overlap_weight: Annotated[

@@ -62,7 +62,7 @@ class FreeTracking:
         own, now, last = (net.shelf(each.name).tolist() for each in (VARIATE, NOW, LAST))
         rows = {i: {last[i]: scale, now[i]: -scale, own[i]: -1.0} for i in net.clients.tolist()}
         by = of_rows(rows, "client-server")
-        return corrected(view, Work(broadcast(net), self.tau1), self.trust, by)
+        return corrected("free-tracking", view, Work(broadcast(net), self.tau1), self.trust, by)
 
     def mix(self, view: View, done: Ints) -> Mix:
         net, who, way = view.net, done.nonzero()[0], per_round(view, self.tau1)

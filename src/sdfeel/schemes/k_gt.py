@@ -55,7 +55,7 @@ class KGT(Gossiping):
         return replace(net, shelves=(VARIATE, DIRECTION))
 
     def work(self, view: View) -> Work:
-        return corrected(view, super().work(view), self.trust)
+        return corrected("k-gt", view, super().work(view), self.trust)
 
     def mix(self, view: View, done: Ints) -> Mix:
         net, who = view.net, done.nonzero()[0]

@@ -82,7 +82,7 @@ class Mtgc(TwoLevels):
         return replace(net, shelves=SHELVES)
 
     def work(self, view: View) -> Work:
-        return corrected(view, super().work(view), self.trust)
+        return corrected("mtgc", view, super().work(view), self.trust)
 
     def mix(self, view: View, done: Ints) -> Mix:
         if not self.meets(view):
@@ -116,7 +116,7 @@ class GossipMtgc(Gossiping):
         return replace(net, shelves=SHELVES)
 
     def work(self, view: View) -> Work:
-        return corrected(view, super().work(view), self.trust)
+        return corrected("mtgc-gossip", view, super().work(view), self.trust)
 
     def mix(self, view: View, done: Ints) -> Mix:
         if not self.meets(view):

@@ -55,7 +55,7 @@ class Scaffold(FedAvg):
         return replace(super().adapt(net), shelves=(VARIATE, DIRECTION))
 
     def work(self, view: View) -> Work:
-        return corrected(view, super().work(view), self.trust)
+        return corrected("scaffold", view, super().work(view), self.trust)
 
     def mix(self, view: View, done: Ints) -> Mix:
         who = done.nonzero()[0]
@@ -90,7 +90,7 @@ class Scaffnew:
     def work(self, view: View) -> Work:
         steps = int(view.rng().geometric(1 / self.tau1))
         work = Work(broadcast(view.net, via="client-cloud"), steps)
-        return corrected(view, work, self.trust)
+        return corrected("scaffnew", view, work, self.trust)
 
     def mix(self, view: View, done: Ints) -> Mix:
         who = done.nonzero()[0]

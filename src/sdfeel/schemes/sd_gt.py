@@ -52,7 +52,7 @@ class SDGT(Gossiping):
         return replace(net, shelves=SHELVES)
 
     def work(self, view: View) -> Work:
-        return corrected(view, super().work(view), self.trust)
+        return corrected("sd-gt", view, super().work(view), self.trust)
 
     def mix(self, view: View, done: Ints) -> Mix:
         within = _within(view.net, self.subnets, self.alpha)

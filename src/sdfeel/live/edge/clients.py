@@ -483,19 +483,16 @@ class Cluster:
 
     def _check_guest(self, client: int) -> None:
         """Refuse guests that are not clients of neighbours, or where servers may not be dropped."""
-        net = self.federation.net
-        home = int(net.home[client])
+        net, home = self.federation.net, int(self.federation.net.home[client])
+        where = f"client {client} does not belong to server {self.server}"
         if home < 0 or not net.links[self.server, home]:
-            raise Refused(f"client {client} does not belong to server {self.server}")
+            raise Refused(where)
         if net.shelves:
-            raise Refused(
-                f"client {client} does not belong to server {self.server}, and what the scheme "
-                f"keeps of it is held by its own one"
-            )
+            raise Refused(f"{where}, and what the scheme keeps of it is held by its own one")
         if self.policy.dead_edge == "wait":
             raise Refused(
-                f"client {client} does not belong to server {self.server}, which takes in no "
-                f'others: that needs dead_edge = "drop" under [policy] of its node file'
+                f'{where}, which takes in no others: that needs dead_edge = "drop" under [policy] '
+                f"of its node file"
             )
 
 
