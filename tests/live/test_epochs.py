@@ -162,6 +162,17 @@ def test_a_book_remembers_through_a_restart(tmp_path: Path) -> None:
     assert due.number == 1
 
 
+def test_a_version_that_overtakes_another_is_not_void(tmp_path: Path) -> None:
+    desk = Desk(tmp_path)
+    book, first = desk.book("a"), desk.version(1, 5)
+    second = desk.version(2, 8, after=SignedNetwork.read(first, None).digest)
+    assert book.take(second, 0) is None  # it was down when the first one was spread
+    assert book.take(first, 0)
+    assert book.take(second, 0)
+    fork = desk.version(2, 9, after=SignedNetwork.read(first, None).digest)
+    assert book.take(fork, 0) is False
+
+
 @given(
     rounds=st.lists(st.integers(0, 7), min_size=2, max_size=5), order=st.lists(st.integers(0, 4))
 )

@@ -139,14 +139,20 @@ class EpochBook:
         self.adopted.append(epoch)
         self._remember()
 
-    def take(self, body: bytes, k: int) -> bool:
-        """Is this epoch held here? Asked again, the answer is the same. `k`: the open round."""
+    def take(self, body: bytes, k: int) -> bool | None:
+        """Is this epoch held here? Asked again, the answer is the same. `k`: the open round.
+
+        None: it is too early to say, since a version before it has not arrived.
+        """
         found = self.read(body)
         known = [each.digest for each in (*self.adopted, *self.pending)]
         if found.digest in known:
             return True
         last = known[-1] if known else self._federation
-        if found.digest in self._void or found.begins <= k or found.after != last:
+        gone = found.digest in self._void or found.after in self._void or found.begins <= k
+        if not gone and found.after not in (self._federation, *known):
+            return None
+        if gone or found.after != last:
             self.void(found)
             return False
         self.pending.append(found)

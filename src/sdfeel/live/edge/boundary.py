@@ -51,7 +51,8 @@ class Boundary:
     def answer(self, who: Who, header: Header, body: bytes | None) -> Answer:
         """Whether we hold an epoch, or the one that follows the caller's."""
         if who.role == "edge" and body is not None:
-            return {"held": self._book.take(body, self._edge.known.k)}, None
+            held = self._book.take(body, self._edge.known.k)
+            return ({"early": True} if held is None else {"held": held}), None
         found = self._book.following(whole(header, "after"))
         return {}, None if found is None else found.body
 
@@ -172,7 +173,9 @@ class Boundary:
         while True:
             try:
                 header, _ = await link.insist("epoch", {}, epoch.body)
-                return header.get("held") is True
+                if header.get("early") is not True:
+                    return header.get("held") is True
+                await asyncio.sleep(AGAIN)
             except SdfeelError as error:
                 self._edge.cluster.complain(f"{link.name}: epoch {epoch.number}: {error}")
                 await asyncio.sleep(AGAIN)
