@@ -31,7 +31,7 @@ from sdfeel.core.errors import InputError, RunError
 from sdfeel.core.run_files import EXPERIMENT, PAGE, PICTURE
 from sdfeel.report.progress import Progress
 from sdfeel.report.tables import comparison, comparison_records, shares, summary
-from sdfeel.schemes import find
+from sdfeel.schemes import SCHEMES, find
 
 with later():
     from sdfeel.cli import show as shown
@@ -85,7 +85,7 @@ def resume(
 def compare(
     experiment: ExperimentFile = None,
     schemes: Annotated[
-        str, typer.Option(metavar="NAME,NAME,...", help="The schemes to compare.")
+        str, typer.Option(metavar="NAME,NAME,...", help="The schemes to compare, or all.")
     ] = COMPARED,
     seeds: Annotated[
         int, typer.Option(min=1, help="Runs per scheme, with consecutive seeds; means are shown.")
@@ -113,6 +113,7 @@ def compare(
     """
     check_target(target)
     names = list(dict.fromkeys(name.strip() for name in schemes.split(",") if name.strip()))
+    names = list(SCHEMES) if names == ["all"] else names
     if not names:
         raise InputError(f"--schemes '{schemes}' names no scheme: see `sdfeel schemes`")
     for name in names:
