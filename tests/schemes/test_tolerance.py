@@ -45,7 +45,7 @@ def test_the_recommended_scheme_uses_everything_that_is_set() -> None:
     with pytest.raises(InputError, match=r"leave out network.mixing$"):
         check("picky", picky, asked, others)  # gossip needs no cloud, and a cloud no weights
     with pytest.raises(InputError, match="or choose anything"):
-        check("picky", picky, asked, DECLARED | {"anything": Tolerates()})
+        check("picky", picky, asked, others | {"anything": Tolerates()})
 
 
 def test_some_schemes_wait_for_nobody() -> None:
