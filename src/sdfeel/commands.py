@@ -249,10 +249,4 @@ def plan(
     if len(given) > 1:
         raise InputError("a plan has one goal: give target_accuracy, target_loss or budget")
     wishes = Wishes(given[0] if given else None, tuple(schemes), choose_graph, effort)
-    planner = Planner(experiment_of(experiment), wishes)
-    try:
-        for _ in planner:
-            pass
-        return planner.plan()
-    finally:
-        planner.close()
+    return Planner(experiment_of(experiment), wishes).finished()

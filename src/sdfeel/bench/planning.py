@@ -130,13 +130,7 @@ def experiment(situation: str, seed: int = 0) -> Experiment:
 
 def plan(situation: str, seed: int = 0) -> Plan:
     """The planner's answer, with the effort that it has by default."""
-    planner = Planner(experiment(situation, seed), Wishes(Goal("accuracy", TARGET)))
-    try:
-        for _ in planner:
-            pass
-        return planner.plan()
-    finally:
-        planner.close()
+    return Planner(experiment(situation, seed), Wishes(Goal("accuracy", TARGET))).finished()
 
 
 def grid(

@@ -139,6 +139,15 @@ class Planner:
         self._as_given.advance(race.goal.horizon)
         yield News("as given", self.given, self._as_given, race.limit, race.steps / race.allowance)
 
+    def finished(self) -> Plan:
+        """The plan when all is tried, without news of it; the planner is closed then."""
+        try:
+            for _ in self:
+                pass
+            return self.plan()
+        finally:
+            self.close()
+
     def plan(self) -> Plan:
         """The plan as far as it is known now."""
         problem = self.measured.problem
