@@ -8,7 +8,7 @@ export MPLBACKEND := Agg
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow test-busy test-lowest test-ray test-flower test-device test-templates test-hosts test-image pairs chaos faults soak bench bench-peers figures screenshots wheel lint types check coverage clean
+.PHONY: help demo test test-slow test-busy test-lowest test-ray test-flower test-data test-byzfl test-trackers test-device test-templates test-hosts test-image pairs chaos faults soak bench bench-peers figures screenshots wheel docs lint types check coverage clean lint-js
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1|/' | awk -F'|' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -40,7 +40,7 @@ test-busy: $(VENV)/.dev ## run the tests (or ONLY these) TIMES times beside two 
 test-lowest: $(VENV)/.python ## run the tests with the lowest versions that pyproject.toml allows
 	test -d $(VENV)-lowest || $(PYTHON) -m venv $(VENV)-lowest
 	$(VENV)-lowest/bin/python tools/lowest.py dash deploy > $(VENV)-lowest/pins.txt
-	$(VENV)-lowest/bin/python -m pip --disable-pip-version-check -q install -r $(VENV)-lowest/pins.txt hypothesis pytest pytest-xdist httpx httpx2 -e .
+	$(VENV)-lowest/bin/python -m pip --disable-pip-version-check -q install -r $(VENV)-lowest/pins.txt hypothesis "pytest>=9.0" pytest-xdist httpx httpx2 -e .
 	$(VENV)-lowest/bin/python -m pytest -n 2 $(LOWEST)
 
 test-ray: $(VENV)/.dev ## install Ray and run the tests that need it (minutes)
@@ -52,6 +52,23 @@ test-flower: $(VENV)/.dev ## run the adapter's tests with the real Flower, in it
 	$(VENV)-flower/bin/python -m pip --disable-pip-version-check -q install -c constraints.txt -e '.[dev]'
 	$(VENV)-flower/bin/python -m pip --disable-pip-version-check -q install flwr
 	$(VENV)-flower/bin/python -m pytest tests/live/test_flower.py
+
+test-trackers: $(VENV)/.python ## run the tests of trackers and examples with the real packages, in their own environment
+	test -d $(VENV)-trackers || $(PYTHON) -m venv $(VENV)-trackers
+	$(VENV)-trackers/bin/python -m pip --disable-pip-version-check -q install -c constraints.txt -e '.[dev,track]'
+	$(VENV)-trackers/bin/python -m pip --disable-pip-version-check -q install wandb trackio optuna
+	$(VENV)-trackers/bin/python -m pytest tests/run/test_tracking.py tests/docs/test_examples.py -rs
+
+test-byzfl: $(VENV)/.dev ## compare our record of byzfl's rules and attacks with byzfl, in its own environment
+	test -d $(VENV)-byzfl || $(PYTHON) -m venv $(VENV)-byzfl
+	$(VENV)-byzfl/bin/pip install --quiet "byzfl>=0.0.11"
+	$(VENV)-byzfl/bin/python tests/tools/byzfl_golden.py
+
+test-data: $(VENV)/.dev ## run the tests of data sets with the real torchvision and datasets, in their own environment
+	test -d $(VENV)-data || $(PYTHON) -m venv $(VENV)-data
+	$(VENV)-data/bin/python -m pip --disable-pip-version-check -q install -c constraints.txt -e '.[dev,data]'
+	$(VENV)-data/bin/python -m pip --disable-pip-version-check -q install torchvision datasets
+	$(VENV)-data/bin/python -m pytest tests/data
 
 test-device: $(VENV)/.dev ## federations with clients that have no torch: on this CPU, and on 64-bit ARM under qemu-user
 	$(BIN)/python -m tests.tools.device --device x86_64
@@ -96,15 +113,28 @@ bench: $(VENV)/.package ## time the engines against plain torch code and the mac
 bench-peers: $(VENV)/.package ## time other frameworks on the same work, each in its own environment
 	$(BIN)/python benchmarks/peers/run.py --json peers.json
 
-figures: $(VENV)/.package ## judge the paper's claims at quick scale; fails if a verdict has changed (minutes)
-	$(BIN)/sdfeel figure all --check results
+figures: $(VENV)/.package ## compute the paper's figures at quick scale; fails if a number or a verdict has changed (minutes)
+	$(BIN)/sdfeel figure all --scale quick --run --check
 
 screenshots: $(VENV)/.dev ## retake the pictures of the live page (needs Chromium)
 	$(BIN)/python tools/screenshots.py docs/images
 
-wheel: $(VENV)/.package ## build the wheel into dist/, and list its contents
-	$(PIP) wheel --no-deps -w dist .
+docs: $(VENV)/.python ## build the documentation into site/, in its own environment; every link must lead somewhere
+	test -d $(VENV)-docs || $(PYTHON) -m venv $(VENV)-docs
+	$(VENV)-docs/bin/python -m pip --disable-pip-version-check -q install -c constraints.txt -e '.[docs]'
+	NO_MKDOCS_2_WARNING=1 $(VENV)-docs/bin/mkdocs build --strict
+
+wheel: $(VENV)/.dev ## build sdist and wheel into dist/, and try them in an empty environment
+	rm -rf dist $(VENV)-wheel
+	$(BIN)/python -m hatchling build -d dist
+	$(PYTHON) -m venv $(VENV)-wheel
+	$(VENV)-wheel/bin/python -m pip --disable-pip-version-check -q install -c constraints.txt dist/sdfeel-*.whl
+	cd dist && MPLBACKEND=Agg ../$(VENV)-wheel/bin/sdfeel compare -s training.iterations=10 --out tried
+	rm -rf dist/tried
 	$(BIN)/python -m zipfile -l dist/sdfeel-*.whl
+
+lint-js: ## lint the live page's JavaScript, where npm can be had
+	tools/js/check.sh
 
 lint: $(VENV)/.dev ## check style and format
 	$(BIN)/ruff check . && $(BIN)/ruff format --check .

@@ -2,6 +2,7 @@
 
 import json
 import os
+import sys
 from collections import defaultdict
 from collections.abc import Generator
 from contextlib import suppress
@@ -11,11 +12,16 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
+# Two workers share two cores: torch's other threads, which spin while they wait, would only be in
+# the way. Tests about threads ask for their own number. This must come before torch is imported.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 # Other programs may have the machine: no example is wrong because it came late. A directory may
 # serve all examples of a test.
 settings.register_profile(
     "patient",
     deadline=None,
+    max_examples=50,  # others come every time
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
 )
 settings.load_profile("patient")
@@ -98,6 +104,20 @@ def cache(tmp_path_factory: pytest.TempPathFactory, pytestconfig: pytest.Config)
 def _quiet_home(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """No test reads or writes the user's cache."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(cache))
+
+
+@pytest.fixture(autouse=True)
+def _no_power_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody waits for the disk: a killed process loses nothing that the kernel has."""
+    monkeypatch.setattr(os, "fsync", os.fstat)
+
+
+@pytest.fixture(autouse=True)
+def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A federation of processes in which nothing happens says who waits for whom, and fails."""
+    local = sys.modules.get("sdfeel.deploy.local")
+    if local is not None:
+        monkeypatch.setattr(local, "PATIENCE", 120.0)
 
 
 @pytest.fixture

@@ -1,12 +1,13 @@
 """Imports point down only, and looking at the help does not wait for torch."""
 
 import ast
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+from tests.waiting import finished
 
 SOURCE = Path(__file__).parents[1] / "src" / "sdfeel"
 
@@ -36,11 +37,12 @@ LAYERS: dict[str, set[str]] = {
     },
     "deploy": {"core", "schemes", "data", "models", "engine", "sim", "live", "experiment", "run"},
     "report": {"core", "schemes", "theory", "experiment", "run", "planning"},
-    "figures": {"core", "schemes", "experiment", "run", "report"},
+    "figures": {"core", "schemes", "theory", "data", "sim", "experiment", "run", "report"},
     "dashboard": {"core", "schemes", "experiment", "run", "deploy", "report"},
     "bench": {
         "sim",
         "core",
+        "schemes",
         "data",
         "models",
         "engine",
@@ -120,9 +122,7 @@ def test_the_table_has_no_circle() -> None:
 def loaded(program: str) -> set[str]:
     """All modules that are in memory when `program` has run in a fresh Python."""
     tell = "import atexit, sys; atexit.register(lambda: print(*sys.modules, file=sys.stderr))\n"
-    done = subprocess.run(
-        [sys.executable, "-c", tell + program], capture_output=True, text=True, check=True
-    )
+    done = finished([sys.executable, "-c", tell + program], check=True)
     return set(done.stderr.split())
 
 

@@ -3,6 +3,7 @@
 The samples in `tests/samples/<version>` were written by that version and are never rewritten.
 """
 
+import asyncio
 import base64
 import json
 import shutil
@@ -16,10 +17,12 @@ import torch
 from torch import Tensor
 
 from sdfeel.core.events import Finished, Round
+from sdfeel.core.scheme import Scheme
 from sdfeel.deploy.files import digest_of, peers_of, read_node
 from sdfeel.deploy.node import federation_of
 from sdfeel.experiment.loading import load
 from sdfeel.live.edge.server import Edge
+from sdfeel.live.protocol import Who
 from sdfeel.live.store import Store
 from sdfeel.live.transport.envelope import VERSION, opened
 from sdfeel.live.transport.errors import Refused
@@ -31,13 +34,16 @@ from sdfeel.run import store
 from sdfeel.run.session import resume
 from sdfeel.schemes import AsyncSDFeel, SDFeel
 from tests.cli.command import call
+from tests.live import timeless
 from tests.live.village import SIZE, Village, network
 
 SAMPLES = Path(__file__).parent / "samples"
-VERSIONS = sorted(path.name for path in SAMPLES.iterdir())
-CLIENTS, EDGES = ("work", "start", "result", "here"), ("model", "adopt", "lock", "apply")
+VERSIONS = sorted(path.parent.name for path in SAMPLES.glob("*/expected.json"))
+TALKED = sorted(path.parent.name for path in SAMPLES.glob("*/messages.json"))
+CLIENTS, EDGES = ("work", "start", "result", "here"), ("model", "lock", "apply")
 OPERATORS = ("status", "rounds", "measured", "current", "stop")
 KINDS = {*CLIENTS, *EDGES, *OPERATORS}
+HEARSAY = AsyncSDFeel(theta_min=2, staleness="hearsay")
 RUNS = [(version, each.name) for version in VERSIONS for each in (SAMPLES / version).glob("st*/*")]
 
 
@@ -167,7 +173,7 @@ def test_synchronous_servers_that_are_killed_still_reach_the_simulator_s_model(
 def test_asynchronous_servers_that_are_killed_still_reach_the_end(
     version: str, servers: Path
 ) -> None:
-    scheme = AsyncSDFeel(theta_min=2, staleness="hearsay")
+    scheme = HEARSAY
     iterations = expected(version)["servers"]["iterations"]
     village = Village(scheme, network(), servers / "out-of-step", iterations)
     assert torch.isfinite(village.go()).all()
@@ -175,14 +181,19 @@ def test_asynchronous_servers_that_are_killed_still_reach_the_end(
         assert edge.known.steps >= iterations
 
 
+def messages_of(version: str) -> list[dict[str, str]]:
+    found: list[dict[str, str]] = json.loads((SAMPLES / version / "messages.json").read_text())
+    return found
+
+
+@pytest.mark.parametrize("version", TALKED)
 def test_messages_are_understood_or_refused_by_the_name_of_their_protocol(version: str) -> None:
-    messages = json.loads((SAMPLES / version / "messages.json").read_text())
-    assert {message["kind"] for message in messages} == KINDS
+    messages = messages_of(version)
+    assert {message["kind"] for message in messages} >= KINDS
     for message in messages:
         for said in ("question", "answer"):
-            spoken = json.loads(base64.b64decode(message[said]).partition(b"\n")[0])["version"]
-            if spoken != VERSION:
-                with pytest.raises(Refused, match=f"the message is of protocol {spoken}, but"):
+            if (protocol := spoken(message[said])) != VERSION:
+                with pytest.raises(Refused, match=f"the message is of protocol {protocol}, but"):
                     _opened(message[said])
                 continue
             kind, header, body = _opened(message[said])
@@ -190,6 +201,44 @@ def test_messages_are_understood_or_refused_by_the_name_of_their_protocol(versio
             assert said == "answer" or header["federation"] == "f" * 64
             if "sha256" in header and body is not None:
                 assert _model(body, header["sha256"]).shape == (SIZE,)
+
+
+def spoken(message: str) -> int:
+    """The protocol of a recorded message."""
+    found: int = json.loads(base64.b64decode(message).partition(b"\n")[0])["version"]
+    return found
+
+
+def test_the_protocol_that_nodes_speak_now_has_been_recorded() -> None:
+    assert VERSION in {spoken(messages_of(version)[0]["question"]) for version in TALKED}
+
+
+@pytest.mark.parametrize("scheme", [SDFeel(tau1=2), HEARSAY], ids=["in step", "out of step"])
+@pytest.mark.parametrize("version", TALKED)
+def test_what_nodes_of_that_version_ask_is_answered_or_refused(
+    version: str, scheme: Scheme, tmp_path: Path
+) -> None:
+    """Rolling upgrade: a server of today, and everything that was ever said to one."""
+    village = Village(scheme, network(), tmp_path, 12)
+    said = [message for message in messages_of(version) if spoken(message["question"]) == VERSION]
+    answered = []
+
+    async def story() -> None:
+        village.start(1)
+        await asyncio.sleep(0)
+        for message in said:
+            role, _, number = message["from"].partition("-")
+            kind, header, body = _opened(message["question"])
+            try:
+                who = Who(role, int(number))
+                await village.edges[1].handle(who, kind, {**header, "wait": 0}, body)
+                answered.append(kind)
+            except Refused:
+                continue
+        village.crash(1)
+
+    timeless.run(story())
+    assert not said or {"work", "here", "status", "rounds", "current"} <= set(answered)
 
 
 def test_no_private_key_is_among_the_samples(version: str, deployment: Path) -> None:

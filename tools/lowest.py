@@ -15,6 +15,8 @@ ROOT = Path(__file__).resolve().parents[1]
 # Old wheels of torch are large, and builds for the CPU alone are not available everywhere. It keeps
 # the version in constraints.txt, so its lower bound is the only one that is declared but not tried.
 UNTRIED = {"torch"}
+# Their versions follow from others': pydantic needs one particular version of its core.
+DECIDED = {"pydantic_core"}
 # Development tools keep their versions: users never install them.
 _ATLEAST = re.compile(r"(?P<name>[A-Za-z0-9._-]+)>=(?P<version>[0-9][0-9.]*)")
 
@@ -23,6 +25,9 @@ def lowest(declared: Sequence[str], kept: Sequence[str]) -> Iterator[str]:
     """Yield `name==version` for each `name>=version`; of `UNTRIED`, the version that is kept."""
     newest = dict(line.split("==") for line in kept if "==" in line)
     for requirement in declared:
+        if requirement in DECIDED:
+            yield requirement
+            continue
         found = _ATLEAST.fullmatch(requirement)
         if not found:
             raise ValueError(f"{requirement!r} declares no lowest version: write name>=version")

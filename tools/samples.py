@@ -86,7 +86,7 @@ MANY_KEYS = (
     "checkpoint.every_seconds=2",
 )
 DEPLOYED = ("network.clients=4", "network.servers=2", "data.classes_per_client=5")
-CLIENTS, EDGES = ("work", "start", "result", "here"), ("model", "adopt", "lock", "apply")
+CLIENTS, EDGES = ("work", "start", "result", "here"), ("model", "lock", "apply")
 OPERATORS = ("status", "rounds", "measured", "current", "stop")
 KINDS = {*CLIENTS, *EDGES, *OPERATORS}
 # Files of a deployment; the private keys are left out.
@@ -218,6 +218,9 @@ def write_messages(out: Path, scratch: Path) -> None:
                 ("stop", {}),
             ):
                 await link.ask(kind, header)
+            # Whether a client must ask another server for its start is a matter of chance.
+            home = village.link(found("Who")("client", 2), 1)
+            await home.ask("start", {"round": village.edges[1].known.k, "wait": 0.0})
 
         village.at_the_end = operate
         village.go()

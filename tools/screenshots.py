@@ -72,7 +72,7 @@ def take(
 
 def settle(page: Page, name: str) -> None:
     """Wait until everything is drawn; a run's graph is shown in the middle of the run."""
-    page.wait_for_selector(".runs tbody tr" if name == "list" else ".plot .curve")
+    page.wait_for_selector(".runs tbody tr" if name == "list" else ".plot canvas")
     if name == "run":
         page.wait_for_selector(".heat", timeout=60_000)
         page.get_by_label("Moment of the run").press("Home")

@@ -17,11 +17,12 @@ from typing import TYPE_CHECKING, Any
 from sdfeel.version import __version__
 
 if TYPE_CHECKING:
-    from sdfeel.api import Run, network
-    from sdfeel.commands import RunDirectory, RunSet, compare, open, plan, sweep
+    from sdfeel.api import Run, network, rerun, resume
+    from sdfeel.commands import RunDirectory, RunSet, Shown, compare, open, plan, show, sweep
     from sdfeel.core.cost import Cost, Power
     from sdfeel.core.errors import DataError, Diverged, InputError, RunError, SdfeelError
     from sdfeel.core.events import Evaluated, Event, Finished, Round, Started, Warned
+    from sdfeel.core.graphs import links
     from sdfeel.core.mixing import (
         Mixing,
         Relay,
@@ -48,10 +49,14 @@ if TYPE_CHECKING:
     )
     from sdfeel.core.staleness import Clocks
     from sdfeel.core.tolerance import Tolerates
+    from sdfeel.data.adapters import lazy
+    from sdfeel.data.catalog import load as load_data
     from sdfeel.data.federated import Examples, Federated, federate, gather
     from sdfeel.engine.parts import Personal
     from sdfeel.experiment.loading import load
     from sdfeel.experiment.schema import Experiment
+    from sdfeel.report.export import export
+    from sdfeel.run.tracking import TrackedRun, Tracker, track
     from sdfeel.schemes import (
         KGT,
         SCHEMES,
@@ -79,6 +84,7 @@ if TYPE_CHECKING:
         Scaffnew,
         Scaffold,
         SDFeel,
+        Tiers,
     )
 
 # Imported when first used: `sdfeel --help` must not wait for torch.
@@ -102,6 +108,7 @@ _HOMES = {
         "Started",
         "Warned",
     ),
+    "core.graphs": ("links",),
     "core.mixing": (
         "Mixing",
         "Relay",
@@ -132,6 +139,7 @@ _HOMES = {
     ),
     "core.staleness": ("Clocks",),
     "core.tolerance": ("Tolerates",),
+    "data.adapters": ("lazy",),
     "data.federated": (
         "Examples",
         "Federated",
@@ -143,16 +151,26 @@ _HOMES = {
     "api": (
         "Run",
         "network",
+        "rerun",
+        "resume",
     ),
     "commands": (
         "RunDirectory",
         "RunSet",
+        "Shown",
         "compare",
         "open",
         "plan",
+        "show",
         "sweep",
     ),
     "experiment.loading": ("load",),
+    "report.export": ("export",),
+    "run.tracking": (
+        "TrackedRun",
+        "Tracker",
+        "track",
+    ),
     "schemes": (
         "SCHEMES",
         "Adaptive",
@@ -180,9 +198,11 @@ _HOMES = {
         "MultiLevelSGD",
         "SDFeel",
         "Safa",
+        "Tiers",
     ),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
+_RENAMED = {"load_data": ("data.catalog", "load")}  # where `load` alone would say too little
 
 __all__ = [
     "KGT",
@@ -239,8 +259,12 @@ __all__ = [
     "SdfeelError",
     "Setting",
     "Shelf",
+    "Shown",
     "Started",
+    "Tiers",
     "Tolerates",
+    "TrackedRun",
+    "Tracker",
     "View",
     "Warned",
     "Work",
@@ -251,23 +275,34 @@ __all__ = [
     "clustered",
     "collect",
     "compare",
+    "export",
     "federate",
     "gather",
     "gossip",
+    "lazy",
+    "links",
     "load",
+    "load_data",
     "network",
     "of_matrix",
     "of_rows",
     "one_server",
     "open",
     "plan",
+    "rerun",
+    "resume",
+    "show",
     "some_of",
     "star",
     "sweep",
+    "track",
 ]
 
 
 def __getattr__(name: str) -> Any:
+    if name in _RENAMED:
+        home, own = _RENAMED[name]
+        return getattr(import_module(f"sdfeel.{home}"), own)
     if name not in _HOME_OF:
         raise AttributeError(f"module 'sdfeel' has no attribute {name!r}")
     return getattr(import_module(f"sdfeel.{_HOME_OF[name]}"), name)

@@ -1,46 +1,45 @@
 """The Python interface: one run of any scheme on your own model, data, loss and network."""
 
+import inspect
 from collections.abc import Generator, Iterator, Mapping, Sequence
-from dataclasses import replace
-from math import inf
-from numbers import Integral, Real
+from dataclasses import asdict, replace
+from os import PathLike
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import numpy as np
 from torch import Tensor, nn
+from torch.optim import Optimizer
 
-from sdfeel.commands import experiment_of, report
+from sdfeel.commands import experiment_of, show
 from sdfeel.core import graphs, tolerance
 from sdfeel.core.arrays import Floats
 from sdfeel.core.cost import Cost
-from sdfeel.core.decide import Decisions
-from sdfeel.core.errors import InputError, at_least, unknown
+from sdfeel.core.errors import InputError, of_kind, said, unknown, whole_number
 from sdfeel.core.events import Event, Warned
 from sdfeel.core.gossip_weights import GOSSIP_RULES
+from sdfeel.core.learning_rates import Curve
 from sdfeel.core.network import Network, clustered
 from sdfeel.core.run_files import EVENTS
 from sdfeel.core.scheme import Scheme
 from sdfeel.core.seeds import rng
 from sdfeel.data.clusters import assign
 from sdfeel.data.federated import Federated
-from sdfeel.engine.base import Penalty, Training, Workload
-from sdfeel.engine.base import penalties as known_penalties
-from sdfeel.engine.evaluate import METRICS, Groups, Loss, Metric, chosen
-from sdfeel.engine.optimizers import local_step
+from sdfeel.engine.base import Penalty
+from sdfeel.engine.evaluate import Loss, Metric
 from sdfeel.engine.parts import Personal
-from sdfeel.engine.personal import PersonalEngine
-from sdfeel.engine.select import Kind, ModuleEngine, choose
-from sdfeel.experiment.build import build_model, prepare
+from sdfeel.engine.select import Kind
+from sdfeel.experiment.build import Prepared, RunParts, build_model, prepare
+from sdfeel.experiment.loading import checked
 from sdfeel.experiment.schema import Experiment
-from sdfeel.models.zoo import operations
-from sdfeel.radio import latency
-from sdfeel.run import store
-from sdfeel.run.drive import Drive, Goals
-from sdfeel.run.session import Session, drive_of, start_or_resume
+from sdfeel.run import provenance, store
+from sdfeel.run.drive import Drive
+from sdfeel.run.provenance import Provenance
+from sdfeel.run.session import Session, drive_of, recorded, start, start_or_resume
+from sdfeel.run.session import resume as continue_run
+from sdfeel.run.tracking import tracked, trackers
 from sdfeel.schemes import SCHEMES, lacking, name_of
 from sdfeel.schemes import tolerance as tolerance_of
-from sdfeel.sim.simulate import Simulation
 
 
 def network(
@@ -55,22 +54,61 @@ def network(
 
     `home` says which server each client belongs to (default: at random, equal clusters).
     """
+    if not isinstance(data, Federated):
+        raise InputError(
+            f"a network is built around data that are split among its clients (sdfeel.federate), "
+            f"got {type(data).__name__}"
+        )
+    clients = len(data.parts)
+    whole_number("seed", seed, 0)
+    if servers is not None:
+        whole_number("servers", servers, 1)
+        if servers > clients:
+            raise InputError(f"{clients} clients are too few for {servers} servers: one for each")
     if isinstance(graph, str):
         if servers is None:
             raise InputError(f"how many servers does the {graph} have? give servers=...")
         links = graphs.links(graph, servers, rng(seed, "graph"))
     else:
-        links = np.asarray(graph, float) if hasattr(graph, "shape") else graphs.adjacency(graph)
+        links = _links(graph)
     if servers is not None and servers != len(links):
         raise InputError(f"the graph joins {len(links)} servers, but servers={servers}")
-    clients = len(data.parts)
-    own = assign(clients, len(links), rng(seed, "clusters")) if home is None else home
+    own = assign(clients, len(links), rng(seed, "clusters")) if home is None else _servers(home)
     net = clustered(data.samples, own, links)
     if not isinstance(mixing, str):
-        return replace(net, weights=mixing)
+        return replace(net, weights=_matrix("mixing", mixing, "a rule's name or a matrix"))
     if mixing not in GOSSIP_RULES:
         raise unknown("mixing rule", mixing, GOSSIP_RULES)
     return replace(net, weights=GOSSIP_RULES[mixing](net.links, net.mass))
+
+
+def _links(graph: Any) -> Floats:
+    if hasattr(graph, "shape"):
+        return _matrix("graph", graph, "a name, a matrix of links or a networkx graph")
+    if not hasattr(graph, "edges") or isinstance(graph, type):
+        of_kind("graph", graph, (), "a name, a matrix of links or a networkx graph")
+    return graphs.adjacency(graph)
+
+
+def _matrix(name: str, given: Any, words: str) -> Floats:
+    try:
+        found = np.asarray(given, float)
+    except (TypeError, ValueError, RuntimeError):
+        found = np.zeros(0)
+    if found.ndim != 2 or found.shape[0] != found.shape[1] or not found.size:
+        of_kind(name, given, (), words)
+    return found
+
+
+def _servers(home: Any) -> Sequence[int]:
+    """Each client's server, as given."""
+    try:
+        found = np.asarray(home)
+    except (TypeError, ValueError, RuntimeError):
+        found = np.zeros(0)
+    if found.ndim != 1 or found.dtype.kind not in "iu":
+        of_kind("home", home, (), "a server's number for each client")
+    return [int(each) for each in found]
 
 
 class Run:
@@ -96,15 +134,21 @@ class Run:
         data: Federated | None = None,
         *,
         out: str | Path | None = None,
+        accept_changes: bool = False,
         iterations: int | None = None,
         learning_rate: float = 0.05,
         batch_size: int = 10,
-        optimizer: str = "sgd",
+        schedule: str | Curve = "constant",
+        schedule_options: Mapping[str, Any] | None = None,
+        warmup: int = 0,
+        clip_norm: float | None = None,
+        average: float = 0.0,
+        optimizer: str | type[Optimizer] = "sgd",
         optimizer_options: Mapping[str, Any] | None = None,
         proximal: float = 0.0,
         penalties: Mapping[str, float | Penalty] | None = None,
         loss: Loss = nn.functional.cross_entropy,
-        metrics: Mapping[str, Metric] | None = None,
+        metrics: Mapping[str, Metric] | Sequence[str | Metric] | None = None,
         per_client: Sequence[str] = (),
         per_cluster: Sequence[str] = (),
         per_client_every: int = 1,
@@ -120,92 +164,70 @@ class Run:
         """A run of an `Experiment` (or a mapping with the keys of a file), or of these parts.
 
         With `out`, it is written there as by `sdfeel run`: its log, checkpoints, model, report and
-        page. A program that was stopped or killed continues it when it is run again.
+        page. A program that was stopped or killed continues it when it is run again. If its data or
+        code have changed, that is refused, or with `accept_changes` written into the log.
         """
+        own = {name: value for name, value in locals().items() if name in _PARTS}
         if isinstance(scheme, Experiment | Mapping):
-            self._carry_out(experiment_of(scheme), out)
+            if extra := [name for name, value in own.items() if value is not _PARTS[name]]:
+                raise InputError(
+                    f"{extra[0]}= belongs to a run of parts, and this is one of an experiment: "
+                    f"write it there, as the keys in `sdfeel init` are written"
+                )
+            self._carry_out(experiment_of(scheme), None, out, accept_changes)
             return
+        _check_parts(scheme, net, model, data, loss, cost, personal)
         if iterations is None:
             raise InputError("how long to train? give iterations=...")
-        _check_parts(scheme, net, model, data, loss)
-        assert net is not None
-        assert model is not None
-        assert data is not None
         if out is not None:
             raise InputError(
                 "to keep a run in a directory, give out= beside an experiment: "
                 "sdfeel.Run({'scheme': ..., 'model': ..., 'data': ..., 'training': "
                 "{'iterations': ...}}, out=...)"
             )
-        _check_numbers(
-            {
-                "iterations": iterations,
-                "batch_size": batch_size,
-                "evaluate_every": evaluate_every,
-                "per_client_every": per_client_every,
-            },
-            {"learning_rate": learning_rate, "max_seconds": max_seconds},
-            target_accuracy,
-        )
-        _check_names(engine, optimizer)
-        options = dict(optimizer_options or {})
-        training = Training(
-            learning_rate,
-            batch_size,
-            optimizer,
-            options,
-            loss=loss,
-            proximal=proximal,
-            penalties=known_penalties(penalties or {}),
-        )
-        workload = Workload(
-            model, data.train, data.parts, data.test, training, seed, dict(metrics or {})
-        )
-        self._engine: ModuleEngine
-        stays, own = None, None
-        price = cost if cost is not None else default_cost(model, data, batch_size)
-        if personal is None:
-            self._engine, why = choose(engine, workload, workers)
-        else:
-            self._engine = own = PersonalEngine(personal, workload, engine, workers)
-            why, stays = own.why, own.stays
-            if cost is None:
-                bits, step = 32.0 * sum(own.layout.priced), personal.gradients * price.step_seconds
-                price = replace(price, model_bits=bits, step_seconds=step)
-        local = local_step(training)
-        decisions = Decisions.of(scheme, net, price, seed, local)
-        self.simulation = Simulation(decisions, self._engine, stays=stays)
-        goals = Goals(iterations, evaluate_every, target_accuracy, max_seconds)
-        known = {**METRICS, "loss": loss, **(metrics or {})}
-        clients = chosen(per_client, known, data.classes > 0)
-        clusters = chosen(per_cluster, known, data.classes > 0)
-        outputs, every = self._engine.outputs, per_client_every
-        drive = Drive(
-            name_of(scheme),
-            self.simulation,
-            goals,
-            why,
-            groups=Groups(outputs, data.parts, net.home, clients, clusters, every),
-            personal=own,
-        )
-        self._events = _told(drive, _unused(scheme, net, price, personal))
-        self.module, self._session = model, None
+        assert isinstance(net, Network)
+        parts = RunParts(scheme, net, cost)
+        self._carry_out(_of_parts(own, parts, personal), parts)
 
-    def _carry_out(self, experiment: Experiment, out: str | Path | None) -> None:
-        if out is None:
-            ready = prepare(experiment)
-            self._session, self._engine = None, ready.engine
-            self.simulation = ready.simulation()
-            drive = drive_of(ready, self.simulation)
-            self._events = _told(drive, (*ready.foreign, *ready.notes))
-        else:
-            self._session = start_or_resume(experiment, Path(out))
-            ready = self._session.prepared
-            self._engine = ready.engine
-            self._events = _kept(self._session)
-        given = experiment.model.name
-        own = build_model(ready.experiment, ready.data)
-        self.module = given if isinstance(given, nn.Module) else own
+    def _carry_out(
+        self,
+        experiment: Experiment,
+        parts: RunParts | None = None,
+        out: str | Path | None = None,
+        accept_changes: bool = False,
+    ) -> None:
+        if out is not None:
+            of_kind("out", out, (str, PathLike), "a directory")
+            self._keep(start_or_resume(experiment, Path(out), accept_changes=accept_changes))
+            return
+        ready = prepare(experiment, parts)
+        self._session, self._engine = None, ready.engine
+        self.simulation = ready.simulation()
+        drive = drive_of(ready, self.simulation)
+        unused = () if parts is None else _unused(parts.scheme, parts.net, ready.cost)
+        told = _told(drive, (*ready.foreign, *ready.notes, *unused))
+        self._events = tracked(told, trackers(experiment.tracking.to), ready.experiment)
+        self.module = _module(ready)
+
+    def _keep(self, session: Session) -> None:
+        """This run is that session."""
+        self._session, self._engine = session, session.prepared.engine
+        self._events = _kept(session)
+        self.module = _module(session.prepared)
+
+    @classmethod
+    def of_session(cls, session: Session) -> "Run":
+        """A run that is kept in a directory."""
+        run = cls.__new__(cls)
+        run._keep(session)
+        return run
+
+    @property
+    def session(self) -> Session:
+        """What keeps the run in its directory."""
+        if self._session is None:
+            raise InputError("this run is not kept in a directory: give out=...")
+        return self._session
 
     def __iter__(self) -> Iterator[Event]:
         try:
@@ -226,7 +248,8 @@ class Run:
         if self._session is not None:
             self._session.stop()
             self._events.close()
-            self.module.load_state_dict(self._session.weights())
+            if (weights := self._session.weights()) is not None:
+                self.module.load_state_dict(weights)
             return
         self._engine.close()
         self.module.load_state_dict(self._engine.state_dict(self.model))
@@ -241,6 +264,41 @@ class Run:
         return self._engine.state_dict(self.simulation.models()(client))
 
 
+def resume(directory: str | Path, accept_changes: bool = False) -> Run:
+    """The rest of a run that was stopped or killed: it ends as if nothing had happened.
+
+    Changed data or code are refused, or with `accept_changes` written into the log.
+    """
+    of_kind("directory", directory, (str, PathLike), "a run's directory")
+    return Run.of_session(continue_run(Path(directory), accept_changes))
+
+
+def rerun(directory: str | Path, out: str | Path) -> Run:
+    """A run started anew from its own record, in another directory.
+
+    What is no longer as it was then is written into the log.
+    """
+    for name, given in {"directory": directory, "out": out}.items():
+        of_kind(name, given, (str, PathLike), "a directory")
+    began = Provenance.kept(Path(directory))
+    session = start(recorded(Path(directory)), Path(out))
+    notes = [f"this runs {directory} again"]
+    if began is not None:
+        now = provenance.of(session.prepared)
+        notes += [f"changed since then: {each}" for each in provenance.changes(began, now)]
+        notes += provenance.drift(began, now)
+    session.prepared = replace(session.prepared, notes=(*notes, *session.prepared.notes))
+    return Run.of_session(session)
+
+
+def _module(ready: Prepared) -> nn.Module:
+    """The module that is trained: the user's own, if it was given itself."""
+    given = ready.experiment.model.name
+    if isinstance(given, nn.Module):
+        return given
+    return build_model(ready.experiment, ready.data)
+
+
 def _kept(session: Session) -> Generator[Event]:
     """A run's events, those of an earlier program included; at the end, its report is written."""
     directory = session.directory
@@ -249,25 +307,60 @@ def _kept(session: Session) -> Generator[Event]:
         return
     yield from session
     if session.finished:
-        report(directory)
+        show(directory)
 
 
-def _unused(
-    scheme: Scheme, net: Network, cost: Cost, personal: Personal | None = None
-) -> tuple[str, ...]:
-    """What makes no difference to the scheme; InputError for what it refuses."""
+def _unused(scheme: Scheme, net: Network, cost: Cost) -> tuple[str, ...]:
+    """What of these makes no difference to the scheme; InputError for what it refuses."""
     asked = {
         "overlap": ("clients that reach several servers", any(len(own) > 1 for own in net.reach)),
         "server_rates": ("cost.server_rates", cost.server_rates is not None),
         "cloud_rates": ("cost.cloud_rates", cost.cloud_rates is not None),
-        "personal": ("personal", personal is not None),
-        "fedrep": ("personal", personal is not None and personal.method == "fedrep"),
     }
     wanted = [(option, words) for option, (words, there) in asked.items() if there]
     own, name = tolerance_of(scheme), name_of(scheme)
     tolerance.check(name, own, wanted, {other: kind.tolerates for other, kind in SCHEMES.items()})
     unused = tolerance.ignored(own, wanted)
     return (f"{name} does not use {', '.join(unused)}",) if unused else ()
+
+
+# Arguments of a run of parts, and the keys of an experiment that they are.
+_KEYS = {
+    "evaluate_every": "evaluation.every",
+    **{name: f"evaluation.{name}" for name in ("metrics", "per_client", "per_cluster")},
+    "per_client_every": "evaluation.per_client_every",
+    "seed": "seed",
+    "model": "model.name",
+    "data": "data.name",
+}
+_PARTS = {
+    name: each.default
+    for name, each in inspect.signature(Run.__init__).parameters.items()
+    if name not in ("self", "scheme", "out", "accept_changes")
+}
+
+
+def _of_parts(own: Mapping[str, Any], parts: RunParts, personal: Personal | None) -> Experiment:
+    """The experiment that these arguments are, beside the parts themselves."""
+    apart = {"net", "cost", "personal"}
+    groups = ("per_client", "per_cluster", "per_client_every")
+    if all(own[name] is _PARTS[name] for name in groups):
+        apart.add("per_client_every")
+    given = {
+        _KEYS.get(name, f"training.{name}"): value
+        for name, value in own.items()
+        if name not in apart and not (value is None and _PARTS[name] is None)
+    }
+    net = parts.net
+    whole: dict[str, Any] = {
+        "scheme": parts.scheme,
+        "network.clients": len(net.samples),
+        "network.servers": len(net.servers),
+        "evaluation.train_examples": 0,
+    }
+    section = {} if personal is None else {f"personal.{k}": v for k, v in asdict(personal).items()}
+    lists = {key: list(value) for key, value in section.items() if isinstance(value, tuple)}
+    return checked({**whole, **given, **section, **lists})
 
 
 def _told(drive: Drive, notes: Sequence[str]) -> Generator[Event]:
@@ -279,19 +372,19 @@ def _told(drive: Drive, notes: Sequence[str]) -> Generator[Event]:
 
 
 def _check_parts(
-    scheme: Scheme,
-    net: Network | None,
-    model: nn.Module | None,
-    data: Federated | None,
-    loss: Loss,
+    scheme: Any, net: Any, model: Any, data: Any, loss: Any, cost: Any, personal: Any
 ) -> None:
     """Check that every part is of the right kind, and that they fit together."""
-    wanted = {"net": (net, Network), "model": (model, nn.Module), "data": (data, Federated)}
-    for name, (given, kind) in wanted.items():
-        if not isinstance(given, kind):
+    wanted: dict[str, tuple[Any, type, bool]] = {
+        "net": (net, Network, False),
+        "model": (model, nn.Module, False),
+        "data": (data, Federated, False),
+        "cost": (cost, Cost, True),
+        "personal": (personal, Personal, True),
+    }
+    for name, (given, kind, absent) in wanted.items():
+        if not isinstance(given, kind) and not (absent and given is None):
             raise InputError(f"{name} must be a {kind.__name__}, got {type(given).__name__}")
-    assert isinstance(net, Network)
-    assert isinstance(data, Federated)
     if isinstance(scheme, type):
         raise InputError(
             f"scheme is the class {scheme.__name__}: give an instance, {scheme.__name__}()"
@@ -309,49 +402,10 @@ def _check_parts(
         )
     if len(data.test) == 0:
         raise InputError("there are no test examples to measure with: give at least one")
+    if not callable(loss):
+        raise InputError(f"loss must be a function of outputs and targets, got {said(loss)}")
     if data.classes == 0 and loss is nn.functional.cross_entropy:
         raise InputError(
             "the targets are not class numbers, and the default loss needs them: give your own "
             "loss, such as loss=torch.nn.functional.mse_loss"
         )
-
-
-def _check_numbers(
-    counts: Mapping[str, Any], sizes: Mapping[str, Any], target_accuracy: Any
-) -> None:
-    for name, value in counts.items():
-        if isinstance(value, bool) or not isinstance(value, Integral):
-            raise InputError(f"{name} must be a whole number, got {value!r}")
-        at_least(name, int(value), 1)
-    for name, value in sizes.items():
-        if value is not None and not (isinstance(value, Real) and 0 < float(value) < inf):
-            raise InputError(f"{name} must be a number above 0, got {value!r}")
-    if target_accuracy is not None and not (
-        isinstance(target_accuracy, Real) and 0 < float(target_accuracy) <= 1
-    ):
-        raise InputError(
-            f"target_accuracy must be above 0 and at most 1 (0.9 is 90 %), got {target_accuracy!r}"
-        )
-
-
-def _check_names(engine: Any, optimizer: Any) -> None:
-    if engine not in get_args(Kind):
-        raise unknown("engine", str(engine), get_args(Kind))
-    if not isinstance(optimizer, str):
-        told = getattr(optimizer, "__name__", type(optimizer).__name__)
-        raise InputError(
-            f"optimizer must be the name of one of torch's optimisers, such as 'adam', got {told}"
-        )
-
-
-def default_cost(model: nn.Module, data: Federated, batch_size: int) -> Cost:
-    """The paper's links and 10 GFLOPS at every client."""
-    steps = latency.step_seconds(
-        np.full(len(data.parts), 10e9),
-        data.samples,
-        operations(model, data.train.x[0]),
-        batch_size,
-        latency.PRESETS["paper-literal"],
-    )
-    bits = 32.0 * sum(p.numel() for p in model.parameters() if p.requires_grad)
-    return latency.cost(steps, bits, latency.Rates())

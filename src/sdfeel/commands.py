@@ -1,46 +1,202 @@
 """The commands as functions: compare, sweep and plan, and a run's directory to read."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from copy import deepcopy
-from dataclasses import dataclass
-from itertools import product
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from math import nan
+from os import PathLike
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from safetensors.torch import load_file
 from torch import Tensor
 
 from sdfeel.core.arrays import Floats, floats
-from sdfeel.core.errors import InputError, RunError, at_least, unknown
+from sdfeel.core.errors import InputError, RunError, of_kind, whole_number
 from sdfeel.core.events import Evaluated, Event
-from sdfeel.core.run_files import EVENTS, EXPERIMENT, MODEL, PAGE, PICTURE
+from sdfeel.core.run_files import EVENTS, EXPERIMENT, GROUP, MODEL, PAGE, PICTURE, write_atomic
 from sdfeel.engine.threads import cores
-from sdfeel.experiment.loading import checked, load
+from sdfeel.experiment import grid as grids
+from sdfeel.experiment.elsewhere import in_our_words
+from sdfeel.experiment.loading import checked
 from sdfeel.experiment.schema import Experiment
 from sdfeel.planning.candidates import SCHEMES as SCHEMES_PLANNED
 from sdfeel.planning.goal import Goal
 from sdfeel.planning.goal import Kind as GoalKind
 from sdfeel.planning.planner import EFFORT, Planner, Wishes
+from sdfeel.planning.planner import experiment_of as experiment_of_plan
 from sdfeel.planning.result import Plan
 from sdfeel.report import curves, drawing
 from sdfeel.report import page as pages
 from sdfeel.report.history import History, default_target
+from sdfeel.report.plan import keep_plan
+from sdfeel.report.styles import group_styles, saved_styles, style_of
 from sdfeel.report.tables import comparison_records
 from sdfeel.run import store
-from sdfeel.run.many import Many, Progressed, QueuedRun, on_one_core
-from sdfeel.run.session import finished
+from sdfeel.run.many import Many, Planned, Progressed, QueuedRun, on_one_core
+from sdfeel.run.provenance import Provenance, changed_files
+from sdfeel.run.session import finished, recorded, start_or_resume
 from sdfeel.schemes import described, find, label
 
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
-def report(directory: Path) -> None:
-    """Write the picture and the page of one run."""
-    history = History.of(directory.name, store.read_events(directory))
-    target = default_target([history])
-    text = (directory / EXPERIMENT).read_text(encoding="utf-8")
-    drawing.save(curves.curves([history], target), directory / PICTURE)
-    pages.write_page(directory / PAGE, pages.page("A run", [history], target, text))
+SEEDS = 10_000  # of a comparison, at most
+KINDS: tuple[GoalKind, ...] = ("accuracy", "loss", "budget")
+
+
+@dataclass(frozen=True)
+class Group:
+    """Why several runs share a directory: which of them form a line, and which a panel."""
+
+    title: str
+    experiment: str  # as text: what they have in common
+    lines: Mapping[str, Sequence[str]]  # label -> the runs that it is the mean of
+    panels: Mapping[str, Mapping[str, str]] = field(default_factory=dict)  # head -> text -> label
+    notes: Sequence[str] = ()
+
+    @classmethod
+    def found(cls, directory: Path) -> "Group":
+        """The group as it was saved, or else every run below the directory by itself."""
+        try:
+            kept = json.loads((directory / GROUP).read_text(encoding="utf-8"))
+            group = cls(**kept)
+            if group.lines and all((d / EVENTS).is_file() for d in group.directories(directory)):
+                return group
+        except (OSError, ValueError, TypeError):
+            pass  # there is none, or somebody has edited it
+        names = sorted(path.parent.name for path in directory.glob(f"*/{EVENTS}"))
+        if not names:
+            raise RunError(
+                f"{directory} contains no runs: give a directory that `sdfeel run` wrote"
+            )
+        text = _experiment(directory / names[0])
+        return cls("Runs compared", text, {name: [name] for name in names})
+
+    def keep(self, directory: Path) -> None:
+        """Save the group, so that `show` can draw the same picture again."""
+        write_atomic(directory / GROUP, json.dumps(asdict(self), indent=1).encode())
+
+    def directories(self, directory: Path) -> list[Path]:
+        return [directory / name for names in self.lines.values() for name in names]
+
+    def histories(self, directory: Path) -> list[History]:
+        """One history for each line: the mean over its runs."""
+        kept = (directory / GROUP).is_file()
+        styles = group_styles(self.lines, self.panels) if kept else None
+        return [
+            replace(
+                _merged(label, [directory / name for name in names]), style=style_of(label, styles)
+            )
+            for label, names in self.lines.items()
+        ]
+
+    def picture(
+        self, histories: Sequence[History], target: float | None, width: str | None = None
+    ) -> "Figure":
+        """A small picture for each panel, or one for all."""
+        known = {history.label: history for history in histories}
+        panels = {
+            head: [replace(known[label], label=short) for short, label in lines.items()]
+            for head, lines in self.panels.items()
+        }
+        if panels:
+            return curves.multiples(panels, target, width)
+        return curves.curves(histories, target, width=width)
+
+
+@dataclass(frozen=True)
+class Shown:
+    """Runs as `sdfeel show` shows them; their picture and page were written beside them."""
+
+    directory: Path
+    histories: list[History]  # one for each line: a run, or the mean over its seeds
+    target: float | None  # accuracy
+    alone: bool  # is it one run?
+    notes: tuple[str, ...] = ()
+
+    @property
+    def records(self) -> list[dict[str, Any]]:
+        """The table: a record for every line."""
+        return comparison_records(self.histories, self.target)
+
+
+def show(
+    directory: str | Path,
+    target: float | None = None,
+    picture: str | Path | None = None,
+    width: str | None = None,
+) -> Shown:
+    """One run, or several side by side, from their logs; writes their picture and page.
+
+    `picture` names one more file for the picture (.pdf, .svg or .png), at a `width` of print:
+    column, page or slide.
+    """
+    of_kind("directory", directory, (str, PathLike), "a run's directory")
+    path = Path(directory)
+    found = _show(path, target)
+    if picture is not None:
+        group = Group("", "", {}) if found.alone else Group.found(path)
+        drawing.save(group.picture(found.histories, found.target, width), picture, width)
+    return found
+
+
+def _show(path: Path, target: float | None) -> Shown:
+    if not (path / EVENTS).is_file():
+        return _shown(path, Group.found(path), target)
+    history = History.of(path.name, store.read_events(path))
+    history, text = replace(history, style=_style(path)), _experiment(path)
+    goal = default_target([history]) if target is None else target
+    page = pages.page("A run", [history], goal, text)
+    notes = [*_changed(path), *_write(path, curves.curves([history], goal), page)]
+    return Shown(path, [history], goal, True, tuple(notes))
+
+
+def _shown(directory: Path, group: Group, target: float | None) -> Shown:
+    histories = group.histories(directory)
+    goal = default_target(histories) if target is None else target
+    page = pages.page(group.title, histories, goal, group.experiment, list(group.notes))
+    changed = [note for each in group.directories(directory) for note in _changed(each)]
+    notes = [*dict.fromkeys(changed), *_write(directory, group.picture(histories, goal), page)]
+    return Shown(directory, histories, goal, False, tuple(notes))
+
+
+def _style(directory: Path) -> int:
+    """A run's style: as in the picture of the group that it was made with, if there is one."""
+    whole = directory.resolve()
+    try:
+        return style_of(whole.name, saved_styles((whole.parent / GROUP).read_bytes()))
+    except OSError:
+        return style_of(whole.name)
+
+
+def _experiment(directory: Path) -> str:
+    known = directory / EXPERIMENT
+    return known.read_text(encoding="utf-8", errors="replace") if known.exists() else ""
+
+
+def _merged(label: str, directories: Sequence[Path]) -> History:
+    members = [History.of(path.name, store.read_events(path)) for path in directories]
+    one = len(members) == 1
+    return History.of(label, members[0].events) if one else History.mean(label, members)
+
+
+def _changed(directory: Path) -> list[str]:
+    """A sentence about each file that is no longer what the run began with."""
+    began = Provenance.kept(directory)
+    changed = [] if began is None else changed_files(began)
+    return [f"{file} has changed since this was run" for file in changed]
+
+
+def _write(directory: Path, picture: "Figure", text: str) -> list[str]:
+    """Write the picture and the page; a sentence where that cannot be done."""
+    try:
+        drawing.save(picture, directory / PICTURE)
+        pages.write_page(directory / PAGE, text)
+    except OSError as error:  # showing a run must work where nothing can be written
+        return [f"could not write the picture and the page: {error.strerror}: {error.filename}"]
+    return []
 
 
 @dataclass(frozen=True)
@@ -57,7 +213,12 @@ class RunDirectory:
     @property
     def experiment(self) -> Experiment:
         """What was run, with every choice filled in."""
-        return load(self.path / EXPERIMENT)
+        return recorded(self.path)
+
+    @property
+    def provenance(self) -> Provenance | None:
+        """Versions, machine, data and code it began with; None for runs of earlier versions."""
+        return Provenance.kept(self.path)
 
     @property
     def finished(self) -> bool:
@@ -87,6 +248,7 @@ class RunDirectory:
 
 def open(directory: str | Path) -> RunDirectory:
     """A run's directory, to read."""
+    of_kind("directory", directory, (str, PathLike), "a run's directory")
     path = Path(directory)
     if not (path / EVENTS).is_file():
         raise RunError(f"{path} is not a run: it has no {EVENTS}")
@@ -96,52 +258,101 @@ def open(directory: str | Path) -> RunDirectory:
 class RunSet:
     """Several runs side by side: iterate over their (label, event) pairs.
 
-    Without a directory of their own they are kept in a temporary one until this is closed.
+    With `out`, they are kept there with their picture and page, as by the command line. Without
+    it, they are kept in a temporary directory until this is closed.
     """
 
     def __init__(
         self,
         experiments: Mapping[str, Experiment],
-        lines: Mapping[str, Sequence[str]],
+        group: Group,
         out: str | Path | None = None,
         jobs: int | None = None,
+        accept_changes: bool = False,
     ) -> None:
+        if jobs is not None:
+            whole_number("jobs", jobs, 1)
+        if out is not None:
+            of_kind("out", out, (str, PathLike), "a directory")
         self._temporary = None if out is not None else TemporaryDirectory(prefix="sdfeel-")
         self.directory = Path(self._temporary.name if self._temporary else str(out))
-        self.lines = {label: list(names) for label, names in lines.items()}
-        at_once = min(jobs or cores(), len(experiments))
-        self._many = Many(
-            {
-                name: QueuedRun(on_one_core(each), self.directory / name, notes=False)
-                for name, each in experiments.items()
-            },
-            at_once,
-        )
+        if (self.directory / EXPERIMENT).exists():
+            raise RunError(f"{self.directory} is a single run: choose another directory with --out")
+        self.group, self.experiments = group, dict(experiments)
+        self._at_once = min(jobs or cores(), len(experiments))
+        self._accept = accept_changes
+        self.unfinished = set(experiments)
+        self._stop: Callable[[], None] = lambda: None
+        self._stopped = False
+
+    @property
+    def lines(self) -> dict[str, list[str]]:
+        """The runs of each line of the comparison: one for every seed."""
+        return {label: list(names) for label, names in self.group.lines.items()}
 
     def __iter__(self) -> Iterator[tuple[str, Event]]:
-        for news in self._many:
+        for news in self.news():
             if isinstance(news, Progressed):
                 yield news.label, news.event
+        if not self.unfinished and self._temporary is None:
+            self.show()
+
+    def news(self) -> Iterator[Progressed | Planned]:
+        """Everything that happens, with how many rounds each run has."""
+        yield from self._one_by_one() if self._at_once == 1 else self._side_by_side()
+        if not self.unfinished:
+            self.group.keep(self.directory)
+
+    def _one_by_one(self) -> Iterator[Progressed | Planned]:
+        """One run at a time, which may have all cores."""
+        sessions = {
+            name: start_or_resume(each, self.directory / name, False, self._accept)
+            for name, each in self.experiments.items()
+        }
+        for name, session in sessions.items():
+            yield Planned(name, session.total_rounds)
+        for name, session in sessions.items():
+            self._stop = session.stop
+            if not session.finished and not self._stopped:
+                for event in session:
+                    yield Progressed(name, event)
+            if session.finished:
+                self.unfinished.discard(name)
+
+    def _side_by_side(self) -> Iterator[Progressed | Planned]:
+        # Keys of other schemes are expected here: notes about them would only distract.
+        queued = {
+            name: QueuedRun(on_one_core(each), self.directory / name, False, self._accept)
+            for name, each in self.experiments.items()
+        }
+        many = Many(queued, self._at_once)
+        self._stop = many.stop
+        if self._stopped:
+            return
+        try:
+            yield from many
+        finally:
+            self.unfinished = many.unfinished
 
     def stop(self) -> None:
         """End all runs after their current rounds; with `out`, they can be continued."""
-        self._many.stop()
+        self._stopped = True
+        self._stop()
 
     def runs(self, label: str) -> list[RunDirectory]:
         """The runs of one line of the comparison: one for every seed."""
-        return [open(self.directory / name) for name in self.lines[label]]
+        return [open(self.directory / name) for name in self.group.lines[label]]
+
+    def show(self, target: float | None = None) -> Shown:
+        """The comparison, with its picture and page written anew; runs what is left to run."""
+        if self.unfinished and not self._stopped:
+            for _ in self.news():
+                pass
+        return _shown(self.directory, self.group, target)
 
     def records(self, target: float | None = None) -> list[dict[str, Any]]:
         """The table of `sdfeel compare`: a record for every line, with means over its seeds."""
-        if self._many.unfinished:
-            for _ in self:  # to the end
-                pass
-        histories = [
-            History.mean(label, [History.of(r.path.name, r.events) for r in self.runs(label)])
-            for label in self.lines
-        ]
-        goal = default_target(histories) if target is None else target
-        return comparison_records(histories, goal)
+        return self.show(target).records
 
     def close(self) -> None:
         """Remove what was kept in a temporary directory."""
@@ -151,7 +362,10 @@ class RunSet:
 
 def experiment_of(given: Experiment | Mapping[str, Any] | None) -> Experiment:
     """An experiment that may be given as a mapping, with the sections and keys of a file."""
-    return given if isinstance(given, Experiment) else checked(given or {})
+    if isinstance(given, Experiment) or given is None:
+        return given or Experiment()
+    of_kind("experiment", given, Mapping, "an Experiment, or a mapping with the keys of a file")
+    return checked(given)
 
 
 def compare(
@@ -161,13 +375,22 @@ def compare(
     seeds: int = 1,
     out: str | Path | None = None,
     jobs: int | None = None,
+    accept_changes: bool = False,
 ) -> RunSet:
     """Schemes (or whole experiments) on the same seeds, side by side."""
-    at_least("seeds", seeds, 1)
-    found, lines = compared(schemes, experiment_of(experiment), seeds)
-    return RunSet(found, lines, out, jobs)
+    whole_number("seeds", seeds, 1)
+    if seeds > SEEDS:
+        raise InputError(f"seeds must be at most {SEEDS:,}, got {seeds:,}")
+    several = not isinstance(schemes, str | bytes | Mapping | type) and hasattr(schemes, "__iter__")
+    if not several:
+        of_kind("schemes", schemes, (), "a list of schemes")
+    base = experiment_of(experiment)
+    found, lines = compared(schemes, base, seeds)
+    group = Group("Schemes compared", base.text(), lines)
+    return RunSet(found, group, out, jobs, accept_changes)
 
 
+@in_our_words()
 def compared(
     schemes: Iterable[Any], base: Experiment, seeds: int
 ) -> tuple[dict[str, Experiment], dict[str, list[str]]]:
@@ -199,34 +422,55 @@ def sweep(
     *,
     out: str | Path | None = None,
     jobs: int | None = None,
+    accept_changes: bool = False,
 ) -> RunSet:
-    """Every combination of values: `sweep({"scheme.tau1": [1, 5], "seed": range(3)})`."""
-    base, found = experiment_of(experiment).model_dump(), dict[str, Experiment]()
-    lines: dict[str, list[str]] = {}
-    for values in product(*(list(each) for each in axes.values())):
-        choices = dict(zip(axes, values, strict=True))
-        nested = deepcopy({k: v for k, v in base.items() if not isinstance(v, dict)})
-        nested |= {k: dict(v) for k, v in base.items() if isinstance(v, dict)}
-        for key, value in choices.items():
-            section, dot, own = key.partition(".")
-            if dot and not isinstance(nested.get(section), dict):
-                raise unknown("section", section, base)
-            if dot:
-                nested[section][own] = value
-            else:
-                nested[section] = value
-        told = [f"{key.rpartition('.')[2]}={_short(value)}" for key, value in choices.items()]
-        line = " ".join(t for t, k in zip(told, choices, strict=True) if k != "seed") or "all"
-        name = "_".join(told).replace("/", "-") or "one"
-        found[name] = checked(nested)
-        lines.setdefault(line, []).append(name)
-    return RunSet(found, lines, out, jobs)
+    """Every combination of values: `sweep({"scheme.tau1": [1, 5], "seed": range(3)})`.
+
+    Where an axis is a mapping, its values go by the names that they have in it.
+    """
+    of_kind("axes", axes, Mapping, "a mapping of keys to the values that they take")
+    if not axes:
+        raise InputError("there is nothing to sweep over: name at least one key and its values")
+    for key, values in axes.items():
+        of_kind("a key of axes", key, str, "a text such as scheme.tau1")
+        if isinstance(values, str) or not hasattr(values, "__iter__"):
+            of_kind(f"the values of {key}", values, (), "a list")
+    named = {
+        key: dict(values) if isinstance(values, Mapping) else {_short(v): v for v in values}
+        for key, values in axes.items()
+    }
+    if empty := [key for key, values in named.items() if not values]:
+        raise InputError(f"{empty[0]} has no values to sweep over: give at least one")
+    grid = grids.points(experiment_of(experiment), named)
+    told = [" ".join(f"{key}={','.join(values)}" for key, values in named.items())]
+    text = grid[0].experiment.text()
+    group = Group("A sweep", text, grids.lines(grid), grids.panels(grid), told)
+    return RunSet({p.name: p.experiment for p in grid}, group, out, jobs, accept_changes)
 
 
 def _short(value: Any) -> str:
     """A value in the name of a run."""
     plain = value is None or isinstance(value, str | int | float)
     return str(value) if plain else label(value)
+
+
+def planner(
+    experiment: Experiment | Mapping[str, Any] | None = None,
+    *,
+    target_accuracy: float | None = None,
+    target_loss: float | None = None,
+    budget: float | None = None,
+    schemes: Iterable[str] = SCHEMES_PLANNED,
+    choose_graph: bool = False,
+    effort: float = EFFORT,
+) -> Planner:
+    """A search for the best way to train, step by step."""
+    asked = zip(KINDS, (target_accuracy, target_loss, budget), strict=True)
+    given = [Goal(kind, value) for kind, value in asked if value is not None]
+    if len(given) > 1:
+        raise InputError("a plan has one goal: give target_accuracy, target_loss or budget")
+    wishes = Wishes(given[0] if given else None, tuple(schemes), choose_graph, effort)
+    return Planner(experiment_of(experiment), wishes)
 
 
 def plan(
@@ -238,15 +482,19 @@ def plan(
     schemes: Iterable[str] = SCHEMES_PLANNED,
     choose_graph: bool = False,
     effort: float = EFFORT,
+    out: str | Path | None = None,
 ) -> Plan:
-    """The best way to train that the planner finds: what `sdfeel plan` prints."""
-    asked: dict[GoalKind, float | None] = {
-        "accuracy": target_accuracy,
-        "loss": target_loss,
-        "budget": budget,
-    }
-    given = [Goal(kind, value) for kind, value in asked.items() if value is not None]
-    if len(given) > 1:
-        raise InputError("a plan has one goal: give target_accuracy, target_loss or budget")
-    wishes = Wishes(given[0] if given else None, tuple(schemes), choose_graph, effort)
-    return Planner(experiment_of(experiment), wishes).finished()
+    """The best way to train that the planner finds; with `out`, with the files of `sdfeel plan`."""
+    base = experiment_of(experiment)
+    found = planner(
+        base,
+        target_accuracy=target_accuracy,
+        target_loss=target_loss,
+        budget=budget,
+        schemes=schemes,
+        choose_graph=choose_graph,
+        effort=effort,
+    ).finished()
+    if out is not None:
+        keep_plan(found, experiment_of_plan(base, found), Path(out))
+    return found

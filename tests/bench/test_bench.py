@@ -6,18 +6,22 @@ import pytest
 import torch
 from torch import nn
 
+from sdfeel.bench import scale
 from sdfeel.bench.engines import (
     WAYS,
     WORKS,
     BenchWork,
+    check,
     compare,
     find,
     forward_flops,
     plain_evaluation,
     training_flops,
 )
+from sdfeel.bench.limit import needed_flops, peak
 from sdfeel.core.errors import InputError
-from sdfeel.engine.base import Workload
+from sdfeel.engine.base import Training, Workload
+from sdfeel.engine.native.lower import Plan, lower
 from sdfeel.engine.select import choose
 
 SMALL = BenchWork("small", "mlp", (1, 4, 4), clients=3, steps=2, batch=5, examples=10)
@@ -36,11 +40,18 @@ def test_every_way_is_timed_beside_the_loop() -> None:
     ]
     speeds = {speed.way: speed for speed in found}
     assert speeds["loop"].of_loop == 1
-    assert speeds["limit"].of_limit == 1
+    assert speeds["limit"].of_needed == 1
     for speed in found:
         assert speed.samples_per_second > 0
         share = speed.samples_per_second / speeds["limit"].samples_per_second
-        assert speed.of_limit == pytest.approx(share)
+        assert speed.of_needed == pytest.approx(share)
+        assert speed.of_peak == pytest.approx(share * SMALL.flops / SMALL.needed)
+
+
+def test_batched_agrees_with_the_loop_on_a_device() -> None:
+    found = check(replace(SMALL, device="cpu"))
+    assert (found.agrees, found.engine, found.device) == (True, "batched", "cpu")
+    assert found.off < 1e-4
 
 
 def test_a_way_that_only_trains_is_left_out_of_an_evaluation() -> None:
@@ -75,3 +86,33 @@ def test_operations_are_counted_by_hand() -> None:
     assert forward_flops(module, (1, 4, 4)) == 2 * (72 + 40)
     assert training_flops(module, (1, 4, 4)) == 2 * (3 * 112 - 72)
     assert torch.is_grad_enabled()
+
+
+def test_what_is_skipped_is_counted_by_hand() -> None:
+    # 72 products, of which a quarter has gradients, and 2 of 3 inputs of 2 x 5 products are kept.
+    module = nn.Sequential(
+        nn.Conv2d(1, 2, 3), nn.MaxPool2d(2), nn.Dropout2d(0.25), nn.Flatten(), nn.Linear(2, 5)
+    )
+    plan = lower(module, Training(0.1, 10), (1, 4, 4))
+    assert isinstance(plan, Plan)
+    assert needed_flops(plan, training=False) == forward_flops(module, (1, 4, 4)) == 2 * (72 + 10)
+    kept = 0.75
+    first, second = 72 * kept * (1 + 1 / 4), 10 * kept * 3
+    assert needed_flops(plan, training=True) == pytest.approx(2 * (first + second))
+
+
+def test_nothing_is_necessary_that_a_dense_count_leaves_out() -> None:
+    for work in WORKS.values():
+        assert 0 < work.needed <= work.flops
+
+
+def test_the_peak_is_measured_once() -> None:
+    assert peak() is peak()
+    assert peak().flops > 1e9
+
+
+@pytest.mark.parametrize("scheme", ["sd-feel", "async-sd-feel"])
+def test_a_point_of_the_curves_is_measured(scheme: str) -> None:
+    found = scale.grown(scale.Point(12, 4, 3, scheme))
+    assert (found.clients, found.servers, found.rounds, found.scheme) == (12, 4, 3, scheme)
+    assert min(found.prepare, found.round, found.megabytes) > 0

@@ -15,8 +15,8 @@ from pathlib import Path
 from time import monotonic
 
 from sdfeel import cli
+from tests.waiting import DEADLINE
 
-DEADLINE = 300.0  # seconds until a test gives up waiting: it says that nothing ever happens
 SMALL = {
     "training.iterations": "20",
     "network.clients": "10",
@@ -107,7 +107,7 @@ class Child:
         code = self.process.exitcode
         if code is None:
             self.process.kill()
-            self.process.join()
+            self.process.join(DEADLINE)
             raise AssertionError(f"it did not end in {DEADLINE:g} s: {self._err.read_text()}")
         return Outcome(code, self._out.read_text(), self._err.read_text())
 

@@ -3,20 +3,24 @@
 import json
 import re
 import signal
+import socket
 from pathlib import Path
-from time import monotonic
 from typing import Any
 
 import pytest
 
 from sdfeel.core.errors import RunError
 from sdfeel.core.events import Finished, Round
-from sdfeel.deploy.local import LocalDeployment, Trial
+from sdfeel.deploy import local
+from sdfeel.deploy.local import LocalDeployment, Processes, Trial
+from sdfeel.deploy.make import PORTS, on_loopback
 from sdfeel.deploy.replay import replay
 from sdfeel.experiment.loading import load
 from sdfeel.run.drive import fingerprint
 from sdfeel.run.session import start
-from tests.cli.command import DEADLINE, Child, Outcome, call
+from tests.cli.command import Child, Outcome, call
+from tests.live import stage
+from tests.waiting import until
 
 SMALL = {
     "training.iterations": "15",
@@ -31,7 +35,7 @@ SMALL = {
 @pytest.fixture(autouse=True)
 def _no_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
     """Drawing takes longer than these runs, and is tested elsewhere."""
-    monkeypatch.setattr("sdfeel.report.drawing.save", lambda figure, path: None)
+    monkeypatch.setattr("sdfeel.report.drawing.save", lambda *given: None)
 
 
 def chosen(**sections: str) -> list[str]:
@@ -128,9 +132,10 @@ def test_nodes_do_not_outlive_a_launcher_that_was_killed(tmp_path: Path) -> None
     child.until(lambda: say("round 2:"))
     child.send(signal.SIGKILL)
     child.end()
-    end = monotonic() + DEADLINE
-    while not say("stopped; it goes on from here when started again"):
-        assert monotonic() < end, "a node goes on without its launcher"
+    until(
+        lambda: say("stopped; it goes on from here when started again"),
+        "a node goes on without its launcher",
+    )
 
 
 @pytest.mark.slow
@@ -197,3 +202,40 @@ def test_a_wrong_node_file_is_reported_in_a_sentence(tmp_path: Path) -> None:
     (tmp_path / "node.toml").write_text('listne = "127.0.0.1:0"\n')
     assert "listne" in call("client", tmp_path / "node.toml").sentence
     assert "is not a deployment" in call("deploy", "status", tmp_path / "nothing").sentence
+
+
+def test_a_local_deployment_takes_ports_that_the_system_does_not_give_away() -> None:
+    ports = [int(each.listen.rpartition(":")[2]) for each in on_loopback(200).values()]
+    assert len(set(ports)) == 200
+    lowest = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    assert all(1024 <= port < lowest for port in ports)
+    with socket.create_server(("127.0.0.1", ports[0])):
+        assert ports[0] not in {
+            int(each.listen.rpartition(":")[2]) for each in on_loopback(len(PORTS) - 500).values()
+        }
+
+
+class Silent:
+    """A node's process, as far as nobody starts it."""
+
+    def __init__(self, directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(Processes, "start", lambda *_: None)
+        self.deployment = LocalDeployment(stage.experiment(3), directory)
+
+
+def test_what_goes_wrong_beside_a_deployment_ends_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    deployment = Silent(tmp_path / "run", monkeypatch).deployment
+    deployment.every_tick(lambda: [][0])
+    with pytest.raises(RunError, match=r"cannot supervise: .*IndexError"):
+        list(deployment)
+
+
+def test_a_deployment_in_which_nothing_happens_says_who_waits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    deployment = Silent(tmp_path / "run", monkeypatch).deployment
+    monkeypatch.setattr(local, "PATIENCE", 0.2)
+    with pytest.raises(RunError, match=r"nothing has happened for .* edge-0 .*never started"):
+        list(deployment)

@@ -1,19 +1,22 @@
 """Whatever stops a run, `sdfeel resume` ends in the same bits: really killed, really damaged."""
 
 import json
+import os
 import re
 import shutil
 import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from subprocess import PIPE, Popen
+from subprocess import PIPE
 
 import pytest
 import torch
 from safetensors.torch import save
 
-from tests.cli.command import DEADLINE, Child, Outcome, call, settings
+from sdfeel.run import many as many_runs
+from tests.cli.command import Child, Outcome, call, settings
+from tests.waiting import DEADLINE, started, until
 
 pytestmark = pytest.mark.usefixtures("_undrawn")
 
@@ -40,7 +43,7 @@ JOBS: dict[str, tuple[tuple[str, ...], tuple[int, ...]]] = {
 @pytest.fixture(autouse=True)
 def _no_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
     """Drawing takes longer than these runs, and is tested elsewhere."""
-    monkeypatch.setattr("sdfeel.report.drawing.save", lambda figure, path: None)
+    monkeypatch.setattr("sdfeel.report.drawing.save", lambda *given: None)
 
 
 def options(*more: str) -> list[str]:
@@ -185,7 +188,7 @@ def test_the_installed_command_stops_on_ctrl_c(tmp_path: Path) -> None:
     run = tmp_path / "run"
     program = str(Path(sys.executable).with_name("sdfeel"))
     command = [program, "run", *options(), "--out", str(run)]
-    with Popen(command, stdout=PIPE, stderr=PIPE, text=True) as process:
+    with started(command, stdout=PIPE, stderr=PIPE, text=True) as process:
         assert process.stderr is not None
         for line in process.stderr:
             if "round 0/" in line:
@@ -364,3 +367,24 @@ def test_a_run_whose_experiment_is_lost_can_still_be_looked_at_or_is_refused_cle
 
 def _text(path: Path) -> str:
     return path.read_text() if path.is_file() else ""
+
+
+# What has happened when Ctrl-C is pressed: nothing yet, a directory, or the first rounds.
+@pytest.mark.slow
+@pytest.mark.parametrize("sign", ["", "race", "race/fedavg/events.jsonl"])
+def test_ctrl_c_ends_a_comparison_with_all_its_processes_also_while_it_starts(
+    tmp_path: Path, sign: str
+) -> None:
+    program, race = str(Path(sys.executable).with_name("sdfeel")), tmp_path / "race"
+    many = options("training.iterations=9000000")
+    command = [program, "compare", *many, "--schemes", "fedavg,feel", "--out", str(race)]
+    with started(command, stdout=PIPE, stderr=PIPE, text=True, start_new_session=True) as process:
+        until(lambda: (tmp_path / sign).exists(), f"there was never a {sign}")
+        os.killpg(process.pid, signal.SIGINT)  # as a terminal does
+        _, err = process.communicate(timeout=DEADLINE)
+        assert process.returncode != 0
+        if sign:  # Python's own start, before ours, has words of its own
+            assert "Traceback" not in err
+        with pytest.raises(ProcessLookupError):  # nobody is left
+            os.killpg(process.pid, 0)
+    assert many_runs.PATIENCE + many_runs.LOOK < 2  # seconds: then it is ended by force

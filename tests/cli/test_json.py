@@ -34,7 +34,7 @@ def parsed(outcome: Outcome) -> Any:
 def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
     monkeypatch.chdir(tmp_path)
     if "comparison" not in request.node.name:  # drawing takes longer than these runs
-        monkeypatch.setattr("sdfeel.report.drawing.save", lambda figure, path: None)
+        monkeypatch.setattr("sdfeel.report.drawing.save", lambda *given: None)
 
 
 @pytest.fixture(scope="module")

@@ -1,13 +1,13 @@
 """Commands are imported only when called, and help says what they say themselves."""
 
 import json
-import subprocess
 import sys
 
 import pytest
 
 from sdfeel import cli
 from sdfeel.cli.lazy import Home
+from tests.waiting import finished
 
 
 @pytest.mark.parametrize("words", cli.COMMANDS)
@@ -40,7 +40,7 @@ HEAVY = ["torch", "matplotlib", "networkx", "grpc", "cryptography", "starlette"]
 
 def test_no_help_waits_for_what_only_the_command_itself_needs() -> None:
     script = f"HEAVY = {HEAVY}\n{HELP_OF_ALL}"
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    done = finished([sys.executable, "-c", script])
     assert done.returncode == 0, done.stderr
     told = [json.loads(line) for line in done.stdout.splitlines()]
     assert {words for words, _, _ in told} >= {

@@ -16,7 +16,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A synchronous and an asynchronous run."""
     directory = tmp_path_factory.mktemp("timeline")
     with pytest.MonkeyPatch.context() as patch:  # drawing takes longer than these runs
-        patch.setattr("sdfeel.report.drawing.save", lambda figure, path: None)
+        patch.setattr("sdfeel.report.drawing.save", lambda *given: None)
         for name in ("sd-feel", "async-sd-feel"):
             done = call("run", *settings(scheme_name=name, **UNEQUAL), "--out", directory / name)
             assert done.code == 0, done.err
@@ -64,7 +64,7 @@ def test_waiting_for_the_slowest_costs_more_than_deadlines(runs: Path, tmp_path:
         (["{}/sd-feel", "--from", "1e9"], "sd-feel: nothing happens from 1e+09 to"),
         (["{}/sd-feel", "--servers", "0,3"], "the run has no server 3: its servers are 0 to 2"),
         (["{}/sd-feel", "--servers", "all"], "--servers 'all' must be server numbers"),
-        (["{}/sd-feel", "--out", "x.pdf"], "end it in .png or .svg"),
+        (["{}/sd-feel", "--out", "x.gif"], "end it in .png, .svg or .pdf"),
     ],
 )
 def test_a_mistake_is_reported_in_one_sentence(

@@ -1,7 +1,10 @@
+import json
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
-from sdfeel.core.cost import Cost, Power
+from sdfeel.core.cost import Bill, Cost, Overheads, Power, fair
 from sdfeel.core.errors import InputError
 from sdfeel.core.graphs import links
 from sdfeel.core.mixing import broadcast, cloud_average, collect, gossip
@@ -69,3 +72,124 @@ def test_a_link_without_a_rate_is_refused() -> None:
         InputError, match="server-cloud rate must be above 0 bits per second, got 0"
     ):
         price(rates={**RATES, "server-cloud": 0})
+
+
+def bill_of(overheads: Overheads, downlink: bool = False, mix: Mix | None = None) -> Bill:
+    cost, work = price(overheads=overheads, downlink=downlink), Work(broadcast(NET), steps=2)
+    mix = Mix(collect(NET), gossip(NET, 5)) if mix is None else mix
+    return cost.bill(work, mix, cost.done(work))
+
+
+EVERYONE = np.array([0, 0, 1, 1, 2, 2])
+
+
+def test_overheads_are_charged_where_they_arise() -> None:
+    """The plain round: 6 s of computing, 0.2 s of uploads, and 5 exchanges of 0.02 s."""
+    far = bill_of(Overheads({"client-server": 0.03, "server-server": 0.005}))
+    assert far.compute == 6.0
+    assert far.upload == pytest.approx(0.2 + 0.03)
+    assert far.mix == pytest.approx(5 * (0.02 + 0.005))
+    handled = bill_of(Overheads(message=0.01))
+    assert handled.upload == pytest.approx(0.2 + 2 * 0.01)  # two clients at each server
+    assert handled.mix == pytest.approx(5 * (0.02 + 2 * 0.01))  # two neighbours
+    assert bill_of(Overheads(round=0.5)).compute == 6.5
+    headed = bill_of(Overheads(header_bytes=12_500))  # a tenth of a model
+    assert headed.upload == pytest.approx(0.22)
+    assert headed.bytes == pytest.approx(1.1 * bill_of(Overheads()).bytes)
+    shared = bill_of(Overheads(cells=EVERYONE, cell_rate=4e6))  # 2 Mbit/s for each of two
+    assert shared.upload == pytest.approx(0.5)
+    assert bill_of(Overheads(cells=EVERYONE, cell_rate=40e6)).upload == pytest.approx(0.2)
+    assert bill_of(Overheads(common_rate=6e6)).upload == pytest.approx(1.0)
+
+
+def test_overheads_of_the_way_down_and_of_the_cloud() -> None:
+    plain = bill_of(Overheads(), downlink=True).upload
+    far = bill_of(Overheads({"client-server": 0.03}), downlink=True)
+    assert far.upload - plain == pytest.approx(2 * 0.03)
+    copies = bill_of(Overheads(cells=EVERYONE, cell_rate=4e6), downlink=True)
+    assert copies.upload == pytest.approx(0.5 + 0.5)  # each of two clients gets its own
+    cloudy = Mix(collect(NET), cloud_average(NET))
+    plain = bill_of(Overheads(), mix=cloudy).mix
+    assert bill_of(Overheads({"server-cloud": 0.1}), mix=cloudy).mix - plain == pytest.approx(0.1)
+    own = Overheads(cloud_delays=np.array([0.1, 0.4, 0.2]))
+    assert bill_of(own, mix=cloudy).mix - plain == pytest.approx(0.4)  # the furthest decides
+
+
+def test_each_link_may_have_a_rate_and_a_delay_of_its_own() -> None:
+    """0-1 is slow and near, 1-2 fast and far: the one that takes longer decides."""
+    rates = np.array([[0, 0.1, 1], [0.1, 0, 1], [1, 1, 0]])
+    delays = np.array([[0, 0.001, 0.01], [0.001, 0, 0.5], [0.01, 0.5, 0]])
+    work, mix = Work(broadcast(NET), 1), Mix(collect(NET), gossip(NET, 1))
+    cost = price(server_rates=rates, overheads=Overheads(server_delays=delays))
+    assert cost.bill(work, mix, cost.done(work)).mix == pytest.approx(0.02 + 0.5)
+    near = price(server_rates=rates, overheads=Overheads(server_delays=delays / 100))
+    assert near.bill(work, mix, near.done(work)).mix == pytest.approx(0.2 + 0.00001)
+
+
+def test_only_a_first_round_connects() -> None:
+    cost = price(overheads=Overheads(connect=3.0, round=0.5))
+    assert cost.at((0,), 0, 0.0).overheads.round == 3.5
+    assert cost.at((0,), 1, 9.0) is cost
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_overheads_never_make_anything_cheaper_and_none_changes_no_bit(seed: int) -> None:
+    draws = np.random.default_rng(seed)
+    one, two = draws.uniform(0, 1, 2)
+    given: dict[str, object] = {
+        "delays": {"client-server": one, "server-server": two},
+        "server_delays": draws.uniform(0, 1, (3, 3)),
+        "cloud_delays": draws.uniform(0, 1, 3),
+        "message": one,
+        "round": two,
+        "header_bytes": int(1e5 * one),
+        "cells": EVERYONE,
+        "cell_rate": 1e7 * two,
+        "common_rate": 1e7 * one,
+    }
+    some = {key: value for key, value in given.items() if draws.random() < 0.5}
+    rates = draws.uniform(0.1, 2, (3, 3))
+    work = Work(broadcast(NET), steps=2)
+    for mix in (Mix(collect(NET), gossip(NET, 3)), Mix(collect(NET), cloud_average(NET))):
+        for downlink in (False, True):
+            plain = price(downlink=downlink, server_rates=rates, client_rates=rates[0].repeat(2))
+            more = replace(plain, overheads=Overheads(**some))  # type: ignore[arg-type]
+            before, after = (each.bill(work, mix, each.done(work)) for each in (plain, more))
+            assert after.compute >= before.compute
+            assert after.upload >= before.upload - 1e-12
+            assert after.mix >= before.mix - 1e-12
+            assert after.bytes >= before.bytes
+            none = replace(plain, overheads=Overheads(cells=EVERYONE))
+            again = none.bill(work, mix, none.done(work))
+            assert (again.compute, again.upload, again.mix, again.bytes, again.joules) == (
+                *(before.compute, before.upload, before.mix, before.bytes, before.joules),
+            )
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_shared_line_is_full_or_not_needed_and_nobody_is_favoured(seed: int) -> None:
+    draws = np.random.default_rng(seed)
+    rates = draws.uniform(0, 3, draws.integers(1, 12)) * (draws.random() < 0.9)
+    capacity = float(draws.uniform(0.1, 15))
+    got = fair(rates, capacity)
+    assert (got <= rates + 1e-12).all()
+    assert got.sum() == pytest.approx(min(rates.sum(), capacity))
+    limited = got < rates - 1e-9
+    if limited.any():
+        assert got[limited] == pytest.approx(got.max())
+
+
+def test_overheads_survive_a_file() -> None:
+    own = Overheads(
+        {"server-server": 0.25}, server_delays=np.eye(3), message=0.5, cells=EVERYONE, cell_rate=1e6
+    )
+    again = Overheads.of(json.loads(json.dumps(own.record())))
+    work, mix = Work(broadcast(NET), 1), Mix(collect(NET), gossip(NET, 2))
+    bills = [
+        cost.bill(work, mix, cost.done(work))
+        for cost in (price(overheads=own), price(overheads=again))
+    ]
+    assert (
+        bills[0].seconds == bills[1].seconds > price().bill(work, mix, price().done(work)).seconds
+    )
+    assert Overheads(cells=EVERYONE).record() == {}

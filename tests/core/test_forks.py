@@ -12,14 +12,15 @@ import pytest
 
 from sdfeel.core.forks import forked
 from sdfeel.run.store import locked
+from tests.waiting import finished, joined, received, started
 
 # A process that begins two others, prints their numbers, and is killed then.
 PARENT = """
 import signal
 from sdfeel.core.forks import forked
 from tests.core.test_forks import {life}
-children = [forked({life})[0] for _ in range(2)]
-print(*(child.pid for child in children), flush=True)
+children = [forked({life}) for _ in range(2)]  # a pipe that nobody holds would end them before
+print(*(child.pid for child, _ in children), flush=True)
 signal.pause()
 """
 
@@ -27,7 +28,7 @@ signal.pause()
 def waiting(pipe: Connection) -> None:
     """As a worker does."""
     pipe.send("good morning")
-    pipe.recv()
+    received(pipe)
 
 
 def telling(pipe: Connection) -> None:
@@ -46,9 +47,7 @@ def python(script: str) -> tuple[list[str], dict[str, str]]:
 @pytest.mark.parametrize("life", ["waiting", "telling"])
 def test_forked_processes_end_with_a_parent_that_is_killed(life: str) -> None:
     command, env = python(PARENT.format(life=life))
-    with subprocess.Popen(
-        command, env=env, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
-    ) as parent:
+    with started(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as parent:
         assert parent.stdout is not None
         children = [os.pidfd_open(int(pid)) for pid in parent.stdout.readline().split()]
         parent.kill()
@@ -61,11 +60,11 @@ def test_forked_processes_end_with_a_parent_that_is_killed(life: str) -> None:
 def test_a_process_that_is_still_busy_does_not_keep_a_run_locked(tmp_path: Path) -> None:
     with locked(tmp_path):
         process, pipe = forked(waiting, daemon=True)
-        pipe.recv()
+        received(pipe)
     with locked(tmp_path):
         assert process.is_alive()
     pipe.send("enough")
-    process.join()
+    joined(process)
 
 
 # Our gRPC: a server, and a channel to it.
@@ -102,7 +101,7 @@ assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 1
 @pytest.mark.parametrize("children", [CHILDREN, THREADS], ids=["they live", "one thread each"])
 def test_forked_processes_live_beside_our_grpc(children: str) -> None:
     command, env = python(GRPC + children)
-    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=300)
+    done = finished(command, env=env)
     assert done.returncode == 0, done.stderr
 
 
@@ -114,8 +113,8 @@ def listing(pipe: Connection, files: list[int]) -> None:
 def test_a_forked_process_leaves_the_files_of_others_open() -> None:
     files = [*os.pipe(), os.open(os.devnull, os.O_RDONLY), os.eventfd(0)]
     process, pipe = forked(listing, files)
-    assert pipe.recv() == files
-    process.join()
+    assert received(pipe) == files
+    joined(process)
     for file in files:
         os.close(file)
 
@@ -146,5 +145,5 @@ def test_a_forked_process_collects_its_own_garbage_and_not_its_parents() -> None
         process, pipe = forked(collecting, told)
     finally:
         gc.enable()
-    assert pipe.recv() == ([], ["finalised"])
-    process.join()
+    assert received(pipe) == ([], ["finalised"])
+    joined(process)

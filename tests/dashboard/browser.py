@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from tests.waiting import started
+
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 # A browser that looks for updates would be turned away by closed networks, again and again.
 FLAGS = [
@@ -30,15 +32,12 @@ def browser_path() -> str | None:
 def served_by(directory: Path, *options: str) -> Iterator[tuple[str, "subprocess.Popen[str]"]]:
     """`sdfeel dash` over a directory: its address and its process."""
     command = [sys.executable, "-c", MAIN, "dash", str(directory), "--no-browser", *options]
-    with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
-    ) as process:
+    with started(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
         try:
             assert process.stdout is not None
             yield process.stdout.readline().strip().rstrip("/"), process
         finally:
             process.terminate()
-            process.wait(120)
 
 
 @contextmanager

@@ -4,21 +4,27 @@ Many runs, one huge log and a log that grows, through the real server and a real
 depend on the machine and on what else it does, so they are printed and not asserted.
 """
 
+import subprocess
+import sys
 import tempfile
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from statistics import median
-from time import perf_counter
+from time import monotonic, perf_counter, sleep
+from typing import Any
 
 from playwright.sync_api import Page, sync_playwright
 
 from sdfeel.core.events import Event
 from sdfeel.core.run_files import EVENTS
-from tests.dashboard.browser import FLAGS, browser_path, served_by
+from tests import waiting
+from tests.dashboard.browser import FLAGS, MAIN, browser_path, served_by
 from tests.dashboard.logs import events, line, measured, played, started, write
 
 RUNS, HUGE, CHANGES = 1000, 1_000_000, 11
+SECONDS = 30  # for which a live run is watched
+LIVE = ["--set", "training.iterations=100000", "--set", "training.engine=loop"]
 
 
 def main() -> None:
@@ -43,6 +49,9 @@ def main() -> None:
             print(
                 f"a change is on the page after {median(delays):.2f} s, at most {delays[-1]:.2f} s"
             )
+            sent, busy = _minute(page, address, root)
+            print(f"a live run of 10 servers:     {sent / 1e6:.2f} MB and {busy:.1%} of a core in")
+            print(f"                              the browser, per minute ({SECONDS} s watched)")
             print(f"memory of the server:         {_peak(process.pid):.0f} MB at most")
         chromium.close()
 
@@ -73,14 +82,14 @@ def _listed(page: Page, address: str) -> float:
 def _opened(page: Page, address: str) -> float:
     begin = perf_counter()
     page.goto(f"{address}/run?name=huge")
-    page.wait_for_selector(".plot .curve", state="attached")
+    page.wait_for_selector(".plot canvas", state="attached")
     return perf_counter() - begin
 
 
 def _live(page: Page, address: str, run: Path) -> Iterator[float]:
     """Seconds from a line's writing until the page shows it."""
     page.goto(f"{address}/run?name=grows")
-    page.wait_for_selector(".plot .curve", state="attached")
+    page.wait_for_selector(".plot canvas", state="attached")
     for number in range(1, CHANGES + 1):
         event = replace(measured(4 * number), accuracy=number / 100)
         begin = perf_counter()
@@ -88,6 +97,39 @@ def _live(page: Page, address: str, run: Path) -> Iterator[float]:
             file.write(line(event))
         page.locator(".figures dd", has_text=f"{number}.0 %").wait_for()
         yield perf_counter() - begin
+
+
+def _minute(page: Page, address: str, root: Path) -> tuple[float, float]:
+    """Bytes received, and the share of a core that the page itself uses, while a run is watched."""
+    command = [sys.executable, "-c", MAIN, "run", *LIVE, "--out", str(root / "alive")]
+    with waiting.started(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as run:
+        try:
+            log = root / "alive" / EVENTS
+            end = monotonic() + 120
+            while not log.exists() and monotonic() < end:
+                sleep(0.1)
+            page.goto(f"{address}/run?name=alive")
+            page.wait_for_selector(".plot canvas", state="attached")
+            page.wait_for_selector(".heat", state="attached")
+            talk = page.context.new_cdp_session(page)
+            talk.send("Network.enable")
+            assert page.context.browser is not None
+            whole = page.context.browser.new_browser_cdp_session()
+            received: list[float] = []
+            talk.on("Network.dataReceived", lambda e: received.append(e["encodedDataLength"]))
+            before = _cpu_seconds(whole.send("SystemInfo.getProcessInfo"))
+            page.wait_for_timeout(1000 * SECONDS)
+            spent = _cpu_seconds(whole.send("SystemInfo.getProcessInfo")) - before
+            return sum(received) * 60 / SECONDS, spent / SECONDS
+        finally:
+            run.terminate()
+            run.wait(60)
+
+
+def _cpu_seconds(told: dict[str, Any]) -> float:
+    """What the browser's processes that show pages have computed so far."""
+    spent = (each["cpuTime"] for each in told["processInfo"] if each["type"] == "renderer")
+    return float(sum(spent))
 
 
 def _peak(pid: int) -> float:

@@ -11,7 +11,7 @@ from sdfeel.run import session, store
 from sdfeel.run.checkpoint import load_checkpoint
 from tests.dashboard.conftest import ORIGIN, Page
 from tests.dashboard.logs import events, write
-from tests.dashboard.waiting import until
+from tests.waiting import until
 
 LONG = [
     "network.clients=6",

@@ -33,7 +33,9 @@ def test_a_run_shows_figures_curves_phases_and_warnings(page: Page, tmp_path: Pa
     assert [c["name"] for c in shown["charts"]["costs"]] == [
         "virtual time",
         "local iterations",
+        "rounds",
         "data moved",
+        "energy",
     ]
     assert line_["x"][0] == [1.25 * n for n in range(11)]
     assert line_["y"][0] == pytest.approx([4 * n / 50 for n in range(11)])

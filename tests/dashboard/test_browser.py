@@ -81,6 +81,44 @@ def test_the_list_is_sorted_and_filtered(page: Page) -> None:
     expect(page.locator(".runs tbody tr")).to_have_count(1)  # the address keeps the filter
 
 
+def test_the_list_answers_questions_and_says_what_it_does_not_understand(page: Page) -> None:
+    page.goto("/")
+    expect(page.locator(".runs tbody tr")).to_have_count(3)
+    box = page.get_by_label("Filter by name")
+    answers = {
+        "scheme = sd-feel and accuracy > 0": ["race/sd-feel"],
+        "network.servers = 3 and not scheme = sd-feel": ["race/async-sd-feel"],
+        "(state = damaged or tau1 >= 1) and name ~ a": ["bad", "race/sd-feel"],
+        "accuracy > 100%": [],
+    }
+    page.get_by_role("button", name="run", exact=True).click()
+    for question, wanted in answers.items():
+        box.fill(question)
+        expect(page.locator(".runs tbody td.name")).to_have_text(wanted)
+        expect(page.locator("#question")).to_be_empty()
+    mistakes = {"accuracy >": "needs a value", "(a": "not closed", "= 3": "a key"}
+    mistakes |= {"servers = 3": "network.servers or", "wings = 2": "no run has a key wings"}
+    for wrong, why in mistakes.items():
+        box.fill(wrong)
+        expect(page.locator("#question")).to_contain_text(why)
+    box.fill("constructor.constructor(1)")
+    expect(page.locator(".runs tbody tr")).to_have_count(0)
+
+
+def test_the_selection_survives_going_back_and_the_table_is_saved(page: Page) -> None:
+    page.goto("/")
+    page.get_by_label("Choose race/sd-feel", exact=True).check()
+    page.get_by_role("link", name="race/sd-feel", exact=True).click()
+    expect(page.locator(".title .pill")).to_have_text("finished")
+    page.go_back()
+    expect(page.get_by_label("Choose race/sd-feel", exact=True)).to_be_checked()
+    with page.expect_download() as saved:
+        page.get_by_role("button", name="Save table (CSV)").click()
+    lines = Path(saved.value.path()).read_text().splitlines()
+    assert lines[0].startswith("name,scheme,state,accuracy")
+    assert len(lines) == 4
+
+
 def test_new_runs_appear_by_themselves(page: Page, runs: Path) -> None:
     page.goto("/")
     expect(page.locator(".runs tbody tr")).to_have_count(3)
@@ -128,7 +166,7 @@ def test_the_slider_plays_the_graph_back(page: Page) -> None:
 
 def test_a_run_shows_all_its_parts(page: Page) -> None:
     page.goto("/run?name=race/sd-feel")
-    expect(page.locator(".chart path.curve")).to_have_count(3)
+    expect(page.locator(".chart canvas")).to_have_count(3)
     expect(page.locator(".tall svg rect").first).to_be_visible()
     expect(page.locator(".phases .track")).to_have_count(3)
     expect(page.locator(".heat")).to_have_count(2)
@@ -147,12 +185,130 @@ def test_charts_are_read_with_keys(page: Page) -> None:
     expect(page.locator(".chart .readout").first).to_contain_text(accuracy)
 
 
+def hover(page: Page, share: float, height: float = 0.5) -> str:
+    """Point into the first chart; what it says about that place."""
+    over = page.locator(".chart .u-over").first
+    box = over.bounding_box()
+    assert box is not None
+    page.mouse.move(box["x"] + share * box["width"], box["y"] + height * box["height"])
+    return page.locator(".chart .readout").first.inner_text()
+
+
+@pytest.fixture
+def unequal(runs: Path) -> Iterator[str]:
+    """Sixteen runs, of which the first ends long before the others."""
+    names = [f"many/run{number}" for number in range(16)]
+    for number, name in enumerate(names):
+        write(runs / name, events(20 if number == 0 else 80, seed=number))
+    yield "&".join(f"run={name}" for name in names)
+    for name in names:
+        (runs / name / "events.jsonl").unlink()
+
+
+def test_a_place_shows_all_runs_that_are_alive_there_and_no_others(
+    page: Page, unequal: str
+) -> None:
+    page.goto(f"/compare?{unequal}")
+    expect(page.locator(".chart canvas")).to_have_count(3)
+    early, late = hover(page, 0.1), hover(page, 0.9)
+    assert early.count("run") == 16
+    assert late.count("run") == 15
+    assert "run0:" in early
+    assert "run0:" not in late
+    expect(page.locator(".tip").first.locator("li")).to_have_count(15)
+    other = page.locator(".chart .readout").nth(1).inner_text()
+    assert other.split(" · ")[0] == late.split(" · ")[0]  # one cursor through all charts
+
+
+def axis(page: Page) -> list[float]:
+    """Where the axis begins and ends."""
+    return [float(hover(page, share).split(" ")[0]) for share in (0.001, 0.999)]
+
+
+def test_a_drag_zooms_all_charts_and_a_double_click_goes_back(page: Page, runs: Path) -> None:
+    write(runs / "zoomed", events(80))
+    page.goto("/run?name=zoomed")
+    expect(page.locator(".chart canvas")).to_have_count(3)
+    whole = axis(page)
+    hover(page, 0.25)
+    page.mouse.down()
+    hover(page, 0.4)
+    hover(page, 0.5)
+    page.mouse.up()
+    expect(page.get_by_role("button", name="Show everything")).to_be_visible()
+    part = axis(page)
+    assert part[1] - part[0] < 0.5 * (whole[1] - whole[0])
+    page.locator(".chart .u-over").nth(1).dblclick()
+    expect(page.get_by_role("button", name="Show everything")).to_be_hidden()
+    assert axis(page) == whole
+    page.locator(".chart .plot").first.press("+")
+    expect(page.get_by_role("button", name="Show everything")).to_be_visible()
+    page.locator(".chart .plot").first.press("0")
+    assert axis(page) == whole
+
+
+def test_a_cursor_in_a_chart_moves_the_graph_and_the_timeline(page: Page, runs: Path) -> None:
+    write(runs / "zoomed", events(80))
+    page.goto("/run?name=zoomed")
+    expect(page.locator(".tall svg rect").first).to_be_visible()
+    time = page.locator(".player output")
+    newest = time.inner_text()
+    hover(page, 0.1)
+    expect(time).not_to_have_text(newest)
+    expect(page.locator(".tall line.cursor")).to_have_css("display", "inline")
+    page.mouse.move(0, 0)
+    expect(time).to_have_text(newest)
+    expect(page.locator(".tall line.cursor")).to_have_css("display", "none")
+
+
+def test_lines_are_switched_off_smoothed_and_drawn_on_another_scale(
+    page: Page, unequal: str
+) -> None:
+    page.goto(f"/compare?{unequal}")
+    first = page.locator(".legend button").first
+    first.click()
+    expect(first).to_have_attribute("aria-pressed", "false")
+    assert "run0:" not in hover(page, 0.1)
+    first.click()
+    page.locator(".legend button").nth(3).dblclick()
+    assert hover(page, 0.1).count("run") == 1
+    exact = hover(page, 0.5).split(": ")[1]
+    page.get_by_label("Smoothing").press("End")
+    assert hover(page, 0.5).split(": ")[1] != exact
+    page.get_by_label("Smoothing").press("Home")
+    page.get_by_role("button", name="log", exact=True).click()
+    assert hover(page, 0.5).split(": ")[1] == exact
+    for cost, unit in (
+        ("local iterations", ""),
+        ("rounds", ""),
+        ("energy", "J"),
+        ("data moved", "kB"),
+    ):
+        page.get_by_role("button", name=cost).click()
+        assert hover(page, 0.5).split(" · ")[0].endswith(unit)
+
+
+def test_a_run_looks_the_same_in_the_list_and_in_a_comparison(page: Page) -> None:
+    page.goto("/")
+    drawn = "path => [path.getAttribute('class'), getComputedStyle(path).stroke]"
+    looks = {
+        name: page.locator(f'tr[data-name="race/{name}"] .sample path').evaluate(drawn)
+        for name in ("sd-feel", "async-sd-feel")
+    }
+    assert looks["sd-feel"] != looks["async-sd-feel"]
+    for order in (("sd-feel", "async-sd-feel"), ("async-sd-feel", "sd-feel")):
+        page.goto("/compare?" + "&".join(f"run=race/{name}" for name in order))
+        for place, name in enumerate(order):
+            path = page.locator(".legend button").nth(place).locator("path")
+            assert path.evaluate(drawn) == looks[name]
+
+
 def test_runs_are_chosen_compared_and_the_link_keeps_them(page: Page) -> None:
     page.goto("/")
     for name in ("race/sd-feel", "race/async-sd-feel"):
         page.get_by_label(f"Choose {name}", exact=True).check()
     page.get_by_role("link", name="Compare").click()
-    expect(page.locator(".chart").first.locator("path.curve")).to_have_count(2)
+    expect(page.locator(".legend button")).to_have_count(2)
     target = page.get_by_label("Target accuracy in percent")
     target.fill("30")
     target.press("Enter")
@@ -161,7 +317,7 @@ def test_runs_are_chosen_compared_and_the_link_keeps_them(page: Page) -> None:
     expect(differs).to_have_count(1)
     page.reload()
     expect(page.get_by_role("columnheader", name="time to 30 %")).to_be_visible()
-    expect(page.locator(".chart").first.locator("path.curve")).to_have_count(2)
+    expect(page.locator(".legend button")).to_have_count(2)
 
 
 @pytest.mark.slow
@@ -190,6 +346,7 @@ def test_a_damaged_log_is_shown_as_such_and_as_text(page: Page) -> None:
     page.goto("/run?name=bad")
     expect(page.locator(".warnings")).to_contain_text("The log is damaged")
     expect(page.locator(".title .pill")).to_have_text("damaged")
+    page.evaluate("scrollTo(0, document.body.scrollHeight)")  # what nobody sees is not drawn
     expect(page.locator(".fields", has_text="<img src=x")).to_be_visible()
 
 
@@ -232,3 +389,25 @@ def test_a_log_line_can_grow_while_it_is_shown(page: Page, runs: Path) -> None:
         file.write(whole[:40])
         file.write(whole[40:])
     expect(page.locator(".figures")).to_contain_text("test accuracy")
+
+
+AXE = Path(__file__).parents[2] / "tools" / "js" / "node_modules" / "axe-core" / "axe.min.js"
+
+
+@pytest.mark.skipif(not AXE.exists(), reason="no axe here: `make lint-js` installs it")
+@pytest.mark.parametrize("colours", ["light", "dark"])
+def test_axe_finds_nothing_to_complain_about(browser: Browser, address: str, colours: str) -> None:
+    dark = colours == "dark"
+    context = browser.new_context(
+        base_url=address, bypass_csp=True, color_scheme="dark" if dark else "light"
+    )
+    context.set_default_timeout(DEADLINE)
+    page = context.new_page()
+    for path in ("/", "/run?name=race/sd-feel", "/compare?run=race/sd-feel&run=bad", "/new"):
+        page.goto(path)
+        ready = {"/": ".runs tbody tr", "/new": "form"}.get(path, ".chart canvas")
+        page.locator(ready).first.wait_for()
+        page.evaluate(AXE.read_text())
+        found = page.evaluate("axe.run()")["violations"]
+        assert [(each["id"], each["nodes"][0]["html"][:200]) for each in found] == []
+    context.close()

@@ -1,17 +1,25 @@
 """The list of runs: what it shows, and that it changes by itself."""
 
 import fcntl
+import json
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from sdfeel.core.events import Round
 from sdfeel.core.run_files import EVENTS, EXPERIMENT, LOCK
 from sdfeel.dashboard.jobs import Jobs
 from sdfeel.dashboard.log_files import Root, held
-from sdfeel.dashboard.views import catalogue
-from sdfeel.dashboard.views.catalogue import Catalogue, list_updates, run_updates
+from sdfeel.dashboard.views import catalogue, updates
+from sdfeel.dashboard.views.catalogue import Catalogue
+from sdfeel.dashboard.views.updates import CUT, NEXT, delta, list_updates, run_updates
+from sdfeel.experiment.loading import load
 from sdfeel.report.history import History
+from sdfeel.run.session import start
 from tests.dashboard.logs import events, line, measured, played, started, write
 
 
@@ -61,6 +69,22 @@ def test_states(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     }
 
 
+def test_a_run_that_did_not_end_after_a_round_has_crashed(tmp_path: Path) -> None:
+    """A real run: stopped, it has a checkpoint of its whole log; killed, it has not."""
+    directory = tmp_path / "run"
+    settings = ["training.iterations=50", "network.clients=5", "network.servers=1"]
+    session = start(load(None, [*settings, "training.engine=loop"]), directory)
+    for event in session:
+        if isinstance(event, Round):
+            session.stop()
+    os.utime(directory / EVENTS, (1e9, 1e9))
+    assert states(tmp_path) == {"run": "stopped"}
+    with (directory / EVENTS).open("ab") as file:  # what a killed run would have written since
+        file.write(line(played(99)))
+    os.utime(directory / EVENTS, (1e9, 1e9))
+    assert states(tmp_path) == {"run": "crashed"}
+
+
 @pytest.mark.skipif(held() is None, reason="this system does not say who holds locks")
 def test_who_holds_the_lock_is_running(tmp_path: Path) -> None:
     run = write(tmp_path / "one", events()[:-1])
@@ -92,7 +116,7 @@ def test_locks_are_read_as_the_system_writes_them(tmp_path: Path) -> None:
 
 
 def test_news_of_the_list_are_what_changed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(catalogue, "AGE", 0.0)
+    monkeypatch.setattr(updates, "AGE", 0.0)
     root = Root(tmp_path)
     write(tmp_path / "one", events())
     news = list_updates(Catalogue(root), Jobs(root))
@@ -106,17 +130,61 @@ def test_news_of_the_list_are_what_changed(tmp_path: Path, monkeypatch: pytest.M
     assert news() == [("runs", {"changed": [], "gone": ["one"]})]
 
 
-def test_news_of_a_run_are_signs_of_change(tmp_path: Path) -> None:
+def test_news_of_a_run_are_everything_and_then_what_changed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(updates, "APART", 0.0)
     root = Root(tmp_path)
     run = write(tmp_path / "one", events()[:-1])
     news = run_updates(Catalogue(root), Jobs(root), "one")
-    assert news()[0][0] == "run"
+    (kind, whole), jobs = news()
+    assert (kind, jobs[0]) == ("run", "jobs")
     assert news() == []
     with (run / EVENTS).open("ab") as file:
         file.write(line(measured(44)))
-    assert news()[0][0] == "run"
+    ((kind, part),) = news()
+    assert kind == "more"
+    assert len(json.dumps(part)) < len(json.dumps(whole)) / 4
     (run / EVENTS).unlink()
-    assert news() == [("run", {"gone": "one is not a run"})]
+    assert news() == [("gone", {"gone": "one is not a run"})]
+    assert news() == []
+
+
+def applied(old: Any, change: Any) -> Any:
+    """What live.js does with a change."""
+    if not isinstance(change, dict):
+        return change
+    if not change:
+        return old
+    kept = change.get(CUT)
+    rest = {key: value for key, value in change.items() if key not in (CUT, NEXT)}
+    if kept is True:
+        return rest
+    if isinstance(old, list):
+        if NEXT in change:
+            return old[:kept] + change[NEXT]
+        return [applied(each, rest.get(str(i), {})) for i, each in enumerate(old)]
+    return {**old, **{key: applied(old.get(key), value) for key, value in rest.items()}}
+
+
+leaves = st.one_of(st.none(), st.integers(-3, 3), st.text("ab", max_size=2))
+documents = st.recursive(
+    leaves,
+    lambda inner: st.lists(inner, max_size=5) | st.dictionaries(st.sampled_from("xyz"), inner),
+    max_leaves=12,
+)
+
+
+@given(documents, documents)
+def test_a_change_turns_the_old_into_the_new(old: Any, new: Any) -> None:
+    assert applied(old, json.loads(json.dumps(delta(old, new)))) == new
+
+
+def test_a_list_that_grows_sends_only_its_end() -> None:
+    old = {"lines": [{"x": list(range(900)), "label": "a"}]}
+    new = {"lines": [{"x": list(range(901)), "label": "a"}]}
+    assert len(json.dumps(delta(old, new))) < 70
+    assert applied(old, delta(old, new)) == new
 
 
 def test_memory_is_bounded_by_the_logs_that_were_opened_last(

@@ -1,9 +1,13 @@
-"""A thinned sequence is an even sample of the whole, however it arrived."""
+"""What is thinned stays true: an even sample of rounds, and every low and high of measurements."""
+
+from dataclasses import replace
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sdfeel.dashboard.log import Sampled
+from sdfeel.dashboard.log import Extremes, LoggedEvent, LogLine, Sampled, parse
+from sdfeel.dashboard.views.curves import telling
+from tests.dashboard.logs import line, measured
 
 pieces = st.lists(st.integers(0, 40), max_size=12)
 
@@ -40,3 +44,58 @@ def test_what_cannot_be_read_is_left_out() -> None:
     kept = Sampled[str, int](8, lambda text: int(text) if text.isdigit() else None)
     kept.extend(["1", "two", "3"])
     assert list(kept) == [1, 3]
+
+
+def read(item: LogLine) -> LoggedEvent | None:
+    event = parse(item.data)
+    return None if event is None else LoggedEvent(item.number, item.offset, event)
+
+
+shares = st.floats(0, 1, allow_nan=False)
+
+
+@given(st.lists(st.tuples(shares, st.floats(0, 9)), min_size=1, max_size=120), pieces)
+def test_no_low_and_no_high_of_a_bucket_is_lost(
+    values: list[tuple[float, float]], sizes: list[int]
+) -> None:
+    events = [
+        replace(measured(number, accuracy), loss=loss)
+        for number, (accuracy, loss) in enumerate(values)
+    ]
+    lines = [LogLine(n, n, line(event).strip()) for n, event in enumerate(events)]
+    kept = Extremes(7 * 4, read)  # four buckets
+    rest = lines
+    for size in sizes:
+        kept.extend(rest[:size])
+        rest = rest[size:]
+        kept.settle()
+    kept.extend(rest)
+    kept.settle()
+    found = {logged.number: logged.event for logged in kept}
+    assert len(found) <= 4 * 7 + 1
+    assert events[-1] == found[len(events) - 1]
+    for begin in range(0, len(events), kept.stride):
+        bucket = events[begin : begin + kept.stride]
+        mine = [event for number, event in found.items() if begin <= number < begin + kept.stride]
+        for name in ("accuracy", "loss"):
+            whole = [getattr(event, name) for event in bucket]
+            own = [getattr(event, name) for event in mine]
+            assert (min(own), max(own)) == (min(whole), max(whole))
+
+
+gappy = st.lists(st.one_of(st.none(), st.floats(-9, 9)), min_size=1, max_size=400)
+
+
+@given(gappy, st.integers(8, 60))
+def test_a_thinned_curve_has_the_lows_highs_and_gaps_of_the_whole(
+    values: list[float | None], limit: int
+) -> None:
+    picked = telling([values], limit)
+    known = [value for value in values if value is not None]
+    shown = [values[index] for index in picked if values[index] is not None]
+    assert picked == sorted(set(picked))
+    assert len(picked) <= limit + 5
+    assert picked[-1] == len(values) - 1
+    assert (None in values) == any(values[index] is None for index in picked)
+    if known:
+        assert (min(shown), max(shown)) == (min(known), max(known))  # type: ignore[type-var]

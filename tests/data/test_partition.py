@@ -13,6 +13,8 @@ from sdfeel.core.errors import InputError
 from sdfeel.data.partition import (
     ALIASES,
     PARTITIONS,
+    Members,
+    _dealt,
     dirichlet,
     exact_classes,
     holdings,
@@ -273,3 +275,49 @@ def test_values_without_classes_can_only_be_split_at_random() -> None:
     assert len(split(targets, 2, rng(), partition="iid")) == 2  # type: ignore[arg-type]
     with pytest.raises(InputError, match=r"needs class numbers, .*float64: use 'iid' or a file"):
         split(targets, 2, rng(), partition="classes")  # type: ignore[arg-type]
+
+
+def test_the_members_of_a_set_are_counted_through() -> None:
+    draws = np.random.default_rng(1)
+    there = draws.random(77) < 0.4
+    found = Members(there)
+    for number in draws.integers(77, size=200).tolist():
+        found.change(number, -1 if there[number] else 1)
+        there[number] = not there[number]
+        assert [found.nth(n) for n in range(found.count)] == np.flatnonzero(there).tolist()
+
+
+def plainly_dealt(owners: Ints, clients: int, rng: np.random.Generator) -> Ints:
+    """The definition, which looks at every client for every swap."""
+    slots = rng.permutation(np.repeat(np.arange(len(owners)), owners)).reshape(clients, -1)
+    held = np.zeros((clients, len(owners)), dtype=np.int64)
+    np.add.at(held, (np.arange(clients)[:, None], slots), 1)
+    while (surplus := np.argwhere(held > 1)).size:
+        for client, k in surplus.tolist():
+            if held[client, k] > 1:
+                other = int(rng.choice(np.flatnonzero(held[:, k] == 0)))
+                spare = held[other] > 1
+                if not spare.any():
+                    spare = held[other] > held[client]
+                taken = int(rng.choice(np.flatnonzero(spare)))
+                held[client, [k, taken]] += [-1, 1]
+                held[other, [k, taken]] += [1, -1]
+    return held
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_classes_are_dealt_as_by_the_plain_definition(seed: int) -> None:
+    draws = np.random.default_rng(seed)
+    classes, clients = int(draws.integers(2, 9)), int(draws.integers(3, 60))
+    each = int(draws.integers(1, classes + 1))
+    owners = np.full(classes, clients * each // classes)
+    owners[: clients * each % classes] += 1
+    one, other = (deal(owners, clients, rng(seed)) for deal in (_dealt, plainly_dealt))
+    assert np.array_equal(one, other)
+    assert (one.max(), one.sum(axis=1).tolist()) == (1, [each] * clients)
+
+
+def test_a_dirichlet_draw_without_hope_is_given_up_at_once() -> None:
+    labels = np.arange(40_000) % 10
+    with pytest.raises(InputError, match=r"no draw out of 20 left each of 2000 clients .* too few"):
+        dirichlet(labels, 2000, 0.1, np.random.default_rng(0))

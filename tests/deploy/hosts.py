@@ -17,9 +17,11 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from signal import SIGCONT, SIGSTOP
 from typing import IO, Any
 
 from sdfeel.core.run_files import EPOCHS, EVENTS, EXPERIMENT, NETWORK, NODES, STATUS
+from tests.waiting import finished
 
 SDFEEL = (sys.executable, "-m", "sdfeel")
 PATIENCE = 240.0  # seconds for whatever is waited for
@@ -30,14 +32,14 @@ def possible() -> str:
     if shutil.which("ip") is None:
         return "`ip` of iproute2 is not installed"
     name = f"sdfeel-{os.getpid()}-try"
-    if subprocess.run(["ip", "netns", "add", name], capture_output=True).returncode:
+    if finished(["ip", "netns", "add", name]).returncode:
         return "network namespaces are not allowed here"
-    subprocess.run(["ip", "netns", "del", name], check=True)
+    finished(["ip", "netns", "del", name], check=True)
     return ""
 
 
 def run(*words: str, check: bool = True) -> bool:
-    done = subprocess.run(words, capture_output=True, text=True)
+    done = finished(words)
     if check and done.returncode:
         raise RuntimeError(f"{' '.join(words)}: {done.stderr.strip()}")
     return done.returncode == 0
@@ -108,11 +110,15 @@ class Host:
         self.logs.append(log)
         return process
 
+    def signal(self, number: int) -> None:
+        for process in self.processes:
+            process.send_signal(number)
+
     def unplug(self) -> None:
         for process in self.processes:
             with suppress(ProcessLookupError):
                 process.kill()
-            process.wait()
+            process.wait(PATIENCE)
         for log in self.logs:
             log.close()
         run("ip", "netns", "del", self.space, check=False)
@@ -196,19 +202,42 @@ class Stage:
             time.sleep(0.05)
         return time.monotonic() - began
 
+    def rounds(self, name: str) -> int:
+        """How many rounds a server has finished, by its log."""
+        log = self.places[name].directory / NODES / name / EVENTS
+        return log.read_bytes().count(b'"round"') if log.exists() else 0
+
     def until_round(self, name: str, number: int) -> float:
+        return self.until(lambda: self.rounds(name) >= number, f"round {number} of {name}")
+
+    def until_waiting(self, name: str) -> float:
+        """Until some server has nobody left to wait for but this client."""
+        edges = [each for each in self.places if each.startswith("edge-")]
         return self.until(
-            lambda: self.status(name).get("round", 0) >= number, f"round {number} of {name}"
+            lambda: any(self.status(each).get("waiting_for") == [name] for each in edges),
+            f"that a server waits for {name} alone",
         )
+
+    def mended(self, name: str, seconds: float, then: Callable[[], None] = lambda: None) -> str:
+        """A cut cable stays so for some seconds; tells how soon all went on when it was mended."""
+        began = self.rounds("edge-0")
+        time.sleep(seconds)  # how long a cable is cut is what is tried here
+        still = self.rounds("edge-0")
+        if still > began + 1:
+            raise RuntimeError(f"{name} was cut off, but {still - began} rounds went by")
+        then()
+        self.places[name].mend()
+        took = self.until_round("edge-0", still + 1)
+        return f"{name} was cut off for {seconds:g} s in round {still + 1}; back in {took:.1f} s"
 
 
 def called(command: Sequence[str], directory: Path) -> None:
-    done = subprocess.run(command, cwd=directory, capture_output=True, text=True)
+    done = finished(command, cwd=directory)
     if done.returncode:
         raise RuntimeError(f"{' '.join(command)}: {done.stderr}")
 
 
-def finished(directory: Path) -> dict[str, Any]:
+def last_line(directory: Path) -> dict[str, Any]:
     """The last line of a run's log."""
     last: dict[str, Any] = json.loads((directory / EVENTS).read_text().splitlines()[-1])
     return last
@@ -219,7 +248,7 @@ def simulated(directory: Path, settings: Sequence[str]) -> str:
     words = [word for each in settings for word in ("--set", each)]
     command = [*SDFEEL, "run", *words, "--out", "simulated"]
     called(command, directory)
-    return str(finished(directory / "simulated")["model_sha256"])
+    return str(last_line(directory / "simulated")["model_sha256"])
 
 
 def play(
@@ -243,27 +272,28 @@ def play(
         tell(f"{len(machines)} hosts; cables of servers and two clients: {', '.join(shaped)}")
         stage = Stage.build(machines, settings, servers)
         desk = machines[-1]
+        first, second = "client-1", "client-0"
         for name in stage.places:
-            stage.start(name)
+            if name != first:
+                stage.start(name)
         follow = desk.start(*SDFEEL, "deploy", "follow", "federation", "--out", "real", "--stop")
-        for name in ("edge-1", "client-0"):
-            stage.until_round("edge-0", stage.status("edge-0").get("round", 0) + 2)
-            stage.places[name].cut()
-            began = stage.status("edge-0")["round"]
-            time.sleep(seconds)  # how long a cable is cut is what is tried here
-            still = stage.status("edge-0")["round"]
-            if still > began + servers + 1:
-                raise RuntimeError(f"{name} was cut off, but {still - began} rounds went by")
-            stage.places[name].mend()
-            took = stage.until_round("edge-0", still + 1)
-            tell(f"{name} was cut off for {seconds:g} s in round {still + 1}; back in {took:.1f} s")
+        # One client is not there or stands still until the cable is cut: so nobody can be done
+        # before, however fast or slow this machine is.
+        stage.until_waiting(first)
+        stage.places["edge-1"].cut()
+        stage.start(first)
+        tell(stage.mended("edge-1", seconds, lambda: stage.places[second].signal(SIGSTOP)))
+        stage.until_waiting(second)
+        stage.places[second].cut()
+        stage.places[second].signal(SIGCONT)
+        tell(stage.mended(second, seconds))
         stage.until(lambda: follow.poll() is not None, "the end of the run")
         if follow.returncode:
             raise RuntimeError(desk.said())
         for name, host in stage.places.items():
             if host.processes[0].wait(PATIENCE):
                 raise RuntimeError(f"{name}: {host.said()}")
-        deployed = str(finished(desk.directory / "real")["model_sha256"])
+        deployed = str(last_line(desk.directory / "real")["model_sha256"])
     return deployed, simulated(directory, settings)
 
 
@@ -271,7 +301,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--servers", type=int, default=3)
     parser.add_argument("--clients", type=int, default=6)
-    parser.add_argument("--iterations", type=int, default=200)
+    parser.add_argument("--iterations", type=int, default=100)
     parser.add_argument("--seconds", type=float, default=10.0, help="for how long cables are cut")
     given = parser.parse_args()
     reason = possible()

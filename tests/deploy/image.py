@@ -9,13 +9,13 @@ cannot be tried.
 import argparse
 import os
 import shutil
-import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from tests.deploy.hosts import SDFEEL, called, finished, simulated
+from tests.deploy.hosts import SDFEEL, called, last_line, simulated
+from tests.waiting import finished
 
 ROOT = Path(__file__).parents[2]
 USER = 1000  # of the image
@@ -62,7 +62,7 @@ class Engine:
         }
 
     def run(self, *words: str, cwd: Path | None = None) -> str:
-        done = subprocess.run(words, cwd=cwd, env=self.place, capture_output=True, text=True)
+        done = finished(words, 3600, cwd=cwd, env=self.place)
         if done.returncode:
             raise RuntimeError(f"{' '.join(words)}:\n{done.stdout[-2000:]}{done.stderr[-4000:]}")
         return done.stdout
@@ -115,7 +115,7 @@ def main() -> int:
         finally:
             engine.run(*compose, "down", "-t", "5", cwd=files)
             engine.run("podman", "network", "prune", "-f")
-        deployed = str(finished(files / "real")["model_sha256"])
+        deployed = str(last_line(files / "real")["model_sha256"])
         expected = simulated(directory, SETTINGS)
         engine.run("podman", "system", "reset", "-f")
     print(f"in containers {deployed}\nsimulated     {expected}")

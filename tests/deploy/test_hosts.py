@@ -12,6 +12,6 @@ def test_hosts_with_cut_cables_come_to_the_simulators_model(tmp_path: Path) -> N
     if reason := possible():
         pytest.skip(reason)
     told: list[str] = []
-    deployed, simulated = play(tmp_path, 2, 5, 1500, 2.0, told.append)
+    deployed, simulated = play(tmp_path, 2, 5, 40, 2.0, told.append)
     assert deployed == simulated
     assert sum("was cut off" in line for line in told) == 2

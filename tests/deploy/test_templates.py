@@ -3,7 +3,6 @@
 import json
 import os
 import re
-import subprocess
 import sys
 import textwrap
 import time
@@ -18,6 +17,7 @@ from sdfeel.deploy.init import edge_addresses, init
 from sdfeel.deploy.node import federation_of
 from sdfeel.experiment.loading import load
 from sdfeel.live.trust.identity import Identity
+from tests.waiting import finished
 
 SETTINGS = ["network.clients=5", "network.servers=2", "model.name=logistic"]
 SETTINGS += ["training.engine=loop"]
@@ -81,7 +81,7 @@ def test_liveness_asks_for_life_not_for_progress(made: Path, tmp_path: Path) -> 
     script = script.replace("/federation/nodes/edge-0/status.json", str(status))
     for age, verdict in ((5, 0), (3600, 1)):
         os.utime(status, (time.time() - age,) * 2)
-        assert subprocess.run([sys.executable, "-c", script]).returncode == verdict
+        assert finished([sys.executable, "-c", script]).returncode == verdict
 
 
 def test_containers_mount_directories_where_files_are_replaced(made: Path) -> None:

@@ -4,7 +4,6 @@ import json
 import os
 import re
 import shutil
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -12,6 +11,7 @@ import pytest
 from sdfeel.deploy.init import init
 from sdfeel.experiment.loading import load
 from sdfeel.live.metrics import COUNTERS, GAUGES, metrics, process_metrics
+from tests.waiting import finished
 
 
 @pytest.fixture(scope="module")
@@ -26,7 +26,7 @@ def told(*command: str) -> tuple[int, str]:
     """The exit code and all output of a program; skipped without it."""
     if shutil.which(command[0]) is None:
         pytest.skip(f"{command[0]} is not installed")
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    done = finished(command)
     return done.returncode, done.stdout + done.stderr
 
 
@@ -101,7 +101,7 @@ def test_the_setup_gives_a_cluster_all_that_the_manifests_refer_to(
     shim.chmod(0o755)
     with given.open("w") as file:
         place = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"}
-        subprocess.run([made / "kubernetes-setup.sh"], cwd=made, stdout=file, env=place, check=True)
+        finished([made / "kubernetes-setup.sh"], cwd=made, stdout=file, env=place, check=True)
     have = set(re.findall(r"(?m)^  name: (\S+)$", given.read_text()))
     text = (made / "kubernetes.yaml").read_text()
     wanted = set(re.findall(r"configMap: \{name: ([^}]+)\}|secretName: ([^,]+),", text))
@@ -137,12 +137,7 @@ def test_promtool_finds_no_fault_in_the_metrics(tmp_path: Path) -> None:
         assert f"# HELP sdfeel_{name}_total " in text
     for name in GAUGES:
         assert f"# HELP sdfeel_{name} " in text
-    done = subprocess.run(
-        ["promtool", "check", "metrics"],
-        input=text + process_metrics(),
-        capture_output=True,
-        text=True,
-    )
+    done = finished(["promtool", "check", "metrics"], input=text + process_metrics())
     assert (done.returncode, done.stdout + done.stderr) == (0, "")
 
 

@@ -10,7 +10,6 @@ import io
 import os
 import re
 import shlex
-import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import redirect_stderr, redirect_stdout
@@ -19,6 +18,8 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
+
+from tests.waiting import finished
 
 FENCE = re.compile(r"^(`{3,})\s*(\w*)")
 SKIP = re.compile(r"^<!-- not run:(.*)-->$")
@@ -113,9 +114,7 @@ def execute(command: str) -> tuple[int, str]:
         return in_process(words)
     env = {name: os.environ[name] for name in os.environ if name in KEPT}
     env |= {"PATH": f"{Path(sys.executable).parent}:/usr/bin:/bin", "MPLBACKEND": "Agg"}
-    done = subprocess.run(
-        ["bash", "-o", "pipefail", "-c", command], capture_output=True, text=True, env=env
-    )
+    done = finished(["bash", "-o", "pipefail", "-c", command], env=env)
     return done.returncode, done.stdout + done.stderr
 
 

@@ -3,6 +3,7 @@
 import ast
 import re
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,15 @@ each_document = pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path
 NAMED_FILE = re.compile(r"`((?:[a-z_0-9]+/)+(?:[a-z_0-9]+\.(?:py|hpp|json|md|html))?)`")
 NAMED_PROGRAM = re.compile(r"python\s+-m\s+([a-z_0-9.]+)")
 NAMED_FIELD = re.compile(r"`([A-Z][A-Za-z]+)\.([a-z_]+)`")
+
+
+def parsed(containing: str) -> Iterator[tuple[Path, ast.Module]]:
+    """The files of the package that match a pattern: parsing all of them takes seconds."""
+    pattern = re.compile(containing)
+    for path in SOURCE.rglob("*.py"):
+        text = path.read_text(encoding="utf-8")
+        if pattern.search(text):
+            yield path, ast.parse(text)
 
 
 @each_document
@@ -35,14 +45,17 @@ def test_every_program_that_is_named_exists(path: Path) -> None:
 @each_document
 def test_every_field_that_is_named_exists(path: Path) -> None:
     named = NAMED_FIELD.findall(path.read_text(encoding="utf-8"))
-    assert not [f"{kind}.{field}" for kind, field in named if field not in FIELDS.get(kind, ())]
+    assert not [f"{kind}.{field}" for kind, field in named if field not in fields().get(kind, ())]
 
 
-def _fields() -> dict[str, set[str]]:
-    """The fields and methods of every class, by its name."""
+@cache
+def fields() -> dict[str, set[str]]:
+    """The fields and methods of every class that a document names, by its name."""
+    texts = [path.read_text(encoding="utf-8") for path in DOCUMENTS]
+    kinds = {kind for text in texts for kind, _ in NAMED_FIELD.findall(text)}
     found: dict[str, set[str]] = {}
-    for file in SOURCE.rglob("*.py"):
-        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+    for _, tree in parsed(rf"class ({'|'.join(kinds)})\b"):
+        for node in ast.walk(tree):
             if isinstance(node, ast.ClassDef):
                 fields = {
                     part.target.id
@@ -52,9 +65,6 @@ def _fields() -> dict[str, set[str]]:
                 methods = {part.name for part in node.body if isinstance(part, ast.FunctionDef)}
                 found.setdefault(node.name, set()).update(fields | methods)
     return found
-
-
-FIELDS = _fields()
 
 
 def test_the_table_of_packages_is_complete() -> None:
@@ -89,19 +99,21 @@ def test_the_picture_of_the_layers_shows_every_package() -> None:
     assert set(LAYERS) - {"version"} <= shown
 
 
-def calls(tree: ast.AST) -> Iterator[str]:
-    """What is called, as far as its name shows: `View`, `scheme.work`."""
+def calls(tree: ast.AST, names: set[str]) -> Iterator[str]:
+    """What of these is called, as far as its name shows: `View`, `scheme.work`."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Call):
-            yield ast.unparse(node.func)
+            name = getattr(node.func, "attr", getattr(node.func, "id", ""))
+            if name in names:
+                yield ast.unparse(node.func)
 
 
 def test_only_decide_makes_views_and_asks_schemes() -> None:
     asked = re.compile(r"(^|[._])scheme\.(work|mix|lanes)$|^View$")
     found = {}
-    for path in SOURCE.rglob("*.py"):
-        tree = ast.parse(path.read_text(encoding="utf-8"))
-        if who := [name for name in calls(tree) if asked.search(name)]:
+    for path, tree in parsed(r"\b(View|scheme\.(work|mix|lanes))\("):
+        called = calls(tree, {"work", "mix", "lanes", "View"})
+        if who := [name for name in called if asked.search(name)]:
             found[path.relative_to(SOURCE).as_posix()] = sorted(set(who))
     assert found == {
         "core/decide.py": ["View", "scheme.lanes", "self.scheme.mix", "self.scheme.work"],

@@ -135,12 +135,16 @@ def test_asking_disturbs_neither_the_round_nor_torch() -> None:
     expected = [row.clone() for row in own.train(tasks)]
     before, threads = torch.random.get_rng_state(), torch.get_num_threads()
     found = []
-    for row in own.train(tasks):
-        probe(own, 0, own.initial(), row, 7)
-        found.append(row.clone())
+    torch.set_num_threads(3)
+    try:
+        for row in own.train(tasks):
+            probe(own, 0, own.initial(), row, 7)
+            found.append(row.clone())
+        assert torch.get_num_threads() == 3
+    finally:
+        torch.set_num_threads(threads)
     assert all(map(torch.equal, found, expected))
     assert torch.equal(torch.random.get_rng_state(), before)
-    assert torch.get_num_threads() == threads
 
 
 def test_an_iteration_that_is_a_pass_begins_with_its_first_batch() -> None:

@@ -91,12 +91,23 @@ def test_dropout_follows_seed_client_and_place_and_leaves_torch_alone() -> None:
     assert torch.equal(torch.random.get_rng_state(), before)
 
 
-def test_threads_are_given_back() -> None:
-    before = torch.get_num_threads()
-    own = engine()
-    list(own.train([task(own)]))
-    own.evaluate(own.initial())
-    assert torch.get_num_threads() == before
+def test_a_model_is_trained_and_measured_by_one_thread_and_the_others_are_given_back() -> None:
+    seen: set[int] = set()
+
+    class Watching(nn.Linear):
+        def forward(self, x: Tensor) -> Tensor:
+            seen.add(torch.get_num_threads())
+            return super().forward(x)
+
+    own, before = engine(nn.Sequential(nn.Flatten(), Watching(64, 10))), torch.get_num_threads()
+    torch.set_num_threads(3)
+    try:
+        list(own.train([task(own)]))
+        own.evaluate(own.initial())
+        assert torch.get_num_threads() == 3
+    finally:
+        torch.set_num_threads(before)
+    assert seen == {1}
 
 
 @given(

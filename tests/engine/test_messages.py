@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from sdfeel.core.errors import InputError
-from sdfeel.core.seeds import rng
+from sdfeel.core.mixing import of_rows
+from sdfeel.core.seeds import hidden, rng
 from sdfeel.engine.base import Task
 from sdfeel.engine.messages import (
     CODECS,
@@ -26,6 +27,7 @@ from sdfeel.engine.messages import (
     Noise,
     Packing,
     Plain,
+    SecureSum,
     Stage,
     TopK,
     Uniform,
@@ -230,7 +232,7 @@ def test_a_clip_shortens_and_never_turns(seed: int, norm: float) -> None:
 def test_noise_belongs_to_its_client_and_round() -> None:
     x, noise = row(), Noise(0.5)
     found = noise(x, SIZES, envelope())
-    own = torch.from_numpy(rng(1, "privacy", 3, 5).standard_normal(COUNT)) * 0.5
+    own = torch.from_numpy(hidden(1, "privacy", 3, 5).standard_normal(COUNT)) * 0.5
     torch.testing.assert_close((found - x).double(), own, rtol=0, atol=1e-6)
     assert torch.equal(noise(x, SIZES, envelope()), found)
     for other in (envelope(client=4), envelope(k=6), envelope(seed=2)):
@@ -288,6 +290,7 @@ class Masked:
         ((Compress(TopK()), Clip()), "clip and noise must come before compression"),
         ((Clip(), Compress(TopK()), Noise()), "clip and noise must come before compression"),
         ((Masked(), Compress(TopK())), "Masked must be the last stage"),
+        ((Compress(TopK()), SecureSum((1.0,), 2)), "compressed messages cannot be added"),
     ],
 )
 def test_stages_that_cannot_follow_one_another_are_refused(
@@ -295,6 +298,28 @@ def test_stages_that_cannot_follow_one_another_are_refused(
 ) -> None:
     with pytest.raises(InputError, match=sentence):
         Packing(SIZES, 0, stages)
+
+
+@given(st.integers(0, 10**6), st.integers(2, 9))
+def test_a_secure_sum_is_the_weighted_sum_up_to_its_steps(seed: int, clients: int) -> None:
+    """And the integers are those of the protocol: modulo 2^32 they say the same."""
+    drawn = np.random.default_rng(seed)
+    samples = drawn.integers(1, 50, clients)
+    stage = SecureSum(tuple((samples / samples.sum()).tolist()), clients)
+    present = list(range(clients - 1))  # one did not take part
+    weights = {n: float(samples[n] / samples[present].sum()) for n in present}
+    up = of_rows({0: weights}, "client-server")
+    rows = {n: torch.from_numpy(drawn.normal(size=6).astype(np.float32)) for n in present}
+    sent = {n: stage(row, (6,), Envelope(0, n, 0)) for n, row in rows.items()}
+    total = torch.stack(list(sent.values())).sum(dim=0)
+    found = stage.opened(up, 0, total)
+    exact = torch.stack([w * rows[n].double() for n, w in weights.items()]).sum(dim=0)
+    most = clients * 2.0**-24 * samples.sum() / samples[present].sum()
+    assert float((found - exact).abs().max()) <= most
+    wrapped = np.zeros(6, dtype=np.uint32)
+    for each in sent.values():
+        wrapped += each.numpy().astype(np.int64).astype(np.uint32)
+    assert wrapped.view(np.int32).tolist() == total.tolist()
 
 
 def test_a_mask_at_the_end_leaves_only_sums_to_read() -> None:

@@ -1,6 +1,8 @@
 """Rules instead of sums, compared with versions written out number by number."""
 
+import json
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,9 +16,13 @@ from sdfeel.core.arrays import Floats
 from sdfeel.core.errors import InputError
 from sdfeel.core.rules import (
     Clipped,
+    ClippedSum,
     Geometric,
     Krum,
     Median,
+    MultiKrum,
+    Nearest,
+    OwnRule,
     Parts,
     Rule,
     Scaled,
@@ -25,7 +31,11 @@ from sdfeel.core.rules import (
 )
 from sdfeel.engine.combine import combine, weighted
 
-VOTED: list[Rule] = [Median(), Trimmed(0.3), Krum(2, 3), Geometric(200), Clipped(2.0)]
+VOTED: list[Rule] = [
+    *(Median(), Trimmed(0.3), Krum(2, 3), MultiKrum(0.3), Geometric(200), Clipped(2.0)),
+    *(Clipped(None, 2), ClippedSum(1), Nearest(Median(), 0.3), Nearest(Trimmed(0.3), 0.3)),
+]
+BYZFL = json.loads(Path(__file__).with_name("byzfl.json").read_text())
 SEEDS = settings(max_examples=40)
 
 
@@ -152,6 +162,95 @@ def test_who_comes_first_makes_no_difference(seed: int, rule: Rule) -> None:
     np.testing.assert_allclose(there, back, atol=1e-9)
 
 
+@pytest.mark.parametrize(
+    ("name", "rule"),
+    [
+        ("median", Median()),
+        ("trimmed-mean", Trimmed(2 / 9)),
+        ("krum", Krum(2)),
+        ("multi-krum", MultiKrum(2 / 9)),
+        ("geometric-median", Geometric(2000)),
+        ("centred-clipping", Clipped(1.5, 3)),
+        ("nearest, then median", Nearest(Median(), 2 / 9)),
+    ],
+)
+def test_rules_agree_with_byzfl(name: str, rule: Rule) -> None:
+    """`make test-byzfl` records what byzfl makes of the same rows."""
+    found = combined(rule, BYZFL["rows"], np.full(9, 1 / 9))
+    expected = BYZFL["rules"].get(name, BYZFL.get(name))
+    np.testing.assert_allclose(found, expected, atol=1e-7)
+
+
+@SEEDS
+@given(st.integers(0, 10_000), st.integers(0, 2))
+def test_liars_add_at_most_what_cs_takes_from_the_honest(seed: int, liars: int) -> None:
+    """Gaucher et al. 2025: off by at most the root of 2 b sum w |gap|^2 over the honest."""
+    draws = np.random.default_rng(seed)
+    rows, own = draws.normal(size=(7, 5)), draws.normal(size=5)
+    weights = draws.random(7) + 0.1
+    lying = draws.permutation(7)[:liars]
+    honest = np.setdiff1d(np.arange(7), lying)
+    rows[lying] = own + draws.normal(size=(liars, 5)) * draws.choice([0.5, 3, 1e6])
+    found = combined(ClippedSum(liars), rows, weights, own) - own
+    gaps = rows[honest] - own
+    off = np.linalg.norm(found - weights[honest] @ gaps)
+    trusted = np.sort(weights)[::-1][:liars].sum()  # the most that so many could weigh
+    bound = np.sqrt(2 * trusted * (weights[honest] * (gaps**2).sum(axis=1)).sum())
+    clipped = weights.max() * np.linalg.norm(gaps, axis=1).max()  # where 2 b falls into a weight
+    assert off <= bound + (clipped if liars else 0) + 1e-9
+
+
+def test_who_listens_to_too_few_moves_by_the_shorter_difference() -> None:
+    rows = [[0.0], [2.0], [-100.0]]  # itself, a neighbour, and one that may lie
+    assert combined(ClippedSum(1), rows, [0.4, 0.3, 0.3], [0.0]).tolist() == [0.0]
+    assert combined(ClippedSum(0), rows, [0.4, 0.3, 0.3], [0.0]) == pytest.approx([-29.4])
+    assert combined(ClippedSum(1), rows[:2], [0.4, 0.3], [0.0]).tolist() == [0.0]
+
+
+def test_a_server_that_trusts_itself_most_still_listens() -> None:
+    """The median length is one of what others send: its own row is at no distance."""
+    found = combined(Clipped(None), [[0.0], [1.0], [3.0]], [0.6, 0.2, 0.2], [0.0])
+    assert found == pytest.approx([0.2 * 1 + 0.2 * 2])
+
+
+@SEEDS
+@given(st.integers(0, 10_000))
+def test_each_row_is_mixed_with_those_most_like_it(seed: int) -> None:
+    draws = np.random.default_rng(seed)
+    rows = draws.normal(size=(8, 7))
+    rows[draws.integers(8)] *= 1e9  # which must not cost the others their digits
+    apart = ((rows[:, None] - rows[None]) ** 2).sum(axis=2)
+    expected = np.stack([rows[np.argsort(each)[:6]].mean(axis=0) for each in apart])
+    found: list[Floats] = []
+
+    def seen(messages: Floats, votes: Floats, own: Floats) -> Floats:
+        found.append(messages)
+        return own
+
+    combined(Nearest(OwnRule(seen), 0.25), rows, np.full(8, 1 / 8))
+    np.testing.assert_allclose(found[0], expected, rtol=1e-9, atol=1e-9)
+
+
+def test_a_rule_of_ones_own_must_give_a_model() -> None:
+    with pytest.raises(InputError, match=r"a rule must give 2 numbers, .* gave an array of \(1,\)"):
+        combined(OwnRule(lambda messages, votes, own: own[:1]), [[1.0, 2.0]], [1.0])
+
+
+@pytest.mark.parametrize("rule", [Median(), Trimmed(0.2)])
+def test_the_same_numbers_stay_in_the_order_of_their_rows(rule: Rule) -> None:
+    """Sorting must not decide whose vote is trimmed where many numbers are the same."""
+    draws = np.random.default_rng(4)
+    rows, votes = draws.integers(0, 3, size=(50, 3000)).astype(float), draws.random(50)
+    votes /= votes.sum()
+    whole = combined(rule, rows, votes)
+    assert (
+        whole.tolist()
+        == np.concatenate(
+            [combined(rule, rows[:, n : n + 7], votes) for n in range(0, 3000, 7)]
+        ).tolist()
+    )
+
+
 LIES: list[Callable[[Floats], Floats]] = [
     lambda row: row + 3e38,
     lambda row: -1e6 * row,
@@ -162,7 +261,11 @@ LIES: list[Callable[[Floats], Floats]] = [
 
 @pytest.mark.parametrize("lie", LIES)
 @pytest.mark.parametrize(
-    "rule", [Median(), Trimmed(0.4), Krum(4, 1), Krum(4, 3), Geometric(), Clipped(0.5)]
+    "rule",
+    [
+        *(Median(), Trimmed(0.4), Krum(4, 1), Krum(4, 3), MultiKrum(0.4), Geometric(20)),
+        *(Clipped(0.5), Clipped(None, 3), Nearest(Median(), 0.4), Nearest(Trimmed(0.4), 0.4)),
+    ],
 )
 def test_liars_that_are_few_enough_change_little(
     rule: Rule, lie: Callable[[Floats], Floats]
@@ -195,7 +298,7 @@ def test_where_nobody_has_a_say_the_own_row_stays(rule: Rule) -> None:
     assert combined(rule, [[3.0, 0.0]], [0.0], own).tolist() == [1.0, 2.0]
 
 
-@pytest.mark.parametrize("rule", [Median(), Trimmed(), Krum(), Geometric()])
+@pytest.mark.parametrize("rule", [Median(), Trimmed(), Krum(), Geometric(), Nearest(Median())])
 def test_negative_votes_are_refused(rule: Rule) -> None:
     with pytest.raises(
         InputError, match=r"counts votes, but one of them is -0\.2: choose mixing weights"

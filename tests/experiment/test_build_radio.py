@@ -109,8 +109,12 @@ def test_notes_say_what_is_cut_off_and_what_is_ignored(write: Write) -> None:
     [
         ("5", ["radio.trace={}", "radio.fading=rayleigh"], "radio.trace replaces all rates"),
         ("5", ["radio.trace={}"], "has 1 numbers, but 8 clients need 8"),
-        (",".join(["500"] * 8), ["radio.trace={}"], "more than 1 MHz carry: raise"),
-        ("mbps\n" + "99\n" * 8, ["radio.rates={}"], "holds 99 Mbit/s, more than 1 MHz carry"),
+        (",".join(["500"] * 8), ["radio.trace={}"], "more than 1 MHz can carry: raise"),
+        (
+            "mbps\n" + "99\n" * 8,
+            ["radio.rates={}"],
+            "has a rate of 99 Mbit/s, more than 1 MHz can carry",
+        ),
         ("", ["radio.rates=distant"], "unknown radio.rates 'distant': did you mean 'distance'"),
         ("", ["radio.correlation=1"], "radio.correlation must be below 1, got 1"),
         ("", ["radio.fading=nakagami", "radio.nakagami_m=0.8"], "nakagami_m must be 0.5, 1"),

@@ -1,12 +1,14 @@
 import pytest
 
 from sdfeel.core.errors import InputError
-from sdfeel.experiment.grid import axis, points
+from sdfeel.experiment.grid import axis, points, text_axes
+from sdfeel.experiment.loading import load
+from sdfeel.experiment.schema import Experiment
 
 
 def test_a_grid_is_every_combination_and_seeds_share_a_label() -> None:
-    axes = [axis("scheme.tau1=1,3"), axis("network.graph=ring,complete"), axis("seed=0..1")]
-    found = points(None, ["training.iterations=7"], axes)
+    axes = text_axes(["scheme.tau1=1,3", "network.graph=ring,complete", "seed=0..1"])
+    found = points(load(None, ["training.iterations=7"]), axes)
     assert len(found) == 8
     assert len({point.name for point in found}) == 8
     assert len({point.label for point in found}) == 4
@@ -24,6 +26,6 @@ def test_what_is_not_an_axis_is_refused(text: str) -> None:
 
 def test_a_key_given_twice_or_wrongly_is_refused() -> None:
     with pytest.raises(InputError, match="seed is given twice"):
-        points(None, (), [axis("seed=1"), axis("seed=2")])
+        text_axes(["seed=1", "seed=2"])
     with pytest.raises(InputError, match=r"unknown key 'network\.grpah'"):
-        points(None, (), [axis("network.grpah=ring")])
+        points(Experiment(), text_axes(["network.grpah=ring"]))

@@ -60,6 +60,10 @@ class Plain(torch.optim.SGD):
     pass
 
 
+def falling(iteration, iterations):
+    return 1 - 0.5 * iteration / iterations
+
+
 def links(servers, rng):
     return 1 - np.eye(servers)
 
@@ -96,6 +100,7 @@ KEYS = {
     "data.partition": "halves",
     "training.loss": "loss",
     "training.optimizer": "Plain",
+    "training.schedule": "falling",
     "network.graph": "links",
     "network.mixing": "weights",
     "network.assignment": "clusters",

@@ -1,3 +1,4 @@
+import re
 import tomllib
 from pathlib import Path
 
@@ -6,6 +7,7 @@ import pytest
 from sdfeel.core.errors import InputError
 from sdfeel.core.scheme import meanings
 from sdfeel.experiment.build import build_scheme
+from sdfeel.experiment.elsewhere import ELSEWHERE
 from sdfeel.experiment.loading import checked, keys, load, template
 from sdfeel.experiment.schema import CompressionSection, Experiment
 from sdfeel.schemes import SCHEMES
@@ -34,6 +36,18 @@ def test_the_template_is_the_experiment_with_comments() -> None:
     for key, help_text in keys().items():
         assert help_text, f"{key} has no help text"
         assert f"# {help_text.splitlines()[0]}" in text
+
+
+def test_keys_may_be_written_with_dots_wherever_an_experiment_is_a_mapping() -> None:
+    nested = {"scheme": {"name": "hierfavg", "tau1": 3}, "network": {"clients": 6}, "seed": 2}
+    dotted = {"scheme.name": "hierfavg", "scheme.tau1": 3, "network.clients": 6, "seed": 2}
+    mixed = {"scheme": "hierfavg", "scheme.tau1": 3, "network": {"clients": 6}, "seed": 2}
+    assert checked(nested) == checked(dotted)
+    with pytest.raises(InputError, match=r"unknown key 'network\.client'"):
+        checked({"network.client": 6})
+    with pytest.raises(InputError, match="unknown key 'net'"):
+        checked({"net.work.clients": 6})
+    assert checked(mixed) == checked(nested)
 
 
 def test_a_written_experiment_reads_back_equal() -> None:
@@ -65,6 +79,10 @@ def test_file_names_become_absolute(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     [
         ("network.clinets=3", "unknown key 'network.clinets': did you mean 'network.clients'?"),
         ("netwrok.clients=3", "unknown key 'netwrok': did you mean 'network'?"),
+        ("training.lr=0.1", "here it is training.learning_rate"),
+        ("training.epochs=3", "here it is training.iterations"),
+        ("data.alpha=0.3", "here it is data.concentration (Dirichlet)"),
+        ("network.num_clients=3", "here it is network.clients"),
         ("network.clients=0", "network.clients must be at least 1, got 0"),
         ("network.clients=many", "network.clients must be a whole number, got 'many'"),
         ("training.learning_rate=-1", "training.learning_rate must be above 0, got -1"),
@@ -117,3 +135,10 @@ def test_an_option_of_an_earlier_version_is_refused_by_name() -> None:
         InputError, match=r"scheme\.worth belonged to joint's old .* set scheme\.divergence"
     ):
         build_scheme(chosen)
+
+
+@pytest.mark.parametrize("word", ELSEWHERE)
+def test_what_is_called_otherwise_elsewhere_is_sent_to_a_key_that_exists(word: str) -> None:
+    options = {f"scheme.{name}" for scheme in SCHEMES.values() for name in meanings(scheme)}
+    for key in re.findall(r"[a-z]+\.[a-z_0-9]+", ELSEWHERE[word]):
+        assert key in keys().keys() | options

@@ -1,42 +1,92 @@
-"""The cheapest claims, judged for real: a change that flips one of these verdicts is seen here.
+"""Kept verdicts are those of the kept curves, and the cheapest ones are computed for real.
 
-All others are judged by `make figures`.
+All others are computed again by `make figures`.
 """
 
+import csv
 from pathlib import Path
-from typing import Any
 
 import pytest
 
+from sdfeel.figures import keeping
 from sdfeel.figures.catalogue import FIGURES
-from sdfeel.figures.judging import curves, flips, is_clear, judge, load, record
+from sdfeel.figures.figure import Scale
+from sdfeel.figures.judging import flips, is_clear, load, record, shifts
 from sdfeel.figures.running import Carrying, wanted
+from sdfeel.figures.settings import SCALES
 
 RESULTS = Path(__file__).parents[2] / "results"
+KEPT = [(scale, file.stem) for scale in SCALES for file in sorted((RESULTS / scale).glob("*.json"))]
 
 
-def today(name: str) -> dict[str, Any]:
-    """A figure's record at quick scale, run again."""
+@pytest.mark.parametrize(("scale", "name"), KEPT, ids="-".join)
+def test_every_kept_verdict_is_what_the_kept_curves_say(scale: Scale, name: str) -> None:
     figure = FIGURES[name]
-    list(Carrying(wanted(figure.lines(figure.setting("quick")), 3), 2))
-    found = curves(figure, "quick", 3)
-    return record(figure, "quick", 3, found, judge(figure, "quick", found))
+    runs = keeping.load(RESULTS, scale, figure) or keeping.KeptFigure()
+    assert runs.runs or not figure.data, "verdicts without curves prove nothing"
+    again = record(figure, scale, runs.curves(figure))
+    assert again == load(RESULTS, scale, name), (
+        f"judge them again: sdfeel figure {name} --scale {scale} --keep"
+    )
 
 
-def kept(name: str) -> dict[str, Any]:
-    """A figure's record at quick scale that is kept in results/."""
-    found = load(RESULTS, "quick", name)
-    assert found is not None
-    return found
+@pytest.mark.parametrize(("scale", "name"), KEPT, ids="-".join)
+def test_every_kept_curve_says_where_it_comes_from_and_is_small(scale: Scale, name: str) -> None:
+    runs = keeping.load(RESULTS, scale, FIGURES[name])
+    for made in runs.made() if runs is not None else ():
+        assert {"versions", "machine", "engine", "data", "commit"} <= set(made)
+        assert {"CPU", "instruction set"} <= set(made["machine"])
+    file = keeping.file_of(RESULTS, scale, name)
+    assert not file.is_file() or file.stat().st_size < 100_000
 
 
-@pytest.mark.parametrize("name", ["3", "table1", pytest.param("4a", marks=pytest.mark.slow)])
-def test_no_clear_verdict_has_flipped(name: str) -> None:
-    assert any(is_clear(claim) for claim in kept(name)["claims"])
-    assert [str(flip) for flip in flips(kept(name), today(name)) if flip.clear] == []
+def test_what_is_calculated_has_not_changed() -> None:
+    for name in ("3", "table1"):
+        kept = load(RESULTS, "quick", name)
+        assert kept is not None
+        assert any(is_clear(claim) for claim in kept["claims"])
+        assert record(FIGURES[name], "quick", {}) == kept
 
 
-def test_the_race_is_won_as_the_paper_says() -> None:
-    clear = {(c["id"], c["prices"]): c["verdict"] for c in kept("4a")["claims"] if is_clear(c)}
-    assert clear["4.1", "A"] == clear["4.1", "E"] == "holds"
-    assert (clear["4.4", "A"], clear["4.4", "E"]) == ("does not hold", "holds")
+@pytest.mark.slow
+def test_the_race_can_be_run_again() -> None:
+    kept, figure = load(RESULTS, "quick", "5a"), FIGURES["5a"]
+    assert kept is not None
+    seeds = kept["seeds"]["A"]
+    places = keeping.places(figure, "quick", seeds)
+    runs = wanted((place[0], line, place[2]) for place, line in places if place[0] == "A")
+    list(Carrying(runs, 2))
+    found = keeping.gathered(figure, "quick", seeds, keeping.KeptFigure()).curves(figure)
+    now = record(figure, "quick", {"A": found["A"]})
+    kept["claims"] = [claim for claim in kept["claims"] if claim["reading"] == "A"]
+    kept["lines"] = {"A": kept["lines"]["A"]}
+    assert [str(flip) for flip in flips(kept, now) if flip.clear] == []
+    assert shifts(kept, now) == []
+
+
+def rows() -> list[dict[str, str]]:
+    with (RESULTS / "claims.csv").open(encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+OWN = {"B", "D", "K", "L", "M", "S"}  # prefixes of claims that are not the paper's
+
+
+def test_every_claim_of_the_paper_has_a_line_and_every_line_a_claim_or_a_reason() -> None:
+    ids = {claim.id for figure in FIGURES.values() for claim in figure.claims}
+    listed = {name for row in rows() for name in row["claims"].split()}
+    assert listed <= ids
+    assert {name for name in ids if name[0] not in OWN} <= listed
+    assert [row for row in rows() if not row["claims"] and not row["why not"]] == []
+
+
+def test_the_papers_lines_are_in_order() -> None:
+    lines = [int(row["line"]) for row in rows()]
+    assert lines == sorted(lines)
+    assert len(lines) > 40
+
+
+def test_no_figure_uses_an_id_twice() -> None:
+    for figure in FIGURES.values():
+        ids = [claim.id for claim in figure.claims]
+        assert len(ids) == len(set(ids))

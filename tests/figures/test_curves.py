@@ -1,6 +1,6 @@
 """What claims read from curves, on curves that a pencil can follow."""
 
-from math import inf, isnan
+from math import inf
 
 import numpy as np
 import pytest
@@ -11,25 +11,35 @@ from sdfeel.figures.curves import Curve, RunTrack
 def track(*accuracy: float, diverged: bool = False) -> RunTrack:
     x = np.linspace(0.0, 10.0 * (len(accuracy) - 1), len(accuracy))
     y = np.array(accuracy)
-    return RunTrack(
-        {"iterations": x, "A": x / 10, "E": x}, {"accuracy": y, "loss": 1 - y}, diverged
-    )
+    return RunTrack({"iterations": x, "seconds": x / 10}, {"accuracy": y, "loss": 1 - y}, diverged)
 
 
 def test_between_measurements_a_curve_is_straight() -> None:
     assert track(0.0, 0.5, 0.7).at("accuracy", "iterations", 5) == 0.25
-    assert track(0.0, 0.5, 0.7).at("accuracy", "A", 1.5) == pytest.approx(0.6)
+    assert track(0.0, 0.5, 0.7).at("accuracy", "seconds", 1.5) == pytest.approx(0.6)
 
 
 def test_a_target_is_met_between_measurements_or_never() -> None:
     assert track(0.0, 0.5, 0.9).reach(0.7, "iterations") == pytest.approx(15)
     assert track(0.0, 0.5, 0.9).reach(0.95, "iterations") == inf
-    assert track(0.3, 0.5).reach(0.2, "A") == 0
+    assert track(0.3, 0.5).reach(0.2, "seconds") == 0
 
 
-def test_a_run_that_diverged_has_no_value_after_its_end() -> None:
-    assert isnan(track(0.1, 0.2, diverged=True).at("accuracy", "iterations", 11))
+def test_a_run_that_diverged_is_worse_than_any_other_after_its_end() -> None:
+    gone = track(0.1, 0.2, diverged=True)
+    assert (gone.at("accuracy", "iterations", 11), gone.at("loss", "iterations", 11)) == (0, inf)
+    assert (gone.last("accuracy"), gone.last("loss")) == (0, inf)
     assert track(0.1, 0.2).at("accuracy", "iterations", 11) == 0.2
+
+
+def test_a_line_can_end_between_two_measurements() -> None:
+    cut = track(0.0, 0.5, 0.9, diverged=True).cut(1.5)
+    assert cut.x["seconds"].tolist() == [0.0, 1.0, 1.5]
+    assert cut.x["iterations"].tolist() == [0.0, 10.0, 15.0]
+    assert cut.y["accuracy"].tolist() == pytest.approx([0.0, 0.5, 0.7])
+    assert not cut.diverged  # that was later
+    whole = track(0.0, 0.5)
+    assert whole.cut(9.0) is whole
 
 
 def test_a_steady_fall_is_not_restless() -> None:
@@ -40,22 +50,22 @@ def test_a_steady_fall_is_not_restless() -> None:
 
 def test_a_curve_ends_where_its_shortest_run_does() -> None:
     runs = (track(0.0, 0.5, 0.9), track(0.0, 0.4))
-    curve = Curve("two", {"A": runs, "E": runs})
+    curve = Curve("two", runs)
     assert curve.end("iterations") == 10
     assert curve.at("accuracy", "iterations", 10).tolist() == [0.5, 0.4]
     assert curve.last("accuracy").tolist() == [0.9, 0.4]
-    assert curve.reach(0.45, "A").tolist() == [0.9, inf]
+    assert curve.reach(0.45, "seconds").tolist() == [0.9, inf]
 
 
 def test_a_run_that_diverged_does_not_shorten_the_comparison_but_spoils_it() -> None:
     runs = (track(0.0, 0.5, 0.9), track(0.0, 0.4, diverged=True))
-    curve = Curve("two", {"A": runs, "E": runs})
+    curve = Curve("two", runs)
     assert curve.end("iterations") == 20
-    assert np.isnan(curve.average("accuracy", "iterations", 20)).tolist() == [False, True]
-    gone = Curve("none is left", {"A": runs[1:], "E": runs[1:]})
+    assert curve.average("loss", "iterations", 20)[1] == inf
+    gone = Curve("none is left", runs[1:])
     assert gone.end("iterations") == 10
 
 
 def test_sooner_means_a_higher_mean_over_the_window() -> None:
     fast, slow = track(0.0, 0.9, 0.9, 0.9), track(0.0, 0.3, 0.6, 0.9)
-    assert fast.average("accuracy", "A", 3) > slow.average("accuracy", "A", 3)
+    assert fast.average("accuracy", "seconds", 3) > slow.average("accuracy", "seconds", 3)

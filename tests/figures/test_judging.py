@@ -1,49 +1,121 @@
-"""From curves to verdicts, at scales that may and may not judge."""
+"""From curves to verdicts, and from verdicts to files."""
+
+from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 
+from sdfeel.core.errors import DataError
+from sdfeel.figures import keeping
 from sdfeel.figures.catalogue import FIGURES, chosen
 from sdfeel.figures.curves import Curve, RunTrack
-from sdfeel.figures.figure import Claim, ClaimView, Figure, Scale, nothing
-from sdfeel.figures.judging import judge
+from sdfeel.figures.figure import Claim, ClaimView, Figure
+from sdfeel.figures.judging import judge, record
+from sdfeel.figures.lines import FigureLine
+from sdfeel.figures.settings import sd_feel, setting
 from sdfeel.figures.verdicts import Verdict, more
 
 
-def curve(label: str, *ends: float) -> Curve:
+def run(end: float) -> RunTrack:
     x = np.array([0.0, 10.0])
-    tracks = tuple(
-        RunTrack({"iterations": x, "A": x, "E": x}, {"accuracy": np.array([0.1, end])})
-        for end in ends
-    )
-    return Curve(label, {"A": tracks, "E": tracks})
+    y = np.array([0.1, end])
+    return RunTrack({"iterations": x, "seconds": x}, {"loss": 1 - y, "accuracy": y})
+
+
+def curve(label: str, *ends: float) -> Curve:
+    return Curve(label, tuple(run(end) for end in ends))
 
 
 def ends_higher(seen: ClaimView) -> Verdict:
     return more(seen["one"].last("accuracy"), seen["other"].last("accuracy"), "accuracy")
 
 
-@pytest.mark.parametrize(("scale", "state"), [("quick", "cannot judge"), ("full", "holds")])
-def test_what_digits_cannot_judge_is_shown_without_a_verdict(scale: Scale, state: str) -> None:
-    claim = Claim("1", "one ends higher.", ends_higher, beyond_quick="digits are too easy.")
-    figure = Figure("0", "a figure", "mnist", "", nothing, (), (claim,))
-    found = {"one": curve("one", 0.9, 0.8, 0.9), "other": curve("other", 0.3, 0.4, 0.3)}
-    (judged,) = judge(figure, scale, found)
-    assert judged.verdict.state == state
-    assert judged.verdict.effect == pytest.approx(8 / 15)
+def lines(own: object) -> list[FigureLine]:
+    made = setting("mnist", "quick").experiment(*sd_feel())
+    return [FigureLine("one", made), FigureLine("other", made, until=5.0)]
+
+
+FIGURE = Figure(
+    "0", "a figure", "mnist", "", lines, (), (Claim("1", "one ends higher.", ends_higher),)
+)
+
+
+def kept() -> keeping.KeptFigure:
+    ends = {"one": (0.9, 0.8, 0.9), "other": (0.3, 0.4, 0.3)}
+    return keeping.KeptFigure(
+        {
+            (reading, label, seed): keeping.KeptRun("key", run(end), {"engine": reading})
+            for reading in FIGURE.readings
+            for label, found in ends.items()
+            for seed, end in enumerate(found)
+        }
+    )
+
+
+def test_every_claim_is_judged_under_every_reading() -> None:
+    judged = judge(FIGURE, "quick", kept().curves(FIGURE))
+    assert [(each.reading, each.verdict.state) for each in judged] == [
+        ("A", "holds"),
+        ("E", "holds"),
+    ]
+    assert judged[0].verdict.effect == pytest.approx(8 / 15)
+
+
+def test_a_seed_counts_when_all_its_lines_are_there() -> None:
+    runs = dict(kept().runs)
+    del runs["E", "other", 1]
+    found = keeping.KeptFigure(runs)
+    assert (found.seeds("A"), found.seeds("E")) == ([0, 1, 2], [0, 2])
+    assert len(found.curves(FIGURE)["E"]["one"].runs) == 2
+    (only,) = keeping.KeptFigure({place: r for place, r in runs.items() if place[0] == "A"}).curves(
+        FIGURE
+    )
+    assert only == "A"
+
+
+def test_what_is_kept_comes_back_and_gives_the_same_bytes(tmp_path: Path) -> None:
+    file = keeping.save(tmp_path, "quick", FIGURE, kept())
+    bytes_then = file.read_bytes()
+    again = keeping.load(tmp_path, "quick", FIGURE)
+    assert again is not None
+    assert record(FIGURE, "quick", again.curves(FIGURE)) == record(
+        FIGURE, "quick", kept().curves(FIGURE)
+    )
+    assert again.made() == [{"engine": "A"}, {"engine": "E"}]
+    keeping.save(tmp_path, "quick", FIGURE, again)
+    assert file.read_bytes() == bytes_then
+
+
+def test_a_file_that_is_broken_is_named(tmp_path: Path) -> None:
+    file = keeping.save(tmp_path, "quick", FIGURE, kept())
+    file.write_bytes(file.read_bytes()[:-20])
+    with pytest.raises(DataError, match="does not contain a figure's curves"):
+        keeping.load(tmp_path, "quick", FIGURE)
+
+
+def test_a_kept_run_stands_for_its_settings_only() -> None:
+    line = lines(None)[0]
+    found = keeping.KeptFigure({("A", "one", 0): keeping.KeptRun(line.key(0), run(0.9), {})})
+    assert found.has(("A", "one", 0), line)
+    assert not found.has(("A", "one", 1), line)
+    assert not found.has(("A", "one", 0), replace(line, until=3.0))
+    assert not found.has(("A", "one", 0), replace(line, paid=line.trained))
 
 
 def test_all_are_those_that_have_the_scale() -> None:
     on_cifar = [each.name for each in FIGURES.values() if each.data == "cifar10"]
-    assert [each.name for each in chosen("all", "reduced")] == on_cifar
-    assert len(chosen("all", "full")) == len(FIGURES)
+    assert [each.name for each in chosen("all", "small")] == on_cifar
+    assert len(chosen("all", "full")) == len(chosen("all", None)) == len(FIGURES)
 
 
-def test_where_clients_are_few_so_are_those_who_take_part() -> None:
-    race = {line.label: line.trained for line in FIGURES["4b"].lines(FIGURES["4b"].setting("full"))}
-    small = FIGURES["4b"].setting("reduced")
-    reduced = {line.label: line.trained for line in FIGURES["4b"].lines(small)}
-    few, cell = "FedAvg, a tenth", "FEEL, one cell"
-    assert (race[few].scheme.options["participants"], race[few].network.clients) == (5, 50)
-    assert (reduced[few].scheme.options["participants"], reduced[few].network.clients) == (1, 10)
-    assert reduced[cell].scheme.options["pool_size"] == 1
+@pytest.mark.parametrize("name", FIGURES)
+def test_every_reading_of_every_figure_has_lines_with_keys_of_their_own(name: str) -> None:
+    figure = FIGURES[name]
+    for scale in figure.scales if figure.data else ():
+        found = keeping.places(figure, scale, 1)
+        assert {place[0] for place, _ in found} == set(figure.readings)
+        labels = {place for place, _ in found}
+        assert len(labels) == len(found)
+        for panel in figure.panels:
+            assert {(panel.reading, label) for label in panel.labels} <= {p[:2] for p in labels}

@@ -12,10 +12,20 @@ from torch import Tensor
 from sdfeel.core.events import Evaluated, Finished
 from sdfeel.engine.base import Scores, Task
 from sdfeel.experiment.build import prepare
+from sdfeel.experiment.build_training import local_step
 from sdfeel.experiment.schema import Experiment
 from sdfeel.figures.cache import examples, seconds
-from sdfeel.figures.lines import changed, priced, seeded
-from sdfeel.figures.settings import async_sd_feel, devices, fedavg, feel, hierfavg, sd_feel, setting
+from sdfeel.figures.lines import changed, seeded
+from sdfeel.figures.settings import (
+    Reading,
+    async_sd_feel,
+    devices,
+    fedavg,
+    feel,
+    hierfavg,
+    sd_feel,
+    setting,
+)
 from sdfeel.run.session import start
 
 MULTI = ("scheme.name=multi-level", "scheme.tau1=5", "scheme.tau2=1")
@@ -23,8 +33,8 @@ SERVERS = 4
 FOG = ("scheme.name=fogfl", "scheme.tau1=5", "network.graph=complete")
 
 
-def small(*changes: str) -> Experiment:
-    own = setting("mnist", "quick").experiment(*changes)
+def small(*changes: str, reading: Reading = "A") -> Experiment:
+    own = setting("mnist", "quick", reading).experiment(*changes)
     few = ("network.clients=20", f"network.servers={SERVERS}", "training.iterations=15")
     return changed(own, *few, "evaluation.every=1", "training.engine=loop")
 
@@ -56,14 +66,14 @@ def test_what_is_not_trained_again_would_give_the_same_curve(
     assert [e.loss for e in one] == pytest.approx([e.loss for e in other], rel=1e-4)
 
 
-@pytest.mark.parametrize("price", ["A", "E"])
+@pytest.mark.parametrize("reading", ["A", "E"])
 @pytest.mark.parametrize(
     "scheme", [sd_feel(5, 2, 3), hierfavg(), fedavg(5, 5), FOG, (*sd_feel(), devices(10))]
 )
 def test_the_clock_without_training_is_the_clock_of_the_run(
-    scheme: tuple[str, ...], price: str, tmp_path: Path
+    scheme: tuple[str, ...], reading: Reading, tmp_path: Path
 ) -> None:
-    experiment = priced(small(*scheme), price)
+    experiment = small(*scheme, reading=reading)
     _, seen = run(experiment, tmp_path / "run")
     clock = seconds(experiment, seen[-1].number)
     assert [clock[event.number] for event in seen] == pytest.approx([e.seconds for e in seen])
@@ -109,13 +119,24 @@ def test_without_waiting_every_cluster_is_counted_at_its_own_pace() -> None:
     assert examples(unequal) <= 10 * engine.steps * (1 + 2 * SERVERS / count)
 
 
-def test_prices_change_the_clock_and_nothing_else(tmp_path: Path) -> None:
-    one, seen = run(small(*sd_feel()), tmp_path / "a")
-    other, again = run(priced(small(*sd_feel()), "E"), tmp_path / "e")
-    assert one == other
-    ratio = np.array([e.seconds for e in again[1:]]) / np.array([e.seconds for e in seen[1:]])
-    # 89.3 and 30.8 ms per iteration: the specification's two readings of the constants
-    assert ratio == pytest.approx(89.3 / 30.8, rel=2e-3)
+def test_a_pass_is_trained_as_well_as_charged() -> None:
+    """Reading E: a client of 72 digits takes seven gradients where a batch is one."""
+    batch, whole = small(*sd_feel()), small(*sd_feel(), reading="E")
+    one, held = np.array([1]), np.array([72.0])
+    found = [int(local_step(each).gradients(one, held)[0]) for each in (batch, whole)]
+    assert found == [1, 7]
+    times = [seconds(each, 1)[1] / 5 for each in (batch, whole)]
+    # 30.8 and 89.3 ms per iteration: the specification's two readings of the constants, where
+    # these 20 clients hold 2.5 times as many digits as 50 would.
+    assert times[0] == pytest.approx(0.0308, rel=2e-3)
+    assert times[1] - 0.0308 == pytest.approx(2.5 * 0.0585, rel=0.03)
+
+
+def test_a_batch_may_be_charged_its_share_of_a_pass() -> None:
+    own = setting("mnist", "full", "E")
+    assert own.by_batches().step_seconds() == pytest.approx(own.step_seconds() / 120)
+    assert own.by_batches().rate == own.rate
+    assert setting("mnist", "full").by_batches() == setting("mnist", "full")
 
 
 def test_seeds_and_settings_go_on_top() -> None:

@@ -15,6 +15,10 @@ from sdfeel.figures.settings import fedavg, hierfavg, sd_feel, setting
 from sdfeel.run.store import locked
 
 
+def runs_of(lines: list[FigureLine], seeds: int) -> dict[str, Experiment]:
+    return wanted(("A", line, seed) for seed in range(seeds) for line in lines)
+
+
 def small(*changes: str) -> Experiment:
     own = setting("mnist", "quick").experiment(*changes)
     few = ("network.clients=20", "network.servers=4", "training.iterations=20")
@@ -24,7 +28,7 @@ def small(*changes: str) -> Experiment:
 def test_the_same_run_under_two_labels_is_run_once() -> None:
     everyone = small(*hierfavg())
     lines = [FigureLine("HierFAVG", everyone), FigureLine("FedAvg", everyone, small(*fedavg()))]
-    assert list(wanted(lines, 2)) == ["HierFAVG, seed 0", "HierFAVG, seed 1"]
+    assert list(runs_of(lines, 2)) == ["HierFAVG (A), seed 0", "HierFAVG (A), seed 1"]
 
 
 def test_equal_labels_of_two_figures_are_told_apart() -> None:
@@ -32,14 +36,7 @@ def test_equal_labels_of_two_figures_are_told_apart() -> None:
         FigureLine("SD-FEEL", small(*sd_feel())),
         FigureLine("SD-FEEL", small(*sd_feel(alpha=2))),
     ]
-    assert list(wanted(lines, 1)) == ["SD-FEEL, seed 0", "SD-FEEL, seed 0 (2)"]
-
-
-def test_an_asynchronous_line_is_run_under_each_price_list() -> None:
-    line = FigureLine("async", small("scheme.name=async-sd-feel"), limits={"A": 1.0, "E": 9.0})
-    found = wanted([line], 1)
-    assert list(found) == ["async at A, seed 0", "async at E, seed 0"]
-    assert [each.training.max_seconds for each in found.values()] == [1.0, 9.0]
+    assert list(runs_of(lines, 1)) == ["SD-FEEL (A), seed 0", "SD-FEEL (A), seed 0 (2)"]
 
 
 def test_the_key_is_what_was_asked_for() -> None:
@@ -52,7 +49,7 @@ def test_the_key_is_what_was_asked_for() -> None:
 
 
 def test_a_second_call_runs_nothing() -> None:
-    runs = wanted([FigureLine("SD-FEEL", small(*sd_feel()))], 2)
+    runs = runs_of([FigureLine("SD-FEEL", small(*sd_feel()))], 2)
     first = [type(event) for _, event in Carrying(runs, 2)]
     assert first.count(Finished) == 2
     assert missing(runs) == {}
@@ -61,7 +58,7 @@ def test_a_second_call_runs_nothing() -> None:
 
 def test_a_stopped_run_can_be_resumed() -> None:
     line = FigureLine("SD-FEEL", small(*sd_feel(), "checkpoint.every_seconds=0"))
-    runs = wanted([line], 1)
+    runs = runs_of([line], 1)
     carrying = Carrying(runs, 1)
     for _, event in carrying:
         if not isinstance(event, Started):
@@ -70,12 +67,12 @@ def test_a_stopped_run_can_be_resumed() -> None:
     again = Carrying(runs, 1)
     assert any(isinstance(event, Finished) for _, event in again)
     assert not again.unfinished
-    assert read(line, [0]).end("iterations") == 20
+    assert read(line, 0).x["iterations"][-1] == 20
 
 
 def begun(line: FigureLine) -> None:
     """Stop after the first round."""
-    carrying = Carrying(wanted([line], 1), 1)
+    carrying = Carrying(runs_of([line], 1), 1)
     for _, event in carrying:
         if not isinstance(event, Started):
             carrying.stop()
@@ -96,10 +93,10 @@ def test_what_an_earlier_version_began_is_started_again(
         with monkeypatch.context() as earlier:
             earlier.setattr(Experiment, "fingerprint", property(lambda _: "an earlier one"))
             begun(line)
-    again = Carrying(wanted([line], 1), 1)
+    again = Carrying(runs_of([line], 1), 1)
     assert [type(event) for _, event in again].count(Started) == 1
     assert not again.unfinished
-    assert read(line, [0]).end("iterations") == 20
+    assert read(line, 0).x["iterations"][-1] == 20
 
 
 def test_a_run_that_another_process_is_at_is_not_thrown_away() -> None:
@@ -113,14 +110,20 @@ def test_a_run_that_another_process_is_at_is_not_thrown_away() -> None:
 def test_a_run_that_diverges_is_a_finding_and_the_others_continue() -> None:
     mad = FigureLine("mad", small(*sd_feel(), "training.learning_rate=1e30"))
     sane = FigureLine("sane", small(*sd_feel()))
-    runs = wanted([mad, sane], 1)
+    runs = runs_of([mad, sane], 1)
     list(Carrying(runs, 1))
     assert missing(runs) == {}
-    assert (read(mad, [0]).diverged, read(sane, [0]).diverged) == (1, 0)
+    assert (read(mad, 0).diverged, read(sane, 0).diverged) == (True, False)
 
 
 def test_only_the_log_is_kept(tmp_path: Path) -> None:
     line = FigureLine("SD-FEEL", small(*sd_feel()))
-    list(Carrying(wanted([line], 1), 1))
+    list(Carrying(runs_of([line], 1), 1))
     kept = {file.name for file in cache.directory_of(line.trained).iterdir()}
-    assert kept == {"experiment.toml", "events.jsonl", "metrics.csv", ".lock"}
+    assert kept == {
+        "experiment.toml",
+        "events.jsonl",
+        "metrics.csv",
+        "provenance.json",
+        ".lock",
+    }

@@ -1,66 +1,186 @@
 """What it takes for a claim to hold."""
 
+from math import inf, nan
+
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from sdfeel.figures.verdicts import all_of, any_of, close, exactly, more, no_less, report
+from sdfeel.figures.verdicts import (
+    Verdict,
+    all_of,
+    any_of,
+    close,
+    each,
+    exactly,
+    more,
+    no_less,
+    report,
+    sooner,
+)
 
-LOW, HIGH = np.array([1.0, 1.1, 0.9]), np.array([2.0, 2.1, 1.9])
-BROAD = np.array([0.0, 1.0, 2.2])  # its mean is a little above LOW's, its error is large
-
-
-def test_a_difference_counts_beyond_the_pooled_standard_error() -> None:
-    assert more(HIGH, LOW).state == "holds"
-    assert more(LOW, HIGH).state == "does not hold"
-    assert more(BROAD, LOW).state == "not decided"
-    assert more(HIGH, LOW).effect == pytest.approx(1)
-    assert more(HIGH, LOW).error == pytest.approx(np.sqrt(2 * 0.01 / 3))
-
-
-def test_seeds_are_compared_with_themselves_too() -> None:
-    shifted = BROAD + 0.1  # far less than the scatter, but every seed says so
-    assert more(shifted, BROAD).state == "not decided"
-    assert more(shifted, BROAD).alike == 3
-    assert close(HIGH, LOW, within=1.05).alike == 3
-    assert more(HIGH, LOW).alike == 3
-    assert more(LOW, HIGH).alike == 0
+LOW = np.array([1.0, 1.1, 0.9, 1.0, 1.05])
+HIGH = LOW + np.array([1.0, 1.1, 0.9, 1.0, 1.05])
+SCATTERED = np.array([0.0, 10.0, 20.0, 30.0, 40.0])  # far more than any difference below
+MIRROR = {"holds": "does not hold", "does not hold": "holds", "not decided": "not decided"}
+seeds = st.lists(st.floats(-100, 100), min_size=3, max_size=8)
 
 
-def test_at_least_fails_only_when_clearly_below() -> None:
-    assert no_less(HIGH, LOW).state == "holds"
-    assert no_less(LOW, BROAD).state == "holds"
-    assert no_less(LOW, HIGH).state == "does not hold"
+def states(*found: Verdict) -> list[str]:
+    return [verdict.state for verdict in found]
+
+
+def test_at_least_does_not_hold_when_every_seed_is_against_it() -> None:
+    # The scatter between seeds is large, but each is below its partner by five margins.
+    assert states(no_less(SCATTERED - 0.5, SCATTERED, margin=0.1)) == ["does not hold"]
+    assert states(no_less(SCATTERED + 0.5, SCATTERED, margin=0.1)) == ["holds"]
+
+
+def test_as_good_as_does_not_hold_when_no_seed_is_near() -> None:
+    one, other = np.array([0.0, 2.0, 0.0, 2.0, 1.0]), np.array([2.0, 0.0, 2.0, 0.0, 1.0])
+    assert one.mean() == other.mean()
+    assert states(close(one, other, within=0.5)) == ["not decided"]
+    assert states(close(one + 9, one, within=0.5)) == ["does not hold"]
+    assert states(close(one, one + 9, within=0.5)) == ["does not hold"]
+    assert states(close(one + 0.1, one, within=0.5)) == ["holds"]
+
+
+def test_one_seed_that_never_arrives_is_not_an_infinite_mean() -> None:
+    times, others = np.array([5.0, 5.0, 5.0, 5.0, 5.0]), np.array([4.0, 4.0, 4.0, 4.0, inf])
+    assert states(more(others, times)) == ["not decided"]
+    assert states(more(times, others)) == ["not decided"]
+    assert states(sooner(times, others, until=9.0)) == ["not decided"]
+    assert states(sooner(others, times, until=9.0)) == ["not decided"]
+
+
+def test_a_constant_difference_is_decided_however_far_apart_the_seeds_are() -> None:
+    shifted = SCATTERED + 0.1
+    assert states(more(shifted, SCATTERED), more(SCATTERED, shifted)) == [
+        "holds",
+        "does not hold",
+    ]
+    assert more(shifted, SCATTERED).agree == 5
+    assert more(SCATTERED, shifted).against == 5
+
+
+@given(seeds, st.integers(0, 2**32 - 1), st.floats(0, 5))
+def test_what_is_swapped_is_judged_the_other_way_round(
+    values: list[float], draw: int, by: float
+) -> None:
+    one = np.array(values)
+    other = one + np.random.default_rng(draw).normal(1, 2, len(one))
+    there, back = more(one, other), more(other, one)
+    assert back.state == MIRROR[there.state]
+    assert (back.effect, back.agree, back.against) == (-there.effect, there.against, there.agree)
+    assert close(one, other, by + 0.1).state == close(other, one, by + 0.1).state
+    at_least, above = no_less(one, other, by), more(other, one, by=by)
+    assert above.state == MIRROR[at_least.state]  # "not below by a margin" denies "above by it"
+
+
+@given(seeds, st.floats(0.01, 5))
+def test_intervals_decide_and_nothing_else(values: list[float], margin: float) -> None:
+    gaps, zero = np.array(values), np.zeros(len(values))
+    found, within = no_less(gaps, zero, margin), close(gaps, zero, margin)
+    assert found.low <= found.effect <= found.high
+    assert (found.state == "holds") == (found.low > -margin)
+    assert (found.state == "does not hold") == (found.high < -margin)
+    if within.state == "holds":
+        assert -margin < within.low
+        assert within.high < margin
+    assert more(gaps, zero, by=margin).margin == margin
+
+
+@given(seeds, st.integers(0, 2**32 - 1))
+def test_two_halves_of_a_wrong_claim_seldom_hold_together(values: list[float], draw: int) -> None:
+    one = np.array(values)
+    other = one + np.random.default_rng(draw).normal(0, 1, len(one))
+    there, back = more(one, other), more(other, one)
+    assert all_of([there, back]).state != "holds"
+    assert any_of([there, back]).state != "does not hold"
+
+
+def test_an_effect_size_must_be_passed_by_the_whole_interval() -> None:
+    assert states(more(HIGH, LOW, by=0.5), more(HIGH, LOW, by=1.0), more(HIGH, LOW, by=2.0)) == [
+        "holds",
+        "not decided",
+        "does not hold",
+    ]
 
 
 def test_two_seeds_decide_nothing() -> None:
-    assert more(HIGH[:2], LOW[:2]).state == "not decided"
-    assert no_less(LOW[:2], HIGH[:2]).state == "not decided"
-    assert close(LOW[:2], LOW[:2], 1.0).state == "not decided"
+    pair = (HIGH[:2], LOW[:2])
+    found = (more(*pair), no_less(*pair, 0.1), close(*pair, 5.0), sooner(*pair, 9.0))
+    assert states(*found, each([True, True])) == ["not decided"] * 5
 
 
-def test_close_is_within_a_distance() -> None:
-    assert close(LOW, HIGH, within=1.2).state == "holds"
-    assert close(LOW, HIGH, within=0.5).state == "does not hold"
-    assert close(LOW, HIGH, within=0.95).state == "not decided"
+def test_times_that_are_all_known_are_compared_by_their_interval() -> None:
+    assert states(sooner(LOW, HIGH, until=9.0), sooner(HIGH, LOW, until=9.0)) == [
+        "holds",
+        "does not hold",
+    ]
+    # Half of the time is saved: a fifth is, two thirds are not.
+    assert sooner(LOW, 2 * LOW, until=9.0, saving=0.2).state == "holds"
+    assert sooner(LOW, 2 * LOW, until=9.0, saving=0.66).state == "does not hold"
 
 
 def test_never_is_later_than_anything_and_never_against_never_is_open() -> None:
-    never = np.full(3, np.inf)
-    assert more(never, LOW).state == "holds"
-    assert more(LOW, never).state == "does not hold"
-    assert more(never, never).state == "not decided"
+    never, times = np.full(5, inf), np.array([1.0, 4.0, 7.0, 2.0, 8.0])
+    assert states(sooner(times, never, until=9.0), sooner(never, times, until=9.0)) == [
+        "holds",
+        "does not hold",
+    ]
+    assert sooner(never, never, until=9.0).state == "not decided"
+    # Four of five seeds arrive, the others never: a coin does that too often.
+    assert sooner(np.array([1, 2, 3, 4, inf]), never, until=9.0).state == "not decided"
+    # A fifth less than "later than 9" is certain only for those who were there by 7.2.
+    assert sooner(times, never, until=9.0, saving=0.2).agree == 4
+
+
+def test_three_seeds_are_too_few_where_only_signs_are_known() -> None:
+    assert sooner(LOW[:3], np.full(3, inf), until=9.0).state == "not decided"
+    assert each([True] * 3).state == "not decided"
+    assert states(each([True] * 5), each([False] * 5), each([True] * 4 + [False])) == [
+        "holds",
+        "does not hold",
+        "not decided",
+    ]
+
+
+def test_a_run_that_diverged_loses_and_two_of_them_are_open() -> None:
+    lost = np.array([inf, inf, inf, inf, inf])  # the loss
+    assert states(more(lost, LOW), more(LOW, lost), more(lost, lost)) == [
+        "holds",
+        "does not hold",
+        "not decided",
+    ]
+    assert more(np.full(5, nan), LOW).state == "not decided"
 
 
 def test_a_chain_is_as_strong_as_its_weakest_part() -> None:
-    parts = [more(HIGH, LOW).with_numbers(a=1), more(BROAD, LOW).with_numbers(b=2)]
+    open_one = more(SCATTERED, np.full(5, 20.0)).with_numbers(b=2)
+    parts = [more(HIGH, LOW).with_numbers(a=1), open_one]
     assert all_of(parts).state == "not decided"
     assert all_of(parts).numbers == {"a": 1, "b": 2}
     assert all_of([*parts, more(LOW, HIGH)]).state == "does not hold"
+    assert all_of([more(HIGH, LOW)] * 3).state == "holds"
     assert any_of([*parts, more(LOW, HIGH)]).state == "holds"
-    assert any_of([more(LOW, HIGH), more(BROAD, LOW)]).state == "not decided"
+    assert any_of([more(LOW, HIGH), open_one]).state == "not decided"
 
 
-def test_what_is_exact_needs_no_seeds() -> None:
-    assert exactly(True).state == "holds"
-    assert exactly(False).state == "does not hold"
+def test_the_more_parts_there_are_the_clearer_one_of_them_must_be() -> None:
+    slightly = np.array([0.1, 0.2, 0.3, 0.4, 0.1])
+    slightly = slightly - slightly.mean() + 0.17  # holds alone, with p of about 0.02
+    open_one = more(SCATTERED, np.full(5, 20.0))
+    alone = more(slightly, np.zeros(5))
+    assert alone.state == "holds"
+    assert any_of([alone, *[open_one] * 4]).state == "not decided"
+    assert all_of([more(-slightly, np.zeros(5)), *[open_one] * 4]).state == "not decided"
+
+
+@pytest.mark.parametrize("true", [True, False])
+def test_what_is_exact_needs_no_seeds(true: bool) -> None:
+    assert exactly(true).state == ("holds" if true else "does not hold")
+    assert all_of([exactly(true), exactly(True)]).state == exactly(true).state
+    assert any_of([exactly(true), exactly(False)]).state == exactly(true).state
     assert report(seconds=3.0).state == "report only"

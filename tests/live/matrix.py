@@ -24,6 +24,7 @@ from sdfeel.live.trust.allow_list import revoke
 from sdfeel.live.trust.authority import CA
 from sdfeel.live.trust.identity import create_authority, issue
 from tests.cli.command import Child
+from tests.waiting import joined
 
 SETTINGS = [
     "network.clients=4",
@@ -181,7 +182,7 @@ def fort(root: Path) -> Iterator[Fort]:
             yield built
         finally:
             keeper.process.kill()
-            keeper.process.join()
+            joined(keeper.process)
 
 
 @contextmanager

@@ -27,6 +27,11 @@ SETTINGS = (
     *("devices.spread=4",),
 )
 UNIFORM = ("compression.uplink=uniform", "compression.bits=6")
+CROWD = ("network.clients=9", "network.servers=2")  # clusters in which a few can be outvoted
+NEAREST = ("robust.cluster=trimmed-mean", "robust.before=nearest-neighbours")
+LIARS = ("attack.clients=2", "robust.cluster=median", *CROWD)
+FALSE_SERVER = ("attack.kind=scaling", "attack.servers=1", "network.graph=complete")
+MASKS = ("privacy.secure_aggregation=true",)
 MLP = ("model.name=mlp", "model.options={ hidden = 8 }")
 OPTIONS = {
     "async-sd-feel": ("scheme.staleness=hearsay",),
@@ -74,6 +79,26 @@ CASES = (
         Case(f"sd-feel, {name}", "sd-feel", (f"network.mixing={name}", "network.graph=complete"))
         for name in ("one-peer-exponential", "base-2", "epidemic-1", "pairwise")
     ),
+    *(
+        Case(f"sd-feel, {rule} of clients", "sd-feel", (f"robust.cluster={rule}", *CROWD))
+        for rule in ("median", "trimmed-mean", "geometric-median", "multi-krum", "centred-clipping")
+    ),
+    Case("sd-feel, neighbours mixed, then trimmed", "sd-feel", (*NEAREST, *CROWD)),
+    Case("fednova, median of 6 bits", "fednova", (*UNIFORM, "robust.cluster=median")),
+    Case("async-sd-feel, median of clients", "async-sd-feel", ("robust.cluster=median", *CROWD)),
+    *(
+        Case(f"sd-feel, {rule}", "sd-feel", (f"robust.servers={rule}", "network.graph=complete"))
+        for rule in ("clipped-gossip", "cs+")
+    ),
+    *(
+        Case(f"sd-feel, two clients lie: {kind}", "sd-feel", (*LIARS, f"attack.kind={kind}"))
+        for kind in ("sign-flip", "label-flip", "backdoor")
+    ),
+    Case("fednova, a liar of 6 bits", "fednova", (*UNIFORM, *LIARS, "attack.kind=scaling")),
+    Case("sd-feel, a server lies", "sd-feel", (*FALSE_SERVER, "robust.servers=cs+")),
+    Case("sd-feel, a server lies in hops", "sd-feel", (*FALSE_SERVER, "scheme.alpha=2")),
+    Case("sd-feel, sums under masks", "sd-feel", MASKS),
+    Case("hierfavg, sums under masks", "hierfavg", MASKS),
     Case("sd-feel, the last layer stays", "sd-feel", (*MLP, "personal.method=fedper")),
     Case("fedavg, fedrep", "fedavg", (*MLP, "personal.method=fedrep")),
     Case("async-sd-feel, ditto", "async-sd-feel", ("personal.method=ditto",)),

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -64,9 +65,10 @@ def play(
     """Run to the end; `act` sees every event as it happens."""
     deployment.processes.trial = Trial(pause=pause)
     story = Story()
-    for event in deployment:
-        story.events.append((time.monotonic(), event))
-        act(event)
+    with closing(iter(deployment)) as events:  # the processes end, whatever `act` does
+        for event in events:
+            story.events.append((time.monotonic(), event))
+            act(event)
     return story
 
 

@@ -14,15 +14,21 @@ from sdfeel.core.decide import Decisions
 from sdfeel.core.errors import SdfeelError
 from sdfeel.core.scheme import Scheme
 from sdfeel.engine.base import Task
+from sdfeel.live.client import Client
 from sdfeel.live.edge.policy import Policy
 from sdfeel.live.edge.server import Edge
-from sdfeel.live.protocol import Answer, Header, Who
+from sdfeel.live.failover import Failover
+from sdfeel.live.protocol import About, Answer, Header, Link, Reception, Who
+from sdfeel.live.statements import work_hash
+from sdfeel.live.transport import Reply
+from sdfeel.live.transport.envelope import Envelope, decode
 from sdfeel.live.transport.errors import NotTrusted, Refused, Rejected
-from sdfeel.live.transport.tensors import digest
+from sdfeel.live.transport.tensors import Schema, digest
 from sdfeel.schemes import AsyncSDFeel, FedAvg, FedNova, SDFeel
 from sdfeel.sim.simulate import Simulation
+from sdfeel.version import __version__
 from tests.live import timeless
-from tests.live.village import COST, RING, SIZE, NoisyEngine, Village, network
+from tests.live.village import COST, RING, SIZE, Answering, NoisyEngine, Village, network
 
 HUGE = 3.4e38
 HEARSAY = AsyncSDFeel(theta_min=2, staleness="hearsay")
@@ -120,6 +126,171 @@ async def exchange_with(edge: Edge, leader: int, model: Tensor, **more: Any) -> 
     body = edge.federation.body(model)
     header = {"round": 0, "sha256": digest(body), **stamp, **more}
     await edge.handle(who, "apply", header, body)
+
+
+def nested(depth: int) -> Any:
+    found: Any = "end"
+    for _ in range(depth):
+        found = {"a": found}
+    return found
+
+
+@pytest.mark.parametrize(
+    "more", [{"x": nested(600)}, {"rows": nested(900)}, {"got": {"0": {}}}, {"work": ["a"]}]
+)
+def test_a_client_cannot_sign_what_its_server_chokes_on_when_the_round_ends(
+    more: dict[str, Any], tmp_path: Path
+) -> None:
+    """What is kept with a result is read again at every restart: it must have its form."""
+    village = Village(FedAvg(tau1=2), network(), tmp_path, 4, signed=True)
+
+    async def story() -> None:
+        village.start(0)
+        await asyncio.sleep(0)
+        edge, who = village.edges[0], Who("client", 3)
+        question = {"samples": 40, "wait": 0, "taken": 0, "federation": "f" * 64}
+        told, start = await edge.handle(who, "work", question, None)
+        desk = village.client(3).desk
+        assert desk is not None
+        assert start is not None
+        desk.begin()
+        desk.given(0, 0, told, work_hash(told))
+        header = desk.result(0, 0, 0, 2, {}, digest(start))
+        statement = {**header["statement"], **more}
+        signed = {"statement": statement, "signed": desk.notary.sign(statement)}
+        stamp = {"round": 0, "steps": 2, "sha256": digest(start), "federation": "f" * 64}
+        with pytest.raises(Rejected, match="client-3 sign"):
+            await edge.handle(who, "result", {**stamp, **signed}, start)
+        village.crash(0)
+
+    timeless.run(story())
+
+
+@pytest.mark.parametrize("scheme", [FedNova(theta_min=1), HEARSAY], ids=["fednova", "async"])
+def test_a_client_cannot_claim_more_steps_than_a_run_has(scheme: Scheme, tmp_path: Path) -> None:
+    """Where clients take as many steps as they can: schemes may make lists of so many numbers."""
+    village = Village(scheme, network(), tmp_path, 40, Policy(pace="measured"))
+
+    async def story() -> None:
+        village.start(0)
+        await asyncio.sleep(0)
+        body = village.federation.body(village.federation.initial)
+        stamp = {"round": 0, "sha256": digest(body), "federation": "f" * 64}
+        for steps in (41, 2**31, 2**52):
+            claim = {**stamp, "steps": steps}
+            with pytest.raises(Refused, match="asks client 1 for"):
+                await village.edges[0].handle(Who("client", 1), "result", claim, body)
+        village.crash(0)
+
+    timeless.run(story())
+
+
+def test_messages_are_nested_only_so_deeply() -> None:
+    for depth in (10, 17, 5000):
+        message = Envelope("work", {"a": nested(min(depth, 12))}).encode()
+        if depth > 12:
+            message = message.replace(b'"end"', b"[" * depth + b"]" * depth)
+            with pytest.raises(Refused, match="not JSON of plain text"):
+                decode(message, 1 << 20)
+        else:
+            assert decode(message, 1 << 20).header["a"] == nested(10)
+
+
+def test_a_leader_that_asks_again_and_again_does_not_hold_a_server_for_ever(tmp_path: Path) -> None:
+    policy = Policy(dead_edge="drop", edge_deadline=5.0)
+    village = Village(HEARSAY, network(RING), tmp_path, 400, policy)
+
+    async def story() -> None:
+        village.start(1)
+        await asyncio.sleep(0)
+        own = village.edges[1].exchange._own  # type: ignore[attr-defined]
+        for k in range(40):
+            question = {"round": k, "wait": 0, "federation": "f" * 64}
+            await village.edges[1].handle(Who("edge", 0), "lock", question, None)
+            await asyncio.sleep(0.5)
+        own._give_up()
+        assert own.lock is None or own.lock[0] != 0
+        village.crash(1)
+
+    timeless.run(story())
+
+
+@pytest.mark.parametrize("proof", [None, b"", b"[" * 100_000, b'{"document": "{}"}'])
+def test_a_server_that_says_we_have_left_without_proof_is_left_out(
+    proof: bytes | None, tmp_path: Path
+) -> None:
+    async def lie(who: Who, kind: str, header: Header, body: bytes | None) -> Answer:
+        await asyncio.sleep(0)
+        return ({}, proof) if kind == "epoch" else ({"left": True}, None)
+
+    away = {"client-4", "client-5"}
+    village = Village(SDFeel(tau1=2), network(RING), tmp_path, 8, DROP, away=away)
+    village.liars = {2: lie}
+    village.go()
+    assert village.ended[0].status()["offences"] == {"edge-2": 1}
+
+
+def test_a_server_that_answers_at_once_is_not_asked_in_a_loop(tmp_path: Path) -> None:
+    """Whoever has nothing yet should wait with the answer; one that does not costs us nothing."""
+    asked: list[str] = []
+
+    async def hasty(who: Who, kind: str, header: Header, body: bytes | None) -> Answer:
+        asked.append(kind)
+        return {"early": True, "idle": True, "waiting": False}, None
+
+    away = {"client-4", "client-5"}
+    village = Village(SDFeel(tau1=2), network(RING), tmp_path, 8, DROP, away=away)
+    village.liars = {2: hasty}
+    village.go()
+    assert village.ended[0].known.over
+    assert 10 < len(asked) < 2000
+
+
+def test_a_client_does_not_race_round_a_server_that_answers_at_once() -> None:
+    asked: list[str] = []
+
+    def hasty(kind: str, header: Header) -> Reply:
+        asked.append(kind)
+        return Reply({"idle": True})
+
+    link = Link("edge-0", Answering(hasty), "")
+    client = Client(Schema(()), 0, 1, Failover({0: link}), lambda task: task.start)
+    with pytest.raises(TimeoutError):
+        timeless.run(client.run(), seconds=10)
+    assert len(asked) < 400
+
+
+def test_a_flood_of_versions_is_told_only_so_often() -> None:
+    """Of a caller, and of a server that asks us again and again to introduce ourselves."""
+    told: list[str] = []
+    series = __version__.rpartition(".")[0]
+    reception = Reception("edge-0", About(), told.append)
+    for n in range(1000):
+        reception.meet(Who("client", 1), {"about": {"sdfeel": f"{series}.{100 + n}"}})
+    assert 0 < len(told) <= 10
+    told.clear()
+    calls = iter(range(100, 10_000))
+
+    def new_every_time(kind: str, header: Header) -> Reply:
+        return Reply({"introduce": True, "about": {"sdfeel": f"{series}.{next(calls)}"}})
+
+    link = Link("edge-0", Answering(new_every_time), "", About(), "client-1", told.append)
+
+    async def story() -> None:
+        for _ in range(500):
+            await link.ask("work", {})
+
+    timeless.run(story())
+    assert 0 < len(told) <= 10
+
+
+@pytest.mark.parametrize("deadline", [1e308, 2**52, 0, -1e308])
+def test_a_deadline_of_any_size_leaves_a_client_with_steps_that_it_can_take(
+    deadline: float,
+) -> None:
+    client = Client(Schema(()), 0, 1, Failover({}), lambda task: task.start, pace=1e-300)
+    header = {"steps": 7, "deadline": deadline, "first": 0, "rate": 0.1}
+    assert client.task(header, np.zeros(2), {}).steps in (1, 7)
 
 
 @pytest.mark.parametrize("weights", [[1000.0, -999.0], [0.0, 1.0], [1e300, 1 - 1e300]])

@@ -3,7 +3,6 @@
 import hashlib
 import json
 import os
-import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -33,6 +32,7 @@ from sdfeel.run.store import create
 from tests.cli.command import call
 from tests.engine.native.helpers import needs_compiler
 from tests.tools.device import SETTINGS, Machine, federation
+from tests.waiting import finished
 
 SOURCE = Path(__file__).parents[2] / "src"
 # Nothing but what sdfeel-device asks for, and what comes with that, can be imported.
@@ -97,7 +97,7 @@ def test_a_federation_with_clients_without_torch_ends_in_the_simulators_model(
     ended = federation(experiment, tmp_path, {2: OWN, 3: OWN}, bare, kills=1)
     assert ended.model == ended.simulated
     assert ended.kills == 1
-    assert all("finished after" in line for line in ended.told)
+    assert all("finished after" in line for line in ended.told), ended.told
 
 
 def test_a_whole_library_trains_the_reference_model(home: Path) -> None:
@@ -279,11 +279,9 @@ class Bits:
 
 
 def test_a_device_can_be_checked_before_it_is_used(home: Path, bare: Machine) -> None:
-    done = subprocess.run(
+    done = finished(
         [*bare.command, "-m", "bare", str(home / NODE), "--check"],
         env={**os.environ, **bare.environment},
-        capture_output=True,
-        text=True,
     )
     assert done.stdout == f"{LIBRARY} for {OWN} trains the reference model\n"
     assert json.loads((home / BUNDLE).read_text())["device"] == OWN

@@ -2,6 +2,7 @@
 
 import json
 import random
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,11 +17,24 @@ from sdfeel.deploy.make import make, on_loopback
 from sdfeel.experiment.build import prepare
 from sdfeel.experiment.loading import load
 from sdfeel.experiment.schema import Experiment
-from sdfeel.live.epochs import EpochBook, SignedNetwork, signed
+from sdfeel.live.client import Membership
+from sdfeel.live.epochs import (
+    REMEMBERED,
+    EpochBook,
+    SignedNetwork,
+    placed,
+    remember,
+    remembered,
+    signed,
+)
 from sdfeel.live.store import Store
 from sdfeel.live.transport.errors import Refused
+from sdfeel.live.transport.tensors import Schema
 from sdfeel.live.trust.authority import create_authority
 from sdfeel.run.drive import fingerprint
+from sdfeel.schemes import SDFeel
+from tests.live.village import Village, network
+from tests.waiting import completed
 
 SETTINGS = [
     "network.clients=6",
@@ -72,8 +86,8 @@ def test_the_weighted_mean_survives_mixing_in_every_epoch() -> None:
 @pytest.mark.parametrize(
     ("epochs", "more", "why"),
     [
-        (["4 client-0=none"], (), "is no epoch: write the first round, a colon"),
-        (["4: client-0=gone"], (), "'client-0=gone' is no change of a network"),
+        (["4 client-0=none"], (), "does not describe an epoch: write the first round, a colon"),
+        (["4: client-0=gone"], (), "'client-0=gone' is not a change to the network"),
         (["4: client-0=none", "4: client-0=edge-1"], (), "one after another, got rounds 4, 4"),
         (["4: client-0=none, client-0=edge-1"], (), "client 0 is named twice"),
         (["4: client-9=edge-1"], (), "a simulation has the 6 clients of its data"),
@@ -171,6 +185,38 @@ def test_a_version_that_overtakes_another_is_not_void(tmp_path: Path) -> None:
     assert book.take(second, 0)
     fork = desk.version(2, 9, after=SignedNetwork.read(first, None).digest)
     assert book.take(fork, 0) is False
+
+
+def test_a_client_that_is_behind_is_told_so_even_by_a_server_whose_rounds_are_over(
+    tmp_path: Path,
+) -> None:
+    """It was killed, asks its first server, which has left, and is needed elsewhere."""
+    village = Village(SDFeel(tau1=2, alpha=1), network(), tmp_path, iterations=4)
+    village.go()
+    cluster = village.ended[0].cluster
+    question = {"samples": int(cluster.federation.net.samples[0]), "wait": 0, "taken": 0}
+    assert completed(cluster.work(0, question)) == ({"over": True}, None)
+    cluster.federation = replace(cluster.federation, epoch=2)
+    for epoch, answer in ((0, {"epoch": 2}), (1, {"epoch": 2}), (2, {"over": True})):
+        assert completed(cluster.work(0, {**question, "epoch": epoch})) == (answer, None)
+
+
+def test_a_client_begins_where_it_worked_last(tmp_path: Path) -> None:
+    """Its first server may be gone for good."""
+    desk = Desk(tmp_path)
+    first = Membership("f", Schema(()), (3,))
+    one, two = (SignedNetwork.read(desk.version(n, 5 * n), desk.ca) for n in (1, 2))
+    assert remembered(tmp_path, desk.ca, "f") is None
+    assert placed(first, {3: "old:1"}, [], 0) == (first, {3: "old:1"})
+    remember(tmp_path, one)
+    last = remembered(tmp_path, desk.ca, "f")
+    found = placed(first, {3: "old:1"}, [one, two], 0, last)
+    assert found is not None
+    assert (found[0].servers, found[0].epoch) == ((0,), 1)
+    assert found[1] == {3: "old:1", 0: "a:1"}
+    assert remembered(tmp_path, desk.ca, "another") is None
+    (tmp_path / REMEMBERED).write_bytes(one.body.replace(b"a:1", b"b:1"))
+    assert remembered(tmp_path, desk.ca, "f") is None  # nobody has signed that
 
 
 @given(

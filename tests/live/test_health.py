@@ -11,6 +11,7 @@ from sdfeel.core.errors import InputError
 from sdfeel.core.run_files import STATUS
 from sdfeel.live.health import Health, HealthPage, write_status
 from sdfeel.live.metrics import metrics
+from tests.waiting import completed
 
 
 class Clock:
@@ -59,7 +60,7 @@ def test_the_page_answers_probes_and_prometheus() -> None:
         assert (await fetched(address, "/healthz"))[0] == 503
         await page.stop()
 
-    asyncio.run(run())
+    completed(run())
 
 
 def test_lag_counts_since_the_last_round_and_ends_with_the_run() -> None:
@@ -94,4 +95,4 @@ def test_the_status_file_has_what_an_operator_needs(tmp_path: Path) -> None:
 @pytest.mark.parametrize("address", ["127.0.0.1:99999", "nowhere.invalid:0", "127.0.0.1:http"])
 def test_an_impossible_address_is_reported_in_a_sentence(address: str) -> None:
     with pytest.raises(InputError, match=f"cannot serve health on {address}"):
-        asyncio.run(HealthPage(node({}, Clock())).start(address))
+        completed(HealthPage(node({}, Clock())).start(address))

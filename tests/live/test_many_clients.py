@@ -21,6 +21,7 @@ from sdfeel.live.transport.limits import Limits
 from sdfeel.live.transport.tensors import digest
 from sdfeel.schemes import SDFeel
 from tests.live.village import LOCAL, RATES, SIZE, Village, network
+from tests.waiting import completed
 
 CLIENTS = 30
 Seen = Counter[str]
@@ -67,7 +68,7 @@ def served(directory: Path, story: Callable[[Edge], Awaitable[None]]) -> None:
             await asyncio.gather(rounds, return_exceptions=True)
             store.close()
 
-    asyncio.run(run())
+    completed(run())
 
 
 def asked(edge: Edge, client: int) -> Awaitable[Answer]:

@@ -24,6 +24,7 @@ from sdfeel.live.store import Store
 from sdfeel.live.transport import Caller, NotTrusted, Peer, Refused
 from sdfeel.live.trust.identity import revoke
 from tests.live.parties import LIMITS, Federation, run, serving
+from tests.waiting import completed
 
 CALL = AuditedCall("client/0", "ab", "work", "answered", 10, 20, "ipv4:1", "")
 
@@ -215,7 +216,7 @@ def test_a_node_that_cannot_write_says_so_once_and_is_not_healthy(tmp_path: Path
         heart._disk()
         assert heart.health.status()["healthy"]
 
-    asyncio.run(story())
+    completed(story())
 
 
 def test_a_clock_that_jumps_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -231,7 +232,7 @@ def test_a_clock_that_jumps_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         assert len(told) == 1
         assert told[0].startswith("the clock jumped by -3600 s")
 
-    asyncio.run(story())
+    completed(story())
 
 
 @pytest.mark.parametrize(
@@ -251,7 +252,7 @@ def test_a_certificate_that_expires_soon_is_told_once_a_day(
         assert all(words in line and "sdfeel deploy renew" in line for line in told)
         assert heart.health.status()["healthy"] == (days > 0)
 
-    asyncio.run(story())
+    completed(story())
 
 
 def test_a_process_that_was_killed_is_told_of_by_the_next(tmp_path: Path) -> None:

@@ -1,5 +1,7 @@
 """A deployed synchronous run reaches the simulator's model, to the last bit."""
 
+import asyncio
+from collections import Counter
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -9,14 +11,19 @@ import numpy as np
 import pytest
 import torch
 
-from sdfeel.core.decide import Decisions, Needs
+from sdfeel.core.decide import Decisions
 from sdfeel.core.events import Finished, Round
+from sdfeel.core.learning_rates import schedule
+from sdfeel.core.needs import Needs
 from sdfeel.core.rules import Clipped, Geometric, Median, Trimmed
 from sdfeel.core.scheme import Scheme
 from sdfeel.deploy.check import REASONS
-from sdfeel.engine.messages import Codec, Compress, Packing, TopK, Uniform
+from sdfeel.engine.messages import Clip, Codec, Compress, Noise, Packing, Stage, TopK, Uniform
+from sdfeel.live.client_rows import ClientRows
 from sdfeel.live.edge.journal import Journal
+from sdfeel.live.protocol import Header, Who
 from sdfeel.live.store import Store
+from sdfeel.live.transport.errors import Refused
 from sdfeel.live.transport.tensors import pack
 from sdfeel.run.store import read_events
 from sdfeel.schemes import (
@@ -41,6 +48,7 @@ from sdfeel.schemes import (
     Scaffnew,
     Scaffold,
     SDFeel,
+    Tiers,
 )
 from sdfeel.schemes import SCHEMES as ALL
 from tests.live.parity import CASES, deployed
@@ -48,6 +56,7 @@ from tests.live.village import COST, LOCAL, RING, SIZE, Village, network, simula
 from tests.sim.variants import Ending, Momentum, Robust, SlowlyFollowing
 
 SCHEMES: dict[str, tuple[Scheme, int]] = {
+    "tiers": (Tiers(theta_min=2, tier=100.0), 2),  # one tier: the others are refused
     "sd-feel": (SDFeel(tau1=2, tau2=1, alpha=1), 2),
     "sd-feel, several hops now and then": (SDFeel(tau1=2, tau2=2, alpha=3), 2),
     "hierfavg": (HierFavg(tau1=2, tau2=2), 2),
@@ -97,6 +106,18 @@ def test_a_deployed_run_has_the_bits_of_a_simulated_one(name: str, tmp_path: Pat
     assert torch.equal(model, simulated(scheme, network(), rounds))
 
 
+@pytest.mark.parametrize("scheme", [SDFeel(tau1=2), Scaffold(tau1=2)], ids=["sd-feel", "scaffold"])
+def test_a_schedule_reaches_deployed_clients(
+    scheme: Scheme, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steady = simulated(scheme, network(), 5)
+    falling = schedule("step", {"every": 4, "factor": 0.5}, 2, "iteration", 10)
+    monkeypatch.setattr("tests.live.village.LOCAL", replace(LOCAL, schedule=falling))
+    model = Village(scheme, network(), tmp_path, iterations=10).go()
+    assert torch.equal(model, simulated(scheme, network(), 5))
+    assert not torch.equal(model, steady)
+
+
 def test_a_scheme_ends_a_deployed_run_too_and_its_figures_are_in_the_log(tmp_path: Path) -> None:
     scheme = Ending(SlowlyFollowing(SDFeel(tau1=2)), rounds=3)
     village = Village(scheme, network(), tmp_path, iterations=1000)
@@ -133,6 +154,27 @@ PACKED: dict[str, tuple[Scheme, int]] = {
 }
 
 
+def test_a_client_of_several_servers_fetches_each_model_once(tmp_path: Path) -> None:
+    """Side by side, as the simulator charges it."""
+    village = Village(FedMes(tau1=2), network(RING, overlap=True), tmp_path, 16)
+    deliver, fetched = village.deliver, Counter[tuple[str, int, int]]()
+
+    async def counted(who: Who, target: int, kind: str, header: Header, body: bytes | None) -> Any:
+        told, model = await deliver(who, target, kind, header, body)
+        if who.role == "client" and model is not None:
+            held = told.get("next", told if "round" in told else header)
+            fetched[str(who), target, int(held["round"])] += 1
+            await asyncio.sleep(0.05 * target)  # links are not equally fast
+        return told, model
+
+    village.deliver = counted  # type: ignore[method-assign]
+    village.go()
+    shared = [n for n, reach in enumerate(village.federation.net.reach) if len(reach) > 1]
+    assert shared
+    assert set(fetched.values()) == {1}
+    assert len(fetched) == 8 * sum(map(len, village.federation.net.reach))
+
+
 @pytest.mark.parametrize("codec", CODECS)
 @pytest.mark.parametrize("name", PACKED)
 def test_compressed_updates_have_the_counted_bytes_and_the_simulators_bits(
@@ -150,6 +192,32 @@ def test_compressed_updates_have_the_counted_bytes_and_the_simulators_bits(
     header = len(pack({"code": np.zeros(0, dtype=np.uint8)}))
     counted = -(-packing.bits(packing.sizes) // 8)
     assert counted <= received / messages - header <= counted + 8  # safetensors counts in eights
+
+
+@pytest.mark.parametrize("name", ["sd-feel", "fednova", "scaffold"])
+@pytest.mark.parametrize("stages", [(), (Compress(Uniform(width=6)),)], ids=["whole", "few bits"])
+def test_clipped_and_noisy_updates_have_the_simulators_bits_for_a_given_secret(
+    name: str, stages: tuple[Stage, ...], tmp_path: Path
+) -> None:
+    scheme, tau = PACKED[name]
+    packing = Packing((SIZE - 2, 2), 7, (Clip(0.5), Noise(0.05), *stages))
+    village = Village(scheme, network(), tmp_path, iterations=4 * tau, packing=packing)
+    model = village.go()
+    rounds = village.ended[0].known.k
+    assert torch.equal(model, simulated(scheme, network(), rounds, packing))
+    assert not torch.equal(model, simulated(scheme, network(), rounds, replace(packing, seed=8)))
+
+
+def test_no_update_is_given_away_twice(tmp_path: Path) -> None:
+    """The difference of two updates with the same noise would be without any."""
+    with closing(Store(tmp_path)) as store:
+        rows = ClientRows(store, {})
+        rows.release(3, "a")
+        rows.release(3, "a")  # a client that was killed says the same again
+        for k, start in ((3, "b"), (2, "a")):
+            with pytest.raises(Refused, match="no update is given away twice"):
+                rows.release(k, start)
+        rows.release(4, "b")
 
 
 @pytest.mark.parametrize("codec", CODECS)
@@ -177,7 +245,7 @@ def test_another_path_through_the_rounds_would_be_noticed(tmp_path: Path) -> Non
     assert not torch.equal(model, simulated(scheme, network(RING), rounds=5))
 
 
-REFUSED = {"adaptive": "measures"}
+REFUSED = {"adaptive": "measures", "tiers": "kept_out_of_step"}
 OUT_OF_STEP = {"async-sd-feel", "fedasync", "fedbuff"}  # repeated in order: test_asynchronous.py
 
 

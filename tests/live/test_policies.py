@@ -17,7 +17,7 @@ from sdfeel.live.edge.policy import Policy
 from sdfeel.live.protocol import Who
 from sdfeel.live.store import Store
 from sdfeel.live.transport.errors import Refused, Rejected
-from sdfeel.schemes import AsyncSDFeel, DSquared, FedAvg, Feel, SDFeel
+from sdfeel.schemes import AsyncSDFeel, DSquared, FedAvg, FedSA, Feel, SDFeel
 from tests.live import timeless
 from tests.live.parties import until
 from tests.live.village import SIZE, NoisyEngine, Village, network
@@ -287,3 +287,11 @@ def test_a_round_whose_clients_are_all_dead_makes_way_for_the_next(tmp_path: Pat
     assert {} in asked
     assert any(asked)
     assert bool(model.abs().sum() > 0)
+
+
+@pytest.mark.parametrize("quota", [1, 3])
+def test_a_dead_client_does_not_keep_the_places_of_a_quota(quota: int, tmp_path: Path) -> None:
+    village = Village(FedSA(tau1=2, quota=quota), network(), tmp_path, 40, HASTY, away={"client-0"})
+    village.go()
+    (edge,) = village.ended.values()
+    assert edge.status()["results"] > 0.8 * 20 * quota

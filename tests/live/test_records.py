@@ -2,17 +2,29 @@
 
 import json
 from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from sdfeel.deploy.records import Record, Records
+from sdfeel.deploy.records import Record, Records, read
+from sdfeel.deploy.status import LISTS, NUMBERS, TEXTS, as_told
+from sdfeel.live.edge.journal import RoundTally, line_of, notices
 from sdfeel.live.protocol import Header, Link
 from sdfeel.live.transport import Reply
-from sdfeel.live.transport.errors import Unreachable
+from sdfeel.live.transport.errors import Refused, Unreachable
 from tests.live import timeless
 from tests.live.village import Answering
 
 PATH = {0: [1], 1: [0, 2], 2: [1]}
+RECORD: Record = {
+    **dict.fromkeys(("server", "k", "number", "total", "bytes"), 1),
+    **dict.fromkeys(("iterations", "ended", "first", "compute", "upload", "mix"), 0.5),
+    **{key: [] for key in ("away", "guests", "mixed", "missing")},
+    **{"steps": {"0": 5}, "versions": {"0": 1}, "figures": {}, "over": None},
+}
 
 
 @dataclass(frozen=True)
@@ -30,7 +42,7 @@ class Told:
 
 
 def rounds(server: int, *ks: int, away: tuple[int, ...] = ()) -> list[Record]:
-    return [{"server": server, "k": k, "away": list(away), "guests": []} for k in ks]
+    return [{**RECORD, "server": server, "k": k, "away": list(away)} for k in ks]
 
 
 def in_order(*servers: Told) -> list[dict[int, int]]:
@@ -86,3 +98,68 @@ def test_without_a_word_that_it_was_left_out_a_silent_server_is_waited_for() -> 
 
     with pytest.raises(TimeoutError):
         timeless.run(collected(), seconds=60)
+
+
+PLAIN = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**70), 2**70) | st.floats() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=9), inner),
+    max_leaves=8,
+)
+BROKEN = st.builds(
+    lambda changed, lost: {key: v for key, v in {**RECORD, **changed}.items() if key not in lost},
+    st.dictionaries(st.sampled_from([*RECORD, "elapsed", "epoch", "index", "lane"]), PLAIN),
+    st.sets(st.sampled_from(list(RECORD)), max_size=2),
+)
+
+
+@given(st.lists(BROKEN, min_size=1, max_size=3) | PLAIN, st.booleans())
+def test_whatever_a_server_reports_is_a_record_or_refused(told: object, in_step: bool) -> None:
+    """What passes can be counted and told."""
+    try:
+        found = read(json.dumps(told).encode(), 1, (0, 1), in_step)
+    except Refused:
+        return
+    tally = RoundTally(2)
+    for before, record in pairwise([None, *found]):
+        assert record is not None
+        assert all(line.isprintable() for line in notices(before, record))
+        assert tally.round({1: record}).number >= 1
+        assert line_of(record).startswith("round ")
+
+
+@pytest.mark.parametrize("body", [b"", b"{", b"[1]", b"[" * 10_000, b'[{"k": NaN}]', b"\xff"])
+def test_what_is_no_report_at_all_is_refused(body: bytes) -> None:
+    with pytest.raises(Refused, match="edge-1 reports what cannot be its rounds"):
+        read(body, 1, (0, 1), in_step=True)
+
+
+@given(st.dictionaries(st.sampled_from([*TEXTS, *NUMBERS, *LISTS, "name", "x"]), PLAIN))
+def test_what_a_server_says_about_itself_can_be_shown(told: dict[str, Any]) -> None:
+    shown = as_told(told)
+    assert "name" not in shown
+    assert all(str(shown[key]).isprintable() for key in shown.keys() & {*TEXTS, *LISTS})
+    assert all(float(shown[key]) is not None for key in shown.keys() & {*NUMBERS})
+    assert all(", ".join(shown[key]).isprintable() for key in shown.keys() & {*LISTS})
+
+
+def test_no_server_steers_the_operators_terminal() -> None:
+    told = {"last_error": "\x1b[2Jall is well\n", "absent": ["\x1b]0;x\x07"], "name": "edge-0"}
+    assert as_told(told) == {"last_error": " [2Jall is well ", "absent": [" ]0;x "]}
+
+
+def test_a_server_that_answers_at_once_that_it_has_nothing_is_not_asked_in_a_loop() -> None:
+    asked = []
+
+    def nothing(kind: str, header: Header) -> Reply:
+        asked.append(kind)
+        return Reply({"over": False}, b"[]")
+
+    records = Records({0: Link("edge-0", Answering(nothing), "")}, True)
+
+    async def collected() -> None:
+        async for _ in records.in_order():
+            pass
+
+    with pytest.raises(TimeoutError):
+        timeless.run(collected(), seconds=10)
+    assert 50 < len(asked) < 200

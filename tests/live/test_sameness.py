@@ -21,7 +21,7 @@ OURS = About(
     sdfeel="1.4.0",
     experiment="e" * 64,
     network="n" * 64,
-    epoch="3",
+    epoch="9.9 as we know it",
     engine="loop",
     torch="2.13.0",
     model="m" * 64,
@@ -47,6 +47,15 @@ def test_what_one_side_does_not_know_of_itself_is_not_compared() -> None:
     assert OURS.check("edge-0", "client-3", device.told()) == []
     assert device.check("client-3", "edge-0", OURS.told()) == []
     assert OURS.check("edge-0", "client-3", {**OURS.told(), "a later field": "x"}) == []
+
+
+def test_epochs_are_compared_where_they_have_the_same_number() -> None:
+    """A node that is behind learns of the newer one; two of one number are a fork."""
+    known = About().in_epoch(2, "a" * 64)
+    for other in (About(), known, known.in_epoch(1, "b" * 64), known.in_epoch(3, "c" * 64)):
+        assert known.check("edge-0", "edge-1", other.told()) == []
+    with pytest.raises(Refused, match="different epochs of the network"):
+        known.check("edge-0", "edge-1", known.in_epoch(2, "b" * 64).told())
 
 
 def test_with_the_native_engine_every_torch_will_do() -> None:

@@ -185,8 +185,9 @@ def full_disk(directory: Path, rounds: int = 15) -> Report:
         pid = deployment.processes.pids()["edge-1"]
         page = json.loads((home / STATUS).read_text())["health"]
         before = resource.prlimit(pid, resource.RLIMIT_FSIZE, (0, resource.RLIM_INFINITY))
+        end = time.monotonic() + 60
         try:
-            while not seen:
+            while not seen and time.monotonic() < end:
                 try:
                     with urllib.request.urlopen(f"http://{page}/healthz", timeout=5):
                         time.sleep(0.1)
@@ -200,6 +201,7 @@ def full_disk(directory: Path, rounds: int = 15) -> Report:
     story = play(deployment, Once(4, starve))
     expected, model = undisturbed(rounds, directory), story.finished.model_sha256
     log = (home / "log.txt").read_text()
+    assert seen, "the page for probes said all the time that all is well"
     lines = [f"/healthz: {seen[0]}", f"model {model[:12]}, undisturbed {expected[:12]}"]
     lines += [f"tracebacks in the log: {log.count('Traceback')}"]
     good = model == expected and "cannot write to" in seen[0] and "Traceback" not in log

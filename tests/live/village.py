@@ -24,7 +24,7 @@ from sdfeel.core.scheme import Local, Scheme
 from sdfeel.core.seeds import rng
 from sdfeel.engine.base import Scores, Task
 from sdfeel.engine.combine import mean
-from sdfeel.engine.messages import Packing
+from sdfeel.engine.messages import Packing, SecureSum
 from sdfeel.live.client import Client
 from sdfeel.live.edge.policy import PATIENT, Policy
 from sdfeel.live.edge.recorder import Recorder
@@ -81,6 +81,12 @@ def network(links: Any = PATH, overlap: bool = False) -> Network:
     home = [0, 0, 1, 1, 2, 2]
     reach = [(d, (d + 1) % 3) if overlap and n % 2 else (d,) for n, d in enumerate(home)]
     return Network(np.array([30, 10, 20, 40, 25, 15]), tuple(reach), np.asarray(links, dtype=float))
+
+
+def sums_of(net: Network) -> SecureSum:
+    """Clients hide their updates in the sums of their clusters."""
+    mass = np.array([net.samples[net.home == d].sum() for d in net.home])
+    return SecureSum(tuple((net.samples / mass).tolist()), int(np.bincount(net.home).max()))
 
 
 RATES: Mapping[Any, float] = dict.fromkeys(
@@ -215,6 +221,11 @@ class Village:
         who, home = self._identity("edge", d), self.directory / NODES / f"edge-{d}"
         return Recorder.of(lambda: who, self.federation, store, d, home, policy)
 
+    def certify(self) -> None:
+        """Give every client its certificate."""
+        for n in range(len(self.net.samples)):
+            self._identity("client", n)
+
     def _identity(self, role: str, number: int) -> Identity:
         """A node's key and certificate, made when it is first asked for."""
         authority = self.directory / "authority"
@@ -260,7 +271,10 @@ class Village:
         if member.keeps:
             self.memories[n] = Store(self.directory / f"client-{n}")
             client.kept, client.rows = member.memory(self.memories[n]), tuple(member.rows)
-        if self.signed:
+            client.guard, client.private = member.guard, member.private
+            client.masking = member.masking
+            client.secret = self.packing.seed if self.packing is not None else 0  # a given secret
+        if self.signed or client.masking is not None:
             who, home = self._identity("client", n), self.directory / NODES / f"client-{n}"
             client.desk = ClientDesk.of(lambda: who, self.federation.digest, home, n)
         return client

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 from sdfeel.core.run_files import NODE, NODES
 from sdfeel.deploy.files import peers_of, read_node, write_node
+from tests.waiting import joined
 
 T = TypeVar("T")
 CHUNK = 1 << 16
@@ -105,7 +106,7 @@ class Wires:
         for wire in self._wires.values():
             self._run(wire.stop())
         self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
+        joined(self._thread)
         self._loop.close()
 
     async def _wire(self, source: int, target: int, address: str) -> str:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import torch
 
 from sdfeel.data import catalog
 from sdfeel.experiment.loading import load
@@ -49,6 +50,7 @@ def _schemes() -> dict[str, Settings]:
         "async-sd-feel-balanced": scheme(
             "async-sd-feel", "theta_min=2", "balanced=true", "staleness=hearsay"
         ),
+        "tiers": scheme("tiers", "theta_min=2"),
         "hierfavg": scheme("hierfavg", "tau1=2", "tau2=2"),
         "fedavg": scheme("fedavg", "tau1=2"),
         "fedavg-few": scheme("fedavg", "tau1=2", "participants=3"),
@@ -103,6 +105,10 @@ FACTORS: Factors = {
         "seconds": ("network.changes={files}/seconds.txt",),
         "cloud": ("network.changes={files}/cloud.txt",),
     },
+    "epochs": {
+        "one": (),
+        "moves": ('network.epochs=["2: client-0=none", "4: client-0=edge-1, client-1=edge-0"]',),
+    },
     "uplink": {
         "none": (),
         "uniform": ("compression.uplink=uniform",),
@@ -134,6 +140,10 @@ FACTORS: Factors = {
         "shards": ("data.partition=shards",),
         "dirichlet": ("data.partition=dirichlet",),
         "iid": ("data.partition=iid",),
+    },
+    "data": {
+        "digits": (),
+        "lazy": ("data.name=tests.pairs.options:noisy_digits", "data.lazy=true"),
     },
     "clusters": {
         "random": (),
@@ -167,12 +177,30 @@ FACTORS: Factors = {
             "latency.client_cloud_mbps=10",
         ),
         "proximal": ("training.proximal=0.5",),
+        "schedule": ("training.schedule=cosine", "training.warmup=6"),
+        "clipped": ("training.clip_norm=0.05", "training.average=0.5"),
     },
     "server": {
         "none": (),
         "momentum": ("server.optimizer=momentum", "server.momentum=0.5"),
         "adam": ("server.optimizer=adam", "server.learning_rate=0.002"),
         "quasi-global": ("server.optimizer=quasi-global", "server.momentum=0.5"),
+    },
+    "robust": {
+        "none": (),
+        "median": ("robust.cluster=median",),
+        "nearest": (
+            *("robust.cluster=multi-krum", "robust.before=nearest-neighbours"),
+            "robust.votes=examples",
+        ),
+        "cs+": ("robust.servers=cs+", "robust.cluster=centred-clipping"),
+    },
+    "attack": {
+        "none": (),
+        "scaling": ("attack.kind=scaling", "attack.clients=2", "attack.strength=2"),
+        "little": ("attack.kind=little-is-enough", "attack.clients=2"),
+        "backdoor": ("attack.kind=backdoor", "attack.clients=1"),
+        "server": ("attack.kind=scaling", "attack.servers=1", "attack.strength=1.2"),
     },
     "personal": {
         "none": (),
@@ -181,10 +209,18 @@ FACTORS: Factors = {
         "ditto": ("personal.method=ditto", "personal.pull=0.5"),
         "adapters": ("personal.method=parts", "personal.travels=3.*", *SMALL),
     },
+    "privacy": {
+        "nothing": (),
+        "clients": ("privacy.protects=clients", "privacy.noise=0.01"),
+        "shared": ("privacy.protects=clients", "privacy.noise=0.01", "privacy.noise_in=sum"),
+        "examples": ("privacy.protects=examples", "privacy.noise=0.01"),
+        "masks": ("privacy.secure_aggregation=true", "network.servers=2"),
+    },
     "engine": {
         "loop": (),
         "parallel": ("training.engine=parallel",),
         "native": ("training.engine=native",),
+        "batched": ("training.engine=batched",),
     },
     "model": {"logistic": (), "mlp": ("model.name=mlp", "model.options={ hidden = 4 }")},
     "evaluation": {
@@ -196,12 +232,20 @@ FACTORS: Factors = {
     },
     "preset": {
         "literal": (),
+        "deployed": ("latency.preset=deployed",),
         "epoch": ("latency.preset=paper-epoch", "latency.operations=250_000"),
         "batch": ("latency.samples_per_iteration=batch", "latency.operations=2_500_000"),
     },
     "counted": {
         "up": (),
         "down": ("latency.downlink=true",),
+        "overheads": (
+            *("latency.client_server_ms=2", "latency.server_server_ms=3"),
+            *("latency.server_cloud_ms=9", "latency.client_cloud_ms=12"),
+            *("latency.message_ms=0.5", "latency.round_ms=1", "latency.connect_ms=20"),
+            *("latency.header_bytes=400", "latency.cell_mbps=8", "latency.common_mbps=20"),
+            *("latency.cores=2", "latency.downlink=true"),
+        ),
         "consensus": ("latency.consensus=true",),
     },
     "stop": {
@@ -239,6 +283,25 @@ def place(
         (files / name).write_text(text)
     size = (f"network.clients={clients}", f"network.servers={servers}")
     return Place(files, (*size, *BASE, *more))
+
+
+class _Noisy:
+    """A few digits, another each time."""
+
+    def __init__(self, count: int) -> None:
+        self.whole = catalog.load("digits").train
+        self.count = count
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __getitem__(self, n: int) -> tuple[torch.Tensor, int]:
+        return self.whole.x[n] + 0.1 * torch.randn(1, 8, 8), int(self.whole.y[n])
+
+
+def noisy_digits() -> tuple[_Noisy, _Noisy]:
+    """Data with random augmentation."""
+    return _Noisy(280), _Noisy(80)
 
 
 def _write_digits(path: Path) -> None:

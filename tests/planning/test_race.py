@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from math import exp, inf
 
+import numpy as np
 import pytest
 
 from sdfeel.planning.candidates import Candidate
@@ -39,18 +40,20 @@ class Recorded:
     points: list[PilotPoint] = field(default_factory=list)
     ended: bool = False
     closed: bool = False
+    short: bool = False
 
     @property
     def steps(self) -> int:
         return self.points[-1].steps if self.points else 0
 
-    def advance(self, until: float) -> None:
+    def advance(self, until: float, most: float = inf) -> None:
         assert not self.closed or self.ended
         tau1 = self.entry.candidate.tau1
         while not self.ended:
             done = (self.points[-1].iterations if self.points else 0) + tau1
             seconds = done * self.entry.pace.seconds
-            if seconds > until:
+            self.short = done * CLIENTS > most
+            if seconds > until or self.short:
                 return
             score = 1 - exp(-2.3026 * done / TRUTH.iterations(self.entry))
             self.points.append(PilotPoint(seconds, done, score, 1 - score, done * CLIENTS))
@@ -154,7 +157,7 @@ def test_the_shortlist_has_every_period_at_the_advised_rate_and_above_and_every_
 class Hesitant(Recorded):
     """A run of tau1 = 1 that shows nothing for a while, and is then the fastest of all."""
 
-    def advance(self, until: float) -> None:
+    def advance(self, until: float, most: float = inf) -> None:
         while not self.ended and self.entry.candidate.tau1 == 1:
             done = (self.points[-1].iterations if self.points else 0) + 1
             if done * self.entry.pace.seconds > until:
@@ -164,7 +167,7 @@ class Hesitant(Recorded):
                 PilotPoint(done * self.entry.pace.seconds, done, score, 1, 10 * done)
             )
             self.ended = self.goal.score(self.points[-1]) >= self.goal.level
-        super().advance(until)
+        super().advance(until, most)
 
 
 @dataclass
@@ -210,3 +213,27 @@ def test_models_of_runs_that_lost_are_forgotten() -> None:
     for _ in running:
         pass
     assert sum(track.closed or track.ended for track in tracks.opened) >= len(tracks.opened) - 3
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_a_race_never_costs_more_than_it_may(seed: int) -> None:
+    """Whatever the links cost, and however little may be spent."""
+    draws = np.random.default_rng(seed)
+    prices = 10 ** draws.uniform(-4, 1, 3)
+    goal = Goal("accuracy", 1.0) if seed % 5 == 0 else Goal("accuracy", draws.uniform(0.3, 0.95))
+    effort = float(10 ** draws.uniform(-1.5, 1))
+    whole = ITERATIONS * CLIENTS
+    running = Race(
+        field_of(*prices.tolist()),
+        goal,
+        BOUND,
+        Recordings(),
+        CLIENTS,
+        allowance=round(effort * whole),
+        most=1.3 * effort * whole,
+        whole=whole,
+    )
+    assert sum(1 for _ in running) < 2000
+    assert running.steps <= running.most
+    if goal.value < 1 and effort >= 1:
+        assert running.leader is not None

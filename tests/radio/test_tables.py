@@ -1,12 +1,17 @@
 """What a user has measured, and what is said about mistakes in it."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
 from sdfeel.core.errors import InputError
 from sdfeel.core.graphs import links
 from sdfeel.core.network import clustered
-from sdfeel.experiment.files import clients_table, links_table, trace_table
+from sdfeel.experiment.build import prepare
+from sdfeel.experiment.files import clients_table, mahimahi, mahimahi_table, trace_table
+from sdfeel.experiment.loading import load
+from sdfeel.experiment.real_networks import links_table
 
 NET = clustered([1, 1, 1], [0, 1, 2], links("path", 3))
 
@@ -25,7 +30,8 @@ def test_a_trace_needs_no_header() -> None:
 
 
 def test_links_that_are_not_named_stay_open() -> None:
-    rates, clouds = links_table("a,b,mbps\n1,0,40\n2,cloud,4\n", "t.csv", NET)
+    found = links_table("a,b,mbps\n1,0,40\n2,cloud,4\n", "t.csv", NET.links)
+    rates, clouds = found.mbps, found.cloud_mbps
     assert rates[0, 1] == rates[1, 0] == 40
     assert clouds[2] == 4
     assert np.isnan(rates[1, 2])
@@ -67,12 +73,52 @@ def test_a_bad_trace_is_one_sentence(text: str, message: str) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("0,1\n", "'0,1' in t.csv is not a link"),
-        ("0,7,3\n", "names server '7', but servers are 0 to 2"),
-        ("0,2,3\n", "between servers 0 and 2, but network.graph does not"),
-        ("0,1,0\n", "holds 0"),
+        ("0,1\n", "line 1 of t.csv is '0,1', which is not a link"),
+        ("0,1,4\n0,7,3\n", "line 2 of t.csv names server '7', but servers are 0 to 2"),
+        ("0,2,3\n", "line 1 of t.csv is about servers 0 and 2, but network.graph does not"),
+        ("0,1,0\n", "line 1 of t.csv gives '0' as mbps: it must be a number above 0"),
+        ("# a\na,b,ms\n0,1,x\n", "line 3 of t.csv gives 'x' as ms: it must be a number of at"),
+        ("a,b,speed\n0,1,4\n", "names a column 'speed': columns are two servers and mbps, ms, km"),
+        ("0,1,4,9\n", "line 1 of t.csv has 2 values for 1 columns"),
+        ("# nothing\n", "t.csv is empty"),
     ],
 )
 def test_a_bad_table_of_links_is_one_sentence(text: str, message: str) -> None:
     with pytest.raises(InputError, match=message):
-        links_table(text, "t.csv", NET)
+        links_table(text, "t.csv", NET.links)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("0\n5\n3\n", "line 3 of t.up is '3': a recording in mahimahi's format has whole"),
+        ("0\n1.5\n", "line 2 of t.up is '1.5'"),
+        ("", "t.up is empty, or ends at 0 milliseconds"),
+        ("0\n0\n", "t.up is empty, or ends at 0 milliseconds"),
+    ],
+)
+def test_a_bad_recording_is_one_sentence_with_the_line(text: str, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        mahimahi(text, "t.up")
+
+
+def test_recordings_of_mahimahi_are_the_clients_rates(tmp_path: Path) -> None:
+    """100 packets in the first second, 300 in the second; and 50 in every second."""
+    one = [str(10 * n) for n in range(100)] + [str(1000 + n * 3) for n in range(300)]
+    (tmp_path / "a.up").write_text("\n".join(one))
+    (tmp_path / "b.up").write_text("\n".join(str(20 * n) for n in range(50)))
+    files = sorted(tmp_path.iterdir())
+    seconds, rates = mahimahi_table(files, 4)
+    assert seconds.tolist() == [0, 1]
+    assert rates[:, 0].tolist() == pytest.approx([1.2, 3.6])
+    assert rates[:, 1].tolist() == pytest.approx([0.6, 0.6])
+    assert sorted(rates[:, 2].tolist()) == pytest.approx([1.2, 3.6])  # perhaps from another moment
+    small = ("network.clients=4", "network.servers=2", "data.partition=iid", "model.name=logistic")
+    ready = prepare(load(None, [*small, f"radio.trace={tmp_path}"]))
+    first, _ = ready.cost.channel.at(0, 0.5)  # type: ignore[union-attr]
+    assert first[1] == pytest.approx(0.6 / 5)
+    later, _ = ready.cost.channel.at(9, 1.5)  # type: ignore[union-attr]
+    assert later[0] == pytest.approx(3.6 / 5)
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(InputError, match="a folder without recordings"):
+        prepare(load(None, [*small, f"radio.trace={tmp_path / 'empty'}"]))

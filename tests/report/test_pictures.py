@@ -16,9 +16,10 @@ from sdfeel.core.errors import InputError
 from sdfeel.core.events import Started
 from sdfeel.core.network import Network, clustered
 from sdfeel.report.curves import curves
-from sdfeel.report.drawing import line_style, save, svg
+from sdfeel.report.drawing import save, svg
 from sdfeel.report.history import History
 from sdfeel.report.holdings import holdings
+from sdfeel.report.styles import line_style
 from sdfeel.report.tables import comparison
 from sdfeel.report.topology import layout, topology
 from tests.report.runs import measured, runs, started
@@ -222,7 +223,7 @@ def test_saving_is_whole_and_repeatable(tmp_path: Path, kind: str) -> None:
 
 
 def test_an_unknown_kind_of_picture_is_refused_with_a_way_out(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"'a\.gif': end it in \.png or \.svg"):
+    with pytest.raises(InputError, match=r"'a\.gif': end it in \.png, \.svg or \.pdf"):
         save(Figure(), tmp_path / "a.gif")
 
 

@@ -135,26 +135,56 @@ def test_mistakes_are_reported() -> None:
         _ = sdfeel.Nothing
 
 
+def test_classes_and_names_mean_the_same_optimiser_and_metrics() -> None:
+    data = sdfeel.federate(blobs(30, 0), blobs(10, 1), clients=3)
+    net = sdfeel.network(data, servers=2, graph="complete")
+
+    def last(**options: Any) -> sdfeel.Event:
+        torch.manual_seed(0)
+        model = nn.Linear(2, 3)
+        run = sdfeel.Run(sdfeel.SDFeel(), net, model, data, iterations=5, **options)
+        return [event for event in run if isinstance(event, sdfeel.Evaluated)][-1]
+
+    by_name = last(optimizer="adam", metrics=["accuracy"])
+    assert last(optimizer=torch.optim.Adam, metrics=["accuracy"]) == by_name
+    assert by_name != last(metrics=["accuracy"])
+
+
 @pytest.mark.parametrize(
     ("wrong", "told"),
     [
-        ({"engine": "cuda"}, "unknown engine 'cuda'"),
+        (
+            {"engine": "cuda"},
+            "training.engine must be .* got 'cuda': here it is batched",
+        ),
+        ({"seed": -1}, "seed must be at least 0, got -1"),
+        ({"seed": 1.5}, "seed must be a whole number, got 1.5"),
+        ({"warmup": 2.5}, "warmup must be a whole number, got 2.5"),
+        ({"proximal": -1}, "proximal must be at least 0, got -1"),
+        ({"average": 1.5}, "average must be below 1, got 1.5"),
         ({"iterations": 2.5}, "iterations must be a whole number, got 2.5"),
         ({"iterations": True}, "iterations must be a whole number, got True"),
         ({"iterations": 0}, "iterations must be at least 1, got 0"),
         ({"batch_size": "10"}, "batch_size must be a whole number, got '10'"),
-        ({"evaluate_every": 0}, "evaluate_every must be at least 1"),
-        ({"learning_rate": 0}, "learning_rate must be a number above 0, got 0"),
-        ({"learning_rate": float("nan")}, "learning_rate must be a number above 0, got nan"),
-        ({"learning_rate": "0.1"}, "learning_rate must be a number above 0, got '0.1'"),
-        ({"target_accuracy": 90}, r"at most 1 \(0.9 is 90 %\), got 90"),
-        ({"max_seconds": -1}, "max_seconds must be a number above 0, got -1"),
-        ({"optimizer": torch.optim.Adam}, "the name of one of torch's optimisers.* got Adam"),
+        ({"evaluate_every": -1}, "evaluation.every must be at least 0, got -1"),
+        ({"learning_rate": 0}, "learning_rate must be above 0, got 0"),
+        ({"learning_rate": float("nan")}, "learning_rate must be a finite number, got nan"),
+        ({"learning_rate": "0.1"}, "learning_rate must be a number, got '0.1'"),
+        ({"target_accuracy": 90}, "target_accuracy must be at most 1, got 90"),
+        ({"max_seconds": -1}, "max_seconds must be above 0, got -1"),
+        ({"optimizer": 3}, "training.optimizer must be a text, got 3"),
+        ({"loss": 3}, "loss must be a function of outputs and targets, got 3"),
+        ({"metrics": ["acuracy"]}, "unknown metric 'acuracy': did you mean 'accuracy'"),
         ({"scheme": sdfeel.SDFeel}, r"give an instance, SDFeel\(\)"),
         ({"scheme": "sd-feel"}, "str lacks adapt, lanes, work, mix"),
         ({"model": nn.Linear}, "model must be a Module, got type"),
         ({"net": 3}, "net must be a Network, got int"),
         ({"data": (1, 2)}, "data must be a Federated, got tuple"),
+        ({"cost": 3}, "cost must be a Cost, got int"),
+        ({"personal": "fedper"}, "personal must be a Personal, got str"),
+        ({"workers": 100_000}, "workers must be at most 1000, got 100000"),
+        ({"penalties": {"l1": None}}, "training.penalties.l1 must be"),
+        ({"scheme": {}}, "net= belongs to a run of parts"),
     ],
 )
 def test_nonsense_is_refused_in_one_sentence(wrong: dict[str, Any], told: str) -> None:

@@ -4,15 +4,19 @@ import multiprocessing as mp
 import os
 import signal
 import threading
+import time
+from multiprocessing.connection import Connection
 from pathlib import Path
 
 import pytest
 
 from sdfeel.core.errors import Diverged
 from sdfeel.core.events import Finished
+from sdfeel.run import many as many_runs
 from sdfeel.run.many import Many, Planned, Progressed, QueuedRun, on_one_core
 from sdfeel.run.session import finished
 from tests.run.test_session import ending, run, small
+from tests.waiting import joined
 
 
 def test_side_by_side_gives_the_bits_of_one_after_another(tmp_path: Path) -> None:
@@ -71,8 +75,25 @@ def test_a_stop_is_never_lost_however_early_it_comes(tmp_path: Path, moment: flo
         key.start()
         for _ in many:
             pass
-        key.join()
+        joined(key)
     finally:
         signal.signal(signal.SIGINT, before)
     assert many.unfinished == set(jobs)
     assert not mp.active_children()
+
+
+def test_a_process_that_does_not_end_after_its_last_word_is_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(many_runs, "GOODBYE", 0.2)
+    monkeypatch.setattr(many_runs, "_carry_out", stays)
+    many = Many({"run": QueuedRun(small(), tmp_path / "run")}, at_once=1)
+    assert list(many) == []
+    assert many.unfinished == set()
+    assert not mp.active_children()
+
+
+def stays(pipe: Connection, label: str, job: QueuedRun) -> None:
+    pipe.send("finished")
+    pipe.send(None)
+    time.sleep(3600)

@@ -20,7 +20,9 @@ from sdfeel.core.events import Evaluated, Finished
 from sdfeel.core.graphs import links
 from sdfeel.core.network import clustered
 from sdfeel.data.federated import federate
+from sdfeel.engine.base import Task
 from sdfeel.engine.evaluate import summed_up
+from sdfeel.engine.personal import Tuned
 from sdfeel.experiment.build import Prepared, build_model, prepare
 from sdfeel.experiment.loading import load
 from sdfeel.experiment.schema import Experiment
@@ -179,3 +181,83 @@ def test_clients_with_models_of_their_own_are_measured_with_them() -> None:
     assert not torch.equal(own[0], own[1])
     plain = Simulation(Decisions.of(FedAvg(tau1=1), net, cost(3)), uneven(clients=3))
     assert torch.equal(plain.models()(0), plain.models()(2))
+
+
+def test_own_steps_are_those_that_the_client_would_take_and_change_no_run(tmp_path: Path) -> None:
+    asked = ("evaluation.own_steps=4", "training.engine=loop", "evaluation.per_client_every=5")
+    found = told(tmp_path / "r", *asked)
+    last = found[-1]
+    ready = prepare(load(tmp_path / "r" / "experiment.toml"))
+    module, data = build_model(ready.experiment, ready.data), ready.data
+    weights = load_file(tmp_path / "r" / "model.safetensors")
+    module.load_state_dict(weights)
+    start_row = torch.cat([value.reshape(-1) for value in module.parameters()]).detach()
+    test = data.test
+    each: dict[int, list[float]] = {0: [], 4: []}
+    for client, part in enumerate(data.parts):
+        kinds = set(data.train.y[part.tolist()].tolist())
+        (row,) = ready.engine.train([Task(client, start_row, 4, last.iterations)])
+        for steps, model in ((0, start_row), (4, row)):
+            torch.nn.utils.vector_to_parameters(model.clone(), module.parameters())
+            assert ready.groups is not None
+            assert isinstance(ready.groups.tuned, Tuned)
+            rows = ready.groups.tuned.rows[client]
+            assert {int(test.y[n]) for n in rows.tolist()} <= kinds
+            with torch.no_grad():
+                said = module(test.x[rows.tolist()]).argmax(dim=1)
+            each[steps].append(float((said == test.y[rows.tolist()]).double().mean()))
+    for steps, values in each.items():
+        name = f"accuracy after {steps} steps per client"
+        assert last.metrics[name] == pytest.approx(np.mean(values))
+        assert last.metrics[f"{name}: worst 10 %"] == pytest.approx(min(values))
+        assert last.metrics[f"{name}: spread"] == pytest.approx(np.std(values))
+    assert np.mean(each[4]) > np.mean(each[0])  # two classes each: own steps pay
+    plain = told(tmp_path / "plain", "training.engine=loop")
+    assert [e.loss for e in plain] == [e.loss for e in found]
+    assert [e.number for e in found if "loss after 4 steps per client" in e.metrics] == [0, 4]
+    assert load_file(tmp_path / "plain" / "model.safetensors")["1.weight"].equal(
+        weights["1.weight"]
+    )
+
+
+@pytest.mark.parametrize("engine", ["parallel", pytest.param("native", marks=needs_compiler)])
+def test_own_steps_are_the_same_by_every_engine(tmp_path: Path, engine: str) -> None:
+    found = [
+        told(tmp_path / name, f"training.engine={name}", "evaluation.own_steps=3")[-1].metrics
+        for name in ("loop", engine)
+    ]
+    assert found[1] == pytest.approx(found[0], rel=1e-3, abs=0.03)
+
+
+def test_personal_models_take_no_own_steps_to_be_measured() -> None:
+    with pytest.raises(InputError, match=r"evaluation\.own_steps .* personal\.method is ditto"):
+        prepare(load(None, ["evaluation.own_steps=2", "personal.method=ditto"]))
+
+
+def test_the_confusion_matrix_counts_every_test_example_once_and_only_at_the_end(
+    tmp_path: Path,
+) -> None:
+    found = told(tmp_path / "r")
+    assert [bool(each.confusion) for each in found] == [False] * 4 + [True]
+    counts = np.array(found[-1].confusion)
+    data = prepare(load(tmp_path / "r" / "experiment.toml")).data
+    assert counts.sum(axis=1).tolist() == data.test.y.bincount(minlength=10).tolist()
+    assert counts.trace() / counts.sum() == pytest.approx(found[-1].accuracy)
+    assert list(read_events(tmp_path / "r"))[-2] == found[-1]  # the log has it
+    history = History.of("r", read_events(tmp_path / "r"))
+    assert "What is taken for what" in page("A run", [history], None, "")
+    both = History.mean("two", [history, history])
+    assert both.last is not None
+    assert (np.array(both.last.confusion) == 2 * counts).all()
+    few = told(tmp_path / "few", "evaluation.test_examples=50")[-1]
+    assert np.array(few.confusion).sum() == 50
+
+
+@pytest.mark.parametrize("asked", ["evaluation.confusion=false", "personal.method=ditto"])
+def test_there_is_no_confusion_matrix_where_none_is_wanted_or_models_are_many(
+    tmp_path: Path, asked: str
+) -> None:
+    found = told(tmp_path / "r", asked)
+    assert not any(each.confusion for each in found)
+    history = History.of("r", read_events(tmp_path / "r"))
+    assert "What is taken for what" not in page("A run", [history], None, "")

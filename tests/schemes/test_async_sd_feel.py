@@ -138,7 +138,7 @@ def test_ties_go_to_the_lower_server() -> None:
 
 @pytest.mark.slow
 def test_the_corrected_bound_on_staleness_holds() -> None:
-    for seed in range(15):
+    for seed in range(10):
         draws = np.random.default_rng(seed)
         servers = int(draws.integers(2, 8))
         net = clustered([1] * servers, range(servers), links("complete", servers))
@@ -148,7 +148,7 @@ def test_the_corrected_bound_on_staleness_holds() -> None:
         lengths = np.array([each.ends for each in own.state.lanes])
         slowest = int(lengths.argmax())
         bound = sum(np.ceil(lengths[slowest] / lengths[d]) for d in range(servers) if d != slowest)
-        for _ in range(300):
+        for _ in range(150):
             nearest = min(own.state.lanes, key=lambda each: (each.ends, each.lane))
             assert own.state.clocks.ages(nearest.lane[0], "global").max() <= bound + 1
             next(own)
@@ -162,7 +162,7 @@ def test_hearsay_never_knows_more_than_there_is() -> None:
         around = np.array([(leader - 1) % 4, leader, (leader + 1) % 4])
         clocks = clocks.after(np.array([leader]), around)
         assert (clocks.stamp <= clocks.number).all()
-        assert (clocks.heard <= clocks.stamp[:, None]).all()
+        assert (clocks.hearsay <= clocks.stamp[:, None]).all()
         assert (clocks.ages(leader, "hearsay") >= 0).all()
         assert clocks.ages(leader, "hearsay")[leader] == 0
 

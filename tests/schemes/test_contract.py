@@ -181,11 +181,11 @@ def test_the_same_view_gives_the_same_decision(name: str, net: Network) -> None:
 @every_network
 def test_it_learns_and_time_goes_forward(name: str, net: Network) -> None:
     draws = np.random.default_rng(0)
-    engine = quadratic(3 + 0.1 * draws.normal(size=(CLIENTS, 2)), net.samples.tolist(), 0.05)
+    engine = quadratic(3 + 0.1 * draws.normal(size=(CLIENTS, 2)), net.samples.tolist(), 0.1)
     simulation = Simulation(Decisions.of(SCHEMES[name](), net, cost(CLIENTS)), engine)
     first = engine.evaluate(simulation.model()).loss
     times = [0.0]
-    while simulation.state.iterations < 150:
+    while simulation.state.iterations < 75:
         times.append(next(simulation).seconds)
     assert times == sorted(times)
     assert len(set(times)) > len(times) / (1 + len(simulation.state.lanes)) / 2

@@ -10,15 +10,16 @@ import torch
 from numpy.testing import assert_allclose
 
 from sdfeel.core.arrays import Floats
-from sdfeel.core.decide import Decisions, Needs
+from sdfeel.core.decide import Decisions
 from sdfeel.core.errors import InputError
+from sdfeel.core.needs import Needs
 from sdfeel.core.network import Network
 from sdfeel.core.outages import Outages
-from sdfeel.core.scheme import Scheme
+from sdfeel.core.scheme import Scheme, innermost
 from sdfeel.experiment.build import prepare
 from sdfeel.experiment.loading import load
 from sdfeel.schemes import SCHEMES, DSquared, FedAsync, FedAvg, FedBuff, HierFavg, SDFeel
-from sdfeel.schemes.server_optimizers import ServerStep, plain, stepped
+from sdfeel.schemes.server_optimizers import ServerStep, stepped
 from sdfeel.sim.simulate import Simulation
 from tests.schemes.test_contract import CLIENTS, networks
 from tests.sim.test_simulate import after, cost, ring_of_four, uneven
@@ -168,7 +169,7 @@ def settings(*more: str) -> list[str]:
 def test_an_experiment_names_its_servers_optimizer() -> None:
     ready = prepare(load(None, settings("server.optimizer=adam", "server.tau=0.1")))
     ready.engine.close()
-    assert plain(ready.scheme) == SDFeel()
+    assert innermost(ready.scheme) == SDFeel()
     assert vars(ready.scheme)["step"] == ServerStep("adam", tau=0.1)
     assert ready.experiment.scheme.options == {"tau1": 5, "tau2": 1, "alpha": 1}
     assert load(None, settings()).fingerprint != ready.experiment.fingerprint

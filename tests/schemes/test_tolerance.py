@@ -51,6 +51,7 @@ def test_the_recommended_scheme_uses_everything_that_is_set() -> None:
 def test_some_schemes_wait_for_nobody() -> None:
     assert [name for name in SCHEMES if asynchronous(name)] == [
         "async-sd-feel",
+        "tiers",
         "fedasync",
         "fedbuff",
     ]

@@ -71,7 +71,7 @@ def test_exchanges_keep_the_weighted_mean_whatever_is_lost() -> None:
     before = simulation.model()
     moved = packing.exchange(state.servers, state.public, gossip(net, 1), state.number, 0)
     assert not torch.equal(moved, state.servers)
-    state.models[:4] = moved
+    state.servers[:] = moved
     torch.testing.assert_close(simulation.model(), before, rtol=0, atol=1e-13)
 
 
@@ -91,7 +91,7 @@ def test_a_server_that_sends_nothing_reveals_nothing() -> None:
     state = simulation.state
     assert state.public is not None
     before = state.public.clone()
-    state.models += 1.0
+    state.rows.servers += 1.0
     mixing = of_rows({0: {0: 0.5, 1: 0.5}, 1: {1: 0.5, 2: 0.5}})
     packing.exchange(state.servers, state.public, mixing, state.number, 0)
     changed = (state.public != before).any(dim=1).tolist()

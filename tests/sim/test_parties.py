@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from sdfeel.core.cost import Cost
-from sdfeel.core.decide import Decided, Decisions, Needs
+from sdfeel.core.decide import Decided, Decisions
+from sdfeel.core.needs import Needs
 from sdfeel.core.network import Network
 from sdfeel.core.rules import Clipped, Geometric, Median, Trimmed
 from sdfeel.core.scheme import Local, Scheme
@@ -23,13 +24,14 @@ from sdfeel.schemes import (
     SDFeel,
 )
 from sdfeel.schemes.server_optimizers import ServerStep, stepped
-from sdfeel.sim.simulate import LaneState, Simulation
+from sdfeel.sim.simulate import Simulation
+from sdfeel.sim.state import LaneState
 from tests.schemes.test_contract import networks
 from tests.sim.parties import Parties
 from tests.sim.test_simulate import cost, uneven
 from tests.sim.variants import Momentum, Own, Personal, Robust, Scaffold, SlowlyFollowing
 
-ROUNDS = 12
+ROUNDS = 8
 OPTIONS: dict[str, list[dict[str, Any]]] = {
     "sd-feel": [{"tau2": 2, "alpha": 3}],
     "hierfavg": [{"tau2": 2}],

@@ -7,29 +7,8 @@ from sdfeel.core.arrays import Ints
 from sdfeel.core.mixing import Mixing, broadcast, of_rows
 from sdfeel.core.network import Network, Shelf
 from sdfeel.core.rules import Parts, Rule
-from sdfeel.core.scheme import Facts, Lane, Mix, Scheme, Setting, View, Work, one_server
+from sdfeel.core.scheme import Around, Facts, Lane, Mix, Setting, View, Work, one_server
 from sdfeel.core.tolerance import CLOUD, Tolerates
-
-
-@dataclass(frozen=True)
-class Around:
-    """A scheme around another one."""
-
-    inner: Scheme
-    facts: ClassVar[Facts] = Facts(False, True, "high", True, True, True)
-    tolerates: ClassVar[Tolerates] = Tolerates(CLOUD)
-
-    def adapt(self, net: Network) -> Network:
-        return self.inner.adapt(net)
-
-    def lanes(self, setting: Setting) -> tuple[Lane, ...]:
-        return self.inner.lanes(setting)
-
-    def work(self, view: View) -> Work:
-        return self.inner.work(view)
-
-    def mix(self, view: View, done: Ints) -> Mix:
-        return self.inner.mix(view, done)
 
 
 @dataclass(frozen=True)

@@ -30,6 +30,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
+from sdfeel.core.errors import RunError, SdfeelError
 from sdfeel.core.events import Finished, Round
 from sdfeel.core.run_files import NODE, NODES
 from sdfeel.deploy.local import Processes
@@ -40,6 +41,7 @@ from sdfeel.experiment.loading import load
 from sdfeel.experiment.schema import Experiment
 from sdfeel.run.session import start
 from sdfeel.run.store import create
+from tests.waiting import DEADLINE, finished
 
 HOME = Path(__file__).parents[2]
 PROJECT = HOME / "packaging" / "device"
@@ -92,15 +94,27 @@ class Devices:
     def kill(self, name: str) -> None:
         """kill -9, and start again."""
         self.running[name].send_signal(signal.SIGKILL)
-        self.running[name].wait()
+        self.running[name].wait(DEADLINE)
         self.start(name)
+
+    def failed(self) -> SdfeelError | None:
+        """A device that ended by itself: nobody starts it again, and all would wait for it."""
+        for name, process in self.running.items():
+            if process.poll() not in (None, 0, -signal.SIGKILL):
+                said = self.log(name).read_text()[-500:]
+                return RunError(f"{name} ended with {process.returncode}: {said}")
+        return None
 
     def look(self) -> None:
         for process in self.running.values():
             self.memory = max(self.memory, resident(process.pid))
 
-    def end(self) -> None:
+    def end(self, patience: float) -> None:
+        """Wait for them to hear that the run is over; stop those that do not."""
+        end = time.monotonic() + patience
         for process in self.running.values():
+            while process.poll() is None and time.monotonic() < end:
+                time.sleep(0.05)
             if process.poll() is None:
                 process.terminate()
         for process in self.running.values():
@@ -131,7 +145,12 @@ class Ended:
 
 
 def federation(
-    experiment: Experiment, directory: Path, kinds: Mapping[int, str], machine: Machine, kills: int
+    experiment: Experiment,
+    directory: Path,
+    kinds: Mapping[int, str],
+    machine: Machine,
+    kills: int,
+    patience: float = 240.0,  # seconds; an emulated processor needs longer
 ) -> Ended:
     """Deploy an experiment with some clients on devices, kill one, compare with a simulation."""
     (*_, last) = start(experiment, directory / "simulated")
@@ -149,7 +168,17 @@ def federation(
             nodes.start(name)
         for name in devices.names:
             devices.start(name)
-        for event in Operator(here, directory / "followed", True, ready):
+        end = began + patience
+
+        def trouble() -> SdfeelError | None:
+            try:
+                nodes.supervise()
+            except SdfeelError as error:
+                return error
+            late = time.monotonic() > end
+            return devices.failed() or (RunError("it takes too long") if late else None)
+
+        for event in Operator(here, directory / "followed", True, ready, trouble):
             devices.look()
             if isinstance(event, Round) and done < kills:
                 devices.kill(devices.names[done % len(devices.names)])
@@ -157,7 +186,7 @@ def federation(
             if isinstance(event, Finished):
                 found = event.model_sha256
     finally:
-        devices.end()
+        devices.end(30.0 if found else 0.0)
         nodes.stop()
     logs = [devices.log(name).read_text() for name in devices.names]
     took = [float(seconds) for log in logs for seconds in READY.findall(log)]
@@ -253,7 +282,7 @@ def _arm_system(arm: Arm, place: Path, system: Path) -> None:
         "Debug::NoLocking": "1",
     }
     words = [word for key, value in settings.items() for word in ("-o", f"{key}={value}")]
-    subprocess.run(["apt-get", *words, "-qq", "update"])  # a source without ARM does no harm
+    finished(["apt-get", *words, "-qq", "update"])  # a source without ARM does no harm
     asked = ["install", "-y", "-qq", "--download-only", "--no-install-recommends", *arm.packages]
     _run(["apt-get", *words, *asked])
     for package in sorted((place / "apt" / "archives").glob("*.deb")):
@@ -261,7 +290,7 @@ def _arm_system(arm: Arm, place: Path, system: Path) -> None:
 
 
 def _run(command: Sequence[str]) -> None:
-    done = subprocess.run(command, capture_output=True, text=True)
+    done = finished(command, 3600)
     if done.returncode:
         raise SystemExit(f"{' '.join(command)}\n{done.stdout}{done.stderr}")
 
@@ -287,7 +316,7 @@ def main() -> None:
     experiment = load(None, [*SETTINGS, f"model.name={options.model}"])
     with tempfile.TemporaryDirectory() as folder:
         kinds = dict.fromkeys((2, 3), options.device)
-        ended = federation(experiment, Path(folder), kinds, machine, options.kills)
+        ended = federation(experiment, Path(folder), kinds, machine, options.kills, 3600.0)
     for line in ended.told:
         print(line)
     same = ended.model == ended.simulated

@@ -29,23 +29,33 @@ from sdfeel.engine.messages import Compress, Packing, TopK, Uniform
 from sdfeel.live.edge.policy import Policy
 from sdfeel.live.edge.server import Edge
 from sdfeel.live.protocol import Answer, Header, Who
+from sdfeel.live.secure_sum import LETTER, SHARE
 from sdfeel.live.transport.errors import NotTrusted, Refused, Unreachable
 from sdfeel.live.transport.tensors import digest, pack
 from sdfeel.schemes import (
+    KGT,
     AsyncSDFeel,
     FedAsync,
     FedAvg,
+    FedBuff,
+    FedDyn,
     FedNova,
     FedSA,
+    FreeTracking,
     HierFavg,
+    JointScheduling,
+    Mtgc,
+    MultiLevelSGD,
     Safa,
     SDFeel,
 )
-from tests.live.village import RING, SIZE, Village, network
+from sdfeel.schemes.server_optimizers import ServerStep, stepped
+from tests.live.village import RING, SIZE, Village, network, sums_of
 from tests.sim.variants import Momentum, Robust, Scaffold
+from tests.waiting import completed
 
 KINDS = (
-    *("work", "start", "result", "here", "model", "lock", "apply", "adopt"),
+    *("work", "start", "result", "here", "model", "lock", "apply", "adopt", "mask"),
     *("status", "rounds", "measured", "current", "dance"),
 )
 ITERATIONS = 1000
@@ -64,15 +74,30 @@ SCHEMES: tuple[Scheme, ...] = (
     Scaffold(tau1=2),
     AsyncSDFeel(theta_min=2, staleness="hearsay"),
     AsyncSDFeel(theta_min=1, staleness="hearsay", psi="exponential", balanced=True),
+    FedBuff(tau1=2, buffer=2),
+    FedDyn(tau1=2),
+    FreeTracking(tau1=2),
+    KGT(tau1=2),
+    Mtgc(tau1=2, tau2=1),
+    MultiLevelSGD(tau1=2, tau2=1),
+    JointScheduling(tau1=2, divergence=0.05, max_wait=3),
+    stepped(SDFeel(tau1=2), ServerStep("adam")),
+    stepped(HierFavg(tau1=2), ServerStep("momentum")),
 )
 PACKINGS = (
     *(None, None, None),
     Packing((SIZE - 2, 2), 7, (Compress(Uniform(width=5)),)),
     Packing((SIZE - 2, 2), 7, (Compress(TopK(share=0.25)),)),
 )
+SUMMED = (SDFeel(tau1=2), SDFeel(tau1=2, tau2=2, alpha=2), HierFavg(tau1=2, tau2=1))
+STEPS = ("keys", "shares", "left", "survivors", "unmask", "numbers", 3, None)
 WILD: tuple[Any, ...] = (
     *(None, True, "", "many", [], {}, [1], -1, -(2**63), 2**53, 2**63 - 1, 2**70, 10**400),
     *(0.5, -0.0, 1e300, -1e300, float("nan"), float("inf"), float("-inf")),
+)
+VALUES = (
+    *(0.0, 0.1, 1.0, -1.0, 5.0, 30.0, -30.0, 1e3, 1e6, 3.4e38, -3.4e38),
+    *(float("nan"), float("inf")),
 )
 
 
@@ -93,7 +118,7 @@ class Liars:
 
     async def call(self) -> None:
         """One call of somebody; whatever is wrong with it is answered with a sentence."""
-        message = self._message()
+        message = await self._plausible() if self.random.random() < 0.3 else self._message()
         if self.recorded and self.random.random() < 0.1:
             message = self.random.choice(self.recorded)  # an old one, once more
         elif self.random.random() < 0.2:
@@ -107,6 +132,24 @@ class Liars:
         except SdfeelError:
             self.counts["refused"] += 1
 
+    async def _plausible(self) -> tuple[Who, str, Header, bytes | None]:
+        """A result for work that was really given, with any model."""
+        who, _, header, body = self._message()
+        numbers = [n for n in range(len(self.village.federation.net.samples)) if n != self.honest]
+        who = Who("client", self.random.choice(numbers))
+        samples = int(self.village.federation.net.samples[who.number])
+        question = {"federation": header["federation"], "wait": 0, "samples": samples, "taken": 0}
+        try:
+            told, _ = await self.edge.handle(who, "work", question, None)
+        except SdfeelError:
+            told = {}
+        if "round" in told:
+            self.counts["worked"] += 1
+            header |= {key: told[key] for key in ("round", "steps")}
+            header["sha256"] = digest(body or b"")
+        ahead = self.random.choice((None, question, question, *WILD))
+        return who, "result", {**header, "next": ahead}, body
+
     async def answer(self, who: Who, kind: str, header: Header, body: bytes | None) -> Answer:
         """What another server says when it is asked."""
         await asyncio.sleep(self.random.choice((0, 0, 0.001)))
@@ -114,8 +157,10 @@ class Liars:
         if fate < 0.1:
             raise self.random.choice((Refused, NotTrusted, Unreachable))("no")
         _, _, told, model = self._message()
-        for key in ("gone", "early", "busy"):
-            if self.random.random() < 0.3:
+        if kind == "model" and self.random.random() < 0.3:  # as it should be, but for its numbers
+            told = {"sha256": digest(model or b"")}
+        for key in ("gone", "early", "busy", "left"):
+            if self.random.random() < (0.05 if key == "left" else 0.3):
                 told[key] = True
         return told, model
 
@@ -156,6 +201,7 @@ class Liars:
             "payload": draw.choice(("model", "update", 3)),
             "sources": [0, 1],
             "weights": [1000.0, -999.0],
+            "step": draw.choice(STEPS),
             "waiting": True,
             "over": draw.random() < 0.2,
             "k": 10**6,
@@ -179,13 +225,34 @@ class Liars:
         if fate < 0.2:
             return draw.choice((b"", b"\0" * 60, draw.randbytes(70)))
         packing = self.village.packing
-        if packing is not None and fate < 0.6:
+        if packing is not None and packing.sums is not None and fate < 0.7:
+            return self._of_a_sum()
+        if packing is not None and packing.sums is None and fate < 0.6:
             size = -(-packing.bits(packing.sizes) // 8) + draw.choice((0, 0, 0, 0, -1, 1))
             return pack({"code": np.frombuffer(draw.randbytes(size), dtype=np.uint8)})
-        value = draw.choice((0.0, 1.0, -1.0, 1e3, 1e6, 3.4e38, -3.4e38, float("nan"), float("inf")))
+        value = draw.choice(VALUES)
         size = draw.choice((SIZE,) * 9 + (SIZE + 1,))
         dtype = draw.choice((np.float32,) * 9 + (np.float64,))
         return pack({"model": np.full(size, value, dtype)})
+
+    def _of_a_sum(self) -> bytes:
+        """Keys, letters, shares, signatures and numbers, of the right length and form or not."""
+        draw = self.random
+        key = draw.choice(("00" * 32, "11" * 32, draw.randbytes(32).hex(), "xy", "aa"))
+        words = draw.choice(({}, {"a": {}}, {"signature": "AAAA"}, {"signed": key}, *WILD[:7]))
+        keys = {"masks": key, "letters": draw.randbytes(32).hex(), "signed": words}
+        length = draw.choice((LETTER, 2 * LETTER, SHARE, 2 * SHARE, 3 * SHARE))
+        numbers = np.frombuffer(draw.randbytes(4 * SIZE), dtype=np.uint32)
+        told: tuple[bytes, ...] = (
+            *(json.dumps(keys).encode(), json.dumps(words).encode(), pack({"numbers": numbers})),
+            *(
+                draw.randbytes(length),
+                b"\xff" * length,
+                b"{" * 500,
+                b'{"a":' * 500 + b"1" + b"}" * 500,
+            ),
+        )
+        return draw.choice(told)
 
 
 async def sequence(seed: int, calls: int, directory: Path) -> Counter[str]:
@@ -200,8 +267,12 @@ async def sequence(seed: int, calls: int, directory: Path) -> Counter[str]:
         pace=draw.choice(("experiment", "measured")),
         quarantine=draw.choice((1, 5, 50)),
     )
-    packing = draw.choice(PACKINGS)
+    packing, signed = draw.choice(PACKINGS), False
+    if draw.random() < 0.15:
+        scheme, signed = draw.choice(SUMMED), draw.random() < 0.5
+        packing = Packing((SIZE,), 7, (sums_of(network(RING)),))
     village = Village(scheme, network(RING), directory, ITERATIONS, policy, packing=packing)
+    village.signed = signed
     net = village.federation.net
     target = draw.choice(net.servers)
     honest = draw.choice([n for n, reach in enumerate(net.reach) if target in reach])
@@ -257,7 +328,7 @@ async def serves(village: Village, target: int, honest: int) -> None:
 def play(seed: int, calls: int) -> Counter[str]:
     """One sequence in a directory of its own."""
     with tempfile.TemporaryDirectory() as directory:
-        return asyncio.run(sequence(seed, calls, Path(directory)))
+        return completed(sequence(seed, calls, Path(directory)), 60.0 + calls)
 
 
 def main() -> None:
@@ -270,7 +341,7 @@ def main() -> None:
     begun = time.perf_counter()
     for n in range(-(-args.calls // args.length)):
         counts += play(args.seed + n, min(args.length, args.calls - n * args.length))
-        done = sum(counts.values())
+        done = counts["answered"] + counts["refused"]
         print(
             f"seed {args.seed + n}: {done:,} calls, {counts['refused']:,} refused, "
             f"{time.perf_counter() - begun:.0f} s",

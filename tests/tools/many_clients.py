@@ -27,6 +27,7 @@ from sdfeel.deploy.local import Processes
 from sdfeel.deploy.make import on_loopback
 from sdfeel.deploy.node import federation_of
 from sdfeel.deploy.status import read_statuses
+from tests.waiting import completed, joined
 
 PATIENCE = 600.0  # seconds for one measurement
 AT_ONCE = 8  # clients of one process that connect at the same time
@@ -44,14 +45,16 @@ class Crowd:
     cpu: float  # of the server's process, in one round
     memory: int  # bytes, the most that it ever had
     threads: int  # the most that were seen
+    back: float | None = None  # seconds from a killed server's start until all had done a round
 
     @property
     def line(self) -> str:
         each = 1000 / self.clients
+        back = "" if self.back is None else f"{self.back:>10.1f} s"
         return (
             f"{self.clients:>8,}{self.rounds:>8}{self.first:>10.1f} s{self.seconds * 1000:>10.0f} "
             f"ms{self.seconds * each:>9.2f} ms{self.cpu * each:>9.2f} ms"
-            f"{self.memory / 2**20:>8.0f} MiB{self.threads:>9}"
+            f"{self.memory / 2**20:>8.0f} MiB{self.threads:>9}{back}"
         )
 
 
@@ -59,10 +62,16 @@ HEADER = (
     f"{'clients':>8}{'rounds':>8}{'first':>12}{'a round':>13}{'a client':>12}{'CPU each':>12}"
     f"{'memory':>12}{'threads':>9}"
 )
+BACK = f"{'all back':>12}"
 
 
-def measure(directory: Path, clients: int, rounds: int, processes: int) -> Crowd:
-    """Run `rounds` of one server and so many clients, which share a few processes."""
+def measure(
+    directory: Path, clients: int, rounds: int, processes: int, kill: bool = False
+) -> Crowd:
+    """Run `rounds` of one server and so many clients, which share a few processes.
+
+    `kill`: half-way the server is killed, and all come back to it at once.
+    """
     shape = Shape(1, clients, "mnist-cnn")
     federation(prepared(directory, shape, rounds), directory, on_loopback(1))
     spawn = multiprocessing.get_context("spawn")
@@ -71,7 +80,7 @@ def measure(directory: Path, clients: int, rounds: int, processes: int) -> Crowd
     edge = Processes(directory, ["edge-0"])
     began = time.monotonic()
     edge.start("edge-0")
-    watch = _Watch(directory, edge.pids()["edge-0"])
+    watch = _Watch(directory, edge, WARM + rounds // 2 if kill else None)
     try:
         for each in crowd:
             each.start()
@@ -80,22 +89,24 @@ def measure(directory: Path, clients: int, rounds: int, processes: int) -> Crowd
         edge.stop()
         for each in crowd:
             each.terminate()
-            each.join()
+            joined(each)
     found = records(directory)
     times = laps(found, WARM)
     begins = time.time() - (time.monotonic() - began)
     first = float(found[0][0]["ended"]) - begins
-    return Crowd(
-        clients, times.rounds, first, times.seconds, watch.cpu_per_round, watch.most, watch.threads
-    )
+    seen = watch.cpu_per_round, watch.most, watch.threads, watch.back
+    return Crowd(clients, times.rounds, first, times.seconds, *seen)
 
 
 class _Watch:
     """Looks at a server's process until all its rounds are done."""
 
-    def __init__(self, directory: Path, process: int) -> None:
-        self._directory, self._process = directory, process
+    def __init__(self, directory: Path, edge: Processes, kill: int | None) -> None:
+        self._directory, self._edge, self._kill = directory, edge, kill
+        self._process = edge.pids()["edge-0"]
         self.most = self.threads = 0
+        self.back: float | None = None
+        self._killed: tuple[int, float] | None = None  # in which round, and when it was back
         self._marks: list[tuple[int, float]] = []  # rounds done, and the work until then
 
     @property
@@ -117,8 +128,15 @@ class _Watch:
             done = int(told.get("round", 0))
             if not self._marks or done > self._marks[-1][0]:
                 self._marks.append((done, cpu(self._process)))
+            if self._killed is not None and self.back is None and done > self._killed[0]:
+                self.back = time.monotonic() - self._killed[1]
             if told.get("over"):
                 return
+            if self._kill is not None and self._killed is None and done >= self._kill:
+                self._edge.kill("edge-0")
+                self._edge.start("edge-0")
+                self._process, self._marks = self._edge.pids()["edge-0"], []
+                self._killed = (done + 1, time.monotonic())
             pause.wait(0.2)
         raise SystemExit(f"the rounds are not done after {PATIENCE:g} s: see {self._directory}")
 
@@ -127,7 +145,7 @@ def _crowd(directory: Path, clients: Sequence[int]) -> None:
     """One process of many clients."""
     torch.set_num_threads(1)
     with suppress(KeyboardInterrupt):
-        asyncio.run(_all(directory, clients))
+        completed(_all(directory, clients), PATIENCE)
 
 
 async def _all(directory: Path, clients: Sequence[int]) -> None:
@@ -170,12 +188,16 @@ def main() -> None:
     parser.add_argument("--clients", default="10,100,1000", help="numbers of clients, one by one")
     parser.add_argument("--rounds", type=int, default=10, help="that are measured, for each")
     parser.add_argument("--processes", type=int, default=4, help="that the clients share")
+    words = "kill the server half-way, so that all its clients come back at once"
+    parser.add_argument("--kill", action="store_true", help=words)
     chosen = parser.parse_args()
-    print(HEADER, flush=True)
+    print(HEADER + (BACK if chosen.kill else ""), flush=True)
     for clients in map(int, chosen.clients.split(",")):
         with TemporaryDirectory() as directory:
             many = min(chosen.processes, clients)
-            print(measure(Path(directory) / "crowd", clients, chosen.rounds, many).line, flush=True)
+            place = Path(directory) / "crowd"
+            found = measure(place, clients, chosen.rounds, many, chosen.kill)
+            print(found.line, flush=True)
     print(f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}")
 
 

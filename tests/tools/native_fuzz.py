@@ -80,6 +80,68 @@ def chain(seed: int) -> Chain:
     return Chain(nn.Sequential(*found), shape, classes, training)
 
 
+def smooth_chain(seed: int) -> Chain:
+    """A chain of the layers that `chain` has not: its numbers have recorded bits, and stay."""
+    draw = random.Random(f"smooth {seed}")
+    shape = (draw.choice([2, 4, 6]), draw.randint(6, 11), draw.randint(6, 11))
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(seed)
+        found: list[nn.Module] = []
+        x = torch.zeros(2, *shape)
+
+        def add(layer: nn.Module) -> None:
+            nonlocal x
+            for tensor in layer.parameters() if _is_norm(layer) else ():
+                nn.init.uniform_(tensor, 0.5, 1.5)
+            found.append(layer)
+            x = layer(x)
+
+        for _ in range(draw.randint(1, 2)):
+            add(nn.Conv2d(x.shape[1], draw.choice([2, 4, 6]), 3, padding=1))
+            if draw.random() < 0.6:
+                groups = draw.choice([1, 2, x.shape[1]])
+                norms = [nn.GroupNorm(groups, x.shape[1]), nn.LayerNorm(x.shape[1:])]
+                add(draw.choice([*norms, nn.BatchNorm2d(x.shape[1])]))
+            add(draw.choice(_activations()))
+            pools = [nn.AvgPool2d(2), nn.AvgPool2d(3, 2, 1), nn.AvgPool2d((2, 3), 2, (1, 1))]
+            pools.append(nn.AvgPool2d(3, 2, 1, count_include_pad=False))
+            add(draw.choice(pools))
+        if draw.random() < 0.5:
+            add(nn.AdaptiveAvgPool2d((1, None) if draw.random() < 0.5 else 1))
+        add(nn.Flatten())
+        for _ in range(draw.randint(1, 2)):
+            add(nn.Linear(x.shape[1], draw.choice([5, 8, 17])))
+            add(draw.choice([nn.BatchNorm1d(x.shape[1]), nn.LayerNorm(x.shape[1]), nn.Identity()]))
+            add(draw.choice(_activations()))
+        classes = draw.choice([2, 10])
+        add(nn.Linear(x.shape[1], classes))
+    moving = {"momentum": 0.9, "nesterov": True}
+    options = draw.choice([{}, {}, moving, {**moving, "weight_decay": 0.01}])
+    return Chain(
+        nn.Sequential(*found),
+        shape,
+        classes,
+        Training(0.05, draw.choice([4, 7, 10]), options=options),
+    )
+
+
+def _is_norm(layer: nn.Module) -> bool:
+    return isinstance(layer, nn.GroupNorm | nn.LayerNorm | nn.BatchNorm1d | nn.BatchNorm2d)
+
+
+def _activations() -> list[nn.Module]:
+    return [
+        nn.Tanh(),
+        nn.Sigmoid(),
+        nn.SiLU(),
+        nn.ELU(0.7),
+        nn.LeakyReLU(0.2),
+        nn.GELU(),
+        nn.GELU("tanh"),
+        nn.ReLU(),
+    ]
+
+
 Size = tuple[int, int, int]
 
 
@@ -182,12 +244,13 @@ def main() -> None:
     parser.add_argument("--count", type=int, default=50)
     parser.add_argument("--first", type=int, default=0, help="the number of the first chain")
     parser.add_argument("--target", choices=[*TARGETS, "all"], default="all")
+    parser.add_argument("--smooth", action="store_true", help="chains of the other layers")
     options = parser.parse_args()
     names = list(TARGETS) if options.target == "all" else [options.target]
     bad = 0
     for seed in range(options.first, options.first + options.count):
         name = names[seed % len(names)]
-        own = chain(seed)
+        own = smooth_chain(seed) if options.smooth else chain(seed)
         found = fault(own, seed, TARGETS[name])
         if found:
             bad += 1

@@ -69,7 +69,7 @@ def worker(
         yield process
     finally:
         process.kill()
-        process.wait()
+        process.wait(60)
 
 
 def turn(process: "subprocess.Popen[str]", deed: str) -> float:
@@ -119,8 +119,9 @@ def main() -> None:
             ["git", "-C", str(HOME), "archive", options.before, "src"],
             capture_output=True,
             check=True,
+            timeout=60,
         ).stdout
-        subprocess.run(["tar", "-x", "-C", folder], input=archive, check=True)
+        subprocess.run(["tar", "-x", "-C", folder], input=archive, check=True, timeout=60)
         load = os.getloadavg()[0]
         print(f"after over before, {options.turns} turns each; load {load:.1f} at the beginning")
         print(f"{'':12}{'':8}{'train':>8}{'evaluate':>10}")

@@ -8,7 +8,6 @@ connection for a while. It needs Linux with `unshare`, `ip` and `nft`.
 
 import argparse
 import os
-import subprocess
 import sys
 import tempfile
 import threading
@@ -21,6 +20,7 @@ from sdfeel.core.run_files import EVENTS, NODES
 from sdfeel.deploy.files import PolicySection, read_policy
 from sdfeel.deploy.local import LocalDeployment, Trial
 from tests.live.stage import experiment
+from tests.waiting import finished, joined
 
 PATIENCE = 300.0  # seconds until a federation that does not go on is given up
 PROMISED = 5.0  # seconds from the link's return until everybody has gone on
@@ -51,9 +51,7 @@ def private() -> list[str]:
 def why_not() -> str | None:
     """Why packets cannot be dropped on this machine; None if they can."""
     try:
-        found = subprocess.run(
-            [*private(), "nft", "-f", "-"], input=RULES % "drop", capture_output=True, text=True
-        )
+        found = finished([*private(), "nft", "-f", "-"], input=RULES % "drop")
     except FileNotFoundError:
         return "there is no `unshare` here"
     if found.returncode == 0:
@@ -65,7 +63,7 @@ def why_not() -> str | None:
 def packets(fate: str) -> None:
     """From now on packets `accept` or `drop`."""
     text = "flush ruleset\n" + RULES % fate
-    subprocess.run(["nft", "-f", "-"], input=text, text=True, check=True)
+    finished(["nft", "-f", "-"], input=text, check=True)
 
 
 class Rounds:
@@ -92,7 +90,7 @@ def cuts(
     directory: Path, lengths: Sequence[float], policy: PolicySection, settings: Sequence[str] = ()
 ) -> Iterator[Cut]:
     """The outages one after another, in one federation of 3 servers and 6 clients."""
-    subprocess.run(["ip", "link", "set", "lo", "up"], check=True)
+    finished(["ip", "link", "set", "lo", "up"], check=True)
     packets("accept")
     deployment = LocalDeployment(experiment(100_000, *settings), directory, policy)
     deployment.processes.trial = Trial(pause=0.05)
@@ -109,7 +107,7 @@ def cuts(
     finally:
         packets("accept")
         deployment.stop()
-        follow.join()
+        joined(follow)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -126,7 +124,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return 2
         given = sys.argv[1:] if arguments is None else list(arguments)
         again = [sys.executable, "-m", "tests.tools.outage", *given, "--inside"]
-        return subprocess.run([*private(), *again]).returncode
+        return finished([*private(), *again], 3600, stdout=None, stderr=None).returncode
     lengths = [float(word) for word in chosen.cuts.split(",")]
     good = True
     with tempfile.TemporaryDirectory(prefix="outage-") as home:

@@ -15,7 +15,6 @@ import hashlib
 import json
 import platform
 import shutil
-import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterable
@@ -34,12 +33,14 @@ from sdfeel.engine.batches import batches, dropout_key
 from sdfeel.engine.native import build
 from sdfeel.engine.native.lower import Plan, lower, source
 from sdfeel.models import zoo
-from tests.tools.native_fuzz import Chain, chain
+from tests.tools.native_fuzz import Chain, chain, smooth_chain
+from tests.waiting import finished
 
 Singles = NDArray[np.float32]
 PROGRAM = Path(__file__).with_suffix(".cpp")
 GOLDEN = Path(__file__).with_suffix(".json")
 SEED, STEPS = 5, 3
+SMOOTH = 2  # chains of activations, averages and norms
 LARGE = 50e6  # multiplications of an example
 NO_FMA = 4  # the program's exit code where a CPU does not multiply and add in one step
 OWN_WIDTH = "-DSDFEEL_ORDER=8"  # as wide as AVX2: what bits would be without a fixed order
@@ -121,11 +122,17 @@ def models(chains: Iterable[int]) -> dict[str, Callable[[], Case]]:
         found[name] = partial(case, name, own)
     for seed in chains:
         found[f"chain {seed}"] = partial(_chain, seed)
+    for seed in range(SMOOTH):
+        found[f"smooth {seed}"] = partial(_smooth, seed)
     return found
 
 
 def _chain(seed: int) -> Case:
     return case(f"chain {seed}", chain(seed))
+
+
+def _smooth(seed: int) -> Case:
+    return case(f"smooth {seed}", smooth_chain(seed))
 
 
 def case(name: str, own: Chain) -> Case:
@@ -185,7 +192,7 @@ class OwnBits(Exception):
 
 
 def _run(command: list[str]) -> None:
-    done = subprocess.run(command, capture_output=True, text=True)
+    done = finished(command, 3600)
     if done.returncode == NO_FMA:
         raise OwnBits("this CPU does not multiply and add in one step: its bits are its own")
     if done.returncode:

@@ -6,7 +6,6 @@ there is a compiler, of a model that a whole run ends with, which is written to 
 
 import hashlib
 import json
-import subprocess
 import sys
 from collections.abc import Iterable
 from pathlib import Path
@@ -25,6 +24,7 @@ from sdfeel.engine.fused import weighted_by_hand
 from sdfeel.engine.native.build import BuildFault, find_compiler
 from sdfeel.models import zoo
 from sdfeel.models.flat import FlatModule
+from tests.waiting import finished
 
 Bits = Iterable[bytes]
 
@@ -87,7 +87,7 @@ def run(directory: Path) -> Bits:
     given = {"training.engine": "native", "training.iterations": 20, "data.partition": "dirichlet"}
     options = [word for key, value in given.items() for word in ("--set", f"{key}={value}")]
     command = [sys.executable, "-m", "sdfeel", "run", *options, "--out", str(directory / "run")]
-    subprocess.run(command, stdout=subprocess.DEVNULL, check=True)
+    finished(command, stderr=None, check=True)
     yield (directory / "run" / "model.safetensors").read_bytes()
 
 

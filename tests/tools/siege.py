@@ -18,6 +18,7 @@ from sdfeel.core.errors import SdfeelError
 from sdfeel.live.transport.errors import Refused
 from sdfeel.live.transport.peer import Peer
 from sdfeel.live.trust.identity import Identity
+from tests.waiting import completed
 
 UPLOADS, REFUSED = 8, 1000
 MODEL = SIZES["25 MB"]
@@ -75,7 +76,7 @@ def beside_a_crowd() -> None:
         with served(2) as (address, clients, _):
             what = "TLS connections of one certificate" if tls else "plain connections"
             try:
-                seconds = asyncio.run(shut_out(address, clients[0], clients[1], count, tls))
+                seconds = completed(shut_out(address, clients[0], clients[1], count, tls))
             except SdfeelError as error:
                 print(f"an honest call beside {count} idle {what}: {error}")
             else:
@@ -95,13 +96,13 @@ def main() -> None:
         )
     with served(UPLOADS) as (address, clients, process):
         before = memory(process, "VmRSS")
-        asyncio.run(upload_together(address, clients))
+        completed(upload_together(address, clients))
         copies = (memory(process, "VmHWM") - before) / (UPLOADS * MODEL)
         print(f"{UPLOADS} uploads of 25 MB at once: at most {copies:.2f} copies per upload")
     with served() as (address, clients, process):
-        asyncio.run(be_refused(address, clients[0], REFUSED // 4))
+        completed(be_refused(address, clients[0], REFUSED // 4))
         before = memory(process, "VmRSS")
-        asyncio.run(be_refused(address, clients[0], REFUSED))
+        completed(be_refused(address, clients[0], REFUSED))
         grown = (memory(process, "VmRSS") - before) / 2**20
         print(f"{2 * REFUSED:,} refused calls: {grown:+.1f} MB of memory")
     print(f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}")

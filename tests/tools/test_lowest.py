@@ -1,7 +1,7 @@
 """The lowest versions that the package allows are read off its own declaration."""
 
 import pytest
-from lowest import lowest
+from lowest import lowest, main
 
 
 def test_each_dependency_has_its_lowest_version_and_torch_the_kept_one() -> None:
@@ -15,3 +15,9 @@ def test_each_dependency_has_its_lowest_version_and_torch_the_kept_one() -> None
 def test_a_dependency_without_a_lowest_version_is_reported() -> None:
     with pytest.raises(ValueError, match="'numpy' declares no lowest version: write name>=version"):
         [*lowest(["numpy"], [])]
+
+
+def test_the_packages_own_dependencies_have_one(capsys: pytest.CaptureFixture[str]) -> None:
+    main(["dash", "deploy"])
+    found = capsys.readouterr().out.split()
+    assert {"numpy==1.26", "pydantic_core"} <= set(found)

@@ -3,7 +3,7 @@
 import copy
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import prod
 from statistics import median
@@ -14,14 +14,17 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
+from sdfeel.bench.limit import needed_flops, peak
 from sdfeel.core.arrays import Ints
 from sdfeel.core.errors import InputError, unknown
 from sdfeel.core.seeds import number
 from sdfeel.data.federated import Examples
 from sdfeel.engine.base import Task, Training, Workload
+from sdfeel.engine.batched import TOLERANCE
 from sdfeel.engine.combine import Sums
+from sdfeel.engine.native.lower import lower
 from sdfeel.engine.select import Kind, choose
-from sdfeel.engine.threads import cores, one_thread
+from sdfeel.engine.threads import one_thread
 from sdfeel.models import zoo
 
 RATE = 0.01
@@ -38,6 +41,7 @@ class BenchWork:
     steps: int
     batch: int = 10
     examples: int = 1200  # of each client: 50 of them share the 60,000 of MNIST
+    device: str = "cpu"  # of the way `batched`
 
     @property
     def evaluates(self) -> bool:
@@ -55,8 +59,14 @@ class BenchWork:
         return count(self.module(), self.shape)
 
     @property
+    def needed(self) -> float:
+        """Those that cannot be skipped; all, if the model is no chain of known layers."""
+        plan = lower(self.module(), self.training, self.shape)
+        return self.flops if isinstance(plan, str) else needed_flops(plan, not self.evaluates)
+
+    @property
     def training(self) -> Training:
-        return Training(RATE, self.batch)
+        return Training(RATE, self.batch, device=self.device)
 
     def module(self) -> nn.Module:
         if self.model == "lenet":
@@ -287,7 +297,36 @@ WAYS: dict[str, Callable[[BenchWork], Way]] = {
     "loop": lambda work: ours(work, "loop"),
     "parallel": lambda work: ours(work, "parallel"),
     "native": lambda work: ours(work, "native"),
+    "batched": lambda work: ours(work, "batched"),
 }
+USUAL = tuple(way for way in WAYS if way != "batched")  # which is slow on a CPU
+
+
+@dataclass(frozen=True)
+class DeviceAgreement:
+    """How far the models of `batched` on a device are from the loop's."""
+
+    work: str
+    device: str
+    off: float  # the largest difference of a number, over the largest step
+    engine: str  # "batched", or what it fell back to
+    agrees: bool
+
+
+def check(work: BenchWork, clients: int = 4, steps: int = 3) -> DeviceAgreement:
+    """Train a few clients by the loop on the CPU and by `batched` on the work's device."""
+    small = replace(work, clients=clients, steps=steps, examples=max(work.batch, 30))
+    data, parts = small.data()
+    workload = Workload(small.module(), data, parts, data, small.training, seed=0)
+    engines = [choose(kind, workload)[0] for kind in ("loop", "batched")]
+    start = engines[0].initial()
+    tasks = [Task(c, start, steps, 0) for c in range(clients)]
+    loop, batched = (torch.stack([m.clone() for m in each.train(tasks)]) for each in engines)
+    off = float((loop - batched).abs().max() / (loop - start).abs().max())
+    name = engines[1].name
+    return DeviceAgreement(
+        work.name, work.device, off, name, name == "batched" and off <= TOLERANCE
+    )
 
 
 AT_LEAST = 0.25  # seconds of one repeat
@@ -301,7 +340,8 @@ class EngineSpeed:
     way: str
     samples_per_second: float
     of_loop: float  # ratio to the loop engine, within the same repeats
-    of_limit: float  # share of what the machine's matrix products would allow
+    of_peak: float  # operations, if nothing is skipped, over what the cores can do at most
+    of_needed: float  # the same for the operations that cannot be skipped
 
 
 def compare(
@@ -310,7 +350,10 @@ def compare(
     repeats: int,
     report: Callable[[str, int, int], None] = lambda way, done, repeats: None,
 ) -> list[EngineSpeed]:
-    """The median speed of every way over `repeats`, and the machine's limit."""
+    """The median speed of every way over `repeats`, and what the machine allows at most.
+
+    The last line is the speed at which all cores would do nothing but the necessary operations.
+    """
     ready: dict[str, Way] = {}
     for name in ways:
         with suppress(InputError):  # not every way fits every work
@@ -318,24 +361,31 @@ def compare(
     for way in ready.values():
         way()  # compiles, forks and warms up
     seconds: dict[str, list[float]] = {name: [] for name in ready}
-    peak: list[float] = []
     for turn in range(repeats):
-        peak.append(gemm_flops())
         for name, way in ready.items():
             seconds[name].append(sustained(way))
             report(name, turn + 1, repeats)
-    limit = median(peak) / work.flops
+    flops = peak().flops
+    limit = flops / work.needed
     return [
         EngineSpeed(
             work=work.name,
             way=name,
             samples_per_second=work.samples / median(times),
             of_loop=_ratio(seconds.get("loop", times), times),
-            of_limit=work.samples / median(times) / limit,
+            of_peak=work.samples / median(times) * work.flops / flops,
+            of_needed=work.samples / median(times) / limit,
         )
         for name, times in seconds.items()
     ] + [
-        EngineSpeed(work.name, "limit", limit, median(seconds["loop"]) * limit / work.samples, 1.0)
+        EngineSpeed(
+            work.name,
+            "limit",
+            limit,
+            median(seconds["loop"]) * limit / work.samples,
+            work.flops / work.needed,
+            1.0,
+        )
     ]
 
 
@@ -354,17 +404,3 @@ def sustained(way: Way) -> float:
 
 def _ratio(reference: list[float], times: list[float]) -> float:
     return median(a / b for a, b in zip(reference, times, strict=True))
-
-
-def gemm_flops(size: int = 1536) -> float:
-    """Operations per second of a large matrix product on all cores."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(cores())
-    a, b = torch.ones(size, size), torch.ones(size, size)
-    best = float("inf")
-    for _ in range(4):
-        begin = perf_counter()
-        torch.mm(a, b)
-        best = min(best, perf_counter() - begin)
-    torch.set_num_threads(before)
-    return float(2 * size**3 / best)

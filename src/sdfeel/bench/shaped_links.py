@@ -71,7 +71,9 @@ def why_not() -> str | None:
     """Why links cannot be shaped on this machine; None if they can."""
     trial = " && ".join(shaping({"127.1.0.0": 5.0}))
     try:
-        found = subprocess.run([*_private(), "sh", "-c", trial], capture_output=True, text=True)
+        found = subprocess.run(
+            [*_private(), "sh", "-c", trial], capture_output=True, text=True, timeout=60
+        )
     except FileNotFoundError:
         return "this machine has no `unshare` to make a private network"
     if found.returncode == 0:
@@ -83,7 +85,11 @@ def why_not() -> str | None:
 def run_shaped(directory: Path, client_mbps: float, server_mbps: float) -> None:
     """Run the federation of a directory to its end, over such links."""
     module = [sys.executable, "-m", __name__, str(directory), str(client_mbps), str(server_mbps)]
-    found = subprocess.run([*_private(), *module], stderr=subprocess.PIPE, text=True)
+    command = [*_private(), *module]
+    try:
+        found = subprocess.run(command, stderr=subprocess.PIPE, text=True, timeout=2 * PATIENCE)
+    except subprocess.TimeoutExpired as late:
+        raise RunError(f"the federation over shaped links takes too long: {late}") from None
     if found.returncode != 0:
         said = found.stderr.strip().splitlines() or [f"it ended with {found.returncode}"]
         raise RunError(f"the federation over shaped links failed: {said[-1]}")
@@ -98,7 +104,7 @@ def main(arguments: Sequence[str]) -> None:
     directory, client_mbps, server_mbps = Path(arguments[0]), *map(float, arguments[1:3])
     try:
         for command in shaping(links(directory, client_mbps, server_mbps)):
-            subprocess.run(command.split(), check=True)
+            subprocess.run(command.split(), check=True, timeout=60)
         run_to_the_end(directory, PATIENCE)
     except (SdfeelError, OSError, subprocess.CalledProcessError) as error:
         sys.exit(str(error))

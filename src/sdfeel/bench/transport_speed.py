@@ -6,7 +6,7 @@ import os
 import socket
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import AsyncExitStack, contextmanager
+from contextlib import AsyncExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -14,6 +14,7 @@ from statistics import median
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from sdfeel.core.errors import RunError
 from sdfeel.core.run_files import ALLOW
 from sdfeel.engine.threads import cores
 from sdfeel.live.transport.limits import Limits
@@ -24,6 +25,7 @@ from sdfeel.live.trust.identity import Identity, create_authority, issue
 
 SIZES = {"64 B": 64, "0.09 MB": 87_360, "25 MB": 25_000_000}
 LIMITS = Limits(bodies={"push": 25_000_000, "pull": 25_000_000})
+STARTS = 60.0  # seconds within which a server must be ready
 Served = tuple[str, list[Identity], int]  # an address, identities to call it with, a process id
 
 
@@ -60,11 +62,16 @@ def served(clients: int = 1) -> Iterator[Served]:
         ours, theirs = spawn.Pipe()
         server = spawn.Process(target=_serve, args=(theirs, root), daemon=True)
         server.start()
+        theirs.close()  # so that its end is noticed
         try:
+            if not ours.poll(STARTS):
+                raise RunError(f"the server to measure did not start within {STARTS:g} s")
             yield f"127.0.0.1:{ours.recv()}", found, server.pid or 0
         finally:
-            ours.send("stop")
+            with suppress(BrokenPipeError):
+                ours.send("stop")
             server.join(10)
+            server.kill()
 
 
 async def _measured(address: str, client: Identity, calls: int, large: int) -> list[CallSpeed]:

@@ -7,7 +7,7 @@ import typer
 
 from sdfeel.cli import common
 from sdfeel.cli.lazy import Home, announce, lazy
-from sdfeel.core.errors import SdfeelError
+from sdfeel.core.errors import SdfeelError, told
 from sdfeel.version import __version__
 
 COMMANDS = {
@@ -26,6 +26,10 @@ COMMANDS = {
         "sdfeel.cli.runs",
         "Continue a run that was stopped or killed; it ends as if nothing had happened.",
     ),
+    "rerun": Home(
+        "sdfeel.cli.runs",
+        "Repeat a run from its own record, and say whether the model is the same.",
+    ),
     "show": Home(
         "sdfeel.cli.show",
         "Show one run, or several side by side, from their logs: table, picture and page.",
@@ -34,6 +38,11 @@ COMMANDS = {
         "sdfeel.cli.show",
         "Draw who computed, waited, uploaded and gossiped when, from a run's log.",
     ),
+    "export": Home(
+        "sdfeel.cli.export",
+        "Write tables for a paper: means with intervals, paired differences, costs to the target.",
+    ),
+    "track": Home("sdfeel.cli.export", "Send runs to an experiment tracker, from their logs."),
     "init": Home(
         "sdfeel.cli.inspect", "Write a commented experiment file with every key and its default."
     ),
@@ -41,6 +50,10 @@ COMMANDS = {
     "topology": Home(
         "sdfeel.cli.inspect",
         "Show a server graph: its links, its mixing weights, and how fast servers agree (zeta).",
+    ),
+    "privacy": Home(
+        "sdfeel.cli.inspect",
+        "Show who can learn how much about whom in an experiment, by kinds of observers.",
     ),
     "edge": Home(
         "sdfeel.cli.deploy",
@@ -55,7 +68,7 @@ COMMANDS = {
     ),
     "figure": Home(
         "sdfeel.cli.figure",
-        "Check the paper's claims: run what a figure needs, draw it, and judge each claim.",
+        "Check the paper's claims: draw a figure from its kept curves, and judge each claim.",
     ),
     "data": Home("sdfeel.cli.inspect", "List, fetch and inspect data sets."),
     "bench": Home(
@@ -81,7 +94,13 @@ app = typer.Typer(
 announce(app, COMMANDS)
 
 # A missing package, and the extra that installs it.
-EXTRAS = {"grpc": "deploy", "cryptography": "deploy", "starlette": "dash", "uvicorn": "dash"}
+EXTRAS = {
+    "dp_accounting": "privacy",
+    "grpc": "deploy",
+    "cryptography": "deploy",
+    "starlette": "dash",
+    "uvicorn": "dash",
+}
 
 
 def _version(wanted: bool) -> None:
@@ -106,6 +125,8 @@ def main() -> None:
     try:
         app()
     except SdfeelError as error:
+        if os.environ.get("SDFEEL_TRACEBACK"):
+            raise
         sys.exit(f"sdfeel: {error}")
     except BrokenPipeError:
         # The reader (head, less) has gone; Python must not complain again while it exits.
@@ -128,6 +149,6 @@ def main() -> None:
         if os.environ.get("SDFEEL_TRACEBACK"):
             raise
         sys.exit(
-            f"sdfeel: internal error, please report it: {type(error).__name__}: {error} "
-            f"(SDFEEL_TRACEBACK=1 shows where it happened)"
+            f"sdfeel: {told(error)} (SDFEEL_TRACEBACK=1 shows how it came to that; if no file of "
+            f"yours is named here, please report it)"
         )

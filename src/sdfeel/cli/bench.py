@@ -12,13 +12,24 @@ import typer
 from rich import box
 from rich.table import Table
 
-from sdfeel.cli.common import AsJson, Jobs, Out, fresh_directory, people, print_json, results
+from sdfeel.cli.bench_guards import guards, masks
+from sdfeel.cli.common import (
+    AsJson,
+    Jobs,
+    Out,
+    fresh_directory,
+    people,
+    print_end,
+    print_json,
+    print_part,
+    results,
+)
 from sdfeel.cli.lazy import later
-from sdfeel.core.errors import unknown
+from sdfeel.core.errors import InputError, unknown
 from sdfeel.report.units import duration
 
 with later():
-    from sdfeel.bench import deployment, planning
+    from sdfeel.bench import deployment, limit, planning, real_networks, scale
     from sdfeel.bench import engines as ways_to_train
     from sdfeel.engine import threads
 
@@ -47,17 +58,30 @@ def engines(
     repeats: Annotated[
         int, typer.Option(min=1, help="Repeats of each measurement; medians are shown.")
     ] = 7,
+    device: Annotated[
+        str, typer.Option(help="Where the engine batched computes: cpu, cuda or mps.")
+    ] = "cpu",
+    check: Annotated[
+        bool, typer.Option("--check", help="Compare the models of batched with the loop's instead.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Time the engines against plain torch code and the machine's limit, interleaved.
 
-    Trust the ratios: samples per second depend on the machine and on what else it does.
+    Trust the ratios: samples per second depend on the machine and on what else it does. "% of peak"
+    compares the operations of a model, if nothing is skipped, with what the cores can do at most;
+    "% needed" leaves out what need not be computed: dropped channels, and gradients of places that
+    lost in a maximum. With --json, each work is printed as soon as it is done.
 
     Examples:
 
       sdfeel bench
 
       sdfeel bench --work mnist-cnn --repeats 15 --json
+
+      sdfeel bench --device cuda --check
+
+      sdfeel bench scale
 
       sdfeel bench plan
 
@@ -66,7 +90,13 @@ def engines(
     if context.invoked_subcommand is not None:
         return
     chosen = [ways_to_train.find(name.strip()) for name in works.split(",")]
-    names = [name.strip() for name in ways.split(",") if name.strip()] or list(ways_to_train.WAYS)
+    chosen = [dataclasses.replace(work, device=device) for work in chosen]
+    if check:
+        _check_device(chosen, as_json)
+        return
+    names = [name.strip() for name in ways.split(",") if name.strip()] or list(ways_to_train.USUAL)
+    if device != "cpu" and "batched" not in names:
+        names.append("batched")
     for name in names:
         if name not in ways_to_train.WAYS:
             raise unknown("way", name, ways_to_train.WAYS)
@@ -75,7 +105,7 @@ def engines(
     found = []
     for work in chosen:
         with people.status(f"timing {work.name}") as status:
-            found += ways_to_train.compare(
+            part = ways_to_train.compare(
                 work,
                 names,
                 repeats,
@@ -83,15 +113,39 @@ def engines(
                     f"timing {w}: repeat {done} of {all_}, {way}"
                 ),
             )
+        found += part
+        if as_json:  # as it goes: whoever stops it has what was measured so far
+            for speed in part:
+                print_part(dataclasses.asdict(speed), speed is found[0])
     if as_json:
-        print_json([dataclasses.asdict(speed) for speed in found])
+        print_end()
     else:
         results.print(_engine_table(found))
+        peak = limit.peak()
+        people.print(
+            f"% of peak: of {peak.flops / 1e9:.0f} GFLOP/s, the speed of {peak.by}, if nothing "
+            f"is skipped; % needed: only what cannot be skipped",
+            style="dim",
+        )
+
+
+def _check_device(works: list[ways_to_train.BenchWork], as_json: bool) -> None:
+    """Compare models that were trained on a device with the loop's; exit with 1 if they differ."""
+    found = [ways_to_train.check(work) for work in works if not work.evaluates]
+    if as_json:
+        print_json([dataclasses.asdict(each) for each in found])
+    for each in () if as_json else found:
+        verdict = "agrees with the loop" if each.agrees else "DIFFERS from the loop"
+        if each.engine != "batched":
+            verdict = f"cannot be batched: {each.engine} would train it"
+        results.print(f"{each.work} on {each.device}: {verdict} (off by {each.off:.1e} of a step)")
+    if not all(each.agrees for each in found):
+        raise typer.Exit(1)
 
 
 def _engine_table(speeds: list[Any]) -> Table:
     table = Table("work", "way", box=None, pad_edge=False)
-    for title in ("samples/s", "x loop", "% of limit"):
+    for title in ("samples/s", "x loop", "% of peak", "% needed"):
         table.add_column(title, justify="right")
     before = ""
     for speed in speeds:
@@ -100,10 +154,75 @@ def _engine_table(speeds: list[Any]) -> Table:
             speed.way,
             f"{speed.samples_per_second:,.0f}",
             f"{speed.of_loop:.2f}",
-            f"{100 * speed.of_limit:.1f}",
+            f"{100 * speed.of_peak:.1f}",
+            f"{100 * speed.of_needed:.1f}",
         )
         before = speed.work
     return table
+
+
+@bench.command("scale")
+def scale_(
+    clients: Annotated[
+        str, typer.Option(metavar="N,...", help="Numbers of clients, with 100 servers.")
+    ] = "1000,10000,100000",
+    servers: Annotated[
+        str, typer.Option(metavar="N,...", help="Numbers of servers, with 10 clients each.")
+    ] = "10,100,1000",
+    rounds: Annotated[
+        str, typer.Option(metavar="N,...", help="Numbers of rounds, with 1,000 clients.")
+    ] = "3,30,300",
+    as_json: AsJson = False,
+) -> None:
+    """Measure how time and memory grow with clients, servers and rounds.
+
+    A logistic model of 64 inputs, one step of every client a round, on a ring; asynchronous
+    networks take 200 events. Seconds are the processor's, of all cores. Each line is measured in a
+    process of its own, and printed as soon as it is done.
+
+    Examples:
+
+      sdfeel bench scale
+
+      sdfeel bench scale --clients 1000,10000 --servers 10,100 --rounds 3 --json
+    """
+    points = [
+        *(scale.Point(n, min(n, 100), 3) for n in _numbers("--clients", clients)),
+        *(scale.Point(10 * n, n, 3) for n in _numbers("--servers", servers)),
+        *(scale.Point(1000, 10, n) for n in _numbers("--rounds", rounds)),
+        *(scale.Point(2 * n, n, 200, "async-sd-feel") for n in _numbers("--servers", servers)),
+    ]
+    titles = ("scheme", "clients", "servers", "rounds", "prepare, s", "a round, ms", "MB")
+    widths = (13, 9, 7, 6, 10, 11, 5)
+    if not as_json:
+        results.print("  ".join(f"{t:>{w}}" for t, w in zip(titles, widths, strict=True)))
+    for n, point in enumerate(points):
+        with people.status(f"{point.scheme}, {point.clients} clients, {point.servers} servers"):
+            found = scale.measured(point)
+        if as_json:
+            print_part(dataclasses.asdict(found), n == 0)
+            continue
+        row = (
+            found.scheme,
+            f"{found.clients:,}",
+            f"{found.servers:,}",
+            f"{found.rounds}",
+            f"{found.prepare:.2f}",
+            f"{1000 * found.round:,.1f}",
+            f"{found.megabytes:.0f}",
+        )
+        results.print("  ".join(f"{t:>{w}}" for t, w in zip(row, widths, strict=True)))
+    if as_json:
+        print_end()
+
+
+def _numbers(option: str, text: str) -> list[int]:
+    """Whole numbers of at least 1, separated by commas."""
+    found = [each.strip() for each in text.split(",") if each.strip()]
+    for each in found:
+        if not each.isdecimal() or int(each) < 1:
+            raise InputError(f"{option} must be whole numbers of at least 1, got '{each}'")
+    return [int(each) for each in found]
 
 
 @bench.command()
@@ -295,6 +414,53 @@ def _goal_table(lines: list[deployment.MeasuredGoal], load: float) -> Table:
     )
     table.caption_justify = "left"
     return table
+
+
+@bench.command()
+def networks(
+    count: Annotated[int, typer.Option(min=1, help="Networks of the Topology Zoo to try.")] = 30,
+    out: Out = None,
+    as_json: AsJson = False,
+) -> None:
+    """Compare the planner's choice with every candidate on real networks: takes hours.
+
+    Kilometres are the networks' own; rates, devices and data are drawn by each network's name. With
+    the same --out, finished networks are kept. Needs sdfeel[networks].
+
+    Example:
+
+      sdfeel bench networks --out runs/zoo
+    """
+    directory = out if out is not None else fresh_directory("bench-networks")
+    with people.status(f"{count} networks"):
+        found = list(real_networks.all_compared(count, directory))
+    if as_json:
+        print_json([{**dataclasses.asdict(each), "behind": each.behind} for each in found])
+        return
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0))
+    for name in ("network", "servers", "planned", "time", "best of the grid", "time", "behind"):
+        table.add_column(name, overflow="fold")
+    for each in found:
+        table.add_row(
+            each.network.rpartition("/")[2],
+            str(each.servers),
+            each.choice or "-",
+            duration(each.seconds),
+            each.best or "-",
+            duration(each.best_seconds),
+            _judged(f"{100 * (each.behind - 1):.0f} %", each.behind <= real_networks.NEAR),
+        )
+    near = sum(each.behind <= real_networks.NEAR for each in found)
+    steps, whole = (sum(getattr(each, key) for each in found) for key in ("steps", "whole"))
+    table.caption = (
+        f"within 5 %: {near} of {len(found)} (goal: 90 %); planning cost {100 * steps / whole:.1f} "
+        f"% of all candidates' iterations (goal: 10 %)"
+    )
+    results.print(table)
+
+
+bench.command()(masks)
+bench.command()(guards)
 
 
 _WORDS = {True: "yes", False: "no", None: "-"}

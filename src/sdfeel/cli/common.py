@@ -23,7 +23,7 @@ results = Console()  # what the user asked for
 
 ExperimentFile = Annotated[
     Path | None,
-    typer.Argument(metavar="[EXPERIMENT.toml]", help="An experiment file (see `sdfeel init`)."),
+    typer.Argument(metavar="EXPERIMENT.toml", help="An experiment file (see `sdfeel init`)."),
 ]
 Settings = Annotated[
     list[str] | None,
@@ -35,12 +35,21 @@ Settings = Annotated[
     ),
 ]
 Out = Annotated[Path | None, typer.Option("--out", "-o", help="Directory for the results.")]
+Width = Annotated[
+    str | None, typer.Option(help="Fit for print: column, page or slide (letters of 7 to 9 pt).")
+]
 AsJson = Annotated[
     bool, typer.Option("--json", help="Print one JSON document on standard output, for scripts.")
 ]
 Jobs = Annotated[
     int | None,
     typer.Option("--jobs", "-j", min=1, help="Number of runs at a time (default: one per core)."),
+]
+AcceptChanges = Annotated[
+    bool,
+    typer.Option(
+        "--accept-changes", help="Continue even if data or code have changed; the log says so."
+    ),
 ]
 Target = Annotated[
     float | None,
@@ -63,6 +72,20 @@ def print_json(document: Any) -> None:
     """One document on standard output; what JSON cannot express (NaN) becomes null."""
     out = _document if _document is not None else sys.stdout
     out.write(json.dumps(sayable(document), indent=2) + "\n")
+    out.flush()
+
+
+def print_part(part: Any, first: bool) -> None:
+    """One element of a list on standard output, at once; `print_end` ends the list."""
+    out = _document if _document is not None else sys.stdout
+    out.write(("[\n  " if first else ",\n  ") + json.dumps(sayable(part)))
+    out.flush()
+
+
+def print_end() -> None:
+    """The end of a list that `print_part` began."""
+    out = _document if _document is not None else sys.stdout
+    out.write("\n]\n")
     out.flush()
 
 

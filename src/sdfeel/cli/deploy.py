@@ -94,7 +94,7 @@ def local(
     deployment = one_machine.LocalDeployment(chosen, directory, rules)
     again = shlex.join(["sdfeel", *sys.argv[1:]])
     _follow(deployment, again if out is not None else f"{again} --out {directory}")
-    show(directory, None, as_json)
+    show(directory, as_json=as_json)
 
 
 def _follow(deployment: one_machine.LocalDeployment, again: str) -> None:
@@ -199,7 +199,7 @@ def follow(
             "stopped following; the federation keeps running. Follow it again at any time."
         )
         raise typer.Exit(130)
-    show(target, None, as_json)
+    show(target, as_json=as_json)
 
 
 @deploy.command()
@@ -265,19 +265,29 @@ def chaos(
             help="Negative control: clients forget where they were, so the model must differ.",
         ),
     ] = False,
+    liars: Annotated[int, typer.Option(min=0, help="Clients that lie all the while.")] = 0,
+    lying_servers: Annotated[int, typer.Option(min=0, help="Edge servers that lie.")] = 0,
+    attack: Annotated[
+        str, typer.Option(help="How they lie: sign-flip, scaling, label-flip or backdoor.")
+    ] = "sign-flip",
     settings: Settings = None,
     out: Out = None,
     as_json: AsJson = False,
 ) -> None:
     """Kill (-9) and restart processes at random, and compare the model with an undisturbed run's.
 
+    With liars, the simulator runs the same attack, and its model is compared, too.
+
     Examples:
+
+      sdfeel deploy chaos --liars 2 --attack backdoor --kills 5 --set robust.cluster=median
 
       sdfeel deploy chaos --set network.clients=6 --set network.servers=3 --kills 50
 
       sdfeel deploy chaos --break --kills 10
     """
     chosen = loading.load(experiment, settings or ())
+    chosen = disturbances.with_liars(chosen, liars, lying_servers, attack)
     directory = out if out is not None else fresh_directory("chaos")
     people.print(
         f"an undisturbed run, then {runs} with {kills} kills (seed {seed}) in "
@@ -303,6 +313,9 @@ def chaos(
                 f"it more training.iterations"
             )
     expected = [disturbances.equal(each, outcomes[0]) != broken for each in outcomes[1:]]
+    if liars + lying_servers and outcomes[0].replayed_sha256 is None:
+        outcomes.append(disturbances.simulated(chosen))
+        expected.append(disturbances.equal(outcomes[-1], outcomes[0]))
     if as_json:
         runs_done = [vars(each) for each in outcomes]
         print_json({"seed": seed, "runs": runs_done, "as_expected": all(expected)})
@@ -314,7 +327,11 @@ def chaos(
 
 def _table(outcomes: list[disturbances.Outcome]) -> Table:
     table = Table(box=None, pad_edge=False)
-    for name in ("run", "killed edges", "killed clients", "rounds", "seconds", "model", "equal"):
+    names = ["run", "killed edges", "killed clients", "rounds", "seconds", "model", "equal"]
+    names.append("accuracy")
+    if outcomes[0].backdoor is not None:
+        names.append("backdoor")
+    for name in names:
         table.add_column(name, justify="left" if name in ("run", "model", "equal") else "right")
     for each in outcomes:
         table.add_row(
@@ -325,6 +342,8 @@ def _table(outcomes: list[disturbances.Outcome]) -> Table:
             f"{each.seconds:.1f}",
             each.model_sha256[:12],
             "" if each is outcomes[0] else "yes" if disturbances.equal(each, outcomes[0]) else "no",
+            "" if each.accuracy is None else f"{each.accuracy:.1%}",
+            *([] if each.backdoor is None else [f"{each.backdoor:.1%}"]),
         )
     return table
 

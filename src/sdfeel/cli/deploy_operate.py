@@ -39,7 +39,7 @@ def change(
     ],
     address: Annotated[
         list[str] | None,
-        typer.Option(help="Of a new edge server, edge-3=host:7400; may be repeated."),
+        typer.Option(help="Where a new edge server is: edge-3=host:7400; may be repeated."),
     ] = None,
 ) -> None:
     """Let clients and edge servers join, leave or move while a synchronous federation runs.
@@ -89,7 +89,7 @@ def renew(
     nodes: Annotated[list[str] | None, typer.Argument(help="The nodes (default: all).")] = None,
     within: Annotated[
         float | None,
-        typer.Option(metavar="DAYS", help="Only certificates that expire within so many days."),
+        typer.Option(metavar="DAYS", help="Only certificates that expire within this many days."),
     ] = None,
     days: Days = 365,
 ) -> None:
@@ -119,7 +119,7 @@ def revoke(
     directory: FederationDir,
     which: Annotated[str, typer.Argument(help="A node, or the serial number of a certificate.")],
     superseded: Annotated[
-        bool, typer.Option("--superseded", help="Only what a newer certificate has replaced.")
+        bool, typer.Option("--superseded", help="Only certificates that a newer one replaces.")
     ] = False,
 ) -> None:
     """Take certificates off the allow-list. Once copied to the hosts, it takes effect in seconds.
@@ -253,7 +253,7 @@ def backup(directory: FederationDir) -> None:
 
 def restore(
     node: Annotated[Path, typer.Argument(help="The directory of a stopped edge server.")],
-    copy: Annotated[Path, typer.Argument(help="Its backup.")],
+    copy: Annotated[Path, typer.Argument(help="The backup of that server.")],
 ) -> None:
     """Replace an edge server's state with a backup.
 

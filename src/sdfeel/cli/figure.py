@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import sys
 from pathlib import Path
@@ -16,14 +17,14 @@ from rich.text import Text
 
 from sdfeel.cli.common import AsJson, Jobs, people, print_json, results, stopping
 from sdfeel.cli.lazy import later
-from sdfeel.core.errors import RunError
+from sdfeel.core.errors import InputError, RunError
 from sdfeel.core.events import Evaluated, Finished
 from sdfeel.report.units import number, percent
 
 with later():
     from sdfeel.engine import threads
     from sdfeel.experiment import schema
-    from sdfeel.figures import catalogue, judging, pictures, running
+    from sdfeel.figures import catalogue, judging, keeping, pictures, running, verdicts
     from sdfeel.figures import figure as definition
     from sdfeel.report import drawing
 
@@ -37,26 +38,40 @@ def figure(
         ),
     ],
     scale: Annotated[
-        Literal["quick", "reduced", "full"],
+        Literal["quick", "small", "full"] | None,
         typer.Option(
-            help="quick: built-in digits, minutes for all. reduced: CIFAR-10 with fewer clients "
-            "and iterations. full: the paper's setting."
+            help="quick: built-in digits, minutes for all. small: CIFAR-10 at half the resolution. "
+            "full: the paper's setting. Default: the costliest that is kept; with --run, quick."
         ),
-    ] = "quick",
-    seeds: Annotated[int, typer.Option(min=1, help="Seeds per curve; claims need 3.")] = 3,
+    ] = None,
+    run: Annotated[
+        bool, typer.Option("--run", help="Compute what is not kept yet; without it, only draw.")
+    ] = False,
+    seeds: Annotated[int, typer.Option(min=1, help="Seeds per curve, with --run.")] = 5,
+    reading: Annotated[
+        Literal["A", "E"] | None,
+        typer.Option(help="With --run, compute one reading only (default: all of a figure's)."),
+    ] = None,
     out: Annotated[Path, typer.Option("--out", "-o", help="Directory for the pictures.")] = Path(
         "runs/figures"
     ),
-    records: Annotated[
-        Path | None,
-        typer.Option(help="Also keep the verdicts as small files below this directory."),
-    ] = None,
+    form: Annotated[
+        Literal["png", "svg", "pdf"], typer.Option("--format", help="Of the pictures.")
+    ] = "png",
+    kept: Annotated[
+        Path, typer.Option("--results", help="Directory with the kept curves and verdicts.")
+    ] = Path("results"),
+    keep: Annotated[
+        bool, typer.Option("--keep", help="Keep curves and verdicts in that directory.")
+    ] = False,
     check: Annotated[
-        Path | None,
+        bool,
         typer.Option(
-            help="Fail if a clear verdict differs from the one kept below this directory."
+            "--check",
+            help="Fail if a clear verdict or a line's final numbers are not the kept ones; with "
+            "--run, everything is computed anew.",
         ),
-    ] = None,
+    ] = False,
     data: Annotated[
         Path | None,
         typer.Option(help="Directory with the data sets (default: the cache)."),
@@ -64,45 +79,122 @@ def figure(
     jobs: Jobs = None,
     as_json: AsJson = False,
 ) -> None:
-    """Check the paper's claims: run what a figure needs, draw it, and judge each claim.
+    """Check the paper's claims: draw a figure from its kept curves, and judge each claim.
 
-    Finished runs are kept in your cache: a second call only draws, and an interrupted one picks up
-    where it left off.
+    With --run, curves are computed first. Finished runs stay in your cache, so an interrupted call
+    picks up where it left off.
 
     Examples:
 
-      sdfeel figure 3
+      sdfeel figure 4a
 
-      sdfeel figure 4a --out pictures
+      sdfeel figure 4a --format pdf --out pictures
 
-      sdfeel figure all --check results
+      sdfeel figure all --scale quick --run --check
 
-      sdfeel figure 4b --scale reduced --data ~/datasets
-
-      sdfeel figure 8a,9a --scale full --data ~/datasets --json
+      sdfeel figure 8a,9a --scale full --run --keep --data ~/datasets
     """
+    if data is not None:
+        os.environ.setdefault("SDFEEL_DATA", str(data))  # for data that are made from others
+    if run:
+        scale = scale or "quick"
     figures = catalogue.chosen(names, scale)
-    kept = [judging.load(check, scale, each.name) if check else None for each in figures]
-    lines = [line for each in figures for line in each.lines(each.setting(scale))]
-    _carry_out(running.wanted(lines, seeds), jobs, data)
-    documents = [_finish(each, scale, seeds, out, records, data, as_json) for each in figures]
+    scales = {each.name: scale or _dearest(kept, each) for each in figures}
+    known = {each.name: _known(kept, scales[each.name], each, run) for each in figures}
+    if run:
+        base = {name: keeping.KeptFigure() if check else found for name, found in known.items()}
+        _compute(figures, scales, seeds, reading, base, jobs, data)
+        known = {
+            each.name: keeping.gathered(each, scales[each.name], seeds, base[each.name], data)
+            for each in figures
+        }
+    documents = [
+        _finish(each, scales[each.name], known[each.name], out, form, as_json) for each in figures
+    ]
     if as_json:
         print_json({"figures": documents})
-    if check is not None:
-        _compare(kept, documents, check)
+    if check:
+        _compare(documents, kept)
+    if keep:
+        _keep(figures, known, documents, kept)
 
 
-def _compare(kept: list[dict[str, Any] | None], now: list[dict[str, Any]], directory: Path) -> None:
-    """Print the verdicts that differ from the kept ones; fail if a kept one was clear."""
-    pairs = [(old, new) for old, new in zip(kept, now, strict=True) if old is not None]
-    found = [flip for old, new in pairs for flip in judging.flips(old, new)]
-    for flip in found:
-        people.print(f"flipped: {flip}", markup=False, highlight=False)
-    if any(flip.clear for flip in found):
-        raise RunError(
-            f"verdicts differ from those kept in {directory}: find out why, or keep the new ones "
-            f"with --records {directory}"
+def _dearest(results: Path, figure: definition.Figure) -> definition.Scale:
+    """The scale nearest to the paper's of which curves are kept."""
+    if not figure.data:
+        return "quick"
+    order: tuple[definition.Scale, ...] = ("full", "small", "quick")
+    for scale in order:
+        if keeping.file_of(results, scale, figure.name).is_file():
+            return scale
+    return figure.scales[0]
+
+
+def _known(
+    results: Path, scale: definition.Scale, figure: definition.Figure, run: bool
+) -> keeping.KeptFigure:
+    """The kept runs; without --run there must be some."""
+    figure.setting(scale)  # a scale that it does not have is told first
+    found = keeping.load(results, scale, figure)
+    if found is None and not run and figure.data:
+        raise InputError(
+            f"{results} has no curves of figure {figure.name} at {scale} scale: compute them with "
+            f"sdfeel figure {figure.name} --scale {scale} --run, or name another directory with "
+            f"--results"
         )
+    return found or keeping.KeptFigure()
+
+
+def _compute(
+    figures: list[definition.Figure],
+    scales: dict[str, definition.Scale],
+    seeds: int,
+    only: definition.Reading | None,
+    known: dict[str, keeping.KeptFigure],
+    jobs: int | None,
+    data: Path | None,
+) -> None:
+    """Train whatever is neither kept nor in the cache."""
+    asked = [
+        (reading, line, seed)
+        for each in figures
+        for (reading, label, seed), line in keeping.places(each, scales[each.name], seeds)
+        if only in (None, reading) and not known[each.name].has((reading, label, seed), line)
+    ]
+    _carry_out(running.wanted(sorted(asked, key=lambda one: one[2])), jobs, data)
+
+
+def _compare(now: list[dict[str, Any]], directory: Path) -> None:
+    """Print what differs from the kept records; fail if that is more than noise."""
+    wrong = False
+    for document in now:
+        old = judging.load(directory, document["scale"], document["figure"])
+        if old is None:
+            continue
+        flipped, shifted = judging.flips(old, document), judging.shifts(old, document)
+        for flip in flipped:
+            people.print(f"flipped: {flip}", markup=False, highlight=False)
+        for shift in shifted:
+            people.print(f"shifted: {shift}", markup=False, highlight=False)
+        wrong = wrong or bool(shifted) or any(flip.clear for flip in flipped)
+    if wrong:
+        raise RunError(
+            f"verdicts or numbers differ from those kept in {directory}: find out why, or keep the "
+            f"new ones with --run --keep"
+        )
+
+
+def _keep(
+    figures: list[definition.Figure],
+    known: dict[str, keeping.KeptFigure],
+    documents: list[dict[str, Any]],
+    results: Path,
+) -> None:
+    """Write curves and verdicts."""
+    for figure, document in zip(figures, documents, strict=True):
+        if known[figure.name].runs:
+            keeping.save(results, document["scale"], figure, known[figure.name])
+        judging.save(results, {k: v for k, v in document.items() if k != "picture"})
 
 
 def _carry_out(runs: dict[str, schema.Experiment], jobs: int | None, data: Path | None) -> None:
@@ -140,26 +232,21 @@ def _carry_out(runs: dict[str, schema.Experiment], jobs: int | None, data: Path 
 def _finish(
     figure: definition.Figure,
     scale: definition.Scale,
-    seeds: int,
+    known: keeping.KeptFigure,
     out: Path,
-    records: Path | None,
-    data: Path | None,
+    form: str,
     as_json: bool,
 ) -> dict[str, Any]:
     """Judge, draw and print one figure."""
-    found = judging.curves(figure, scale, seeds, data)
-    judged = judging.judge(figure, scale, found)
-    document = judging.record(figure, scale, seeds, found, judged)
-    note = f"{scale} scale: {document['setting']}; {seeds} seeds, shaded from lowest to highest"
-    drawn = pictures.picture(figure, found, note)
-    file = out / scale / f"{figure.name}.png"
+    found = known.curves(figure)
+    document = judging.record(figure, scale, found)
+    drawn = pictures.picture(figure, scale, found)
+    file = out / scale / f"{figure.name}.{form}"
     if drawn is not None:
         drawing.save(drawn, file)
         document["picture"] = str(file)
-    if records is not None:
-        judging.save(records, {key: value for key, value in document.items() if key != "picture"})
     if not as_json:
-        _tell(figure, scale, judged, file if drawn is not None else None)
+        _tell(figure, scale, judging.judge(figure, scale, found), file if drawn else None)
     return document
 
 
@@ -173,27 +260,33 @@ def _tell(
         title=Text(f"{figure.name}: {figure.title} ({scale} scale)", style="bold"),
         title_justify="left",
     )
-    for name in ("claim", "", "prices", "verdict", "effect"):
+    for name in ("claim", "", "reading", "verdict", "effect"):
         table.add_column(name, overflow="fold")
     told: set[str] = set()
     for each in judged:
-        verdict = each.verdict
         first = each.claim.id not in told
         told.add(each.claim.id)
-        size = (
-            "" if verdict.effect != verdict.effect else f"{number(verdict.effect)} {verdict.unit}"
-        )
-        if verdict.error > 0:
-            size += f" (error {number(verdict.error)}; {verdict.alike} of {verdict.seeds} seeds)"
-        if verdict.state == "report only":
-            size = ", ".join(f"{name} {number(value)}" for name, value in verdict.numbers.items())
         table.add_row(
             each.claim.id if first else "",
             Text(each.claim.sentence if first else ""),
-            each.prices,
-            Text(judging.MARKS[verdict.state], style=colours.get(verdict.state, "")),
-            Text(size),
+            each.reading or "",
+            Text(judging.MARKS[each.verdict.state], style=colours.get(each.verdict.state, "")),
+            Text(_size(each.verdict)),
         )
     results.print(table)
     if file is not None:
         results.print(f"picture: {escape(str(file))}", soft_wrap=True)
+
+
+def _size(verdict: verdicts.Verdict) -> str:
+    """The effect with its interval and the seeds behind it."""
+    if verdict.state == "report only":
+        return ", ".join(f"{name} {number(value)}" for name, value in verdict.numbers.items())
+    said = "" if verdict.effect != verdict.effect else f"{number(verdict.effect)} {verdict.unit}"
+    if verdict.low < verdict.high:
+        said += f" [{number(verdict.low)}, {number(verdict.high)}]"
+    if verdict.margin:
+        said += f", margin {number(verdict.margin)}"
+    if verdict.seeds:
+        said += f"; {verdict.agree} of {verdict.seeds} seeds for, {verdict.against} against"
+    return said

@@ -12,7 +12,15 @@ from rich import box
 from rich.markup import escape
 from rich.table import Table
 
-from sdfeel.cli.common import AsJson, ExperimentFile, Settings, print_json, results, transfer
+from sdfeel.cli.common import (
+    AsJson,
+    ExperimentFile,
+    Settings,
+    Width,
+    print_json,
+    results,
+    transfer,
+)
 from sdfeel.cli.lazy import later
 from sdfeel.core.errors import InputError
 from sdfeel.core.gossip_weights import GOSSIP_RULES
@@ -31,10 +39,12 @@ if TYPE_CHECKING:
     from sdfeel.experiment.schema import Experiment
 
 with later():
+    from sdfeel.core import breakdown
     from sdfeel.data import catalog, download
-    from sdfeel.experiment import build, build_network, loading
+    from sdfeel.experiment import build, build_data, build_liars, build_network, loading
     from sdfeel.report import drawing, holdings
     from sdfeel.report import topology as graphs
+    from sdfeel.run import exposure as exposures
 
 
 data = typer.Typer(
@@ -47,7 +57,7 @@ data = typer.Typer(
 Directory = Annotated[
     Path | None, typer.Option("--directory", "-d", help="Where the files are (default: the cache).")
 ]
-Picture = Annotated[Path | None, typer.Option(help="Also draw it, to a .png or .svg file.")]
+Picture = Annotated[Path | None, typer.Option(help="Also draw it, to a .pdf, .svg or .png file.")]
 
 
 SKEW = {
@@ -90,13 +100,15 @@ def topology(
     servers: Annotated[int | None, typer.Option(help="Number of edge servers.")] = None,
     settings: Settings = None,
     picture: Picture = None,
+    width: Width = None,
     as_json: AsJson = False,
 ) -> None:
     """Show a server graph: its links, its mixing weights, and how fast servers agree (zeta).
 
     Clusters are equal in size unless an imbalance is set. A second table compares all mixing rules
     that fit the graph: how many others a server hears in an exchange, how many models are sent, and
-    how much of a disagreement is left.
+    how much of a disagreement is left. The last lines say how many liars the graph and its clusters
+    bear under the rules of the experiment (robust.cluster, robust.servers).
 
     Examples:
 
@@ -104,15 +116,17 @@ def topology(
 
       sdfeel topology complete --set network.imbalance=2 --picture graph.png
 
+      sdfeel topology complete --set robust.cluster=median --set robust.servers=cs+
+
       sdfeel topology my.graphml --servers 8 --set network.mixing=metropolis --json
     """
     more = [f"network.graph={graph}"]
     if servers is not None:
         more += [f"network.servers={servers}", f"network.clients={max(servers, 1) * 5}"]
-    chosen = loading.load(None, [*more, *(settings or ())])
+    chosen = build_network.with_servers(loading.load(None, [*more, *(settings or ())]))
     net = build_network.equal_network(chosen)
     if picture is not None:
-        drawing.save(graphs.topology(net), picture)
+        drawing.save(graphs.topology(net), picture, width)
     if as_json:
         print_json(
             {
@@ -123,6 +137,7 @@ def topology(
                 "shares": net.mass.tolist(),
                 "weights": net.mixing.tolist(),
                 "agreement": [_told(name, found) for name, found in _agreements(net, chosen)],
+                "liars": _liars(net, chosen),
                 "picture": str(picture) if picture is not None else None,
             }
         )
@@ -133,8 +148,41 @@ def topology(
     )
     if len(net.servers) > 1:
         results.print(_agreement_table(_agreements(net, chosen)))
+    for line in _liars_in_words(_liars(net, chosen)):
+        results.print(line, soft_wrap=True)
     if picture is not None:
         results.print(f"picture: {escape(str(picture))}", soft_wrap=True)
+
+
+def privacy(
+    experiment: ExperimentFile = None, settings: Settings = None, as_json: AsJson = False
+) -> None:
+    """Show who can learn how much about whom in an experiment, by kinds of observers.
+
+    Examples:
+
+      sdfeel privacy --set privacy.protects=clients --set privacy.noise=5
+
+      sdfeel privacy my.toml --json
+    """
+    ready = build.prepare(loading.load(experiment, settings or ()))
+    found = exposures.exposure(ready)
+    assert ready.budget is not None  # or it was refused
+    delta = ready.budget.delta
+    told = [(each.who, *each.epsilons(delta)) for each in found]
+    ready.engine.close()
+    if as_json:
+        lines = [{"who": who, "median": a, "worst": b} for who, a, b in told]
+        print_json({"delta": delta, "statement": ready.budget.statement, "epsilon": lines})
+        return
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 2, 0, 0))
+    table.add_column(f"who learns about {ready.budget.protects}")
+    table.add_column("median epsilon", justify="right")
+    table.add_column("worst epsilon", justify="right")
+    for who, middle, worst in told:
+        table.add_row(who, f"{middle:.4g}", f"{worst:.4g}")
+    results.print(table)
+    results.print(ready.budget.statement)
 
 
 NEARLY = 1e-3  # of a disagreement is left when servers nearly agree
@@ -165,6 +213,43 @@ def _told(name: str, found: Agreement) -> dict[str, Any]:
         "exchanges": None if nearly is None else nearly[0],
         "messages_in_all": None if nearly is None else nearly[1],
     }
+
+
+def _liars(net: Network, chosen: Experiment) -> dict[str, Any]:
+    """How many liars a network bears under its rules."""
+    cluster, servers = build_liars.build_rules(chosen)
+    found = breakdown.breakdown(net, cluster, servers)
+    return {
+        "cluster_rule": spelled(chosen.robust.cluster),
+        "server_rule": spelled(chosen.robust.servers),
+        "each_cluster": list(found.clusters),
+        "servers": found.servers,
+        "hopeless_servers": found.hopeless,
+        "clients": found.clients,
+    }
+
+
+def _liars_in_words(found: dict[str, Any]) -> list[str]:
+    each = [count for count in found["each_cluster"] if count is not None]
+    low, high = (min(each), max(each)) if each else (0, 0)
+    some = f"{low} to {high}" if low != high else str(low)
+    clusters = f"each cluster bears {some} lying client{'s' * (high != 1)}"
+    told = [f"liars: robust.cluster = {found['cluster_rule']}: " + (clusters if each else UNKNOWN)]
+    rule, proven, hopeless = found["server_rule"], found["servers"], found["hopeless_servers"]
+    borne = UNKNOWN if proven is None else f"the graph is proven to bear {proven} lying servers"
+    told.append(
+        f"liars: robust.servers = {rule}: {borne}; {hopeless} can break every rule, where they are "
+        f"placed at worst"
+    )
+    if found["clients"] is not None:
+        told.append(
+            f"liars: in all, {found['clients']} lying clients are borne wherever they are; one "
+            f"more, placed at worst, may break the run"
+        )
+    return told
+
+
+UNKNOWN = "how many it bears, nobody has proven"
 
 
 def _agreement_table(rows: list[tuple[str, Agreement]]) -> Table:
@@ -255,7 +340,10 @@ def data_get(
 def data_show(
     experiment: ExperimentFile = None,
     settings: Settings = None,
-    picture: Annotated[Path | None, typer.Option(help="Where to draw it (.png or .svg).")] = None,
+    picture: Annotated[
+        Path | None, typer.Option(help="Where to draw it (.pdf, .svg, .png).")
+    ] = None,
+    width: Width = None,
     as_json: AsJson = False,
 ) -> None:
     """Show who holds which data, by client and by cluster, and how uneven it is.
@@ -269,11 +357,11 @@ def data_show(
       sdfeel data show my.toml --picture who.png --json
     """
     chosen = loading.load(experiment, settings or ())
-    split = build.build_data(chosen)
+    split = build_data.build_data(chosen)
     net = build_network.build_network(chosen, split)
     counts = build_network.who_holds_what(split)
     drawn = picture if picture is not None else Path("holdings.png")
-    drawing.save(holdings.holdings(counts, net.home), drawn)
+    drawing.save(holdings.holdings(counts, net.home), drawn, width)
     skew = dataclasses.asdict(unevenness(counts, net.home))
     if as_json:
         print_json(

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 from contextlib import suppress
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -23,18 +21,14 @@ from sdfeel.cli.common import (
 )
 from sdfeel.cli.lazy import later
 from sdfeel.core.errors import InputError
-from sdfeel.core.run_files import write_atomic
-from sdfeel.planning.goal import Goal, Kind
 from sdfeel.planning.result import Plan
 from sdfeel.report.units import duration
 
 with later():
-    from sdfeel.experiment import loading, schema
+    from sdfeel import commands
+    from sdfeel.experiment import loading
     from sdfeel.planning import planner as planning
-    from sdfeel.report import drawing
     from sdfeel.report import plan as told
-
-PICTURE, RECORD, BEST = "plan.png", "plan.json", "best.toml"
 
 Accuracy = Annotated[
     float | None, typer.Option(metavar="A", help="Reach this test accuracy, 0 to 1, soonest.")
@@ -50,7 +44,10 @@ ChooseGraph = Annotated[
 ]
 Effort = Annotated[
     float,
-    typer.Option(metavar="RUNS", help="How much planning may cost, in whole runs (0: rank only)."),
+    typer.Option(
+        metavar="RUNS",
+        help="How much planning may cost, in whole runs, give or take 30 % (0: rank only).",
+    ),
 ]
 
 
@@ -60,7 +57,7 @@ def plan(
     target_accuracy: Accuracy = None,
     target_loss: Loss = None,
     budget: Budget = None,
-    schemes: Schemes = "sd-feel,hierfavg,fedavg,async-sd-feel",
+    schemes: Schemes = "sd-feel,hierfavg,fedavg,async-sd-feel,scaffold,k-gt,free-tracking",
     choose_graph: ChooseGraph = False,
     effort: Effort = 8.0,
     out: Out = None,
@@ -83,12 +80,25 @@ def plan(
 
       sdfeel plan --choose-graph --effort 4 --json
     """
-    goal = _goal(target_accuracy, target_loss, budget)
+    if sum(each is not None for each in (target_accuracy, target_loss, budget)) > 1:
+        raise InputError(
+            "a plan has one goal: use only one of --target-accuracy, --target-loss and --budget"
+        )
     names = tuple(dict.fromkeys(name.strip() for name in schemes.split(",") if name.strip()))
     base = loading.load(experiment, settings or ())
     directory = out if out is not None else fresh_directory("plan")
-    found = _planned(base, planning.Wishes(goal, names, choose_graph, effort))
-    files = _write(directory, base, found)
+    with people.status("measuring the task and ranking candidates"):
+        planner = commands.planner(
+            base,
+            target_accuracy=target_accuracy,
+            target_loss=target_loss,
+            budget=budget,
+            schemes=names,
+            choose_graph=choose_graph,
+            effort=effort,
+        )
+    found = _planned(planner)
+    files = told.keep_plan(found, planning.experiment_of(base, found), directory)
     if as_json:
         print_json({"directory": str(directory), "files": files, **found.record()})
     else:
@@ -98,20 +108,8 @@ def plan(
         raise typer.Exit(130)
 
 
-def _goal(accuracy: float | None, loss: float | None, budget: float | None) -> Goal | None:
-    asked: dict[Kind, float | None] = {"accuracy": accuracy, "loss": loss, "budget": budget}
-    given = [Goal(kind, value) for kind, value in asked.items() if value is not None]
-    if len(given) > 1:
-        raise InputError(
-            "a plan has one goal: use only one of --target-accuracy, --target-loss and --budget"
-        )
-    return given[0] if given else None
-
-
-def _planned(base: schema.Experiment, wishes: planning.Wishes) -> Plan:
+def _planned(planner: planning.Planner) -> Plan:
     """What a planner finds until it is finished or stopped."""
-    with people.status("measuring the task and ranking candidates"):
-        planner = planning.Planner(base, wishes)
     try:
         _search(planner)
         return planner.plan()
@@ -145,15 +143,3 @@ def _tell(found: Plan, files: dict[str, str]) -> None:
         results.print(f"{name}: {escape(path)}", soft_wrap=True)
     if "experiment" in files:
         results.print(f"run it with: sdfeel run {escape(files['experiment'])}", soft_wrap=True)
-
-
-def _write(directory: Path, base: schema.Experiment, found: Plan) -> dict[str, str]:
-    """Write the record, the picture and the experiment file; return their paths."""
-    files = {"record": directory / RECORD, "picture": directory / PICTURE}
-    write_atomic(files["record"], (json.dumps(found.record(points=True), indent=1) + "\n").encode())
-    drawing.save(told.picture(found), files["picture"])
-    best = planning.experiment_of(base, found)
-    if best is not None:
-        files["experiment"] = directory / BEST
-        write_atomic(files["experiment"], loading.template(best).encode())
-    return {name: str(path) for name, path in files.items()}

@@ -5,7 +5,6 @@ from __future__ import annotations
 import shlex
 import sys
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -13,6 +12,7 @@ import typer
 from rich.markup import escape
 
 from sdfeel.cli.common import (
+    AcceptChanges,
     AsJson,
     ExperimentFile,
     Jobs,
@@ -23,19 +23,19 @@ from sdfeel.cli.common import (
     fresh_directory,
     people,
     print_json,
-    results,
     stopping,
 )
 from sdfeel.cli.lazy import later
 from sdfeel.core.errors import InputError, RunError
 from sdfeel.core.run_files import EXPERIMENT, PAGE, PICTURE
 from sdfeel.report.progress import Progress
-from sdfeel.report.tables import comparison, comparison_records, shares, summary
-from sdfeel.schemes import SCHEMES, find
+from sdfeel.report.tables import shares
+from sdfeel.run import store
+from sdfeel.schemes import SCHEMES
 
 with later():
+    from sdfeel import api, commands
     from sdfeel.cli import show as shown
-    from sdfeel.engine import threads
     from sdfeel.experiment import grid as grids
     from sdfeel.experiment import loading
     from sdfeel.run import many as queue
@@ -63,7 +63,9 @@ def run(
     """
     chosen = loading.load(experiment, settings or ())
     directory = out if out is not None else fresh_directory(chosen.scheme.label)
-    session = durable.start(chosen, directory)
+    if (directory / EXPERIMENT).exists():
+        store.create(directory)  # which refuses it
+    session = api.Run(chosen, out=directory).session
     _finish_one(session, as_json)
     if profile:
         people.print(shares(session.profile()))
@@ -71,15 +73,39 @@ def run(
 
 def resume(
     directory: Annotated[Path, typer.Argument(help="The directory of a stopped or killed run.")],
+    accept_changes: AcceptChanges = False,
     as_json: AsJson = False,
 ) -> None:
     """Continue a run that was stopped or killed; it ends as if nothing had happened.
+
+    If its data, or code of your own that it uses, have changed, it is refused, and says which.
 
     Example:
 
       sdfeel resume runs/sd-feel-20260101-120000
     """
-    _finish_one(durable.resume(directory), as_json)
+    _finish_one(api.resume(directory, accept_changes).session, as_json)
+
+
+def rerun(
+    directory: Annotated[Path, typer.Argument(help="The directory of a run.")],
+    out: Out = None,
+    as_json: AsJson = False,
+) -> None:
+    """Repeat a run from its own record, and say whether the model is the same.
+
+    Example:
+
+      sdfeel rerun runs/sd-feel-20260101-120000 --out runs/again
+    """
+    if not (directory / EXPERIMENT).is_file():
+        raise RunError(f"{directory} is not a run: it has no {EXPERIMENT}")
+    where = out if out is not None else fresh_directory(f"{directory.resolve().name}-again")
+    _finish_one(api.rerun(directory, where).session, as_json)
+    then, now = durable.finished(directory), durable.finished(where)
+    if then is not None and now is not None:
+        same = then.model_sha256 == now.model_sha256
+        people.print(f"the model is {'the same, to the bit' if same else 'another one'}")
 
 
 def compare(
@@ -94,6 +120,7 @@ def compare(
     out: Out = None,
     target: Target = None,
     jobs: Jobs = None,
+    accept_changes: AcceptChanges = False,
     as_json: AsJson = False,
 ) -> None:
     """Compare schemes on the same data, seed and latency model. Start here.
@@ -116,42 +143,25 @@ def compare(
     names = list(SCHEMES) if names == ["all"] else names
     if not names:
         raise InputError(f"--schemes '{schemes}' names no scheme: see `sdfeel schemes`")
-    for name in names:
-        find(name)
     base = loading.load(experiment, settings or ())
     directory = out if out is not None else fresh_directory("compare")
-    if (directory / EXPERIMENT).exists():
-        raise RunError(f"{directory} is a single run: choose another directory with --out")
-    runs: dict[str, queue.QueuedRun] = {}
-    members: dict[str, list[str]] = {name: [] for name in names}
-    for name in names:
-        for seed in range(base.seed, base.seed + seeds):
-            values = base.model_dump()
-            values["seed"], values["scheme"]["name"] = seed, name
-            label = name if seeds == 1 else f"{name}-seed{seed}"
-            # Keys of other schemes are expected here: notes about them would only distract.
-            runs[label] = queue.QueuedRun(loading.checked(values), directory / label, notes=False)
-            members[name].append(label)
-    again = shlex.join(["sdfeel", *sys.argv[1:]])
-    execute_many(runs, jobs, again if out is not None else f"{again} --out {directory}")
-    group = shown.Group("Schemes compared", base.text(), members)
-    group.keep(directory)
-    histories = group.histories(directory)
-    goal = shown.choose_target(histories, target)
-    group.write_report(directory, histories, goal)
+    runs = commands.compare(
+        names, base, seeds=seeds, out=directory, jobs=jobs, accept_changes=accept_changes
+    )
+    _finish_many(runs, _again(out, directory))
+    found = runs.show(target)
     if as_json:
         print_json(
             {
                 "directory": str(directory),
-                "target": goal,
-                "runs": comparison_records(histories, goal),
+                "target": found.target,
+                "runs": found.records,
                 "picture": str(directory / PICTURE),
                 "report": str(directory / PAGE),
             }
         )
     else:
-        results.print(comparison(histories, goal))
-        shown.tell_files(directory)
+        shown.tell(found)
 
 
 def sweep(
@@ -165,6 +175,7 @@ def sweep(
     out: Out = None,
     target: Target = None,
     jobs: Jobs = None,
+    accept_changes: AcceptChanges = False,
     as_json: AsJson = False,
 ) -> None:
     """Run every combination of values on all cores, and average over seeds.
@@ -178,100 +189,50 @@ def sweep(
       sdfeel sweep scheme.alpha=1,2,5 -s scheme.tau2=5 -s training.iterations=200
     """
     check_target(target)
-    grid = grids.points(experiment, settings or (), [grids.axis(text) for text in axes])
+    base = loading.load(experiment, settings or ())
     directory = out if out is not None else fresh_directory("sweep")
-    again = shlex.join(["sdfeel", *sys.argv[1:]])
-    execute_many(
-        {p.name: queue.QueuedRun(p.experiment, directory / p.name, notes=False) for p in grid},
-        jobs,
-        again if out is not None else f"{again} --out {directory}",
-    )
-    group = shown.Group(
-        "A sweep", grid[0].experiment.text(), grouped(grid), panels(grid), [" ".join(axes)]
-    )
-    group.keep(directory)
-    histories = group.histories(directory)
-    goal = shown.choose_target(histories, target)
-    group.write_report(directory, histories, goal)
+    grid = grids.text_axes(axes)
+    runs = commands.sweep(grid, base, out=directory, jobs=jobs, accept_changes=accept_changes)
+    _finish_many(runs, _again(out, directory))
+    found = runs.show(target)
     if as_json:
-        records = comparison_records(histories, goal)
-        print_json({"directory": str(directory), "target": goal, "runs": records})
+        records = found.records
+        print_json({"directory": str(directory), "target": found.target, "runs": records})
     else:
-        results.print(comparison(histories, goal))
-        shown.tell_files(directory)
+        shown.tell(found)
 
 
-def grouped(grid: list[grids.GridPoint]) -> dict[str, list[str]]:
-    """The runs of each combination: one for every seed."""
-    members: dict[str, list[str]] = {}
-    for point in grid:
-        members.setdefault(point.label, []).append(point.name)
-    return members
-
-
-def panels(grid: list[grids.GridPoint]) -> dict[str, dict[str, str]]:
-    """The combinations by the first axis: a small picture for each of its values."""
-    found: dict[str, dict[str, str]] = {}
-    for point in grid:
-        named = [(k, v) for k, v in point.choices.items() if k != "seed"]
-        head = "=".join(named[0]) if len(named) > 1 else "all"
-        rest = " ".join(
-            f"{k.rpartition('.')[2]}={v}" for k, v in named[1 if len(named) > 1 else 0 :]
-        )
-        found.setdefault(head, {})[rest or point.label] = point.label
-    return found
+def _again(out: Path | None, directory: Path) -> str:
+    """The command that continues what this one began."""
+    same = shlex.join(["sdfeel", *sys.argv[1:]])
+    return same if out is not None else f"{same} --out {directory}"
 
 
 def _finish_one(session: durable.Session, as_json: bool) -> None:
-    """Run one session to its end, and report the result."""
-    _execute({session.experiment.scheme.label: session}, f"sdfeel resume {session.directory}")
-    histories = shown.histories_of([session.directory])
-    goal = shown.choose_target(histories, None)
-    shown.write_report(session.directory, "A run", histories, goal, session.experiment.text())
-    if as_json:
-        print_json(shown.outcome(session.directory, histories[0]))
-    else:
-        results.print(summary(histories[0], goal))
-        shown.tell_files(session.directory)
+    """Run to the end, and report the result."""
+    label, directory = session.experiment.scheme.label, session.directory
+    progress = Progress({label: session.total_rounds}, people)
+    with suppress(KeyboardInterrupt), progress, stopping(session.stop):
+        for event in session:
+            progress.update(label, event)
+    if not session.finished:
+        _stopped(f"sdfeel resume {directory}")
+    shown.tell(commands.show(directory), as_json)
 
 
-def _execute(sessions: dict[str, durable.Session], again: str) -> None:
-    """Run sessions one after another under one progress display; `again` is how to continue."""
-    totals = {label: session.total_rounds for label, session in sessions.items()}
-    with suppress(KeyboardInterrupt), Progress(totals, people) as progress:
-        for label, session in sessions.items():
-            if session.finished:
-                continue
-            with stopping(session.stop):
-                for event in session:
-                    progress.update(label, event)
-            if not session.finished:
-                break
-    if not all(session.finished for session in sessions.values()):
-        people.print(f"stopped; nothing is lost. Continue with: {escape(again)}", soft_wrap=True)
-        raise typer.Exit(130)
-
-
-def execute_many(runs: dict[str, queue.QueuedRun], jobs: int | None, again: str) -> None:
+def _finish_many(runs: commands.RunSet, again: str) -> None:
     """Run many side by side under one progress display; `again` is how to continue."""
-    at_once = min(jobs or threads.cores(), len(runs))
-    if at_once == 1:  # then each may have all cores
-        one = {
-            n: durable.start_or_resume(j.experiment, j.directory, j.notes) for n, j in runs.items()
-        }
-        _execute(one, again)
-        return
-    runs = {
-        label: replace(j, experiment=queue.on_one_core(j.experiment)) for label, j in runs.items()
-    }
-    many = queue.Many(runs, at_once)
-    display = Progress(dict.fromkeys(runs, 0), people)
-    with suppress(KeyboardInterrupt), display as progress, stopping(many.stop):
-        for news in many:
+    display = Progress(dict.fromkeys(runs.experiments, 0), people)
+    with suppress(KeyboardInterrupt), display as progress, stopping(runs.stop):
+        for news in runs.news():
             if isinstance(news, queue.Planned):
                 progress.expect(news.label, news.rounds)
             else:
                 progress.update(news.label, news.event)
-    if many.unfinished:
-        people.print(f"stopped; nothing is lost. Continue with: {escape(again)}", soft_wrap=True)
-        raise typer.Exit(130)
+    if runs.unfinished:
+        _stopped(again)
+
+
+def _stopped(again: str) -> None:
+    people.print(f"stopped; nothing is lost. Continue with: {escape(again)}", soft_wrap=True)
+    raise typer.Exit(130)

@@ -2,160 +2,67 @@
 
 from __future__ import annotations
 
-import json
 import os
 import webbrowser
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 from rich.markup import escape
 
-from sdfeel.cli.common import AsJson, Target, check_target, people, print_json, results
+from sdfeel.cli.common import AsJson, Target, Width, check_target, people, print_json, results
 from sdfeel.cli.lazy import later
-from sdfeel.core.errors import InputError, RunError
-from sdfeel.core.run_files import EVENTS, EXPERIMENT, GROUP, PAGE, PICTURE, write_atomic
-from sdfeel.report.history import History, default_target
-from sdfeel.report.tables import comparison, comparison_records, summary
+from sdfeel.core.errors import InputError
+from sdfeel.core.run_files import PAGE, PICTURE
+from sdfeel.report.history import History
+from sdfeel.report.tables import comparison, summary
 from sdfeel.report.timeline import Timeline, waiting
 from sdfeel.report.units import percent
 from sdfeel.run import store
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
 with later():
+    from sdfeel import commands
     from sdfeel.dashboard import app as dashboard
-    from sdfeel.report import curves, drawing
+    from sdfeel.report import drawing
     from sdfeel.report import gantt as charts
-    from sdfeel.report import page as pages
 
 
 def show(
     directory: Annotated[Path, typer.Argument(help="A run, or a directory of runs.")],
     target: Target = None,
+    picture: Annotated[
+        Path | None, typer.Option(help="One more file for the picture: .pdf, .svg or .png.")
+    ] = None,
+    width: Width = None,
     as_json: AsJson = False,
 ) -> None:
     """Show one run, or several side by side, from their logs: table, picture and page.
 
     Examples:
 
+      sdfeel show runs/race --picture race.pdf --width column
+
       sdfeel show runs/compare-20260101-120000
 
       sdfeel show runs/compare-20260101-120000/sd-feel --json
     """
     check_target(target)
-    if (directory / EVENTS).is_file():
-        history, text = histories_of([directory])[0], _experiment(directory)
-        goal = choose_target([history], target)
-        write_report(directory, "A run", [history], goal, text)
-        if as_json:
-            print_json(outcome(directory, history))
-        else:
-            results.print(summary(history, goal))
-            tell_files(directory)
-        return
-    group = Group.found(directory)
-    histories = group.histories(directory)
-    goal = choose_target(histories, target)
-    group.write_report(directory, histories, goal)
-    if as_json:
-        print_json({"target": goal, "runs": comparison_records(histories, goal)})
+    tell(commands.show(directory, target, picture, width), as_json)
+
+
+def tell(found: commands.Shown, as_json: bool = False) -> None:
+    """Print what is shown: a table, or a JSON document."""
+    for note in found.notes:
+        people.print(f"note: {escape(note)}", soft_wrap=True)
+    if found.alone and as_json:
+        print_json(outcome(found.directory, found.histories[0]))
+    elif as_json:
+        print_json({"target": found.target, "runs": found.records})
     else:
-        results.print(comparison(histories, goal))
-        tell_files(directory)
-
-
-@dataclass(frozen=True)
-class Group:
-    """Why several runs share a directory: which of them form a line, and which a panel."""
-
-    title: str
-    experiment: str  # as text: what they have in common
-    lines: Mapping[str, Sequence[str]]  # label -> the runs that it is the mean of
-    panels: Mapping[str, Mapping[str, str]] = field(default_factory=dict)  # head -> text -> label
-    notes: Sequence[str] = ()
-
-    @classmethod
-    def found(cls, directory: Path) -> Group:
-        """The group as it was saved, or else every run below the directory by itself."""
-        try:
-            kept = json.loads((directory / GROUP).read_text(encoding="utf-8"))
-            group = cls(**kept)
-            if group.lines and all((d / EVENTS).is_file() for d in group.directories(directory)):
-                return group
-        except (OSError, ValueError, TypeError):
-            pass  # there is none, or somebody has edited it
-        names = sorted(path.parent.name for path in directory.glob(f"*/{EVENTS}"))
-        if not names:
-            raise RunError(
-                f"{directory} contains no runs: give a directory that `sdfeel run` wrote"
-            )
-        text = _experiment(directory / names[0])
-        return cls("Runs compared", text, {name: [name] for name in names})
-
-    def keep(self, directory: Path) -> None:
-        """Save the group, so that `show` can draw the same picture again."""
-        write_atomic(directory / GROUP, json.dumps(asdict(self), indent=1).encode())
-
-    def directories(self, directory: Path) -> list[Path]:
-        return [directory / name for names in self.lines.values() for name in names]
-
-    def histories(self, directory: Path) -> list[History]:
-        """One history for each line: the mean over its runs."""
-        return [
-            merged(label, [directory / name for name in names])
-            for label, names in self.lines.items()
-        ]
-
-    def write_report(self, directory: Path, histories: list[History], target: float | None) -> None:
-        """Write the picture and the page."""
-        known = {history.label: history for history in histories}
-        panels = {
-            head: [replace(known[label], label=short) for short, label in lines.items()]
-            for head, lines in self.panels.items()
-        }
-        drawn = curves.multiples(panels, target) if panels else curves.curves(histories, target)
-        shown = pages.page(self.title, histories, target, self.experiment, list(self.notes))
-        _write(directory, drawn, shown)
-
-
-def _experiment(directory: Path) -> str:
-    known = directory / EXPERIMENT
-    return known.read_text(encoding="utf-8", errors="replace") if known.exists() else ""
-
-
-def merged(label: str, directories: list[Path]) -> History:
-    members = histories_of(directories)
-    if len(members) == 1:
-        return History.of(label, members[0].events)
-    return History.mean(label, members)
-
-
-def histories_of(directories: Iterable[Path]) -> list[History]:
-    return [History.of(path.name, store.read_events(path)) for path in directories]
-
-
-def choose_target(histories: list[History], target: float | None) -> float | None:
-    return target if target is not None else default_target(histories)
-
-
-def write_report(
-    directory: Path, title: str, histories: list[History], target: float | None, text: str
-) -> None:
-    _write(directory, curves.curves(histories, target), pages.page(title, histories, target, text))
-
-
-def _write(directory: Path, picture: Figure, text: str) -> None:
-    try:
-        drawing.save(picture, directory / PICTURE)
-        pages.write_page(directory / PAGE, text)
-    except OSError as error:  # showing a run must work where nothing can be written
-        people.print(
-            f"note: could not write the picture and the page: {error.strerror}: {error.filename}"
-        )
+        lines, goal = found.histories, found.target
+        results.print(summary(lines[0], goal) if found.alone else comparison(lines, goal))
+        tell_files(found.directory)
 
 
 def tell_files(directory: Path) -> None:
@@ -210,8 +117,11 @@ def timeline(
     ] = None,
     out: Annotated[
         Path | None,
-        typer.Option("--out", "-o", help="The picture, .png or .svg (default: timeline.png)."),
+        typer.Option(
+            "--out", "-o", help="The picture: .pdf, .svg or .png (default: timeline.png)."
+        ),
     ] = None,
+    width: Width = None,
     as_json: AsJson = False,
 ) -> None:
     """Draw who computed, waited, uploaded and gossiped when, from a run's log.
@@ -238,7 +148,7 @@ def timeline(
     first, last = windows[0][0], max(end for _, end in windows)
     picture = out if out is not None or as_json else _default_picture(runs)
     if picture is not None:
-        drawing.save(charts.gantt(_named(lines), first, last, wanted), picture)
+        drawing.save(charts.gantt(_named(lines), first, last, wanted, width), picture, width)
     records = [_record(name, line, first, last, wanted) for name, line in lines.items()]
     if as_json:
         drawn = str(picture) if picture is not None else None

@@ -1,5 +1,7 @@
 """Array types, and the one way to make an array that nobody can change."""
 
+from typing import Any, TypeGuard
+
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
@@ -10,14 +12,28 @@ Bools = NDArray[np.bool_]
 
 
 def floats(values: ArrayLike) -> Floats:
-    """A read-only float64 copy."""
+    """A read-only float64 copy; the array itself if nobody can change it."""
+    if _fixed(values, np.float64):
+        return values
     array = np.array(values, dtype=np.float64)
     array.setflags(write=False)
     return array
 
 
 def ints(values: ArrayLike) -> Ints:
-    """A read-only int64 copy."""
+    """A read-only int64 copy; the array itself if nobody can change it."""
+    if _fixed(values, np.int64):
+        return values
     array = np.array(values, dtype=np.int64)
     array.setflags(write=False)
     return array
+
+
+def _fixed(values: ArrayLike, kind: type[Any]) -> TypeGuard[NDArray[Any]]:
+    """Is this an array of that kind which is read-only, and no view of one that is not?"""
+    return (
+        type(values) is np.ndarray
+        and values.dtype == kind
+        and not values.flags.writeable
+        and values.flags.owndata
+    )

@@ -4,9 +4,10 @@ The simulator's clock, the planner's objective and the traffic table all read th
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
+from functools import cached_property
 from math import ceil, isinf
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -47,6 +48,93 @@ class Bill:
         return sum(self.energy.values())
 
 
+@dataclass(frozen=True, eq=False)
+class Overheads:
+    """What the paper's latency leaves out. By default there is none of it."""
+
+    delays: Mapping[Link, float] = field(default_factory=dict)  # seconds under way
+    server_delays: Floats | None = None  # (D, D) the same for each server link; None: as above
+    cloud_delays: Floats | None = None  # (D,) for each server's link to the cloud
+    message: float = 0.0  # seconds that a node needs for each message that it takes, one by one
+    round: float = 0.0  # seconds of every round
+    connect: float = 0.0  # seconds of a lane's first round
+    header_bytes: int = 0  # of every message, beside the model
+    cells: Ints | None = None  # (C,) each client's cell; -1: none
+    cell_rate: float | None = None  # bits per second that the clients of a cell share
+    common_rate: float | None = None  # bits per second that all clients share
+
+    def record(self) -> dict[str, Any]:
+        """What differs from the default, for JSON; `Overheads.of` reads it."""
+        found = {each.name: getattr(self, each.name) for each in fields(self)}
+        usual = {each.name: getattr(Overheads(), each.name) for each in fields(self)}
+        charged = {k for k, v in found.items() if k != "cells" and _differs(v, usual[k])}
+        kept = charged | {"cells"} if charged else set()
+        return {
+            key: value.tolist() if isinstance(value, np.ndarray) else value
+            for key, value in found.items()
+            if key in kept
+        }
+
+    @classmethod
+    def of(cls, record: Mapping[str, Any]) -> "Overheads":
+        """What `record` says."""
+        arrays = {"server_delays": np.float64, "cloud_delays": np.float64, "cells": np.int64}
+        read: dict[str, Any] = dict(record)
+        for key in arrays.keys() & read.keys():
+            if read[key] is not None:
+                read[key] = np.asarray(read[key], dtype=arrays[key])
+        return cls(**read)
+
+    @property
+    def far(self) -> bool:
+        """Are messages under way for some time?"""
+        own = self.server_delays, self.cloud_delays
+        return bool(self.delays) or any(each is not None for each in own)
+
+    @property
+    def shares(self) -> bool:
+        """Do clients share a line?"""
+        return self.cell_rate is not None or self.common_rate is not None
+
+    def shared(self, rates: Floats) -> Floats:
+        """(C,) bits per second, where clients that send (those above 0) send at the same time."""
+        if self.cell_rate is not None and self.cells is not None:
+            rates = rates.copy()
+            for d in np.unique(self.cells[self.cells >= 0]):
+                rates[self.cells == d] = fair(rates[self.cells == d], self.cell_rate)
+        return rates if self.common_rate is None else fair(rates, self.common_rate)
+
+    def copies(self, clients: Ints, bits: float) -> float:
+        """Seconds until each of `clients` has a copy of what all of them are sent."""
+        seconds = 0.0
+        if self.cell_rate is not None and self.cells is not None:
+            counts = np.bincount(self.cells[clients][self.cells[clients] >= 0])
+            seconds = float(counts.max(initial=0)) * bits / self.cell_rate
+        if self.common_rate is not None:
+            seconds = max(seconds, len(clients) * bits / self.common_rate)
+        return seconds
+
+
+def _differs(one: object, other: object) -> bool:
+    return one is not other if isinstance(one, np.ndarray) else one != other
+
+
+def fair(rates: Floats, capacity: float) -> Floats:
+    """What each gets of a line that all share: nobody less than another who could take more.
+
+    >>> fair(np.array([1.0, 4.0, 9.0]), 9.0)
+    array([1., 4., 4.])
+    >>> fair(np.array([1.0, 4.0]), 9.0)
+    array([1., 4.])
+    """
+    found, left, count = rates.copy(), capacity, int((rates > 0).sum())
+    for n in np.argsort(rates, kind="stable"):
+        if rates[n] > 0:
+            found[n] = min(float(rates[n]), left / count)
+            left, count = left - float(found[n]), count - 1
+    return floats(found)
+
+
 class Channel(Protocol):
     """How the clients' channels change from round to round (`radio.channel`)."""
 
@@ -75,6 +163,7 @@ class Cost:
     channel: Channel | None = None  # what changes the two above; None: they stay constant
     server_rates: Floats | None = None  # (D, D) each server link's rate over its kind's; None: 1
     cloud_rates: Floats | None = None  # (D,) each server's rate to the cloud over its kind's
+    overheads: Overheads = field(default_factory=Overheads)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "step_seconds", floats(self.step_seconds))
@@ -84,22 +173,40 @@ class Cost:
 
     def at(self, lane: Lane, k: int, seconds: float) -> "Cost":
         """The prices of round `k` of a lane that begins at `seconds`."""
-        if self.channel is None:
-            return self
-        rates, snr = self.channel.at(k, seconds)
-        return replace(self, client_rates=rates, snr=snr)
+        own = self if k or not self.overheads.connect else self._connecting()
+        if own.channel is None:
+            return own
+        rates, snr = own.channel.at(k, seconds)
+        return replace(own, client_rates=rates, snr=snr)
 
-    @property
+    def as_before(self, k: int) -> bool:
+        """Does round `k` of a lane have the prices of the one before it?"""
+        return self.channel is None and (k > 1 or not self.overheads.connect)
+
+    def _connecting(self) -> "Cost":
+        """The prices of a first round, in which nodes find one another."""
+        first = replace(self.overheads, round=self.overheads.round + self.overheads.connect)
+        return replace(self, overheads=first)
+
+    @cached_property
     def link_times(self) -> LinkTimes:
         """What schemes may know about the links."""
         transfer = {via: self.transfer(via) for via in self.rates}
+        vary = self.channel is not None
         return LinkTimes(
-            transfer, self.client_rates, self.snr, self.server_rates, self.channel is not None
+            transfer, self.client_rates, self.snr, self.server_rates, vary, self.overheads.delays
         )
 
     def transfer(self, via: Link) -> float:
         """Seconds to move one model up or across one link."""
-        return self.packed.get(via, self.model_bits) / self.rates[via]
+        return self._bits(via) / self.rates[via]
+
+    def delay(self, via: Link) -> float:
+        """Seconds that a message is under way, beside the time in which it is sent."""
+        return self.overheads.delays.get(via, 0.0)
+
+    def _bits(self, via: Link) -> float:
+        return self.packed.get(via, self.model_bits) + 8 * self.overheads.header_bytes
 
     def done(self, work: Work) -> Ints:
         """(C,) steps that each client finishes; 0 for those that take no part."""
@@ -122,18 +229,24 @@ class Cost:
         compute = float(busy.max(initial=0)) if isinf(work.deadline) else work.deadline
         sending = self.uploads(mix.up, work)[who]
         begins = busy if isinf(work.deadline) else compute
-        ends = begins + sending if work.ends is None else work.ends
+        arrives = begins + sending + np.where(sending > 0, self.delay(mix.up.via), 0.0)
+        ends = arrives if work.ends is None else work.ends
         ready = float(ends.max(initial=0)) if work.lasts is None else work.lasts
         compute = min(compute, ready)
-        down = self.model_bits / self.rates[mix.up.via]  # broadcasts are never compressed
+        whole = self.model_bits + 8 * self.overheads.header_bytes  # broadcasts are never compressed
+        down = whole / self.rates[mix.up.via]
         told = work.down.sources[work.down.sources >= 0]
         # A server's broadcast reaches all its clients at once.
         broadcasts = len(np.unique(told)) if work.broadcasts is None else work.broadcasts
         bills = [self.across(stage) for stage in mix.stages]
         seconds, joules = sum(each[0] for each in bills), sum(each[2] for each in bills)
+        told_in = max(down, self.overheads.copies(who, whole)) + self.delay(mix.up.via)
+        handled = self.overheads.message * self._most_taken(mix.up)
+        if self.downlink:
+            handled += self.overheads.message  # each client takes one, side by side
         return Bill(
-            compute=compute,
-            upload=float(ready - compute) + (down if self.downlink else 0.0),
+            compute=compute + self.overheads.round,
+            upload=float(ready - compute) + (told_in if self.downlink else 0.0) + handled,
             mix=seconds,
             bytes=mix.up.messages * self.packed_bytes(mix.up.via)
             + broadcasts * self.model_bytes
@@ -153,14 +266,32 @@ class Cost:
         copies = np.bincount(senders, minlength=len(self.step_seconds))
         seconds = np.where(copies > 0, self.transfer(up.via), 0.0)
         if self.cell_edge_rate is not None:
-            bits = self.packed.get(up.via, self.model_bits)
+            bits = self._bits(up.via)
             seconds = np.where(copies > 1, bits / self.cell_edge_rate, seconds)
         if self.client_rates is not None:
             seconds = seconds / self.client_rates
         if work.share is not None:
             who = work.down.rows
             seconds[who] /= self.link_times.speedup(work.share, who)
+        if self.overheads.shares:
+            bits = self._bits(up.via)
+            rates = np.divide(bits, seconds, out=np.zeros(len(seconds)), where=seconds > 0)
+            slow = self.overheads.shared(rates)
+            seconds = np.divide(bits, slow, out=np.zeros(len(slow)), where=slow > 0)
         return floats(seconds)
+
+    @staticmethod
+    def _most_taken(mixing: Mixing) -> int:
+        """Messages of one hop at the node that takes most of them."""
+        if mixing.sent is not None:
+            to = mixing.sent[:, 1]
+        else:
+            owners = np.repeat(mixing.rows, np.diff(mixing.starts))
+            away = owners != mixing.sources if mixing.via.startswith("server") else owners >= 0
+            to = owners[away & (owners >= 0) & (mixing.sources >= 0)]
+        if mixing.via == "server-cloud":
+            return len(np.unique(to))  # the cloud takes one from each
+        return int(np.bincount(to).max(initial=0)) if len(to) else 0
 
     def across(self, mixing: Mixing) -> tuple[float, int, float]:
         """Seconds, bytes and joules of all hops between servers.
@@ -175,6 +306,11 @@ class Cost:
         transfers = crossings if mixing.relay is None else mixing.relay.transfers
         busy = transfers * one * float(slow.mean())
         seconds = mixing.legs * ways * one * float(slow.max())
+        if self.overheads.far:
+            delays = self._delays(mixing)
+            seconds = mixing.legs * ways * float((one * slow + delays).max())
+        if self.overheads.message and mixing.legs:
+            seconds += self.overheads.message * self._most_taken(mixing) * mixing.hops
         return seconds, crossings * self.packed_bytes(mixing.via), busy * self.power.backhaul
 
     def _slowness(self, mixing: Mixing) -> Floats:
@@ -188,11 +324,24 @@ class Cost:
         used = self.server_rates[rows[sent], mixing.sources[sent]]
         return 1 / used if used.size else np.ones(1)
 
+    def _delays(self, mixing: Mixing) -> Floats:
+        """Seconds that messages are under way, on each link that is used, as `_slowness`."""
+        usual, own = self.delay(mixing.via), self.overheads
+        if mixing.via == "server-cloud" and own.cloud_delays is not None:
+            return floats(own.cloud_delays[mixing.rows[mixing.rows >= 0]])
+        if mixing.via != "server-server" or own.server_delays is None or mixing.relay is not None:
+            return floats([usual])
+        rows = np.repeat(mixing.rows, np.diff(mixing.starts))
+        sent = (rows != mixing.sources) & (rows >= 0) & (mixing.sources >= 0)
+        used = own.server_delays[rows[sent], mixing.sources[sent]]
+        return floats(used) if used.size else floats([usual])
+
     @property
     def model_bytes(self) -> int:
         """Bytes of one whole model on the wire."""
-        return ceil(self.model_bits / 8)
+        return ceil(self.model_bits / 8) + self.overheads.header_bytes
 
     def packed_bytes(self, via: Link) -> int:
         """Bytes of one model as it goes up or across, compressed or not."""
-        return ceil(self.packed.get(via, self.model_bits) / 8)
+        packed = ceil(self.packed.get(via, self.model_bits) / 8)
+        return packed + self.overheads.header_bytes

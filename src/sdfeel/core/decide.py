@@ -10,19 +10,21 @@ billed.
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from math import ceil, inf
-from typing import NamedTuple
+from typing import NamedTuple, TypedDict, Unpack
 
 import numpy as np
 
 from sdfeel.core import outages
-from sdfeel.core.arrays import Ints, ints
+from sdfeel.core.arrays import Floats, Ints, ints
 from sdfeel.core.cost import Bill, Cost
+from sdfeel.core.errors import InputError
 from sdfeel.core.mixing import Mixing, selected
 from sdfeel.core.network import Network
 from sdfeel.core.outages import NetworkState, Outages
 from sdfeel.core.scheme import Estimates, Lane, Local, Memory, Mix, Scheme, Setting, View, Work
-from sdfeel.core.staleness import Clocks
+from sdfeel.core.staleness import Clocks, Unheard
 from sdfeel.core.stragglers import RoundPlan, StragglerPolicy
 
 
@@ -35,6 +37,43 @@ class Decided(NamedTuple):
     bill: Bill
     clients: int  # that take part
     state: NetworkState  # which parts of the network are up while it lasts
+
+
+class Begun(NamedTuple):
+    """A round in progress: all of it but how it ends, which later clocks may change."""
+
+    work: Work
+    steps: Ints  # (R,) of each of `work.down.rows`
+    mix: Mix  # as it would end if no other lane ended before
+    bill: Bill
+    clients: int
+    state: NetworkState
+
+    @classmethod
+    def of(cls, decided: Decided) -> "Begun":
+        """A round that was decided; of all clients, only those that take part are kept."""
+        work, done, mix, bill, clients, state = decided
+        return cls(work, ints(done[work.down.rows]), mix, bill, clients, state)
+
+    def done(self, clients: int) -> Ints:
+        """(C,) steps that reach a server."""
+        done = np.zeros(clients, dtype=np.int64)
+        done[self.work.down.rows] = self.steps
+        return done
+
+    def as_decided(self, clients: int) -> Decided:
+        """The round as it ends if nothing has changed; `clients` is the number of all."""
+        work, _, mix, bill, taking_part, state = self
+        return Decided(work, self.done(clients), mix, bill, taking_part, state)
+
+
+class Known(TypedDict):
+    """What a lane knows when its round begins, beside the clocks."""
+
+    began: int  # rounds that all lanes had finished
+    seconds: float
+    memory: Memory
+    measured: Estimates | None
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,6 +90,7 @@ class Decisions:
     outages: Outages | None = None  # None: all links and servers are always up
     epochs: tuple[tuple[int, "Decisions"], ...] = ()  # by first round, where the network changes
     whole: NetworkState = field(init=False)  # everything is up
+    _lengths: dict[int, float] = field(default_factory=dict, init=False)  # by lane
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "whole", NetworkState(self.net))
@@ -92,18 +132,33 @@ class Decisions:
             net=self.net if net is None else net,
             lane=self.lanes[number],
             k=k,
-            clocks=Clocks.fresh(len(self.net.servers)) if clocks is None else clocks,
+            clocks=self._at_first if clocks is None else clocks,
             step_seconds=prices.step_seconds,
             seed=self.seed,
             lane_number=number,
             began=began,
             seconds=seconds,
             link_times=prices.link_times,
-            local=self.local,
+            local=self.local.at(k, self._length(number)),
             memory={} if memory is None else memory,
             measured=measured,
             patience=inf if self.late.seconds is None else self.late.seconds,
         )
+
+    @cached_property
+    def _at_first(self) -> Clocks:
+        return Clocks.fresh(len(self.net.servers))
+
+    def _length(self, number: int) -> float:
+        """Iterations of a lane's rounds, as its first one has them, where a schedule asks."""
+        if self.local.schedule is None:
+            return 1.0
+        if number not in self._lengths:
+            steady = replace(self, local=replace(self.local, schedule=None))
+            view = steady.view(number)
+            work = steady.work(view)
+            self._lengths[number] = length(self.net, work, self.cost.done(work))
+        return self._lengths[number]
 
     def at(self, k: int) -> "Decisions":
         """The decisions in force in round `k`: those of its epoch."""
@@ -114,9 +169,20 @@ class Decisions:
         """What each lane sees when its first round begins."""
         return map(self.view, range(len(self.lanes)))
 
-    def work(self, view: View) -> Work:
-        """How the round starts, and how many rows are broadcast for it."""
+    def work(self, view: View, like: Work | None = None) -> Work:
+        """How the round starts, and how many rows are broadcast for it; `like`, if it is that."""
         asked = self.scheme.work(view)
+        if like is not None and view.local.factor == 1 and _same_start(asked, like):
+            return like
+        away = asked.down.rows[view.net.home[asked.down.rows] < 0]
+        if len(away):
+            raise InputError(
+                f"{type(self.scheme).__name__} gives work to client {away[0]}, which reaches no "
+                f"server in this round: choose among view.net.clients"
+            )
+        if view.local.factor != 1:
+            usual = np.ones(len(asked.down.rows)) if asked.rates is None else asked.rates
+            asked = replace(asked, rates=usual * view.local.factor)
         if asked.broadcasts is not None:
             return asked
         sources = [part.sources for part in (asked.down, asked.shift) if part is not None]
@@ -151,9 +217,20 @@ class Decisions:
         seconds: float = 0.0,
         memory: Memory | None = None,
         measured: Estimates | None = None,
+        before: Begun | None = None,
     ) -> Decided:
-        """Round `k` of lane `number`, which begins after `began` rounds of all, at `seconds`."""
+        """Round `k` of lane `number`, which begins after `began` rounds of all, at `seconds`.
+
+        Where it is as `before`, the lane's last round, nothing has to be priced again.
+        """
         lane, memory = self.lanes[number], {} if memory is None else memory
+        same = self.cost.as_before(k) and self.cost.at(lane, k, seconds) is self.cost
+        if before is not None and self._steady and same:
+            view = self.view(
+                number, k, clocks, began=began, seconds=seconds, memory=memory, measured=measured
+            )
+            if self.work(view, before.work) is before.work:
+                return self._as_before(view, self.cost, before)
         cost, state = self.cost.at(lane, k, seconds), self.state(began, seconds)
         away = not state.there[list(lane)].any()
         net = self.net if away else state.net
@@ -177,6 +254,39 @@ class Decisions:
             mix = self._billed(net, replace(mix, across=tuple(filter(None, left)) or None))
         bill = cost.bill(work, mix, spent)
         return Decided(work, done, mix, bill, len(work.down.rows) - lost, state)
+
+    @property
+    def _steady(self) -> bool:
+        """Is everything always up, and is everybody waited for?"""
+        return self.outages is None and self.late.seconds is None
+
+    def ended(
+        self,
+        begun: Begun,
+        number: int,
+        k: int,
+        clocks: Clocks,
+        **known: Unpack[Known],
+    ) -> Decided:
+        """`round`, by the clocks of its end: how models are weighted may have changed, but not who
+        works, for how long, and at what price."""
+        if self.outages is not None or self.late.seconds is not None:
+            return self.round(number, k, clocks, **known)
+        cost = self.cost.at(self.lanes[number], k, known["seconds"])
+        view = self.view(number, k, clocks, **known, cost=cost)
+        return self._as_before(view, cost, begun)
+
+    def _as_before(self, view: View, cost: Cost, before: Begun) -> Decided:
+        """A round with the work of an earlier one: where its messages are the same, so is its
+        price."""
+        work, done = before.work, before.done(len(self.net.samples))
+        mix = _by_members(view.net, self.scheme.mix(view, done))
+        if _same_messages(mix, before.mix):
+            return Decided(
+                work, done, _sent_as(mix, before.mix), before.bill, before.clients, before.state
+            )
+        mix = self._billed(view.net, mix)
+        return Decided(work, done, mix, cost.bill(work, mix, done), before.clients, before.state)
 
     def check_deadline(self) -> None:
         """Refuse a deadline that nobody can meet."""
@@ -202,6 +312,63 @@ class Decisions:
         work = self.work(view)
         done = self.cost.done(work)
         return RoundPlan(work, done, done, self.mix(view, done))
+
+
+def hears(decisions: Decisions) -> bool:
+    """Do servers need to know what each of them has heard of the others (`Clocks.heard`)?"""
+    view = decisions.view(0, clocks=Clocks.fresh(len(decisions.net.servers), hearsay=False))
+    try:
+        decisions.mix(view, decisions.cost.done(decisions.work(view)))
+    except Unheard:
+        return True
+    return False
+
+
+def _same_messages(one: Mix, other: Mix) -> bool:
+    """Do the same models travel, whatever they count?"""
+    pairs = [(one.up, other.up), *zip(one.stages, other.stages, strict=False)]
+    return len(one.stages) == len(other.stages) and all(_same_places(a, b) for a, b in pairs)
+
+
+def _same_start(asked: Work, before: Work) -> bool:
+    """Is this the same work, of the plainest kind?"""
+    plain = all(
+        part is None
+        for work in (asked, before)
+        for part in (work.each, work.rates, work.share, work.ends, work.shift, work.compare)
+    )
+    return (
+        plain
+        and asked.broadcasts is None
+        and (asked.steps, asked.deadline, asked.lasts, asked.pull, asked.measure)
+        == (before.steps, before.deadline, before.lasts, before.pull, before.measure)
+        and _same_places(asked.down, before.down)
+        and _same_numbers(asked.down.weights, before.down.weights)
+        and asked.down.rule == before.down.rule
+    )
+
+
+def _sent_as(mix: Mix, like: Mix) -> Mix:
+    """The same with the messages of another round."""
+    if like.up.sent is None and all(stage.sent is None for stage in like.stages):
+        return mix
+    pairs = zip(mix.stages, like.stages, strict=True)
+    stages = tuple(stage.sending(other.sent) for stage, other in pairs)
+    return replace(mix, up=mix.up.sending(like.up.sent), across=stages or None)
+
+
+def _same_places(one: Mixing, other: Mixing) -> bool:
+    return one is other or (
+        (one.via, one.hops, one.relay) == (other.via, other.hops, other.relay)
+        and _same_numbers(one.rows, other.rows)
+        and _same_numbers(one.starts, other.starts)
+        and _same_numbers(one.sources, other.sources)
+    )
+
+
+def _same_numbers(one: Ints | Floats, other: Ints | Floats) -> bool:
+    """np.array_equal, but fast for a few numbers, which every asynchronous round compares."""
+    return one is other or (len(one) == len(other) and one.tobytes() == other.tobytes())
 
 
 def _by_members(net: Network, mix: Mix) -> Mix:
@@ -233,7 +400,22 @@ def _exchanged(net: Network, stage: Mixing) -> Mixing:
 
 def _once(rows: Ints, to: Ints) -> Ints:
     """(M, 2) messages (row, to whom)."""
-    return ints(np.unique(np.stack([rows, to], axis=1), axis=0))
+    found = np.stack([rows, to], axis=1)
+    if len(found) < 2:
+        return ints(found)
+    found = found[np.lexsort((to, rows))]
+    return ints(found[np.append(True, (found[1:] != found[:-1]).any(axis=1))])
+
+
+def fewest(decisions: Decisions) -> int:
+    """Clients in the smallest sum that a server makes, in each lane's first round."""
+    found = []
+    for view in decisions.first_views():
+        done = decisions.cost.done(decisions.work(view))
+        up = decisions.mix(view, done).up
+        counts = [int((sources >= 0).sum()) for _, sources, _ in up]
+        found += [count for count in counts if count]
+    return min(found, default=1)
 
 
 def length(net: Network, work: Work, done: Ints) -> float:
@@ -248,130 +430,3 @@ def length(net: Network, work: Work, done: Ints) -> float:
     if not who.size or done[who].min() == done[who].max():
         return float(done.max())
     return float(np.average(done[who], weights=net.samples[who]))
-
-
-@dataclass(frozen=True)
-class Needs:
-    """If none of these is true, every server can do its part with what it knows by itself."""
-
-    shared_lanes: bool  # several rounds at a time at one of several servers
-    global_clock: bool  # every round of every server must be known to all
-    kept_out_of_step: bool  # rows or stages beside the models of servers that do not wait
-    measures: bool  # what all clients report about their losses is needed in one place
-    remembers: bool  # a server's next round depends on what others' clients did
-    client_rows: bool  # rows of clients that others read, or that need more than one server
-    blended_starts: bool  # clients that start from several servers' models
-    several_starts: bool  # updates of such clients
-
-    @classmethod
-    def of(cls, decisions: Decisions) -> "Needs":
-        """What the first rounds of the first lane ask for."""
-        net, lanes = decisions.net, decisions.lanes
-        view = decisions.view(0)
-        work = decisions.work(view)
-        done = decisions.cost.done(work)
-        mix = decisions.mix(view, done)
-        alone = len(net.servers) == 1
-        apart = len(lanes) > 1 and not alone
-        blended = _several(net, work.down)
-        return cls(
-            shared_lanes=apart and sorted(lanes) != [(d,) for d in net.servers],
-            global_clock=apart and _watches(decisions, view, mix),
-            kept_out_of_step=apart and (len(mix.stages) > 1 or bool(net.shelves)),
-            measures=work.measure or decisions.work(replace(view, k=1)).measure,
-            remembers=not alone and _listens(decisions, view, done, mix),
-            client_rows=_read_by_others(decisions, work, mix),
-            blended_starts=blended,
-            several_starts=mix.payload == "update" and blended,
-        )
-
-
-def _several(net: Network, down: Mixing) -> bool:
-    """Does some client start from rows of several holders?"""
-    return any(len(set(net.holder(sources).tolist())) > 1 for _, sources, _ in down)
-
-
-def _read_by_others(decisions: Decisions, work: Work, mix: Mix) -> bool:
-    """Are rows that clients hold more than their own affair, between them and one server?"""
-    net = decisions.net
-    if all(shelf.held != "client" for shelf in net.shelves):
-        return False
-    if any(shelf.returned and shelf.held == "client" for shelf in net.shelves):
-        return True  # whoever asks for the run's result reads them
-    owners = np.repeat(mix.up.rows, np.diff(mix.up.starts))
-    to, of = net.holder(owners), net.holder(np.minimum(mix.up.sources, -1))
-    given = (mix.up.sources < 0) & (of < 0) & (to != of)  # from a client to somebody else
-    apart = len(decisions.lanes) > 1 or any(len(reach) > 1 for reach in net.reach)
-    across = any(_beyond_a_broadcast(net, mix, n) for n in range(len(mix.stages)))
-    starts = bool((net.holder(work.down.sources) < 0).any()) or work.down.rule is not None
-    return apart or across or starts or bool(given.any())
-
-
-def _beyond_a_broadcast(net: Network, mix: Mix, n: int) -> bool:
-    """Does a stage tell clients what the next model that they are sent does not?
-
-    What it may: rows that a client makes at the very end, of its own and of its server's model.
-    """
-    stage = mix.stages[n]
-    owners = np.repeat(stage.rows, np.diff(stage.starts))
-    to, of = net.holder(owners), net.holder(stage.sources)
-    home = net.home[np.where(to < 0, -1 - to, 0)]
-    good = np.where(to < 0, (of == to) | (stage.sources == home), of >= 0)
-    last = n + 1 == len(mix.stages) and stage.hops == 1 and stage.rule is None
-    return not good.all() or (bool((to < 0).any()) and not last)
-
-
-def _watches(decisions: Decisions, view: View, mix: Mix) -> bool:
-    """Does the round end differently if others did more than this lane can have heard of?"""
-    done = decisions.cost.done(decisions.work(view))
-    clocks = view.clocks
-    busy = replace(clocks, number=clocks.number + 3, led=clocks.led + _others(view, clocks))
-    busy = replace(busy, touched=busy.led)
-    return not _same(mix, decisions.mix(replace(view, clocks=busy), done))
-
-
-def _others(view: View, clocks: Clocks) -> Ints:
-    """Rounds that servers of other lanes have finished in the meantime, different for each."""
-    more = np.arange(1, len(clocks.led) + 1)
-    more[list(view.lane)] = 0
-    return ints(more)
-
-
-def _same(one: Mix, other: Mix) -> bool:
-    pairs = zip((one.up, *one.stages), (other.up, *other.stages), strict=True)
-    return all(
-        np.array_equal(a.sources, b.sources) and np.array_equal(a.weights, b.weights)
-        for a, b in pairs
-    )
-
-
-def _listens(decisions: Decisions, view: View, done: Ints, mix: Mix) -> bool:
-    """Does a server do otherwise in the next round when others' clients did nothing in this one?"""
-    if not mix.memory:
-        return False
-    own = view.net.home == view.lane[0]
-    alone = decisions.mix(view, ints(np.where(own, done, 0)))
-    both = [
-        _part(decisions, replace(view, k=view.k + 1, memory=each.memory)) for each in (mix, alone)
-    ]
-    return both[0] != both[1]
-
-
-def _part(decisions: Decisions, view: View) -> tuple[object, ...]:
-    """What the lane's first server does in a round: who gets work, and what it takes."""
-    me, work = view.lane[0], decisions.work(view)
-    done = decisions.cost.done(work)
-    mix = decisions.mix(view, done)
-    clients = {i: int(done[i]) for i, sources, _ in work.down if me in view.net.holder(sources)}
-    taken = [each.row(me) if me in each.rows else None for each in (mix.up, *mix.stages)]
-    return clients, _rates(work, clients), taken, work.steps, work.measure
-
-
-def _rates(work: Work, clients: dict[int, int]) -> list[float]:
-    if work.rates is None:
-        return []
-    return [
-        rate
-        for client, rate in zip(work.down.rows.tolist(), work.rates.tolist(), strict=True)
-        if client in clients
-    ]

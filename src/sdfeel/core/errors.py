@@ -2,6 +2,7 @@
 
 SdfeelError
 +-- InputError     a value breaks a rule (also a ValueError)
+|   +-- UnknownName    there is no thing of this name
 +-- DataError      a data file is missing or damaged
 +-- RunError       a run directory cannot be used as requested
 +-- Diverged       training left the finite numbers
@@ -9,6 +10,8 @@ SdfeelError
 
 from collections.abc import Iterable
 from difflib import get_close_matches
+from numbers import Integral
+from typing import Any
 
 
 class SdfeelError(Exception):
@@ -17,6 +20,14 @@ class SdfeelError(Exception):
 
 class InputError(SdfeelError, ValueError):
     """A value breaks a rule."""
+
+
+class UnknownName(InputError):
+    """There is no thing of this name; `unknown` makes it."""
+
+    kind: str = ""
+    value: str = ""
+    known: tuple[str, ...] = ()
 
 
 class DataError(SdfeelError):
@@ -57,16 +68,29 @@ def told(error: BaseException) -> str:
     return f"{type(error).__name__}: {first}{place}"
 
 
-def unknown(kind: str, value: str, known: Iterable[str]) -> InputError:
+def unknown(kind: str, value: str, known: Iterable[str]) -> UnknownName:
     """An error with a guess at what was meant.
 
     >>> print(unknown("scheme", "sdfeel", ["fedavg", "sd-feel"]))
     unknown scheme 'sdfeel': did you mean 'sd-feel'? (known: fedavg, sd-feel)
     """
     names = sorted(known)
-    close = get_close_matches(value.lower(), names, n=1, cutoff=0.5)
+    begun = [name for name in names if value and name.startswith(value.lower())]
+    close = begun[:1] or get_close_matches(value.lower(), names, n=1, cutoff=0.5)
     guess = f": did you mean '{close[0]}'?" if close else ""
-    return InputError(f"unknown {kind} '{value}'{guess} (known: {', '.join(names)})")
+    error = UnknownName(f"unknown {kind} '{value}'{guess} (known: {', '.join(names)})")
+    error.kind, error.value, error.known = kind, value, tuple(names)
+    return error
+
+
+def said(value: Any) -> str:
+    """A value in one line, or what kind of thing it is.
+
+    >>> said(2.5), said(list(range(50)))
+    ('2.5', 'a list')
+    """
+    whole = repr(value)
+    return whole if len(whole) <= 60 and "\n" not in whole else f"a {type(value).__name__}"
 
 
 def at_least(name: str, value: float, least: float) -> None:
@@ -77,3 +101,24 @@ def at_least(name: str, value: float, least: float) -> None:
     """
     if not value >= least:
         raise InputError(f"{name} must be at least {least}, got {value}")
+
+
+def whole_number(name: str, value: Any, least: int) -> None:
+    """
+    >>> whole_number("seeds", 2.5, 1)
+    Traceback (most recent call last):
+    sdfeel.core.errors.InputError: seeds must be a whole number, got 2.5
+    """
+    if isinstance(value, bool) or not isinstance(value, Integral):
+        raise InputError(f"{name} must be a whole number, got {said(value)}")
+    at_least(name, int(value), least)
+
+
+def of_kind(name: str, value: Any, kinds: type | tuple[type, ...], words: str) -> None:
+    """
+    >>> of_kind("schemes", 3, (list, tuple), "a list of schemes")
+    Traceback (most recent call last):
+    sdfeel.core.errors.InputError: schemes must be a list of schemes, got 3
+    """
+    if not isinstance(value, kinds) or isinstance(value, bool):
+        raise InputError(f"{name} must be {words}, got {said(value)}")

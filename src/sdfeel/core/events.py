@@ -4,6 +4,7 @@ import dataclasses
 from dataclasses import dataclass, field
 from typing import Any
 
+Confusion = tuple[tuple[int, ...], ...]  # (K, K)
 Crew = tuple[tuple[int, float, float], ...]  # client, seconds computing, seconds sending
 
 
@@ -23,6 +24,7 @@ class Started:
     edges: tuple[tuple[int, int], ...] = ()  # the server graph, lower number first
     home: tuple[int, ...] = ()  # each client's server; -1 for a client that takes no part
     clock: str = "virtual"  # whose seconds the log counts; a deployment's are "real"
+    places: tuple[tuple[float, float], ...] = ()  # each server's longitude and latitude, if known
 
 
 @dataclass(frozen=True)
@@ -65,6 +67,7 @@ class Evaluated:
     )  # the user's own, and the scheme's figures
     distances: tuple[float, ...] = ()  # of each server's model from their mean
     personal: tuple[float, ...] = ()  # the accuracy of each client's own model, if they have any
+    confusion: Confusion = ()  # at the end: test examples by class, and by what they are taken for
 
 
 @dataclass(frozen=True)

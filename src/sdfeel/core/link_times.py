@@ -21,11 +21,12 @@ class LinkTimes:
     snr: Floats | None = None  # (C,) signal to noise at an equal share; None: the paper's
     server_rates: Floats | None = None  # (D, D) each server link's rate over its kind's; None: 1
     vary: bool = False  # do the clients' channels change from round to round?
+    delays: Mapping[Link, float] = field(default_factory=dict)  # seconds under way
 
     def uploads(self, clients: int, via: Link = "client-server") -> Floats:
-        """(C,) seconds that each client sends, at an equal share of the bandwidth."""
+        """(C,) seconds until what each client sends has arrived, at an equal share of the band."""
         slow = np.ones(clients) if self.client_rates is None else 1 / self.client_rates
-        return floats(self.transfer[via] * slow)
+        return floats(self.transfer[via] * slow + self.delays.get(via, 0.0))
 
     def speedup(self, share: Floats, clients: Ints | slice) -> Floats:
         """How much faster the `clients` send with these shares of the bandwidth.

@@ -21,7 +21,7 @@ _RULE = (
     "write client-3=none, client-4=edge-1, client-5=80 for its number of examples, edge-2=none, "
     "or edge-2=edge-0+edge-1 for a server and its links"
 )
-MOST_SERVERS = 10_000  # a matrix of links has so many rows at most
+MOST_SERVERS = 10_000  # a matrix of links has this many rows at most
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class Epoch:
                 near = None if none else tuple(int(d) for d in re.findall(r"\d+", links))
                 servers.append((int(number), near))
             else:
-                raise InputError(f"'{word}' is no change of a network: {_RULE}")
+                raise InputError(f"'{word}' is not a change to the network: {_RULE}")
         for kind, named in (
             ("client", [client for client, _ in moves]),
             ("client", [client for client, _ in counts]),
@@ -122,7 +122,9 @@ def heirs(before: Network, now: Network) -> dict[int, int]:
     """
     stay = set(before.present.tolist()) & set(now.present.tolist())
     if not stay:
-        raise InputError("no server stays, so that the models would be lost: change one after one")
+        raise InputError(
+            "no server stays, so the models would be lost: replace servers one at a time"
+        )
     found = {}
     for server in set(now.present.tolist()) - stay:
         front, seen = {server}, {server}
@@ -144,8 +146,8 @@ def schedule(texts: Sequence[str]) -> tuple[Epoch, ...]:
         number, colon, rest = text.partition(":")
         if not colon or not number.strip().isdigit() or int(number) < 1:
             raise InputError(
-                f"'{text}' is no epoch: write the first round, a colon and what changes, such as "
-                f"'10: client-3=none, client-4=edge-1'"
+                f"'{text}' does not describe an epoch: write the first round, a colon and what "
+                f"changes, such as '10: client-3=none, client-4=edge-1'"
             )
         found.append(Epoch.parse(int(number) - 1, rest.split(",")))
     begins = [epoch.begins for epoch in found]

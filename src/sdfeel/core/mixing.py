@@ -107,6 +107,12 @@ class Mixing:
         sent = (owners != self.sources) & (owners >= 0) & (self.sources >= 0)
         return self.hops * int(sent.sum())
 
+    def sending(self, sent: Ints | None) -> "Mixing":
+        """The same with these messages: `replace`, without checking again what was checked."""
+        other = object.__new__(Mixing)
+        other.__dict__.update(self.__dict__, sent=sent)
+        return other
+
     def dense(self, width: int) -> Floats:
         """(R, width) the same weights as a matrix, for inspection."""
         matrix = np.zeros((len(self.rows), width))
@@ -137,6 +143,9 @@ def of_matrix(
     )
 
 
+ONE_ENTRY, WHOLE = ints([0, 1]), floats([1])
+
+
 def average(
     destinations: ArrayLike,
     sources: ArrayLike,
@@ -149,6 +158,8 @@ def average(
     {0: 0.25, 1: 0.75}
     """
     dst, src = np.asarray(destinations, dtype=np.int64), np.asarray(sources, dtype=np.int64)
+    if len(dst) == 1:  # asynchronous rounds ask for it again and again
+        return Mixing(ints(dst), ONE_ENTRY, ints(src), WHOLE, via)
     order = np.lexsort((src, dst))
     dst, src = dst[order], src[order]
     rows, starts, counts = np.unique(dst, return_index=True, return_counts=True)
@@ -277,13 +288,16 @@ def star(net: Network, centre: int, trust: Floats, balanced: bool = False) -> Mi
     if balanced:
         ratio = net.mass[around] / net.mass[centre]
         taken, given = shares * np.minimum(1, ratio), shares * np.minimum(1, 1 / ratio)
-    weights = np.eye(len(net.servers))
-    weights[centre, around] = taken
-    weights[centre, centre] = 1 - taken.sum()
-    weights[around, centre] = given
-    weights[around, around] = 1 - given
-    rows = np.union1d(around, [centre])
-    return of_matrix(weights[rows], rows=rows.tolist())
+    rows = {centre: dict(zip(around.tolist(), taken.tolist(), strict=True))}
+    rows[centre][centre] = float(1 - taken.sum())
+    for server, share, left in zip(around.tolist(), given, 1 - given, strict=True):
+        rows[server] = {centre: float(share), server: float(left)}
+    return of_rows({dst: _nonzero(rows[dst]) for dst in sorted(rows)})
+
+
+def _nonzero(row: dict[int, float]) -> dict[int, float]:
+    """Whoever counts nothing need not send."""
+    return {source: weight for source, weight in row.items() if weight}
 
 
 def everyones_mean(net: Network, via: Link, relay: Relay) -> Mixing:
@@ -344,7 +358,7 @@ def restricted(
         sources=mixing.sources[there],
         weights=floats((mixing.weights * scale[owners])[there]),
         relay=relay,
-        votes=None if mixing.votes is None else mixing.votes[there],
+        votes=None if mixing.votes is None else floats((mixing.votes * scale[owners])[there]),
         sent=None,
     )
 

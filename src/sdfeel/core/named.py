@@ -52,7 +52,12 @@ class Kind:
 
     def added(self) -> dict[str, EntryPoint]:
         """What installed packages add, by name."""
-        return {each.name: each for each in entry_points(group=self.group)} if self.group else {}
+        return _installed(self.group, tuple(sys.path)) if self.group else {}
+
+
+@functools.cache  # the search opens the files of every installed package
+def _installed(group: str, path: tuple[str, ...]) -> dict[str, EntryPoint]:
+    return {each.name: each for each in entry_points(group=group)}
 
 
 def is_path(given: object) -> bool:
@@ -64,11 +69,22 @@ def is_path(given: object) -> bool:
     return isinstance(given, str) and re.fullmatch(r"[\w.-]+:[\w.-]+", given) is not None
 
 
+_experiments: list[str] = []  # directories of experiments: they come first on the path
+
+
 def beside(directory: Path) -> None:
     """Modules in this directory can be named from now on."""
     place = str(directory.resolve())
     if place not in sys.path:
         sys.path.insert(0, place)
+        _experiments.append(place)
+
+
+def _from_here() -> None:
+    """Modules in the current directory can be named, too, after those beside an experiment."""
+    place = str(Path.cwd())
+    if place not in sys.path:
+        sys.path.insert(sum(each in sys.path for each in _experiments), place)
 
 
 def imported(path: str) -> Any:
@@ -79,7 +95,7 @@ def imported(path: str) -> Any:
             f"'{path}' was an object of the program that began this: run that program again with "
             f"the same directory, or give its objects names that can be imported ({PATH})"
         )
-    beside(Path.cwd())
+    _from_here()
     try:
         module = importlib.import_module(module_name)
     except ModuleNotFoundError as error:
@@ -168,7 +184,7 @@ def _absorb(found: Any, thing: Any, seen: set[int]) -> None:
     if id(thing) in seen:
         return
     seen.add(id(thing))
-    if hasattr(thing, "__array__") and hasattr(thing, "shape"):
+    if hasattr(thing, "__array__") and hasattr(thing, "shape") and hasattr(thing, "dtype"):
         _absorb_array(found, thing)
         return
     found.update(f"{type(thing).__module__}.{type(thing).__qualname__};".encode())
@@ -193,6 +209,8 @@ def _parts(thing: Any) -> Iterable[Any]:
         return [part for pair in thing.items() for part in pair]
     if isinstance(thing, list | tuple):
         return thing
+    if isinstance(known := getattr(thing, "_fingerprint", None), str):
+        return (known,)  # a data set of Hugging Face's, which hashes itself
     if isinstance(thing, set | frozenset):
         return sorted(thing, key=repr)
     if isinstance(thing, functools.partial):

@@ -31,6 +31,7 @@ class Shelf:
     held: Literal["client", "server"] = "server"  # by the client itself, or by a server: its own
     start: Literal["model", "zero"] = "model"  # what its rows are at first
     returned: bool = False  # are its rows what a run returns, in place of the servers' models?
+    trained: bool = False  # is it where servers put what clients trained, before they correct it?
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,6 +53,7 @@ class Network:
     # network (core.outages), whose parts may be down or cut off from one another
     graph: Floats | None = None  # (D, D) all links of a changing network, up or down
     out: tuple[int, ...] = ()  # servers that have left, or not yet joined (core.membership)
+    places: tuple[tuple[float, float], ...] | None = None  # each server's longitude and latitude
     peers: Peers | None = None  # who meets whom in which exchange; None: all neighbours, always
 
     def __post_init__(self) -> None:
@@ -61,15 +63,13 @@ class Network:
         names = [shelf.name for shelf in self.shelves]
         assert len(set(names)) == len(names), f"two shelves have the same name: {names}"
         assert sum(shelf.returned for shelf in self.shelves) <= 1, "a run returns one shelf"
+        assert sum(shelf.trained for shelf in self.shelves) <= 1, "one shelf takes what was trained"
         whole = self.sizes is None
         _check_links(self.links, whole, self.out)
         _check_clients(self.samples, self.reach, len(self.links), whole, self.out)
         if self.peers is not None and whole:
             check_links(self.peers, self.links, self.out)
-        if self.weights is None:
-            fresh = weights_of(laplacian_weights, self.links, self.mass)
-            object.__setattr__(self, "weights", floats(fresh))
-        else:
+        if self.weights is not None:
             object.__setattr__(self, "weights", floats(self.weights))
             if whole:
                 check_shape(self.mixing, len(self.links))
@@ -86,10 +86,20 @@ class Network:
         """The servers that are linked to this one, whether or not it can reach them now."""
         return np.flatnonzero((self.links if self.graph is None else self.graph)[server])
 
-    @property
+    @cached_property
     def clients(self) -> Ints:
         """The clients that reach a server."""
-        return np.flatnonzero(self.home >= 0)
+        return ints(np.flatnonzero(self.home >= 0))
+
+    def cluster(self, server: int) -> Ints:
+        """The clients whose own server this is, in ascending order."""
+        by_server, begins = self._clusters
+        return by_server[begins[server] : begins[server + 1]]
+
+    @cached_property
+    def _clusters(self) -> tuple[Ints, Ints]:
+        order = np.argsort(self.home, kind="stable")
+        return ints(order), ints(np.searchsorted(self.home[order], range(len(self.links) + 1)))
 
     def shelf(self, name: str) -> Ints:
         """(C,) or (D,) the numbers of a shelf's rows, which any mixing may name.
@@ -121,6 +131,15 @@ class Network:
             return rows, self.mass
         who = self.clients
         return ints(rows[who]), floats(self.samples[who] / self.samples[who].sum())
+
+    @property
+    def trained(self) -> Ints:
+        """(D,) the rows that clusters are averaged into: the models, unless a shelf is `trained`.
+
+        A server that corrects what it mixes keeps the two apart.
+        """
+        shelf = next((each for each in self.shelves if each.trained), None)
+        return ints(self.servers) if shelf is None else self.shelf(shelf.name)
 
     def first_rows(self) -> Iterator[tuple[int, int | None]]:
         """Each row of a shelf with the server whose model it is at first; None: it is zero."""
@@ -155,8 +174,7 @@ class Network:
         numbers = np.asarray(rows, dtype=np.int64)
         if not self.shelves:
             return ints(numbers)
-        behind = self._holders[np.where(numbers < 0, -1 - numbers, 0)]
-        return ints(np.where(numbers >= 0, numbers, behind))
+        return ints(np.where(numbers >= 0, numbers, self._holders[-1 - np.minimum(numbers, -1)]))
 
     @property
     def servers(self) -> tuple[int, ...]:
@@ -168,10 +186,11 @@ class Network:
         """The servers that are not out."""
         return ints([d for d in self.servers if d not in self.out])
 
-    @property
+    @cached_property
     def mixing(self) -> Floats:
         """(D, D) how servers mix: `mixing[dst, src]`."""
-        assert self.weights is not None  # __post_init__ fills it
+        if self.weights is None:  # not before somebody asks: it takes the time of an eigenvalue
+            return floats(weights_of(laplacian_weights, self.links, self.mass))
         return self.weights
 
     @cached_property
@@ -240,7 +259,7 @@ def _check_links(links: Floats, whole: bool, out: tuple[int, ...]) -> None:
         raise InputError("all servers are out: leave at least one in")
     busy = next((d for d in out if links[d].any()), None)
     if busy is not None:
-        raise InputError(f"server {busy} is out, but has links: take them away")
+        raise InputError(f"server {busy} is out, but has links: remove them")
     apart = [there[n] for n in unreached(links[np.ix_(there, there)])]
     if apart and whole:
         raise InputError(
@@ -299,7 +318,8 @@ def _check_clients(
         raise InputError("a network needs at least one client")
     if len(reach) != len(samples):
         raise InputError(
-            f"{len(samples)} clients have samples, but {len(reach)} have servers: give one of each"
+            f"{len(samples)} clients have samples, but {len(reach)} have servers: give one list of "
+            f"servers for each client"
         )
     empty = np.flatnonzero(~(samples > 0) | ~np.isfinite(samples))
     if empty.size:

@@ -85,7 +85,8 @@ def among(mixing: Mixing, reach: Bools, net: Network | None = None) -> Mixing:
     if mixing.sent is not None and not len(mixing.sent):
         return mixing  # nothing travels
     arrives = reach | np.eye(len(reach), dtype=bool)
-    if mixing.rule is not None:  # it counts votes, not shares
+    if mixing.rule is not None and not mixing.rule.differences:
+        # It counts votes, not shares; a server's difference from itself is nothing.
         return _of_those_who_came(mixing, arrives)
     rows, changed = {}, False
     for dst, sources, weights in mixing:
@@ -208,7 +209,8 @@ def _up_now(net: Network, up_links: bytes, up_servers: bytes, moving: bool) -> N
         reach = tuple(
             tuple(d for d in own if servers[d] and (moving or servers[own[0]])) for own in reach
         )
-    return replace(net, reach=reach, links=links, sizes=net.mass, graph=net.links)
+    own = net.mixing
+    return replace(net, reach=reach, links=links, sizes=net.mass, graph=net.links, weights=own)
 
 
 def _scheduled(links: Floats, changes: list[Change]) -> tuple[Floats, Bools, bool]:

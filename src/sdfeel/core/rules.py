@@ -5,36 +5,40 @@ is its row times its weight over its vote, and the vote is how much it counts. T
 ascending order of their sources, so that shelves come before servers and clients.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Annotated, Literal, get_args
+from typing import Annotated, ClassVar, Literal, get_args
 
+from sdfeel.core.arrays import Floats
 from sdfeel.core.errors import InputError, at_least
 
 Moments = Literal["adam", "yogi", "adagrad"]
 Spans = tuple[tuple[int, int], ...]  # (begin, end) of the numbers in a row, ascending
 
 
+class AnyRule:
+    """What every rule says of itself."""
+
+    differences: ClassVar[bool] = False  # does it add differences from the taker's row to that row?
+
+
 @dataclass(frozen=True)
-class Median:
+class Median(AnyRule):
     """Each number's weighted median; half of the votes may lie."""
 
 
 @dataclass(frozen=True)
-class Trimmed:
+class Trimmed(AnyRule):
     """Each number's weighted mean, without a share of the votes at either end."""
 
     share: Annotated[float, "of the votes left out at either end, below 0.5"] = 0.2
 
     def __post_init__(self) -> None:
-        if not 0 <= self.share < 0.5:
-            raise InputError(
-                f"a trimmed mean must leave out at least 0 and less than 0.5 of the votes at "
-                f"either end, got {self.share:g}"
-            )
+        _minority("a trimmed mean must leave out", "of the votes at either end", self.share)
 
 
 @dataclass(frozen=True)
-class Krum:
+class Krum(AnyRule):
     """The weighted mean of the rows that lie closest to their nearest neighbours.
 
     Blanchard et al. 2017. It needs 2 * liars + 3 rows to keep its promise.
@@ -49,33 +53,94 @@ class Krum:
 
 
 @dataclass(frozen=True)
-class Geometric:
+class MultiKrum(AnyRule):
+    """Krum for a share of liars, of any number of rows: the mean of all but this many."""
+
+    share: Annotated[float, "of the rows that may contain anything, below 0.5"] = 0.2
+
+    def __post_init__(self) -> None:
+        _minority("multi-Krum must expect", "of the rows to lie", self.share)
+
+    def among(self, rows: int) -> Krum:
+        """The rule for this many rows."""
+        liars = share_of(self.share, rows)
+        return Krum(liars, rows - liars)
+
+
+@dataclass(frozen=True)
+class Geometric(AnyRule):
     """The point with the least weighted distance to all rows, by Weiszfeld's steps.
 
     Half of the votes may lie. The steps begin at the median.
     """
 
-    steps: Annotated[int, "of Weiszfeld"] = 8
+    steps: Annotated[int, "of Weiszfeld"] = 3
 
     def __post_init__(self) -> None:
         at_least("a geometric median's steps", self.steps, 1)
 
 
 @dataclass(frozen=True)
-class Clipped:
+class Clipped(AnyRule):
     """The taker's row plus the weighted sum of differences from it, none longer than the radius.
 
-    Centred clipping of clients' rows, and ClippedGossip between servers (He et al. 2022).
+    Centred clipping of clients' rows (Karimireddy et al. 2021, there with more than one step), and
+    ClippedGossip between servers (He et al. 2022).
     """
 
-    radius: Annotated[float, "the greatest length of a difference"] = 1.0
+    differences: ClassVar[bool] = True
+
+    radius: Annotated[float | None, "the greatest length of a difference; None: their median"] = 1.0
+    steps: Annotated[int, "each begins where the last one ended"] = 1
 
     def __post_init__(self) -> None:
-        _positive("a clip's radius", self.radius)
+        if self.radius is not None:
+            _positive("a clip's radius", self.radius)
+        at_least("a clip's steps", self.steps, 1)
 
 
 @dataclass(frozen=True)
-class Parts:
+class ClippedSum(AnyRule):
+    """CS+: like `Clipped`, and the rows themselves say how long a difference may be.
+
+    Twice the weight that liars may have is clipped, to the least length of those that have it. Then
+    the honest rows that are clipped weigh at least as much as the liars, and what liars add is at
+    most what those lose: so the result is never further from the honest sum than the clipped
+    honest differences are long. Gaucher, Dieuleveut and Hendrikx 2025.
+    """
+
+    differences: ClassVar[bool] = True
+
+    liars: Annotated[int, "of a server's neighbours that may send anything"] = 1
+
+    def __post_init__(self) -> None:
+        at_least("CS+'s liars", self.liars, 0)
+
+
+@dataclass(frozen=True)
+class Nearest(AnyRule):
+    """Each row is replaced by the mean of its nearest rows before a rule judges them.
+
+    Nearest-neighbour mixing, Allouah et al. 2023: it makes honest rows alike, which other rules
+    count on, where clients hold different data.
+    """
+
+    then: "Rule"
+    share: Annotated[float, "of the rows that may contain anything, below 0.5"] = 0.2
+
+    def __post_init__(self) -> None:
+        _minority("nearest-neighbour mixing must expect", "of the rows to lie", self.share)
+
+
+@dataclass(frozen=True)
+class OwnRule(AnyRule):
+    """A user's own: a function of messages (N, P), votes (N,) and the row they replace (P,)."""
+
+    function: Callable[[Floats, Floats, Floats], Floats]
+
+
+@dataclass(frozen=True)
+class Parts(AnyRule):
     """Some numbers from the first term alone, all others from the weighted sum of the others."""
 
     kept: Spans
@@ -91,7 +156,7 @@ class Parts:
 
 
 @dataclass(frozen=True)
-class Squares:
+class Squares(AnyRule):
     """A server's second moments of the difference between its two terms, the old and the new."""
 
     decay: Annotated[float, "of the moments"] = 0.99
@@ -106,7 +171,7 @@ class Squares:
 
 
 @dataclass(frozen=True)
-class Scaled:
+class Scaled(AnyRule):
     """A server's step: before + rate * m / (sqrt(v) + floor), of the terms v, m and before."""
 
     rate: Annotated[float, "the server's learning rate"]
@@ -117,7 +182,24 @@ class Scaled:
         _positive("a server's floor", self.floor)
 
 
-Rule = Median | Trimmed | Krum | Geometric | Clipped | Parts | Squares | Scaled
+Voted = (
+    Median | Trimmed | Krum | MultiKrum | Geometric | Clipped | ClippedSum | Nearest | OwnRule
+)  # a term counts by its vote, and a row that is not finite has none
+Rule = Voted | Parts | Squares | Scaled
+
+
+def share_of(share: float, count: int) -> int:
+    """So many whole rows are this share of all of them.
+
+    >>> share_of(0.2, 5), share_of(0.2, 9), share_of(0.3, 10)
+    (1, 1, 3)
+    """
+    return int(share * count + 1e-9)
+
+
+def _minority(begin: str, end: str, share: float) -> None:
+    if not 0 <= share < 0.5:
+        raise InputError(f"{begin} at least 0 and less than 0.5 {end}, got {share:g}")
 
 
 def _positive(name: str, value: float) -> None:

@@ -1,6 +1,7 @@
 """The names of a run's and a node's files, writing one whole, and what JSON says of odd numbers."""
 
 import os
+import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from math import isfinite
@@ -10,6 +11,7 @@ from typing import IO, Any
 # A run's directory; the log has the same name in a node's directory.
 EXPERIMENT, EVENTS, METRICS = "experiment.toml", "events.jsonl", "metrics.csv"
 CHECKPOINT, MODEL, LOCK = "checkpoint.safetensors", "model.safetensors", ".lock"
+PROVENANCE = "provenance.json"  # what a run was made of
 PERSONAL = "personal.safetensors"  # what stays with each client
 PICTURE, PAGE = "picture.png", "report.html"
 GROUP = "group.json"  # how several runs in one directory belong together
@@ -23,7 +25,7 @@ NETWORK, EPOCHS, ALLOW, NODES, NODE, STATUS = (
     "node.toml",
     "status.json",
 )
-AUDIT, STATE = "audit.jsonl", "state"
+AUDIT, STATE, SECRET = "audit.jsonl", "state", "secret.key"
 STATEMENTS, KEPT_MODELS = "statements.jsonl", "models"  # what a node signed, and what it is about
 VERIFICATION = "verification.json"  # what `sdfeel deploy verify` found
 
@@ -74,6 +76,19 @@ def remove_drafts(directory: Path) -> None:
     """Remove what a killed process left half-written."""
     for draft in directory.glob(".*.tmp"):
         draft.unlink(missing_ok=True)
+
+
+def secret_of(directory: Path) -> int:
+    """256 bits that only this node knows: drawn when they are first asked for, then kept."""
+    path = directory / STATE / SECRET
+    if not path.exists():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        before = os.umask(0o077)
+        try:
+            write_atomic(path, secrets.token_bytes(32))
+        finally:
+            os.umask(before)
+    return int.from_bytes(path.read_bytes(), "big")
 
 
 def finite(value: float | None, below: float | None = None) -> float | None:

@@ -1,13 +1,14 @@
 """What a training scheme decides, and nothing about how it is carried out."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, is_dataclass
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from math import inf
 from typing import Any, ClassVar, Literal, Protocol, get_type_hints
 
 import numpy as np
 
 from sdfeel.core.arrays import Floats, Ints, ints
+from sdfeel.core.learning_rates import Schedule
 from sdfeel.core.link_times import LinkTimes
 from sdfeel.core.mixing import Mixing
 from sdfeel.core.network import Network
@@ -31,9 +32,18 @@ class Local:
     optimizer: str = "sgd"
     sums: bool = True  # is an update a weighted sum of gradients? (Adam's is not)
     batch_size: int | None = None  # where an iteration is a pass over the data; None: a mini-batch
+    schedule: Schedule | None = None  # how `rate` changes from round to round
+    factor: float = 1.0  # what the schedule has made of the run's rate in this round
+
+    def at(self, k: int, length: float) -> "Local":
+        """The step in round `k` of a lane whose rounds have `length` iterations."""
+        if self.schedule is None:
+            return self
+        factor = self.schedule.factor(k, length)
+        return replace(self, rate=self.rate * factor, factor=factor)
 
     def gradients(self, iterations: Ints, samples: Floats) -> Ints:
-        """Gradients that clients with so many examples take in so many iterations each.
+        """Gradients that clients with this many examples take in this many iterations each.
 
         >>> Local(batch_size=10).gradients(np.array([3, 2]), np.array([25.0, 7.0]))
         array([6, 2])
@@ -201,6 +211,51 @@ class Scheme(Protocol):
         deployed server knows no others.
         """
         ...
+
+
+def tolerance(scheme: Scheme) -> Tolerates:
+    """What a scheme tolerates: everything, if a user's own scheme does not say."""
+    return getattr(scheme, "tolerates", Tolerates())
+
+
+def terms(scheme: Scheme) -> Terms | None:
+    """A scheme in a theorem's terms (its property `terms`); None where no theorem covers it."""
+    found: Terms | None = getattr(scheme, "terms", None)
+    return found
+
+
+@dataclass(frozen=True)
+class Around:
+    """A scheme around another one, which decides wherever this one does not say otherwise."""
+
+    facts: ClassVar[Facts]  # the inner scheme's
+    tolerates: ClassVar[Tolerates]
+
+    inner: Scheme
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "tolerates", tolerance(self.inner))
+        if hasattr(self.inner, "facts"):  # a user's own scheme need not say
+            object.__setattr__(self, "facts", self.inner.facts)
+
+    def adapt(self, net: Network) -> Network:
+        return self.inner.adapt(net)
+
+    def lanes(self, setting: Setting) -> tuple[Lane, ...]:
+        return self.inner.lanes(setting)
+
+    def work(self, view: View) -> Work:
+        return self.inner.work(view)
+
+    def mix(self, view: View, done: Ints) -> Mix:
+        return self.inner.mix(view, done)
+
+
+def innermost(scheme: Scheme) -> Scheme:
+    """The scheme itself, without whatever is around it."""
+    while isinstance(scheme, Around):
+        scheme = scheme.inner
+    return scheme
 
 
 def one_server(net: Network, clients: Ints | None = None) -> Network:

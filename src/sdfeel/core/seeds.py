@@ -3,6 +3,7 @@
 No stream is shared, so it does not matter who draws, in what order, or on how many workers.
 """
 
+import hashlib
 from zlib import crc32
 
 import numpy as np
@@ -14,6 +15,19 @@ def rng(seed: int, purpose: str, *address: int) -> np.random.Generator:
     [96, 53, 96]
     """
     return np.random.Generator(np.random.PCG64(_sequence(seed, purpose, address)))
+
+
+def hidden(secret: int, purpose: str, *address: int) -> np.random.Generator:
+    """Like `rng`, for draws that nobody may repeat without the secret.
+
+    Addresses are hashed with it, so whoever finds out one generator's state knows no other's.
+
+    >>> int(hidden(2**200, "privacy", 3, 0).integers(100))
+    39
+    """
+    words = f"{secret} {purpose} {' '.join(map(str, address))}"
+    entropy = int.from_bytes(hashlib.sha256(words.encode()).digest(), "big")
+    return np.random.Generator(np.random.PCG64(np.random.SeedSequence(entropy)))
 
 
 def number(seed: int, purpose: str, *address: int) -> int:

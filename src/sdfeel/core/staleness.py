@@ -12,6 +12,10 @@ from sdfeel.core.errors import InputError
 Counter = Literal["global", "touched", "hearsay"]
 
 
+class Unheard(InputError):
+    """A scheme asks what nobody has kept."""
+
+
 @dataclass(frozen=True, eq=False)
 class Clocks:
     """Who finished which round of the whole federation, and who has heard of it.
@@ -24,20 +28,34 @@ class Clocks:
     number: int  # rounds of all lanes so far
     led: Ints  # (D,) the number of each server's own last round
     touched: Ints  # (D,) the number of the last round that changed its model
-    heard: Ints  # (D, D) row d: the stamp of each server's last round, as d has heard it
+    heard: Ints | None  # (D, D) row d: the stamp of each server's last round, as d has heard it;
+    # None where nobody asks for it (`decide.hears`): it would be the largest thing of all
     stamp: Ints  # (D,) the highest number that each server has heard of
 
     @classmethod
-    def fresh(cls, servers: int) -> "Clocks":
+    def fresh(cls, servers: int, hearsay: bool = True) -> "Clocks":
         """Clocks at the start: nobody has done anything."""
         none = np.zeros(servers, dtype=np.int64)
-        return cls(0, none, none, np.zeros((servers, servers), dtype=np.int64), none)
+        heard = np.zeros((servers, servers), dtype=np.int64) if hearsay else None
+        return cls(0, none, none, heard, none)
+
+    @property
+    def hearsay(self) -> Ints:
+        """(D, D) `heard`, for those who need it."""
+        if self.heard is None:
+            raise Unheard(
+                "the scheme asks for ages by hearsay, but did not in its first round, so that "
+                "nobody has kept them: let its first `mix` ask for them, too"
+            )
+        return self.heard
 
     def after(self, lane: Ints, mixed: Ints) -> "Clocks":
         """The servers of `lane` finished a round, and mixed with `mixed` (themselves included)."""
         number = self.number + 1
         led, touched = self.led.copy(), self.touched.copy()
         led[lane] = touched[lane] = touched[mixed] = number
+        if self.heard is None:
+            return Clocks(number, led, touched, None, self.stamp)
         heard, stamp = self.heard.copy(), self.stamp.copy()
         # The leaders stamp their round; then everyone who mixed knows what any of them knew.
         stamp[lane] = stamp[lane].max() + 1
@@ -49,9 +67,11 @@ class Clocks:
 
     def ages(self, server: int, counter: Counter) -> Ints:
         """(D,) how many rounds old each server's model is for `server`, which is finishing one."""
-        last = {"global": self.led, "touched": self.touched, "hearsay": self.heard[server]}
-        now = self.stamp[server] if counter == "hearsay" else self.number
-        ages = np.asarray(now + 1 - last[counter], dtype=np.int64)
+        if counter == "hearsay":
+            now, last = self.stamp[server], self.hearsay[server]
+        else:
+            now, last = self.number, self.led if counter == "global" else self.touched
+        ages = np.asarray(now + 1 - last, dtype=np.int64)
         ages[server] = 0
         return ages
 

@@ -145,7 +145,8 @@ def _ends(cost: Cost, round_: RoundPlan) -> Floats:
         ends = np.zeros(len(round_.done))
         ends[round_.work.down.rows] = round_.work.ends
         return floats(ends)
-    return floats(_begins(cost, round_) + cost.uploads(round_.mix.up, round_.work))
+    sending = cost.uploads(round_.mix.up, round_.work)
+    return floats(_begins(cost, round_) + sending + cost.delay(round_.mix.up.via))
 
 
 def _chances(cost: Cost, round_: RoundPlan, deadline: float) -> Floats:
@@ -154,7 +155,7 @@ def _chances(cost: Cost, round_: RoundPlan, deadline: float) -> Floats:
         return floats(_ends(cost, round_) <= deadline * SLACK)
     rates = np.ones(len(round_.done)) if cost.client_rates is None else cost.client_rates
     nominal = cost.uploads(round_.mix.up, round_.work) * rates
-    left = deadline * SLACK - _begins(cost, round_)
+    left = deadline * SLACK - _begins(cost, round_) - cost.delay(round_.mix.up.via)
     needed = np.divide(nominal, left, out=np.full(len(left), np.inf), where=left > 0)
     return cost.channel.chance(needed)
 
@@ -207,7 +208,7 @@ HALVINGS = 50  # of the interval that contains the common end: almost to the las
 
 
 def needed(efficiency: Floats, snr: Floats) -> Floats:
-    """The share of bandwidth with which each client reaches so many bits per second and hertz.
+    """The share of bandwidth with which each client reaches this many bits per second and hertz.
 
     Solves b log2(1 + snr/b) = efficiency; infinite where no bandwidth is enough.
 

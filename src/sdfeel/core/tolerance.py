@@ -42,8 +42,11 @@ class Tolerates:
     uplink: str = YES
     backhaul: str = YES
     server_optimizer: str = YES
+    cluster_rule: str = YES
+    server_rule: str = YES
     personal: str = YES
     fedrep: str = YES
+    private: str = YES
 
     @property
     def central(self) -> bool:
@@ -147,6 +150,12 @@ OPTIONS: Mapping[str, Option] = {
     "server_optimizer": Option(
         "server.optimizer", "lets servers take steps of their own", "set server.optimizer to none"
     ),
+    "cluster_rule": Option(
+        "robust.cluster", "compares what clients send", "set robust.cluster to none"
+    ),
+    "server_rule": Option(
+        "robust.servers", "compares what servers send", "set robust.servers to none", ACROSS
+    ),
     "personal": Option(
         "personal.method", "gives clients models of their own", "set personal.method to none"
     ),
@@ -154,6 +163,9 @@ OPTIONS: Mapping[str, Option] = {
         "personal.method = fedrep",
         "trains what travels in only some of a round's iterations",
         "set personal.method to fedper",
+    ),
+    "private": Option(
+        "privacy.protects", "bounds what others learn", "set privacy.protects to nothing"
     ),
 }
 

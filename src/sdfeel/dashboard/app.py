@@ -13,6 +13,8 @@ from pathlib import Path
 import uvicorn
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
+from starlette.middleware import Middleware
+from starlette.middleware.gzip import GZipMiddleware
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
@@ -22,6 +24,7 @@ from sdfeel.core.errors import InputError, SdfeelError
 from sdfeel.core.run_files import EXPERIMENT
 from sdfeel.dashboard.http import (
     LOOPBACK,
+    Economical,
     Guard,
     Json,
     attachment,
@@ -38,11 +41,12 @@ from sdfeel.dashboard.http import body as sent
 from sdfeel.dashboard.jobs import Jobs, Wish
 from sdfeel.dashboard.log_files import BEST, FILES, NotHere, Root
 from sdfeel.dashboard.views import run as views
-from sdfeel.dashboard.views.catalogue import Catalogue, list_updates, run_updates
+from sdfeel.dashboard.views.catalogue import Catalogue
 from sdfeel.dashboard.views.curves import graph
 from sdfeel.dashboard.views.experiment import Holdings, form
 from sdfeel.dashboard.views.federation import nodes
 from sdfeel.dashboard.views.run import comparison, merged
+from sdfeel.dashboard.views.updates import list_updates, run_updates
 from sdfeel.experiment.loading import load
 from sdfeel.report.history import default_target
 from sdfeel.version import __version__
@@ -74,6 +78,7 @@ class Dashboard:
             "/api/holdings": self.who_holds_what,
             "/api/nodes": self.nodes,
             "/api/compare": self.compare,
+            "/api/keys": self.keys,
             "/api/stream": self.stream,
             "/picture": self.picture,
             "/file": self.file,
@@ -140,6 +145,9 @@ class Dashboard:
         names, seeds, target = selection(request)
         return Json(comparison(self.catalogue, names, seeds, target))
 
+    def keys(self, request: Request) -> Response:
+        return Json(self.catalogue.keys())
+
     def picture(self, request: Request) -> Response:
         names, seeds, target = selection(request)
         histories = merged(self.catalogue, names, seeds)
@@ -158,7 +166,7 @@ class Dashboard:
             news = list_updates(self.catalogue, self.jobs)
         else:
             news = run_updates(self.catalogue, self.jobs, name)
-        return stream(partial(run_in_threadpool, news), self.closing)
+        return stream(request, partial(run_in_threadpool, news), self.closing)
 
     def form(self, request: Request) -> Response:
         return Json(form())
@@ -176,7 +184,7 @@ class Dashboard:
     async def resume(self, request: Request) -> Response:
         body = await sent(request)
         found = await run_in_threadpool(self.catalogue.one, str(body.get("name", "")))
-        if found.state not in ("stopped", "waiting", "damaged"):
+        if found.state not in ("stopped", "crashed", "waiting", "damaged"):
             raise InputError(f"{found.name} is {found.state}: there is nothing to resume")
         job = await run_in_threadpool(self.jobs.resume, found.name)
         return Json(job.record())
@@ -199,6 +207,7 @@ def build(
     app = Starlette(
         routes=dashboard.routes(),
         lifespan=lifespan,
+        middleware=[Middleware(Economical), Middleware(GZipMiddleware, minimum_size=600)],
         exception_handlers={
             NotHere: _not_here,
             SdfeelError: _refused,
@@ -224,7 +233,9 @@ async def _mistake(request: Request, error: Exception) -> Response:
 
 def _static() -> dict[str, bytes]:
     """Everything that the browser loads, read once: no request chooses a path."""
-    return {each.name: each.read_bytes() for each in (files(__package__) / "static").iterdir()}
+    own = files(__package__) / "static"
+    found = [*own.iterdir(), *(own / "vendor").iterdir()]
+    return {each.name: each.read_bytes() for each in found if each.is_file()}
 
 
 @dataclass(frozen=True)

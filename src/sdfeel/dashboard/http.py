@@ -11,8 +11,10 @@ import json
 import os
 import secrets
 import tempfile
+import zlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass
+from hashlib import blake2b
 from http.cookies import CookieError, SimpleCookie
 from math import isfinite
 from pathlib import Path
@@ -28,9 +30,10 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from sdfeel.core.errors import InputError
 from sdfeel.core.run_files import sayable
-from sdfeel.report.drawing import DASHES, PALETTE, SHARES
+from sdfeel.report.drawing import SHARES
 from sdfeel.report.gantt import COLOURS
 from sdfeel.report.history import History
+from sdfeel.report.styles import DASHES, PALETTE
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 COOKIE, SECRET = "sdfeel-dash", "x-sdfeel-secret"
@@ -118,6 +121,39 @@ class Guard:
         fetched = site in (None, "same-origin")
         told = headers.get(SECRET, "")
         return same and fetched and secrets.compare_digest(told.encode(), self.secret.encode())
+
+
+@dataclass(frozen=True)
+class Economical:
+    """Gives every whole answer a validator, and sends nothing to a browser that has it already."""
+
+    app: ASGIApp
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or scope["method"] not in SAFE:
+            await self.app(scope, receive, send)
+            return
+        held: list[Message] = []
+
+        async def sending(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                held.append(message)
+                return
+            if held:  # the first piece of the body
+                start = held.pop()
+                if start["status"] == 200 and not message.get("more_body"):
+                    headers = MutableHeaders(raw=start["headers"])
+                    tag = f'"{blake2b(message["body"], digest_size=12).hexdigest()}"'
+                    headers["etag"] = tag
+                    headers.setdefault("cache-control", "no-cache")
+                    if tag in Headers(scope=scope).get("if-none-match", ""):
+                        start, message = {**start, "status": 304}, {**message, "body": b""}
+                        del headers["content-length"]
+                    start["headers"] = headers.raw
+                await send(start)
+            await send(message)
+
+        await self.app(scope, receive, sending)
 
 
 def _name(host: str) -> str:
@@ -236,9 +272,19 @@ def picture(histories: Sequence[History], target: float | None) -> bytes:
 
 
 def stream(
-    news: Callable[[], Awaitable[list[tuple[str, Any]]]], closing: Callable[[], bool]
+    request: Request,
+    news: Callable[[], Awaitable[list[tuple[str, Any]]]],
+    closing: Callable[[], bool],
 ) -> Response:
     """Server-sent events: whatever `news` brings, until the browser leaves or we close."""
+    squeezed = "gzip" in request.headers.get("accept-encoding", "")
+
+    async def bodies() -> AsyncIterator[bytes]:
+        squeeze = zlib.compressobj(6, wbits=31)
+        async for text in messages():
+            data = text.encode()
+            # Each message is flushed by itself: the browser must not wait for the next.
+            yield squeeze.compress(data) + squeeze.flush(zlib.Z_SYNC_FLUSH) if squeezed else data
 
     async def messages() -> AsyncIterator[str]:
         silent = HEARTBEAT
@@ -252,7 +298,8 @@ def stream(
             await anyio.sleep(POLL)
             silent += POLL
 
-    return StreamingResponse(messages(), media_type="text/event-stream")
+    headers = {"content-encoding": "gzip", "vary": "accept-encoding"} if squeezed else {}
+    return StreamingResponse(bodies(), media_type="text/event-stream", headers=headers)
 
 
 STOPS = 9  # of the scale from little to much

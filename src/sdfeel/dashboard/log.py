@@ -1,13 +1,16 @@
 """Reads an event log that may be huge, growing, half-written or damaged.
 
 A log is read once, in pieces, and afterwards only what was appended. Most rounds of a long log are
-skipped: an evenly spaced sample of rounds and evaluations is kept.
+skipped: of rounds an evenly spaced sample is kept, and of measurements the lows and the highs.
 """
 
+import operator
 import os
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from heapq import merge
+from math import inf, isnan
 from threading import Lock
 from typing import IO, Any, Generic, Protocol, TypeVar
 
@@ -158,7 +161,7 @@ class Sampled(Generic[Raw, Item]):
         self._newest = self.read(items[len(items) - 1])
 
     def expect(self, more: int) -> None:
-        """Prepare for so many more: keep no more of them than will stay."""
+        """Prepare for this many more: keep no more of them than will stay."""
         while (self.count + more) // self.stride > self.limit:
             self._halve()
 
@@ -177,8 +180,104 @@ class Sampled(Generic[Raw, Item]):
         self._kept = [kept for kept in self._kept if kept[0] % self.stride == 0]
 
 
+WATCHED = tuple(
+    re.compile(rb'"%s": ([^,}]{1,40})' % name) for name in (b"accuracy", b"loss", b"spread")
+)
+
+
+def watched(line: LogLine) -> tuple[float | None, ...]:
+    """The numbers of a measurement whose lows and highs must not be lost, without parsing it all.
+
+    What has diverged counts as infinitely high.
+    """
+    found = []
+    for pattern in WATCHED:
+        text = pattern.search(line.data)
+        try:
+            value = float(text[1]) if text else None
+        except ValueError:
+            value = None
+        found.append(inf if value is not None and isnan(value) else value)
+    return tuple(found)
+
+
+Extreme = tuple[float, LogLine] | None
+
+
+def _further(old: Extreme, new: Extreme, beyond: Callable[[float, float], bool]) -> Extreme:
+    if old is None or new is None:
+        return old or new
+    return new if beyond(new[0], old[0]) else old
+
+
+@dataclass
+class _Bucket:
+    """Neighbours in a sequence: the first, and the lowest and the highest by each number."""
+
+    first: LogLine
+    low: list[Extreme]
+    high: list[Extreme]
+
+    def add(self, other: "_Bucket") -> "_Bucket":
+        for place in range(len(self.low)):
+            self.low[place] = _further(self.low[place], other.low[place], operator.lt)
+            self.high[place] = _further(self.high[place], other.high[place], operator.gt)
+        return self
+
+    def lines(self) -> set[LogLine]:
+        return {self.first, *(each[1] for each in (*self.low, *self.high) if each is not None)}
+
+
+class Extremes:
+    """Of a growing sequence of measurements, the lows and the highs of every `stride`.
+
+    A line that is the lowest or the highest of its bucket stays, so that a sudden collapse cannot
+    hide between two samples. The newest is always there.
+    """
+
+    def __init__(self, limit: int, read: Callable[[LogLine], LoggedEvent | None]) -> None:
+        self.limit, self.read = limit, read
+        self.stride, self.count = 1, 0
+        self._buckets: list[_Bucket] = []
+        self._newest: LogLine | None = None
+        self._known: dict[int, LoggedEvent | None] = {}  # by number, so that none is parsed twice
+
+    def extend(self, items: Indexed[LogLine]) -> None:
+        """Extend the sequence with `items`."""
+        for index in range(len(items)):
+            self._append(items[index])
+
+    def _append(self, line: LogLine) -> None:
+        numbers = watched(line)
+        both: list[Extreme] = [None if each is None else (each, line) for each in numbers]
+        bucket = _Bucket(line, list(both), list(both))
+        if self.count % self.stride:
+            self._buckets[-1].add(bucket)
+        else:
+            self._buckets.append(bucket)
+        self.count += 1
+        self._newest = line
+        while len(self._buckets) * min(self.stride, 1 + 2 * len(WATCHED)) > self.limit:
+            pairs = zip(self._buckets[::2], [*self._buckets[1::2], None], strict=False)
+            self._buckets = [first.add(second or first) for first, second in pairs]
+            self.stride *= 2
+
+    def settle(self) -> None:
+        """Parse what is kept and was not parsed before."""
+        lines = {line for bucket in self._buckets for line in bucket.lines()}
+        if self._newest is not None:
+            lines.add(self._newest)
+        self._known = {
+            line.number: self._known[line.number] if line.number in self._known else self.read(line)
+            for line in sorted(lines)
+        }
+
+    def __iter__(self) -> Iterator[LoggedEvent]:
+        return (each for each in self._known.values() if each is not None)
+
+
 CHUNK, LONGEST = 4 << 20, 64 << 20  # bytes read at once; bytes of one line
-ROUNDS, EVALUATIONS, CREWS = 4096, 4096, 2048  # so many are kept
+ROUNDS, EVALUATIONS, CREWS = 4096, 4096, 2048  # this many are kept
 EDGE = 256  # bytes by which a log is recognised
 FEW = 200  # of everything else
 NEWLINE, BRACE = b"\n}"
@@ -202,7 +301,7 @@ class LogReader:
         self.damaged: list[int] = []  # the first numbers of lines that are not events
         self.damages = 0
         self.rounds = Sampled[LogLine, LoggedEvent](ROUNDS, self._read_round)
-        self.evaluations = Sampled[LogLine, LoggedEvent](EVALUATIONS, self._read)
+        self.evaluations = Extremes(EVALUATIONS, self._read)
         self.crews = Sampled[LogLine, LoggedEvent](CREWS, self._read_crew)
         self.others: list[LoggedEvent] = []
 
@@ -226,6 +325,7 @@ class LogReader:
                     self._skip(len(data))
                 if len(data) < size:
                     self.half = cut < len(data)
+                    self.evaluations.settle()
                     return
 
     def events(self) -> list[Event]:
@@ -308,7 +408,6 @@ class LogReader:
             )
         # Half as many as if the log continued like this; any excess is thinned later.
         self.rounds.expect(int(len(rounds) * left / len(data) / 2))
-        self.evaluations.expect(int(len(evaluations) * left / len(data) / 2))
         self.rounds.extend(Lines(rounds, line))
         self.evaluations.extend(Lines(evaluations, line))
         self.crews.extend(Lines(crews, line))

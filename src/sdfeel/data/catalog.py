@@ -11,9 +11,10 @@ import torch
 
 from sdfeel.core.errors import DataError, InputError, told, unknown
 from sdfeel.core.named import Kind, is_path, spelled
-from sdfeel.data import formats
-from sdfeel.data.federated import Dataset, Examples, Federated, examples
-from sdfeel.data.partition import PARTITIONS
+from sdfeel.data import formats, tables
+from sdfeel.data.adapters import AS_IT_IS, HowToRead
+from sdfeel.data.federated import Dataset, Examples, Federated, examples, users_of
+from sdfeel.data.partition import PARTITIONS, USERS
 from sdfeel.data.sources import DATASETS, Arrays, Bytes, Source
 
 __all__ = [
@@ -29,21 +30,26 @@ __all__ = [
 ]
 
 
-PARTITION = Kind("partition", {name: name for name in PARTITIONS}, "sdfeel.partitions")
+PARTITION = Kind("partition", {name: name for name in (*PARTITIONS, USERS)}, "sdfeel.partitions")
 
 
-def load(name: Any, directory: Path | None = None) -> Dataset | Federated:
-    """A data set by name, a user's own from a path that ends in .npz, or one that is given itself.
+def load(
+    name: Any, directory: Path | None = None, reading: HowToRead = AS_IT_IS
+) -> Dataset | Federated:
+    """A data set by name, a user's own from files, or one that is given itself.
 
     Files are looked for in `directory`, then in $SDFEEL_DATA, then in the user's cache. The first
     ones found must have the published checksums; nothing is ever downloaded here.
     """
     added = Kind("data set", DATASETS, "sdfeel.data")
     if not isinstance(name, str) or is_path(name) or name in added.added():
-        return _own(spelled(name), added.find(name))
+        return _own(spelled(name), added.find(name), reading)
     if name.lower().endswith(".npz"):
-        return formats.load_npz(Path(name))
+        return _as_asked(formats.load_npz(Path(name)), reading)
+    if name not in DATASETS and (tables.is_table(name) or Path(name).is_dir()):
+        return tables.load(Path(name), reading)
     source = known(name)
+    _no_columns(name, reading)
     path = find(source, directory)
     if path is None:
         raise _missing(source, directory)
@@ -56,7 +62,7 @@ def load(name: Any, directory: Path | None = None) -> Dataset | Federated:
     )
 
 
-def _own(name: str, given: Any) -> Dataset | Federated:
+def _own(name: str, given: Any, reading: HowToRead) -> Dataset | Federated:
     """A user's data: a pair of train and test, or already split; or a function that gives them."""
     if callable(given) and not hasattr(given, "__getitem__"):
         try:
@@ -64,6 +70,8 @@ def _own(name: str, given: Any) -> Dataset | Federated:
         except Exception as error:  # somebody else's function may raise anything
             raise InputError(f"data {name} cannot be read: {told(error)}") from None
     if isinstance(given, Dataset | Federated):
+        if not isinstance(given, Dataset) or given.users is None:
+            _no_columns(name, reading)
         return given
     if isinstance(given, Mapping) and {"train", "test"} <= set(given):
         given = given["train"], given["test"]
@@ -72,14 +80,32 @@ def _own(name: str, given: Any) -> Dataset | Federated:
             f"data.name must lead to (train, test), {{'train': ..., 'test': ...}} or what "
             f"sdfeel.federate gives, got {type(given).__name__}"
         )
-    train, test = (examples(each) for each in given)
-    return Dataset(name, train, test, Federated(train, (), test).classes)
+    train, test = examples(given[0], reading, reading.lazy), examples(given[1], reading)
+    users = users_of(given[0], reading), users_of(given[1], reading)
+    return Dataset(name, train, test, Federated(train, (), test).classes, *users)
+
+
+def _no_columns(name: str, reading: HowToRead) -> None:
+    if reading.group is not None:
+        raise InputError(
+            f"data.user names the column '{reading.group}', but {name} has no named columns: "
+            f"leave it out"
+        )
+
+
+def _as_asked(data: Dataset, reading: HowToRead) -> Dataset:
+    """The same with the targets that the task needs."""
+    _no_columns(data.name, reading)
+    train, test = examples(data.train, reading), examples(data.test, reading)
+    return Dataset(data.name, train, test, Federated(train, (), test).classes)
 
 
 def known(name: str) -> Source:
     """The data set of this name; InputError with a guess if there is none."""
     if name not in DATASETS:
-        raise unknown("data set", name, [*DATASETS, "FILE.npz"])
+        raise unknown(
+            "data set", name, [*DATASETS, "FILE.npz", "FILE.csv", "FILE.parquet", "FOLDER"]
+        )
     return DATASETS[name]
 
 

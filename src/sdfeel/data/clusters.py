@@ -120,5 +120,5 @@ def assign(
     if not group_files.is_file_name(assignment):
         raise unknown("assignment", assignment, ASSIGNMENTS)
     if gamma:
-        raise InputError(f"{assignment} fixes the cluster sizes: leave gamma 0, got {gamma}")
+        raise InputError(f"{assignment} fixes the cluster sizes: leave gamma at 0, got {gamma}")
     return from_file(assignment, clients, servers)

@@ -357,16 +357,22 @@ def _check_pair(path: Path, part: str, x: Array, y: Array) -> None:
         if array.dtype.kind == "f" and not np.isfinite(array).all():
             raise DataError(f"{path}: {name} holds values that are not finite; remove them")
     if len(x) != len(y):
-        raise DataError(f"{path}: {len(x)} inputs but {len(y)} targets in {part}: give one of each")
+        raise DataError(
+            f"{path}: {len(x)} inputs but {len(y)} targets in {part}: "
+            f"give one target for each input"
+        )
 
 
 def _inputs(x: Array) -> Tensor:
+    if x.dtype.kind == "i" and x.dtype.itemsize > 1:  # whole numbers, such as tokens, stay whole
+        return torch.tensor(x.astype(np.int64))
     values = torch.tensor(x.astype(np.float32))
     return values.div_(255) if x.dtype == np.uint8 else values
 
 
 def _targets(y: Array, labelled: bool) -> Tensor:
-    return torch.tensor(y.astype(np.int64 if labelled else np.float32))
+    whole = labelled or (y.dtype.kind in "iu" and y.ndim > 1)  # a class for every place
+    return torch.tensor(y.astype(np.int64 if whole else np.float32))
 
 
 def _count_classes(path: Path, y_train: Array, y_test: Array) -> int:

@@ -9,15 +9,19 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import isfinite
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from sdfeel.core.arrays import Floats, Ints
+from sdfeel.core.arrays import Bools, Floats, Ints
 from sdfeel.core.errors import DataError, InputError, at_least, unknown
 from sdfeel.data import group_files
 from sdfeel.data.group_files import grouped
 
 Rng = np.random.Generator
+# Where even in the best of so many draws more than HOPELESS clients hold too few examples, a draw
+# in which none does has a chance of about exp(-HOPELESS).
+FIRST_TRIES, HOPELESS = 20, 40
 
 
 def iid(labels: Ints, clients: int, rng: Rng) -> list[Ints]:
@@ -86,21 +90,25 @@ def dirichlet(
     _check_clients(labels, clients)
     _check_dirichlet(len(labels), clients, concentration, min_size)
     names, label, sizes = np.unique(labels, return_inverse=True, return_counts=True)
-    fullest = 0
-    for _ in range(tries):
+    fullest, fewest = 0, clients
+    for tried in range(1, tries + 1):
         counts = _drawn_counts(sizes, clients, concentration, balance, rng)  # (K, C)
-        smallest = int(counts.sum(axis=0).min())
+        held = counts.sum(axis=0)
+        smallest = int(held.min())
         if smallest >= min_size:
             owner = np.empty(len(labels), dtype=np.int64)
             for k in range(len(names)):
                 mine = rng.permutation(np.flatnonzero(label == k))
                 owner[mine] = np.repeat(np.arange(clients), counts[k])
             return _parts(owner, clients)
-        fullest = max(fullest, smallest)
+        fullest, fewest = max(fullest, smallest), min(fewest, int((held < min_size).sum()))
+        if tried >= FIRST_TRIES and fewest > HOPELESS:
+            break
+    smaller = f"min_size = {fullest}" if fullest > 0 else "a smaller min_size"
     raise InputError(
-        f"no draw out of {tries} left each of {clients} clients with min_size = {min_size} "
-        f"examples (concentration {concentration:g}; at best the smallest held {fullest}): use a "
-        f"larger concentration, fewer clients or a smaller min_size"
+        f"no draw out of {tried} left each of {clients} clients with min_size = {min_size} "
+        f"examples (concentration {concentration:g}; at best the smallest held {fullest}, and "
+        f"{fewest} clients too few): use a larger concentration, fewer clients or {smaller}"
     )
 
 
@@ -135,6 +143,37 @@ PARTITIONS: dict[str, Callable[[Ints, int, Rng, Knobs], list[Ints]]] = {
     ),
 }
 ALIASES = {"exact": "classes", "shard": "shards"}
+USERS = "users"  # everyone whom a column names is a client: no rule of labels
+
+
+def of_values(
+    values: Sequence[Any], names: Sequence[Any] | None = None
+) -> tuple[list[Any], tuple[Ints, ...]]:
+    """The different values in order, and the rows of each; of `names`, if these are given.
+
+    Numbers are in the order of numbers, also if they are written as text.
+
+    >>> names, parts = of_values(["10", "9", "10"])
+    >>> names, [part.tolist() for part in parts]
+    (['9', '10'], [[1], [0, 2]])
+    """
+    texts = [str(value) for value in values]
+    if names is None:
+        names = sorted(set(texts), key=_in_order)
+    found: dict[str, list[int]] = {name: [] for name in names}
+    for row, text in enumerate(texts):
+        if text not in found:
+            raise InputError(
+                f"the test examples are of '{text}', too, who has no training examples: leave "
+                f"them out"
+            )
+        found[text].append(row)
+    return list(names), tuple(np.array(rows, dtype=np.int64) for rows in found.values())
+
+
+def _in_order(text: str) -> tuple[bool, int, str]:
+    whole = text.lstrip("-").isdecimal()
+    return not whole, int(text) if whole else 0, text
 
 
 def split(
@@ -164,7 +203,7 @@ def split(
         knobs = Knobs(classes_per_client, concentration, balance, min_size)
         return rule(labels, clients, rng, knobs)
     if not group_files.is_file_name(partition):
-        raise unknown("partition", partition, PARTITIONS)
+        raise unknown("partition", partition, [*PARTITIONS, USERS])
     parts = from_file(partition, len(labels))
     if len(parts) != clients:
         raise DataError(
@@ -218,29 +257,67 @@ def _dealt(owners: Ints, clients: int, rng: Rng) -> Ints:
     slots = rng.permutation(np.repeat(np.arange(len(owners)), owners)).reshape(clients, -1)
     held = np.zeros((clients, len(owners)), dtype=np.int64)
     np.add.at(held, (np.arange(clients)[:, None], slots), 1)
+    lacking = [Members(held[:, k] == 0) for k in range(len(owners))]
     while (surplus := np.argwhere(held > 1)).size:
         for client, k in surplus:
             if held[client, k] > 1:  # it may have been swapped in the meantime
-                _give_away(held, int(client), int(k), rng)
+                _give_away(held, lacking, int(client), int(k), rng)
     return held
 
 
-def _give_away(held: Ints, client: int, k: int, rng: Rng) -> None:
+class Members:
+    """A set of numbers that knows its n-th member; each change takes the logarithm of its range."""
+
+    def __init__(self, there: Bools) -> None:
+        ends = np.concatenate([[0], np.cumsum(there)])
+        places = np.arange(1, len(there) + 1)
+        # Place i counts those of the last (lowest bit of i) places (Fenwick's tree).
+        self._tree = [0, *(ends[places] - ends[places - (places & -places)]).tolist()]
+        self._top = 1 << len(there).bit_length()
+        self.count = int(ends[-1])
+
+    def nth(self, n: int) -> int:
+        """The member before which there are n others."""
+        place, step = 0, self._top
+        while step:
+            if place + step < len(self._tree) and self._tree[place + step] <= n:
+                place += step
+                n -= self._tree[place]
+            step >>= 1
+        return place
+
+    def change(self, number: int, by: int) -> None:
+        """Add (1) or remove (-1) a number."""
+        self.count += by
+        place = number + 1
+        while place < len(self._tree):
+            self._tree[place] += by
+            place += place & -place
+
+
+def _give_away(held: Ints, lacking: list[Members], client: int, k: int, rng: Rng) -> None:
     """Swap a surplus of class k for another class, so that fewer surpluses remain in total.
 
     Some client lacks k, because no class has more slots than there are clients. If that client has
     a surplus itself, taking it removes at least one of the two; if it has none, it holds more
     different classes than this client does, hence one that this client lacks.
     """
-    other = int(rng.choice(np.flatnonzero(held[:, k] == 0)))
+    other = lacking[k].nth(int(rng.integers(lacking[k].count)))
     spare = held[other] > 1
     if not spare.any():
         spare = held[other] > held[client]
     taken = int(rng.choice(np.flatnonzero(spare)))
-    held[client, k] -= 1
-    held[other, k] += 1
-    held[client, taken] += 1
-    held[other, taken] -= 1
+    for whose, which, by in (
+        (client, k, -1),
+        (other, k, 1),
+        (client, taken, 1),
+        (other, taken, -1),
+    ):
+        lacked = held[whose, which] == 0
+        held[whose, which] += by
+        lacks = held[whose, which] == 0
+        if lacks != lacked:
+            lacking[which].change(whose, 1 if lacks else -1)
 
 
 def _check_dirichlet(examples: int, clients: int, concentration: float, min_size: int) -> None:

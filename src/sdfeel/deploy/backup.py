@@ -19,12 +19,12 @@ from sdfeel.core.run_files import NODE, NODES, STATE
 from sdfeel.deploy.files import digest_of, peers_of, read_node
 from sdfeel.deploy.membership import OPERATOR
 from sdfeel.deploy.node import federation_of
-from sdfeel.deploy.status import read_statuses
+from sdfeel.deploy.status import as_told, read_statuses
 from sdfeel.live.edge.server import FEDERATION
 from sdfeel.live.edge.state import ServerState
 from sdfeel.live.federation import Federation, Turn
 from sdfeel.live.process import limits_of
-from sdfeel.live.protocol import LONG_POLL, About, Answer, Header, Link
+from sdfeel.live.protocol import LONG_POLL, About, Answer, Header, Link, whole
 from sdfeel.live.store import BASE, Store
 from sdfeel.live.transport import Limits, Peer
 from sdfeel.live.trust.identity import Identity
@@ -80,7 +80,7 @@ def statuses(deployment: Path, now: float) -> list[dict[str, Any]]:
     for node in unknown:
         answer = answers.get(int(node["name"].partition("-")[2]))
         if isinstance(answer, tuple):
-            told = answer[0]
+            told = as_told(answer[0])
             state = "finished" if told.get("over") else "running"
             node |= {**told, "state": state if told.get("healthy", True) else "in trouble"}
         elif answer is not None:
@@ -100,7 +100,7 @@ def backup(deployment: Path, patience: float = 120.0) -> dict[str, str]:
 async def _backed_up(desk: Desk, patience: float) -> dict[str, str]:
     told = _all(await desk.ask("status", {}))
     over = all(each.get("over") for each in told.values())
-    k = max(int(each["round"]) for each in told.values()) + (0 if over else AHEAD)
+    k = max(whole(each, "round") for each in told.values()) + (0 if over else AHEAD)
     end, places = time.monotonic() + patience, dict[str, str]()
     while len(places) < len(desk.links):
         asked = {"round": k, "wait": LONG_POLL}
@@ -207,7 +207,7 @@ async def _neighbours_model(
 ) -> tuple[int, int, bytes]:
     desk = Desk(deployment, limits_of(federation))
     told = {
-        d: int(answer[0]["round"])
+        d: whole(answer[0], "round")
         for d, answer in (await desk.ask("status", {})).items()
         if isinstance(answer, tuple) and federation.net.links[server, d]
     }
@@ -218,9 +218,9 @@ async def _neighbours_model(
         header, body = await desk.links[whose].ask("current", {})
         again, _ = await desk.links[whose].ask("status", {})
         federation.model(body or b"", header.get("sha256"))
-        if int(again["round"]) == told[whose] and body is not None:
+        if whole(again, "round") == told[whose] and body is not None:
             return told[whose], whose, body
-        told[whose] = int(again["round"])
+        told[whose] = whole(again, "round")
     raise RunError("the neighbours move on too fast to be asked: stop them, or try again")
 
 

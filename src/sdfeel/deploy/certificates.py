@@ -41,7 +41,7 @@ def renew(
 ) -> list[Identity]:
     """New keys and certificates for these nodes, or all; the old ones stay valid beside them.
 
-    With `within`, only certificates that expire within so many days are replaced.
+    With `within`, only certificates that expire within this many days are replaced.
     """
     _check_authority(directory)
     done = []

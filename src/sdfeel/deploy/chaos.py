@@ -1,4 +1,4 @@
-"""kill -9 at random moments, and a comparison of the final model with the undisturbed one."""
+"""kill -9 at random moments and nodes that lie, and a comparison of the models in the end."""
 
 import random
 from collections.abc import Callable
@@ -6,11 +6,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from time import monotonic
 
-from sdfeel.core.events import Event, Finished, Round
+from sdfeel.core.events import Evaluated, Event, Finished, Round
 from sdfeel.deploy.local import LocalDeployment, Trial
 from sdfeel.deploy.replay import ARRIVALS, replay
+from sdfeel.engine.attacks import SUCCESS
+from sdfeel.experiment.build import prepare
 from sdfeel.experiment.schema import Experiment
+from sdfeel.experiment.trust_sections import AttackSection
 from sdfeel.run.drive import fingerprint
+from sdfeel.run.session import drive_of
 
 EVERY = 0.6  # seconds between two kills, on average
 
@@ -25,6 +29,8 @@ class Outcome:
     seconds: float
     model_sha256: str
     replayed_sha256: str | None = None  # asynchronous: what the simulator makes of the record
+    accuracy: float | None = None  # as last measured
+    backdoor: float | None = None  # its success, if liars try one
 
 
 @dataclass
@@ -70,14 +76,38 @@ def disturbed(
     killer = Killer(deployment, kills, random.Random(seed))
     deployment.every_tick(killer.look)
     last: Event | None = None
+    measured: Evaluated | None = None
     for event in deployment:
         seen(event)
+        measured = event if isinstance(event, Evaluated) else measured
         killer.begun = killer.begun or isinstance(event, Round)
         last = event
     assert isinstance(last, Finished), "a deployment that was not stopped ends with its model"
     seconds = monotonic() - began
     again = fingerprint(replay(directory)) if (directory / ARRIVALS).exists() else None
-    return Outcome(label, killer.done, last.number, seconds, last.model_sha256, again)
+    assert measured is not None
+    scores = measured.accuracy, measured.metrics.get(SUCCESS)
+    return Outcome(label, killer.done, last.number, seconds, last.model_sha256, again, *scores)
+
+
+def with_liars(experiment: Experiment, clients: int, servers: int, kind: str) -> Experiment:
+    """The same experiment, in which so many clients and edge servers lie."""
+    if not clients + servers:
+        return experiment
+    asked = experiment.attack.model_dump() | {"clients": clients, "servers": servers, "kind": kind}
+    return experiment.model_copy(update={"attack": AttackSection.model_validate(asked)})
+
+
+def simulated(experiment: Experiment) -> Outcome:
+    """The same run in the simulator: the model that a deployment must end with."""
+    began, ready = monotonic(), prepare(experiment)
+    *_, measured, last = drive_of(ready, ready.simulation())
+    ready.engine.close()
+    assert isinstance(last, Finished)
+    assert isinstance(measured, Evaluated)
+    scores = measured.accuracy, measured.metrics.get(SUCCESS)
+    seconds, kills = monotonic() - began, {"edge": 0, "client": 0}
+    return Outcome("simulated", kills, last.number, seconds, last.model_sha256, None, *scores)
 
 
 def equal(outcome: Outcome, undisturbed: Outcome) -> bool:

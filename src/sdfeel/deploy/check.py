@@ -1,7 +1,7 @@
 """Which experiments can be deployed, and why the others cannot."""
 
-from sdfeel.core.decide import Needs
 from sdfeel.core.errors import InputError
+from sdfeel.core.needs import Needs
 from sdfeel.experiment.build import Prepared
 
 REASONS = {  # why servers that share nothing cannot do it, by what a scheme needs
@@ -9,7 +9,10 @@ REASONS = {  # why servers that share nothing cannot do it, by what a scheme nee
         "how old models are is counted by every round of every server, which no server knows: set "
         "scheme.staleness=hearsay"
     ),
-    "shared_lanes": "several of its lanes share a server, where there are other servers as well",
+    "shared_lanes": (
+        "some of its servers wait for one another and others do not, or several of its lanes share "
+        "one of several servers"
+    ),
     "kept_out_of_step": (
         "it keeps models beside the servers' own, or mixes in stages, and its servers do not wait "
         "for one another, so that no moment is the same for all of these"
@@ -20,7 +23,8 @@ REASONS = {  # why servers that share nothing cannot do it, by what a scheme nee
     ),
     "measures": (
         "it measures how every client's gradient differs from the mean of all, and how far apart "
-        "all servers' models are: every gradient would have to go to every server"
+        "all servers' models are: clients would have to send their gradients beside their models, "
+        "to every server"
     ),
     "remembers": "what a server does depends on what the clients of other servers did before",
     "several_starts": (
@@ -50,8 +54,13 @@ def undeployable(ready: Prepared) -> str | None:
         )
     if packing is not None and packing.up and needs.blended_starts:
         return (
-            "compressed updates of clients that start from several servers' models can be added "
-            "to none of these: set compression.uplink=none"
+            "updates of clients that start from several servers' models can be added to none of "
+            "these: set compression.uplink=none and privacy.protects=nothing"
+        )
+    if ready.attack is not None and ready.attack.colludes:
+        return (
+            f"attack.kind={ready.attack.kind} is made of what a cluster's honest clients send, and "
+            f"no client sees that: choose sign-flip, scaling, label-flip or backdoor"
         )
     if ready.personal is not None and needs.blended_starts:
         return (
@@ -73,6 +82,8 @@ def only_modelled(ready: Prepared) -> str | None:
             "links and servers that come and go are modelled: leave out network.changes, "
             "network.link_chance and network.server_up_seconds"
         )
+    if ready.experiment.training.average:
+        return "no server sees every round's mean of all models: set training.average=0"
     if ready.cost.channel is not None:
         return "changing channels are modelled: set radio.fading=off, and leave out radio.trace"
     return None

@@ -19,7 +19,8 @@ from sdfeel.engine.native.build import DEVICES, BuildFault, device_library
 from sdfeel.engine.native.engine import BITS
 from sdfeel.engine.native.lower import lower, source
 from sdfeel.engine.native.trainer import Sgd
-from sdfeel.experiment.build import Prepared, build_model, build_training
+from sdfeel.experiment.build import Prepared, build_model
+from sdfeel.experiment.build_training import build_training
 from sdfeel.live.device import BUNDLE, LIBRARY, Bundle, reference
 from sdfeel.live.failover import refuges_of
 from sdfeel.live.federation import uplink_coding
@@ -82,6 +83,11 @@ def _built(ready: Prepared, client: int, kind: str) -> BuiltDevice:
             f"{ready.engine.name} ({ready.why}): set training.engine=native to see whether it can"
         )
     experiment, net = ready.experiment, ready.decisions.net
+    if ready.packing is not None and ready.packing.sums is not None:
+        raise InputError(
+            f"privacy.secure_aggregation hides updates under masks, which devices do not make: "
+            f"leave out --device for client {client}, or set it to false"
+        )
     if ready.personal is not None:
         raise InputError(
             f"with personal.method = {experiment.personal.method} clients keep parts of the model, "
@@ -92,6 +98,7 @@ def _built(ready: Prepared, client: int, kind: str) -> BuiltDevice:
             f"clients of {experiment.scheme.name} keep rows beside the model, and devices do not: "
             f"leave out --device for client {client}, or choose another scheme"
         )
+    guard = None if ready.packing is None else ready.packing.guard
     training, shape = build_training(experiment), ready.data.shape
     module = build_model(experiment, ready.data)
     plan = lower(module, training, shape)
@@ -113,7 +120,7 @@ def _built(ready: Prepared, client: int, kind: str) -> BuiltDevice:
         client=client,
         samples=samples,
         servers=tuple(sorted(net.reach[client])),
-        refuges=tuple(refuges_of(net, client)) if net.reach[client] else (),
+        refuges=tuple(refuges_of(net, client)) if net.reach[client] and guard is None else (),
         federation="",
         shape=shape,
         classes=ready.data.classes,
@@ -129,6 +136,7 @@ def _built(ready: Prepared, client: int, kind: str) -> BuiltDevice:
         library=hashlib.sha256(content).hexdigest(),
         reference="",
         coding=None if ready.packing is None else uplink_coding(ready.packing),
+        guard=guard,
     )
     initial = hashlib.sha256(start.contiguous().numpy().tobytes()).hexdigest()
     return BuiltDevice(replace(bundle, reference=reference(own.library, bundle)), content, initial)

@@ -19,14 +19,14 @@ from typing import Annotated, Any, Literal
 import numpy as np
 from pydantic import Field, ValidationError
 
-from sdfeel.core.cost import Cost, Power
+from sdfeel.core.cost import Cost, Overheads, Power
 from sdfeel.core.errors import InputError, RunError, unknown
 from sdfeel.core.network import Network
 from sdfeel.core.run_files import NODE, write_atomic
 from sdfeel.experiment import toml
 from sdfeel.experiment.build import Prepared
 from sdfeel.experiment.loading import rule_of
-from sdfeel.experiment.schema import Section
+from sdfeel.experiment.sections import Section
 from sdfeel.live.edge.policy import Policy
 from sdfeel.live.trust.names import addresses
 
@@ -169,7 +169,7 @@ def network_text(ready: Prepared, libraries: Mapping[int, str] | None = None) ->
         "links": net.links.tolist(),
         "mixing": net.mixing.tolist(),
         "shape": list(ready.data.shape),
-        "classes": ready.data.classes,
+        "classes": ready.data.outputs,
         "cost": {
             "step_seconds": cost.step_seconds.tolist(),
             "model_bits": cost.model_bits,
@@ -180,6 +180,7 @@ def network_text(ready: Prepared, libraries: Mapping[int, str] | None = None) ->
             "radio": None if cost.client_rates is None else cost.client_rates.tolist(),
             "snr": None if cost.snr is None else cost.snr.tolist(),
             **({"packed": dict(cost.packed)} if cost.packed else {}),
+            **({"overheads": overheads} if (overheads := cost.overheads.record()) else {}),
         },
     }
     if net.out:  # servers that join later
@@ -238,6 +239,7 @@ def _cost(values: dict[str, Any]) -> Cost:
         packed=values.get("packed", {}),
         client_rates=radio,
         snr=snr,
+        overheads=Overheads.of(values.get("overheads", {})),
     )
 
 

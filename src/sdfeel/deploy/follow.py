@@ -147,7 +147,7 @@ class Follower:
         if not found or any(body is None for _, body in found.values()):
             return None
         return {
-            d: self.federation.model(body or b"", header["sha256"])
+            d: self.federation.model(body or b"", header.get("sha256"))
             for d, (header, body) in found.items()
         }
 
@@ -166,14 +166,16 @@ class Follower:
             if other != d:
                 with suppress(Unreachable):
                     header, _ = await link.ask("status", {}, seconds=DOUBT)
-                    if f"edge-{d}" in header["absent"]:
+                    absent = header.get("absent")
+                    if isinstance(absent, list) and f"edge-{d}" in absent:
                         return True
         return False
 
     def _mass(self, servers: Collection[int]) -> Floats:
         """The share of each server's cluster, with the guests that it has now."""
         net = self._net()
-        guests = {d: self._before[d]["guests"] if d in self._before else () for d in servers}
+        told = {d: self._before[d]["guests"] if d in self._before else () for d in servers}
+        guests = {d: [n for n in each if n < len(net.samples)] for d, each in told.items()}
         if len(servers) == len(net.present) == len(net.servers) and not any(guests.values()):
             return net.mass
         sizes = np.array([grown(net, d, guests[d]) for d in servers])
@@ -184,12 +186,12 @@ class Follower:
         epoch = max((each.get("epoch", 0) for each in self._before.values()), default=0)
         return self.federation.net if not epoch or self.net_of is None else self.net_of(epoch)
 
-    def _grouped(self, number: int) -> dict[str, float]:
+    def _grouped(self, number: int, iterations: int) -> dict[str, float]:
         """What is measured per client and per cluster, if it is due."""
         groups, model = self.ready.groups, self._final()
         if groups is None or not (self.records.exhausted() or groups.due(number)):
             return {}
-        return groups.measured(lambda client: model)
+        return groups.measured(lambda client: model, iterations)
 
     def _measured(
         self, number: int, iterations: int, seconds: float, found: Mapping[int, Tensor]
@@ -209,6 +211,11 @@ class Follower:
             test_loss=scores.test_loss,
             accuracy=scores.accuracy,
             spread=float(np.sqrt(mass @ distances**2)),
-            metrics={**scores.metrics, **self._grouped(number)},
+            metrics={
+                **scores.metrics,
+                **self.ready.also_measured(self.model),
+                **self._grouped(number, iterations),
+            },
             distances=tuple(distances.tolist()),
+            confusion=self.ready.confusion(self.model) if self.records.exhausted() else (),
         )

@@ -39,6 +39,11 @@ def init(
     `devices` names clients without torch, as in `deploy.device.read_devices`.
     """
     ready = prepare(experiment)
+    if ready.attack is not None:
+        raise InputError(
+            f"attack.kind = {ready.attack.kind} is for trials, and these files are for a "
+            f"federation that counts: leave it out, or try it with `sdfeel deploy chaos`"
+        )
     if samples is not None:
         ready = with_samples(ready, samples)
     servers = len(ready.decisions.net.servers)

@@ -5,19 +5,21 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
+from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 from sdfeel.core import run_files
-from sdfeel.core.errors import RunError, SdfeelError
+from sdfeel.core.errors import RunError, SdfeelError, told
 from sdfeel.core.events import Event
 from sdfeel.core.run_files import NODE, NODES
 from sdfeel.deploy.files import PolicySection
 from sdfeel.deploy.make import make, on_loopback
 from sdfeel.deploy.node import run_client_node, run_edge_node
 from sdfeel.deploy.operator import Operator
+from sdfeel.deploy.status import read_statuses
 from sdfeel.experiment.build import prepare
 from sdfeel.experiment.schema import Experiment
 from sdfeel.run import store
@@ -32,6 +34,8 @@ LOADED_BEFORE = [
     "sdfeel.live.health",
 ]
 TICK = 0.05  # seconds between two looks at the processes
+PATIENCE: float | None = None  # seconds without any news until it is given up; None: never
+KILLED = 10.0  # seconds within which the system must have ended a process that was killed
 
 
 @dataclass(frozen=True)
@@ -53,44 +57,53 @@ class Processes:
         self._running: dict[str, BaseProcess] = {}
         self.failed: dict[str, int] = {}  # how often each ended by itself with an error
         self._lost: set[str] = set()  # killed for good
+        # Two threads must not ask for one process's exit code, nor both start it again.
+        self._lock = threading.RLock()
 
     def start(self, name: str) -> None:
         home = self._directory / NODES / name
-        process = self._context.Process(target=_node, args=(str(home), self.trial), name=name)
-        process.start()
-        self._running[name] = process
-        self._lost.discard(name)
+        with self._lock:
+            process = self._context.Process(target=_node, args=(str(home), self.trial), name=name)
+            process.start()
+            self._running[name] = process
+            self._lost.discard(name)
 
     def kill(self, name: str) -> None:
         """kill -9: no goodbye, no clean-up."""
-        process = self._running[name]
-        if process.pid is not None and process.is_alive():
-            os.kill(process.pid, signal.SIGKILL)
-        process.join()
+        with self._lock:
+            process = self._running[name]
+            if process.pid is not None and process.is_alive():
+                with suppress(ProcessLookupError):  # it ended at this very moment
+                    os.kill(process.pid, signal.SIGKILL)
+            process.join(KILLED)
 
     def lose(self, name: str) -> None:
         """kill -9 for good: it is not started again."""
-        self._lost.add(name)
-        self.kill(name)
+        with self._lock:
+            self._lost.add(name)
+            self.kill(name)
 
     def alive(self, name: str) -> bool:
-        return self._running[name].is_alive()
+        with self._lock:
+            return self._running[name].is_alive()
 
     def pids(self) -> dict[str, int]:
         """The processes that run now."""
-        alive = {name: each for name, each in self._running.items() if each.is_alive()}
-        return {name: each.pid for name, each in alive.items() if each.pid is not None}
+        with self._lock:
+            alive = {name: each for name, each in self._running.items() if each.is_alive()}
+            return {name: each.pid for name, each in alive.items() if each.pid is not None}
 
     def supervise(self, most: int = 3) -> None:
         """Restart what failed, as systemd would; give up on what keeps failing."""
-        for name, process in list(self._running.items()):
-            if name in self._lost or process.is_alive() or process.exitcode in (0, None):
-                continue
-            if process.exitcode != -signal.SIGKILL:
-                self.failed[name] = self.failed.get(name, 0) + 1
-                if self.failed[name] >= most:
-                    raise RunError(f"{name} cannot run: {self.last_words(name)}")
-            self.start(name)
+        with self._lock:
+            for name, process in list(self._running.items()):
+                if name in self._lost or process.is_alive() or process.exitcode in (0, None):
+                    continue
+                if process.exitcode != -signal.SIGKILL:
+                    self.failed[name] = self.failed.get(name, 0) + 1
+                    if self.failed[name] >= most:
+                        raise RunError(f"{name} cannot run: {self.last_words(name)}")
+                self.start(name)
 
     def last_words(self, name: str) -> str:
         path = self._directory / NODES / name / LOG
@@ -99,14 +112,15 @@ class Processes:
 
     def stop(self, grace: float = 5.0) -> None:
         """End all: politely first."""
-        for process in self._running.values():
-            if process.is_alive():
-                process.terminate()
-        end = time.monotonic() + grace
-        for name, process in self._running.items():
-            process.join(max(end - time.monotonic(), 0.1))
-            if process.is_alive():
-                self.kill(name)
+        with self._lock:
+            for process in self._running.values():
+                if process.is_alive():
+                    process.terminate()
+            end = time.monotonic() + grace
+            for name, process in self._running.items():
+                process.join(max(end - time.monotonic(), 0.1))
+                if process.is_alive():
+                    self.kill(name)
 
 
 def _node(home: str, trial: Trial) -> None:
@@ -152,6 +166,7 @@ class LocalDeployment:
         self._look: Callable[[], None] = lambda: None
         self._done = threading.Event()
         self._trouble: SdfeelError | None = None
+        self._heard = time.monotonic()  # when something last happened
 
     @property
     def experiment(self) -> Experiment:
@@ -169,13 +184,16 @@ class LocalDeployment:
         """End soon; the deployment can be started again, and continues."""
         self._desk.leave()
 
-    def __iter__(self) -> Iterator[Event]:
+    def __iter__(self) -> Generator[Event, None, None]:
         for name in self.processes.names:
             self.processes.start(name)
         watch = threading.Thread(target=self._watch, daemon=True)
         watch.start()
         try:
-            yield from self._desk
+            for event in self._desk:
+                self._heard = time.monotonic()
+                yield event
+                self._heard = time.monotonic()
         finally:
             self._done.set()
             watch.join()
@@ -191,6 +209,22 @@ class LocalDeployment:
             try:
                 self._look()
                 self.processes.supervise()
+                self._hurry()
             except SdfeelError as error:
                 self._trouble = error
                 return
+            except Exception as error:  # without this thread, nobody starts what was killed
+                self._trouble = RunError(f"cannot supervise: {told(error)}")
+                return
+
+    def _hurry(self) -> None:
+        """Give up a federation in which nothing happens, and say what each node waits for."""
+        silent = time.monotonic() - self._heard
+        if PATIENCE is None or silent < PATIENCE:
+            return
+        nodes = []
+        for node in read_statuses(self.directory, time.time()):
+            waits = ", ".join(node.get("waiting_for", ()))
+            where = f"{node['name']} in round {node.get('round', 0) + 1}"
+            nodes.append(f"{where} waits for {waits}" if waits else f"{where}, {node['state']}")
+        raise RunError(f"nothing has happened for {silent:.0f} s: {'; '.join(nodes)}")

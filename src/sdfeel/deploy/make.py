@@ -1,5 +1,6 @@
 """Writes everything that the nodes of a deployment need, into one directory for each."""
 
+import random
 import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -25,6 +26,7 @@ from sdfeel.live.trust.identity import create_authority, issue
 TRUST = "trust"  # a separate directory: containers see a replaced file only in mounted directories
 
 ANY_PORT = "127.0.0.1:0"
+PORTS = range(20_000, 32_000)  # systems give away higher ones by themselves
 
 
 @dataclass(frozen=True)
@@ -81,12 +83,14 @@ def make(
         )
         _node(directory, "edge", d, node, addresses[d].hosts)
     moving = policy is not None and policy.dead_edge == "drop"
+    lazily = ready.data.train.reads_anew  # then the experiment's own code reads it at every node
+    where = "." if lazily else "data.npz"
     for client, reach in enumerate(net.reach):
         ways = [*reach, *(refuges_of(net, client) if moving and reach else [])]
         own = {f"edge-{d}": addresses[d].address for d in ways}
         page = ANY_PORT if client_pages is None else f"127.0.0.1:{client_pages + client}"
-        _node(directory, "client", client, NodeFile(peers=own, data="data.npz", health=page), ())
-        if with_data:
+        _node(directory, "client", client, NodeFile(peers=own, data=where, health=page), ())
+        if with_data and not lazily:
             _write_data(directory / NODES / f"client-{client}" / "data.npz", ready, client)
         if client in built:
             built[client].write(directory)
@@ -134,15 +138,31 @@ def _write_data(path: Path, ready: Prepared, client: int) -> None:
 
 
 def on_loopback(servers: int) -> dict[int, EdgeAddress]:
-    """Free ports of this machine."""
-    sockets = [socket.socket() for _ in range(servers)]
+    """Free ports of this machine.
+
+    None of those that the system gives away by itself: between now and the server's start it would
+    give some of them to others.
+    """
+    sockets: list[socket.socket] = []
     try:
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
+        for port in random.Random().sample(PORTS, len(PORTS)):
+            if len(sockets) == servers:
+                break
+            one = socket.socket()
+            try:
+                one.bind(("127.0.0.1", port))
+                sockets.append(one)
+            except OSError:  # somebody has it
+                one.close()
         ports = [each.getsockname()[1] for each in sockets]
     finally:
         for each in sockets:
             each.close()
+    if len(ports) < servers:
+        raise RunError(
+            f"{servers} servers need a port each, and this machine has {len(ports)} free ones "
+            f"from {PORTS[0]} to {PORTS[-1]}"
+        )
     return {
         d: EdgeAddress(f"127.0.0.1:{port}", f"127.0.0.1:{port}", ("127.0.0.1", "localhost"))
         for d, port in enumerate(ports)

@@ -11,8 +11,9 @@ from sdfeel.core.membership import Epoch, schedule
 from sdfeel.core.network import Network
 from sdfeel.core.run_files import EPOCHS, EXPERIMENT, NETWORK, NODE, NODES, write_atomic
 from sdfeel.deploy.files import NodeFile, digest_of, parse_network, read_node, write_node
-from sdfeel.experiment.build import build_scheme, local_step
+from sdfeel.experiment.build import build_scheme
 from sdfeel.experiment.build_network import build_mixing, on_another, with_peers
+from sdfeel.experiment.build_training import local_step
 from sdfeel.experiment.loading import load
 from sdfeel.experiment.schema import Experiment
 from sdfeel.live.epochs import SignedNetwork, signed

@@ -16,7 +16,9 @@ from torch import Tensor, nn
 
 from sdfeel.core.decide import Decisions
 from sdfeel.core.errors import DataError, InputError
+from sdfeel.core.run_files import secret_of
 from sdfeel.core.seeds import number
+from sdfeel.data.adapters import AS_IT_IS
 from sdfeel.data.federated import Examples, Federated, examples
 from sdfeel.deploy.files import (
     NodeFile,
@@ -28,24 +30,28 @@ from sdfeel.deploy.files import (
     read_node,
 )
 from sdfeel.deploy.flower import FlowerTrainer
+from sdfeel.engine.attacks import Attack, lie
 from sdfeel.engine.base import Task
+from sdfeel.engine.messages import Packing
 from sdfeel.engine.native.engine import BITS
 from sdfeel.engine.personal import PersonalEngine
 from sdfeel.engine.select import ModuleEngine
 from sdfeel.experiment.build import (
-    build_data,
     build_engine,
-    build_packing,
     build_scheme,
-    local_step,
 )
+from sdfeel.experiment.build_data import build_data, build_reading
+from sdfeel.experiment.build_liars import attack_of
+from sdfeel.experiment.build_messages import build_packing, with_masks, with_noise
 from sdfeel.experiment.build_network import on_another, with_peers
+from sdfeel.experiment.build_training import local_step
 from sdfeel.experiment.loading import load
 from sdfeel.experiment.schema import Experiment
 from sdfeel.live.epochs import directory_of
 from sdfeel.live.federation import Federation, by_torch
 from sdfeel.live.protocol import About
 from sdfeel.models import zoo
+from sdfeel.models.flat import Layout
 
 if TYPE_CHECKING:  # gRPC must not be loaded before a node's process has been forked
     from sdfeel.live.process import NodeSetting
@@ -94,10 +100,13 @@ def run_client_node(
         train: Callable[[Task], Tensor] = FlowerTrainer(zoo.imported(node.trainer)(), module)
     else:
         own = own_examples(node, me)
-        engine = own_engine(node, me, own, module)
+        secret = secret_of(setting.directory) if federation.private else None
+        engine = own_engine(node, me, own, module, secret)
         samples, train = len(own), trainer(engine)
         if engine.name == "native":  # an old CPU has bits of its own, which servers refuse
             member = replace(member, about=replace(member.about, engine=engine.bits))
+    if federation.attack is not None and me in federation.attack.clients:
+        train = lying(train, federation.attack)
     if forgetful:
         train = forgetting(train)
     if pause:
@@ -159,10 +168,19 @@ def federation_of(node: NodeFile) -> tuple[Federation, nn.Module]:
         initial=initial,
         about=_about(node, experiment, module, initial),
         libraries=read_libraries(Path(node.network)),
-        packing=build_packing(experiment, engine.layout),
+        packing=_packing(experiment, base, engine.layout),
         stays=engine.stays if isinstance(engine, PersonalEngine) else None,
+        published=engine.state_dict if isinstance(engine, PersonalEngine) else None,
+        private=experiment.privacy.protects == "examples",
+        attack=attack_of(experiment),
     )
     return federation, module
+
+
+def _packing(experiment: Experiment, decisions: Decisions, layout: Layout) -> Packing | None:
+    """How messages are made: as in a simulation of the same experiment."""
+    packing = with_noise(experiment, build_packing(experiment, layout), decisions)
+    return with_masks(experiment, packing, decisions, layout)
 
 
 def _about(node: NodeFile, experiment: Experiment, module: nn.Module, initial: Tensor) -> About:
@@ -240,7 +258,9 @@ def own_examples(node: NodeFile, client: int) -> Examples:
         return _from_file(path)
     if ":" not in node.data:
         raise InputError(f"'{node.data}' is neither an .npz file, a directory nor module:factory")
-    return examples(zoo.imported(node.data)())
+    experiment = Path(node.experiment)
+    reading = build_reading(load(experiment)) if experiment.is_file() else AS_IT_IS
+    return examples(zoo.imported(node.data)(), reading, reading.lazy)
 
 
 def _from_file(path: Path) -> Examples:
@@ -259,8 +279,7 @@ def _part(experiment: Experiment, directory: Path, client: int) -> Examples:
     """This client's part of the experiment's data set, which lies in `directory`."""
     section = experiment.data.model_copy(update={"directory": str(directory)})
     data = build_data(experiment.model_copy(update={"data": section}))
-    rows = torch.from_numpy(np.array(data.parts[client]))
-    return Examples(data.train.x[rows], data.train.y[rows])
+    return data.train.some(data.parts[client])
 
 
 def forgetting(train: Callable[[Task], Tensor]) -> Callable[[Task], Tensor]:
@@ -276,6 +295,11 @@ def forgetting(train: Callable[[Task], Tensor]) -> Callable[[Task], Tensor]:
     return broken
 
 
+def lying(train: Callable[[Task], Tensor], attack: Attack) -> Callable[[Task], Tensor]:
+    """The same, and something else is handed over."""
+    return lambda task: lie(attack, task, train(task))
+
+
 def slowed(train: Callable[[Task], Tensor], pause: float) -> Callable[[Task], Tensor]:
     """The same model, later."""
 
@@ -286,12 +310,14 @@ def slowed(train: Callable[[Task], Tensor], pause: float) -> Callable[[Task], Te
     return late
 
 
-def own_engine(node: NodeFile, client: int, own: Examples, module: nn.Module) -> ModuleEngine:
-    """The same engine code as in a simulation, on this client's data alone."""
+def own_engine(
+    node: NodeFile, client: int, own: Examples, module: nn.Module, secret: int | None = None
+) -> ModuleEngine:
+    """The same engine code as in a simulation, on this client's data alone, with its own noise."""
     experiment = load(Path(node.experiment))
     net, _, _, _ = read_network(Path(node.network))
     data = _of_one(own, client, max(len(net.samples), client + 1))
-    engine, _ = build_engine(_alone(experiment, engine_kind(experiment)), data, module)
+    engine, _ = build_engine(_alone(experiment, engine_kind(experiment)), data, module, secret)
     return engine
 
 

@@ -1,15 +1,59 @@
 """The records of finished rounds, collected from all edge servers and put in order."""
 
 import asyncio
-import json
 from collections.abc import AsyncIterator, Callable, Collection, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeGuard
 
 from sdfeel.live.edge.journal import elapsed
-from sdfeel.live.protocol import LONG_POLL, Link
+from sdfeel.live.protocol import LONG_POLL, Link, is_whole
+from sdfeel.live.transport.envelope import strict
+from sdfeel.live.transport.errors import Refused
 
 Record = dict[str, Any]
+SHORTLY = 0.1  # seconds until a server that had nothing to tell is asked again
+NUMBERS = ("iterations", "ended", "first", "compute", "upload", "mix")
+COUNTS = ("server", "k", "number", "total", "bytes")
+SOMETIMES = ("epoch", "index", "lane")
+LISTS = ("away", "guests", "mixed", "missing")  # of clients or servers
+DIGITS = 12  # of a client's or server's number
+
+
+def read(body: bytes, server: int, servers: Collection[int], in_step: bool) -> list[Record]:
+    """What a server reports; `Refused` if these are not records of its rounds."""
+    try:
+        found = strict(body.decode())
+        if not isinstance(found, list) or not all(map(is_record, found)):
+            raise ValueError
+        ours = all(each["server"] == server for each in found)
+        known = {str(d) for d in servers}
+        if not ours or not all(in_step or known >= each["versions"].keys() for each in found):
+            raise ValueError
+    except (ValueError, KeyError, RecursionError):
+        raise Refused(
+            f"edge-{server} reports what cannot be its rounds: it runs another version of sdfeel, "
+            f"or is not honest; look at it, or restore a backup of its state"
+        ) from None
+    return found
+
+
+def is_record(value: object) -> TypeGuard[Record]:
+    """Does it have the form of a server's record of a round?"""
+    if not isinstance(value, dict) or not value.keys() >= {*NUMBERS, *COUNTS, *LISTS, "steps"}:
+        return False
+    by_number = [value["steps"], value.get("versions", {})]
+    figures, over = value.get("figures", {}), value.get("over")
+    return (
+        all(isinstance(value[key], int | float) for key in NUMBERS)
+        and isinstance(value.get("elapsed", 0.0), int | float)
+        and all(map(is_whole, (value.get(key, 0) for key in (*COUNTS, *SOMETIMES))))
+        and all(isinstance(value[key], list) and all(map(is_whole, value[key])) for key in LISTS)
+        and all(isinstance(each, dict) for each in (*by_number, figures))
+        and all(isinstance(each, int | float) for each in figures.values())
+        and all(key.isdecimal() and len(key) < DIGITS for each in by_number for key in each)
+        and all(is_whole(number) for each in by_number for number in each.values())
+        and (over is None or (isinstance(over, str) and over.isprintable()))
+    )
 
 
 @dataclass
@@ -152,12 +196,14 @@ class Records:
         while not self._queues[d] and d not in self._over:
             question = {"first": self._asked.get(d, 0), "wait": LONG_POLL}
             header, body = await self.edges[d].insist("rounds", question)
-            records: list[Record] = json.loads(body or b"[]")
+            records = read(body or b"[]", d, self.edges, self.synchronous)
+            if not records and header.get("over") is not True:
+                await asyncio.sleep(SHORTLY)  # it may have answered before it had waited
             self._queues[d].extend(records)
             if records:
                 last = records[-1]  # lanes that share a server count their rounds together
                 self._asked[d] = 1 + (last["index"] if "index" in last else last["k"])
-            if header["over"]:
+            if header.get("over") is True:
                 self._over.add(d)
 
 

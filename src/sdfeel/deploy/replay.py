@@ -2,8 +2,7 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from math import inf
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -54,13 +53,13 @@ def repeated(simulation: Simulation, arrivals: Sequence[Arrival]) -> Tensor:
     taken: dict[tuple[int, int], dict[str, int]] = {}
     for each in arrivals:  # lanes that share a server have different clients
         taken.setdefault((each["server"], each["k"]), {}).update(each["steps"])
-    cost = _Recorded(**vars(simulation.decisions.cost), taken=taken)
-    simulation.decisions = replace(simulation.decisions, cost=cost)
+    prices = simulation.decisions.cost
+    given = {each.name: getattr(prices, each.name) for each in fields(prices)}
+    simulation.decide_by(replace(simulation.decisions, cost=_Recorded(**given, taken=taken)))
+    numbers = {lane.lane: lane.number for lane in simulation.state.lanes}
     for each in arrivals:
-        for lane in simulation.state.lanes:
-            own = lane.number == each["lane"] if "lane" in each else lane.lane == (each["server"],)
-            lane.ends = each["k"] if own else inf
-        next(simulation)
+        number = each["lane"] if "lane" in each else numbers[each["server"],]
+        simulation.finish(number, float(each["k"]))
     return simulation.model()
 
 

@@ -1,6 +1,7 @@
 """The state of a deployment's nodes, from their status files."""
 
 import json
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -54,6 +55,37 @@ def _state(told: dict[str, Any], now: float) -> str:
     if now - told["updated"] > SILENT:
         return "silent"
     return "running" if told.get("healthy") else "in trouble"
+
+
+TEXT = 500  # characters of a text that another node sent
+TEXTS, NUMBERS = ("last_error", "guest_of", "health", "version"), ("round", "lag", "bytes")
+LISTS = ("guests", "absent", "waiting_for", "quarantined")
+
+
+def as_told(status: Mapping[str, Any]) -> dict[str, Any]:
+    """What another node says about itself, as far as it makes sense: it may say anything.
+
+    It does not say what it is called, and no text of it can steer a terminal.
+    """
+    found = {key: _plain(value) for key, value in status.items() if key.isidentifier()}
+    for key in found.keys() & {*TEXTS, *NUMBERS, *LISTS}:
+        value = found[key]
+        text = key in TEXTS and isinstance(value, str)
+        number = key in NUMBERS and isinstance(value, int | float)
+        names = key in LISTS and isinstance(value, list)
+        if not (text or number or (names and all(isinstance(each, str) for each in value))):
+            del found[key]
+    return {key: value for key, value in found.items() if key not in ("name", "role", "state")}
+
+
+def _plain(value: Any, depth: int = 3) -> Any:
+    if isinstance(value, str):
+        return "".join(letter if letter.isprintable() else " " for letter in value[:TEXT])
+    if isinstance(value, dict) and depth:
+        return {_plain(str(key)): _plain(each, depth - 1) for key, each in value.items()}
+    if isinstance(value, list) and depth:
+        return [_plain(each, depth - 1) for each in value]
+    return value if isinstance(value, int | float | None) else ""
 
 
 def _order(path: Path) -> tuple[bool, str, int]:

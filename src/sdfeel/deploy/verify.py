@@ -379,6 +379,8 @@ class Verifier:
     ) -> None:
         """One server's part: its average, its exchanges, and what came out."""
         server, store, k = self.servers[d], self.servers[d].store, turn.k
+        if federation.sums is not None:
+            raise NotAtHand("it saw its clients' sum alone, under masks that are not kept")
         self.bodies.get(said["start"], f"the model that edge-{d} began with")
         if server.unsure:
             raise NotAtHand(server.unsure)
@@ -465,7 +467,8 @@ class Verifier:
             return
         good = told is None or told == fingerprint(model)
         if path.is_file():
-            ours, theirs = FlatModule(self.module).state_dict(model), load_file(path)
+            named = self.federation.published or FlatModule(self.module).state_dict
+            ours, theirs = named(model), load_file(path)
             same = ours.keys() == theirs.keys()
             good = good and same and all(torch.equal(ours[key], theirs[key]) for key in ours)
         self.found.published = good

@@ -135,6 +135,10 @@ class ClientCopies:
         node = read_node(path) if path.is_file() else self.node
         if node.trainer is not None:
             return f"it trains by {node.trainer}, which only its owner can repeat"
+        if federation.private or federation.guard is not None:
+            return "there is noise in its messages, drawn from a secret that only it knows"
+        if federation.sums is not None:
+            return "what it sent is hidden under masks, drawn from a secret that only it knows"
         place = self.data.get(number, self.data.get(None, node.data))
         if place is not None and ":" not in place:
             place = str(Path(place).resolve())

@@ -2,12 +2,15 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from numbers import Real
 from typing import Any, Literal, Protocol
 
 from torch import Tensor, nn
 
 from sdfeel.core.arrays import Ints
 from sdfeel.core.errors import InputError, unknown
+from sdfeel.core.learning_rates import Schedule
+from sdfeel.core.named import imported
 from sdfeel.data.federated import Examples
 from sdfeel.engine.evaluate import Loss, Metric
 from sdfeel.engine.task import TaskOf
@@ -45,19 +48,36 @@ class L1:
 PENALTIES: dict[str, Callable[[float], Penalty]] = {"l1": L1}
 
 
-def penalties(asked: Mapping[str, float | Penalty]) -> dict[str, Penalty]:
+def penalties(asked: Mapping[str, float | str | Penalty]) -> dict[str, Penalty]:
     """Penalties by name: from the table with these strengths, or the user's own."""
-    return {name: _made(name, given) for name, given in asked.items() if given != 0}
+    zero = (0, 0.0)
+    return {name: _made(name, given) for name, given in asked.items() if given not in zero}
 
 
-def _made(name: str, given: float | Penalty) -> Penalty:
+def _made(name: str, given: float | str | Penalty) -> Penalty:
+    given = imported(given) if isinstance(given, str) else given
     if callable(given):
         return given
+    if not isinstance(given, Real):
+        raise InputError(
+            f"the penalty {name} must be a strength, or a function of a tensor and its start, got "
+            f"{given!r}"
+        )
     if name not in PENALTIES:
         raise unknown("penalty", name, PENALTIES)
+    given = float(given)
     if not given > 0:
         raise InputError(f"the penalty {name} must have a strength of at least 0, got {given:g}")
     return PENALTIES[name](given)
+
+
+@dataclass(frozen=True)
+class PrivateSteps:
+    """DP-SGD: each example's gradient is clipped, and noise is added to their sum."""
+
+    clip: float  # the greatest length of one example's gradient
+    noise: float  # standard deviation of the noise on each number of the sum, over the clip
+    secret: int  # what the noise is drawn from
 
 
 @dataclass(frozen=True)
@@ -73,6 +93,10 @@ class Training:
     proximal: float = 0.0  # how strongly a client is pulled to where its round began
     penalties: Mapping[str, Penalty] = field(default_factory=dict)  # what else is added to the loss
     own: Callable[..., Any] | None = None  # the optimiser itself, where it is the user's
+    private: PrivateSteps | None = None
+    schedule: Schedule | None = None  # how the learning rate changes: for whoever makes tasks
+    clip_norm: float | None = None  # the largest norm of a mini-batch's gradient
+    device: str = "cpu"  # where, for an engine that knows others (`batched`)
 
 
 @dataclass(frozen=True, eq=False)
@@ -87,6 +111,7 @@ class Workload:
     seed: int
     metrics: Mapping[str, Metric] = field(default_factory=dict)  # the user's own, on test data
     measured: Examples | None = None  # what the training loss is measured on; None: `train`
+    tests: Sequence[Ints] | None = None  # each client's own rows of `test`, where they have any
 
     @property
     def losses_on(self) -> Examples:
@@ -95,12 +120,11 @@ class Workload:
 
     def suited(self) -> "Workload":
         """The same with inputs in the type that the module takes (`models.zoo.taken`)."""
-        x = self.train.x
-        if x.is_floating_point() or not taken(self.module, x[:1]).is_floating_point():
+        x = self.train.first[None]
+        if x.is_floating_point() or not taken(self.module, x).is_floating_point():
             return self
-        train, test = (Examples(each.x.float(), each.y) for each in (self.train, self.test))
-        own = self.measured
-        measured = None if own is None else Examples(own.x.float(), own.y)
+        measured = None if self.measured is None else self.measured.as_floats()
+        train, test = self.train.as_floats(), self.test.as_floats()
         return replace(self, train=train, test=test, measured=measured)
 
 

@@ -61,11 +61,20 @@ class AddressedDropout(nn.Module):
             return x
         if self.p == 1:
             return torch.zeros_like(x)
-        shape = (*x.shape[:2], *[1] * (x.ndim - 2)) if self.channels else tuple(x.shape)
+        return x * self.mask(self.mask_shape(x)).to(x.dtype)
+
+    def mask_shape(self, x: Tensor) -> tuple[int, ...]:
+        """Of the mask for a batch like this."""
+        return (*x.shape[:2], *[1] * (x.ndim - 2)) if self.channels else tuple(x.shape)
+
+    def mask(self, shape: tuple[int, ...]) -> Tensor:
+        """What a batch is multiplied by at the present address."""
+        if self.p == 1:
+            return torch.zeros(shape)
         kept = self.address.words(self.layer, prod(shape)) >= self._threshold
         # In NumPy, whose small operations are several times cheaper than torch's.
         mask = kept.astype(np.float32) * np.float32(1 / (1 - self.p))
-        return x * torch.from_numpy(mask.reshape(shape)).to(x.dtype)
+        return torch.from_numpy(mask.reshape(shape))
 
 
 ELEMENTS = (nn.Dropout,)

@@ -19,12 +19,18 @@ from sdfeel.data.federated import Examples
 
 Loss = Callable[[Tensor, Tensor], Tensor]  # (outputs, targets) -> the mean loss
 Metric = Callable[[Tensor, Tensor], float | Tensor]  # (outputs, targets) -> a number
-Outputs = Callable[[Tensor, Ints], tuple[Tensor, Tensor]]  # (model, rows) -> outputs, targets
+Which = Literal["train", "test"]  # examples
+Outputs = Callable[[Tensor, Ints, Which], tuple[Tensor, Tensor]]  # of a model on these rows: what
+# it says, and the targets
+
+
+IGNORED = -100  # the class of places that do not count, such as padding: torch's convention
 
 
 def accuracy(outputs: Tensor, targets: Tensor) -> float:
-    """The share of examples whose class is the one with the largest output."""
-    return float((outputs.argmax(dim=-1) == targets).double().mean())
+    """The share of examples, or of places, whose class is the one with the largest output."""
+    counted = targets != IGNORED
+    return float((outputs.argmax(dim=-1) == targets)[counted].double().mean())
 
 
 def loss_of(outputs: Tensor, targets: Tensor) -> Tensor:
@@ -104,6 +110,14 @@ BETTER: dict[str, Literal["more", "less"]] = {
     "personal accuracy": "more",
     "personal loss": "less",
 }
+# What is made small, and what is measured beside it, where a user names nothing.
+TASK_LOSSES = {
+    "classification": "cross-entropy",
+    "regression": "mse",
+    "labelling": "token-cross-entropy",
+    "language": "token-cross-entropy",
+}
+TASK_METRICS = {"regression": ("rmse", "r2"), "language": ("perplexity",)}
 DECILE = 0.1
 
 
@@ -122,8 +136,10 @@ SUMMARIES: dict[str, Callable[[Floats], float]] = {
 WORST = {"more": (": lowest 10 %", ": highest 10 %"), "less": (": highest 10 %", ": lowest 10 %")}
 
 
-def summed_up(metric: str, group: str, values: Iterable[float]) -> dict[str, float]:
-    """What is reported about a metric that was measured for each member of a `group`.
+def summed_up(
+    metric: str, group: str, values: Iterable[float], like: str | None = None
+) -> dict[str, float]:
+    """What is reported about a metric, or one `like` it, measured for each member of a `group`.
 
     If it is known which end of a metric is the worse one, the other is not reported.
 
@@ -131,9 +147,11 @@ def summed_up(metric: str, group: str, values: Iterable[float]) -> dict[str, flo
     [0.75, 0.5]
     """
     ascending = np.sort(np.array(list(values), dtype=np.float64))
+    if not len(ascending):
+        return {}
     found = {what: of(ascending) for what, of in SUMMARIES.items()}
-    if metric in BETTER:
-        worse, other = WORST[BETTER[metric]]
+    if (known := like or metric) in BETTER:
+        worse, other = WORST[BETTER[known]]
         found = {": worst 10 %" if w == worse else w: v for w, v in found.items() if w != other}
     return {f"{metric} per {group}{what}": value for what, value in found.items()}
 
@@ -152,34 +170,45 @@ def chosen(
 
 @dataclass(frozen=True, eq=False)
 class Groups:
-    """Which metrics are measured on the training examples of each client, or of each cluster."""
+    """Which metrics are measured on the examples of each client, or of each cluster."""
 
     outputs: Outputs  # of an engine
-    parts: Sequence[Ints]  # each client's rows of the training data
+    parts: Sequence[Ints]  # each client's rows; who has none is left out
     home: Ints  # (C,) each client's cluster; -1: none
     per_client: Mapping[str, Metric] = field(default_factory=dict)
     per_cluster: Mapping[str, Metric] = field(default_factory=dict)
     every: int = 1  # rounds between two measurements
+    which: Which = "train"  # examples the rows are of
+    clusters: Sequence[Ints] | None = None  # each cluster's rows; None: those of its clients
+    tuned: Callable[[Callable[[int], Tensor], int], dict[str, float]] | None = None  # what else is
+    # measured of the clients' models, given how many local iterations were done
 
     def due(self, number: int) -> bool:
         """Is this a round after which they are measured?"""
-        return bool(self.per_client or self.per_cluster) and number % self.every == 0
+        return number % self.every == 0
 
-    def measured(self, models: Callable[[int], Tensor]) -> dict[str, float]:
+    def measured(self, models: Callable[[int], Tensor], iterations: int) -> dict[str, float]:
         """What is reported about all clients and clusters, each with its own model of these."""
-        if not self.per_client and not self.per_cluster:
-            return {}
+        found = self._measured(models)
+        return found if self.tuned is None else {**found, **self.tuned(models, iterations)}
+
+    def _measured(self, models: Callable[[int], Tensor]) -> dict[str, float]:
         told: dict[tuple[str, str], list[float]] = {
             (name, "client"): [] for name in self.per_client
         }
         told |= {(name, "cluster"): [] for name in self.per_cluster}
         clusters: dict[int, list[tuple[Tensor, Tensor]]] = {}
-        for client, part in enumerate(self.parts):
-            found = self.outputs(models(client), part)
+        together = self.per_cluster and self.clusters is None
+        for client, part in enumerate(self.parts if self.per_client or together else ()):
+            if not len(part):
+                continue
+            found = self.outputs(models(client), part, self.which)
             for name, metric in self.per_client.items():
                 told[name, "client"].append(float(metric(*found)))
-            if self.per_cluster and self.home[client] >= 0:
+            if together and self.home[client] >= 0:
                 clusters.setdefault(int(self.home[client]), []).append(found)
+        if self.per_cluster and self.clusters is not None:
+            clusters = self._of_servers(models, self.clusters)
         for members in clusters.values():
             whole = [torch.cat(each) for each in zip(*members, strict=True)]
             for name, metric in self.per_cluster.items():
@@ -189,6 +218,29 @@ class Groups:
             for (metric, group), values in told.items()
             for name, value in summed_up(metric, group, values).items()
         }
+
+    def _of_servers(
+        self, models: Callable[[int], Tensor], rows: Sequence[Ints]
+    ) -> dict[int, list[tuple[Tensor, Tensor]]]:
+        """What the clients of each server, which has examples of its own, say of these."""
+        found: dict[int, list[tuple[Tensor, Tensor]]] = {}
+        for client, server in enumerate(self.home.tolist()):
+            if server < 0 or (server in found and models(client) is models(0)):  # all have one
+                continue
+            said = self.outputs(models(client), rows[server], self.which)
+            found.setdefault(server, []).append(said)
+        return found
+
+
+def confusion(outputs: Tensor, targets: Tensor, classes: int) -> tuple[tuple[int, ...], ...]:
+    """(K, K) how many examples of each class (rows) the model takes for which (columns).
+
+    >>> confusion(torch.tensor([[1.0, 0.0], [0.0, 1.0], [1.0, 0.0]]), torch.tensor([0, 1, 1]), 2)
+    ((1, 0), (1, 1))
+    """
+    said = outputs[:, :classes].argmax(dim=1)
+    counts = torch.bincount(targets * classes + said, minlength=classes * classes)
+    return tuple(tuple(row) for row in counts.view(classes, classes).tolist())
 
 
 BLOCK = 250  # examples at a time: small enough that activations stay in the cache
@@ -209,7 +261,8 @@ class Tally:
 
     loss: float  # summed over the block
     right: int | None  # classified correctly; None where targets are not class numbers
-    count: int
+    count: int  # by which the loss is divided
+    judged: int = 0  # by which those that are right are divided
 
 
 def blocks(data: Examples) -> int:
@@ -230,26 +283,35 @@ def tallies(
     found = []
     with torch.inference_mode():
         for n in which:
-            x, y = data.x[n * BLOCK : (n + 1) * BLOCK], data.y[n * BLOCK : (n + 1) * BLOCK]
+            x, y = data.block(n * BLOCK, (n + 1) * BLOCK)
             out = module(x)
-            classes = out.ndim == 2 and y.ndim == 1 and y.dtype == torch.int64
-            right = int((out.argmax(dim=1) == y).sum()) if classes else None
-            found.append(Tally(float(loss(out, y)) * len(y), right, len(y)))
+            found.append(_tally(out, y, loss))
             keep(out)
     module.train(was_training)
     return found
 
 
+def _tally(out: Tensor, y: Tensor, loss: Loss) -> Tally:
+    mean, places = float(loss(out, y)), out.shape[:-1] == y.shape and y.dtype == torch.int64
+    if not places:
+        return Tally(mean * len(y), None, len(y))
+    counted = y != IGNORED
+    right, judged = int(((out.argmax(dim=-1) == y) & counted).sum()), int(counted.sum())
+    count = judged if loss is tokens else len(y)  # a mean over places, not over examples
+    return Tally(mean * count if count else 0.0, right, count, judged)
+
+
 def total(parts: Iterable[Tally]) -> tuple[float, float | None]:
     """The mean loss and the accuracy over all blocks."""
-    loss, right, count = 0.0, 0, 0
+    loss, right, count, judged = 0.0, 0, 0, 0
     classes = True
     for part in parts:
         loss += part.loss
         count += part.count
+        judged += part.judged
         classes = classes and part.right is not None
         right += part.right or 0
-    return loss / count, right / count if classes else None
+    return loss / count, right / judged if classes else None
 
 
 def evaluate(

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from sdfeel.core.arrays import Floats
 
-PIECE = 1 << 14  # numbers of a model that are added together, so that they stay in the cache
+PIECE = 1 << 15  # numbers of a model that are added together, so that they stay in the cache
 
 
 def weighted_by_hand(terms: Iterable[tuple[float, NDArray[Any]]]) -> NDArray[Any]:

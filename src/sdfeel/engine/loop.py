@@ -8,7 +8,6 @@ import copy
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -19,7 +18,7 @@ from sdfeel.data.federated import Examples
 from sdfeel.engine.base import Scores, Task, Workload
 from sdfeel.engine.batches import batches, passes
 from sdfeel.engine.dropout import Address, address_dropout, no_dropout
-from sdfeel.engine.evaluate import Tally, blocks, evaluate, tallies
+from sdfeel.engine.evaluate import Tally, Which, blocks, evaluate, tallies
 from sdfeel.engine.optimizers import carried, stepper
 from sdfeel.engine.task import diverged
 from sdfeel.engine.threads import one_thread
@@ -82,7 +81,7 @@ class LoopEngine:
         with torch_seed(number(self._seed, "torch", task.client, task.first)):
             for step, picked in enumerate(torch.from_numpy(self._picked(task)), first):
                 self._address.set(task.client, step)
-                self._step(*self._batch(picked), step)
+                self._step(*self._batch(picked, task.client, step), step)
         # One number shows whether all are finite: a NaN or an infinity survives the sum.
         if not torch.isfinite(self._flat.row.sum()):
             raise diverged(task, self._training.learning_rate)
@@ -101,7 +100,7 @@ class LoopEngine:
         torch_address = number(self._seed, "torch", client, step)
         with named(client, step), one_thread(), no_dropout(flat.module), torch_seed(torch_address):
             (picked,) = torch.from_numpy(self._rows(client, position, 1))
-            x, y = self._batch(picked)
+            x, y = self._batch(picked, client, position)
             loss = self._training.loss(flat.module(x), y)
             gradients = torch.autograd.grad(
                 loss, flat.trainable, allow_unused=True, materialize_grads=True
@@ -118,8 +117,8 @@ class LoopEngine:
         size = self._training.batch_size
         return batches(self._parts[client], size, self._seed, client, first, steps)
 
-    def _batch(self, picked: Tensor) -> tuple[Tensor, Tensor]:
-        return self._train.x.index_select(0, picked), self._train.y.index_select(0, picked)
+    def _batch(self, picked: Tensor, client: int, step: int) -> tuple[Tensor, Tensor]:
+        return self._train.batch(picked, (self._seed, client, step))
 
     def _each(self, client: int) -> int:
         """Mini-batches in one local iteration of a client."""
@@ -138,14 +137,14 @@ class LoopEngine:
             raise SdfeelError(f"measuring failed: {told(error)}") from error
         return Scores(train.loss, test.loss, test.accuracy, test.metrics)
 
-    def outputs(self, model: Tensor, rows: Ints) -> tuple[Tensor, Tensor]:
-        """What the model says of these training examples, and their targets."""
+    def outputs(self, model: Tensor, rows: Ints, which: Which = "train") -> tuple[Tensor, Tensor]:
+        """What the model says of these examples, and their targets."""
         self._flat.load(model)
-        data = Examples(*self._batch(torch.from_numpy(np.array(rows))))
+        data = (self._train if which == "train" else self._test).some(rows)
         found: list[Tensor] = []
         with one_thread():
-            which = range(blocks(data))
-            tallies(self._flat.module, data, self._training.loss, which, found.append)
+            every = range(blocks(data))
+            tallies(self._flat.module, data, self._training.loss, every, found.append)
         return torch.cat(found), data.y
 
     def close(self) -> None:

@@ -19,10 +19,11 @@ from torch import Tensor
 
 from sdfeel.core.errors import InputError, unknown
 from sdfeel.core.mixing import Mixing
-from sdfeel.core.seeds import rng
+from sdfeel.core.seeds import hidden, rng
 from sdfeel.engine.base import Task
 from sdfeel.engine.codes import Coding
 from sdfeel.engine.combine import mixed
+from sdfeel.engine.guards import STEP, UpdateGuard, clipped, integers, masking_bytes, noised
 
 FLOAT = 32  # bits of an uncompressed number, and of a scale
 
@@ -240,9 +241,9 @@ class Clip:
             raise InputError(f"a clip's norm must be above 0, got {self.norm:g}")
 
     def __call__(self, x: Tensor, sizes: Sizes, to: Envelope) -> Tensor:
-        wide = x.double()
-        length = float(wide.square().sum().sqrt())
-        return x if length <= self.norm else (wide * (self.norm / length)).to(x.dtype)
+        row = x.numpy()
+        short = clipped(row, self.norm)
+        return x if short is row else torch.from_numpy(short)
 
     def bits(self, sizes: Sizes, before: int) -> int:
         return before
@@ -252,8 +253,8 @@ class Clip:
 class Noise:
     """Adds Gaussian noise to every number: privacy for what was clipped.
 
-    It is drawn from the run's seed. Whoever knows the seed can remove the noise again, so in a
-    deployment its seed must be the client's own secret.
+    A simulation draws it from the run's seed, and whoever knows that can remove the noise again; a
+    deployed client draws it from a secret of its own.
     """
 
     readable: ClassVar[bool] = True
@@ -265,11 +266,38 @@ class Noise:
             raise InputError(f"noise must have a deviation above 0, got {self.deviation:g}")
 
     def __call__(self, x: Tensor, sizes: Sizes, to: Envelope) -> Tensor:
-        drawn = rng(to.seed, "privacy", to.client, to.k).standard_normal(len(x))
-        return (x.double() + torch.from_numpy(drawn * self.deviation)).to(x.dtype)
+        draws = hidden(to.seed, "privacy", to.client, to.k)
+        return torch.from_numpy(noised(x.numpy(), self.deviation, draws))
 
     def bits(self, sizes: Sizes, before: int) -> int:
         return before
+
+
+@dataclass(frozen=True)
+class SecureSum:
+    """Leaves a server only the sum of its clients' updates: weighted by them, in whole steps.
+
+    What comes out are integers, of which `opened` makes the sum. The masks themselves cancel, so a
+    simulation needs none.
+    """
+
+    readable: ClassVar[bool] = False
+
+    weights: tuple[float, ...]  # of each client in its cluster
+    together: int  # clients in the largest cluster
+
+    def __call__(self, x: Tensor, sizes: Sizes, to: Envelope) -> Tensor:
+        return torch.from_numpy(integers(x.numpy(), self.weights[to.client]))
+
+    def bits(self, sizes: Sizes, before: int) -> int:
+        return before + 8 * masking_bytes(self.together)
+
+    def opened(self, up: Mixing, n: int, total: Tensor) -> Tensor:
+        """(P,) row `n` of a mixing, whose clients' integers have this sum."""
+        span = slice(up.starts[n], up.starts[n + 1])
+        sources, weights = up.sources[span].tolist(), up.weights[span].tolist()
+        own = sum(self.weights[i] for i in sources)
+        return total * (STEP * (sum(weights) / own)) if own else total
 
 
 @dataclass(frozen=True)
@@ -295,6 +323,7 @@ class Packing:
     seed: int
     up: tuple[Stage, ...] = ()
     across: Codec | None = None  # None sends models as they are
+    liars: frozenset[int] = frozenset()  # clients that neither clip their updates nor add noise
 
     def __post_init__(self) -> None:
         clipped = packed = False
@@ -306,6 +335,11 @@ class Packing:
                 )
             if isinstance(stage, Noise) and not clipped:
                 raise InputError("noise protects nobody without a clip before it: add one")
+            if isinstance(stage, SecureSum) and packed:
+                raise InputError(
+                    "privacy.secure_aggregation adds up numbers under masks, and compressed "
+                    "messages cannot be added: set compression.uplink to none"
+                )
             if not stage.readable and position + 1 < len(self.up):
                 raise InputError(
                     f"{type(stage).__name__} must be the last stage: no stage after it could "
@@ -315,6 +349,25 @@ class Packing:
                 clipped or isinstance(stage, Clip),
                 packed or isinstance(stage, Compress),
             )
+
+    @property
+    def guard(self) -> UpdateGuard | None:
+        """What clients do to their updates before these are written."""
+        clip = next((each for each in self.up if isinstance(each, Clip)), None)
+        noise = next((each for each in self.up if isinstance(each, Noise)), None)
+        if clip is None:
+            return None
+        return UpdateGuard(clip.norm, 0.0 if noise is None else noise.deviation)
+
+    @property
+    def codec(self) -> Codec | None:
+        """How clients' updates are compressed."""
+        return next((each.codec for each in self.up if isinstance(each, Compress)), None)
+
+    @property
+    def sums(self) -> SecureSum | None:
+        """How a server sees sums only; None if it sees every message."""
+        return next((each for each in self.up if isinstance(each, SecureSum)), None)
 
     @property
     def readable(self) -> bool:
@@ -336,7 +389,8 @@ class Packing:
         """
         to, x = Envelope(self.seed, task.client, k, owed), trained - task.start
         for stage in self.up:
-            x = stage(x, self.sizes, to)
+            if not (task.client in self.liars and isinstance(stage, Clip | Noise)):
+                x = stage(x, self.sizes, to)
         return x
 
     def exchange(

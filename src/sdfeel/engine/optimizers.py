@@ -1,5 +1,6 @@
 """One mini-batch step: plain SGD, torch's optimisers, and two whose state travels along."""
 
+import hashlib
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, fields
 from typing import Annotated, Any, Protocol
@@ -11,8 +12,8 @@ from torch import Tensor, nn
 from sdfeel.core.errors import InputError, unknown
 from sdfeel.core.named import PATH
 from sdfeel.core.scheme import Local
-from sdfeel.core.seeds import rng
-from sdfeel.engine.base import Penalty, Proximal, Training
+from sdfeel.core.seeds import hidden, rng
+from sdfeel.engine.base import Penalty, PrivateSteps, Proximal, Training
 from sdfeel.models.flat import FlatModule
 
 
@@ -24,13 +25,18 @@ class Objective:
     """
 
     def __init__(self, flat: FlatModule, training: Training) -> None:
-        self._flat, self._loss = flat, training.loss
+        self._flat, self._loss, self._private = flat, training.loss, training.private
+        self._address: tuple[int, int] = (0, 0)  # of a round's noise
+        self._largest = training.clip_norm
         self._usual, self._proximal = list(training.penalties.values()), training.proximal
         self._penalties: list[Penalty] = []
         self._starts: list[Tensor] = []
         self._shifts: list[Tensor] = []
 
-    def begin(self, shift: Tensor | None, pull: float) -> None:
+    def begin(self, shift: Tensor | None, pull: float, client: int = 0) -> None:
+        if self._private is not None:  # the same steps from another model need noise of their own
+            start = hashlib.sha256(self._flat.row.detach().numpy().tobytes()).digest()
+            self._address = client, int.from_bytes(start, "big")
         self._shifts = [] if shift is None else self._split(shift)
         pulled = self._proximal + pull
         self._penalties = [*self._usual, Proximal(pulled)] if pulled else self._usual
@@ -38,11 +44,43 @@ class Objective:
             self._starts = [parameter.detach().clone() for parameter in self._flat.trainable]
 
     def __call__(self, x: Tensor, y: Tensor) -> Tensor:
-        loss = self._loss(self._flat.module(x), y)
+        return self._penalised(self._loss(self._flat.module(x), y))
+
+    def _penalised(self, loss: Tensor) -> Tensor:
         for penalty in self._penalties:
             for parameter, start in zip(self._flat.trainable, self._starts, strict=True):
                 loss = loss + penalty(parameter, start)
         return loss
+
+    def slope(self, x: Tensor, y: Tensor, step: int) -> list[Tensor | None]:
+        """The gradients that a step follows: exact, or private ones (`PrivateSteps`)."""
+        if self._private is None:
+            return self.gradients(self(x, y))
+        noisy: list[Tensor | None] = list(self._noisy(x, y, step, self._private))
+        if self._penalties:  # they know the model alone, which is no secret
+            extra = torch.autograd.grad(self._penalised(torch.zeros(())), self._flat.trainable)
+            noisy = [a + b for a, b in zip(noisy, extra, strict=True) if a is not None]
+        return self.shifted(noisy)
+
+    def _noisy(self, x: Tensor, y: Tensor, step: int, how: PrivateSteps) -> list[Tensor]:
+        """The mean of clipped gradients, one of each example, with noise."""
+        outputs, count = self._flat.module(x), len(x)
+        losses = torch.stack([self._loss(outputs[n : n + 1], y[n : n + 1]) for n in range(count)])
+        found = torch.autograd.grad(
+            losses,
+            self._flat.trainable,
+            torch.eye(count, dtype=losses.dtype),
+            is_grads_batched=True,
+            allow_unused=True,
+            materialize_grads=True,
+        )
+        rows = torch.cat([each.reshape(count, -1) for each in found], dim=1).double()
+        scale = (how.clip / rows.norm(dim=1).clamp(min=1e-300)).clamp(max=1.0)
+        total = (rows * scale[:, None]).sum(dim=0)
+        draws = hidden(how.secret, "examples", *self._address, step)
+        noise = how.noise * how.clip * draws.standard_normal(len(total))
+        mean = (total + torch.from_numpy(noise)) / count
+        return self._split(mean.to(self._flat.row.dtype))
 
     def gradients(self, loss: Tensor, create_graph: bool = False) -> list[Tensor | None]:
         """Of the whole objective, where `loss` is what calling it gave."""
@@ -52,13 +90,14 @@ class Objective:
         return self.shifted(found)
 
     def shifted(self, gradients: Iterable[Tensor | None]) -> list[Tensor | None]:
-        """Gradients of the loss with those of the linear term."""
-        if not self._shifts:
-            return list(gradients)
-        return [
-            shift.clone() if gradient is None else gradient + shift
-            for gradient, shift in zip(gradients, self._shifts, strict=True)
-        ]
+        """Gradients of the loss with those of the linear term, together no longer than allowed."""
+        found = list(gradients)
+        if self._shifts:
+            found = [
+                shift.clone() if gradient is None else gradient + shift
+                for gradient, shift in zip(found, self._shifts, strict=True)
+            ]
+        return found if self._largest is None else _clipped(found, self._largest)
 
     def linear(self) -> float:
         """The value of the linear term."""
@@ -71,6 +110,15 @@ class Objective:
         return [part.view_as(p) for part, p in zip(parts, self._flat.trainable, strict=True)]
 
 
+def _clipped(gradients: list[Tensor | None], largest: float) -> list[Tensor | None]:
+    """The same direction, with a norm of at most `largest`; what is shorter stays as it is."""
+    there = [gradient.detach() for gradient in gradients if gradient is not None]
+    norm = torch.linalg.vector_norm(torch.stack([torch.linalg.vector_norm(g) for g in there]))
+    if not norm > largest:  # which leaves what is not finite to be found out
+        return gradients
+    return [None if each is None else each * (largest / norm) for each in gradients]
+
+
 class PlainSGD:
     """w := w - learning rate * gradient, and nothing else."""
 
@@ -80,10 +128,10 @@ class PlainSGD:
 
     def begin(self, client: int, rate: float, shift: Tensor | None, pull: float) -> None:
         self._rate = self._usual * rate
-        self._objective.begin(shift, pull)
+        self._objective.begin(shift, pull, client)
 
     def __call__(self, x: Tensor, y: Tensor, step: int) -> None:
-        gradients = self._objective.gradients(self._objective(x, y))
+        gradients = self._objective.slope(x, y, step)
         with torch.no_grad():
             for parameter, gradient in zip(self._parameters, gradients, strict=True):
                 if gradient is not None:
@@ -115,15 +163,21 @@ class TorchOptimizer:
                 f"optimizer {training.optimizer} refused its options: {error}"
             ) from None
         self._parameters, self._objective = flat.trainable, Objective(flat, training)
-        self._usual = training.learning_rate
+        self._usual, self._private = training.learning_rate, training.private is not None
 
     def begin(self, client: int, rate: float, shift: Tensor | None, pull: float) -> None:
         self._optimizer.state.clear()
         for group in self._optimizer.param_groups:
             group["lr"] = self._usual * rate
-        self._objective.begin(shift, pull)
+        self._objective.begin(shift, pull, client)
 
     def __call__(self, x: Tensor, y: Tensor, step: int) -> None:
+        def private() -> float:
+            gradients = self._objective.slope(x, y, step)
+            for parameter, gradient in zip(self._parameters, gradients, strict=True):
+                parameter.grad = None if gradient is None else gradient.clone()
+            return 0.0  # the loss itself is not private
+
         def closure() -> float:
             self._optimizer.zero_grad()
             loss = self._objective(x, y)
@@ -133,7 +187,7 @@ class TorchOptimizer:
                 parameter.grad = gradient
             return loss.item() + self._objective.linear()
 
-        self._optimizer.step(closure)
+        self._optimizer.step(private if self._private else closure)
 
 
 NEWTON = "newton-diagonal"
@@ -313,10 +367,10 @@ class SharedAdam:
 
     def begin(self, client: int, rate: float, shift: Tensor | None, pull: float) -> None:
         self._rate = self._usual * rate
-        self._objective.begin(shift, pull)
+        self._objective.begin(shift, pull, client)
 
     def __call__(self, x: Tensor, y: Tensor, step: int) -> None:
-        found = self._objective.gradients(self._objective(x, y), create_graph=False)
+        found = self._objective.slope(x, y, step)
         with torch.no_grad():
             parts = [
                 torch.zeros_like(p) if gradient is None else gradient
@@ -371,6 +425,7 @@ def local_step(training: Training) -> Local:
         optimizer=training.optimizer,
         sums=name == "sgd" or plain,
         batch_size=training.batch_size if training.iteration == "epoch" else None,
+        schedule=training.schedule,
     )
 
 
@@ -383,8 +438,31 @@ def carried(module: nn.Module, training: Training) -> tuple[int, ...]:
     return newton_carried(module, read_newton(training.options))
 
 
+def check_private(module: nn.Module, training: Training) -> None:
+    """InputError where steps would learn more from examples than their noisy gradients."""
+    names = (NEWTON, "lbfgs")
+    if training.own is not None or training.optimizer.lower() in names:
+        raise InputError(
+            f"privacy.protects = examples hides what a step learns from its gradient, and "
+            f"training.optimizer = {training.optimizer} may look at the examples again: set it to "
+            f"sgd or adam"
+        )
+    if any(isinstance(part, nn.modules.batchnorm._BatchNorm) for part in module.modules()):
+        raise InputError(
+            "privacy.protects = examples clips each example's gradient by itself, and BatchNorm "
+            "mixes the examples of a batch: choose a model with GroupNorm or none"
+        )
+
+
 def stepper(flat: FlatModule, training: Training, seed: int) -> Stepper:
+    if training.private is not None:
+        check_private(flat.module, training)
     if training.optimizer.lower() == NEWTON:
+        if training.clip_norm is not None:
+            raise InputError(
+                f"training.clip_norm is {training.clip_norm:g}, but {NEWTON} needs whole gradients "
+                f"to learn curvatures: leave it out, or choose another training.optimizer"
+            )
         return NewtonDiagonal(flat, training, seed)
     if training.optimizer.lower() == SHARED_ADAM:
         return SharedAdam(flat, training)

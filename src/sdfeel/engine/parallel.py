@@ -23,7 +23,7 @@ from sdfeel.core.arrays import Ints
 from sdfeel.core.errors import Diverged, SdfeelError, told
 from sdfeel.core.forks import forked
 from sdfeel.engine.base import Scores, Task
-from sdfeel.engine.evaluate import Tally, total
+from sdfeel.engine.evaluate import Tally, Which, total
 from sdfeel.engine.loop import TORCH, LoopEngine
 from sdfeel.engine.threads import one_thread
 from sdfeel.models.flat import Layout
@@ -60,6 +60,11 @@ class ParallelEngine:
         """The tensors that a row is made of."""
         return self._engine.layout
 
+    @property
+    def workers(self) -> int:
+        """Models that are trained at the same time."""
+        return self._pool.size
+
     def initial(self) -> Tensor:
         return self._engine.initial()
 
@@ -78,9 +83,9 @@ class ParallelEngine:
         """Like the loop engine's."""
         return self._engine.loss_and_gradient(client, model, step)
 
-    def outputs(self, model: Tensor, rows: Ints) -> tuple[Tensor, Tensor]:
+    def outputs(self, model: Tensor, rows: Ints, which: Which = "train") -> tuple[Tensor, Tensor]:
         """As the loop engine's, in this process."""
-        return self._engine.outputs(model, rows)
+        return self._engine.outputs(model, rows, which)
 
     def evaluate(self, model: Tensor) -> Scores:
         """Blocks of examples over the workers, summed in order."""

@@ -13,7 +13,7 @@ Ditto: Li et al., "Ditto: Fair and Robust Federated Learning Through Personaliza
 """
 
 import copy
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import ceil
@@ -28,7 +28,7 @@ from sdfeel.core.errors import InputError
 from sdfeel.core.seeds import rng
 from sdfeel.data.federated import Examples
 from sdfeel.engine.base import Scores, Task, Training, Workload
-from sdfeel.engine.evaluate import blocks, evaluate, summed_up, tallies
+from sdfeel.engine.evaluate import Metric, Which, blocks, evaluate, summed_up, tallies
 from sdfeel.engine.optimizers import carried
 from sdfeel.engine.parts import Personal, Split
 from sdfeel.engine.select import Kind, ModuleEngine, choose
@@ -37,7 +37,7 @@ from sdfeel.models.flat import FlatModule, TensorInRow, tensors_of
 
 TOGETHER = 64  # clients whose whole rows are in memory at once
 MEASURED = 200  # clients whose own models are measured, at most
-FEWEST = 50  # test examples of each of them, where there are so many
+FEWEST = 50  # test examples of each of them, where there are that many
 
 
 class Way(Protocol):
@@ -230,6 +230,11 @@ class PersonalEngine:
         """Does it keep training while the caller uses a model?"""
         return bool(getattr(self.engine, "works_ahead", False))
 
+    @property
+    def workers(self) -> int:
+        """Models that are trained at the same time."""
+        return int(getattr(self.engine, "workers", 1))
+
     def initial(self) -> Tensor:
         """(T,) what everyone shares at first."""
         return self._shared.clone()
@@ -264,10 +269,10 @@ class PersonalEngine:
             for each, part in zip(kept, parts, strict=True)
         }
 
-    def outputs(self, model: Tensor, rows: Ints) -> tuple[Tensor, Tensor]:
-        """What the model says of these training examples, and their targets."""
-        picked, train = torch.from_numpy(np.array(rows)), self._workload.train
-        data = Examples(train.x.index_select(0, picked), train.y.index_select(0, picked))
+    def outputs(self, model: Tensor, rows: Ints, which: Which = "train") -> tuple[Tensor, Tensor]:
+        """What the model says of these examples, and their targets."""
+        own = self._workload
+        data = (own.train if which == "train" else own.test).some(rows)
         self._flat.load(self.whole(model))
         return _outputs(self._flat.module, data), data.y
 
@@ -306,19 +311,10 @@ class PersonalEngine:
     def _examples(self) -> dict[int, tuple[Examples, Examples]]:
         """The training and test examples that each measured client is measured on."""
         own = self._workload
-        count = len(own.parts)
-        who = np.arange(count)
-        if count > MEASURED:
-            draws = rng(own.seed, "measured clients")
-            who = np.sort(draws.choice(count, MEASURED, replace=False))
-        size = min(len(own.test), max(FEWEST, ceil(len(own.test) / count)))
-        found = {}
-        for client in who.tolist():
-            part, draws = own.parts[client], rng(own.seed, "own examples", client)
-            few = part if len(part) <= size else np.sort(draws.choice(part, size, replace=False))
-            like = alike(own.train.y[part.tolist()], own.test.y, size, draws)
-            found[client] = _some(own.train, few), _some(own.test, like)
-        return found
+        return {
+            client: (own.train.some(train), own.test.some(test))
+            for client, (train, test) in own_rows(own).items()
+        }
 
     def close(self) -> None:
         for name in ("engine", "own", "head", "body"):
@@ -326,6 +322,66 @@ class PersonalEngine:
             inner = inner.engine if isinstance(inner, Rearranged) else inner
             if inner is not None:
                 inner.close()
+
+
+def own_rows(own: Workload) -> dict[int, tuple[Ints, Ints]]:
+    """Which rows of the training and of the test examples each measured client is measured on.
+
+    The latter are the client's own, or as many of each class as it trains on. With more than
+    MEASURED clients, some are drawn once.
+    """
+    count = len(own.parts)
+    who = np.arange(count)
+    if count > MEASURED:
+        draws = rng(own.seed, "measured clients")
+        who = np.sort(draws.choice(count, MEASURED, replace=False))
+    size = min(len(own.test), max(FEWEST, ceil(len(own.test) / count)))
+    found = {}
+    for client in who.tolist():
+        part, draws = own.parts[client], rng(own.seed, "own examples", client)
+        few = part if len(part) <= size else ints(np.sort(draws.choice(part, size, replace=False)))
+        like = ints([]) if own.tests is None else own.tests[client]
+        if not len(like):
+            like = alike(own.train.y[part.tolist()], own.test.y, size, draws)
+        found[client] = few, like
+    return found
+
+
+@dataclass(frozen=True, eq=False)
+class Tuned:
+    """The clients' models before and after some local steps of each, on its own kind of examples.
+
+    The steps are taken with the full learning rate from where a client is in its data, and are then
+    forgotten: they change no run.
+    """
+
+    engine: ModuleEngine
+    rows: Mapping[int, Ints]  # of the test examples
+    metrics: Mapping[str, Metric]
+    steps: int
+
+    def __call__(self, models: Callable[[int], Tensor], iterations: int) -> dict[str, float]:
+        """What is reported about all clients."""
+        clients = list(self.rows)
+        tasks = [Task(client, models(client), self.steps, iterations) for client in clients]
+        told: dict[tuple[int, str], list[float]] = {
+            (steps, name): [] for steps in (0, self.steps) for name in self.metrics
+        }
+        for begin in range(0, len(tasks), TOGETHER):
+            some = tasks[begin : begin + TOGETHER]
+            trained = [row.clone() for row in self.engine.train(some)]
+            for task, row in zip(some, trained, strict=True):
+                for steps, model in ((0, task.start), (self.steps, row)):
+                    found = self.engine.outputs(model, self.rows[task.client], "test")
+                    for name, metric in self.metrics.items():
+                        told[steps, name].append(float(metric(*found)))
+        return {
+            key: value
+            for (steps, name), values in told.items()
+            for key, value in summed_up(
+                f"{name} after {steps} steps", "client", values, like=name
+            ).items()
+        }
 
 
 def pulled(training: Training, pull: float) -> Training:
@@ -355,11 +411,6 @@ def alike(own: Tensor, test: Tensor, size: int, draws: np.random.Generator) -> I
         picked.append(draws.permutation(there)[:wanted])
     found = np.sort(np.concatenate(picked))
     return ints(found) if len(found) else ints(np.arange(len(test)))
-
-
-def _some(data: Examples, rows: Ints) -> Examples:
-    picked = torch.from_numpy(np.array(rows))
-    return Examples(data.x.index_select(0, picked), data.y.index_select(0, picked))
 
 
 def _outputs(module: nn.Module, data: Examples) -> Tensor:

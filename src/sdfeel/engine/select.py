@@ -9,6 +9,8 @@ from torch import Tensor
 from sdfeel.core.arrays import Ints
 from sdfeel.core.errors import InputError
 from sdfeel.engine.base import Engine, Workload
+from sdfeel.engine.batched import BatchedEngine
+from sdfeel.engine.evaluate import Which
 from sdfeel.engine.loop import LoopEngine
 from sdfeel.engine.native.engine import NativeEngine
 from sdfeel.engine.parallel import ParallelEngine
@@ -18,7 +20,7 @@ from sdfeel.models.flat import Layout
 if TYPE_CHECKING:
     from sdfeel.engine.ray.actor import Build
 
-Kind = Literal["auto", "loop", "parallel", "native", "ray"]
+Kind = Literal["auto", "loop", "parallel", "native", "ray", "batched"]
 
 
 class ModuleEngine(Engine, Protocol):
@@ -37,8 +39,8 @@ class ModuleEngine(Engine, Protocol):
 
     def state_dict(self, model: Tensor) -> dict[str, Tensor]: ...
 
-    def outputs(self, model: Tensor, rows: Ints) -> tuple[Tensor, Tensor]:
-        """What the model says of these training examples, and their targets."""
+    def outputs(self, model: Tensor, rows: Ints, which: Which = "train") -> tuple[Tensor, Tensor]:
+        """What the model says of these examples, and their targets."""
         ...
 
     def close(self) -> None: ...
@@ -59,6 +61,12 @@ def choose(kind: Kind, workload: Workload, workers: int | None = None) -> tuple[
             )
     if isinstance(native, NativeEngine) and kind != "ray":
         return native, f"compiled for this model, {count} threads{native.reserve}"
+    if kind == "batched":
+        batched = BatchedEngine.create(workload)
+        if isinstance(batched, BatchedEngine):
+            where = batched.device.name
+            return batched, f"as asked; {batched.together} clients side by side on {where}"
+        native = batched
     loop = LoopEngine(workload)
     if kind == "ray":
         local = native if isinstance(native, NativeEngine) else loop
@@ -67,13 +75,14 @@ def choose(kind: Kind, workload: Workload, workers: int | None = None) -> tuple[
         return engine, compiled if local is native else _because(native, "as asked")
     if kind == "loop":
         return loop, "as asked"
+    better = "batched" if kind == "batched" else "native"
     if kind == "parallel" or (count > 1 and hasattr(os, "fork")):
-        return ParallelEngine(loop, count), _because(native, f"{count} workers")
-    return loop, _because(native, "one core")
+        return ParallelEngine(loop, count), _because(native, f"{count} workers", better)
+    return loop, _because(native, "one core", better)
 
 
-def _because(native: object, what: str) -> str:
-    return f"{what}; not native: {native}" if native else what
+def _because(reason: object, what: str, better: str = "native") -> str:
+    return f"{what}; not {better}: {reason}" if reason else what
 
 
 def _over_ray(
@@ -86,6 +95,11 @@ def _over_ray(
     if isinstance(local, NativeEngine):
         # An actor has one core. What is compiled must not depend on its clients.
         build = partial(NativeEngine, threads=1, batch=local.batch)
+    if any(each.reads_anew for each in (workload.train, workload.test, workload.losses_on)):
+        raise InputError(
+            "training.engine = ray hands tensors to its actors, and these data are read lazily: "
+            "choose training.engine=parallel"
+        )
     recipe = Recipe(workload, build)
     elsewhere = "RAY_ADDRESS" in os.environ  # then the cluster says how many
     return RayEngine(local, recipe, actors or (None if elsewhere else cores()))

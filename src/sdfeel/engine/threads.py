@@ -17,6 +17,9 @@ def cores() -> int:
 def one_thread() -> Iterator[None]:
     """torch's sums depend on the number of threads, which cost more than small sums gain."""
     before = torch.get_num_threads()
+    if before == 1:  # whoever said so decides when it ends
+        yield
+        return
     torch.set_num_threads(1)
     try:
         yield

@@ -3,36 +3,57 @@
 import copy
 import dataclasses
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from math import ceil, inf
 from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
-import torch
 from pydantic import TypeAdapter, ValidationError
-from torch import nn
+from torch import Tensor, nn
 
+from sdfeel.core.arrays import ints
 from sdfeel.core.cost import Cost, Power
 from sdfeel.core.decide import Decisions
 from sdfeel.core.errors import InputError, unknown
 from sdfeel.core.link_times import Link
-from sdfeel.core.named import Kind, imported, is_path, spelled
+from sdfeel.core.named import imported, is_path, spelled
 from sdfeel.core.network import Network
-from sdfeel.core.scheme import Local, Scheme, defaults
+from sdfeel.core.scheme import Scheme, defaults, innermost
 from sdfeel.core.seeds import number, rng
 from sdfeel.core.stragglers import Policy, StragglerPolicy
-from sdfeel.data import catalog as sources
-from sdfeel.data.federated import Examples, Federated, federate
-from sdfeel.engine import optimizers
-from sdfeel.engine.base import Engine, Training, Workload, penalties
-from sdfeel.engine.evaluate import LOSSES, METRICS, Groups, Loss, Metric, chosen
-from sdfeel.engine.messages import FLOAT, Codec, Compress, Packing, codec
+from sdfeel.data.federated import Federated
+from sdfeel.engine.attacks import Attack, Backdoor, Lying, poisoned
+from sdfeel.engine.base import Engine, Workload
+from sdfeel.engine.evaluate import LOSSES, Groups, chosen, confusion
+from sdfeel.engine.messages import FLOAT, Packing
 from sdfeel.engine.parts import Personal
-from sdfeel.engine.personal import PersonalEngine
+from sdfeel.engine.personal import PersonalEngine, Tuned, own_rows
+from sdfeel.engine.privacy import Budget
 from sdfeel.engine.select import ModuleEngine, choose
 from sdfeel.experiment import effects
-from sdfeel.experiment.build_network import build_network, with_epochs
-from sdfeel.experiment.build_radio import build_case, build_changing, with_radio
+from sdfeel.experiment.build_data import (
+    build_data,
+    build_loss,
+    check_tests,
+    groups_of,
+    known_metrics,
+    sample,
+    with_clients,
+    with_task,
+    with_tests,
+)
+from sdfeel.experiment.build_liars import build_attack, build_rules, check_attack, with_liars
+from sdfeel.experiment.build_messages import (
+    build_budget,
+    build_packing,
+    protected,
+    with_clip,
+)
+from sdfeel.experiment.build_network import build_network, with_epochs, with_servers
+from sdfeel.experiment.build_radio import build_case, build_changing, overheads, with_radio
+from sdfeel.experiment.build_training import build_training, local_step, reading
+from sdfeel.experiment.elsewhere import in_our_words
 from sdfeel.experiment.files import read_speeds
 from sdfeel.experiment.loading import rule_of
 from sdfeel.experiment.schema import Experiment, SchemeSection
@@ -40,12 +61,13 @@ from sdfeel.models import zoo
 from sdfeel.models.flat import FlatModule, Layout
 from sdfeel.radio import latency
 from sdfeel.schemes import FORMER, SCHEMES, find
-from sdfeel.schemes.server_optimizers import ServerStep, plain, stepped
-from sdfeel.sim.simulate import Simulation, State
+from sdfeel.schemes.robust_rules import guarded
+from sdfeel.schemes.server_optimizers import ServerStep, stepped
+from sdfeel.sim.simulate import Simulation
+from sdfeel.sim.state import State
 
 MODEL_FOR = {"mnist": "mnist-cnn", "fashion-mnist": "mnist-cnn", "cifar10": "cifar-cnn"}
-LOSS = Kind("loss", LOSSES, "sdfeel.losses")
-METRIC = Kind("metric", METRICS, "sdfeel.metrics")
+CLASSES = 100  # up to which a confusion matrix is kept
 EVALUATIONS = 25  # in a run, unless evaluation.every says otherwise
 
 
@@ -63,6 +85,9 @@ class Prepared:
     packing: Packing | None = None
     notes: tuple[str, ...] = ()
     foreign: tuple[str, ...] = ()  # a note if keys of other schemes were ignored
+    budget: Budget | None = None  # how little others learn about clients or examples
+    attack: Attack | None = None  # who lies
+    backdoor: Backdoor | None = None  # how well a backdoor works
 
     @property
     def scheme(self) -> Scheme:
@@ -76,22 +101,44 @@ class Prepared:
     def groups(self) -> Groups | None:
         """The metrics per client and per cluster; None if there are none."""
         asked = self.experiment.evaluation
-        if not asked.per_client and not asked.per_cluster:
+        if not (asked.per_client or asked.per_cluster or asked.own_steps):
             return None
-        return Groups(
-            self.engine.outputs,
-            self.data.parts,
-            self.net.home,
-            chosen(asked.per_client, known_metrics(self.experiment), self.data.classes > 0),
-            chosen(asked.per_cluster, known_metrics(self.experiment), self.data.classes > 0),
-            asked.per_client_every,
-        )
+        known, classes = known_metrics(self.experiment), self.data.task != "regression"
+        clients = chosen(asked.per_client, known, classes)
+        clusters = chosen(asked.per_cluster, known, classes)
+        groups = Groups(self.engine.outputs, self.data.parts, self.net.home, clients, clusters)
+        if asked.own_steps:
+            usual = clients or chosen(["accuracy" if self.data.classes else "loss"], known)
+            rows = {who: test for who, (_, test) in own_rows(self._workload).items()}
+            groups = replace(groups, tuned=Tuned(self.engine, rows, usual, asked.own_steps))
+        data = with_tests(self.data, asked.test_examples, self.experiment.seed)
+        return groups_of(data, groups, asked.per_client_every, asked.per_client_on)
+
+    @property
+    def _workload(self) -> Workload:
+        return build_workload(self.experiment, self.data, build_model(self.experiment, self.data))
+
+    def confusion(self, model: Tensor) -> tuple[tuple[int, ...], ...]:
+        """Which classes the model takes for which, of the test examples; nothing if not asked."""
+        asked, classes = self.experiment.evaluation, self.data.classes
+        if not asked.confusion or self.personal is not None or not 2 <= classes <= CLASSES:
+            return ()
+        tests = min(asked.test_examples or len(self.data.test), len(self.data.test))
+        return confusion(*self.engine.outputs(model, ints(np.arange(tests)), "test"), classes)
 
     def simulation(self, engine: Engine | None = None, state: State | None = None) -> Simulation:
         """A simulation from the start, or from a saved state."""
         own = self.engine if engine is None else engine
         stays = None if self.personal is None else self.personal.stays
-        return Simulation(self.decisions, own, state, self.packing, stays)
+        average = self.experiment.training.average
+        if self.attack is not None and self.attack.clients:
+            own = Lying(own, self.attack, self.decisions.net.home)
+        parts = self.packing, stays, self.budget, average, self.attack
+        return Simulation(self.decisions, own, state, *parts)
+
+    def also_measured(self, model: Tensor) -> dict[str, float]:
+        """What else is measured of a model: how well a backdoor works."""
+        return {} if self.backdoor is None else self.backdoor.success(model)
 
     @property
     def personal(self) -> PersonalEngine | None:
@@ -99,34 +146,67 @@ class Prepared:
         return self.engine if isinstance(self.engine, PersonalEngine) else None
 
 
-def prepare(experiment: Experiment) -> Prepared:
+@dataclass(frozen=True, eq=False)
+class RunParts:
+    """What a program has made itself, in place of what an experiment would build."""
+
+    scheme: Scheme
+    net: Network
+    cost: Cost | None = None
+
+
+@in_our_words()
+def prepare(experiment: Experiment, parts: RunParts | None = None) -> Prepared:
     """Load, split and build everything that `experiment` names; raise on what cannot work."""
-    scheme, foreign = build_scheme(experiment)
+    scheme, foreign = build_scheme(experiment) if parts is None else (parts.scheme, ())
     groups = [*experiment.evaluation.per_client, *experiment.evaluation.per_cluster]
     chosen(groups, known_metrics(experiment))  # known names
     late = build_late(experiment)
     data = build_data(experiment)
-    experiment = with_clients(experiment, len(data.parts))
-    experiment = with_model(experiment)
-    net = build_network(experiment, data)
+    experiment = with_servers(with_clients(experiment, len(data.parts)))
+    experiment = with_task(with_model(experiment), data)
+    chosen(groups, known_metrics(experiment), data.task != "regression")  # that suit the targets
+    net = build_network(experiment, data) if parts is None else parts.net
+    check_tests(data, experiment.evaluation, len(net.servers))
     # A network that the scheme cannot serve, and options that it refuses, are refused here.
     case = build_case(experiment, scheme, net)
     effects.check(case)
+    experiment = with_liars(experiment, net)
+    attack = build_attack(experiment, net)
+    data, tried = poisoned(data, attack)
     changing, parted = build_changing(case)
     module = build_model(experiment, data)
     scores = build_loss(experiment) is LOSSES["cross-entropy"]
-    zoo.check_fit(module, data.train.x[0], data.classes if scores else 0)
+    zoo.check_fit(module, data.train.first, data.classes if scores else 0)
     engine, why = build_engine(experiment, data, module)
     packing = build_packing(experiment, engine.layout)
-    cost = build_cost(experiment, data, net, module, engine.layout, packing)
+    given = None if parts is None else parts.cost
+    cost = given or build_cost(experiment, data, net, module, engine.layout, packing)
     local = local_step(experiment)
     decisions = Decisions.of(scheme, net, cost, experiment.seed, local, late, changing)
+    check_attack(experiment, attack, decisions)
+    experiment, far = with_clip(experiment, decisions, engine.initial())
+    packing = build_packing(experiment, engine.layout)
+    packing = protected(experiment, packing, decisions, engine.layout)
+    if packing is not None and attack is not None:
+        packing = replace(packing, liars=attack.clients)
+    if packing is not None and packing.sums is not None:  # masks have a price of their own
+        cost = build_cost(experiment, data, net, module, engine.layout, packing)
+        decisions = replace(decisions, cost=cost)
     decisions.check_deadline()
     rounds = decisions.expected_rounds(experiment.training.iterations)
-    decisions, net = with_epochs(experiment, decisions, net)
+    budget = build_budget(experiment, packing, data, build_training(experiment))
+    if experiment.network.epochs:
+        decisions, net = with_epochs(experiment, decisions, net)
     experiment = resolved(experiment, scheme, data, rounds, engine.name)
     notes = (*effects.notes(replace(case, engine=engine.name)), *parted)
-    return Prepared(experiment, decisions, net, data, engine, why, rounds, packing, notes, foreign)
+    if budget is not None:
+        notes = (*notes, *far, budget.statement)
+    backdoor = None
+    if attack is not None and tried is not None:
+        backdoor = Backdoor(engine.outputs, tried, attack.target)
+    own = packing, notes, foreign, budget, attack, backdoor
+    return Prepared(experiment, decisions, net, data, engine, why, rounds, *own)
 
 
 def with_model(experiment: Experiment) -> Experiment:
@@ -149,8 +229,10 @@ def resolved(
         measured += min(evaluation.train_examples or inf, len(data.train))
         every = evaluate_every(experiment, data, rounds, measured)
         evaluation = evaluation.model_copy(update={"every": every})
-    if evaluation.per_client_every == 0 and (evaluation.per_client or evaluation.per_cluster):
-        every = evaluate_every(experiment, data, rounds, len(data.train))
+    dear = evaluation.per_client or evaluation.per_cluster or evaluation.own_steps
+    if evaluation.per_client_every == 0 and dear:
+        steps = 4 * evaluation.own_steps * training.batch_size * len(data.parts)
+        every = evaluate_every(experiment, data, rounds, len(data.train) + steps)
         every = evaluation.every * ceil(every / evaluation.every)
         evaluation = evaluation.model_copy(update={"per_client_every": every})
     return experiment.model_copy(
@@ -179,7 +261,7 @@ def evaluate_every(experiment: Experiment, data: Federated, rounds: int, measure
 
 def scheme_section(name: Any, scheme: Scheme) -> SchemeSection:
     """The experiment's section for a scheme, with all its options."""
-    bare = plain(scheme)  # a dataclass, most often, which its protocol cannot say
+    bare = innermost(scheme)  # a dataclass, most often, which its protocol cannot say
     if not dataclasses.is_dataclass(bare) or not isinstance(name, str | type):
         return SchemeSection.model_validate({"name": name})
     options = dataclasses.asdict(cast(Any, bare))
@@ -189,6 +271,7 @@ def scheme_section(name: Any, scheme: Scheme) -> SchemeSection:
 def build_scheme(experiment: Experiment) -> tuple[Scheme, tuple[str, ...]]:
     """The scheme with its servers' own steps, and a note if keys of other schemes were ignored."""
     scheme, notes = _build_plain(experiment)
+    scheme = guarded(scheme, *build_rules(experiment), experiment.robust.votes)
     section = experiment.server
     if section.optimizer == "none":
         return scheme, notes
@@ -217,8 +300,7 @@ def _build_plain(experiment: Experiment) -> tuple[Scheme, tuple[str, ...]]:
         else ()
     )
     try:
-        adapter: TypeAdapter[Any] = TypeAdapter(kind)
-        return adapter.validate_python({k: v for k, v in given.items() if k in own}), notes
+        return _reader(kind).validate_python({k: v for k, v in given.items() if k in own}), notes
     except ValidationError as error:
         first = error.errors()[0]
         key = ".".join(str(part) for part in first["loc"] if isinstance(part, str))
@@ -228,64 +310,48 @@ def _build_plain(experiment: Experiment) -> tuple[Scheme, tuple[str, ...]]:
         raise InputError(f"scheme.{key} must be {rule_of(first)}, got {first['input']!r}") from None
 
 
-def build_data(experiment: Experiment) -> Federated:
-    section = experiment.data
-    where = Path(section.directory) if section.directory is not None else None
-    loaded = sources.load(section.name, where)
-    partition = (
-        sources.PARTITION.find(section.partition)
-        if is_path(section.partition)
-        else (section.partition)
-    )
-    if loaded.classes == 0 and build_loss(experiment) is LOSSES["cross-entropy"]:
-        raise InputError(
-            f"the targets of {spelled(section.name)} are not class numbers, which cross-entropy "
-            f"needs: set training.loss, to mse for numbers or token-cross-entropy for tokens"
-        )
-    if isinstance(loaded, Federated):
-        return loaded
-    if loaded.classes == 0 and spelled(partition) in ("classes", "shards", "dirichlet"):
-        raise InputError(
-            f"data.partition is {partition}, which needs class numbers, and the targets of "
-            f"{spelled(section.name)} are none: set data.partition to iid"
-        )
-    return federate(
-        loaded.train,
-        loaded.test,
-        experiment.network.clients,
-        partition,
-        experiment.seed,
-        classes_per_client=section.classes_per_client,
-        concentration=section.concentration,
-        balance=section.balance,
-        min_size=section.min_size,
-    )
+@lru_cache(maxsize=64)
+def _reader(kind: type[Scheme]) -> TypeAdapter[Any]:
+    """Reads a scheme's options; a planner builds thousands of schemes."""
+    return TypeAdapter(kind)
 
 
 def build_model(experiment: Experiment, data: Federated) -> nn.Module:
     return zoo.build(
         experiment.model.name,
         data.shape,
-        data.classes,
+        data.outputs,
         number(experiment.seed, "model"),
         **experiment.model.options,
     )
 
 
-def build_engine(
-    experiment: Experiment, data: Federated, module: nn.Module
-) -> tuple[ModuleEngine, str]:
-    """The engine, and why it was chosen."""
-    workload = Workload(
+def build_workload(
+    experiment: Experiment, data: Federated, module: nn.Module, secret: int | None = None
+) -> Workload:
+    """What an engine is built around."""
+    training = build_training(experiment)
+    if training.private is not None and secret is not None:
+        training = replace(training, private=replace(training.private, secret=secret))
+    asked, seed = experiment.evaluation, experiment.seed
+    return Workload(
         module,
         data.train,
         data.parts,
-        sample(data.test, experiment.evaluation.test_examples, experiment.seed),
-        build_training(experiment),
-        experiment.seed,
-        metrics=chosen(list(experiment.evaluation.metrics), known_metrics(experiment)),
-        measured=sample(data.train, experiment.evaluation.train_examples, experiment.seed),
+        sample(data.test, asked.test_examples, seed),
+        training,
+        seed,
+        metrics=chosen(list(asked.metrics), known_metrics(experiment)),
+        measured=sample(data.true, asked.train_examples, seed),
+        tests=with_tests(data, asked.test_examples, seed).tests,
     )
+
+
+def build_engine(
+    experiment: Experiment, data: Federated, module: nn.Module, secret: int | None = None
+) -> tuple[ModuleEngine, str]:
+    """The engine, and why it was chosen; noise in its steps is drawn from `secret` or the seed."""
+    workload = build_workload(experiment, data, module, secret)
     kind, workers = experiment.training.engine, experiment.training.workers or None
     personal = Personal.of(experiment.personal.model_dump())
     if personal is None:
@@ -297,59 +363,6 @@ def build_engine(
         )
     engine = PersonalEngine(personal, workload, kind, workers)
     return engine, engine.why
-
-
-def build_training(experiment: Experiment) -> Training:
-    """How a client takes its local iterations."""
-    training = experiment.training
-    name, own = _optimizer(training.optimizer)
-    options = dict(training.optimizer_options)
-    if training.momentum:
-        options["momentum"] = training.momentum
-    if training.weight_decay:
-        options["weight_decay"] = training.weight_decay
-    return Training(
-        learning_rate=training.learning_rate,
-        batch_size=training.batch_size,
-        optimizer=name,
-        own=own,
-        loss=build_loss(experiment),
-        options=options,
-        proximal=training.proximal,
-        penalties=penalties(training.penalties),
-        iteration=reading(experiment).iteration_unit,
-    )
-
-
-def _optimizer(given: Any) -> tuple[str, Any]:
-    """An optimiser's name and, where it is not one of torch's by name, the optimiser itself."""
-    if isinstance(given, str) and not is_path(given):
-        return given, None
-    found = imported(given) if isinstance(given, str) else given
-    if not (isinstance(found, type) and issubclass(found, torch.optim.Optimizer)):
-        raise InputError(
-            f"training.optimizer must be the name of one of torch's optimisers, such as adam, or "
-            f"an optimiser class, got {getattr(found, '__name__', type(found).__name__)}"
-        )
-    known = getattr(torch.optim, found.__name__, None) is found
-    return (found.__name__.lower(), None) if known else (spelled(given), found)
-
-
-def build_loss(experiment: Experiment) -> Loss:
-    """What a client makes small."""
-    found = LOSS.find(experiment.training.loss)
-    if not callable(found):
-        raise InputError(
-            f"training.loss must be a function of outputs and targets, got {type(found).__name__}"
-        )
-    loss: Loss = found
-    return loss
-
-
-def known_metrics(experiment: Experiment) -> dict[str, Metric]:
-    """The metrics by name, with the experiment's own and its loss."""
-    own = {name: METRIC.find(given) for name, given in experiment.evaluation.metrics.items()}
-    return {**METRICS, "loss": build_loss(experiment), **own}
 
 
 def build_late(experiment: Experiment) -> StragglerPolicy:
@@ -369,58 +382,9 @@ def build_late(experiment: Experiment) -> StragglerPolicy:
     return policy
 
 
-def with_clients(experiment: Experiment, clients: int) -> Experiment:
-    """The same experiment with as many clients as its data are split over."""
-    network = experiment.network.model_copy(update={"clients": clients})
-    return experiment.model_copy(update={"network": network})
-
-
-def local_step(experiment: Experiment) -> Local:
-    """What a scheme may know about the local step."""
-    return optimizers.local_step(build_training(experiment))
-
-
 def layout_of(module: nn.Module) -> Layout:
     """The tensors in a row of this model, before any engine is built."""
     return FlatModule(copy.deepcopy(module)).layout
-
-
-def build_packing(experiment: Experiment, layout: Layout) -> Packing | None:
-    """How messages are compressed; None where nothing is lost."""
-    section = experiment.compression
-    if section.uplink == section.backhaul == "none":
-        return None
-    options: dict[str, dict[str, Any]] = {
-        "uniform": {"width": section.bits},
-        "top-k": {"share": section.share},
-    }
-    lossy: list[Codec | None] = []
-    for name in (section.uplink, section.backhaul):
-        made = codec(name, **options.get(name, {}))
-        whole = made.bits(layout.sizes) >= FLOAT * sum(layout.sizes)
-        lossy.append(None if whole else made)
-    up, across = lossy
-    if up is None and across is None:
-        return None
-    stages = () if up is None else (Compress(up),)
-    return Packing(layout.sizes, experiment.seed, stages, across)
-
-
-def sample(data: Examples, count: int, seed: int) -> Examples:
-    """`count` examples drawn once; all of them for 0, or if there are fewer."""
-    if count == 0 or count >= len(data):
-        return data
-    picked = np.sort(rng(seed, "measured").choice(len(data), size=count, replace=False))
-    rows = torch.from_numpy(picked)
-    return Examples(data.x[rows], data.y[rows])
-
-
-def reading(experiment: Experiment) -> latency.Reading:
-    """The preset with the experiment's own choices on top."""
-    section = experiment.latency
-    keys = ("samples_per_iteration", "backward_factor", "iteration_unit")
-    chosen = {key: getattr(section, key) for key in keys if getattr(section, key) is not None}
-    return replace(latency.PRESETS[section.preset], **chosen)
 
 
 def build_cost(
@@ -449,12 +413,14 @@ def build_cost(
         packed["server-server"] = packing.across.bits(layout.priced)
     personal = Personal.of(experiment.personal.model_dump())
     gradients = 1 if personal is None else personal.gradients  # of an iteration
+    busy = 1.0 if section.cores is None else max(clients / section.cores, 1.0)
     priced = latency.cost(
-        gradients
+        busy
+        * gradients
         * latency.step_seconds(
             speeds,
             data.samples,
-            section.operations or printed or zoo.operations(module, data.train.x[0]),
+            section.operations or printed or zoo.operations(module, data.train.first),
             experiment.training.batch_size,
             reading(experiment),
         ),
@@ -466,7 +432,8 @@ def build_cost(
             section.client_cloud_mbps,
             section.cell_edge_mbps,
         ),
-        section.downlink,
+        section.downlink or reading(experiment).downlink,
         Power(devices.computing_watts, devices.sending_watts, devices.backhaul_watts),
     )
-    return with_radio(replace(priced, packed=packed), experiment, net)
+    priced = replace(priced, packed=packed, overheads=overheads(section, net))
+    return with_radio(priced, experiment, net)

@@ -14,19 +14,28 @@ from sdfeel.core.gossip_weights import GOSSIP_RULES, metropolis, weights_of
 from sdfeel.core.named import imported, is_path
 from sdfeel.core.network import Network, clustered
 from sdfeel.core.peers import NAMES, named
+from sdfeel.core.scheme import innermost
 from sdfeel.core.seeds import rng
 from sdfeel.data.clusters import assign
 from sdfeel.data.clusters import sizes as cluster_sizes
 from sdfeel.data.federated import Federated
 from sdfeel.data.partition import holdings
-from sdfeel.experiment.files import read_graph, read_matrix
+from sdfeel.experiment.files import read_matrix, text_of
+from sdfeel.experiment.real_networks import (
+    ServerGraph,
+    is_real,
+    known_links,
+    read_places,
+    read_server_graph,
+    topohub,
+)
 from sdfeel.experiment.schema import Experiment
-from sdfeel.schemes.server_optimizers import plain
+from sdfeel.schemes import name_of
 
 
 def build_network(experiment: Experiment, data: Federated) -> Network:
     links, home = build_links(experiment), build_home(experiment, data)
-    net = clustered(data.samples, home, links)
+    net = replace(clustered(data.samples, home, links), places=build_places(experiment))
     if experiment.network.overlap and len(net.servers) > 1:
         net = overlapping(net, experiment.network.overlap)
     return build_mixing(experiment, net)
@@ -41,7 +50,7 @@ def with_epochs(
     codecs = experiment.compression.uplink, experiment.compression.backhaul
     if experiment.network.epochs and codecs != ("none", "none"):
         raise InputError(
-            "network.epochs goes with models that are sent as they are: leave out "
+            "network.epochs needs models that are sent uncompressed: leave out "
             "compression.uplink and compression.backhaul"
         )
     epochs, first = [], net
@@ -69,7 +78,7 @@ def on_another(
 ) -> Decisions:
     """The same scheme on the network that follows `before`; InputError if it cannot change so."""
     own, view = decisions, decisions.view(0)
-    name = type(plain(own.scheme)).__name__
+    name = name_of(innermost(own.scheme))
     if len(own.lanes) > 1:
         raise InputError(f"network.epochs needs a common round, and {name} has none: leave it out")
     work = own.work(view)
@@ -80,8 +89,8 @@ def on_another(
         )
     if any(shelf.returned for shelf in own.net.shelves):
         raise InputError(
-            f"network.epochs: what {name} keeps begins again with an epoch, and a run returns it: "
-            f"leave it out"
+            f"network.epochs: a run of {name} returns what it keeps, which begins anew with every "
+            f"epoch: leave network.epochs out"
         )
     if own.outages is not None or own.late.policy != "wait":
         raise InputError(
@@ -130,7 +139,7 @@ def overlapping(net: Network, count: int) -> Network:
             )
         for client in mine[len(mine) - count :]:
             reach[client] = (d, (d + 1) % len(net.servers))
-    return Network(net.samples, tuple(reach), net.links)
+    return replace(net, reach=tuple(reach), weights=None)
 
 
 def equal_network(experiment: Experiment) -> Network:
@@ -139,7 +148,8 @@ def equal_network(experiment: Experiment) -> Network:
     links = build_links(experiment)
     sizes = cluster_sizes(section.clients, section.servers, section.imbalance)
     home = np.repeat(np.arange(section.servers), sizes)
-    return build_mixing(experiment, clustered(np.ones(section.clients), home, links))
+    net = clustered(np.ones(section.clients), home, links)
+    return build_mixing(experiment, replace(net, places=build_places(experiment)))
 
 
 def who_holds_what(data: Federated) -> Ints:
@@ -152,38 +162,74 @@ def who_holds_what(data: Federated) -> Ints:
 def build_links(experiment: Experiment) -> Floats:
     section = experiment.network
     draws = rng(experiment.seed, "graph")
-    if not isinstance(section.graph, str) or is_path(section.graph):
+    real = server_graph(experiment)
+    if real is None and (not isinstance(section.graph, str) or is_path(section.graph)):
         found = imported(section.graph) if isinstance(section.graph, str) else section.graph
-        found = found(section.servers, draws) if callable(found) else found
-        links = graphs.adjacency(found) if hasattr(found, "edges") else floats(np.asarray(found))
+        links = known_links(found, section.servers, draws)
         if len(links) != section.servers:
             raise InputError(
                 f"network.graph joins {len(links)} servers, but network.servers is "
                 f"{section.servers}: make them equal"
             )
         return links
-    file = Path(section.graph)
-    known = section.graph in (*graphs.TOPOLOGIES, *graphs.ALIASES)
-    if not known and (file.suffix or file.is_file()):
-        return read_graph(file, section.servers)
+    if real is not None:
+        return real.links
     return graphs.links(section.graph, section.servers, draws, section.radius, section.probability)
+
+
+def server_graph(experiment: Experiment) -> ServerGraph | None:
+    """The graph that is read from a file or known by the name of a real network, if it is."""
+    section = experiment.network
+    if not isinstance(section.graph, str):
+        return None
+    known = section.graph in (*graphs.TOPOLOGIES, *graphs.ALIASES)
+    file = Path(section.graph)
+    if is_real(section.graph):
+        found = topohub(section.graph)
+    elif not known and not is_path(section.graph) and (file.suffix or file.is_file()):
+        found = read_server_graph(file)
+    else:
+        return None
+    if found.servers != section.servers:
+        raise InputError(
+            f"the graph in {section.graph} joins {found.servers} servers, but network.servers is "
+            f"{section.servers}: make them equal"
+        )
+    return found
+
+
+def with_servers(experiment: Experiment) -> Experiment:
+    """The same experiment with as many servers as a real network has, if nobody said how many."""
+    section = experiment.network
+    if not is_real(section.graph) or "servers" in section.model_fields_set:
+        return experiment
+    real = section.model_copy(update={"servers": topohub(str(section.graph)).servers})
+    return experiment.model_copy(update={"network": real})
+
+
+def build_places(experiment: Experiment) -> tuple[tuple[float, float], ...] | None:
+    """Longitude and latitude of each server, if they are known."""
+    section = experiment.network
+    if section.places is not None:
+        return read_places(text_of(section.places), section.places, section.servers)
+    real = server_graph(experiment)
+    return None if real is None else real.places
 
 
 def build_mixing(experiment: Experiment, net: Network) -> Network:
     given = experiment.network.mixing
-    net = with_peers(experiment, net)
-    if net.peers is not None:
-        return replace(net, weights=metropolis(net.links, net.mass))
     found = imported(given) if is_path(given) else given
     if isinstance(found, str) and found in GOSSIP_RULES:
         found = GOSSIP_RULES[found]
     if not isinstance(found, str):
         made = weights_of(found, net.links, net.mass) if callable(found) else found
         return replace(net, weights=floats(np.asarray(made)))
-    name = found
-    if Path(name).suffix or Path(name).is_file():
-        return replace(net, weights=read_matrix(Path(name)))
-    raise unknown("mixing rule", name, [*GOSSIP_RULES, *NAMES, "a file .csv, .json or .npy"])
+    net = with_peers(experiment, net)
+    if net.peers is not None:
+        return replace(net, weights=metropolis(net.links, net.mass))
+    if Path(found).suffix or Path(found).is_file():
+        return replace(net, weights=read_matrix(Path(found)))
+    raise unknown("mixing rule", found, [*GOSSIP_RULES, *NAMES, "a file .csv, .json or .npy"])
 
 
 def with_peers(experiment: Experiment, net: Network) -> Network:

@@ -8,18 +8,25 @@ import numpy as np
 
 from sdfeel.core import named
 from sdfeel.core.arrays import Floats, floats
-from sdfeel.core.cost import Channel, Cost
-from sdfeel.core.errors import DataError, InputError, unknown
+from sdfeel.core.cost import Channel, Cost, Overheads
+from sdfeel.core.errors import InputError, unknown
 from sdfeel.core.gossip_weights import GOSSIP_RULES
-from sdfeel.core.link_times import SNR
+from sdfeel.core.link_times import SNR, Link
 from sdfeel.core.network import Network
 from sdfeel.core.outages import Change, Outages, check, schedule
 from sdfeel.core.scheme import Scheme
 from sdfeel.core.seeds import rng
 from sdfeel.core.tolerance import OPTIONS, YES
+from sdfeel.experiment.build_network import server_graph
 from sdfeel.experiment.effects import Case, Rates, given_keys
-from sdfeel.experiment.files import clients_table, links_table, trace_table
-from sdfeel.experiment.schema import Experiment, NetworkSection, RadioSection
+from sdfeel.experiment.files import clients_table, mahimahi_table, text_of, trace_table
+from sdfeel.experiment.real_networks import ServerGraph, links_table
+from sdfeel.experiment.schema import (
+    Experiment,
+    LatencySection,
+    NetworkSection,
+    RadioSection,
+)
 from sdfeel.radio.channel import Cell, Fading, Trace, efficiency, scattered, snr_of
 from sdfeel.schemes import has_lanes, tolerance
 
@@ -30,8 +37,12 @@ def with_radio(priced: Cost, experiment: Experiment, net: Network) -> Cost:
     """The same prices, with the experiment's channels and links."""
     section, clients = experiment.radio, len(net.samples)
     nominal = priced.rates["client-server"]
+    real = server_graph(experiment)
+    if real is not None:
+        priced = _with_links(priced, real, net)
     if section.links is not None:
-        priced = _with_links(priced, _text(section.links), section.links, net)
+        own = links_table(text_of(section.links), section.links, net.links)
+        priced = _with_links(priced, own, net)
     if section.trace is not None:
         return _with_trace(priced, section, clients, nominal)
     if section.rates != "equal":
@@ -56,6 +67,26 @@ def with_radio(priced: Cost, experiment: Experiment, net: Network) -> Cost:
     return replace(priced, channel=channel)
 
 
+def overheads(section: LatencySection, net: Network) -> Overheads:
+    """What rounds cost beside computing and sending."""
+    under_way: dict[Link, float] = {
+        "client-server": section.client_server_ms / 1e3,
+        "server-server": section.server_server_ms / 1e3,
+        "server-cloud": section.server_cloud_ms / 1e3,
+        "client-cloud": section.client_cloud_ms / 1e3,
+    }
+    return Overheads(
+        delays={link: seconds for link, seconds in under_way.items() if seconds},
+        message=section.message_ms / 1e3,
+        round=section.round_ms / 1e3,
+        connect=section.connect_ms / 1e3,
+        header_bytes=section.header_bytes,
+        cells=net.home,
+        cell_rate=None if section.cell_mbps is None else section.cell_mbps * 1e6,
+        common_rate=None if section.common_mbps is None else section.common_mbps * 1e6,
+    )
+
+
 def _own_channel(given: Any, radio: Floats, snr: Floats, seed: int) -> Channel:
     """A user's channel, or what a user's function makes of rates, noise and seed."""
     found = named.imported(given) if isinstance(given, str) else given
@@ -76,12 +107,12 @@ def build_case(experiment: Experiment, scheme: Scheme, net: Network) -> Case:
     section, tolerates, own = experiment.radio, tolerance(scheme), scheme.adapt(net)
     changes: tuple[Change, ...] = ()
     if experiment.network.changes is not None:
-        changes = schedule(_text(experiment.network.changes), experiment.network.changes)
+        changes = schedule(text_of(experiment.network.changes), experiment.network.changes)
         check(changes, net, experiment.network.changes)
     named = False, False
     if section.links is not None:
-        links, clouds = links_table(_text(section.links), section.links, net)
-        named = bool((~np.isnan(links)).any()), bool((~np.isnan(clouds)).any())
+        table = links_table(text_of(section.links), section.links, net.links)
+        named = _says(table.mbps, table.seconds), _says(table.cloud_mbps, table.cloud_seconds)
     used = frozenset(option for option in OPTIONS if tolerates.verdict(option) == YES)
     rates = section.rates
     return Case(
@@ -103,7 +134,7 @@ def _kind_of_rates(rates: str, clients: int) -> Rates:
         return "distance"
     if not (Path(rates).suffix or Path(rates).is_file()):
         raise unknown("radio.rates", rates, ["equal", "distance", "a file .csv"])
-    return "metres" if clients_table(_text(rates), rates, clients)[0] == "metres" else "mbps"
+    return "metres" if clients_table(text_of(rates), rates, clients)[0] == "metres" else "mbps"
 
 
 def build_changing(case: Case) -> tuple[Outages | None, tuple[str, ...]]:
@@ -188,7 +219,7 @@ def _mean_snr(experiment: Experiment, clients: int) -> Floats:
     if section.rates == "distance":
         draws = rng(experiment.seed, "positions")
         return cell.snr(scattered(clients, section.cell_metres, draws))
-    kind, values = clients_table(_text(section.rates), section.rates, clients)
+    kind, values = clients_table(text_of(section.rates), section.rates, clients)
     if kind == "metres":
         return cell.snr(values)
     _check_band(values, section, section.rates)
@@ -201,33 +232,49 @@ def _with_trace(priced: Cost, section: RadioSection, clients: int, nominal: floa
             "radio.trace replaces all rates: remove it, or leave radio.rates and radio.fading at "
             "their defaults"
         )
-    name = str(section.trace)
-    seconds, rates = trace_table(_text(name), name, clients)
+    name, seconds = str(section.trace), None
+    if Path(name).is_dir():  # of recordings in mahimahi's format
+        files = sorted(path for path in Path(name).iterdir() if path.is_file())
+        if not files:
+            raise InputError(f"radio.trace is {name}, a folder without recordings")
+        seconds, rates = mahimahi_table(files, clients)
+    else:
+        seconds, rates = trace_table(text_of(name), name, clients)
     _check_band(rates, section, name)
     trace = Trace(floats(rates * 1e6 / nominal), nominal, section.bandwidth_mhz * 1e6, seconds)
     return replace(priced, channel=trace)
 
 
-def _with_links(priced: Cost, text: str, name: str, net: Network) -> Cost:
-    """Links that the table does not name have their kind's rate."""
-    links, clouds = links_table(text, name, net)
-    across = np.nan_to_num(links * 1e6 / priced.rates["server-server"], nan=1.0)
-    up = np.nan_to_num(clouds * 1e6 / priced.rates["server-cloud"], nan=1.0)
-    return replace(priced, server_rates=floats(across * net.links), cloud_rates=floats(up))
+def _with_links(priced: Cost, known: ServerGraph, net: Network) -> Cost:
+    """Prices with what is known about links; the others keep what they have, or their kind's."""
+    across, up, own = priced.server_rates, priced.cloud_rates, priced.overheads
+    if _says(known.mbps, known.cloud_mbps):
+        before = np.ones(net.links.shape) if across is None else across
+        across = _known(known.mbps * 1e6 / priced.rates["server-server"], before) * net.links
+        before = np.ones(len(net.links)) if up is None else up
+        up = _known(known.cloud_mbps * 1e6 / priced.rates["server-cloud"], before)
+    if _says(known.seconds):
+        usual = floats(np.full(net.links.shape, priced.delay("server-server")))
+        usual = usual if own.server_delays is None else own.server_delays
+        own = replace(own, server_delays=_known(known.seconds, usual) * net.links)
+    if _says(known.cloud_seconds):
+        usual = floats(np.full(len(net.links), priced.delay("server-cloud")))
+        usual = usual if own.cloud_delays is None else own.cloud_delays
+        own = replace(own, cloud_delays=_known(known.cloud_seconds, usual))
+    return replace(priced, server_rates=across, cloud_rates=up, overheads=own)
+
+
+def _known(found: Floats, otherwise: Floats) -> Floats:
+    return floats(np.where(np.isnan(found), otherwise, found))
+
+
+def _says(*tables: Floats) -> bool:
+    return any(bool((~np.isnan(each)).any()) for each in tables)
 
 
 def _check_band(mbps: Floats, section: RadioSection, name: str) -> None:
     if mbps.max() > MOST * section.bandwidth_mhz:
         raise InputError(
-            f"{name} holds {mbps.max():g} Mbit/s, more than {section.bandwidth_mhz:g} MHz carry: "
-            f"raise radio.bandwidth_mhz"
+            f"{name} has a rate of {mbps.max():g} Mbit/s, more than {section.bandwidth_mhz:g} MHz "
+            f"can carry: raise radio.bandwidth_mhz"
         )
-
-
-def _text(name: str) -> str:
-    try:
-        return Path(name).read_text(encoding="utf-8-sig")
-    except FileNotFoundError:
-        raise DataError(f"no file {name}: check the name") from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise DataError(f"cannot read {name}: {error}") from None

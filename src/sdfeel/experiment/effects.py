@@ -8,6 +8,7 @@ need in order to have an effect. A key in neither place always has one.
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from operator import attrgetter
+from pathlib import Path
 from typing import Any, Literal
 
 from sdfeel.core import tolerance
@@ -18,7 +19,10 @@ from sdfeel.core.network import Network
 from sdfeel.core.outages import Change
 from sdfeel.core.scheme import conditions, defaults
 from sdfeel.core.tolerance import IGNORED, Tolerates
-from sdfeel.experiment.schema import Experiment, Section
+from sdfeel.data.sources import DATASETS
+from sdfeel.data.tables import is_table
+from sdfeel.experiment.schema import Experiment
+from sdfeel.experiment.sections import Section
 from sdfeel.radio.latency import PRESETS
 from sdfeel.schemes import SCHEMES, find
 
@@ -122,6 +126,8 @@ def asked(case: Case) -> Iterator[tuple[str, str]]:
         yield "personal", f"personal.method = {case.experiment.personal.method}"
     if case.experiment.personal.method == "fedrep":
         yield "fedrep", "personal.method = fedrep"
+    if case.experiment.privacy.protects != "nothing":
+        yield "private", f"privacy.protects = {case.experiment.privacy.protects}"
     servers, cloud = case.links
     if servers:
         yield "server_rates", "radio.links (between servers)"
@@ -129,12 +135,20 @@ def asked(case: Case) -> Iterator[tuple[str, str]]:
         yield "cloud_rates", "radio.links (to the cloud)"
     if case.experiment.server.optimizer != "none":
         yield "server_optimizer", f"server.optimizer = {case.experiment.server.optimizer}"
+    if not _none(robust := case.experiment.robust.cluster):
+        yield "cluster_rule", f"robust.cluster = {spelled(robust)}"
+    if not _none(robust := case.experiment.robust.servers) and case.several:
+        yield "server_rule", f"robust.servers = {spelled(robust)}"
     for option in ("uplink", "backhaul"):
         codec = getattr(case.experiment.compression, option)
         # The gossip at the end uses what the scheme itself makes no use of.
         used = case.consensus and case.tolerates.verdict(option) == IGNORED
         if codec != "none" and (option == "uplink" or (case.several and not used)):
             yield option, f"compression.{option} = {codec}"
+
+
+def _none(given: Any) -> bool:
+    return isinstance(given, str) and given == "none"
 
 
 @dataclass(frozen=True)
@@ -168,12 +182,56 @@ NO_FILE = Need(lambda case: case.experiment.devices.file is None, "beside device
 NEARBY = Need(lambda case: "client-server" in case.tolerates.links or case.measured_channels)
 
 STEPPING = Need(lambda case: case.experiment.server.optimizer != "none", "without server.optimizer")
+JUDGED = Need(lambda case: not _none(case.experiment.robust.cluster), "without robust.cluster")
+EXPECTED = Need(
+    lambda case: (
+        case.experiment.robust.before != "none"
+        or case.experiment.robust.cluster in ("trimmed-mean", "multi-krum")
+    ),
+    "without robust.cluster = trimmed-mean or multi-krum, or robust.before",
+)
+CLIPPING = Need(
+    lambda case: (
+        case.experiment.robust.cluster == "centred-clipping"
+        or case.experiment.robust.servers == "clipped-gossip"
+    ),
+    "without robust.cluster = centred-clipping or robust.servers = clipped-gossip",
+)
+ATTACKED = Need(lambda case: case.experiment.attack.kind != "none", "without attack.kind")
+UNNAMED = Need(lambda case: not case.experiment.attack.who, "beside attack.who")
+SOMEBODY = Need(
+    lambda case: bool(
+        case.experiment.attack.clients
+        or case.experiment.attack.servers
+        or case.experiment.attack.who
+    ),
+    "without attack.clients, attack.servers or attack.who",
+)
 SEVERAL_STEPS = Need(lambda case: not case.single_steps, "with scheme.tau1 = 1")
+PRIVATE = _where("privacy.protects", "clients", "examples")
 PER_CLIENT = Need(
     lambda case: bool(
-        case.experiment.evaluation.per_client or case.experiment.evaluation.per_cluster
+        case.experiment.evaluation.per_client
+        or case.experiment.evaluation.per_cluster
+        or case.experiment.evaluation.own_steps
     ),
     "without evaluation.per_client or evaluation.per_cluster",
+)
+
+OWN_DATA = Need(
+    lambda case: (
+        not isinstance(name := case.experiment.data.name, str)
+        or (name not in DATASETS and not name.lower().endswith(".npz"))
+    ),
+    "with data whose examples have neither columns nor code",
+)
+
+ANEW = Need(
+    lambda case: not is_table(spelled(case.experiment.data.name)),
+    "with a table",
+)
+FOLDER = Need(
+    lambda case: Path(spelled(case.experiment.data.name)).is_dir(), "without a folder of pictures"
 )
 
 KEYS: Mapping[str, tuple[Need, ...]] = {
@@ -194,6 +252,10 @@ KEYS: Mapping[str, tuple[Need, ...]] = {
             "with built-in data or a file",
         ),
     ),
+    "data.target": (OWN_DATA,),
+    "data.inputs": (OWN_DATA,),
+    "data.lazy": (OWN_DATA, ANEW),
+    "data.pixels": (FOLDER,),
     "data.classes_per_client": (_where("data.partition", "classes", "shards"),),
     "data.concentration": (_where("data.partition", "dirichlet"),),
     "data.balance": (_where("data.partition", "dirichlet"),),
@@ -202,13 +264,52 @@ KEYS: Mapping[str, tuple[Need, ...]] = {
     "server.momentum": (STEPPING,),
     "server.beta2": (_where("server.optimizer", "adam", "yogi"),),
     "server.tau": (_where("server.optimizer", "adam", "yogi", "adagrad"),),
+    "robust.servers": (SEVERAL,),
+    "robust.votes": (JUDGED,),
+    "robust.before": (JUDGED,),
+    "robust.liars": (EXPECTED, JUDGED),
+    "robust.radius": (CLIPPING,),
+    "robust.steps": (_where("robust.cluster", "geometric-median", "centred-clipping"),),
+    "robust.server_liars": (_where("robust.servers", "cs+"), SEVERAL),
+    "attack.kind": (SOMEBODY,),
+    "attack.clients": (ATTACKED,),
+    "attack.servers": (ATTACKED,),
+    "attack.who": (ATTACKED,),
+    "attack.placement": (
+        UNNAMED,
+        Need(lambda case: case.experiment.attack.clients > 0, "without attack.clients"),
+    ),
+    "attack.strength": (ATTACKED, SOMEBODY),
+    "attack.target": (_where("attack.kind", "backdoor"), SOMEBODY),
     "training.momentum": (SEVERAL_STEPS,),
     "training.proximal": (SEVERAL_STEPS,),
+    "training.schedule_unit": (
+        Need(
+            lambda case: (
+                case.experiment.training.schedule != "constant"
+                or case.experiment.training.warmup > 0
+            ),
+            "without a schedule",
+        ),
+    ),
     "training.workers": (Need(lambda case: case.engine != "loop", "with training.engine = loop"),),
+    "training.device": (
+        Need(lambda case: case.engine == "batched", "with other engines than batched"),
+    ),
     "latency.client_server_mbps": (NEARBY,),
     "latency.server_server_mbps": (SEVERAL, ACROSS),
     "latency.server_cloud_mbps": (_over("server-cloud"),),
     "latency.client_cloud_mbps": (_over("client-cloud"),),
+    "latency.downlink": (
+        Need(
+            lambda case: case.experiment.latency.preset != "deployed",
+            "with latency.preset = deployed",
+        ),
+    ),
+    "latency.client_server_ms": (_over("client-server"),),
+    "latency.server_server_ms": (SEVERAL, _over("server-server")),
+    "latency.server_cloud_ms": (_over("server-cloud"),),
+    "latency.client_cloud_ms": (_over("client-cloud"),),
     "latency.cell_edge_mbps": (Need(lambda case: "overlap" in case.used), SEVERAL, OVERLAPPING),
     "latency.consensus": (SEVERAL, Need(lambda case: len(case.own.servers) > 1)),
     "radio.nakagami_m": (_where("radio.fading", "nakagami"),),
@@ -240,7 +341,12 @@ KEYS: Mapping[str, tuple[Need, ...]] = {
     "personal.travels": (_where("personal.method", "parts", "fedper", "fedbn", "fedrep"),),
     "personal.share": (_where("personal.method", "fedrep"),),
     "personal.pull": (_where("personal.method", "ditto"),),
+    "privacy.clip": (PRIVATE,),
+    "privacy.noise": (PRIVATE,),
+    "privacy.noise_in": (_where("privacy.protects", "clients"),),
+    "privacy.delta": (PRIVATE,),
     "evaluation.per_client_every": (PER_CLIENT,),
+    "evaluation.per_client_on": (PER_CLIENT,),
     "devices.gflops": (NO_FILE,),
     "devices.spread": (NO_FILE,),
     "devices.placement": (
@@ -255,11 +361,17 @@ def check(case: Case) -> None:
     others = {name: kind.tolerates for name, kind in SCHEMES.items()}
     name = case.experiment.scheme.label
     tolerance.check(name, case.tolerates, tuple(asked(case)), others)
+    _check_rules(case)
     personal = case.experiment.personal.method
     if personal != "none" and case.experiment.evaluation.estimates:
         raise InputError(
             f"evaluation.estimates is about one model that all share, and personal.method is "
             f"{personal}: leave one of them out"
+        )
+    if personal != "none" and case.experiment.evaluation.own_steps:
+        raise InputError(
+            f"evaluation.own_steps is about what clients make of a model that all share, and "
+            f"personal.method is {personal}: leave one of them out"
         )
     if personal == "fedrep" and case.single_steps:
         raise InputError(
@@ -268,13 +380,43 @@ def check(case: Case) -> None:
         )
 
 
+def _check_rules(case: Case) -> None:
+    """InputError for what robust rules cannot go together with."""
+    robust, late = case.experiment.robust, case.experiment.latency.late
+    if not _none(robust.cluster) and isinstance(late, str) and late == "drop-unbiased":
+        raise InputError(
+            f"latency.late = drop-unbiased scales models by their chances of arriving, and "
+            f"robust.cluster = {spelled(robust.cluster)} compares them as they are: set "
+            f"latency.late to drop"
+        )
+    if not _none(robust.cluster) and case.experiment.privacy.noise_in == "sum":
+        raise InputError(
+            f"privacy.noise_in = sum spreads the noise over a cluster's clients, and "
+            f"robust.cluster = {spelled(robust.cluster)} does not add them up: set "
+            f"privacy.noise_in to message"
+        )
+    if _none(robust.servers) or "server_rule" not in case.used or not case.several:
+        return
+    rule, codec = spelled(robust.servers), case.experiment.compression.backhaul
+    if case.net.peers is not None:
+        raise InputError(
+            f"robust.servers = {rule} compares the models of many neighbours, and network.mixing = "
+            f"{case.net.peers.name} lets servers meet few at a time: choose another network.mixing"
+        )
+    if codec != "none":
+        raise InputError(
+            f"robust.servers = {rule} compares whole models, and compression.backhaul = {codec} "
+            f"sends differences between them: set one of the two to none"
+        )
+
+
 def notes(case: Case) -> tuple[str, ...]:
     """What is set and has no effect, in sentences."""
     unused = tolerance.ignored(case.tolerates, tuple(asked(case)))
     vain: dict[str, list[str]] = {"": unused}
-    for key, needs in KEYS.items():
-        missing = next((need for need in needs if not need.holds(case)), None)
-        if missing is not None and key in case.given:
+    for key in (key for key in KEYS if key in case.given):
+        missing = next((need for need in KEYS[key] if not need.holds(case)), None)
+        if missing is not None:
             vain.setdefault(missing.otherwise, []).append(key)
     for key, words in _vain_options(case):
         vain.setdefault(words, []).append(key)
@@ -307,18 +449,14 @@ def _vain_options(case: Case) -> Iterator[tuple[str, str]]:
 def given_keys(experiment: Experiment) -> frozenset[str]:
     """Keys that differ from their defaults. (A file written by `sdfeel init` holds all keys.)"""
     sections = [(name, vars(section)) for name, section in DEFAULTS if isinstance(section, Section)]
+    # A thing itself, such as an array, is never a default.
+    plain: tuple[type, ...] = (str, int, float, list, dict, type(None))
     return frozenset(
         f"{name}.{key}"
         for name, usual in sections
         for key, value in vars(getattr(experiment, name)).items()
-        if _differs(value, usual[key])
+        if not isinstance(value, plain) or value != usual[key]
     )
-
-
-def _differs(value: Any, default: Any) -> bool:
-    """A thing itself, an array say, is never a default."""
-    plain = value is None or isinstance(value, str | int | float | list | dict)
-    return not plain or bool(value != default)
 
 
 DEFAULTS = Experiment()

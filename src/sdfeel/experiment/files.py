@@ -1,22 +1,18 @@
-"""Files that a user brings: server graphs, mixing matrices, device speeds, rates and traces."""
+"""Files that a user brings: mixing matrices, device speeds, rates and traces."""
 
 import csv
 import json
-import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-import networkx as nx
 import numpy as np
 
 from sdfeel.core.arrays import Floats, floats
 from sdfeel.core.errors import DataError, InputError
-from sdfeel.core.graphs import adjacency
 from sdfeel.core.named import spelled
-from sdfeel.core.network import Network
 from sdfeel.data.clusters import ASSIGNMENTS
-from sdfeel.data.partition import ALIASES, PARTITIONS
+from sdfeel.data.partition import ALIASES, PARTITIONS, USERS
 from sdfeel.data.sources import DATASETS
 from sdfeel.experiment.schema import Experiment
 
@@ -29,44 +25,10 @@ def data_files(experiment: Experiment) -> dict[str, str]:
     named = {
         "data.directory": data.directory,
         "data.name": None if name in DATASETS else name,
-        "data.partition": None if partition in {*PARTITIONS, *ALIASES} else partition,
+        "data.partition": None if partition in {*PARTITIONS, *ALIASES, USERS} else partition,
         "network.assignment": None if assignment in ASSIGNMENTS else assignment,
     }
     return {key: str(value) for key, value in named.items() if value is not None}
-
-
-def read_graph(path: Path, servers: int) -> Floats:
-    """(D, D) links of a GraphML file or an edge list (`0 1` or `0,1` per line).
-
-    Servers are numbered from 0; a graph with other names is numbered in the order of its nodes.
-    """
-    reader: Callable[[Path], Any] = nx.read_graphml if path.suffix == ".graphml" else _edge_list
-    graph = _reading(path, reader)
-    if len(graph) != servers:
-        raise InputError(
-            f"the graph in {path} joins {len(graph)} servers, but network.servers is {servers}: "
-            f"make them equal"
-        )
-    wanted = [str(d) for d in range(servers)]
-    if {str(node) for node in graph} == set(wanted):
-        graph = nx.relabel_nodes(graph, {node: int(node) for node in graph})
-        ordered = nx.Graph()
-        ordered.add_nodes_from(range(servers))
-        ordered.add_edges_from(graph.edges())
-        graph = ordered
-    return adjacency(graph)
-
-
-def _edge_list(path: Path) -> Any:
-    graph = nx.Graph()
-    for number, line in enumerate(path.read_text(encoding="utf-8-sig").splitlines(), 1):
-        words = re.split(r"[\s,;]+", line.partition("#")[0].strip())
-        if words == [""]:
-            continue
-        if len(words) < 2:
-            raise ValueError(f"line {number} is '{line.strip()}', not a link between two servers")
-        graph.add_edge(words[0], words[1])
-    return graph
 
 
 def read_matrix(path: Path) -> Floats:
@@ -102,6 +64,15 @@ def read_speeds(path: Path, clients: int) -> Floats:
     if not (np.isfinite(values) & (values > 0)).all():
         raise InputError(f"{path} holds a speed that is not above 0: give positive numbers")
     return floats(values * 1e9)
+
+
+def text_of(name: str) -> str:
+    try:
+        return Path(name).read_text(encoding="utf-8-sig")
+    except FileNotFoundError:
+        raise DataError(f"no file {name}: check the name") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise DataError(f"cannot read {name}: {error}") from None
 
 
 def _reading(path: Path, reader: Callable[[Path], Any]) -> Any:
@@ -167,33 +138,45 @@ def trace_table(text: str, name: str, clients: int) -> tuple[Floats | None, Floa
     return times, _numbers([row[1:] for row in body], clients, name)
 
 
-def links_table(text: str, name: str, net: Network) -> tuple[Floats, Floats]:
-    """(D, D) Mbit/s of each server link and (D,) to the cloud; NaN where the table says nothing.
+PACKET = 1500 * 8 / 1e6  # megabits of what mahimahi delivers at a time
 
-    A row is `0,1,40` (two servers, Mbit/s) or `0,cloud,4`.
+
+def mahimahi(text: str, name: str) -> Floats:
+    """(T,) Mbit/s in each second of a recording in mahimahi's format, at least one packet each.
+
+    A line is the millisecond at which the link can deliver one packet of 1,500 bytes.
+
+    >>> mahimahi("0\\n10\\n10\\n1500\\n", "lte.up").round(3).tolist()
+    [0.036, 0.012]
     """
-    count = len(net.servers)
-    links, clouds = np.full((count, count), np.nan), np.full(count, np.nan)
-    rows = _rows(text, name)
-    body = rows if _is_number(rows[0][0]) else rows[1:]
-    for row in body:
-        if len(row) != 3:
-            raise InputError(
-                f"'{','.join(row)}' in {name} is not a link: write lines like '0,1,40'"
-            )
-        rate = float(_numbers([row[2:]], 1, name)[0, 0])
-        a = _server(row[0], count, name)
-        if row[1] == "cloud":
-            clouds[a] = rate
+    times: list[int] = []
+    for number, line in enumerate(text.splitlines(), 1):
+        word = line.partition("#")[0].strip()
+        if not word:
             continue
-        b = _server(row[1], count, name)
-        if not net.links[a, b]:
+        if not word.isdecimal() or (times and int(word) < times[-1]):
             raise InputError(
-                f"{name} gives a rate between servers {a} and {b}, but network.graph does not "
-                f"link them"
+                f"line {number} of {name} is '{line.strip()}': a recording in mahimahi's format "
+                f"has whole milliseconds that never go back, one per line"
             )
-        links[a, b] = links[b, a] = rate
-    return floats(links), floats(clouds)
+        times.append(int(word))
+    if not times or times[-1] == 0:
+        raise InputError(f"{name} is empty, or ends at 0 milliseconds: give a longer recording")
+    counts = np.bincount(np.array(times) // 1000, minlength=1)
+    return floats(np.maximum(counts, 1) * PACKET)
+
+
+def mahimahi_table(files: Sequence[Path], clients: int) -> tuple[Floats, Floats]:
+    """When each second begins, and (T, C) Mbit/s: client i has the recording i, then from the
+    first one on again, each from a different moment; it is as long as the longest recording."""
+    found = [mahimahi(text_of(str(file)), str(file)) for file in files]
+    seconds = max(map(len, found))
+    rates = np.empty((seconds, clients))
+    for i in range(clients):
+        own, lap = found[i % len(found)], i // len(found)
+        begin = lap * len(own) * len(found) // max(clients, 1)
+        rates[:, i] = own[(begin + np.arange(seconds)) % len(own)]
+    return floats(np.arange(seconds, dtype=float)), floats(rates)
 
 
 def _rows(text: str, name: str) -> Rows:
@@ -228,9 +211,3 @@ def _is_number(cell: str) -> bool:
     except ValueError:
         return False
     return True
-
-
-def _server(cell: str, count: int, name: str) -> int:
-    if not cell.isdecimal() or int(cell) >= count:
-        raise InputError(f"{name} names server '{cell}', but servers are 0 to {count - 1}")
-    return int(cell)

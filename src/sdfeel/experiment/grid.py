@@ -1,12 +1,12 @@
 """A grid of experiments: every combination of the given values."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import product
-from pathlib import Path
+from typing import Any
 
 from sdfeel.core.errors import InputError
-from sdfeel.experiment.loading import load
+from sdfeel.experiment.loading import changed, setting
 from sdfeel.experiment.schema import Experiment
 
 SEED = "seed"
@@ -50,23 +50,55 @@ def axis(text: str) -> Axis:
     return Axis(key.strip(), tuple(dict.fromkeys(found)))
 
 
-def points(file: Path | None, settings: Sequence[str], axes: Sequence[Axis]) -> list[GridPoint]:
-    """All experiments of the grid, in the order of the axes; every one is checked."""
-    twice = {a.key for a in axes if [b.key for b in axes].count(a.key) > 1}
-    if twice:
-        raise InputError(f"{sorted(twice)[0]} is given twice: put all its values into one axis")
+def points(base: Experiment, axes: Mapping[str, Mapping[str, Any]]) -> list[GridPoint]:
+    """All experiments of the grid, in the order of the axes; every one is checked.
+
+    An axis is a key with its values, each under the text that stands for it in names.
+    """
     found = []
-    for values in product(*(each.values for each in axes)):
-        choices = dict(zip((each.key for each in axes), values, strict=True))
-        told = [f"{key}={value}" for key, value in choices.items()]
-        short = [f"{k.rpartition('.')[2]}={v}" for k, v in choices.items() if k != SEED]
-        every = [f"{k.rpartition('.')[2]}={v}" for k, v in choices.items()]
+    for texts in product(*axes.values()):
+        choices = dict(zip(axes, texts, strict=True))
+        short = {key.rpartition(".")[2]: text for key, text in choices.items()}
+        told = {k: t for k, t in short.items() if k != SEED}
         found.append(
             GridPoint(
-                label=" ".join(short) or "all",
-                name="_".join(every).replace("/", "-") or "one",
-                experiment=load(file, [*settings, *told]),
+                label=" ".join(f"{k}={t}" for k, t in told.items()) or "all",
+                name="_".join(f"{k}={t}" for k, t in short.items()).replace("/", "-") or "one",
+                experiment=changed(base, {key: axes[key][choices[key]] for key in axes}),
                 choices=choices,
             )
         )
+    return found
+
+
+def lines(grid: Iterable[GridPoint]) -> dict[str, list[str]]:
+    """The runs of each combination: one for every seed."""
+    members: dict[str, list[str]] = {}
+    for point in grid:
+        members.setdefault(point.label, []).append(point.name)
+    return members
+
+
+def panels(grid: Iterable[GridPoint]) -> dict[str, dict[str, str]]:
+    """The combinations by the first axis: a small picture for each of its values."""
+    found: dict[str, dict[str, str]] = {}
+    for point in grid:
+        own = [(k, v) for k, v in point.choices.items() if k != SEED]
+        head = "=".join(own[0]) if len(own) > 1 else "all"
+        rest = " ".join(f"{k.rpartition('.')[2]}={v}" for k, v in own[1 if len(own) > 1 else 0 :])
+        found.setdefault(head, {})[rest or point.label] = point.label
+    return found
+
+
+def text_axes(texts: Iterable[str]) -> dict[str, dict[str, Any]]:
+    """Axes as the command line writes them.
+
+    >>> text_axes(["scheme.tau1=1,3"])
+    {'scheme.tau1': {'1': 1, '3': 3}}
+    """
+    found: dict[str, dict[str, Any]] = {}
+    for each in map(axis, texts):
+        if each.key in found:
+            raise InputError(f"{each.key} is given twice: put all its values into one axis")
+        found[each.key] = {text: setting(f"{each.key}={text}")[1] for text in each.values}
     return found

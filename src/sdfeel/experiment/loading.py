@@ -5,16 +5,19 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, get_args
 
+import numpy as np
 from pydantic import BaseModel, ValidationError
 
 from sdfeel.core import named
-from sdfeel.core.errors import InputError, unknown
+from sdfeel.core.errors import InputError, said, unknown
 from sdfeel.core.gossip_weights import GOSSIP_RULES
 from sdfeel.core.graphs import ALIASES, TOPOLOGIES
 from sdfeel.core.peers import NAMES as PEERS
 from sdfeel.data.clusters import ASSIGNMENTS
-from sdfeel.data.partition import PARTITIONS
+from sdfeel.data.partition import PARTITIONS, USERS
+from sdfeel.data.sources import DATASETS
 from sdfeel.experiment import toml
+from sdfeel.experiment.elsewhere import ELSEWHERE, hinted
 from sdfeel.experiment.schema import Experiment
 
 PATHS = (
@@ -34,31 +37,67 @@ PATHS = (
 
 # A file called `ring` must not hide the topology of that name.
 MEETINGS = {*GOSSIP_RULES, *PEERS}
-NAMES = {*TOPOLOGIES, *ALIASES, *MEETINGS, *PARTITIONS, *ASSIGNMENTS, "equal", "distance"}
+NAMES = {*TOPOLOGIES, *ALIASES, *MEETINGS, *PARTITIONS, USERS, *ASSIGNMENTS, "equal", "distance"}
 
 
-def load(file: Path | None = None, settings: Sequence[str] = ()) -> Experiment:
+def load(file: str | Path | None = None, settings: Sequence[str] = ()) -> Experiment:
     """The experiment in a file (default: all defaults) with `section.key=value` settings on top."""
     values: dict[str, Any] = {}
     if file is not None:
+        file = Path(file)
         values = _read(file)
         _locate(values, file.parent)
         named.beside(file.parent)
         checked(values)  # a mistake in the file must not hide behind a setting
-    changed: dict[str, Any] = {}
-    for setting in settings:
-        path, value = _parsed(setting)
-        _put(changed, path, _worded(path, value))
-    _locate(changed, Path())
-    return checked(_merged(values, changed))
+    return checked(_merged(values, _nested(dict(setting(each) for each in settings))))
+
+
+def setting(text: str) -> tuple[str, Any]:
+    """A key and its value, as `--set` takes them; file names become absolute.
+
+    >>> setting("scheme.tau1=3"), setting("network.graph=ring")
+    (('scheme.tau1', 3), ('network.graph', 'ring'))
+    """
+    path, value = _parsed(text)
+    nested = _nested({".".join(path): _worded(path, value)})
+    _locate(nested, Path())
+    for part in path:
+        nested = nested[part]
+    return ".".join(path), nested
+
+
+def changed(experiment: Experiment, choices: Mapping[str, Any]) -> Experiment:
+    """The same experiment with other values: `{"scheme.tau1": 3}`."""
+    return checked(_merged(experiment.model_dump(), _nested(choices)))
 
 
 def checked(values: Mapping[str, Any]) -> Experiment:
-    """The experiment with these nested values, or one clear error."""
+    """The experiment with these values, nested or as `section.key`, or one clear error.
+
+    >>> checked({"scheme.tau1": 3, "network": {"clients": 6}}).scheme.options["tau1"]
+    3
+    """
+    values = _plain(values)
+    dotted = _nested({key: value for key, value in values.items() if "." in str(key)})
+    whole = {
+        # A name may stand for a section: `scheme = "fedavg"` is `scheme.name = "fedavg"`.
+        key: {"name": value} if key in dotted and not isinstance(value, Mapping) else value
+        for key, value in values.items()
+        if "." not in str(key)
+    }
     try:
-        return Experiment.model_validate(values)
+        return Experiment.model_validate(_merged(whole, dotted))
     except ValidationError as error:
         raise InputError(_sentence(error)) from None
+
+
+def _plain(value: Any) -> Any:
+    """The same with NumPy's numbers as Python's, which is what results of loops often are."""
+    if isinstance(value, np.generic):
+        return value.item()
+    if type(value) is dict:
+        return {key: _plain(each) for key, each in value.items()}
+    return value
 
 
 def keys() -> dict[str, str]:
@@ -121,6 +160,13 @@ def _worded(path: list[str], value: Any) -> Any:
     return "none" if "none" in words else value
 
 
+def _nested(choices: Mapping[str, Any]) -> dict[str, Any]:
+    values: dict[str, Any] = {}
+    for key, value in choices.items():
+        _put(values, key.split("."), value)
+    return values
+
+
 def _put(values: dict[str, Any], path: list[str], value: Any) -> None:
     for part in path[:-1]:
         values = values.setdefault(part, {})
@@ -146,7 +192,8 @@ def _locate(values: dict[str, Any], base: Path) -> None:
         if not isinstance(name, str) or name in NAMES:
             continue
         file = base / Path(name).expanduser()
-        if file.is_file() or (path == "data.directory" and file.is_dir()):
+        folder = path == "data.directory" or (path == "data.name" and name not in DATASETS)
+        if file.is_file() or (folder and file.is_dir()):
             values[section] = {**values[section], key: str(file.resolve())}
 
 
@@ -157,10 +204,13 @@ def _sentence(error: ValidationError) -> str:
     if first["type"] == "extra_forbidden":
         section = ".".join(where.split(".")[:-1])
         siblings = [k for k in keys() if k.rpartition(".")[0] == section]
-        return str(unknown("key", where, siblings if siblings else keys()))
+        return str(hinted(unknown("key", where, siblings if siblings else keys())))
     if first["type"] == "model_type":
-        return f"{where} is a section with keys, got {first['input']!r}: write {where}.key = value"
-    return f"{where} must be {rule_of(first)}, got {first['input']!r}"
+        given = said(first["input"])
+        return f"{where} is a section with keys, got {given}: write {where}.key = value"
+    hint = ELSEWHERE.get(str(first["input"]).lower()) if "literal" in first["type"] else None
+    told = f"{where} must be {rule_of(first)}, got {said(first['input'])}"
+    return told if hint is None else f"{told}: here it is {hint}"
 
 
 def _internal(part: Any) -> bool:

@@ -6,94 +6,29 @@ all come from the classes below; `loading.py` reads them.
 
 import hashlib
 import json
-from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 from pydantic import (
     BaseModel,
-    BeforeValidator,
     ConfigDict,
     Field,
-    PlainSerializer,
-    SerializationInfo,
-    WithJsonSchema,
     model_validator,
 )
-from pydantic_core import PydanticCustomError
 
 from sdfeel import schemes
-from sdfeel.core import named
 from sdfeel.experiment import toml
-
-Positive = Annotated[float, Field(gt=0)]
-Count = Annotated[int, Field(ge=1)]
-Names = Annotated[  # on the command line, words with commas between them
-    list[str],
-    BeforeValidator(lambda given: given.split(",") if isinstance(given, str) else given),
-]
-
-
-def _nameable(given: Any) -> Any:
-    if given is None or isinstance(given, int | float | Mapping):
-        raise PydanticCustomError("string_type", "a text")
-    return given
-
-
-def _own(given: Any) -> Any:
-    if given is None or (isinstance(given, int | float | str) and not named.is_path(given)):
-        raise PydanticCustomError("string_type", "a text")
-    return given
-
-
-def _kept(thing: Any, info: SerializationInfo) -> Any:
-    """A thing itself; in a file, its name."""
-    return named.spelled(thing) if info.mode == "json" else thing
-
-
-_RECORDED = (PlainSerializer(_kept), WithJsonSchema({"type": "string"}))
-# A name, `package.module:name`, or the thing itself: `core.named`.
-Thing = Annotated[Any, BeforeValidator(_nameable), *_RECORDED]
-Own = Annotated[Any, BeforeValidator(_own), *_RECORDED]  # all but a plain name
-
-
-def _labelled(given: Any) -> Any:
-    """Things by their names; those of a list, and words with commas, by the ends of their own."""
-    if isinstance(given, Mapping):
-        return given
-    listed = given.split(",") if isinstance(given, str) else given
-    listed = listed if isinstance(listed, list | tuple) else [listed]
-    return {_label(each): each for each in listed}
-
-
-def _label(thing: Any) -> str:
-    name = thing if isinstance(thing, str) else getattr(thing, "__name__", type(thing).__name__)
-    return str(name).rpartition(":")[2]
-
-
-Things = Annotated[dict[str, Thing], BeforeValidator(_labelled)]
-
-
-class Section(BaseModel):
-    """A frozen table that knows its keys."""
-
-    model_config = ConfigDict(
-        extra="forbid",
-        frozen=True,
-        strict=True,  # neither `true` nor "3" is a number
-        protected_namespaces=(),  # older versions of pydantic warn about names like `model_bits`
-        allow_inf_nan=False,
-        use_attribute_docstrings=True,
-    )
-
-
-class NamedSection(Section):
-    """A section whose name says it all: `model = "mlp"` is `model.name = "mlp"`."""
-
-    @model_validator(mode="before")
-    @classmethod
-    def _of_name(cls, given: Any) -> Any:
-        whole = isinstance(given, Mapping | Section | int | float | type(None))
-        return given if whole else {"name": given}
+from sdfeel.experiment.schema_data import DataSection, EvaluationSection, ModelSection
+from sdfeel.experiment.sections import (
+    Count,
+    Listed,
+    Names,
+    NotNegative,
+    Own,
+    Positive,
+    Section,
+    Thing,
+)
+from sdfeel.experiment.trust_sections import AttackSection, PrivacySection, RobustSection
 
 
 class NetworkSection(Section):
@@ -104,13 +39,17 @@ class NetworkSection(Section):
     servers: Count = 10
     """number of edge servers"""
     graph: Thing = "ring"
-    """star, ring, path, complete, partial, grid, torus, geometric, erdos-renyi, a file (edge list
-    or .graphml), or package.module:name (links, or a function of servers and rng that gives
-    them)"""
+    """star, ring, path, complete, partial, grid, torus, geometric, erdos-renyi, a real network
+    (topohub:topozoo/Abilene, with the lengths of its links), a file (links, or a table of them with
+    columns mbps, ms and km; .graphml), or package.module:name (links, or a function of servers and
+    rng that gives them)"""
     radius: Positive | None = None
     """geometric graph: how far a link reaches in the unit square (not set: far enough)"""
     probability: Positive | None = None
     """erdos-renyi graph: chance of each link (not set: high enough)"""
+    places: str | None = None
+    """a .csv file with the longitude and latitude of every server, for pictures (not set: as the
+    graph says, if it does)"""
     mixing: Thing = "paper"
     """how servers weight their neighbours: paper, metropolis, size-weighted, a file with a matrix
     (row = receiver; .csv, .json or .npy), or package.module:name (a matrix, or a function of links
@@ -133,36 +72,6 @@ class NetworkSection(Section):
     """mean virtual seconds until it is back"""
     epochs: list[str] = []
     """who joins, leaves or moves: `10: client-3=none, edge-2=edge-0+edge-1` from round 10 on"""
-
-
-class DataSection(NamedSection):
-    """Which data, and how they are split over the clients."""
-
-    name: Thing = "digits"
-    """digits (built in), mnist, fashion-mnist, cifar10, an .npz file, or package.module:name (train
-    and test data, or a function that gives them)"""
-    directory: str | None = None
-    """where the files are (not set: the user's cache; see `sdfeel data`)"""
-    partition: Thing = "classes"
-    """classes (exactly classes_per_client each), shards, dirichlet, iid, a file, or
-    package.module:name (a function of labels, clients and rng)"""
-    classes_per_client: Count = 2
-    """classes that each client holds (classes, shards)"""
-    concentration: Positive = 0.5
-    """dirichlet: smaller is more uneven"""
-    balance: bool = False
-    """dirichlet: stop filling clients that have their share"""
-    min_size: Annotated[int, Field(ge=1)] = 10
-    """dirichlet: draw again while a client has fewer examples"""
-
-
-class ModelSection(NamedSection):
-    """The model to train."""
-
-    name: Thing = "auto"
-    """auto (what suits the data), mnist-cnn, cifar-cnn, mlp, logistic, or package.module:name"""
-    options: dict[str, Any] = {}
-    """arguments of the model, for example { hidden = 128 }"""
 
 
 class SchemeSection(BaseModel):
@@ -214,6 +123,21 @@ class TrainingSection(Section):
     """local iterations of each client"""
     learning_rate: Positive = 0.05
     """step size"""
+    schedule: Thing = "constant"
+    """how the learning rate changes: constant, step (schedule_options: every, factor), cosine or
+    linear (down to `least`), or package.module:name (a function of the iteration and of all
+    iterations that gives a factor); it is the same throughout a round"""
+    schedule_options: dict[str, Any] = {}
+    """arguments of the schedule, for example { every = 200, factor = 0.5 }"""
+    schedule_unit: Literal["iteration", "round"] = "iteration"
+    """what schedules and warm-up count"""
+    warmup: Annotated[int, Field(ge=0)] = 0
+    """iterations (or rounds) over which the learning rate grows to its full size"""
+    clip_norm: Positive | None = None
+    """largest norm of a mini-batch's gradient (not set: any)"""
+    average: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    """measure and return a running average of the models, of which this share is kept in each round
+    (0: the newest model)"""
     batch_size: Count = 10
     """examples per step"""
     optimizer: Thing = "sgd"
@@ -227,19 +151,22 @@ class TrainingSection(Section):
     """for every optimiser that has it"""
     proximal: Annotated[float, Field(ge=0)] = 0.0
     """pull towards the model that the round began with (FedProx, FedAsync)"""
-    penalties: dict[str, float] = {}
-    """further terms of the loss with their strengths, for example { l1 = 0.001 }"""
+    penalties: dict[str, float | Own] = {}
+    """further terms of the loss with their strengths, for example { l1 = 0.001 }, or names of your
+    own with package.module:name (a function of a tensor and of what it was when the round began)"""
     optimizer_options: dict[str, Any] = {}
     """more arguments of the optimiser, for example { nesterov = true }"""
-    loss: Thing = "cross-entropy"
-    """what is made small: cross-entropy, mse, l1, huber, bce, or package.module:name (a function of
-    outputs and targets that gives a mean)"""
-    engine: Literal["auto", "loop", "parallel", "native", "ray"] = "auto"
+    loss: Thing = "auto"
+    """what is made small: auto (as data.task says), cross-entropy, token-cross-entropy, mse, l1,
+    huber, bce, or package.module:name (a function of outputs and targets that gives a mean)"""
+    engine: Literal["auto", "loop", "parallel", "native", "ray", "batched"] = "auto"
     """what computes the steps: auto (the fastest that fits), loop (one core, the definition),
     parallel (loop on all cores, the same bits), native (compiled for the model, the same bits on
     every modern CPU), ray (native where it fits, otherwise loop, over a Ray cluster: the same bits
-    as on one machine)"""
-    workers: Annotated[int, Field(ge=0)] = 0
+    as on one machine), batched (many clients in one kernel, for a GPU)"""
+    device: Literal["cpu", "cuda", "mps"] = "cpu"
+    """where the engine batched computes"""
+    workers: Annotated[int, Field(ge=0, le=1000)] = 0
     """threads of the native engine, processes of parallel, actors of ray (0: one per core)"""
     target_accuracy: Annotated[float, Field(gt=0, le=1)] | None = None
     """stop as soon as this test accuracy is measured"""
@@ -250,8 +177,9 @@ class TrainingSection(Section):
 class LatencySection(Section):
     """How long things take on the virtual clock."""
 
-    preset: Literal["paper-literal", "paper-epoch"] = "paper-literal"
-    """paper-literal (an iteration is a batch) or paper-epoch (a pass over the client's data)"""
+    preset: Literal["paper-literal", "paper-epoch", "deployed"] = "paper-literal"
+    """paper-literal (an iteration is a batch), paper-epoch (a pass over the client's data), or
+    deployed (a batch, with all its operations, and models come down the links, too)"""
     samples_per_iteration: Literal["one", "batch", "all"] | None = None
     """samples whose operations one iteration is charged for (not set: as in the preset)"""
     backward_factor: Positive | None = None
@@ -272,8 +200,31 @@ class LatencySection(Section):
     """megabits per second, client to cloud"""
     cell_edge_mbps: Positive = 2.06
     """megabits per second of a client that sends to several servers at once"""
+    client_server_ms: NotNegative = 0.0
+    """milliseconds that a message is under way between client and edge server, beside its sending
+    (the paper: none)"""
+    server_server_ms: NotNegative = 0.0
+    """the same between edge servers; radio.links may give it for each link"""
+    server_cloud_ms: NotNegative = 0.0
+    """the same between edge server and cloud"""
+    client_cloud_ms: NotNegative = 0.0
+    """the same between client and cloud"""
+    message_ms: NotNegative = 0.0
+    """milliseconds that a node needs for each message that it takes, one after another"""
+    round_ms: NotNegative = 0.0
+    """milliseconds that every round takes beside all else"""
+    connect_ms: NotNegative = 0.0
+    """milliseconds until nodes have found one another, in the first round"""
+    header_bytes: Annotated[int, Field(ge=0)] = 0
+    """bytes of every message beside the model"""
+    cell_mbps: Positive | None = None
+    """megabits per second of the line that the clients of a cell share (not set: none)"""
+    common_mbps: Positive | None = None
+    """megabits per second of the line that all clients share (not set: none)"""
+    cores: Count | None = None
+    """processors that all clients share, as in a deployment on one machine (not set: one each)"""
     downlink: bool = False
-    """charge time for sending models down, too (the paper does not)"""
+    """charge time for sending models down, too (the paper does not, the preset deployed does)"""
     consensus: bool = False
     """charge for the exchanges until the servers agree at the end (the paper does not)"""
     late: Literal["wait", "drop", "drop-unbiased", "equalise"] | Own = "wait"
@@ -301,10 +252,11 @@ class RadioSection(Section):
     """mean signal-to-noise ratio where rates are equal (not set: 15)"""
     trace: str | None = None
     """a .csv file of rates in Mbit/s: a column per client, a row per round (or a first column
-    `seconds`)"""
+    `seconds`); or a folder of recordings in mahimahi's format, one after another for the clients"""
     links: str | None = None
     """a .csv file of server links: `0,1,40` is 40 Mbit/s between servers 0 and 1, `0,cloud,4`
-    is 4 Mbit/s from server 0 to the cloud"""
+    is 4 Mbit/s from server 0 to the cloud; a first line `from,to,mbps,ms,km` names other columns
+    (ms: how long a message is under way; km: the same from the length of a fibre)"""
     bandwidth_mhz: Positive = 1.0
     """bandwidth of each client's own channel"""
     power_dbm: float = 23.0
@@ -368,30 +320,6 @@ class DevicesSection(Section):
     """power of a server while it sends"""
 
 
-class EvaluationSection(Section):
-    """When and on what the model is measured."""
-
-    every: Annotated[int, Field(ge=0)] = 0
-    """rounds between two measurements (0: about 25 in the run, fewer if they would cost much)"""
-    train_examples: Annotated[int, Field(ge=0)] = 2000
-    """number of examples for measuring the training loss, drawn once (0: all)"""
-    estimates: bool = False
-    """also measure gradients, L, sigma^2 and kappa^2, with three gradients of every client; the
-    report then shows the bound of Theorem 1 beside them"""
-    test_examples: Annotated[int, Field(ge=0)] = 0
-    """number of examples for measuring the accuracy, drawn once (0: all)"""
-    metrics: Things = {}
-    """further metrics on the test data: accuracy, loss, mae, rmse, r2, top-5 accuracy, or
-    package.module:name (a function of outputs and targets)"""
-    per_client: Names = []
-    """metrics on every client's own training examples (accuracy, loss): their mean over clients,
-    their worst tenth and their spread are reported"""
-    per_cluster: Names = []
-    """metrics on the training examples of every server's clients, like per_client"""
-    per_client_every: Annotated[int, Field(ge=0)] = 0
-    """rounds between two measurements per client or cluster (0: as often as the cost stays low)"""
-
-
 class CheckpointSection(Section):
     """How much work is lost, at most, when the machine fails."""
 
@@ -399,13 +327,44 @@ class CheckpointSection(Section):
     """real seconds between two checkpoints (0: after every round)"""
 
 
+class TrackingSection(Section):
+    """Who else is told what happens: see docs/trackers.md."""
+
+    to: Listed = []
+    """tensorboard, mlflow, wandb, trackio, or package.module:name (a function of an event, or a
+    tracker of your own)"""
+
+
 # Keys that were added later decide only where they are used: older runs can be resumed.
 LATER: dict[str, Any] = {
+    "data": {"task", "target", "inputs", "lazy", "user", "pixels"},
     "radio": True,
     "server": True,
-    "latency": {"late"},
+    "robust": True,
+    "attack": True,
+    "latency": {
+        "late",
+        "client_server_ms",
+        "server_server_ms",
+        "server_cloud_ms",
+        "client_cloud_ms",
+        "message_ms",
+        "round_ms",
+        "connect_ms",
+        "header_bytes",
+    },
     "network": {"link_chance", "epochs"},
-    "training": {"penalties", "loss"},
+    "training": {
+        "penalties",
+        "loss",
+        "schedule",
+        "schedule_options",
+        "schedule_unit",
+        "warmup",
+        "clip_norm",
+        "average",
+        "device",
+    },
     "evaluation": {
         "metrics",
         "estimates",
@@ -413,8 +372,12 @@ LATER: dict[str, Any] = {
         "per_client",
         "per_cluster",
         "per_client_every",
+        "per_client_on",
+        "own_steps",
+        "confusion",
     },
     "personal": True,
+    "privacy": True,
 }
 
 
@@ -429,27 +392,35 @@ class Experiment(Section):
     model: ModelSection = ModelSection()
     scheme: SchemeSection = SchemeSection()
     server: ServerSection = ServerSection()
+    robust: RobustSection = RobustSection()
+    attack: AttackSection = AttackSection()
     training: TrainingSection = TrainingSection()
     latency: LatencySection = LatencySection()
     radio: RadioSection = RadioSection()
     compression: CompressionSection = CompressionSection()
     personal: PersonalSection = PersonalSection()
+    privacy: PrivacySection = PrivacySection()
     devices: DevicesSection = DevicesSection()
     evaluation: EvaluationSection = EvaluationSection()
     checkpoint: CheckpointSection = CheckpointSection()
+    tracking: TrackingSection = TrackingSection()
 
     @property
     def fingerprint(self) -> str:
         """A hash of everything that decides the result."""
-        without = {"checkpoint": True, **LATER, "training": {"workers", *LATER["training"]}}
+        aside = {"checkpoint": True, "tracking": True}
+        without = {**aside, **LATER, "training": {"workers", *LATER["training"]}}
         decides = self.model_dump(mode="json", exclude=without, exclude_none=True)
         used = self.model_dump(mode="json", include=LATER, exclude_defaults=True)
-        for section in ("training", "server", "personal"):  # those came after version 0.1
+        if self.training.loss == "cross-entropy":  # the only one of version 0.1
+            used["training"].pop("loss")
+        # These came after version 0.1.
+        for section in ("data", "training", "server", "robust", "attack", "personal", "privacy"):
             if not used.get(section):
                 used.pop(section, None)
         if any(used.values()):
             decides["later"] = used
-        if decides["training"]["engine"] not in ("native", "ray"):  # ray: native where it fits
+        if decides["training"]["engine"] not in ("native", "ray", "batched"):  # ray may be native
             decides["training"]["engine"] = "torch"  # the others give the same bits
         return hashlib.sha256(json.dumps(decides, sort_keys=True).encode()).hexdigest()
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from sdfeel.core import run_files
 from sdfeel.core.decide import Decisions
 from sdfeel.core.run_files import write_atomic
-from sdfeel.experiment import build, build_network
+from sdfeel.experiment import build, build_data, build_network, build_training
 from sdfeel.experiment.loading import checked
 from sdfeel.experiment.schema import Experiment
 from sdfeel.run import store
@@ -36,7 +36,7 @@ def key(experiment: Experiment) -> str:
     It is not the experiment's fingerprint, which changes with every key that is added: a day's runs
     would be lost each time.
     """
-    asked = experiment.model_dump(exclude_defaults=True, exclude={"checkpoint"})
+    asked = experiment.model_dump(exclude_defaults=True, exclude={"checkpoint", "tracking"})
     asked.get("data", {}).pop("directory", None)
     asked.get("training", {}).pop("workers", None)
     schedule = experiment.network.changes
@@ -115,11 +115,11 @@ def decisions_of(experiment: Experiment) -> Decisions:
     module = build.build_model(experiment, data)
     whole = build_network.build_network(experiment, data)
     cost = build.build_cost(experiment, data, whole, module, build.layout_of(module))
-    local = build.local_step(experiment)
+    local = build_training.local_step(experiment)
     return Decisions.of(scheme, whole, cost, experiment.seed, local)
 
 
-_data = lru_cache(maxsize=3)(lambda text: build.build_data(checked(json.loads(text))))
+_data = lru_cache(maxsize=3)(lambda text: build_data.build_data(checked(json.loads(text))))
 
 
 def _read(file: Path) -> list[float]:

@@ -1,7 +1,7 @@
 """All figures by name, in the paper's order; our own come last."""
 
 from sdfeel.core.errors import unknown
-from sdfeel.figures import beyond, drift
+from sdfeel.figures import asynchrony, beyond, drift, liars, quadratics
 from sdfeel.figures.figure import Figure, Scale
 from sdfeel.figures.paper import (
     figure_3,
@@ -38,25 +38,27 @@ FIGURES: dict[str, Figure] = {
         figure_11.FIGURE_11B,
         remarks.TABLE,
         remarks.FIGURE,
+        quadratics.FIGURE,
         figure_4.FIGURE_AT_PRINTED_RATE,
         figure_5.FIGURE_AT_PRINTED_RATE,
         figure_4.FIGURE_ON_FASHION,
         figure_5.FIGURE_ON_FASHION,
-        beyond.EPOCHS,
         beyond.RACE,
+        asynchrony.FIGURE,
         beyond.PARITY,
         beyond.BIAS,
         beyond.OUTAGES,
         drift.DRIFT,
         drift.DRIFT_ON_FASHION,
+        liars.LIARS,
     )
 }
 
 
-def chosen(name: str, scale: Scale) -> list[Figure]:
+def chosen(name: str, scale: Scale | None) -> list[Figure]:
     """The figure of this name, several separated by commas, or `all` that have this scale."""
     if name == "all":
-        return [figure for figure in FIGURES.values() if scale in figure.scales]
+        return [each for each in FIGURES.values() if scale is None or scale in each.scales]
     names = [part.strip() for part in name.split(",") if part.strip()]
     for each in names:
         if each not in FIGURES:

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import inf, nan
+from math import inf
 from pathlib import Path
 from typing import Literal
 
@@ -12,15 +12,17 @@ from sdfeel.core.arrays import Floats, floats
 from sdfeel.core.events import Evaluated
 from sdfeel.experiment.schema import Experiment
 from sdfeel.figures import cache
-from sdfeel.figures.lines import FigureLine, priced, seeded
-from sdfeel.figures.settings import PRICES, found_in
+from sdfeel.figures.lines import FigureLine, seeded
+from sdfeel.figures.settings import found_in
 from sdfeel.report.history import History
 from sdfeel.run import store
 
-# What a curve is drawn against: a price list is a clock. Bytes and joules are those of list A.
-Axis = Literal["iterations", "A", "E", "bytes", "joules"]
-CLOCKLESS: tuple[Axis, ...] = ("iterations", "bytes", "joules")
+Axis = Literal["iterations", "seconds", "bytes", "joules"]
+AXES: tuple[Axis, ...] = ("iterations", "seconds", "bytes", "joules")
 Measure = Literal["loss", "accuracy", "spread"]
+MEASURES: tuple[Measure, ...] = ("loss", "accuracy", "spread")
+LOST: dict[Measure, float] = {"loss": inf, "accuracy": 0.0, "spread": inf}  # of a run that diverged
+DIGITS = 5  # that are kept of every number
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,8 +36,12 @@ class RunTrack:
     def at(self, measure: Measure, axis: Axis, moment: float) -> float:
         """The value at a moment, interpolated linearly between two measurements."""
         if self.diverged and moment > self.x[axis][-1]:
-            return nan
+            return LOST[measure]
         return float(np.interp(moment, self.x[axis], self.y[measure]))
+
+    def last(self, measure: Measure) -> float:
+        """The value at the end."""
+        return LOST[measure] if self.diverged else float(self.y[measure][-1])
 
     def reach(self, target: float, axis: Axis) -> float:
         """When the target accuracy was first met, between measurements; infinity if never."""
@@ -62,78 +68,92 @@ class RunTrack:
         y = self.y[measure][len(self.y[measure]) // 4 :]
         return float(np.sqrt(np.mean((y[1:-1] - (y[:-2] + y[2:]) / 2) ** 2)))
 
+    def cut(self, until: float) -> "RunTrack":
+        """What was measured up to a time, and a last point at exactly that time."""
+        clock = self.x["seconds"]
+        if clock[-1] <= until:
+            return self
+        before = clock < until
+        x: dict[Axis, Floats] = {}
+        y: dict[Measure, Floats] = {}
+        for axis, column in self.x.items():
+            x[axis] = np.append(column[before], np.interp(until, clock, column))
+        for measure, column in self.y.items():
+            y[measure] = np.append(column[before], np.interp(until, clock, column))
+        return RunTrack(x, y)  # if it diverged, it did so later
+
 
 @dataclass(frozen=True, eq=False)
 class Curve:
-    """A label and its runs; the tracks of price list E differ in more than the clock only where
-    servers do not wait for one another."""
+    """A label and its runs, one for each seed."""
 
     label: str
-    tracks: dict[str, tuple[RunTrack, ...]]  # by price list
-
-    def runs(self, axis: Axis) -> tuple[RunTrack, ...]:
-        return self.tracks["A" if axis in CLOCKLESS else axis]
+    runs: tuple[RunTrack, ...]
 
     def at(self, measure: Measure, axis: Axis, moment: float) -> Floats:
         """(seeds,) values at a moment."""
-        return np.array([track.at(measure, axis, moment) for track in self.runs(axis)])
+        return np.array([track.at(measure, axis, moment) for track in self.runs])
 
-    def last(self, measure: Measure, axis: Axis = "iterations") -> Floats:
+    def last(self, measure: Measure) -> Floats:
         """(seeds,) values at the end."""
-        return np.array([track.y[measure][-1] for track in self.runs(axis)])
+        return np.array([track.last(measure) for track in self.runs])
 
     def end(self, axis: Axis) -> float:
         """The last moment that all runs have reached, except for those that diverged."""
-        runs = self.runs(axis)
-        lasting = [track for track in runs if not track.diverged] or runs
+        lasting = [track for track in self.runs if not track.diverged] or self.runs
         return min(float(track.x[axis][-1]) for track in lasting)
 
     def reach(self, target: float, axis: Axis) -> Floats:
         """(seeds,) when the target accuracy was first measured; infinity if never."""
-        return np.array([track.reach(target, axis) for track in self.runs(axis)])
+        return np.array([track.reach(target, axis) for track in self.runs])
 
     def average(self, measure: Measure, axis: Axis, until: float) -> Floats:
         """(seeds,) means over the window: the higher the accuracy's, the faster it was learnt."""
-        return np.array([track.average(measure, axis, until) for track in self.runs(axis)])
+        return np.array([track.average(measure, axis, until) for track in self.runs])
 
     def jitter(self, measure: Measure) -> Floats:
         """(seeds,) how restless the runs are."""
-        return np.array([track.jitter(measure) for track in self.runs("iterations")])
+        return np.array([track.jitter(measure) for track in self.runs])
 
     def mean(self, measure: Measure, axis: Axis, moments: Floats) -> Floats:
         """The mean over seeds at several moments."""
-        rows = [[track.at(measure, axis, t) for t in moments] for track in self.runs(axis)]
+        rows = [[track.at(measure, axis, t) for t in moments] for track in self.runs]
         return floats(np.mean(rows, axis=0))
 
     @property
     def diverged(self) -> int:
         """Runs that diverged."""
-        return sum(track.diverged for track in self.tracks["A"])
+        return sum(track.diverged for track in self.runs)
 
 
-def read(line: FigureLine, seeds: Sequence[int], data: Path | None = None) -> Curve:
-    """The curve of a line whose runs are in the cache."""
-    tracks = {price: tuple(_track(line, price, seed, data) for seed in seeds) for price in PRICES}
-    return Curve(line.label, tracks)
+Curves = dict[str, Curve]  # by label
 
 
-def _track(line: FigureLine, price: str, seed: int, data: Path | None) -> RunTrack:
-    trained = seeded(line.runs()[price], seed)
+def read(line: FigureLine, seed: int, data: Path | None = None) -> RunTrack:
+    """The run of a line and a seed, which is in the cache."""
+    trained = seeded(line.trained, seed)
     history = History.of(line.label, store.read_events(cache.directory_of(trained)))
     seen = history.evaluations
-    clocks = {price: np.array([event.seconds for event in seen])}
-    if line.waits:
-        paid = seeded(line.paid if line.paid is not None else line.trained, seed)
-        clocks = {name: _clock(found_in(priced(paid, name), data), seen) for name in PRICES}
+    x = {axis: _column(seen, axis) for axis in AXES}
+    if line.paid is not None:
+        x["seconds"] = _clock(found_in(seeded(line.paid, seed), data), seen)
+    y = {measure: _column(seen, measure) for measure in MEASURES}
+    gone = (cache.directory_of(trained) / cache.DIVERGED).is_file()
+    track = RunTrack(x, y, gone)
+    return track if line.until is None else track.cut(line.until)
+
+
+def rounded(track: RunTrack, axes: Sequence[Axis], measures: Sequence[Measure]) -> RunTrack:
+    """What is kept of a run: the digits and columns that pictures and claims need."""
     return RunTrack(
-        x={**{name: _column(seen, name) for name in CLOCKLESS}, **clocks},  # type: ignore[dict-item]
-        y={
-            "loss": _column(seen, "loss"),
-            "accuracy": _column(seen, "accuracy"),
-            "spread": _column(seen, "spread"),
-        },
-        diverged=(cache.directory_of(trained) / cache.DIVERGED).is_file(),
+        {axis: _short(track.x[axis]) for axis in axes},
+        {measure: _short(track.y[measure]) for measure in measures},
+        track.diverged,
     )
+
+
+def _short(column: Floats) -> Floats:
+    return floats([float(f"{value:.{DIGITS}g}") for value in column])
 
 
 def _clock(paid: Experiment, seen: Sequence[Evaluated]) -> Floats:

@@ -5,9 +5,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from sdfeel.core.errors import InputError
-from sdfeel.figures.curves import Axis, Curve, Measure
+from sdfeel.figures.curves import AXES, MEASURES, Axis, Curve, Measure
 from sdfeel.figures.lines import FigureLine
-from sdfeel.figures.settings import PRICES, FigureSetting, setting
+from sdfeel.figures.settings import FigureSetting, setting
+from sdfeel.figures.settings import Reading as Reading
 from sdfeel.figures.settings import Scale as Scale
 from sdfeel.figures.verdicts import Verdict
 
@@ -37,24 +38,25 @@ class Claim:
     id: str
     sentence: str
     judge: Judge
-    timed: bool = False  # judged at equal time, under each price list
+    timed: bool = False  # judged at equal time, not after equally many iterations
     note: str = ""  # what a reader must know to read the verdict
     otherwise: str = ""  # why it may fail
-    beyond_quick: str = ""  # why digits cannot judge it: quick scale then shows only numbers
 
     @property
-    def axes(self) -> tuple[Axis, ...]:
-        return ("A", "E") if self.timed else ("iterations",)
+    def axis(self) -> Axis:
+        return "seconds" if self.timed else "iterations"
 
 
 @dataclass(frozen=True)
 class Panel:
-    """A measure against an axis; no labels: all lines."""
+    """A measure against an axis under a reading; no labels: all lines."""
 
     measure: Measure
     axis: Axis
     labels: tuple[str, ...] = ()
-    until: str = ""  # a label: the picture ends soon after its line does
+    reading: Reading = "A"
+    target: bool = False  # mark the accuracy that schemes race for, and when each gets there
+    title: str = ""
 
 
 @dataclass(frozen=True)
@@ -69,18 +71,34 @@ class Figure:
     panels: tuple[Panel, ...]
     claims: tuple[Claim, ...]
     picture: "Callable[[], Picture] | None" = None  # where lines are not the point
-    scales: tuple[Scale, ...] = ("quick", "full")  # CIFAR-10's are also run in a reduced form
+    scales: tuple[Scale, ...] = ("quick", "full")
+    readings: tuple[Reading, ...] = ("A", "E")
+    also: tuple[Axis, ...] = ()  # axes that claims need beside those of the panels
+    drawn: "Callable[[Mapping[str, Curve]], Picture] | None" = None  # in place of panels
 
-    def setting(self, scale: Scale) -> FigureSetting:
+    def setting(self, scale: Scale, reading: Reading = "A") -> FigureSetting:
         if scale not in self.scales:
             known = " or ".join(self.scales)
             raise InputError(f"figure {self.name} has no {scale} scale: choose {known}")
-        return setting(self.data or "mnist", scale)
+        return setting(self.data or "mnist", scale, reading)
+
+    @property
+    def axes(self) -> tuple[Axis, ...]:
+        """The axes that are kept."""
+        needed = {"iterations", "seconds", *self.also, *(panel.axis for panel in self.panels)}
+        return tuple(axis for axis in AXES if axis in needed)
+
+    @property
+    def measures(self) -> tuple[Measure, ...]:
+        """The measures that are kept."""
+        needed = {"loss", "accuracy", *(panel.measure for panel in self.panels)}
+        return tuple(measure for measure in MEASURES if measure in needed)
 
 
-def both(measure: Measure, *labels: str) -> tuple[Panel, ...]:
-    """A panel for each price list."""
-    return tuple(Panel(measure, price, labels) for price in PRICES)  # type: ignore[arg-type]
+def both(measure: Measure, axis: Axis, *labels: str, target: bool = False) -> tuple[Panel, ...]:
+    """A panel for each reading."""
+    readings: tuple[Reading, ...] = ("A", "E")
+    return tuple(Panel(measure, axis, labels, reading, target) for reading in readings)
 
 
 def nothing(_: FigureSetting) -> Sequence[FigureLine]:

@@ -3,14 +3,15 @@
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from sdfeel.core.errors import DataError
 from sdfeel.core.run_files import write_atomic
-from sdfeel.figures.curves import Axis, Curve, read
+from sdfeel.figures.curves import Curve, Curves
 from sdfeel.figures.figure import Claim, ClaimView, Figure, Scale
+from sdfeel.figures.settings import Reading
 from sdfeel.figures.verdicts import State, Verdict
 
 DIGITS = 4  # kept of each number
@@ -18,80 +19,85 @@ DIGITS = 4  # kept of each number
 
 @dataclass(frozen=True)
 class Judged:
-    """A claim, the axis it was judged on, and the verdict."""
+    """A claim, the reading under which it was judged, and the verdict."""
 
     claim: Claim
-    axis: Axis
+    reading: Reading | None  # None: it is calculated
     verdict: Verdict
 
-    @property
-    def prices(self) -> str:
-        """The price list, where time matters."""
-        return self.axis if self.claim.timed else ""
 
-
-def curves(figure: Figure, scale: Scale, seeds: int, data: Path | None = None) -> dict[str, Curve]:
-    """The curves of a figure whose runs are in the cache."""
-    lines = figure.lines(figure.setting(scale))
-    return {line.label: read(line, range(seeds), data) for line in lines}
-
-
-def judge(figure: Figure, scale: Scale, found: dict[str, Curve]) -> list[Judged]:
-    """Every claim on every axis that it is about."""
-    setting = figure.setting(scale)
+def judge(figure: Figure, scale: Scale, found: Mapping[Reading, Curves]) -> list[Judged]:
+    """Every claim under every reading of which there are curves."""
+    if not figure.data:
+        view = ClaimView(figure.setting(scale), {})
+        return [Judged(claim, None, claim.judge(view)) for claim in figure.claims]
+    views = {
+        (reading, timed): ClaimView(
+            figure.setting(scale, reading), curves, "seconds" if timed else "iterations"
+        )
+        for reading, curves in found.items()
+        for timed in (False, True)
+    }
     return [
-        Judged(claim, axis, _judge(claim, ClaimView(setting, found, axis)))
+        Judged(claim, reading, claim.judge(views[reading, claim.timed]))
         for claim in figure.claims
-        for axis in claim.axes
+        for reading in found
     ]
 
 
-def _judge(claim: Claim, seen: ClaimView) -> Verdict:
-    verdict = claim.judge(seen)
-    mute = seen.setting.scale == "quick" and claim.beyond_quick
-    return replace(verdict, state="cannot judge") if mute else verdict
-
-
-def record(
-    figure: Figure, scale: Scale, seeds: int, found: dict[str, Curve], judged: Sequence[Judged]
-) -> dict[str, Any]:
-    """Everything that is kept of a figure."""
+def record(figure: Figure, scale: Scale, found: Mapping[Reading, Curves]) -> dict[str, Any]:
+    """Everything that is kept of a figure beside its curves."""
     return {
         "figure": figure.name,
         "scale": scale,
-        "seeds": seeds if found else 0,
         "setting": told(figure, scale) if found else "calculated, nothing is trained",
-        "lines": {label: _summary(curve) for label, curve in found.items()},
-        "claims": [
-            {
-                "id": each.claim.id,
-                "prices": each.prices,
-                "verdict": each.verdict.state,
-                "effect": _short(each.verdict.effect),
-                "error": _short(each.verdict.error),
-                "unit": each.verdict.unit,
-                "seeds": each.verdict.seeds,
-                "alike": each.verdict.alike,
-                "numbers": {name: _short(value) for name, value in each.verdict.numbers.items()},
-            }
-            for each in judged
-        ],
+        "seeds": {reading: seeds_of(curves) for reading, curves in found.items()},
+        "lines": {
+            reading: {label: _summary(curve) for label, curve in curves.items()}
+            for reading, curves in found.items()
+        },
+        "claims": [_claim(each) for each in judge(figure, scale, found)],
+    }
+
+
+def seeds_of(curves: Curves) -> int:
+    """How many seeds the curves have."""
+    return min(len(curve.runs) for curve in curves.values())
+
+
+def _claim(each: Judged) -> dict[str, Any]:
+    verdict = each.verdict
+    return {
+        "id": each.claim.id,
+        "reading": each.reading,
+        "verdict": verdict.state,
+        "effect": _short(verdict.effect),
+        "low": _short(verdict.low),
+        "high": _short(verdict.high),
+        "margin": _short(verdict.margin),
+        "unit": verdict.unit,
+        "seeds": verdict.seeds,
+        "for": verdict.agree,
+        "against": verdict.against,
+        "numbers": {name: _short(value) for name, value in verdict.numbers.items()},
     }
 
 
 def told(figure: Figure, scale: Scale) -> str:
     """What a figure's lines are trained on, for people."""
-    setting = figure.setting(scale)
-    found = sorted({line.trained.training.learning_rate for line in figure.lines(setting)})
-    rates = f"rate {found[0]:g}" if len(found) == 1 else f"rates {found[0]:g} to {found[-1]:g}"
-    return f"{setting.note}, learning {rates}"
+    parts = []
+    for reading in figure.readings:
+        setting = figure.setting(scale, reading)
+        found = sorted({line.trained.training.learning_rate for line in figure.lines(setting)})
+        rates = f"rate {found[0]:g}" if len(found) == 1 else f"rates {found[0]:g} to {found[-1]:g}"
+        parts.append(f"{reading}: learning {rates}")
+    return f"{figure.setting(scale).note}; {', '.join(parts)}"
 
 
 def _summary(curve: Curve) -> dict[str, Any]:
     return {
         "iterations": _short(curve.end("iterations")),
-        "seconds A": _short(curve.end("A")),
-        "seconds E": _short(curve.end("E")),
+        "seconds": _short(curve.end("seconds")),
         "accuracy": [_short(value) for value in curve.last("accuracy")],
         "loss": [_short(value) for value in curve.last("loss")],
         "diverged": curve.diverged,
@@ -107,16 +113,16 @@ def _short(value: float) -> float | str | None:
     return float(f"{value:.{DIGITS}g}")
 
 
-def save(directory: Path, document: dict[str, Any]) -> Path:
+def save(results: Path, document: Mapping[str, Any]) -> Path:
     """Write a figure's record."""
-    file: Path = directory / document["scale"] / f"{document['figure']}.json"
+    file: Path = results / document["scale"] / f"{document['figure']}.json"
     write_atomic(file, (json.dumps(document, indent=1) + "\n").encode())
     return file
 
 
-def load(directory: Path, scale: Scale, name: str) -> dict[str, Any] | None:
+def load(results: Path, scale: Scale, name: str) -> dict[str, Any] | None:
     """A figure's record; None if there is none."""
-    file = directory / scale / f"{name}.json"
+    file = results / scale / f"{name}.json"
     if not file.is_file():
         return None
     try:
@@ -131,11 +137,8 @@ MARKS: dict[State, str] = {
     "does not hold": "does NOT hold",
     "not decided": "not decided",
     "report only": "(numbers only)",
-    "cannot judge": "cannot judge",
 }
-
-
-CLEAR = 2.0  # standard errors: a closer verdict may flip with another compiler
+ACCURACY, LOSS = 0.01, 0.05  # how far a line's final mean may be off: absolute, relative
 
 
 @dataclass(frozen=True)
@@ -144,33 +147,61 @@ class Flip:
 
     figure: str
     claim: str
-    prices: str
+    reading: Reading | None
     kept: str
     now: str
     clear: bool  # it was so clear that noise does not explain it
 
     def __str__(self) -> str:
         where = f"{self.figure}, claim {self.claim}"
-        where += f" at prices {self.prices}" if self.prices else ""
+        where += f" under reading {self.reading}" if self.reading else ""
         near = "" if self.clear else " (it was close)"
         return f"{where}: {self.kept!r} became {self.now!r}{near}"
 
 
 def flips(kept: Mapping[str, Any], now: Mapping[str, Any]) -> list[Flip]:
-    """Where two records of the same figure at the same scale disagree."""
-    today = {(each["id"], each["prices"]): each["verdict"] for each in now["claims"]}
+    """Where the verdicts of two records of the same figure at the same scale disagree."""
+    today = {(each["id"], each["reading"]): each["verdict"] for each in now["claims"]}
     found = []
     for each in kept["claims"]:
-        verdict = today.get((each["id"], each["prices"]), "gone")
+        verdict = today.get((each["id"], each["reading"]), "gone")
         if verdict != each["verdict"]:
-            where = (now["figure"], each["id"], each["prices"])
+            where = (now["figure"], each["id"], each["reading"])
             found.append(Flip(*where, each["verdict"], verdict, is_clear(each)))
     return found
 
 
+def shifts(kept: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """Lines whose final numbers differ by more than other hardware or versions explain."""
+    found = []
+    for reading, lines in kept["lines"].items():
+        for label, line in lines.items():
+            other = now["lines"].get(reading, {}).get(label)
+            if other is None:
+                found.append(f"{now['figure']}: the line {label} is gone under reading {reading}")
+                continue
+            for measure, limit in (("accuracy", ACCURACY), ("loss", LOSS)):
+                then, today = _mean(line[measure]), _mean(other[measure])
+                room = limit if measure == "accuracy" else limit * abs(then)
+                if not (abs(then - today) <= room or then == today):
+                    found.append(
+                        f"{now['figure']}, {label} under reading {reading}: the final {measure} "
+                        f"was {then:.4g} and is {today:.4g}, off by more than {room:.2g}"
+                    )
+    return found
+
+
+def _mean(values: Sequence[float | str | None]) -> float:
+    numbers = [float(each) if isinstance(each, float | int) else math.inf for each in values]
+    return sum(numbers) / len(numbers)
+
+
 def is_clear(claim: Mapping[str, Any]) -> bool:
-    """Is a kept verdict more than noise away from the next?"""
-    effect, error = claim["effect"], claim["error"] or 0.0
-    if effect is None:
+    """Is a kept verdict further from the next than a quarter of its interval?"""
+    low, high, margin = claim["low"], claim["high"], claim["margin"] or 0.0
+    if claim["verdict"] == "report only":
         return False
-    return isinstance(effect, str) or abs(effect) >= CLEAR * error
+    if not isinstance(low, float | int) or not isinstance(high, float | int):
+        return bool(claim["verdict"] != "not decided")
+    room = (high - low) / 4
+    return bool(low - margin > room or margin - high > room or low == high)

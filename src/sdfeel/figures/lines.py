@@ -1,12 +1,11 @@
 """A line of a picture: what is trained, and what its rounds cost."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+import hashlib
+from dataclasses import dataclass
 
 from sdfeel.experiment.loading import checked, load
 from sdfeel.experiment.schema import Experiment
-from sdfeel.figures.settings import PRICES, SAMPLES
-from sdfeel.schemes import asynchronous
+from sdfeel.figures import cache
 
 
 @dataclass(frozen=True)
@@ -20,33 +19,15 @@ class FigureLine:
     label: str
     trained: Experiment
     paid: Experiment | None = None
-    limits: Mapping[str, float] = field(default_factory=dict)  # seconds, by price list
+    until: float | None = None  # seconds: the line ends there, however long the run goes on
+    first: int = 0  # its first seed, where earlier ones served to choose something
 
-    @property
-    def waits(self) -> bool:
-        """Do all servers wait for one another? Then prices decide nothing but the clock."""
-        return not asynchronous(self.trained.scheme.name)
-
-    def runs(self) -> dict[str, Experiment]:
-        """What must be trained for each price list; the same experiment where that is exact."""
-        if self.waits:
-            return dict.fromkeys(PRICES, self.trained)
-        found = {name: priced(self.trained, name) for name in PRICES}
-        return {
-            name: changed(each, f"training.max_seconds={self.limits[name]}")
-            if name in self.limits
-            else each
-            for name, each in found.items()
-        }
-
-
-def priced(experiment: Experiment, price: str) -> Experiment:
-    """The same experiment under one of the price lists."""
-    operations = experiment.latency.operations
-    passes = experiment.latency.preset == "paper-epoch"  # already an iteration of price list E
-    if price == "A" or passes or operations is None:
-        return experiment
-    return changed(experiment, f"latency.operations={operations * SAMPLES[operations]}")
+    def key(self, seed: int) -> str:
+        """What tells this line's run of a seed from all others."""
+        parts = [cache.key(seeded(self.trained, seed)), str(self.until)]
+        if self.paid is not None:
+            parts.append(cache.key(seeded(self.paid, seed)))
+        return hashlib.sha256(" ".join(parts).encode()).hexdigest()[:16]
 
 
 def seeded(experiment: Experiment, seed: int) -> Experiment:

@@ -1,4 +1,4 @@
-"""A figure's picture: one panel per axis, one legend for all."""
+"""A figure's picture: one panel per axis and reading, one legend for all."""
 
 from collections.abc import Mapping
 from math import ceil, inf
@@ -11,45 +11,54 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import PercentFormatter
 
 from sdfeel.core.arrays import Floats, floats
-from sdfeel.figures.curves import Curve
-from sdfeel.figures.figure import Figure, Panel
-from sdfeel.figures.settings import PRICES
-from sdfeel.report.drawing import INK, LABEL, TICK, line_style, new_figure, tidy
+from sdfeel.figures.curves import Curve, Curves
+from sdfeel.figures.figure import Figure, Panel, Scale
+from sdfeel.figures.judging import seeds_of
+from sdfeel.figures.settings import FigureSetting, Reading
+from sdfeel.report.drawing import FAINT, INK, LABEL, TICK, new_figure, tidy
+from sdfeel.report.styles import line_style
 from sdfeel.report.units import COUNTS, TIMES, Unit, unit_for
 
 NAMES = {"loss": "training loss", "accuracy": "test accuracy (%)", "spread": "spread of servers"}
-AXES = {
-    "iterations": "local iterations",
-    "A": "virtual time, prices A",
-    "E": "virtual time, prices E",
-    "bytes": "bytes sent",
-    "joules": "energy in joules",
+UNITS: dict[tuple[str, Reading], str] = {
+    ("iterations", "A"): "local iterations (batches)",
+    ("iterations", "E"): "local iterations (passes)",
 }
-POINTS = 120
+AXES = {"seconds": "virtual time", "bytes": "bytes sent", "joules": "energy in joules"}
+POINTS = 40
+ROW = 3  # panels beside each other
 
 
-def picture(figure: Figure, found: Mapping[str, Curve], note: str) -> Picture | None:
+def picture(figure: Figure, scale: Scale, found: Mapping[Reading, Curves]) -> Picture | None:
     """The figure as it can be saved; None where there is nothing to draw."""
     if figure.picture is not None:
         return figure.picture()
-    if not figure.panels:
+    if figure.drawn is not None:
+        return figure.drawn(next(iter(found.values()))) if found else None
+    panels = [panel for panel in figure.panels if panel.reading in found]
+    if not panels:
         return None
-    drawn_anywhere = {label for panel in figure.panels for label in panel.labels or found}
-    found = {label: curve for label, curve in found.items() if label in drawn_anywhere}
-    count = len(figure.panels)
-    width = 4.6 * max(count, 1.5) + 0.4
-    longest = max(len(label) for label in found)
-    columns = max(1, min(len(found), int((width - 0.5) / (0.85 + 0.075 * longest))))
-    told = wrap(note, int(13 * width))
-    height = 3.6 + 0.2 * (ceil(len(found) / columns) + len(told))
+    labels = dict.fromkeys(
+        plain(label, panel) for panel in panels for label in panel.labels or found[panel.reading]
+    )
+    styles = {label: index for index, label in enumerate(labels)}
+    across = min(ROW, len(panels)) if len(panels) != 4 else 2
+    down = ceil(len(panels) / across)
+    width = 4.2 * max(across, 1.5) + 0.4
+    columns = max(1, min(len(styles), int((width - 0.5) / (0.85 + 0.075 * max(map(len, styles))))))
+    told = wrap(note(figure, scale, found), int(13 * width))
+    height = 2.9 * down + 0.7 + 0.2 * (ceil(len(styles) / columns) + len(told))
     drawn = new_figure(width, height, f"{figure.name}: {figure.title}")
-    styles = {label: index for index, label in enumerate(found)}
-    for axes, panel in zip(np.atleast_1d(drawn.subplots(1, count)), figure.panels, strict=True):
-        shown = [found[label] for label in panel.labels or found]
-        draw(axes, panel, shown, styles)
-        if panel.until:
-            last = found[panel.until].end(panel.axis)
-            axes.set_xlim(0, 1.5 * last / unit_of(panel, shown).size)
+    several = len({panel.reading for panel in panels}) > 1
+    grid = np.atleast_1d(drawn.subplots(down, across, squeeze=False)).ravel()
+    for axes, panel in zip(grid, panels, strict=False):
+        curves = found[panel.reading]
+        shown = {plain(label, panel): curves[label] for label in panel.labels or curves}
+        draw(axes, panel, shown, styles, figure.setting(scale, panel.reading))
+        parts = [panel.title, f"reading {panel.reading}" if several else ""]
+        axes.set_title(", ".join(part for part in parts if part), fontsize=LABEL, color=INK)
+    for axes in grid[len(panels) :]:
+        axes.set_axis_off()
     box = drawn.legend(
         [Line2D([], [], **line_style(index)) for index in styles.values()],
         list(styles),
@@ -64,21 +73,52 @@ def picture(figure: Figure, found: Mapping[str, Curve], note: str) -> Picture | 
     return drawn
 
 
-def draw(axes: Axes, panel: Panel, shown: list[Curve], styles: Mapping[str, int]) -> None:
+def plain(label: str, panel: Panel) -> str:
+    """A label without what the panel's title says already."""
+    return label.removesuffix(f", {panel.title}") if panel.title else label
+
+
+def note(figure: Figure, scale: Scale, found: Mapping[Reading, Curves]) -> str:
+    """What was trained, and how many seeds are shown."""
+    seeds = {reading: seeds_of(curves) for reading, curves in found.items()}
+    count = (
+        f"{next(iter(seeds.values()))} seeds"
+        if len(set(seeds.values())) == 1
+        else ", ".join(f"{number} seeds ({reading})" for reading, number in seeds.items())
+    )
+    return f"{scale} scale: {figure.setting(scale).note}; {count}, shaded from lowest to highest"
+
+
+def draw(
+    axes: Axes,
+    panel: Panel,
+    shown: Mapping[str, Curve],
+    styles: Mapping[str, int],
+    setting: FigureSetting,
+) -> None:
     """Means over seeds, shaded from the lowest to the highest."""
-    longest = max(curve.end(panel.axis) for curve in shown)
-    unit = unit_of(panel, shown)
+    curves = list(shown.values())
+    unit = unit_of(panel, curves)
+    end = min(curve.end(panel.axis) for curve in curves)
+    if panel.axis not in ("iterations", "seconds"):
+        end = max(curve.end(panel.axis) for curve in curves)
     highest, floor = [], inf
-    for curve in shown:
-        index = styles[curve.label]
-        moments, rows = sampled(curve, panel)
-        style = line_style(index) | {"markevery": (index * 4, POINTS // 6)}
+    for label, curve in shown.items():
+        index = styles[label]
+        moments, rows = sampled(curve, panel, min(end, curve.end(panel.axis)))
+        style = line_style(index) | {"markevery": (index * 3, POINTS // 5), "markersize": 3.5}
         axes.plot(moments / unit.size, rows.mean(axis=0), **style)
         low, high = rows.min(axis=0), rows.max(axis=0)
         axes.fill_between(moments / unit.size, low, high, color=style["color"], alpha=0.13, lw=0)
         finite = [row[np.isfinite(row)] for row in rows if np.isfinite(row).any()]
         highest += [float(row.max()) for row in finite]
         floor = min([floor, *(float(row.min()) for row in finite)])
+        if panel.target:
+            reached = curve.reach(setting.target, panel.axis)
+            if np.isfinite(reached).all():
+                axes.axvline(reached.mean() / unit.size, color=style["color"], lw=0.9, ls=":")
+    if panel.target:
+        axes.axhline(setting.target, color=FAINT, lw=0.9, ls=":")
     tidy(axes)
     if panel.measure == "accuracy":
         axes.yaxis.set_major_formatter(PercentFormatter(1, symbol=""))
@@ -87,23 +127,22 @@ def draw(axes: Axes, panel: Panel, shown: list[Curve], styles: Mapping[str, int]
         top = min(max(highest), 5 * min(highest))
         # The axis starts at 0, unless everything worth seeing would be at the upper edge.
         axes.set_ylim(top=1.05 * top, bottom=0 if floor < top / 2 else 0.95 * floor)
-    axes.set_xlim(0, longest / unit.size)
-    name = f"{AXES[panel.axis]} ({unit.name})" if unit.name else AXES[panel.axis]
-    axes.set_xlabel(name, fontsize=LABEL, color=INK)
+    axes.set_xlim(0, end / unit.size)
+    name = AXES.get(panel.axis) or UNITS[panel.axis, panel.reading]
+    axes.set_xlabel(f"{name} ({unit.name})" if unit.name else name, fontsize=LABEL, color=INK)
     axes.set_ylabel(NAMES[panel.measure], fontsize=LABEL, color=INK)
 
 
 def unit_of(panel: Panel, shown: list[Curve]) -> Unit:
     """The unit that the panel's axis is drawn in."""
     longest = max(curve.end(panel.axis) for curve in shown)
-    return unit_for(longest, TIMES if panel.axis in PRICES else COUNTS)
+    return unit_for(longest, TIMES if panel.axis == "seconds" else COUNTS)
 
 
-def sampled(curve: Curve, panel: Panel) -> tuple[Floats, Floats]:
+def sampled(curve: Curve, panel: Panel, end: float) -> tuple[Floats, Floats]:
     """(points,) moments and (seeds, points) values on them."""
-    moments = floats(np.linspace(0, curve.end(panel.axis), POINTS))
+    moments = floats(np.linspace(0, end, POINTS))
     rows = [
-        [track.at(panel.measure, panel.axis, moment) for moment in moments]
-        for track in curve.runs(panel.axis)
+        [track.at(panel.measure, panel.axis, moment) for moment in moments] for track in curve.runs
     ]
     return moments, floats(rows)

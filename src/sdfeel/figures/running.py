@@ -15,20 +15,16 @@ from sdfeel.run.many import Many, Planned, QueuedRun, on_one_core
 Watch = Callable[[str, Event], None]
 
 
-def wanted(lines: Iterable[FigureLine], seeds: int) -> dict[str, Experiment]:
-    """All runs behind lines, by a readable name; each once, however many lines need it."""
+def wanted(runs: Iterable[tuple[str, FigureLine, int]]) -> dict[str, Experiment]:
+    """What must be trained for (reading, line, seed), by a readable name; each once, however many
+    lines need it."""
     found: dict[str, Experiment] = {}
     known: set[str] = set()
-    for seed in range(
-        seeds
-    ):  # all lines of one seed first, so that an interrupted evening is still of use
-        for line in lines:
-            for price, experiment in line.runs().items():
-                one = seeded(experiment, seed)
-                if cache.key(one) not in known:
-                    known.add(cache.key(one))
-                    shown = line.label if line.waits else f"{line.label} at {price}"
-                    found[_free(f"{shown}, seed {seed}", found)] = one
+    for reading, line, seed in runs:
+        one = seeded(line.trained, seed)
+        if cache.key(one) not in known:
+            known.add(cache.key(one))
+            found[_free(f"{line.label} ({reading}), seed {seed}", found)] = one
     return found
 
 

@@ -1,65 +1,96 @@
-"""When a claim holds: means over seeds, compared with their pooled standard error."""
+"""When a claim holds: differences seed by seed, each with an interval, a margin and a count.
+
+Runs of one seed share their data, their clusters and their first model, so each seed is compared
+with itself. A claim holds if Student's 95 % interval of the mean difference lies above what the
+claim asks for, does not hold if it lies below, and is open otherwise. Where a difference is known
+only by its sign (a run never got to the target, or diverged), signs are counted instead.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from math import isfinite, nan, sqrt
+from math import comb, inf, nan, sqrt
 from typing import Literal
 
 import numpy as np
 
-from sdfeel.core.arrays import Floats
+from sdfeel.core.arrays import Floats, floats
+from sdfeel.report.intervals import LEVEL, student, tail
 
-State = Literal["holds", "does not hold", "not decided", "report only", "cannot judge"]
-ENOUGH = 3  # seeds
+State = Literal["holds", "does not hold", "not decided", "report only"]
+ENOUGH = 3  # seeds: with fewer, nothing is decided
+CHANCE = (1 - LEVEL) / 2  # of an interval that lies wholly on one side by luck
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """The verdict on one claim. `effect` supports the claim when it is above 0."""
+    """The verdict on one claim. `effect` is a mean over seeds, `low` to `high` its interval."""
 
     state: State
     effect: float = nan
-    error: float = nan  # pooled standard error of the effect
+    low: float = nan
+    high: float = nan
+    margin: float = 0.0  # what the effect is compared with
     unit: str = ""
     seeds: int = 0
-    alike: int = 0  # seeds that support the claim, each compared with itself
+    agree: int = 0  # seeds that support the claim on their own, and seeds that contradict it
+    against: int = 0
     numbers: dict[str, float] = field(default_factory=dict)
+    p_for: float = 1.0  # how likely luck is to look like this if the claim is wrong, and if right
+    p_against: float = 1.0
 
     def with_numbers(self, **numbers: float) -> "Verdict":
         return replace(self, numbers={**self.numbers, **numbers})
 
 
-def more(high: Floats, low: Floats, unit: str = "") -> Verdict:
-    """`high` is above `low`: by more than the pooled standard error of the difference."""
-    effect, error = difference(high, low)
-    state: State = "not decided"
-    if effect > error:
-        state = "holds"
-    elif effect < -error:
-        state = "does not hold"
-    return _if_enough(Verdict(state, effect, error, unit, _count(high, low), _alike(high, low)))
+def more(high: Floats, low: Floats, unit: str = "", by: float = 0.0) -> Verdict:
+    """`high` is above `low` by more than `by`."""
+    gaps = _gaps(high, low)
+    return _above(gaps, gaps, by, unit)
 
 
-def no_less(high: Floats, low: Floats, unit: str = "") -> Verdict:
-    """`high` is at least `low`: not below it by more than the pooled standard error."""
-    effect, error = difference(high, low)
-    state: State = "does not hold" if effect < -error else "holds"
-    return _if_enough(Verdict(state, effect, error, unit, _count(high, low), _alike(high, low)))
+def no_less(high: Floats, low: Floats, margin: float, unit: str = "") -> Verdict:
+    """`high` is not below `low` by `margin` or more."""
+    gaps = _gaps(high, low)
+    return _above(gaps, gaps, -margin, unit)
 
 
 def close(one: Floats, other: Floats, within: float, unit: str = "") -> Verdict:
-    """The means differ by at most `within`; the effect is the margin that is left."""
-    gap, error = difference(one, other)
-    state: State = "holds"
-    if not abs(gap) <= within:
-        state = "does not hold" if abs(gap) - error > within else "not decided"
-    near = int((np.abs(one - other) <= within).sum())
-    return _if_enough(Verdict(state, within - abs(gap), error, unit, _count(one, other), near))
+    """`one` and `other` differ by less than `within`, in both directions."""
+    gaps = _gaps(one, other)
+    sides = [_above(gaps, gaps, -within, unit), _above(-gaps, -gaps, -within, unit)]
+    worst = all_of(sides)
+    near = int((np.abs(gaps) < within).sum())
+    low, high = sides[0].low, sides[0].high
+    shown = replace(worst, effect=sides[0].effect, low=low, high=high, margin=within)
+    return replace(shown, agree=near, against=int((np.abs(gaps) > within).sum()))
+
+
+def sooner(
+    early: Floats, late: Floats, until: float, unit: str = "s", saving: float = 0.0
+) -> Verdict:
+    """`early` takes less time than `late`, by more than the share `saving` of it.
+
+    Infinity stands for "not by `until`", when the runs ended: a lower bound and nothing more.
+    """
+    first, then = np.minimum(early, until), np.minimum(late, until)
+    gaps = (1 - saving) * then - first
+    least = np.where(np.isfinite(early), gaps, -inf)
+    most = np.where(np.isfinite(late), gaps, inf)
+    return _above(floats(least), floats(most), 0.0, unit)
+
+
+def each(flags: Sequence[bool], unit: str = "runs") -> Verdict:
+    """It is so in more seeds than chance explains, if a coin decided each of them."""
+    signs = floats(np.where(np.asarray(flags), inf, -inf))
+    found = _above(signs, signs, 0.0, unit)
+    return replace(found, effect=float(np.mean(np.asarray(flags, dtype=float))), margin=0.5)
 
 
 def exactly(true: bool, effect: float = nan, unit: str = "", **numbers: float) -> Verdict:
     """A claim that no seed decides."""
-    return Verdict("holds" if true else "does not hold", effect, 0.0, unit, numbers=numbers)
+    state: State = "holds" if true else "does not hold"
+    found = Verdict(state, effect, effect, effect, unit=unit, numbers=numbers)
+    return replace(found, p_for=float(not true), p_against=float(true))
 
 
 def report(**numbers: float) -> Verdict:
@@ -68,54 +99,81 @@ def report(**numbers: float) -> Verdict:
 
 
 def all_of(parts: Sequence[Verdict]) -> Verdict:
-    """Every part must hold; the part that supports the claim least is shown."""
-    order: tuple[State, ...] = ("does not hold", "not decided", "holds", "report only")
-    worst = min(parts, key=lambda part: (order.index(part.state), _weight(part)))
+    """Every part must hold; the part that supports the claim least is shown.
+
+    One of many parts fails by luck more often than one of one: to refute the whole, it must fail
+    so much more clearly.
+    """
     numbers = {name: value for part in parts for name, value in part.numbers.items()}
-    return replace(worst, numbers=numbers)
+    for_all = max(part.p_for for part in parts)
+    one_against = min(1.0, len(parts) * min(part.p_against for part in parts))
+    worst = min(parts, key=lambda part: (-part.p_for, part.p_against))
+    if one_against <= CHANCE:
+        worst = min(parts, key=lambda part: part.p_against)
+    return _decided(replace(worst, numbers=numbers, p_for=for_all, p_against=one_against))
 
 
 def any_of(parts: Sequence[Verdict]) -> Verdict:
     """One part is enough; the part that supports the claim most is shown."""
-    order: tuple[State, ...] = ("holds", "not decided", "does not hold", "report only")
-    best = min(parts, key=lambda part: (order.index(part.state), -_weight(part)))
     numbers = {name: value for part in parts for name, value in part.numbers.items()}
-    return replace(best, numbers=numbers)
+    one_for = min(1.0, len(parts) * min(part.p_for for part in parts))
+    all_against = max(part.p_against for part in parts)
+    best = min(parts, key=lambda part: (part.p_for, -part.p_against))
+    return _decided(replace(best, numbers=numbers, p_for=one_for, p_against=all_against))
 
 
-def difference(one: Floats, other: Floats) -> tuple[float, float]:
-    """The means' difference and its standard error.
+def _gaps(one: Floats, other: Floats) -> Floats:
+    with np.errstate(invalid="ignore"):  # never less never is unknown
+        return floats(np.asarray(one, dtype=float) - np.asarray(other, dtype=float))
 
-    >>> difference(np.array([3.0, 5.0]), np.array([1.0, 1.0]))
-    (3.0, 1.0)
+
+def _above(least: Floats, most: Floats, by: float, unit: str) -> Verdict:
+    """Differences of which `least` and `most` are known are above `by`."""
+    count = len(least)
+    agree, against = int((least > by).sum()), int((most < by).sum())
+    found = Verdict("not decided", margin=by, unit=unit, seeds=count, agree=agree, against=against)
+    if count == 0:
+        return found
+    if np.array_equal(least, most) and np.isfinite(least).all():
+        return _decided(_by_interval(found, least, by))
+    known = np.where(np.isfinite(least), least, most)
+    known = known[np.isfinite(known)]
+    effect = float(np.median(known)) if len(known) else nan
+    # The smallest p-value that signs can have for five seeds is 1/32: 5 % on one side.
+    return _decided(
+        replace(found, effect=effect, p_for=_signs(agree, count), p_against=_signs(against, count))
+    )
+
+
+def _by_interval(found: Verdict, gaps: Floats, by: float) -> Verdict:
+    count, mean = len(gaps), float(np.mean(gaps))
+    if count < 2:
+        return replace(found, effect=mean)
+    error = float(np.std(gaps, ddof=1)) / sqrt(count)
+    if error <= 1e-12 * abs(mean):  # all seeds say the same
+        error = 0.0
+    half = student(count - 1) * error
+    found = replace(found, effect=mean, low=mean - half, high=mean + half)
+    if error == 0.0:
+        return replace(found, p_for=float(mean <= by), p_against=float(mean >= by))
+    p = tail((mean - by) / error, count - 1)
+    return replace(found, p_for=p, p_against=1 - p)
+
+
+def _signs(count: int, of: int) -> float:
+    """Half the chance that a fair coin falls this way at least so often: compared with CHANCE, a
+    test at 5 % on one side.
+
+    >>> _signs(5, 5), _signs(7, 8) < CHANCE, _signs(4, 5) < CHANCE
+    (0.015625, True, False)
     """
-    return float(np.mean(one)) - float(np.mean(other)), sqrt(_squared(one) + _squared(other))
+    return float(sum(comb(of, k) for k in range(count, of + 1)) / 2 ** (of + 1))
 
 
-def _squared(values: Floats) -> float:
-    """The squared standard error of a mean."""
-    if len(values) < 2 or not np.isfinite(values).all():
-        return 0.0
-    return float(np.var(values, ddof=1) / len(values))
-
-
-def _count(one: Floats, other: Floats) -> int:
-    return min(len(one), len(other))
-
-
-def _alike(high: Floats, low: Floats) -> int:
-    """Runs of one seed share their data, their clusters and their first model."""
-    return int((high > low).sum())
-
-
-def _if_enough(verdict: Verdict) -> Verdict:
-    if verdict.seeds < ENOUGH or np.isnan(verdict.effect):
-        return replace(verdict, state="not decided")
-    return verdict
-
-
-def _weight(part: Verdict) -> float:
-    """How clearly a part supports its claim: the effect in standard errors."""
-    if not isfinite(part.effect):
-        return part.effect if part.effect == part.effect else 0.0
-    return part.effect / max(part.error, 1e-12)
+def _decided(found: Verdict) -> Verdict:
+    """The state that the p-values give."""
+    if 0 < found.seeds < ENOUGH:  # 0: no seed decides it
+        return replace(found, state="not decided")
+    if found.p_for < CHANCE:
+        return replace(found, state="holds")
+    return replace(found, state="does not hold" if found.p_against < CHANCE else "not decided")

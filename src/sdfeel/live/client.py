@@ -9,7 +9,7 @@ torch.
 import asyncio
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import inf
 from typing import Any
 
@@ -17,19 +17,24 @@ from numpy.typing import NDArray
 
 from sdfeel.engine.codes import Coding
 from sdfeel.engine.fused import bounded, weighted_by_hand
+from sdfeel.engine.guards import UpdateGuard
 from sdfeel.engine.task import TaskOf
 from sdfeel.live.client_rows import OWED, OWN, ClientRows, coded, made, summed
-from sdfeel.live.failover import Failover
-from sdfeel.live.protocol import LONG_POLL, UNSAID, About, Answer, Header, is_whole, whole
+from sdfeel.live.client_sums import Late, MaskedRound, Masking, letters_of
+from sdfeel.live.failover import SOON, Failover
+from sdfeel.live.protocol import HASTY, LONG_POLL, UNSAID, About, Answer, Header, is_whole, whole
+from sdfeel.live.secure_sum import TooFew
 from sdfeel.live.statements import ClientDesk, work_hash
 from sdfeel.live.store import Store
 from sdfeel.live.transport.errors import Refused
+from sdfeel.live.transport.limits import INLINE
 from sdfeel.live.transport.tensors import CODE, MODEL, Schema, digest, pack, parsed, unpack
 
 ArrayTask = TaskOf[NDArray[Any]]
 Train = Callable[[ArrayTask], NDArray[Any]]
 MOST_ROWS = 8  # that come with a model
-WAIT_FOR_START = 2.0  # seconds; then the servers are asked again who is behind
+AGAIN = 0.1  # seconds until work that is not there yet is asked for again
+NONSENSE = 1.0  # seconds until a server that handed out what cannot be used is asked again
 
 
 @dataclass(frozen=True)
@@ -46,6 +51,9 @@ class Membership:
     models: frozenset[int] = frozenset()  # those of the rows that are the model at first
     epoch: int = 0  # of the network
     own: NDArray[Any] | None = None  # what stays with it, at first, where models are personal
+    guard: UpdateGuard | None = None  # what is done to its updates before they leave
+    private: bool = False  # is there noise in what it sends, which a second message would reveal?
+    masking: Masking | None = None  # how its updates are hidden in sums
 
     @property
     def along(self) -> int:
@@ -53,14 +61,31 @@ class Membership:
         return MOST_ROWS if self.rows else 0
 
     @property
+    def letters(self) -> int:
+        """Bytes of one step of a sum under masks, at most."""
+        return 0 if self.masking is None else letters_of(self.masking.most)
+
+    @property
     def keeps(self) -> bool:
         """Does a client need a memory of its own?"""
-        return self.coding is not None or bool(self.rows) or self.own is not None
+        guarded = self.guard is not None or self.private or self.masking is not None
+        return guarded or self.coding is not None or bool(self.rows) or self.own is not None
+
+    def moved(self, servers: tuple[int, ...], epoch: int, digest: str) -> "Membership":
+        """The same in another epoch of the network."""
+        about = self.about.in_epoch(epoch, digest)
+        return replace(self, servers=servers, refuges=(), epoch=epoch, about=about)
 
     def memory(self, store: Store) -> ClientRows:
         models = {-n for n in self.models}
         own = {} if self.own is None else {OWN: self.own}
         return ClientRows(store, own | {-n: row for n, row in self.rows.items()}, models)
+
+
+def _sources(found: Mapping[int, Answer]) -> set[int]:
+    """The servers whose models some work starts from; a server may have sent anything."""
+    named = (header.get("sources") for header, _ in found.values())
+    return {d for each in named if isinstance(each, list) for d in each if is_whole(d)}
 
 
 @dataclass
@@ -76,6 +101,10 @@ class Client:
     kept: ClientRows | None = None  # what it remembers from round to round
     rows: tuple[int, ...] = ()  # those that it holds
     desk: ClientDesk | None = None  # signs what it does
+    guard: UpdateGuard | None = None  # what it does to its updates before they leave
+    private: bool = False  # does it give away only one update of a round?
+    masking: Masking | None = None  # how its updates are hidden in sums
+    secret: int = 0  # what its noise and its masks are drawn from
     tell: Callable[[str], None] = lambda line: None
     rounds: int = 0  # finished by this process
     round: int = 0  # the newest one
@@ -85,38 +114,69 @@ class Client:
     epoch: int = 0  # of the network, as this client knows it
     outdated: int | None = None  # a server that knows a later one
     _over: set[int] = field(default_factory=set)
+    _ahead: dict[int, Answer] = field(default_factory=dict)  # work that came with the last answer
 
     async def run(self) -> None:
         """Work until every server says that there is no more, or one that the network changed."""
         while work := await self._next():
-            k, header, bodies = work
-            begin = time.monotonic()
-            start = await self._start(k, header, bodies)
-            if start is None:
-                await asyncio.sleep(0.1)
-                continue
-            known = self.known(header, bodies)
-            task = self.task(header, start, known)
-            began = time.monotonic()
-            model = await asyncio.to_thread(self.train, task)
-            seconds = time.monotonic() - began
-            if task.steps:
-                self.pace = seconds / task.steps
-            rows = {} if self.desk is None else self.held()
-            body = self.message(k, header, task, model, known)
-            told = {"round": k, "steps": task.steps, "seconds": seconds, "sha256": digest(body)}
-            if self.desk is not None:
-                epoch, sent = self.epoch, digest(body)
-                told |= self.desk.result(k, epoch, task.first, task.steps, rows, sent)
-            await self._hand_in(k, told, body, header)
-            self.rounds, self.round = self.rounds + 1, k + 1
-            self.taken = task.first + task.steps
-            self.tell(
-                f"round {k + 1}: {task.steps} steps in {seconds:.2f} s, "
-                f"{time.monotonic() - begin:.2f} s with all transfers"
-            )
+            try:
+                await self._work(*work)
+            except Late:
+                await asyncio.sleep(AGAIN)
+            except (Refused, TooFew) as error:
+                if self.masking is None:
+                    raise
+                # A server that asks for more than it may gets nothing, and can do better.
+                self.last_error = str(error)
+                self.tell(f"we leave a sum: {error}")
+                await asyncio.sleep(NONSENSE)
         if self.outdated is None:
             self.tell(f"finished after {self.rounds} rounds")
+
+    async def _work(self, k: int, header: Header, bodies: dict[int, bytes]) -> None:
+        """Our part of one round, from the model that we are given to what we hand in."""
+        begin = time.monotonic()
+        start = await self._start(k, header, bodies)
+        if start is None:
+            await asyncio.sleep(AGAIN)
+            return
+        known = self.known(header, bodies)
+        masked = self._masked(k, header)
+        if masked is not None:
+            await masked.join()
+        task = self.task(header, start, known)
+        began = time.monotonic()
+        model = await asyncio.to_thread(self.train, task)
+        seconds = time.monotonic() - began
+        if task.steps:
+            self.pace = seconds / task.steps
+        rows = {} if self.desk is None else self.held()
+        body = self.message(k, header, task, model, known, masked)
+        told = {"round": k, "steps": task.steps, "seconds": seconds, "sha256": digest(body)}
+        if self.desk is not None:
+            epoch, sent = self.epoch, digest(body)
+            told |= self.desk.result(k, epoch, task.first, task.steps, rows, sent)
+        self.taken = task.first + task.steps
+        if self._asks_ahead(body):
+            told["next"] = self._question()
+        self.tell(
+            f"round {k + 1}: {task.steps} steps in {seconds:.2f} s, "
+            f"{time.monotonic() - begin:.2f} s since its work came"
+        )
+        await self._hand_in(k, told, body, header)
+        if masked is not None:
+            await masked.reveal()
+        self.rounds, self.round = self.rounds + 1, k + 1
+
+    def _masked(self, k: int, header: Header) -> MaskedRound | None:
+        """Our part in the round's sum, where servers see no more."""
+        if self.masking is None:
+            return None
+        assert self.kept is not None
+        assert self.desk is not None
+        ((d, link),) = self.failover.own.items()
+        way = link, d, k, header, self.number
+        return MaskedRound(*way, self.masking, self.secret, self.kept, self.desk.notary)
 
     def known(self, header: Header, bodies: dict[int, bytes]) -> dict[int, NDArray[Any]]:
         """Rows beside the model: those that came along, and our own as they are now."""
@@ -173,6 +233,7 @@ class Client:
         task: ArrayTask,
         model: NDArray[Any],
         known: dict[int, NDArray[Any]],
+        masked: MaskedRound | None = None,
     ) -> bytes:
         """What is handed in. What we keep changes with it, if it is used."""
         if self.kept is None:
@@ -181,10 +242,17 @@ class Client:
         if task.own is not None:
             model, pending[OWN] = model[: len(task.start)], model[len(task.start) :]
         body, update = pack({MODEL: model}), model - task.start
+        if self.private:
+            self.kept.release(k, digest(pack({MODEL: task.start})))
+        if self.guard is not None:
+            update = self.guard(update, self.secret, self.number, k)
+            body, model = pack({MODEL: update}), task.start + update
         if self.coding is not None:
             sent = coded(self.coding, self.kept, update, self.number, k)
             pending[OWED], update = sent.owed, self.coding.decode(sent.code)
             body, model = pack({CODE: sent.code}), task.start + update
+        if masked is not None:
+            body = masked.covered(update)
         moved = model if header.get("payload") == "model" else update
         pending |= made(header, "kept", {**known, self.number: moved}, self._places)
         self.kept.expect(task.first + task.steps, pending)
@@ -200,8 +268,7 @@ class Client:
                     return None
                 if answer[0].get("over"):
                     self._over.update(left if d == self.failover.host else [d])
-                elif "round" in answer[0]:
-                    self._check(d, answer[0])
+                elif "round" in answer[0] and await self._sound(d, answer):
                     found[d] = answer
             if found:
                 k = min(int(header["round"]) for header, _ in found.values())
@@ -213,13 +280,42 @@ class Client:
                     for d, (told, _) in now.items():
                         self.desk.given(d, k, told, work_hash(told))
                 return k, header, bodies
+            await asyncio.sleep(HASTY)  # a server that has no work should have waited
         return None
 
     async def _answers(self, servers: list[int]) -> dict[int, Answer]:
+        if self._ahead:
+            found, self._ahead = self._ahead, {}
+            return found
+        return await self.failover.work(servers, self._question(), _sources)
+
+    def _question(self) -> Header:
+        """What we say when we ask for work."""
         question = {"samples": self.samples, "wait": LONG_POLL, "taken": self.taken}
-        if self.epoch:
-            question["epoch"] = self.epoch
-        return await self.failover.work(servers, question)
+        return {**question, "epoch": self.epoch} if self.epoch else question
+
+    def _asks_ahead(self, body: bytes) -> bool:
+        """May the answer to a result bring the next work? It saves a call.
+
+        Not where another server may be the next to have work, nor for what a server would keep in
+        memory while it waits, nor where rows make an answer longer than a result may be.
+        """
+        alone = len(self.failover.own) == 1 and self.failover.host is None
+        return alone and self.masking is None and not self.rows and len(body) <= INLINE
+
+    async def _sound(self, d: int, answer: Answer) -> bool:
+        """May we work on what a server hands out? One of several cannot keep us from the others."""
+        if len(self.failover.own) == 1:
+            self._check(d, answer[0])
+            return True
+        try:
+            self._check(d, answer[0])
+            self._checked(answer)
+        except Refused as error:
+            self.last_error = f"edge-{d}: {error}"
+            await asyncio.sleep(NONSENSE)
+            return False
+        return True
 
     def _check(self, d: int, header: Header) -> None:
         """A server may have sent anything."""
@@ -228,6 +324,8 @@ class Client:
         sources, weights = header.get("sources"), header.get("weights")
         if not isinstance(sources, list) or not isinstance(weights, list):
             raise Refused(f"edge-{d} does not say which models to start from")
+        if not all(map(is_whole, sources)):
+            raise Refused(f"edge-{d} names models to start from that are not server numbers")
         reachable = all(map(self.failover.reaches, sources))
         if not reachable or len(sources) != len(weights) or not sources:
             raise Refused(f"edge-{d} names models to start from that this client cannot reach")
@@ -238,6 +336,7 @@ class Client:
                 header.get("rate"),
                 header.get("pull", 0.0),
                 header.get("clip", 1.0),
+                header.get("deadline", 1.0),
             )
         ):
             raise Refused(f"edge-{d} sends weights that are not numbers")
@@ -254,7 +353,7 @@ class Client:
         row = dict(zip(header["sources"], header["weights"], strict=True))
         for d in row:
             if d not in bodies:
-                question = {"round": k, "wait": WAIT_FOR_START}
+                question = {"round": k, "wait": SOON}
                 told, body = await self.failover.link(d).insist("start", question)
                 if body is None:
                     return None
@@ -279,8 +378,8 @@ class Client:
         steps = int(header["steps"])
         if "deadline" in header:
             # Before the first measurement, one step shows how fast this device is.
-            fits = 1 if self.pace is None else int(header["deadline"] / max(self.pace, 1e-9))
-            steps = max(1, min(steps, fits))
+            fits = 1.0 if self.pace is None else header["deadline"] / max(self.pace, 1e-9)
+            steps = int(max(1, min(steps, fits)))
         first, rate = int(header["first"]), float(header["rate"])
         pull = float(header.get("pull", 0.0))
         own = None if self.kept is None else self.kept.get(OWN)
@@ -289,7 +388,9 @@ class Client:
     async def _hand_in(self, k: int, told: Header, body: bytes, header: Header) -> None:
         async def give(d: int) -> None:
             try:
-                await self.failover.hand_in(d, told, body)
+                answer = await self.failover.hand_in(d, told, body)
+                if answer is not None and isinstance(answer[0].get("next"), dict):
+                    self._ahead = {d: (answer[0]["next"], answer[1])}
             except Refused as error:
                 self.last_error = f"edge-{d}: {error}"
                 self.tell(f"round {k + 1}: edge-{d} refused the result: {error}")

@@ -21,7 +21,8 @@ from sdfeel.live.transport.tensors import MODEL, pack, parsed
 Array = NDArray[Any]
 OWED = 0  # the place of what messages owe; rows have the places 1, 2, ...
 OWN = -1  # of what stays with the client, where models are personal
-PENDING, LAST, EPOCH = "pending", "last", "epoch"  # names of facts
+PENDING, LAST, EPOCH, RELEASED = "pending", "last", "epoch", "released"  # names of facts
+PROMISED = "promised"  # the fact of what was answered in a sum under masks
 NOW, THEN = 0, 1  # rounds under which rows are kept: as they are, as the last round would make them
 
 
@@ -76,13 +77,43 @@ class ClientRows:
             self._store.remember(LAST, k)
 
     def expect(self, counted: int, rows: Mapping[int, Array | None]) -> None:
-        """What they become once the server has counted so many local iterations."""
+        """What they become once the server has counted this many local iterations."""
         with self._store.commit():
             for place, row in rows.items():
                 self._store.drop("row", THEN, place)
                 if row is not None:
                     self._store.put("row", THEN, place, pack({MODEL: row}), replace=True)
             self._store.remember(PENDING, {"counted": counted, "places": list(rows)})
+
+    def release(self, k: int, start: str) -> None:
+        """Remember that an update of round `k` is given away, from the model with this hash.
+
+        The noise of a round hides one update alone. A server that asks for a second one, from
+        another model, is refused; so is one that goes back to an earlier round.
+        """
+        known = self._store.fact(RELEASED)
+        if known is not None and (k < known["k"] or (k == known["k"] and start != known["start"])):
+            raise Refused(
+                f"a server asks for an update of round {k + 1} once more, and the noise of round "
+                f"{known['k'] + 1} is used: no update is given away twice"
+            )
+        with self._store.commit():
+            self._store.remember(RELEASED, {"k": k, "start": start})
+
+    def promised(self, k: int) -> dict[str, Any]:
+        """What was answered so far in the sum of round `k`; of earlier rounds nothing is given."""
+        known = self._store.fact(PROMISED)
+        if known is not None and k < known["k"]:
+            raise Refused(
+                f"a server asks for the sum of round {k + 1} once more, and round "
+                f"{known['k'] + 1} has begun: no update is given away twice"
+            )
+        return dict(known["state"]) if known is not None and known["k"] == k else {}
+
+    def promise(self, k: int, state: Mapping[str, Any]) -> None:
+        """Remember what we are about to answer, and never contradict it."""
+        with self._store.commit():
+            self._store.remember(PROMISED, {"k": k, "state": dict(state)})
 
 
 def coded(coding: Coding, kept: ClientRows, update: Array, client: int, k: int) -> Sent:

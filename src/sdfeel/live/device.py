@@ -26,6 +26,7 @@ from sdfeel.core.arrays import Ints, Singles
 from sdfeel.core.errors import DataError, InputError, RunError, SdfeelError, unknown
 from sdfeel.core.seeds import rng
 from sdfeel.engine.codes import Coding
+from sdfeel.engine.guards import UpdateGuard
 from sdfeel.engine.native.library import Library
 from sdfeel.engine.native.trainer import Lessons, Sgd, Trainer
 from sdfeel.live.client import ArrayTask, Membership, Train
@@ -62,6 +63,7 @@ class Bundle:
     reference: str  # the SHA-256 of the model that the library must train from known numbers
     about: Mapping[str, str] = field(default_factory=dict)  # what servers are told in greeting
     coding: Coding | None = None  # how its updates are written; None: models as they are
+    guard: UpdateGuard | None = None  # what it does to its updates before they leave
     form: int = FORM
 
     def text(self) -> str:
@@ -81,6 +83,8 @@ class Bundle:
             coding = values["coding"]
             if coding is not None:
                 values["coding"] = Coding(**{**coding, "sizes": tuple(coding["sizes"])})
+            if values.get("guard") is not None:
+                values["guard"] = UpdateGuard(**values["guard"])
             return cls(**{**values, "sgd": Sgd(**values["sgd"])})
         except OSError as error:
             raise InputError(
@@ -252,6 +256,7 @@ def run_device(path: Path) -> None:
     member = Membership(
         bundle.federation, schema, bundle.servers, bundle.refuges, about, bundle.coding
     )
+    member = replace(member, guard=bundle.guard, private=bundle.guard is not None)
     setting = NodeSetting(identity, node.home, node.peers, node.allow, node.health)
 
     def tell(line: str) -> None:
@@ -263,8 +268,14 @@ def run_device(path: Path) -> None:
 
 
 def age() -> float:
-    """Seconds since this process was started, before Python itself was loaded."""
-    started = Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19]
+    """Seconds since this process was started, before Python itself was loaded.
+
+    Without /proc, as on macOS, the seconds of CPU that it has used.
+    """
+    try:
+        started = Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19]
+    except OSError:
+        return time.process_time()
     return time.clock_gettime(time.CLOCK_BOOTTIME) - int(started) / os.sysconf("SC_CLK_TCK")
 
 

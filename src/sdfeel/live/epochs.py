@@ -8,13 +8,14 @@ and there is no coordinator to lose.
 """
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from sdfeel.core.run_files import EPOCHS
+from sdfeel.core.run_files import EPOCHS, write_atomic
+from sdfeel.live.client import Membership
 from sdfeel.live.protocol import Link
 from sdfeel.live.store import Store
 from sdfeel.live.transport.errors import Refused
@@ -23,6 +24,8 @@ from sdfeel.live.trust.identity import is_signed
 
 FACT = "epochs"
 EPOCH_BYTES = 8 << 20  # of one signed network
+REMEMBERED = "epoch.json"  # the signed network that a client works in
+Placed = tuple[Membership, Mapping[int, str]]
 
 
 @dataclass(frozen=True)
@@ -65,7 +68,7 @@ class SignedNetwork:
                 tuple(tuple(map(int, servers)) for servers in values["members"]),
                 {int(d): str(address) for d, address in values["addresses"].items()},
             )
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             shown = type(error).__name__
             raise Refused(f"that is not a version of a network ({shown}): copy it again") from None
 
@@ -99,6 +102,39 @@ async def versions_of(link: Link, number: int, authority: bytes) -> list[SignedN
         if version.number <= after:
             raise Refused(f"{link.name} sends versions of the network in a wrong order")
         found.append(version)
+
+
+def remember(directory: Path, version: SignedNetwork) -> None:
+    """Keep the network that a client now works in: its first server may be gone for good."""
+    write_atomic(directory / REMEMBERED, version.body)
+
+
+def remembered(directory: Path, authority: bytes, federation: str) -> SignedNetwork | None:
+    """The network that a client last worked in; None if it has always been the first one."""
+    try:
+        found = SignedNetwork.read((directory / REMEMBERED).read_bytes(), authority)
+    except (OSError, Refused):
+        return None
+    return found if found.federation == federation else None
+
+
+def placed(
+    member: Membership,
+    peers: Mapping[int, str],
+    later: Sequence[SignedNetwork],
+    me: int,
+    last: SignedNetwork | None = None,  # in which it worked
+) -> Placed | None:
+    """Where a client works, and the servers' addresses: where it last did, now, or in the first
+    later epoch that has a place for it."""
+    if last is None and member.servers:
+        return member, peers
+    after = [each for each in later if last is None or each.number > last.number]
+    for version in (*([] if last is None else [last]), *after):
+        if version.servers(me):
+            now = member.moved(version.servers(me), version.number, version.digest)
+            return now, {**peers, **version.addresses}
+    return None
 
 
 class EpochBook:

@@ -20,6 +20,7 @@ from sdfeel.live.transport.errors import NotTrusted, Refused, Unreachable
 DOUBT = (
     2.0  # seconds without an answer after which a client asks whether its server is alive at all
 )
+SOON = 2.0  # seconds for the models of other servers; then these are asked who is behind
 Call = asyncio.Future[Answer]
 
 
@@ -48,8 +49,17 @@ class Failover:
     def reaches(self, d: object) -> bool:
         return d in self.own or d in self.others
 
-    async def work(self, servers: Sequence[int], question: Header) -> dict[int, Answer]:
-        """The first answers of `servers`, our own, or of the host; none if we have moved."""
+    async def work(
+        self,
+        servers: Sequence[int],
+        question: Header,
+        beside: Callable[[Mapping[int, Answer]], Collection[int]] = lambda found: (),
+    ) -> dict[int, Answer]:
+        """The first answers of `servers`, our own, or of the host; none if we have moved.
+
+        And, if they come soon, those of the servers that the first ones need `beside` them: their
+        models are on the way already.
+        """
         if self.host is not None:
             return await self._work_at(self.host, question)
         calls: dict[Call, int] = {
@@ -60,19 +70,25 @@ class Failover:
                 if not await self._there(*servers):
                     await self._move()
                     return {}
-            return {calls[call]: call.result() for call in done}
+            found = {calls[call]: call.result() for call in done}
+            wanted = beside(found)
+            late = [call for call, d in calls.items() if call not in done and d in wanted]
+            if late:
+                soon, _ = await asyncio.wait(late, timeout=SOON)
+                found |= {calls[call]: call.result() for call in soon}
+            return found
         finally:
             await _cancelled(calls)
 
-    async def hand_in(self, d: int, header: Header, body: bytes) -> None:
-        """Give a result to a server, unless it is dead and we may go elsewhere."""
+    async def hand_in(self, d: int, header: Header, body: bytes) -> Answer | None:
+        """Give a result to a server; None if it is dead and we go elsewhere."""
         call = asyncio.ensure_future(self.link(d).insist("result", header, body))
         try:
             while not await _first([call], self._patience()):
                 if not await self._there(d):
                     await self._move()
-                    return
-            call.result()
+                    return None
+            return call.result()
         finally:
             await _cancelled([call])
 

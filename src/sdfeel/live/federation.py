@@ -6,7 +6,8 @@ own rows of the answers.
 
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from functools import cached_property, lru_cache
+from functools import cached_property, lru_cache, partial
+from math import inf
 from typing import Any
 
 import numpy as np
@@ -15,18 +16,21 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from sdfeel.core.arrays import Ints
-from sdfeel.core.decide import Decisions
+from sdfeel.core.decide import Decisions, fewest
 from sdfeel.core.errors import InputError
 from sdfeel.core.mixing import Mixing, of_rows
 from sdfeel.core.network import Network
 from sdfeel.core.outages import among
 from sdfeel.core.scheme import Memory, Mix, View, Work
 from sdfeel.core.staleness import Clocks
+from sdfeel.engine.attacks import Attack
 from sdfeel.engine.base import Task
 from sdfeel.engine.codes import Coding
 from sdfeel.engine.combine import weighted
-from sdfeel.engine.messages import Compress, Packing, coding_of
+from sdfeel.engine.guards import UpdateGuard
+from sdfeel.engine.messages import Packing, SecureSum, coding_of
 from sdfeel.live.client import MOST_ROWS, ArrayTask, Membership, Train
+from sdfeel.live.client_sums import NUMBERS, Masking, letters_of
 from sdfeel.live.epochs import SignedNetwork
 from sdfeel.live.failover import refuges_of
 from sdfeel.live.protocol import UNSAID, About
@@ -50,6 +54,9 @@ class Federation:
     libraries: Mapping[int, str] = field(default_factory=dict)  # hashes, of devices by client
     packing: Packing | None = None  # how messages are compressed; None: models as they are
     stays: Tensor | None = None  # (S,) what stays with each client, at first
+    published: Callable[[Tensor], dict[str, Tensor]] | None = None  # as a file, where not all of it
+    private: bool = False  # is there noise in clients' steps?
+    attack: Attack | None = None  # in a trial: who lies
     rebuilt: Callable[[str], Decisions] | None = None  # decisions on another network.json
     epoch: int = 0
     begins: int = 0  # the first round of this epoch
@@ -59,6 +66,27 @@ class Federation:
     def coding(self) -> Coding | None:
         """How clients' updates are written."""
         return None if self.packing is None else uplink_coding(self.packing)
+
+    @property
+    def guard(self) -> UpdateGuard | None:
+        """What clients do to their updates before these leave."""
+        return None if self.packing is None else self.packing.guard
+
+    @property
+    def sums(self) -> SecureSum | None:
+        """How servers see sums of their clients' updates only; None if they see each."""
+        return None if self.packing is None else self.packing.sums
+
+    def masking(self, client: int) -> Masking | None:
+        """How a client hides its updates."""
+        if self.sums is None:
+            return None
+        return Masking(self.sums.weights[client], fewest(self.decisions), self.sums.together)
+
+    @property
+    def updates(self) -> bool:
+        """Do clients send updates, in place of models?"""
+        return self.packing is not None and bool(self.packing.up)
 
     @cached_property
     def backhaul(self) -> Coding | None:
@@ -71,6 +99,11 @@ class Federation:
     def along(self) -> int:
         """Rows that may come with a model at most."""
         return MOST_ROWS if any(shelf.held == "client" for shelf in self.net.shelves) else 0
+
+    @property
+    def letters(self) -> int:
+        """Bytes of one step of a sum under masks, at most."""
+        return 0 if self.sums is None else letters_of(self.sums.together)
 
     @property
     def net(self) -> Network:
@@ -92,12 +125,17 @@ class Federation:
                 f"{known - 1}: make the files again for more clients, or use another certificate"
             )
         servers = tuple(sorted(self.net.reach[client]))
-        refuges = tuple(refuges_of(self.net, client)) if servers else ()
+        private = self.private or self.guard is not None or self.sums is not None
+        # Elsewhere rounds have other numbers, and the noise of a number is used once.
+        refuges = tuple(refuges_of(self.net, client)) if servers and not private else ()
         own = np.flatnonzero(self.net.holder(-1 - np.arange(self.net.kept)) == -1 - client)
         rows = {-1 - int(n): as_array(self.fresh(-1 - int(n))) for n in own}
         models = frozenset(rows) - self._zero
         agreed = self.digest, self.schema, servers, refuges, self.about, self.coding
-        return Membership(*agreed, rows, models, own=self._own)
+        whole = Membership(*agreed, rows, models, own=self._own)
+        lies = self.attack is not None and client in self.attack.clients
+        guard = UpdateGuard(inf) if lies and self.guard is not None else self.guard
+        return replace(whole, guard=guard, private=private, masking=self.masking(client))
 
     @property
     def _own(self) -> NDArray[Any] | None:
@@ -110,6 +148,7 @@ class Federation:
         return replace(
             self,
             decisions=self.rebuilt(version.network),
+            about=self.about.in_epoch(version.number, version.digest),
             epoch=version.number,
             begins=version.begins,
             before=self,
@@ -170,6 +209,26 @@ class Federation:
             raise Rejected("the update has values that are not finite")
         return torch.from_numpy(found)
 
+    def sent(self, body: bytes, sha256: object) -> Tensor:
+        """The update in a client's message."""
+        if self.coding is not None:
+            return self.update(self.coding, body, sha256)
+        return self.model(body, sha256)
+
+    def lies(self, server: int) -> bool:
+        """In a trial: does this server tell others what is not so?"""
+        return self.attack is not None and server in self.attack.servers
+
+    def lie(self, body: bytes, start: bytes) -> bytes:
+        """What a server that lies sends in place of a model; it began the round with `start`."""
+        assert self.attack is not None
+        return self.body(self.attack.told(self.own_model(body), self.own_model(start)))
+
+    def check_numbers(self, body: bytes, sha256: object) -> None:
+        """`Rejected` unless a client's message is numbers under masks, as many as agreed."""
+        blank = np.zeros(self.initial.numel(), dtype=np.uint32)
+        unpack(body, Schema.of({NUMBERS: blank}), sha256)
+
     def own_model(self, body: bytes) -> Tensor:
         """The model in a message that this node has itself checked or made."""
         return torch.from_numpy(parsed(body)[MODEL])
@@ -185,6 +244,7 @@ class Turn:
     planned: Ints  # (C,) steps of each client
     clients: tuple[int, ...]  # the clients this server gives work to, in the scheme's order
     guests: tuple[int, ...] = ()  # those of them that belong to another server, which is away
+    planned_mix: Callable[[], Mix] | None = None  # how the round ends if all goes as planned
 
     @classmethod
     def of(
@@ -207,7 +267,8 @@ class Turn:
         holder = view.net.holder
         mine = tuple(client for client, sources, _ in work.down if server in holder(sources))
         planned = decisions.cost.at(decisions.lanes[number], k, 0.0).done(work)
-        return cls(k, view, work, planned, mine, guests)
+        mix = partial(decisions.mix, view, planned)
+        return cls(k, view, work, planned, mine, guests, mix)
 
     @cached_property
     def members(self) -> frozenset[int]:
@@ -222,11 +283,23 @@ class Turn:
         """The rows that are added to each of its gradients."""
         return {} if self.work.shift is None else self.work.shift.row(client)
 
-    def kept(self, decisions: Decisions, client: int) -> tuple[dict[int, Weights], str]:
+    def kept(self, client: int) -> tuple[dict[int, Weights], str]:
         """What the client makes of rows that it holds when it has trained, and of what."""
-        mix, net = decisions.mix(self.view, self.planned), self.view.net
-        own = mix.up.rows[net.holder(mix.up.rows) == -1 - client]
-        return {int(n): mix.up.row(int(n)) for n in own if n < 0}, mix.payload
+        rows, payload = self._kept
+        return rows.get(client, {}), payload
+
+    @cached_property
+    def _kept(self) -> tuple[dict[int, dict[int, Weights]], str]:
+        """The same for all clients: one look at the round, however many ask."""
+        assert self.planned_mix is not None
+        mix = self.planned_mix()
+        found: dict[int, dict[int, Weights]] = {}
+        holders = self.view.net.holder(mix.up.rows).tolist()
+        for holder, (n, sources, weights) in zip(holders, mix.up, strict=True):
+            if n < 0 and holder < 0:
+                row = dict(zip(sources.tolist(), weights.tolist(), strict=True))
+                found.setdefault(-1 - holder, {})[n] = row
+        return found, mix.payload
 
     def told(self, mix: Mix) -> dict[str, list[Any]]:
         """What each client makes of its rows when it gets the model that this round ends with."""
@@ -265,7 +338,7 @@ def joined(net: Network, server: int, guests: tuple[int, ...]) -> Network:
     if not guests:
         return net
     reach = tuple((server,) if n in guests else own for n, own in enumerate(net.reach))
-    return replace(net, reach=reach, sizes=net.mass)
+    return replace(net, reach=reach, sizes=net.mass, weights=net.mixing)
 
 
 def grown(net: Network, server: int, guests: Iterable[int]) -> float:
@@ -333,8 +406,5 @@ def by_torch(train: Callable[[Task], Tensor]) -> Train:
 
 def uplink_coding(packing: Packing) -> Coding | None:
     """How clients' updates are written, where they are compressed."""
-    if not packing.up:
-        return None
-    (stage,) = packing.up
-    assert isinstance(stage, Compress)  # others are not deployed
-    return coding_of(stage.codec, packing.sizes, packing.seed)
+    codec = packing.codec
+    return None if codec is None else coding_of(codec, packing.sizes, packing.seed)

@@ -10,14 +10,23 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from sdfeel.core.errors import SdfeelError
-from sdfeel.core.run_files import AUDIT, STATE, write_atomic
+from sdfeel.core.run_files import AUDIT, STATE, secret_of, write_atomic
 from sdfeel.live.audit import AuditLog
 from sdfeel.live.client import Client, Membership, Train
 from sdfeel.live.edge.policy import PATIENT, Policy
-from sdfeel.live.epochs import EPOCH_BYTES, EpochBook, SignedNetwork, in_files, versions_of
+from sdfeel.live.epochs import (
+    EPOCH_BYTES,
+    EpochBook,
+    Placed,
+    in_files,
+    placed,
+    remember,
+    remembered,
+    versions_of,
+)
 from sdfeel.live.failover import Failover
 from sdfeel.live.health import (
     Health,
@@ -27,12 +36,19 @@ from sdfeel.live.health import (
     last_time,
     write_status,
 )
-from sdfeel.live.protocol import RECORD_BYTES, About, Link, Reception, Who, seconds, whole
+from sdfeel.live.protocol import (
+    RECORD_BYTES,
+    Agreed,
+    Link,
+    Reception,
+    Who,
+    seconds,
+    whole,
+)
 from sdfeel.live.statements import ClientDesk
 from sdfeel.live.transport import Caller, Peer, Server
 from sdfeel.live.transport.errors import Refused, Unable
 from sdfeel.live.transport.limits import Limits
-from sdfeel.live.transport.tensors import Schema
 from sdfeel.live.trust.allow_list import AllowList
 from sdfeel.live.trust.identity import Identity, Wallet
 
@@ -50,7 +66,7 @@ BACKUPS, KEEP_BACKUPS = "backups", 5
 EXPIRES_SOON = 30 * DAY
 WITH_MODEL = ("work", "start", "result", "model", "measured", "current", "lock", "apply")
 KINDS = {
-    "client": ("work", "start", "result", "here", "epoch"),
+    "client": ("work", "start", "result", "mask", "here", "epoch"),
     "edge": ("model", "lock", "apply", "here", "epoch", "start"),
     "operator": ("status", "rounds", "measured", "current", "stop", "backup"),
 }
@@ -77,29 +93,12 @@ class Service:
     policy: Policy = PATIENT
 
 
-class Agreed(Protocol):
-    """What two nodes must have in common to speak."""
-
-    @property
-    def digest(self) -> str: ...
-
-    @property
-    def schema(self) -> Schema: ...
-
-    @property
-    def about(self) -> About: ...
-
-    @property
-    def along(self) -> int:
-        """Rows that may come with a model at most."""
-        ...
-
-
 def limits_of(federation: Agreed) -> Limits:
     """Bodies as large as a model, and no larger; work may bring rows for a client along."""
     model = federation.schema.max_bytes
     bodies = {**dict.fromkeys(WITH_MODEL, model), "work": model * (1 + federation.along)}
-    return Limits(bodies={**bodies, "rounds": 2 * RECORD_BYTES, "epoch": EPOCH_BYTES})
+    bodies |= {"rounds": 2 * RECORD_BYTES, "epoch": EPOCH_BYTES, "mask": federation.letters}
+    return Limits(bodies=bodies)
 
 
 def links(
@@ -241,12 +240,12 @@ class EdgeLife:
     async def _handle(
         self, caller: Caller, kind: str, header: dict[str, Any], body: bytes | None
     ) -> tuple[dict[str, Any], bytes | None]:
-        who = Who(caller.role, caller.number)
+        who, edge = Who(caller.role, caller.number), self._edge
+        assert edge is not None  # nobody is served before
+        self._reception.about = edge.federation.about
         greeting = self._reception.meet(who, header)
         if greeting is None:
             return {"introduce": True}, None
-        edge = self._edge
-        assert edge is not None  # nobody is served before
         try:
             if (kind, who.role) == ("status", "operator"):
                 answer, content = self.report(), None
@@ -336,19 +335,19 @@ async def run_client(
 
     me, authority = setting.identity.number, Wallet(setting.identity)
     later = in_files(setting.epochs, authority.current().ca) if setting.epochs is not None else []
-    found = _placed(member, setting, later, me)
+    last = remembered(setting.directory, authority.current().ca, member.digest)
+    found = placed(member, setting.peers, later, me, last)
     if found is None:
-        tell("this scheme gives this client no work")
-        return
+        return tell("this scheme gives this client no work")
     client = Client(member.schema, me, samples, Failover({}), train, member.coding, tell=tell)
     audit = AuditLog(setting.directory / AUDIT, tell)
     client.desk = ClientDesk.of(authority.current, member.digest, setting.directory, me)
     store = None
 
     async def work() -> None:
-        place: tuple[Membership, NodeSetting] | None = found
+        place: Placed | None = found
         while place is not None:
-            now, where = place
+            now, where = place[0], replace(setting, peers=place[1])
             refuges = [d for d in now.refuges if d in where.peers]
             ways = links(now, where, [*now.servers, *refuges], tell, audit)
             own, others = ({d: ways[d] for d in part} for part in (now.servers, refuges))
@@ -357,17 +356,28 @@ async def run_client(
             await client.run()
             if client.outdated is None:
                 return
-            news = await versions_of(ways[client.outdated], now.epoch, authority.current().ca)
+            try:
+                way, ca = ways[client.outdated], authority.current().ca
+                news = await versions_of(way, now.epoch, ca)
+            except Refused as error:  # its word alone changes nothing
+                client.last_error = f"edge-{client.outdated}: {error}"
+                await asyncio.sleep(PULSE)
+                continue
             latest = news[-1].number
             later_still = [each for each in later if each.number > latest]
+            if news[-1].servers(me):
+                remember(setting.directory, news[-1])
             left = replace(now, servers=(), epoch=latest)
-            place = _placed(left, where, [news[-1], *later_still], me)
+            place = placed(left, where.peers, [news[-1], *later_still], me)
         tell(f"this client has left the network after {client.rounds} rounds")
 
     try:
         if member.keeps:
             store = Store(setting.directory / STATE)
             client.kept, client.rows = member.memory(store), tuple(member.rows)
+            client.guard, client.private = member.guard, member.private
+            client.masking = member.masking
+            client.secret = secret_of(setting.directory) if member.private else 0
         await _alive(setting, _health(setting, client.status), audit, work(), tell)
     except (OSError, sqlite3.Error) as error:
         why = disk_trouble(error)
@@ -381,19 +391,6 @@ async def run_client(
         if store is not None:
             with suppress(sqlite3.Error):
                 store.close()
-
-
-def _placed(
-    member: Membership, setting: NodeSetting, later: Sequence[SignedNetwork], me: int
-) -> tuple[Membership, NodeSetting] | None:
-    """Where a client works: now, or in the first later epoch that has a place for it."""
-    if member.servers:
-        return member, setting
-    for version in later:
-        if version.servers(me):
-            now = replace(member, servers=version.servers(me), refuges=(), epoch=version.number)
-            return now, replace(setting, peers={**setting.peers, **version.addresses})
-    return None
 
 
 def _authorise(caller: Caller, kind: str, header: dict[str, Any]) -> None:

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Protocol, TypeGuard, TypeVar
 
 from sdfeel.live.transport.errors import Refused, Unreachable
+from sdfeel.live.transport.tensors import Schema
 from sdfeel.version import __version__
 
 T = TypeVar("T")
@@ -17,6 +18,7 @@ CALL = 60.0  # seconds for an answer: a long poll and more; bodies on their way 
 RECORD_BYTES = 1 << 20  # of rounds in one answer, unless a single one is larger
 MOST = 2**53  # no whole number in a message is larger
 HERE = 1.0  # seconds for an answer that costs the other side nothing
+HASTY = 0.05  # seconds until a node that answered without having waited is asked again
 
 
 @dataclass(frozen=True)
@@ -61,7 +63,7 @@ SHARED = {
     "sdfeel": ("versions of sdfeel", "install the same version on both"),
     "experiment": ("experiments", "give both the same experiment.toml"),
     "network": ("networks", "give both the same network.json"),
-    "epoch": ("epochs of the network", "give both the newest network file"),
+    "epoch": ("epochs of the network", "sign one version of each number, and restore backups"),
     "engine": ("engines", "install the same version of sdfeel on both"),
     "torch": ("versions of torch", "install the same version on both"),
     "model": ("code of the model", "install the same module on both"),
@@ -73,6 +75,7 @@ SHARED = {
 }
 _VERSIONS = ("sdfeel", "torch")
 _LONGEST = 200  # characters of a value
+_NOTES = 8  # about one caller
 
 
 @dataclass(frozen=True)
@@ -86,12 +89,16 @@ class About:
     sdfeel: str = __version__
     experiment: str | None = None  # hashes of the two shared files
     network: str | None = None
-    epoch: str | None = None  # of the network
+    epoch: str | None = None  # of the network: its number and its hash; of the first one, nothing
     engine: str | None = None
     torch: str | None = None
     model: str | None = None  # hash of the model's code
     initial: str | None = None  # hash of the model that training starts from
     library: str | None = None  # hash of the native library
+
+    def in_epoch(self, number: int, digest: str) -> "About":
+        """The same from another epoch of the network on."""
+        return replace(self, epoch=f"{number} {digest}")
 
     def told(self) -> dict[str, str]:
         return {key: value for key, value in asdict(self).items() if value is not None}
@@ -114,8 +121,14 @@ class About:
         for key in SHARED:
             if key == "torch" and (self.engine or "").startswith("native"):
                 continue  # the native engine's bits are the same with every torch
+            if key == "epoch" and _number(own.get(key)) != _number(theirs.get(key)):
+                continue  # one of the two does not know yet, and learns of it in its next rounds
             if key in own and key in theirs and own[key] != theirs[key]:
                 yield key, own[key], f"{theirs[key]!s:.{_LONGEST}}"
+
+
+def _number(epoch: object) -> str:
+    return str(epoch).partition(" ")[0]
 
 
 UNSAID = About()  # for a node that knows only its version
@@ -130,6 +143,29 @@ def _series(version: str) -> list[str]:
     return version.split("+")[0].split(".")[:2]
 
 
+class Agreed(Protocol):
+    """What two nodes must have in common to speak."""
+
+    @property
+    def digest(self) -> str: ...
+
+    @property
+    def schema(self) -> Schema: ...
+
+    @property
+    def about(self) -> About: ...
+
+    @property
+    def along(self) -> int:
+        """Rows that may come with a model at most."""
+        ...
+
+    @property
+    def letters(self) -> int:
+        """Bytes of one step of a sum under masks, at most; 0: there are no such sums."""
+        ...
+
+
 @dataclass
 class Reception:
     """Admits only callers that have said what they run, once for each start of this node."""
@@ -139,7 +175,7 @@ class Reception:
     tell: Callable[[str], None] = lambda line: None
     libraries: Mapping[int, str] = field(default_factory=dict)  # of devices, by client
     _met: set[str] = field(default_factory=set)
-    _noted: set[str] = field(default_factory=set)
+    _noted: dict[str, set[str]] = field(default_factory=dict)  # by caller
 
     def meet(self, who: "Who", header: Header) -> Header | None:
         """What to add to the answer; None if the caller must introduce itself first."""
@@ -149,9 +185,10 @@ class Reception:
         own = self.about
         if who.role == "client" and who.number in self.libraries:
             own = replace(own, library=self.libraries[who.number])
+        noted = self._noted.setdefault(str(who), set())
         for note in own.check(self.name, str(who), header["about"]):
-            if note not in self._noted:
-                self._noted.add(note)
+            if note not in noted and len(noted) < _NOTES:
+                noted.add(note)
                 self.tell(note)
         self._met.add(str(who))
         return {"about": self.about.told()}
@@ -175,8 +212,13 @@ class Link:
         self.name, self._port, self._digest = name, port, digest
         self._about, self._me, self._tell = about or UNSAID, me, tell
         self._introduced = False
+        self._noted: set[str] = set()  # what was told about the other side
         self.sent = self.received = 0  # bytes of bodies
         self.last_error = ""
+
+    def renew(self, about: About) -> None:
+        """This node runs something else from now on: say so with the next call."""
+        self._about, self._introduced = about, False
 
     async def ask(
         self, kind: str, header: Header, body: bytes | None = None, seconds: float = CALL
@@ -190,7 +232,9 @@ class Link:
             reply = await self._port.call(kind, stamped, body, timeout=seconds)
             if "about" in reply.header:
                 for note in self._about.check(self._me, self.name, reply.header["about"]):
-                    self._tell(note)
+                    if note not in self._noted and len(self._noted) < _NOTES:
+                        self._noted.add(note)
+                        self._tell(note)
             self._introduced = True
         self.sent += len(body or b"")
         self.received += len(reply.body or b"")
@@ -254,7 +298,7 @@ class Bell:
         self._event = asyncio.Event()
 
     async def wait_for(self, look: Callable[[], T | None], seconds: float) -> T | None:
-        """What `look` finds, as soon as it finds something; None after so many seconds."""
+        """What `look` finds, as soon as it finds something; None after this many seconds."""
         end = asyncio.get_running_loop().time() + seconds
         while (found := look()) is None:
             left = end - asyncio.get_running_loop().time()

@@ -19,7 +19,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 from cryptography import x509
 from cryptography.exceptions import InvalidSignature
@@ -37,8 +37,14 @@ FORM = 1  # of statements
 FIRST = "0" * 64  # what a node's first statement follows
 WORK = (  # what of a piece of work is signed, beside the model
     *("round", "steps", "first", "rate", "sources", "weights", "deadline"),
-    *("told", "shift", "rows", "kept", "payload"),
+    *("told", "shift", "rows", "kept", "payload", "sum"),
 )
+CERTIFICATE = 8 << 10  # bytes of a certificate, at most
+OF_CLIENTS = {  # what a client's statement holds, and nothing else: others keep and copy it
+    **dict.fromkeys(("form", "epoch", "round", "first", "steps"), int),
+    **dict.fromkeys(("federation", "who", "work", "sent", "before"), str),
+    **dict.fromkeys(("got", "rows"), dict),
+}
 Statement = dict[str, Any]
 Seal = dict[str, str]  # "signature", and the signer's "certificate" or, in a log, its "serial"
 
@@ -59,6 +65,15 @@ def offer(federation: str, server: int, k: int, sha256: str, **what: Any) -> Sta
     """
     common = {"form": FORM, "federation": federation, "who": f"edge-{server}", "round": k}
     return {**common, "sha256": sha256, **what}
+
+
+def is_clients(value: object) -> TypeGuard[Statement]:
+    """Does somebody's statement have the form of a client's?"""
+    if not isinstance(value, dict) or value.keys() != OF_CLIENTS.keys():
+        return False
+    if not all(type(value[key]) is kind for key, kind in OF_CLIENTS.items()):
+        return False
+    return all(isinstance(each, str) for key in ("got", "rows") for each in value[key].values())
 
 
 def _canonical(statement: Mapping[str, Any]) -> bytes:
@@ -95,7 +110,8 @@ def seal_of(value: object) -> Seal | None:
     """A seal in another's message, if that is what it is."""
     if not isinstance(value, dict) or value.keys() != {"signature", "certificate"}:
         return None
-    return value if all(isinstance(each, str) for each in value.values()) else None
+    texts = all(isinstance(each, str) and len(each) <= CERTIFICATE for each in value.values())
+    return value if texts else None
 
 
 def signer(statement: Mapping[str, Any], seal: Seal, ca: bytes) -> str | None:

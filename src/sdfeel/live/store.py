@@ -20,8 +20,11 @@ from sdfeel.core.run_files import write_atomic
 
 FORM = 2  # version of the stored form; another number means that another version wrote it
 LARGE = 1 << 20  # bytes; above it, a file is several times faster than a row
+RECENT = 4 << 20  # bytes of small tensors that need not be read again
 BASE, TENSORS = "state.sqlite", "tensors"
-Kind = Literal["start", "hop", "result", "measured", "own", "final", "row", "signed", "given"]
+Kind = Literal[
+    "start", "hop", "result", "measured", "own", "final", "row", "signed", "given", "mask"
+]
 TABLES = """
 create table if not exists facts (name text primary key, value text not null);
 create table if not exists rounds (k integer primary key, record text not null);
@@ -50,6 +53,7 @@ class Store:
 
     def __init__(self, directory: Path, durable: bool = True) -> None:
         self.directory, self._durable = directory, durable
+        self._recent: dict[tuple[str, int, int], Saved] = {}  # as the disk has them
         self._files = directory / TENSORS
         self._files.mkdir(parents=True, exist_ok=True)
         with suppress(OSError):  # a volume may belong to somebody else
@@ -98,10 +102,15 @@ class Store:
         try:
             yield
         except BaseException:
+            self._recent.clear()
             with suppress(sqlite3.OperationalError):  # on a full disk it is rolled back already
                 self._base.execute("rollback")
             raise
-        self._base.execute("commit")
+        try:
+            self._base.execute("commit")
+        except BaseException:
+            self._recent.clear()
+            raise
 
     def fact(self, name: str) -> Any:
         """What is known by this name; None if nothing is."""
@@ -144,9 +153,10 @@ class Store:
         body: bytes,
         note: dict[str, Any] | None = None,
         replace: bool = False,
+        sha256: str | None = None,  # of the body, where it was checked already
     ) -> bool:
         """Keep a tensor; the first write wins unless `replace`. Returns whether it was kept."""
-        digest = hashlib.sha256(body).hexdigest()
+        digest = sha256 or hashlib.sha256(body).hexdigest()
         if len(body) > LARGE:
             self._write(digest, body)
         verb = "insert or replace" if replace else "insert or ignore"
@@ -154,10 +164,23 @@ class Store:
             f"{verb} into tensors values (?, ?, ?, ?, ?, ?)",
             (kind, k, part, json.dumps(note or {}), digest, None if len(body) > LARGE else body),
         )
+        if done.rowcount > 0:
+            self._lately(kind, k, part, Saved(body, digest, note or {}))
         return done.rowcount > 0
+
+    def _lately(self, kind: str, k: int, part: int, saved: Saved) -> None:
+        """Remember what was just written, if it is small, and forget the oldest beyond a bound."""
+        self._recent.pop((kind, k, part), None)
+        if len(saved.body) > LARGE:
+            return
+        self._recent[kind, k, part] = saved
+        while sum(len(each.body) for each in self._recent.values()) > RECENT:
+            del self._recent[next(iter(self._recent))]
 
     def get(self, kind: Kind, k: int, part: int = 0) -> Saved | None:
         """A tensor, checked against its hash; None if it is not there (any more)."""
+        if (kind, k, part) in self._recent:
+            return self._recent[kind, k, part]
         row = self._base.execute(
             "select note, sha256, body from tensors where kind = ? and round = ? and part = ?",
             (kind, k, part),
@@ -208,6 +231,7 @@ class Store:
 
     def drop(self, kind: Kind, k: int, part: int) -> None:
         """Forget one tensor. Call it inside a commit."""
+        self._recent.pop((kind, k, part), None)
         question = "delete from tensors where kind = ? and round = ? and part = ?"
         self._base.execute(question, (kind, k, part))
 
@@ -216,6 +240,8 @@ class Store:
 
         Call it inside a commit.
         """
+        for key in [key for key in self._recent if key[0] == kind and key[1] < before]:
+            del self._recent[key]
         question = "delete from tensors where kind = ? and round < ?"
         if parts is None:
             self._base.execute(question, (kind, before))
@@ -243,6 +269,7 @@ class Store:
 
     def check(self) -> None:
         """Raise an error unless everything that is remembered can be read and fits its hash."""
+        self._recent.clear()
         (found,) = self._base.execute("pragma integrity_check").fetchone()
         if found != "ok":
             raise sqlite3.DatabaseError(found)

@@ -1,23 +1,46 @@
 """The settings that a planner may choose from."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 
 from sdfeel.core.errors import InputError, unknown
+from sdfeel.core.peers import named
 from sdfeel.core.scheme import meanings
 from sdfeel.core.tolerance import YES
+from sdfeel.experiment.elsewhere import hinted
 from sdfeel.experiment.loading import checked
 from sdfeel.experiment.schema import Experiment
 from sdfeel.schemes import asynchronous, find, trained_as
 
-SCHEMES = ("sd-feel", "hierfavg", "fedavg", "async-sd-feel")
 TAU1 = (1, 2, 5, 10, 20, 50)
 TAU2 = (1, 2, 5)
 ALPHA = (1, 3, 9)  # odd: with an even count, disagreement on a ring does not cancel over time
 RATES = (0.5, 1.0, 2.0, 4.0, 8.0, 16.0)  # times the experiment's own learning rate
+CAREFUL = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0)  # corrections of drift narrow the stable step
 PSI = ("paper", "constant")
 Option = int | float | str | bool
+Network = tuple[str, str]  # server graph, and mixing rule or sequence of peers
+
+
+@dataclass(frozen=True)
+class Space:
+    """What may be chosen for one scheme."""
+
+    axes: Mapping[str, Sequence[Option]]
+    rates: Sequence[float] = RATES
+
+
+SPACES = {
+    "sd-feel": Space({"tau1": TAU1, "tau2": TAU2, "alpha": ALPHA}),
+    "hierfavg": Space({"tau1": TAU1, "tau2": TAU2}),
+    "fedavg": Space({"tau1": TAU1}),
+    "async-sd-feel": Space({"theta_min": TAU1, "psi": PSI}),
+    "scaffold": Space({"tau1": TAU1}, CAREFUL),
+    "k-gt": Space({"tau1": TAU1, "alpha": ALPHA}, CAREFUL),
+    "free-tracking": Space({"tau1": TAU1, "alpha": ALPHA}, CAREFUL),
+}
+SCHEMES = tuple(SPACES)
 AXES = ("tau1", "tau2", "alpha", "theta_min", "psi")  # what a label shows
 
 
@@ -38,7 +61,8 @@ class Candidate:
         'sd-feel tau1=5 alpha=3 rate=0.1'
         """
         told = " ".join(f"{key}={value}" for key, value in self.options if key in AXES)
-        return f"{self.scheme} {told} rate={self.learning_rate:g}"
+        peers = f" {self.mixing}" if named(self.mixing, seed=0) is not None else ""
+        return f"{self.scheme} {told}{peers} rate={self.learning_rate:g}"
 
     @property
     def gossips(self) -> bool:
@@ -77,30 +101,49 @@ def of(experiment: Experiment) -> Candidate:
     )
 
 
+def check_schemes(names: Sequence[str]) -> None:
+    """Refuse schemes that are not planned with, and none at all."""
+    for name in names:
+        if name not in SCHEMES:
+            raise hinted(unknown("scheme to plan", name, SCHEMES))
+    if not names:
+        raise InputError("there is no scheme to plan with: name at least one")
+
+
+def first_of(scheme: str, base: Experiment) -> Candidate:
+    """Some candidate of a scheme, on the experiment's own network."""
+    options, section = next(_options(SPACES[scheme].axes)), base.network
+    return Candidate(scheme, options, base.training.learning_rate, section.graph, section.mixing)
+
+
 def candidates(
     base: Experiment,
-    networks: Sequence[tuple[str, str]],
+    networks: Sequence[Network],
     schemes: Sequence[str] = SCHEMES,
     unequal: bool = False,
+    sequences: Mapping[Network, int] | None = None,
 ) -> list[Candidate]:
     """Every combination, for each (graph, mixing rule) of `networks`.
 
     Asynchronous training is tried only where devices are unequal: otherwise nobody waits anyway.
+    `sequences` are networks whose servers meet few others at a time, each with the exchanges after
+    which all agree: a gossip is one such pass, for schemes that allow it.
     """
-    for name in schemes:
-        if name not in SCHEMES:
-            raise unknown("scheme to plan", name, SCHEMES)
-    if not schemes:
-        raise InputError("there is no scheme to plan with: name at least one")
-    rates = [base.training.learning_rate * factor for factor in RATES]
     found: list[Candidate] = []
     for scheme in schemes:
         if asynchronous(scheme) and not unequal:
             continue
+        axes = SPACES[scheme].axes
+        rates = [base.training.learning_rate * factor for factor in SPACES[scheme].rates]
         # A cloud does not see the graph: one entry is enough.
         where = networks if _gossips(scheme) else networks[:1]
-        for options, rate, (graph, mixing) in product(_options(scheme), rates, where):
+        for options, rate, (graph, mixing) in product(_options(axes), rates, where):
             found.append(Candidate(scheme, options, rate, graph, mixing))
+        if "alpha" not in axes or find(scheme).tolerates.verdict("peers") != YES:
+            continue
+        for (graph, mixing), passes in (sequences or {}).items():
+            for options, rate in product(_options({**axes, "alpha": (passes,)}), rates):
+                found.append(Candidate(scheme, options, rate, graph, mixing))
     return found
 
 
@@ -108,16 +151,9 @@ def _gossips(scheme: str) -> bool:
     return find(scheme).tolerates.verdict("graph") == YES
 
 
-def _options(scheme: str) -> Iterator[tuple[tuple[str, Option], ...]]:
-    axes: dict[str, dict[str, Iterable[Option]]] = {
-        "sd-feel": {"tau1": TAU1, "tau2": TAU2, "alpha": ALPHA},
-        "hierfavg": {"tau1": TAU1, "tau2": TAU2},
-        "fedavg": {"tau1": TAU1},
-        "async-sd-feel": {"theta_min": TAU1, "psi": PSI},
-    }
-    own = axes[scheme]
-    for values in product(*own.values()):
-        yield tuple(zip(own, values, strict=True))
+def _options(axes: Mapping[str, Sequence[Option]]) -> Iterator[tuple[tuple[str, Option], ...]]:
+    for values in product(*axes.values()):
+        yield tuple(zip(axes, values, strict=True))
 
 
 def trained(candidate: Candidate) -> Candidate:
@@ -143,4 +179,4 @@ def neighbours(one: Candidate, other: Candidate) -> bool:
     differ = sum(mine[key] != theirs[key] for key in mine.keys() & theirs.keys())
     differ += one.scheme != other.scheme
     differ += one.learning_rate != other.learning_rate
-    return differ + (one.graph != other.graph) == 1
+    return differ + ((one.graph, one.mixing) != (other.graph, other.mixing)) == 1

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
-from math import isfinite
+from math import inf, isfinite
 
 from sdfeel.core.decide import Decisions
 from sdfeel.core.errors import Diverged, InputError
@@ -10,11 +10,13 @@ from sdfeel.core.gossip_weights import GOSSIP_RULES
 from sdfeel.core.graphs import FIXED
 from sdfeel.core.network import Network
 from sdfeel.core.outages import Outages
+from sdfeel.core.peers import period
 from sdfeel.core.scheme import Scheme
 from sdfeel.engine.estimates import probing
 from sdfeel.engine.select import ModuleEngine
-from sdfeel.experiment import build, build_network
+from sdfeel.experiment import build, build_network, effects
 from sdfeel.experiment.build_radio import build_case, build_changing
+from sdfeel.experiment.build_training import reading
 from sdfeel.experiment.schema import Experiment
 from sdfeel.planning import candidates as space
 from sdfeel.planning.candidates import Candidate
@@ -26,6 +28,8 @@ from sdfeel.sim.simulate import Simulation
 from sdfeel.theory import synchronous
 
 MEASUREMENTS = 100  # of a run that does all its iterations
+EXACT = ("one-peer-exponential", "base-2", "base-3")  # sequences that agree after one pass
+NARROWER = 2.0  # how much sooner steps go too far where clients' gradients are corrected
 
 
 class Workshop:
@@ -41,8 +45,10 @@ class Workshop:
         }
         self._nets: dict[tuple[str, str], Network] = {}
         self._known: dict[Candidate, tuple[Pace, float, float]] = {}
+        self._shifts: dict[str, bool] = {}  # whether a scheme corrects gradients
+        self._met: dict[Candidate, bool] = {}  # whether anybody meets the deadline
         # Where one iteration is a pass over the data, clients drift apart within it.
-        whole = build.reading(base).iteration_unit == "epoch"
+        whole = reading(base).iteration_unit == "epoch"
         mean = self.prepared.data.samples.mean() / base.training.batch_size
         self._batches = max(float(mean), 1.0) if whole else 1.0
 
@@ -65,8 +71,9 @@ class Workshop:
         """All candidates with their pace and drift: stage 1 needs no more."""
         steps = self.prepared.cost.step_seconds[self.prepared.net.clients]
         unequal = bool(steps.max() > 1.001 * steps.min())
-        networks = self._networks(choose_graph)
-        found = space.candidates(self.base, networks, schemes, unequal)
+        networks, sequences = self._networks(choose_graph)
+        allowed = self._allowed(schemes)
+        found = space.candidates(self.base, networks, allowed, unequal, sequences)
         if not found:
             raise InputError(
                 "there is nothing to choose from: async-sd-feel is planned only where devices are "
@@ -80,13 +87,38 @@ class Workshop:
             )
         return [self.entry(candidate, measured) for candidate in found]
 
-    def _in_time(self, candidate: Candidate) -> bool:
-        """Can anybody meet the deadline, if there is one?"""
+    def _allowed(self, schemes: Sequence[str]) -> list[str]:
+        """The schemes that the experiment's other options allow."""
+        space.check_schemes(schemes)
+        refusals = {name: self._refusal(space.first_of(name, self.base)) for name in schemes}
+        found = [name for name, refusal in refusals.items() if refusal is None]
+        for refusal in refusals.values():
+            if refusal is not None and not found:
+                raise refusal
+        return found
+
+    def _refusal(self, candidate: Candidate) -> InputError | None:
+        """Why the experiment's other options rule out a scheme on a network, if they do."""
         try:
-            self.decisions(candidate).check_deadline()
-        except InputError:
-            return False
-        return True
+            own = candidate.applied(self.base)
+            case = build_case(own, self.scheme(candidate), self.net(candidate))
+            effects.check(case)
+            build_changing(case)
+        except InputError as error:
+            return error
+        return None
+
+    def _in_time(self, candidate: Candidate) -> bool:
+        """Can anybody meet the deadline, if there is one? The learning rate does not matter."""
+        same = replace(candidate, learning_rate=self.base.training.learning_rate)
+        if same not in self._met:
+            try:
+                self.decisions(same).check_deadline()
+            except InputError:
+                self._met[same] = False
+            else:
+                self._met[same] = True
+        return self._met[same]
 
     def decisions(self, candidate: Candidate, outages: Outages | None = None) -> Decisions:
         """What the candidate's scheme decides, on the experiment's devices and links."""
@@ -107,8 +139,16 @@ class Workshop:
         if same not in self._known:
             self._known[same] = self._priced(candidate, measured)
         pace, apart, largest = self._known[same]
-        overshoot = candidate.learning_rate * measured.problem.smoothness / 2
+        narrow = NARROWER if self._corrects(candidate) else 1.0
+        overshoot = narrow * candidate.learning_rate * measured.problem.smoothness / 2
         return Entry(candidate, pace, overshoot, apart, largest)
+
+    def _corrects(self, candidate: Candidate) -> bool:
+        """Do clients add something to their gradients?"""
+        if candidate.scheme not in self._shifts:
+            own = self.decisions(candidate)
+            self._shifts[candidate.scheme] = own.work(own.view(0, 1)).shift is not None
+        return self._shifts[candidate.scheme]
 
     def _priced(self, candidate: Candidate, measured: LossShape) -> tuple[Pace, float, float]:
         """Pace, drift and largest proven learning rate."""
@@ -116,7 +156,7 @@ class Workshop:
         tau2 = candidate.option("tau2")
         base = self.prepared.decisions
         own = pace(scheme, net, base.cost, tau2, self.base.seed, base.late)
-        contraction = net.zeta ** candidate.option("alpha") if candidate.gossips else 0.0
+        contraction = self._left(net, candidate.option("alpha")) if candidate.gossips else 0.0
         tau1 = max(own.steps, 1.0) * self._batches
         # FedAvg has no clusters: all differences are averaged away together.
         between = measured.between if len(self.decisions(candidate).net.servers) > 1 else 0.0
@@ -125,6 +165,11 @@ class Workshop:
             drift(tau1, tau2, contraction, between),
             synchronous.largest_step(measured.problem.smoothness, tau1 * tau2, contraction),
         )
+
+    def _left(self, net: Network, exchanges: int) -> float:
+        """How much of a disagreement is left after this many exchanges."""
+        whole = None if net.peers is None else period(net.peers, len(net.servers))
+        return 0.0 if whole and exchanges % whole == 0 else net.zeta**exchanges
 
     def open(self, entry: Entry, goal: Goal) -> "Pilot":
         """A pilot run at its beginning."""
@@ -163,8 +208,9 @@ class Workshop:
             self._nets[key] = build_network.build_mixing(experiment, bare)
         return self._nets[key]
 
-    def _networks(self, choose_graph: bool) -> list[tuple[str, str]]:
-        """(graph, mixing rule) of every graph in question.
+    def _networks(self, choose_graph: bool) -> tuple[list[space.Network], dict[space.Network, int]]:
+        """(graph, mixing rule) of every graph in question, and sequences of peers that agree
+        exactly, each with its exchanges, where links allow them.
 
         All rules cost the same, and the bound falls with zeta: the rule with the smallest wins.
         """
@@ -172,10 +218,25 @@ class Workshop:
         graphs = list(dict.fromkeys([section.graph, *FIXED])) if choose_graph else [section.graph]
         rules = list(GOSSIP_RULES) if section.mixing in GOSSIP_RULES else [section.mixing]
         rules.sort(key=lambda rule: rule != section.mixing)  # the given rule wins a tie
-        return [
+        usual = [
             (graph, min(rules, key=lambda rule: round(self._net(graph, rule).zeta, 6)))
             for graph in graphs
         ]
+        asked = space.first_of("sd-feel", self.base)
+        sequences = EXACT if section.mixing in GOSSIP_RULES and section.servers > 2 else ()
+        passes = {
+            (graph, name): exchanges
+            for graph in graphs
+            for name in sequences
+            if self._refusal(replace(asked, graph=graph, mixing=name)) is None
+            and (exchanges := self._pass(graph, name)) is not None
+        }
+        return usual, passes
+
+    def _pass(self, graph: str, name: str) -> int | None:
+        """Exchanges after which servers agree exactly; None where they never do."""
+        net = self._net(graph, name)
+        return None if net.peers is None else period(net.peers, len(net.servers))
 
 
 class Pilot:
@@ -184,7 +245,7 @@ class Pilot:
     def __init__(
         self, workshop: Workshop, candidate: Candidate, goal: Goal, every: int | None = None
     ) -> None:
-        """It is measured `every` so many rounds, by default about MEASUREMENTS times in all."""
+        """It is measured after every `every` rounds, by default about MEASUREMENTS times in all."""
         self._workshop, self._goal = workshop, goal
         base = workshop.base
         self._engine = workshop.engine(candidate.learning_rate)
@@ -195,13 +256,17 @@ class Pilot:
         self._every = max(1, rounds // MEASUREMENTS) if every is None else every
         self.points: list[PilotPoint] = []
         self.steps = 0
-        self.ended = False
+        self.ended = self.short = False
 
-    def advance(self, until: float) -> None:
-        """Continue while the next round ends before this virtual moment."""
+    def advance(self, until: float, most: float = inf) -> None:
+        """Continue while the next round ends before this virtual moment, and within `most` steps
+        in all."""
         while not (self.ended or self._workshop.stopped):
             simulation = self._simulation
             if simulation is None or min(lane.ends for lane in simulation.state.lanes) > until:
+                return
+            self.short = self.steps + simulation.next_steps() > most
+            if self.short:
                 return
             self._round(simulation)
 

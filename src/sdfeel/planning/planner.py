@@ -1,6 +1,6 @@
 """Chooses how to train: ranks every candidate by bound and latency, then lets the best race."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from math import inf, isinf
 
@@ -17,6 +17,8 @@ from sdfeel.planning.ranking import Entry, Law, proven
 from sdfeel.planning.result import Plan, PlanRow, TaskProfile
 
 EFFORT = 8.0  # what planning may cost, in whole runs of the experiment
+MOST = 1.3  # times the effort: never exceeded, so that a run that is about to win can end
+AIMING = 0.5  # share of the effort that may go into finding out what to aim at
 SHOWN = 60  # candidates that did not run, kept for the picture
 
 
@@ -37,7 +39,7 @@ class Planner:
         if not 0 <= wishes.effort < inf:
             raise InputError(f"--effort must be at least 0 runs, got {wishes.effort:g}")
         self._check(experiment, wishes)
-        self.wishes = wishes
+        self.wishes, self._asked = wishes, experiment
         self.workshop = Workshop(experiment)
         self.measured = self.workshop.measured()
         self.bound = proven(self.measured)
@@ -47,6 +49,7 @@ class Planner:
         self.race: Race | None = None
         self._as_given: Racer | None = None
         self._through = False
+        self._short: list[str] = []  # what the effort did not allow
 
     @staticmethod
     def _check(experiment: Experiment, wishes: Wishes) -> None:
@@ -92,17 +95,31 @@ class Planner:
             yield from self._aim()
         if self.goal is None or self.workshop.stopped:
             return
+        used = self._used
         self.race = Race(
             entries=self.entries,
             goal=self.goal,
             law=self.bound,
             tracks=self.workshop,
             clients=self.workshop.clients,
-            allowance=self.allowance,
+            allowance=max(self.allowance - used, 1),
+            most=MOST * self.allowance - used,
+            whole=self.run_steps,
         )
         yield from self.race
         yield from self._compare(self.race)
         self._through = not self.workshop.stopped
+        if self.race.leader is None and any(track.short for track in self.race.runs.values()):
+            self._short.append(
+                f"no candidate reached the goal before the effort ({self.wishes.effort:g} runs) "
+                f"was used up: raise --effort, or aim lower"
+            )
+
+    @property
+    def _used(self) -> int:
+        """Steps that went into measuring the task and into the experiment as given."""
+        given = 0 if self._as_given is None else self._as_given.steps
+        return self.measured.steps + given
 
     def _aim(self) -> Iterator[News]:
         """Without a goal, aim at the accuracy that the given experiment reaches."""
@@ -112,9 +129,19 @@ class Planner:
             )
         endless = Goal("budget", 1e300)
         self._as_given = self.workshop.open(self.given, endless)
-        self._as_given.advance(inf)
+        self._as_given.advance(inf, AIMING * self.allowance)
+        if self._as_given.short:
+            self._short.append(
+                f"the goal is what the experiment as given reaches with half of the effort "
+                f"({self.wishes.effort:g} runs), not in the end: raise --effort, or give a goal"
+            )
         yield News("as given", self.given, self._as_given, inf, 0.0)
         best = endless.best(self._as_given.points)
+        if isinf(best) and self._as_given.short:
+            raise InputError(
+                f"--effort {self.wishes.effort:g} does not suffice to find out what the experiment "
+                f"as given reaches: raise it, or give a target"
+            )
         if isinf(best):
             raise InputError(
                 "the experiment as given never reached a finite measurement: lower "
@@ -136,7 +163,7 @@ class Planner:
                 self._as_given = race.runs[same]
                 return
         self._as_given = self.workshop.open(self.given, race.goal)
-        self._as_given.advance(race.goal.horizon)
+        self._as_given.advance(race.goal.horizon, race.most - race.steps)
         yield News("as given", self.given, self._as_given, race.limit, race.steps / race.allowance)
 
     def finished(self) -> Plan:
@@ -174,6 +201,27 @@ class Planner:
             run_steps=self.run_steps,
             finished=self._through,
             seed=self.workshop.base.seed,
+            assumed=self._assumed(runs),
+            short=tuple(self._short),
+        )
+
+    def _assumed(self, runs: Mapping[Entry, Racer]) -> tuple[str, ...]:
+        """The rates of links that the best candidate uses and that nobody has given."""
+        if not runs:
+            return ()
+        best = min(runs, key=lambda entry: self._order(self._row(entry, runs[entry])))
+        decisions = self.workshop.decisions(best.candidate)
+        vias: set[str] = set()
+        for k in range(int(best.candidate.option("tau2"))):
+            view = decisions.view(0, k)
+            mix = decisions.mix(view, decisions.cost.done(decisions.work(view)))
+            vias |= {each.via for each in (mix.up, *mix.stages)}
+        section = self._asked.latency
+        keys = [f"{via.replace('-', '_')}_mbps" for via in sorted(vias)]
+        return tuple(
+            f"latency.{key} = {getattr(section, key):g}"
+            for key in keys
+            if hasattr(section, key) and key not in section.model_fields_set
         )
 
     @property

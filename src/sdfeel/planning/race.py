@@ -17,13 +17,14 @@ from sdfeel.planning.ranking import Entry, Law, distinct, fitted, shortlist
 
 RUNG = 0.12  # part of the allowance that each rung of the halving may cost
 LEAST = 3  # survivors of the halving
+FIELD = 6  # candidates that begin, for each whole run that may be spent
 BATCH = 3  # challengers between two fits of the law
 LOOKS = (0.3, 0.6)  # shares of the leader's time at which a challenger is compared with it
 SLACK = 0.6  # it must be as far as the leader was at this share of that time
 CHEAP = 0.01  # share of the allowance: no run is stopped to save less than this
 NEAR = 1.25  # a neighbour of the leader may take this much longer than the most promising
 HOPELESS = 2.5  # the search is over when all are predicted to take this much longer than the leader
-FITTED, QUORUM = 5, 3  # the law is fitted to at least so many runs, or to one in so many
+FITTED, QUORUM = 5, 3  # the law is fitted to at least this many runs, or to one in this many
 
 
 class Racer(Protocol):
@@ -42,8 +43,13 @@ class Racer(Protocol):
         """Has it reached its goal, done all iterations, or diverged?"""
         ...
 
-    def advance(self, until: float) -> None:
-        """Continue until this virtual moment, or the end."""
+    @property
+    def short(self) -> bool:
+        """Did it stop because another round would have cost too much?"""
+        ...
+
+    def advance(self, until: float, most: float = inf) -> None:
+        """Continue until this virtual moment, or the end, in at most this many steps in all."""
         ...
 
     def close(self) -> None:
@@ -80,7 +86,9 @@ class Race:
     law: Law  # with the bound's constants; then fitted
     tracks: Tracks
     clients: int
-    allowance: int  # local steps of all clients
+    allowance: int  # local steps of all clients after which nothing new is tried
+    most: float = inf  # steps that are never exceeded
+    whole: int = 0  # steps of a run that does all its iterations
     runs: dict[Entry, Racer] = field(default_factory=dict)
     level: float = inf  # the score for which `law` predicts
 
@@ -113,7 +121,10 @@ class Race:
 
     def __iter__(self) -> Iterator[News]:
         self.entries = distinct(self.entries)
-        yield from self._halve(shortlist(self.entries, self.law))
+        field = shortlist(self.entries, self.law)
+        # With little to spend, a few runs that get far tell more than many that do not.
+        room = ceil(FIELD * self.allowance / self.whole) if self.whole else len(field)
+        yield from self._halve(field[: max(LEAST, room)])
         yield from self._challenge()
 
     @property
@@ -123,18 +134,24 @@ class Race:
     def _halve(self, field: Sequence[Entry]) -> Iterator[News]:
         alive = list(field)
         horizon = self._first_horizon(alive)
-        while alive:
+        while alive and horizon > 0:
             until = min(horizon, self.limit)
             for entry in alive:
                 yield self._go(entry, until, "shortlist")
             if self.tracks.stopped or until >= self.limit:
                 break
-            alive = [entry for entry in alive if not self.runs[entry].ended]
-            # One must reach the goal, whatever it costs: without a leader there is no plan.
-            keep = 1 if self._over else max(LEAST, ceil(len(alive) / 2))
+            going = [entry for entry in alive if not self.runs[entry].ended]
+            alive = [entry for entry in going if not self.runs[entry].short]
             alive.sort(key=lambda entry: -self.goal.best(self.runs[entry].points, until))
+            # One should reach the goal: without a leader there is no plan.
+            only = self._over or not self._room_for_others(alive)
+            keep = 1 if only else max(LEAST, ceil(len(alive) / 2))
             # A run without its first averaging has shown nothing yet, and has cost little.
-            spared = [e for e in alive[keep:] if e.pace.period > until or self._cheap(e, 2 * until)]
+            spared = [
+                e
+                for e in alive[keep:]
+                if not only and (e.pace.period > until or self._cheap(e, 2 * until))
+            ]
             kept = alive[:keep] + spared
             for entry in set(alive) - set(kept):
                 self.runs[entry].close()
@@ -142,6 +159,13 @@ class Race:
             horizon *= 2
         for entry in alive:
             self.runs[entry].close()
+
+    def _room_for_others(self, alive: Sequence[Entry]) -> bool:
+        """Could the best still end, if all went on for another rung?"""
+        if not alive or not self.whole:
+            return True
+        left = self.most - self.steps - RUNG * self.allowance
+        return left >= self.whole - self.runs[alive[0]].steps
 
     def _first_horizon(self, field: Sequence[Entry]) -> float:
         """The time in which all of them together cost one rung's share of the allowance."""
@@ -168,18 +192,14 @@ class Race:
         two that promise the same, the one that is cheaper to simulate is better.
         """
         assert self.leader is not None
-        chosen = self.leader.candidate
-        waiting = [
-            entry
-            for entry in self.entries
-            if entry not in self.runs and self.law.seconds(entry) < HOPELESS * self._expected()
-        ]
-        waiting.sort(key=lambda entry: self.law.seconds(entry) * (1 + self._price(entry, limit)))
+        chosen, hopeless = self.leader.candidate, HOPELESS * self._expected()
+        needs = {entry: self.law.seconds(entry) for entry in self.entries if entry not in self.runs}
+        waiting = [entry for entry, seconds in needs.items() if seconds < hopeless]
+        waiting.sort(key=lambda entry: needs[entry] * (1 + self._price(entry, limit)))
         near = [
             entry
             for entry in waiting
-            if neighbours(entry.candidate, chosen)
-            and self.law.seconds(entry) < NEAR * self.law.seconds(waiting[0])
+            if needs[entry] < NEAR * needs[waiting[0]] and neighbours(entry.candidate, chosen)
         ][:1]
         return near + [entry for entry in waiting if entry not in near]
 
@@ -207,7 +227,8 @@ class Race:
     def _go(self, entry: Entry, until: float, phase: str) -> News:
         if entry not in self.runs:
             self.runs[entry] = self.tracks.open(entry, self.goal)
-        self.runs[entry].advance(until)
+        others = self.steps - self.runs[entry].steps
+        self.runs[entry].advance(until, self.most - others)
         return News(phase, entry, self.runs[entry], self.limit, self.steps / self.allowance)
 
     def _expected(self) -> float:

@@ -84,7 +84,7 @@ def pace(
     """
     own = Decisions.of(scheme, net, cost, seed, late=late)
     lanes = own.lanes
-    rounds = cycle if cost.at(lanes[0], 0, 0.0) is cost else cycle * CHANGING
+    rounds = cycle if cost.at(lanes[0], 1, 0.0) is cost else cycle * CHANGING
     done = [_cycle(own, number, rounds) for number in range(len(lanes))]
     # Lanes run side by side: their iterations per second add up, and are counted per server.
     weights = [len(lane) / sum(map(len, lanes)) for lane in lanes]
@@ -234,13 +234,21 @@ def shortlist(entries: Iterable[Entry], law: Law) -> list[Entry]:
     the most.
     """
     ranked = sorted(entries, key=law.seconds)
-    advised = max(ranked, key=law.stride).candidate.learning_rate
+    schemes = dict.fromkeys(entry.candidate.scheme for entry in ranked)
+    advised = {scheme: _advised(ranked, law, scheme) for scheme in schemes}
     chosen: dict[object, Entry] = {}
     for entry in ranked:
         candidate = entry.candidate
-        if candidate.learning_rate >= advised:
-            chosen.setdefault((candidate.tau1, candidate.learning_rate > advised), entry)
+        rate = advised[candidate.scheme]
+        if candidate.learning_rate >= rate:
+            chosen.setdefault((candidate.tau1, candidate.learning_rate > rate), entry)
     for entry in ranked:
         if entry.candidate.scheme not in {e.candidate.scheme for e in chosen.values()}:
             chosen.setdefault(entry.candidate.scheme, entry)
     return list(chosen.values())
+
+
+def _advised(entries: Iterable[Entry], law: Law, scheme: str) -> float:
+    """The learning rate that gets a scheme furthest, by the measured curvature."""
+    own = [entry for entry in entries if entry.candidate.scheme == scheme]
+    return max(own, key=law.stride).candidate.learning_rate

@@ -59,6 +59,8 @@ class Plan:
     run_steps: int  # of one run that does all its iterations
     finished: bool  # False: stopped early
     seed: int = 0
+    assumed: tuple[str, ...] = ()  # defaults that nobody gave, and that the winner's time rests on
+    short: tuple[str, ...] = ()  # what the effort did not allow, one sentence each
 
     @property
     def winner(self) -> PlanRow | None:

@@ -27,7 +27,7 @@ class Cell:
     exponent: float = 3.76  # how the loss grows with distance
 
     def snr(self, metres: Floats) -> Floats:
-        """Mean signal to noise at so many metres.
+        """Mean signal to noise at this many metres.
 
         >>> (10 * np.log10(Cell().snr(np.array([100.0, 1000.0])))).round(2)
         array([46.5,  8.9])

@@ -4,7 +4,7 @@
 
 T_comp is one local iteration at the slowest client, T_cs one model from a client to its server,
 T_ss one model between two servers. The constants in the paper's text contradict its figures, so
-two readings are shipped: PRESETS.
+two readings of it are shipped, beside one of what deployments do: PRESETS.
 """
 
 from dataclasses import dataclass
@@ -27,6 +27,7 @@ class Reading:
     samples_per_iteration: SamplesPerIteration
     backward_factor: float
     iteration_unit: IterationUnit
+    downlink: bool = False  # does sending models down take time?
 
 
 PRESETS = {
@@ -34,6 +35,8 @@ PRESETS = {
     "paper-literal": Reading("one", 1.0, "batch"),
     # An iteration is a pass over the client's data: the reading that fits the paper's statements.
     "paper-epoch": Reading("all", 1.0, "epoch"),
+    # What happens: all samples of a batch, forwards and backwards, and models that come down.
+    "deployed": Reading("batch", 3.0, "batch", downlink=True),
 }
 
 

@@ -8,9 +8,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from sdfeel.report.drawing import INK, LABEL, TICK, line_style, new_figure, tidy
+from sdfeel.report.drawing import INK, LABEL, TICK, new_figure, tidy
 from sdfeel.report.estimates import beyond, newest, values
 from sdfeel.report.history import History
+from sdfeel.report.styles import line_style, styles_of
 from sdfeel.report.units import COUNTS, unit_for
 from sdfeel.run.bounds import BOUND, MEAN, SLOPE
 
@@ -23,9 +24,9 @@ def picture(histories: Sequence[History]) -> Figure:
     axes = figure.subplots()
     most = max((e.iterations for h in histories for e in h.evaluations), default=1)
     unit = unit_for(float(most) or 1.0, COUNTS)
-    for index, history in enumerate(histories):  # by place on the page, which gives the colour
+    for style, history in zip(styles_of(histories), histories, strict=True):
         if newest(history):
-            _draw(axes, history, index, unit.size)
+            _draw(axes, history, style, unit.size)
     tidy(axes)
     axes.set_yscale("log")
     axes.set_xlabel(f"local iterations {unit.name}".strip(), fontsize=LABEL, color=INK)
@@ -43,8 +44,8 @@ def picture(histories: Sequence[History]) -> Figure:
     return figure
 
 
-def _draw(axes: Axes, history: History, index: int, unit: float) -> None:
-    colour = line_style(index)["color"]
+def _draw(axes: Axes, history: History, style: int, unit: float) -> None:
+    colour = line_style(style)["color"]
     x = np.array([event.iterations for event in history.evaluations]) / unit
     for name in KEY:
         y = values(history, name)

@@ -7,9 +7,18 @@ from typing import Any
 
 from sdfeel.core.run_files import finite
 from sdfeel.report.history import History
-from sdfeel.report.units import amount, count, duration, goal, joules, number, percent
+from sdfeel.report.units import (
+    NOT_MEASURED,
+    amount,
+    count,
+    duration,
+    goal,
+    joules,
+    number,
+    percent,
+)
 
-LONG_LABEL = 16
+TERMINAL, DASH = 80, 3  # characters: of a line, and of the piece of line that stands before it
 PHASES = ("compute", "upload", "mix")
 Record = dict[str, Any]
 
@@ -21,8 +30,7 @@ class Column:
     title: str  # may contain a line break
     key: str
     show: Callable[[Record], str]
-    best: Callable[[Sequence[float]], float] | None = None
-    total: bool = False  # comparable only between runs that did the same amount of work
+    best: Callable[[Sequence[float]], float] | None = None  # None: the least is not the best
     numeric: bool = True
 
 
@@ -55,17 +63,30 @@ def columns(records: Sequence[Record], target: float | None) -> list[Column]:
         Column("itera-\ntions", "iterations", _show("iterations", count)),
         Column("rounds", "rounds", _show("rounds", count)),
     ]
-    # Long labels take the room of the least important columns, so that they are not broken up.
-    longest = max((len(str(record["label"])) for record in records), default=0)
-    dropped = ("joules", "joules_to_target", "rounds")
-    return [c for c in found if longest <= LONG_LABEL or c.key not in dropped]
+    return found
+
+
+def narrow(records: Sequence[Record], found: Sequence[Column]) -> list[Column]:
+    """The columns that fit a terminal: long labels take the room of counts, never of costs."""
+    kept = list(found)
+    for key in ("rounds", "iterations", "seconds"):
+        if sum(1 + _width(records, column) for column in kept) + DASH <= TERMINAL:
+            break
+        kept = [column for column in kept if column.key != key]
+    return kept
+
+
+def _width(records: Sequence[Record], column: Column) -> int:
+    shown = [*column.title.split("\n"), *(column.show(record) for record in records)]
+    return max(map(len, shown)) + (column.best is not None)  # and a star
 
 
 def _whole_costs() -> list[Column]:
+    """Nobody is best at these: whoever trained least has spent least."""
     return [
-        Column("total\ntime", "seconds", _show("seconds", duration), min, total=True),
-        Column("data\nmoved", "bytes", _show("bytes", amount), min, total=True),
-        Column("energy", "joules", _show("joules", joules), min, total=True),
+        Column("total\ntime", "seconds", _show("seconds", duration)),
+        Column("data\nmoved", "bytes", _show("bytes", amount)),
+        Column("energy", "joules", _energy("joules")),
     ]
 
 
@@ -75,7 +96,7 @@ def _costs_to(target: float) -> list[Column]:
     return [
         Column(f"time {to}", "seconds_to_target", _time_to_target, min),
         Column(f"data {to}", "bytes_to_target", _show("bytes_to_target", amount), min),
-        Column(f"energy {to}", "joules_to_target", _show("joules_to_target", joules), min),
+        Column(f"energy {to}", "joules_to_target", _energy("joules_to_target"), min),
         Column("total\ntime", "seconds", _show("seconds", duration)),
     ]
 
@@ -113,10 +134,11 @@ def _record(history: History, target: float | None) -> Record:
         "target": target,
         "seconds_to_target": finite(reached.seconds) if reached else None,
         "bytes_to_target": reached.bytes if reached else None,
-        "joules_to_target": finite(reached.joules) if reached else None,
+        "joules_to_target": finite(reached.joules) if reached and history.energy_known else None,
         "seconds": finite(end.seconds) if end else None,
         "bytes": end.bytes if end else None,
-        "joules": finite(end.joules) if end else None,
+        "joules": finite(end.joules) if end and history.energy_known else None,
+        "energy_known": history.energy_known,
         "iterations": end.iterations if end else None,
         "rounds": end.number if end else None,
         "reason": history.finished.reason if history.finished else None,
@@ -139,7 +161,9 @@ def _over_seeds(history: History, target: float | None) -> Record:
         "reached": len(there),
         "seconds_to_target": fmean(event.seconds for event in there) if all_there else None,
         "bytes_to_target": round(fmean(event.bytes for event in there)) if all_there else None,
-        "joules_to_target": fmean(event.joules for event in there) if all_there else None,
+        "joules_to_target": (
+            fmean(event.joules for event in there) if all_there and history.energy_known else None
+        ),
     }
 
 
@@ -147,8 +171,6 @@ def _best(records: Sequence[Record], column: Column) -> float | None:
     """The best value; None where naming one would say nothing, or mislead."""
     if column.best is None:
         return None
-    if column.total and len({record["iterations"] for record in records}) > 1:
-        return None  # a run that was cut short is not thrifty
     values = [value for record in records if (value := record[column.key]) is not None]
     if len(records) < 2 or not values or values.count(values[0]) == len(records):
         return None
@@ -157,6 +179,10 @@ def _best(records: Sequence[Record], column: Column) -> float | None:
 
 def _show(key: str, text: Callable[[float | None], str]) -> Callable[[Record], str]:
     return lambda record: text(record[key])
+
+
+def _energy(key: str) -> Callable[[Record], str]:
+    return lambda record: joules(record[key]) if record["energy_known"] else NOT_MEASURED
 
 
 def _accuracy(record: Record) -> str:

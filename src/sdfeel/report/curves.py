@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import compress
 from math import ceil
 from typing import Any
 
@@ -13,9 +14,10 @@ from matplotlib.ticker import MaxNLocator, PercentFormatter
 
 from sdfeel.core.arrays import Floats
 from sdfeel.core.events import Evaluated
-from sdfeel.report.drawing import FAINT, INK, LABEL, TICK, line_style, new_figure, tidy
+from sdfeel.report.drawing import FAINT, INK, LABEL, TICK, WIDTHS, inches, new_figure, tidy
 from sdfeel.report.history import History, clock_of
-from sdfeel.report.units import BYTES, COUNTS, TIMES, Unit, goal, short, unit_for
+from sdfeel.report.styles import line_style, styles_of
+from sdfeel.report.units import BYTES, COUNTS, JOULES, TIMES, Unit, goal, short, unit_for
 from sdfeel.run.bounds import NAMES as ESTIMATES
 
 HUGE = 1e100  # beyond it a run has diverged, and would hide everything else on the axis
@@ -43,7 +45,10 @@ class LearningAxis:
 TIME = CostAxis("time", lambda event: event.seconds, TIMES)
 ITERATIONS = CostAxis("local iterations", lambda event: event.iterations, COUNTS)
 MOVED = CostAxis("data moved", lambda event: event.bytes, BYTES)
-COSTS = (TIME, ITERATIONS, MOVED)
+ROUNDS = CostAxis("rounds", lambda event: event.number, COUNTS)
+ENERGY = CostAxis("energy", lambda event: event.joules, JOULES)
+COSTS = (TIME, ITERATIONS, MOVED)  # in reports
+EVERY_COST = (TIME, ITERATIONS, ROUNDS, MOVED, ENERGY)
 
 ACCURACY = LearningAxis("test accuracy (%)", lambda event: event.accuracy, share=True)
 TEST_LOSS = LearningAxis("test loss", lambda event: event.test_loss)
@@ -56,18 +61,23 @@ def curves(
     target: float | None = None,
     title: str | None = None,
     metrics: Sequence[str] = (),
+    width: str | None = None,
 ) -> Figure:
     """Accuracy and training loss against time, iterations and bytes; a line per history.
 
     Without accuracies the first row is the test loss. `metrics` names the user's own, a row each.
+    In a paper's column there is room for time only; `save` with the same width for print.
     """
+    wide = inches(width) or 12.0
+    costs = COSTS if wide > COLUMN else (TIME,)
+    tall = 2.75 if wide > 9 else 1.9
     measures = [*measures_of(histories), *(own_measure(name) for name in metrics)]
     with_target = target is not None and measures[0].share
-    columns, lines = _legend_shape([*histories], with_target)
-    figure = new_figure(12, 2.75 * len(measures) + 0.5 + 0.21 * lines, title)
-    grid = figure.subplots(len(measures), len(COSTS), sharex="col", sharey="row", squeeze=False)
+    columns, lines = _legend_shape([history.label for history in histories], with_target, wide)
+    figure = new_figure(wide, tall * len(measures) + 0.5 + 0.21 * lines, title)
+    grid = figure.subplots(len(measures), len(costs), sharex="col", sharey="row", squeeze=False)
     for row, measure in enumerate(measures):
-        for column, cost in enumerate(COSTS):
+        for column, cost in enumerate(costs):
             draw(grid[row, column], histories, cost, measure, target)
             grid[row, column].label_outer(remove_inner_ticks=False)
     _legend(figure, histories, target if with_target else None, columns)
@@ -83,13 +93,28 @@ def panel(
     return figure
 
 
-def swatch(index: int | None) -> Figure:
-    """A short piece of line `index`, or of the target's line, for a legend outside the picture."""
+COLUMN = WIDTHS["column"]
+
+
+def column(histories: Sequence[History], target: float | None = None) -> Figure:
+    """What matters most against time, with a legend, in a paper's column without scaling."""
+    measure = measures_of(histories)[0]
+    longest = max((len(short(history.label, 24)) for history in histories), default=0)
+    across = max(1, int(COLUMN / (0.75 + 0.075 * longest)))
+    entries = len(histories) + (target is not None and measure.share)
+    figure = new_figure(COLUMN, 2.3 + 0.17 * ceil(entries / across))
+    draw(figure.subplots(), histories, TIME, measure, target)
+    _legend(figure, histories, target if measure.share else None, across)
+    return figure
+
+
+def swatch(style: int | None) -> Figure:
+    """A short piece of a line, or (None) of the target's, for a legend outside the picture."""
     figure = Figure(figsize=(0.5, 0.16))
     axes = figure.add_axes((0, 0, 1, 1))
     axes.set_axis_off()
-    style = _target_style() if index is None else line_style(index)
-    axes.plot([0, 1, 2], [0, 0, 0], markevery=[1], **style)
+    look = _target_style() if style is None else line_style(style)
+    axes.plot([0, 1, 2], [0, 0, 0], markevery=[1], **look)
     return figure
 
 
@@ -108,7 +133,7 @@ def measures_of(histories: Sequence[History]) -> tuple[LearningAxis, LearningAxi
 
 def own_measure(name: str) -> LearningAxis:
     """A metric of the user's own."""
-    return LearningAxis(short(name, 32), lambda event: event.metrics.get(name))
+    return LearningAxis(short(name, 40), lambda event: event.metrics.get(name))
 
 
 def own_names(histories: Sequence[History]) -> list[str]:
@@ -123,16 +148,22 @@ def draw(
     cost: CostAxis,
     measure: LearningAxis,
     target: float | None = None,
+    unit: Unit | None = None,
 ) -> None:
-    """A line per history on given axes; what is not finite is a gap."""
-    costs = [_values(history.evaluations, cost.read) for history in histories]
-    learnt = [_values(history.evaluations, measure.read) for history in histories]
+    """A line per history on given axes; what is not finite is a gap.
+
+    A line joins the evaluations at which its measure was taken: not all are taken at all. `unit`
+    is given where several panels share one; otherwise what is drawn decides.
+    """
+    costs = [_values(_taken(history, measure), cost.read) for history in histories]
+    learnt = [_values(_taken(history, measure), measure.read) for history in histories]
     most = max((_largest(values) for values in costs), default=0.0)
-    unit = unit_for(most or 1.0, cost.ladder)
+    unit = unit or unit_for(most or 1.0, cost.ladder)
+    styles = styles_of(histories)
     for index, (x, y) in enumerate(zip(costs, learnt, strict=True)):
         marks = _marked(y, index)
-        axes.plot(x / unit.size, y, markevery=marks, **line_style(index))
-        _band(axes, histories[index], x / unit.size, measure, index)
+        axes.plot(x / unit.size, y, markevery=marks, **line_style(styles[index]))
+        _band(axes, histories[index], x / unit.size, measure, styles[index])
     tidy(axes)
     end = (most or 1.0) / unit.size
     axes.set_xlim(-0.03 * end, 1.04 * end)
@@ -146,14 +177,18 @@ def draw(
     axes.set_ylabel(measure.name, fontsize=LABEL, color=INK, parse_math=False)
 
 
-def _band(axes: Axes, history: History, x: Floats, measure: LearningAxis, index: int) -> None:
+def _taken(history: History, measure: LearningAxis) -> list[Evaluated]:
+    return [event for event in history.evaluations if measure.read(event) is not None]
+
+
+def _band(axes: Axes, history: History, x: Floats, measure: LearningAxis, style: int) -> None:
     """Shade between the lowest and the highest of the runs that a line is the mean of."""
     if len(history.members) < 2:
         return
-    runs = np.array([_values(m.evaluations[: len(x)], measure.read) for m in history.members])
-    axes.fill_between(
-        x, runs.min(axis=0), runs.max(axis=0), color=line_style(index)["color"], alpha=0.15, lw=0
-    )
+    taken = [measure.read(event) is not None for event in history.evaluations]
+    runs = np.array([_values(list(compress(own, taken)), measure.read) for own in history.aligned])
+    colour = line_style(style)["color"]
+    axes.fill_between(x, runs.min(axis=0), runs.max(axis=0), color=colour, alpha=0.15, lw=0)
 
 
 def _scale(axes: Axes, learnt: Sequence[Floats], measure: LearningAxis) -> None:
@@ -204,18 +239,18 @@ def _say(axes: Axes, text: str) -> None:
     axes.text(0.5, 0.5, text, color=FAINT, fontsize=LABEL, **centred)
 
 
-def _legend_shape(histories: Sequence[History], with_target: bool) -> tuple[int, int]:
-    """Columns and lines that the legend needs below a figure of 12 inches."""
-    entries = len(histories) + with_target
-    longest = max((len(short(history.label)) for history in histories), default=0)
-    columns = max(1, min(entries, int(11.5 / (0.9 + 0.08 * longest))))
+def _legend_shape(labels: Sequence[str], with_target: bool, wide: float) -> tuple[int, int]:
+    """Columns and lines that the legend needs below a figure of so many inches."""
+    entries = len(labels) + with_target
+    longest = max((len(short(label)) for label in labels), default=0)
+    columns = max(1, min(entries, int((wide - 0.3) / (0.9 + 0.08 * longest))))
     return columns, ceil(entries / columns)
 
 
 def _legend(
     figure: Figure, histories: Sequence[History], target: float | None, columns: int
 ) -> None:
-    lines = [Line2D([], [], **line_style(index)) for index in range(len(histories))]
+    lines = [Line2D([], [], **line_style(style)) for style in styles_of(histories)]
     labels = [short(history.label) for history in histories]
     if target is not None:
         lines.append(Line2D([], [], **_target_style()))
@@ -233,24 +268,35 @@ def _legend(
 ACROSS = 4  # pictures in a row
 
 
-def multiples(panels: Mapping[str, Sequence[History]], target: float | None = None) -> Figure:
+def multiples(
+    panels: Mapping[str, Sequence[History]], target: float | None = None, width: str | None = None
+) -> Figure:
     """For each name, accuracy over virtual time above accuracy over iterations.
 
-    The same line style means the same label in every picture.
+    The same line style means the same label in every picture, and all have the same units.
     """
     everything = [history for histories in panels.values() for history in histories]
     labels = list(dict.fromkeys(history.label for history in everything))
     measure = measures_of(everything)[0]
-    columns = min(len(panels), ACROSS)
+    columns = min(len(panels), 2 if width == "column" else ACROSS)
     rows = ceil(len(panels) / columns)
-    figure = new_figure(1.2 + 3.1 * columns, 0.6 + 4.6 * rows)
+    wide = inches(width) or 1.2 + 3.1 * columns
+    across, lines_below = _legend_shape(labels, False, wide)
+    tall = 4.6 if wide / columns > 2.6 else 3.4
+    figure = new_figure(wide, 0.4 + tall * rows + 0.22 * lines_below)
+    units = {
+        cost.name: unit_for(
+            max(_largest(_values(h.evaluations, cost.read)) for h in everything) or 1.0, cost.ladder
+        )
+        for cost in (TIME, ITERATIONS)
+    }
     grid = figure.subplots(2 * rows, columns, sharey=True, squeeze=False)
     for n, (name, histories) in enumerate(panels.items()):
         row, column = divmod(n, columns)
         ordered = [_named(histories, label) for label in labels]
         for below, cost in enumerate((TIME, ITERATIONS)):
             axes = grid[2 * row + below, column]
-            draw(axes, ordered, cost, measure, target)
+            draw(axes, ordered, cost, measure, target, units[cost.name])
             if below == 0:
                 axes.set_title(short(name, 36), fontsize=LABEL, color=INK, parse_math=False)
             if column:
@@ -263,7 +309,7 @@ def multiples(panels: Mapping[str, Sequence[History]], target: float | None = No
         lines,
         [short(label) for label in labels],
         loc="outside lower center",
-        ncols=min(len(labels), 4),
+        ncols=across,
         frameon=False,
         fontsize=LABEL,
     )

@@ -1,4 +1,4 @@
-"""What all pictures share: colours, lines, a figure without global state, and saving it.
+"""What all pictures share: inks, scales of colours, a figure without global state, and saving it.
 
 No pyplot: figures are made and drawn in any thread, with or without a screen.
 """
@@ -14,17 +14,17 @@ from zlib import crc32
 import matplotlib
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
+from matplotlib.collections import PathCollection
 from matplotlib.colors import Colormap, LinearSegmentedColormap
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.text import Text
+from matplotlib.ticker import AutoLocator, MaxNLocator
 
 from sdfeel.core.errors import InputError
 from sdfeel.core.run_files import write_atomic
 from sdfeel.report.units import short
 
-# Okabe and Ito's colours, which colour-blind eyes can tell apart, without their pale yellow.
-PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
-DASHES: tuple[Any, ...] = ("-", (0, (6, 2)), (0, (6, 2, 1.5, 2)), (0, (1.5, 1.5)))
-MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">")
 INK = "#222222"
 FAINT = "#8a8a8a"
 TITLE, LABEL, TICK = 11, 9.5, 8.5  # points
@@ -39,22 +39,55 @@ SIGNED: Colormap = matplotlib.colormaps["PuOr"].with_extremes(bad="white")
 _RENDERING = Lock()  # a reproducible SVG needs matplotlib's global settings
 
 
-def line_style(index: int) -> dict[str, Any]:
-    """Colour, dashes and marker of line `index`; no two of the first 252 are alike."""
-    return {
-        "color": PALETTE[index % len(PALETTE)],
-        "linestyle": DASHES[index % len(DASHES)],
-        "marker": MARKERS[index % len(MARKERS)],
-        "linewidth": 1.6,
-        "markersize": 4.5,
-    }
-
-
 def new_figure(width: float, height: float, title: str | None = None) -> Figure:
     """An empty figure, in inches, whose parts make room for one another."""
     figure = Figure(figsize=(width, height), layout="constrained", facecolor="white")
     if title:
         figure.suptitle(short(title, 100), fontsize=TITLE + 1, color=INK, parse_math=False)
+    return figure
+
+
+WIDTHS = {"column": 3.4, "page": 7.0, "slide": 12.0}  # inches
+ROOM = 0.4  # no picture can be made narrower than this without cutting its letters
+SMALLEST, LARGEST = 7.0, 9.0  # points in print, for every letter
+
+
+def inches(width: str | None) -> float | None:
+    """A width by its name; None: as the picture was made."""
+    if width is not None and width not in WIDTHS:
+        raise InputError(f"no width '{width}': choose one of {', '.join(WIDTHS)}")
+    return None if width is None else WIDTHS[width]
+
+
+def fitted(figure: Figure, width: str | None) -> Figure:
+    """The same picture at a width of print, without scaling: letters of 7 to 9 points, fine lines.
+
+    A slide keeps its letters.
+    """
+    wide = inches(width)
+    if wide is None:
+        return figure
+    ratio = wide / figure.get_figwidth()
+    if ratio < ROOM:
+        raise InputError(
+            f"this picture does not fit a width of '{width}': choose page, or slide, for it"
+        )
+    if abs(ratio - 1) > 0.01:
+        figure.set_size_inches(wide, min(9.0, figure.get_figheight() * max(ratio, 0.62)))
+    if width == "slide":
+        return figure
+    for axes in figure.axes:
+        axes.tick_params(which="both", labelsize=SMALLEST)
+        for axis in (axes.xaxis, axes.yaxis):
+            if axis.get_scale() == "linear" and isinstance(axis.get_major_locator(), AutoLocator):
+                axis.set_major_locator(MaxNLocator(4, steps=[1, 2, 5, 10]))
+    for dots in figure.findobj(PathCollection):
+        if isinstance(dots, PathCollection):
+            dots.set_sizes(dots.get_sizes() * min(1.0, ratio) ** 2)
+    for text in figure.findobj(Text):
+        text.set_fontsize(min(LARGEST, max(SMALLEST, 0.84 * float(text.get_fontsize()))))
+    for line in figure.findobj(Line2D):
+        line.set(linewidth=0.75 * line.get_linewidth(), markersize=0.7 * line.get_markersize())
     return figure
 
 
@@ -74,12 +107,17 @@ def number_ticks(axis: Axis, count: int, most: int) -> None:
     axis.set_ticks(range(0, count, nice))
 
 
-def save(figure: Figure, path: Path | str) -> None:
-    """Write a PNG or an SVG, by the name's ending; the same figure gives the same bytes."""
+def save(figure: Figure, path: Path | str, width: str | None = None) -> None:
+    """Write a PNG, SVG or PDF, by the name's ending; the same figure gives the same bytes.
+
+    `width` (column, page or slide) makes it fit for print; see `fitted`.
+    """
     kind = Path(path).suffix.lower().removeprefix(".")
-    if kind not in ("png", "svg"):
-        raise InputError(f"cannot save a picture as '{Path(path).name}': end it in .png or .svg")
-    write_atomic(Path(path), _rendered(figure, kind))
+    if kind not in ("png", "svg", "pdf"):
+        raise InputError(
+            f"cannot save a picture as '{Path(path).name}': end it in .png, .svg or .pdf"
+        )
+    write_atomic(Path(path), _rendered(fitted(figure, width), kind))
 
 
 def svg(figure: Figure) -> str:
@@ -105,10 +143,20 @@ def svg(figure: Figure) -> str:
 def _rendered(figure: Figure, kind: str) -> bytes:
     buffer = BytesIO()
     # Text stays text: searchable, small, and in scripts that matplotlib's own font lacks.
-    settings: Any = {"svg.hashsalt": "sdfeel", "svg.fonttype": "none"}
-    unsigned = {"png": {"Software": None}, "svg": {"Date": None, "Creator": None}}
+    # Publishers want the fonts of a PDF as outlines that they can embed (type 42).
+    settings: Any = {"svg.hashsalt": "sdfeel", "svg.fonttype": "none", "pdf.fonttype": 42}
+    unsigned = {
+        "png": {"Software": None},
+        "svg": {"Date": None, "Creator": None},
+        "pdf": {"CreationDate": None, "Creator": None, "Producer": None},
+    }
     with _RENDERING, matplotlib.rc_context(settings):
-        figure.savefig(buffer, format=kind, dpi=150, metadata=unsigned[kind])
+        figure.savefig(
+            buffer,
+            format=kind,
+            dpi=150 if figure.get_figwidth() > 9 else 300,
+            metadata=unsigned[kind],
+        )
     return buffer.getvalue()
 
 

@@ -56,6 +56,7 @@ def gantt(
     begin: float,
     end: float,
     servers: Collection[int] | None = None,
+    width: str | None = None,
 ) -> Figure:
     """Who did what, and when, in named runs on one time axis."""
     room = ROWS if len(runs) == 1 else ROWS_OF_SEVERAL
@@ -74,7 +75,7 @@ def gantt(
             Patch(facecolor=COLOURS[kind], label=WORDS[kind]) for kind in COLOURS if kind in seen
         ],
         loc="outside lower center",
-        ncols=len(COLOURS),
+        ncols=2 if width == "page" else len(COLOURS),
         frameon=False,
         fontsize=LABEL,
         labelcolor=INK,

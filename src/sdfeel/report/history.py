@@ -6,7 +6,7 @@ from functools import cached_property
 from math import floor, isfinite
 from statistics import fmean
 
-from sdfeel.core.events import Evaluated, Event, Finished, Round, Started, Warned
+from sdfeel.core.events import Confusion, Evaluated, Event, Finished, Round, Started, Warned
 
 GRIDS = (0.05, 0.01)  # targets people quote: multiples of 5 %, or of 1 % for hard tasks
 
@@ -25,15 +25,17 @@ class History:
     label: str
     events: tuple[Event, ...]
     members: tuple["History", ...] = ()  # the runs that this one is the mean of
+    style: int | None = None  # of its line (`report/styles.py`); None: by its place
 
     @classmethod
     def mean(cls, label: str, members: Sequence["History"]) -> "History":
         """What happened on average over runs that differ in their seeds.
 
-        Measurements are averaged one by one, as far as every run has them.
+        Measurements are averaged one by one, as far as every run has them. Runs that were not
+        measured at the same iterations are first read at those of the one that was measured least.
         """
         events: list[Event] = [m.started for m in members[:1] if m.started is not None]
-        for same in zip(*(m.evaluations for m in members), strict=False):
+        for same in zip(*_aligned([m.evaluations for m in members]), strict=True):
             events.append(_mean_evaluation(same))
         ends = [m.finished for m in members]
         if all(end is not None for end in ends):
@@ -44,6 +46,11 @@ class History:
     def of(cls, label: str, events: Iterable[Event]) -> "History":
         """A history of any iterable of events."""
         return cls(label, tuple(events))
+
+    @cached_property
+    def aligned(self) -> list[list[Evaluated]]:
+        """For each of its members, the measurements that the mean's are the means of."""
+        return _aligned([member.evaluations for member in self.members])
 
     @property
     def started(self) -> Started | None:
@@ -60,6 +67,11 @@ class History:
     def clock(self) -> str:
         """Whose seconds are counted: virtual ones, or real ones in a deployment."""
         return self.started.clock if self.started else "virtual"
+
+    @property
+    def energy_known(self) -> bool:
+        """Does the log say how much energy was spent? A deployment does not measure it."""
+        return self.clock == "virtual" or any(each.joules > 0 for each in self._counted[-1:])
 
     @property
     def evaluations(self) -> list[Evaluated]:
@@ -122,6 +134,51 @@ class History:
         return tuple(kept)
 
 
+def _aligned(runs: Sequence[list[Evaluated]]) -> list[list[Evaluated]]:
+    """As many measurements of each run, at the same iterations."""
+    shortest = min((len(run) for run in runs), default=0)
+    moments = [[event.iterations for event in run[:shortest]] for run in runs]
+    if not shortest or all(own == moments[0] for own in moments):
+        return [run[:shortest] for run in runs]
+    last = min(run[-1].iterations for run in runs)
+    first = max(run[0].iterations for run in runs)
+    sparse = min(runs, key=len)
+    grid = sorted({min(last, e.iterations) for e in sparse if e.iterations >= first} | {last})
+    return [[_at(run, iterations) for iterations in grid] for run in runs]
+
+
+def _at(run: Sequence[Evaluated], iterations: int) -> Evaluated:
+    """What a run would have shown at some iteration, between its two nearest measurements."""
+    after = next((i for i, e in enumerate(run) if e.iterations >= iterations), len(run) - 1)
+    later, earlier = run[after], run[max(0, after - 1)]
+    width = later.iterations - earlier.iterations
+    share = (iterations - earlier.iterations) / width if width > 0 else 1.0
+    if share >= 1:
+        return later
+
+    def between(name: str) -> float:
+        a, b = getattr(earlier, name), getattr(later, name)
+        return float(a + share * (b - a))
+
+    known = earlier.accuracy is not None and later.accuracy is not None
+    return Evaluated(
+        number=round(between("number")),
+        iterations=iterations,
+        seconds=between("seconds"),
+        bytes=round(between("bytes")),
+        joules=between("joules"),
+        loss=between("loss"),
+        test_loss=between("test_loss"),
+        accuracy=between("accuracy") if known else None,
+        spread=between("spread"),
+        metrics={
+            name: value + share * (later.metrics[name] - value)
+            for name, value in earlier.metrics.items()
+            if name in later.metrics
+        },
+    )
+
+
 def _mean_evaluation(same: Sequence[Evaluated]) -> Evaluated:
     def mean(name: str) -> float:
         return fmean(getattr(event, name) for event in same)
@@ -142,7 +199,16 @@ def _mean_evaluation(same: Sequence[Evaluated]) -> Evaluated:
             for name in same[0].metrics
             if all(name in event.metrics for event in same)
         },
+        confusion=_summed([event.confusion for event in same]),
     )
+
+
+def _summed(same: Sequence[Confusion]) -> Confusion:
+    """All counts added up, where all runs have the same classes."""
+    if not all(len(each) == len(same[0]) for each in same):
+        return ()
+    rows = zip(*same, strict=True)
+    return tuple(tuple(map(sum, zip(*row, strict=True))) for row in rows)
 
 
 def _mean_end(ends: Sequence[Finished]) -> Finished:

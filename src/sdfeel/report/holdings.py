@@ -12,8 +12,8 @@ from sdfeel.core.arrays import Floats, Ints
 from sdfeel.core.errors import InputError
 from sdfeel.report.drawing import FAINT, INK, LABEL, SHARES, TICK, TITLE, new_figure, number_ticks
 
-FEW_CLIENTS = 60  # up to so many, there is room for their numbers
-FEW_CELLS = 150  # up to so many, there is room for their values
+FEW_CLIENTS = 60  # up to this many, there is room for their numbers
+FEW_CELLS = 150  # up to this many, there is room for their values
 
 
 @dataclass(frozen=True)
@@ -146,4 +146,4 @@ def _colour_bar(figure: Figure, beside: list[Axes], mapped: Axes) -> None:
     bar = figure.colorbar(mapped.images[0], ax=beside, fraction=0.08, pad=0.02, aspect=aspect)
     bar.ax.yaxis.set_major_formatter(PercentFormatter(1, symbol=""))
     bar.ax.tick_params(labelsize=TICK)
-    bar.set_label("share of the holder's own examples (%); white: none", fontsize=LABEL, color=INK)
+    bar.set_label("share of the holder's own\nexamples (%); white: none", fontsize=LABEL, color=INK)

@@ -12,7 +12,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 from markupsafe import Markup
 
 from sdfeel.core.run_files import write_atomic
-from sdfeel.report import estimates
+from sdfeel.report import confusion, estimates
 from sdfeel.report.bound import picture
 from sdfeel.report.compare import (
     TableEntry,
@@ -36,6 +36,7 @@ from sdfeel.report.curves import (
 )
 from sdfeel.report.drawing import svg
 from sdfeel.report.history import History, clock_of
+from sdfeel.report.styles import styles_of
 from sdfeel.report.units import count, duration, goal, percent
 
 WORDS = ("scheme", "engine", "end")  # columns that read from the left
@@ -93,6 +94,7 @@ def page(
         charts=[_chart(histories, *pair, target) for pair in _pairs(histories)],
         bound=_bound(histories),
         phases=_phases(histories),
+        confusions=_confusions(histories),
         warnings=_warnings(histories),
         setups=_setups(histories),
         experiment=experiment,
@@ -155,10 +157,11 @@ def _chart(
 
 
 def _legend(histories: Sequence[History], target: float | None) -> list[dict[str, str]]:
-    lines: list[tuple[int | None, str]] = [(n, each.label) for n, each in enumerate(histories)]
+    labels = [each.label for each in histories]
+    lines: list[tuple[int | None, str]] = list(zip(styles_of(histories), labels, strict=True))
     if target is not None and _pairs(histories)[0][1].share:
         lines.append((None, f"target {goal(target)}"))
-    return [{"svg": Markup(svg(swatch(index))), "label": label} for index, label in lines]
+    return [{"svg": Markup(svg(swatch(style))), "label": label} for style, label in lines]
 
 
 def _bound(histories: Sequence[History]) -> PageTable | None:
@@ -177,6 +180,16 @@ def _bound(histories: Sequence[History]) -> PageTable | None:
     spoken = "squared gradients, their mean and its bound against local iterations"
     chart = Drawn(Markup(svg(picture(histories))), spoken)
     return PageTable(estimates.TITLES, estimates.rows(histories), note, chart)
+
+
+def _confusions(histories: Sequence[History]) -> list[Drawn]:
+    """What each line's final model takes for what."""
+    found = [(each.label, each.last.confusion) for each in histories if each.last is not None]
+    return [
+        Drawn(Markup(svg(confusion.picture(label, counts))), confusion.spoken(label, counts))
+        for label, counts in found
+        if counts
+    ]
 
 
 def _phases(histories: Sequence[History]) -> PageTable | None:

@@ -1,7 +1,9 @@
 """A plan for people: a table, sentences that give the reasons, and a picture."""
 
+import json
 from collections.abc import Iterator, Sequence
 from math import isnan, nan
+from pathlib import Path
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -10,12 +12,18 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from sdfeel.planning.candidates import AXES
+from sdfeel.core.run_files import write_atomic
+from sdfeel.experiment.loading import template
+from sdfeel.experiment.schema import Experiment
+from sdfeel.planning.candidates import AXES, SCHEMES
 from sdfeel.planning.result import Plan, PlanRow
-from sdfeel.report.drawing import FAINT, INK, LABEL, PALETTE, TITLE, line_style, new_figure, tidy
+from sdfeel.report import drawing
+from sdfeel.report.drawing import FAINT, INK, LABEL, TITLE, new_figure, tidy
+from sdfeel.report.styles import PALETTE, line_style
 from sdfeel.report.units import TIMES, count, duration, goal, number, percent, unit_for
 
 LINES = 12  # candidates in the table
+RECORD, PICTURE, BEST = "plan.json", "plan.png", "best.toml"
 PARTS = {"compute": "computing", "upload": "clients' uploads", "mix": "mixing between servers"}
 
 
@@ -76,7 +84,7 @@ def table(plan: Plan, lines: int = LINES) -> Table:
 
 
 def _choice(row: PlanRow) -> list[str]:
-    """Scheme, tau1, tau2 and alpha; asynchronous clients take at least so many steps."""
+    """Scheme, tau1, tau2 and alpha; asynchronous clients take at least this many steps."""
     options = row.options
     psi = f" psi={options['psi']}" if "psi" in options else ""
     tau1 = f"≥{options['theta_min']}" if "theta_min" in options else str(options.get("tau1", "-"))
@@ -114,10 +122,18 @@ def _caption(plan: Plan) -> str:
 def reasons(plan: Plan) -> Iterator[str]:
     """Why the winner wins, in sentences."""
     best, given = plan.winner, plan.given
+    for sentence in plan.short:
+        yield f"{sentence[0].upper()}{sentence[1:]}."
     if best is None:
-        yield _nothing(plan)
+        if not plan.short:
+            yield _nothing(plan)
         return
     yield (f"{best.label}: an iteration takes {duration(best.iteration_seconds)}, {_spent(best)}.")
+    if plan.assumed:
+        yield (
+            f"This rests on {' and '.join(plan.assumed)}, which nobody has given: if your links "
+            f"differ, say so and plan again."
+        )
     if given is None or not given.ran:
         return
     if given.label == best.label:
@@ -133,9 +149,11 @@ def reasons(plan: Plan) -> Iterator[str]:
 
 def _compared(plan: Plan, best: PlanRow, given: PlanRow) -> str:
     if given.seconds is None or given.iterations is None or best.iterations is None:
+        longer = plan.speedup_at_least or 0.0
+        times = f", {longer:.1f} times the winner's time" if longer >= 1 else ""
         return (
-            f"As given, the goal was not reached in {duration(given.pilot_seconds)}, "
-            f"{plan.speedup_at_least:.1f} times the winner's time."
+            f"As given, the goal was not reached in the {duration(given.pilot_seconds)} for which "
+            f"it was simulated{times}."
         )
     needs = best.iterations / given.iterations
     cheap = given.iteration_seconds / best.iteration_seconds
@@ -168,8 +186,7 @@ def _nothing(plan: Plan) -> str:
 
 
 CURVES = 5  # pilot runs drawn beside the winner's
-WIDE = 4  # if the slowest run lasts so many times the winner's, the time axis is logarithmic
-ORDER = ("sd-feel", "hierfavg", "fedavg", "async-sd-feel")
+WIDE = 4  # if the slowest run lasts this many times the winner's, the time axis is logarithmic
 
 
 def picture(plan: Plan) -> Figure:
@@ -189,9 +206,9 @@ def _trade_off(axes: Axes, plan: Plan) -> None:
     rows = [row for row in plan.rows if not isnan(_needed(row))]
     price = np.array([row.iteration_seconds for row in rows])
     unit = unit_for(float(price.max()), TIMES)
-    for scheme in ORDER:
+    for scheme in SCHEMES:
         mine = [row for row in rows if row.scheme == scheme]
-        colour = PALETTE[ORDER.index(scheme)]
+        colour = _colour(scheme)
         for verified in (False, True):
             some = [row for row in mine if (row.seconds is not None) == verified]
             label = scheme if verified or not any(row.seconds is not None for row in mine) else None
@@ -219,6 +236,11 @@ def _trade_off(axes: Axes, plan: Plan) -> None:
     axes.set_ylabel("local iterations until the goal", fontsize=LABEL)
     axes.set_title("filled: simulated; hollow: predicted", fontsize=TITLE, color=INK)
     axes.legend(fontsize=LABEL, frameon=True, framealpha=0.9, loc="best")
+
+
+def _colour(scheme: str) -> str:
+    """The winner's star has a colour of its own."""
+    return [colour for colour in PALETTE if colour != PALETTE[1]][SCHEMES.index(scheme) % 6]
 
 
 def _needed(row: PlanRow) -> float:
@@ -312,3 +334,14 @@ def _curves(axes: Axes, plan: Plan) -> None:
     axes.set_ylabel("training loss" if loss else "test accuracy", fontsize=LABEL)
     axes.set_title("pilot runs", fontsize=TITLE, color=INK)
     axes.legend(fontsize=LABEL - 1.5, frameon=False, loc="best")
+
+
+def keep_plan(found: Plan, best: Experiment | None, directory: Path) -> dict[str, str]:
+    """Write a plan's record, its picture and the best experiment; return their paths."""
+    files = {"record": directory / RECORD, "picture": directory / PICTURE}
+    write_atomic(files["record"], (json.dumps(found.record(points=True), indent=1) + "\n").encode())
+    drawing.save(picture(found), files["picture"])
+    if best is not None:
+        files["experiment"] = directory / BEST
+        write_atomic(files["experiment"], template(best).encode())
+    return {name: str(path) for name, path in files.items()}

@@ -11,11 +11,22 @@ from sdfeel.report.compare import (
     cells,
     columns,
     comparison_records,
+    narrow,
     phase_seconds,
 )
 from sdfeel.report.estimates import estimated, kept
 from sdfeel.report.history import History, clock_of
-from sdfeel.report.units import amount, count, duration, goal, joules, number, percent
+from sdfeel.report.styles import PALETTE, TYPED, styles_of
+from sdfeel.report.units import (
+    NOT_MEASURED,
+    amount,
+    count,
+    duration,
+    goal,
+    joules,
+    number,
+    percent,
+)
 from sdfeel.run.bounds import NAMES as ESTIMATES
 
 __all__ = [
@@ -34,13 +45,14 @@ Rows = list[tuple[str, str]]
 def comparison(histories: Sequence[History], target: float | None) -> Table:
     """Runs side by side; the best of a column is bold and starred.
 
-    Totals (time, data, energy) are starred only between runs that did equally many iterations.
+    Costs are starred as far as the target, never as totals: training least is no merit.
     """
     records = comparison_records(histories, target)
-    layout = columns(records, target)
+    layout = narrow(records, columns(records, target))
     rows = cells(records, layout)
     # One space between columns, so that it fits an 80-column terminal.
     table = Table(box=box.SIMPLE_HEAD, show_edge=False, padding=0, caption_justify="left")
+    table.add_column(no_wrap=True)  # how the line looks in the picture
     for column in layout:
         table.add_column(
             Text(column.title),
@@ -49,8 +61,8 @@ def comparison(histories: Sequence[History], target: float | None) -> Table:
             overflow="ellipsis" if column.numeric else "fold",
             vertical="bottom",
         )
-    for row in rows:
-        table.add_row(*(_text(cell) for cell in row))
+    for style, row in zip(styles_of(histories), rows, strict=True):
+        table.add_row(_dash(style), *(_text(cell) for cell in row))
     starred = any(cell.best for row in rows for cell in row)
     times = f"times are {clock_of(histories)}"
     table.caption = f"* marks the best in a column; {times}" if starred else times
@@ -104,6 +116,13 @@ def shares(seconds: Mapping[str, float], title: str = "where the real time went"
     table.add_section()
     table.add_row(Text("all"), duration(whole), "")
     return table
+
+
+def _dash(style: int) -> Text:
+    """A piece of the line; black would not be seen on a dark terminal."""
+    colour = PALETTE[style % len(PALETTE)]
+    ink = "default" if colour == "#000000" else colour
+    return Text(TYPED[style % len(TYPED)], style=f"bold {ink}")
 
 
 def _text(cell: TableEntry) -> Text:
@@ -166,7 +185,7 @@ def _costs(history: History) -> Rows:
         (f"{history.clock} time", duration(end.seconds)),
         *_phases(history),
         ("data moved", amount(end.bytes)),
-        ("energy", joules(end.joules)),
+        ("energy", joules(end.joules) if history.energy_known else NOT_MEASURED),
         ("iterations", count(end.iterations)),
         ("rounds", count(end.number)),
     ]

@@ -1,6 +1,6 @@
 """The server graph and how it mixes."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import networkx as nx
 import numpy as np
@@ -23,9 +23,11 @@ from sdfeel.report.drawing import (
     number_ticks,
 )
 
-FEW_WEIGHTS = 14  # up to so many, there is room beside the links
+FEW_WEIGHTS = 14  # up to this many, there is room beside the links
 ZERO = 1e-9  # weights are computed, and what should be 0 seldom is exactly 0
 FEW_SERVERS = 12
+ROOMY = 900  # square points in which a number and a share can be read
+POINTS = 130  # of a picture, in one unit of its places
 Positions = Mapping[int, Floats]
 
 
@@ -50,7 +52,12 @@ def _graph(axes: Axes, net: Network) -> None:
     )
     points = np.array([positions[server] for server in net.servers])
     axes.scatter(
-        points[:, 0], points[:, 1], s=_sizes(net.mass), c="#cfe6f5", edgecolors="#0072B2", zorder=2
+        points[:, 0],
+        points[:, 1],
+        s=_sizes(net.mass, points),
+        c="#cfe6f5",
+        edgecolors="#0072B2",
+        zorder=2,
     )
     _names(axes, net, points)
     weights = _edge_weights(net, positions)
@@ -65,6 +72,8 @@ def _graph(axes: Axes, net: Network) -> None:
 
 def layout(net: Network) -> Positions:
     """Where each server is drawn, within -1 to 1: the same graph always looks the same."""
+    if net.places is not None and len(net.servers) > 1:
+        return on_map(net.places)
     graph = nx.Graph(net.edges)
     graph.add_nodes_from(net.servers)
     count = len(net.servers)
@@ -80,6 +89,15 @@ def layout(net: Network) -> Positions:
     start = dict(enumerate(_spread_out(graph)))
     sprung = nx.spring_layout(graph, pos=start, iterations=120, seed=0)
     return _filling(np.array([sprung[server] for server in net.servers]))
+
+
+def on_map(places: Sequence[tuple[float, float]]) -> Positions:
+    """Longitudes and latitudes within -1 to 1, as wide as they are in the middle of them."""
+    points = np.array(places, dtype=float)
+    points[:, 0] *= np.cos(np.radians(np.clip(points[:, 1].mean(), -80, 80)))
+    low, high = points.min(axis=0), points.max(axis=0)
+    points = (points - (low + high) / 2) / max(float((high - low).max()) / 2, 1e-9)
+    return dict(enumerate(points))
 
 
 def _around(graph: "nx.Graph[int]") -> list[int]:
@@ -126,15 +144,22 @@ def _spread_out(graph: "nx.Graph[int]") -> Floats:
     return np.asarray(plane * signs)
 
 
-def _sizes(mass: Floats) -> Floats:
-    """Areas in square points in proportion to the share, but never too small for a number."""
+def _sizes(mass: Floats, points: Floats) -> Floats:
+    """Areas in square points in proportion to the share, but never too small for a number.
+
+    On a map, neighbours may be close: then circles are smaller, so that most stay apart.
+    """
     largest = 2300 / max(1.0, len(mass) / 7)
     least = 200 if len(mass) <= 40 else 110
+    if len(points) > 1:
+        gaps = np.linalg.norm(points[:, None] - points, axis=2) + 9 * np.eye(len(points))
+        near = float(np.quantile(gaps.min(axis=0), 0.25))
+        largest = min(largest, max((near * POINTS) ** 2, least))
     return np.asarray(np.maximum(mass / mass.max() * largest, least))
 
 
 def _names(axes: Axes, net: Network, points: Floats) -> None:
-    room = len(net.servers) <= FEW_SERVERS
+    room = len(net.servers) <= FEW_SERVERS and _sizes(net.mass, points).min() > ROOMY
     for server, (x, y) in zip(net.servers, points, strict=True):
         text = f"{server}\n{100 * net.mass[server]:.0f} %" if room else f"{server}"
         size = LABEL if room else (8.0 if len(points) <= 40 else 5.5)
@@ -172,7 +197,7 @@ def _write_weights(axes: Axes, weights: list[tuple[Floats, float]]) -> None:
 
 def _key(net: Network, weights: bool) -> str:
     shares = "circles: servers, their area the share of all examples"
-    links = "numbers on links: the weight of the neighbour's model, near the server that uses it"
+    links = "numbers on links: the weight of the neighbour's model,\nnear the server that uses it"
     return f"{shares}\n{links}" if weights else shares
 
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from math import floor, isfinite, isnan, log10
 
 MISSING = "-"
+NOT_MEASURED = "unknown"  # a cost that nobody measured is not zero
 
 
 @dataclass(frozen=True)

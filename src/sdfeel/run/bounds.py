@@ -72,7 +72,7 @@ class Promise:
         return asdict(self)
 
     def after(self, iterations: int, seen: LossProbe) -> "Promise":
-        """With another look, after so many local iterations."""
+        """With another look, after this many local iterations."""
         passed = iterations - self.iterations
         return replace(
             self,

@@ -18,7 +18,8 @@ from sdfeel.core.run_files import CHECKPOINT, write_atomic
 from sdfeel.core.scheme import Estimates
 from sdfeel.core.staleness import Clocks
 from sdfeel.models.flat import raw
-from sdfeel.sim.simulate import LaneState, State
+from sdfeel.sim.rows import ModelRows
+from sdfeel.sim.state import LaneState, State
 
 
 def save_checkpoint(directory: Path, state: State, extra: Mapping[str, Any]) -> None:
@@ -28,15 +29,25 @@ def save_checkpoint(directory: Path, state: State, extra: Mapping[str, Any]) -> 
         "taken": state.taken,
         "led": clocks.led,
         "touched": clocks.touched,
-        "heard": clocks.heard,
         "stamp": clocks.stamp,
     }
-    tensors = {"models": state.models.contiguous()}
+    if clocks.heard is not None:
+        arrays["heard"] = clocks.heard
+    rows = state.rows
+    tensors = {"models": rows.servers.contiguous(), "first": rows.first.contiguous()}
+    if rows.written:
+        numbers_of = sorted(rows.written)
+        tensors["shelf_rows"] = torch.stack([rows.written[n] for n in numbers_of])
+        tensors["shelf_numbers"] = torch.tensor(numbers_of)
     tensors |= {name: torch.from_numpy(np.array(values)) for name, values in arrays.items()}
+    if state.spent.size:
+        tensors["spent"] = torch.from_numpy(np.array(state.spent))
     tensors |= {f"owed.{client}": debt for client, debt in state.owed.items()}
     tensors |= {f"own.{client}": own for client, own in state.own.items()}
     if state.public is not None:
         tensors["public"] = state.public.contiguous()
+    if state.average is not None:
+        tensors["average"] = state.average.contiguous()
     for n, each in enumerate(state.lanes):
         if each.base is not None:
             tensors[f"base.{n}"] = each.base.contiguous()
@@ -48,6 +59,7 @@ def save_checkpoint(directory: Path, state: State, extra: Mapping[str, Any]) -> 
         "bytes": state.bytes,
         "joules": state.joules,
         "over": state.over,
+        "shelves": rows.shelves,
         "lanes": [
             {
                 "place": each.number,
@@ -91,15 +103,19 @@ def load_checkpoint(directory: Path) -> tuple[State, dict[str, Any]] | None:
         if _seal(tensors, sealed["state"]) != sealed["sha256"]:
             raise ValueError("its content does not match its checksum")
         numbers = json.loads(sealed["state"])
-        lanes = [_lane(n, lane, tensors) for n, lane in enumerate(numbers.pop("lanes"))]
-        arrays = {name: tensors[name].numpy() for name in ("led", "touched", "heard", "stamp")}
+        memories = _memories(tensors)
+        lanes = [_lane(n, each, tensors, memories) for n, each in enumerate(numbers.pop("lanes"))]
+        arrays = {name: tensors[name].numpy() for name in ("led", "touched", "stamp")}
+        heard = tensors["heard"].numpy() if "heard" in tensors else None
         state = State(
-            models=tensors["models"],
+            rows=_rows(tensors, numbers.pop("shelves", None)),
             taken=tensors["taken"].numpy(),
-            clocks=Clocks(numbers.pop("number"), **arrays),
+            clocks=Clocks(numbers.pop("number"), heard=heard, **arrays),
             lanes=lanes,
             owed={int(name[5:]): tensors[name] for name in tensors if name.startswith("owed.")},
             public=tensors.get("public"),
+            spent=tensors["spent"].numpy() if "spent" in tensors else np.zeros((2, 0)),
+            average=tensors.get("average"),
             own={int(name[4:]): tensors[name] for name in tensors if name.startswith("own.")},
             over=numbers.pop("over", None),
             **{key: numbers.pop(key) for key in ("seconds", "bytes", "joules")},
@@ -111,10 +127,35 @@ def load_checkpoint(directory: Path) -> tuple[State, dict[str, Any]] | None:
     return state, numbers
 
 
-def _lane(n: int, numbers: dict[str, Any], tensors: Mapping[str, Tensor]) -> LaneState:
+def _rows(tensors: Mapping[str, Tensor], shelves: list[list[Any]] | None) -> ModelRows:
+    """The models as they were saved; earlier versions wrote out all rows of all shelves."""
+    models = tensors["models"]
+    if shelves is None:
+        return ModelRows.of(models, len(tensors["led"]))
+    numbers = tensors.get("shelf_numbers", torch.zeros(0)).tolist()
+    written = {int(n): tensors["shelf_rows"][at] for at, n in enumerate(numbers)}
+    starts = tuple((int(count), bool(zero)) for count, zero in shelves)
+    return ModelRows(models, tensors["first"], starts, written)
+
+
+def _memories(tensors: Mapping[str, Tensor]) -> dict[int, dict[str, str]]:
+    """What each lane's scheme remembers, and the tensors' names: {lane: {name: tensor}}."""
+    found: dict[int, dict[str, str]] = {}
+    for key in tensors:
+        if key.startswith("memory."):
+            _, lane, name = key.split(".", 2)
+            found.setdefault(int(lane), {})[name] = key
+    return found
+
+
+def _lane(
+    n: int,
+    numbers: dict[str, Any],
+    tensors: Mapping[str, Tensor],
+    memories: Mapping[int, Mapping[str, str]],
+) -> LaneState:
     """Lane `n` as it was saved."""
-    head = f"memory.{n}."
-    own = {name.removeprefix(head): name for name in tensors if name.startswith(head)}
+    own = memories.get(n, {})
     measured, number = numbers.pop("measured"), numbers.pop("place")
     return LaneState(
         number,

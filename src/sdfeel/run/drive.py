@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from torch import Tensor
 
 from sdfeel.core.decide import Decisions
-from sdfeel.core.events import Evaluated, Event, Finished, Round, Started, Warned
+from sdfeel.core.events import Confusion, Evaluated, Event, Finished, Round, Started, Warned
 from sdfeel.core.gossip_weights import consensus_exchanges
 from sdfeel.core.mixing import meeting
 from sdfeel.core.peers import period
@@ -18,7 +18,7 @@ from sdfeel.models.flat import raw
 from sdfeel.sim.simulate import Simulation
 
 PATIENCE = 1000  # rounds of all lanes in which no model reaches a server
-PER_LANE = 20  # at least so many for each lane, where they do not wait for one another
+PER_LANE = 20  # at least this many for each lane, where they do not wait for one another
 
 
 @dataclass
@@ -81,10 +81,12 @@ class Drive:
         idle: int = 0,  # rounds since the last in which somebody's model arrived
         groups: Groups | None = None,  # metrics per client and per cluster
         personal: PersonalEngine | None = None,  # where clients have models of their own
+        confusion: Callable[[Tensor], Confusion] = lambda model: (),
+        also: Callable[[Tensor], dict[str, float]] = lambda model: {},  # measured of the model
     ) -> None:
         self.scheme_name, self.simulation, self.goals = scheme_name, simulation, goals
         self.why, self._estimates, self._groups = why, estimates, groups
-        self._personal = personal
+        self._personal, self._confusion, self._also = personal, confusion, also
         self.accuracy = accuracy  # the newest measured
         self.figures: Mapping[str, float] = {}  # the scheme's own, of the newest round
         self.standstill = Standstill(simulation.decisions, idle)
@@ -127,6 +129,7 @@ class Drive:
             iterations=sim.state.iterations,
             edges=tuple(sim.net.edges),
             home=tuple(sim.net.home.tolist()),
+            places=sim.net.places or (),
         )
         return [started, self._evaluate()] if sim.state.number == 0 else [started]
 
@@ -173,7 +176,7 @@ class Drive:
         sim, groups = self.simulation, self._groups
         if groups is None or not (last or groups.due(sim.state.number)):
             return {}
-        return groups.measured(sim.models())
+        return groups.measured(sim.models(), sim.state.iterations)
 
     def _evaluate(self, last: bool = False) -> Evaluated:
         sim, state = self.simulation, self.simulation.state
@@ -182,6 +185,7 @@ class Drive:
             scores, personal = measured_own(self._personal, sim.models(), scores)
         self.accuracy = scores.accuracy
         estimates = {} if self._estimates is None else self._estimates(sim)
+        told = {**estimates, **self.figures, **sim.epsilons()}
         return Evaluated(
             number=state.number,
             iterations=state.iterations,
@@ -192,9 +196,10 @@ class Drive:
             test_loss=scores.test_loss,
             accuracy=scores.accuracy,
             spread=sim.spread(),
-            metrics={**scores.metrics, **self._grouped(last), **estimates, **self.figures},
+            metrics={**scores.metrics, **self._also(sim.model()), **self._grouped(last), **told},
             distances=tuple(sim.distances().tolist()),
             personal=personal,
+            confusion=self._confusion(sim.model()) if last else (),
         )
 
 

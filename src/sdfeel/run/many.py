@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from sdfeel.core.errors import RunError, SdfeelError
+from sdfeel.core.errors import RunError, SdfeelError, told
 from sdfeel.core.events import Event
 from sdfeel.core.forks import forked
 from sdfeel.experiment.schema import Experiment
@@ -23,6 +23,7 @@ from sdfeel.run.session import Session, start_or_resume
 STOPS = {signal.SIGINT, signal.SIGTERM}
 LOOK = 0.25  # seconds between two checks that runs have stopped
 PATIENCE = 1.5  # seconds that a run has to finish its current round when asked to stop
+GOODBYE = 10.0  # seconds that a process has to end after its last word
 
 
 @dataclass(frozen=True)
@@ -32,6 +33,7 @@ class QueuedRun:
     experiment: Experiment
     directory: Path
     notes: bool = True
+    accept_changes: bool = False
 
 
 @dataclass(frozen=True)
@@ -103,7 +105,7 @@ class Many:
             message = pipe.recv()
         except (EOFError, OSError):
             del self._running[pipe]
-            process.join()
+            _ended(process)
             if self._stopped is None:
                 raise RunError(
                     f"the process of {label} died (exit code {process.exitcode}); its run is kept: "
@@ -114,11 +116,19 @@ class Many:
             raise message
         if message is None:  # over: finished, or stopped as asked
             del self._running[pipe]
-            process.join()
+            _ended(process)
         elif message == "finished":
             self.unfinished.discard(label)
         else:
             yield message
+
+
+def _ended(process: Any) -> None:
+    """See a process off that has said its last word; its run is on disk, so force loses nothing."""
+    process.join(GOODBYE)
+    if process.exitcode is None:
+        process.kill()
+        process.join()
 
 
 class Interrupted(BaseException):
@@ -142,7 +152,7 @@ def _carry_out(pipe: Connection, label: str, job: QueuedRun) -> None:
     signal.signal(signal.SIGTERM, stop)
     try:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPS)
-        session = start_or_resume(job.experiment, job.directory, job.notes)
+        session = start_or_resume(job.experiment, job.directory, job.notes, job.accept_changes)
         pipe.send(Planned(label, session.total_rounds))
         if not session.finished:
             for event in session:
@@ -157,7 +167,7 @@ def _carry_out(pipe: Connection, label: str, job: QueuedRun) -> None:
     except ConnectionError:
         return  # nobody is listening any more
     except Exception as error:
-        pipe.send(SdfeelError(f"{label}: {type(error).__name__}: {error}"))
+        pipe.send(SdfeelError(f"{label}: {told(error)}"))
 
 
 def on_one_core(experiment: Experiment) -> Experiment:

@@ -1,7 +1,7 @@
 """A durable run: an experiment, a directory, and an iterator of events."""
 
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import takewhile
 from pathlib import Path
@@ -22,11 +22,14 @@ from sdfeel.engine.personal import PersonalEngine
 from sdfeel.experiment.build import Prepared, prepare
 from sdfeel.experiment.loading import load
 from sdfeel.experiment.schema import Experiment
-from sdfeel.run import store, theorem
+from sdfeel.run import provenance, store, theorem
 from sdfeel.run.checkpoint import load_checkpoint, save_checkpoint
 from sdfeel.run.drive import Drive, Goals
+from sdfeel.run.provenance import Continued, Provenance
 from sdfeel.run.theorem import Estimating
-from sdfeel.sim.simulate import Simulation, State
+from sdfeel.run.tracking import tracked, trackers
+from sdfeel.sim.simulate import Simulation
+from sdfeel.sim.state import State
 
 
 class Timed:
@@ -36,9 +39,12 @@ class Timed:
     too.
     """
 
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
+    def __init__(self, engine: Engine, elsewhere: Callable[[], float] = lambda: 0.0) -> None:
+        """`elsewhere`: seconds so far that were counted as something else."""
+        self._engine, self._elsewhere = engine, elsewhere
         self._ahead: bool = getattr(engine, "works_ahead", False)
+        self.workers: int = getattr(engine, "workers", 1)
+        self.trains_beside: bool = getattr(engine, "trains_beside", False)
         self.training = 0.0  # seconds
         self.evaluating = 0.0
 
@@ -51,16 +57,20 @@ class Timed:
 
     def train(self, tasks: Sequence[Task]) -> Iterator[Tensor]:
         models = self._engine.train(tasks)
-        begin = perf_counter()
+        begin = self._now()
         for left in range(len(tasks), -1, -1):
             model = next(models, None)
             if model is None or left == 1 or not self._ahead:  # after the last, nobody trains
-                self.training += perf_counter() - begin
+                self.training += self._now() - begin
             if model is None:
                 return
             yield model
             if left == 1 or not self._ahead:
-                begin = perf_counter()
+                begin = self._now()
+
+    def _now(self) -> float:
+        """A clock that stands still while something else is measured, logged or shown."""
+        return perf_counter() - self.evaluating - self._elsewhere()
 
     def loss_and_gradient(self, client: int, model: Tensor, step: int) -> tuple[float, Tensor]:
         begin = perf_counter()
@@ -79,17 +89,25 @@ class Session:
     """One run in one directory. Iterate over it; `stop()` ends it after the current round."""
 
     def __init__(
-        self, prepared: Prepared, directory: Path, resume: bool = False, advise: bool = False
+        self,
+        prepared: Prepared,
+        directory: Path,
+        resume: bool = False,
+        advise: bool = False,
+        accept_changes: bool = False,
     ) -> None:
         """`advise`: say at the beginning whether a theorem covers the learning rate."""
         self.prepared, self.directory, self._advise = prepared, directory, advise
         self._resume, self._stop = resume, False
-        self._engine = Timed(prepared.engine)
+        self._accept_changes = accept_changes
+        self._engine = Timed(prepared.engine, lambda: self._writing + self._idle)
+        self._continued: Continued | None = None
         self._began = time.perf_counter()
         self._ended: float | None = None
         self._idle = self._writing = 0.0
         self._estimating: Estimating | None = None
         self._simulation: Simulation | None = None
+        self._trackers = trackers(prepared.experiment.tracking.to)
         self.finished = resume and finished(directory) is not None
 
     @property
@@ -129,8 +147,12 @@ class Session:
                 store.create(self.directory)  # unless somebody else was faster
                 text = self.experiment.text().encode()
                 write_atomic(self.directory / run_files.EXPERIMENT, text)
+            files = (run_files.EVENTS, run_files.CHECKPOINT, run_files.PROVENANCE)
+            if not any((self.directory / name).exists() for name in files):  # it begins only now
+                provenance.of(self.prepared).keep(self.directory)
             try:
-                yield from self._events()
+                to, where = self._trackers, self.directory
+                yield from tracked(self._events(), to, self.experiment, where)
             except OSError as error:
                 raise RunError(
                     f"the run in {self.directory} cannot continue: {error.strerror or error}; fix "
@@ -148,6 +170,8 @@ class Session:
         if saved is not None:
             self._check_bits(extra.get("bits"))
             self._check_rows(saved[0])
+        if self._resume:
+            self.check_origin()
         if self.experiment.evaluation.estimates:
             covered = theorem.covered(self.prepared)
             self._estimating = Estimating(covered, extra.get("estimates"))
@@ -196,6 +220,10 @@ class Session:
         yield started
         if drive.simulation.state.number == 0:
             yield from map(Warned, notes)
+        if self._continued is not None and self._continued.notes:
+            yield from map(Warned, self._continued.notes)
+            self._save(drive, log)  # so that no later resume can lose what was just told
+            self._continued.provenance.keep(self.directory)
         yield from measured
         every, saved_at = self.experiment.checkpoint.every_seconds, 0.0
         while drive.reason is None and not self._stop:
@@ -226,6 +254,11 @@ class Session:
         }
         write_atomic(self.directory / run_files.PERSONAL, save(found))
 
+    def check_origin(self) -> None:
+        """Refuse to continue with other data or code, unless that is accepted."""
+        accept = self._accept_changes
+        self._continued = provenance.continued(self.prepared, self.directory, accept)
+
     def _check_bits(self, began: str | None) -> None:
         """Refuse to continue with another order of sums than the run began with."""
         own = self.prepared.engine.bits
@@ -240,8 +273,8 @@ class Session:
     def _check_rows(self, state: State) -> None:
         """Refuse a state of which the scheme keeps other rows by now."""
         net = self.prepared.decisions.net
-        if len(state.models) != len(net.servers) + net.kept:
-            kept = len(state.models) - len(net.servers)
+        kept = state.rows.kept
+        if len(state.servers) != len(net.servers) or kept != net.kept:
             raise AnotherRun(
                 f"the run in {self.directory} began with a version of "
                 f"{self.experiment.scheme.label} that keeps {kept} models beside the servers', and "
@@ -267,10 +300,11 @@ class Session:
         self._simulation = simulation
         return drive_of(self.prepared, simulation, accuracy, self._estimating, idle)
 
-    def weights(self) -> dict[str, Tensor]:
-        """The model as trained so far."""
-        if self._simulation is None:  # it was finished before
-            return load_file(self.directory / run_files.MODEL)
+    def weights(self) -> dict[str, Tensor] | None:
+        """The model as trained so far; None before the beginning."""
+        if self._simulation is None:  # it was finished before, or refused
+            kept = self.directory / run_files.MODEL
+            return load_file(kept) if kept.is_file() else None
         return self.prepared.engine.state_dict(self._simulation.model())
 
 
@@ -290,7 +324,8 @@ def drive_of(
         max_seconds=experiment.training.max_seconds,
         consensus=experiment.latency.consensus,
     )
-    name, more = experiment.scheme.label, (ready.groups, ready.personal)
+    own = ready.groups, ready.personal, ready.confusion, ready.also_measured
+    name, more = experiment.scheme.label, own
     return Drive(name, simulation, goals, ready.why, accuracy, estimating, idle, *more)
 
 
@@ -301,31 +336,45 @@ def start(experiment: Experiment, directory: Path) -> Session:
     return Session(replace(ready, notes=notes), directory, advise=True)
 
 
-def resume(directory: Path) -> Session:
-    """Continue a run that was stopped or killed."""
+def resume(directory: Path, accept_changes: bool = False) -> Session:
+    """Continue a run that was stopped or killed; its data and code must be what they were."""
     if not (directory / run_files.EXPERIMENT).is_file():
         raise RunError(f"{directory} is not a run: it has no {run_files.EXPERIMENT}")
     if finished(directory) is not None:
         raise RunError(f"{directory} is finished: see it with `sdfeel show {directory}`")
-    ready = prepare(load(directory / run_files.EXPERIMENT))
-    return Session(ready, directory, resume=True, advise=True)
+    ready = prepare(recorded(directory))
+    return Session(ready, directory, resume=True, advise=True, accept_changes=accept_changes)
 
 
-def start_or_resume(experiment: Experiment, directory: Path, notes: bool = True) -> Session:
+def recorded(directory: Path) -> Experiment:
+    """The experiment of a run; its modules are found where they were when it began."""
+    began = Provenance.kept(directory)
+    if began is not None:
+        began.importable()
+    return load(directory / run_files.EXPERIMENT)
+
+
+def start_or_resume(
+    experiment: Experiment, directory: Path, notes: bool = True, accept_changes: bool = False
+) -> Session:
     """A new run, or the rest of it if the same experiment was begun before.
 
-    Without `notes`, keys that belong to other schemes are ignored silently.
+    Without `notes`, keys that belong to other schemes are ignored silently, and theorems are not
+    asked.
     """
     ready = prepare(experiment)
     ready = replace(ready, notes=(*ready.foreign, *ready.notes)) if notes else ready
     known = directory / run_files.EXPERIMENT
     if not known.is_file():
-        return Session(ready, directory)
+        return Session(ready, directory, advise=notes)
     if load(known).fingerprint != ready.experiment.fingerprint:
         raise AnotherRun(
             f"{directory} holds a run of another experiment: choose another directory with --out"
         )
-    return Session(ready, directory, resume=True)
+    session = Session(ready, directory, True, notes, accept_changes)
+    if session.finished:
+        session.check_origin()
+    return session
 
 
 def finished(directory: Path) -> Finished | None:

@@ -12,7 +12,8 @@ from sdfeel.core.scheme import Terms
 from sdfeel.core.seeds import rng
 from sdfeel.engine.batches import passes
 from sdfeel.engine.estimates import probing
-from sdfeel.experiment.build import Prepared, reading
+from sdfeel.experiment.build import Prepared
+from sdfeel.experiment.build_training import reading
 from sdfeel.run.bounds import Covered, Promise
 from sdfeel.run.loss_estimates import curvature, look
 from sdfeel.schemes import terms as terms_of

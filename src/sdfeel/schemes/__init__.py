@@ -10,8 +10,7 @@ import numpy as np
 from sdfeel.core.errors import InputError
 from sdfeel.core.named import Kind
 from sdfeel.core.network import clustered
-from sdfeel.core.scheme import Scheme, Setting, Terms
-from sdfeel.core.tolerance import Tolerates
+from sdfeel.core.scheme import Scheme, Setting, terms, tolerance
 from sdfeel.schemes.adaptive import Adaptive
 from sdfeel.schemes.async_sd_feel import AsyncSDFeel
 from sdfeel.schemes.d_squared import DSquared
@@ -35,6 +34,7 @@ from sdfeel.schemes.safa import Safa
 from sdfeel.schemes.scaffold import Scaffnew, Scaffold
 from sdfeel.schemes.sd_feel import SDFeel
 from sdfeel.schemes.sd_gt import SDGT
+from sdfeel.schemes.tiers import Tiers
 
 __all__ = [
     "FORMER",
@@ -65,6 +65,7 @@ __all__ = [
     "Safa",
     "Scaffnew",
     "Scaffold",
+    "Tiers",
     "asynchronous",
     "described",
     "find",
@@ -80,6 +81,7 @@ __all__ = [
 SCHEMES: Mapping[str, type[Scheme]] = {
     "sd-feel": SDFeel,
     "async-sd-feel": AsyncSDFeel,
+    "tiers": Tiers,
     "hierfavg": HierFavg,
     "fedavg": FedAvg,
     "feel": Feel,
@@ -178,17 +180,6 @@ def described(given: Any) -> Any:
     return {"name": given}
 
 
-def tolerance(scheme: Scheme) -> Tolerates:
-    """What a scheme tolerates: everything, if a user's own scheme does not say."""
-    return getattr(scheme, "tolerates", Tolerates())
-
-
-def terms(scheme: Scheme) -> Terms | None:
-    """A scheme in a theorem's terms; None where no theorem is known to cover it."""
-    found: Terms | None = getattr(scheme, "terms", None)
-    return found
-
-
 @cache
 def asynchronous(name: str) -> bool:
     """Do servers, or clients, continue without waiting for all the others?"""
@@ -198,7 +189,8 @@ def asynchronous(name: str) -> bool:
 def has_lanes(scheme: Scheme) -> bool:
     """Does this scheme let servers, or clients, continue without waiting for all the others?"""
     two = clustered(np.ones(12), np.arange(12) % 2, 1 - np.eye(2))
-    return len(scheme.lanes(Setting(scheme.adapt(two), np.ones(12)))) > 1
+    unequal = np.exp2(np.arange(12.0))  # seconds: some schemes wait for whoever is about as fast
+    return len(scheme.lanes(Setting(scheme.adapt(two), unequal))) > 1
 
 
 def trained_as(name: str, options: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:

@@ -36,7 +36,9 @@ class Adaptive:
         overlap=IGNORED,
         peers="counts exchanges by a constant mixing matrix",
         server_optimizer="chooses its periods for servers that only average",
+        server_rule="counts exchanges by a constant mixing matrix",
         personal="compares the losses of one model that all share",
+        private="asks clients for gradients and losses of their own",
     )
 
     budget: Annotated[float, "seconds of virtual time that training may take"] = 100.0

@@ -29,6 +29,7 @@ class AsyncSDFeel:
         mixing=IGNORED,
         overlap=IGNORED,
         server_optimizer="has servers whose models their neighbours change at any time",
+        server_rule="lets a server mix for neighbours that hold still, so that these judge nothing",
     )
 
     theta_min: Annotated[
@@ -86,7 +87,7 @@ class AsyncSDFeel:
 
     def work(self, view: View) -> Work:
         (d,) = view.lane
-        mine = np.flatnonzero(view.net.home == d)
+        mine = view.net.cluster(d)
         slowest = float(view.step_seconds[mine].max())
         deadline = self.deadline[d] if isinstance(self.deadline, tuple) else self.deadline
         if deadline is None:
@@ -97,7 +98,8 @@ class AsyncSDFeel:
     def mix(self, view: View, done: Ints) -> Mix:
         (d,) = view.lane
         net = view.net
-        mine = np.flatnonzero((net.home == d) & (done > 0))
+        mine = net.cluster(d)
+        mine = mine[done[mine] > 0]
         share = net.samples[mine] / net.samples[mine].sum()
         # A fast client takes more steps; scaling its update to the mean number of steps keeps
         # it from pulling the model towards its own data.

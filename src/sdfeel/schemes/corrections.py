@@ -5,9 +5,9 @@ clients should follow. Each client adds the difference to every local gradient, 
 different data move in parallel.
 """
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 import numpy as np
 
@@ -16,15 +16,32 @@ from sdfeel.core.errors import InputError
 from sdfeel.core.link_times import Link
 from sdfeel.core.mixing import Mixing, of_matrix, of_rows
 from sdfeel.core.network import Network, Shelf
-from sdfeel.core.scheme import Local, View, Work
+from sdfeel.core.scheme import Facts, Local, View, Work
+from sdfeel.core.tolerance import EDGE, IGNORED, Tolerates
 from sdfeel.schemes.d_squared import damped
 from sdfeel.schemes.fed_nova import norm
+from sdfeel.schemes.two_levels import Gossiping
 
 Trust = Annotated[
     float,
     "how far a correction may move a client in a round, in lengths of its model (0: any)",
 ]
-TRUST = 0.2  # longer corrections feed on themselves where losses are not convex
+TRUST = 0.1  # longer corrections feed on themselves where losses are not convex
+# What such schemes do not tolerate, and why.
+UNJUDGED = "keeps corrections of gradients, too, which no rule judges"
+WHOLE = "corrects by what each client really did"
+STEPS = "reads gradients off every iteration of an update"
+EVERYBODY = "needs every cluster in every round"
+CONSTANT = "needs a constant mixing matrix"
+TRACKING = Tolerates(
+    EDGE,
+    overlap=IGNORED,
+    peers=CONSTANT,
+    drop_unbiased=WHOLE,
+    cluster_rule=UNJUDGED,
+    server_rule=UNJUDGED,
+    fedrep=STEPS,
+)
 VARIATE = Shelf("variate", "client", "client", "zero")
 DIRECTION = Shelf("direction", "server", start="zero")
 
@@ -68,14 +85,14 @@ def learned(net: Network, who: Ints, scale: Floats, via: Link) -> Mixing:
 
 
 def per_gradient(view: View, who: Ints, steps: Ints) -> Floats:
-    """(R,) what turns the update of each of `who` after so many steps into its mean gradient."""
+    """(R,) what turns the update of each of `who` after this many steps into its mean gradient."""
     local = view.local
     gradients = local.gradients(steps, view.net.samples[who])
     return floats(1 / (local.rate * norm(gradients, local)))
 
 
 def per_round(view: View, steps: int) -> float:
-    """What turns a cluster's move in a round of so many steps into a gradient, the same for all."""
+    """What turns a cluster's move in a round of `steps` steps into a gradient, the same for all."""
     net, who = view.net, view.net.clients
     scale = 1 / per_gradient(view, who, np.full(len(who), steps))
     return float(net.samples[who].sum() / (net.samples[who] @ scale))
@@ -119,3 +136,25 @@ def _check(name: str, local: Local) -> None:
             f"scheme.name is {name}, which reads gradients off the clients' updates, but "
             f"training.optimizer is {local.optimizer}: set it to sgd"
         )
+
+
+@dataclass(frozen=True)
+class Tracking(Gossiping):
+    """SD-FEEL with corrected clients, whose servers gossip: what such schemes share."""
+
+    facts: ClassVar[Facts] = Facts(True, False, "low", True, True, True)
+    tolerates: ClassVar[Tolerates] = TRACKING
+    called: ClassVar[str]  # the scheme's name, for refusals
+    shelves: ClassVar[tuple[Shelf, ...]]
+
+    trust: Trust = TRUST
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_trust(self.trust)
+
+    def adapt(self, net: Network) -> Network:
+        return replace(net, shelves=self.shelves)
+
+    def work(self, view: View) -> Work:
+        return corrected(self.called, view, super().work(view), self.trust)

@@ -16,7 +16,7 @@ from sdfeel.core.network import Network, Shelf
 from sdfeel.core.scheme import Facts, Lane, Mix, Setting, View, Work
 from sdfeel.core.tolerance import EDGE, IGNORED, Tolerates
 
-TRAINED, BEFORE = Shelf("trained", "server"), Shelf("before", "server")
+TRAINED, BEFORE = Shelf("trained", "server", trained=True), Shelf("before", "server")
 LEAST_EIGENVALUE = -1 / 3  # below it, the correction grows instead of shrinking
 
 
@@ -33,9 +33,8 @@ class DSquared:
         changing_servers="needs a constant mixing matrix",
         drop_unbiased="corrects with whole models",
         backhaul="needs its neighbours' exact corrections",
+        server_rule="corrects by what exact mixing did to its models",
     )
-
-    trained: ClassVar[str] = TRAINED.name  # what server optimisers step towards, before mixing
 
     tau1: Annotated[int, "local iterations between two gossips (1 is the published rule)"] = 1
 

@@ -8,7 +8,7 @@ from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 
-from sdfeel.core.arrays import Ints
+from sdfeel.core.arrays import Floats, Ints
 from sdfeel.core.errors import InputError, at_least, unknown
 from sdfeel.core.mixing import average, broadcast, of_rows
 from sdfeel.core.network import Network, Shelf
@@ -20,49 +20,71 @@ ARRIVED = Shelf("arrived", "server")  # the model that has just arrived
 
 
 @dataclass(frozen=True)
-class FedAsync:
-    """The cloud mixes in each client's model as soon as it arrives; stale models count less."""
+class OneByOne:
+    """Clients work with the cloud one by one, and none waits for another: what such schemes share.
 
-    facts: ClassVar[Facts] = Facts(False, True, "high", True, True, True)
-    tolerates: ClassVar[Tolerates] = Tolerates(
-        CLOUD, equalise=IGNORED, drop_unbiased="blends in whole models"
-    )
+    Each client has a lane of its own. What it sends counts less, the older it is.
+    """
 
-    tau1: Annotated[int, "local iterations before a client sends its model"] = 5
-    mixing_rate: Annotated[float, "share of a fresh model in the global one"] = 0.6
+    tau1: Annotated[int, "local iterations before a client reports to the cloud"] = 5
     psi: Annotated[
-        Literal["constant", "polynomial", "hinge"], "how much less an old model counts"
+        Literal["constant", "polynomial", "hinge"], "how much less an old model or update counts"
     ] = "polynomial"
     psi_a: Annotated[
         float, "polynomial: exponent; hinge: slope", Only("scheme.psi", ("polynomial", "hinge"))
     ] = 0.5
     psi_b: Annotated[
-        float, "hinge: age up to which a model counts in full", Only("scheme.psi", ("hinge",))
+        float, "hinge: age up to which it counts in full", Only("scheme.psi", ("hinge",))
     ] = 4.0
 
     def __post_init__(self) -> None:
         at_least("scheme.tau1", self.tau1, 1)
+        if self.psi not in PSI:
+            raise unknown("psi", str(self.psi), PSI)
+        self.counts(0)
+
+    def lanes(self, setting: Setting) -> tuple[Lane, ...]:
+        return (setting.servers,) * len(setting.clients)
+
+    def work(self, view: View) -> Work:
+        down = broadcast(view.net, self.client(view), via="client-cloud")
+        return Work(down=down, steps=self.tau1)
+
+    def client(self, view: View) -> Ints:
+        """(1,) whose lane it is."""
+        return view.net.clients[[view.lane_number]]
+
+    def counts(self, age: int) -> Floats:
+        """(1,) how much a model or update of this age counts."""
+        return trust(self.psi, np.array([age]), self.psi_a, self.psi_b)
+
+
+@dataclass(frozen=True)
+class FedAsync(OneByOne):
+    """The cloud mixes in each client's model as soon as it arrives; stale models count less."""
+
+    facts: ClassVar[Facts] = Facts(False, True, "high", True, True, True)
+    tolerates: ClassVar[Tolerates] = Tolerates(
+        CLOUD,
+        equalise=IGNORED,
+        drop_unbiased="blends in whole models",
+        cluster_rule="takes models one at a time, so that none can be compared",
+    )
+
+    mixing_rate: Annotated[float, "share of a fresh model in the global one"] = 0.6
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
         if not 0 < self.mixing_rate <= 1:
             raise InputError(
                 f"scheme.mixing_rate must be above 0 and at most 1, got {self.mixing_rate:g}"
             )
-        if self.psi not in PSI:
-            raise unknown("psi", str(self.psi), PSI)
-        trust(self.psi, np.zeros(1, dtype=np.int64), self.psi_a, self.psi_b)
 
     def adapt(self, net: Network) -> Network:
         return replace(one_server(net), shelves=(ARRIVED,))
 
-    def lanes(self, setting: Setting) -> tuple[Lane, ...]:
-        return (setting.servers,) * len(setting.clients)  # clients do not wait for one another
-
-    def work(self, view: View) -> Work:
-        who = view.net.clients[[view.lane_number]]
-        return Work(down=broadcast(view.net, who, via="client-cloud"), steps=self.tau1)
-
     def mix(self, view: View, done: Ints) -> Mix:
-        age = np.array([view.clocks.number - view.began])
-        share = float(self.mixing_rate * trust(self.psi, age, self.psi_a, self.psi_b)[0])
+        share = float(self.mixing_rate * self.counts(view.clocks.number - view.began)[0])
         arrived = int(view.net.shelf(ARRIVED.name)[0])
-        up = average([arrived], view.net.clients[[view.lane_number]], via="client-cloud")
+        up = average([arrived], self.client(view), via="client-cloud")
         return Mix(up, of_rows({0: {arrived: share, 0: 1 - share}}))

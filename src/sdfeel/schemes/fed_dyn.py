@@ -12,6 +12,7 @@ from sdfeel.core.mixing import of_rows
 from sdfeel.core.network import Network, Shelf
 from sdfeel.core.scheme import Mix, Terms, View, Work
 from sdfeel.core.tolerance import CLOUD, Tolerates
+from sdfeel.schemes.corrections import STEPS, WHOLE
 from sdfeel.schemes.fed_avg import FedAvg
 
 SLOPE = Shelf("slope", "client", "client", "zero")  # of the client's loss, where it last stopped
@@ -24,9 +25,10 @@ class FedDyn(FedAvg):
 
     tolerates: ClassVar[Tolerates] = Tolerates(
         CLOUD,
-        drop_unbiased="corrects by what each client really did",
+        drop_unbiased=WHOLE,
+        cluster_rule="keeps each client's slope, too, which no rule judges",
         server_optimizer="adds to the mean what clients would still do",
-        fedrep="reads gradients off every iteration of an update",
+        fedrep=STEPS,
     )
 
     pull: Annotated[

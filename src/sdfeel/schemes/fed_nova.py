@@ -89,7 +89,7 @@ def _check(local: Local) -> None:
 
 
 def norm(steps: Ints, local: Local) -> Floats:
-    """How many gradients an update of so many steps holds: each step, without momentum or pull.
+    """How many gradients an update of this many steps holds: each step, without momentum or pull.
 
     It is how far the steps lead where the gradient is 1 everywhere, over the learning rate.
 
@@ -102,7 +102,7 @@ def norm(steps: Ints, local: Local) -> Floats:
     """
     longest = int(steps.max(initial=0))  # 0 where nobody's update arrived
     if not (local.momentum or local.proximal):
-        return floats(np.arange(1, longest + 1)[steps - 1])
+        return floats(steps)
     reached, speed, far = np.empty(longest), 0.0, 0.0
     for step in range(longest):
         gradient = 1 - local.rate * local.proximal * far

@@ -18,6 +18,7 @@ from sdfeel.core.scheme import Facts, Lane, Mix, Setting, View, Work, one_server
 from sdfeel.core.stragglers import SLACK
 from sdfeel.core.tolerance import CLOUD, IGNORED, Tolerates
 
+MOST_MISSED = 10  # rounds in a row that are counted
 CANDIDATES = 40  # quotas to compare, at most
 ROUNDS, CYCLES = 1000, 3  # how far a comparison looks ahead: rounds, cycles of the slowest client
 BEGAN = Shelf("began", "client")  # the model that each client began from
@@ -33,6 +34,7 @@ class FedSA:
         equalise=IGNORED,
         drop_unbiased="takes late models into a later round, so that none is lost",
         server_optimizer="keeps models that clients began from, which a step would not reach",
+        cluster_rule="keeps every client's model apart until it averages them",
     )
 
     tau1: Annotated[int, "local iterations before a client sends its model"] = 5
@@ -80,6 +82,11 @@ class FedSA:
         blend = dict(zip(came, share.tolist(), strict=True)) | {0: max(1 - share.sum(), 0.0)}
         again = np.maximum(left - lasts, 0.0)
         again[who] = self._cycle(view)[who]
+        missed = _missed(view)
+        missed[who] = 0
+        silent = first[done[first] == 0]  # begins anew, and later each time: others get the places
+        missed[silent] = np.minimum(missed[silent] + 1, MOST_MISSED)
+        again[silent] = self._cycle(view)[silent] * 2.0 ** missed[silent]
         joined = self._joined(view)
         joined[who] += 1
         return Mix(
@@ -89,6 +96,7 @@ class FedSA:
                 "left": again,
                 "sending": _sending(view),
                 "joined": joined,
+                "missed": missed,
                 "quota": np.array([self._quota(view)]),
             },
         )
@@ -136,6 +144,11 @@ class FedSA:
         often = self._joined(view) + 1
         mean = often[view.net.clients].mean()
         return floats(np.clip(mean / often, 1 / self.rate_limit, self.rate_limit))
+
+
+def _missed(view: View) -> Floats:
+    """(C,) rounds in a row that each client was expected in and missed."""
+    return view.memory.get("missed", np.zeros(len(view.net.samples))).copy()
 
 
 def _sending(view: View) -> Floats:

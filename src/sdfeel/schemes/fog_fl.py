@@ -23,7 +23,12 @@ class FogFL(TwoLevels):
     """Edge servers average their clients; each time, one of them averages the servers."""
 
     facts: ClassVar[Facts] = Facts(True, True, "high", False, True, False)
-    tolerates: ClassVar[Tolerates] = Tolerates(EDGE, mixing=IGNORED, overlap=IGNORED)
+    tolerates: ClassVar[Tolerates] = Tolerates(
+        EDGE,
+        mixing=IGNORED,
+        overlap=IGNORED,
+        server_rule="lets one server average for all, so that others judge nothing",
+    )
 
     tau2: Annotated[int, "averagings at the edge server between two global averagings"] = 1
 

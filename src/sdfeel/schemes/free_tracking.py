@@ -12,8 +12,10 @@ from sdfeel.core.errors import at_least
 from sdfeel.core.mixing import broadcast, collect, of_rows
 from sdfeel.core.network import Network, Shelf
 from sdfeel.core.scheme import Facts, Lane, Mix, Setting, View, Work
-from sdfeel.core.tolerance import EDGE, IGNORED, Tolerates
+from sdfeel.core.tolerance import Tolerates
 from sdfeel.schemes.corrections import (
+    EVERYBODY,
+    TRACKING,
     TRUST,
     VARIATE,
     Trust,
@@ -32,14 +34,10 @@ class FreeTracking:
     """SD-FEEL whose clients read the correction off the models that they are sent anyway."""
 
     facts: ClassVar[Facts] = Facts(True, False, "low", True, True, True)
-    tolerates: ClassVar[Tolerates] = Tolerates(
-        EDGE,
-        overlap=IGNORED,
-        peers="needs a constant mixing matrix",
-        drop="needs every cluster in every round",
-        drop_unbiased="corrects by what each client really did",
+    tolerates: ClassVar[Tolerates] = replace(
+        TRACKING,
+        drop=EVERYBODY,
         server_optimizer="reads its corrections off how far models move",
-        fedrep="reads gradients off every iteration of an update",
     )
 
     tau1: Annotated[int, "local iterations between two gossips"] = 5

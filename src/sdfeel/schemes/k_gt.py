@@ -12,50 +12,32 @@ import numpy as np
 
 from sdfeel.core.arrays import Ints
 from sdfeel.core.mixing import Mixing, of_rows
-from sdfeel.core.network import Network
-from sdfeel.core.scheme import Facts, Mix, View, Work
-from sdfeel.core.tolerance import EDGE, IGNORED, Tolerates
+from sdfeel.core.network import Network, Shelf
+from sdfeel.core.scheme import Mix, View
+from sdfeel.core.tolerance import Tolerates
 from sdfeel.schemes.corrections import (
     DIRECTION,
-    TRUST,
+    TRACKING,
     VARIATE,
-    Trust,
+    Tracking,
     calm_gossip,
-    check_trust,
-    corrected,
     learned,
     per_gradient,
 )
 from sdfeel.schemes.d_squared import damped
-from sdfeel.schemes.two_levels import Gossiping
 
 
 @dataclass(frozen=True)
-class KGT(Gossiping):
+class KGT(Tracking):
     """SD-FEEL whose servers gossip where their clusters are heading, beside their models."""
 
-    facts: ClassVar[Facts] = Facts(True, False, "low", True, True, True)
-    tolerates: ClassVar[Tolerates] = Tolerates(
-        EDGE,
-        overlap=IGNORED,
-        peers="needs a constant mixing matrix",
-        drop_unbiased="corrects by what each client really did",
+    tolerates: ClassVar[Tolerates] = replace(
+        TRACKING,
         backhaul="needs its neighbours' directions as they are",
         server_optimizer="tracks how far the clients' updates move the models",
-        fedrep="reads gradients off every iteration of an update",
     )
-
-    trust: Trust = TRUST
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_trust(self.trust)
-
-    def adapt(self, net: Network) -> Network:
-        return replace(net, shelves=(VARIATE, DIRECTION))
-
-    def work(self, view: View) -> Work:
-        return corrected("k-gt", view, super().work(view), self.trust)
+    called: ClassVar[str] = "k-gt"
+    shelves: ClassVar[tuple[Shelf, ...]] = (VARIATE, DIRECTION)
 
     def mix(self, view: View, done: Ints) -> Mix:
         net, who = view.net, done.nonzero()[0]

@@ -11,11 +11,17 @@ from sdfeel.core.arrays import Ints
 from sdfeel.core.mixing import Mixing, cloud_average, of_rows
 from sdfeel.core.network import Network, Shelf
 from sdfeel.core.scheme import Facts, Mix, View, Work
-from sdfeel.core.tolerance import EDGE, EDGE_AND_CLOUD, IGNORED, Tolerates
+from sdfeel.core.tolerance import EDGE_AND_CLOUD, IGNORED, Tolerates
 from sdfeel.schemes.corrections import (
     DIRECTION,
+    EVERYBODY,
+    STEPS,
+    TRACKING,
     TRUST,
+    UNJUDGED,
     VARIATE,
+    WHOLE,
+    Tracking,
     Trust,
     calm_gossip,
     check_trust,
@@ -24,15 +30,13 @@ from sdfeel.schemes.corrections import (
     per_gradient,
     per_round,
 )
-from sdfeel.schemes.two_levels import Gossiping, TwoLevels
+from sdfeel.schemes.two_levels import TwoLevels
 
 BEFORE = Shelf("before", "server")  # the cluster's model before the servers met
 SHELVES = (VARIATE, DIRECTION, BEFORE)
-WHOLE = "corrects by what each client really did"
-STEPS = "reads gradients off every iteration of an update"
-EVERYBODY = "needs every cluster in every round"
 EXACT = "corrects by what gossip did to a model"
 MOVES = "corrects by how far the clients' updates moved the models"
+GATHERED = replace(TRACKING, drop=EVERYBODY, backhaul=EXACT, server_optimizer=MOVES)
 
 
 def averaged(view: View, done: Ints, *stages: Mixing) -> Mix:
@@ -45,7 +49,7 @@ def averaged(view: View, done: Ints, *stages: Mixing) -> Mix:
 def met(view: View, meeting: Mixing, tau1: int, rounds: int) -> tuple[Mixing, ...]:
     """Keep the models, let the servers meet, and turn what that changed into a correction.
 
-    They last met like this so many rounds of `tau1` iterations ago.
+    They last met like this `rounds` rounds of `tau1` iterations ago.
     """
     net = view.net
     if len(net.present) == 1:
@@ -67,6 +71,7 @@ class Mtgc(TwoLevels):
         overlap=IGNORED,
         drop=EVERYBODY,
         drop_unbiased=WHOLE,
+        cluster_rule=UNJUDGED,
         server_optimizer=MOVES,
         fedrep=STEPS,
     )
@@ -91,32 +96,12 @@ class Mtgc(TwoLevels):
 
 
 @dataclass(frozen=True)
-class GossipMtgc(Gossiping):
+class GossipMtgc(Tracking):
     """SD-FEEL whose clients are corrected towards their cluster, and clusters towards all."""
 
-    facts: ClassVar[Facts] = Facts(True, False, "low", True, True, True)
-    tolerates: ClassVar[Tolerates] = Tolerates(
-        EDGE,
-        overlap=IGNORED,
-        peers="needs a constant mixing matrix",
-        drop=EVERYBODY,
-        drop_unbiased=WHOLE,
-        backhaul=EXACT,
-        server_optimizer=MOVES,
-        fedrep=STEPS,
-    )
-
-    trust: Trust = TRUST
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_trust(self.trust)
-
-    def adapt(self, net: Network) -> Network:
-        return replace(net, shelves=SHELVES)
-
-    def work(self, view: View) -> Work:
-        return corrected("mtgc-gossip", view, super().work(view), self.trust)
+    tolerates: ClassVar[Tolerates] = GATHERED
+    called: ClassVar[str] = "mtgc-gossip"
+    shelves: ClassVar[tuple[Shelf, ...]] = SHELVES
 
     def mix(self, view: View, done: Ints) -> Mix:
         if not self.meets(view):

@@ -42,6 +42,7 @@ class Safa:
         equalise=IGNORED,
         drop_unbiased="keeps whole models in its cache",
         server_optimizer="averages a cache of models, which a step would not reach",
+        cluster_rule="keeps every client's model apart until it averages them",
     )
 
     tau1: Annotated[int, "local iterations before a client sends its model"] = 5

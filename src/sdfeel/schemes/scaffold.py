@@ -18,8 +18,11 @@ from sdfeel.core.scheme import Facts, Lane, Mix, Setting, Terms, View, Work, one
 from sdfeel.core.tolerance import CLOUD, Tolerates
 from sdfeel.schemes.corrections import (
     DIRECTION,
+    STEPS,
     TRUST,
+    UNJUDGED,
     VARIATE,
+    WHOLE,
     Trust,
     check_trust,
     corrected,
@@ -30,8 +33,9 @@ from sdfeel.schemes.fed_avg import FedAvg
 
 TOLERATES = Tolerates(
     CLOUD,
-    drop_unbiased="corrects by what each client really did",
-    fedrep="reads gradients off every iteration of an update",
+    drop_unbiased=WHOLE,
+    cluster_rule=UNJUDGED,
+    fedrep=STEPS,
 )
 
 

@@ -11,7 +11,7 @@ al., "Quasi-Global Momentum: Accelerating Decentralized Deep Learning on Heterog
 """
 
 from dataclasses import dataclass, replace
-from typing import Annotated, Literal, cast, get_args
+from typing import Annotated, Literal, get_args
 
 import numpy as np
 
@@ -20,8 +20,7 @@ from sdfeel.core.errors import InputError, unknown
 from sdfeel.core.mixing import Mixing, of_rows
 from sdfeel.core.network import Network, Shelf
 from sdfeel.core.rules import Moments, Scaled, Squares
-from sdfeel.core.scheme import Facts, Lane, Mix, Scheme, Setting, View, Work
-from sdfeel.core.tolerance import Tolerates
+from sdfeel.core.scheme import Around, Mix, Scheme, View
 
 Kind = Literal["momentum", "adam", "yogi", "adagrad", "quasi-global"]
 # In this order a step's terms come as `Scaled` wants them.
@@ -70,45 +69,27 @@ class ServerStep:
 
 
 @dataclass(frozen=True)
-class Stepped:
+class Stepped(Around):
     """A scheme whose servers take steps of their own."""
 
-    inner: Scheme
     step: ServerStep
-
-    @property
-    def facts(self) -> Facts:
-        return self.inner.facts
-
-    @property
-    def tolerates(self) -> Tolerates:
-        return getattr(self.inner, "tolerates", Tolerates())
 
     def adapt(self, net: Network) -> Network:
         own = self.inner.adapt(net)
         moments = (FIRST, SECOND) if self.step.adaptive else (FIRST,)
         return replace(own, shelves=(*own.shelves, BEFORE, *moments))
 
-    def lanes(self, setting: Setting) -> tuple[Lane, ...]:
-        return self.inner.lanes(setting)
-
-    def work(self, view: View) -> Work:
-        return self.inner.work(view)
-
     def mix(self, view: View, done: Ints) -> Mix:
         mix, net = self.inner.mix(view, done), view.net
         if len(net.servers) > 1 and not any(stage.crossings for stage in mix.stages):
             return mix  # a server's step is for what all of them have agreed on
         there = np.unique(net.home[net.clients]).tolist()  # who is away keeps what it has
-        shelf: str | None = getattr(self.inner, "trained", None)
-        models = net.servers if shelf is None else net.shelf(shelf).tolist()
-        rows = {int(models[d]): d for d in there}
+        rows = {int(net.trained[d]): d for d in there}
         if self.step.optimizer == "quasi-global":
             return _quasi_global(mix, self.step, net, rows)
         before = net.shelf(BEFORE.name).tolist()
-        if shelf is None:
+        if rows.keys() == set(there):
             return replace(mix, across=(*mix.stages, *_steps(self.step, net, rows, before)))
-        # A scheme whose servers correct what they mix needs the step before they do.
         own = _steps(self.step, net, rows, list(net.servers))
         return replace(mix, across=(*own, *mix.stages))
 
@@ -169,9 +150,4 @@ def _between(name: str, value: float) -> None:
 
 def stepped(scheme: Scheme, step: ServerStep) -> Scheme:
     """A scheme around which servers take such steps."""
-    return cast(Scheme, Stepped(scheme, step))
-
-
-def plain(scheme: Scheme) -> Scheme:
-    """The scheme itself, without the servers' own steps."""
-    return scheme.inner if isinstance(scheme, Stepped) else scheme
+    return Stepped(scheme, step)

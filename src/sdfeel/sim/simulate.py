@@ -1,7 +1,8 @@
 """Carries out a scheme by weighted sums on a virtual clock."""
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from heapq import heapify, heapreplace, nsmallest
 
 import numpy as np
 import torch
@@ -10,83 +11,21 @@ from torch import Tensor
 from sdfeel.core import membership, outages
 from sdfeel.core.arrays import Floats, Ints, floats
 from sdfeel.core.cost import Bill
-from sdfeel.core.decide import Decided, Decisions, length
+from sdfeel.core.decide import Begun, Decided, Decisions, Known, hears, length
 from sdfeel.core.events import Crew, Round
 from sdfeel.core.mixing import Mixing
 from sdfeel.core.network import Network
-from sdfeel.core.scheme import Estimates, Lane, Memory, Mix, Work
-from sdfeel.core.staleness import Clocks
+from sdfeel.core.scheme import Estimates, Mix, Work
+from sdfeel.engine.attacks import Attack
 from sdfeel.engine.base import Engine, Task
-from sdfeel.engine.combine import Sums, combined, mean, mixed, weighted
+from sdfeel.engine.combine import Rows, Sums, combined, mean, mixed, weighted
 from sdfeel.engine.estimates import Estimator, probing
 from sdfeel.engine.fused import bounded
 from sdfeel.engine.messages import Packing
+from sdfeel.engine.privacy import Budget
 from sdfeel.engine.threads import one_thread
-
-
-@dataclass(eq=False)
-class LaneState:
-    """Where one lane is: its round, when that ends, and the models it began from."""
-
-    number: int  # among the scheme's lanes
-    lane: Lane
-    k: int = 0
-    ends: float = 0.0
-    base: Tensor | None = None  # (S, P) of `sources` when the round began; None: unchanged
-    sources: list[int] = field(default_factory=list)
-    steps: float = 0.0  # local iterations finished by this lane, a mean over its clients
-    began: int = 0  # rounds that all lanes had finished when this one began
-    since: float = 0.0  # the time when it began
-    memory: Memory = field(default_factory=dict)  # the scheme's
-    measured: Estimates | None = None
-    crew: Crew = ()  # as last listed in the lane's events
-
-
-@dataclass
-class State:
-    """A simulation between two rounds."""
-
-    models: Tensor  # (D + S, P) the servers' models, then the scheme's shelves, last one first
-    taken: Ints  # (C,) local iterations of each client so far
-    clocks: Clocks
-    lanes: list[LaneState] = field(default_factory=list)
-    seconds: float = 0.0
-    bytes: int = 0
-    joules: float = 0.0
-    owed: dict[int, Tensor] = field(default_factory=dict)  # what clients' messages have lost
-    public: Tensor | None = None  # (D, P) the servers' models as their neighbours know them
-    own: dict[int, Tensor] = field(default_factory=dict)  # what stays with clients that trained
-    over: str | None = None  # why the scheme has ended the run
-
-    @classmethod
-    def fresh(cls, initial: Tensor, net: Network) -> "State":
-        servers = len(net.servers)
-        models = initial.repeat(servers + net.kept, 1)
-        for shelf in net.shelves:
-            if shelf.start == "zero":
-                models[net.shelf(shelf.name).tolist()] = 0
-        return cls(
-            models=models,
-            taken=np.zeros(len(net.samples), dtype=np.int64),
-            clocks=Clocks.fresh(servers),
-        )
-
-    @property
-    def servers(self) -> Tensor:
-        """(D, P) the servers' models."""
-        return self.models[: len(self.clocks.led)]
-
-    @property
-    def number(self) -> int:
-        """Rounds of all lanes so far."""
-        return self.clocks.number
-
-    @property
-    def iterations(self) -> int:
-        """Local iterations per server: exact when synchronous, a mean when not."""
-        total = sum(each.steps * len(each.lane) for each in self.lanes)
-        return int(total / sum(len(each.lane) for each in self.lanes))
-
+from sdfeel.sim.ahead import Ahead
+from sdfeel.sim.state import LaneState, State
 
 LISTED = 200  # clients whose seconds a round's event lists, at most
 
@@ -95,7 +34,8 @@ class Simulation:
     """An endless iterator of finished rounds, in time order. `state` may be saved between two.
 
     Synchronous schemes have one lane of all servers, asynchronous ones a lane per server; the
-    loop is the same. A lane trains when its round ends, from models fixed when it began.
+    loop is the same. A lane's result is needed when its round ends; since the models that it trains
+    from are fixed when the round begins, it is trained whenever there is a free core (`Ahead`).
     """
 
     def __init__(
@@ -105,13 +45,18 @@ class Simulation:
         state: State | None = None,
         packing: Packing | None = None,  # None: models are sent as they are
         stays: Tensor | None = None,  # (S,) what stays with each client, at first
+        budget: Budget | None = None,  # None: nothing is promised about privacy
+        average: float = 0.0,  # how much of a running average of models is kept in each round
+        attack: Attack | None = None,  # which servers lie; clients do in the engine
     ) -> None:
         self.decisions, self.engine, self._stays = decisions, engine, stays
+        self.budget, self._average = budget, average
+        self._liars = attack if attack is not None and attack.servers else None
         self._packing = packing
         self._news: list[str] = []
-        self._only_lane: tuple[int, Decided] | None = None
+        self._ahead = Ahead(engine)
         if state is None:
-            state = State.fresh(engine.initial(), decisions.net)
+            state = State.fresh(engine.initial(), decisions.net, hears(decisions))
             state.lanes = [LaneState(n, lane) for n, lane in enumerate(decisions.lanes)]
             if packing is not None and packing.across is not None:
                 state.public = state.servers.clone()  # everyone knows the first model
@@ -122,6 +67,7 @@ class Simulation:
         self.state = state
         latest = max(state.lanes, key=lambda each: each.began)
         self._seen = decisions.state(latest.began, latest.since)
+        self._order()
 
     @property
     def net(self) -> Network:
@@ -140,12 +86,53 @@ class Simulation:
     def __next__(self) -> Round:
         """Finish the round that ends first; the lower lane wins a tie."""
         with one_thread():
-            return self._finish(min(self.state.lanes, key=lambda each: (each.ends, each.number)))
+            each = self._next_lane()
+            done = self._finish(each)
+            heapreplace(self._next, (each.order, each))
+            if self._average:
+                self._remember()
+            return done
+
+    def finish(self, number: int, seconds: float) -> Round:
+        """Finish the round of a lane, though it may not be the next: what a record says."""
+        each = self.state.lanes[number]
+        each.ends = seconds
+        with one_thread():
+            done = self._finish(each)
+        self._order()
+        return done
+
+    def decide_by(self, decisions: Decisions) -> None:
+        """Let the rounds in progress, and all later ones, be decided otherwise."""
+        self.decisions = decisions
+        for each in self.state.lanes:
+            each.begun = None
+
+    def _order(self) -> None:
+        self._next = [(each.order, each) for each in self.state.lanes]
+        heapify(self._next)
+
+    def next_steps(self) -> int:
+        """Local iterations that the clients of the next round take together."""
+        return int(self._decided(self._next_lane()).done.sum())
+
+    def _next_lane(self) -> LaneState:
+        return self._next[0][1]
+
+    def _remember(self) -> None:
+        """Add the newest model to the running average, which is short at first."""
+        newest, before, number = self._newest(), self.state.average, self.state.number
+        kept = min(self._average, number / (9 + number))
+        terms = [] if before is None else [(kept, before), (1 - kept, newest)]
+        self.state.average = weighted(terms) if terms else newest
 
     def model(self) -> Tensor:
-        """(P,) what the run returns if it ends now: `Network.returned`."""
+        """(P,) what the run returns if it ends now: `Network.returned`, or its average so far."""
+        return self._newest() if self.state.average is None else self.state.average
+
+    def _newest(self) -> Tensor:
         rows, weights = self.net.returned
-        return _sum(rows, weights, self.state.models)
+        return _sum(rows, weights, self.state.rows)
 
     def models(self) -> Callable[[int], Tensor]:
         """The model of each client if the run ends now: all have the same, or each its own.
@@ -155,7 +142,7 @@ class Simulation:
         own = next((each for each in self.net.shelves if each.returned), None)
         if own is not None and own.per == "client":
             rows = self.net.shelf(own.name)
-            return lambda client: self.state.models[int(rows[client])]
+            return lambda client: self.state.rows[int(rows[client])]
         model, stays = self.model(), self._stays
         if stays is None:
             return lambda client: model
@@ -171,6 +158,12 @@ class Simulation:
         """How far the servers' models are from their mean: a weighted root mean square."""
         return float(np.sqrt(self.net.mass @ self.distances() ** 2))
 
+    def epsilons(self) -> dict[str, float]:
+        """How much others may have learned so far: `privacy.Budget`."""
+        if self.budget is None:
+            return {}
+        return self.budget.epsilons(self.state.spent, self.state.taken)
+
     def news(self) -> list[str]:
         """What has happened to servers since this was last called."""
         news, self._news = self._news, []
@@ -178,7 +171,7 @@ class Simulation:
 
     def _begin(self, each: LaneState) -> None:
         each.began, each.since = self.state.number, self.state.seconds
-        decided = self._decided(each)
+        decided = self._begun(each, again=True)
         if self.decisions.outages is not None:
             self._news += outages.changes(self._seen, decided.state, self.state.number)
             self._seen = decided.state
@@ -187,62 +180,71 @@ class Simulation:
             work = decided.work
             taken = [part.sources for part in (work.down, work.shift) if part is not None]
             each.sources = np.unique(np.concatenate(taken)).tolist()
-            each.base = self.state.models[each.sources]
+            each.base = self.state.rows.taken(each.sources)
 
     def _renew(self, k: int) -> None:
         """Where an epoch begins with round `k`: servers join, and shelves begin again."""
         before, now = self.decisions.at(k - 1).net, self.decisions.at(k).net
         if before is now:
             return
-        models = self.state.models
+        models = self.state.rows
         for server, source in membership.heirs(before, now).items():
-            models[server] = models[source]
+            models.put([server], models.taken([source]))
             self._news.append(f"server {server} joins with the model of server {source}")
         self._news += [
             f"server {server} leaves after round {k}"
             for server in now.out
             if server not in before.out
         ]
-        for row, server_then in now.first_rows():
-            models[row] = 0 if server_then is None else models[server_then]
+        models.begin(now)
+
+    def _begun(self, each: LaneState, again: bool = False) -> Begun:
+        """What the lane does in this round, and what it costs; `again`: it begins just now."""
+        if each.begun is None or again:
+            decisions, clocks = self.decisions.at(each.k), self.state.clocks
+            before = None if self.decisions.epochs else each.begun
+            known = self._known(each)
+            each.begun = Begun.of(
+                decisions.round(each.number, each.k, clocks, **known, before=before)
+            )
+        return each.begun
 
     def _decided(self, each: LaneState) -> Decided:
-        """What the lane does in this round, and what it costs.
+        """How the round ends. With one lane, nothing can have changed since it began."""
+        begun, decisions = self._begun(each), self.decisions.at(each.k)
+        if len(self.state.lanes) == 1:
+            return begun.as_decided(len(self.state.taken))
+        clocks = self.state.clocks
+        return decisions.ended(begun, each.number, each.k, clocks, **self._known(each))
 
-        Decisions are pure, so they may be asked for again when the round ends. How models are
-        weighted may have changed by then; how long the round takes has not. With one lane, nothing
-        can have changed.
-        """
-        alone = len(self.state.lanes) == 1
-        known = self._only_lane
-        if alone and known is not None and known[0] == each.k:
-            return known[1]
-        decided = self.decisions.at(each.k).round(
-            each.number,
-            each.k,
-            self.state.clocks,
-            began=each.began,
-            seconds=each.since,
-            memory=each.memory,
-            measured=each.measured,
-        )
-        if alone:
-            self._only_lane = each.k, decided
-        return decided
+    @staticmethod
+    def _known(each: LaneState) -> Known:
+        return {
+            "began": each.began,
+            "seconds": each.since,
+            "memory": each.memory,
+            "measured": each.measured,
+        }
 
     def _finish(self, each: LaneState) -> Round:
         state = self.state
         work, done, mix, bill, clients, network = self._decided(each)
+        began = (
+            {} if self._liars is None else {d: state.rows[d].clone() for d in self._liars.servers}
+        )
         ended = self._up(work, mix, done, each)
         spread = self.spread() if ended else 0.0
-        mixed_with = self._exchanges(mix)
+        mixed_with = self._exchanges(mix, began)
         each.measured = self._measured(work, done, each, ended, spread)
         state.clocks = outages.after(state.clocks, each.lane, network.there, mixed_with)
         state.seconds = each.ends
         state.bytes += bill.bytes
         state.joules += bill.joules
         state.taken = state.taken + done
-        each.steps += length(self.decisions.at(each.k).net, work, done)
+        if self.budget is not None and self.budget.protects == "clients":
+            spent = self.budget.round(mix.up, len(state.taken))
+            state.spent = spent + state.spent if state.spent.size else spent
+        state.took(each, length(self.decisions.at(each.k).net, work, done))
         each.memory = mix.memory
         state.over = state.over or mix.over
         each.k += 1
@@ -263,28 +265,45 @@ class Simulation:
             figures=dict(mix.figures),
         )
 
-    def _exchanges(self, mix: Mix) -> tuple[int, ...]:
-        """Mix the servers, stage by stage; return those that took part in an exchange."""
+    def _exchanges(self, mix: Mix, began: Mapping[int, Tensor]) -> tuple[int, ...]:
+        """Mix the servers, stage by stage; return those that took part in an exchange.
+
+        Servers that lie do so about what they `began` the round with.
+        """
         met: set[int] = set()
         hop = 0  # of all stages: every message has an address of its own
         for stage in mix.stages:
-            rows = torch.from_numpy(np.array(stage.rows))
             for _ in range(stage.hops):
-                self.state.models[rows] = self._across(stage, hop)
+                self.state.rows.put(stage.rows.tolist(), self._across(stage, hop, began))
                 hop += 1
             if stage.crossings:
                 met.update(stage.rows[stage.rows >= 0].tolist())
         return tuple(sorted(met))
 
-    def _across(self, mixing: Mixing, hop: int) -> Tensor:
+    def _across(self, mixing: Mixing, hop: int, began: Mapping[int, Tensor]) -> Tensor:
         """(R, P) one exchange between servers, compressed if the experiment says so."""
         packing = self._packing
+        if self._liars is not None and mixing.crossings:
+            return self._lied(mixing, self._liars, began)
         sent = mixing.via == "server-server" and mixing.crossings > 0
         if packing is None or packing.across is None or not sent:
-            return mixed(mixing, self.state.models)
+            return mixed(mixing, self.state.rows)
         state = self.state
         assert state.public is not None
         return packing.exchange(state.servers, state.public, mixing, state.number, hop)
+
+    def _lied(self, mixing: Mixing, liars: Attack, began: Mapping[int, Tensor]) -> Tensor:
+        """(R, P) one exchange in which some servers tell others what is not so."""
+        models = self.state.rows
+        lies = {d: liars.told(models[d], start) for d, start in began.items()}
+        holders, found = self.net.holder(mixing.rows).tolist(), []
+        for n, (dst, sources, weights) in enumerate(mixing):
+            seen = {s: models[s] if s == holders[n] else lies.get(s, models[s]) for s in sources}
+            if mixing.rule is not None:
+                found.append(combined(mixing, n, models[dst], seen))
+            else:
+                found.append(_sum(sources, weights, seen))
+        return torch.stack(found)
 
     def _crew(self, each: LaneState, work: Work, bill: Bill) -> Crew | None:
         """How long each client computed and sent; None if unchanged, or too many to list."""
@@ -303,37 +322,70 @@ class Simulation:
         Their models are returned if the round is measured.
         """
         state = self.state
-        sums = Sums(len(mix.up.rows), state.models)
+        sums = Sums(len(mix.up.rows), state.servers)
         takers = _takers(mix)
         came: dict[int, Tensor] = {}  # models that a rule needs side by side
         for source in sorted(
             row for row in takers if row < 0
         ):  # rows that are already where they go
             for index, weight in takers[source]:
-                sums.add(index, weight, state.models[source])
+                sums.add(index, weight, state.rows[source])
         # Late clients have trained in vain, which need not be computed.
         tasks = [task for task in self._tasks(work, done, each) if task.client in takers]
         ended: dict[int, Tensor] = {}
-        for task, trained in zip(tasks, self.engine.train(tasks), strict=True):
+        secret = None if self._packing is None else self._packing.sums
+        totals: dict[int, Tensor] = {}  # of integers, where servers see no more
+        for task, trained in zip(tasks, self._trained(each, tasks), strict=True):
             if self._stays is not None:
                 state.own[task.client] = trained[len(task.start) :].clone()
                 trained = trained[: len(task.start)]
+            if work.measure:
+                ended[task.client] = trained.clone()
+            if secret is not None:
+                assert self._packing is not None
+                sent = self._packing.upload(state.owed, task, trained, each.k)
+                for index, weight in takers.get(task.client, ()):
+                    totals[index] = totals[index] + sent if index in totals else sent
+                    sums.add(index, weight if mix.payload == "model" else 0.0, task.start)
+                continue
             row = self._arrived(task, trained, mix, each.k)
             if mix.up.rule is not None:
                 came[task.client] = row.clone()
             else:
                 for index, weight in takers.get(task.client, ()):
                     sums.add(index, weight, row)
-            if work.measure:
-                ended[task.client] = trained.clone()
-        rows = torch.from_numpy(np.array(mix.up.rows))
+        rows = mix.up.rows.tolist()
+        if secret is not None:
+            found = sums.rows()
+            for index, total in totals.items():
+                found[index] += secret.opened(mix.up, index, total).to(found.dtype)
+            if mix.payload == "model":
+                state.rows.put(rows, found)
+            else:
+                state.rows.add(rows, found)
+            return ended
         if mix.up.rule is not None:
-            state.models[rows] = self._ruled(mix, came)
+            state.rows.put(rows, self._ruled(mix, came))
         elif mix.payload == "model":
-            state.models[rows] = sums.rows()
+            state.rows.put(rows, sums.rows())
         else:
-            state.models[rows] += sums.rows()
+            state.rows.add(rows, sums.rows())
         return ended
+
+    def _trained(self, each: LaneState, tasks: Sequence[Task]) -> Iterator[Tensor]:
+        """The models of `tasks`; the lanes whose rounds end next are trained along with them."""
+        if len(self.state.lanes) == 1:
+            return self.engine.train(tasks)
+        return self._ahead.train(each.number, tasks, self._coming)
+
+    def _coming(self, count: int) -> Iterator[tuple[int, list[Task]]]:
+        """The lanes whose rounds end next, and what they train; at least `count`, if there are."""
+        for _, each in nsmallest(count, self._next):
+            begun = self._begun(each)
+            who = set(begun.mix.up.sources.tolist())
+            done = begun.done(len(self.state.taken))
+            tasks = self._tasks(begun.work, done, each)
+            yield each.number, [task for task in tasks if task.client in who]
 
     def _measured(
         self, work: Work, done: Ints, each: LaneState, ended: Mapping[int, Tensor], spread: float
@@ -347,13 +399,13 @@ class Simulation:
         for task in self._tasks(work, done, each):
             if task.client in ended:
                 weight, step = float(self.net.samples[task.client]), task.first + task.steps
-                also = _sum(*compared[task.client], self.state.models) if compared else None
+                also = _sum(*compared[task.client], self.state.rows) if compared else None
                 asked.add(task.client, weight, task.start, ended[task.client], step, also)
         return replace(asked.estimates(), spread=spread)
 
     def _ruled(self, mix: Mix, came: dict[int, Tensor]) -> Tensor:
         """(R, P) what a rule makes of what arrived; for updates, the server's own row is zero."""
-        fresh, models = [], self.state.models
+        fresh, models = [], self.state.rows
         shelves = {int(n): models[n] for n in np.unique(mix.up.sources) if n < 0}
         for n, dst in enumerate(mix.up.rows.tolist()):
             own = models[dst]
@@ -371,17 +423,21 @@ class Simulation:
         return task.start + update if mix.payload == "model" else update
 
     def _tasks(self, work: Work, done: Ints, each: LaneState) -> list[Task]:
-        models: Mapping[int, Tensor] | Tensor = self.state.models
+        models: Rows = self.state.rows
         if each.base is not None:
             models = dict(zip(each.sources, each.base, strict=True))
         rates = np.ones(len(work.down.rows)) if work.rates is None else work.rates
         shifts = {} if work.shift is None else {i: (of, w) for i, of, w in work.shift}
         tasks: list[Task] = []
+        starts: dict[int, Tensor] = {}
         for rate, (client, sources, weights) in zip(rates.tolist(), work.down, strict=True):
             if work.down.rule is not None:
                 start = combined(work.down, len(tasks), models[int(sources[0])], models)
             elif len(sources) == 1 and weights[0] == 1:
-                start = models[int(sources[0])]
+                source = int(sources[0])
+                if source not in starts:  # many clients start from one model: one tensor for all
+                    starts[source] = models[source]
+                start = starts[source]
             else:
                 terms = zip(weights.tolist(), sources.tolist(), strict=True)
                 start = weighted((weight, models[source]) for weight, source in terms)
@@ -395,7 +451,7 @@ class Simulation:
         return tasks
 
 
-def _sum(sources: Ints, weights: Floats, models: Mapping[int, Tensor] | Tensor) -> Tensor:
+def _sum(sources: Ints, weights: Floats, models: Rows) -> Tensor:
     """(P,) the weighted sum of these rows."""
     terms = zip(weights.tolist(), sources.tolist(), strict=True)
     return weighted((weight, models[source]) for weight, source in terms)

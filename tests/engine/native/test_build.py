@@ -1,15 +1,15 @@
 """Compiling once, keeping what was compiled, and giving reasons instead of errors."""
 
 import os
-import subprocess
-import sys
 from importlib.util import find_spec
+from multiprocessing.connection import Connection
 from pathlib import Path
 
 import pytest
 import torch
 from torch import nn
 
+from sdfeel.core.forks import forked
 from sdfeel.data.federated import Examples
 from sdfeel.engine.base import Training, Workload
 from sdfeel.engine.native import available, build
@@ -17,6 +17,7 @@ from sdfeel.engine.native.engine import NativeEngine
 from sdfeel.engine.native.lower import Plan, lower, source
 from tests.engine.native.helpers import PARTS, examples, needs_compiler
 from tests.tools import native_fuzz as fuzz
+from tests.waiting import joined, received
 
 DATA = examples((1, 4, 4))
 
@@ -60,21 +61,24 @@ def test_a_damaged_library_is_built_again(own_cache: Path) -> None:
     assert path.read_bytes() == whole
 
 
+def building(pipe: Connection) -> None:
+    """As soon as both are there."""
+    pipe.send("ready")
+    received(pipe)
+    pipe.send(isinstance(create(), NativeEngine))
+
+
 @needs_compiler
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
 def test_two_processes_may_build_at_once(own_cache: Path) -> None:
-    code = (
-        "import numpy as np, torch\n"
-        "from torch import nn\n"
-        "from sdfeel.data.federated import Examples\n"
-        "from sdfeel.engine.base import Training, Workload\n"
-        "from sdfeel.engine.native.engine import NativeEngine\n"
-        "d = Examples(torch.ones(4, 3), torch.arange(4))\n"
-        "m = nn.Linear(3, 4)\n"
-        "e = NativeEngine.create(Workload(m, d, [np.arange(4)], d, Training(0.1, 2), 0))\n"
-        "assert isinstance(e, NativeEngine), e\n"
-    )
-    both = [subprocess.Popen([sys.executable, "-c", code]) for _ in range(2)]
-    assert [process.wait(120) for process in both] == [0, 0]
+    both = [forked(building) for _ in range(2)]
+    for _, pipe in both:
+        assert received(pipe) == "ready"
+    for _, pipe in both:
+        pipe.send("go")
+    assert [received(pipe) for _, pipe in both] == [True, True]
+    for process, _ in both:
+        joined(process)
     assert len(built(own_cache)) == 1
 
 

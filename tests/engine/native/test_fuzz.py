@@ -17,6 +17,14 @@ def test_random_chains_agree_with_float64(seed: int) -> None:
 
 
 @needs_compiler
+@pytest.mark.parametrize("seed", [0, 3])
+def test_smooth_chains_agree_with_float64(seed: int) -> None:
+    name = list(fuzz.TARGETS)[seed % len(fuzz.TARGETS)]
+    own = fuzz.smooth_chain(seed)
+    assert fuzz.fault(own, seed, fuzz.TARGETS[name]) is None, f"{name}: {own}"
+
+
+@needs_compiler
 def test_the_command_prints_what_it_did(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

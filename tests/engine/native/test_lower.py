@@ -24,7 +24,7 @@ class Written(nn.Module):
         self.run = run
         self.conv, self.linear = nn.Conv2d(3, 4, 3), nn.Linear(144, 10)
         self.square = nn.Linear(10, 10)
-        self.drop = nn.Dropout(0.5)
+        self.drop, self.ten = nn.Dropout(0.5), nn.Conv2d(3, 10, 3)
 
     def forward(self, x: Tensor) -> Tensor:
         return self.run(self, x)
@@ -43,10 +43,16 @@ def in_eval_only(m: Written, x: Tensor) -> Tensor:
         lambda m, x: m.linear(m.conv(x).view(x.size(0), -1).relu()),
         lambda m, x: m.linear(m.conv(x).relu().view(-1, 144)),
         lambda m, x: m.linear(F.relu(m.conv(x), inplace=True).reshape((x.shape[0], 144))),
+        lambda m, x: m.linear(torch.tanh(F.gelu(m.conv(x), approximate="tanh")).flatten(1)),
+        lambda m, x: m.linear(F.leaky_relu(m.conv(x), 0.3).sigmoid().flatten(1)),
+        lambda m, x: m.linear(F.avg_pool2d(F.silu(m.conv(x)), 1).flatten(1)),
+        lambda m, x: m.square(m.ten(x).mean((2, 3))),
+        lambda m, x: m.square(F.adaptive_avg_pool2d(m.ten(x), 1).flatten(1)),
     ],
 )
 def test_ways_to_write_the_same_model(run: Any) -> None:
-    assert unsupported(Written(run), PLAIN, SHAPE) is None
+    for training in (PLAIN, Training(0.1, 10, loss=nn.CrossEntropyLoss())):
+        assert unsupported(Written(run), training, SHAPE) is None
 
 
 @pytest.mark.parametrize(
@@ -54,7 +60,8 @@ def test_ways_to_write_the_same_model(run: Any) -> None:
     [
         (lambda m, x: m.square(m.square(m.linear(m.conv(x).flatten(1)))), "shares its weights"),
         (lambda m, x: m.linear(F.dropout(m.conv(x).flatten(1))), "has no address"),
-        (lambda m, x: m.linear(m.conv(x).flatten(1)).tanh(), "layer 4 (a call of tanh) is not"),
+        (lambda m, x: m.linear(m.conv(x).flatten(1)).sinh(), "layer 4 (a call of sinh) is not"),
+        (lambda m, x: m.linear(m.conv(x).mean(1).flatten(1)), "is not the mean of each plane"),
         (lambda m, x: m.linear((m.conv(x) + x.mean()).flatten(1)), "more than a chain"),
         (lambda m, x: m.linear(m.conv(x).flatten(2)), "does not flatten each example"),
         (lambda m, x: m.linear(m.conv(x).view(-1, 72)), "does not flatten each example"),
@@ -72,15 +79,16 @@ def test_reasons_of_written_models(run: Any, reason: str) -> None:
 @pytest.mark.parametrize(
     ("layer", "reason"),
     [
-        (nn.Tanh(), "layer 1 (Tanh) is not one of Conv2d, Linear, BatchNorm2d, ReLU, MaxPool2d"),
-        (nn.BatchNorm1d(3), "layer 1 (BatchNorm1d) is not one of"),
+        (nn.Softplus(), "layer 1 (Softplus) is not one of Conv2d, Linear, BatchNorm, LayerNorm"),
+        (nn.BatchNorm1d(3), "layer 1 (BatchNorm1d) gets an input of (3, 8, 8)"),
+        (nn.LayerNorm(8), "layer 1 (LayerNorm) is over a part of an input of (3, 8, 8)"),
+        (nn.GroupNorm(2, 4), "layer 1 (GroupNorm) gets an input of (3, 8, 8)"),
+        (nn.AvgPool2d(2, ceil_mode=True), "layer 1 (AvgPool2d) has ceil_mode"),
+        (nn.AvgPool2d(2, divisor_override=3), "has divisor_override"),
+        (nn.AdaptiveAvgPool2d(3), "makes (3, 3) of (8, 8), not in equal windows"),
         (nn.BatchNorm2d(4), "layer 1 (BatchNorm2d) gets an input of (3, 8, 8)"),
         (nn.BatchNorm2d(3, momentum=None), "keeps no running statistics with a fixed momentum"),
         (nn.BatchNorm2d(3, track_running_stats=False), "keeps no running statistics"),
-        (
-            nn.Sequential(nn.MaxPool2d(8), nn.BatchNorm2d(3)),
-            "layer 2 (BatchNorm2d) gets one number for each channel",
-        ),
         (nn.Conv2d(3, 3, 3, groups=3), "layer 1 (Conv2d) has groups"),
         (nn.Conv2d(3, 3, 3, dilation=2), "has dilation"),
         (nn.Conv2d(3, 3, 3, padding=1, padding_mode="reflect"), "has padding mode reflect"),
@@ -127,8 +135,13 @@ def frozen() -> nn.Module:
         (nn.Linear(192, 10), Training(0.1, 10, loss=F.mse_loss), "its loss is not cross_entropy"),
         (
             nn.Linear(192, 10),
-            Training(0.1, 10, options={"momentum": 0.9, "nesterov": True}),
-            "SGD has the option nesterov",
+            Training(0.1, 10, loss=nn.CrossEntropyLoss(label_smoothing=0.1)),
+            "its loss is not cross_entropy",
+        ),
+        (
+            nn.Linear(192, 10),
+            Training(0.1, 10, options={"momentum": 0.9, "dampening": 0.1}),
+            "SGD has the option dampening",
         ),
         (nn.Linear(192, 10), Training(0.1, 5000), "its batches of 5000 are larger than 1024"),
     ],

@@ -50,8 +50,9 @@ def test_this_machine_has_the_bits_on_record(name: str) -> None:
 
 
 @needs_compiler
-@pytest.mark.parametrize("flags", [NARROW, WIDE], ids=["narrow", "wide"])
-@pytest.mark.parametrize("name", ["mnist-cnn", "chain 2"])
+@pytest.mark.parametrize(  # each is compiled for seconds; `tests.tools.portable` tries all
+    ("name", "flags"), [("mnist-cnn", NARROW), ("chain 2", WIDE)], ids=["narrow", "wide"]
+)
 def test_the_width_of_vectors_changes_no_bit(name: str, flags: tuple[str, ...]) -> None:
     assert bits(name, *build.NATIVE, *flags) == portable.golden()[name]
 

@@ -13,6 +13,7 @@ import pytest
 from sdfeel.core.errors import InputError, SdfeelError
 from sdfeel.engine.ray import RayEngine, pool
 from tests.engine.ray.helpers import Slow, descendants, engines, gone, kill, pid, same, trained
+from tests.waiting import started
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # Ray leaves files for the collector to close
 ROOT = Path(__file__).parents[3]
@@ -101,7 +102,7 @@ def test_a_ray_of_our_own_is_private_and_leaves_nothing_behind(
     installed: None, tmp_path: Path
 ) -> None:
     clean = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
-    with subprocess.Popen(
+    with started(
         [sys.executable, "-c", SCRIPT],
         cwd=ROOT,
         env={**clean, "HOME": str(tmp_path)},

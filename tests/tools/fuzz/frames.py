@@ -22,6 +22,7 @@ from sdfeel.live.trust.identity import Identity, create_authority, issue
 from sdfeel.live.trust.names import Name
 from tests.tools.fuzz.mutations import mutated
 from tests.tools.fuzz.run import Found, Tally, memory
+from tests.waiting import completed
 
 _BODY = b"123456789"
 _FIRST = Envelope("push", {"round": 1, "sha256": "ab" * 32}, len(_BODY))
@@ -31,7 +32,7 @@ _LIMITS = Limits(bodies={"push": 1 << 20}, chunk_seconds=5)
 
 def attack_server(count: int, seed: int, first: int = 0) -> Tally:
     """Send damaged calls; raises `Found` if a handler failed or the server no longer answers."""
-    return asyncio.run(_attack(range(first, first + count), seed))
+    return completed(_attack(range(first, first + count), seed), 60.0 + count)
 
 
 @asynccontextmanager

@@ -10,6 +10,7 @@ export async function show(main, about, query) {
   const charts = new Charts();
   const [results, differences, title] = [h("div", {}), h("div", {}), h("p", { class: "soft", role: "status" })];
   const target = h("input", { type: "number", min: 0, max: 100, step: "any", class: "small", "aria-label": "Target accuracy in percent" });
+  const thinned = h("p", { class: "soft note" });
   const problem = h("span", { class: "problem-text", role: "alert" });
 
   const load = async () => {
@@ -21,6 +22,7 @@ export async function show(main, about, query) {
     data.charts.lines.forEach((line) => { line.short = line.label.slice(shared); });
     title.textContent = `${names.length} runs${data.charts.lines.length < names.length ? ` in ${data.charts.lines.length} lines` : ""}`;
     if (document.activeElement !== target) target.value = data.target === null ? "" : +(100 * data.target).toFixed(2);
+    thinned.textContent = data.thinned ?? "";
     charts.update(data.charts, data.target === null ? "" : `target ${+(100 * data.target).toFixed(2)} %`);
     results.replaceChildren(resultTable(data));
     differences.replaceChildren(...differenceTable(data));
@@ -42,7 +44,7 @@ export async function show(main, about, query) {
   main.replaceChildren(
     h("div", { class: "title" }, h("h1", {}, "Comparison"), title),
     h("div", { class: "bar" }, seeds, h("label", {}, "target ", target, " %"), problem, h("span", { class: "grow" }), picture),
-    card(null, charts.element), card("Results", results), card("What differs", differences),
+    card(null, charts.element, thinned), card("Results", results), card("What differs", differences),
     card("Runs", h("ul", { class: "names" }, query.getAll("run").map((name) => h("li", {}, h("a", { href: link("/run", { name }) }, name), " ",
       h("button", { type: "button", class: "plain", "aria-label": `Leave out ${name}`, onclick: (event) => leaveOut(name, event.target, query, load) }, "✕"))))));
 }

@@ -41,6 +41,26 @@ export function choice(label, names, chosen, choose) {
   return h("div", { class: "choice", role: "group", "aria-label": label }, buttons);
 }
 
+// Fill an element only if what it shows has changed: a live page redraws little.
+export function renew(element, shown, make) {
+  const text = JSON.stringify(shown);
+  if (element.dataset.shown === text) return;
+  element.dataset.shown = text;
+  element.replaceChildren(...[make(shown)].flat());
+}
+
+// Draw when somebody can see it: now, or as soon as it is scrolled into view or printed.
+export function whenSeen(element, draw) {
+  let [seen, late] = [true, false];
+  const catchUp = () => { if (late) { late = false; draw(); } };
+  new IntersectionObserver(([entry]) => {
+    seen = entry.isIntersecting;
+    if (seen) catchUp();
+  }, { rootMargin: "200px" }).observe(element);
+  addEventListener("beforeprint", catchUp); // paper shows all of the page
+  return () => { if (seen && !document.hidden) draw(); else late = true; };
+}
+
 export function link(path, parameters) {
   const query = new URLSearchParams(parameters);
   return `${path}?${query}`;

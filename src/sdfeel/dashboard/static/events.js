@@ -11,29 +11,37 @@ export class EventTable {
     this.kind = "";
     this.older = false; // older ones were asked for: new ones must not push them away
     this.select = h("select", { "aria-label": "Kind of event" }, KINDS.map((kind) => h("option", { value: kind }, kind || "all kinds")));
-    this.select.addEventListener("change", () => { this.kind = this.select.value; this.older = false; this.refresh(); });
+    this.select.addEventListener("change", () => { this.kind = this.select.value; this.load(null); });
     this.holder = h("div", {});
     this.more = h("button", { type: "button", hidden: true, onclick: () => this.load(this.before) }, "Older");
-    this.newest = h("button", { type: "button", hidden: true, onclick: () => { this.older = false; this.refresh(); } }, "Newest");
+    this.newest = h("button", { type: "button", hidden: true, onclick: () => this.load(null) }, "Newest");
     this.element = h("div", {}, h("div", { class: "bar" }, this.select), this.holder, h("div", { class: "bar" }, this.more, this.newest));
   }
 
+  // New events, unless somebody is reading: then a button says that there are some.
   refresh() {
-    if (!this.older) this.load(null);
+    const box = this.holder.firstElementChild;
+    const reading = this.older || (box && (box.scrollTop > 0 || box.contains(document.activeElement)));
+    if (!reading) this.load(null);
+    else { this.newest.hidden = false; this.newest.textContent = "Show newer events"; }
   }
 
   async load(before) {
     this.older = before !== null;
+    const asked = (this.asked = {}); // an answer that comes after a later question is dropped
     let page;
     try {
       page = await ask("/api/events", { name: this.name, ...(before !== null && { before }), ...(this.kind && { kind: this.kind }) });
+      if (asked !== this.asked) return;
     } catch (error) {
+      if (asked !== this.asked) return;
       this.holder.replaceChildren(h("p", { class: "soft" }, error.message));
       return;
     }
     this.before = page.before;
     this.more.hidden = page.before === null;
     this.newest.hidden = !this.older;
+    this.newest.textContent = "Newest";
     const rows = page.rows.map((row) => h("tr", {}, h("td", {}, h("span", { class: "pill", "data-state": row.kind }, row.kind)), h("td", { class: "number" }, row.seconds ?? ""), h("td", { class: "fields" }, Object.entries(row.fields).map(([key, value]) => h("span", {}, h("b", {}, key), ` ${shown(value)} `)))));
     const box = table("events", ["event", h("th", { scope: "col", class: "number" }, "time"), "content"], rows);
     box.classList.add("tall");

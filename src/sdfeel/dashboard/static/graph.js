@@ -1,6 +1,6 @@
 // The servers and their links at a moment of the run.
 
-import { choice, h, svg, table } from "./dom.js";
+import { choice, h, svg, table, whenSeen } from "./dom.js";
 import { duration, significant } from "./format.js";
 
 const STOPS = 9;
@@ -14,6 +14,7 @@ const shade = (share) => Math.max(0, Math.min(STOPS - 1, Math.round(share * (STO
 export class Graph {
   constructor() {
     this.frame = null; // null: the newest
+    this.peeked = null; // under another chart's cursor
     this.links = 0;
     this.whole = true; // colours count for the whole run
     this.picture = h("div", { class: "network" });
@@ -37,14 +38,30 @@ export class Graph {
       this.element.replaceChildren(h("p", { class: "soft" }, data.why ?? "Nothing has been measured yet."));
       return;
     }
+    this.peeked = null;
     this.slider.max = data.frames.length - 1;
     if (this.frame === null) this.slider.value = data.frames.length - 1;
-    this.draw();
+    this.later ??= whenSeen(this.element, () => this.draw());
+    this.later();
   }
 
   go(index) {
     this.frame = index >= this.data.frames.length - 1 ? null : index;
     this.slider.value = index;
+    this.draw();
+  }
+
+  // Show the moment under another chart's cursor, and go back when it leaves.
+  peek(seconds) {
+    if (!this.data?.frames?.length || this.timer) return;
+    const frames = this.data.frames;
+    let best = null;
+    frames.forEach((frame, index) => {
+      if (seconds !== null && (best === null || Math.abs(frame.seconds - seconds) < Math.abs(frames[best].seconds - seconds))) best = index;
+    });
+    if (best === this.peeked) return;
+    this.peeked = best;
+    this.slider.value = best ?? this.frame ?? frames.length - 1;
     this.draw();
   }
 
@@ -73,7 +90,7 @@ export class Graph {
 
   draw() {
     const data = this.data;
-    const frame = data.frames[this.frame ?? data.frames.length - 1];
+    const frame = data.frames[this.peeked ?? this.frame ?? data.frames.length - 1];
     const kind = LINKS[this.links];
     const [far, busy] = [this.most("distances", frame), this.most(kind.key, frame)];
     this.time.textContent = `${duration(frame.seconds)} · iteration ${frame.iterations.toLocaleString("en")}`;

@@ -20,8 +20,13 @@ export async function holdings(name) {
       h("div", {}, h("h3", {}, "clients, by server"), heat(clients), data.left_out ? h("p", { class: "soft note" }, `${count(data.left_out)} more clients are not drawn.`) : null),
       h("div", {}, h("h3", {}, "all clients of a server"), heat(servers))),
     h("div", { class: "ends soft" }, h("span", {}, "Each column's shades show shares of its own examples; each row is a class."),
-      h("span", { class: "steps", "aria-hidden": "true" }, [...Array(STOPS).keys()].map((step) => h("i", { style: { background: `var(--scale-${step})` } }))), h("span", {}, "0 to 100 %")));
+      h("div", { class: "shares", role: "img", "aria-label": "A shade darker is a larger share, from none to all." },
+        [...Array(STOPS).keys()].map((step) => h("span", {}, h("i", { style: { background: `var(--scale-${step})` } }), step % 2 ? "" : `${Math.round(100 * shareAt(step))}`)), h("span", { class: "unit" }, "%"))));
 }
+
+// Small shares are told apart better if shades follow their roots; the legend says which is which.
+const shadeOf = (share) => Math.round(Math.sqrt(share) * (STOPS - 1));
+const shareAt = (shade) => (shade / (STOPS - 1)) ** 2;
 
 function heat(columns) {
   const classes = columns[0]?.counts.length ?? 0;
@@ -40,7 +45,7 @@ function heat(columns) {
     const box = svg("g", {}, svg("title", {}, `${column.title}: ${count(total)} examples; ${column.counts.map((each, label) => (each ? `class ${label}: ${each}` : null)).filter(Boolean).join(", ")}`));
     column.counts.forEach((each, label) => {
       const share = each / total;
-      box.append(svg("rect", { x, y: top + label * cell, width: width - (width > 6 ? 1 : 0), height: cell - 1, style: { fill: each ? `var(--scale-${Math.round(Math.sqrt(share) * (STOPS - 1))})` : "var(--nothing)" } }));
+      box.append(svg("rect", { x, y: top + label * cell, width: width - (width > 6 ? 1 : 0), height: cell - 1, style: { fill: each ? `var(--scale-${shadeOf(share)})` : "var(--nothing)" } }));
     });
     if (column.group !== group) picture.append(svg("text", { x, y: top + classes * cell + 12, class: "who" }, String(column.group)));
     group = column.group;

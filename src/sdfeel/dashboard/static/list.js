@@ -2,8 +2,10 @@
 
 import { h, link, table } from "./dom.js";
 import { ago, amount, count, duration, percent } from "./format.js";
-import { listen } from "./live.js";
+import { ask, listen } from "./live.js";
 import { jobList } from "./jobs.js";
+import { parse, resolve } from "./query.js";
+import { sample } from "./look.js";
 
 const MOST = 60;
 const ROOM = 200; // rows that are drawn until somebody asks for all: a thousand take a browser long
@@ -26,6 +28,10 @@ const chosen = new Set();
 const order = { key: "modified", down: true };
 let room = ROOM;
 const filter = { text: "", state: "", scheme: "" };
+const OWN = new Set([...COLUMNS.map((column) => column.key), "loss", "folder", "reason"]);
+let question = parse("");
+let meant = new Map(); // tau1: scheme.tau1
+let asked = null; // the experiments' keys, once a question needs them
 
 export async function show(main, about, query) {
   document.title = `runs · ${about.directory} · sdfeel`;
@@ -38,8 +44,27 @@ export async function show(main, about, query) {
     states: h("select", { "aria-label": "State" }), schemes: h("select", { "aria-label": "Scheme" }),
   };
   parts.more.addEventListener("click", () => { room = Infinity; draw(parts); });
-  const text = h("input", { type: "search", placeholder: "Filter by name", "aria-label": "Filter by name", value: filter.text });
-  text.addEventListener("input", () => { filter.text = text.value; draw(parts); });
+  const hint = "a name, or scheme = sd-feel and tau1 >= 5 and accuracy > 90%";
+  const text = h("input", { type: "search", placeholder: hint, "aria-label": "Filter by name", "aria-describedby": "question", value: filter.text });
+  const problem = h("p", { class: "problem-text note", id: "question", role: "status" });
+  const inquire = async () => {
+    filter.text = text.value;
+    try {
+      const found = parse(filter.text);
+      const others = [...found.keys].filter((key) => !OWN.has(key));
+      if (others.length && asked === null) asked = await ask("/api/keys");
+      const names = new Set(Object.values(asked ?? {}).flatMap((values) => Object.keys(values)));
+      meant = new Map(others.map((key) => [key, resolve(names, key)]));
+      question = found;
+      problem.textContent = "";
+    } catch (error) {
+      problem.textContent = error.message;
+    }
+    draw(parts);
+  };
+  text.addEventListener("input", inquire);
+  if (filter.text) inquire();
+  for (const name of (sessionStorage.getItem("sdfeel-chosen") ?? "").split("\n").filter(Boolean)) chosen.add(name);
   for (const key of ["state", "scheme"]) {
     parts[`${key}s`].addEventListener("change", (event) => { filter[key] = event.target.value; draw(parts); });
   }
@@ -53,7 +78,8 @@ export async function show(main, about, query) {
   main.replaceChildren(
     h("div", { class: "title" }, h("h1", {}, about.directory), parts.count),
     parts.jobs,
-    h("div", { class: "bar filters" }, text, parts.states, parts.schemes),
+    h("div", { class: "bar filters" }, text, parts.states, parts.schemes, h("button", { type: "button", onclick: saveTable }, "Save table (CSV)")),
+    problem,
     box, parts.more, parts.basket);
   setInterval(() => rows.forEach((row, name) => { row.querySelector(".ago").textContent = ago(runs.get(name).modified); }), 10000);
   listen({}, {
@@ -76,9 +102,8 @@ function sortBy(column, parts) {
 }
 
 function shown() {
-  const text = filter.text.toLowerCase();
   const found = [...runs.values()].filter((run) =>
-    (!text || run.name.toLowerCase().includes(text)) && (!filter.state || run.state === filter.state) && (!filter.scheme || run.scheme === filter.scheme));
+    question.matches((key) => (OWN.has(key) ? run[key] : asked[run.name]?.[meant.get(key)])) && (!filter.state || run.state === filter.state) && (!filter.scheme || run.scheme === filter.scheme));
   const sign = order.down ? -1 : 1;
   return found.sort((a, b) => {
     const [x, y] = [a[order.key], b[order.key]];
@@ -131,7 +156,7 @@ function row(run, parts) {
     onchange: (event) => { chosen[event.target.checked ? "add" : "delete"](run.name); basket(parts); },
   });
   const values = {
-    name: h("a", { href: link("/run", { name: run.name }) }, h("span", { class: "soft" }, run.name.slice(0, place)), h("span", { class: "strong" }, run.name.slice(place))),
+    name: h("a", { href: link("/run", { name: run.name }) }, sample(run.style, 22), h("span", { class: "soft" }, run.name.slice(0, place)), h("span", { class: "strong" }, run.name.slice(place))),
     state: h("span", { class: "pill", "data-state": run.state, title: run.reason ?? "" }, run.state),
     accuracy: run.accuracy === null ? "-" : h("span", { class: "meter", style: { "--share": run.accuracy } }, percent(run.accuracy)),
     seconds: duration(run.seconds), iterations: count(run.iterations), bytes: amount(run.bytes), seed: run.seed ?? "-",
@@ -150,7 +175,22 @@ function chooseAll(wanted, parts) {
   basket(parts);
 }
 
+// The table as it is shown, for a spreadsheet; a text that begins like a formula gets a quote before it.
+function saveTable() {
+  const cell = (value) => {
+    const text = value === null || value === undefined ? "" : String(value);
+    const safe = typeof value === "string" && /^[=+\-@\t]/.test(text) ? `'${text}` : text;
+    return /[",\n]/.test(safe) ? `"${safe.replaceAll('"', '""')}"` : safe;
+  };
+  const keys = COLUMNS.map((column) => column.key);
+  const lines = [keys, ...shown().map((run) => keys.map((key) => run[key]))].map((line) => line.map(cell).join(","));
+  const address = URL.createObjectURL(new Blob([`${lines.join("\r\n")}\r\n`], { type: "text/csv" }));
+  h("a", { href: address, download: "runs.csv" }).click();
+  URL.revokeObjectURL(address);
+}
+
 function basket(parts) {
+  sessionStorage.setItem("sdfeel-chosen", [...chosen].join("\n")); // it survives going back
   parts.basket.hidden = !chosen.size;
   const query = new URLSearchParams([...chosen].sort().map((name) => ["run", name]));
   const tooMany = chosen.size > MOST;

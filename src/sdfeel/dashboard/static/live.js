@@ -23,6 +23,21 @@ async function told(answer) {
   return content;
 }
 
+// What `delta` in views/updates.py says: entries that differ, and how a list goes on.
+const [CUT, NEXT] = ["\0", "+"];
+export function applied(old, change) {
+  if (change === null || typeof change !== "object" || Array.isArray(change)) return change;
+  const { [CUT]: kept, [NEXT]: next, ...rest } = change;
+  if (kept === true) return rest;
+  if (Array.isArray(old)) {
+    if (next) return [...old.slice(0, kept), ...next];
+    return old.map((each, index) => (index in rest ? applied(each, rest[index]) : each));
+  }
+  const found = { ...old };
+  for (const [key, part] of Object.entries(rest)) found[key] = applied(old?.[key], part);
+  return found;
+}
+
 // Server-sent events; the browser connects again by itself, and the page says how it stands.
 export function listen(parameters, handlers) {
   const sign = document.getElementById("live");
@@ -36,6 +51,15 @@ export function listen(parameters, handlers) {
   }
   addEventListener("pagehide", () => source.close());
   return source;
+}
+
+// At most once in so many milliseconds, and once more at the end.
+export function seldom(work, wait) {
+  let [timer, last] = [null, -Infinity];
+  return () => {
+    if (timer) return;
+    timer = setTimeout(() => { timer = null; last = performance.now(); work(); }, Math.max(0, last + wait - performance.now()));
+  };
 }
 
 // At most one at a time, and once more if something happened meanwhile.

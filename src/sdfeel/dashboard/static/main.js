@@ -23,6 +23,7 @@ function theme() {
     chosen = names[(names.indexOf(chosen) + 1) % names.length];
     localStorage.setItem("sdfeel-theme", chosen);
     show();
+    dispatchEvent(new Event("themechange")); // what is drawn on a canvas has colours of its own
   });
   show();
 }

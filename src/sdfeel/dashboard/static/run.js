@@ -1,8 +1,8 @@
 // One run, live.
 
-import { card, h, link, table } from "./dom.js";
-import { ago } from "./format.js";
-import { ask, listen, oneAtATime } from "./live.js";
+import { card, fail, h, link, renew, table, whenSeen } from "./dom.js";
+import { ago, count, duration, percent } from "./format.js";
+import { applied, listen, seldom } from "./live.js";
 import { Charts } from "./chart.js";
 import { Graph } from "./graph.js";
 import { Timeline } from "./timeline.js";
@@ -20,29 +20,20 @@ export async function show(main, about, query) {
   document.title = `${name} · sdfeel`;
   document.getElementById("crumbs").replaceChildren(h("a", { href: "/" }, about.directory), h("span", { class: "soft" }, "/"), h("span", {}, name));
   const part = {
-    state: h("span", { class: "pill" }), changed: h("span", { class: "soft" }), actions: h("div", { class: "bar actions" }),
+    state: h("span", { class: "pill" }), changed: h("span", { class: "soft" }), progress: h("div", { class: "bar progress" }), actions: h("div", { class: "bar actions" }),
     figures: h("dl", { class: "figures" }), warnings: h("div", {}), thinned: h("p", { class: "soft note" }), facts: h("div", {}), phases: h("div", {}), nodes: h("div", {}),
   };
-  const [charts, graph, timeline, events] = [new Charts(), new Graph(), new Timeline(name), new EventTable(name)];
+  const [graph, timeline, events] = [new Graph(), new Timeline(name), new EventTable(name)];
+  const charts = new Charts((seconds) => { graph.peek(seconds); timeline.mark(seconds); });
   const held = h("div", {}, h("p", { class: "soft" }, "The data are being split again …"));
   const chosen = h("div", {});
   let jobs = [];
-  let latest = null;
+  let now = null; // what the page knows
 
-  const refresh = oneAtATime(async () => {
-    latest = await ask("/api/run", { name });
-    fill(part, latest);
-    actions(part.actions, latest, about, jobs);
-    charts.update(latest.charts);
-    timeline.update(latest.seconds ?? 0, latest.pace, latest.state === "running");
-    graph.update(await ask("/api/graph", { name }));
-    events.refresh();
-  });
-
-  await refresh();
+  main.classList.add("loading");
   main.replaceChildren(
     h("div", { class: "title" }, h("h1", {}, h("span", { class: "soft" }, name.slice(0, place)), name.slice(place)), part.state, part.changed),
-    part.actions, part.warnings, part.nodes, part.figures, part.thinned,
+    part.progress, part.actions, part.warnings, part.nodes, part.figures, part.thinned,
     card("Learning", charts.element),
     card("Servers", graph.element),
     card("Who waits for whom", timeline.element),
@@ -50,26 +41,59 @@ export async function show(main, about, query) {
     card("Who holds which data", held),
     card("Experiment", chosen),
     card("Events", events.element));
-  holdings(name).then((found) => held.replaceChildren(found));
-  experiment(name).then((found) => chosen.replaceChildren(found));
+  const later = seldom(whenSeen(events.element, () => events.refresh()), 2000);
+
+  const draw = () => {
+    if (now.why) { part.warnings.replaceChildren(warnings([`This cannot be shown: ${now.why}`])); return; }
+    main.classList.remove("loading");
+    fill(part, now.run);
+    part.nodes.replaceChildren(...verified(now.verification), ...nodeTable(now.nodes));
+    actions(part.actions, now.run, about, jobs);
+    charts.update(now.run.charts);
+    timeline.update(now.run.seconds ?? 0, now.run.pace, now.run.state === "running");
+    graph.update(now.graph);
+    later();
+  };
+  let begun = false;
   listen({ name }, {
-    run: (news) => {
-      if (news.gone) { part.state.textContent = "gone"; part.state.dataset.state = "damaged"; return; }
-      part.nodes.replaceChildren(...verified(news.verification), ...nodeTable(news.nodes));
-      refresh();
+    run: (all) => {
+      now = all;
+      draw();
+      if (begun) return;
+      begun = true;
+      holdings(name).then((found) => held.replaceChildren(found));
+      experiment(name).then((found) => chosen.replaceChildren(found));
     },
-    jobs: (now) => { jobs = now; if (latest) actions(part.actions, latest, about, jobs); },
+    more: (change) => { now = applied(now, change); draw(); },
+    gone: ({ gone }) => {
+      if (!now) { fail(new Error(gone)); return; }
+      part.state.textContent = "gone";
+      part.state.dataset.state = "damaged";
+    },
+    jobs: (all) => { jobs = all; if (now?.run) actions(part.actions, now.run, about, jobs); },
   });
+}
+
+const warnings = (texts) => h("section", { class: "card warnings" }, h("h2", {}, "Warnings"), h("ul", {}, texts.map((text) => h("li", {}, text))));
+
+// How far a running run has come, and about how long it will still take.
+function progress(found) {
+  if (!found) return [];
+  const share = found.done / found.planned;
+  const left = found.left === null ? "" : `, about ${duration(found.left)} left${found.early ? " at most" : ""}`;
+  const text = `${count(found.done)} of ${count(found.planned)} iterations (${percent(share)})${left}`;
+  return [h("progress", { max: found.planned, value: found.done, "aria-label": "Progress" }), h("span", { class: "soft" }, text)];
 }
 
 function fill(part, run) {
   part.state.textContent = run.state;
   part.state.dataset.state = run.state;
   part.changed.textContent = run.modified ? `changed ${ago(run.modified)}` : "";
-  part.figures.replaceChildren(...run.figures.map(([name, value]) => h("div", {}, h("dt", {}, name), h("dd", {}, value))));
-  part.warnings.replaceChildren(...(run.warnings.length ? [h("section", { class: "card warnings" }, h("h2", {}, "Warnings"), h("ul", {}, run.warnings.map((text) => h("li", {}, text))))] : []));
+  renew(part.figures, run.figures, (rows) => rows.map(([name, value]) => h("div", {}, h("dt", {}, name), h("dd", {}, value))));
+  part.warnings.replaceChildren(...(run.warnings.length ? [warnings(run.warnings)] : []));
+  part.progress.replaceChildren(...progress(run.progress));
   part.thinned.textContent = run.thinned ?? "";
-  part.facts.replaceChildren(table("setup", ["", ""], run.facts.map(([name, value]) => h("tr", {}, h("th", { scope: "row", class: "soft" }, name), h("td", { class: "wrap" }, value)))));
+  renew(part.facts, run.facts, (rows) => table("setup", [], rows.map(([name, value]) => h("tr", {}, h("th", { scope: "row", class: "soft" }, name), h("td", { class: "wrap" }, value)))));
   part.phases.replaceChildren(run.phases.length ? h("div", { class: "phases" }, run.phases.map((phase) => h("div", {}, h("span", {}, phase.name), h("span", { class: "track" }, h("i", { style: { width: `${100 * phase.share}%` } })), h("span", { class: "number" }, phase.text)))) : h("p", { class: "soft" }, "No round is finished yet."),
     h("p", { class: "soft note" }, "Shares of the rounds' time, summed over all rounds."));
 }
@@ -84,7 +108,7 @@ function actions(bar, run, about, jobs) {
   if (about.allow_start) {
     if (mine?.state === "running") doing.push(stopButton(run.name, about));
     else if (mine) doing.push(h("span", { class: "soft" }, "stopping after this round …"));
-    else if (["stopped", "waiting"].includes(run.state)) doing.push(h("button", { type: "button", class: "resume", onclick: (event) => act(event.target, "/api/resume", { name: run.name }, about) }, "Resume"));
+    else if (["stopped", "crashed", "waiting"].includes(run.state)) doing.push(h("button", { type: "button", class: "resume", onclick: (event) => act(event.target, "/api/resume", { name: run.name }, about) }, "Resume"));
     if (failed?.state === "failed") doing.push(h("span", { class: "problem-text", role: "alert" }, failed.message));
     if (run.files.includes("experiment.toml")) doing.push(h("a", { class: "button", href: link("/new", { from: run.name }) }, "Start a similar run"));
   }

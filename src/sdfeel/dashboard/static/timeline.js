@@ -1,8 +1,8 @@
 // Who computes, waits, uploads and gossips when.
 
-import { h, svg } from "./dom.js";
+import { h, svg, whenSeen } from "./dom.js";
 import { duration, percent, unitFor } from "./format.js";
-import { ask, oneAtATime } from "./live.js";
+import { ask, oneAtATime, seldom } from "./live.js";
 
 const ROW = 13;
 const LEFT = 66;
@@ -27,6 +27,7 @@ export class Timeline {
     this.element = h("div", {}, this.legend, this.holder, this.readout,
       h("div", { class: "bar player" }, zoom(0.5, "+", "Zoom in"), zoom(2, "−", "Zoom out"), this.slider, this.servers));
     this.fetch = oneAtATime(() => this.load());
+    this.later = seldom(whenSeen(this.element, () => this.fetch()), 2000); // a window that follows a run need not hurry
     new ResizeObserver(() => this.data && this.draw()).observe(this.holder);
   }
 
@@ -37,7 +38,8 @@ export class Timeline {
     if (this.width === null) { this.width = Math.min(end, 6 * pace || end); this.follow = live; }
     if (this.follow) this.begin = Math.max(0, end - this.width);
     this.place();
-    if (this.follow || !this.data || this.begin + this.width > end - 1e-9) this.fetch();
+    if (!this.data) this.fetch();
+    else if (this.follow || this.begin + this.width > end - 1e-9) this.later();
   }
 
   place() {
@@ -93,9 +95,22 @@ export class Timeline {
       const moment = data.begin + ((data.end - data.begin) * tick) / last;
       picture.append(svg("text", { x: x(moment), y: 13, "text-anchor": tick === last ? "end" : "middle", class: "who" }, `${+(moment / unit.size).toPrecision(4)}${tick === last ? ` ${unit.name}` : ""}`));
     }
+    this.line = svg("line", { y1: 0, y2: height, class: "cursor" });
+    this.x = x;
+    picture.append(this.line);
     this.holder.replaceChildren(picture);
+    this.mark(this.moment ?? null);
     const left = data.left_out ? ` ${data.left_out} server(s) do not fit here: choose one below.` : "";
     this.readout.textContent = this.spoken() + left;
+  }
+
+  // The moment under another chart's cursor.
+  mark(moment) {
+    this.moment = moment;
+    if (!this.line) return;
+    const there = moment !== null && moment >= this.data.begin && moment <= this.data.end;
+    this.line.style.setProperty("display", there ? "inline" : "none");
+    if (there) { this.line.setAttribute("x1", this.x(moment)); this.line.setAttribute("x2", this.x(moment)); }
   }
 
   spoken() {

@@ -3,21 +3,20 @@
 import os
 import re
 import time
-from collections import OrderedDict
-from collections.abc import Callable
-from dataclasses import asdict, dataclass
+import tomllib
+from collections import OrderedDict, deque
+from dataclasses import asdict, dataclass, replace
 from pathlib import PurePosixPath
 from threading import Lock
 from typing import Any, Literal
 
 from sdfeel.core.events import Evaluated, Finished, Round, Started
-from sdfeel.core.run_files import EVENTS, finite
-from sdfeel.dashboard.jobs import Jobs
+from sdfeel.core.run_files import CHECKPOINT, EVENTS, EXPERIMENT, GROUP, PROVENANCE, finite
 from sdfeel.dashboard.log import HEAD, LogReader, parse
 from sdfeel.dashboard.log_files import NotHere, Root, RunFolder, Stamp, held, lock_inode
-from sdfeel.dashboard.views.federation import nodes, verification
+from sdfeel.report.styles import saved_styles, style_of
 
-State = Literal["running", "finished", "stopped", "waiting", "damaged"]
+State = Literal["running", "finished", "stopped", "crashed", "waiting", "damaged"]
 BLOCK, DEEPEST = 1 << 14, 1 << 20  # bytes of an end that are read at first, and at most
 SCHEME = re.compile(rb'^\{"event": "started", "scheme": "([^"\\]{1,100})"')
 SEED = re.compile(rb'"seed": (\d{1,18})\b')
@@ -49,16 +48,23 @@ class RunSummary:
     state: State
     modified: float  # seconds since 1970; 0: no log
     ends: Ends
+    style: int = 0  # of its line (`report/styles.py`)
 
     def record(self) -> dict[str, Any]:
         """For JSON."""
         ends = asdict(self.ends)
         numbers = {key: finite(ends[key]) for key in ("accuracy", "loss", "seconds")}
-        own = {"name": self.name, "folder": self.folder, "kind": self.kind, "state": self.state}
+        own: dict[str, Any] = {
+            "name": self.name,
+            "folder": self.folder,
+            "kind": self.kind,
+            "state": self.state,
+        }
+        own["style"] = self.style
         return {**own, "modified": self.modified, **ends, **numbers}
 
 
-def summarise(run: RunFolder, ends: Ends, running: bool) -> RunSummary:
+def summarise(run: RunFolder, ends: Ends, running: bool, style: int) -> RunSummary:
     """A run's row, from what is known about its log and about running processes."""
     return RunSummary(
         name=run.name,
@@ -67,6 +73,7 @@ def summarise(run: RunFolder, ends: Ends, running: bool) -> RunSummary:
         state=_state(run, ends, running),
         modified=run.log.modified / 1e9 if run.log else 0.0,
         ends=ends,
+        style=style,
     )
 
 
@@ -146,7 +153,31 @@ def _beginning(head: bytes) -> tuple[str, int | None]:
     return "unknown", None
 
 
-FRESH = 20.0  # a log without a lock that changed so many seconds ago is being written
+def plain_keys(text: bytes) -> dict[str, Any]:
+    """
+    >>> plain_keys(b'seed = 1\\n[scheme]\\nname = "feel"\\ntau1 = 5\\n[model.options]\\nhidden = 8')
+    {'seed': 1, 'scheme.name': 'feel', 'scheme.tau1': 5, 'model.options.hidden': 8}
+    """
+    found: dict[str, Any] = {}
+
+    def walk(values: dict[str, Any], before: str, depth: int) -> None:
+        for key, value in values.items():
+            if isinstance(value, dict) and depth < 4:
+                walk(value, f"{before}{key}.", depth + 1)
+            elif isinstance(value, str | int | float | bool):
+                found[f"{before}{key}"] = value
+
+    try:
+        walk(tomllib.loads(text.decode()), "", 0)
+    except (ValueError, RecursionError):
+        return {}
+    return found
+
+
+LOGGED = re.compile(rb'log_bytes\\": (\d{1,18})')  # in the head of a checkpoint
+HEADER = 1 << 20  # bytes of it that are read
+FRESH = 20.0  # a log without a lock that changed this many seconds ago is being written
+PACES = 30  # moments of a running run that are remembered, at least a second apart
 OPEN = 48  # logs of which the thinned content stays in memory
 
 
@@ -157,6 +188,10 @@ class Catalogue:
         self.root = root
         self._lock = Lock()
         self._ends: dict[str, tuple[Stamp | None, Ends]] = {}
+        self._crashes: dict[str, tuple[Stamp | None, bool]] = {}
+        self._asked: dict[str, tuple[Stamp | None, dict[str, Any]]] = {}
+        self._seen: dict[str, deque[tuple[float, int]]] = {}
+        self._groups: dict[str, tuple[Stamp, dict[str, int]]] = {}
         self._readers: OrderedDict[str, LogReader] = OrderedDict()
         self._listed: tuple[float, list[RunSummary]] = (-1.0, [])
 
@@ -190,6 +225,42 @@ class Catalogue:
         reader.refresh()
         return reader
 
+    def pace(self, found: RunSummary) -> float | None:
+        """Iterations per real second: as seen here lately, or else since the run began."""
+        done = found.ends.iterations or 0
+        seen = self._seen.setdefault(found.name, deque(maxlen=PACES))
+        now = found.modified
+        if seen and seen[-1][1] > done:
+            seen.clear()  # it began again
+        if not seen or now - seen[-1][0] >= 1.0:
+            seen.append((now, done))
+        then, before = seen[0]
+        if now - then >= 3.0 and done > before:
+            return (done - before) / (now - then)
+        try:
+            began = os.fstat(file := self.root.open(found.name, PROVENANCE)).st_mtime
+            os.close(file)
+        except NotHere:
+            return None
+        return done / (now - began) if now > began and done else None
+
+    def style(self, name: str, line: str | None = None) -> int:
+        """How a run looks; or, with `line`, a line of runs that were made beside it."""
+        place = PurePosixPath(name)
+        return style_of(line or place.name or self.root.path.name, self._group(str(place.parent)))
+
+    def _group(self, folder: str) -> dict[str, int]:
+        """The styles in a folder, read again only if its record of the group has changed."""
+        try:
+            with os.fdopen(self.root.open(folder, GROUP), "rb") as file:
+                stamp = Stamp.of(os.fstat(file.fileno()))
+                known = self._groups.get(folder)
+                if known is None or known[0] != stamp:
+                    self._groups[folder] = stamp, saved_styles(file.read(1 << 22))
+                return self._groups[folder][1]
+        except (NotHere, OSError):
+            return {}
+
     def _known(self, run: RunFolder) -> tuple[Stamp | None, Ends]:
         known = self._ends.get(run.name)
         if known is not None and known[0] == run.log:
@@ -199,66 +270,43 @@ class Catalogue:
     def _summary(self, run: RunFolder, locked: set[int] | None) -> RunSummary:
         ends = self._ends[run.name][1]
         running = ends.reason is None and self._running(run, locked)
-        return summarise(run, ends, running)
+        found = summarise(run, ends, running, self.style(run.name))
+        crashed = found.state == "stopped" and run.experiment and not run.nodes
+        return replace(found, state="crashed") if crashed and self._crashed(run) else found
+
+    def _crashed(self, run: RunFolder) -> bool:
+        """Did it not end after a round? Then its last checkpoint knows less than the log."""
+        known = self._crashes.get(run.name)
+        if known is None or known[0] != run.log:
+            try:
+                head = self.root.read(run.name, CHECKPOINT, limit=HEADER)
+                told = LOGGED.search(head)
+            except NotHere:
+                told = None
+            whole = told is not None and run.log is not None and int(told[1]) == run.log.size
+            self._crashes[run.name] = known = (run.log, not whole)
+        return known[1]
+
+    def keys(self) -> dict[str, dict[str, Any]]:
+        """Every run's experiment, key by key: numbers, words and truths, but no lists."""
+        with self._lock:
+            names = [run.name for run in self.root.runs() if run.experiment]
+            self._asked = {name: self._keys_of(name) for name in names}
+            return {name: keys for name, (_, keys) in self._asked.items()}
+
+    def _keys_of(self, name: str) -> tuple[Stamp | None, dict[str, Any]]:
+        try:
+            with os.fdopen(self.root.open(name, EXPERIMENT), "rb") as file:
+                stamp = Stamp.of(os.fstat(file.fileno()))
+                known = self._asked.get(name)
+                if known is not None and known[0] == stamp:
+                    return known
+                return stamp, plain_keys(file.read(1 << 20))
+        except (NotHere, OSError):
+            return None, {}
 
     def _running(self, run: RunFolder, locked: set[int] | None) -> bool:
         inode = lock_inode(self.root.path / run.name)
         if inode is not None and locked is not None:
             return inode in locked
         return run.log is not None and time.time() - run.log.modified / 1e9 < FRESH
-
-
-News = list[tuple[str, Any]]
-AGE = 0.35  # seconds: browsers that ask at the same time share one look at the directory
-
-
-def list_updates(catalogue: Catalogue, jobs: Jobs) -> Callable[[], News]:
-    """Rows of the list that are new or changed, and names of runs that are gone."""
-    known: dict[str, dict[str, Any]] = {}
-    told: list[Any] = [None]
-    first = [True]
-
-    def news() -> News:
-        now = {found.name: found.record() for found in catalogue.runs(AGE)}
-        changed = [record for name, record in now.items() if known.get(name) != record]
-        gone = [name for name in known if name not in now]
-        known.clear()
-        known.update(now)
-        found: News = []
-        if changed or gone or first[0]:
-            found.append(("runs", {"changed": changed, "gone": gone}))
-        first[0] = False
-        return found + _job_news(jobs, told)
-
-    return news
-
-
-def run_updates(catalogue: Catalogue, jobs: Jobs, name: str) -> Callable[[], News]:
-    """Signals that a run's log or its nodes changed; the page then asks for what it shows."""
-    told: list[Any] = [None]
-    known: list[Any] = [None]
-
-    def news() -> News:
-        try:
-            found = catalogue.one(name)
-            folder = catalogue.root.folder(name)
-        except NotHere as error:
-            now: Any = {"gone": str(error)}
-        else:
-            below = nodes(catalogue.root, found.name) if folder.nodes else None
-            now = {"state": found.state, "stamp": str(folder.log), "nodes": below}
-            if folder.nodes:
-                now["verification"] = verification(catalogue.root, found.name)
-        changed: News = [("run", now)] if now != known[0] else []
-        known[0] = now
-        return changed + _job_news(jobs, told)
-
-    return news
-
-
-def _job_news(jobs: Jobs, told: list[Any]) -> News:
-    records = jobs.records()
-    if records == told[0]:
-        return []
-    told[0] = records
-    return [("jobs", records)]

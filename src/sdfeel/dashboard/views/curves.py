@@ -15,9 +15,13 @@ from sdfeel.core.events import Evaluated, Event, Round, Started
 from sdfeel.core.network import clustered
 from sdfeel.core.run_files import finite
 from sdfeel.report.curves import (
-    COSTS,
+    ACCURACY,
+    ENERGY,
+    EVERY_COST,
     HUGE,
+    LOSS,
     SPREAD,
+    TEST_LOSS,
     CostAxis,
     LearningAxis,
     measures_of,
@@ -26,19 +30,25 @@ from sdfeel.report.curves import (
     own_names,
 )
 from sdfeel.report.history import History
-from sdfeel.report.topology import layout
+from sdfeel.report.styles import styles_of
+from sdfeel.report.topology import layout, on_map
 
+ALWAYS = (ACCURACY, TEST_LOSS, LOSS, SPREAD)  # others may be measured more seldom
 POINTS = 800  # on a line: more could not be distinguished
 Numbers = list[float | None]
 
 
 def charts(histories: Sequence[History], target: float | None = None) -> dict[str, Any]:
     """Every measure against every cost, a line per history, and the band of a mean's members."""
+    costs = [c for c in EVERY_COST if c is not ENERGY or all(h.energy_known for h in histories)]
     measures = [*measures_of(histories), SPREAD, *map(own_measure, own_names(histories))]
     return {
-        "costs": [_cost(cost, histories) for cost in COSTS],
-        "measures": [{"name": m.name, "share": m.share} for m in measures],
-        "lines": [_line(history, measures) for history in histories],
+        "costs": [_cost(cost, histories) for cost in costs],
+        "measures": [{"name": m.name, "share": m.share, "own": m not in ALWAYS} for m in measures],
+        "lines": [
+            {**_line(history, costs, measures), "style": style}
+            for history, style in zip(histories, styles_of(histories), strict=True)
+        ],
         "target": target,
     }
 
@@ -47,17 +57,20 @@ def _cost(cost: CostAxis, histories: Sequence[History]) -> dict[str, Any]:
     return {"name": named(cost, histories), "units": [asdict(unit) for unit in cost.ladder]}
 
 
-def _line(history: History, measures: Sequence[LearningAxis]) -> dict[str, Any]:
+def _line(
+    history: History, costs: Sequence[CostAxis], measures: Sequence[LearningAxis]
+) -> dict[str, Any]:
     every = history.evaluations
-    picked = spaced(len(every), POINTS)
-    shown = [every[index] for index in picked]
+    values = [[_learnt(measure, event) for event in every] for measure in measures]
+    picked = telling(values, POINTS)
     line: dict[str, Any] = {
         "label": history.label,
-        "x": [[drawable(cost.read(event)) for event in shown] for cost in COSTS],
-        "y": [[_learnt(measure, event) for event in shown] for measure in measures],
+        "x": [[drawable(cost.read(every[index])) for index in picked] for cost in costs],
+        "y": [[column[index] for index in picked] for column in values],
+        "measured": len(every),
     }
     if len(history.members) > 1:
-        members = [member.evaluations for member in history.members]
+        members = history.aligned
         bands = [[_band(measure, members, index) for index in picked] for measure in measures]
         line["low"] = [[low for low, _ in band] for band in bands]
         line["high"] = [[high for _, high in band] for band in bands]
@@ -91,6 +104,33 @@ def spaced(count: int, limit: int) -> list[int]:
     step = max(1, ceil(count / limit))
     found = list(range(0, count, step))
     return found if not found or found[-1] == count - 1 else [*found, count - 1]
+
+
+def telling(columns: Sequence[Numbers], limit: int) -> list[int]:
+    """At most about `limit` indices, with which no column loses a low, a high or a gap.
+
+    Of every bucket of neighbours stay the first, each column's lowest and highest, and its first
+    gap.
+
+    >>> telling([[1.0, 9.0, 1.0, 1.0, None, 1.0, 0.0, 1.0]], 4)
+    [0, 1, 4, 6, 7]
+    >>> len(telling([[float(i % 7) for i in range(10_000)]], 100)) <= 110
+    True
+    """
+    count = len(columns[0]) if columns else 0
+    if count <= limit:
+        return list(range(count))
+    size = ceil(count * (3 * len(columns) + 1) / limit)
+    kept = {*range(0, count, size), count - 1}
+    for begin in range(0, count, size):
+        bucket = range(begin, min(begin + size, count))
+        for column in columns:
+            known = [(value, index) for index in bucket if (value := column[index]) is not None]
+            gaps = [index for index in bucket if column[index] is None]
+            kept.update(gaps[:1])
+            if known:
+                kept |= {min(known)[1], max(known)[1]}
+    return sorted(kept)
 
 
 FRAMES = 240
@@ -131,7 +171,7 @@ class _Use:
 def graph(events: Sequence[Event], stride: int = 1) -> dict[str, Any]:
     """Places, links and frames, or `why`: the reason why there is nothing to draw.
 
-    `stride` says that the events have one round of so many.
+    `stride` says that the events have one round of this many.
     """
     started = next((e for e in reversed(events) if isinstance(e, Started)), None)
     if started is None:
@@ -156,12 +196,20 @@ def graph(events: Sequence[Event], stride: int = 1) -> dict[str, Any]:
         if 0 <= home < started.servers:
             clients[home] += 1
     return {
-        "places": positions(started.servers, links),
+        "places": _places(started, links),
         "links": links,
         "clients": clients if started.home else None,
         "frames": frames,
         "sampled": stride > 1,
     }
+
+
+def _places(started: Started, links: Sequence[Link]) -> list[tuple[float, float]]:
+    """On a map where it is known where servers are, otherwise so that links can be seen."""
+    if len(started.places) == started.servers > 1:
+        found = on_map(started.places)
+        return [(float(found[s][0]), float(found[s][1])) for s in range(started.servers)]
+    return positions(started.servers, links)
 
 
 def positions(servers: int, links: Sequence[Link]) -> list[tuple[float, float]]:

@@ -123,7 +123,7 @@ class Holdings:
 
 def _split(values: dict[str, Any], root: Path) -> dict[str, Any]:
     # Imported here, not above, so that the page is up before torch is loaded.
-    from sdfeel.experiment.build import build_data
+    from sdfeel.experiment.build_data import build_data
     from sdfeel.experiment.build_network import build_home, who_holds_what
     from sdfeel.experiment.loading import checked
 
@@ -156,7 +156,9 @@ def _check_files(chosen: "Experiment", root: Path) -> None:
 
     for key, value in data_files(chosen).items():
         if is_path(value):
-            raise InputError(f"{key} of this run is {value}, and this page runs nobody's code")
+            raise InputError(
+                f"{key} of this run is {value}, and this page never runs other people's code"
+            )
         if not Path(value).resolve().is_relative_to(root):
             raise InputError(
                 f"{key} of this run names {value}, but this page opens nothing outside the "

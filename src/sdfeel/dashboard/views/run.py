@@ -4,7 +4,7 @@ import json
 import tomllib
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from itertools import accumulate
 from pathlib import PurePosixPath
 from statistics import fmean
@@ -19,20 +19,31 @@ from sdfeel.dashboard.views.catalogue import Catalogue, RunSummary
 from sdfeel.dashboard.views.curves import charts, drawable
 from sdfeel.experiment.loading import keys
 from sdfeel.experiment.schema import Experiment
-from sdfeel.report.compare import Column, cells, columns, comparison_records, phase_seconds
+from sdfeel.report.compare import cells, columns, comparison_records, phase_seconds
 from sdfeel.report.gantt import WORDS
 from sdfeel.report.history import History, default_target
+from sdfeel.report.lines import same_but_for_seed
 from sdfeel.report.timeline import spans, waiting
-from sdfeel.report.units import TIMES, amount, count, duration, goal, joules, number, percent
+from sdfeel.report.units import (
+    NOT_MEASURED,
+    TIMES,
+    amount,
+    count,
+    duration,
+    joules,
+    number,
+    percent,
+)
 
 LINES, LONG = 4000, 4000  # of the log for one timeline; characters of an event in the table
 ROWS, MANY = 72, 1000  # rows of a timeline; servers to choose from
 Rows = list[tuple[str, str]]
 
 
-def overview(found: RunSummary, log: LogReader | None) -> dict[str, Any]:
+def overview(catalogue: Catalogue, found: RunSummary, log: LogReader | None) -> dict[str, Any]:
     """Facts, figures, curves, phases and warnings of one run."""
     history = History.of(found.name, log.events() if log is not None else ())
+    history = replace(history, style=found.style)
     return {
         **found.record(),
         "facts": _facts(history),
@@ -41,8 +52,29 @@ def overview(found: RunSummary, log: LogReader | None) -> dict[str, Any]:
         "charts": charts([history]),
         "phases": _phases(history),
         "pace": _pace(history),
+        "progress": progress(catalogue, found) if found.state == "running" else None,
         "lines": log.lines if log is not None else 0,
         "thinned": _thinned(log),
+    }
+
+
+def progress(catalogue: Catalogue, found: RunSummary) -> dict[str, Any] | None:
+    """How much of a running run is done, and about how many real seconds are left."""
+    try:
+        asked = read_experiment(catalogue.root, found.name).get("training", {})
+        planned = int(asked["iterations"])
+    except (InputError, KeyError, TypeError, ValueError, AttributeError):
+        return None
+    done = found.ends.iterations or 0
+    if planned < 1:
+        return None
+    pace = catalogue.pace(found)
+    early = any(asked.get(key) is not None for key in ("target_accuracy", "max_seconds"))
+    return {
+        "done": min(done, planned),
+        "planned": planned,
+        "left": max(0, planned - done) / pace if pace else None,
+        "early": early,  # it may end before
     }
 
 
@@ -78,7 +110,7 @@ def _figures(history: History) -> Rows:
             (f"{history.clock} time", duration(end.seconds)),
             ("iterations", count(end.iterations)),
             ("data moved", amount(end.bytes)),
-            ("energy", joules(end.joules)),
+            ("energy", joules(end.joules) if history.energy_known else NOT_MEASURED),
         ]
     return rows
 
@@ -119,9 +151,9 @@ def _thinned(log: LogReader | None) -> str | None:
     if log is None or not log.thinned:
         return None
     return (
-        f"{count(log.lines)} events: one in {count(log.rounds.stride)} rounds and one in "
-        f"{count(log.evaluations.stride)} measurements are read. Shares and traffic are "
-        f"estimates from these."
+        f"{count(log.lines)} events: one in {count(log.rounds.stride)} rounds is read, so that "
+        f"shares and traffic are estimates; of every {count(log.evaluations.stride)} measurements "
+        f"the lowest and the highest are kept."
     )
 
 
@@ -234,7 +266,7 @@ def view(catalogue: Catalogue, name: str) -> dict[str, Any]:
         log = catalogue.log(name)
     except NotHere:
         log = None  # it has not written anything yet
-    return {**overview(found, log), "files": catalogue.root.files(found.name)}
+    return {**overview(catalogue, found, log), "files": catalogue.root.files(found.name)}
 
 
 MOST = 60  # runs in one comparison
@@ -246,14 +278,26 @@ def comparison(
 ) -> dict[str, Any]:
     """Curves, table and differences; with `seeds`, runs that differ only in the seed are merged."""
     histories = merged(catalogue, names, seeds)
-    experiments = {name: _experiment(catalogue, name) for name in names}
+    experiments = {name: flat(_asked(catalogue, name)) for name in names}
     chosen = target if target is not None else default_target(histories)
     return {
         "charts": charts(histories, chosen),
         "table": _table(histories, chosen),
         "target": chosen,
+        "thinned": _thinned_ones(catalogue, names),
         **_differences(experiments),
     }
+
+
+def _thinned_ones(catalogue: Catalogue, names: Sequence[str]) -> str | None:
+    found = [name for name in names if catalogue.log(name).evaluations.stride > 1]
+    if not found:
+        return None
+    more = f" and {len(found) - 3} more" if len(found) > 3 else ""
+    return (
+        f"Of the very many measurements of {', '.join(found[:3])}{more}, the lows and the highs "
+        f"are read."
+    )
 
 
 def merged(catalogue: Catalogue, names: Sequence[str], seeds: bool) -> list[History]:
@@ -262,32 +306,33 @@ def merged(catalogue: Catalogue, names: Sequence[str], seeds: bool) -> list[Hist
         raise InputError(f"{len(names)} runs are too many to compare: choose at most {MOST}")
     groups = [[name] for name in names]
     if seeds:
-        groups = _groups({name: _experiment(catalogue, name) for name in names})
+        groups = _groups({name: _asked(catalogue, name) for name in names})
     return [_history(catalogue, group) for group in groups]
 
 
-def _experiment(catalogue: Catalogue, name: str) -> Values:
+def _asked(catalogue: Catalogue, name: str) -> Values:
     catalogue.one(name)
     try:
-        return flat(read_experiment(catalogue.root, name))
+        return read_experiment(catalogue.root, name)
     except InputError:
         return {}
 
 
 def _groups(experiments: dict[str, Values]) -> list[list[str]]:
-    """Runs grouped by their experiment without the seed; a run without one stays alone."""
+    """Runs grouped by what was asked for; a run whose experiment is unknown stays alone."""
     found: dict[str, list[str]] = {}
     for name, values in experiments.items():
-        rest = {key: value for key, value in values.items() if key != "seed"}
-        found.setdefault(json.dumps(rest or name, sort_keys=True, default=str), []).append(name)
+        found.setdefault(same_but_for_seed(values) if values else name, []).append(name)
     return list(found.values())
 
 
 def _history(catalogue: Catalogue, group: Sequence[str]) -> History:
     members = [History.of(name, catalogue.log(name).events()) for name in group]
     if len(members) == 1:
-        return members[0]
-    return History.mean(f"{_common(group)} (mean of {len(group)} seeds)", members)
+        return replace(members[0], style=catalogue.style(group[0]))
+    label = _common(group)
+    mean = History.mean(f"{label} (mean of {len(group)} seeds)", members)
+    return replace(mean, style=catalogue.style(group[0], PurePosixPath(label).name))
 
 
 def _common(names: Sequence[str]) -> str:
@@ -303,16 +348,9 @@ def _common(names: Sequence[str]) -> str:
 
 
 def _table(histories: Sequence[History], target: float | None) -> dict[str, Any]:
-    """The table of `sdfeel compare`, and the bytes to the target."""
+    """The table of `sdfeel compare`."""
     records = comparison_records(histories, target)
     layout = columns(records, target)
-    if target is not None:
-        column = next(i for i, c in enumerate(layout) if c.key == "seconds_to_target")
-        title = f"data to\n{goal(target)}"
-        layout.insert(
-            column + 1,
-            Column(title, "bytes_to_target", lambda r: amount(r["bytes_to_target"]), min),
-        )
     return {
         "columns": [
             {"title": " ".join(c.title.replace("-\n", "").split()), "numeric": c.numeric}

@@ -116,6 +116,8 @@ def available(workload: Workload, batch: int, shift: bool = False) -> Native | s
     With `shift`, tasks may have shifts.
     """
     module, training = workload.module, workload.training
+    if any(each.reads_anew for each in (workload.train, workload.test, workload.losses_on)):
+        return "its examples are read lazily (data.lazy), by Python code"
     plan = lower(module, training, tuple(workload.train.x.shape[1:]))
     if isinstance(plan, str):
         return plan
@@ -123,6 +125,8 @@ def available(workload: Workload, batch: int, shift: bool = False) -> Native | s
         fault = data_fault(examples, plan)
         if fault:
             return fault
+    if plan.needs_two and min(map(len, workload.parts), default=2) < 2:
+        return "a client has one example, of which BatchNorm can make no statistics"
     return compiled(replace(plan, shift=shift), module, training, batch)
 
 

@@ -9,7 +9,6 @@ from itertools import groupby
 from time import process_time
 from typing import Any, Self
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -17,6 +16,7 @@ from sdfeel.core.arrays import Ints
 from sdfeel.core.errors import InputError, SdfeelError
 from sdfeel.data.federated import Examples
 from sdfeel.engine.base import Scores, Task, Workload
+from sdfeel.engine.evaluate import Which
 from sdfeel.engine.loop import LoopEngine
 from sdfeel.engine.native.available import available
 from sdfeel.engine.native.library import Native
@@ -36,6 +36,7 @@ class NativeEngine:
 
     name = "native"
     works_ahead = True  # keeps training while the caller uses a model
+    trains_beside = True  # and while it is asked to measure, or to train something else
 
     def __init__(
         self,
@@ -87,6 +88,11 @@ class NativeEngine:
     def _loop(self) -> LoopEngine:
         """The same in torch, for what C++ does not do: timing it, and single gradients."""
         return LoopEngine(replace(self._workload, module=self._flat.module))
+
+    @property
+    def workers(self) -> int:
+        """Models that are trained at the same time."""
+        return self.threads
 
     def initial(self) -> Tensor:
         return self._initial.clone()
@@ -182,10 +188,9 @@ class NativeEngine:
         )
         return Scores(train, loss, accuracy, metrics)
 
-    def outputs(self, model: Tensor, rows: Ints) -> tuple[Tensor, Tensor]:
+    def outputs(self, model: Tensor, rows: Ints, which: Which = "train") -> tuple[Tensor, Tensor]:
         """As the loop engine's."""
-        picked, train = torch.from_numpy(np.array(rows)), self._workload.train
-        data = Examples(train.x.index_select(0, picked), train.y.index_select(0, picked))
+        data = (self._workload.train if which == "train" else self._test).some(rows)
         row = model.to(torch.float32).contiguous()
         _, _, found = self._measure(row, data, outputs=True)
         assert found is not None  # they were asked for

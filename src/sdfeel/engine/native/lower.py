@@ -10,7 +10,9 @@ from torch import nn
 
 from sdfeel.engine.base import Training
 from sdfeel.engine.dropout import WORDS
+from sdfeel.engine.evaluate import Loss
 from sdfeel.engine.native.trace import (
+    Average,
     Conv,
     Drop,
     Layer,
@@ -18,7 +20,9 @@ from sdfeel.engine.native.trace import (
     Norm,
     Pool,
     Relu,
+    SampleNorm,
     Shape,
+    Smooth,
     Unsupported,
     layers,
 )
@@ -36,14 +40,14 @@ class Stage:
     """
 
     shape: Shape  # of the input
-    main: Conv | Linear | Norm | Pool | None
+    main: Conv | Linear | Norm | Pool | Average | Smooth | SampleNorm | None
     pool: bool = False  # 2x2 after a convolution
     relu: bool = False
     drop: Drop | None = None
 
     @property
     def learns(self) -> bool:
-        if isinstance(self.main, Norm):
+        if isinstance(self.main, Norm | SampleNorm):
             return self.main.weight is not None
         return isinstance(self.main, Conv | Linear)
 
@@ -57,6 +61,13 @@ class Plan:
     stages: tuple[Stage, ...] = field(repr=False)
     momentum: bool  # momentum or weight decay
     shift: bool = False  # tasks have shifts, which cost a little
+    nesterov: bool = False
+
+    @property
+    def needs_two(self) -> bool:
+        """Does a batch of one example have no variance somewhere?"""
+        norms = [stage.main for stage in self.stages if isinstance(stage.main, Norm)]
+        return any(prod(norm.shape[1:]) == 1 for norm in norms)
 
     @property
     def products(self) -> int:
@@ -93,7 +104,8 @@ def lower(module: nn.Module, training: Training, shape: Shape) -> Plan | str:
     if len(result) != 1:
         return f"it gives {result} for an example, not one line of scores"
     momentum = bool(training.options.get("momentum") or training.options.get("weight_decay"))
-    plan = Plan(tuple(shape), result[0], fuse(found), momentum)
+    nesterov = bool(training.options.get("nesterov"))
+    plan = Plan(tuple(shape), result[0], fuse(found), momentum, nesterov=nesterov)
     if not any(stage.learns for stage in plan.stages):
         return "it has no layer that learns"
     if plan.products > MOST_PRODUCTS:
@@ -116,7 +128,7 @@ def fuse(found: list[Layer]) -> tuple[Stage, ...]:
         taken = _taken(stages[-1], layer) if stages else None
         if taken is not None:
             stages[-1] = taken
-        elif isinstance(layer, Conv | Norm | Pool):
+        elif isinstance(layer, Conv | Norm | Pool | Average | Smooth | SampleNorm):
             stages.append(Stage(layer.shape, layer))
         elif isinstance(layer, Linear):
             stages.append(Stage((layer.size,), layer))
@@ -127,14 +139,17 @@ def fuse(found: list[Layer]) -> tuple[Stage, ...]:
     return tuple(stages)
 
 
+ALONE = Pool | Average | Smooth | SampleNorm  # they absorb nothing
+
+
 def _taken(last: Stage, layer: Layer) -> Stage | None:
     """`last` with `layer` inside, if that is possible."""
     conv = isinstance(last.main, Conv)
-    if isinstance(layer, Relu) and not isinstance(last.main, Pool):
+    if isinstance(layer, Relu) and not isinstance(last.main, ALONE):
         return replace(last, relu=True)
     if isinstance(layer, Drop) and layer.p == 0:
         return last
-    if isinstance(layer, Drop) and last.drop is None and not isinstance(last.main, Norm | Pool):
+    if isinstance(layer, Drop) and last.drop is None and not isinstance(last.main, Norm | ALONE):
         return replace(last, drop=layer) if layer.channels or not conv else None
     if isinstance(layer, Pool) and conv and layer.by_two and not last.pool:
         return replace(last, pool=True)
@@ -143,17 +158,21 @@ def _taken(last: Stage, layer: Layer) -> Stage | None:
 
 def _fault(module: nn.Module, training: Training) -> str | None:
     """Why there is no need to check layers or shapes."""
-    if training.loss is not nn.functional.cross_entropy:
+    if training.private is not None:
+        return "its steps clip every example's gradient (privacy.protects = examples)"
+    if not _is_cross_entropy(training.loss):
         return "its loss is not cross_entropy"
     if training.optimizer.lower() != "sgd":
         return f"its optimiser is {training.optimizer}, not SGD"
     for name, value in training.options.items():
-        if value and name not in ("momentum", "weight_decay"):
+        if value and name not in ("momentum", "weight_decay", "nesterov"):
             return f"SGD has the option {name}"
         if value and not (isinstance(value, int | float) and value > 0):
             return f"SGD has the {name} {value!r}"
     if training.proximal:
         return "its training has a proximal term"
+    if training.clip_norm is not None:
+        return f"training.clip_norm is {training.clip_norm:g}, and it does not clip gradients"
     if training.penalties:
         return f"its training has penalties ({', '.join(training.penalties)})"
     if training.batch_size > LARGEST_BATCH:
@@ -166,6 +185,14 @@ def _fault(module: nn.Module, training: Training) -> str | None:
     return None
 
 
+def _is_cross_entropy(loss: Loss) -> bool:
+    """torch's function, or its object with nothing but defaults."""
+    if type(loss) is not nn.CrossEntropyLoss:
+        return loss is nn.functional.cross_entropy
+    usual = (loss.weight, loss.ignore_index, loss.reduction, loss.label_smoothing)
+    return usual == (None, -100, "mean", 0.0)
+
+
 CPP = {True: "true", False: "false"}
 HEADERS = (
     "batch_norm.hpp",
@@ -174,6 +201,8 @@ HEADERS = (
     "first_linear.hpp",
     "linear.hpp",
     "pointwise.hpp",
+    "sample_norm.hpp",
+    "smooth.hpp",
 )
 
 
@@ -184,13 +213,13 @@ def source(plan: Plan, batch: int) -> str:
     lines = [f'#include "{header}"' for header in HEADERS] + [
         "namespace {",
         f"constexpr int BATCH = {batch};",
-        f"using Update = sdfeel::Step<{CPP[plan.momentum]}, {CPP[plan.shift]}>;",
+        f"using Update = sdfeel::Step<{', '.join(CPP[each] for each in _steps(plan))}>;",
     ]
     names = []
     for i, stage in enumerate(plan.stages):
         lines += _layer(i, stage, sends_gradient=i > first)
         kind = KINDS[type(stage.main)]
-        update = "" if kind in ("MaxPool", "Pointwise") else ", Update"
+        update = ", Update" if isinstance(stage.main, LEARNING) else ""
         names.append(f"sdfeel::{kind}<Layer{i}, BATCH{update}>")
     lines += [
         f"using Loss = sdfeel::CrossEntropy<{plan.classes}, BATCH>;",
@@ -200,6 +229,11 @@ def source(plan: Plan, batch: int) -> str:
         "SDFEEL_ENTRY(Net)",
     ]
     return "\n".join(lines) + "\n"
+
+
+def _steps(plan: Plan) -> tuple[bool, ...]:
+    """What the steps of sgd.hpp have."""
+    return plan.momentum, plan.shift, *([True] if plan.nesterov else [])
 
 
 def _layer(i: int, stage: Stage, sends_gradient: bool) -> list[str]:
@@ -212,29 +246,48 @@ def _layer(i: int, stage: Stage, sends_gradient: bool) -> list[str]:
         f"struct Layer{i} {{",
         f"    static constexpr int {values};",
         f"    static constexpr bool {switches};",
-        *(_statistics(stage.main) if isinstance(stage.main, Norm) else []),
+        *_own(stage.main),
         f"    using Drop = {'sdfeel::NoDropout' if drop is None else f'sdfeel::Dropout<Drop{i}>'};",
         "};",
     ]
 
 
 def _numbers(stage: Stage) -> dict[str, int]:
-    """Sizes, and places in the row; -1 is no place."""
+    """Sizes, and places in the row; -1 means none."""
     main = stage.main
     numbers: dict[str, int] = {}
-    if isinstance(main, Conv | Linear | Norm):
+    if isinstance(main, LEARNING):
         places = {"weight": main.weight, "bias": main.bias}
         numbers |= {name: -1 if place is None else place for name, place in places.items()}
-    if isinstance(main, Conv | Pool):
+    if isinstance(main, Conv | Pool | Average):
         for name in ("kernel", "stride", "padding"):
             numbers[f"{name}_y"], numbers[f"{name}_x"] = getattr(main, name)
     if isinstance(main, Conv):
         return numbers | dict(zip(("in", "height", "width"), main.shape, strict=True), out=main.out)
     if isinstance(main, Linear):
         return numbers | {"in": main.size, "out": main.out}
-    # One line of numbers is a single row of a single plane.
-    planes = stage.shape if len(stage.shape) == 3 else (1, 1, *stage.shape)
+    if isinstance(main, SampleNorm):
+        numbers |= {"groups": main.groups, "each": main.each}
+    # One line of numbers is a single row of a single plane; for norms, its channels.
+    line = (*stage.shape, 1, 1) if isinstance(main, Norm | SampleNorm) else (1, 1, *stage.shape)
+    planes = stage.shape if len(stage.shape) == 3 else line
     return numbers | dict(zip(("channels", "height", "width"), planes, strict=True))
+
+
+def _own(main: object) -> list[str]:
+    """What only this kind of stage needs to know."""
+    if isinstance(main, Norm):
+        return _statistics(main)
+    if isinstance(main, SampleNorm):
+        return [f"    static constexpr float epsilon = {_float(main.epsilon)};"]
+    if isinstance(main, Average):
+        return [f"    static constexpr bool padded = {CPP[main.padded]};"]
+    if isinstance(main, Smooth):
+        value = (
+            f"    struct Parameter {{ static constexpr double parameter = {main.parameter!r}; }};"
+        )
+        return [value, f"    using Function = sdfeel::{main.name}<Parameter>;"]
+    return []
 
 
 def _statistics(norm: Norm) -> list[str]:
@@ -258,11 +311,15 @@ def _dropout(i: int, drop: Drop) -> list[str]:
     ]
 
 
+LEARNING = Conv | Linear | Norm | SampleNorm
 KINDS: dict[type[Any], str] = {
     Conv: "Conv",
     Linear: "AnyLinear",
     Norm: "BatchNorm",
     Pool: "MaxPool",
+    Average: "AvgPool",
+    Smooth: "Smooth",
+    SampleNorm: "SampleNorm",
     type(None): "Pointwise",
 }
 

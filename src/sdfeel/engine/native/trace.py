@@ -56,8 +56,44 @@ class Pool:
 
 
 @dataclass(frozen=True)
+class Average:
+    """AvgPool2d, and all that is a case of it."""
+
+    shape: Shape
+    kernel: Pair
+    stride: Pair
+    padding: Pair
+    padded: bool = True  # does padding count?
+
+    @property
+    def result(self) -> Shape:
+        return (self.shape[0], *_slid(self.shape, self.kernel, self.stride, self.padding))
+
+
+@dataclass(frozen=True)
 class Relu:
     shape: Shape
+
+
+@dataclass(frozen=True)
+class Smooth:
+    """Another activation."""
+
+    shape: Shape
+    name: str  # of its function in smooth.hpp
+    parameter: float = 0.0
+
+
+@dataclass(frozen=True)
+class SampleNorm:
+    """LayerNorm over an example, or GroupNorm."""
+
+    shape: Shape
+    groups: int
+    each: int  # neighbouring numbers that share a weight
+    epsilon: float
+    weight: int | None  # where they begin in a model's row
+    bias: int | None
 
 
 @dataclass(frozen=True)
@@ -70,7 +106,7 @@ class Drop:
 
 @dataclass(frozen=True)
 class Norm:
-    """BatchNorm2d."""
+    """BatchNorm2d, or BatchNorm1d of one line: channels of one number each."""
 
     shape: Shape
     epsilon: float
@@ -81,7 +117,7 @@ class Norm:
     variance: int
 
 
-Layer = Conv | Linear | Pool | Relu | Drop | Norm
+Layer = Conv | Linear | Pool | Average | Relu | Smooth | Drop | Norm | SampleNorm
 
 
 def _slid(shape: Shape, kernel: Pair, stride: Pair, padding: Pair) -> Pair:
@@ -92,7 +128,10 @@ def _slid(shape: Shape, kernel: Pair, stride: Pair, padding: Pair) -> Pair:
     return y, x
 
 
-KNOWN = "Conv2d, Linear, BatchNorm2d, ReLU, MaxPool2d, Flatten, Dropout, Dropout2d"
+KNOWN = (
+    "Conv2d, Linear, BatchNorm, LayerNorm, GroupNorm, ReLU, LeakyReLU, ELU, GELU, SiLU, Tanh, "
+    "Sigmoid, MaxPool2d, AvgPool2d, AdaptiveAvgPool2d, Flatten, Dropout, Dropout2d"
+)
 
 
 class Unsupported(Exception):
@@ -173,6 +212,14 @@ class _Chain:
             self._layers.append(Relu(self._shape))
         elif name == "max_pool2d":
             self._pool(label, *rest, **options)
+        elif name in SMOOTH:
+            self._smooth(label, name, *rest, **options)
+        elif name == "avg_pool2d":
+            self._average(label, *rest, **options)
+        elif name == "adaptive_avg_pool2d":
+            self._adaptive(label, *rest, **options)
+        elif name == "mean":
+            self._mean(label, *rest, **options)
         elif name == "flatten":
             self._flatten(label, *rest, **options)
         elif name in ("view", "reshape"):
@@ -190,8 +237,25 @@ class _Chain:
             self._conv(module, label)
         elif type(module) is nn.Linear:
             self._linear(module, label)
-        elif type(module) is nn.BatchNorm2d:
+        elif type(module) is nn.BatchNorm2d or type(module) is nn.BatchNorm1d:
             self._norm(module, label)
+        elif type(module) in (nn.LayerNorm, nn.GroupNorm):
+            self._sample_norm(module, label)
+        elif type(module) in ACTIVATIONS:
+            name, option = ACTIVATIONS[type(module)]
+            self._smooth(label, name, *([getattr(module, option)] if option else []))
+        elif type(module) is nn.AvgPool2d:
+            self._average(
+                label,
+                module.kernel_size,
+                module.stride,
+                module.padding,
+                module.ceil_mode,
+                module.count_include_pad,
+                module.divisor_override,
+            )
+        elif type(module) is nn.AdaptiveAvgPool2d:
+            self._adaptive(label, module.output_size)
         elif type(module) is nn.ReLU:
             self._layers.append(Relu(self._shape))
         elif type(module) is nn.MaxPool2d:
@@ -240,13 +304,76 @@ class _Chain:
         self._layers.append(Linear(linear.in_features, linear.out_features, weight, bias))
         self._shape = (linear.out_features,)
 
-    def _norm(self, norm: nn.BatchNorm2d, label: str) -> None:
+    def _smooth(self, label: str, name: str, *given: Any, **options: Any) -> None:
+        """An activation; its one option is a number, or how GELU is approximated."""
+        options.pop("inplace", None)
+        option = next(iter([*given, *options.values()]), SMOOTH[name])
+        if name == "gelu":
+            self._need(label, option in ("none", "tanh"), f"has approximate={option!r}")
+            name, option = ("TanhGELU" if option == "tanh" else "GELU"), 0.0
+        else:
+            self._need(label, isinstance(option, int | float), f"has the option {option!r}")
+            name = FUNCTIONS[name]
+        self._layers.append(Smooth(self._shape, name, float(option)))
+
+    def _sample_norm(self, norm: Any, label: str) -> None:
+        places = [
+            None if tensor is None else self._place(tensor, label)
+            for tensor in (norm.weight, norm.bias)
+        ]
+        if isinstance(norm, nn.LayerNorm):
+            whole = tuple(norm.normalized_shape) == self._shape
+            self._need(label, whole, f"is over a part of an input of {self._shape}")
+            groups, each = 1, 1
+        else:
+            fits = len(self._shape) in (1, 3) and self._shape[0] == norm.num_channels
+            self._need(label, fits, f"gets an input of {self._shape}")
+            groups, each = norm.num_groups, prod(self._shape[1:])
+        self._need(label, prod(self._shape) > groups, "gets one number for each group")
+        self._layers.append(SampleNorm(self._shape, groups, each, norm.eps, *places))
+
+    def _average(
+        self,
+        label: str,
+        kernel_size: Any,
+        stride: Any = None,
+        padding: Any = 0,
+        ceil_mode: bool = False,
+        count_include_pad: bool = True,
+        divisor_override: int | None = None,
+    ) -> None:
+        self._need(label, not ceil_mode, "has ceil_mode")
+        self._need(label, divisor_override is None, "has divisor_override")
+        self._need(label, len(self._shape) == 3, f"gets an input of {self._shape}")
+        kernel = _pair(kernel_size)
+        step = _pair(stride) if stride else kernel
+        layer = Average(self._shape, kernel, step, _pair(padding), count_include_pad)
+        self._slide(layer, label)
+
+    def _adaptive(self, label: str, output_size: Any) -> None:
+        self._need(label, len(self._shape) == 3, f"gets an input of {self._shape}")
+        wanted = output_size if isinstance(output_size, tuple | list) else (output_size,) * 2
+        y, x = (a if b is None else b for a, b in zip(self._shape[1:], wanted, strict=True))
+        height, width = self._shape[1:]
+        even = height % y == 0 and width % x == 0
+        self._need(label, even, f"makes {(y, x)} of {(height, width)}, not in equal windows")
+        self._average(label, (height // y, width // x))
+
+    def _mean(self, label: str, dim: Any = None, keepdim: bool = False) -> None:
+        """x.mean((2, 3)): one number for each channel."""
+        dims = {each % 4 for each in dim} if isinstance(dim, tuple | list) else set()
+        planes = dims == {2, 3} and len(self._shape) == 3
+        self._need(label, planes, "is not the mean of each plane")
+        self._average(label, self._shape[1:])
+        self._shape = self._shape if keepdim else self._shape[:1]
+
+    def _norm(self, norm: nn.BatchNorm1d | nn.BatchNorm2d, label: str) -> None:
         mean, variance = norm.running_mean, norm.running_var
         if mean is None or variance is None or norm.momentum is None:
             raise Unsupported(f"{label} keeps no running statistics with a fixed momentum")
-        rank = len(self._shape) == 3 and self._shape[0] == norm.num_features
+        dimensions = 1 if isinstance(norm, nn.BatchNorm1d) else 3
+        rank = len(self._shape) == dimensions and self._shape[0] == norm.num_features
         self._need(label, rank, f"gets an input of {self._shape}")
-        self._need(label, self._shape[1:] != (1, 1), "gets one number for each channel")
         layer = Norm(
             self._shape,
             norm.eps,
@@ -276,7 +403,7 @@ class _Chain:
         step = _pair(stride) if stride else kernel
         self._slide(Pool(self._shape, kernel, step, _pair(padding)), label)
 
-    def _slide(self, layer: Conv | Pool, label: str) -> None:
+    def _slide(self, layer: Conv | Pool | Average, label: str) -> None:
         fits = min(layer.result[1:]) >= 1
         self._need(label, fits, f"has a kernel larger than its input of {self._shape}")
         self._layers.append(layer)
@@ -317,6 +444,30 @@ def _is_batch_size(node: fx.Node, data: set[fx.Node], sizes: set[fx.Node]) -> bo
     return False
 
 
+# By torch's name of the function: its option if none is given, and its name in smooth.hpp.
+SMOOTH: dict[str, Any] = {
+    "tanh": 0.0,
+    "sigmoid": 0.0,
+    "silu": 0.0,
+    "leaky_relu": 0.01,
+    "elu": 1.0,
+    "gelu": "none",
+}
+FUNCTIONS = {
+    "tanh": "Tanh",
+    "sigmoid": "Sigmoid",
+    "silu": "SiLU",
+    "leaky_relu": "LeakyReLU",
+    "elu": "ELU",
+}
+ACTIVATIONS: dict[type[nn.Module], tuple[str, str]] = {
+    nn.Tanh: ("tanh", ""),
+    nn.Sigmoid: ("sigmoid", ""),
+    nn.SiLU: ("silu", ""),
+    nn.LeakyReLU: ("leaky_relu", "negative_slope"),
+    nn.ELU: ("elu", "alpha"),
+    nn.GELU: ("gelu", "approximate"),
+}
 CALLS: dict[Callable[..., Any], str] = {
     nn.functional.relu: "relu",
     nn.functional.max_pool2d: "max_pool2d",
@@ -324,6 +475,9 @@ CALLS: dict[Callable[..., Any], str] = {
     torch.relu_: "relu",
     torch.max_pool2d: "max_pool2d",
     torch.flatten: "flatten",
+    torch.tanh: "tanh",
+    torch.sigmoid: "sigmoid",
+    torch.mean: "mean",
 }
 
 

@@ -85,18 +85,24 @@ class Trainer:
         Starts and shifts may be NumPy's or torch's.
         """
         block = self._block(tasks, self._rooms(len(tasks)))
-        ahead, described = len(block.models) + self._threads, 0
+        rooms = len(block.models)
+        ahead, described = rooms + self._threads, 0
+        some = max(1, rooms // 4)  # tasks that are spoken of at once
         with self._library.stream(self._call(block), self._threads) as stream:
             for i, task in enumerate(tasks):
-                while described < min(len(tasks), i + ahead):
-                    self._describe(block, described)
-                    described += 1
+                if described < min(len(tasks), i + ahead - some + 1):
+                    for each in range(described, min(len(tasks), i + ahead)):
+                        self._describe(block, each)
+                        if i == 0:  # nobody has anything to do yet
+                            stream.describe(each + 1)
+                    described = min(len(tasks), i + ahead)
                     stream.describe(described)
                 stream.wait(i)
                 if not block.finite[i]:
                     raise diverged(task, self._sgd.learning_rate)
-                yield block.models[i % len(block.models)]
-                stream.give_back(i + 1)
+                yield block.models[i % rooms]
+                if (i + 1) % some == 0:
+                    stream.give_back(i + 1)
                 block.picked.pop(i)
         self._spare.append(block.room)
 

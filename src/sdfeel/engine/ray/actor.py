@@ -51,7 +51,7 @@ class Recipe:
         # A batch is a shuffle of places, not of row numbers, so renumbering changes no batch.
         share = replace(
             whole,
-            train=_rows(whole.train, torch.from_numpy(rows)),
+            train=whole.train.some(rows),
             parts=[np.searchsorted(rows, part) for part in mine],
             test=_blocks(whole.test, number, of),
             metrics={},  # they need all outputs in one place
@@ -61,10 +61,6 @@ class Recipe:
 
     def built(self) -> LocalEngine:
         return self.build(self.workload)
-
-
-def _rows(data: Examples, rows: Tensor) -> Examples:
-    return Examples(data.x.index_select(0, rows), data.y.index_select(0, rows))
 
 
 def _blocks(data: Examples, number: int, of: int) -> Examples:

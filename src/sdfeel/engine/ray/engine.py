@@ -18,7 +18,7 @@ from torch import Tensor
 from sdfeel.core.arrays import Ints
 from sdfeel.engine.base import Scores, Task
 from sdfeel.engine.estimates import probing
-from sdfeel.engine.evaluate import Tally, total
+from sdfeel.engine.evaluate import Tally, Which, total
 from sdfeel.engine.loop import LoopEngine
 from sdfeel.engine.ray.actor import Failure, Measured, Order, Recipe, Trained, pack, unpack
 from sdfeel.engine.ray.pool import SESSION, ActorPool, Call, check, load
@@ -98,9 +98,9 @@ class RayEngine:
         """Like the loop engine's, computed where the run was started."""
         return probing(self._engine).loss_and_gradient(client, model, step)
 
-    def outputs(self, model: Tensor, rows: Ints) -> tuple[Tensor, Tensor]:
+    def outputs(self, model: Tensor, rows: Ints, which: Which = "train") -> tuple[Tensor, Tensor]:
         """As the loop engine's, computed where the run was started."""
-        return self._engine.outputs(model, rows)
+        return self._engine.outputs(model, rows, which)
 
     def evaluate(self, model: Tensor) -> Scores:
         """Blocks of examples over the actors, summed in order."""

@@ -33,7 +33,8 @@ def as_printed(_: ClaimView) -> Verdict:
 
 def picture() -> "Picture":
     """The four graphs, servers on a circle."""
-    from sdfeel.report.drawing import FAINT, INK, PALETTE, TITLE, new_figure
+    from sdfeel.report.drawing import FAINT, INK, TITLE, new_figure
+    from sdfeel.report.styles import PALETTE
 
     figure = new_figure(10, 2.9)
     angles = np.linspace(0, 2 * np.pi, 6, endpoint=False) + np.pi / 2

@@ -4,16 +4,20 @@ from dataclasses import replace
 
 from sdfeel.figures.figure import Claim, Figure, both
 from sdfeel.figures.paper.race import (
+    FEEL,
     FEW,
     HIER,
+    PRINTED,
     SD,
-    below_feel,
+    ahead,
+    alike,
+    below_at_the_end,
     coincide,
     flat,
-    ordered,
     race,
     restless,
     small_gap,
+    when_flat,
 )  # fmt: skip
 from sdfeel.figures.settings import SCALES, FigureSetting
 
@@ -23,17 +27,19 @@ COINCIDE = (
     "The paper plots two different curves, so its FedAvg must have had fewer clients or longer "
     "rounds; we take a tenth of the clients, 5 of 50, as the plotted one."
 )
+MEAN = "What is compared is the mean over the window, without its first tenth."
 CLAIMS = (
     Claim(
         "4.1",
-        "After a quarter of the window, SD-FEEL's training loss is never above HierFAVG's.",
-        ordered(SD, HIER),
+        "At equal time, SD-FEEL's training loss is below HierFAVG's.",
+        ahead(SD, HIER, "loss"),
         timed=True,
+        note=MEAN,
     ),
     Claim(
         "4.1b",
-        "After a quarter of the window, HierFAVG's training loss is never above FedAvg's.",
-        ordered(HIER, FEW),
+        "At equal time, HierFAVG's training loss is below FedAvg's.",
+        ahead(HIER, FEW, "loss"),
         timed=True,
         note=COINCIDE,
         otherwise="FedAvg with 5 clients sends as often as HierFAVG and averages fewer models; "
@@ -48,54 +54,66 @@ CLAIMS = (
     ),
     Claim(
         "4.2",
-        "At the end, SD-FEEL's training loss is below FEEL's.",
-        below_feel,
+        "At equal time, SD-FEEL's training loss is below FEEL's.",
+        ahead(SD, FEEL, "loss"),
         timed=True,
+        note=MEAN,
         otherwise="FEEL's rounds are the cheapest of all (nothing goes between servers or to a "
-        "cloud), and five clients drawn afresh from all 50 give a noisy but unbiased mean. Its "
-        "loss jumps up and down near SD-FEEL's, the seeds do not always separate them, and where "
-        "the data are easy and SD-FEEL pays for five exchanges, FEEL is ahead. If the five are "
-        "always the same cell, data are missing for good, and FEEL is far behind (the line 'FEEL, "
-        "one cell').",
-        beyond_quick="A few clients at a time learn digits nearly as well as all of them, so that "
-        "the two end within the noise of each other.",
+        "cloud), and five clients drawn afresh from all 50 give a noisy but unbiased mean. If the "
+        "five are always the same cell, data are missing for good, and FEEL is far behind (the "
+        "line 'FEEL, one cell').",
+    ),
+    Claim(
+        "4.2a",
+        "At the end, SD-FEEL's training loss is below FEEL's.",
+        below_at_the_end(SD, FEEL),
+        timed=True,
     ),
     Claim(
         "4.2b",
         "FEEL's loss curve is the most restless.",
         restless,
-        note="Restless: how far the measurements (60 iterations apart, 10 at reduced scale) are "
-        "off the line between their neighbours. FedAvg with a tenth of the clients computes what "
-        "FEEL computes, so it is not among those compared.",
+        note="Restless: how far the measurements are off the line between their neighbours. "
+        "FedAvg with a tenth of the clients computes what FEEL computes, so it is not among those "
+        "compared.",
     ),
     Claim(
         "4.3",
-        "SD-FEEL's curve is flat after some time (the paper: about 40 s on MNIST, 250 min on "
-        "CIFAR-10).",
+        "SD-FEEL has converged after four fifths of the window (on MNIST: 40 of 50 s, the paper's "
+        "number): less than 5 % of the whole drop of the loss is left.",
         flat,
         timed=True,
-        note="Flat: less than 5 % of the whole drop is left. Absolute seconds depend on the "
-        "reading of the constants, so this is not judged.",
     ),
+    Claim("4.3b", "When that was so.", when_flat, timed=True),
     Claim(
         "4.4",
         "HierFAVG is only a little slower than SD-FEEL: at most 1.3 times the seconds per "
         "iteration.",
         small_gap,
         timed=True,
-        otherwise="With the printed constants (A) sending is nearly all of the time, and "
-        "HierFAVG's third link costs it most: the paper's statement that computation dominates "
-        "on MNIST holds only if an iteration is a pass over the client's data (E).",
+        otherwise="Under reading A sending is nearly all of the time, and HierFAVG's third link "
+        "costs it most: the paper's statement that computation dominates on MNIST holds only if an "
+        "iteration is a pass over the client's data (E).",
     ),
+    Claim(
+        "4.4b",
+        "SD-FEEL and HierFAVG end with nearly the same accuracy: within two points.",
+        alike,
+        timed=True,
+    ),
+)
+CAPTION = (
+    "tau1 = 5, tau2 = 1, alpha = 1, ring of 10 servers, 50 clients, 2 classes each, batch 10. All "
+    "lines end at the same time: 50 s, or 15 s at quick scale. A tenth: 5 clients, drawn afresh in "
+    "every round; one cell: always the same 5."
 )
 FIGURE = Figure(
     "4a",
     "Training loss against time on MNIST",
     "mnist",
-    "tau1 = 5, tau2 = 1, alpha = 1, ring of 10 servers, 50 clients, 2 classes each, batch 10. A "
-    "tenth: 5 clients, drawn afresh in every round; one cell: always the same 5.",
+    CAPTION,
     lambda setting: race(setting, 5, 1),
-    both("loss"),
+    both("loss", "seconds", *PRINTED),
     CLAIMS,
 )
 
@@ -108,9 +126,11 @@ def printed_rate(setting: FigureSetting) -> FigureSetting:
 FIGURE_AT_PRINTED_RATE = replace(
     FIGURE,
     name="4a-rate",
-    title="Training loss against time on MNIST, at the printed learning rate",
-    caption=FIGURE.caption + " Learning rate 0.001 as printed (a tenth of the other figures').",
+    title="Training loss against time on MNIST: a batch at the printed learning rate",
+    caption=f"{CAPTION} An iteration is a batch as in reading A, at 0.001 as printed.",
     lines=lambda setting: race(printed_rate(setting), 5, 1),
+    panels=both("loss", "seconds", *PRINTED)[:1],
+    readings=("A",),
 )
 FIGURE_ON_FASHION = replace(
     FIGURE,
@@ -118,19 +138,19 @@ FIGURE_ON_FASHION = replace(
     title="Training loss against time on Fashion-MNIST",
     scales=("full",),  # at quick scale it would be 4a
     data="fashion-mnist",
-    caption=FIGURE.caption + " Not in the paper: Fashion-MNIST instead of MNIST.",
+    caption=f"{CAPTION} Not in the paper: Fashion-MNIST instead of MNIST.",
+    panels=both("loss", "seconds", *PRINTED)[:1],
+    readings=("A",),
 )
-
-
 FIGURE_ON_CIFAR = replace(
     FIGURE,
     name="4b",
     title="Training loss against time on CIFAR-10",
     data="cifar10",
-    caption="tau1 = 2, tau2 = 1, alpha = 5, ring of 10 servers, 50 clients, Dirichlet 0.5. "
-    "Reduced: 10 clients, one in each cell, so that a tenth, and one cell, are a single client, "
-    "which is harder on FedAvg and FEEL than five.",
+    caption="tau1 = 2, tau2 = 1, alpha = 5, ring of 10 servers, 50 clients, Dirichlet 0.5.",
     lines=lambda setting: race(setting, 2, 5),
     scales=SCALES,
-    claims=tuple(claim for claim in CLAIMS if claim.id != "4.4"),
+    claims=tuple(claim for claim in CLAIMS if claim.id not in ("4.4", "4.4b")),
+    panels=both("loss", "seconds", *PRINTED)[:1],
+    readings=("A",),
 )

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from itertools import pairwise
 
 from sdfeel.core.arrays import Floats
+from sdfeel.figures.effects import NO_WORSE
 from sdfeel.figures.figure import Claim, ClaimView, Figure, Judge, Panel
 from sdfeel.figures.lines import FigureLine
 from sdfeel.figures.paper.race import window
@@ -17,7 +18,6 @@ GRAPHS = {
     "star": "star",
 }
 FULL, PARTIAL, RING, STAR = GRAPHS.values()
-LONGER = ("training.iterations=50", "evaluation.every=5")  # reduced: two gossips, not one
 
 
 def ring(alpha: int) -> str:
@@ -28,19 +28,13 @@ def lines(alphas: tuple[int, ...]) -> Callable[[FigureSetting], list[FigureLine]
     """The graphs with one exchange, and the ring with each of `alphas`."""
 
     def make(setting: FigureSetting) -> list[FigureLine]:
-        own = LONGER if setting.scale == "reduced" else ()
+        own = setting.experiment
         return [
             *(
-                FigureLine(
-                    label, setting.experiment(*sd_feel(5, 5, 1), f"network.graph={graph}", *own)
-                )
+                FigureLine(label, own(*sd_feel(5, 5, 1), f"network.graph={graph}"))
                 for graph, label in GRAPHS.items()
             ),
-            *(
-                FigureLine(ring(alpha), setting.experiment(*sd_feel(5, 5, alpha), *own))
-                for alpha in alphas
-                if alpha > 1
-            ),
+            *(FigureLine(ring(alpha), own(*sd_feel(5, 5, alpha))) for alpha in alphas if alpha > 1),
         ]
 
     return make
@@ -52,7 +46,27 @@ def speed(seen: ClaimView, label: str) -> Floats:
 
 
 def graphs_in_order(seen: ClaimView) -> Verdict:
-    return _in_order(seen, (FULL, PARTIAL, RING, STAR))
+    means = {label: speed(seen, label) for label in GRAPHS.values()}
+    parts = [more(means[one], means[other], "accuracy") for one, other in pairwise(means)]
+    return all_of(parts).with_numbers(**{k: float(v.mean()) for k, v in means.items()})
+
+
+def ends_differ(seen: ClaimView) -> Verdict:
+    """The fully connected graph is ahead of the star."""
+    one, other = speed(seen, FULL), speed(seen, STAR)
+    numbers = {FULL: float(one.mean()), STAR: float(other.mean())}
+    return more(one, other, "accuracy").with_numbers(**numbers)
+
+
+def faster_with_more(alpha: int) -> Judge:
+    """The ring with `alpha` exchanges is ahead of the ring with one."""
+
+    def judge(seen: ClaimView) -> Verdict:
+        one, other = speed(seen, ring(alpha)), speed(seen, RING)
+        numbers = {ring(alpha): float(one.mean()), RING: float(other.mean())}
+        return more(one, other, "accuracy").with_numbers(**numbers)
+
+    return judge
 
 
 def within_parity(*chains: tuple[int, ...]) -> Judge:
@@ -67,7 +81,10 @@ def within_parity(*chains: tuple[int, ...]) -> Judge:
 
 def _in_order(seen: ClaimView, best_first: tuple[str, ...]) -> Verdict:
     means = {label: speed(seen, label) for label in best_first}
-    parts = [no_less(means[one], means[other], "accuracy") for one, other in pairwise(best_first)]
+    parts = [
+        no_less(means[one], means[other], NO_WORSE.size, "accuracy")
+        for one, other in pairwise(best_first)
+    ]
     return all_of(parts).with_numbers(**{k: float(v.mean()) for k, v in means.items()})
 
 
@@ -105,6 +122,17 @@ def claims(alpha: int, *chains: tuple[int, ...]) -> tuple[Claim, ...]:
             "halves, every server linked to all of the other half (the paper does not define it).",
         ),
         Claim(
+            "8.1b",
+            "With one exchange, the fully connected graph is ahead of the star.",
+            ends_differ,
+            note="The two ends of 8.1 alone: what is left if neighbours are too close to tell.",
+        ),
+        Claim(
+            "8.2a",
+            f"On the ring, {alpha} exchanges are faster than one.",
+            faster_with_more(alpha),
+        ),
+        Claim(
             "8.2",
             "On the ring, more exchanges never hurt within odd and within even numbers of them.",
             within_parity(*chains),
@@ -136,6 +164,8 @@ FIGURE_8A = Figure(
     (
         Panel("accuracy", "iterations", (FULL, PARTIAL, RING, STAR)),
         Panel("accuracy", "iterations", (*(ring(a) for a in (1, 2, 3, 5, 10)), FULL)),
+        Panel("accuracy", "iterations", (FULL, PARTIAL, RING, STAR), "E"),
+        Panel("accuracy", "iterations", (*(ring(a) for a in (1, 2, 3, 5, 10)), FULL), "E"),
     ),
     claims(10, (1, 3, 5), (2, 10)),
 )
@@ -143,7 +173,7 @@ FIGURE_8B = Figure(
     "8b",
     "CIFAR-10 accuracy per iteration for several graphs and numbers of exchanges",
     "cifar10",
-    "tau1 = tau2 = 5. Reduced: 50 iterations.",
+    "tau1 = tau2 = 5.",
     lines((1, 2, 3, 5, 10, 15)),
     (
         Panel("accuracy", "iterations", (FULL, PARTIAL, RING, STAR)),
@@ -151,4 +181,5 @@ FIGURE_8B = Figure(
     ),
     claims(15, (1, 3, 5, 15), (2, 10)),
     scales=SCALES,
+    readings=("A",),
 )

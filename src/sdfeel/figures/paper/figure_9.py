@@ -3,9 +3,10 @@
 from collections.abc import Callable
 from itertools import pairwise
 
+from sdfeel.figures.effects import MUCH
 from sdfeel.figures.figure import Claim, ClaimView, Figure, Judge, both
 from sdfeel.figures.lines import FigureLine
-from sdfeel.figures.paper.race import window
+from sdfeel.figures.paper.race import ahead, window
 from sdfeel.figures.settings import SCALES, FigureSetting, sd_feel
 from sdfeel.figures.verdicts import Verdict, all_of, more
 
@@ -54,7 +55,7 @@ FIGURE_9A = Figure(
     "mnist",
     "tau1 = 5, tau2 = 1, alpha = 1, equal devices; c classes per client (our values).",
     lines(CLASSES),
-    both("accuracy"),
+    both("accuracy", "seconds"),
     (
         Claim(
             "9a.1",
@@ -66,8 +67,6 @@ FIGURE_9A = Figure(
             "than clients of five or ten (their steps are probably larger there). Later the order "
             "reverses, except for c = 5 and 10, which the seeds do not separate. On digits, too, "
             "5 and 10 are too close for three seeds; c = 1 is clearly the slowest everywhere.",
-            beyond_quick="The perceptron on digits has no plateau to leave, and the plateau "
-            "decides.",
         ),
         Claim(
             "9a.1b",
@@ -75,8 +74,6 @@ FIGURE_9A = Figure(
             rising_in_the_end(tuple(CLASSES.values())),
             timed=True,
             otherwise="c = 5 and c = 10 are within the noise of the seeds.",
-            beyond_quick="c = 5 and c = 10 are within the noise of the seeds at both scales; which "
-            "side of it they fall on says nothing.",
         ),
         Claim(
             "9a.1c",
@@ -92,7 +89,7 @@ FIGURE_9B = Figure(
     "cifar10",
     "tau1 = 5, tau2 = 1, alpha = 1 as in the caption, equal devices; our concentrations.",
     lines(DIRICHLET),
-    both("accuracy"),
+    both("accuracy", "seconds")[:1],
     (
         Claim(
             "9b.1",
@@ -104,11 +101,13 @@ FIGURE_9B = Figure(
         ),
         Claim(
             "9b.2",
-            "The smallest concentration is clearly the slowest: below the next one.",
-            rising(tuple(DIRICHLET.values())[:2]),
+            "A small concentration slows training significantly: b = 0.1 is three points or more "
+            "below b = 10.",
+            ahead("b = 10.0", "b = 0.1", by=MUCH.size),
             timed=True,
             note=NOTE,
         ),
     ),
     scales=SCALES,
+    readings=("A",),
 )

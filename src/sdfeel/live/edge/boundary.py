@@ -84,8 +84,11 @@ class Boundary:
                 if not self._edge.federation.has(d):
                     continue
                 try:
-                    if await self.learn(d):
+                    learned = await self.learn(d)
+                    if learned:
                         break
+                    if learned is None:  # whoever gives us a model is still to begin that epoch
+                        continue
                     header, _ = await link.ask("here", {}, seconds=HERE)
                 except SdfeelError as error:
                     self._edge.cluster.complain(f"{link.name}: {error}")
@@ -96,8 +99,11 @@ class Boundary:
                 await asyncio.sleep(AGAIN)
         return True
 
-    async def learn(self, server: int) -> bool:
-        """Take over the next epoch, which has begun at another server; False if it knows none."""
+    async def learn(self, server: int) -> bool | None:
+        """Take over the next epoch, which has begun at another server; False if it knows none.
+
+        None: it has a place for us, and it is too early to take it.
+        """
         old = self._edge.federation
         _, body = await self._peers[server].ask("epoch", {"after": old.epoch}, seconds=HERE)
         if body is None:
@@ -108,11 +114,27 @@ class Boundary:
         if old.has(self._me) and new.has(self._me):
             raise Refused("it has begun an epoch that we were not asked about")
         if new.has(self._me):
-            return await self._begin(version, old, new)
+            return True if await self._begin(version, old, new) else None
+        if not await self._confirmed(version, server):
+            raise Refused(f"nobody confirms that epoch {version.number} has begun without us")
         with self._store.commit():
             self._book.accept(version)
         self._changed(new, self._edge.known)
         return True
+
+    async def _confirmed(self, version: SignedNetwork, server: int) -> bool:
+        """Does a second server say that this epoch has begun? A signed one may have become void."""
+        now = self._edge.federation
+        others = [d for d in self._peers if d != server and now.has(d)]
+
+        async def says(d: int) -> bool:
+            try:
+                asked = self._peers[d].ask("epoch", {"after": now.epoch}, seconds=HERE)
+                return (await asked)[1] == version.body
+            except SdfeelError:
+                return False
+
+        return not others or any(await asyncio.gather(*map(says, others)))
 
     async def _begin(self, version: SignedNetwork, old: Federation, new: Federation) -> bool:
         """Join, with the model that a neighbour gives us."""
@@ -221,6 +243,8 @@ class Boundary:
         edge = self._edge
         edge.known, edge.federation, edge.cluster.federation = known, new, new
         edge.cluster.turn = None
+        for link in self._peers.values():
+            link.renew(new.about)
         edge.bell.ring()
         edge.cluster.doors.ring()
 

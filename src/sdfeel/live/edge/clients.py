@@ -8,18 +8,20 @@ import asyncio
 import time
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from math import isinf
 
 import torch
 from torch import Tensor
 
 from sdfeel.engine.combine import weighted
-from sdfeel.live.edge.policy import Policy
+from sdfeel.live.edge.policy import Policy, check_client, check_own
 from sdfeel.live.edge.quarantine import Bounds, Quarantine
 from sdfeel.live.edge.recorder import Recorder
-from sdfeel.live.edge.results import ResultDraft, Results
+from sdfeel.live.edge.results import Counts, ResultDraft, Results, Visit
 from sdfeel.live.edge.round_end import Closed
 from sdfeel.live.edge.rows import Rows, place
+from sdfeel.live.edge.sums import SumDesk
 from sdfeel.live.federation import Federation, Turn, Weights, as_array
 from sdfeel.live.protocol import LONG_POLL, Answer, Bell, Header, seconds, whole
 from sdfeel.live.store import Saved, Store
@@ -31,28 +33,6 @@ SILENCE = 60.0  # seconds until the same complaint is repeated
 NOBODY = 1.0  # seconds that a round lasts, at least, if no result can be used
 TOLD = "told"  # the fact of what clients make of their rows when they get the open round's model
 GUEST_POLL = 0.5  # seconds between two checks whether it waits only for guests
-
-
-@dataclass
-class Counts:
-    """What a server counts about its clients, for people and for metrics."""
-
-    results: int = 0
-    repeated: int = 0
-    rejected: int = 0
-    dropped: int = 0
-    withheld: int = 0  # averages that were not finite, or absurd, and were not kept
-    last_error: str = ""
-    received: int = 0  # bytes of models
-    sent: int = 0
-
-
-@dataclass(frozen=True)
-class Visit:
-    """A client of another server asked for work."""
-
-    when: float
-    taken: int  # its local iterations so far, as it says
 
 
 @dataclass
@@ -68,6 +48,7 @@ class Cluster:
     lane: int = 0  # where several share the server
     recorder: Recorder | None = None  # signs what is done; None: nobody does
     quarantine: Quarantine = field(init=False)
+    sums: SumDesk | None = field(init=False, default=None)  # where it sees sums only
     doors: Bell = field(init=False, default_factory=Bell)  # work may have become available
     arrivals: Bell = field(init=False, default_factory=Bell)  # a round may have become complete
     tell: Callable[[str], None] = lambda line: None
@@ -93,6 +74,16 @@ class Cluster:
     def __post_init__(self) -> None:
         self.quarantine = Quarantine(self.store, self.policy.quarantine, self.tell)
         self.bounds = Bounds.of(self.federation.initial, self.policy.max_change)
+        if self.federation.sums is not None:
+            shared = self.federation, self.server, self.store, self.policy
+            bells = self.doors, self.arrivals, lambda: self.clock()
+            notary = None if self.recorder is None else self.recorder.notary
+            self.sums = SumDesk(*shared, *bells, self._gone, self._drop, self.complain, notary)
+
+    def _gone(self, client: int) -> bool:
+        """Does nobody wait for this client any more?"""
+        left_out = self.turn is not None and self.quarantine.holds(f"client-{client}", self.turn.k)
+        return self.over or left_out or client in self.rejected or client in self.absent
 
     def complain(self, text: str) -> None:
         """Remember what is wrong, and say so, but not over and over."""
@@ -122,6 +113,8 @@ class Cluster:
             self.quarantine.pardon(names)  # a round needs somebody
         notes = self.store.notes("result", turn.k)
         self.rejected, self.arrived = set(), set(notes).intersection(turn.clients)
+        if self.sums is not None:
+            self.sums.begin(turn, self.arrived)
         self.bell.ring()
         self.doors.ring()
 
@@ -199,7 +192,8 @@ class Cluster:
     def results(self, turn: Turn, closed: Closed) -> Results:
         """The models of the clients that answered before the round was closed."""
         clients = tuple(client for client in turn.clients if client in closed.steps)
-        return Results(self.federation, self.store, turn.k, clients)
+        total = None if self.sums is None else partial(self.sums.total, turn.k)
+        return Results(self.federation, self.store, turn.k, clients, total)
 
     async def work(self, client: int, header: Header) -> Answer:
         """The client's next piece of work, as soon as there is one."""
@@ -210,7 +204,9 @@ class Cluster:
                 seconds(header, "wait"),
             )
             return self._in_another_epoch(theirs) or ({"idle": True}, None)
-        self._check_client(client, header)
+        check_client(
+            self.policy, self.federation.net, self.server, client, whole(header, "samples")
+        )
         if header.get("leaving"):
             return self._say_goodbye(client)
         if self.server not in self.federation.net.reach[client]:
@@ -226,11 +222,14 @@ class Cluster:
         return found if found is not None else ({"idle": True}, None)
 
     def _in_another_epoch(self, theirs: int) -> Answer | None:
-        """A client that is behind asks for the network as it is now; one that is ahead waits."""
-        if self.over:
-            return {"over": True}, None
+        """A client that is behind asks for the network as it is now; one that is ahead waits.
+
+        The first even of a server whose rounds are over: another one may still need that client.
+        """
         ours = self.federation.epoch
-        return ({"epoch": ours}, None) if theirs < ours else None
+        if theirs < ours:
+            return {"epoch": ours}, None
+        return ({"over": True}, None) if self.over else None
 
     def _may_rejoin(self, client: int) -> bool:
         """Does a client that asks for work count again? At once if the round has nobody else."""
@@ -253,7 +252,8 @@ class Cluster:
     async def start(self, client: int, header: Header) -> Answer:
         """The model that round `round` starts from at this server; `early` if it has not begun."""
         k = whole(header, "round")
-        self._check_own(client)
+        guests = self.turn.guests if self.turn is not None else ()
+        check_own(self.federation.net, self.server, client, guests)
 
         def look() -> Answer | None:
             saved = self.store.get("start", k)
@@ -289,12 +289,33 @@ class Cluster:
         await self._keep(turn, client, steps, header, body)
         return {"kept": True}, None
 
+    async def mask(self, client: int, header: Header, body: bytes | None) -> Answer:
+        """One step of a sum. Who sends what no honest client sends is left out."""
+        assert self.sums is not None
+        turn = self.turn
+        if turn is not None and self.quarantine.holds(f"client-{client}", turn.k):
+            raise Refused(self.quarantine.reason(f"client-{client}"))
+        try:
+            return await self.sums.step(client, header, body)
+        except Rejected as error:
+            if turn is not None and self.turn is turn:
+                self.offended(turn, client, error)
+            raise
+
+    def offended(self, turn: Turn, client: int, error: Rejected) -> None:
+        """A client sent what no honest one sends: the round goes on without it."""
+        self.counts.rejected += 1
+        self.counts.last_error = f"client-{client}: {error}"
+        self.rejected.add(client)
+        self.quarantine.add(f"client-{client}", turn.k, str(error))
+        self.arrivals.ring()
+
     async def _keep(
         self, turn: Turn, client: int, steps: int, header: Header, body: bytes | None
     ) -> None:
         planned = int(turn.planned[client])
         exact = self.policy.pace == "experiment"
-        if steps > turn.work.steps or (exact and steps != planned):
+        if steps > self._most_steps(turn) or (exact and steps != planned):
             raise Refused(f"round {turn.k} asks client {client} for {planned} steps, got {steps}")
         try:
             if body is None:
@@ -310,11 +331,7 @@ class Cluster:
                 body = await asyncio.to_thread(self.checked, body, sha256, start)
         except Rejected as error:
             if self.turn is turn and client not in self.arrived:
-                self.counts.rejected += 1
-                self.counts.last_error = f"client-{client}: {error}"
-                self.rejected.add(client)
-                self.quarantine.add(f"client-{client}", turn.k, str(error))
-                self.arrivals.ring()
+                self.offended(turn, client, error)
             raise
         note = {
             "steps": steps,
@@ -323,6 +340,10 @@ class Cluster:
             "sha256": sha256,
         }
         await self._commit(ResultDraft(turn, client, sent, body, note, proof))
+
+    def _most_steps(self, turn: Turn) -> int:
+        """No client takes more steps in a round than a whole run has; schemes may count them."""
+        return min(turn.work.steps, max(self.federation.iterations, int(turn.planned.max())))
 
     async def _commit(self, draft: ResultDraft) -> None:
         """Write a result, together with those that come at the same time: one commit for all."""
@@ -360,7 +381,8 @@ class Cluster:
             self.recorder.kept.put(turn.k, draft.note["sha256"], draft.sent)
         if draft.proof:
             self.store.put("signed", turn.k, client, draft.proof)
-        return self.store.put("result", turn.k, client, draft.body, draft.note)
+        known = draft.note["sha256"] if draft.body is draft.sent else None
+        return self.store.put("result", turn.k, client, draft.body, draft.note, sha256=known)
 
     def rows(self, turn: Turn) -> Rows:
         """What this server holds when a round begins."""
@@ -382,12 +404,15 @@ class Cluster:
         return any(self.federation.holder(n) != self.server for n in sources)
 
     def checked(self, body: bytes, sha256: object, start: Tensor) -> bytes:
-        """What is kept of a client's message: its model, or its update if that came compressed."""
+        """What is kept of a client's message: its model, or its update if that is what came."""
         federation = self.federation
-        if federation.coding is None:
+        if federation.sums is not None:
+            federation.check_numbers(body, sha256)
+            return body
+        if not federation.updates:
             self.bounds.check(federation.model(body, sha256, self.policy.max_norm), start)
             return body
-        update = federation.update(federation.coding, body, sha256)
+        update = federation.sent(body, sha256)
         model = start + update
         self.bounds.check(model, start)
         most = self.policy.max_norm
@@ -400,7 +425,9 @@ class Cluster:
         if self.over:
             return {"over": True}, None
         turn = self.turn
-        if turn is None or client not in turn.members or not self._awaits(turn, client):
+        if turn is None or client not in turn.members:
+            return None
+        if not (self._awaits(turn, client) if self.sums is None else self._in_sum(turn, client)):
             return None
         sources, body, sha256 = self._handed(turn, client)
         header: Header = {
@@ -411,12 +438,14 @@ class Cluster:
             "sources": list(sources),
             "weights": list(sources.values()),
         }
+        if self.sums is not None:
+            header["sum"] = list(turn.clients)
         if turn.work.pull:
             header["pull"] = turn.work.pull
         if not isinf(turn.work.clip):
             header["clip"] = turn.work.clip
         if self.policy.pace == "measured" and not isinf(turn.work.deadline):
-            header |= {"steps": turn.work.steps, "deadline": turn.work.deadline}
+            header |= {"steps": self._most_steps(turn), "deadline": turn.work.deadline}
         more, whole_body = self._with_rows(turn, client, body)
         if whole_body is not body:
             body, sha256 = whole_body, digest(whole_body)
@@ -424,6 +453,11 @@ class Cluster:
         header |= more
         signed = {} if self.recorder is None else self.recorder.work(client, header, sha256)
         return {**header, "sha256": sha256, **signed}, body
+
+    def _in_sum(self, turn: Turn, client: int) -> bool:
+        """Has a client something to do in the round's sum? One that was killed begins it again."""
+        assert self.sums is not None
+        return not self._gone(client) and self.sums.wants(client)
 
     def _handed(self, turn: Turn, client: int) -> tuple[Weights, bytes, str]:
         """Whose models a client starts from, and our part of that: what we hold, blended here."""
@@ -441,7 +475,7 @@ class Cluster:
         net, federation = self.federation.net, self.federation
         if not net.shelves or all(each.held != "client" for each in net.shelves):
             return {}, body
-        shift, (kept, payload) = turn.shift(client), turn.kept(federation.decisions, client)
+        shift, (kept, payload) = turn.shift(client), turn.kept(client)
         used = {*shift, *(n for row in kept.values() for n in row)}
         ours = sorted(n for n in used if n < 0 and federation.holder(n) == self.server)
         rows, more = self.rows(turn), {}
@@ -459,41 +493,6 @@ class Cluster:
             "kept": [[n, _listed(row)] for n, row in kept.items()],
             "payload": payload,
         }, body
-
-    def _check_client(self, client: int, header: Header) -> None:
-        expected = self.federation.net.samples
-        if client >= len(expected):
-            raise Refused(f"there is no client {client}: this federation has {len(expected)}")
-        if self.server not in self.federation.net.reach[client]:
-            self._check_guest(client)
-        samples = whole(header, "samples")
-        if samples != expected[client]:
-            raise Refused(
-                f"client {client} holds {samples} examples, but network.json says "
-                f"{expected[client]:g}: give it the data of that many, or make the files again"
-            )
-
-    def _check_own(self, client: int) -> None:
-        """A server's models are for its own clients and its guests."""
-        reach, turn = self.federation.net.reach, self.turn
-        if client < len(reach) and self.server in reach[client]:
-            return
-        if turn is None or client not in turn.guests:
-            raise Refused(f"client {client} does not belong to server {self.server}")
-
-    def _check_guest(self, client: int) -> None:
-        """Refuse guests that are not clients of neighbours, or where servers may not be dropped."""
-        net, home = self.federation.net, int(self.federation.net.home[client])
-        where = f"client {client} does not belong to server {self.server}"
-        if home < 0 or not net.links[self.server, home]:
-            raise Refused(where)
-        if net.shelves:
-            raise Refused(f"{where}, and what the scheme keeps of it is held by its own one")
-        if self.policy.dead_edge == "wait":
-            raise Refused(
-                f'{where}, which takes in no others: that needs dead_edge = "drop" under [policy] '
-                f"of its node file"
-            )
 
 
 def _listed(row: Weights) -> list[list[float]]:

@@ -104,13 +104,13 @@ class AsyncExchange:
         own, body = self._own, self._federation.body(up)
         before = {"heard": own.heard, "stamp": own.stamp}
         own.version, own.lock, own.outbox = own.version + 1, None, {}
-        own.heard, own.stamp = after.heard[self._me].tolist(), int(after.stamp[self._me])
+        own.heard, own.stamp = after.hearsay[self._me].tolist(), int(after.stamp[self._me])
         for d in met:
             if d != self._me:
                 own.outbox[d] = {
                     "round": k,
                     "before": before,
-                    "heard": after.heard[d].tolist(),
+                    "heard": after.hearsay[d].tolist(),
                     "stamp": int(after.stamp[d]),
                     "sha256": digest(body),
                 }
@@ -224,6 +224,9 @@ class AsyncExchange:
         heard, stamp = self._own.claimed(header)
         return PeerModel(model, whole(header, "version"), heard, stamp)
 
+    def offended(self, server: int, k: int, error: SdfeelError) -> None:
+        self._others.offended(server, k, error)
+
     async def serve(self, server: int, kind: str, header: Header, body: bytes | None) -> Answer:
         self._others.welcome(server)
         if kind == "lock":
@@ -235,7 +238,7 @@ class AsyncExchange:
     def _clocks(self, seen: Mapping[int, PeerModel]) -> Clocks:
         """What the servers that are held still know together."""
         clocks = self._federation.in_step(0)
-        heard, stamp = clocks.heard.copy(), clocks.stamp.copy()
+        heard, stamp = clocks.hearsay.copy(), clocks.stamp.copy()
         for d, each in seen.items():
             heard[d], stamp[d] = each.heard, each.stamp
         return Clocks(0, clocks.led, clocks.touched, heard, stamp)

@@ -27,9 +27,9 @@ from sdfeel.live.edge.round_end import Behind, Closed, Ended, Left
 from sdfeel.live.edge.rows import PublicCopies, Rows, averaged, mixed, place
 from sdfeel.live.edge.state import ServerState
 from sdfeel.live.federation import Federation, Turn, as_array, grown, heavier, without
-from sdfeel.live.protocol import HERE, LONG_POLL, Answer, Header, Link, seconds, whole
+from sdfeel.live.protocol import HASTY, HERE, LONG_POLL, Answer, Header, Link, seconds, whole
 from sdfeel.live.transport.errors import NotTrusted, Refused
-from sdfeel.live.transport.tensors import CODE, pack
+from sdfeel.live.transport.tensors import CODE, digest, pack
 
 CLOSED = "closed"
 MOST_HOPS = 1_000_000  # of all stages of a round
@@ -230,6 +230,9 @@ class SyncExchange:
             found |= set(to[of == self._me].tolist()) - {self._me}
         return found
 
+    def offended(self, server: int, k: int, error: SdfeelError) -> None:
+        self._others.offended(server, k, error)
+
     async def serve(self, server: int, kind: str, header: Header, body: bytes | None) -> Answer:
         """This server's model of (round, hop), as soon as there is one."""
         if kind != "model":
@@ -248,15 +251,24 @@ class SyncExchange:
             saved = self._store.get("hop", k, self._part(hop, -row))
             if saved is None and k < self._newest():
                 return {"gone": True, "round": self._newest()}, None
-            self._others.welcome(server)  # a server that is in step takes part again
+            if k <= self._newest():
+                self._others.welcome(server)  # a server that is in step takes part again
             if saved is None:
                 return None
-            recorder, sha256 = self.cluster.recorder, saved.sha256
+            recorder, sha256, body = self.cluster.recorder, saved.sha256, saved.body
+            if row == 0 and self._federation.lies(self._me):
+                body = self._lie(k, body)
+                sha256 = digest(body)
             signed = {} if recorder is None else recorder.hop(k, hop, row, sha256)
-            return {"sha256": sha256, **signed}, saved.body
+            return {"sha256": sha256, **signed}, body
 
         found = await self._bell.wait_for(look, seconds(header, "wait"))
         return found if found is not None else ({"early": True}, None)
+
+    def _lie(self, k: int, body: bytes) -> bytes:
+        """In a trial: what others are told in place of our model."""
+        start = self._store.get("start", k)
+        return body if start is None else self._federation.lie(body, start.body)
 
     async def _gather(
         self,
@@ -336,6 +348,7 @@ class SyncExchange:
                 raise Left(server)
             if header.get("gone"):
                 raise Behind(server, whole(header, "round"))
+            await asyncio.sleep(HASTY)
 
     def _read(
         self, n: int, body: bytes, sha256: object, own: Rows, copies: PublicCopies | None
@@ -381,7 +394,7 @@ class SyncExchange:
         k = await self._believed(known, behind)
         if k is None:
             return known
-        after = await self._moved(known, k)
+        after = await self._moved(known, k + self._others.lead())
         saved = self._store.get("start", known.k)
         assert saved is not None  # the open round's model is never pruned
         with self._store.commit():

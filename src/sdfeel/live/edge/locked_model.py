@@ -88,11 +88,15 @@ class LockedModel:
     def hold(self, leader: int, k: int) -> bool | None:
         """Let a leader hold us, durably, if we are free or it already does; None: not now."""
         self._give_up()
+        if leader in self.others.absent:
+            return None
         if self.lock == (leader, k):
             return True
         if self.lock is not None and not (self.lock[0] == leader and self.lock[1] < k):
             return None  # a leader that asks again has given up its previous exchange
-        self.lock, self._since = (leader, k), self.cluster.clock()
+        if self.lock is None:  # otherwise it might hold us for ever by asking again and again
+            self._since = self.cluster.clock()
+        self.lock = (leader, k)
         with self._store.commit():
             self.save()
         return True
@@ -105,7 +109,7 @@ class LockedModel:
         if self.lock is None or self.lock[0] == self._me or self._policy.dead_edge == "wait":
             return
         if self.cluster.clock() - self._since > 2 * self._policy.edge_deadline:
-            self.others.give_up(*self.lock)
+            self.others.give_up(self.lock[0], self._round())
             self.lock = None
 
     async def serve_lock(self, leader: int, header: Header) -> Answer:
@@ -193,7 +197,7 @@ class LockedModel:
         federation = self._federation
         turn = Turn.of(federation, leader, k, {})
         clocks = federation.in_step(0)
-        known, stamps = clocks.heard.copy(), clocks.stamp.copy()
+        known, stamps = clocks.hearsay.copy(), clocks.stamp.copy()
         known[leader], stamps[leader] = heard, stamp
         clocks = Clocks(0, clocks.led, clocks.touched, known, stamps)
         view = replace(turn.view, clocks=clocks, began=0)

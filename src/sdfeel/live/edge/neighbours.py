@@ -15,6 +15,7 @@ from sdfeel.live.protocol import HERE, Link, whole
 from sdfeel.live.transport.errors import NotTrusted, Refused, Rejected, Unreachable
 
 CATCHES = 10
+MOST_LEAD = 64  # rounds that are left out at most so that the others can be met
 PACE = 2.0  # how many times our own pace a server may have had without us
 
 
@@ -33,6 +34,8 @@ class Neighbours:
     )  # since when each has claimed what nobody confirms
     _catching_up: int = 0  # small steps that are believed after a large one that was confirmed
 
+    _leaps: int = 0  # since we were last in step
+
     def __post_init__(self) -> None:
         self.absent = Absent(self._may_come_back)
 
@@ -40,7 +43,7 @@ class Neighbours:
         """A server did its part of a round."""
         self._silences.pop(server, None)
         self._claims.pop(server, None)
-        self._catching_up = 0
+        self._catching_up = self._leaps = 0
         self._heard[server] = self.cluster.clock()
 
     def give_up(self, server: int, k: int) -> None:
@@ -116,6 +119,15 @@ class Neighbours:
             self._catching_up -= 1  # they continued once more before they heard of us
             return claim
         return claim if self._plausible(k, claimant, claim) else None
+
+    def lead(self) -> int:
+        """Rounds by which to leap beyond the others, so that they reach us.
+
+        None at first; more and more where they have been faster than our leaps.
+        """
+        found = min((1 << self._leaps) - 1, MOST_LEAD)
+        self._leaps = min(self._leaps + 1, MOST_LEAD)
+        return found
 
     def doubts(self, claimant: int) -> bool:
         """Has a claim that we do not believe been made for no longer than a deadline?"""

@@ -1,11 +1,14 @@
-"""What a server does when others are slow, away or wrong."""
+"""What a server does when others are slow, away or wrong, and for whom it works at all."""
 
+from collections.abc import Container
 from dataclasses import dataclass
 from typing import Literal
 
 from sdfeel.core.decide import Decisions
 from sdfeel.core.errors import InputError
+from sdfeel.core.network import Network
 from sdfeel.core.tolerance import IGNORED, YES
+from sdfeel.live.transport.errors import Refused
 
 Reaction = Literal["wait", "drop"]
 
@@ -61,4 +64,39 @@ def check_policy(policy: Policy, decisions: Decisions, backhaul: bool) -> None:
     if reason is not None:
         raise InputError(
             f"dead_edge=drop goes on without a silent server, but {reason}: set dead_edge=wait"
+        )
+
+
+def check_client(policy: Policy, net: Network, server: int, client: int, samples: int) -> None:
+    """Refuse a client that `server` does not work for, or that has other data than was agreed."""
+    if client >= len(net.samples):
+        raise Refused(f"there is no client {client}: this federation has {len(net.samples)}")
+    if server not in net.reach[client]:
+        _check_guest(policy, net, server, client)
+    if samples != net.samples[client]:
+        raise Refused(
+            f"client {client} holds {samples} examples, but network.json says "
+            f"{net.samples[client]:g}: give it the data of that many, or make the files again"
+        )
+
+
+def check_own(net: Network, server: int, client: int, guests: Container[int]) -> None:
+    """A server's models are for its own clients and its guests."""
+    own = client < len(net.reach) and server in net.reach[client]
+    if not own and client not in guests:
+        raise Refused(f"client {client} does not belong to server {server}")
+
+
+def _check_guest(policy: Policy, net: Network, server: int, client: int) -> None:
+    """Refuse guests that are not clients of neighbours, or where servers may not be dropped."""
+    home = int(net.home[client])
+    where = f"client {client} does not belong to server {server}"
+    if home < 0 or not net.links[server, home]:
+        raise Refused(where)
+    if net.shelves:
+        raise Refused(f"{where}, and what the scheme keeps of it is held by its own one")
+    if policy.dead_edge == "wait":
+        raise Refused(
+            f'{where}, which takes in no others: that needs dead_edge = "drop" under [policy] '
+            f"of its node file"
         )

@@ -18,6 +18,7 @@ from sdfeel.live.statements import (
     Notary,
     StatementLog,
     hash_of,
+    is_clients,
     offer,
     work_hash,
 )
@@ -118,6 +119,8 @@ class Recorder:
                 f"client-{client} does not say what it did: install the same version of sdfeel on "
                 f"all nodes"
             )
+        if not is_clients(statement):
+            raise Rejected(f"client-{client} signs what no client signs")
         seal = self.notary.checked(f"client-{client}", statement, header.get("signed"))
         expected = {
             "form": FORM,

@@ -1,7 +1,7 @@
 """The models that clients handed in: written together, read from the disk one at a time."""
 
 import asyncio
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -9,6 +9,28 @@ from torch import Tensor
 
 from sdfeel.live.federation import Federation, Turn
 from sdfeel.live.store import Store
+
+
+@dataclass
+class Counts:
+    """What a server counts about its clients, for people and for metrics."""
+
+    results: int = 0
+    repeated: int = 0
+    rejected: int = 0
+    dropped: int = 0
+    withheld: int = 0  # averages that were not finite, or absurd, and were not kept
+    last_error: str = ""
+    received: int = 0  # bytes of models
+    sent: int = 0
+
+
+@dataclass(frozen=True)
+class Visit:
+    """A client of another server asked for work."""
+
+    when: float
+    taken: int  # its local iterations so far, as it says
 
 
 @dataclass(frozen=True)
@@ -19,6 +41,7 @@ class Results(Mapping[int, Tensor]):
     store: Store
     k: int
     clients: tuple[int, ...]
+    total: Callable[[], Tensor] | None = None  # of their integers, where these are all one sees
 
     def __getitem__(self, client: int) -> Tensor:
         saved = self.store.get("result", self.k, client)

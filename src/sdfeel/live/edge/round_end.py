@@ -6,6 +6,7 @@ from typing import Any, Protocol
 
 from torch import Tensor
 
+from sdfeel.core.errors import SdfeelError
 from sdfeel.core.scheme import Mix
 from sdfeel.live.edge.absent_servers import Absent
 from sdfeel.live.edge.state import ServerState
@@ -72,6 +73,10 @@ class Exchange(Protocol):
 
     async def caught_up(self, known: ServerState, behind: Behind) -> ServerState:
         """Continue in the others' round, if it is true that they moved on without this one."""
+        ...
+
+    def offended(self, server: int, k: int, error: SdfeelError) -> None:
+        """Another server said what no honest one says."""
         ...
 
     async def serve(self, server: int, kind: str, header: Header, body: bytes | None) -> Answer:

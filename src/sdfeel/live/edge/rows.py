@@ -17,6 +17,7 @@ from sdfeel.core.scheme import Mix
 from sdfeel.engine.combine import combined, weighted
 from sdfeel.engine.messages import Codec, Packing
 from sdfeel.live.edge.quarantine import Bounds
+from sdfeel.live.edge.results import Results
 from sdfeel.live.federation import Federation, Weights
 from sdfeel.live.store import Store
 
@@ -145,7 +146,7 @@ def returned(federation: Federation, store: Store, server: int, own: bytes) -> b
 def averaged(
     rows: Rows,
     mix: Mix,
-    arrived: Mapping[int, Tensor],
+    arrived: Results,
     start: Callable[[int], Tensor],  # what each client began from
     bounds: Bounds,
     keep: Keep,
@@ -158,11 +159,16 @@ def averaged(
     there = np.zeros(len(rows.federation.net.samples), dtype=bool)
     there[list(arrived)] = True
     up, model = restricted(mix.up, there), mix.payload == "model"
+    secret = rows.federation.sums
+
+    def summed() -> Tensor:
+        assert arrived.total is not None
+        return arrived.total()
 
     def came(source: int) -> Tensor:
         if source < 0:
             return rows[source]
-        if rows.federation.coding is not None:  # then what arrived is an update
+        if rows.federation.updates:
             return start(source) + arrived[source] if model else arrived[source]
         return arrived[source] if model else arrived[source] - start(source)
 
@@ -170,7 +176,12 @@ def averaged(
         span = slice(up.starts[n], up.starts[n + 1])
         sources, weights = up.sources[span].tolist(), up.weights[span].tolist()
         before = rows[dst]
-        if up.rule is not None:
+        if secret is not None:
+            total = weighted(
+                (w if model else 0.0, start(s)) for s, w in zip(sources, weights, strict=True)
+            )
+            total += secret.opened(up, n, summed()).to(total.dtype)
+        elif up.rule is not None:
             own = before if model else torch.zeros_like(before)
             total = combined(up, n, own, {source: came(source) for source in sources})
         else:

@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 from sdfeel.core.decide import length
-from sdfeel.core.errors import RunError
+from sdfeel.core.errors import RunError, SdfeelError
 from sdfeel.live.edge.absent_servers import AGAIN
 from sdfeel.live.edge.boundary import Boundary
 from sdfeel.live.edge.clients import TOLD, Cluster
@@ -39,7 +39,7 @@ from sdfeel.live.protocol import (
     whole,
 )
 from sdfeel.live.store import Store
-from sdfeel.live.transport.errors import Refused
+from sdfeel.live.transport.errors import Refused, Unreachable
 from sdfeel.live.transport.tensors import digest
 
 RECORDS = 200  # in one answer
@@ -140,7 +140,9 @@ class Edge:
             if kind == "start":
                 return await cluster.start(who.number, header)
             if kind == "result":
-                return await cluster.result(who.number, header, body)
+                return await self._result(cluster, who.number, header, body)
+            if kind == "mask" and cluster.sums is not None:
+                return await cluster.mask(who.number, header, body)
         # One with a new number may have begun its epoch before us.
         member = who.number in self.federation.net.servers or self.boundary is not None
         if who.role == "edge" and member:
@@ -148,6 +150,19 @@ class Edge:
         if who.role == "operator":
             return await self._operate(kind, header)
         raise Refused(f"{who} may not ask for '{kind}'")
+
+    async def _result(
+        self, cluster: Cluster, client: int, header: Header, body: bytes | None
+    ) -> Answer:
+        """Keep a result. A client that asks for its `next` work as well gets both in one answer."""
+        question = header.get("next")
+        if not isinstance(question, dict | None):
+            raise Refused(f"the message's 'next' must be a question for work, got {question!r:.80}")
+        kept, _ = await cluster.result(client, header, body)
+        if question is None:
+            return kept, None
+        told, work = await self._cluster_of(client).work(client, question)
+        return {**kept, "next": told}, work
 
     @property
     def clusters(self) -> list[Cluster]:
@@ -247,11 +262,24 @@ class Edge:
                 self.tell(f"{behind}: going on in round {self.known.k + 1} with our own model")
             return
         except Left as left:
-            assert self.boundary is not None  # only there does anybody leave
-            if not await self.boundary.learn(left.server):
-                await asyncio.sleep(AGAIN)
+            await self._told_to_leave(left.server)
             return
         self._commit(self._after(turn, closed, ended), turn, closed, ended, began, gathered)
+
+    async def _told_to_leave(self, server: int) -> None:
+        """Leave if the authority says so. A server that says it without proof is left out."""
+        try:
+            if self.boundary is not None and await self.boundary.learn(server):
+                return
+            error: SdfeelError = Refused("it says that we have left the network, without proof")
+        except Unreachable as outage:
+            self.cluster.complain(f"edge-{server}: {outage}")
+            error = outage
+        except SdfeelError as refusal:
+            error = refusal
+        if not isinstance(error, Unreachable):
+            self.exchange.offended(server, self.known.k, error)
+        await asyncio.sleep(AGAIN)
 
     def _commit(
         self,
@@ -301,6 +329,8 @@ class Edge:
         known = self.store.fact(CLOSED)
         if known is not None and known["k"] == turn.k:
             return Closed.of(known)
+        if self.cluster.sums is not None:
+            return await self.cluster.sums.gather(turn)
         missing = await self.cluster.complete(turn)
         notes = self.store.notes("result", turn.k)
         steps = {c: int(notes[c]["steps"]) for c in turn.clients if c in notes}
@@ -339,6 +369,7 @@ class Edge:
     def _prune(self, after: ServerState) -> None:
         """Forget what nobody can still ask for. Inside a commit."""
         self.store.prune("result", after.k)
+        self.store.prune("mask", after.k)
         self.store.prune("signed", after.k)
         self.store.prune("start", after.k - 1)  # a client of two servers may be a round behind
         self.store.prune("hop", after.met)

@@ -13,6 +13,7 @@ from functools import partial
 from typing import Any
 
 from sdfeel.core.decide import length
+from sdfeel.core.errors import SdfeelError
 from sdfeel.live.edge.absent_servers import Absent
 from sdfeel.live.edge.clients import Cluster
 from sdfeel.live.edge.round_end import Behind, Closed, Ended
@@ -120,6 +121,9 @@ class SharedLanes:
 
     async def caught_up(self, known: ServerState, behind: Behind) -> ServerState:
         raise AssertionError("a server that is alone is never behind") from behind
+
+    def offended(self, server: int, k: int, error: SdfeelError) -> None:
+        raise AssertionError("there is no other server") from error
 
     async def serve(self, server: int, kind: str, header: Header, body: bytes | None) -> Answer:
         raise Refused("this federation has only one server")

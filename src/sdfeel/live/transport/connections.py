@@ -167,7 +167,7 @@ class ConnectionGuard:
 
 
 def allow_descriptors(connections: int) -> None:
-    """Let this process open so many connections and a few files, as far as the system allows."""
+    """Let this process open this many connections and a few files, as far as the system allows."""
     if sys.platform == "linux":
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         wanted = connections + OTHER_DESCRIPTORS

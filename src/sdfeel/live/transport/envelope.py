@@ -19,6 +19,8 @@ VERSION = 3  # of the protocol; nodes that speak another one refuse each other b
 METHOD = "/sdfeel.live.Node/Call"
 GO = b"go"  # the receiver's word that the body may be sent
 _FIELDS = {"version", "kind", "header", "size"}
+DEEPEST = 16  # lists and objects inside one another: whoever handles them may recurse
+_BRACKETS = re.compile(r"[\[\]{}]")
 _KIND = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 
 
@@ -67,7 +69,7 @@ def decode(message: bytes, most: int) -> Envelope:
     if len(message) > most:
         raise Refused(f"the header has {len(message):,} bytes, allowed are {most:,}")
     try:
-        record = _strict(message.decode())
+        record = strict(message.decode())
     except (ValueError, RecursionError):
         raise Refused("the header is not JSON of plain text and 64-bit numbers") from None
     if not isinstance(record, dict) or record.keys() != _FIELDS:
@@ -92,12 +94,27 @@ def chunks(body: bytes) -> Iterator[bytes]:
         yield body[start : start + CHUNK]
 
 
-def _strict(text: str) -> Any:
+def strict(text: str) -> Any:
     """JSON without what databases stumble over: NaN, huge numbers, half a surrogate pair."""
+    if text.count("[") + text.count("{") > DEEPEST and deepest(text) > DEEPEST:
+        _no("what is nested so deeply")
     record = json.loads(text, parse_constant=_no, parse_float=_float, parse_int=_int)
     if "\\u" in text:
         json.dumps(record, ensure_ascii=False).encode()  # fails for half of a surrogate pair
     return record
+
+
+def deepest(text: str) -> int:
+    """How many lists and objects are inside one another at most, or more: strings are not read.
+
+    >>> deepest('{"a": [1, [2]], "b": {}}')
+    3
+    """
+    depth = most = 0
+    for mark in _BRACKETS.findall(text):
+        depth += 1 if mark in "[{" else -1
+        most = max(most, depth)
+    return most
 
 
 def _no(text: str) -> None:

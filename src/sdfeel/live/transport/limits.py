@@ -52,7 +52,7 @@ class Limits:
         return self.bodies.get(kind, 0)
 
     def with_room_for(self, callers: int) -> "Limits":
-        """The same where so many nodes may call, each over two connections, perhaps all at once.
+        """The same where this many nodes may call, each over two connections, perhaps all at once.
 
         Half of all connections are for callers that have said who they are.
         """
@@ -66,7 +66,7 @@ class Limits:
         )
 
     def transfer_seconds(self, size: int) -> float:
-        """How long a body of so many bytes may take: the time for one chunk, for every chunk."""
+        """How long a body of this many bytes may take: the time for one chunk, for every chunk."""
         return size / CHUNK * self.chunk_seconds
 
 

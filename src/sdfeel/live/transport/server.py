@@ -24,6 +24,7 @@ from sdfeel.live.trust.names import Name
 
 _LOG = logging.getLogger(__name__)
 _LONGEST_REASON = 500
+_LAST_CALLS = 5.0  # seconds for cancelled calls to end
 _REPORT_EVERY = 10.0  # seconds between two lines about calls of one kind
 Code = grpc.StatusCode
 
@@ -106,7 +107,9 @@ class Server:
     async def stop(self, grace: float = 1.0) -> None:
         """Take no more calls, let running ones end within `grace` seconds, cancel the others."""
         if self._server is not None:
-            await self._server.stop(grace)
+            with suppress(TimeoutError):  # gRPC may wait for ever for a call that has gone
+                async with asyncio.timeout(grace + _LAST_CALLS):
+                    await self._server.stop(grace)
             self._server = None
         if self._watch is not None:
             self._watch.cancel()

@@ -118,4 +118,49 @@ template <class L, int BATCH> struct MaxPool : Planes<L::channels, L::height, L:
     }
 };
 
+// The mean of each window; `L` gives what MaxPool's does, and padded: does padding count?
+template <class L, int BATCH> struct AvgPool : Planes<L::channels, L::height, L::width, BATCH> {
+    using Base = Planes<L::channels, L::height, L::width, BATCH>;
+    using Base::dx, Base::PLANE, Base::SIZE, Base::x;
+    static constexpr int OUT_H = (L::height + 2 * L::padding_y - L::kernel_y) / L::stride_y + 1;
+    static constexpr int OUT_W = (L::width + 2 * L::padding_x - L::kernel_x) / L::stride_x + 1;
+
+    template <bool TRAIN, class Next> void forward(int n, Next &next) {
+        for (int s = 0; s < n; s++)
+            for (int c = 0; c < L::channels; c++)
+                for (int y = 0; y < OUT_H; y++)
+                    for (int i = 0; i < OUT_W; i++) {
+                        double total = 0;
+                        const int count = window(c, y, i, [&](int e) { total += double(x[s][e]); });
+                        next.input(s)[place<Next, OUT_H, OUT_W>(c, y, i)] = float(total / count);
+                    }
+    }
+    template <class Next> void backward(int n, Next &next, const Rule &) {
+        for (int s = 0; s < n; s++) {
+            const float *from = next.input_gradient(s);
+            memset(dx[s], 0, SIZE * 4);
+            for (int c = 0; c < L::channels; c++)
+                for (int y = 0; y < OUT_H; y++)
+                    for (int i = 0; i < OUT_W; i++) {
+                        const int count = window(c, y, i, [](int) {});
+                        const float each = *from++ / float(count);
+                        window(c, y, i, [&](int e) { dx[s][e] += each; });
+                    }
+        }
+    }
+
+  private:
+    // act(place) over a window; returns what its sum is divided by.
+    template <class Act> static SDFEEL_INLINE int window(int c, int y, int i, const Act &act) {
+        const int y0 = y * L::stride_y - L::padding_y, x0 = i * L::stride_x - L::padding_x;
+        int count = 0;
+        for (int v = most(0, y0); v < least(L::height, y0 + L::kernel_y); v++)
+            for (int u = most(0, x0); u < least(L::width, x0 + L::kernel_x); u++) {
+                act(c * PLANE + v * L::width + u);
+                count++;
+            }
+        return L::padded ? L::kernel_y * L::kernel_x : count;
+    }
+};
+
 } // namespace sdfeel

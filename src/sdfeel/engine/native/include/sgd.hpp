@@ -4,6 +4,7 @@
 // its own gradient once, and no other stage multiplies again. torch's
 //     buffer = momentum * buffer + (gradient + decay * w);  w -= rate * buffer
 // is, with velocity = -rate * buffer, what `moved` does; the learning rate is constant in a task.
+// NESTEROV looks one step ahead: w -= rate * ((gradient + decay * w) + momentum * buffer).
 // A shift is added to the gradient before all this, so a change has -rate * shift added to it.
 #pragma once
 
@@ -17,7 +18,7 @@ struct Rule {
 
 // The weights of one stage are updated by this rule. Without momentum and decay there is no
 // velocity to keep, and without SHIFT no shift, so that the plain case pays nothing.
-template <bool MOMENTUM, bool SHIFT> struct Step {
+template <bool MOMENTUM, bool SHIFT, bool NESTEROV = false> struct Step {
     struct Place { // of a weight; null where nothing is kept
         float *velocity;
         const float *shift;
@@ -48,10 +49,11 @@ template <bool MOMENTUM, bool SHIFT> struct Step {
         if constexpr (SHIFT) change = change + load<N>(at.shift);
         if constexpr (MOMENTUM) {
             const Floats<N> old = load<N>(w);
-            const Floats<N> moved = fused<N>(all<N>(momentum), load<N>(at.velocity),
-                                             fused<N>(all<N>(-shrink), old, change));
+            change = fused<N>(all<N>(-shrink), old, change);
+            const Floats<N> moved = fused<N>(all<N>(momentum), load<N>(at.velocity), change);
             store<N>(at.velocity, moved);
-            store<N>(w, old + moved);
+            if constexpr (NESTEROV) store<N>(w, old + fused<N>(all<N>(momentum), moved, change));
+            else store<N>(w, old + moved);
         } else {
             store<N>(w, load<N>(w) + change);
         }
@@ -59,8 +61,10 @@ template <bool MOMENTUM, bool SHIFT> struct Step {
     SDFEEL_INLINE void one(float *w, Place at, float change) const {
         if constexpr (SHIFT) change = change + *at.shift;
         if constexpr (MOMENTUM) {
-            change = fused(momentum, *at.velocity, fused(-shrink, *w, change));
+            const float own = fused(-shrink, *w, change);
+            change = fused(momentum, *at.velocity, own);
             *at.velocity = change;
+            if constexpr (NESTEROV) change = fused(momentum, change, own);
         }
         *w += change;
     }

@@ -1,0 +1,75 @@
+"""What a client does to its update before anybody sees it: clip it, add noise, hide it in a sum.
+
+Clipping bounds what a client can change, noise hides whether it did. Nothing here needs torch:
+devices without it do the same, to the bit.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sdfeel.core.seeds import hidden
+
+Row = NDArray[Any]
+
+
+@dataclass(frozen=True)
+class UpdateGuard:
+    """How long an update may be, and how much noise is added to each of its numbers."""
+
+    clip: float
+    deviation: float = 0.0  # 0: none
+
+    def __call__(self, update: Row, secret: int, client: int, k: int) -> Row:
+        """(P,) a client's update of round `k` as it leaves the client."""
+        short = clipped(update, self.clip)
+        if not self.deviation:
+            return short
+        return noised(short, self.deviation, hidden(secret, "privacy", client, k))
+
+
+def clipped(row: Row, norm: float) -> Row:
+    """(P,) the row itself if it is not longer than `norm`, otherwise scaled down to it.
+
+    >>> clipped(np.array([3.0, 4.0]), 1.0)
+    array([0.6, 0.8])
+    """
+    wide = row.astype(np.float64)
+    length = float(np.sqrt(np.square(wide).sum()))
+    return row if length <= norm else (wide * (norm / length)).astype(row.dtype)
+
+
+def noised(row: Row, deviation: float, draws: np.random.Generator) -> Row:
+    """(P,) the row with Gaussian noise on every number."""
+    wide = row.astype(np.float64) + deviation * draws.standard_normal(len(row))
+    return wide.astype(row.dtype)
+
+
+STEP = 2.0**-24  # of the integers under masks: those of a whole cluster stay below 2^31
+LARGEST = 127.0  # number of an update that still fits
+
+
+def integers(update: Row, weight: float) -> NDArray[np.float64]:
+    """(P,) what a client puts under its masks: its weighted update in whole steps.
+
+    Clients know their weights, which add up to one in a cluster, so the sum is that of the server,
+    and it does not leave the integers modulo 2^32.
+
+    >>> integers(np.array([1.0, -0.25]), 0.5) * STEP
+    array([ 0.5  , -0.125])
+    """
+    wide = np.clip(update.astype(np.float64), -LARGEST, LARGEST)
+    return np.rint(wide * (weight / STEP))
+
+
+def masking_bytes(clients: int) -> int:
+    """Bytes that masks cost each client in a round, in both directions (`live/client_sums.py`).
+
+    Two public keys, a signature and a certificate of each, as text; two encrypted shares to and
+    from each; a signature of each under who is left; one share about each in the end.
+    """
+    others = clients - 1
+    keys, letter, signed, share = 993, 2 * 33 + 16, 118, 33
+    return (keys + signed) * (1 + clients) + 2 * letter * others + share * clients

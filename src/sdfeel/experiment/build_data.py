@@ -1,0 +1,181 @@
+"""From an experiment to its data, and to what is learned from them and measured."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from sdfeel.core.arrays import Ints, ints
+from sdfeel.core.errors import InputError
+from sdfeel.core.named import Kind, is_path, spelled
+from sdfeel.core.seeds import rng
+from sdfeel.data import catalog as sources
+from sdfeel.data.adapters import HowToRead
+from sdfeel.data.federated import Examples, Federated, LazyExamples, by_users, federate
+from sdfeel.data.partition import USERS
+from sdfeel.engine.evaluate import (
+    LOSSES,
+    METRICS,
+    TASK_LOSSES,
+    TASK_METRICS,
+    Groups,
+    Loss,
+    Metric,
+    Which,
+)
+from sdfeel.experiment.schema import Experiment
+from sdfeel.experiment.schema_data import EvaluationSection
+
+LOSS = Kind("loss", LOSSES, "sdfeel.losses")
+METRIC = Kind("metric", METRICS, "sdfeel.metrics")
+
+
+def build_data(experiment: Experiment) -> Federated:
+    section = experiment.data
+    where = Path(section.directory) if section.directory is not None else None
+    loaded = sources.load(section.name, where, build_reading(experiment))
+    partition = (
+        sources.PARTITION.find(section.partition)
+        if is_path(section.partition)
+        else (section.partition)
+    )
+    if loaded.classes == 0 and section_loss(experiment) == "cross-entropy":
+        raise InputError(
+            f"the targets of {spelled(section.name)} are not class numbers, which cross-entropy "
+            f"needs: set training.loss to auto, or to mse for numbers"
+        )
+    if isinstance(loaded, Federated):
+        return loaded
+    if partition == USERS:
+        return by_users(loaded)
+    if loaded.classes == 0 and spelled(partition) in ("classes", "shards", "dirichlet"):
+        raise InputError(
+            f"data.partition is {partition}, which needs class numbers, but the targets of "
+            f"{spelled(section.name)} are something else: set data.partition to iid or users"
+        )
+    return federate(
+        loaded.train,
+        loaded.test,
+        experiment.network.clients,
+        partition,
+        experiment.seed,
+        classes_per_client=section.classes_per_client,
+        concentration=section.concentration,
+        balance=section.balance,
+        min_size=section.min_size,
+    )
+
+
+def build_reading(experiment: Experiment) -> HowToRead:
+    """How the data are read."""
+    section = experiment.data
+    return HowToRead(
+        tuple(section.inputs),
+        section.target,
+        section.user,
+        section.task,
+        section.lazy,
+        section.pixels,
+    )
+
+
+def with_task(experiment: Experiment, data: Federated) -> Experiment:
+    """The same experiment with the loss and the metrics of its task, where none were chosen."""
+    task = data.task if experiment.data.task == "auto" else experiment.data.task
+    training, evaluation = experiment.training, experiment.evaluation
+    if section_loss(experiment) == "auto":
+        training = training.model_copy(update={"loss": TASK_LOSSES[task]})
+    if not evaluation.metrics and task in TASK_METRICS:
+        own = {name: name for name in TASK_METRICS[task]}
+        evaluation = evaluation.model_copy(update={"metrics": own})
+    return experiment.model_copy(update={"training": training, "evaluation": evaluation})
+
+
+def section_loss(experiment: Experiment) -> str:
+    """The loss by its name."""
+    return spelled(experiment.training.loss)
+
+
+def build_loss(experiment: Experiment) -> Loss:
+    """What a client makes small."""
+    given = experiment.training.loss
+    found = LOSS.find("cross-entropy" if section_loss(experiment) == "auto" else given)
+    if not callable(found):
+        raise InputError(
+            f"training.loss must be a function of outputs and targets, got {type(found).__name__}"
+        )
+    loss: Loss = found
+    return loss
+
+
+def known_metrics(experiment: Experiment) -> dict[str, Metric]:
+    """The metrics by name, with the experiment's own and its loss."""
+    own = {name: METRIC.find(given) for name, given in experiment.evaluation.metrics.items()}
+    return {**METRICS, "loss": build_loss(experiment), **own}
+
+
+def with_clients(experiment: Experiment, clients: int) -> Experiment:
+    """The same experiment with as many clients as its data are split over."""
+    network = experiment.network.model_copy(update={"clients": clients})
+    return experiment.model_copy(update={"network": network})
+
+
+def sample(data: Examples, count: int, seed: int) -> Examples:
+    """`count` examples drawn once; all of them for 0, or if there are fewer."""
+    picked = _drawn(data, count, seed)
+    if picked is None:
+        return data
+    few = data.some(picked)
+    return few.read() if isinstance(few, LazyExamples) else few
+
+
+def _drawn(data: Examples, count: int, seed: int) -> Ints | None:
+    if count == 0 or count >= len(data):
+        return None
+    return ints(np.sort(rng(seed, "measured").choice(len(data), size=count, replace=False)))
+
+
+def with_tests(data: Federated, count: int, seed: int) -> Federated:
+    """The same with the clients' and servers' own rows of the test examples that `sample` draws."""
+    picked = _drawn(data.test, count, seed)
+    if picked is None:
+        return data
+
+    def left(groups: Sequence[Ints] | None) -> tuple[Ints, ...] | None:
+        if groups is None:
+            return None
+        return tuple(np.flatnonzero(np.isin(picked, rows)) for rows in groups)
+
+    return replace(data, tests=left(data.tests), cluster_tests=left(data.cluster_tests))
+
+
+def groups_of(data: Federated, groups: Groups, every: int, on: str = "auto") -> Groups:
+    """What is measured per client and cluster, and on whose examples: their own for testing, if
+    they have any and unless those for training are asked for."""
+    if on == "train" or (data.tests is None and data.cluster_tests is None):
+        return replace(groups, every=every)
+    rows = data.tests if data.tests is not None else data.parts
+    which: Which = "test"
+    return replace(groups, parts=rows, every=every, which=which, clusters=data.cluster_tests)
+
+
+def check_tests(data: Federated, section: EvaluationSection, servers: int) -> None:
+    """InputError for metrics on test examples that nobody has."""
+    own = data.tests is not None
+    if section.per_client_on == "test" and not own and data.cluster_tests is None:
+        raise InputError(
+            "evaluation.per_client_on is test, but clients have no test examples of their own: "
+            "set data.partition to users, or give them with sdfeel.gather(..., tests=...)"
+        )
+    if data.cluster_tests is not None and len(data.cluster_tests) != servers:
+        raise InputError(
+            f"the data have test examples of {len(data.cluster_tests)} edge servers, but "
+            f"network.servers is {servers}: make them equal"
+        )
+    measured = section.per_client and section.per_client_on != "train"
+    if measured and data.cluster_tests is not None:
+        raise InputError(
+            "evaluation.per_client is set, but edge servers have test examples of their own, not "
+            "clients: use evaluation.per_cluster, or set evaluation.per_client_on to train"
+        )

@@ -1,0 +1,97 @@
+"""From an experiment to those who lie in it, and to the rules by which servers bear them."""
+
+from sdfeel.core.decide import Decisions
+from sdfeel.core.errors import InputError
+from sdfeel.core.network import Network
+from sdfeel.core.rules import Rule
+from sdfeel.engine.attacks import Attack, drawn
+from sdfeel.experiment.schema import Experiment
+from sdfeel.schemes.robust_rules import (
+    CLUSTER_RULE,
+    SERVER_RULE,
+    Expected,
+    rule_named,
+    with_nearest,
+)
+
+BY_SERVERS = ("sign-flip", "scaling")
+
+
+def with_liars(experiment: Experiment, net: Network) -> Experiment:
+    """The same experiment with the names of those who lie, where it only says how many."""
+    asked = experiment.attack
+    if asked.kind == "none" or asked.who or not asked.clients + asked.servers:
+        return experiment
+    together = asked.placement == "together"
+    who = drawn(
+        asked.clients, asked.servers, net.home, together, experiment.seed, net.present.tolist()
+    )
+    return experiment.model_copy(update={"attack": asked.model_copy(update={"who": list(who)})})
+
+
+def attack_of(experiment: Experiment) -> Attack | None:
+    """Who lies and how, once all have names; None if nobody does."""
+    asked = experiment.attack
+    return Attack.of(asked.kind, asked.strength, asked.who, asked.target)
+
+
+def build_attack(experiment: Experiment, net: Network) -> Attack | None:
+    """The same for a network, or InputError where it cannot be."""
+    attack = attack_of(experiment)
+    if attack is None:
+        return None
+    clients, servers = set(net.clients.tolist()), set(net.present)
+    for role, named, there in (
+        ("client", attack.clients, clients),
+        ("edge", attack.servers, servers),
+    ):
+        if strangers := sorted(named - there):
+            raise InputError(
+                f"attack.who names {role}-{strangers[0]}, which is not in the network: it has "
+                f"{len(clients)} clients and {len(servers)} edge servers, counted from 0"
+            )
+    if attack.servers and attack.kind not in BY_SERVERS:
+        raise InputError(
+            f"attack.kind = {attack.kind} is a client's lie, and attack.servers asks edge servers "
+            f"to lie: choose {' or '.join(BY_SERVERS)}, or set attack.servers to 0"
+        )
+    personal = experiment.personal.method
+    if attack.kind == "backdoor" and personal != "none":
+        raise InputError(
+            f"attack.kind = backdoor is measured on one model that all share, and personal.method "
+            f"is {personal}: set one of them to none"
+        )
+    return attack
+
+
+def check_attack(experiment: Experiment, attack: Attack | None, decisions: Decisions) -> None:
+    """InputError where edge servers should lie and have nobody to lie to."""
+    if attack is None or not attack.servers:
+        return
+    codec = experiment.compression.backhaul
+    reason = None
+    if len(decisions.net.servers) == 1:
+        reason = "leaves only one, which exchanges models with nobody: set attack.servers to 0"
+    elif len(decisions.lanes) > 1:
+        reason = (
+            "lets servers exchange models without waiting for one another, so that a round has no "
+            "model of its own to lie about: choose a synchronous scheme"
+        )
+    if reason is not None:
+        label = experiment.scheme.label
+        raise InputError(f"attack.servers asks edge servers to lie, and {label} {reason}")
+    if codec != "none":
+        raise InputError(
+            f"attack.servers asks edge servers to lie about whole models, and compression.backhaul "
+            f"= {codec} sends differences between them: set one of the two to none"
+        )
+
+
+def build_rules(experiment: Experiment) -> tuple[Rule | None, Rule | None]:
+    """The rules by which servers judge what clients, and other servers, send them."""
+    asked = experiment.robust
+    expected = Expected(asked.liars, asked.server_liars, asked.radius, asked.steps)
+    cluster = rule_named(CLUSTER_RULE, asked.cluster, expected)
+    if asked.before != "none":
+        cluster = with_nearest(cluster, asked.liars)
+    return cluster, rule_named(SERVER_RULE, asked.servers, expected)

@@ -1,0 +1,211 @@
+"""From an experiment to what happens to its messages: compression, clipping, noise."""
+
+from dataclasses import replace
+from math import sqrt
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from sdfeel.core.arrays import ints
+from sdfeel.core.decide import Decisions, fewest
+from sdfeel.core.errors import InputError
+from sdfeel.core.named import spelled
+from sdfeel.core.needs import Needs
+from sdfeel.data.federated import Federated
+from sdfeel.engine.base import Training
+from sdfeel.engine.batches import passes
+from sdfeel.engine.messages import (
+    FLOAT,
+    Clip,
+    Codec,
+    Compress,
+    Noise,
+    Packing,
+    SecureSum,
+    codec,
+)
+from sdfeel.engine.privacy import Budget
+from sdfeel.experiment.schema import Experiment
+from sdfeel.experiment.trust_sections import PrivacySection
+from sdfeel.models.flat import Layout
+
+
+def build_packing(experiment: Experiment, layout: Layout) -> Packing | None:
+    """How messages are compressed; None where nothing is lost."""
+    section = experiment.compression
+    clip = experiment.privacy.clip or 1.0  # not set: until `with_clip` knows the run
+    guards = () if experiment.privacy.protects != "clients" else (Clip(clip),)
+    if section.uplink == section.backhaul == "none" and not guards:
+        return None
+    options: dict[str, dict[str, Any]] = {
+        "uniform": {"width": section.bits},
+        "top-k": {"share": section.share},
+    }
+    lossy: list[Codec | None] = []
+    for name in (section.uplink, section.backhaul):
+        made = codec(name, **options.get(name, {}))
+        whole = made.bits(layout.sizes) >= FLOAT * sum(layout.sizes)
+        lossy.append(None if whole else made)
+    up, across = lossy
+    if up is None and across is None and not guards:
+        return None
+    stages = guards if up is None else (*guards, Compress(up))
+    return Packing(layout.sizes, experiment.seed, stages, across)
+
+
+def protected(
+    experiment: Experiment, packing: Packing | None, decisions: Decisions, layout: Layout
+) -> Packing | None:
+    """The same with noise and masks, as far as the experiment asks for them."""
+    check_private(experiment, layout)
+    return with_masks(experiment, with_noise(experiment, packing, decisions), decisions, layout)
+
+
+def with_noise(
+    experiment: Experiment, packing: Packing | None, decisions: Decisions
+) -> Packing | None:
+    """The same with the noise that each client adds after its clip."""
+    section = experiment.privacy
+    if packing is None or section.protects != "clients" or not section.noise:
+        return packing
+    assert section.clip is not None  # `with_clip`
+    clip, *rest = packing.up
+    deviation = section.noise * section.clip * _share(experiment, decisions)
+    return replace(packing, up=(clip, Noise(deviation), *rest))
+
+
+def _share(experiment: Experiment, decisions: Decisions) -> float:
+    """How much of the noise each client adds."""
+    return 1.0 if experiment.privacy.noise_in == "message" else 1 / sqrt(fewest(decisions))
+
+
+FAR = 5.0  # times the model's length: noise that carries it so far leaves little of what it learns
+
+
+def with_clip(
+    experiment: Experiment, decisions: Decisions, initial: Tensor
+) -> tuple[Experiment, tuple[str, ...]]:
+    """The same with a clip where none is set, and a note where noise will carry the model far.
+
+    Noise is as wide as the clip in every number, and a model has many: what is added in each round
+    is much longer than any update, and adds up like a random walk. In the mean of all clients over
+    all rounds it is this long.
+    """
+    section = experiment.privacy
+    if section.protects == "nothing":
+        return experiment, ()
+    if section.protects == "examples" or not section.noise:
+        clip = section.clip or 1.0
+        return experiment.model_copy(update={"privacy": _clipped(section, clip)}), ()
+    rounds = decisions.expected_rounds(experiment.training.iterations)
+    numbers, clients = initial.numel(), len(decisions.net.clients)
+    walk = section.noise * _share(experiment, decisions) * sqrt(rounds * numbers / clients)
+    length = float(initial.double().norm()) or 1.0
+    safe = float(f"{min(1.0, length / walk):.2g}")
+    clip = section.clip or safe
+    told: tuple[str, ...] = ()
+    if clip * walk > FAR * length:
+        told = (
+            f"privacy.noise = {section.noise:g} at privacy.clip = {clip:g} carries the model about "
+            f"{clip * walk / length:.0f} times its own length away, at random, in {rounds} rounds: "
+            f"lower privacy.clip to about {safe:g}, or leave it out",
+        )
+    return experiment.model_copy(update={"privacy": _clipped(section, clip)}), told
+
+
+def _clipped(section: PrivacySection, clip: float) -> PrivacySection:
+    return section.model_copy(update={"clip": clip})
+
+
+def with_masks(
+    experiment: Experiment, packing: Packing | None, decisions: Decisions, layout: Layout
+) -> Packing | None:
+    """The same with sums in place of messages, if the experiment asks for that."""
+    if not experiment.privacy.secure_aggregation:
+        return packing
+    reason = unsummable(decisions)
+    if reason is not None:
+        raise InputError(
+            f"privacy.secure_aggregation shows a server the sum of its clients' updates alone, and "
+            f"{_culprit(experiment)} {reason}: set privacy.secure_aggregation to false"
+        )
+    if experiment.network.epochs:
+        raise InputError(
+            "privacy.secure_aggregation lets clients weight their updates themselves, by their "
+            "cluster, and network.epochs changes clusters: leave one of them out"
+        )
+    net = decisions.net
+    mass = [float(net.samples[net.home == d].sum()) for d in net.home]
+    weights = tuple((net.samples / np.maximum(mass, 1e-300)).tolist())
+    together = int(np.bincount(net.home[net.home >= 0]).max())
+    known = packing or Packing(layout.sizes, experiment.seed)
+    return replace(known, up=(*known.up, SecureSum(weights, together)))
+
+
+def _culprit(experiment: Experiment) -> str:
+    """What it is that needs more than sums: the scheme itself, or what was put around it."""
+    rule, step = experiment.robust.cluster, experiment.server.optimizer
+    if not (isinstance(rule, str) and rule == "none"):
+        return f"robust.cluster = {spelled(rule)}"
+    return experiment.scheme.label if step == "none" else f"server.optimizer = {step}"
+
+
+def unsummable(decisions: Decisions) -> str | None:
+    """Why a scheme cannot do with sums of updates, weighted by data; None if it can."""
+    net = decisions.net
+    if Needs.of(decisions).measures:
+        return "asks clients for gradients and losses of their own"
+    for view in decisions.first_views():
+        work = decisions.work(view)
+        mix = decisions.mix(view, decisions.cost.done(work))
+        if mix.up.rule is not None:
+            return "combines models by a rule that must see each of them"
+        clients = mix.up.sources[mix.up.sources >= 0]
+        if len(np.unique(clients)) < len(clients):
+            return "has clients of several servers"
+        if any(len(sources) > 1 for _, sources, _ in work.down):
+            return "has clients that start from several models"
+        for _, sources, weights in mix.up:
+            own = sources >= 0
+            ratios = weights[own] / net.samples[sources[own]]
+            if own.sum() == 1:
+                return "has a server that takes one client's model, which is not a sum"
+            if own.any() and not np.allclose(ratios, ratios[0], rtol=1e-9):
+                return "weights clients by more than their data"
+    if net.shelves:
+        return "keeps rows beside the models, which take updates with other weights"
+    return None
+
+
+def build_budget(
+    experiment: Experiment, packing: Packing | None, data: Federated, training: Training
+) -> Budget | None:
+    """What the experiment promises about privacy."""
+    section = experiment.privacy
+    if section.protects == "nothing":
+        return None
+    assert section.clip is not None  # `with_clip`
+    if section.protects == "clients":
+        guard = None if packing is None else packing.guard
+        assert guard is not None
+        hidden = section.secure_aggregation
+        return Budget("clients", section.clip, guard.deviation, section.delta, sums=hidden)
+    whole = training.iteration == "epoch"
+    per_pass = [1 if whole else passes(part, training.batch_size) for part in data.parts]
+    deviation = section.noise * section.clip
+    return Budget("examples", section.clip, deviation, section.delta, ints(per_pass))
+
+
+def check_private(experiment: Experiment, layout: Layout) -> None:
+    """InputError where noise would fall on what is not a parameter."""
+    if experiment.privacy.protects != "clients" or layout.sizes == layout.trainable:
+        return
+    culprit, instead = "running statistics or frozen parameters", "choose a model without them"
+    if layout.carried:
+        culprit = f"the state of training.optimizer = {experiment.training.optimizer}"
+        instead = "choose sgd or adam"
+    raise InputError(
+        f"privacy.protects = clients adds noise to all that clients send, and here they also send "
+        f"{culprit}, which noise would spoil: {instead}"
+    )

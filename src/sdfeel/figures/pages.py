@@ -1,0 +1,134 @@
+"""The texts of docs/reproduce.md that no result changes."""
+
+HEADLINES = {
+    "4.1": "at equal time SD-FEEL's training loss is below HierFAVG's",
+    "4.2": "at equal time SD-FEEL's training loss is below FEEL's",
+    "4.3": "SD-FEEL has converged after four fifths of the window (MNIST: 40 s)",
+    "5.1": "SD-FEEL is the first to reach 90 %",
+    "5.1b": "SD-FEEL saves a fifth or more of every other scheme's time to 90 %",
+    "5.3": "FedAvg's model is unusable by then",
+    "5.3b": "FEEL's model is unusable by then",
+    "4.4": "HierFAVG is only a little slower, because computing dominates",
+    "6a.2": "with slow links between servers SD-FEEL falls behind HierFAVG",
+    "6a.3": "with fast links SD-FEEL is ahead of HierFAVG",
+    "7a.1": "per iteration, averaging more often is better (tau1 = 1, 3, 20)",
+    "7b.1": "per second, averaging in every iteration is not the best",
+    "8.1": "the better connected the graph, the better",
+    "8.3": "ten exchanges on a ring are as good as a full graph",
+    "9a.1": "the more classes a client holds, the faster",
+    "10a.1-4": "asynchronous training is ahead of synchronous training (H = 4)",
+    "10a.3-4": "weights by staleness are ahead of constant ones (H = 4)",
+    "10a.4": "weights by staleness are much better than constant ones (some H)",
+    "11a.1": "up to 0.01, a larger learning rate is faster",
+    "11a.2": "a learning rate of 0.1 is unstable",
+    "11b.2": "very unequal clusters are clearly slower",
+    "11b.3": "however unequal, clusters end at the same accuracy",
+}
+HEAD = """# The paper's claims, checked
+
+Written by `python -m sdfeel.figures.document` from `results/`; please do not edit. Each claim says
+in our words what a figure, table or remark of the paper says, and is judged by a rule that was
+fixed beforehand. A and E are two readings of the paper's "one local iteration" (below).
+
+"""
+ONLY_DIGITS = """\
+**So far everything below is from quick scale: a perceptron on digits, which may not stand for the
+paper's data.** Nothing has been computed at full scale with this rule yet; the commands are below.
+
+"""
+READ = """
+## Look for yourself
+
+```console
+$ sdfeel figure 3
+```
+
+calculates and judges. In a clone, a figure with runs is drawn from its kept curves in a second
+(`--format pdf` is for papers); `--run` computes it again:
+
+<!-- not run: it needs results/, minutes, and hours on the real data sets -->
+```console
+$ sdfeel figure 4a                                             # from results/
+$ sdfeel figure 4a --run                                       # digits, minutes
+$ sdfeel figure 4a --scale full --run --data DIRECTORY         # the paper's data and model
+$ sdfeel figure 4a --scale full --run --keep --data DIRECTORY  # and keep curves and verdicts
+$ make figures                  # all at quick scale; fails if a number or a verdict has changed
+```
+
+Interrupted commands continue where they stopped. `results/` has the curves (`*.curves.xz`: JSON,
+with versions, CPU, instruction set, engine, data hashes and commit), the verdicts (`*.json`), and
+every claim of the paper with the lines where it stands (`claims.csv`).
+
+## How claims are judged
+
+* Runs of one seed share their data, their clusters and their first model, so each seed is compared
+  with itself. *A is above B* **holds** if Student's 95 % interval of the mean difference lies above
+  0, **does not hold** (**no**) if it lies below, and is **open** otherwise, or with fewer than
+  three seeds.
+* *As good as*, *no worse* and every word of size have a margin, fixed before looking (table below):
+  the whole interval must lie on the right side of it.
+* A run that does not reach a target by the end of the window has a time of at least the window, not
+  infinity, and a run that diverged is worse than any that did not. Such pairs have a certain order
+  but no size, so their signs are counted: all of five seeds, or seven of eight (5 % on one side).
+* A claim of several parts holds if each part does. For one of k parts to refute it (or, where one
+  is enough, to prove it), the part must be k times as clear.
+* "Faster" compares the mean accuracy (or training loss) over the common window, without its first
+  tenth. Lines that race end at the same virtual time.
+
+The paper leaves open what one local iteration is, and its constants contradict its figures. So
+every claim on MNIST is judged under two readings, each trained as it is charged:
+
+"""
+DESIGN = """
+`full` is MNIST or Fashion-MNIST with the 21,840-parameter CNN and its dropout, 50 clients, 10
+servers, batch 10, five seeds. Races (4a, 5a) last 50 s, 10 s more than the paper needs to converge.
+Figures per iteration take 600 batches (A) or 60 passes (E, about as much training). Figure 7's
+lines go on until the time in which tau1 = 5 takes them, and 6a's end when SD-FEEL at 50 Mbit/s has
+taken them. 10a lasts 12 synchronous rounds of 100 batches (A) or 72 (E), at H = 1, 4 and 10, and
+is judged by mean accuracy, final accuracy and final loss, which must agree. `small` is CIFAR-10
+with a small model ([design](reproduce/cifar10.md)). `quick` trains a perceptron on digits, split
+and priced like the real data. All of this was written down before the first run was judged by it.
+
+## Sizes, fixed before looking
+
+"""
+QUICK = """
+## What quick scale may judge
+
+The rule looks at no verdict of the whole: the seeds at full scale are halved; quick scale may judge
+a claim if it decides it on digits and the first half's seeds lie on the same side; the second half
+then tests that. Of {pairs} verdicts that exist at both scales (with at least four full seeds),
+quick scale may judge {may}, and the second half confirms {kept} of them.
+"""
+CHOSEN = """
+## What was chosen after looking at results
+
+A verdict is worth less if its rule was made, or changed, after seeing numbers. All figures on MNIST
+had been run before with another rule (three seeds, pooled errors, races cut by iterations, and a
+price list E that charged for a pass but trained a batch), and the sizes above were chosen by people
+who had seen those numbers ([what changed](reproduce/changes.md)). In particular:
+
+* 4.2b: "restless" was first the scatter of the steps between measurements. By that measure it did
+  not hold on MNIST under reading A, because HierFAVG was still falling steeply.
+* The target on digits was first 85 %; we made it 90 %, MNIST's target, after 5.1 was open.
+* 9a.1b, 9a.1c, 7a.1b and 8.1b were added after 9a.1, 7a.1 and 8.1 had failed or were open. They are
+  findings about when and between whom the order reverses, not confirmations.
+* 10a: the values of H and the length are ours; three statistics were taken because earlier results
+  depended on which one was used.
+
+The reasons given for failures are our reading of the curves; none was tested by an experiment of
+its own. Claim 4.1c is ours and contradicts the paper. R3b, R3c, T1, 3.1, 4.1c, 4.4 and B2 are
+calculations.
+"""
+CHANGED = """# What changed when the rule did
+
+[All figures](../reproduce.md)
+
+Earlier verdicts compared means with their pooled standard error, over three seeds. That rule was
+unsound: "at least" held with all seeds against it, "as good as" held with no seed near, "later"
+held because one seed never arrived, and a constant difference between all pairs was "not decided".
+Races were cut by iterations, so that lines ended at different times, and price list E charged for a
+pass over the data but trained one batch. `results/earlier.csv` has all earlier verdicts; those at
+full scale are:
+
+"""

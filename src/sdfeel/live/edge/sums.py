@@ -1,0 +1,302 @@
+"""A server's sums under masks: it carries letters, waits for each step, and unmasks what it may.
+
+The protocol itself is `live/secure_sum.py`. Whatever a client sends is on the disk before anybody
+is told of it, and so is the decision who is in at each step: a server that is killed goes on with
+the same words, and clients refuse any others.
+"""
+
+import json
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from sdfeel.live.client_sums import NUMBERS, Seals
+from sdfeel.live.edge.policy import Policy
+from sdfeel.live.edge.round_end import Closed
+from sdfeel.live.federation import Federation, Turn
+from sdfeel.live.protocol import LONG_POLL, Answer, Bell, Header, seconds, whole
+from sdfeel.live.secure_sum import (
+    LETTER,
+    SHARE,
+    Collector,
+    Keys,
+    Numbers,
+    Sitting,
+    TooFew,
+    check_public,
+    sitting_of,
+)
+from sdfeel.live.statements import Notary
+from sdfeel.live.store import Store
+from sdfeel.live.transport.envelope import strict
+from sdfeel.live.transport.errors import Refused, Rejected
+from sdfeel.live.transport.tensors import parsed
+
+SUM = "sum"  # the fact of who is in at each step of the open round's sum
+STEPS = ("keys", "shares", "numbers", "survivors", "unmask")
+ROOM = 1 << 32  # clients' numbers are below it
+
+
+@dataclass
+class SumDesk:
+    """The sums of one server, round by round."""
+
+    federation: Federation
+    server: int
+    store: Store
+    policy: Policy
+    doors: Bell  # somebody may be told something new
+    arrivals: Bell  # something came
+    clock: Callable[[], float]
+    gone: Callable[[int], bool]  # is nobody waiting for this client any more?
+    drop: Callable[[list[int], int], None]  # go on without late clients
+    complain: Callable[[str], None]
+    notary: Notary | None = None  # checks signatures, as clients do; None: only they do
+    turn: Turn | None = None
+    arrived: set[int] = field(default_factory=set)  # clients whose numbers came
+    _closed: dict[str, list[int]] = field(default_factory=dict)  # who is in, by step
+    _failed: str = ""  # why there is no sum
+
+    def begin(self, turn: Turn, arrived: set[int]) -> None:
+        """Open a round's sum, or go on with it."""
+        self.turn, self.arrived, self._closed, self._failed = turn, arrived, {}, ""
+        known = self.store.fact(SUM)
+        if known is not None and known["k"] == turn.k:
+            self._closed, self._failed = known["closed"], known["failed"]
+
+    @property
+    def _open(self) -> Turn:
+        assert self.turn is not None
+        return self.turn
+
+    def sitting(self) -> Sitting:
+        """What all who take part agree on."""
+        return sitting_of(self.federation.digest, self.server, self._open.k, self._open.clients)
+
+    def wants(self, client: int) -> bool:
+        """Has this client something to do in the open round, from the beginning or once more?"""
+        if self._failed or "unmask" in self._closed:
+            return False
+        newest = [step for step in STEPS if step in self._closed]
+        if newest and client not in self._closed[newest[-1]]:
+            return False
+        return not self._came("unmask", client)
+
+    async def step(self, client: int, header: Header, body: bytes | None) -> Answer:
+        """A client's message of one step; the answer is what the step makes of all of them."""
+        k, step, turn = whole(header, "round"), header.get("step"), self.turn
+        if turn is None or k < turn.k or self._failed:
+            return {"late": True}, None
+        if step not in ("keys", "shares", "left", "survivors", "unmask"):
+            raise Refused(f"a sum has no step '{step!s:.20}'")
+        if k > turn.k or client not in turn.members:
+            raise Refused(f"client {client} has no part in a sum of round {k} here")
+        if not self._admitted(str(step), client):
+            return {"late": True}, None
+        if step != "left" and not self._came(str(step), client):
+            if str(step) in self._closed:
+                return {"late": True}, None
+            self._keep(str(step), client, self._checked(str(step), client, body))
+        if step == "unmask":
+            return {"kept": True}, None
+        found = await self.doors.wait_for(
+            lambda: self._answer(turn, str(step), client), seconds(header, "wait")
+        )
+        return found if found is not None else ({"early": True}, None)
+
+    def _admitted(self, step: str, client: int) -> bool:
+        """Was the client in at the step before?"""
+        before = {"shares": "keys", "left": "shares", "survivors": "numbers", "unmask": "numbers"}
+        if step == "keys":
+            return True
+        return client in self._closed.get(before[step], ())
+
+    def _part(self, step: str, client: int) -> int:
+        return STEPS.index(step) * ROOM + client
+
+    def _came(self, step: str, client: int) -> bool:
+        if step == "numbers":
+            return client in self.arrived
+        return self.store.has("mask", self._open.k, self._part(step, client))
+
+    def _keep(self, step: str, client: int, body: bytes) -> None:
+        with self.store.commit():
+            self.store.put("mask", self._open.k, self._part(step, client), body)
+        self.arrivals.ring()
+
+    def _read(self, step: str, client: int) -> bytes:
+        saved = self.store.get("mask", self._open.k, self._part(step, client))
+        assert saved is not None  # it was kept before the step was closed
+        return saved.body
+
+    def _checked(self, step: str, client: int, body: bytes | None) -> bytes:
+        """A message that has the form of its step; what it says, only clients can judge."""
+        if body is None:
+            raise Rejected(f"client-{client} sends nothing for the {step} of a sum")
+        if step == "shares" and len(body) != LETTER * (len(self._closed["keys"]) - 1):
+            raise Rejected(f"the letters of client-{client} are not as long as agreed")
+        if step == "unmask" and len(body) != SHARE * len(self._closed["shares"]):
+            raise Rejected(f"the shares of client-{client} are not as long as agreed")
+        if step == "keys":
+            self._check_keys(client, keys_of(body))
+        if step == "survivors":
+            said = _parsed(body)
+            if self.notary is not None:  # so the keys were signed
+                seal = {**_parsed(self._read("keys", client))["signed"], **said}
+                words = self.sitting().words("survivors", self._closed["numbers"])
+                self._check_signed(client, words, seal)
+        return body
+
+    def _check_keys(self, client: int, keys: Keys) -> None:
+        """Others would leave a sum in which somebody's keys are not its own: so leave that one."""
+        own = {name: keys[name] for name in ("masks", "letters")}
+        self._check_signed(client, self.sitting().words("keys", own), keys["signed"])
+        came = [n for n in self._open.clients if n != client and self._came("keys", n)]
+        known = {keys_of(self._read("keys", n))[name] for n in came for name in own}
+        if known & set(own.values()) or own["masks"] == own["letters"]:
+            raise Rejected(f"client-{client} has the keys of another one")
+
+    def _check_signed(self, client: int, words: str, seal: object) -> None:
+        if self.notary is not None and not Seals(self.notary).check(client, words, seal):
+            raise Rejected(f"what client-{client} says in a sum is not signed by it")
+
+    def _answer(self, turn: Turn, step: str, client: int) -> Answer | None:
+        """What a client is told once a step is closed; None while it is open."""
+        if self.turn is not turn or self._failed:
+            return {"late": True}, None
+        closed = "numbers" if step == "left" else step
+        who = self._closed.get(closed)
+        if who is None:
+            return None
+        if client not in who:
+            return {"late": True}, None
+        if step == "left":
+            return {"left": who}, None
+        if step == "shares":
+            others = self._closed["keys"]
+            mine = [
+                self._read(step, n)[LETTER * _place(others, n, client) :][:LETTER]
+                for n in who
+                if n != client
+            ]
+            return {"from": who}, b"".join(mine)
+        said = {str(n): json.loads(self._read(step, n)) for n in who}
+        return {}, json.dumps(said).encode()
+
+    async def gather(self, turn: Turn) -> Closed:
+        """Carry a round's sum from the keys to the last share; who is in it in the end."""
+        steps = dict[int, int]()
+        try:
+            sitting = self.sitting()
+            for step in STEPS:
+                if step not in self._closed:
+                    await self._collect(sitting, step)
+        except TooFew as error:
+            self._fail(turn, str(error))
+        except Rejected as error:  # too few clients to begin with
+            self._fail(turn, str(error))
+        if not self._failed:
+            notes = self.store.notes("result", turn.k)
+            steps = {n: int(notes[n]["steps"]) for n in self._closed["numbers"]}
+        return Closed(steps, tuple(n for n in turn.clients if n not in steps))
+
+    def _fail(self, turn: Turn, why: str) -> None:
+        self._failed = why
+        self._remember(turn.k)
+        self.complain(f"round {turn.k + 1} has no sum: {why}")
+        self.doors.ring()
+
+    def _remember(self, k: int) -> None:
+        with self.store.commit():
+            record = {"k": k, "closed": self._closed, "failed": self._failed}
+            self.store.remember(SUM, record)
+
+    def _expected(self, step: str) -> Iterable[int]:
+        if step == "keys":
+            return self._open.clients
+        return self._closed[STEPS[STEPS.index(step) - 1]]
+
+    async def _collect(self, sitting: Sitting, step: str) -> None:
+        """Wait for all who are expected, or until the deadline; then it is decided who is in."""
+        expected, began = list(self._expected(step)), self.clock()
+
+        def complete() -> bool | None:
+            return all(self._came(step, n) or self.gone(n) for n in expected) or None
+
+        while not complete():
+            left = LONG_POLL
+            if self.policy.dead_client == "drop":
+                left = began + self.policy.client_deadline - self.clock()
+                if left <= 0:
+                    self.drop([n for n in expected if not self._came(step, n)], self._open.k)
+                    break
+            await self.arrivals.wait_for(complete, left)
+        who = [n for n in expected if self._came(step, n)]
+        sitting.enough(who, step)
+        self._closed = {**self._closed, step: who}
+        self._remember(self._open.k)
+        self.doors.ring()
+
+    def total(self, k: int) -> Tensor:
+        """(P,) the sum of the integers of all who are in, from what is on the disk."""
+        closed = self._closed
+        keys: dict[int, Keys] = {n: keys_of(self._read("keys", n)) for n in closed["keys"]}
+        shares: dict[int, Mapping[int, bytes]] = {
+            n: _split(self._read("unmask", n), closed["shares"]) for n in closed["unmask"]
+        }
+        found = Collector(
+            self.sitting(),
+            self.federation.initial.numel(),
+            keys,
+            {n: {} for n in closed["shares"]},
+            {n: self._numbers(k, n) for n in closed["numbers"]},
+            {},
+            shares,
+        ).total()
+        return torch.from_numpy(found.view(np.int32).astype(np.float64))
+
+    def _numbers(self, k: int, client: int) -> Numbers:
+        saved = self.store.get("result", k, client)
+        assert saved is not None
+        numbers: Numbers = parsed(saved.body)[NUMBERS]
+        return numbers
+
+
+def _place(others: list[int], sender: int, to: int) -> int:
+    """Where in a sender's letters the one to `to` stands."""
+    return [n for n in others if n != sender].index(to)
+
+
+def _split(body: bytes, about: list[int]) -> dict[int, bytes]:
+    return {n: body[SHARE * m : SHARE * (m + 1)] for m, n in enumerate(about)}
+
+
+def _parsed(body: bytes) -> dict[str, Any]:
+    try:
+        found = strict(body.decode())  # it is told to others, in an object of all of these
+    except (ValueError, RecursionError):
+        found = None
+    if not isinstance(found, dict):
+        raise Rejected("a message of a sum does not have the form that was agreed upon")
+    return found
+
+
+def keys_of(body: bytes) -> Keys:
+    """The keys in a client's message, if they have the form of keys."""
+    found: Mapping[str, Any] = _parsed(body)
+    texts = all(isinstance(found.get(name), str) for name in ("masks", "letters"))
+    if found.keys() != {"masks", "letters", "signed"} or not texts:
+        raise Rejected("a message of a sum does not have the form that was agreed upon")
+    for name in ("masks", "letters"):
+        try:
+            right = len(bytes.fromhex(found[name])) == 32
+        except ValueError:
+            right = False
+        if not right:
+            raise Rejected("a public key of a sum is not 32 bytes long")
+        check_public(found[name])
+    return dict(found)

@@ -1,0 +1,330 @@
+"""Secure aggregation: a server learns the sum of its clients' numbers, and nothing else of them.
+
+The protocol of Bonawitz et al. 2017 ("Practical Secure Aggregation"), with the steps against a
+server that lies. Each step is a function of messages; who carries them is somebody else's business.
+
+    1 keys       each client makes two key pairs and signs the public ones
+    2 shares     each splits two secrets among all, encrypted for each of them: the key of its
+                 pairwise masks, and the seed of a mask of its own
+    3 numbers    each sends its numbers plus its own mask, plus or minus a mask with each other
+    4 survivors  the server says whose numbers came; each signs that
+    5 unmasking  each gives, about every other, one share: of the own mask's seed if its numbers
+                 came, of the pairwise key if not. Never both, or its numbers would lie open
+
+Enough shares, `threshold` many, give a secret; fewer give nothing. Numbers are integers modulo
+2^32, so masks cancel exactly, and the sum has the bits of a sum without masks.
+
+A client's secrets of a round follow from its own long secret, so one that was killed goes on where
+it was. It remembers what it answered (`Contributor.state`), and refuses a server that asks the same
+again in other words.
+"""
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
+from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+from numpy.typing import NDArray
+
+from sdfeel.core.errors import RunError
+from sdfeel.live.transport.errors import Rejected
+
+PRIME = 2**256 + 297  # the smallest that 32 bytes are below
+SHARE = 33  # bytes of a number below it
+LETTER = 2 * SHARE + 16  # of two shares, encrypted
+Numbers = NDArray[np.uint32]
+Keys = dict[str, str]  # "masks" and "letters": public keys in hexadecimal, and their "signed"
+
+
+class TooFew(RunError):
+    """Fewer clients than the threshold are left, so that nothing may be unmasked."""
+
+
+class Signer(Protocol):
+    """Whoever signs for one client, and checks what others signed."""
+
+    def sign(self, client: int, words: str) -> Any: ...
+
+    def check(self, client: int, words: str, seal: Any) -> bool: ...
+
+
+@dataclass(frozen=True)
+class Sitting:
+    """What all who take part in one sum agree on."""
+
+    about: str  # the federation, the server and the round: masks are for this sum alone
+    clients: tuple[int, ...]  # who may take part
+    threshold: int  # clients that must be left to the end
+
+    def __post_init__(self) -> None:
+        # With fewer, a server could play two halves off against each other.
+        if not 2 * len(self.clients) // 3 < self.threshold <= len(self.clients):
+            raise Rejected(
+                f"a threshold of {self.threshold} among {len(self.clients)} clients is not more "
+                f"than two thirds of them, or more than all"
+            )
+
+    def words(self, what: str, content: object) -> str:
+        """What is signed."""
+        return json.dumps([self.about, what, content], sort_keys=True)
+
+    def enough(self, who: Iterable[int], what: str) -> list[int]:
+        """These clients in order, if they are enough and take part."""
+        found = sorted(set(who))
+        if not set(found) <= set(self.clients):
+            raise Rejected(f"{what}: somebody does not take part in this sum")
+        if len(found) < self.threshold:
+            raise TooFew(
+                f"{what}: {len(found)} clients are left, and {self.threshold} are needed to see "
+                f"the sum; it is not unmasked"
+            )
+        return found
+
+
+def sitting_of(federation: str, server: int, k: int, clients: Iterable[int]) -> Sitting:
+    """The sum of one round at one server: everybody works it out alike."""
+    who = tuple(sorted(clients))
+    return Sitting(f"{federation} edge-{server} round {k}", who, threshold_of(len(who)))
+
+
+def threshold_of(clients: int) -> int:
+    """The smallest that no server can play off: more than two thirds.
+
+    >>> [threshold_of(n) for n in (2, 3, 10, 100)]
+    [2, 3, 7, 67]
+    """
+    return 2 * clients // 3 + 1
+
+
+class Contributor:
+    """One client in one sum. Its answers may be repeated, and never contradicted."""
+
+    def __init__(
+        self,
+        sitting: Sitting,
+        client: int,
+        secret: bytes,
+        signer: Signer,
+        state: Mapping[str, Any] | None = None,
+    ) -> None:
+        self._sitting, self._me, self._signer = sitting, client, signer
+        words = f"{sitting.about} {client}"
+        self._masks = X25519PrivateKey.from_private_bytes(_derived(secret, f"masks {words}"))
+        self._letters = X25519PrivateKey.from_private_bytes(_derived(secret, f"letters {words}"))
+        self._own = _derived(secret, f"own {words}")  # the seed of its own mask
+        self._dice = _derived(secret, f"shares {words}")
+        self.state: dict[str, Any] = dict(state or {})  # hashes of what was answered: keep it
+
+    def _once(self, step: str, content: object) -> None:
+        """Refuse a step whose content differs from what it was before."""
+        found = hashlib.sha256(self._sitting.words(step, content).encode()).hexdigest()
+        if self.state.setdefault(step, found) != found:
+            raise Rejected(f"the server asks for {step} of the same sum twice, with other words")
+
+    def keys(self) -> Keys:
+        """Step 1."""
+        keys = {"masks": _public(self._masks), "letters": _public(self._letters)}
+        return {**keys, "signed": self._signer.sign(self._me, self._sitting.words("keys", keys))}
+
+    def shares(self, keys: Mapping[int, Keys]) -> dict[int, bytes]:
+        """Step 2: letters to the others, each with two shares."""
+        who = self._sitting.enough(keys, "keys")
+        for client in who:
+            said = {name: keys[client][name] for name in ("masks", "letters")}
+            words = self._sitting.words("keys", said)
+            if not self._signer.check(client, words, keys[client].get("signed")):
+                raise Rejected(f"the keys of client {client} are not signed by it")
+        known = [each["masks"] for each in keys.values()] + [e["letters"] for e in keys.values()]
+        if self._me not in who or len(set(known)) < len(known):
+            raise Rejected("our own keys are missing, or two clients have the same")
+        self._once("shares", {str(n): keys[n]["masks"] + keys[n]["letters"] for n in who})
+        self._keys = dict(keys)
+        places = [n + 1 for n in who]
+        key = split(_raw(self._masks), places, self._sitting.threshold, self._dice + b"key")
+        own = split(self._own, places, self._sitting.threshold, self._dice + b"own")
+        letters = {}
+        for n, one, other in zip(who, key, own, strict=True):
+            if n == self._me:
+                self._kept = one + other
+            else:
+                letters[n] = self._box(n).encrypt(
+                    _nonce(self._me, n), one + other, self._envelope(self._me, n)
+                )
+        return letters
+
+    def numbers(self, values: Numbers, letters: Mapping[int, bytes]) -> Numbers:
+        """Step 3: the numbers under their masks, of us and with all who sent us a letter."""
+        who = self._sitting.enough([*letters, self._me], "shares")
+        if not set(who) <= set(self._keys):
+            raise Rejected("there are letters from clients without keys")
+        self._read = {self._me: self._kept}
+        for n, letter in letters.items():
+            try:
+                sealed = self._envelope(n, self._me)
+                self._read[n] = self._box(n).decrypt(_nonce(n, self._me), letter, sealed)
+            except InvalidTag:
+                raise Rejected(f"the shares of client {n} were changed on their way") from None
+        # Other numbers under the same masks would tell their difference.
+        self._once("numbers", [who, hashlib.sha256(values.tobytes()).hexdigest()])
+        found = values + stream(self._own, len(values))
+        for n in who:
+            if n != self._me:
+                found += pairwise(self._masks, self._keys[n]["masks"], self._me, n, len(values))
+        return found
+
+    def survivors(self, who: Sequence[int]) -> Any:
+        """Step 4: our signature under whose numbers came."""
+        left = self._sitting.enough(who, "numbers")
+        if self._me not in left or not set(left) <= set(self._read):
+            raise Rejected("the server counts clients whose shares never came, or not us")
+        self._once("survivors", left)
+        return self._signer.sign(self._me, self._sitting.words("survivors", left))
+
+    def unmask(self, who: Sequence[int], signed: Mapping[int, Any]) -> dict[int, bytes]:
+        """Step 5: a share about every other, once enough have signed the same list as we did."""
+        left = self._sitting.enough(who, "numbers")
+        self._once("survivors", left)  # of those whom we signed
+        words = self._sitting.words("survivors", left)
+        self._sitting.enough(signed, "survivors")
+        for n, seal in signed.items():
+            if n not in left or not self._signer.check(n, words, seal):
+                raise Rejected(f"client {n} did not sign that these clients are left")
+        return {
+            n: shares[SHARE:] if n in left else shares[:SHARE] for n, shares in self._read.items()
+        }
+
+    def _box(self, other: int) -> AESGCM:
+        shared = exchanged(self._letters, self._keys[other]["letters"])
+        return AESGCM(_derived(shared, self._sitting.about))
+
+    def _envelope(self, sender: int, to: int) -> bytes:
+        return self._sitting.words("letter", [sender, to]).encode()
+
+
+@dataclass
+class Collector:
+    """The server in one sum: it carries letters, and adds what it cannot read."""
+
+    sitting: Sitting
+    length: int
+    keys: dict[int, Keys] = field(default_factory=dict)
+    letters: dict[int, Mapping[int, bytes]] = field(default_factory=dict)  # by sender
+    numbers: dict[int, Numbers] = field(default_factory=dict)
+    signed: dict[int, Any] = field(default_factory=dict)
+    shares: dict[int, Mapping[int, bytes]] = field(default_factory=dict)  # by who gave them
+
+    def letters_to(self, client: int) -> dict[int, bytes]:
+        """What the others wrote to one client."""
+        self.sitting.enough(self.letters, "shares")
+        return {n: sent[client] for n, sent in self.letters.items() if client in sent}
+
+    @property
+    def survivors(self) -> list[int]:
+        """Whose numbers came."""
+        return self.sitting.enough(self.numbers, "numbers")
+
+    def total(self) -> Numbers:
+        """The sum of the survivors' numbers, or `TooFew`."""
+        left, givers = self.survivors, self.sitting.enough(self.shares, "unmasking")
+        givers = givers[: self.sitting.threshold]
+        weights = lagrange([n + 1 for n in givers])
+        total = np.zeros(self.length, dtype=np.uint32)
+        for n in left:
+            total += self.numbers[n]
+            total -= stream(self._secret(n, givers, weights), self.length)
+        for n in sorted(set(self.letters) - set(left)):
+            raw = self._secret(n, givers, weights)
+            key = X25519PrivateKey.from_private_bytes(raw)
+            if _public(key) != self.keys[n]["masks"]:
+                raise Rejected(f"the shares of client {n} do not give its key")
+            for m in left:  # the masks that others added for somebody who is gone
+                total += pairwise(key, self.keys[m]["masks"], n, m, self.length)
+        return total
+
+    def _secret(self, client: int, givers: Sequence[int], weights: Sequence[int]) -> bytes:
+        try:
+            found = [int.from_bytes(self.shares[n][client], "big") for n in givers]
+            whole = sum(w * each for w, each in zip(weights, found, strict=True)) % PRIME
+            return whole.to_bytes(32, "big")
+        except (KeyError, OverflowError):
+            raise Rejected(f"shares about client {client} are missing or false") from None
+
+
+def split(secret: bytes, places: Sequence[int], threshold: int, dice: bytes) -> list[bytes]:
+    """Shamir's shares of 32 bytes: `threshold` of them give it back, fewer say nothing."""
+    drawn = _expanded(dice, 48 * (threshold - 1))
+    factors = [int.from_bytes(drawn[n : n + 48], "big") % PRIME for n in range(0, len(drawn), 48)]
+    factors = [*factors, int.from_bytes(secret, "big")]
+    found = []
+    for place in places:
+        value = 0
+        for factor in factors:
+            value = (value * place + factor) % PRIME
+        found.append(value.to_bytes(SHARE, "big"))
+    return found
+
+
+def lagrange(places: Sequence[int]) -> list[int]:
+    """Weights with which shares at these places give the secret."""
+    found = []
+    for place in places:
+        above = below = 1
+        for other in places:
+            if other != place:
+                above, below = above * other % PRIME, below * (other - place) % PRIME
+        found.append(above * pow(below, -1, PRIME) % PRIME)
+    return found
+
+
+def stream(seed: bytes, length: int) -> Numbers:
+    """(length,) integers modulo 2^32 from a seed, by AES in counter mode."""
+    return np.frombuffer(_expanded(seed, 4 * length), dtype="<u4").astype(np.uint32)
+
+
+def exchanged(own: X25519PrivateKey, theirs: str) -> bytes:
+    """The secret that two keys have in common; some 32 bytes have none with any key."""
+    try:
+        return own.exchange(X25519PublicKey.from_public_bytes(bytes.fromhex(theirs)))
+    except ValueError:
+        raise Rejected("a public key of a sum is not one from which secrets can be made") from None
+
+
+def check_public(key: str) -> None:
+    """`Rejected` unless secrets can be made from this public key, whatever one's own key is."""
+    exchanged(X25519PrivateKey.from_private_bytes(bytes(range(32))), key)
+
+
+def pairwise(own: X25519PrivateKey, theirs: str, me: int, other: int, length: int) -> Numbers:
+    """(length,) a mask that two clients know, with opposite signs."""
+    mask = stream(_derived(exchanged(own, theirs), "mask"), length)
+    return mask if me < other else np.negative(mask)
+
+
+def _expanded(seed: bytes, size: int) -> bytes:
+    key = _derived(seed, "stream")
+    return Cipher(algorithms.AES256(key), modes.CTR(bytes(16))).encryptor().update(bytes(size))
+
+
+def _derived(secret: bytes, words: str) -> bytes:
+    return HKDF(hashes.SHA256(), 32, b"sdfeel secure sum", words.encode()).derive(secret)
+
+
+def _nonce(sender: int, to: int) -> bytes:
+    """Each key is for one pair and one sum, in which each writes to the other once."""
+    return sender.to_bytes(6, "big") + to.to_bytes(6, "big")
+
+
+def _raw(key: X25519PrivateKey) -> bytes:
+    return key.private_bytes_raw()
+
+
+def _public(key: X25519PrivateKey) -> str:
+    return key.public_key().public_bytes_raw().hex()

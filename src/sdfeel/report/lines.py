@@ -1,0 +1,116 @@
+"""Which runs belong together: those of one experiment with different seeds form a line."""
+
+import json
+import tomllib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+from sdfeel.core.errors import InputError, RunError
+from sdfeel.core.run_files import EVENTS, EXPERIMENT, GROUP
+from sdfeel.report.history import History
+from sdfeel.report.styles import SEED
+from sdfeel.run import store
+
+# What does not make two runs different experiments.
+ASIDE = {"seed", "evaluation", "checkpoint", "tracking"}
+
+
+@dataclass(frozen=True)
+class Line:
+    """Runs that differ in their seeds only."""
+
+    label: str
+    runs: Mapping[int, History]  # by seed
+
+    @property
+    def history(self) -> History:
+        """The mean over its runs."""
+        members = list(self.runs.values())
+        alone = len(members) == 1
+        return (
+            History.of(self.label, members[0].events)
+            if alone
+            else History.mean(self.label, members)
+        )
+
+
+def lines_of(given: Iterable[Any]) -> list[Line]:
+    """Runs by their lines; those of one experiment with different seeds form a line."""
+    found: dict[str, Line] = {}
+    places = [each for run in given for each in (run if isinstance(run, list | tuple) else [run])]
+    if not places:
+        raise InputError("there is nothing to export: give directories of runs")
+    paths = [Path(getattr(each, "directory", getattr(each, "path", each))) for each in places]
+    alone = [path for path in paths if (path / EVENTS).is_file()]
+    members = _alike(alone)
+    for each, path in zip(places, paths, strict=True):
+        if path not in alone:
+            own = getattr(each, "lines", None) or _group(path)
+            several = {label: [path / name for name in names] for label, names in own.items()}
+            for label, directories in several.items():
+                members[f"{path.name}/{label}" if label in members else label] = directories
+    for label, directories in members.items():
+        found[label] = _line(label, directories)
+    return list(found.values())
+
+
+def _group(directory: Path) -> dict[str, list[str]]:
+    """The runs below a directory by line: as they were compared, or else as they look."""
+    try:
+        lines = json.loads((directory / GROUP).read_text(encoding="utf-8"))["lines"]
+        if lines and all((directory / n / EVENTS).is_file() for own in lines.values() for n in own):
+            return {label: list(names) for label, names in lines.items()}
+    except (OSError, ValueError, TypeError, KeyError, AttributeError):
+        pass  # there is none, or somebody has edited it
+    below = sorted(path.parent for path in directory.glob(f"*/{EVENTS}"))
+    if not below:
+        raise RunError(f"{directory} contains no runs: give a directory that `sdfeel run` wrote")
+    return {label: [path.name for path in own] for label, own in _alike(below).items()}
+
+
+def _alike(directories: Sequence[Path]) -> dict[str, list[Path]]:
+    """Directories of one experiment with different seeds, by what their names have in common."""
+    found: dict[str, list[Path]] = {}
+    for _, group in groupby(sorted(directories, key=_experiment), _experiment):
+        own = sorted(group)
+        names = [path.resolve().name for path in own]
+        label = SEED.sub("", names[0]) if len(own) > 1 else names[0]
+        found[label if label not in found else str(own[0])] = own
+    return {label: found[label] for label in sorted(found, key=lambda each: found[each])}
+
+
+def _experiment(directory: Path) -> str:
+    try:
+        known = tomllib.loads((directory / EXPERIMENT).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return str(directory)
+    return same_but_for_seed(known)
+
+
+def same_but_for_seed(experiment: Mapping[str, Any]) -> str:
+    """What the user asked for, as text that differs if anything but the seed does.
+
+    How often a run is measured may be chosen for each seed, and says nothing about the experiment.
+    """
+    training = experiment.get("training")
+    asked = {key: value for key, value in experiment.items() if key not in ASIDE}
+    if isinstance(training, dict):
+        asked["training"] = {key: each for key, each in training.items() if key != "workers"}
+    return json.dumps(asked, sort_keys=True, default=str)
+
+
+def _line(label: str, directories: Sequence[Path]) -> Line:
+    runs: dict[int, History] = {}
+    for place, path in enumerate(directories):
+        history = History.of(path.name, store.read_events(path))
+        seed = history.started.seed if history.started is not None else place
+        if seed in runs:
+            raise InputError(
+                f"'{label}' has two runs with seed {seed}, {runs[seed].label} and {path.name}: "
+                f"export one of them"
+            )
+        runs[seed] = history
+    return Line(label, runs)

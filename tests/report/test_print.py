@@ -1,0 +1,135 @@
+"""Pictures at the widths of print: nothing is cut, too small to read, or written over."""
+
+from collections.abc import Callable
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.text import Text
+
+from sdfeel.core.errors import InputError
+from sdfeel.core.network import clustered
+from sdfeel.report.curves import curves, multiples
+from sdfeel.report.drawing import LARGEST, SMALLEST, WIDTHS, fitted, save
+from sdfeel.report.gantt import gantt
+from sdfeel.report.history import History
+from sdfeel.report.holdings import holdings
+from sdfeel.report.timeline import Timeline
+from sdfeel.report.topology import topology
+from tests.report.runs import runs
+from tests.report.test_timeline import SYNC
+
+
+def named(count: int, length: int) -> list[History]:
+    """So many runs with long names."""
+    some = runs()
+    return [
+        History.of(f"{'x' * length}-{place}", some[place % len(some)].events)
+        for place in range(count)
+    ]
+
+
+def swept(width: str | None) -> Figure:
+    """Panels of very different lengths: one in seconds, one in milliseconds."""
+    whole = named(5, 30)
+    short = [History.of(each.label, each.events[:4]) for each in whole]
+    return multiples({"tau1=1": whole, "tau1=100": short, "tau1=5": whole}, 0.8, width)
+
+
+def ring(_: str | None) -> Figure:
+    matrix = np.roll(np.eye(8), 1, 0) + np.roll(np.eye(8), -1, 0)
+    return topology(clustered(np.ones(16), np.arange(16) % 8, matrix))
+
+
+def held(_: str | None) -> Figure:
+    return holdings(np.arange(80).reshape(8, 10), np.arange(8) % 2)
+
+
+PICTURES: dict[str, Callable[[str | None], Figure]] = {
+    "curves": lambda width: curves(runs(), 0.8, width=width),
+    "many curves": lambda width: curves(named(12, 40), 0.8, width=width),
+    "sweep": swept,
+    "topology": ring,
+    "holdings": held,
+    "timeline": lambda width: gantt([("x", Timeline.of(SYNC))], 0, 7, None, width),
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "width"),
+    [
+        (name, width)
+        for name in PICTURES
+        for width in WIDTHS
+        if width != "column" or name not in ("topology", "holdings", "timeline")
+    ],
+)
+def test_every_picture_fits_its_width(name: str, width: str, tmp_path: Path) -> None:
+    figure = fitted(PICTURES[name](width), width)
+    save(figure, tmp_path / "picture.pdf")
+    figure.draw_without_rendering()  # places everything as on the screen
+    assert figure.get_figwidth() == pytest.approx(WIDTHS[width])
+    whole = figure.bbox.padded(1.5)
+    ticks = {id(text) for axes in figure.axes for text in all_ticks(axes)}
+    drawn = {id(text) for axes in figure.axes for text in [*x_ticks(axes), *y_ticks(axes)]}
+    shown = [text for text in figure.findobj(Text) if isinstance(text, Text) and text.get_visible()]
+    shown = [text for text in shown if id(text) not in ticks or id(text) in drawn]
+    shown = [text for text in shown if text.get_text().strip() and _on(text)]
+    assert shown
+    for text in shown:
+        box = text.get_window_extent()
+        across = whole.x0 <= box.x0 and box.x1 <= whole.x1
+        upright = whole.y0 <= box.y0 and box.y1 <= whole.y1
+        assert (across, upright) == (True, True), f"{text.get_text()} is cut"
+        if width != "slide":
+            assert SMALLEST - 0.01 <= float(text.get_fontsize()) <= LARGEST + 0.01, text.get_text()
+    for axes in figure.axes:
+        boxes = [text.get_window_extent() for text in x_ticks(axes) if text.get_text()]
+        for left, right in pairwise(sorted(boxes, key=lambda box: box.x0)):
+            assert left.x1 <= right.x0 + 0.5, f"ticks of {name} are written over each other"
+
+
+def all_ticks(axes: Axes) -> list[Text]:
+    kinds = [False, True]
+    return [
+        label
+        for minor in kinds
+        for label in [*axes.get_xticklabels(minor=minor), *axes.get_yticklabels(minor=minor)]
+    ]
+
+
+def x_ticks(axes: Axes) -> list[Text]:
+    """Labels of ticks within the axis: others are never drawn."""
+    low, high = sorted(axes.get_xlim())
+    pairs = zip(axes.get_xticks(), axes.get_xticklabels(), strict=False)
+    return [text for at, text in pairs if low <= at <= high and text.get_visible()]
+
+
+def y_ticks(axes: Axes) -> list[Text]:
+    low, high = sorted(axes.get_ylim())
+    pairs = zip(axes.get_yticks(), axes.get_yticklabels(), strict=False)
+    return [text for at, text in pairs if low <= at <= high and text.get_visible()]
+
+
+def _on(text: Text) -> bool:
+    """Axes that are switched off draw no labels."""
+    return text.axes is None or text.axes.axison or text in text.axes.texts
+
+
+def test_panels_of_a_row_share_their_unit() -> None:
+    names = {axes.get_xlabel() for axes in swept(None).axes if "time" in axes.get_xlabel()}
+    assert len(names) == 1
+
+
+@pytest.mark.parametrize("name", ["topology", "holdings"])
+def test_two_wide_panels_are_refused_in_a_column(name: str, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="does not fit a width of 'column': choose page"):
+        save(PICTURES[name](None), tmp_path / "x.pdf", "column")
+
+
+def test_an_unknown_width_is_refused_by_name(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="no width 'wide': choose one of column, page, slide"):
+        save(curves(runs()), tmp_path / "x.pdf", "wide")
