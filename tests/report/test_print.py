@@ -6,19 +6,25 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.text import Text
 
 from sdfeel.core.errors import InputError
 from sdfeel.core.network import clustered
+from sdfeel.planning.candidates import SCHEMES
+from sdfeel.planning.goal import Goal, PilotPoint
+from sdfeel.planning.result import Plan, PlanRow, TaskProfile
 from sdfeel.report.curves import curves, multiples
 from sdfeel.report.drawing import LARGEST, SMALLEST, WIDTHS, fitted, save
 from sdfeel.report.gantt import gantt
 from sdfeel.report.history import History
 from sdfeel.report.holdings import holdings
+from sdfeel.report.plan_picture import plan_picture
 from sdfeel.report.timeline import Timeline
-from sdfeel.report.topology import topology
+from sdfeel.report.topology import apart, topology
 from tests.report.runs import runs
 from tests.report.test_timeline import SYNC
 
@@ -39,9 +45,39 @@ def swept(width: str | None) -> Figure:
     return multiples({"tau1=1": whole, "tau1=100": short, "tau1=5": whole}, 0.8, width)
 
 
-def ring(_: str | None) -> Figure:
+def ring(width: str | None) -> Figure:
     matrix = np.roll(np.eye(8), 1, 0) + np.roll(np.eye(8), -1, 0)
-    return topology(clustered(np.ones(16), np.arange(16) % 8, matrix))
+    return topology(clustered(np.ones(16), np.arange(16) % 8, matrix), width)
+
+
+def planned(width: str | None) -> Figure:
+    """A plan over three decades, with a prediction of less than one iteration."""
+    rows = [
+        PlanRow(
+            "",
+            scheme,
+            {"tau1": tau1, "tau2": 1},
+            0.1,
+            "ring",
+            "metropolis",
+            iteration_seconds=0.3 / tau1,
+            shares={"compute": 1.0},
+            proven_rate=0.1,
+            bound_seconds=1.0,
+            predicted_seconds=None,
+            predicted_iterations=0.05 * tau1**1.4,
+            seconds=1.0 if tau1 == 50 else None,
+            steps=5,
+            score=0.9,
+            points=tuple(PilotPoint(at * 5 / tau1, 9, at / 9, 1.0, 9) for at in range(1, 9)),
+        )
+        for scheme in SCHEMES[:5]
+        for tau1 in (50, 1, 7, 100)
+    ]
+    task = TaskProfile(1, 1, 1, 1, 1)
+    return plan_picture(
+        Plan(Goal("accuracy", 0.9), task, tuple(rows), rows[1], 9, 9, 9, True), width
+    )
 
 
 def held(_: str | None) -> Figure:
@@ -53,6 +89,7 @@ PICTURES: dict[str, Callable[[str | None], Figure]] = {
     "many curves": lambda width: curves(named(12, 40), 0.8, width=width),
     "sweep": swept,
     "topology": ring,
+    "plan": planned,
     "holdings": held,
     "timeline": lambda width: gantt([("x", Timeline.of(SYNC))], 0, 7, None, width),
 }
@@ -64,7 +101,7 @@ PICTURES: dict[str, Callable[[str | None], Figure]] = {
         (name, width)
         for name in PICTURES
         for width in WIDTHS
-        if width != "column" or name not in ("topology", "holdings", "timeline")
+        if width != "column" or name not in ("holdings", "timeline")
     ],
 )
 def test_every_picture_fits_its_width(name: str, width: str, tmp_path: Path) -> None:
@@ -124,10 +161,31 @@ def test_panels_of_a_row_share_their_unit() -> None:
     assert len(names) == 1
 
 
-@pytest.mark.parametrize("name", ["topology", "holdings"])
-def test_two_wide_panels_are_refused_in_a_column(name: str, tmp_path: Path) -> None:
+def test_two_wide_panels_are_refused_in_a_column(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="does not fit a width of 'column': choose page"):
-        save(PICTURES[name](None), tmp_path / "x.pdf", "column")
+        save(held(None), tmp_path / "x.pdf", "column")
+
+
+@given(st.integers(2, 60), st.integers(0, 2**32 - 1))
+def test_circles_of_a_map_do_not_overlap(count: int, seed: int) -> None:
+    """However close servers are; even at one place."""
+    places = np.random.default_rng(seed).integers(-5, 6, (count, 2)) / 5.0
+    size = np.full(count, min(0.2, 0.8 / np.sqrt(count)))
+    found = apart(places, size)
+    gaps = np.linalg.norm(found[:, None] - found, axis=2) + 9 * np.eye(count)
+    assert gaps.min() >= size[0]
+    assert np.abs(found).max() < 2.5
+
+
+def test_legends_of_a_plan_hide_no_candidate() -> None:
+    figure = planned(None)
+    figure.draw_without_rendering()
+    for axes in figure.axes:
+        legend = axes.get_legend()
+        assert legend is not None
+        assert not axes.get_window_extent().overlaps(legend.get_window_extent())
+        assert "$" not in "".join(text.get_text() for text in all_ticks(axes))  # no powers of ten
+    assert min(figure.axes[0].get_ylim()) > 0.3  # nobody runs a tenth of an iteration
 
 
 def test_an_unknown_width_is_refused_by_name(tmp_path: Path) -> None:

@@ -126,7 +126,7 @@ def topology(
     chosen = build_network.with_servers(loading.load(None, [*more, *(settings or ())]))
     net = build_network.equal_network(chosen)
     if picture is not None:
-        drawing.save(graphs.topology(net), picture, width)
+        drawing.save(graphs.topology(net, width), picture, width)
     if as_json:
         print_json(
             {

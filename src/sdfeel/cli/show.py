@@ -26,10 +26,12 @@ with later():
     from sdfeel.dashboard import app as dashboard
     from sdfeel.report import drawing
     from sdfeel.report import gantt as charts
+    from sdfeel.report import plan as plans
+    from sdfeel.report import plan_picture as plan_pictures
 
 
 def show(
-    directory: Annotated[Path, typer.Argument(help="A run, or a directory of runs.")],
+    directory: Annotated[Path, typer.Argument(help="A run, a directory of runs, or a plan.")],
     target: Target = None,
     picture: Annotated[
         Path | None, typer.Option(help="One more file for the picture: .pdf, .svg or .png.")
@@ -45,10 +47,24 @@ def show(
 
       sdfeel show runs/compare-20260101-120000
 
+      sdfeel show plans/edge --picture plan.pdf --width page
+
       sdfeel show runs/compare-20260101-120000/sd-feel --json
     """
     check_target(target)
+    if (directory / plans.RECORD).is_file() and not as_json:
+        _tell_plan(directory, picture, width)
+        return
     tell(commands.show(directory, target, picture, width), as_json)
+
+
+def _tell_plan(directory: Path, picture: Path | None, width: str | None) -> None:
+    """A plan again, from its record."""
+    found = plans.read_plan(directory)
+    results.print(plans.table(found))
+    drawn = picture or directory / plans.PICTURE
+    drawing.save(plan_pictures.plan_picture(found, width), drawn, width)
+    results.print(f"picture: {escape(str(drawn))}", soft_wrap=True)
 
 
 def tell(found: commands.Shown, as_json: bool = False) -> None:

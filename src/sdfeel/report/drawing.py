@@ -5,6 +5,7 @@ No pyplot: figures are made and drawn in any thread, with or without a screen.
 
 import re
 from io import BytesIO
+from math import log10
 from pathlib import Path
 from threading import Lock
 from typing import Any
@@ -19,7 +20,7 @@ from matplotlib.colors import Colormap, LinearSegmentedColormap
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.text import Text
-from matplotlib.ticker import AutoLocator, MaxNLocator
+from matplotlib.ticker import AutoLocator, FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
 from sdfeel.core.errors import InputError
 from sdfeel.core.run_files import write_atomic
@@ -98,6 +99,17 @@ def tidy(axes: Axes) -> None:
     axes.grid(True, color="#e6e6e6", linewidth=0.7)
     axes.set_axisbelow(True)
     axes.tick_params(labelsize=TICK, color=FAINT, labelcolor=INK)
+
+
+def log_axis(axis: Axis) -> None:
+    """A logarithmic axis with plain numbers: 1, 2 and 5 of each decade where there is room."""
+    (axis.axes.set_xscale if axis is axis.axes.xaxis else axis.axes.set_yscale)("log")
+    low, high = sorted(axis.get_view_interval())
+    decades = log10(high / low) if low > 0 else 9.0
+    steps = (1.0, 2.0, 5.0) if decades < 1.5 else (1.0, 3.0) if decades < 2.5 else (1.0,)
+    axis.set_major_locator(LogLocator(10, steps, numticks=12))
+    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.4g}"))
+    axis.set_minor_formatter(NullFormatter())
 
 
 def number_ticks(axis: Axis, count: int, most: int) -> None:

@@ -1,45 +1,26 @@
-"""A plan for people: a table, sentences that give the reasons, and a picture."""
+"""A plan for people: a table, sentences that give the reasons, and its files."""
 
 import json
-from collections.abc import Iterator, Sequence
-from math import isnan, nan
+from collections.abc import Iterator
 from pathlib import Path
 
-import numpy as np
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
+from pydantic import TypeAdapter
 from rich import box
 from rich.table import Table
 from rich.text import Text
 
+from sdfeel.core.errors import InputError
 from sdfeel.core.run_files import write_atomic
 from sdfeel.experiment.loading import template
 from sdfeel.experiment.schema import Experiment
-from sdfeel.planning.candidates import AXES, SCHEMES
 from sdfeel.planning.result import Plan, PlanRow
 from sdfeel.report import drawing
-from sdfeel.report.drawing import FAINT, INK, LABEL, TITLE, new_figure, tidy
-from sdfeel.report.styles import PALETTE, line_style
-from sdfeel.report.units import TIMES, count, duration, goal, number, percent, unit_for
+from sdfeel.report.plan_picture import aim, plan_picture
+from sdfeel.report.units import count, duration, number, percent
 
 LINES = 12  # candidates in the table
 RECORD, PICTURE, BEST = "plan.json", "plan.png", "best.toml"
 PARTS = {"compute": "computing", "upload": "clients' uploads", "mix": "mixing between servers"}
-
-
-def setting(row: PlanRow) -> str:
-    """The chosen options in a few words."""
-    return " ".join(f"{key}={row.options[key]}" for key in AXES if key in row.options)
-
-
-def aim(plan: Plan) -> str:
-    """What the plan aims at."""
-    value = plan.goal.value
-    if plan.goal.kind == "accuracy":
-        return f"{goal(value)} accuracy as soon as possible"
-    if plan.goal.kind == "loss":
-        return f"a training loss of {number(value)} as soon as possible"
-    return f"the best model within {duration(value)}" if value < 1e300 else "a ranking alone"
 
 
 def table(plan: Plan, lines: int = LINES) -> Table:
@@ -185,163 +166,21 @@ def _nothing(plan: Plan) -> str:
     )
 
 
-CURVES = 5  # pilot runs drawn beside the winner's
-WIDE = 4  # if the slowest run lasts this many times the winner's, the time axis is logarithmic
-
-
-def picture(plan: Plan) -> Figure:
-    """Left: every candidate by its two factors. Right: what pilot runs reached, and when."""
-    figure = new_figure(12, 5.2, f"Plan: {aim(plan)}")
-    left, right = figure.subplots(1, 2, width_ratios=(1.15, 1))
-    if plan.winner is not None and plan.goal.kind != "budget":
-        _trade_off(left, plan)
-    else:
-        _ranking(left, plan)
-    _curves(right, plan)
-    return figure
-
-
-def _trade_off(axes: Axes, plan: Plan) -> None:
-    """Iterations against seconds each: along a diagonal, their product is the same."""
-    rows = [row for row in plan.rows if not isnan(_needed(row))]
-    price = np.array([row.iteration_seconds for row in rows])
-    unit = unit_for(float(price.max()), TIMES)
-    for scheme in SCHEMES:
-        mine = [row for row in rows if row.scheme == scheme]
-        colour = _colour(scheme)
-        for verified in (False, True):
-            some = [row for row in mine if (row.seconds is not None) == verified]
-            label = scheme if verified or not any(row.seconds is not None for row in mine) else None
-            axes.scatter(
-                [row.iteration_seconds / unit.size for row in some],
-                [_needed(row) for row in some],
-                s=42 if verified else 22,
-                facecolors=colour if verified else "none",
-                edgecolors=colour,
-                linewidths=1.0,
-                alpha=1.0 if verified else 0.45,
-                label=label if some else None,
-                zorder=3,
-            )
-    best = plan.winner
-    assert best is not None
-    _mark(axes, best, unit.size, "*", 330, "planned", PALETTE[1])
-    if plan.given is not None and not isnan(_needed(plan.given)):
-        _mark(axes, plan.given, unit.size, "X", 130, "as given", INK)
-    axes.set_xscale("log")
-    axes.set_yscale("log")
-    _equal_times(axes, unit.size)
-    tidy(axes)
-    axes.set_xlabel(f"virtual time of one local iteration ({unit.name})", fontsize=LABEL)
-    axes.set_ylabel("local iterations until the goal", fontsize=LABEL)
-    axes.set_title("filled: simulated; hollow: predicted", fontsize=TITLE, color=INK)
-    axes.legend(fontsize=LABEL, frameon=True, framealpha=0.9, loc="best")
-
-
-def _colour(scheme: str) -> str:
-    """The winner's star has a colour of its own."""
-    return [colour for colour in PALETTE if colour != PALETTE[1]][SCHEMES.index(scheme) % 6]
-
-
-def _needed(row: PlanRow) -> float:
-    """Iterations to the goal: measured if it ran that far, otherwise predicted, if possible."""
-    found = row.iterations if row.iterations is not None else row.predicted_iterations
-    return float(found) if found is not None else nan
-
-
-def _mark(
-    axes: Axes, row: PlanRow, unit: float, marker: str, size: float, name: str, colour: str
-) -> None:
-    axes.scatter(
-        [row.iteration_seconds / unit],
-        [_needed(row)],
-        s=size,
-        marker=marker,
-        facecolors=colour,
-        edgecolors="white",
-        linewidths=1.2,
-        label=name,
-        zorder=5,
-    )
-
-
-def _equal_times(axes: Axes, unit: float) -> None:
-    """Faint diagonals: on each, the product of both is the same."""
-    x, y = np.array(axes.get_xlim()), np.array(axes.get_ylim())
-    low, high = np.log10(x[0] * y[0] * unit), np.log10(x[1] * y[1] * unit)
-    for power in np.arange(np.floor(low), np.ceil(high) + 1):
-        total = 10.0**power
-        ends = np.geomspace(x[0], x[1], 80)
-        values = total / unit / ends
-        inside = (values >= y[0]) & (values <= y[1])
-        if inside.sum() < 2:
-            continue
-        axes.plot(ends[inside], values[inside], color=FAINT, linewidth=0.7, linestyle=":", zorder=1)
-        at = int(np.flatnonzero(inside)[inside.sum() // 12])
-        axes.annotate(
-            duration(total), (ends[at], values[at]), fontsize=LABEL - 2, color=FAINT, zorder=1
-        )
-    axes.set_xlim(*x)
-    axes.set_ylim(*y)
-
-
-def _ranking(axes: Axes, plan: Plan) -> None:
-    """Without times to compare: the score of those that ran, or the bound's order."""
-    ran = [row for row in plan.rows if row.score is not None][:12]
-    rows = ran or list(plan.rows[:12])
-    names = [f"{row.scheme} {setting(row)} rate={row.learning_rate:g}" for row in rows]
-    values = [
-        abs(row.score) if row.score is not None else row.bound_seconds / rows[0].bound_seconds
-        for row in rows
-    ]
-    positions = np.arange(len(rows))
-    axes.barh(positions, values, color=PALETTE[0])
-    axes.set_yticks(positions, names, fontsize=LABEL - 1)
-    axes.invert_yaxis()
-    tidy(axes)
-    score = "accuracy" if rows and (rows[0].score or 0) >= 0 else "loss"
-    axes.set_xlabel(score if ran else "the bound's time over the best one's", fontsize=LABEL)
-
-
-def _curves(axes: Axes, plan: Plan) -> None:
-    """Score over virtual time: the winner, a few others, and the experiment as given."""
-    ran = [row for row in plan.rows if row.points][: CURVES + 1]
-    shown: Sequence[PlanRow] = [*ran, plan.given] if plan.given and plan.given.points else ran
-    if not shown:
-        axes.set_axis_off()
-        return
-    most = max(point.seconds for row in shown for point in row.points)
-    unit = unit_for(most, TIMES)
-    for index, row in enumerate(shown):
-        given = row is plan.given
-        style = line_style(index) | ({"color": INK, "linestyle": "-"} if given else {})
-        axes.plot(
-            [point.seconds / unit.size for point in row.points],
-            [abs(plan.goal.score(point)) for point in row.points],
-            markevery=max(1, len(row.points) // 8),
-            label="as given"
-            if given
-            else f"{row.scheme} {setting(row)} rate={row.learning_rate:g}",
-            **style,
-        )
-    if most > WIDE * shown[0].points[-1].seconds:  # else the fast ones are one steep line
-        axes.set_xscale("log")
-    if plan.goal.kind != "budget":
-        axes.axhline(plan.goal.value, color=FAINT, linestyle="--", linewidth=1, zorder=1)
-    loss = plan.goal.kind == "loss" or shown[0].points[0].accuracy is None
-    tidy(axes)
-    axes.set_xlabel(f"virtual time ({unit.name})", fontsize=LABEL)
-    axes.set_ylabel("training loss" if loss else "test accuracy", fontsize=LABEL)
-    axes.set_title("pilot runs", fontsize=TITLE, color=INK)
-    axes.legend(fontsize=LABEL - 1.5, frameon=False, loc="best")
-
-
 def keep_plan(found: Plan, best: Experiment | None, directory: Path) -> dict[str, str]:
     """Write a plan's record, its picture and the best experiment; return their paths."""
     files = {"record": directory / RECORD, "picture": directory / PICTURE}
     write_atomic(files["record"], (json.dumps(found.record(points=True), indent=1) + "\n").encode())
-    drawing.save(picture(found), files["picture"])
+    drawing.save(plan_picture(found), files["picture"])
     if best is not None:
         files["experiment"] = directory / BEST
         write_atomic(files["experiment"], template(best).encode())
     return {name: str(path) for name, path in files.items()}
+
+
+def read_plan(directory: Path) -> Plan:
+    """A plan from its record."""
+    try:
+        found: Plan = TypeAdapter(Plan).validate_json((directory / RECORD).read_bytes())
+    except (OSError, ValueError) as error:
+        raise InputError(f"{directory / RECORD} is not the record of a plan: {error}") from None
+    return found

@@ -19,6 +19,7 @@ from sdfeel.report.drawing import (
     SIGNED,
     TICK,
     TITLE,
+    WIDTHS,
     new_figure,
     number_ticks,
 )
@@ -31,17 +32,25 @@ POINTS = 130  # of a picture, in one unit of its places
 Positions = Mapping[int, Floats]
 
 
-def topology(net: Network) -> Figure:
-    """The servers and their links, and beside them the mixing matrix."""
-    figure = new_figure(11.5, 5.4)
-    left, right = figure.subplots(1, 2, width_ratios=[1.1, 1])
-    _graph(left, net)
-    _matrix(figure, right, net)
+def topology(net: Network, width: str | None = None) -> Figure:
+    """The servers and their links, and beside them the mixing matrix; in a column, below them."""
+    if width == "column":
+        figure = new_figure(WIDTHS[width], 7.0)
+        first, second = figure.subplots(2, 1, height_ratios=[1.25, 1])
+    else:
+        figure = new_figure(11.5, 5.4)
+        first, second = figure.subplots(1, 2, width_ratios=[1.1, 1])
+    _graph(first, net, 0.6 if width == "column" else 1.0)
+    _matrix(figure, second, net)
     return figure
 
 
-def _graph(axes: Axes, net: Network) -> None:
+def _graph(axes: Axes, net: Network, size: float) -> None:
     positions = layout(net)
+    points = np.array([positions[server] for server in net.servers])
+    sizes = _sizes(net.mass, points)
+    points = apart(points, np.sqrt(sizes) / POINTS)
+    positions = dict(enumerate(points))
     axes.add_collection(
         LineCollection(
             [(positions[a], positions[b]) for a, b in net.edges],
@@ -50,11 +59,10 @@ def _graph(axes: Axes, net: Network) -> None:
             zorder=1,
         )
     )
-    points = np.array([positions[server] for server in net.servers])
     axes.scatter(
         points[:, 0],
         points[:, 1],
-        s=_sizes(net.mass, points),
+        s=size**2 * sizes,
         c="#cfe6f5",
         edgecolors="#0072B2",
         zorder=2,
@@ -64,10 +72,13 @@ def _graph(axes: Axes, net: Network) -> None:
     few = 0 < len(weights) <= FEW_WEIGHTS and len(net.servers) <= 8  # else links are too short
     if few:
         _write_weights(axes, weights)
-    axes.set(xlim=(-1.25, 1.25), ylim=(-1.25, 1.25), aspect="equal")
+    room = max(1.25, 1.12 * float(np.abs(points).max()))
+    axes.set(xlim=(-room, room), ylim=(-room, room), aspect="equal")
     axes.set_axis_off()
     axes.set_title(_caption(net), fontsize=TITLE, color=INK)
-    axes.text(0, -1.36, _key(net, few), ha="center", va="top", fontsize=TICK, color="#555555")
+    axes.text(
+        0, -1.09 * room, _key(net, few), ha="center", va="top", fontsize=TICK, color="#555555"
+    )
 
 
 def layout(net: Network) -> Positions:
@@ -98,6 +109,33 @@ def on_map(places: Sequence[tuple[float, float]]) -> Positions:
     low, high = points.min(axis=0), points.max(axis=0)
     points = (points - (low + high) / 2) / max(float((high - low).max()) / 2, 1e-9)
     return dict(enumerate(points))
+
+
+TURNS = 300  # of pushing circles apart, at most
+
+
+def apart(points: Floats, diameters: Floats) -> Floats:
+    """The points, moved as little as it takes for circles around them not to overlap.
+
+    Where circles have no room at all, they still overlap after `TURNS` turns.
+    """
+    points = np.array(points, dtype=float)
+    count = len(points)
+    least = 1.06 * (diameters[:, None] + diameters) / 2
+    turns = 2.4 * np.arange(count)  # points at one place part in different directions
+    ways = np.stack([np.cos(turns), np.sin(turns)], axis=1)
+    for _ in range(TURNS if count > 1 else 0):
+        between = points[:, None] - points
+        length = np.linalg.norm(between, axis=2)
+        near = length < 1e-9
+        between = np.where(near[..., None], ways[:, None] - ways, between)
+        unit = between / np.maximum(np.linalg.norm(between, axis=2), 1e-9)[..., None]
+        lack = np.maximum(least - length, 0.0)
+        np.fill_diagonal(lack, 0.0)
+        if not lack.any():
+            break
+        points += 0.52 * np.minimum((lack[..., None] * unit).sum(axis=1), 0.3)
+    return points
 
 
 def _around(graph: "nx.Graph[int]") -> list[int]:

@@ -1,0 +1,250 @@
+"""The picture of a plan: what candidates need, and what pilot runs reached."""
+
+from collections.abc import Sequence
+from math import ceil, isnan, nan
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import PercentFormatter
+
+from sdfeel.core.arrays import Floats
+from sdfeel.planning.candidates import AXES, SCHEMES
+from sdfeel.planning.result import Plan, PlanRow
+from sdfeel.report.drawing import (
+    FAINT,
+    INK,
+    LABEL,
+    TICK,
+    TITLE,
+    inches,
+    log_axis,
+    new_figure,
+    tidy,
+)
+from sdfeel.report.styles import DASHES, MARKERS, PALETTE
+from sdfeel.report.units import TIMES, duration, goal, number, unit_for
+
+CURVES = 5  # pilot runs drawn beside the winner's
+WIDE = 4  # if the slowest run lasts this many times the winner's, the time axis is logarithmic
+WINNER = PALETTE[1]  # the star has a colour of its own
+
+
+def setting(row: PlanRow) -> str:
+    """The chosen options in a few words."""
+    return " ".join(f"{key}={row.options[key]}" for key in AXES if key in row.options)
+
+
+def aim(plan: Plan) -> str:
+    """What the plan aims at."""
+    value = plan.goal.value
+    if plan.goal.kind == "accuracy":
+        return f"{goal(value)} accuracy as soon as possible"
+    if plan.goal.kind == "loss":
+        return f"a training loss of {number(value)} as soon as possible"
+    return f"the best model within {duration(value)}" if value < 1e300 else "a ranking alone"
+
+
+def plan_picture(plan: Plan, width: str | None = None) -> Figure:
+    """Every candidate by its two factors, and what pilot runs reached, and when.
+
+    Legends stand below their panels, so that they never hide a candidate. In a paper's column the
+    panels stand below each other.
+    """
+    wide = inches(width) or 12.0
+    stacked = wide < 5
+    shape = (2, 1) if stacked else (1, 2)
+    ratios = None if stacked else (1.15, 1)
+    figure = new_figure(wide, (2 if stacked else 1) * min(6.2, 2.4 + 0.32 * wide))
+    figure.suptitle(f"Plan: {aim(plan)}", fontsize=TITLE if wide < 9 else TITLE + 1, color=INK)
+    first, second = figure.subplots(*shape, width_ratios=ratios)
+    if plan.winner is not None and plan.goal.kind != "budget":
+        _trade_off(first, plan)
+        _legend_below(first, 2 if wide < 9 else 4)
+    else:
+        _ranking(first, plan)
+    _curves(second, plan)
+    _legend_below(second, 1 if wide < 9 else 2)
+    return figure
+
+
+def _legend_below(axes: Axes, columns: int) -> None:
+    handles, labels = axes.get_legend_handles_labels()
+    if handles:
+        axes.legend(
+            handles,
+            labels,
+            loc="upper center",
+            bbox_to_anchor=(0.5, -0.17),
+            ncols=columns,
+            frameon=False,
+            fontsize=TICK,
+            labelcolor=INK,
+            handlelength=2.6,
+            columnspacing=1.2,
+        )
+
+
+def _trade_off(axes: Axes, plan: Plan) -> None:
+    """Iterations against seconds each: along a diagonal, their product is the same."""
+    rows = [row for row in plan.rows if not isnan(_needed(row))]
+    price = np.array([row.iteration_seconds for row in rows])
+    unit = unit_for(float(price.max()), TIMES)
+    for scheme in SCHEMES:
+        mine = [row for row in rows if row.scheme == scheme]
+        colour = _colour(scheme)
+        for verified in (False, True):
+            some = [row for row in mine if (row.seconds is not None) == verified]
+            label = scheme if verified or not any(row.seconds is not None for row in mine) else None
+            axes.scatter(
+                [row.iteration_seconds / unit.size for row in some],
+                [_needed(row) for row in some],
+                s=42 if verified else 22,
+                facecolors=colour if verified else "none",
+                edgecolors=colour,
+                linewidths=1.0,
+                alpha=1.0 if verified else 0.45,
+                label=label if some else None,
+                zorder=4 if verified else 3,
+            )
+    best = plan.winner
+    assert best is not None
+    _mark(axes, best, unit.size, "*", 260, "planned", WINNER)
+    if plan.given is not None and not isnan(_needed(plan.given)):
+        _mark(axes, plan.given, unit.size, "X", 110, "as given", INK)
+    tidy(axes)
+    log_axis(axes.xaxis)
+    log_axis(axes.yaxis)
+    drawn = [row for row in [*rows, plan.given] if row is not None and not isnan(_needed(row))]
+    places = [(row.iteration_seconds / unit.size, _needed(row)) for row in drawn]
+    _equal_times(axes, unit.size, np.array(places))
+    axes.set_xlabel(f"virtual time of one local iteration ({unit.name})", fontsize=LABEL)
+    axes.set_ylabel("local iterations until the goal", fontsize=LABEL)
+    axes.set_title("filled: simulated; hollow: predicted", fontsize=TITLE, color=INK)
+
+
+def _colour(scheme: str) -> str:
+    others = [colour for colour in PALETTE if colour != WINNER]
+    return others[SCHEMES.index(scheme) % len(others)] if scheme in SCHEMES else INK
+
+
+def _needed(row: PlanRow) -> float:
+    """Iterations to the goal: measured if it ran that far, otherwise predicted, if possible.
+
+    Nobody runs a part of an iteration: a prediction below one says one.
+    """
+    found = row.iterations if row.iterations is not None else row.predicted_iterations
+    return max(1.0, float(found)) if found is not None else nan
+
+
+def _mark(
+    axes: Axes, row: PlanRow, unit: float, marker: str, size: float, name: str, colour: str
+) -> None:
+    axes.scatter(
+        [row.iteration_seconds / unit],
+        [_needed(row)],
+        s=size,
+        marker=marker,
+        facecolors=colour,
+        edgecolors="white",
+        linewidths=1.2,
+        label=name,
+        zorder=5,
+    )
+
+
+def _equal_times(axes: Axes, unit: float, points: Floats) -> None:
+    """Faint diagonals: on each, the product of both is the same; its time stands where it is empty.
+
+    `points` are all that is drawn, in the axes' own values.
+    """
+    x, y = np.log10(axes.get_xlim()), np.log10(axes.get_ylim())
+    taken = (np.log10(points) - (x[0], y[0])) / (np.ptp(x), np.ptp(y))
+    low, high = x[0] + y[0] + np.log10(unit), x[1] + y[1] + np.log10(unit)
+    for power in range(ceil(low), int(np.floor(high)) + 1):
+        across = np.linspace(x[0], x[1], 200)
+        up = power - np.log10(unit) - across
+        line = np.stack([(across - x[0]) / np.ptp(x), (up - y[0]) / np.ptp(y)], axis=1)
+        line = line[(line[:, 1] >= 0) & (line[:, 1] <= 1)]
+        room = line[(line > 0.05).all(axis=1) & (line[:, 0] < 0.86) & (line[:, 1] < 0.93)]
+        if len(room) == 0:
+            continue
+        axes.plot(*line.T, color=FAINT, lw=0.7, linestyle=":", zorder=1, transform=axes.transAxes)
+        beside = room + np.array([0.05, 0.02])  # the middle of its letters
+        free = np.linalg.norm(beside[:, None] - taken, axis=2).min(axis=1)
+        at = room[int(free.argmax())]
+        axes.annotate(
+            duration(10.0**power),
+            (float(at[0]), float(at[1])),
+            xycoords="axes fraction",
+            xytext=(2, 1),
+            textcoords="offset points",
+            fontsize=TICK,
+            color="#6a6a6a",
+            zorder=2,
+        )
+
+
+def _ranking(axes: Axes, plan: Plan) -> None:
+    """Without times to compare: the score of those that ran, or the bound's order."""
+    ran = [row for row in plan.rows if row.score is not None][:12]
+    rows = ran or list(plan.rows[:12])
+    names = [_name(row) for row in rows]
+    values = [
+        abs(row.score) if row.score is not None else row.bound_seconds / rows[0].bound_seconds
+        for row in rows
+    ]
+    positions = np.arange(len(rows))
+    axes.barh(positions, values, color=[_colour(row.scheme) for row in rows])
+    axes.set_yticks(positions, names)
+    axes.invert_yaxis()
+    tidy(axes)
+    shares = bool(ran) and (rows[0].score or 0) >= 0
+    if shares:
+        axes.xaxis.set_major_formatter(PercentFormatter(1, symbol=""))
+    score = "test accuracy (%)" if shares else "loss"
+    axes.set_xlabel(score if ran else "the bound's time over the best one's", fontsize=LABEL)
+
+
+def _name(row: PlanRow) -> str:
+    return f"{row.scheme} {setting(row)} rate={row.learning_rate:g}"
+
+
+def _curves(axes: Axes, plan: Plan) -> None:
+    """Score over virtual time: the winner, a few others, and the experiment as given.
+
+    A line has the colour of its scheme; lines of one scheme differ in dashes and markers.
+    """
+    ran = [row for row in plan.rows if row.points][: CURVES + 1]
+    shown: Sequence[PlanRow] = [*ran, plan.given] if plan.given and plan.given.points else ran
+    if not shown:
+        axes.set_axis_off()
+        return
+    most = max(point.seconds for row in shown for point in row.points)
+    unit = unit_for(most, TIMES)
+    seen: dict[str, int] = {}
+    for index, row in enumerate(shown):
+        given = row is plan.given
+        turn = seen[row.scheme] = seen.get(row.scheme, -1) + 1
+        axes.plot(
+            [point.seconds / unit.size for point in row.points],
+            [abs(plan.goal.score(point)) for point in row.points],
+            markevery=max(1, len(row.points) // 8),
+            label="as given" if given else _name(row),
+            color=INK if given else WINNER if index == 0 else _colour(row.scheme),
+            linestyle="-" if given or index == 0 else DASHES[turn % len(DASHES)],
+            marker="X" if given else "*" if index == 0 else MARKERS[index % len(MARKERS)],
+            linewidth=1.6,
+            markersize=8 if index == 0 and not given else 4.5,
+        )
+    tidy(axes)
+    if most > WIDE * shown[0].points[-1].seconds:  # else the fast ones are one steep line
+        log_axis(axes.xaxis)
+    if plan.goal.kind != "budget":
+        axes.axhline(plan.goal.value, color=FAINT, linestyle="--", linewidth=1, zorder=1)
+    loss = plan.goal.kind == "loss" or shown[0].points[0].accuracy is None
+    if not loss:
+        axes.yaxis.set_major_formatter(PercentFormatter(1, symbol=""))
+    axes.set_xlabel(f"virtual time ({unit.name})", fontsize=LABEL)
+    axes.set_ylabel("training loss" if loss else "test accuracy (%)", fontsize=LABEL)
+    axes.set_title("pilot runs", fontsize=TITLE, color=INK)
