@@ -1,8 +1,7 @@
 """The commands as functions: compare, sweep and plan, and a run's directory to read."""
 
-import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, replace
 from math import nan
 from os import PathLike
 from pathlib import Path
@@ -15,7 +14,7 @@ from torch import Tensor
 from sdfeel.core.arrays import Floats, floats
 from sdfeel.core.errors import InputError, RunError, of_kind, whole_number
 from sdfeel.core.events import Evaluated, Event
-from sdfeel.core.run_files import EVENTS, EXPERIMENT, GROUP, MODEL, PAGE, PICTURE, write_atomic
+from sdfeel.core.run_files import EVENTS, EXPERIMENT, MODEL, PAGE, PICTURE
 from sdfeel.engine.threads import cores
 from sdfeel.experiment import grid as grids
 from sdfeel.experiment.elsewhere import in_our_words
@@ -30,8 +29,9 @@ from sdfeel.planning.result import Plan
 from sdfeel.report import curves, drawing
 from sdfeel.report import page as pages
 from sdfeel.report.history import History, default_target
+from sdfeel.report.lines import Group, runs_below
 from sdfeel.report.plan import keep_plan
-from sdfeel.report.styles import group_styles, saved_styles, style_of
+from sdfeel.report.styles import style_of
 from sdfeel.report.tables import comparison_records
 from sdfeel.run import store
 from sdfeel.run.many import Many, Planned, Progressed, QueuedRun, on_one_core
@@ -44,66 +44,6 @@ if TYPE_CHECKING:
 
 SEEDS = 10_000  # of a comparison, at most
 KINDS: tuple[GoalKind, ...] = ("accuracy", "loss", "budget")
-
-
-@dataclass(frozen=True)
-class Group:
-    """Why several runs share a directory: which of them form a line, and which a panel."""
-
-    title: str
-    experiment: str  # as text: what they have in common
-    lines: Mapping[str, Sequence[str]]  # label -> the runs that it is the mean of
-    panels: Mapping[str, Mapping[str, str]] = field(default_factory=dict)  # head -> text -> label
-    notes: Sequence[str] = ()
-
-    @classmethod
-    def found(cls, directory: Path) -> "Group":
-        """The group as it was saved, or else every run below the directory by itself."""
-        try:
-            kept = json.loads((directory / GROUP).read_text(encoding="utf-8"))
-            group = cls(**kept)
-            if group.lines and all((d / EVENTS).is_file() for d in group.directories(directory)):
-                return group
-        except (OSError, ValueError, TypeError):
-            pass  # there is none, or somebody has edited it
-        names = sorted(path.parent.name for path in directory.glob(f"*/{EVENTS}"))
-        if not names:
-            raise RunError(
-                f"{directory} contains no runs: give a directory that `sdfeel run` wrote"
-            )
-        text = _experiment(directory / names[0])
-        return cls("Runs compared", text, {name: [name] for name in names})
-
-    def keep(self, directory: Path) -> None:
-        """Save the group, so that `show` can draw the same picture again."""
-        write_atomic(directory / GROUP, json.dumps(asdict(self), indent=1).encode())
-
-    def directories(self, directory: Path) -> list[Path]:
-        return [directory / name for names in self.lines.values() for name in names]
-
-    def histories(self, directory: Path) -> list[History]:
-        """One history for each line: the mean over its runs."""
-        kept = (directory / GROUP).is_file()
-        styles = group_styles(self.lines, self.panels) if kept else None
-        return [
-            replace(
-                _merged(label, [directory / name for name in names]), style=style_of(label, styles)
-            )
-            for label, names in self.lines.items()
-        ]
-
-    def picture(
-        self, histories: Sequence[History], target: float | None, width: str | None = None
-    ) -> "Figure":
-        """A small picture for each panel, or one for all."""
-        known = {history.label: history for history in histories}
-        panels = {
-            head: [replace(known[label], label=short) for short, label in lines.items()]
-            for head, lines in self.panels.items()
-        }
-        if panels:
-            return curves.multiples(panels, target, width)
-        return curves.curves(histories, target, width=width)
 
 
 @dataclass(frozen=True)
@@ -137,14 +77,14 @@ def show(
     path = Path(directory)
     found = _show(path, target)
     if picture is not None:
-        group = Group("", "", {}) if found.alone else Group.found(path)
-        drawing.save(group.picture(found.histories, found.target, width), picture, width)
+        panels = {} if found.alone else _group(path).panels
+        drawing.save(_picture(panels, found.histories, found.target, width), picture, width)
     return found
 
 
 def _show(path: Path, target: float | None) -> Shown:
     if not (path / EVENTS).is_file():
-        return _shown(path, Group.found(path), target)
+        return _shown(path, _group(path), target)
     history = History.of(path.name, store.read_events(path))
     history, text = replace(history, style=_style(path)), _experiment(path)
     goal = default_target([history]) if target is None else target
@@ -154,21 +94,56 @@ def _show(path: Path, target: float | None) -> Shown:
 
 
 def _shown(directory: Path, group: Group, target: float | None) -> Shown:
-    histories = group.histories(directory)
+    histories = _histories(directory, group)
     goal = default_target(histories) if target is None else target
     page = pages.page(group.title, histories, goal, group.experiment, list(group.notes))
     changed = [note for each in group.directories(directory) for note in _changed(each)]
-    notes = [*dict.fromkeys(changed), *_write(directory, group.picture(histories, goal), page)]
+    picture = _picture(group.panels, histories, goal)
+    notes = [*dict.fromkeys(changed), *_write(directory, picture, page)]
     return Shown(directory, histories, goal, False, tuple(notes))
+
+
+def _group(directory: Path) -> Group:
+    """The group as it was saved, or else every run below the directory by itself."""
+    if (group := Group.whole(directory)) is not None:
+        return group
+    names = [path.name for path in runs_below(directory)]
+    text = _experiment(directory / names[0])
+    return Group("Runs compared", text, {name: [name] for name in names})
+
+
+def _histories(directory: Path, group: Group) -> list[History]:
+    """One history for each line of a group: the mean over its runs."""
+    saved = Group.saved(directory)
+    styles = None if saved is None else saved.styles
+    return [
+        replace(_merged(label, [directory / name for name in names]), style=style_of(label, styles))
+        for label, names in group.lines.items()
+    ]
+
+
+def _picture(
+    panels: Mapping[str, Mapping[str, str]],
+    histories: Sequence[History],
+    target: float | None,
+    width: str | None = None,
+) -> "Figure":
+    """A small picture for each panel, or one for all."""
+    known = {history.label: history for history in histories}
+    drawn = {
+        head: [replace(known[label], label=short) for short, label in lines.items()]
+        for head, lines in panels.items()
+    }
+    if drawn:
+        return curves.multiples(drawn, target, width)
+    return curves.curves(histories, target, width=width)
 
 
 def _style(directory: Path) -> int:
     """A run's style: as in the picture of the group that it was made with, if there is one."""
     whole = directory.resolve()
-    try:
-        return style_of(whole.name, saved_styles((whole.parent / GROUP).read_bytes()))
-    except OSError:
-        return style_of(whole.name)
+    group = Group.saved(whole.parent)
+    return style_of(whole.name, None if group is None else group.styles)
 
 
 def _experiment(directory: Path) -> str:

@@ -5,6 +5,7 @@ from sdfeel.core.events import Evaluated, Finished
 from sdfeel.report.compare import comparison_records
 from sdfeel.report.curves import multiples
 from sdfeel.report.history import History
+from sdfeel.report.intervals import MARGIN, Observed, estimate
 from sdfeel.report.tables import comparison
 
 
@@ -27,6 +28,10 @@ def test_a_mean_of_runs_is_their_mean_point_by_point() -> None:
     assert record["reached"] == 1
     assert record["seconds_to_target"] is None
     assert record["accuracy_spread"] == pytest.approx(np.std([0.8, 0.6], ddof=1))
+    exported = estimate(map(Observed, [0.8, 0.6]))
+    assert exported is not None
+    assert record["accuracy_margin"] == exported.margin
+    assert MARGIN in str(comparison([mean], 0.75).caption)
     (reached,) = comparison_records([mean], 0.4)
     assert reached["seconds_to_target"] == 0.5
     assert comparison([mean], 0.75).row_count == 1

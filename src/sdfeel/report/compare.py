@@ -6,7 +6,8 @@ from statistics import fmean, stdev
 from typing import Any
 
 from sdfeel.core.run_files import finite
-from sdfeel.report.history import History
+from sdfeel.report.history import History, clock_of
+from sdfeel.report.intervals import MARGIN, Observed, estimate
 from sdfeel.report.units import (
     NOT_MEASURED,
     amount,
@@ -113,6 +114,16 @@ def cells(records: Sequence[Record], table: Sequence[Column]) -> list[list[Table
     ]
 
 
+def notes(histories: Sequence[History], rows: Sequence[Sequence[TableEntry]], star: str) -> str:
+    """What a reader must know to read the table, as one sentence."""
+    said = (
+        [f"{star} marks the best in a column"] if any(c.best for row in rows for c in row) else []
+    )
+    if any(len(history.members) > 1 for history in histories):
+        said.append(f"± is {MARGIN} over seeds")
+    return "; ".join([*said, f"times are {clock_of(histories)}"])
+
+
 def phase_seconds(history: History) -> dict[str, float]:
     """Seconds in each phase, summed over all rounds; the usual phases first."""
     found = {phase: 0.0 for phase in PHASES}
@@ -152,12 +163,14 @@ def _over_seeds(history: History, target: float | None) -> Record:
     if not history.members:
         return {}
     finals = [m.last.accuracy for m in history.members if m.last and m.last.accuracy is not None]
+    accuracy = estimate(map(Observed, finals))
     reached = [] if target is None else [m.reach(target) for m in history.members]
     there = [event for event in reached if event is not None]
     all_there = bool(there) and len(there) == len(reached)
     return {
         "seeds": len(history.members),
         "accuracy_spread": stdev(finals) if len(finals) > 1 else None,
+        "accuracy_margin": None if accuracy is None else accuracy.margin,
         "reached": len(there),
         "seconds_to_target": fmean(event.seconds for event in there) if all_there else None,
         "bytes_to_target": round(fmean(event.bytes for event in there)) if all_there else None,
@@ -186,8 +199,8 @@ def _energy(key: str) -> Callable[[Record], str]:
 
 
 def _accuracy(record: Record) -> str:
-    spread = record.get("accuracy_spread")
-    return percent(record["accuracy"]) + (f" ±{100 * spread:.1f}" if spread is not None else "")
+    margin = record.get("accuracy_margin")
+    return percent(record["accuracy"]) + (f" ±{100 * margin:.1f}" if margin is not None else "")
 
 
 def _time_to_target(record: Record) -> str:

@@ -13,7 +13,15 @@ from sdfeel.core.events import Evaluated, Finished, Round
 from sdfeel.core.run_files import write_atomic
 from sdfeel.report import curves, drawing
 from sdfeel.report.history import History, clock_of, default_target
-from sdfeel.report.intervals import LEVEL, Difference, Estimate, Observed, difference, estimate
+from sdfeel.report.intervals import (
+    LEVEL,
+    MARGIN,
+    Difference,
+    Estimate,
+    Observed,
+    difference,
+    estimate,
+)
 from sdfeel.report.lines import Line, lines_of
 from sdfeel.report.units import BYTES, JOULES, TIMES, Unit, goal, number, unit_for
 from sdfeel.run.bounds import NAMES as ESTIMATES
@@ -184,8 +192,7 @@ class Comparison:
         """What a reader must know to read the tables."""
         clock = clock_of(run for line in self.lines for run in line.runs.values())
         found = [
-            f"Means over seeds ± half of the {100 * LEVEL:g} % confidence interval (Student's t); "
-            f"the best mean of a column is bold; times are {clock}."
+            f"Means over seeds ± {MARGIN}; the best mean of a column is bold; times are {clock}."
         ]
         outcomes = [o for q in self.shown for line in self.lines for o in q.of(line).values()]
         if any(outcome.censored for outcome in outcomes):
@@ -199,8 +206,7 @@ class Comparison:
     def paired_notes(self) -> list[str]:
         """What a reader must know to read the differences."""
         found = [
-            f"Differences to {self.base.label}, each seed compared with itself: mean ± half of the "
-            f"{100 * LEVEL:g} % confidence interval (Student's t)."
+            f"Differences to {self.base.label}, each seed compared with itself: mean ± {MARGIN}."
         ]
         every = [
             difference(q.of(line), q.of(self.base)) for q in self.shown for line in self.others

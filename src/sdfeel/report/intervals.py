@@ -11,6 +11,8 @@ from math import atan, cos, pi, sqrt
 from statistics import fmean, stdev
 
 LEVEL = 0.95  # of every interval
+# What "±" means, in every table: the spread of single seeds is wider, and is never written so.
+MARGIN = f"half of the {100 * LEVEL:g} % confidence interval (Student's t)"
 
 
 @dataclass(frozen=True)

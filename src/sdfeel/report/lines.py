@@ -1,21 +1,92 @@
-"""Which runs belong together: those of one experiment with different seeds form a line."""
+"""Which runs belong together: as they were made, or else those that differ in seeds alone."""
 
 import json
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field
 from itertools import groupby
 from pathlib import Path
 from typing import Any
 
 from sdfeel.core.errors import InputError, RunError
-from sdfeel.core.run_files import EVENTS, EXPERIMENT, GROUP
+from sdfeel.core.run_files import EVENTS, EXPERIMENT, GROUP, write_atomic
 from sdfeel.report.history import History
-from sdfeel.report.styles import SEED
+from sdfeel.report.styles import SEED, group_styles
 from sdfeel.run import store
 
 # What does not make two runs different experiments.
 ASIDE = {"seed", "evaluation", "checkpoint", "tracking"}
+
+
+@dataclass(frozen=True)
+class Group:
+    """Why several runs share a directory: which of them form a line, and which a panel."""
+
+    title: str
+    experiment: str  # as text: what they have in common
+    lines: Mapping[str, Sequence[str]]  # label -> the runs that it is the mean of
+    panels: Mapping[str, Mapping[str, str]] = field(default_factory=dict)  # head -> text -> label
+    notes: Sequence[str] = ()
+
+    @classmethod
+    def read(cls, text: str | bytes) -> "Group | None":
+        """A group as `keep` wrote it; None if somebody has spoilt the file.
+
+        >>> Group.read('{"lines": {"a": ["a-seed0"]}}').styles
+        {'a-seed0': 0, 'a': 0}
+        >>> Group.read("[1"), Group.read("[1]"), Group.read('{"lines": {}}')
+        (None, None, None)
+        """
+        try:
+            kept = json.loads(text)
+            lines = {str(label): [*map(str, runs)] for label, runs in kept["lines"].items()}
+            panels = {
+                str(head): {str(short): str(label) for short, label in panel.items()}
+                for head, panel in kept.get("panels", {}).items()
+            }
+            notes = [*map(str, kept.get("notes", ()))]
+        except (ValueError, TypeError, LookupError, AttributeError, RecursionError):
+            return None
+        drawn = {label for panel in panels.values() for label in panel.values()}
+        if not lines or not drawn <= lines.keys():
+            return None
+        title, experiment = str(kept.get("title", "")), str(kept.get("experiment", ""))
+        return cls(title, experiment, lines, panels, notes)
+
+    @classmethod
+    def saved(cls, directory: Path) -> "Group | None":
+        """The group that was saved in a directory, if there is one."""
+        try:
+            return cls.read((directory / GROUP).read_bytes())
+        except OSError:
+            return None
+
+    @classmethod
+    def whole(cls, directory: Path) -> "Group | None":
+        """The group that was saved in a directory, if all of its runs are still there."""
+        group = cls.saved(directory)
+        there = group and all((d / EVENTS).is_file() for d in group.directories(directory))
+        return group if there else None
+
+    def keep(self, directory: Path) -> None:
+        """Save the group, so that `show` can draw the same picture again."""
+        write_atomic(directory / GROUP, json.dumps(asdict(self), indent=1).encode())
+
+    def directories(self, directory: Path) -> list[Path]:
+        return [directory / name for names in self.lines.values() for name in names]
+
+    @property
+    def styles(self) -> dict[str, int]:
+        """How its lines and runs look, by label and by directory."""
+        return group_styles(self.lines, self.panels)
+
+
+def runs_below(directory: Path) -> list[Path]:
+    """The directories of runs in a directory, by name; refused if there are none."""
+    found = sorted(path.parent for path in directory.glob(f"*/{EVENTS}"))
+    if not found:
+        raise RunError(f"{directory} contains no runs: give a directory that `sdfeel run` wrote")
+    return found
 
 
 @dataclass(frozen=True)
@@ -57,18 +128,12 @@ def lines_of(given: Iterable[Any]) -> list[Line]:
     return list(found.values())
 
 
-def _group(directory: Path) -> dict[str, list[str]]:
+def _group(directory: Path) -> Mapping[str, Sequence[str]]:
     """The runs below a directory by line: as they were compared, or else as they look."""
-    try:
-        lines = json.loads((directory / GROUP).read_text(encoding="utf-8"))["lines"]
-        if lines and all((directory / n / EVENTS).is_file() for own in lines.values() for n in own):
-            return {label: list(names) for label, names in lines.items()}
-    except (OSError, ValueError, TypeError, KeyError, AttributeError):
-        pass  # there is none, or somebody has edited it
-    below = sorted(path.parent for path in directory.glob(f"*/{EVENTS}"))
-    if not below:
-        raise RunError(f"{directory} contains no runs: give a directory that `sdfeel run` wrote")
-    return {label: [path.name for path in own] for label, own in _alike(below).items()}
+    if (group := Group.whole(directory)) is not None:
+        return group.lines
+    alike = _alike(runs_below(directory))
+    return {label: [path.name for path in own] for label, own in alike.items()}
 
 
 def _alike(directories: Sequence[Path]) -> dict[str, list[Path]]:

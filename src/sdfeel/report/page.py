@@ -19,6 +19,7 @@ from sdfeel.report.compare import (
     cells,
     columns,
     comparison_records,
+    notes,
     phase_seconds,
 )
 from sdfeel.report.curves import (
@@ -136,12 +137,9 @@ def _comparison(histories: Sequence[History], target: float | None) -> PageTable
     records = comparison_records(histories, target)
     layout = columns(records, target)
     rows = cells(records, layout)
-    starred = any(cell.best for row in rows for cell in row)
     titles = [column.title.replace("-\n", "").replace("\n", " ") for column in layout]
-    note = f"Times are {clock_of(histories)}." + (
-        " ★ marks the best in a column." if starred else ""
-    )
-    return PageTable(titles, rows, note)
+    note = notes(histories, rows, "★")
+    return PageTable(titles, rows, f"{note[0].upper()}{note[1:]}.")
 
 
 def _pairs(histories: Sequence[History]) -> list[tuple[CostAxis, LearningAxis]]:

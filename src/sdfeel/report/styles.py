@@ -4,7 +4,6 @@ A line's style is a number. It comes from the run's name and its group, never fr
 happens to stand among those that are shown, so that a run looks the same wherever it is met.
 """
 
-import json
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
@@ -50,22 +49,6 @@ def group_styles(
         found |= {run: style + NEXT_DASH * turn for turn, run in enumerate(runs)}
         found.setdefault(label, style)
     return found
-
-
-def saved_styles(text: str | bytes) -> dict[str, int]:
-    """The styles of a group as it was saved (`group.json`); none if somebody has spoilt the file.
-
-    >>> saved_styles('{"lines": {"a": ["a-seed0"]}}'), saved_styles("[1"), saved_styles("[1]")
-    ({'a-seed0': 0, 'a': 0}, {}, {})
-    """
-    try:
-        kept = json.loads(text)
-        lines, panels = kept["lines"], kept.get("panels", {})
-        return group_styles(
-            {str(label): [*map(str, runs)] for label, runs in lines.items()}, panels
-        )
-    except (ValueError, TypeError, LookupError, AttributeError, RecursionError):
-        return {}
 
 
 def style_of(name: str, group: Mapping[str, int] | None = None) -> int:

@@ -12,10 +12,11 @@ from sdfeel.report.compare import (
     columns,
     comparison_records,
     narrow,
+    notes,
     phase_seconds,
 )
 from sdfeel.report.estimates import estimated, kept
-from sdfeel.report.history import History, clock_of
+from sdfeel.report.history import History
 from sdfeel.report.styles import PALETTE, TYPED, styles_of
 from sdfeel.report.units import (
     NOT_MEASURED,
@@ -63,9 +64,7 @@ def comparison(histories: Sequence[History], target: float | None) -> Table:
         )
     for style, row in zip(styles_of(histories), rows, strict=True):
         table.add_row(_dash(style), *(_text(cell) for cell in row))
-    starred = any(cell.best for row in rows for cell in row)
-    times = f"times are {clock_of(histories)}"
-    table.caption = f"* marks the best in a column; {times}" if starred else times
+    table.caption = notes(histories, rows, "*")
     return table
 
 

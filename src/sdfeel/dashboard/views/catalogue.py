@@ -14,7 +14,8 @@ from sdfeel.core.events import Evaluated, Finished, Round, Started
 from sdfeel.core.run_files import CHECKPOINT, EVENTS, EXPERIMENT, GROUP, PROVENANCE, finite
 from sdfeel.dashboard.log import HEAD, LogReader, parse
 from sdfeel.dashboard.log_files import NotHere, Root, RunFolder, Stamp, held, lock_inode
-from sdfeel.report.styles import saved_styles, style_of
+from sdfeel.report.lines import Group
+from sdfeel.report.styles import style_of
 
 State = Literal["running", "finished", "stopped", "crashed", "waiting", "damaged"]
 BLOCK, DEEPEST = 1 << 14, 1 << 20  # bytes of an end that are read at first, and at most
@@ -256,7 +257,8 @@ class Catalogue:
                 stamp = Stamp.of(os.fstat(file.fileno()))
                 known = self._groups.get(folder)
                 if known is None or known[0] != stamp:
-                    self._groups[folder] = stamp, saved_styles(file.read(1 << 22))
+                    group = Group.read(file.read(1 << 22))
+                    self._groups[folder] = stamp, group.styles if group else {}
                 return self._groups[folder][1]
         except (NotHere, OSError):
             return {}
