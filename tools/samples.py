@@ -44,6 +44,16 @@ STOPPED: dict[str, tuple[int, tuple[str, ...]]] = {
     "fedsa": (4, ("scheme.name=fedsa",)),
     "safa": (4, ("scheme.name=safa",)),
     "compressed-late": (4, SQUEEZED),
+    # Rows that clients and servers keep: corrections, momentum, parts of models, a mean.
+    "scaffold": (4, ("scheme.name=scaffold", "scheme.tau1=2")),
+    "tiers": (5, ("scheme.name=tiers", "training.average=0.5", "training.schedule=cosine")),
+    "personal": (
+        4,
+        (
+            *("scheme.name=hierfavg", "scheme.tau1=2", "personal.method=fedper"),
+            *("server.optimizer=momentum", "model.name=mlp", "model.options={ hidden = 4 }"),
+        ),
+    ),
 }
 MANY_KEYS = (
     "seed=7",
@@ -68,6 +78,10 @@ MANY_KEYS = (
     "scheme.psi=exponential",
     "training.momentum=0.9",
     "training.optimizer_options={ nesterov = true }",
+    "training.schedule=cosine",
+    "training.warmup=5",
+    "training.clip_norm=2.5",
+    "training.average=0.9",
     "training.target_accuracy=0.95",
     "training.max_seconds=100.5",
     "latency.preset=paper-epoch",
@@ -83,6 +97,15 @@ MANY_KEYS = (
     "devices.spread=4",
     "devices.placement=clustered",
     "evaluation.estimates=true",
+    'evaluation.per_client=["accuracy", "loss"]',
+    "evaluation.own_steps=3",
+    "server.optimizer=adam",
+    "robust.cluster=trimmed-mean",
+    "robust.liars=2",
+    "attack.kind=sign-flip",
+    "attack.clients=2",
+    "privacy.protects=clients",
+    "personal.method=fedbn",
     "checkpoint.every_seconds=2",
 )
 DEPLOYED = ("network.clients=4", "network.servers=2", "data.classes_per_client=5")

@@ -33,12 +33,14 @@ from sdfeel.engine.privacy import Budget
 from sdfeel.engine.select import ModuleEngine, choose
 from sdfeel.experiment import effects
 from sdfeel.experiment.build_data import (
-    build_data,
     build_loss,
     check_tests,
     groups_of,
     known_metrics,
+    load_data,
     sample,
+    split_data,
+    split_notes,
     with_clients,
     with_task,
     with_tests,
@@ -162,7 +164,9 @@ def prepare(experiment: Experiment, parts: RunParts | None = None) -> Prepared:
     groups = [*experiment.evaluation.per_client, *experiment.evaluation.per_cluster]
     chosen(groups, known_metrics(experiment))  # known names
     late = build_late(experiment)
-    data = build_data(experiment)
+    loaded = load_data(experiment)
+    data = split_data(experiment, loaded)
+    decided = tuple(split_notes(experiment, loaded, len(data.parts)))
     experiment = with_servers(with_clients(experiment, len(data.parts)))
     experiment = with_task(with_model(experiment), data)
     chosen(groups, known_metrics(experiment), data.task != "regression")  # that suit the targets
@@ -199,7 +203,7 @@ def prepare(experiment: Experiment, parts: RunParts | None = None) -> Prepared:
     if experiment.network.epochs:
         decisions, net = with_epochs(experiment, decisions, net)
     experiment = resolved(experiment, scheme, data, rounds, engine.name)
-    notes = (*effects.notes(replace(case, engine=engine.name)), *parted)
+    notes = (*decided, *effects.notes(replace(case, engine=engine.name)), *parted)
     if budget is not None:
         notes = (*notes, *far, budget.statement)
     backdoor = None

@@ -1,6 +1,6 @@
 """From an experiment to its data, and to what is learned from them and measured."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,7 +12,7 @@ from sdfeel.core.named import Kind, is_path, spelled
 from sdfeel.core.seeds import rng
 from sdfeel.data import catalog as sources
 from sdfeel.data.adapters import HowToRead
-from sdfeel.data.federated import Examples, Federated, LazyExamples, by_users, federate
+from sdfeel.data.federated import Dataset, Examples, Federated, LazyExamples, by_users, federate
 from sdfeel.data.partition import USERS
 from sdfeel.engine.evaluate import (
     LOSSES,
@@ -24,21 +24,37 @@ from sdfeel.engine.evaluate import (
     Metric,
     Which,
 )
+from sdfeel.experiment.effects import given_keys
 from sdfeel.experiment.schema import Experiment
 from sdfeel.experiment.schema_data import EvaluationSection
 
 LOSS = Kind("loss", LOSSES, "sdfeel.losses")
 METRIC = Kind("metric", METRICS, "sdfeel.metrics")
+SPLITTING = tuple(
+    f"data.{key}"
+    for key in ("partition", "classes_per_client", "concentration", "balance", "min_size")
+)
 
 
 def build_data(experiment: Experiment) -> Federated:
+    """The data, split over the clients."""
+    return split_data(experiment, load_data(experiment))
+
+
+def load_data(experiment: Experiment) -> Dataset | Federated:
+    """The data as they are found: whole, or already split."""
     section = experiment.data
     where = Path(section.directory) if section.directory is not None else None
-    loaded = sources.load(section.name, where, build_reading(experiment))
+    return sources.load(section.name, where, build_reading(experiment))
+
+
+def split_data(experiment: Experiment, loaded: Dataset | Federated) -> Federated:
+    """The same data, split over the clients as the experiment asks."""
+    section = experiment.data
     partition = (
         sources.PARTITION.find(section.partition)
         if is_path(section.partition)
-        else (section.partition)
+        else section.partition
     )
     if loaded.classes == 0 and section_loss(experiment) == "cross-entropy":
         raise InputError(
@@ -65,6 +81,20 @@ def build_data(experiment: Experiment) -> Federated:
         balance=section.balance,
         min_size=section.min_size,
     )
+
+
+def split_notes(asked: Experiment, loaded: Dataset | Federated, clients: int) -> Iterator[str]:
+    """A sentence about each key whose place the data have taken: they know their clients."""
+    given = given_keys(asked)
+    vain = [key for key in SPLITTING if key in given] if isinstance(loaded, Federated) else []
+    if vain:
+        have = "has" if len(vain) == 1 else "have"
+        yield f"{', '.join(vain)} {have} no effect with data that are already split"
+    if "network.clients" in given and asked.network.clients != clients:
+        yield (
+            f"network.clients = {asked.network.clients} has no effect: the data belong to "
+            f"{clients} clients"
+        )
 
 
 def build_reading(experiment: Experiment) -> HowToRead:

@@ -18,7 +18,7 @@ class DataSection(NamedSection):
     """where the files are (not set: the user's cache; see `sdfeel data`)"""
     partition: Thing = "classes"
     """classes (exactly classes_per_client each), shards, dirichlet, iid, users (everyone whom the
-    column data.user names is a client, whatever network.clients says), a file, or
+    column data.user names is a client, and network.clients has no effect), a file, or
     package.module:name (a function of labels, clients and rng)"""
     classes_per_client: Count = 2
     """classes that each client holds (classes, shards)"""
