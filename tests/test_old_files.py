@@ -138,7 +138,8 @@ def test_the_files_of_a_deployment_are_those_of_the_same_federation(
     assert set(peers_of(nodes["operator-0"])) == {0, 1}
     name, serial = described((deployment / "nodes/edge-0/identity/cert.pem").read_bytes())
     assert (name.role, name.number) == ("edge", 0)
-    assert (serial, str(name)) in entries((deployment / "allow.txt").read_text())
+    (allowed,) = deployment.rglob("allow.txt")
+    assert (serial, str(name)) in entries(allowed.read_text())
 
 
 def test_a_deployed_server_knows_where_it_was(version: str, deployment: Path) -> None:

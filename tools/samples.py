@@ -101,7 +101,7 @@ MANY_KEYS = (
     "evaluation.own_steps=3",
     "server.optimizer=adam",
     "robust.cluster=trimmed-mean",
-    "robust.liars=2",
+    "robust.liars=0.2",
     "attack.kind=sign-flip",
     "attack.clients=2",
     "privacy.protects=clients",
@@ -116,7 +116,8 @@ KINDS = {*CLIENTS, *EDGES, *OPERATORS}
 KEPT = (
     "experiment.toml",
     "network.json",
-    "allow.txt",
+    "allow.txt",  # of version 0.1; now it is in trust/
+    "trust/allow.txt",
     "nodes/*/node.toml",
     "nodes/edge-0/identity/c*.pem",
     "nodes/edge-0/events.jsonl",

@@ -9,13 +9,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from sdfeel.core.errors import InputError
 from sdfeel.core.events import Finished, Warned
 from sdfeel.core.tolerance import OPTIONS
+from sdfeel.data.federated import federate
 from sdfeel.experiment import effects
 from sdfeel.experiment.build import Prepared, prepare
-from sdfeel.experiment.loading import keys, load
+from sdfeel.experiment.loading import checked, keys, load
 from sdfeel.run.session import start
 from sdfeel.schemes import SCHEMES
 from tests.quadratic import QuadraticEngine, quadratic
@@ -323,3 +325,32 @@ def test_options_of_a_scheme_without_effect_are_noted(
     told = [note for note in prepare(load(None, [*base, *settings])).notes if "scheme." in note]
     key = settings[1].partition("=")[0]
     assert told == ([] if words is None else [f"{key} has no effect {words}"])
+
+
+def test_data_that_know_their_clients_say_which_keys_they_take_the_place_of(
+    files: dict[str, Path],
+) -> None:
+    split = federate((torch.zeros(9, 2), torch.arange(9) % 3), (torch.zeros(3, 2), [0, 1, 2]), 3)
+    table = {"data.name": files["table"], "data.user": "a", "data.partition": "users"}
+    for data, expected in (
+        ({"data.name": split}, []),
+        (
+            {"data.name": split, "data.partition": "iid", "data.balance": True},
+            ["data.partition, data.balance have no effect with data that are already split"],
+        ),
+        (table, ["network.clients = 4 has no effect: the data belong to 7 clients"]),
+        ({**table, "network.clients": 7}, []),
+    ):
+        clients = {"network.clients": 3 if data["data.name"] is split else 4}
+        others = {"network.servers": 2, "model.name": "logistic", "training.engine": "loop"}
+        notes = prepare(checked({**clients, **others, **data})).notes
+        assert [note for note in notes if "the data" in note or "already" in note] == expected
+
+
+@pytest.mark.parametrize(("iterations", "told"), [(2, True), (5, False), (7, False)])
+def test_a_run_shorter_than_a_round_says_that_the_round_is_finished(
+    iterations: int, told: bool, files: dict[str, Path]
+) -> None:
+    base = [each.format(**files) for each in COMMON]
+    ready = prepare(load(None, [*base, "scheme.tau1=5", f"training.iterations={iterations}"]))
+    assert any("this run does 5 iterations" in note for note in ready.notes) == told

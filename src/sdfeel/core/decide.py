@@ -294,11 +294,12 @@ class Decisions:
 
     def expected_rounds(self, iterations: int) -> int:
         """Rounds of all lanes until `iterations` are done, if rounds go on as they begin."""
-        total = 0
-        for view in self.first_views():
-            work = self.work(view)
-            total += ceil(iterations / max(length(self.net, work, self.cost.done(work)), 1))
-        return total
+        return sum(ceil(iterations / each) for each in self.first_lengths())
+
+    def first_lengths(self) -> list[float]:
+        """The iterations of each lane's first round, at least 1."""
+        works = [self.work(view) for view in self.first_views()]
+        return [max(length(self.net, work, self.cost.done(work)), 1) for work in works]
 
     def _billed(self, net: Network, mix: Mix) -> Mix:
         """The same with its messages, where rows may have holders other than their numbers say."""

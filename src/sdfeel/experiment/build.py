@@ -2,6 +2,7 @@
 
 import copy
 import dataclasses
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import ceil, inf
@@ -199,6 +200,7 @@ def prepare(experiment: Experiment, parts: RunParts | None = None) -> Prepared:
         decisions = replace(decisions, cost=cost)
     decisions.check_deadline()
     rounds = decisions.expected_rounds(experiment.training.iterations)
+    decided = (*decided, *_whole_round(experiment.training.iterations, decisions))
     budget = build_budget(experiment, packing, data, build_training(experiment))
     if experiment.network.epochs:
         decisions, net = with_epochs(experiment, decisions, net)
@@ -211,6 +213,16 @@ def prepare(experiment: Experiment, parts: RunParts | None = None) -> Prepared:
         backdoor = Backdoor(engine.outputs, tried, attack.target)
     own = packing, notes, foreign, budget, attack, backdoor
     return Prepared(experiment, decisions, net, data, engine, why, rounds, *own)
+
+
+def _whole_round(iterations: int, decisions: Decisions) -> Iterator[str]:
+    """A sentence if fewer iterations are asked for than the first round has."""
+    shortest = min(decisions.first_lengths())
+    if iterations < shortest:
+        yield (
+            f"training.iterations = {iterations} is less than a round, and rounds are always "
+            f"finished: this run does {shortest:g} iterations"
+        )
 
 
 def with_model(experiment: Experiment) -> Experiment:

@@ -120,7 +120,7 @@ class TrainingSection(Section):
     """The local steps, and when to stop."""
 
     iterations: Count = 500
-    """local iterations of each client"""
+    """local iterations of each client; the round in which they are reached is finished"""
     learning_rate: Positive = 0.05
     """step size"""
     schedule: Thing = "constant"

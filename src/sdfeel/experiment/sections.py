@@ -1,6 +1,7 @@
 """What the sections of an experiment are made of: kinds of values, and names that mean things."""
 
 from collections.abc import Mapping
+from pathlib import PurePath
 from typing import Annotated, Any
 
 from pydantic import (
@@ -86,6 +87,14 @@ class Section(BaseModel):
         allow_inf_nan=False,
         use_attribute_docstrings=True,
     )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _paths_as_text(cls, given: Any) -> Any:
+        """Programs name files by paths, and experiment files by text."""
+        if not isinstance(given, Mapping):
+            return given
+        return {key: str(v) if isinstance(v, PurePath) else v for key, v in given.items()}
 
 
 class NamedSection(Section):
