@@ -6,10 +6,11 @@ import pytest
 
 from sdfeel.figures.agreement import Compared
 from sdfeel.figures.catalogue import FIGURES
-from sdfeel.figures.document import PAGES, documents, drawn_at
+from sdfeel.figures.document import PAGES, documents
 from sdfeel.figures.judging import load
 from sdfeel.figures.pages import HEADLINES
 from sdfeel.figures.settings import SCALES
+from sdfeel.figures.summary import drawn_at
 from sdfeel.figures.verdicts import Verdict
 
 ROOT = Path(__file__).parents[2]

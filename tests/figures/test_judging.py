@@ -103,6 +103,17 @@ def test_a_kept_run_stands_for_its_settings_only() -> None:
     assert not found.has(("A", "one", 0), replace(line, paid=line.trained))
 
 
+def test_fewer_seeds_asked_for_later_drop_nothing_that_is_kept() -> None:
+    runs = {
+        (reading, line.label, seed): keeping.KeptRun(line.key(seed), run(0.9), {})
+        for reading, seeds in (("A", (0, 1, 4)), ("E", (0,)))
+        for line in lines(None)
+        for seed in seeds
+    }
+    found = keeping.gathered(FIGURE, "quick", 1, keeping.KeptFigure(runs))  # type: ignore[arg-type]
+    assert found.runs == runs
+
+
 def test_all_are_those_that_have_the_scale() -> None:
     on_cifar = [each.name for each in FIGURES.values() if each.data == "cifar10"]
     assert [each.name for each in chosen("all", "small")] == on_cifar

@@ -89,6 +89,11 @@ def test_what_a_run_trains_on_can_be_counted_without_it(
     assert examples(small(*scheme)) == count
 
 
+def test_of_passes_every_batch_is_counted() -> None:
+    digits = 15 * 1437  # 15 passes over all; of each client's, fewer than a batch are left over
+    assert digits - 15 * 20 * 9 <= examples(small(*sd_feel(), reading="E")) <= digits
+
+
 class Counting:
     """Trains nobody, and counts their steps."""
 

@@ -101,7 +101,8 @@ def examples(experiment: Experiment) -> int:
         _, done, _, bill, *_ = decisions.round(number, 0)
         longest = (training.max_seconds or inf) / bill.seconds
         rounds = min(training.iterations / done.max(), longest)
-        found += ceil(rounds) * int(done.sum()) * training.batch_size
+        steps = decisions.local.gradients(done, decisions.net.samples)
+        found += ceil(rounds) * int(steps.sum()) * training.batch_size
     return found
 
 

@@ -4,36 +4,37 @@ Everything comes from the kept curves and verdicts; nothing on these pages is ty
 the explanations.
 """
 
-import csv
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cache
+from collections.abc import Sequence
 from pathlib import Path
-from textwrap import fill
 from typing import Any
 
 from sdfeel.figures import effects, keeping
 from sdfeel.figures.agreement import compared
 from sdfeel.figures.catalogue import FIGURES
+from sdfeel.figures.changes import changes
 from sdfeel.figures.figure import Claim, Figure
-from sdfeel.figures.judging import load
 from sdfeel.figures.pages import (
-    CHANGED,
     CHOSEN,
     DESIGN,
     HEAD,
-    HEADLINES,
-    ONLY_DIGITS,
     QUICK,
     READ,
 )
 from sdfeel.figures.pictures import picture
 from sdfeel.figures.settings import READINGS, Reading, Scale
+from sdfeel.figures.summary import (
+    ORDER,
+    WORDS,
+    drawn_at,
+    first_screen,
+    paragraph,
+    record_of,
+    verdicts_of,
+)
 from sdfeel.report import drawing
 
 RESULTS, PAGE, PAGES = Path("results"), Path("docs/reproduce.md"), Path("docs/reproduce")
-ORDER: tuple[Scale, ...] = ("full", "small", "quick")
 SEEDS = 5
 Column = tuple[Scale, Reading]
 COLUMNS: tuple[Column, ...] = (
@@ -43,32 +44,6 @@ COLUMNS: tuple[Column, ...] = (
     ("quick", "A"),
     ("quick", "E"),
 )
-WORDS = {
-    "holds": "holds",
-    "does not hold": "**no**",
-    "not decided": "open",
-    "report only": "numbers",
-}
-
-
-@dataclass(frozen=True)
-class ShownFigure:
-    """A claim's verdicts at the dearest scale that has any."""
-
-    figure: Figure
-    claim: Claim
-    scale: Scale | None
-    verdicts: Mapping[Reading | None, dict[str, Any]]
-
-    @property
-    def kind(self) -> str:
-        """What the first screen files it under."""
-        states = [each["verdict"] for each in self.verdicts.values()]
-        if not states or set(states) <= {"report only"}:
-            return "none"
-        if len(set(states)) == 1:
-            return str(states[0])
-        return "depends" if {"holds", "does not hold"} <= set(states) else "not decided"
 
 
 def documents(results: Path) -> dict[Path, str]:
@@ -81,89 +56,11 @@ def documents(results: Path) -> dict[Path, str]:
 
 def page(results: Path) -> str:
     """The page that people read."""
-    dear = any(_record(results, "full", name) for name in FIGURES)
-    parts = [HEAD, "" if dear else ONLY_DIGITS, _first_screen(results), _pictures(results), READ]
+    parts = [HEAD, first_screen(results), READ]
     parts += [f"* **{name}**: {text}.\n" for name, text in READINGS.items()]
     parts += [DESIGN, _sizes(), "\n## All verdicts\n\n", _table(results), _open(results)]
     parts += [_quick(results), CHOSEN]
     return "".join(parts)
-
-
-def _first_screen(results: Path) -> str:
-    groups: dict[str, list[str]] = {}
-    for claim, text in HEADLINES.items():
-        shown = _best(results, *_named(claim))
-        link = f"[{claim}](reproduce/{shown.figure.name}.md)"
-        said = f"{text} ({link}{_where(shown)})"
-        groups.setdefault(shown.kind, []).append(said)
-    titles = {
-        "holds": "What holds",
-        "does not hold": "What does not hold",
-        "depends": "What depends on the reading",
-        "not decided": "What is open",
-        "none": "What is not computed yet",
-    }
-    return "".join(
-        _paragraph(f"**{title}:** {'; '.join(groups[kind])}.") + "\n"
-        for kind, title in titles.items()
-        if kind in groups
-    )
-
-
-def _where(shown: ShownFigure) -> str:
-    if shown.scale is None:
-        return ""
-    by = {r: WORDS[each["verdict"]] for r, each in shown.verdicts.items() if r}
-    told = ", ".join(f"{reading} {word}" for reading, word in by.items())
-    scale = "" if shown.scale == "full" else f", {shown.scale} scale"
-    return scale + (f": {told}" if len(set(by.values())) > 1 else "")
-
-
-def _named(claim: str) -> tuple[Figure, Claim]:
-    return next((f, c) for f in FIGURES.values() for c in f.claims if c.id == claim)
-
-
-def _best(results: Path, figure: Figure, claim: Claim) -> ShownFigure:
-    """Under each reading, the verdicts of the dearest scale."""
-    for scale in ORDER:
-        found = _verdicts(results, scale, figure.name).get(claim.id, {})
-        if found:
-            return ShownFigure(figure, claim, scale, found)
-    return ShownFigure(figure, claim, None, {})
-
-
-@cache
-def _record(results: Path, scale: Scale, name: str) -> dict[str, Any] | None:
-    return load(results, scale, name)
-
-
-def _verdicts(
-    results: Path, scale: Scale, name: str
-) -> dict[str, dict[Reading | None, dict[str, Any]]]:
-    """A figure's verdicts at a scale, by claim and reading."""
-    found: dict[str, dict[Reading | None, dict[str, Any]]] = {}
-    record = _record(results, scale, name)
-    for each in record["claims"] if record is not None else ():
-        found.setdefault(each["id"], {})[each["reading"]] = each
-    return found
-
-
-DRAWN = ("5a", "7", "10a", "11a")  # on the first page
-
-
-def _pictures(results: Path) -> str:
-    found = []
-    for name in DRAWN:
-        scale = drawn_at(results, FIGURES[name])
-        if scale is not None:
-            title = FIGURES[name].title
-            found.append(f"![{title}](reproduce/{name}.svg)\n\n")
-    return "".join(found)
-
-
-def drawn_at(results: Path, figure: Figure) -> Scale | None:
-    """The dearest scale of which there are curves."""
-    return next((s for s in ORDER if keeping.file_of(results, s, figure.name).is_file()), None)
 
 
 def _sizes() -> str:
@@ -190,11 +87,11 @@ def _short(sentence: str) -> str:
 def _cell(results: Path, column: Column, figure: Figure, claim: Claim) -> str:
     scale, reading = column
     if not figure.data:
-        found = _verdicts(results, "quick", figure.name).get(claim.id, {})
+        found = verdicts_of(results, "quick", figure.name).get(claim.id, {})
         return WORDS[found[None]["verdict"]] if found and column == ("full", "A") else ""
     if scale not in figure.scales or reading not in figure.readings:
         return ""
-    each = _verdicts(results, scale, figure.name).get(claim.id, {}).get(reading)
+    each = verdicts_of(results, scale, figure.name).get(claim.id, {}).get(reading)
     return "-" if each is None else WORDS[each["verdict"]]
 
 
@@ -230,36 +127,36 @@ def _quick(results: Path) -> str:
     names = ", ".join(sorted({f"{each.claim} {each.reading}" for each in may}))
     if not found:
         return told
-    return told + "\n" + _paragraph(f"Quick scale may judge: {names or 'nothing yet'}.") + "\n"
+    return told + "\n" + paragraph(f"Quick scale may judge: {names or 'nothing yet'}.") + "\n"
 
 
 def details(figure: Figure, results: Path) -> str:
     """One figure."""
-    lines = [f"# {figure.name}: {figure.title}\n\n", _paragraph(figure.caption), "\n"]
+    lines = [f"# {figure.name}: {figure.title}\n\n", paragraph(figure.caption), "\n"]
     lines.append("[All figures](../reproduce.md)\n")
     if figure.picture is not None or drawn_at(results, figure) is not None:
         lines.append(f"\n![{figure.title}]({figure.name}.svg)\n")
     for scale in ORDER:
-        record = _record(results, scale, figure.name)
+        record = record_of(results, scale, figure.name)
         if record is not None and record["lines"]:
-            lines += ["\n", _paragraph(f"**{scale}**: {record['setting']}."), "\n", _ends(record)]
+            lines += ["\n", paragraph(f"**{scale}**: {record['setting']}."), "\n", _ends(record)]
             lines.append(_made(results, scale, figure))
     for claim in figure.claims:
-        lines += [f"\n## {claim.id}\n\n", _paragraph(claim.sentence), "\n"]
+        lines += [f"\n## {claim.id}\n\n", paragraph(claim.sentence), "\n"]
         kept = [
             (scale, reading, each)
             for scale in ORDER
-            for reading, each in _verdicts(results, scale, figure.name).get(claim.id, {}).items()
+            for reading, each in verdicts_of(results, scale, figure.name).get(claim.id, {}).items()
         ]
         for scale, reading, each in kept:
             where = "calculated" if reading is None else f"{scale}, reading {reading}"
-            lines.append(_paragraph(f"* {where}: {_verdict(each)}", "  "))
+            lines.append(paragraph(f"* {where}: {_verdict(each)}", "  "))
         if not kept:
             lines.append("* not computed with this rule yet\n")
         if claim.note:
-            lines += ["\n", _paragraph(claim.note)]
+            lines += ["\n", paragraph(claim.note)]
         if claim.otherwise and any(each["verdict"] != "holds" for *_, each in kept):
-            lines += ["\n", _paragraph(f"Where it does not hold or is open: {claim.otherwise}")]
+            lines += ["\n", paragraph(f"Where it does not hold or is open: {claim.otherwise}")]
     return "".join(lines)
 
 
@@ -296,14 +193,7 @@ def _made(results: Path, scale: Scale, figure: Figure) -> str:
         for each in kept.made()
         if each
     }
-    return "\n" + _paragraph(f"Made by {'; '.join(sorted(told))}.") if told else ""
-
-
-def _paragraph(text: str, indent: str = "") -> str:
-    return (
-        fill(text, 100, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
-        + "\n"
-    )
+    return "\n" + paragraph(f"Made by {'; '.join(sorted(told))}.") if told else ""
 
 
 def _verdict(each: dict[str, Any]) -> str:
@@ -328,41 +218,6 @@ def _number(value: float | str | None) -> str:
     if isinstance(value, str):
         return value
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
-
-
-def changes(results: Path) -> str:
-    """Every verdict of the earlier rule beside today's."""
-    rows = []
-    with (results / "earlier.csv").open(encoding="utf-8", newline="") as file:
-        for each in csv.DictReader(file):
-            if each["scale"] == "full":
-                now = _now(results, each)
-                rows.append(
-                    f"| {each['figure']} | {each['claim']} | {each['prices']} | {each['verdict']} "
-                    f"| {now} | {_why(each, now)} |\n"
-                )
-    head = "| figure | claim | reading | earlier | now | why |\n|---|---|---|---|---|---|\n"
-    return CHANGED + head + "".join(rows)
-
-
-def _now(results: Path, each: Mapping[str, str]) -> str:
-    found = _verdicts(results, "full", each["figure"]).get(each["claim"], {})
-    readings: Iterator[str] = (
-        str(verdict["verdict"])
-        for reading, verdict in found.items()
-        if each["prices"] in ("", reading)
-    )
-    return next(readings, "not computed yet")
-
-
-def _why(each: Mapping[str, str], now: str) -> str:
-    if now == "not computed yet":
-        return ""
-    if now == each["verdict"]:
-        return "unchanged"
-    if each["prices"] == "E":
-        return "a pass is trained now, not only charged; paired differences"
-    return "paired differences with an interval, five seeds, equal time"
 
 
 def draw(results: Path, folder: Path) -> None:

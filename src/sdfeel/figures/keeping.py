@@ -66,6 +66,11 @@ class KeptFigure:
                 by_label.setdefault(label, set()).add(seed)
         return sorted(set.intersection(*by_label.values())) if by_label else []
 
+    @property
+    def most(self) -> int:
+        """So many seeds, counted from the first, hold all that is there."""
+        return 1 + max((seed for _, _, seed in self.runs), default=-1)
+
     def has(self, place: tuple[Reading, str, int], line: FigureLine) -> bool:
         """Is the run of this place there, with these settings?"""
         return place in self.runs and self.runs[place].key == line.key(place[2])
@@ -144,9 +149,12 @@ def places(
 def gathered(
     figure: Figure, scale: Scale, seeds: int, known: KeptFigure, data: Path | None = None
 ) -> KeptFigure:
-    """The runs of a figure: from `known` where its settings are the same, else from the cache."""
+    """The runs of a figure: from `known` where its settings are the same, else from the cache.
+
+    What is known is never dropped, however few seeds are asked for now.
+    """
     found: Runs = {}
-    for place, line in places(figure, scale, seeds):
+    for place, line in places(figure, scale, max(seeds, known.most)):
         key, seed = line.key(place[2]), place[2]
         if known.has(place, line):
             found[place] = known.runs[place]

@@ -114,9 +114,8 @@ def draw(
         highest += [float(row.max()) for row in finite]
         floor = min([floor, *(float(row.min()) for row in finite)])
         if panel.target:
-            reached = curve.reach(setting.target, panel.axis)
-            if np.isfinite(reached).all():
-                axes.axvline(reached.mean() / unit.size, color=style["color"], lw=0.9, ls=":")
+            reached = curve.reach(setting.target, panel.axis) / unit.size
+            mark_reached(axes, reached, style["color"], unit.name, 0.03 + 0.13 * index)
     if panel.target:
         axes.axhline(setting.target, color=FAINT, lw=0.9, ls=":")
     tidy(axes)
@@ -131,6 +130,25 @@ def draw(
     name = AXES.get(panel.axis) or UNITS[panel.axis, panel.reading]
     axes.set_xlabel(f"{name} ({unit.name})" if unit.name else name, fontsize=LABEL, color=INK)
     axes.set_ylabel(NAMES[panel.measure], fontsize=LABEL, color=INK)
+
+
+def mark_reached(axes: Axes, reached: Floats, color: str, unit: str, height: float) -> None:
+    """When the target was met on average, if every seed met it; the number beside it."""
+    if np.isfinite(reached).all():
+        mean = float(reached.mean())
+        axes.axvline(mean, color=color, lw=0.9, ls=":")
+        axes.annotate(
+            f"{mean:.3g} {unit}",
+            (mean, height),
+            xycoords=("data", "axes fraction"),
+            xytext=(-1.5, 0),
+            textcoords="offset points",
+            rotation=90,
+            ha="right",
+            va="bottom",
+            fontsize=TICK,
+            color=color,
+        )
 
 
 def unit_of(panel: Panel, shown: list[Curve]) -> Unit:

@@ -1,0 +1,140 @@
+"""The first screen of docs/reproduce.md: what holds, what does not, what depends on the reading."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from textwrap import fill
+from typing import Any
+
+from sdfeel.figures import keeping
+from sdfeel.figures.catalogue import FIGURES
+from sdfeel.figures.figure import Claim, Figure
+from sdfeel.figures.judging import load
+from sdfeel.figures.pages import HEADLINES
+from sdfeel.figures.settings import Reading, Scale
+
+ORDER: tuple[Scale, ...] = ("full", "small", "quick")
+WORDS = {
+    "holds": "holds",
+    "does not hold": "**no**",
+    "not decided": "open",
+    "report only": "numbers",
+}
+TITLES = {
+    "holds": "Holds",
+    "does not hold": "Does not hold",
+    "depends": "Depends on the reading",
+    "not decided": "Open",
+    "digits": "Only on digits so far, which may not stand for MNIST",
+    "none": "Not computed",
+}
+PICTURED = ("holds", "does not hold", "depends", "digits")
+Verdicts = dict[str, dict[Reading | None, dict[str, Any]]]  # by claim and reading
+
+
+@dataclass(frozen=True)
+class ShownClaim:
+    """A claim's verdicts at the dearest scale that has any."""
+
+    figure: Figure
+    claim: Claim
+    scale: Scale | None
+    verdicts: Mapping[Reading | None, dict[str, Any]]
+
+    @property
+    def kind(self) -> str:
+        """What the first screen files it under."""
+        states = {each["verdict"] for each in self.verdicts.values()} - {"report only"}
+        if not states:
+            return "none"
+        if self.scale == "quick" and self.figure.data:
+            return "digits"
+        if len(states) == 1:
+            return str(states.pop())
+        return "depends" if {"holds", "does not hold"} <= states else "not decided"
+
+    def __str__(self) -> str:
+        marks = ["small model"] if self.scale == "small" else []
+        by = {reading: WORDS[each["verdict"]] for reading, each in self.verdicts.items() if reading}
+        if len(set(by.values())) > 1:
+            marks += [f"{reading} {word}" for reading, word in by.items()]
+        elif self.kind == "digits":
+            marks += set(by.values())
+        elif len(by) == 1 < len(self.figure.readings):
+            marks += [str(reading) for reading in by]
+        told = f" ({', '.join(marks)})" if marks else ""
+        link = f"[{self.claim.id}](reproduce/{self.figure.name}.md)"
+        return f"{HEADLINES[self.claim.id]} {link}{told}"
+
+
+def first_screen(results: Path) -> str:
+    """A paragraph for each kind of verdict, and a picture of each."""
+    shown = [_best(results, *_named(claim)) for claim in HEADLINES]
+    groups = {kind: [each for each in shown if each.kind == kind] for kind in TITLES}
+    parts = [
+        paragraph(f"* **{TITLES[kind]}:** {'; '.join(map(str, those))}.", "  ")
+        for kind, those in groups.items()
+        if those
+    ]
+    return "".join(parts) + "\n" + _pictures(results, groups)
+
+
+def _pictures(results: Path, groups: Mapping[str, list[ShownClaim]]) -> str:
+    """One of each kind, no figure twice."""
+    chosen: dict[str, tuple[str, Figure]] = {}
+    for kind in PICTURED:
+        drawn = [each for each in groups[kind] if drawn_at(results, each.figure) == each.scale]
+        fresh = next((e for e in drawn if e.figure.name not in chosen), None)
+        if fresh is not None:
+            told = f"{TITLES[kind]}: {fresh.claim.id}"
+            chosen[fresh.figure.name] = (told, fresh.figure)
+    if not chosen:
+        return ""
+    heads = " | ".join(told for told, _ in chosen.values())
+    cells = " | ".join(
+        f"[![{figure.title}](reproduce/{name}.svg)](reproduce/{name}.md)"
+        for name, (_, figure) in chosen.items()
+    )
+    return f"| {heads} |\n{'|---' * len(chosen)}|\n| {cells} |\n"
+
+
+def _named(claim: str) -> tuple[Figure, Claim]:
+    return next((f, c) for f in FIGURES.values() for c in f.claims if c.id == claim)
+
+
+def _best(results: Path, figure: Figure, claim: Claim) -> ShownClaim:
+    """The verdicts of the dearest scale that has any."""
+    for scale in ORDER:
+        found = verdicts_of(results, scale, figure.name).get(claim.id, {})
+        if found:
+            return ShownClaim(figure, claim, scale, found)
+    return ShownClaim(figure, claim, None, {})
+
+
+@cache
+def record_of(results: Path, scale: Scale, name: str) -> dict[str, Any] | None:
+    """A figure's record; read once."""
+    return load(results, scale, name)
+
+
+def verdicts_of(results: Path, scale: Scale, name: str) -> Verdicts:
+    """A figure's verdicts at a scale."""
+    found: Verdicts = {}
+    record = record_of(results, scale, name)
+    for each in record["claims"] if record is not None else ():
+        found.setdefault(each["id"], {})[each["reading"]] = each
+    return found
+
+
+def drawn_at(results: Path, figure: Figure) -> Scale | None:
+    """The dearest scale of which there are curves."""
+    return next((s for s in ORDER if keeping.file_of(results, s, figure.name).is_file()), None)
+
+
+def paragraph(text: str, indent: str = "") -> str:
+    """The same text in lines of at most 100 characters."""
+    return (
+        fill(text, 100, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
+        + "\n"
+    )
