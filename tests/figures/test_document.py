@@ -1,6 +1,7 @@
 """docs/reproduce.md and its pages say what results/ says."""
 
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 
@@ -33,6 +34,10 @@ def test_every_kept_figure_has_a_picture_that_is_small() -> None:
             picture = ROOT / PAGES / f"{figure.name}.svg"
             assert picture.is_file(), "draw it: python -m sdfeel.figures.document"
             assert picture.stat().st_size < 100_000
+            texts = ElementTree.parse(picture).iter("{http://www.w3.org/2000/svg}text")
+            assert any("shaded" in "".join(text.itertext()) for text in texts) or (
+                figure.drawn is not None
+            )
 
 
 def test_headlines_are_about_claims_that_exist() -> None:

@@ -247,7 +247,25 @@ def _finish(
         document["picture"] = str(file)
     if not as_json:
         _tell(figure, scale, judging.judge(figure, scale, found), file if drawn else None)
+        _tell_what_is_missing(figure, scale, known)
     return document
+
+
+def _tell_what_is_missing(
+    figure: definition.Figure, scale: definition.Scale, known: keeping.KeptFigure
+) -> None:
+    """Which readings and lines nobody has computed, and the command that does."""
+    if not figure.data:
+        return
+    have = {reading: len(known.seeds(reading)) for reading in figure.readings}
+    lacking = [reading for reading, seeds in have.items() if not seeds]
+    if lacking:
+        where = "" if scale == "quick" else " --data DIRECTORY"
+        results.print(
+            f"not computed: reading {' and '.join(lacking)}; sdfeel figure {figure.name} --scale "
+            f"{scale} --run{where} does that",
+            soft_wrap=True,
+        )
 
 
 def _tell(

@@ -49,7 +49,7 @@ def picture(figure: Figure, scale: Scale, found: Mapping[Reading, Curves]) -> Pi
     told = wrap(note(figure, scale, found), int(13 * width))
     height = 2.9 * down + 0.7 + 0.2 * (ceil(len(styles) / columns) + len(told))
     drawn = new_figure(width, height, f"{figure.name}: {figure.title}")
-    several = len({panel.reading for panel in panels}) > 1
+    several = len(figure.readings) > 1
     grid = np.atleast_1d(drawn.subplots(down, across, squeeze=False)).ravel()
     for axes, panel in zip(grid, panels, strict=False):
         curves = found[panel.reading]
@@ -86,7 +86,9 @@ def note(figure: Figure, scale: Scale, found: Mapping[Reading, Curves]) -> str:
         if len(set(seeds.values())) == 1
         else ", ".join(f"{number} seeds ({reading})" for reading, number in seeds.items())
     )
-    return f"{scale} scale: {figure.setting(scale).note}; {count}, shaded from lowest to highest"
+    told = f"{scale} scale: {figure.setting(scale).note}; {count}, shaded: lowest to highest"
+    lacking = [reading for reading in figure.readings if reading not in found]
+    return told + "".join(f"; reading {reading} is not computed" for reading in lacking)
 
 
 def draw(

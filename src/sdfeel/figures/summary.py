@@ -87,7 +87,7 @@ def _pictures(results: Path, groups: Mapping[str, list[ShownClaim]]) -> str:
         drawn = [each for each in groups[kind] if drawn_at(results, each.figure) == each.scale]
         fresh = next((e for e in drawn if e.figure.name not in chosen), None)
         if fresh is not None:
-            told = f"{TITLES[kind]}: {fresh.claim.id}"
+            told = f"{TITLES[kind].split(',')[0]}: {fresh.claim.id}"
             chosen[fresh.figure.name] = (told, fresh.figure)
     if not chosen:
         return ""

@@ -65,8 +65,8 @@ FIGURE_9A = Figure(
             note=NOTE,
             otherwise="The CNN begins with a plateau, and clients of two classes leave it sooner "
             "than clients of five or ten (their steps are probably larger there). Later the order "
-            "reverses, except for c = 5 and 10, which the seeds do not separate. On digits, too, "
-            "5 and 10 are too close for three seeds; c = 1 is clearly the slowest everywhere.",
+            "reverses, except for c = 5 and 10, which end within a point of each other; c = 1 ends "
+            "lowest everywhere. The perceptron on digits has no such plateau.",
         ),
         Claim(
             "9a.1b",
