@@ -1,6 +1,7 @@
 """An asynchronous run, repeated in the simulator in its recorded order, gives the same model."""
 
 import random
+from contextlib import closing
 from pathlib import Path
 from typing import Any, Literal
 
@@ -16,6 +17,7 @@ from sdfeel.deploy.replay import repeated
 from sdfeel.experiment.build import prepare
 from sdfeel.experiment.loading import load
 from sdfeel.live.protocol import Who
+from sdfeel.live.store import Store
 from sdfeel.schemes import AsyncSDFeel, FedAsync
 from sdfeel.sim.simulate import Simulation
 from tests.live.crashes import Reaper
@@ -72,6 +74,10 @@ def test_lanes_that_share_a_server_can_be_repeated_in_their_order(
     arrivals = arrivals_of(village)
     model = village.go()
     assert {each["lane"] for each in arrivals} == set(range(6))
+    with closing(Store(tmp_path / "edge-0")) as store:
+        for each in store.records():  # times by one clock
+            assert each["began"] <= each["ended"]
+            assert min(each["compute"], each["upload"], each["mix"]) >= 0
     assert torch.equal(model, again(scheme, PATH, arrivals))
     shuffled = [*arrivals[1:], arrivals[0]]
     assert not torch.equal(model, again(scheme, PATH, shuffled))

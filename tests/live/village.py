@@ -208,7 +208,7 @@ class Village:
             store.close()
             return
         for cluster in edge.clusters:
-            cluster.clock = asyncio.get_running_loop().time
+            cluster.clock = cluster.wall = asyncio.get_running_loop().time
         self.edges[d] = edge
         for n in self.given_up - {d}:
             edge.exchange.absent.add(n)

@@ -129,6 +129,9 @@ class Failover:
 
     async def _work_at(self, host: int, question: Header) -> dict[int, Answer]:
         assert self._back is not None  # set when moving
+        if self._back.done():
+            await self._go_home(host, question)
+            return {}
         call = asyncio.ensure_future(self.others[host].insist("work", question))
         try:
             while not (done := await _first([call, self._back], self.doubt)):
@@ -139,6 +142,7 @@ class Failover:
             if not at_home and call.result()[0].get("over"):
                 at_home = await self._there(*self.own)  # it may need us for one last round
             if at_home:
+                await _cancelled([call])  # if it arrived after the goodbye, the host would wait
                 await self._go_home(host, question)
                 return {}
             return {host: call.result()}

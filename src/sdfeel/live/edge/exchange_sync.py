@@ -23,7 +23,7 @@ from sdfeel.engine.messages import senders
 from sdfeel.live.edge.absent_servers import AGAIN, Absent
 from sdfeel.live.edge.clients import Cluster
 from sdfeel.live.edge.neighbours import Neighbours
-from sdfeel.live.edge.round_end import Behind, Closed, Ended, Left
+from sdfeel.live.edge.round_end import Ahead, Behind, Closed, Ended, Left
 from sdfeel.live.edge.rows import PublicCopies, Rows, averaged, mixed, place
 from sdfeel.live.edge.state import ServerState
 from sdfeel.live.federation import Federation, Turn, as_array, grown, heavier, without
@@ -250,9 +250,11 @@ class SyncExchange:
                 return {"left": True}, None
             saved = self._store.get("hop", k, self._part(hop, -row))
             if saved is None and k < self._newest():
-                return {"gone": True, "round": self._newest()}, None
+                return {"gone": True, "round": self._newest(), "leapt": self.leapt()}, None
             if k <= self._newest():
                 self._others.welcome(server)  # a server that is in step takes part again
+            else:
+                self._others.announced(server, k)
             if saved is None:
                 return None
             recorder, sha256, body = self.cluster.recorder, saved.sha256, saved.body
@@ -280,6 +282,7 @@ class SyncExchange:
     ) -> dict[int, Tensor]:
         """Others' rows before a hop. A server that is silent too long may be left out."""
         holder = self._federation.holder
+        self._others.reached(k)
         asked = [n for n in rows if holder(n) not in self.absent]
         self._waiting = {holder(n) for n in asked}
         found = await asyncio.gather(*(self._pull(n, k, hop, own, copies) for n in asked))
@@ -293,14 +296,20 @@ class SyncExchange:
     ) -> Tensor | None:
         """A row, or None if its holder is given up: silent too long, and not waiting for others."""
         server, drop = self._federation.holder(n), self._policy.dead_edge == "drop"
+        seen = -1
         try:
             for _ in self._federation.net.servers:  # a chain of waiting servers cannot be longer
                 try:
                     async with asyncio.timeout(self._policy.edge_deadline if drop else None):
                         return await self._insist(n, k, hop, own, copies)
                 except TimeoutError:
-                    if not await self._waits(server):
+                    waits, there = await self._whereabouts(server)
+                    if not waits and not seen < there < k:  # nor on its way to this round
                         break
+                    seen = there
+                except Ahead as ahead:
+                    self._others.expect(server, ahead.round)
+                    return None
                 except (NotTrusted, Refused) as error:  # it was revoked, or sends nonsense
                     self._others.offended(server, k, error)
                     return None
@@ -309,13 +318,13 @@ class SyncExchange:
         finally:
             self._waiting.discard(server)
 
-    async def _waits(self, server: int) -> bool:
-        """Is a server late because it waits for another one?"""
+    async def _whereabouts(self, server: int) -> tuple[bool, int]:
+        """Is a server late because it waits for another one? And in which round is it?"""
         try:
             header, _ = await self.peers[server].ask("here", {}, seconds=HERE)
+            return header.get("waiting") is True, whole(header, "round")
         except SdfeelError:
-            return False
-        return header.get("waiting") is True
+            return False, -1
 
     async def _insist(
         self, n: int, k: int, hop: int, own: Rows, copies: PublicCopies | None
@@ -347,7 +356,8 @@ class SyncExchange:
             if header.get("left") is True:
                 raise Left(server)
             if header.get("gone"):
-                raise Behind(server, whole(header, "round"))
+                leapt = header.get("leapt") is True and self._policy.dead_edge == "drop"
+                raise (Ahead if leapt else Behind)(server, whole(header, "round"))
             await asyncio.sleep(HASTY)
 
     def _read(
@@ -364,9 +374,14 @@ class SyncExchange:
         return update
 
     async def _back(self, server: int) -> bool:
-        """Can a server that was given up take part? One that is behind comes by itself."""
+        """Can a server that was given up take part? One that is behind comes by itself.
+
+        One that has leapt ahead waits for us there. If we leapt as well, to find it, it would be
+        behind again, and so on.
+        """
         header, _ = await self.peers[server].insist("here", {})
-        return whole(header, "round") >= self._newest()
+        there, newest = whole(header, "round"), self._newest()
+        return there == newest or (there > newest and header.get("leapt") is not True)
 
     def committed(self) -> None:
         """Others pull what they need."""
@@ -436,6 +451,10 @@ class SyncExchange:
 
     def _newest(self) -> int:
         return next(iter(self._store.newest("start", 1)), -1)
+
+    def leapt(self) -> bool:
+        newest, last = self._newest(), self._store.last_record()
+        return newest > 0 and (last is None or last["k"] != newest - 1)
 
     def current(self) -> bytes:
         saved = self._store.get("start", self._newest())

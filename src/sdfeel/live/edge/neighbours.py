@@ -35,6 +35,7 @@ class Neighbours:
     _catching_up: int = 0  # small steps that are believed after a large one that was confirmed
 
     _leaps: int = 0  # since we were last in step
+    _expected: dict[int, int] = field(default_factory=dict)  # in which round each will be met
 
     def __post_init__(self) -> None:
         self.absent = Absent(self._may_come_back)
@@ -69,6 +70,22 @@ class Neighbours:
         """A server that was given up takes part again, unless it must stay away for longer."""
         if server in self.absent and self._may(server):
             self.absent.discard(server)
+
+    def expect(self, server: int, k: int) -> None:
+        """Do without a server that has leapt ahead, until we reach its round."""
+        self.absent.add(server)
+        self._expected[server] = k
+
+    def announced(self, server: int, k: int) -> None:
+        """A server asks for a round to come; if it was given up, that is where we meet it."""
+        if server in self.absent:
+            self._expected[server] = k
+
+    def reached(self, k: int) -> None:
+        """We are in round `k`: whoever said that it would be here by now takes part again."""
+        for server in [d for d, there in self._expected.items() if there <= k]:
+            del self._expected[server]
+            self.welcome(server)
 
     def _may(self, server: int) -> bool:
         turn = self.cluster.turn

@@ -51,6 +51,14 @@ class Behind(Exception):
         self.server, self.round = server, k
 
 
+class Ahead(Exception):
+    """Another server has leapt to a later round, and waits there for the others."""
+
+    def __init__(self, server: int, k: int) -> None:
+        super().__init__(f"edge-{server} waits in round {k}")
+        self.server, self.round = server, k
+
+
 class Left(Exception):
     """Another server says that this one has left the network."""
 
@@ -97,6 +105,10 @@ class Exchange(Protocol):
 
     def current(self) -> bytes:
         """This server's model as it is now."""
+        ...
+
+    def leapt(self) -> bool:
+        """Is this server in a round that it came to without doing the one before?"""
         ...
 
     def waiting(self) -> list[str]: ...

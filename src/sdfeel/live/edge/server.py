@@ -6,7 +6,6 @@ durable: results of clients, what was served to other servers, and the last comm
 
 import asyncio
 import json
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
@@ -127,8 +126,8 @@ class Edge:
         """Answer one call. The caller is who its certificate says."""
         check_federation(header, self.federation.digest)
         if kind == "here" and who.role in ("client", "edge"):
-            waiting = bool(self.exchange.waiting())
-            return {"round": self.known.k, "waiting": waiting, "over": self.known.over}, None
+            found = {"round": self.known.k, "waiting": bool(self.exchange.waiting())}
+            return {**found, "over": self.known.over, "leapt": self.exchange.leapt()}, None
         if self.boundary is not None and kind == "epoch" and who.role in ("client", "edge"):
             return self.boundary.answer(who, header, body)
         if self.boundary is not None and kind == "start" and who.role == "edge":
@@ -248,12 +247,12 @@ class Edge:
             await self.boundary.cross()
             if self.boundary.out:
                 return
-        began = time.monotonic()
+        began = self.cluster.clock()
         known = self.known
         turn = Turn.of(self.federation, self.number, known.k, known.memory, known.guests)
         self.cluster.begin(turn, known.taken)
         closed = await self._closed(turn)
-        gathered = time.monotonic()
+        gathered = self.cluster.clock()
         try:
             ended = await self.exchange.finish(known, turn, closed)
         except Behind as behind:
@@ -388,7 +387,7 @@ class Edge:
         notes = self.store.notes("result", turn.k)
         compute = max((float(note["seconds"]) for note in notes.values()), default=0.0)
         compute = min(compute, gathered - began)
-        counts, now, wall = self.cluster.counts, time.monotonic(), time.time()
+        counts, now, wall = self.cluster.counts, self.cluster.clock(), self.cluster.wall()
         moved = counts.sent + counts.received + self.exchange.traffic()
         since, self._counted = moved - self._counted, moved
         start = wall - (now - began)

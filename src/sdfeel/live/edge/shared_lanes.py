@@ -6,7 +6,6 @@ can repeat it.
 """
 
 import asyncio
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -50,7 +49,7 @@ class SharedLanes:
 
     async def _lane(self, cluster: Cluster, state: Callable[[], ServerState]) -> None:
         while not state().over:
-            began, known = time.time(), state()
+            began, known = cluster.clock(), state()
             lap, lane = known.laps[cluster.lane], cluster.lane
             turn = Turn.of(
                 cluster.federation, cluster.server, lap.k, lap.memory, lane=lane, began=lap.began
@@ -68,7 +67,7 @@ class SharedLanes:
     def _finish(
         self, cluster: Cluster, known: ServerState, turn: Turn, missing: list[int], began: float
     ) -> None:
-        federation, gathered = cluster.federation, time.time()
+        federation, gathered = cluster.federation, cluster.clock()
         notes = cluster.store.notes("result", turn.k)
         closed = Closed(
             {c: int(notes[c]["steps"]) for c in turn.clients if c in notes}, tuple(missing)
@@ -141,6 +140,9 @@ class SharedLanes:
         saved = self.clusters[0].store.get("own", 0)
         assert saved is not None  # written when the node began
         return saved.body
+
+    def leapt(self) -> bool:
+        return False  # every server has rounds of its own
 
     def waiting(self) -> list[str]:
         return []
