@@ -153,3 +153,25 @@ def test_the_form_knows_every_key_and_gives_the_defaults(page: Page) -> None:
     assert fields["training.engine"]["choices"][:2] == ["auto", "loop"]
     assert fields["network.radius"]["above"] == 0
     assert form["schemes"]["sd-feel"]["fields"][0]["help"].startswith("local iterations")
+
+
+def test_notes_are_checked_and_written_into_the_run_alone(page: Page, tmp_path: Path) -> None:
+    desk = Desk(page)
+    run = write(tmp_path / "served" / "one", events())
+    desk.client.close()
+    desk.client = page(allow_start=True, directory=tmp_path / "served")
+    desk.headers["x-sdfeel-secret"] = desk.client.get("/api/about").json()["secret"]
+    told = desk.tell("notes", name="one", tags=["paper", " paper", ""], note=" good ").json()
+    assert (told["tags"], told["note"]) == (["paper"], "good")
+    wrong: list[dict[str, Any]] = [{"tags": "x"}, {"tags": ["x"] * 3 + ["y" * 99]}, {"note": 7}]
+    wrong += [{"note": "x" * 5000}, {"tags": ["a,b"]}, {"tags": [f"{n}" for n in range(21)]}]
+    assert [desk.tell("notes", name="one", **each).status_code for each in wrong] == [400] * 6
+    (tmp_path / "outside").write_text("mine")
+    (run / run_files.NOTES).unlink()
+    (run / run_files.NOTES).symlink_to(tmp_path / "outside")
+    (tmp_path / "served" / "way").symlink_to(tmp_path)
+    assert desk.tell("notes", name="one", note="new").status_code == 200
+    assert (tmp_path / "outside").read_text() == "mine"  # a link is replaced, not followed
+    for name in ("../outside", "way", ".", "none"):
+        assert desk.tell("notes", name=name, note="new").status_code == 404
+    assert page().post("/api/notes", json={"name": "one"}, headers=desk.headers).status_code != 200

@@ -119,6 +119,60 @@ def test_the_selection_survives_going_back_and_the_table_is_saved(page: Page) ->
     assert len(lines) == 4
 
 
+def test_the_list_is_a_workbench(page: Page, runs: Path) -> None:
+    """Columns of any key, groups with means, and pictures of what is shown."""
+    page.goto("/")
+    expect(page.locator(".runs tbody tr")).to_have_count(3)
+    column = page.get_by_label("Add a column")
+    for key in ("scheme.tau1", "spread"):
+        column.fill(key)
+        column.press("Enter")
+        expect(page.get_by_role("button", name=key, exact=True)).to_be_visible()
+    page.get_by_role("button", name="spread", exact=True).click()
+    expect(page.locator("th[data-key=spread]")).to_have_attribute("aria-sort", "descending")
+    column.fill("wings")
+    column.press("Enter")
+    expect(page.locator("#question")).to_contain_text("no run has a key wings")
+    by = page.get_by_label("Group by")
+    by.fill("folder")
+    by.press("Enter")
+    group = page.locator("tr.group[data-group=race]")
+    expect(group).to_contain_text("2 runs")
+    expect(group).to_contain_text("⌀")
+    shown = page.locator("tbody tr[data-name]")
+    expect(shown).to_have_count(0)
+    group.get_by_role("button").click()
+    expect(shown).to_have_count(2)
+    page.reload()  # the address keeps columns and groups
+    expect(page.locator("th[data-key=spread]")).to_be_visible()
+    expect(page.locator("tr.group")).to_have_count(2)
+    page.get_by_text("Parallel coordinates").click()
+    expect(page.locator(".parallel .line")).to_have_count(2)
+    axis = page.locator(".parallel .hit").last.bounding_box()
+    assert axis is not None
+    page.mouse.move(axis["x"] + 9, axis["y"] + 2)
+    page.mouse.down()
+    page.mouse.move(axis["x"] + 9, axis["y"] + 40)
+    page.mouse.up()
+    expect(page.get_by_role("button", name="Choose these")).to_be_visible()
+    page.get_by_text("Accuracy against costs").click()
+    expect(page.locator(".pareto .point")).to_have_count(2)
+    expect(page.locator(".pareto .best-point").first).to_be_visible()
+
+
+def test_tags_and_notes_are_kept_beside_the_run_and_stay_text(page: Page, runs: Path) -> None:
+    page.goto("/run?name=race/sd-feel")
+    page.get_by_role("button", name="tags and note").click()
+    page.get_by_label("Tags").fill("paper, <b>bold")
+    page.get_by_label("Note", exact=True).fill("<img src=x onerror=alert(1)>")
+    page.get_by_role("button", name="Save").click()
+    expect(page.locator(".notes .tag")).to_have_text(["paper", "<b>bold"])
+    page.goto("/?text=tags ~ paper")
+    expect(page.locator(".runs tbody td.name")).to_contain_text(["<b>bold"])
+    (runs / "race" / "sd-feel" / "notes.json").unlink()
+    expect(page.locator(".runs tbody tr")).to_have_count(0)
+
+
 def test_new_runs_appear_by_themselves(page: Page, runs: Path) -> None:
     page.goto("/")
     expect(page.locator(".runs tbody tr")).to_have_count(3)
@@ -403,10 +457,16 @@ def test_axe_finds_nothing_to_complain_about(browser: Browser, address: str, col
     )
     context.set_default_timeout(DEADLINE)
     page = context.new_page()
-    for path in ("/", "/run?name=race/sd-feel", "/compare?run=race/sd-feel&run=bad", "/new"):
+    several = "/?group=folder&column=spread"
+    for path in (several, "/run?name=race/sd-feel", "/compare?run=race/sd-feel&run=bad", "/new"):
         page.goto(path)
-        ready = {"/": ".runs tbody tr", "/new": "form"}.get(path, ".chart canvas")
+        ready = {several: "tr.group", "/new": "form"}.get(path, ".chart canvas")
         page.locator(ready).first.wait_for()
+        for each in page.locator("details > summary").all():
+            each.click()
+        if path.startswith("/run"):
+            page.evaluate("scrollTo(0, document.body.scrollHeight)")  # until then it is not drawn
+            page.locator(".fields").first.wait_for()
         page.evaluate(AXE.read_text())
         found = page.evaluate("axe.run()")["violations"]
         assert [(each["id"], each["nodes"][0]["html"][:200]) for each in found] == []

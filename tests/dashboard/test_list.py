@@ -130,6 +130,20 @@ def test_news_of_the_list_are_what_changed(tmp_path: Path, monkeypatch: pytest.M
     assert news() == [("runs", {"changed": [], "gone": ["one"]})]
 
 
+def test_comparisons_and_plans_are_groups_and_spoilt_ones_do_no_harm(tmp_path: Path) -> None:
+    write(tmp_path / "race" / "one", events())
+    write(tmp_path / "bad" / "two", events())
+    (tmp_path / "plan").mkdir()
+    (tmp_path / "race" / "group.json").write_text('{"title": "A sweep", "lines": {"one": ["one"]}}')
+    (tmp_path / "bad" / "group.json").write_text("[1")
+    (tmp_path / "plan" / "plan.json").write_text("{}")
+    known = Catalogue(Root(tmp_path))
+    assert [run.name for run in known.runs()] == ["bad/two", "race/one"]
+    found = {group["name"]: (group["title"], group["plan"]) for group in known.groups()}
+    wanted = {"race": ("A sweep", False), "bad": ("Runs", False), "plan": ("A plan", True)}
+    assert found == wanted
+
+
 def test_news_of_a_run_are_everything_and_then_what_changed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -15,6 +15,7 @@ PROVENANCE = "provenance.json"  # what a run was made of
 PERSONAL = "personal.safetensors"  # what stays with each client
 PICTURE, PAGE = "picture.png", "report.html"
 GROUP = "group.json"  # how several runs in one directory belong together
+NOTES = "notes.json"  # what people have written about a run: tags and a text
 
 # A deployment's directory, and those of its nodes.
 NETWORK, EPOCHS, ALLOW, NODES, NODE, STATUS = (

@@ -40,6 +40,7 @@ from sdfeel.dashboard.http import (
 from sdfeel.dashboard.http import body as sent
 from sdfeel.dashboard.jobs import Jobs, Wish
 from sdfeel.dashboard.log_files import BEST, FILES, NotHere, Root
+from sdfeel.dashboard.notes import Notes, write_notes
 from sdfeel.dashboard.views import run as views
 from sdfeel.dashboard.views.catalogue import Catalogue
 from sdfeel.dashboard.views.curves import graph
@@ -84,7 +85,12 @@ class Dashboard:
             "/file": self.file,
             **dict.fromkeys(PAGES, self.page),
         }
-        doing = {"/api/start": self.start, "/api/stop": self.stop, "/api/resume": self.resume}
+        doing = {
+            "/api/start": self.start,
+            "/api/stop": self.stop,
+            "/api/resume": self.resume,
+            "/api/notes": self.write_notes,
+        }
         found = [Route(path, endpoint, methods=["GET"]) for path, endpoint in looking.items()]
         if self.allow_start:
             found.append(Route("/api/form", self.form, methods=["GET"]))
@@ -188,6 +194,12 @@ class Dashboard:
             raise InputError(f"{found.name} is {found.state}: there is nothing to resume")
         job = await run_in_threadpool(self.jobs.resume, found.name)
         return Json(job.record())
+
+    async def write_notes(self, request: Request) -> Response:
+        body = await sent(request)
+        name, notes = str(body.get("name", "")), Notes.of(body)
+        await run_in_threadpool(write_notes, self.root, name, notes)
+        return Json((await run_in_threadpool(self.catalogue.one, name)).record())
 
 
 def build(

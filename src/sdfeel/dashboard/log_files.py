@@ -7,14 +7,27 @@ leads outside, and neither does a race with a program that swaps links.
 import os
 import stat
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from threading import get_ident
 
-from sdfeel.core.run_files import EVENTS, EXPERIMENT, LOCK, METRICS, MODEL, NODES, PAGE
+from sdfeel.core.errors import InputError
+from sdfeel.core.run_files import (
+    EVENTS,
+    EXPERIMENT,
+    GROUP,
+    LOCK,
+    METRICS,
+    MODEL,
+    NODES,
+    NOTES,
+    PAGE,
+)
 
-BEST = "best.toml"  # what a plan found
+BEST, PLAN = "best.toml", "plan.json"  # what a plan found, and its record
 FILES: tuple[str, ...] = (EVENTS, EXPERIMENT, METRICS, MODEL, PAGE)
-FILES += (BEST, "plan.json", "plan.png")  # everything that can be saved
+FILES += (BEST, PLAN, "plan.png")  # everything that can be saved
 DEPTH, MOST = 8, 20_000  # how deep runs are looked for, and in how many directories
 
 
@@ -30,6 +43,16 @@ class RunFolder:
     log: "Stamp | None"
     experiment: bool
     nodes: bool
+    notes: "Stamp | None" = None  # of what people have written about it
+
+
+@dataclass(frozen=True)
+class GroupFolder:
+    """A directory that is not a run, but says what its runs have in common; or a plan."""
+
+    name: str
+    file: str  # group.json or plan.json
+    stamp: "Stamp"
 
 
 @dataclass(frozen=True)
@@ -84,8 +107,32 @@ class Root:
             there = {entry.name for entry in entries if entry.is_file(follow_symlinks=False)}
         return [file for file in FILES if file in there]
 
+    def replace(self, name: str, file: str, content: bytes) -> None:
+        """Write a file of a run as a whole: readers find the old one or the new one."""
+        parent = self._descend(_parts(name))
+        draft = f".{file}.{os.getpid()}.{get_ident()}.tmp"
+        try:
+            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+            with os.fdopen(os.open(draft, flags, 0o644, dir_fd=parent), "wb") as out:
+                out.write(content)
+                out.flush()
+                os.fsync(out.fileno())
+            os.rename(draft, file, src_dir_fd=parent, dst_dir_fd=parent)
+        except OSError as error:
+            with suppress(OSError):
+                os.unlink(draft, dir_fd=parent)
+            raise InputError(
+                f"{file} of {name} cannot be written ({error.strerror}): ask who owns the directory"
+            ) from None
+        finally:
+            os.close(parent)
+
     def runs(self) -> Iterator[RunFolder]:
         """All runs below the root; there are no runs inside a run."""
+        return (each for each in self.walk() if isinstance(each, RunFolder))
+
+    def walk(self) -> Iterator[RunFolder | GroupFolder]:
+        """All runs below the root, and the directories that hold groups of them, or a plan."""
         waiting, seen = [("", 0)], 0
         while waiting and seen < MOST:
             name, depth = waiting.pop()
@@ -93,19 +140,20 @@ class Root:
             found, below = self._look(name)
             if found is not None:
                 yield found
-            elif depth < DEPTH:
+            if not isinstance(found, RunFolder) and depth < DEPTH:
                 waiting += ((inner, depth + 1) for inner in below)
 
     def folder(self, name: str) -> RunFolder:
         """One run by its name."""
         self.directory(name)
         found, _ = self._look("/".join(_parts(name)))
-        if found is None:
+        if not isinstance(found, RunFolder):
             raise NotHere(f"{name} is not a run")
         return found
 
-    def _look(self, name: str) -> tuple[RunFolder | None, list[str]]:
-        log, experiment, nodes = None, False, False
+    def _look(self, name: str) -> tuple[RunFolder | GroupFolder | None, list[str]]:
+        log, experiment, nodes, notes = None, False, False, None
+        kept: dict[str, Stamp] = {}
         below: list[str] = []
         try:
             with os.scandir(self.path / name) as entries:
@@ -114,14 +162,20 @@ class Root:
                         log = Stamp.of(entry.stat(follow_symlinks=False))
                     elif entry.name == EXPERIMENT and entry.is_file(follow_symlinks=False):
                         experiment = True
+                    elif entry.name == NOTES and entry.is_file(follow_symlinks=False):
+                        notes = Stamp.of(entry.stat(follow_symlinks=False))
+                    elif entry.name in (GROUP, PLAN) and entry.is_file(follow_symlinks=False):
+                        kept[entry.name] = Stamp.of(entry.stat(follow_symlinks=False))
                     elif not entry.name.startswith(".") and entry.is_dir(follow_symlinks=False):
                         nodes = nodes or entry.name == NODES
                         below.append(f"{name}/{entry.name}" if name else entry.name)
         except OSError:  # gone, or not ours to read
             return None, []
-        if log is None and not experiment:
-            return None, below
-        return RunFolder(name or ".", log, experiment, nodes), []
+        if log is not None or experiment:
+            return RunFolder(name or ".", log, experiment, nodes, notes), []
+        for file, stamp in sorted(kept.items()):
+            return GroupFolder(name or ".", file, stamp), below
+        return None, below
 
     def _descend(self, parts: list[str]) -> int:
         flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC

@@ -14,8 +14,8 @@ export function jobList(jobs, about) {
     job.state === "running" && stopButton(job.name, about)))))];
 }
 
-function planLinks(name) {
-  return [h("a", { href: link("/new", { from: name, planned: "yes" }) }, "start the best"),
+export function planLinks(name, allow = true) {
+  return [allow && h("a", { href: link("/new", { from: name, planned: "yes" }) }, "start the best"),
     ...[["best.toml", "experiment"], ["plan.png", "picture"], ["plan.json", "record"]].map(([file, text]) => h("a", { href: link("/file", { name, file }), download: "" }, text))];
 }
 

@@ -1,99 +1,138 @@
-// All runs: sorted, filtered, live; chosen ones go to the comparison.
+// All runs: sorted, filtered, grouped, live; chosen ones go to the comparison.
 
-import { h, link, table } from "./dom.js";
-import { ago, amount, count, duration, percent } from "./format.js";
-import { ask, listen } from "./live.js";
+import { h, link, renew, table } from "./dom.js";
+import { ago, count, percent } from "./format.js";
+import { listen } from "./live.js";
 import { jobList } from "./jobs.js";
-import { parse, resolve } from "./query.js";
+import { parse } from "./query.js";
 import { sample } from "./look.js";
+import { USUAL, added, chooser, shown as printed } from "./columns.js";
+import { everyKey, prepare, value } from "./values.js";
+import { grouped } from "./grouping.js";
+import { saveCsv } from "./csv.js";
+import { folderList } from "./folders.js";
+import { tagList } from "./notes.js";
+import { Parallel } from "./parallel.js";
+import { Pareto } from "./pareto.js";
 
 const MOST = 60;
 const ROOM = 200; // rows that are drawn until somebody asks for all: a thousand take a browser long
-const COLUMNS = [
-  { key: "name", title: "run" },
-  { key: "scheme", title: "scheme" },
-  { key: "state", title: "state" },
-  { key: "accuracy", title: "accuracy", number: true },
-  { key: "seconds", title: "time", number: true },
-  { key: "iterations", title: "iterations", number: true, wide: true },
-  { key: "bytes", title: "data moved", number: true, wide: true },
-  { key: "seed", title: "seed", number: true, wide: true },
-  { key: "kind", title: "kind", wide: true },
-  { key: "modified", title: "changed", number: true },
-];
 
 const runs = new Map();
 const rows = new Map();
 const chosen = new Set();
+const open = new Set(); // groups that are unfolded
 const order = { key: "modified", down: true };
 let room = ROOM;
-const filter = { text: "", state: "", scheme: "" };
-const OWN = new Set([...COLUMNS.map((column) => column.key), "loss", "folder", "reason"]);
+const filter = { text: "", state: "", scheme: "", folder: "", group: "" };
+let extra = []; // keys of columns that were added
 let question = parse("");
-let meant = new Map(); // tau1: scheme.tau1
-let asked = null; // the experiments' keys, once a question needs them
+let folders = [];
+
+const columns = () => [...USUAL, ...extra.map(added)];
 
 export async function show(main, about, query) {
   document.title = `runs · ${about.directory} · sdfeel`;
   for (const key of Object.keys(filter)) filter[key] = query.get(key) ?? "";
-  if (COLUMNS.some((column) => column.key === query.get("sort"))) order.key = query.get("sort");
+  extra = query.getAll("column").slice(0, 20);
+  order.key = query.get("sort") ?? "modified";
   order.down = query.get("order") !== "up";
   const parts = {
-    count: h("p", { class: "soft", role: "status" }, "Looking for runs …"),
+    about, count: h("p", { class: "soft", role: "status" }, "Looking for runs …"), folders: h("div", {}),
     body: null, more: h("button", { type: "button", hidden: true }, "Show all"), jobs: h("div", {}), basket: h("div", { class: "basket", hidden: true }),
     states: h("select", { "aria-label": "State" }), schemes: h("select", { "aria-label": "Scheme" }),
+    within: h("button", { type: "button", class: "chip", hidden: true }),
   };
   parts.more.addEventListener("click", () => { room = Infinity; draw(parts); });
+  parts.within.addEventListener("click", () => { filter.folder = ""; draw(parts); });
   const hint = "a name, or scheme = sd-feel and tau1 >= 5 and accuracy > 90%";
   const text = h("input", { type: "search", placeholder: hint, "aria-label": "Filter by name", "aria-describedby": "question", value: filter.text });
+  const by = h("input", { list: "keys", placeholder: "nothing", "aria-label": "Group by", class: "key", value: filter.group });
   const problem = h("p", { class: "problem-text note", id: "question", role: "status" });
   const inquire = async () => {
     filter.text = text.value;
     try {
       const found = parse(filter.text);
-      const others = [...found.keys].filter((key) => !OWN.has(key));
-      if (others.length && asked === null) asked = await ask("/api/keys");
-      const names = new Set(Object.values(asked ?? {}).flatMap((values) => Object.keys(values)));
-      meant = new Map(others.map((key) => [key, resolve(names, key)]));
+      await prepare(found.keys, runs.values());
       question = found;
+      await prepare([...extra, ...(by.value.trim() ? [by.value.trim()] : [])], runs.values());
+      filter.group = by.value.trim();
       problem.textContent = "";
     } catch (error) {
       problem.textContent = error.message;
     }
+    rows.clear();
     draw(parts);
   };
   text.addEventListener("input", inquire);
-  if (filter.text) inquire();
+  by.addEventListener("change", inquire);
+  const box = table("all runs", [], []);
+  box.classList.add("card", "runs");
+  parts.box = box;
+  parts.body = box.querySelector("tbody");
+  parts.head = box.querySelector("thead tr");
+  const picker = chooser({
+    extra: () => extra, names: () => everyKey([...runs.values()]),
+    add: (key) => { if (!columns().some((column) => column.key === key)) extra.push(key); change(); },
+    remove: (key) => { extra = extra.filter((each) => each !== key); change(); },
+  });
+  const change = async () => {
+    const wanted = extra;
+    for (const key of wanted) {
+      try { await prepare([key], runs.values()); } catch (error) { extra = extra.filter((each) => each !== key); problem.textContent = error.message; }
+    }
+    header(parts);
+    picker.draw();
+    rows.clear();
+    draw(parts);
+  };
+  by.addEventListener("focus", () => picker.fill(), { once: true });
+  parts.parallel = new Parallel({ extra: () => extra, choose: (names) => { names.slice(0, MOST).forEach((name) => chosen.add(name)); rows.clear(); draw(parts); } });
+  parts.pareto = new Pareto();
+  parts.views = [view("Parallel coordinates", parts.parallel, parts), view("Accuracy against costs", parts.pareto, parts)];
   for (const name of (sessionStorage.getItem("sdfeel-chosen") ?? "").split("\n").filter(Boolean)) chosen.add(name);
   for (const key of ["state", "scheme"]) {
     parts[`${key}s`].addEventListener("change", (event) => { filter[key] = event.target.value; draw(parts); });
   }
-  const head = COLUMNS.map((column) => h("th", { scope: "col", class: cells(column), "data-key": column.key },
-    h("button", { type: "button", class: "sort", onclick: () => sortBy(column, parts) }, column.title)));
-  const all = h("input", { type: "checkbox", "aria-label": "Choose all shown", onchange: (event) => chooseAll(event.target.checked, parts) });
-  const box = table("all runs", [h("th", { scope: "col", class: "check" }, all), ...head], []);
-  box.classList.add("card", "runs");
-  parts.body = box.querySelector("tbody");
-  parts.head = box.querySelector("thead");
+  header(parts);
+  picker.draw();
   main.replaceChildren(
     h("div", { class: "title" }, h("h1", {}, about.directory), parts.count),
-    parts.jobs,
-    h("div", { class: "bar filters" }, text, parts.states, parts.schemes, h("button", { type: "button", onclick: saveTable }, "Save table (CSV)")),
+    parts.jobs, parts.folders,
+    h("div", { class: "bar filters" }, text, parts.states, parts.schemes, parts.within),
     problem,
-    box, parts.more, parts.basket);
-  setInterval(() => rows.forEach((row, name) => { row.querySelector(".ago").textContent = ago(runs.get(name).modified); }), 10000);
+    h("div", { class: "bar" }, h("label", { class: "soft" }, "group by ", by), picker.element, h("button", { type: "button", onclick: saveTable }, "Save table (CSV)")),
+    box, parts.more, ...parts.views.map((each) => each.element), parts.basket);
+  setInterval(() => rows.forEach((row, name) => { const cell = row.querySelector(".ago"); if (cell && runs.has(name)) cell.textContent = ago(runs.get(name).modified); }), 10000);
+  let first = true;
   listen({}, {
     runs: ({ changed, gone }) => {
       changed.forEach((run) => runs.set(run.name, run));
       changed.forEach((run) => rows.delete(run.name));
       gone.forEach((name) => { runs.delete(name); rows.delete(name); chosen.delete(name); });
-      draw(parts);
+      if ((first && filter.text) || filter.group || extra.length) inquire(); else draw(parts);
+      first = false;
     },
+    groups: (found) => { folders = found; draw(parts); },
     jobs: (jobs) => parts.jobs.replaceChildren(...jobList(jobs, about)),
   });
 }
 
-const cells = (column) => [column.number && "number", column.wide && "wide", column.key].filter(Boolean).join(" ");
+const classes = (column) => [column.number && "number", column.wide && "wide", USUAL.includes(column) && column.key].filter(Boolean).join(" ");
+
+// A picture that is drawn only while it is unfolded.
+function view(title, picture, parts) {
+  const element = h("details", { class: "card" }, h("summary", {}, title), picture.element);
+  element.addEventListener("toggle", () => { if (element.open) picture.update(shown()); });
+  return { element, update: () => { if (element.open) picture.update(shown()); }, parts };
+}
+
+function header(parts) {
+  const all = h("input", { type: "checkbox", "aria-label": "Choose all shown", onchange: (event) => chooseAll(event.target.checked, parts) });
+  parts.box.classList.toggle("widened", extra.length > 0);
+  parts.head.replaceChildren(h("th", { scope: "col", class: "check" }, all), ...columns().map((column) => h("th", { scope: "col", class: classes(column), "data-key": column.key },
+    h("button", { type: "button", class: "sort", onclick: () => sortBy(column, parts) }, column.title))));
+}
 
 function sortBy(column, parts) {
   order.down = order.key === column.key ? !order.down : Boolean(column.number);
@@ -101,15 +140,20 @@ function sortBy(column, parts) {
   draw(parts);
 }
 
+function compared(x, y) {
+  const [no, none] = [x === null || x === undefined, y === null || y === undefined];
+  if (no || none) return no && none ? 0 : no ? Infinity : -Infinity; // what is unknown comes last
+  return typeof x === "number" && typeof y === "number" ? x - y : String(x).localeCompare(String(y), "en", { numeric: true });
+}
+
 function shown() {
-  const found = [...runs.values()].filter((run) =>
-    question.matches((key) => (OWN.has(key) ? run[key] : asked[run.name]?.[meant.get(key)])) && (!filter.state || run.state === filter.state) && (!filter.scheme || run.scheme === filter.scheme));
+  const found = [...runs.values()].filter((run) => question.matches((key) => value(run, key))
+    && (!filter.state || run.state === filter.state) && (!filter.scheme || run.scheme === filter.scheme) && (!filter.folder || run.folder === filter.folder));
   const sign = order.down ? -1 : 1;
   return found.sort((a, b) => {
-    const [x, y] = [a[order.key], b[order.key]];
-    if (x === y) return a.name.localeCompare(b.name, "en", { numeric: true });
-    if (x === null || y === null) return x === null ? 1 : -1; // what is unknown comes last
-    return sign * (typeof x === "string" ? x.localeCompare(y, "en", { numeric: true }) : x - y);
+    const way = compared(value(a, order.key), value(b, order.key));
+    if (!way) return a.name.localeCompare(b.name, "en", { numeric: true });
+    return Number.isFinite(way) ? sign * way : way;
   });
 }
 
@@ -121,49 +165,87 @@ function draw(parts) {
     : "No runs here yet: they appear by themselves as soon as they start.";
   options(parts.states, "all states", [...new Set([...runs.values()].map((run) => run.state))].sort(), filter.state);
   options(parts.schemes, "all schemes", [...new Set([...runs.values()].map((run) => run.scheme))].sort(), filter.scheme);
-  const elements = found.slice(0, room).map((run) => row(run, parts));
-  parts.more.hidden = found.length <= room;
-  parts.more.textContent = `Show all ${count(found.length)}`;
-  const old = parts.body.children;
-  // Rows are put in again only if something moved: a focused one would lose the focus.
-  if (old.length !== elements.length || elements.some((element, index) => old[index] !== element)) {
-    const focused = document.activeElement?.closest?.("tr")?.dataset.name;
-    const kind = document.activeElement?.tagName;
-    parts.body.replaceChildren(...elements);
-    if (focused && rows.has(focused)) rows.get(focused).querySelector(kind === "A" ? "a" : "input").focus();
-  }
+  parts.within.hidden = !filter.folder;
+  parts.within.textContent = `in ${filter.folder} ✕`;
+  parts.within.setAttribute("aria-label", `Show runs outside ${filter.folder}, too`);
+  renew(parts.folders, [folders, folders.length ? runs.size : 0], () => folderList(folders, runs.values(), { allow: parts.about.allow_start, only: (folder) => { filter.folder = folder; draw(parts); } }));
+  const all = filter.group ? inGroups(found, parts) : found.slice(0, room).map((run) => row(run, parts));
+  const elements = all.slice(0, room);
+  parts.more.hidden = (filter.group ? all.length : found.length) <= room;
+  parts.more.textContent = `Show all ${count(filter.group ? all.length : found.length)}`;
+  place(parts.body, elements);
   for (const th of parts.head.querySelectorAll("[data-key]")) {
     th.setAttribute("aria-sort", th.dataset.key !== order.key ? "none" : order.down ? "descending" : "ascending");
   }
   basket(parts);
-  const kept = new URLSearchParams(Object.entries(filter).filter(([, value]) => value));
+  parts.views.forEach((each) => each.update());
+  const kept = new URLSearchParams(Object.entries(filter).filter(([, each]) => each));
+  extra.forEach((key) => kept.append("column", key));
   if (order.key !== "modified" || !order.down) { kept.set("sort", order.key); kept.set("order", order.down ? "down" : "up"); }
   history.replaceState(null, "", kept.size ? `/?${kept}` : "/");
 }
 
-function options(select, all, names, value) {
-  const wanted = JSON.stringify([names, value]);
+// Rows are put in again only if something moved: a focused one would lose the focus.
+function place(body, elements) {
+  const old = body.children;
+  if (old.length === elements.length && !elements.some((element, index) => old[index] !== element)) return;
+  const active = document.activeElement;
+  const focused = active?.closest?.("tr")?.dataset.name;
+  const group = active?.closest?.("tr")?.dataset.group;
+  const kind = active?.tagName;
+  body.replaceChildren(...elements);
+  if (focused && rows.get(focused)?.isConnected) rows.get(focused).querySelector(kind === "A" ? "a" : "input").focus();
+  if (group !== undefined) [...body.querySelectorAll("[data-group]")].find((each) => each.dataset.group === group)?.querySelector(kind === "INPUT" ? "input" : "button").focus();
+}
+
+function inGroups(found, parts) {
+  const keys = columns().map((column) => column.key);
+  const groups = grouped(found, (run) => value(run, filter.group), keys, value);
+  const ordering = (group) => { const own = group.means.get(order.key); return own?.mean ?? (order.key === filter.group || order.key === "name" ? group.name : own); };
+  if (order.key !== "modified") groups.sort((a, b) => (order.down ? -1 : 1) * (compared(ordering(a), ordering(b)) || 0));
+  return groups.flatMap((group) => [groupRow(group, parts), ...(open.has(group.name) ? group.runs.map((run) => row(run, parts)) : [])]);
+}
+
+function groupRow(group, parts) {
+  const unfolded = open.has(group.name);
+  const turn = () => { if (unfolded) open.delete(group.name); else open.add(group.name); draw(parts); };
+  const names = group.runs.map((run) => run.name);
+  const check = h("input", { type: "checkbox", checked: names.every((name) => chosen.has(name)), "aria-label": `Choose all of ${group.name}`, onchange: (event) => { names.forEach((name) => chosen[event.target.checked ? "add" : "delete"](name)); names.forEach((name) => rows.delete(name)); draw(parts); } });
+  const cell = (column) => {
+    if (column.key === "name") return h("button", { type: "button", class: "plain fold", "aria-expanded": String(unfolded), onclick: turn }, `${unfolded ? "▾" : "▸"} ${group.name} `, h("span", { class: "soft" }, `${count(names.length)} run${names.length === 1 ? "" : "s"}`));
+    const own = group.means.get(column.key);
+    if (typeof own === "string") return own || "-";
+    if (column.key === "modified") return printed("modified", own.most);
+    if (column.key === "seed" && own.least !== own.most) return `${new Set(group.runs.map((run) => run.seed)).size} seeds`;
+    const same = own.least === own.most;
+    const mean = Number.isInteger(own.mean) ? own.mean : +own.mean.toPrecision(6);
+    return h("span", { title: same ? "" : `from ${printed(column.key, own.least)} to ${printed(column.key, own.most)}` }, same ? "" : h("span", { class: "soft" }, "⌀ "), printed(column.key, mean));
+  };
+  return h("tr", { class: "group", "data-group": group.name }, h("td", { class: "check" }, check), columns().map((column) => h("td", { class: classes(column) }, cell(column))));
+}
+
+function options(select, all, names, chosenOne) {
+  const wanted = JSON.stringify([names, chosenOne]);
   if (select.dataset.shown === wanted) return;
   select.dataset.shown = wanted;
-  select.replaceChildren(h("option", { value: "" }, all), ...names.map((name) => h("option", { value: name, selected: name === value }, name)));
+  select.replaceChildren(h("option", { value: "" }, all), ...names.map((name) => h("option", { value: name, selected: name === chosenOne }, name)));
 }
 
 function row(run, parts) {
   if (rows.has(run.name)) return rows.get(run.name);
-  const place = run.name.lastIndexOf("/") + 1;
+  const at = run.name.lastIndexOf("/") + 1;
   const check = h("input", {
     type: "checkbox", checked: chosen.has(run.name), "aria-label": `Choose ${run.name}`,
     onchange: (event) => { chosen[event.target.checked ? "add" : "delete"](run.name); basket(parts); },
   });
   const values = {
-    name: h("a", { href: link("/run", { name: run.name }) }, sample(run.style, 22), h("span", { class: "soft" }, run.name.slice(0, place)), h("span", { class: "strong" }, run.name.slice(place))),
+    name: [h("a", { href: link("/run", { name: run.name }), title: run.note || null }, sample(run.style, 22), h("span", { class: "soft" }, run.name.slice(0, at)), h("span", { class: "strong" }, run.name.slice(at))), tagList(run.tags)],
     state: h("span", { class: "pill", "data-state": run.state, title: run.reason ?? "" }, run.state),
     accuracy: run.accuracy === null ? "-" : h("span", { class: "meter", style: { "--share": run.accuracy } }, percent(run.accuracy)),
-    seconds: duration(run.seconds), iterations: count(run.iterations), bytes: amount(run.bytes), seed: run.seed ?? "-",
     modified: h("span", { class: "ago" }, run.modified ? ago(run.modified) : "-"),
   };
   const element = h("tr", { "data-name": run.name }, h("td", { class: "check" }, check),
-    COLUMNS.map((column) => h("td", { class: cells(column) }, values[column.key] ?? run[column.key])));
+    columns().map((column) => h("td", { class: classes(column) }, values[column.key] ?? printed(column.key, value(run, column.key)))));
   rows.set(run.name, element);
   return element;
 }
@@ -171,22 +253,13 @@ function row(run, parts) {
 function chooseAll(wanted, parts) {
   for (const run of shown().slice(0, MOST)) chosen[wanted ? "add" : "delete"](run.name);
   if (!wanted) chosen.clear();
-  parts.body.querySelectorAll("tr").forEach((each) => { each.querySelector("input").checked = chosen.has(each.dataset.name); });
-  basket(parts);
+  rows.clear();
+  draw(parts);
 }
 
-// The table as it is shown, for a spreadsheet; a text that begins like a formula gets a quote before it.
 function saveTable() {
-  const cell = (value) => {
-    const text = value === null || value === undefined ? "" : String(value);
-    const safe = typeof value === "string" && /^[=+\-@\t]/.test(text) ? `'${text}` : text;
-    return /[",\n]/.test(safe) ? `"${safe.replaceAll('"', '""')}"` : safe;
-  };
-  const keys = COLUMNS.map((column) => column.key);
-  const lines = [keys, ...shown().map((run) => keys.map((key) => run[key]))].map((line) => line.map(cell).join(","));
-  const address = URL.createObjectURL(new Blob([`${lines.join("\r\n")}\r\n`], { type: "text/csv" }));
-  h("a", { href: address, download: "runs.csv" }).click();
-  URL.revokeObjectURL(address);
+  const keys = columns().map((column) => column.key);
+  saveCsv("runs.csv", [keys, ...shown().map((run) => keys.map((key) => value(run, key)))]);
 }
 
 function basket(parts) {

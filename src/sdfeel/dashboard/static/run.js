@@ -11,6 +11,7 @@ import { holdings } from "./holdings.js";
 import { experiment } from "./experiment.js";
 import { nodeTable, verified } from "./nodes.js";
 import { act, stopButton } from "./jobs.js";
+import { notes } from "./notes.js";
 
 const FILES = { "events.jsonl": "log", "experiment.toml": "experiment", "metrics.csv": "table of measurements", "model.safetensors": "model" };
 
@@ -25,6 +26,7 @@ export async function show(main, about, query) {
   };
   const [graph, timeline, events] = [new Graph(), new Timeline(name), new EventTable(name)];
   const charts = new Charts((seconds) => { graph.peek(seconds); timeline.mark(seconds); });
+  const written = notes(name, about);
   const held = h("div", {}, h("p", { class: "soft" }, "The data are being split again …"));
   const chosen = h("div", {});
   let jobs = [];
@@ -33,7 +35,7 @@ export async function show(main, about, query) {
   main.classList.add("loading");
   main.replaceChildren(
     h("div", { class: "title" }, h("h1", {}, h("span", { class: "soft" }, name.slice(0, place)), name.slice(place)), part.state, part.changed),
-    part.progress, part.actions, part.warnings, part.nodes, part.figures, part.thinned,
+    written.element, part.progress, part.actions, part.warnings, part.nodes, part.figures, part.thinned,
     card("Learning", charts.element),
     card("Servers", graph.element),
     card("Who waits for whom", timeline.element),
@@ -47,6 +49,7 @@ export async function show(main, about, query) {
     if (now.why) { part.warnings.replaceChildren(warnings([`This cannot be shown: ${now.why}`])); return; }
     main.classList.remove("loading");
     fill(part, now.run);
+    written.update(now.run);
     part.nodes.replaceChildren(...verified(now.verification), ...nodeTable(now.nodes));
     actions(part.actions, now.run, about, jobs);
     charts.update(now.run.charts);

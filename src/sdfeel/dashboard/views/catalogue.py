@@ -5,7 +5,7 @@ import re
 import time
 import tomllib
 from collections import OrderedDict, deque
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import PurePosixPath
 from threading import Lock
 from typing import Any, Literal
@@ -13,10 +13,22 @@ from typing import Any, Literal
 from sdfeel.core.events import Evaluated, Finished, Round, Started
 from sdfeel.core.run_files import CHECKPOINT, EVENTS, EXPERIMENT, GROUP, PROVENANCE, finite
 from sdfeel.dashboard.log import HEAD, LogReader, parse
-from sdfeel.dashboard.log_files import NotHere, Root, RunFolder, Stamp, held, lock_inode
+from sdfeel.dashboard.log_files import (
+    PLAN,
+    GroupFolder,
+    NotHere,
+    Root,
+    RunFolder,
+    Stamp,
+    held,
+    lock_inode,
+)
+from sdfeel.dashboard.notes import Notes, read_notes
 from sdfeel.report.lines import Group
 from sdfeel.report.styles import style_of
 
+NUMBERS = ("accuracy", "loss", "seconds", "joules", "test_loss", "spread")
+OWN = 24  # metrics of a run in the list
 State = Literal["running", "finished", "stopped", "crashed", "waiting", "damaged"]
 BLOCK, DEEPEST = 1 << 14, 1 << 20  # bytes of an end that are read at first, and at most
 SCHEME = re.compile(rb'^\{"event": "started", "scheme": "([^"\\]{1,100})"')
@@ -34,6 +46,10 @@ class Ends:
     seconds: float | None = None
     iterations: int | None = None
     bytes: int | None = None
+    joules: float | None = None
+    test_loss: float | None = None
+    spread: float | None = None
+    metrics: dict[str, float] = field(default_factory=dict)  # the user's own
     reason: str | None = None  # why it ended; None: it did not
     damaged: bool = False
     half: bool = False  # the last line is not whole
@@ -50,11 +66,15 @@ class RunSummary:
     modified: float  # seconds since 1970; 0: no log
     ends: Ends
     style: int = 0  # of its line (`report/styles.py`)
+    notes: Notes = field(default_factory=Notes)
 
     def record(self) -> dict[str, Any]:
         """For JSON."""
         ends = asdict(self.ends)
-        numbers = {key: finite(ends[key]) for key in ("accuracy", "loss", "seconds")}
+        numbers: dict[str, Any] = {key: finite(ends[key]) for key in NUMBERS}
+        numbers["metrics"] = {key: finite(value) for key, value in ends["metrics"].items()}
+        if self.kind == "deployed":
+            numbers["joules"] = None  # nobody measures it there
         own: dict[str, Any] = {
             "name": self.name,
             "folder": self.folder,
@@ -62,10 +82,11 @@ class RunSummary:
             "state": self.state,
         }
         own["style"] = self.style
-        return {**own, "modified": self.modified, **ends, **numbers}
+        written = {"tags": list(self.notes.tags), "note": self.notes.note}
+        return {**own, **written, "modified": self.modified, **ends, **numbers}
 
 
-def summarise(run: RunFolder, ends: Ends, running: bool, style: int) -> RunSummary:
+def summarise(run: RunFolder, ends: Ends, running: bool, style: int, notes: Notes) -> RunSummary:
     """A run's row, from what is known about its log and about running processes."""
     return RunSummary(
         name=run.name,
@@ -75,6 +96,7 @@ def summarise(run: RunFolder, ends: Ends, running: bool, style: int) -> RunSumma
         modified=run.log.modified / 1e9 if run.log else 0.0,
         ends=ends,
         style=style,
+        notes=notes,
     )
 
 
@@ -135,10 +157,18 @@ def _told(head: bytes, tail: bytes, whole: bool) -> Ends:
         seconds=latest.seconds if latest else None,
         iterations=latest.iterations if latest else None,
         bytes=latest.bytes if latest else None,
+        joules=latest.joules if latest else None,
+        test_loss=measured.test_loss if measured else None,
+        spread=measured.spread if measured else None,
+        metrics=_own(measured) if measured else {},
         reason=ended,
         damaged=damaged or not begun,
         half=half,
     )
+
+
+def _own(measured: Evaluated) -> dict[str, float]:
+    return {key: measured.metrics[key] for key in list(measured.metrics)[:OWN]}
 
 
 def _beginning(head: bytes) -> tuple[str, int | None]:
@@ -192,21 +222,48 @@ class Catalogue:
         self._crashes: dict[str, tuple[Stamp | None, bool]] = {}
         self._asked: dict[str, tuple[Stamp | None, dict[str, Any]]] = {}
         self._seen: dict[str, deque[tuple[float, int]]] = {}
+        self._notes: dict[str, tuple[Stamp | None, Notes]] = {}
+        self._titles: dict[str, tuple[Stamp, str]] = {}
         self._groups: dict[str, tuple[Stamp, dict[str, int]]] = {}
         self._readers: OrderedDict[str, LogReader] = OrderedDict()
         self._listed: tuple[float, list[RunSummary]] = (-1.0, [])
+        self._gathered: list[dict[str, Any]] = []
 
     def runs(self, age: float = 0.0) -> list[RunSummary]:
         """All runs by name; a list younger than `age` seconds is good enough."""
         with self._lock:
             now = time.monotonic()
             if self._listed[0] < 0 or now - self._listed[0] >= age:
-                runs = sorted(self.root.runs(), key=lambda run: run.name)
+                seen = list(self.root.walk())
+                groups = [each for each in seen if isinstance(each, GroupFolder)]
+                runs = [each for each in seen if isinstance(each, RunFolder)]
+                runs.sort(key=lambda run: run.name)
+                self._gathered = [self._gathering(group) for group in groups]
                 self._ends = {p.name: self._known(p) for p in runs}
                 locked = held()
                 found = [self._summary(run, locked) for run in runs]
                 self._listed = (time.monotonic(), found)
             return self._listed[1]
+
+    def groups(self) -> list[dict[str, Any]]:
+        """Comparisons, sweeps, figures and plans at the last look, newest first."""
+        return sorted(self._gathered, key=lambda group: -group["modified"])
+
+    def _gathering(self, group: GroupFolder) -> dict[str, Any]:
+        known = self._titles.get(group.name)
+        if known is None or known[0] != group.stamp:
+            title = "A plan" if group.file == PLAN else self._title(group.name)
+            self._titles[group.name] = known = (group.stamp, title)
+        modified = group.stamp.modified / 1e9
+        plan = group.file == PLAN
+        return {"name": group.name, "plan": plan, "title": known[1], "modified": modified}
+
+    def _title(self, name: str) -> str:
+        try:
+            group = Group.read(self.root.read(name, GROUP, limit=1 << 22))
+        except (NotHere, OSError):
+            group = None
+        return (group.title if group is not None else "")[:100] or "Runs"
 
     def one(self, name: str) -> RunSummary:
         """One run; NotHere if there is none of this name."""
@@ -272,9 +329,17 @@ class Catalogue:
     def _summary(self, run: RunFolder, locked: set[int] | None) -> RunSummary:
         ends = self._ends[run.name][1]
         running = ends.reason is None and self._running(run, locked)
-        found = summarise(run, ends, running, self.style(run.name))
+        found = summarise(run, ends, running, self.style(run.name), self._written(run))
         crashed = found.state == "stopped" and run.experiment and not run.nodes
         return replace(found, state="crashed") if crashed and self._crashed(run) else found
+
+    def _written(self, run: RunFolder) -> Notes:
+        if run.notes is None:
+            return Notes()
+        known = self._notes.get(run.name)
+        if known is None or known[0] != run.notes:
+            self._notes[run.name] = known = (run.notes, read_notes(self.root, run.name))
+        return known[1]
 
     def _crashed(self, run: RunFolder) -> bool:
         """Did it not end after a round? Then its last checkpoint knows less than the log."""

@@ -21,6 +21,7 @@ def list_updates(catalogue: Catalogue, jobs: Jobs) -> Callable[[], News]:
     """Rows of the list that are new or changed, and names of runs that are gone."""
     known: dict[str, dict[str, Any]] = {}
     told: list[Any] = [None]
+    gathered: list[Any] = [[]]
     first = [True]
 
     def news() -> News:
@@ -33,6 +34,10 @@ def list_updates(catalogue: Catalogue, jobs: Jobs) -> Callable[[], News]:
         if changed or gone or first[0]:
             found.append(("runs", {"changed": changed, "gone": gone}))
         first[0] = False
+        groups = catalogue.groups()
+        if groups != gathered[0]:
+            gathered[0] = groups
+            found.append(("groups", groups))
         return found + _job_news(jobs, told)
 
     return news
