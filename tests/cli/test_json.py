@@ -5,7 +5,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
+from sdfeel.cli import app
 from tests.cli.command import Outcome, call, settings
 
 pytestmark = pytest.mark.usefixtures("_undrawn")
@@ -102,6 +104,11 @@ def test_a_model_that_prints_does_not_spoil_the_document() -> None:
     Path("own_printing.py").write_text(OWN)
     outcome = call("run", *settings(model_name="own_printing:make"), "--out", "run", "--json")
     assert parsed(outcome)["state"] == "finished"
+
+
+def test_a_document_goes_to_the_standard_output_of_its_own_command() -> None:
+    first, second = call("schemes", "--json"), CliRunner().invoke(app, ["schemes", "--json"])
+    assert json.loads(second.stdout) == parsed(first)
 
 
 def test_a_failed_command_prints_no_document() -> None:

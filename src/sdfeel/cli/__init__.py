@@ -2,6 +2,7 @@
 
 import os
 import sys
+from contextlib import nullcontext
 
 import typer
 
@@ -120,10 +121,9 @@ def options(
 
 def main() -> None:
     """Run a command; report a mistake in one sentence."""
-    if "--json" in sys.argv:
-        common.reserve_stdout()
     try:
-        app()
+        with common.reserved_stdout() if "--json" in sys.argv else nullcontext():
+            app()
     except SdfeelError as error:
         if os.environ.get("SDFEEL_TRACEBACK"):
             raise

@@ -4,7 +4,7 @@ import json
 import signal
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from datetime import datetime
 from pathlib import Path
 from types import FrameType
@@ -62,10 +62,16 @@ Target = Annotated[
 _document: TextIO | None = None  # where JSON goes once standard output is reserved for it
 
 
-def reserve_stdout() -> None:
+@contextmanager
+def reserved_stdout() -> Iterator[None]:
     """Keep standard output for the document: whatever a user's model prints goes to stderr."""
     global _document
-    _document, sys.stdout = sys.stdout, sys.stderr
+    before, _document = _document, sys.stdout
+    try:
+        with redirect_stdout(sys.stderr):
+            yield
+    finally:
+        _document = before
 
 
 def print_json(document: Any) -> None:
