@@ -1,13 +1,19 @@
 """Where a client turns to when its server is dead, and when it goes home."""
 
 import asyncio
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+import pytest
+
+from sdfeel.live.client import Client
 from sdfeel.live.failover import Failover
 from sdfeel.live.protocol import Header, Link
 from sdfeel.live.transport import Reply
 from sdfeel.live.transport.errors import NotTrusted, Refused, Unreachable
+from sdfeel.live.transport.tensors import MODEL, Schema, digest, pack
 from tests.live import timeless
 from tests.live.village import Answering
 
@@ -119,3 +125,92 @@ def test_a_guest_whose_host_is_done_looks_once_more_whether_it_is_needed_at_home
         return await answers(where)
 
     assert run(story()) == [{}, {0: WORK}]
+
+
+START = np.zeros(3, dtype=np.float32)
+BODY = pack({MODEL: START})
+LONG = 1000  # steps, which take 10 s
+OFFER: Header = {
+    **{"round": 0, "steps": 1, "first": 0, "rate": 1.0, "sha256": digest(BODY)},
+    **{"sources": [0], "weights": [1.0]},
+}
+LIES: dict[str, Header | Exception] = {
+    "idle": {"idle": True},
+    "an epoch": {"epoch": 9},
+    "nonsense": {**OFFER, "round": "many"},
+    "another model": {**OFFER, "sha256": "0" * 64},
+    "endless work": {**OFFER, "steps": LONG + 1},
+    "long work": {**OFFER, "steps": LONG},
+    "the same again": OFFER,
+    "refusals": Refused("no"),
+    "distrust": NotTrusted("another authority"),
+    "silence": OFFER,
+}
+
+
+@dataclass
+class OneOfTwo:
+    """A server of a client that has two: an honest one, or one that says what it likes."""
+
+    number: int
+    mischief: str
+    kept: int = 0
+
+    async def call(
+        self,
+        kind: str,
+        header: Header,
+        body: bytes | None = None,
+        *,
+        timeout: float,  # noqa: ASYNC109
+    ) -> Reply:
+        liar = self.number == 0
+        await asyncio.sleep(0.001 if liar else 0.02)  # it is the nearer one
+        if liar and kind == "result" and self.mischief == "silence":
+            await asyncio.sleep(timeout)
+            raise Unreachable("no answer in time")
+        if kind == "result":
+            self.kept += 1
+            return Reply({"kept": True}, None)
+        if kind == "start":
+            return Reply({"sha256": digest(BODY)}, BODY)
+        if liar:
+            told = LIES[self.mischief]
+            if isinstance(told, Exception):
+                raise told
+            return Reply(told, BODY)
+        both = {"sources": [0, 1], "weights": [0.5, 0.5]} if self.mischief == "silence" else {}
+        return Reply({**OFFER, "round": self.kept, "sources": [1], **both}, BODY)
+
+
+@pytest.mark.parametrize("mischief", LIES)
+def test_one_of_several_servers_cannot_keep_a_client_from_the_others(mischief: str) -> None:
+    """Whatever it says, it gets hardly more than half of the client's time."""
+    servers = {d: OneOfTwo(d, mischief) for d in range(2)}
+    links = {d: Link(f"edge-{d}", each, "") for d, each in servers.items()}
+    life = 300.0 if mischief == "silence" else 40.0
+    spent = [0.0]  # on work of the liar's alone
+
+    async def story() -> None:
+        clock = asyncio.get_running_loop().time
+        client = Client(Schema.of({MODEL: START}), 0, 1, Failover(links), lambda task: START)
+        client.most, end = LONG, clock() + life
+        real = client._work
+
+        async def work(k: int, header: Header, bodies: dict[int, bytes]) -> set[int]:
+            alone, begin = 1 not in bodies, clock()
+            await asyncio.sleep(0.01 * header["steps"])  # it trains
+            served = await real(k, header, bodies)
+            spent[0] += alone * (clock() - begin)
+            return served
+
+        client._work = work  # type: ignore[method-assign]
+        while end - clock() > 0.001:
+            with suppress(TimeoutError):
+                await asyncio.wait_for(client.run(), end - clock())
+            if client.outdated is not None:  # as `proven` does
+                client.disbelieve(client.outdated, "it has no proof")
+
+    run(story())
+    assert spent[0] < 0.6 * life, spent
+    assert servers[1].kept > (1 if mischief == "silence" else 20), servers

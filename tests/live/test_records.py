@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sdfeel.core.errors import RunError
 from sdfeel.deploy.records import Record, Records, read
 from sdfeel.deploy.status import LISTS, NUMBERS, TEXTS, as_told
 from sdfeel.live.edge.journal import RoundTally, line_of, notices
@@ -45,9 +46,9 @@ def rounds(server: int, *ks: int, away: tuple[int, ...] = ()) -> list[Record]:
     return [{**RECORD, "server": server, "k": k, "away": list(away)} for k in ks]
 
 
-def in_order(*servers: Told) -> list[dict[int, int]]:
+def in_order(*servers: Told, epochs: Any = None) -> list[dict[int, int]]:
     links = {d: Link(f"edge-{d}", Answering(told.answer), "") for d, told in enumerate(servers)}
-    records = Records(links, synchronous=True, neighbours=PATH)
+    records = Records(links, synchronous=True, neighbours=PATH, members=epochs)
 
     async def collected() -> list[dict[int, int]]:
         return [{d: each["k"] for d, each in found.items()} async for found in records.in_order()]
@@ -77,6 +78,24 @@ def test_a_server_that_comes_back_counts_from_its_first_common_round() -> None:
         {0: 2, 1: 2, 2: 2},
         {0: 3, 1: 3, 2: 3},
     ]
+
+
+def test_one_server_alone_goes_on_no_longer_than_the_others() -> None:
+    """Else its model alone would be the federation's."""
+    told = in_order(*(Told(rounds(d, 0, 1)) for d in (0, 1)), Told(rounds(2, *range(9))))
+    assert told == [{0: k, 1: k, 2: k} for k in range(2)]
+
+
+def test_one_servers_word_makes_no_epoch() -> None:
+    """Of which the operator has no file; if most report it, the file is missing here."""
+    false = [{**record, "epoch": 10**6} for record in rounds(2, 0, 1)]
+    known = {0: [0, 1, 2], 1: [0, 1]}.get
+    honest = [Told(rounds(d, 0, 1)) for d in (0, 1)]
+    assert in_order(*honest, Told(false), epochs=known) == [{0: k, 1: k, 2: k} for k in (0, 1)]
+    later = [Told([{**r, "epoch": 1} for r in each.rounds]) for each in honest]
+    assert in_order(*later, Told(rounds(2, 0, 1)), epochs=known)[-1] == {0: 1, 1: 1}
+    with pytest.raises(RunError, match="are in epoch 1, of which there is no file here"):
+        in_order(*later, Told([]), epochs={0: [0, 1, 2]}.get)
 
 
 def test_a_dead_server_behind_a_dead_one_is_not_waited_for() -> None:

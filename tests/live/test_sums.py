@@ -18,6 +18,7 @@ from sdfeel.live.edge.clients import Cluster
 from sdfeel.live.edge.policy import Policy
 from sdfeel.live.edge.sums import SumDesk
 from sdfeel.live.protocol import Answer, Header, Who
+from sdfeel.live.secure_sum import LETTER, Contributor
 from sdfeel.live.transport.tensors import digest, parsed
 from sdfeel.schemes import FedAvg, HierFavg, SDFeel
 from tests.live.village import SIZE, Killed, Village, network, simulated, sums_of
@@ -302,3 +303,67 @@ def test_a_client_breaks_neither_its_server_nor_the_others(
     model = village.go()
     assert village.ended[0].status()["offences"] == {"client-1": 1}
     assert not torch.equal(model, village.federation.initial)  # the others have a sum
+
+
+class Ruining(Village):
+    """Client 1 keeps to the form of every message, and not to what it should say."""
+
+    how: str = ""
+
+    async def _once(
+        self, who: Who, target: int, kind: str, header: Header, body: bytes | None
+    ) -> Answer:
+        step = header.get("step")
+        if who == Who("client", 1) and body is not None:
+            if step == "shares" and self.how == "all letters":
+                body = bytes(len(body))
+            elif step == "shares" and self.how == "a letter":
+                body = bytes([body[0] ^ 1]) + body[1:]
+            elif step == "shares" and self.how == "a seal":
+                body = body[: LETTER - 1] + bytes([body[LETTER - 1] ^ 1]) + body[LETTER:]
+            elif step == "unmask" and self.how == "a share":
+                body = body[:-1] + bytes([body[-1] ^ 1])
+            elif step == "survivors" and self.how in ("accuses all", "accuses one"):
+                whom = [0, 2, 3, 4, 5] if self.how == "accuses all" else [0, 1, 99]
+                told = json.dumps({"with": whom}).encode()
+                await super()._once(who, target, kind, {**header, "step": "odds"}, told)
+        return await super()._once(who, target, kind, header, body)
+
+
+class FalseDealer(Contributor):
+    """Splits something else among the others than what it signed."""
+
+    def keys(self) -> Any:
+        found = super().keys()
+        if self._me == 1:
+            self._own = bytes(32)
+        return found
+
+
+@pytest.mark.parametrize(
+    ("how", "found_out", "rounds", "dead"),
+    [
+        *(("all letters", True, 2, "wait"), ("a letter", False, 1, "wait")),
+        *(("a seal", False, 1, "drop"), ("a share", True, 1, "wait"), ("a seed", True, 2, "drop")),
+        *(("accuses all", True, 1, "drop"), ("accuses one", False, 1, "drop")),
+    ],
+)
+def test_a_client_costs_a_sum_its_own_part_or_is_found_out(
+    how: str, found_out: bool, rounds: int, dead: Any, tmp_path: Path, monkeypatch: Any
+) -> None:
+    """The others have their sum, at the latest in the round after they lost one to a liar."""
+    told: list[str] = []
+    if how == "a seed":
+        monkeypatch.setattr("sdfeel.live.client_sums.Contributor", FalseDealer)
+    policy, net = Policy(dead_client=dead, client_deadline=5.0), six()
+    village = Ruining(ONE, net, tmp_path, 2 * rounds, policy, packing=packed(net), signed=True)
+    village.how, village.tell = how, told.append
+    model = village.go()
+    assert village.ended[0].status()["offences"] == ({"client-1": 1} if found_out else {})
+    assert sum("has no sum" in line for line in told) == rounds - 1
+    expected = simulated(ONE, net, 1, packed(net))
+    if how in ("a share", "accuses one", "accuses all"):
+        assert torch.equal(model, expected)  # its numbers had come
+    assert float((model - expected).abs().max()) < 1.5  # no masks are left in it
+    if how in ("a letter", "a seal"):
+        assert any("client-0 is at odds with client-1" in line for line in told)

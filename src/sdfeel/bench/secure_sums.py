@@ -16,6 +16,7 @@ from sdfeel.live.secure_sum import (
     Collector,
     Contributor,
     Sitting,
+    hash_of,
     lagrange,
     threshold_of,
 )
@@ -60,7 +61,8 @@ def measure(clients: int, numbers: int, dead: int) -> SumCost:
     begin = perf_counter()
     me.keys()
     sent = me.shares(keys)
-    masked = me.numbers(values, letters)
+    assert not me.opened(letters)
+    masked = me.numbers(values)
     me.survivors(left)
     signed = {n: seals.sign(n, sitting.words("survivors", left)) for n in left}
     me.unmask(left, signed)
@@ -69,7 +71,7 @@ def measure(clients: int, numbers: int, dead: int) -> SumCost:
     begin = perf_counter()
     server.total()
     took = perf_counter() - begin
-    assert len(sent) == clients - 1
+    assert len(sent) == clients
     return SumCost(
         clients, numbers, dead, own * 1e3, took * 1e3, 4 * numbers, masking_bytes(clients)
     )
@@ -87,7 +89,7 @@ def _collected(sitting: Sitting, numbers: int, left: list[int], masked: Any) -> 
         secret = secrets.token_bytes(32)
         server.letters[n] = {}
         server.keys[n] = Contributor(alone, n, secret, _Hashes()).keys()
-        raw = secret if n in left else _key_of(server, n)
+        raw = _seed_of(server, n) if n in left else _key_of(server, n)
         drawn = [secrets.randbelow(PRIME) for _ in givers[1:]]
         rest = sum(w * s for w, s in zip(weights, drawn, strict=False))
         last = (int.from_bytes(raw, "big") - rest) * back % PRIME
@@ -96,6 +98,13 @@ def _collected(sitting: Sitting, numbers: int, left: list[int], masked: Any) -> 
     server.numbers = dict.fromkeys(left, masked)
     server.shares = dict(shares)
     return server
+
+
+def _seed_of(server: Collector, client: int) -> bytes:
+    """A fresh seed of a client's own mask, whose hash is in the server's list of keys."""
+    seed = secrets.token_bytes(32)
+    server.keys[client] = {**server.keys[client], "own": hash_of(seed)}
+    return seed
 
 
 def _key_of(server: Collector, client: int) -> bytes:

@@ -23,6 +23,8 @@ from sdfeel.run.drive import fingerprint
 
 DOUBT = 2.0  # seconds without an answer after which the operator asks whether a server was given up
 
+UNKNOWN = "reports epoch {}, of which there is no file here, and others do not: look at that server"
+
 
 @dataclass
 class Follower:
@@ -31,13 +33,15 @@ class Follower:
     ready: Prepared
     federation: Federation
     edges: Mapping[int, Link]
-    net_of: Callable[[int], Network] | None = None  # by the number of its epoch
+    net_of: Callable[[int], Network | None] | None = None  # by its epoch; None: there is no file
     model: Tensor | None = None  # the newest one measured
     _accuracy: float | None = None
     _over: str | None = None  # why the scheme has ended the run
     _before: dict[int, Record] = field(default_factory=dict)  # each server's last record
     _heard: dict[int, int] = field(default_factory=dict)  # when it came, in the order of records
     _moment: int = 0
+    _unknown: set[int] = field(default_factory=set)  # epochs that there are no files of
+    _warned: set[int] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         links = self.federation.net.links
@@ -47,10 +51,12 @@ class Follower:
         if self.federation.synchronous and self.net_of is not None:
             self.records.members = self._members
 
-    def _members(self, epoch: int) -> list[int]:
+    def _members(self, epoch: int) -> list[int] | None:
         net_of = self.net_of
         net = self.federation.net if not epoch or net_of is None else net_of(epoch)
-        return [int(d) for d in net.present]
+        if net is None:
+            self._unknown.add(epoch)
+        return None if net is None else [int(d) for d in net.present]
 
     async def events(self) -> AsyncGenerator[Event, None]:
         """Everything from the first round to the last."""
@@ -59,13 +65,15 @@ class Follower:
         net = self.federation.net
         why = f"deployed on {len(net.servers)} servers and {len(net.samples)} clients"
         yield started(self.federation, self.ready.engine.name, why)
-        yield self._measured(0, 0, 0.0, dict.fromkeys(self._members(0), self.federation.initial))
+        yield self._measured(
+            0, 0, 0.0, dict.fromkeys(self._members(0) or (), self.federation.initial)
+        )
         number, last = 0, None
         async for records in self.records.in_order():
             for notice in self._notices(records):
                 yield notice
             if self.records.members is not None:
-                self._tally.keep(self._members(max(r.get("epoch", 0) for r in records.values())))
+                self._tally.keep(self._members(self.records.epoch) or ())
             last = self._tally.round(records)
             number = last.number
             yield last
@@ -120,6 +128,10 @@ class Follower:
         """Who came and who went."""
         told = []
         self._moment += 1
+        for epoch in sorted(self._unknown - self._warned):
+            self._warned.add(epoch)
+            names = [f"edge-{d}" for d, each in records.items() if each.get("epoch", 0) == epoch]
+            told.append(Warned(f"{' and '.join(names) or 'a server'} {UNKNOWN.format(epoch)}"))
         for d, record in records.items():
             self._heard[d] = self._moment
             told += [Warned(text) for text in notices(self._before.get(d), record)]
@@ -183,8 +195,9 @@ class Follower:
 
     def _net(self) -> Network:
         """The network of the newest round that was reported."""
-        epoch = max((each.get("epoch", 0) for each in self._before.values()), default=0)
-        return self.federation.net if not epoch or self.net_of is None else self.net_of(epoch)
+        epoch = self.records.epoch
+        found = None if not epoch or self.net_of is None else self.net_of(epoch)
+        return self.federation.net if found is None else found
 
     def _grouped(self, number: int, iterations: int) -> dict[str, float]:
         """What is measured per client and per cluster, if it is due."""

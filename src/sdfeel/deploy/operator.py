@@ -9,7 +9,7 @@ from pathlib import Path
 from safetensors.torch import save
 
 from sdfeel.core import run_files
-from sdfeel.core.errors import RunError, SdfeelError
+from sdfeel.core.errors import SdfeelError
 from sdfeel.core.events import Event, Finished
 from sdfeel.core.network import Network
 from sdfeel.core.run_files import NODE, NODES, write_atomic
@@ -93,15 +93,12 @@ class Operator:
             with suppress(RuntimeError):
                 runner.run(stream.aclose())
 
-    def _net(self, federation: Federation, epoch: int) -> Network:
-        """The network of an epoch, from the operator's own files."""
+    def _net(self, federation: Federation, epoch: int) -> Network | None:
+        """The network of an epoch, from the operator's own files; None if there is no such file."""
         for version in versions(Path(self._node.network).parent):
             if version.number == epoch:
                 return federation.renewed(version).net
-        raise RunError(
-            f"the servers are in epoch {epoch}, of which {self._home} has no file: copy the "
-            f"directory epochs from where it was signed"
-        )
+        return None
 
     async def _next(self, stream: AsyncGenerator[Event, None]) -> Event | None:
         waiting = asyncio.ensure_future(anext(stream))

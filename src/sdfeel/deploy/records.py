@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator, Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeGuard
 
+from sdfeel.core.errors import RunError
 from sdfeel.live.edge.journal import elapsed
 from sdfeel.live.protocol import LONG_POLL, Link, is_whole
 from sdfeel.live.transport.envelope import strict
@@ -76,8 +77,8 @@ class Records:
         default_factory=dict
     )  # the servers that each server leaves out now
     _last: bool = False
-    members: Callable[[int], Collection[int]] | None = None  # the servers of an epoch
-    _epoch: int = 0  # of the newest round
+    members: Callable[[int], Collection[int] | None] | None = None  # of an epoch; None: unknown
+    epoch: int = 0  # of the newest round
 
     def __post_init__(self) -> None:
         self._queues = {d: [] for d in self.edges}
@@ -97,9 +98,17 @@ class Records:
 
     def exhausted(self) -> bool:
         """Was that the last round of all?"""
+        if self._ended():
+            return True
         left = any(self._queues[d] for d in self._expected())
         none_left = not self._silent() and not left
         return none_left and (self.synchronous or self._last)
+
+    def _ended(self) -> bool:
+        """Have most servers told everything? Those in step end together: no other goes on alone."""
+        expected = self._expected()
+        ended = sum(d in self._over and not self._queues[d] for d in expected)
+        return self.synchronous and 2 * ended > len(expected)
 
     def _silent(self) -> list[int]:
         """Servers from which more records must come before one can go on."""
@@ -115,14 +124,26 @@ class Records:
         return bool(near) and all(other in away for other in near)
 
     def _expected(self) -> Collection[int]:
-        """The servers that are in the network, by the newest epoch that any of them reports."""
+        """The servers that are in the network, by the newest epoch that any of them reports.
+
+        An epoch that the operator has no file of does not count unless most servers report it.
+        """
         if self.members is None:
             return self.edges.keys()
         heads = [queue[0] for queue in self._queues.values() if queue]
         k = min((head["k"] for head in heads), default=0)
         epochs = [head.get("epoch", 0) for head in heads if head["k"] == k]
-        self._epoch = max([self._epoch, *epochs])
-        return [d for d in self.members(self._epoch) if d in self.edges]
+        now = self.members(self.epoch) or ()
+        for epoch in sorted({epoch for epoch in epochs if epoch > self.epoch}):
+            then = self.members(epoch)
+            if then is not None:
+                self.epoch, now = epoch, then
+            elif 2 * epochs.count(epoch) > len(now):
+                raise RunError(
+                    f"the servers are in epoch {epoch}, of which there is no file here: copy the "
+                    f"directory epochs from where it was signed"
+                )
+        return [d for d in now if d in self.edges]
 
     async def _in_step(self) -> AsyncIterator[dict[int, Record]]:
         """Synchronous rounds: each is over when every server has finished it."""
@@ -133,6 +154,8 @@ class Records:
                     queue.pop(0)  # it was slower than the servers that continued without it
                 if queue:
                     self._away[d] = queue[0]["away"]
+            if self._ended():
+                return
             if self._silent():
                 await self._news()
                 continue

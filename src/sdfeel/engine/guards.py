@@ -67,9 +67,11 @@ def integers(update: Row, weight: float) -> NDArray[np.float64]:
 def masking_bytes(clients: int) -> int:
     """Bytes that masks cost each client in a round, in both directions (`live/client_sums.py`).
 
-    Two public keys, a signature and a certificate of each, as text; two encrypted shares to and
-    from each; a signature of each under who is left; one share about each in the end.
+    Two public keys, a hash, a signature and a certificate of each, as text; two encrypted shares
+    with their seals to and from each; a signature of each under who is left; one share about each
+    in the end.
     """
     others = clients - 1
-    keys, letter, signed, share = 993, 2 * 33 + 16, 118, 33
-    return (keys + signed) * (1 + clients) + 2 * letter * others + share * clients
+    keys, seals, signed, share = 1068, 2 * 16, 118, 33
+    letter = 2 * share + 16 + seals
+    return (keys + signed) * (1 + clients) + 2 * letter * others + seals + share * clients

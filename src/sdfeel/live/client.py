@@ -8,7 +8,7 @@ torch.
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from math import inf
 from typing import Any
@@ -21,12 +21,12 @@ from sdfeel.engine.guards import UpdateGuard
 from sdfeel.engine.task import TaskOf
 from sdfeel.live.client_rows import OWED, OWN, ClientRows, coded, made, summed
 from sdfeel.live.client_sums import Late, MaskedRound, Masking, letters_of
-from sdfeel.live.failover import SOON, Failover
+from sdfeel.live.failover import NONSENSE, SOON, Failover
 from sdfeel.live.protocol import HASTY, LONG_POLL, UNSAID, About, Answer, Header, is_whole, whole
 from sdfeel.live.secure_sum import TooFew
 from sdfeel.live.statements import ClientDesk, work_hash
 from sdfeel.live.store import Store
-from sdfeel.live.transport.errors import Refused
+from sdfeel.live.transport.errors import NotTrusted, Refused, Unreachable
 from sdfeel.live.transport.limits import INLINE
 from sdfeel.live.transport.tensors import CODE, MODEL, Schema, digest, pack, parsed, unpack
 
@@ -34,7 +34,8 @@ ArrayTask = TaskOf[NDArray[Any]]
 Train = Callable[[ArrayTask], NDArray[Any]]
 MOST_ROWS = 8  # that come with a model
 AGAIN = 0.1  # seconds until work that is not there yet is asked for again
-NONSENSE = 1.0  # seconds until a server that handed out what cannot be used is asked again
+SILENCE = 10.0  # seconds for another server to begin to send a model
+UNPROVEN = 10.0  # seconds in which a server that lied about the network's epoch is not believed
 
 
 @dataclass(frozen=True)
@@ -54,6 +55,7 @@ class Membership:
     guard: UpdateGuard | None = None  # what is done to its updates before they leave
     private: bool = False  # is there noise in what it sends, which a second message would reveal?
     masking: Masking | None = None  # how its updates are hidden in sums
+    most: int | None = None  # local iterations that one round may ask for
 
     @property
     def along(self) -> int:
@@ -105,6 +107,7 @@ class Client:
     private: bool = False  # does it give away only one update of a round?
     masking: Masking | None = None  # how its updates are hidden in sums
     secret: int = 0  # what its noise and its masks are drawn from
+    most: int | None = None  # local iterations that one of several servers may ask for in a round
     tell: Callable[[str], None] = lambda line: None
     rounds: int = 0  # finished by this process
     round: int = 0  # the newest one
@@ -115,12 +118,15 @@ class Client:
     outdated: int | None = None  # a server that knows a later one
     _over: set[int] = field(default_factory=set)
     _ahead: dict[int, Answer] = field(default_factory=dict)  # work that came with the last answer
+    _unproven: dict[int, float] = field(default_factory=dict)  # until when an epoch is not believed
 
     async def run(self) -> None:
         """Work until every server says that there is no more, or one that the network changed."""
         while work := await self._next():
+            gave, clock = tuple(work[2]), asyncio.get_running_loop().time
+            begin = clock()
             try:
-                await self._work(*work)
+                self._share(gave, await self._work(*work), clock() - begin)
             except Late:
                 await asyncio.sleep(AGAIN)
             except (Refused, TooFew) as error:
@@ -133,13 +139,22 @@ class Client:
         if self.outdated is None:
             self.tell(f"finished after {self.rounds} rounds")
 
-    async def _work(self, k: int, header: Header, bodies: dict[int, bytes]) -> None:
-        """Our part of one round, from the model that we are given to what we hand in."""
+    def _share(self, gave: Collection[int], served: Collection[int], seconds: float) -> None:
+        """One server of several gets no more of our time than the others, if these have work."""
+        if self.failover.own.keys() - self._over - set(gave) - set(served):
+            for d in gave:
+                self.failover.rest(d, seconds)
+
+    async def _work(self, k: int, header: Header, bodies: dict[int, bytes]) -> set[int]:
+        """Our part of one round, from the model that we are given to what we hand in.
+
+        The servers that took it.
+        """
         begin = time.monotonic()
         start = await self._start(k, header, bodies)
         if start is None:
             await asyncio.sleep(AGAIN)
-            return
+            return set()
         known = self.known(header, bodies)
         masked = self._masked(k, header)
         if masked is not None:
@@ -163,10 +178,11 @@ class Client:
             f"round {k + 1}: {task.steps} steps in {seconds:.2f} s, "
             f"{time.monotonic() - begin:.2f} s since its work came"
         )
-        await self._hand_in(k, told, body, header)
+        served = await self._hand_in(k, told, body, header)
         if masked is not None:
             await masked.reveal()
         self.rounds, self.round = self.rounds + 1, k + 1
+        return served
 
     def _masked(self, k: int, header: Header) -> MaskedRound | None:
         """Our part in the round's sum, where servers see no more."""
@@ -268,7 +284,7 @@ class Client:
                     return None
                 if answer[0].get("over"):
                     self._over.update(left if d == self.failover.host else [d])
-                elif "round" in answer[0] and await self._sound(d, answer):
+                elif "round" in answer[0] and self._sound(d, answer):
                     found[d] = answer
             if found:
                 k = min(int(header["round"]) for header, _ in found.values())
@@ -287,7 +303,22 @@ class Client:
         if self._ahead:
             found, self._ahead = self._ahead, {}
             return found
-        return await self.failover.work(servers, self._question(), _sources)
+        return await self.failover.work(servers, self._question(), _sources, self._pause)
+
+    def _pause(self, d: int, answer: Answer) -> float:
+        """Seconds until a server is asked again whose answer is of no use; else none."""
+        header = answer[0]
+        if "epoch" in header:
+            now = asyncio.get_running_loop().time()
+            return NONSENSE if now < self._unproven.get(d, now) else 0.0
+        if "round" in header:
+            return 0.0 if self._sound(d, answer) else NONSENSE
+        return 0.0 if header.get("over") else HASTY  # it should have waited
+
+    def disbelieve(self, d: int, error: str) -> None:
+        """A server spoke of a later epoch, and has no proof: its word alone changes nothing."""
+        self.last_error = f"edge-{d}: {error}"
+        self._unproven[d] = asyncio.get_running_loop().time() + UNPROVEN
 
     def _question(self) -> Header:
         """What we say when we ask for work."""
@@ -303,7 +334,7 @@ class Client:
         alone = len(self.failover.own) == 1 and self.failover.host is None
         return alone and self.masking is None and not self.rows and len(body) <= INLINE
 
-    async def _sound(self, d: int, answer: Answer) -> bool:
+    def _sound(self, d: int, answer: Answer) -> bool:
         """May we work on what a server hands out? One of several cannot keep us from the others."""
         if len(self.failover.own) == 1:
             self._check(d, answer[0])
@@ -311,9 +342,10 @@ class Client:
         try:
             self._check(d, answer[0])
             self._checked(answer)
+            if self.most is not None and answer[0]["steps"] > self.most:
+                raise Refused(f"it asks for {answer[0]['steps']} steps, allowed are {self.most}")
         except Refused as error:
             self.last_error = f"edge-{d}: {error}"
-            await asyncio.sleep(NONSENSE)
             return False
         return True
 
@@ -353,14 +385,26 @@ class Client:
         row = dict(zip(header["sources"], header["weights"], strict=True))
         for d in row:
             if d not in bodies:
-                question = {"round": k, "wait": SOON}
-                told, body = await self.failover.link(d).insist("start", question)
+                told, body = await self._beside(d, k)
                 if body is None:
                     return None
-                bodies[d] = self._checked((told, body))
+                bodies[d] = body
                 if self.desk is not None:
                     self.desk.given(d, k, told, None)
         return self.started(row, bodies)
+
+    async def _beside(self, d: int, k: int) -> Answer:
+        """The model of a round at another of our servers. Each may be silent, or false."""
+        try:
+            question = {"round": k, "wait": SOON}
+            told, body = await self.failover.link(d).ask("start", question, seconds=SILENCE)
+            return told, None if body is None else self._checked((told, body))
+        except (Unreachable, NotTrusted, Refused) as error:
+            if len(self.failover.own) == 1 and not isinstance(error, Unreachable):
+                raise
+            self.last_error = f"edge-{d}: {error}"
+            await asyncio.sleep(NONSENSE)
+            return {}, None
 
     def started(self, row: Mapping[int, float], bodies: Mapping[int, bytes]) -> NDArray[Any]:
         """The model to start from: so much of each server's."""
@@ -385,17 +429,33 @@ class Client:
         own = None if self.kept is None else self.kept.get(OWN)
         return ArrayTask(self.number, start, steps, first, rate, shift, pull, own)
 
-    async def _hand_in(self, k: int, told: Header, body: bytes, header: Header) -> None:
+    async def _hand_in(self, k: int, told: Header, body: bytes, header: Header) -> set[int]:
+        """Give a result to all whom it is for; those who took it.
+
+        One of several servers that does not take it in time asks for it again when it is back.
+        """
+        served: set[int] = set()
+        several = len(self.failover.own) > 1
+
         async def give(d: int) -> None:
             try:
-                answer = await self.failover.hand_in(d, told, body)
-                if answer is not None and isinstance(answer[0].get("next"), dict):
-                    self._ahead = {d: (answer[0]["next"], answer[1])}
-            except Refused as error:
+                if several:
+                    answer: Answer | None = await self.failover.link(d).ask("result", told, body)
+                else:
+                    answer = await self.failover.hand_in(d, told, body)
+            except (Refused, NotTrusted, Unreachable) as error:
+                if isinstance(error, NotTrusted) and not several:
+                    raise
                 self.last_error = f"edge-{d}: {error}"
                 self.tell(f"round {k + 1}: edge-{d} refused the result: {error}")
+                return
+            if answer is not None and isinstance(answer[0].get("next"), dict):
+                self._ahead = {d: (answer[0]["next"], answer[1])}
+            if answer is not None and (answer[0].get("kept") or answer[0].get("known")):
+                served.add(d)
 
         await asyncio.gather(*(give(d) for d in header["sources"]))
+        return served
 
     def status(self) -> dict[str, Any]:
         """Where this client is, for people and programs."""

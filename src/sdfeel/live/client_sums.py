@@ -6,7 +6,7 @@ words, and a server that asks for others is refused.
 
 import asyncio
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from sdfeel.engine.guards import integers
 from sdfeel.live.client_rows import ClientRows
 from sdfeel.live.protocol import LONG_POLL, Answer, Header, Link, is_whole
-from sdfeel.live.secure_sum import LETTER, Contributor, Numbers, sitting_of
+from sdfeel.live.secure_sum import KEYS, LETTER, Contributor, Numbers, sitting_of
 from sdfeel.live.statements import CERTIFICATE, Notary
 from sdfeel.live.transport.errors import Refused, Rejected
 from sdfeel.live.transport.tensors import pack
@@ -104,23 +104,30 @@ class MaskedRound:
             await asyncio.sleep(AGAIN)
 
     async def join(self) -> None:
-        """Steps 1 and 2: keys, and shares of our secrets for the others."""
+        """Steps 1 and 2: keys, and shares of our secrets for the others.
+
+        If somebody's letter to us is not what was agreed we say so, and leave the sum.
+        """
         own = self._contributor.keys()
         _, body = await self._ask("keys", json.dumps(own).encode())
         keys = {n: _keys(each) for n, each in _by_client(body).items()}
         letters = self._contributor.shares(keys)
         self._seals = {n: dict(each["signed"]) for n, each in keys.items()}  # checked by now
-        sent = b"".join(letters[n] for n in sorted(letters))
+        seals = letters.pop(self._me)
+        sent = b"".join(letters[n] for n in sorted(letters)) + seals
         header, body = await self._ask("shares", sent)
         who = [n for n in _clients(header, "from") if n != self._me]
         if body is None or len(body) != LETTER * len(who):
             raise Refused("a server does not carry the letters of those whom it names")
-        self._letters = {n: body[LETTER * m : LETTER * (m + 1)] for m, n in enumerate(who)}
+        letters = {n: body[LETTER * m : LETTER * (m + 1)] for m, n in enumerate(who)}
+        if false := self._contributor.opened(letters):
+            await self._ask("odds", json.dumps({"with": false}).encode())
+            raise Late
 
     def covered(self, update: NDArray[Any]) -> bytes:
         """Step 3: what is handed in."""
         values = integers(update, self._weight).astype(np.int64).astype(np.uint32)
-        numbers: Numbers = self._contributor.numbers(values, self._letters)
+        numbers: Numbers = self._contributor.numbers(values)
         self._kept.promise(self._k, self._contributor.state)
         return pack({NUMBERS: numbers})
 
@@ -155,7 +162,6 @@ def _by_client(body: bytes | None) -> dict[int, Any]:
 
 
 def _keys(found: Any) -> dict[str, Any]:
-    names: Sequence[str] = ("masks", "letters")
-    if not isinstance(found, Mapping) or not all(isinstance(found.get(n), str) for n in names):
+    if not isinstance(found, Mapping) or not all(isinstance(found.get(n), str) for n in KEYS):
         raise Refused("a server carries what are no keys of a sum")
     return dict(found)

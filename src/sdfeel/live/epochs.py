@@ -7,6 +7,7 @@ that they hold it; one that says otherwise makes it void for all. So there are n
 and there is no coordinator to lose.
 """
 
+import asyncio
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,15 +16,17 @@ from pathlib import Path
 from typing import Any
 
 from sdfeel.core.run_files import EPOCHS, write_atomic
-from sdfeel.live.client import Membership
+from sdfeel.live.client import Client, Membership
 from sdfeel.live.protocol import Link
 from sdfeel.live.store import Store
-from sdfeel.live.transport.errors import Refused
+from sdfeel.live.transport.errors import NotTrusted, Refused
 from sdfeel.live.trust.authority import sign
 from sdfeel.live.trust.identity import is_signed
 
 FACT = "epochs"
 EPOCH_BYTES = 8 << 20  # of one signed network
+PROOF = 30.0  # seconds for a server to show the epoch that it speaks of
+AGAIN = 1.0  # seconds until a client goes on that was shown none
 REMEMBERED = "epoch.json"  # the signed network that a client works in
 Placed = tuple[Membership, Mapping[int, str]]
 
@@ -88,6 +91,26 @@ def in_files(directory: Path, authority: bytes) -> list[SignedNetwork]:
         except (OSError, Refused):
             continue
     return sorted(found, key=lambda each: each.number)
+
+
+async def proven(
+    client: Client, ways: Mapping[int, Link], authority: bytes, federation: str
+) -> list[SignedNetwork]:
+    """The later epochs that one of a client's servers spoke of; none if it cannot show them."""
+    d = client.outdated
+    assert d is not None
+    try:
+        async with asyncio.timeout(PROOF):
+            found = await versions_of(ways[d], client.epoch, authority)
+        if any(each.federation != federation for each in found):
+            raise Refused("that version of the network is of another experiment")
+        return found
+    except (Refused, NotTrusted) as error:
+        client.disbelieve(d, str(error))
+    except TimeoutError:
+        client.disbelieve(d, "it speaks of a later epoch of the network, and does not show it")
+    await asyncio.sleep(AGAIN)
+    return []
 
 
 async def versions_of(link: Link, number: int, authority: bytes) -> list[SignedNetwork]:

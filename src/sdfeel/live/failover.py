@@ -3,6 +3,9 @@
 A client that may move first makes sure that its server is silent, then turns to that server's first
 living neighbour, which decides whether to take it in. It goes home as soon as its own server
 answers again.
+
+A client of several servers cannot be kept from the others by one of them: not by refusals, by
+nonsense, by silence or by haste, and not by work that never ends (`rest`).
 """
 
 import asyncio
@@ -21,6 +24,9 @@ DOUBT = (
     2.0  # seconds without an answer after which a client asks whether its server is alive at all
 )
 SOON = 2.0  # seconds for the models of other servers; then these are asked who is behind
+NONSENSE = 1.0  # seconds until a server that said what cannot be used is asked again
+SHORT_REST = 0.5  # seconds in which others can answer before a server that just had our time
+LONG_REST = 600.0  # the same after work that took as long, or longer
 Call = asyncio.Future[Answer]
 
 
@@ -42,6 +48,7 @@ class Failover:
     host: int | None = None  # where this client is a guest
     _back: "Call | None" = None  # done when its own server answers again
     _closed: set[int] = field(default_factory=set)  # servers that take nobody in
+    _rests: dict[int, float] = field(default_factory=dict)  # until when others are asked first
 
     def link(self, d: int) -> Link:
         return self.own[d] if d in self.own else self.others[d]
@@ -49,36 +56,66 @@ class Failover:
     def reaches(self, d: object) -> bool:
         return d in self.own or d in self.others
 
+    def rest(self, d: int, seconds: float) -> None:
+        """Our last work was for this server alone: for as long as it took, ask the others first."""
+        most = min(max(seconds, SHORT_REST), LONG_REST)
+        self._rests[d] = asyncio.get_running_loop().time() + most
+
     async def work(
         self,
         servers: Sequence[int],
         question: Header,
         beside: Callable[[Mapping[int, Answer]], Collection[int]] = lambda found: (),
+        pause: Callable[[int, Answer], float] = lambda d, answer: 0.0,
     ) -> dict[int, Answer]:
         """The first answers of `servers`, our own, or of the host; none if we have moved.
 
         And, if they come soon, those of the servers that the first ones need `beside` them: their
-        models are on the way already.
+        models are on the way already. A server whose answer is of no use is asked again after a
+        `pause`, and does not keep us from hearing the others.
         """
         if self.host is not None:
             return await self._work_at(self.host, question)
-        calls: dict[Call, int] = {
-            asyncio.ensure_future(self.own[d].insist("work", question)): d for d in servers
-        }
+        now = asyncio.get_running_loop().time()
+        rests = self._rests if len(servers) > 1 else {}
+        calls = {self._asked(d, question, rests.get(d, now) - now): d for d in servers}
+        refused: dict[int, SdfeelError] = {}
+        found: dict[int, Answer] = {}
         try:
-            while not (done := await _first(calls, self._patience())):
-                if not await self._there(*servers):
+            while not found:
+                done = await _first(calls, self._patience())
+                if not done and not await self._there(*servers):
                     await self._move()
                     return {}
-            found = {calls[call]: call.result() for call in done}
+                for call in done:
+                    d = calls.pop(call)
+                    try:
+                        answer = call.result()
+                    except (Refused, NotTrusted) as error:
+                        refused[d], after = error, NONSENSE
+                        if len(refused) == len(servers):
+                            raise
+                    else:
+                        after = pause(d, answer)
+                        found |= {} if after else {d: answer}
+                    if after:
+                        calls[self._asked(d, question, after)] = d
             wanted = beside(found)
-            late = [call for call, d in calls.items() if call not in done and d in wanted]
+            late = [call for call, d in calls.items() if d in wanted]
             if late:
                 soon, _ = await asyncio.wait(late, timeout=SOON)
-                found |= {calls[call]: call.result() for call in soon}
+                found |= {calls[call]: call.result() for call in soon if not call.exception()}
             return found
         finally:
             await _cancelled(calls)
+
+    def _asked(self, d: int, question: Header, after: float) -> Call:
+        async def ask() -> Answer:
+            if after > 0:
+                await asyncio.sleep(after)
+            return await self.own[d].insist("work", question)
+
+        return asyncio.ensure_future(ask())
 
     async def hand_in(self, d: int, header: Header, body: bytes) -> Answer | None:
         """Give a result to a server; None if it is dead and we go elsewhere."""

@@ -23,9 +23,9 @@ from sdfeel.live.epochs import (
     Placed,
     in_files,
     placed,
+    proven,
     remember,
     remembered,
-    versions_of,
 )
 from sdfeel.live.failover import Failover
 from sdfeel.live.health import (
@@ -342,6 +342,7 @@ async def run_client(
     client = Client(member.schema, me, samples, Failover({}), train, member.coding, tell=tell)
     audit = AuditLog(setting.directory / AUDIT, tell)
     client.desk = ClientDesk.of(authority.current, member.digest, setting.directory, me)
+    client.most = member.most
     store = None
 
     async def work() -> None:
@@ -352,17 +353,14 @@ async def run_client(
             ways = links(now, where, [*now.servers, *refuges], tell, audit)
             own, others = ({d: ways[d] for d in part} for part in (now.servers, refuges))
             client.failover, client.epoch = Failover(own, others, tell), now.epoch
-            client.outdated = None
-            await client.run()
-            if client.outdated is None:
-                return
-            try:
-                way, ca = ways[client.outdated], authority.current().ca
-                news = await versions_of(way, now.epoch, ca)
-            except Refused as error:  # its word alone changes nothing
-                client.last_error = f"edge-{client.outdated}: {error}"
-                await asyncio.sleep(PULSE)
-                continue
+            while True:
+                client.outdated = None
+                await client.run()
+                if client.outdated is None:
+                    return
+                news = await proven(client, ways, authority.current().ca, member.digest)
+                if news:
+                    break
             latest = news[-1].number
             later_still = [each for each in later if each.number > latest]
             if news[-1].servers(me):

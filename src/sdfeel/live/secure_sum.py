@@ -3,9 +3,10 @@
 The protocol of Bonawitz et al. 2017 ("Practical Secure Aggregation"), with the steps against a
 server that lies. Each step is a function of messages; who carries them is somebody else's business.
 
-    1 keys       each client makes two key pairs and signs the public ones
+    1 keys       each client makes two key pairs and signs the public ones, and the hash of the seed
+                 of a mask of its own
     2 shares     each splits two secrets among all, encrypted for each of them: the key of its
-                 pairwise masks, and the seed of a mask of its own
+                 pairwise masks, and that seed. It publishes a seal of each share
     3 numbers    each sends its numbers plus its own mask, plus or minus a mask with each other
     4 survivors  the server says whose numbers came; each signs that
     5 unmasking  each gives, about every other, one share: of the own mask's seed if its numbers
@@ -13,6 +14,11 @@ server that lies. Each step is a function of messages; who carries them is someb
 
 Enough shares, `threshold` many, give a secret; fewer give nothing. Numbers are integers modulo
 2^32, so masks cancel exactly, and the sum has the bits of a sum without masks.
+
+Seals and hashes say who lied: a share that does not fit its seal is its giver's fault, a secret
+that does not fit what was signed is its owner's. Who cannot open a letter, or finds other shares in
+it than were sealed, says so and leaves the sum. Nobody can tell whether the reader or the writer
+lies; but one who is at odds with more of the others than a sum may lose does (`Sitting.liars`).
 
 A client's secrets of a round follow from its own long secret, so one that was killed goes on where
 it was. It remembers what it answered (`Contributor.state`), and refuses a server that asks the same
@@ -22,6 +28,7 @@ again in other words.
 import hashlib
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -39,9 +46,19 @@ from sdfeel.live.transport.errors import Rejected
 
 PRIME = 2**256 + 297  # the smallest that 32 bytes are below
 SHARE = 33  # bytes of a number below it
-LETTER = 2 * SHARE + 16  # of two shares, encrypted
+SEAL = 16  # of a share
+LETTER = 2 * SHARE + 16 + 2 * SEAL  # of two shares, encrypted, and their seals for all to see
 Numbers = NDArray[np.uint32]
-Keys = dict[str, str]  # "masks" and "letters": public keys in hexadecimal, and their "signed"
+KEYS = ("masks", "letters", "own")  # two public keys and the hash of a seed, in hexadecimal
+Keys = dict[str, Any]  # these and their "signed"
+
+
+class FalseSecret(RunError):
+    """What a client split among the others does not fit what it had signed."""
+
+    def __init__(self, client: int) -> None:
+        super().__init__(f"the shares of client {client} do not give what it signed")
+        self.client = client
 
 
 class TooFew(RunError):
@@ -75,6 +92,26 @@ class Sitting:
     def words(self, what: str, content: object) -> str:
         """What is signed."""
         return json.dumps([self.about, what, content], sort_keys=True)
+
+    def liars(self, odds: Iterable[tuple[int, int]]) -> list[int]:
+        """Who is at odds with more others than a sum may lose, if each pair is at odds.
+
+        If fewer than a third lie, or one of three, no honest client is. Whoever is at odds with
+        fewer of them costs the sum no more clients than it can do without.
+        """
+        others: dict[int, set[int]] = {n: set() for n in self.clients}
+        for one, other in odds:
+            if one != other and one in others and other in others:
+                others[one].add(other)
+                others[other].add(one)
+        most = max(1, len(self.clients) - self.threshold)
+        return [n for n, each in others.items() if len(each) > most]
+
+    def seals(self, owner: int, holder: int, shares: bytes) -> bytes:
+        """What tells each of these shares from any other, and nothing else about it."""
+        words = self.words("share", [owner, holder]).encode()
+        each = (shares[m : m + SHARE] for m in range(0, len(shares), SHARE))
+        return b"".join(hashlib.sha256(words + share).digest()[:SEAL] for share in each)
 
     def enough(self, who: Iterable[int], what: str) -> list[int]:
         """These clients in order, if they are enough and take part."""
@@ -132,46 +169,53 @@ class Contributor:
     def keys(self) -> Keys:
         """Step 1."""
         keys = {"masks": _public(self._masks), "letters": _public(self._letters)}
+        keys["own"] = hash_of(self._own)
         return {**keys, "signed": self._signer.sign(self._me, self._sitting.words("keys", keys))}
 
     def shares(self, keys: Mapping[int, Keys]) -> dict[int, bytes]:
-        """Step 2: letters to the others, each with two shares."""
+        """Step 2: letters to the others, each with two shares; to ourselves, the seals alone."""
         who = self._sitting.enough(keys, "keys")
         for client in who:
-            said = {name: keys[client][name] for name in ("masks", "letters")}
+            said = {name: keys[client][name] for name in KEYS}
             words = self._sitting.words("keys", said)
             if not self._signer.check(client, words, keys[client].get("signed")):
                 raise Rejected(f"the keys of client {client} are not signed by it")
         known = [each["masks"] for each in keys.values()] + [e["letters"] for e in keys.values()]
         if self._me not in who or len(set(known)) < len(known):
             raise Rejected("our own keys are missing, or two clients have the same")
-        self._once("shares", {str(n): keys[n]["masks"] + keys[n]["letters"] for n in who})
+        self._once("shares", {str(n): "".join(keys[n][name] for name in KEYS) for n in who})
         self._keys = dict(keys)
         places = [n + 1 for n in who]
         key = split(_raw(self._masks), places, self._sitting.threshold, self._dice + b"key")
         own = split(self._own, places, self._sitting.threshold, self._dice + b"own")
         letters = {}
         for n, one, other in zip(who, key, own, strict=True):
+            letters[n] = self._sitting.seals(self._me, n, one + other)
             if n == self._me:
                 self._kept = one + other
             else:
-                letters[n] = self._box(n).encrypt(
-                    _nonce(self._me, n), one + other, self._envelope(self._me, n)
-                )
+                where = _nonce(self._me, n), one + other, self._envelope(self._me, n)
+                letters[n] = self._box(n).encrypt(*where) + letters[n]
         return letters
 
-    def numbers(self, values: Numbers, letters: Mapping[int, bytes]) -> Numbers:
-        """Step 3: the numbers under their masks, of us and with all who sent us a letter."""
+    def opened(self, letters: Mapping[int, bytes]) -> list[int]:
+        """Read the letters to us; who sent some that cannot be what was agreed."""
         who = self._sitting.enough([*letters, self._me], "shares")
         if not set(who) <= set(self._keys):
             raise Rejected("there are letters from clients without keys")
         self._read = {self._me: self._kept}
         for n, letter in letters.items():
-            try:
-                sealed = self._envelope(n, self._me)
-                self._read[n] = self._box(n).decrypt(_nonce(n, self._me), letter, sealed)
-            except InvalidTag:
-                raise Rejected(f"the shares of client {n} were changed on their way") from None
+            hidden, seals = letter[: -2 * SEAL], letter[-2 * SEAL :]
+            with suppress(InvalidTag):
+                about = self._envelope(n, self._me)
+                shares = self._box(n).decrypt(_nonce(n, self._me), hidden, about)
+                if self._sitting.seals(n, self._me, shares) == seals:
+                    self._read[n] = shares
+        return [n for n in letters if n not in self._read]
+
+    def numbers(self, values: Numbers) -> Numbers:
+        """Step 3: the numbers under their masks, of us and with all whose letters we `opened`."""
+        who = sorted(self._read)
         # Other numbers under the same masks would tell their difference.
         self._once("numbers", [who, hashlib.sha256(values.tobytes()).hexdigest()])
         found = values + stream(self._own, len(values))
@@ -224,27 +268,43 @@ class Collector:
     def letters_to(self, client: int) -> dict[int, bytes]:
         """What the others wrote to one client."""
         self.sitting.enough(self.letters, "shares")
-        return {n: sent[client] for n, sent in self.letters.items() if client in sent}
+        sent = self.letters.items()
+        return {n: each[client] for n, each in sent if client in each and n != client}
 
     @property
     def survivors(self) -> list[int]:
         """Whose numbers came."""
         return self.sitting.enough(self.numbers, "numbers")
 
-    def total(self) -> Numbers:
-        """The sum of the survivors' numbers, or `TooFew`."""
+    def secrets(self) -> dict[int, bytes]:
+        """The seeds of the survivors' own masks, and the keys of all others who sent letters.
+
+        `FalseSecret` names one who split something else among the others than it had signed.
+        """
         left, givers = self.survivors, self.sitting.enough(self.shares, "unmasking")
         givers = givers[: self.sitting.threshold]
         weights = lagrange([n + 1 for n in givers])
+        found = {}
+        for n in sorted({*left, *self.letters}):
+            secret = found[n] = self._secret(n, givers, weights)
+            if n in left:
+                known = hash_of(secret) == self.keys[n]["own"]
+            else:
+                key = X25519PrivateKey.from_private_bytes(secret)
+                known = _public(key) == self.keys[n]["masks"]
+            if not known:
+                raise FalseSecret(n)
+        return found
+
+    def total(self) -> Numbers:
+        """The sum of the survivors' numbers; `TooFew` or `FalseSecret` if there is none."""
+        secrets, left = self.secrets(), self.survivors
         total = np.zeros(self.length, dtype=np.uint32)
         for n in left:
             total += self.numbers[n]
-            total -= stream(self._secret(n, givers, weights), self.length)
+            total -= stream(secrets[n], self.length)
         for n in sorted(set(self.letters) - set(left)):
-            raw = self._secret(n, givers, weights)
-            key = X25519PrivateKey.from_private_bytes(raw)
-            if _public(key) != self.keys[n]["masks"]:
-                raise Rejected(f"the shares of client {n} do not give its key")
+            key = X25519PrivateKey.from_private_bytes(secrets[n])
             for m in left:  # the masks that others added for somebody who is gone
                 total += pairwise(key, self.keys[m]["masks"], n, m, self.length)
         return total
@@ -255,7 +315,7 @@ class Collector:
             whole = sum(w * each for w, each in zip(weights, found, strict=True)) % PRIME
             return whole.to_bytes(32, "big")
         except (KeyError, OverflowError):
-            raise Rejected(f"shares about client {client} are missing or false") from None
+            raise FalseSecret(client) from None
 
 
 def split(secret: bytes, places: Sequence[int], threshold: int, dice: bytes) -> list[bytes]:
@@ -315,6 +375,11 @@ def _expanded(seed: bytes, size: int) -> bytes:
 
 def _derived(secret: bytes, words: str) -> bytes:
     return HKDF(hashes.SHA256(), 32, b"sdfeel secure sum", words.encode()).derive(secret)
+
+
+def hash_of(secret: bytes) -> str:
+    """What a client signs about the seed of its own mask."""
+    return hashlib.sha256(b"sdfeel own mask" + secret).hexdigest()
 
 
 def _nonce(sender: int, to: int) -> bytes:

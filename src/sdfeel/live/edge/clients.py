@@ -61,9 +61,7 @@ class Cluster:
     began: float = 0.0
     rejected: set[int] = field(default_factory=set)  # in this round
     absent: set[int] = field(default_factory=set)  # dropped, and silent since
-    visits: dict[int, Visit] = field(
-        default_factory=dict
-    )  # other servers' clients that asked for work
+    visits: dict[int, Visit] = field(default_factory=dict)  # others' clients that asked for work
     asked: dict[int, float] = field(default_factory=dict)  # when our own last asked for work
     _misses: dict[int, tuple[int, int]] = field(default_factory=dict)  # how often, until when
     _start: Tensor | None = None  # the model that the open round starts from, once it is needed
@@ -78,7 +76,8 @@ class Cluster:
             shared = self.federation, self.server, self.store, self.policy
             bells = self.doors, self.arrivals, lambda: self.clock()
             notary = None if self.recorder is None else self.recorder.notary
-            self.sums = SumDesk(*shared, *bells, self._gone, self._drop, self.complain, notary)
+            ways = self._gone, self._drop, self.complain
+            self.sums = SumDesk(*shared, *bells, *ways, self._blame, notary)
 
     def _gone(self, client: int) -> bool:
         """Does nobody wait for this client any more?"""
@@ -156,10 +155,8 @@ class Cluster:
                     self._drop(self.outstanding(turn), turn.k)
                     break
             await self.arrivals.wait_for(lambda: self.over or not self._waits(turn) or None, left)
-        if (
-            turn.clients and not self.arrived and not self.over
-        ):  # all were rejected: rounds must not race past
-            await asyncio.sleep(NOBODY)
+        if turn.clients and not self.arrived and not self.over:
+            await asyncio.sleep(NOBODY)  # all were rejected: rounds must not race past
         return [client for client in turn.clients if client not in self.arrived]
 
     def _others_wait(self, turn: Turn) -> bool:
@@ -301,6 +298,10 @@ class Cluster:
             if turn is not None and self.turn is turn:
                 self.offended(turn, client, error)
             raise
+
+    def _blame(self, client: int, why: str) -> None:
+        if self.turn is not None and not self._gone(client):
+            self.offended(self.turn, client, Rejected(why))
 
     def offended(self, turn: Turn, client: int, error: Rejected) -> None:
         """A client sent what no honest one sends: the round goes on without it."""

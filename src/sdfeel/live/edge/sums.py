@@ -3,6 +3,9 @@
 The protocol itself is `live/secure_sum.py`. Whatever a client sends is on the disk before anybody
 is told of it, and so is the decision who is in at each step: a server that is killed goes on with
 the same words, and clients refuse any others.
+
+A client can cost a sum no more than its own part, or it is found out and left out: whatever it
+sends is checked against what it sealed before, and whoever is at odds with too many others goes.
 """
 
 import json
@@ -18,11 +21,14 @@ from sdfeel.live.client_sums import NUMBERS, Seals
 from sdfeel.live.edge.policy import Policy
 from sdfeel.live.edge.round_end import Closed
 from sdfeel.live.federation import Federation, Turn
-from sdfeel.live.protocol import LONG_POLL, Answer, Bell, Header, seconds, whole
+from sdfeel.live.protocol import LONG_POLL, Answer, Bell, Header, is_whole, seconds, whole
 from sdfeel.live.secure_sum import (
+    KEYS,
     LETTER,
+    SEAL,
     SHARE,
     Collector,
+    FalseSecret,
     Keys,
     Numbers,
     Sitting,
@@ -37,6 +43,7 @@ from sdfeel.live.transport.errors import Refused, Rejected
 from sdfeel.live.transport.tensors import parsed
 
 SUM = "sum"  # the fact of who is in at each step of the open round's sum
+ODDS = "odds"  # what a client says of letters that it cannot open; the fact of all such pairs
 STEPS = ("keys", "shares", "numbers", "survivors", "unmask")
 ROOM = 1 << 32  # clients' numbers are below it
 
@@ -55,15 +62,20 @@ class SumDesk:
     gone: Callable[[int], bool]  # is nobody waiting for this client any more?
     drop: Callable[[list[int], int], None]  # go on without late clients
     complain: Callable[[str], None]
+    blame: Callable[[int, str], None]  # leave out a client that sent what no honest one sends
     notary: Notary | None = None  # checks signatures, as clients do; None: only they do
     turn: Turn | None = None
     arrived: set[int] = field(default_factory=set)  # clients whose numbers came
     _closed: dict[str, list[int]] = field(default_factory=dict)  # who is in, by step
     _failed: str = ""  # why there is no sum
+    _odds: set[int] = field(default_factory=set)  # clients that left since they cannot read letters
+    _total: Numbers | None = None  # the open round's sum, once it is known
 
     def begin(self, turn: Turn, arrived: set[int]) -> None:
         """Open a round's sum, or go on with it."""
         self.turn, self.arrived, self._closed, self._failed = turn, arrived, {}, ""
+        self._total = None
+        self._odds = {n for n in turn.clients if self._came(ODDS, n)}
         known = self.store.fact(SUM)
         if known is not None and known["k"] == turn.k:
             self._closed, self._failed = known["closed"], known["failed"]
@@ -79,7 +91,7 @@ class SumDesk:
 
     def wants(self, client: int) -> bool:
         """Has this client something to do in the open round, from the beginning or once more?"""
-        if self._failed or "unmask" in self._closed:
+        if self._failed or "unmask" in self._closed or client in self._odds:
             return False
         newest = [step for step in STEPS if step in self._closed]
         if newest and client not in self._closed[newest[-1]]:
@@ -91,7 +103,7 @@ class SumDesk:
         k, step, turn = whole(header, "round"), header.get("step"), self.turn
         if turn is None or k < turn.k or self._failed:
             return {"late": True}, None
-        if step not in ("keys", "shares", "left", "survivors", "unmask"):
+        if step not in ("keys", "shares", ODDS, "left", "survivors", "unmask"):
             raise Refused(f"a sum has no step '{step!s:.20}'")
         if k > turn.k or client not in turn.members:
             raise Refused(f"client {client} has no part in a sum of round {k} here")
@@ -101,7 +113,9 @@ class SumDesk:
             if str(step) in self._closed:
                 return {"late": True}, None
             self._keep(str(step), client, self._checked(str(step), client, body))
-        if step == "unmask":
+        if step == ODDS:
+            self._at_odds(client)
+        if step in ("unmask", ODDS):
             return {"kept": True}, None
         found = await self.doors.wait_for(
             lambda: self._answer(turn, str(step), client), seconds(header, "wait")
@@ -110,13 +124,14 @@ class SumDesk:
 
     def _admitted(self, step: str, client: int) -> bool:
         """Was the client in at the step before?"""
-        before = {"shares": "keys", "left": "shares", "survivors": "numbers", "unmask": "numbers"}
+        before = {"shares": "keys", ODDS: "shares", "left": "shares"}
+        before |= {"survivors": "numbers", "unmask": "numbers"}
         if step == "keys":
             return True
         return client in self._closed.get(before[step], ())
 
     def _part(self, step: str, client: int) -> int:
-        return STEPS.index(step) * ROOM + client
+        return (*STEPS, ODDS).index(step) * ROOM + client
 
     def _came(self, step: str, client: int) -> bool:
         if step == "numbers":
@@ -137,10 +152,14 @@ class SumDesk:
         """A message that has the form of its step; what it says, only clients can judge."""
         if body is None:
             raise Rejected(f"client-{client} sends nothing for the {step} of a sum")
-        if step == "shares" and len(body) != LETTER * (len(self._closed["keys"]) - 1):
+        if step == "shares" and len(body) != LETTER * (len(self._closed["keys"]) - 1) + 2 * SEAL:
             raise Rejected(f"the letters of client-{client} are not as long as agreed")
         if step == "unmask" and len(body) != SHARE * len(self._closed["shares"]):
             raise Rejected(f"the shares of client-{client} are not as long as agreed")
+        if step == "unmask":
+            self._check_shares(client, _split(body, self._closed["shares"]))
+        if step == ODDS:
+            odds_of(body)
         if step == "keys":
             self._check_keys(client, keys_of(body))
         if step == "survivors":
@@ -153,12 +172,47 @@ class SumDesk:
 
     def _check_keys(self, client: int, keys: Keys) -> None:
         """Others would leave a sum in which somebody's keys are not its own: so leave that one."""
+        said = {name: keys[name] for name in KEYS}
+        self._check_signed(client, self.sitting().words("keys", said), keys["signed"])
         own = {name: keys[name] for name in ("masks", "letters")}
-        self._check_signed(client, self.sitting().words("keys", own), keys["signed"])
         came = [n for n in self._open.clients if n != client and self._came("keys", n)]
         known = {keys_of(self._read("keys", n))[name] for n in came for name in own}
         if known & set(own.values()) or own["masks"] == own["letters"]:
             raise Rejected(f"client-{client} has the keys of another one")
+
+    def _check_shares(self, giver: int, shares: Mapping[int, bytes]) -> None:
+        """What a client gives away about each must be what that one had sealed for it."""
+        sitting, left = self.sitting(), self._closed["numbers"]
+        for owner, share in shares.items():
+            seals = self._letter(owner, giver)[-2 * SEAL :]
+            sealed = seals[SEAL:] if owner in left else seals[:SEAL]
+            if sitting.seals(owner, giver, share) != sealed:
+                raise Rejected(f"the share of client-{giver} about client-{owner} is false")
+
+    def _letter(self, sender: int, to: int) -> bytes:
+        """What a client wrote to another; to itself, the seals of the shares that it keeps."""
+        sent = self._read("shares", sender)
+        if sender == to:
+            return sent[-2 * SEAL :]
+        return sent[LETTER * _place(self._closed["keys"], sender, to) :][:LETTER]
+
+    def _at_odds(self, reader: int) -> None:
+        """A client cannot open letters: it is out of this sum. Leave out who is a liar by now."""
+        self._odds.add(reader)
+        writers = [n for n in odds_of(self._read(ODDS, reader)) if n in self._closed["shares"]]
+        known = {(one, other) for one, other in self.store.fact(ODDS) or ()}
+        pairs = known | {(reader, n) for n in writers if n != reader}
+        names = " and ".join(f"client-{n}" for n in writers)
+        self.complain(
+            f"client-{reader} is at odds with {names or 'nobody'}: it cannot open the letters to "
+            f"it, or says so; it leaves the sum of round {self._open.k + 1}"
+        )
+        for liar in self.sitting().liars(pairs):
+            pairs = {pair for pair in pairs if liar not in pair}
+            self.blame(liar, "it is at odds with more clients in sums than can be wrong")
+        with self.store.commit():
+            self.store.remember(ODDS, sorted(pairs))
+        self.arrivals.ring()
 
     def _check_signed(self, client: int, words: str, seal: object) -> None:
         if self.notary is not None and not Seals(self.notary).check(client, words, seal):
@@ -177,12 +231,7 @@ class SumDesk:
         if step == "left":
             return {"left": who}, None
         if step == "shares":
-            others = self._closed["keys"]
-            mine = [
-                self._read(step, n)[LETTER * _place(others, n, client) :][:LETTER]
-                for n in who
-                if n != client
-            ]
+            mine = [self._letter(n, client) for n in who if n != client]
             return {"from": who}, b"".join(mine)
         said = {str(n): json.loads(self._read(step, n)) for n in who}
         return {}, json.dumps(said).encode()
@@ -195,9 +244,12 @@ class SumDesk:
             for step in STEPS:
                 if step not in self._closed:
                     await self._collect(sitting, step)
-        except TooFew as error:
+            if not self._failed:
+                self._total = self._collector(turn.k).total()
+        except FalseSecret as error:
+            self.blame(error.client, str(error))
             self._fail(turn, str(error))
-        except Rejected as error:  # too few clients to begin with
+        except (TooFew, Rejected) as error:  # Rejected: too few clients to begin with
             self._fail(turn, str(error))
         if not self._failed:
             notes = self.store.notes("result", turn.k)
@@ -225,7 +277,8 @@ class SumDesk:
         expected, began = list(self._expected(step)), self.clock()
 
         def complete() -> bool | None:
-            return all(self._came(step, n) or self.gone(n) for n in expected) or None
+            left = (n for n in expected if not self._came(step, n) and not self.gone(n))
+            return all(step == "numbers" and n in self._odds for n in left) or None
 
         while not complete():
             left = LONG_POLL
@@ -235,7 +288,7 @@ class SumDesk:
                     self.drop([n for n in expected if not self._came(step, n)], self._open.k)
                     break
             await self.arrivals.wait_for(complete, left)
-        who = [n for n in expected if self._came(step, n)]
+        who = sorted(n for n in expected if self._came(step, n))  # as clients order their words
         sitting.enough(who, step)
         self._closed = {**self._closed, step: who}
         self._remember(self._open.k)
@@ -243,12 +296,16 @@ class SumDesk:
 
     def total(self, k: int) -> Tensor:
         """(P,) the sum of the integers of all who are in, from what is on the disk."""
+        found = self._collector(k).total() if self._total is None else self._total
+        return torch.from_numpy(found.view(np.int32).astype(np.float64))
+
+    def _collector(self, k: int) -> Collector:
         closed = self._closed
         keys: dict[int, Keys] = {n: keys_of(self._read("keys", n)) for n in closed["keys"]}
         shares: dict[int, Mapping[int, bytes]] = {
             n: _split(self._read("unmask", n), closed["shares"]) for n in closed["unmask"]
         }
-        found = Collector(
+        return Collector(
             self.sitting(),
             self.federation.initial.numel(),
             keys,
@@ -256,8 +313,7 @@ class SumDesk:
             {n: self._numbers(k, n) for n in closed["numbers"]},
             {},
             shares,
-        ).total()
-        return torch.from_numpy(found.view(np.int32).astype(np.float64))
+        )
 
     def _numbers(self, k: int, client: int) -> Numbers:
         saved = self.store.get("result", k, client)
@@ -285,18 +341,27 @@ def _parsed(body: bytes) -> dict[str, Any]:
     return found
 
 
+def odds_of(body: bytes) -> list[int]:
+    """Whose letters a client says it cannot open."""
+    found = _parsed(body).get("with")
+    if not isinstance(found, list) or not found or not all(map(is_whole, found)):
+        raise Rejected("a message of a sum does not have the form that was agreed upon")
+    return found
+
+
 def keys_of(body: bytes) -> Keys:
     """The keys in a client's message, if they have the form of keys."""
     found: Mapping[str, Any] = _parsed(body)
-    texts = all(isinstance(found.get(name), str) for name in ("masks", "letters"))
-    if found.keys() != {"masks", "letters", "signed"} or not texts:
+    texts = all(isinstance(found.get(name), str) for name in KEYS)
+    if found.keys() != {*KEYS, "signed"} or not texts:
         raise Rejected("a message of a sum does not have the form that was agreed upon")
-    for name in ("masks", "letters"):
+    for name in KEYS:
         try:
             right = len(bytes.fromhex(found[name])) == 32
         except ValueError:
             right = False
         if not right:
             raise Rejected("a public key of a sum is not 32 bytes long")
-        check_public(found[name])
+        if name != "own":
+            check_public(found[name])
     return dict(found)
