@@ -135,3 +135,19 @@ def test_a_bad_target_is_refused(page: Page, names: list[str], target: str) -> N
 
 def test_too_many_runs_are_refused(page: Page) -> None:
     assert "at most 60" in compared(page, [f"run{n}" for n in range(61)])["error"]
+
+
+def test_a_table_for_a_paper_has_a_line_for_all_seeds(page: Page, tmp_path: Path) -> None:
+    for seed in (0, 1):
+        run = write(tmp_path / f"race_one-seed{seed}", events(seed=seed))
+        (run / "experiment.toml").write_text(f"seed = {seed}\n[scheme]\nname = 'sd-feel'\n")
+    write(tmp_path / "two", events())
+    client = page()
+    runs = [("run", name) for name in ("race_one-seed0", "race_one-seed1", "two")]
+    tex = client.get("/table", params=[*runs, ("as", "tex")]).text
+    assert r"\toprule" in tex
+    assert tex.count(r"race\_one &") >= 1
+    assert "seed" not in tex.split(r"\toprule")[1].split(r"\bottomrule")[0]
+    csv = client.get("/table", params=[*runs, ("as", "csv")]).text
+    assert len(csv.splitlines()) > 2
+    assert client.get("/table", params=[*runs, ("as", "exe")]).status_code == 400

@@ -49,6 +49,7 @@ from sdfeel.dashboard.views.federation import nodes
 from sdfeel.dashboard.views.run import comparison, merged
 from sdfeel.dashboard.views.updates import list_updates, run_updates
 from sdfeel.experiment.loading import load
+from sdfeel.report.export import ENDINGS, written
 from sdfeel.report.history import default_target
 from sdfeel.version import __version__
 
@@ -82,6 +83,7 @@ class Dashboard:
             "/api/keys": self.keys,
             "/api/stream": self.stream,
             "/picture": self.picture,
+            "/table": self.table,
             "/file": self.file,
             **dict.fromkeys(PAGES, self.page),
         }
@@ -159,6 +161,17 @@ class Dashboard:
         histories = merged(self.catalogue, names, seeds)
         goal = target if target is not None else default_target(histories)
         return attachment(picture(histories, goal), f"{'-'.join(names)[:80]}.png", "image/png")
+
+    def table(self, request: Request) -> Response:
+        """For a paper: means over seeds with intervals, and costs to the target."""
+        names, _, target = selection(request)
+        found = views.lines(self.catalogue, names)
+        goal = target if target is not None else default_target([line.history for line in found])
+        ending = request.query_params.get("as", "tex")
+        if f".{ending}" not in ENDINGS:
+            raise InputError(f"no table as {ending!r}: choose one of tex, csv, md")
+        text = written(found, ENDINGS[f".{ending}"], goal)
+        return attachment(text.encode(), f"{'-'.join(names)[:80]}.{ending}", "text/plain")
 
     def file(self, request: Request) -> Response:
         name, wanted = run_name(request), request.query_params.get("file", "")

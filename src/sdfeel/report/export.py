@@ -70,12 +70,19 @@ def export(
     lines = lines_of(runs)
     histories = [run for line in lines for run in line.runs.values()]
     chosen = default_target(histories) if target is None else target
-    text = _WRITERS[kind](Comparison.of(lines, chosen, against))
+    text = written(lines, kind, chosen, against)
     if out is not None:
         write_atomic(Path(out), text.encode())
     if picture is not None:
         drawing.save(curves.column([line.history for line in lines], chosen), picture, "column")
     return text
+
+
+def written(
+    lines: Sequence[Line], kind: Format, target: float | None, against: str | None = None
+) -> str:
+    """A table of lines for a paper."""
+    return _WRITERS[kind](Comparison.of(lines, target, against))
 
 
 def _of_ending(path: Path) -> Format:

@@ -27,6 +27,7 @@ export async function show(main, about, query) {
     results.replaceChildren(resultTable(data));
     differences.replaceChildren(...differenceTable(data));
     picture.href = `/picture?${query}`;
+    tables.forEach(([ending, each]) => { each.href = `/table?${query}&as=${ending}`; });
   };
   const change = (key, value) => {
     if (value) query.set(key, value); else query.delete(key);
@@ -35,6 +36,7 @@ export async function show(main, about, query) {
   target.addEventListener("change", () => change("target", target.value === "" ? "" : String(target.value / 100)));
   const seeds = choice("Seeds", ["each run", "mean over seeds"], query.get("seeds") === "mean" ? 1 : 0, (index) => change("seeds", index ? "mean" : ""));
   const picture = h("a", { class: "button", download: "" }, "Save picture");
+  const tables = Object.entries({ tex: "LaTeX table", csv: "CSV" }).map(([ending, text]) => [ending, h("a", { class: "button", download: "" }, text)]);
   await load().catch(fail);
   if (!results.childElementCount) return;
   const again = oneAtATime(load);
@@ -43,7 +45,7 @@ export async function show(main, about, query) {
   listen({}, { runs: ({ changed }) => { if (!first && changed.some((run) => wanted().has(run.name))) again(); first = false; } });
   main.replaceChildren(
     h("div", { class: "title" }, h("h1", {}, "Comparison"), title),
-    h("div", { class: "bar" }, seeds, h("label", {}, "target ", target, " %"), problem, h("span", { class: "grow" }), picture),
+    h("div", { class: "bar" }, seeds, h("label", {}, "target ", target, " %"), problem, h("span", { class: "grow" }), picture, ...tables.map(([, each]) => each)),
     card(null, charts.element, thinned), card("Results", results), card("What differs", differences),
     card("Runs", h("ul", { class: "names" }, query.getAll("run").map((name) => h("li", {}, h("a", { href: link("/run", { name }) }, name), " ",
       h("button", { type: "button", class: "plain", "aria-label": `Leave out ${name}`, onclick: (event) => leaveOut(name, event.target, query, load) }, "✕"))))));

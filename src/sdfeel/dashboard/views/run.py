@@ -1,6 +1,7 @@
 """What the page of a run, or of several, shows, as plain values."""
 
 import json
+import shlex
 import tomllib
 from collections import Counter
 from collections.abc import Sequence
@@ -12,7 +13,7 @@ from typing import Any
 
 from sdfeel.core.errors import InputError
 from sdfeel.core.events import Started, to_record
-from sdfeel.core.run_files import EXPERIMENT
+from sdfeel.core.run_files import EXPERIMENT, PROVENANCE
 from sdfeel.dashboard.log import LogReader, parse
 from sdfeel.dashboard.log_files import NotHere, Root
 from sdfeel.dashboard.views.catalogue import Catalogue, RunSummary
@@ -22,7 +23,7 @@ from sdfeel.experiment.schema import Experiment
 from sdfeel.report.compare import cells, columns, comparison_records, phase_seconds
 from sdfeel.report.gantt import WORDS
 from sdfeel.report.history import History, default_target
-from sdfeel.report.lines import same_but_for_seed
+from sdfeel.report.lines import Line, same_but_for_seed
 from sdfeel.report.timeline import spans, waiting
 from sdfeel.report.units import (
     NOT_MEASURED,
@@ -46,7 +47,7 @@ def overview(catalogue: Catalogue, found: RunSummary, log: LogReader | None) -> 
     history = replace(history, style=found.style)
     return {
         **found.record(),
-        "facts": _facts(history),
+        "facts": [*_facts(history), *_command(catalogue.root, found.name)],
         "figures": _figures(history),
         "warnings": [*history.warnings, *_of_the_log(found, log)],
         "charts": charts([history]),
@@ -76,6 +77,17 @@ def progress(catalogue: Catalogue, found: RunSummary) -> dict[str, Any] | None:
         "left": max(0, planned - done) / pace if pace else None,
         "early": early,  # it may end before
     }
+
+
+def _command(root: Root, name: str) -> Rows:
+    """The exact command that made a run, and the hash of its data."""
+    try:
+        made = json.loads(root.read(name, PROVENANCE))
+        words, data = made["command"], made.get("data")
+        rows = [("command", shlex.join(map(str, words)))]
+    except (NotHere, ValueError, LookupError, TypeError, AttributeError, RecursionError):
+        return []
+    return [*rows, ("data's sha256", data)] if isinstance(data, str) else rows
 
 
 def _facts(history: History) -> Rows:
@@ -333,6 +345,21 @@ def _history(catalogue: Catalogue, group: Sequence[str]) -> History:
     label = _common(group)
     mean = History.mean(f"{label} (mean of {len(group)} seeds)", members)
     return replace(mean, style=catalogue.style(group[0], PurePosixPath(label).name))
+
+
+def lines(catalogue: Catalogue, names: Sequence[str]) -> list[Line]:
+    """Runs as the tables of a paper take them: those that differ in the seed alone together."""
+    if len(names) > MOST:
+        raise InputError(f"{len(names)} runs are too many to compare: choose at most {MOST}")
+    found: dict[str, dict[int, History]] = {}
+    for group in _groups({name: _asked(catalogue, name) for name in names}):
+        label = _common(group) if len(group) > 1 else group[0]
+        for name in group:
+            history = History.of(name, catalogue.log(name).events())
+            seed = history.started.seed if history.started is not None else 0
+            own = label if seed not in found.get(label, {}) else name
+            found.setdefault(own, {})[seed] = history
+    return [Line(label, runs) for label, runs in found.items()]
 
 
 def _common(names: Sequence[str]) -> str:
