@@ -82,3 +82,27 @@ def test_the_page_is_told_who_deviated(tmp_path: Path) -> None:
     assert [each["round"] for each in found["findings"]] == [3]
     (run / "verification.json").write_text("[1, 2]")
     assert verification(root, "live") is None
+
+
+def test_the_desk_shows_certificates_and_who_was_turned_away(page: Page, tmp_path: Path) -> None:
+    audits = pytest.importorskip("sdfeel.live.audit")
+    run = write(tmp_path / "live", events())
+    node(run, "edge-0", role="edge", updated=1.0, certificate_expires=5.0, denied=2, rejected=1)
+    log = audits.AuditLog(run / "nodes" / "edge-0" / "audit.jsonl")
+    log.note(audits.AuditedCall("client-1", "7", "fetch", audits.ANSWERED))
+    log.note(audits.AuditedCall("<b>eve", "8", "join", "denied", reason="not on the list"))
+    with log.path.open("ab") as file:
+        file.write(b"[[[[\n{}\n" + b'{"time": "x", "who"')
+    client = page()
+    (found,) = client.get("/api/nodes?name=live").json()
+    assert (found["turned_away"], found["certificate_expires"]) == (3, 5.0)
+    told = client.get("/api/audit?name=live").json()
+    assert told["outcomes"] == {"answered": 1, "denied": 1}
+    assert [(row["node"], row["who"], row["reason"]) for row in told["rows"]] == [
+        ("edge-0", "<b>eve", "not on the list")
+    ]
+    assert len(client.get("/api/audit?name=live&all=yes").json()["rows"]) == 2
+    (tmp_path / "secret").write_text(log.path.read_text())
+    log.path.unlink()
+    log.path.symlink_to(tmp_path / "secret")
+    assert client.get("/api/audit?name=live").json()["rows"] == []

@@ -42,6 +42,7 @@ from sdfeel.dashboard.jobs import Jobs, Wish
 from sdfeel.dashboard.log_files import BEST, FILES, NotHere, Root
 from sdfeel.dashboard.notes import Notes, write_notes
 from sdfeel.dashboard.views import run as views
+from sdfeel.dashboard.views.audit import audit
 from sdfeel.dashboard.views.catalogue import Catalogue
 from sdfeel.dashboard.views.curves import graph
 from sdfeel.dashboard.views.experiment import Holdings, form
@@ -79,6 +80,7 @@ class Dashboard:
             "/api/experiment": self.experiment,
             "/api/holdings": self.who_holds_what,
             "/api/nodes": self.nodes,
+            "/api/audit": self.audit,
             "/api/compare": self.compare,
             "/api/keys": self.keys,
             "/api/stream": self.stream,
@@ -148,6 +150,10 @@ class Dashboard:
 
     def nodes(self, request: Request) -> Response:
         return Json(nodes(self.root, self.catalogue.one(run_name(request)).name))
+
+    def audit(self, request: Request) -> Response:
+        everything = request.query_params.get("all") == "yes"
+        return Json(audit(self.root, self.catalogue.one(run_name(request)).name, everything))
 
     def compare(self, request: Request) -> Response:
         names, seeds, target = selection(request)

@@ -12,6 +12,7 @@ import { experiment } from "./experiment.js";
 import { nodeTable, verified } from "./nodes.js";
 import { act, stopButton } from "./jobs.js";
 import { notes } from "./notes.js";
+import { auditCard } from "./audit.js";
 
 const FILES = { "events.jsonl": "log", "experiment.toml": "experiment", "metrics.csv": "table of measurements", "model.safetensors": "model" };
 
@@ -22,7 +23,7 @@ export async function show(main, about, query) {
   document.getElementById("crumbs").replaceChildren(h("a", { href: "/" }, about.directory), h("span", { class: "soft" }, "/"), h("span", {}, name));
   const part = {
     state: h("span", { class: "pill" }), changed: h("span", { class: "soft" }), progress: h("div", { class: "bar progress" }), actions: h("div", { class: "bar actions" }),
-    figures: h("dl", { class: "figures" }), warnings: h("div", {}), thinned: h("p", { class: "soft note" }), facts: h("div", {}), phases: h("div", {}), nodes: h("div", {}),
+    figures: h("dl", { class: "figures" }), warnings: h("div", {}), thinned: h("p", { class: "soft note" }), facts: h("div", {}), phases: h("div", {}), nodes: h("div", {}), audit: h("div", {}),
   };
   const [graph, timeline, events] = [new Graph(), new Timeline(name), new EventTable(name)];
   const charts = new Charts((seconds) => { graph.peek(seconds); timeline.mark(seconds); });
@@ -35,7 +36,7 @@ export async function show(main, about, query) {
   main.classList.add("loading");
   main.replaceChildren(
     h("div", { class: "title" }, h("h1", {}, h("span", { class: "soft" }, name.slice(0, place)), name.slice(place)), part.state, part.changed),
-    written.element, part.progress, part.actions, part.warnings, part.nodes, part.figures, part.thinned,
+    written.element, part.progress, part.actions, part.warnings, part.nodes, part.audit, part.figures, part.thinned,
     card("Learning", charts.element),
     card("Servers", graph.element),
     card("Who waits for whom", timeline.element),
@@ -51,6 +52,7 @@ export async function show(main, about, query) {
     fill(part, now.run);
     written.update(now.run);
     part.nodes.replaceChildren(...verified(now.verification), ...nodeTable(now.nodes));
+    if (now.nodes?.length && !part.audit.childElementCount) part.audit.append(auditCard(name));
     actions(part.actions, now.run, about, jobs);
     charts.update(now.run.charts);
     timeline.update(now.run.seconds ?? 0, now.run.pace, now.run.state === "running");

@@ -33,6 +33,15 @@ class Status(BaseModel):
     lag: float | None = None
     bytes: int | None = None
     last_error: Text = ""
+    certificate_expires: float | None = None  # seconds since 1970
+    denied: int = 0  # calls with a certificate that is not accepted
+    refused: int = 0  # calls that were understood, and refused
+    rejected: int = 0  # models that did not pass the checks
+    version: Text = ""
+
+    @property
+    def turned_away(self) -> int:
+        return self.denied + self.refused + self.rejected
 
     def state(self, now: float) -> str:
         """Its state, in a word or two."""
@@ -82,12 +91,17 @@ def verification(root: Root, name: str) -> dict[str, Any] | None:
 
 def nodes(root: Root, name: str) -> list[dict[str, Any]]:
     """All nodes of a run, edge servers first; one without a readable status never started."""
+    return [_node(root, name, each) for each in node_names(root, name)]
+
+
+def node_names(root: Root, name: str) -> list[str]:
+    """The names of a run's nodes, edge servers first."""
     try:
         below = os.listdir(root.directory(f"{name}/{NODES}"))
     except (NotHere, OSError):
         return []
     shown = [each for each in below if not each.startswith((".", "operator-"))]
-    return [_node(root, name, each) for each in sorted(shown, key=_order)[:MOST]]
+    return sorted(shown, key=_order)[:MOST]
 
 
 def _node(root: Root, name: str, node: str) -> dict[str, Any]:
@@ -99,7 +113,10 @@ def _node(root: Root, name: str, node: str) -> dict[str, Any]:
         return {"name": node, "role": role, "state": "never started"}
     now = time.time()
     return {
-        **status.model_dump(exclude={"healthy", "updated", "over"}),
+        **status.model_dump(
+            exclude={"healthy", "updated", "over", "denied", "refused", "rejected"}
+        ),
+        "turned_away": status.turned_away,
         "bytes": amount(status.bytes) if status.bytes is not None else None,
         "state": status.state(now),
         "heard": status.updated,
