@@ -10,8 +10,8 @@ from sdfeel.figures.catalogue import FIGURES
 from sdfeel.figures.document import PAGES, documents
 from sdfeel.figures.judging import load
 from sdfeel.figures.pages import HEADLINES
-from sdfeel.figures.settings import SCALES
-from sdfeel.figures.summary import drawn_at
+from sdfeel.figures.settings import SCALES, Reading, Scale
+from sdfeel.figures.summary import ShownClaim, drawn_at
 from sdfeel.figures.verdicts import Verdict
 
 ROOT = Path(__file__).parents[2]
@@ -79,3 +79,24 @@ def test_quick_scale_may_judge_what_half_of_the_full_seeds_say_too(
 ) -> None:
     found = Compared("4a", "4.1", "A", quick, first, second)
     assert (found.may, found.confirmed) == (may, confirmed)
+
+
+@pytest.mark.parametrize(
+    ("scale", "verdicts", "kind", "marks"),
+    [
+        ("full", {"A": "holds", "E": "holds"}, "holds", ""),
+        ("full", {"A": "holds"}, "holds", " (A)"),
+        ("full", {"A": "does not hold", "E": "holds"}, "depends", " (A **no**, E holds)"),
+        ("full", {"A": "not decided", "E": "holds"}, "not decided", " (A open, E holds)"),
+        ("quick", {"A": "holds", "E": "holds"}, "digits", " (holds)"),
+        (None, {}, "none", ""),
+    ],
+)
+def test_a_claim_is_filed_under_what_its_readings_say_together(
+    scale: Scale | None, verdicts: dict[Reading, str], kind: str, marks: str
+) -> None:
+    figure = FIGURES["4a"]
+    said = {reading: {"verdict": state} for reading, state in verdicts.items()}
+    shown = ShownClaim(figure, figure.claims[0], scale, {**said})
+    assert shown.kind == kind
+    assert shown.told(("A", "E")).endswith(f"(reproduce/4a.md){marks}")

@@ -34,6 +34,10 @@ ROUNDS = "12 rounds or more instead of 3, at three values of H, by three statist
 RACE = "lines end at the same time, 50 s; paired differences of five seeds"
 AGREED = "all seeds agreed already: paired differences see it, pooled errors did not"
 LOOSE = "a margin and an interval now; the earlier rule held unless it was refuted"
+SPLIT = {
+    "11a.2": "then of 0.1 and 1 together; now of 0.1 alone, and 11a.3 of 1",
+    "5.2": "then of FedAvg and FEEL together; now of FedAvg alone, and 5.2b of FEEL",
+}
 PAIRED = "paired differences with an interval, five seeds"
 BOUNDS = ("4.4b", "8.2", "8.3", "11b.1", "11b.3", "D3", "R3", "K1", "K2", "L1", "L2", "M1")
 
@@ -101,12 +105,14 @@ def reason(each: Row, now: list[dict[str, Any]]) -> str:
         return "unchanged"
     claim = next(c for c in figure.claims if c.id == now[0]["id"])
     unanimous = each["verdict"] == "not decided" and each["alike"] == each["seeds"] != "0"
+    if each["claim"] in SPLIT:
+        return SPLIT[each["claim"]]
     rules = (
         (each["claim"].startswith("10a"), ROUNDS),
         (each["verdict"] == "report only", "judged now, by a size fixed beforehand"),
         (each["prices"] == "E", PASSES),
+        (claim.timed and figure.name[:2] in ("4a", "5a"), RACE),
         (unanimous, AGREED),
         (each["claim"] in BOUNDS, LOOSE),
-        (claim.timed and figure.name[:2] in ("4a", "5a"), RACE),
     )
     return next((why for applies, why in rules if applies), PAIRED)

@@ -29,7 +29,7 @@ HEAD = """# The paper's claims, checked
 
 What the paper says, in our words, judged by [a rule](#how-claims-are-judged) that was fixed before
 looking: on MNIST with the paper's CNN, in two readings of "one local iteration" (A: a batch, E: a
-pass over the client's data). A letter behind a claim: only that reading has been computed so far.
+pass over the client's data).
 
 """
 READ = """

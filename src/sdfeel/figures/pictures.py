@@ -1,6 +1,6 @@
 """A figure's picture: one panel per axis and reading, one legend for all."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from math import ceil, inf
 from textwrap import wrap
 
@@ -61,7 +61,7 @@ def picture(figure: Figure, scale: Scale, found: Mapping[Reading, Curves]) -> Pi
         axes.set_axis_off()
     box = drawn.legend(
         [Line2D([], [], **line_style(index)) for index in styles.values()],
-        list(styles),
+        [f"{label} (diverged)" if gone(label, panels, found) else label for label in styles],
         loc="outside lower center",
         ncols=columns,
         frameon=False,
@@ -71,6 +71,17 @@ def picture(figure: Figure, scale: Scale, found: Mapping[Reading, Curves]) -> Pi
     box.set_title("\n".join(told))
     box.get_title().set_fontsize(TICK)
     return drawn
+
+
+def gone(label: str, panels: Sequence[Panel], found: Mapping[Reading, Curves]) -> bool:
+    """Did every run of this label diverge, so that there is next to nothing to see of it?"""
+    curves = [
+        curve
+        for panel in panels
+        for name, curve in found[panel.reading].items()
+        if plain(name, panel) == label
+    ]
+    return all(curve.diverged == len(curve.runs) for curve in curves)
 
 
 def plain(label: str, panel: Panel) -> str:
@@ -101,7 +112,8 @@ def draw(
     """Means over seeds, shaded from the lowest to the highest."""
     curves = list(shown.values())
     unit = unit_of(panel, curves)
-    end = min(curve.end(panel.axis) for curve in curves)
+    lasting = [curve for curve in curves if curve.diverged < len(curve.runs)] or curves
+    end = min(curve.end(panel.axis) for curve in lasting)
     if panel.axis not in ("iterations", "seconds"):
         end = max(curve.end(panel.axis) for curve in curves)
     highest, floor = [], inf

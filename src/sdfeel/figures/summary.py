@@ -1,6 +1,6 @@
 """The first screen of docs/reproduce.md: what holds, what does not, what depends on the reading."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -54,14 +54,16 @@ class ShownClaim:
             return str(states.pop())
         return "depends" if {"holds", "does not hold"} <= states else "not decided"
 
-    def __str__(self) -> str:
+    def told(self, known: Collection[Reading | None]) -> str:
+        """What is claimed, where it is judged, and what a reader must know beside its group;
+        `known` are the readings that any claim has at full scale."""
         marks = ["small model"] if self.scale == "small" else []
         by = {reading: WORDS[each["verdict"]] for reading, each in self.verdicts.items() if reading}
         if len(set(by.values())) > 1:
             marks += [f"{reading} {word}" for reading, word in by.items()]
         elif self.kind == "digits":
             marks += set(by.values())
-        elif len(by) == 1 < len(self.figure.readings):
+        elif len(by) == 1 < min(len(self.figure.readings), len(known)):
             marks += [str(reading) for reading in by]
         told = f" ({', '.join(marks)})" if marks else ""
         link = f"[{self.claim.id}](reproduce/{self.figure.name}.md)"
@@ -72,12 +74,31 @@ def first_screen(results: Path) -> str:
     """A paragraph for each kind of verdict, and a picture of each."""
     shown = [_best(results, *_named(claim)) for claim in HEADLINES]
     groups = {kind: [each for each in shown if each.kind == kind] for kind in TITLES}
+    known = {reading for each in shown if each.scale == "full" for reading in each.verdicts}
     parts = [
-        paragraph(f"* **{TITLES[kind]}:** {'; '.join(map(str, those))}.", "  ")
+        paragraph(
+            f"* **{_title(kind, known)}:** {'; '.join(each.told(known) for each in those)}.", "  "
+        )
         for kind, those in groups.items()
         if those
     ]
-    return "".join(parts) + "\n" + _pictures(results, groups)
+    return "\n".join((_readings(known), "".join(parts), _pictures(results, groups)))
+
+
+def _readings(known: Collection[Reading | None]) -> str:
+    """Which readings there are at all at full scale."""
+    if not known:
+        return paragraph("**Nothing of this has been computed on MNIST so far.**")
+    if len(known) == 1:
+        only = next(iter(known))
+        return paragraph(f"**On MNIST, only reading {only} has been computed so far.**")
+    return paragraph("A letter behind a claim: only that reading has been computed so far.")
+
+
+def _title(kind: str, known: Collection[Reading | None]) -> str:
+    """A group's title, which names the reading where there is only one."""
+    alone = len(known) == 1 and kind in ("holds", "does not hold", "not decided")
+    return f"{TITLES[kind]} under {next(iter(known))}" if alone else TITLES[kind]
 
 
 def _pictures(results: Path, groups: Mapping[str, list[ShownClaim]]) -> str:
