@@ -93,10 +93,10 @@ def test_quick_scale_may_judge_what_half_of_the_full_seeds_say_too(
     ],
 )
 def test_a_claim_is_filed_under_what_its_readings_say_together(
-    scale: Scale | None, verdicts: dict[Reading, str], kind: str, marks: str
+    scale: Scale | None, verdicts: dict[Reading | None, str], kind: str, marks: str
 ) -> None:
     figure = FIGURES["4a"]
     said = {reading: {"verdict": state} for reading, state in verdicts.items()}
-    shown = ShownClaim(figure, figure.claims[0], scale, {**said})
+    shown = ShownClaim(figure, figure.claims[0], scale, said)
     assert shown.kind == kind
     assert shown.told(("A", "E")).endswith(f"(reproduce/4a.md){marks}")
