@@ -342,3 +342,17 @@ def test_the_result_has_the_models_own_type() -> None:
     assert found.dtype == torch.float32
     assert found.tolist() == [2.0, 3.5]
     assert [row.tolist() for row in rows] == [[1.0, 2.0], [3.0, 5.0]]
+
+
+@pytest.mark.parametrize("rule", [Median(), Trimmed(0.3), Geometric(2)])
+@pytest.mark.parametrize("size", [1, 2, 1025])
+def test_narrow_rows_give_what_wide_ones_do(rule: Rule, size: int) -> None:
+    """float32 rows are sorted another way: with ties, zeros of both signs and unequal votes."""
+    draws = np.random.default_rng(size)
+    rows = draws.normal(size=(9, size)).round(1).astype(np.float32)
+    rows[draws.random(rows.shape) < 0.3] = -0.0
+    for votes in (np.full(9, 1 / 9), draws.integers(1, 5, size=9) / 30):
+        narrow = [torch.from_numpy(row) for row in rows]
+        found = combine(rule, votes, votes, narrow, torch.zeros(size))
+        wide = combined(rule, rows, votes)
+        assert np.array_equal(found.numpy(), wide.astype(np.float32))

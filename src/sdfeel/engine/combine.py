@@ -5,18 +5,18 @@ accumulator is wide, and every executor adds through this file. Simulated and de
 therefore agree to the last bit, and on every CPU (fused.py).
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from sdfeel.core import rules
-from sdfeel.core.arrays import Floats, Ints
-from sdfeel.core.errors import InputError
+from sdfeel.core.arrays import Floats
 from sdfeel.core.mixing import Mixing
+from sdfeel.engine.by_rule import by_rule, negative
 from sdfeel.engine.fused import PIECE, by_hand
 
 Terms = Sequence[tuple[float, int]]  # weights and sources
@@ -26,15 +26,6 @@ class Rows(Protocol):
     """Models by number: a matrix, a table, or whatever else knows them."""
 
     def __getitem__(self, n: int, /) -> Tensor: ...
-
-
-COLUMNS = 1024  # numbers of every row that are sorted together, so that they stay in the cache
-NOTHING = 1e-9  # a share of the votes that counts as none: rounding must not leave a liar any
-EXACT, EXACT_BITS = (
-    2**11,
-    20,
-)  # this many products of numbers of this many bits add up exactly
-FAR = 2.0**10  # rows that differ this many times more than usual are added up one by one
 
 
 def add_multiple(total: Tensor, row: Tensor, weight: float) -> None:
@@ -184,308 +175,13 @@ def combine(
         messages = messages * scale[:, None]
     before = own.double().numpy()
     if not isinstance(rule, rules.Voted):
-        return torch.from_numpy(_HOW[type(rule)](rule, _wide(messages), votes, before)).to(
-            own.dtype
-        )
-    heard = np.isfinite(messages.sum(axis=1, dtype=np.float64)) & (votes != 0)
+        messages = messages.astype(np.float64, copy=False)
+        return torch.from_numpy(by_rule(rule, messages, votes, before)).to(own.dtype)
+    heard = np.isfinite(messages).all(axis=1) & (votes != 0)
     if not heard.all():
         messages, votes = messages[heard], votes[heard]
     if not len(votes):
         return own.clone()
     if votes.min() < 0 and not isinstance(rule, rules.Clipped | rules.ClippedSum):
-        raise _negative(rule, votes)
-    return torch.from_numpy(_HOW[type(rule)](rule, messages, votes, before)).to(own.dtype)
-
-
-def _negative(rule: rules.Rule, votes: Floats) -> InputError:
-    return InputError(
-        f"{type(rule).__name__} counts votes, but one of them is {votes.min():g}: choose mixing "
-        f"weights that are not negative, for example network.mixing=metropolis"
-    )
-
-
-def _wide(x: Floats) -> Floats:
-    return x.astype(np.float64, copy=False)
-
-
-def _summed(factors: Iterable[Any], rows: Iterable[Floats], like: Floats) -> Floats:
-    """The sum of factor * row, in the order given."""
-    total, term = np.zeros_like(like), np.empty_like(like)
-    for factor, row in zip(factors, rows, strict=True):
-        np.multiply(row, factor, out=term)
-        total += term
-    return total
-
-
-def _length(row: Floats) -> float:
-    # Not by numpy's norm, whose sum depends on how many threads there are.
-    return float(np.sqrt((row * row).sum()))
-
-
-def _lengths(x: Floats, centre: Floats) -> Floats:
-    """(N,) how far each row is from the centre."""
-    gap, found = np.empty_like(centre), np.empty(len(x))
-    for n, row in enumerate(x):
-        np.subtract(row, centre, out=gap)
-        np.multiply(gap, gap, out=gap)
-        found[n] = gap.sum()
-    return np.sqrt(found)
-
-
-def _each_number(pick: Callable[[Floats, Floats], Floats], x: Floats, votes: Floats) -> Floats:
-    """(P,) what `pick` makes of each number's (N, p) ascending values and their shares."""
-    share = votes / votes.sum()
-    equal = bool((votes == votes[0]).all())
-    out = np.empty(x.shape[1])
-    for begin in range(0, x.shape[1], COLUMNS):
-        columns = np.ascontiguousarray(x[:, begin : begin + COLUMNS].T)
-        if equal:
-            values, shares = np.sort(columns, axis=1), share[:, None]
-        elif columns.dtype == np.float32:
-            order, values = _ranked(columns)
-            shares = share[order].T
-        else:
-            order = _ascending(columns)
-            values, shares = np.take_along_axis(columns, order, axis=1), share[order].T
-        out[begin : begin + COLUMNS] = pick(np.ascontiguousarray(values.T), shares)
-    return out
-
-
-def _ranked(columns: Floats) -> tuple[Ints, Floats]:
-    """The order of each row's float32 numbers, and they themselves in that order.
-
-    A number and its place become one integer: integers are sorted fast, and the same numbers stay
-    as they stand, on every CPU.
-    """
-    bits = (columns + np.float32(0)).view(np.uint32)  # + 0 turns -0 into 0
-    negative = (bits >> 31).astype(bool)
-    keys = np.where(negative, ~bits, bits | np.uint32(1 << 31)).astype(np.uint64) << np.uint64(32)
-    keys |= np.arange(columns.shape[1], dtype=np.uint64)
-    keys.sort(axis=1)
-    order = (keys & np.uint64(0xFFFFFFFF)).astype(np.int64)
-    bits = (keys >> np.uint64(32)).astype(np.uint32)
-    bits = np.where(bits >> 31, bits & np.uint32(0x7FFFFFFF), ~bits)
-    return order, bits.view(np.float32)
-
-
-def _ascending(columns: Floats) -> Ints:
-    """The order of each row's numbers; the same ones stay as they stand, on every CPU."""
-    order = np.argsort(columns, axis=1)
-    values = np.take_along_axis(columns, order, axis=1)
-    tied = (values[:, 1:] == values[:, :-1]).any(axis=1)
-    order[tied] = np.argsort(columns[tied], axis=1, kind="stable")
-    return order
-
-
-def _median(rule: rules.Median, x: Floats, votes: Floats, own: Floats) -> Floats:
-    """The weighted median; where two values have half of the votes each, their mean."""
-
-    def middle(values: Floats, share: Floats) -> Floats:
-        ends = np.cumsum(share, axis=0)
-        places = [(ends < 0.5 - NOTHING).sum(axis=0), (ends <= 0.5 + NOTHING).sum(axis=0)]
-        low, high = (
-            _wide(values[place[0]] if len(place) == 1 else _picked(values, place))
-            for place in places
-        )
-        half: Floats = (low + high) / 2
-        return half
-
-    return _each_number(middle, x, votes)
-
-
-def _picked(values: Floats, places: Ints) -> Floats:
-    found: Floats = np.take_along_axis(values, places[None], axis=0)[0]
-    return found
-
-
-def _trimmed(rule: rules.Trimmed, x: Floats, votes: Floats, own: Floats) -> Floats:
-    """The trimmed mean; a value at the edge counts with the part of its vote that is kept."""
-
-    def mean_of_the_rest(values: Floats, share: Floats) -> Floats:
-        ends = np.cumsum(share, axis=0)
-        left = np.minimum(ends, 1 - rule.share) - np.maximum(ends - share, rule.share)
-        left[left < NOTHING] = 0
-        counted = np.flatnonzero(left.any(axis=1))
-        total, all_left = np.zeros(values.shape[1]), np.zeros(left.shape[1])
-        for n in counted.tolist():  # sums have one order
-            total += left[n] * _wide(values[n])
-            all_left += left[n]
-        return total / all_left
-
-    return _each_number(mean_of_the_rest, x, votes)
-
-
-def _apart(x: Floats, own: Floats) -> Floats:
-    """(N, N) the squared distances of rows, the same on every CPU.
-
-    A matrix product adds in an order of its own, but sums of whole numbers below 2^53 are exact in
-    any order. So every row's differences from `own` become whole numbers of 20 bits, which is
-    more than enough to see who is near to whom.
-    """
-    found = np.zeros((len(x), len(x)))
-    for begin in range(0, x.shape[1], EXACT):
-        gaps = x[:, begin : begin + EXACT] - own[begin : begin + EXACT]
-        unit = np.ldexp(1.0, np.frexp(_most(gaps))[1] - EXACT_BITS)
-        gaps *= (1 / unit)[:, None]
-        np.rint(gaps, out=gaps)
-        products = (gaps @ gaps.T) * np.outer(unit, unit)
-        squares = np.diag(products)
-        found += squares[:, None] + squares[None, :] - 2 * products
-    return np.maximum(found, 0)
-
-
-def _most(gaps: Floats) -> Floats:
-    """(N,) each row's largest number, whatever its sign."""
-    most: Floats = np.maximum(gaps.max(axis=1), -gaps.min(axis=1))
-    return most
-
-
-def _krum(rule: rules.Krum, x: Floats, votes: Floats, own: Floats) -> Floats:
-    near = max(1, len(x) - rule.liars - 2)
-    # The nearest is the row itself.
-    scores = np.sort(_apart(x, own), axis=1)[:, 1 : near + 1].sum(axis=1)
-    best = np.sort(np.argsort(scores, kind="stable")[: rule.best])
-    return _summed(votes[best] / votes[best].sum(), x[best], own)
-
-
-def _multi_krum(rule: rules.MultiKrum, x: Floats, votes: Floats, own: Floats) -> Floats:
-    return _krum(rule.among(len(x)), x, votes, own)
-
-
-def _nearest(rule: rules.Nearest, x: Floats, votes: Floats, own: Floats) -> Floats:
-    """Each row becomes the mean of its nearest ones and itself, then the next rule decides.
-
-    The sums are exact as in `_apart`, on one scale for all rows but those that are far off.
-    """
-    count = len(x) - rules.share_of(rule.share, len(x))
-    order = np.argsort(_apart(x, own), axis=1, kind="stable")[:, :count]
-    near = np.zeros((len(x), len(x)))
-    np.put_along_axis(near, order, 1.0, axis=1)
-    bits = 52 - len(x).bit_length()
-    met = np.empty_like(x)  # in the rows' own type, which is faster to sort
-    for begin in range(0, x.shape[1], EXACT):
-        piece = slice(begin, begin + EXACT)
-        gaps = x[:, piece] - own[piece]
-        most = _most(gaps)
-        usual = most <= FAR * np.median(most)
-        unit = np.ldexp(1.0, int(np.frexp(most[usual].max())[1]) - bits)
-        whole = gaps if usual.all() else gaps * usual[:, None]
-        sums = near @ np.rint(whole * (1 / unit))
-        sums *= unit
-        for n in np.flatnonzero(~usual).tolist():
-            sums[near[:, n] > 0] += gaps[n]
-        sums /= count
-        sums += own[piece]
-        met[:, piece] = sums
-    return _HOW[type(rule.then)](rule.then, met, votes, own)
-
-
-def _geometric(rule: rules.Geometric, x: Floats, votes: Floats, own: Floats) -> Floats:
-    """Weiszfeld's steps; where one ends at a row, we continue as Vardi and Zhang (2000) do."""
-    share = votes / votes.sum()
-    centre, x = _median(rules.Median(), x, votes, own), _wide(x)
-    for _ in range(rule.steps):
-        gaps = _lengths(x, centre)
-        here = gaps <= NOTHING * gaps.max()
-        if here.all():
-            break
-        pulls = np.where(here, 0, share / np.where(here, 1, gaps))
-        goal = _summed(pulls / pulls.sum(), x, own)
-        if not here.any():
-            centre = goal
-            continue
-        force = _length(goal - centre) * pulls.sum()
-        stay = min(1.0, share[here].sum() / force) if force > 0 else 1.0
-        centre = (1 - stay) * goal + stay * centre
-    return centre
-
-
-def _clipped(rule: rules.Clipped, x: Floats, votes: Floats, own: Floats) -> Floats:
-    x, centre = _wide(x), own
-    for _ in range(rule.steps):
-        lengths = _lengths(x, centre)
-        radius = rule.radius
-        if radius is None:
-            others = lengths > 0  # a server's own row must not make it deaf
-            if not others.any():
-                return centre
-            said = lengths[others, None], np.abs(votes[others])
-            radius = float(_median(rules.Median(), *said, own)[0])
-        centre = _towards(x, votes, lengths, radius, centre)
-    return centre
-
-
-def _towards(x: Floats, votes: Floats, lengths: Floats, radius: float, own: Floats) -> Floats:
-    """`own` plus the sum of differences from it, none longer than the radius."""
-    total, gap = own.copy(), np.empty_like(own)
-    for vote, length, row in zip(votes, lengths, x, strict=True):
-        if length:
-            np.subtract(row, own, out=gap)
-            gap *= vote * min(1.0, radius / length)
-            total += gap
-    return total
-
-
-def _clipped_sum(rule: rules.ClippedSum, x: Floats, votes: Floats, own: Floats) -> Floats:
-    x = _wide(x)
-    lengths = _lengths(x, own)
-    others = lengths > 0  # our own row is at no distance, and has no say
-    weights, far = votes[others], np.argsort(-lengths[others], kind="stable")
-    if not len(far):
-        return own
-    if weights.min() < 0:
-        raise _negative(rule, weights)
-    lying = np.sort(weights)[::-1][: rule.liars].sum()
-    enough = np.flatnonzero(np.cumsum(weights[far]) >= 2 * lying - NOTHING)
-    radius = float(lengths[others][far[enough[0]]]) if len(enough) else 0.0
-    return _towards(x, votes, lengths, radius, own)
-
-
-def _own_rule(rule: rules.OwnRule, x: Floats, votes: Floats, own: Floats) -> Floats:
-    found = np.asarray(rule.function(_wide(x), votes, own), dtype=np.float64)
-    if found.shape != own.shape:
-        raise InputError(
-            f"a rule must give {len(own)} numbers, one for each of a model, but "
-            f"{getattr(rule.function, '__name__', rule.function)} gave an array of {found.shape}"
-        )
-    return found
-
-
-def _parts(rule: rules.Parts, x: Floats, votes: Floats, own: Floats) -> Floats:
-    out = _summed(votes[1:], x[1:], own)
-    for begin, end in rule.kept:
-        out[begin:end] = x[0, begin:end]
-    return out
-
-
-def _squares(rule: rules.Squares, x: Floats, votes: Floats, own: Floats) -> Floats:
-    before, now = x
-    moved: Floats = (now - before) ** 2
-    if rule.kind == "adagrad":
-        return own + moved
-    if rule.kind == "yogi":
-        return own - (1 - rule.decay) * moved * np.sign(own - moved)
-    return rule.decay * own + (1 - rule.decay) * moved
-
-
-def _scaled(rule: rules.Scaled, x: Floats, votes: Floats, own: Floats) -> Floats:
-    second, first, before = x
-    # Mixed moments may be negative where mixing weights are.
-    stepped: Floats = before + rule.rate * first / (np.sqrt(np.maximum(second, 0)) + rule.floor)
-    return stepped
-
-
-_HOW: dict[type[Any], Callable[[Any, Floats, Floats, Floats], Floats]] = {
-    rules.Median: _median,
-    rules.Trimmed: _trimmed,
-    rules.Krum: _krum,
-    rules.MultiKrum: _multi_krum,
-    rules.Geometric: _geometric,
-    rules.Clipped: _clipped,
-    rules.ClippedSum: _clipped_sum,
-    rules.Nearest: _nearest,
-    rules.OwnRule: _own_rule,
-    rules.Parts: _parts,
-    rules.Squares: _squares,
-    rules.Scaled: _scaled,
-}
+        raise negative(rule, votes)
+    return torch.from_numpy(by_rule(rule, messages, votes, before)).to(own.dtype)
