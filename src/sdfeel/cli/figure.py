@@ -40,7 +40,7 @@ def figure(
     scale: Annotated[
         Literal["quick", "small", "full"] | None,
         typer.Option(
-            help="quick: built-in digits, minutes for all. small: CIFAR-10 at half the resolution. "
+            help="quick: built-in digits, minutes for all. small: fewer clients, or half the resolution. "
             "full: the paper's setting. Default: the costliest that is kept; with --run, quick."
         ),
     ] = None,
