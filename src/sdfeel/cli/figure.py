@@ -40,8 +40,9 @@ def figure(
     scale: Annotated[
         Literal["quick", "small", "full"] | None,
         typer.Option(
-            help="quick: built-in digits, minutes for all. small: fewer clients, or half the resolution. "
-            "full: the paper's setting. Default: the costliest that is kept; with --run, quick."
+            help="quick: built-in digits, minutes for all. small: fewer clients, or images at half "
+            "the resolution. full: the paper's setting. Default: the costliest that is kept; with "
+            "--run, quick."
         ),
     ] = None,
     run: Annotated[

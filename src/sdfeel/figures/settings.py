@@ -1,9 +1,9 @@
 """What the paper's data sets become at each scale, under each reading of "one local iteration".
 
 `full` is the paper's own setting. `quick` trains a small perceptron on the built-in digits, split
-and priced like the real thing, so that every verdict takes only minutes. `small` is the real images
-with fewer clients and iterations; for CIFAR-10, at half the resolution with a smaller CNN, priced as
-the paper's.
+and priced like the real thing, so that every verdict takes only minutes. `small` is the real
+images with fewer clients and iterations; for CIFAR-10, at half the resolution with a smaller CNN,
+priced as the paper's.
 """
 
 from dataclasses import dataclass, replace
