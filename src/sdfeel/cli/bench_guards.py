@@ -26,9 +26,10 @@ def masks(
     ] = 21_840,
     as_json: AsJson = False,
 ) -> None:
-    """Measure what secure aggregation costs a client and its server in one sum.
+    """Measure what secure aggregation costs a client and its server in one sum, in CPU time.
 
-    A tenth of the clients die before their numbers come, which is what costs a server most.
+    A tenth of the clients die before their numbers come, which is what costs a server most: it
+    works out the mask that each of them had with each of the others.
 
     Examples:
 
@@ -42,12 +43,14 @@ def masks(
         print_json([dataclasses.asdict(each) for each in found])
         return
     table = Table(box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0))
-    for name in ("clients", "dead", "client", "server", "numbers", "masks, each client"):
+    names = ("clients", "dead", "client", "server", "nobody dead", "numbers", "masks, each client")
+    for name in names:
         table.add_column(name, justify="right")
     for each in found:
         table.add_row(
             *(f"{each.clients:,}", f"{each.dead:,}"),
             *(f"{each.client_ms:,.1f} ms", f"{each.server_ms:,.1f} ms"),
+            f"{each.nobody_dead_ms:,.1f} ms",
             *(f"{each.plain_bytes:,} B", f"+ {each.mask_bytes:,} B"),
         )
     results.print(table)
@@ -57,6 +60,7 @@ def guards(
     attacks: Annotated[
         bool, typer.Option("--attacks", help="Every attack against every rule, not their costs.")
     ] = False,
+    seeds: Annotated[int, typer.Option(min=1, help="Runs of each, with --attacks.")] = 1,
     settings: Settings = None,
     as_json: AsJson = False,
 ) -> None:
@@ -68,9 +72,12 @@ def guards(
 
       sdfeel bench guards --set data.name=mnist
 
+      sdfeel bench guards --attacks --seeds 3 --set data.name=mnist
+
       sdfeel bench guards --attacks --set training.iterations=50 --json
     """
-    rows = (guarded.attacks if attacks else guarded.costs)(tuple(settings or ()))
+    keys = tuple(settings or ())
+    rows = guarded.attacks(keys, seeds) if attacks else guarded.costs(keys)
     found = []
     for each in rows:
         found.append(each)
@@ -101,11 +108,19 @@ def _attack_table(found: list[guarded.GuardTrial]) -> Table:
     names = list(dict.fromkeys(each.guard for each in found))
     table = Table("attack", *names, box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0))
     for attack in dict.fromkeys(each.attack for each in found):
-        row = [each for each in found if each.attack == attack]
-        cells = [
-            _share(each.accuracy)
-            + ("" if each.backdoor is None else f" ({100 * each.backdoor:.0f} %)")
-            for each in row
-        ]
-        table.add_row(attack, *cells)
+        cells = ([t for t in found if (t.attack, t.guard) == (attack, name)] for name in names)
+        table.add_row(attack, *(_cell(trials) for trials in cells))
     return table
+
+
+def _cell(trials: list[guarded.GuardTrial]) -> str:
+    """The mean accuracy, a backdoor's success, and how many runs diverged."""
+    ended = [each.accuracy for each in trials if each.accuracy is not None]
+    doors = [each.backdoor for each in trials if each.backdoor is not None]
+    lost = len(trials) - len(ended)
+    if not ended:
+        return _share(None)
+    said = _share(sum(ended) / len(ended))
+    if doors:
+        said += f" ({100 * sum(doors) / len(doors):.0f} %)"
+    return f"{said}, {lost} of {len(trials)} diverged" if lost else said

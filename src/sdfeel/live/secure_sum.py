@@ -346,7 +346,7 @@ def lagrange(places: Sequence[int]) -> list[int]:
 
 def stream(seed: bytes, length: int) -> Numbers:
     """(length,) integers modulo 2^32 from a seed, by AES in counter mode."""
-    return np.frombuffer(_expanded(seed, 4 * length), dtype="<u4").astype(np.uint32)
+    return np.frombuffer(_expanded(seed, 4 * length), dtype="<u4").astype(np.uint32, copy=False)
 
 
 def exchanged(own: X25519PrivateKey, theirs: str) -> bytes:
