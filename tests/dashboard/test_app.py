@@ -2,6 +2,7 @@
 
 import os
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,7 @@ def test_a_run_shows_figures_curves_phases_and_warnings(page: Page, tmp_path: Pa
         "upload": 0.4,
         "mix": 0.2,
     }
+    assert shown["own"] == []
     line_ = shown["charts"]["lines"][0]
     assert [c["name"] for c in shown["charts"]["costs"]] == [
         "virtual time",
@@ -39,6 +41,15 @@ def test_a_run_shows_figures_curves_phases_and_warnings(page: Page, tmp_path: Pa
     ]
     assert line_["x"][0] == [1.25 * n for n in range(11)]
     assert line_["y"][0] == pytest.approx([4 * n / 50 for n in range(11)])
+
+
+def test_each_clients_own_model_is_shown_the_worst_first(page: Page, tmp_path: Path) -> None:
+    clients = started().clients
+    own = replace(measured(1), personal=tuple(n / clients for n in reversed(range(clients))))
+    write(tmp_path / "mine", [started(), own])
+    shown = page().get("/api/run", params={"name": "mine"}).json()["own"]
+    assert len(shown) == clients
+    assert shown[0] == {"name": f"client {clients - 1}", "share": 0.0, "text": "0.0 %"}
 
 
 def test_the_graph_shows_distances_traffic_and_staleness(page: Page, tmp_path: Path) -> None:

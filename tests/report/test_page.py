@@ -1,5 +1,6 @@
 """What the page holds, and what it must not."""
 
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -94,6 +95,15 @@ def test_every_chart_and_table_header_speaks() -> None:
         own["aria-label"] for own in charts
     }
     assert all(own.get("scope") in ("row", "col") for own in reader.all("th"))
+
+
+def test_each_clients_own_model_is_drawn_and_spoken_of() -> None:
+    assert "own model" not in read(runs()).text
+    own = replace(measured(1, 0.75), personal=(0.75, 0.5, 1.0))
+    reader = read([History.of("mine", [started(), own])])
+    assert "Each client's own model" in reader.text
+    said = [each.get("aria-label") or "" for _, each in reader.tags]
+    assert any("client 1 has the lowest accuracy of its own model, 50.0 %" in one for one in said)
 
 
 def test_a_page_without_results_still_opens() -> None:

@@ -12,7 +12,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 from markupsafe import Markup
 
 from sdfeel.core.run_files import write_atomic
-from sdfeel.report import confusion, estimates
+from sdfeel.report import confusion, estimates, own_models
 from sdfeel.report.bound import picture
 from sdfeel.report.compare import (
     TableEntry,
@@ -96,6 +96,7 @@ def page(
         bound=_bound(histories),
         phases=_phases(histories),
         confusions=_confusions(histories),
+        own=_own_models(histories),
         warnings=_warnings(histories),
         setups=_setups(histories),
         experiment=experiment,
@@ -187,6 +188,16 @@ def _confusions(histories: Sequence[History]) -> list[Drawn]:
         Drawn(Markup(svg(confusion.picture(label, counts))), confusion.spoken(label, counts))
         for label, counts in found
         if counts
+    ]
+
+
+def _own_models(histories: Sequence[History]) -> list[Drawn]:
+    """How well each client's own model does in the end."""
+    found = [(each.label, each.last.personal) for each in histories if each.last is not None]
+    return [
+        Drawn(Markup(svg(own_models.picture(label, each))), own_models.spoken(label, each))
+        for label, each in found
+        if each
     ]
 
 

@@ -23,7 +23,7 @@ export async function show(main, about, query) {
   document.getElementById("crumbs").replaceChildren(h("a", { href: "/" }, about.directory), h("span", { class: "soft" }, "/"), h("span", {}, name));
   const part = {
     state: h("span", { class: "pill" }), changed: h("span", { class: "soft" }), progress: h("div", { class: "bar progress" }), actions: h("div", { class: "bar actions" }),
-    figures: h("dl", { class: "figures" }), warnings: h("div", {}), thinned: h("p", { class: "soft note" }), facts: h("div", {}), phases: h("div", {}), nodes: h("div", {}), audit: h("div", {}),
+    figures: h("dl", { class: "figures" }), warnings: h("div", {}), thinned: h("p", { class: "soft note" }), facts: h("div", {}), phases: h("div", {}), nodes: h("div", {}), audit: h("div", {}), own: h("div", {}),
   };
   const [graph, timeline, events] = [new Graph(), new Timeline(name), new EventTable(name)];
   const charts = new Charts((seconds) => { graph.peek(seconds); timeline.mark(seconds); });
@@ -38,6 +38,7 @@ export async function show(main, about, query) {
     h("div", { class: "title" }, h("h1", {}, h("span", { class: "soft" }, name.slice(0, place)), name.slice(place)), part.state, part.changed),
     written.element, part.progress, part.actions, part.warnings, part.nodes, part.audit, part.figures, part.thinned,
     card("Learning", charts.element),
+    part.own,
     card("Servers", graph.element),
     card("Who waits for whom", timeline.element),
     h("div", { class: "halves" }, card("Where the time goes", part.phases), card("Setup", part.facts)),
@@ -99,9 +100,12 @@ function fill(part, run) {
   part.progress.replaceChildren(...progress(run.progress));
   part.thinned.textContent = run.thinned ?? "";
   renew(part.facts, run.facts, (rows) => table("setup", [], rows.map(([name, value]) => h("tr", {}, h("th", { scope: "row", class: "soft" }, name), h("td", { class: "wrap" }, value)))));
-  part.phases.replaceChildren(run.phases.length ? h("div", { class: "phases" }, run.phases.map((phase) => h("div", {}, h("span", {}, phase.name), h("span", { class: "track" }, h("i", { style: { width: `${100 * phase.share}%` } })), h("span", { class: "number" }, phase.text)))) : h("p", { class: "soft" }, "No round is finished yet."),
+  renew(part.own, run.own, (rows) => rows.length ? [card("Each client's own model", h("div", { class: "own", tabindex: "0", role: "region", "aria-label": "accuracy of each client's own model" }, bars(rows)), h("p", { class: "soft note" }, "Test accuracy of every client's own model when it was last measured, the worst first."))] : []);
+  part.phases.replaceChildren(run.phases.length ? bars(run.phases) : h("p", { class: "soft" }, "No round is finished yet."),
     h("p", { class: "soft note" }, "Shares of the rounds' time, summed over all rounds."));
 }
+
+const bars = (rows) => h("div", { class: "phases" }, rows.map((row) => h("div", {}, h("span", {}, row.name), h("span", { class: "track" }, h("i", { style: { width: `${100 * row.share}%` } })), h("span", { class: "number" }, row.text))));
 
 function actions(bar, run, about, jobs) {
   const mine = jobs.find((job) => job.name === run.name && ["running", "stopping"].includes(job.state));

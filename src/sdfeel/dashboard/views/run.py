@@ -24,6 +24,7 @@ from sdfeel.report.compare import cells, columns, comparison_records, phase_seco
 from sdfeel.report.gantt import WORDS
 from sdfeel.report.history import History, default_target
 from sdfeel.report.lines import Line, same_but_for_seed
+from sdfeel.report.own_models import named
 from sdfeel.report.timeline import spans, waiting
 from sdfeel.report.units import (
     NOT_MEASURED,
@@ -52,6 +53,7 @@ def overview(catalogue: Catalogue, found: RunSummary, log: LogReader | None) -> 
         "warnings": [*history.warnings, *_of_the_log(found, log)],
         "charts": charts([history]),
         "phases": _phases(history),
+        "own": _own_models(history),
         "pace": _pace(history),
         "progress": progress(catalogue, found) if found.state == "running" else None,
         "lines": log.lines if log is not None else 0,
@@ -125,6 +127,15 @@ def _figures(history: History) -> Rows:
             ("energy", joules(end.joules) if history.energy_known else NOT_MEASURED),
         ]
     return rows
+
+
+def _own_models(history: History) -> list[dict[str, Any]]:
+    """The accuracy of each client's own model when it was last measured, the worst first."""
+    if history.last is None or not history.last.personal:
+        return []
+    clients = None if history.started is None else history.started.clients
+    found = named(history.last.personal, clients)
+    return [{"name": name, "share": share, "text": percent(share)} for name, share in found]
 
 
 def _phases(history: History) -> list[dict[str, Any]]:
