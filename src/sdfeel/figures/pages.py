@@ -84,8 +84,8 @@ passes (E, about as much training). Figure 7's lines go on until the time in whi
 them, and 6a's end when SD-FEEL at 50 Mbit/s has taken them. 10a lasts 12 synchronous rounds of 100
 batches (A) or 72 (E), at H = 1, 4 and 10, and is judged by mean accuracy, final accuracy and final
 loss, which must agree. `small` is CIFAR-10 with a small model ([design](reproduce/cifar10.md)); for
-methods that cancel drift it is the full setting with 20 clients and 300 iterations. `quick` trains a
-perceptron on digits, split and priced like the real data. All of this was written down before the
+methods that cancel drift it is the full setting with 20 clients and 300 iterations. `quick` trains
+a perceptron on digits, split and priced like the real data. All of this was written down before the
 first run was judged by it.
 
 ## Sizes, fixed before looking
