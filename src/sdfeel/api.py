@@ -375,6 +375,11 @@ def _check_parts(
     scheme: Any, net: Any, model: Any, data: Any, loss: Any, cost: Any, personal: Any
 ) -> None:
     """Check that every part is of the right kind, and that they fit together."""
+    if net is None and model is None and data is None and lacking(scheme):
+        raise InputError(
+            f"a run needs an experiment (a mapping, or what sdfeel.load makes of a file), or a "
+            f"scheme with its net, model and data; got {said(scheme)}"
+        )
     wanted: dict[str, tuple[Any, type, bool]] = {
         "net": (net, Network, False),
         "model": (model, nn.Module, False),

@@ -440,6 +440,8 @@ def planner(
     effort: float = EFFORT,
 ) -> Planner:
     """A search for the best way to train, step by step."""
+    if isinstance(schemes, str) or not hasattr(schemes, "__iter__"):
+        of_kind("schemes", schemes, (), "a list of schemes")
     asked = zip(KINDS, (target_accuracy, target_loss, budget), strict=True)
     given = [Goal(kind, value) for kind, value in asked if value is not None]
     if len(given) > 1:

@@ -14,6 +14,7 @@ from sdfeel.core import named
 from sdfeel.core.errors import InputError
 from sdfeel.core.events import Finished
 from sdfeel.experiment.build import prepare
+from sdfeel.experiment.build_data import build_loss
 from sdfeel.experiment.loading import checked, load
 from sdfeel.experiment.schema import Experiment
 from sdfeel.run.session import start
@@ -213,3 +214,39 @@ def test_schemes_of_installed_packages_are_found(tmp_path: Path) -> None:
         assert find("theirs") is SDFeel
     finally:
         sys.path.remove(str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("key", "wanted"),
+    [
+        ("network.graph", "the links between servers"),
+        ("network.mixing", "a matrix of weights"),
+        ("network.assignment", "each client's server"),
+        ("latency.late", "a policy"),
+        ("radio.fading", "a channel"),
+    ],
+)
+def test_code_that_fails_is_named_by_its_key(key: str, wanted: str) -> None:
+    small = {"network.clients": 4, "network.servers": 2, "data.partition": "iid"}
+    with pytest.raises(InputError, match=f"{key} must give {wanted}: OSError: no way"):
+        prepare(checked({**small, key: Failing}))
+
+
+class Failing:
+    def __init__(self, *args: Any, **options: Any) -> None:
+        raise OSError("no way")
+
+
+def test_a_loss_may_be_one_of_torchs_classes() -> None:
+    asked = Experiment(training={"loss": "torch.nn:CrossEntropyLoss"})
+    assert isinstance(build_loss(asked), nn.CrossEntropyLoss)
+
+
+def test_an_experiment_made_in_python_is_checked_in_the_same_words() -> None:
+    wrong: list[dict[str, Any]] = [{"training": {"lr": 1}}, {"seed": -1}, {"trainig": {}}]
+    for values in [*wrong, {"network": 3}]:
+        with pytest.raises(InputError) as direct:
+            Experiment(**values)
+        with pytest.raises(InputError) as through:
+            checked(values)
+        assert str(direct.value) == str(through.value)

@@ -254,9 +254,12 @@ def test_unequal_devices_bring_asynchronous_candidates() -> None:
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (["--target-accuracy", "1.2"], "--target-accuracy must be above 0 and at most 1, got 1.2"),
-        (["--budget", "0"], "--budget must be above 0, got 0"),
-        (["--target-loss", "-1"], "--target-loss must be above 0, got -1"),
+        (
+            ["--target-accuracy", "1.2"],
+            "target accuracy must be above 0 and at most 1, got 1.2",
+        ),
+        (["--budget", "0"], "the budget must be above 0, got 0"),
+        (["--target-loss", "-1"], "the target loss must be above 0, got -1"),
         (["--budget", "1", "--target-loss", "1"], "a plan has one goal"),
         (["--schemes", "sd-fel"], "unknown scheme to plan 'sd-fel': did you mean 'sd-feel'?"),
         (["--schemes", "async-sd-feel"], "planned only where devices are unequal"),
@@ -316,5 +319,5 @@ def test_the_effort_of_command_and_planner_agree() -> None:
 
 
 def test_bad_plan_goals_are_refused_from_python_too() -> None:
-    with pytest.raises(InputError, match="--budget must be above 0"):
+    with pytest.raises(InputError, match="the budget must be above 0"):
         Goal("budget", -1)

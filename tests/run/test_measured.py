@@ -21,7 +21,7 @@ from sdfeel.core.graphs import links
 from sdfeel.core.network import clustered
 from sdfeel.data.federated import federate
 from sdfeel.engine.base import Task
-from sdfeel.engine.evaluate import summed_up
+from sdfeel.engine.evaluate import measured, summed_up
 from sdfeel.engine.personal import Tuned
 from sdfeel.experiment.build import Prepared, build_model, prepare
 from sdfeel.experiment.loading import load
@@ -261,3 +261,10 @@ def test_there_is_no_confusion_matrix_where_none_is_wanted_or_models_are_many(
     assert not any(each.confusion for each in found)
     history = History.of("r", read_events(tmp_path / "r"))
     assert "What is taken for what" not in page("A run", [history], None, "")
+
+
+def test_a_metric_that_gives_no_number_is_named() -> None:
+    for found, words in ((torch.zeros(2, 3), "Tensor of 2x3"), ("much", "'much'"), (None, "None")):
+        with pytest.raises(InputError, match=f"metric 'mine' must give one number, got {words}"):
+            measured("mine", lambda *_, found=found: found, torch.zeros(2), torch.zeros(2))
+    assert measured("mine", lambda *_: torch.tensor([0.5]), torch.zeros(2), torch.zeros(2)) == 0.5

@@ -190,7 +190,7 @@ def test_a_directory_belongs_to_one_run(tmp_path: Path) -> None:
         run(small("seed=2"), tmp_path / "r")
     with pytest.raises(RunError, match="is finished: see it with `sdfeel show"):
         resume(tmp_path / "r")
-    with pytest.raises(RunError, match="holds a run of another experiment"):
+    with pytest.raises(RunError, match=r"another experiment \(its seed is 0, not 2\)"):
         start_or_resume(small("seed=2"), tmp_path / "r")
     assert start_or_resume(small(), tmp_path / "r").finished
     (tmp_path / "full").mkdir()

@@ -11,7 +11,8 @@ import importlib
 import inspect
 import re
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.machinery import PathFinder
 from importlib.metadata import EntryPoint, entry_points
@@ -19,7 +20,7 @@ from pathlib import Path
 from types import FunctionType, ModuleType
 from typing import Any
 
-from sdfeel.core.errors import InputError, told, unknown
+from sdfeel.core.errors import InputError, SdfeelError, told, unknown
 
 OBJECT = "object:"  # begins the name of a thing that only the program which made it can give
 PATH = "package.module:name"
@@ -69,6 +70,11 @@ def is_path(given: object) -> bool:
     return isinstance(given, str) and re.fullmatch(r"[\w.-]+:[\w.-]+", given) is not None
 
 
+def is_object(given: object) -> bool:
+    """Is it the record of a program's own object?"""
+    return isinstance(given, str) and given.startswith(OBJECT)
+
+
 _experiments: list[str] = []  # directories of experiments: they come first on the path
 
 
@@ -112,6 +118,17 @@ def imported(path: str) -> Any:
     if found is None:
         raise InputError(f"'{module_name}' has no '{attribute}' (asked for by '{path}')")
     return found
+
+
+@contextmanager
+def asked_for(key: str, wanted: str) -> Iterator[None]:
+    """Errors of code that an experiment names say which key named it, and what is expected."""
+    try:
+        yield
+    except SdfeelError:
+        raise
+    except Exception as error:  # somebody else's code may raise anything
+        raise InputError(f"{key} must give {wanted}: {told(error)}") from error
 
 
 def _loaded(entry: EntryPoint) -> Any:

@@ -7,7 +7,7 @@ clients' numbers in another way, add that to `SUMMARIES`: logs, tables, reports 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import ceil
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -121,6 +121,17 @@ TASK_METRICS = {"regression": ("rmse", "r2"), "language": ("perplexity",)}
 DECILE = 0.1
 
 
+def measured(name: str, metric: Metric, outputs: Tensor, targets: Tensor) -> float:
+    """What a metric says: one number; InputError names the metric that gives something else."""
+    found: Any = metric(outputs, targets)
+    try:
+        return float(found)
+    except (TypeError, ValueError, RuntimeError):
+        shape = "x".join(map(str, getattr(found, "shape", ())))
+        given = f"{type(found).__name__} of {shape}" if shape else f"{found!r:.60}"
+        raise InputError(f"metric '{name}' must give one number, got {given}") from None
+
+
 def _tenth(values: Floats) -> float:
     """The mean of the first tenth, at least of one."""
     return float(values[: ceil(DECILE * len(values))].mean())
@@ -204,7 +215,7 @@ class Groups:
                 continue
             found = self.outputs(models(client), part, self.which)
             for name, metric in self.per_client.items():
-                told[name, "client"].append(float(metric(*found)))
+                told[name, "client"].append(measured(name, metric, *found))
             if together and self.home[client] >= 0:
                 clusters.setdefault(int(self.home[client]), []).append(found)
         if self.per_cluster and self.clusters is not None:
@@ -212,7 +223,7 @@ class Groups:
         for members in clusters.values():
             whole = [torch.cat(each) for each in zip(*members, strict=True)]
             for name, metric in self.per_cluster.items():
-                told[name, "cluster"].append(float(metric(*whole)))
+                told[name, "cluster"].append(measured(name, metric, *whole))
         return {
             name: value
             for (metric, group), values in told.items()
@@ -324,5 +335,5 @@ def evaluate(
     own = {}
     if metrics:
         whole = torch.cat(outputs)
-        own = {name: float(metric(whole, data.y)) for name, metric in metrics.items()}
+        own = {name: measured(name, metric, whole, data.y) for name, metric in metrics.items()}
     return Measured(mean, accuracy, own)

@@ -133,6 +133,8 @@ class LoopEngine:
             with one_thread():
                 train = evaluate(self._flat.module, self._measured, loss)
                 test = evaluate(self._flat.module, self._test, loss, self.metrics)
+        except SdfeelError:
+            raise
         except Exception as error:
             raise SdfeelError(f"measuring failed: {told(error)}") from error
         return Scores(train.loss, test.loss, test.accuracy, test.metrics)

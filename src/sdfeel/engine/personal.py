@@ -28,7 +28,7 @@ from sdfeel.core.errors import InputError
 from sdfeel.core.seeds import rng
 from sdfeel.data.federated import Examples
 from sdfeel.engine.base import Scores, Task, Training, Workload
-from sdfeel.engine.evaluate import Metric, Which, blocks, evaluate, summed_up, tallies
+from sdfeel.engine.evaluate import Metric, Which, blocks, evaluate, measured, summed_up, tallies
 from sdfeel.engine.optimizers import carried
 from sdfeel.engine.parts import Personal, Split
 from sdfeel.engine.select import Kind, ModuleEngine, choose
@@ -374,7 +374,7 @@ class Tuned:
                 for steps, model in ((0, task.start), (self.steps, row)):
                     found = self.engine.outputs(model, self.rows[task.client], "test")
                     for name, metric in self.metrics.items():
-                        told[steps, name].append(float(metric(*found)))
+                        told[steps, name].append(measured(name, metric, *found))
         return {
             key: value
             for (steps, name), values in told.items()

@@ -18,7 +18,7 @@ from sdfeel.core.cost import Cost, Power
 from sdfeel.core.decide import Decisions
 from sdfeel.core.errors import InputError, unknown
 from sdfeel.core.link_times import Link
-from sdfeel.core.named import imported, is_path, spelled
+from sdfeel.core.named import asked_for, imported, is_path, spelled
 from sdfeel.core.network import Network
 from sdfeel.core.scheme import Scheme, defaults, innermost
 from sdfeel.core.seeds import number, rng
@@ -387,7 +387,9 @@ def build_late(experiment: Experiment) -> StragglerPolicy:
     if isinstance(section.late, str) and not is_path(section.late):
         return StragglerPolicy(cast(Policy, section.late), section.deadline_seconds)
     found = imported(section.late) if isinstance(section.late, str) else section.late
-    found = found(seconds=section.deadline_seconds) if isinstance(found, type) else found
+    if isinstance(found, type):
+        with asked_for("latency.late", "a policy"):
+            found = found(seconds=section.deadline_seconds)
     for part in ("settle", "check", "policy", "seconds"):
         if not hasattr(found, part):
             raise InputError(

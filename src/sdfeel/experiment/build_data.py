@@ -5,6 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+from torch import nn
 
 from sdfeel.core.arrays import Ints, ints
 from sdfeel.core.errors import InputError
@@ -131,6 +132,8 @@ def build_loss(experiment: Experiment) -> Loss:
     """What a client makes small."""
     given = experiment.training.loss
     found = LOSS.find("cross-entropy" if section_loss(experiment) == "auto" else given)
+    if isinstance(found, type) and issubclass(found, nn.Module):
+        found = found()  # as torch writes its losses: torch.nn:CrossEntropyLoss
     if not callable(found):
         raise InputError(
             f"training.loss must be a function of outputs and targets, got {type(found).__name__}"

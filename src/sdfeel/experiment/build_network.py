@@ -11,7 +11,7 @@ from sdfeel.core.cost import Cost
 from sdfeel.core.decide import Decisions
 from sdfeel.core.errors import InputError, unknown
 from sdfeel.core.gossip_weights import GOSSIP_RULES, metropolis, weights_of
-from sdfeel.core.named import imported, is_path
+from sdfeel.core.named import asked_for, imported, is_path
 from sdfeel.core.network import Network, clustered
 from sdfeel.core.peers import NAMES, named
 from sdfeel.core.scheme import innermost
@@ -116,8 +116,9 @@ def build_home(experiment: Experiment, data: Federated) -> Ints:
     given = section.assignment
     if not isinstance(given, str) or is_path(given):
         found = imported(given) if isinstance(given, str) else given
-        found = found(section.clients, section.servers, draws) if callable(found) else found
-        return np.asarray(found, dtype=np.int64)
+        with asked_for("network.assignment", "each client's server"):
+            found = found(section.clients, section.servers, draws) if callable(found) else found
+            return np.asarray(found, dtype=np.int64)
     return assign(
         section.clients,
         section.servers,
@@ -165,7 +166,8 @@ def build_links(experiment: Experiment) -> Floats:
     real = server_graph(experiment)
     if real is None and (not isinstance(section.graph, str) or is_path(section.graph)):
         found = imported(section.graph) if isinstance(section.graph, str) else section.graph
-        links = known_links(found, section.servers, draws)
+        with asked_for("network.graph", "the links between servers"):
+            links = known_links(found, section.servers, draws)
         if len(links) != section.servers:
             raise InputError(
                 f"network.graph joins {len(links)} servers, but network.servers is "
@@ -222,8 +224,9 @@ def build_mixing(experiment: Experiment, net: Network) -> Network:
     if isinstance(found, str) and found in GOSSIP_RULES:
         found = GOSSIP_RULES[found]
     if not isinstance(found, str):
-        made = weights_of(found, net.links, net.mass) if callable(found) else found
-        return replace(net, weights=floats(np.asarray(made)))
+        with asked_for("network.mixing", "a matrix of weights"):
+            made = weights_of(found, net.links, net.mass) if callable(found) else found
+            return replace(net, weights=floats(np.asarray(made)))
     net = with_peers(experiment, net)
     if net.peers is not None:
         return replace(net, weights=metropolis(net.links, net.mass))

@@ -91,7 +91,8 @@ def _own_channel(given: Any, radio: Floats, snr: Floats, seed: int) -> Channel:
     """A user's channel, or what a user's function makes of rates, noise and seed."""
     found = named.imported(given) if isinstance(given, str) else given
     if not hasattr(found, "at") or isinstance(found, type):
-        found = found(radio, snr, seed)
+        with named.asked_for("radio.fading", "a channel"):
+            found = found(radio, snr, seed)
     for method in ("at", "chance"):
         if not callable(getattr(found, method, None)):
             raise InputError(

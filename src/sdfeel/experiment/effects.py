@@ -292,7 +292,12 @@ KEYS: Mapping[str, tuple[Need, ...]] = {
             "without a schedule",
         ),
     ),
-    "training.workers": (Need(lambda case: case.engine != "loop", "with training.engine = loop"),),
+    "training.workers": (
+        Need(  # one worker is what a loop is: runs side by side are told to have one each
+            lambda case: case.engine != "loop" or case.experiment.training.workers == 1,
+            "with training.engine = loop",
+        ),
+    ),
     "training.device": (
         Need(lambda case: case.engine == "batched", "with other engines than batched"),
     ),

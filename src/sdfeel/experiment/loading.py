@@ -9,7 +9,7 @@ import numpy as np
 from pydantic import BaseModel, ValidationError
 
 from sdfeel.core import named
-from sdfeel.core.errors import InputError, said, unknown
+from sdfeel.core.errors import InputError, of_kind, said, unknown
 from sdfeel.core.gossip_weights import GOSSIP_RULES
 from sdfeel.core.graphs import ALIASES, TOPOLOGIES
 from sdfeel.core.peers import NAMES as PEERS
@@ -78,6 +78,8 @@ def checked(values: Mapping[str, Any]) -> Experiment:
     3
     """
     values = _plain(values)
+    for key in values:
+        of_kind("a key of an experiment", key, str, "a text such as training.iterations")
     dotted = _nested({key: value for key, value in values.items() if "." in str(key)})
     whole = {
         # A name may stand for a section: `scheme = "fedavg"` is `scheme.name = "fedavg"`.
@@ -88,7 +90,7 @@ def checked(values: Mapping[str, Any]) -> Experiment:
     try:
         return Experiment.model_validate(_merged(whole, dotted))
     except ValidationError as error:
-        raise InputError(_sentence(error)) from None
+        raise InputError(sentence(error)) from None
 
 
 def _plain(value: Any) -> Any:
@@ -197,9 +199,11 @@ def _locate(values: dict[str, Any], base: Path) -> None:
             values[section] = {**values[section], key: str(file.resolve())}
 
 
-def _sentence(error: ValidationError) -> str:
+def sentence(error: ValidationError) -> str:
     """The first mistake, as a sentence."""
     first = error.errors()[0]
+    if first["type"] == "value_error" and not first["loc"]:  # said already
+        return str(first["msg"]).removeprefix("Value error, ")
     where = ".".join(str(part) for part in first["loc"] if not _internal(part))
     if first["type"] == "extra_forbidden":
         section = ".".join(where.split(".")[:-1])

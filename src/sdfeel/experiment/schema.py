@@ -12,10 +12,12 @@ from pydantic import (
     BaseModel,
     ConfigDict,
     Field,
+    ValidationError,
     model_validator,
 )
 
 from sdfeel import schemes
+from sdfeel.core.errors import InputError
 from sdfeel.experiment import toml
 from sdfeel.experiment.schema_data import DataSection, EvaluationSection, ModelSection
 from sdfeel.experiment.sections import (
@@ -404,6 +406,16 @@ class Experiment(Section):
     evaluation: EvaluationSection = EvaluationSection()
     checkpoint: CheckpointSection = CheckpointSection()
     tracking: TrackingSection = TrackingSection()
+
+    def __init__(self, **values: Any) -> None:
+        """The sections by name, each with its keys; what is left out has its default."""
+        try:
+            super().__init__(**values)
+        except ValidationError as error:
+            # Imported here, because it reads experiments, and this is what an experiment is.
+            from sdfeel.experiment.loading import sentence
+
+            raise InputError(sentence(error)) from None
 
     @property
     def fingerprint(self) -> str:

@@ -30,10 +30,12 @@ class Goal:
 
     def __post_init__(self) -> None:
         if self.kind == "accuracy" and not 0 < self.value <= 1:
-            raise InputError(f"--target-accuracy must be above 0 and at most 1, got {self.value:g}")
+            raise InputError(
+                f"the target accuracy must be above 0 and at most 1, got {self.value:g}"
+            )
         if self.kind != "accuracy" and not 0 < self.value < inf:
-            name = "--budget" if self.kind == "budget" else "--target-loss"
-            raise InputError(f"{name} must be above 0, got {self.value:g}")
+            name = "budget" if self.kind == "budget" else "target loss"
+            raise InputError(f"the {name} must be above 0, got {self.value:g}")
 
     @property
     def horizon(self) -> float:

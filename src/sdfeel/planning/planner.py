@@ -125,7 +125,7 @@ class Planner:
         """Without a goal, aim at the accuracy that the given experiment reaches."""
         if self.given is None:
             raise InputError(
-                "a plan needs a goal: give --target-accuracy, --target-loss or --budget"
+                "a plan needs a goal: give a target accuracy, a target loss or a budget"
             )
         endless = Goal("budget", 1e300)
         self._as_given = self.workshop.open(self.given, endless)

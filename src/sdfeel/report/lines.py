@@ -5,10 +5,11 @@ import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import groupby
+from os import PathLike
 from pathlib import Path
 from typing import Any
 
-from sdfeel.core.errors import InputError, RunError
+from sdfeel.core.errors import InputError, RunError, of_kind
 from sdfeel.core.run_files import EVENTS, EXPERIMENT, GROUP, write_atomic
 from sdfeel.report.history import History
 from sdfeel.report.styles import SEED, group_styles
@@ -114,7 +115,10 @@ def lines_of(given: Iterable[Any]) -> list[Line]:
     places = [each for run in given for each in (run if isinstance(run, list | tuple) else [run])]
     if not places:
         raise InputError("there is nothing to export: give directories of runs")
-    paths = [Path(getattr(each, "directory", getattr(each, "path", each))) for each in places]
+    given = [getattr(each, "directory", getattr(each, "path", each)) for each in places]
+    for each in given:
+        of_kind("what is exported", each, (str, PathLike), "a run's directory")
+    paths = [Path(each) for each in given]
     alone = [path for path in paths if (path / EVENTS).is_file()]
     members = _alike(alone)
     for each, path in zip(places, paths, strict=True):

@@ -13,6 +13,7 @@ from torch import Tensor
 from sdfeel.core import run_files
 from sdfeel.core.errors import AnotherRun, Diverged, RunError
 from sdfeel.core.events import Evaluated, Event, Finished, Started, Warned
+from sdfeel.core.named import is_object
 from sdfeel.core.run_files import remove_drafts, write_atomic
 from sdfeel.engine.base import Engine, Scores, Task
 from sdfeel.engine.estimates import probing
@@ -367,14 +368,38 @@ def start_or_resume(
     known = directory / run_files.EXPERIMENT
     if not known.is_file():
         return Session(ready, directory, advise=notes)
-    if load(known).fingerprint != ready.experiment.fingerprint:
+    kept = load(known)
+    if kept.fingerprint != ready.experiment.fingerprint:
+        why = _what_differs(kept, ready.experiment)
         raise AnotherRun(
-            f"{directory} holds a run of another experiment: choose another directory with --out"
+            f"{directory} holds a run of another experiment{why}: choose another directory with "
+            f"--out"
         )
     session = Session(ready, directory, True, notes, accept_changes)
     if session.finished:
         session.check_origin()
     return session
+
+
+def _what_differs(kept: Experiment, asked: Experiment) -> str:
+    """The first key that makes two experiments different, in words; nothing if none is found."""
+    were, are = kept.model_dump(mode="json"), asked.model_dump(mode="json")
+    for section in (name for name in are if name not in ("checkpoint", "tracking")):
+        old, new = (
+            each if isinstance(each, dict) else {"": each} for each in (were[section], are[section])
+        )
+        for key in (key for key in {**old, **new} if key != "workers"):
+            before, now = old.get(key), new.get(key)
+            if before == now:
+                continue
+            name = f"{section}.{key}".rstrip(".")
+            if is_object(before) and is_object(now):
+                return (
+                    f" ({name} is an object that is not as it was: if it is made with random "
+                    f"numbers, seed torch first, or give a class or a function that makes it)"
+                )
+            return f" (its {name} is {before}, not {now})"
+    return ""
 
 
 def finished(directory: Path) -> Finished | None:

@@ -16,7 +16,7 @@ from sdfeel.core.arrays import Ints
 from sdfeel.core.errors import InputError, SdfeelError
 from sdfeel.data.federated import Examples
 from sdfeel.engine.base import Scores, Task, Workload
-from sdfeel.engine.evaluate import Which
+from sdfeel.engine.evaluate import Which, measured
 from sdfeel.engine.loop import LoopEngine
 from sdfeel.engine.native.available import available
 from sdfeel.engine.native.library import Native
@@ -182,7 +182,7 @@ class NativeEngine:
         own = self._workload.metrics
         loss, accuracy, outputs = self._measure(row, self._test, outputs=bool(own))
         metrics = (
-            {name: float(metric(outputs, self._test.y)) for name, metric in own.items()}
+            {name: measured(name, metric, outputs, self._test.y) for name, metric in own.items()}
             if outputs is not None
             else {}
         )
