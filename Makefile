@@ -129,8 +129,11 @@ wheel: $(VENV)/.dev ## build sdist and wheel into dist/, and try them in an empt
 	$(BIN)/python -m hatchling build -d dist
 	$(PYTHON) -m venv $(VENV)-wheel
 	$(VENV)-wheel/bin/python -m pip --disable-pip-version-check -q install -c constraints.txt dist/sdfeel-*.whl
-	cd dist && MPLBACKEND=Agg ../$(VENV)-wheel/bin/sdfeel compare -s training.iterations=10 --out tried
-	rm -rf dist/tried
+	cd dist && MPLBACKEND=Agg ../$(VENV)-wheel/bin/sdfeel compare -s training.iterations=10 --out tried-wheel
+	$(VENV)-wheel/bin/python -m pip --disable-pip-version-check -q uninstall -y sdfeel
+	$(VENV)-wheel/bin/python -m pip --disable-pip-version-check -q install -c constraints.txt dist/sdfeel-*.tar.gz
+	cd dist && MPLBACKEND=Agg ../$(VENV)-wheel/bin/sdfeel compare -s training.iterations=10 --out tried-sdist
+	rm -rf dist/tried-wheel dist/tried-sdist
 	$(BIN)/python -m zipfile -l dist/sdfeel-*.whl
 
 lint-js: ## lint the live page's JavaScript, where npm can be had

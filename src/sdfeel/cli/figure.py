@@ -51,7 +51,10 @@ def figure(
     seeds: Annotated[int, typer.Option(min=1, help="Seeds per curve, with --run.")] = 5,
     reading: Annotated[
         Literal["A", "E"] | None,
-        typer.Option(help="With --run, compute one reading only (default: all of a figure's)."),
+        typer.Option(
+            help="With --run, compute only one reading of the paper's local iteration: A, a batch, "
+            "or E, a pass over a client's data (default: all of a figure's)."
+        ),
     ] = None,
     out: Annotated[Path, typer.Option("--out", "-o", help="Directory for the pictures.")] = Path(
         "runs/figures"
