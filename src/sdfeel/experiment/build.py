@@ -176,9 +176,11 @@ def prepare(experiment: Experiment, parts: RunParts | None = None) -> Prepared:
     # A network that the scheme cannot serve, and options that it refuses, are refused here.
     case = build_case(experiment, scheme, net)
     effects.check(case)
-    experiment = with_liars(experiment, net)
-    attack = build_attack(experiment, net)
-    data, tried = poisoned(data, attack)
+    attack, tried = None, None
+    if experiment.attack.kind != "none":
+        experiment = with_liars(experiment, net)
+        attack = build_attack(experiment, net)
+        data, tried = poisoned(data, attack)
     changing, parted = build_changing(case)
     module = build_model(experiment, data)
     scores = build_loss(experiment) is LOSSES["cross-entropy"]
@@ -190,24 +192,26 @@ def prepare(experiment: Experiment, parts: RunParts | None = None) -> Prepared:
     local = local_step(experiment)
     decisions = Decisions.of(scheme, net, cost, experiment.seed, local, late, changing)
     check_attack(experiment, attack, decisions)
-    experiment, far = with_clip(experiment, decisions, engine.initial())
-    packing = build_packing(experiment, engine.layout)
-    packing = protected(experiment, packing, decisions, engine.layout)
+    budget: Budget | None = None
+    promised: tuple[str, ...] = ()
+    if experiment.privacy.protects != "nothing" or experiment.privacy.secure_aggregation:
+        experiment, far = with_clip(experiment, decisions, engine.initial())
+        packing = build_packing(experiment, engine.layout)
+        packing = protected(experiment, packing, decisions, engine.layout)
+        if packing is not None and packing.sums is not None:  # masks have a price of their own
+            cost = build_cost(experiment, data, net, module, engine.layout, packing)
+            decisions = replace(decisions, cost=cost)
+        budget = build_budget(experiment, packing, data, build_training(experiment))
+        promised = () if budget is None else (*far, budget.statement)
     if packing is not None and attack is not None:
         packing = replace(packing, liars=attack.clients)
-    if packing is not None and packing.sums is not None:  # masks have a price of their own
-        cost = build_cost(experiment, data, net, module, engine.layout, packing)
-        decisions = replace(decisions, cost=cost)
     decisions.check_deadline()
     rounds = decisions.expected_rounds(experiment.training.iterations)
     decided = (*decided, *_whole_round(experiment.training.iterations, decisions))
-    budget = build_budget(experiment, packing, data, build_training(experiment))
     if experiment.network.epochs:
         decisions, net = with_epochs(experiment, decisions, net)
     experiment = resolved(experiment, scheme, data, rounds, engine.name)
-    notes = (*decided, *effects.notes(replace(case, engine=engine.name)), *parted)
-    if budget is not None:
-        notes = (*notes, *far, budget.statement)
+    notes = (*decided, *effects.notes(replace(case, engine=engine.name)), *parted, *promised)
     backdoor = None
     if attack is not None and tried is not None:
         backdoor = Backdoor(engine.outputs, tried, attack.target)
@@ -287,8 +291,9 @@ def scheme_section(name: Any, scheme: Scheme) -> SchemeSection:
 def build_scheme(experiment: Experiment) -> tuple[Scheme, tuple[str, ...]]:
     """The scheme with its servers' own steps, and a note if keys of other schemes were ignored."""
     scheme, notes = _build_plain(experiment)
-    scheme = guarded(scheme, *build_rules(experiment), experiment.robust.votes)
-    section = experiment.server
+    robust, section = experiment.robust, experiment.server
+    if (spelled(robust.cluster), spelled(robust.servers)) != ("none", "none"):
+        scheme = guarded(scheme, *build_rules(experiment), robust.votes)
     if section.optimizer == "none":
         return scheme, notes
     rate, momentum = section.learning_rate, section.momentum
