@@ -2,6 +2,7 @@
 
 import json
 import os
+import random
 import sys
 from collections import defaultdict
 from collections.abc import Generator
@@ -12,6 +13,8 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests import examples
+
 # Two workers share two cores: torch's other threads, which spin while they wait, would only be in
 # the way. Tests about threads ask for their own number. This must come before torch is imported.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -21,7 +24,8 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 settings.register_profile(
     "patient",
     deadline=None,
-    max_examples=50,  # others come every time
+    max_examples=examples.USUAL,
+    derandomize=examples.MANY == 1,  # the same every time, unless many are asked for
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
 )
 settings.load_profile("patient")
@@ -33,6 +37,28 @@ SPENT: dict[str, float] = defaultdict(float)  # seconds of CPU by test
 def pytest_addoption(parser: pytest.Parser) -> None:
     text = "print the N costliest tests by CPU time, which a busy machine hardly changes"
     parser.addoption("--cpu", type=int, default=0, metavar="N", help=text)
+    text = "run every test N times, each with another seed of tests/live/timeless.py"
+    parser.addoption("--seeds", type=int, default=0, metavar="N", help=text)
+    text = "run the tests in another order, drawn from this seed"
+    parser.addoption("--shuffle", type=int, default=None, metavar="SEED", help=text)
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if seeds := metafunc.config.getoption("seeds"):
+        metafunc.parametrize("_seed", range(seeds), indirect=True)
+
+
+@pytest.fixture(autouse=True)
+def _seed(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Waits that are drawn at random are the same every time, or those of another seed."""
+    seed = getattr(request, "param", 0)
+    monkeypatch.setenv("TIMELESS_SEED", str(seed))
+    random.seed(seed)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if (seed := config.getoption("shuffle")) is not None:
+        random.Random(seed).shuffle(items)
 
 
 @pytest.hookimpl(wrapper=True)

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from sdfeel.core.arrays import Floats
@@ -31,6 +31,7 @@ from sdfeel.schemes import (
     SDFeel,
 )
 from sdfeel.sim.simulate import Simulation
+from tests.examples import examples
 from tests.sim.test_simulate import RATES, ring_of_four, uneven
 
 UPLOAD = 0.2  # seconds, of a client whose radio is 1
@@ -84,7 +85,7 @@ def test_those_who_arrive_share_the_weight_of_those_who_do_not() -> None:
     assert found.lost == 1
 
 
-@settings(max_examples=40)
+@examples(25)
 @given(deadline=st.floats(0.23, 0.5), tau1=st.integers(1, 3), seed=st.integers(0, 99))
 def test_sums_sum_to_one_and_a_round_never_outlasts_its_deadline(
     deadline: float, tau1: int, seed: int

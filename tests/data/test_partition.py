@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from sdfeel.core.arrays import Ints
@@ -23,6 +23,7 @@ from sdfeel.data.partition import (
     skew,
     split,
 )
+from tests.examples import examples
 
 MNIST_SIZES = (5923, 6742, 5958, 6131, 5842, 5421, 5918, 6265, 5851, 5949)
 
@@ -57,7 +58,7 @@ def check_parts(parts: list[Ints], clients: int, examples: int, lost: int = 0) -
     clients=st.integers(3, 12),
     seed=st.integers(0, 2**32),
 )
-@settings(max_examples=25)
+@examples(15)
 def test_every_rule_splits_without_overlap_and_repeats_itself(
     name: str, sizes: list[int], clients: int, seed: int
 ) -> None:
@@ -85,7 +86,7 @@ def test_iid_sizes_differ_by_one_at_most(seed: int, clients: int) -> None:
 
 
 @given(data=st.data())
-@settings(max_examples=80)
+@examples(40)
 def test_every_client_holds_exactly_the_classes_it_should(data: st.DataObject) -> None:
     classes = data.draw(st.integers(1, 8))
     per_client = data.draw(st.integers(1, classes))

@@ -6,7 +6,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from sdfeel.core.errors import InputError
@@ -14,6 +14,7 @@ from sdfeel.deploy import certificates
 from sdfeel.live.transport import NotTrusted, Peer, Server
 from sdfeel.live.trust.allow_list import AllowList, is_whole, permit
 from sdfeel.live.trust.identity import Identity, Wallet, create_authority
+from tests.examples import examples
 from tests.live.parties import LIMITS, echo, run
 
 
@@ -157,7 +158,7 @@ def test_what_cannot_be_is_refused_in_a_sentence(made: Path) -> None:
 
 
 @given(cuts=st.lists(st.integers(0, 400), min_size=1, max_size=4), data=st.data())
-@settings(max_examples=200)
+@examples(100)
 def test_pieces_of_two_lists_are_one_of_them_or_no_list(
     cuts: list[int], data: st.DataObject, two_lists: list[str]
 ) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
@@ -30,13 +30,14 @@ from sdfeel.core.rules import (
     Trimmed,
 )
 from sdfeel.engine.combine import combine, weighted
+from tests.examples import examples
 
 VOTED: list[Rule] = [
     *(Median(), Trimmed(0.3), Krum(2, 3), MultiKrum(0.3), Geometric(200), Clipped(2.0)),
     *(Clipped(None, 2), ClippedSum(1), Nearest(Median(), 0.3), Nearest(Trimmed(0.3), 0.3)),
 ]
 BYZFL = json.loads(Path(__file__).with_name("byzfl.json").read_text())
-SEEDS = settings(max_examples=40)
+SEEDS = examples(20)
 
 
 def draw(seed: int, equal: bool = False) -> tuple[Floats, Floats]:

@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from sdfeel.core.errors import InputError
@@ -33,6 +33,7 @@ from sdfeel.live.transport.tensors import Schema
 from sdfeel.live.trust.authority import create_authority
 from sdfeel.run.drive import fingerprint
 from sdfeel.schemes import SDFeel
+from tests.examples import examples
 from tests.live.village import Village, network
 from tests.waiting import completed
 
@@ -222,7 +223,7 @@ def test_a_client_begins_where_it_worked_last(tmp_path: Path) -> None:
 @given(
     rounds=st.lists(st.integers(0, 7), min_size=2, max_size=5), order=st.lists(st.integers(0, 4))
 )
-@settings(max_examples=60, deadline=None)
+@examples(25)
 def test_an_epoch_begins_everywhere_or_nowhere(
     rounds: list[int], order: list[int], tmp_path_factory: pytest.TempPathFactory
 ) -> None:

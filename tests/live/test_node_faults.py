@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from sdfeel.core.errors import RunError
@@ -23,6 +23,7 @@ from sdfeel.live.process import NodeSetting, Pulse
 from sdfeel.live.store import Store
 from sdfeel.live.transport import Caller, NotTrusted, Peer, Refused
 from sdfeel.live.trust.identity import revoke
+from tests.examples import examples
 from tests.live.parties import LIMITS, Federation, run, serving
 from tests.waiting import completed
 
@@ -64,7 +65,7 @@ def test_whoever_calls_in_ever_new_ways_fills_no_memory(tmp_path: Path) -> None:
     assert len(log._waiting) <= MOST_KINDS
 
 
-@settings(max_examples=50, deadline=None)
+@examples(25)
 @given(data=st.data())
 def test_no_line_can_be_changed_added_moved_or_removed(
     data: st.DataObject, tmp_path_factory: pytest.TempPathFactory

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from sdfeel.bench.secure_sums import measure
@@ -23,6 +23,7 @@ from sdfeel.live.secure_sum import (
     threshold_of,
 )
 from sdfeel.live.transport.errors import Rejected
+from tests.examples import examples
 
 SIZE = 5
 STEPS = ("keys", "shares", "numbers", "survivors", "unmask")
@@ -80,7 +81,7 @@ class Play:
         return server.total()
 
 
-@settings(max_examples=25, deadline=None)
+@examples(15)
 @given(
     count=st.integers(2, 7),
     dies=st.dictionaries(st.integers(0, 6), st.sampled_from(STEPS), max_size=4),
@@ -170,7 +171,7 @@ def test_what_a_server_changes_on_the_way_is_noticed(what: str) -> None:
     assert play.clients[0].opened(changed) == [1]
 
 
-@settings(max_examples=20, deadline=None)
+@examples(12)
 @given(st.binary(min_size=32, max_size=32), st.integers(1, 6), st.integers(0, 4))
 def test_enough_shares_give_the_secret_and_fewer_do_not(
     secret: bytes, threshold: int, more: int

@@ -1,28 +1,37 @@
 """An event loop whose seconds pass only while everybody waits, so that no machine is too slow.
 
 A deadline of half a second is over when nobody has anything left to do before it, however long
-that took; and a test that waits for a minute does so at once.
+that took; and a test that waits for a minute does so at once. The pauses that nodes draw at random
+are drawn from a seed, so that a test does the same every time; `pytest --seeds 30` tries others.
 """
 
 import asyncio
+import os
+import random
 import selectors
-import time
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, TypeVar
 
 T = TypeVar("T")
+SEED = "TIMELESS_SEED"  # the variable that names another seed
+BEGIN = 1000.0  # seconds on the clock: always the same, so that sums of pauses are rounded alike
 
 
 def run(work: Coroutine[Any, Any, T], seconds: float = 600.0) -> T:
     """Like `asyncio.run`, on a loop of this kind; it fails after so many of its seconds."""
-    with asyncio.Runner(loop_factory=_Loop) as runner:
-        return runner.run(asyncio.wait_for(work, seconds))
+    kept = random.getstate()
+    random.seed(int(os.environ.get(SEED, "0")))
+    try:
+        with asyncio.Runner(loop_factory=_Loop) as runner:
+            return runner.run(asyncio.wait_for(work, seconds))
+    finally:
+        random.setstate(kept)
 
 
 class _Loop(asyncio.SelectorEventLoop):
     def __init__(self) -> None:
-        self.now = time.monotonic()
+        self.now = BEGIN
         super().__init__(_Selector(self))
         self.set_default_executor(_AtOnce())
 

@@ -1,16 +1,18 @@
 """Covering arrays: a few rows in which every pair of values meets.
 
-Greedy: every row begins with a pair that has not met yet and takes, factor by factor, the value
-that meets most others for the first time. The order is drawn from a seed, so it is always the same.
+Greedy: a row begins with a value that has most others left to meet, and takes, factor by factor,
+the value that meets most of the row for the first time. Of several such rows, which differ in the
+order of their factors, the best is kept. All draws are from a seed: the rows are always the same.
 """
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from itertools import combinations, product
 from random import Random
 
 Item = tuple[str, str]  # factor, value
 Pair = frozenset[Item]
 Row = dict[str, str]
+TRIES = 40  # rows of which the best is kept
 
 
 def all_pairs(factors: Mapping[str, Iterable[str]]) -> list[Pair]:
@@ -32,39 +34,60 @@ def cover(
 ) -> list[Row]:
     """Rows in which every pair meets that is not in `never`, and none that is.
 
-    >>> cover({"a": "01", "b": "01", "c": "01"}, seed=1)[0]
-    {'a': '0', 'b': '0', 'c': '0'}
-    >>> len(cover({"a": "01", "b": "01", "c": "01"}))
-    4
+    A factor none of whose values may join a row is left out of it.
+
+    >>> len(cover({"a": "01", "b": "012"}))
+    6
     """
-    random, refused = Random(seed), set(never)
-    left = dict.fromkeys(pair for pair in all_pairs(factors) if pair not in refused)
-    rows = []
-    while left:
-        first = next(iter(left))
-        row = _filled(dict(sorted(first)), factors, left, refused, random)
-        rows.append(row)
-        for pair in pairs_of(row):
-            left.pop(pair, None)
-    return rows
+    refused = set(never)
+    left = Meetings(factors, (pair for pair in all_pairs(factors) if pair not in refused))
+    foes = Meetings(factors, refused)
+    return list(_rows(left, foes, Random(seed)))
 
 
-def _filled(
-    row: Row,
-    factors: Mapping[str, Collection[str]],
-    left: Mapping[Pair, None],
-    refused: set[Pair],
-    random: Random,
-) -> Row:
-    """The row with all factors; a factor none of whose values may join is left out."""
-    others: Sequence[str] = [factor for factor in factors if factor not in row]
-    for factor in random.sample(others, len(others)):
-        best, most = None, -1
-        for value in factors[factor]:
-            met = {frozenset({(factor, value), item}) for item in row.items()}
-            new = sum(pair in left for pair in met)
-            if new > most and not met & refused:
-                best, most = value, new
-        if best is not None:
-            row[factor] = best
-    return {factor: row[factor] for factor in factors if factor in row}
+class Meetings:
+    """Which items are to meet which: items are numbers, and sets of items the bits of a number."""
+
+    def __init__(self, factors: Mapping[str, Collection[str]], pairs: Iterable[Pair]) -> None:
+        self.items = [(factor, value) for factor in factors for value in factors[factor]]
+        number = {item: n for n, item in enumerate(self.items)}
+        self.factors = [[number[f, value] for value in factors[f]] for f in factors]
+        self.of = [0] * len(self.items)
+        for pair in pairs:
+            a, b = (number[item] for item in pair)
+            self.of[a] |= 1 << b
+            self.of[b] |= 1 << a
+
+    def met(self, row: Collection[int]) -> None:
+        """The items of a row need not meet again."""
+        together = sum(1 << item for item in row)
+        for item in row:
+            self.of[item] &= ~together
+
+
+def _rows(left: Meetings, foes: Meetings, random: Random) -> Iterator[Row]:
+    while most := max(others.bit_count() for others in left.of):
+        neediest = [n for n, others in enumerate(left.of) if others.bit_count() == most]
+        tries = [_row(random.choice(neediest), left, foes, random) for _ in range(TRIES)]
+        best = max(tries, key=lambda each: each[0])[1]
+        left.met(best)
+        yield dict(left.items[item] for item in sorted(best))
+
+
+def _row(first: int, left: Meetings, foes: Meetings, random: Random) -> tuple[int, list[int]]:
+    """A row around an item, and how many pairs meet in it for the first time."""
+    row, together, new = [first], 1 << first, 0
+    for values in random.sample(left.factors, len(left.factors)):
+        if first in values:
+            continue
+        may = [item for item in values if not foes.of[item] & together]
+        if may:
+            # Where nothing is gained, the first value, which is the usual and the cheapest.
+            gain, _, item = max(
+                ((left.of[n] & together).bit_count(), left.of[n].bit_count(), -n) for n in may
+            )
+            item = -item
+            row.append(item)
+            together |= 1 << item
+            new += gain
+    return new, row

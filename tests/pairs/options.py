@@ -6,12 +6,14 @@ its default and sets nothing.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import numpy as np
 import torch
 
 from sdfeel.data import catalog
+from sdfeel.data.federated import Dataset, Federated
 from sdfeel.experiment.loading import load
 from sdfeel.experiment.schema import Experiment
 
@@ -123,6 +125,9 @@ FACTORS: Factors = {
         "equal": (),
         "distance": ("radio.rates=distance", "radio.bandwidth_mhz=2"),
         "rates": ("radio.rates={files}/rates.csv",),
+    },
+    "fading": {
+        "none": (),
         "rayleigh": ("radio.fading=rayleigh",),
         "nakagami": ("radio.fading=nakagami", "radio.correlation=0.5"),
         "trace": ("radio.trace={files}/trace.csv",),
@@ -169,13 +174,16 @@ FACTORS: Factors = {
         "sgd": (),
         "momentum": ("training.momentum=0.5",),
         "nesterov": ("training.optimizer_options={ momentum = 0.5, nesterov = true }",),
-        "decay": ("training.weight_decay=0.1",),
         "adam": ("training.optimizer=Adam", "training.learning_rate=0.01"),
         "newton": (  # its messages are twice as long
             "training.optimizer=newton-diagonal",
             "latency.client_server_mbps=10",
             "latency.client_cloud_mbps=10",
         ),
+    },
+    "training": {
+        "plain": (),
+        "decay": ("training.weight_decay=0.1",),
         "proximal": ("training.proximal=0.5",),
         "schedule": ("training.schedule=cosine", "training.warmup=6"),
         "clipped": ("training.clip_norm=0.05", "training.average=0.5"),
@@ -285,11 +293,16 @@ def place(
     return Place(files, (*size, *BASE, *more))
 
 
+@cache
+def _digits() -> Dataset | Federated:
+    return catalog.load("digits")
+
+
 class _Noisy:
     """A few digits, another each time."""
 
     def __init__(self, count: int) -> None:
-        self.whole = catalog.load("digits").train
+        self.whole = _digits().train
         self.count = count
 
     def __len__(self) -> int:
@@ -306,7 +319,7 @@ def noisy_digits() -> tuple[_Noisy, _Noisy]:
 
 def _write_digits(path: Path) -> None:
     """The first few of the digits: as much as seven clients need."""
-    whole = catalog.load("digits")
+    whole = _digits()
     np.savez(
         path,
         x_train=whole.train.x[:280].numpy(),

@@ -11,8 +11,8 @@ from tests.pairs.trial import Refused, Violated, Violation, events_of, tells_the
 
 # Others may rightly change nothing: a limit that is not reached, a chance that does not strike.
 ALWAYS_FELT = (
-    *("uplink", "backhaul", "channel", "devices", "partition"),
-    *("optimizer", "engine", "model", "preset"),
+    *("uplink", "backhaul", "channel", "fading", "devices", "partition"),
+    *("optimizer", "training", "engine", "model", "preset"),
 )
 SLACK = 1.0  # by which a loss may rise: a few steps on two classes need not gain anything
 BETWEEN_SERVERS = ("links", "schedule", "clusters")  # whose files and sizes need several

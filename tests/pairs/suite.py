@@ -24,8 +24,8 @@ REFUSED = Path(__file__).with_name("refused.txt")
 # What does not depend on the scheme, and what tests/experiment/test_effects.py tries with all of
 # them, is tried with two.
 TOGETHER = (
-    *("model", "partition", "optimizer", "engine", "evaluation", "stop", "preset"),
-    *("outages", "schedule", "uplink", "backhaul", "channel", "links"),
+    *("model", "partition", "optimizer", "training", "engine", "evaluation", "stop", "preset"),
+    *("outages", "schedule", "uplink", "backhaul", "channel", "fading", "links"),
     *("devices", "clusters", "overlap", "graph", "attack"),
 )
 # Where an option rightly changes nothing: values, schemes, and why.
@@ -77,16 +77,22 @@ def judged(
 
 
 def fewest(place: Place, choice: Choice) -> Choice:
-    """The part of a refused combination that is refused by itself."""
-    for factor in list(choice):
-        fewer = without(choice, factor)
-        if fewer != choice and prepared_or_refused(place, fewer) is not None:
-            choice = fewer
+    """The part of a refused combination that is refused by itself.
+
+    First halves of it are left out, then quarters, and in the end single options.
+    """
+    size = len(choice)
+    while size := size // 2:
+        factors = list(choice)
+        for first in range(0, len(factors), size):
+            fewer = without(choice, *factors[first : first + size])
+            if prepared_or_refused(place, fewer) is not None:
+                choice = fewer
     return choice
 
 
-def without(choice: Choice, factor: str) -> Choice:
-    return {f: value for f, value in choice.items() if f != factor}
+def without(choice: Choice, *factors: str) -> Choice:
+    return {f: value for f, value in choice.items() if f not in factors}
 
 
 def of_refusal(place: Place, choice: Choice) -> Iterator[Violation]:

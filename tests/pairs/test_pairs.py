@@ -26,10 +26,10 @@ from tests.pairs.suite import (
 )
 from tests.pairs.trial import Refused, events_of, mean_drift, story_violations
 
-CHUNKS = range(24)  # parts that are handed to whichever core is free
+CHUNKS = range(40)  # parts that are handed to whichever core is free
 BY_HAND = (  # what sdfeel.Run takes, too
-    *("scheme", "channel", "links", "devices", "partition", "clusters", "overlap"),
-    *("graph", "mixing", "optimizer", "engine", "model", "stop"),
+    *("scheme", "channel", "fading", "links", "devices", "partition", "clusters", "overlap"),
+    *("graph", "mixing", "optimizer", "training", "engine", "model", "stop"),
 )
 
 

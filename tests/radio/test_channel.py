@@ -5,7 +5,7 @@ from math import factorial, log
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from sdfeel.core.arrays import Floats
@@ -15,6 +15,7 @@ from sdfeel.core.errors import InputError
 from sdfeel.radio.channel import Fading, Trace, at_least, efficiency
 from sdfeel.schemes import SDFeel
 from sdfeel.sim.simulate import Simulation
+from tests.examples import examples
 from tests.sim.test_simulate import cost, ring_of_four, uneven
 
 SNR = 10**1.5
@@ -60,7 +61,7 @@ def test_a_gains_correlation_is_the_square_of_the_amplitudes() -> None:
         assert found == pytest.approx(0.81**lag, abs=0.02)
 
 
-@settings(max_examples=30)
+@examples(20)
 @given(asked=st.lists(st.integers(0, 60), min_size=1, max_size=8))
 def test_a_round_has_the_same_channel_in_whatever_order_it_is_asked_for(asked: list[int]) -> None:
     in_order = history(fading(4, 1.5, 0.8), 61)

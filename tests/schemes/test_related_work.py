@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
@@ -44,6 +44,7 @@ from sdfeel.schemes.fed_nova import norm
 from sdfeel.schemes.fed_sa import slowness
 from sdfeel.schemes.joint import scheduled
 from sdfeel.sim.simulate import Simulation
+from tests.examples import examples
 from tests.quadratic import QuadraticEngine, quadratic
 from tests.sim.test_simulate import RATES, cost, ring_of_four, uneven
 
@@ -329,7 +330,7 @@ def test_fed_cs_without_a_deadline_is_sd_feel() -> None:
 
 
 @given(st.lists(st.floats(0.1, 3.0), min_size=2, max_size=2))
-@settings(max_examples=30)
+@examples(20)
 def test_fed_cs_takes_more_clients_when_given_more_time(seconds: list[float]) -> None:
     def clients(limit: float) -> set[int]:
         at = prices(np.linspace(0.01, 0.5, 6))
@@ -519,7 +520,7 @@ def test_equal_clients_share_the_bandwidth_equally() -> None:
 
 
 @given(st.integers(0, 2**32), st.integers(2, 8))
-@settings(max_examples=40)
+@examples(20)
 def test_unequal_clients_finish_together_and_use_the_whole_band(seed: int, count: int) -> None:
     draws = np.random.default_rng(seed)
     busy, sending = draws.uniform(0, 1, count), draws.uniform(0.1, 2, count)

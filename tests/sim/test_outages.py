@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
@@ -34,6 +34,7 @@ from sdfeel.radio.channel import Fading
 from sdfeel.run.checkpoint import load_checkpoint, save_checkpoint
 from sdfeel.schemes import SCHEMES, AsyncSDFeel, FedAvg, FogFL, HierFavg, SDFeel
 from sdfeel.sim.simulate import Simulation
+from tests.examples import examples
 from tests.quadratic import QuadraticEngine
 from tests.sim.test_simulate import cost, ring_of_four, uneven
 
@@ -52,7 +53,7 @@ def run(
     return simulation
 
 
-@settings(max_examples=60)
+@examples(30)
 @given(
     rule=st.sampled_from(sorted(GOSSIP_RULES)),
     graph=st.sampled_from(["ring", "star", "complete", "path"]),
@@ -89,7 +90,7 @@ def mixing_of(state: NetworkState, mixing: Mixing) -> Floats:
     return weights
 
 
-@settings(max_examples=60)
+@examples(30)
 @given(
     chance=st.floats(0.05, 0.95),
     number=st.integers(0, 1000),
@@ -374,7 +375,7 @@ def test_every_link_has_its_own_rate() -> None:
     assert done.phases["mix"] == pytest.approx(2 * 4 * hop)
 
 
-@settings(max_examples=15, deadline=None)
+@examples(10)
 @given(
     name=st.sampled_from(["async-sd-feel", "sd-feel", "fedmes", "hierfavg"]),
     up=st.floats(0.05, 0.5),

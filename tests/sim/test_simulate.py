@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from sdfeel.core.arrays import Floats
@@ -19,6 +19,7 @@ from sdfeel.core.scheme import Scheme, one_server
 from sdfeel.run.drive import Drive, Goals
 from sdfeel.schemes import FedAvg, Feel, HierFavg, SDFeel
 from sdfeel.sim.simulate import Simulation
+from tests.examples import examples
 from tests.quadratic import QuadraticEngine, quadratic
 from tests.sim.variants import Ending, Own, SlowlyFollowing
 
@@ -109,7 +110,7 @@ def test_a_server_per_client_is_decentralised_local_sgd() -> None:
     torch.testing.assert_close(ours.state.servers, models, rtol=0, atol=1e-13)
 
 
-@settings(max_examples=30)
+@examples(20)
 @given(
     tau1=st.integers(1, 4),
     tau2=st.integers(1, 3),

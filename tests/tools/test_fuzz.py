@@ -9,7 +9,7 @@ from random import Random
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from sdfeel.core.seeds import number
@@ -17,6 +17,7 @@ from sdfeel.live.transport import Peer
 from sdfeel.live.transport.envelope import Envelope, decode
 from sdfeel.live.transport.errors import Refused, Rejected
 from sdfeel.live.transport.tensors import Schema, digest, pack, unpack
+from tests.examples import examples
 from tests.live.parties import LIMITS, Federation, run, serving
 from tests.tools.fuzz.__main__ import main
 from tests.tools.fuzz.frames import attack_server
@@ -26,7 +27,7 @@ from tests.tools.fuzz.targets import Target, targets
 TARGETS = {target.name: target for target in targets()}
 COUNT = 2000
 MEGABYTE = 1 << 20
-quickly = settings(max_examples=40)
+quickly = examples(25)
 
 
 @pytest.mark.parametrize("name", TARGETS)
