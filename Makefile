@@ -8,7 +8,7 @@ export MPLBACKEND := Agg
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow test-busy test-lowest test-ray test-flower test-data test-byzfl test-trackers test-device test-templates test-hosts test-image pairs chaos faults soak bench bench-peers figures screenshots wheel docs lint types check coverage clean lint-js
+.PHONY: help demo test test-slow test-many test-seeds test-busy test-lowest test-ray test-flower test-data test-byzfl test-trackers test-device test-templates test-hosts test-image pairs chaos faults soak bench bench-peers figures screenshots wheel docs lint types check coverage clean lint-js
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1|/' | awk -F'|' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -21,18 +21,24 @@ $(VENV)/.package: $(VENV)/.python pyproject.toml constraints.txt
 	$(PIP) install -c constraints.txt -e .
 	@touch $@
 
-$(VENV)/.dev: $(VENV)/.package
+$(VENV)/.dev: $(VENV)/.python pyproject.toml constraints.txt
 	$(PIP) install -c constraints.txt -e '.[dev]'
-	@touch $@
+	@touch $(VENV)/.package $@
 
 demo: $(VENV)/.package ## install, then compare four schemes on real handwritten digits
 	$(BIN)/sdfeel compare
 
 test: $(VENV)/.dev ## install and run the tests (ONLY='tests/live ...': these)
-	$(BIN)/python -m pytest -n 2 -m 'not slow' $(ONLY)
+	$(BIN)/python -m pytest -n 2 -m 'not slow' --cpu 10 $(ONLY)
 
 test-slow: $(VENV)/.dev ## run the tests that need real processes and real seconds (minutes)
-	$(BIN)/python -m pytest -n 2 -m slow
+	$(BIN)/python -m pytest -n 2 -m slow --cpu 10
+
+test-many: $(VENV)/.dev ## try properties on MANY times as many inputs, others every time (20 times unless told)
+	MANY=$(MANY) $(BIN)/python -m pytest -n 2 -m hypothesis $(ONLY)
+
+test-seeds: $(VENV)/.dev ## run the tests of nodes on the virtual clock with SEEDS seeds of their random pauses
+	$(BIN)/python -m pytest -n 2 -m 'not slow' --seeds $(SEEDS) $$(grep -lE 'village|timeless' tests/*/test_*.py)
 
 test-busy: $(VENV)/.dev ## run the tests (or ONLY these) TIMES times beside two busy loops; no run may fail
 	tools/busy.sh $(TIMES) '$(ONLY)'
@@ -89,6 +95,8 @@ pairs: $(VENV)/.dev ## try random combinations of all options, and shrink any fa
 	$(BIN)/python -m tests.pairs --count 500 --seed $$(date +%s)
 
 TIMES ?= 20
+MANY ?= 20
+SEEDS ?= 30
 # Old libraries warn about each other, which is not ours to mend. Documents, browsers and bits of
 # compilers are no question of versions.
 LOWEST := -m 'not slow' -W default::DeprecationWarning -W default::ImportWarning tests --ignore tests/docs --ignore tests/engine/ray --ignore tests/dashboard/measure.py
