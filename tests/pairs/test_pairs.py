@@ -13,7 +13,7 @@ from sdfeel.core.events import Event, Finished, Round
 from sdfeel.core.mixing import of_matrix
 from sdfeel.experiment.build import build_model, prepare
 from tests.pairs.known import KNOWN, Known
-from tests.pairs.options import Choice, Place, place, text
+from tests.pairs.options import Choice, Place, parsed, place, text
 from tests.pairs.suite import (
     Found,
     alone,
@@ -57,6 +57,19 @@ def test_no_option_is_passed_over_silently(chunk: int, where: Place, tmp_path: P
     found: list[Found] = []
     for scheme, factor, value in alone()[chunk :: len(CHUNKS)]:
         found += ignored(where, scheme, factor, value, tmp_path / "run")
+    assert not found, told(found)
+
+
+@pytest.mark.parametrize(
+    "choice",
+    [  # a rule for a mean of nobody
+        "scheme=fedcs-strict outages=servers robust=median personal=adapters counted=overheads",
+    ],
+)
+def test_what_was_wrong_with_several_options_stays_mended(
+    choice: str, where: Place, tmp_path: Path
+) -> None:
+    found = judged(where, parsed(choice), tmp_path / "run")
     assert not found, told(found)
 
 

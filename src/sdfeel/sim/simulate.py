@@ -355,6 +355,8 @@ class Simulation:
                 for index, weight in takers.get(task.client, ()):
                     sums.add(index, weight, row)
         rows = mix.up.rows.tolist()
+        if not rows:  # nobody came, or no server was there
+            return ended
         if secret is not None:
             found = sums.rows()
             for index, total in totals.items():
