@@ -343,5 +343,5 @@ def _check_clients(
     if lonely and whole:
         raise InputError(
             f"server {lonely[0]} has no clients; every cluster needs at least one: "
-            f"use fewer servers or more clients"
+            f"use fewer servers or more clients, or look at network.assignment and network.epochs"
         )
