@@ -211,12 +211,17 @@ class Stage:
         return self.until(lambda: self.rounds(name) >= number, f"round {number} of {name}")
 
     def until_waiting(self, name: str) -> float:
-        """Until some server has nobody left to wait for but this client."""
+        """Until this is the only client that any server waits for: all others have handed in."""
         edges = [each for each in self.places if each.startswith("edge-")]
-        return self.until(
-            lambda: any(self.status(each).get("waiting_for") == [name] for each in edges),
-            f"that a server waits for {name} alone",
-        )
+
+        def alone() -> bool:
+            found = [self.status(each).get("waiting_for") for each in edges]
+            if any(each is None for each in found):
+                return False  # a server that has not begun yet waits for all of its clients
+            waited = {who for each in found for who in each or () if who.startswith("client-")}
+            return waited == {name}
+
+        return self.until(alone, f"that servers wait for {name} alone")
 
     def mended(self, name: str, seconds: float, then: Callable[[], None] = lambda: None) -> str:
         """A cut cable stays so for some seconds; tells how soon all went on when it was mended."""

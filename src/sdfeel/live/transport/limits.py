@@ -95,6 +95,7 @@ def for_server(limits: Limits) -> Options:
         *for_both(limits),
         ("grpc.so_reuseport", 0),  # a second server on the same port is a mistake, not a helper
         ("grpc.http2.min_recv_ping_interval_without_data_ms", _ms(limits.keepalive_seconds / 4)),
+        ("grpc.http2.max_ping_strikes", 10),  # those of an outage arrive together at its end
         ("grpc.server_handshake_timeout_ms", _ms(limits.handshake_seconds)),
         ("grpc.max_connection_idle_ms", _ms(limits.idle_seconds)),
         ("grpc.max_connection_age_ms", _ms(limits.connection_seconds)),
