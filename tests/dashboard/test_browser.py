@@ -222,6 +222,11 @@ def test_a_run_shows_all_its_parts(page: Page) -> None:
     page.goto("/run?name=race/sd-feel")
     expect(page.locator(".chart canvas")).to_have_count(3)
     expect(page.locator(".tall svg rect").first).to_be_visible()
+    expect(page.locator(".consensus")).to_contain_text("Measured spread")
+    expect(page.locator(".consensus")).to_contain_text("Without training")
+    expect(page.get_by_role("region", name="what rounds waited for")).to_contain_text(
+        "mixing between servers"
+    )
     expect(page.locator(".phases .track")).to_have_count(3)
     expect(page.locator(".heat")).to_have_count(2)
     expect(page.locator(".keys .changed", has_text="servers")).to_be_visible()

@@ -16,6 +16,8 @@ from sdfeel.core.events import Event, Round, Started
 from sdfeel.core.graphs import links
 from sdfeel.core.link_times import Link
 from sdfeel.core.network import clustered
+from sdfeel.report.critical import SERVERS as BETWEEN
+from sdfeel.report.critical import Holdup, holdups
 from sdfeel.report.timeline import Kind, Span, Timeline, spans, waiting
 from sdfeel.run.drive import Drive, Goals
 from sdfeel.schemes import SCHEMES
@@ -88,6 +90,32 @@ def test_a_round_that_lists_nobody_is_like_the_one_before() -> None:
     assert row(found, "server 1") == [("wait", 7, 10), ("upload", 10, 12)]
     assert {span.who for span in found} == {"client 1", "server 1"}
     assert {span.round for span in found} == {2}
+
+
+def test_rounds_wait_for_the_last_client_and_for_servers() -> None:
+    found = {each.who: each for each in holdups(Timeline.of(SYNC).rounds)}
+    assert found["client 1"] == Holdup("client 1", 2, 2.0, 3.0, 2.0)  # 5 s, and then 4 s
+    assert (found[BETWEEN].rounds, found[BETWEEN].seconds) == (1, 2.0)
+    assert len(found) == 2
+
+
+@given(st.lists(st.tuples(st.integers(1, 50), st.integers(1, 50)), min_size=1, max_size=6))
+def test_without_whom_it_waited_for_a_round_is_that_much_shorter(
+    costs: list[tuple[int, int]],
+) -> None:
+    def length(some: list[tuple[int, int]]) -> int:
+        return max((busy + sending for busy, sending in some), default=0)
+
+    busiest = max(busy for busy, _ in costs)
+    crew = tuple((client, busy, sending) for client, (busy, sending) in enumerate(costs))
+    only = ended(1, (0,), length(costs), (busiest, length(costs) - busiest, 0), crew)
+    found = holdups(Timeline.of([begun((0,) * len(costs), 1), only]).rounds)
+    gains = {
+        f"client {client}": length(costs) - length(costs[:client] + costs[client + 1 :])
+        for client in range(len(costs))
+    }
+    wanted = {who: gain for who, gain in gains.items() if gain and len(costs) > 1}
+    assert {each.who: each.seconds for each in found} == wanted
 
 
 def test_a_window_cuts_spans() -> None:

@@ -2,6 +2,7 @@
 
 import { choice, h, svg, table, whenSeen } from "./dom.js";
 import { duration, significant } from "./format.js";
+import { consensus } from "./consensus.js";
 
 const STOPS = 9;
 const LINKS = [
@@ -90,7 +91,8 @@ export class Graph {
 
   draw() {
     const data = this.data;
-    const frame = data.frames[this.peeked ?? this.frame ?? data.frames.length - 1];
+    const index = this.peeked ?? this.frame ?? data.frames.length - 1;
+    const frame = data.frames[index];
     const kind = LINKS[this.links];
     const [far, busy] = [this.most("distances", frame), this.most(kind.key, frame)];
     this.time.textContent = `${duration(frame.seconds)} · iteration ${frame.iterations.toLocaleString("en")}`;
@@ -100,6 +102,7 @@ export class Graph {
     this.side.replaceChildren(
       scale("distance from the mean model", far, significant(far)),
       scale(`links: ${kind.text}${guessed}`, busy, kind.key === "age" ? duration(busy) : significant(busy)),
+      consensus(data, index),
       this.servers(data, frame));
   }
 

@@ -1,6 +1,7 @@
 // Who computes, waits, uploads and gossips when.
 
-import { h, svg, whenSeen } from "./dom.js";
+import { h, renew, svg, whenSeen } from "./dom.js";
+import { holdupTable } from "./holdups.js";
 import { duration, percent, unitFor } from "./format.js";
 import { ask, oneAtATime, seldom } from "./live.js";
 
@@ -24,8 +25,9 @@ export class Timeline {
     this.servers.addEventListener("change", () => { this.chosen = this.servers.value; this.fetch(); });
     const zoom = (factor, text, label) => h("button", { type: "button", "aria-label": label, onclick: () => this.zoom(factor) }, text);
     this.legend = h("ul", { class: "legend" });
+    this.holdups = h("div", {});
     this.element = h("div", {}, this.legend, this.holder, this.readout,
-      h("div", { class: "bar player" }, zoom(0.5, "+", "Zoom in"), zoom(2, "−", "Zoom out"), this.slider, this.servers));
+      h("div", { class: "bar player" }, zoom(0.5, "+", "Zoom in"), zoom(2, "−", "Zoom out"), this.slider, this.servers), this.holdups);
     this.fetch = oneAtATime(() => this.load());
     this.later = seldom(whenSeen(this.element, () => this.fetch()), 2000); // a window that follows a run need not hurry
     new ResizeObserver(() => this.data && this.draw()).observe(this.holder);
@@ -102,6 +104,7 @@ export class Timeline {
     this.mark(this.moment ?? null);
     const left = data.left_out ? ` ${data.left_out} server(s) do not fit here: choose one below.` : "";
     this.readout.textContent = this.spoken() + left;
+    renew(this.holdups, data.holdups, holdupTable);
   }
 
   // The moment under another chart's cursor.

@@ -145,10 +145,13 @@ class _Use:
     links: Sequence[Link]
     last: dict[Link, float] = field(default_factory=dict)
     times: dict[Link, int] = field(default_factory=dict)
+    servers: int = 0
+    mixings: int = 0  # of all servers together, since the last frame
 
     def meet(self, done: Round) -> None:
         """Servers mix with those of the lane that finished, over the links between them."""
         mixed, lane = set(done.mixed), set(done.lane)
+        self.mixings += len(mixed) > 1 and len(lane) == self.servers
         for a, b in self.links if len(mixed) > 1 else ():
             if a in mixed and b in mixed and (a in lane or b in lane):
                 self.last[a, b] = done.seconds
@@ -156,9 +159,12 @@ class _Use:
 
     def frame(self, event: Evaluated, stride: int) -> dict[str, Any]:
         times, self.times = self.times, {}
+        mixings, self.mixings = self.mixings, 0
         return {
             "seconds": drawable(event.seconds),
             "iterations": event.iterations,
+            "spread": drawable(event.spread),
+            "mixings": mixings * stride,
             "distances": [drawable(each) for each in event.distances],
             "traffic": [times.get(link, 0) * stride for link in self.links],
             "age": [
@@ -185,7 +191,7 @@ def graph(events: Sequence[Event], stride: int = 1) -> dict[str, Any]:
         return {"why": f"A graph of {started.servers:,} servers is too large to draw."}
     measured = [e for e in events if isinstance(e, Evaluated)]
     shown = {id(measured[index]) for index in spaced(len(measured), FRAMES)}
-    use, frames = _Use(links), []
+    use, frames = _Use(links, servers=started.servers), []
     for event in events:
         if isinstance(event, Round):
             use.meet(event)
@@ -198,6 +204,7 @@ def graph(events: Sequence[Event], stride: int = 1) -> dict[str, Any]:
     return {
         "places": _places(started, links),
         "links": links,
+        "zeta": drawable(started.zeta),
         "clients": clients if started.home else None,
         "frames": frames,
         "sampled": stride > 1,

@@ -21,11 +21,12 @@ from sdfeel.dashboard.views.curves import charts, drawable
 from sdfeel.experiment.loading import keys
 from sdfeel.experiment.schema import Experiment
 from sdfeel.report.compare import cells, columns, comparison_records, phase_seconds
+from sdfeel.report.critical import holdups
 from sdfeel.report.gantt import WORDS
 from sdfeel.report.history import History, default_target
 from sdfeel.report.lines import Line, same_but_for_seed
 from sdfeel.report.own_models import named
-from sdfeel.report.timeline import spans, waiting
+from sdfeel.report.timeline import Played, Timeline, waiting
 from sdfeel.report.units import (
     NOT_MEASURED,
     TIMES,
@@ -38,6 +39,7 @@ from sdfeel.report.units import (
 )
 
 LINES, LONG = 4000, 4000  # of the log for one timeline; characters of an event in the table
+HOLDUPS = 10  # for whom rounds waited
 ROWS, MANY = 72, 1000  # rows of a timeline; servers to choose from
 Rows = list[tuple[str, str]]
 
@@ -189,7 +191,8 @@ def timeline(log: LogReader, begin: float, end: float, servers: list[int] | None
     if started.servers > MANY:
         return {"why": f"A timeline of {count(started.servers)} servers is too large to draw."}
     shown = [s for s in servers if s < started.servers] if servers else _fitting(started)
-    found = spans([started, *rounds], begin, end, shown)
+    line = Timeline.of([started, *rounds])
+    found = line.spans(begin, end, shown)
     rows: dict[str, list[tuple[str, float, float, int]]] = {}
     for span in found:
         rows.setdefault(span.who, []).append((span.kind, span.begin, span.end, span.round))
@@ -201,8 +204,16 @@ def timeline(log: LogReader, begin: float, end: float, servers: list[int] | None
         "rows": [{"who": who, "spans": parts} for who, parts in rows.items()],
         "servers": started.servers,
         "left_out": 0 if servers else started.servers - len(shown),
+        "holdups": _holdups([each for each in line.rounds if begin < each.end <= end]),
         "waiting": {"clients": waiting(found, "client"), "servers": waiting(found, "server")},
     }
+
+
+def _holdups(rounds: Sequence[Played]) -> dict[str, Any]:
+    """For whom the rounds of a window waited, the dearest first."""
+    whole = sum(each.end - each.begin for each in rounds)
+    rows = [{**asdict(each), "share": each.seconds / whole} for each in holdups(rounds)[:HOLDUPS]]
+    return {"rounds": len(rounds), "rows": rows if 0 < whole < float("inf") else []}
 
 
 def _fitting(started: Started) -> list[int]:
