@@ -13,7 +13,7 @@ from sdfeel.core.events import Event, Finished, Round
 from sdfeel.core.mixing import of_matrix
 from sdfeel.experiment.build import build_model, prepare
 from tests.pairs.known import KNOWN, Known
-from tests.pairs.options import Choice, Place, parsed, place, text
+from tests.pairs.options import PEOPLE, Choice, Place, parsed, place, text, write_people
 from tests.pairs.suite import (
     Found,
     alone,
@@ -69,6 +69,23 @@ def test_no_option_is_passed_over_silently(chunk: int, where: Place, tmp_path: P
 def test_what_was_wrong_with_several_options_stays_mended(
     choice: str, where: Place, tmp_path: Path
 ) -> None:
+    found = judged(where, parsed(choice), tmp_path / "run")
+    assert not found, told(found)
+
+
+@pytest.mark.parametrize(
+    "choice",
+    [
+        "scheme=sd-feel late=drop engine=parallel",
+        "scheme=async-sd-feel fading=rayleigh clusters=by_label",
+        "scheme=scaffold-few uplink=top-k stop=accuracy",
+        "scheme=hierfavg personal=fedper outages=servers",
+        "scheme=free-tracking robust=median attack=backdoor",
+    ],
+)
+def test_people_in_a_table_are_clients_beside_other_options(choice: str, tmp_path: Path) -> None:
+    where = place(tmp_path / "files", more=PEOPLE)
+    write_people(tmp_path / "files" / "digits.csv")
     found = judged(where, parsed(choice), tmp_path / "run")
     assert not found, told(found)
 

@@ -294,8 +294,9 @@ class Decisions:
 
     def expected_rounds(self, iterations: int) -> int:
         """Rounds of all lanes until `iterations` are done, if rounds go on as they begin."""
-        return sum(ceil(iterations / each) for each in self.first_lengths())
+        return sum(ceil(iterations / each) for each in self.first_lengths)
 
+    @cached_property
     def first_lengths(self) -> list[float]:
         """The iterations of each lane's first round, at least 1."""
         works = [self.work(view) for view in self.first_views()]

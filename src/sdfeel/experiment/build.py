@@ -221,7 +221,7 @@ def prepare(experiment: Experiment, parts: RunParts | None = None) -> Prepared:
 
 def _whole_round(iterations: int, decisions: Decisions) -> Iterator[str]:
     """A sentence if fewer iterations are asked for than the first round has."""
-    shortest = min(decisions.first_lengths())
+    shortest = min(decisions.first_lengths)
     if iterations < shortest:
         yield (
             f"training.iterations = {iterations} is less than a round, and rounds are always "

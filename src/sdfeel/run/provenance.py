@@ -133,7 +133,7 @@ def continued(ready: Prepared, directory: Path, accept: bool) -> "Continued":
         raise AnotherRun(
             f"{_listed(changed)} changed since the run in {directory} began: undo that, start the "
             f"run anew with `sdfeel rerun {directory}`, or continue it as it is now with "
-            f"--accept-changes (accept_changes=True), which its log will tell"
+            f"--accept-changes (accept_changes=True), which its log will record"
         )
     notes = [f"continued although {_listed(changed)} changed"] if changed else []
     notes += [f"continued elsewhere: {'; '.join(told)}"] if (told := drift(began, now)) else []
