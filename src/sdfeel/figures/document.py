@@ -179,7 +179,10 @@ def _percent(values: Sequence[float]) -> str:
 
 def _loss(values: Sequence[float | str]) -> str:
     numbers = [each for each in values if isinstance(each, float | int)]
-    return f"{sum(numbers) / len(numbers):.3f}" if numbers else "infinite"
+    if not numbers:
+        return "infinite"
+    mean = sum(numbers) / len(numbers)
+    return f"{mean:.3f}" if mean < 1e4 else f"{mean:.1e}"
 
 
 def _made(results: Path, scale: Scale, figure: Figure) -> str:
