@@ -225,7 +225,6 @@ def claims(prefix: str) -> tuple[Claim, ...]:
 LABELS = tuple(label(method, SHOWN) for method in METHODS)
 PANELS = (
     Panel("accuracy", "iterations", LABELS),
-    Panel("accuracy", "seconds", LABELS),
     Panel("accuracy", "bytes", LABELS),
 )
 CAPTION = (
