@@ -23,7 +23,7 @@ from sdfeel.engine.messages import senders
 from sdfeel.live.edge.absent_servers import AGAIN, Absent
 from sdfeel.live.edge.clients import Cluster
 from sdfeel.live.edge.neighbours import Neighbours
-from sdfeel.live.edge.round_end import Ahead, Behind, Closed, Ended, Left
+from sdfeel.live.edge.round_end import Behind, Closed, Ended, Left, PeerAhead
 from sdfeel.live.edge.rows import PublicCopies, Rows, averaged, mixed, place
 from sdfeel.live.edge.state import ServerState
 from sdfeel.live.federation import Federation, Turn, as_array, grown, heavier, without
@@ -307,7 +307,7 @@ class SyncExchange:
                     if not waits and not seen < there < k:  # nor on its way to this round
                         break
                     seen = there
-                except Ahead as ahead:
+                except PeerAhead as ahead:
                     self._others.expect(server, ahead.round)
                     return None
                 except (NotTrusted, Refused) as error:  # it was revoked, or sends nonsense
@@ -357,7 +357,7 @@ class SyncExchange:
                 raise Left(server)
             if header.get("gone"):
                 leapt = header.get("leapt") is True and self._policy.dead_edge == "drop"
-                raise (Ahead if leapt else Behind)(server, whole(header, "round"))
+                raise (PeerAhead if leapt else Behind)(server, whole(header, "round"))
             await asyncio.sleep(HASTY)
 
     def _read(

@@ -51,7 +51,7 @@ class Behind(Exception):
         self.server, self.round = server, k
 
 
-class Ahead(Exception):
+class PeerAhead(Exception):
     """Another server has leapt to a later round, and waits there for the others."""
 
     def __init__(self, server: int, k: int) -> None:
