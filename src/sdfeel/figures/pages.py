@@ -115,9 +115,10 @@ who had seen those numbers ([what changed](reproduce/changes.md)). In particular
 * 10a: the values of H and the length are ours; three statistics were taken because earlier results
   depended on which one was used.
 * tiers were first measured every fifth round. With equal devices all servers are one tier, so that
-  was every fifth round of everybody, and the straight lines in between made tiers look three points
-  slower on digits than synchronous training with the same momentum, which they are. Now all are
-  measured equally often.
+  was every fifth round of everybody, and tiers came out three points slower on digits than
+  synchronous training with the same momentum, although both compute the same models there. We take
+  the straight lines between measurements for the reason; the race has not been run again since. Now
+  all are measured equally often.
 
 The reasons given for failures are our reading of the curves; none was tested by an experiment of
 its own. Claim 4.1c is ours and contradicts the paper. R3b, R3c, T1, 3.1, 4.1c, 4.4 and B2 are
