@@ -2,10 +2,13 @@
 
 import json
 import sys
+from importlib.abc import MetaPathFinder
+from typing import Any
 
 import pytest
 
 from sdfeel import cli
+from sdfeel.__main__ import main
 from sdfeel.cli.lazy import Home
 from tests.waiting import finished
 
@@ -53,3 +56,18 @@ def test_no_help_waits_for_what_only_the_command_itself_needs() -> None:
     for words, text, loaded in told:
         assert not loaded, f"sdfeel {words} --help imports {loaded}"
         assert f"sdfeel {words}".strip() in text
+
+
+def test_ctrl_c_while_the_code_is_being_loaded_is_no_traceback(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Interrupted(MetaPathFinder):
+        def find_spec(self, name: str, path: Any, target: Any = None) -> None:
+            if name == "sdfeel.cli":
+                raise KeyboardInterrupt
+
+    monkeypatch.delitem(sys.modules, "sdfeel.cli", raising=False)
+    monkeypatch.setattr(sys, "meta_path", [Interrupted(), *sys.meta_path])
+    with pytest.raises(SystemExit) as end:
+        main()
+    assert end.value.code == 130
