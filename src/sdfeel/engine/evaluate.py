@@ -123,13 +123,16 @@ DECILE = 0.1
 
 def measured(name: str, metric: Metric, outputs: Tensor, targets: Tensor) -> float:
     """What a metric says: one number; InputError names the metric that gives something else."""
-    found: Any = metric(outputs, targets)
+    return _one_number(f"metric '{name}'", metric(outputs, targets))
+
+
+def _one_number(name: str, found: Any) -> float:
     try:
         return float(found)
     except (TypeError, ValueError, RuntimeError):
         shape = "x".join(map(str, getattr(found, "shape", ())))
         given = f"{type(found).__name__} of {shape}" if shape else f"{found!r:.60}"
-        raise InputError(f"metric '{name}' must give one number, got {given}") from None
+        raise InputError(f"{name} must give one number, got {given}") from None
 
 
 def _tenth(values: Floats) -> float:
@@ -303,8 +306,8 @@ def tallies(
 
 
 def _tally(out: Tensor, y: Tensor, loss: Loss) -> Tally:
-    mean, places = float(loss(out, y)), out.shape[:-1] == y.shape and y.dtype == torch.int64
-    if not places:
+    mean = _one_number("the loss (training.loss)", loss(out, y))
+    if out.shape[:-1] != y.shape or y.dtype != torch.int64:
         return Tally(mean * len(y), None, len(y))
     counted = y != IGNORED
     right, judged = int(((out.argmax(dim=-1) == y) & counted).sum()), int(counted.sum())
