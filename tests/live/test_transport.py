@@ -220,8 +220,13 @@ class Cable:
     async def connect(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         far_reader, far_writer = await asyncio.open_connection(self._host, self._port)
         self.ends += [writer, far_writer]
-        with contextlib.suppress(asyncio.CancelledError):  # the test is over
-            await asyncio.gather(self._carry(reader, far_writer), self._carry(far_reader, writer))
+        try:
+            with contextlib.suppress(asyncio.CancelledError):  # the test is over
+                both = self._carry(reader, far_writer), self._carry(far_reader, writer)
+                await asyncio.gather(*both)
+        finally:
+            for end in (writer, far_writer):
+                end.transport.abort()
 
     async def _carry(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with contextlib.suppress(OSError):

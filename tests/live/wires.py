@@ -50,10 +50,15 @@ class Wire:
         task.add_done_callback(self._busy.discard)
 
     async def _forward(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        if not self._whole.is_set():
-            await self._whole.wait()
+        try:
+            if self._whole.is_set():
+                await self._both_ways(reader, writer)
+            else:
+                await self._whole.wait()
+        finally:
             writer.transport.abort()
-            return
+
+    async def _both_ways(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with suppress(OSError):
             far_reader, far_writer = await asyncio.open_connection(self._host, self._port)
             ways = [self._pump(reader, far_writer), self._pump(far_reader, writer)]
@@ -65,7 +70,6 @@ class Wire:
                     task.cancel()
                 await asyncio.gather(*tasks, return_exceptions=True)
                 far_writer.transport.abort()
-        writer.transport.abort()
 
     async def _pump(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with suppress(OSError):
