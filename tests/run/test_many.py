@@ -41,8 +41,7 @@ def test_stopping_keeps_what_was_done_and_starts_no_more(
     monkeypatch.setattr("sdfeel.run.many.PATIENCE", 300.0)  # a busy machine takes its time
     long = [f"seed={s}" for s in range(3)]
     jobs = {
-        s: QueuedRun(on_one_core(small(s, "training.iterations=50000")), tmp_path / s)
-        for s in long
+        s: QueuedRun(on_one_core(small(s, "training.iterations=50000")), tmp_path / s) for s in long
     }
     many = Many(jobs, at_once=2)
     for news in many:
