@@ -52,7 +52,7 @@ class Engine:
         )
         runtime = next((name for name in ("runc", "crun") if shutil.which(name)), "crun")
         (directory / "containers.conf").write_text(
-            f'[containers]\ndefault_ulimits = ["nofile=4096:4096"]\n'
+            f'[containers]\ndefault_ulimits = ["nofile=4096:4096", "nproc=4096:4096"]\n'
             f'[engine]\nruntime = "{runtime}"\n'
         )
         self.place: Mapping[str, str] = {
