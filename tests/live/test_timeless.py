@@ -1,6 +1,7 @@
 """The loop on which tests wait without waiting."""
 
 import asyncio
+import threading
 import time
 
 import pytest
@@ -36,3 +37,11 @@ def test_work_is_never_too_slow_for_a_deadline() -> None:
 def test_a_story_without_an_end_fails() -> None:
     with pytest.raises(TimeoutError):
         timeless.run(asyncio.sleep(61), seconds=60)
+
+
+def test_no_thread_is_waited_for_at_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    def started(thread: threading.Thread) -> None:
+        raise AssertionError("a busy machine may run this thread too late for the loop")
+
+    monkeypatch.setattr(threading.Thread, "start", started)
+    assert timeless.run(asyncio.to_thread(str, 3)) == "3"

@@ -38,6 +38,9 @@ class _Loop(asyncio.SelectorEventLoop):
     def time(self) -> float:
         return self.now
 
+    async def shutdown_default_executor(self) -> None:
+        """There is no thread to wait for; asyncio would start one to do so, in real time."""
+
 
 class _Selector(selectors.DefaultSelector):
     """Never sleeps: where it should, the clock of its loop is put forward."""
