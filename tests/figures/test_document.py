@@ -11,7 +11,7 @@ from sdfeel.figures.document import PAGES, documents
 from sdfeel.figures.judging import load
 from sdfeel.figures.pages import HEADLINES
 from sdfeel.figures.settings import SCALES, Reading, Scale
-from sdfeel.figures.summary import ShownClaim, drawn_at
+from sdfeel.figures.summary import PICTURED, TITLES, ShownClaim, drawn_at, first_screen
 from sdfeel.figures.verdicts import Verdict
 
 ROOT = Path(__file__).parents[2]
@@ -38,6 +38,14 @@ def test_every_kept_figure_has_a_picture_that_is_small() -> None:
             assert any("shaded" in "".join(text.itertext()) for text in texts) or (
                 figure.drawn is not None
             )
+
+
+def test_the_first_screen_is_short_and_every_kind_on_it_has_a_picture() -> None:
+    text = first_screen(ROOT / "results")
+    told, pictures = text.split("\n| ", 1)
+    assert len(told.splitlines()) < 20
+    kinds = [TITLES[kind] for kind in PICTURED if f"**{TITLES[kind]}" in told]
+    assert [kind for kind in kinds if f"{kind}: " not in f"| {pictures}"] == []
 
 
 def test_headlines_are_about_claims_that_exist() -> None:
@@ -99,4 +107,4 @@ def test_a_claim_is_filed_under_what_its_readings_say_together(
     said = {reading: {"verdict": state} for reading, state in verdicts.items()}
     shown = ShownClaim(figure, figure.claims[0], scale, said)
     assert shown.kind == kind
-    assert shown.told(("A", "E")).endswith(f"(reproduce/4a.md){marks}")
+    assert shown.told(("A", "E")).endswith(f"[{figure.claims[0].id}]{marks}")

@@ -29,9 +29,11 @@ from sdfeel.figures.summary import (
     drawn_at,
     first_screen,
     paragraph,
+    places,
     record_of,
     verdicts_of,
 )
+from sdfeel.figures.together import together
 from sdfeel.report import drawing
 
 RESULTS, PAGE, PAGES = Path("results"), Path("docs/reproduce.md"), Path("docs/reproduce")
@@ -58,8 +60,8 @@ def page(results: Path) -> str:
     """The page that people read."""
     parts = [HEAD, first_screen(results), READ]
     parts += [f"* **{name}**: {text}.\n" for name, text in READINGS.items()]
-    parts += [DESIGN, _sizes(), "\n## All verdicts\n\n", _table(results), _open(results)]
-    parts += [_quick(results), CHOSEN]
+    parts += [DESIGN, _sizes(), "\n## All verdicts\n\n", _table(results), together(results)]
+    parts += [_open(results), _quick(results), CHOSEN, "\n", places()]
     return "".join(parts)
 
 

@@ -1,5 +1,7 @@
 """The first screen of docs/reproduce.md: what holds, what does not, what depends on the reading."""
 
+import csv
+from collections import Counter
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -12,7 +14,7 @@ from sdfeel.figures.catalogue import FIGURES
 from sdfeel.figures.figure import Claim, Figure
 from sdfeel.figures.judging import load
 from sdfeel.figures.pages import HEADLINES
-from sdfeel.figures.settings import Reading, Scale
+from sdfeel.figures.settings import READINGS, Reading, Scale
 
 ORDER: tuple[Scale, ...] = ("full", "small", "quick")
 WORDS = {
@@ -26,10 +28,10 @@ TITLES = {
     "does not hold": "Does not hold",
     "depends": "Depends on the reading",
     "not decided": "Open",
-    "digits": "Only on digits so far, which may not stand for MNIST",
+    "digits": "Only on digits so far",
     "none": "Not computed",
 }
-PICTURED = ("holds", "does not hold", "depends", "digits")
+PICTURED = ("holds", "does not hold", "depends", "not decided", "digits")
 Verdicts = dict[str, dict[Reading | None, dict[str, Any]]]  # by claim and reading
 
 
@@ -66,8 +68,7 @@ class ShownClaim:
         elif len(by) == 1 < min(len(self.figure.readings), len(known)):
             marks += [str(reading) for reading in by]
         told = f" ({', '.join(marks)})" if marks else ""
-        link = f"[{self.claim.id}](reproduce/{self.figure.name}.md)"
-        return f"{HEADLINES[self.claim.id]} {link}{told}"
+        return f"{HEADLINES[self.claim.id]} [{self.claim.id}]{told}"
 
 
 def first_screen(results: Path) -> str:
@@ -82,17 +83,36 @@ def first_screen(results: Path) -> str:
         for kind, those in groups.items()
         if those
     ]
-    return "\n".join((_readings(known), "".join(parts), _pictures(results, groups)))
+    return "\n".join((_counts(results), "".join(parts), _pictures(results, groups)))
 
 
-def _readings(known: Collection[Reading | None]) -> str:
-    """Which readings there are at all at full scale."""
-    if not known:
+def places() -> str:
+    """Where the links of the first screen lead, as Markdown has it apart from the text."""
+    return "".join(f"[{claim}]: reproduce/{_named(claim)[0].name}.md\n" for claim in HEADLINES)
+
+
+def _counts(results: Path) -> str:
+    """How many of the paper's claims hold on MNIST, for each reading."""
+    with (results / "claims.csv").open(encoding="utf-8", newline="") as file:
+        listed = {name for row in csv.DictReader(file) for name in row["claims"].split()}
+    told = []
+    for reading in READINGS:
+        states = Counter(
+            verdicts[reading]["verdict"]
+            for figure in FIGURES.values()
+            if figure.data == "mnist"
+            for claim, verdicts in verdicts_of(results, "full", figure.name).items()
+            if claim in listed and reading in verdicts
+        )
+        if states:
+            told.append(
+                f"under {reading} {states['holds']} of its claims hold, "
+                f"{states['does not hold']} do not, {states['not decided']} are open"
+            )
+    if not told:
         return paragraph("**Nothing of this has been computed on MNIST so far.**")
-    if len(known) == 1:
-        only = next(iter(known))
-        return paragraph(f"**On MNIST, only reading {only} has been computed so far.**")
-    return paragraph("A letter behind a claim: only that reading has been computed so far.")
+    alone = "" if len(told) > 1 else " (nothing else has been computed)"
+    return paragraph(f"**So far, {'; '.join(told)}{alone}.**")
 
 
 def _title(kind: str, known: Collection[Reading | None]) -> str:

@@ -1,0 +1,69 @@
+"""How many verdicts remain if all of them are to be right together, and not each for itself.
+
+Holm's method: the p-values are put in order, and the k-th smallest of n must be below 5 % / (n - k
++ 1). The chance that even one decided verdict is wrong is then 5 %, however they depend on one
+another.
+"""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from sdfeel.figures import keeping
+from sdfeel.figures.catalogue import FIGURES
+from sdfeel.figures.judging import Judged, judge
+from sdfeel.figures.summary import paragraph
+from sdfeel.figures.verdicts import CHANCE, ENOUGH
+
+TEXT = (
+    "\nEach verdict is judged for itself at 95 %, so that of many a few are wrong by luck. To be "
+    "right about all {all} at full scale together, with 95 % (Holm), {stay} of the {decided} "
+    "decided ones are clear enough{lost}.\n"
+)
+
+
+def together(results: Path) -> str:
+    """What Holm's method leaves of the verdicts at full scale."""
+    found = {f"{each.claim.id} {each.reading}": each for each in _judged(results)}
+    chances = {name: both_sides(each) for name, each in found.items()}
+    decided = [name for name, each in found.items() if each.verdict.state != "not decided"]
+    stay = holm(chances)
+    lost = [name for name in decided if name not in stay]
+    told = f"; the others are {', '.join(lost)}" if lost else ""
+    if not found:
+        return ""
+    text = TEXT.format(
+        all=len(found), stay=len(decided) - len(lost), decided=len(decided), lost=told
+    )
+    return "\n" + paragraph(text.strip())
+
+
+def holm(chances: Mapping[str, float], level: float = 2 * CHANCE) -> set[str]:
+    """The names that remain decided.
+
+    >>> sorted(holm({"a": 0.01, "b": 0.04, "c": 0.03, "d": 0.005}))
+    ['a', 'd']
+    """
+    found: set[str] = set()
+    for place, name in enumerate(sorted(chances, key=lambda each: chances[each])):
+        if chances[name] > level / (len(chances) - place):
+            break
+        found.add(name)
+    return found
+
+
+def both_sides(each: Judged) -> float:
+    """The p-value of a verdict whichever way it went; 1 with too few seeds."""
+    verdict = each.verdict
+    if verdict.seeds < ENOUGH:
+        return 1.0
+    return min(1.0, 2 * min(verdict.p_for, verdict.p_against))
+
+
+def _judged(results: Path) -> Sequence[Judged]:
+    """All verdicts that rest on seeds."""
+    found: list[Judged] = []
+    for figure in FIGURES.values():
+        kept = keeping.load(results, "full", figure) if "full" in figure.scales else None
+        if kept is not None:
+            found += judge(figure, "full", kept.curves(figure))
+    return [each for each in found if each.verdict.seeds and each.verdict.state != "report only"]
