@@ -31,7 +31,7 @@ demo: $(VENV)/.package ## install, then compare four schemes on real handwritten
 test: $(VENV)/.dev ## install and run the tests (ONLY='tests/live ...': these)
 	$(BIN)/python -m pytest -n 2 -m 'not slow' --cpu 10 $(ONLY)
 
-test-slow: $(VENV)/.dev ## run the tests that need real processes and real seconds (minutes)
+test-slow: $(VENV)/.dev ## run the tests that need a browser, real processes, real seconds or hundreds of runs (minutes)
 	$(BIN)/python -m pytest -n 2 -m slow --cpu 10
 
 test-many: $(VENV)/.dev ## try properties on MANY times as many inputs, others every time (20 times unless told)

@@ -13,9 +13,12 @@ from tests.cli.command import Child, call, settings
 from tests.dashboard.browser import FLAGS, browser_path, served
 from tests.dashboard.logs import events, line, started, write
 
-pytestmark = pytest.mark.skipif(
-    browser_path() is None, reason="no Chromium here: install the package `chromium`"
-)
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(
+        browser_path() is None, reason="no Chromium here: install the package `chromium`"
+    ),
+]
 DEADLINE = 60_000  # milliseconds
 LONG = settings(training_iterations="100000", training_engine="loop")
 
@@ -379,7 +382,6 @@ def test_runs_are_chosen_compared_and_the_link_keeps_them(page: Page) -> None:
     expect(page.locator(".legend button")).to_have_count(2)
 
 
-@pytest.mark.slow
 def test_a_run_is_started_stopped_and_resumed(page: Page, runs: Path) -> None:
     page.goto("/new")
     page.get_by_label("name", exact=True).first.fill("mine")

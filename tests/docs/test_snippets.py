@@ -38,6 +38,7 @@ def test_nothing_below_the_package_itself_is_imported(document: Path) -> None:
     assert not re.findall(r"^(?:from|import) sdfeel\.\S+", text, re.MULTILINE)
 
 
+@pytest.mark.slow
 @every_document
 @pytest.mark.usefixtures("_reader")
 def test_the_snippets_run(document: Path, request: pytest.FixtureRequest) -> None:

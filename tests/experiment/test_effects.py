@@ -246,7 +246,10 @@ def rounds(ready: Prepared) -> Iterator[object]:
         yield each.seconds, each.bytes, each.joules, each.crew, models
 
 
-@pytest.mark.parametrize("name", TOLD_APART)
+@pytest.mark.parametrize(
+    "name",
+    [name if name in THREE else pytest.param(name, marks=pytest.mark.slow) for name in TOLD_APART],
+)
 def test_a_key_has_an_effect_or_a_note_or_is_refused(name: str, files: dict[str, Path]) -> None:
     settings = SETTINGS + OF_ANY_SCHEME if name in THREE else SETTINGS
     wrong = [told for setting, also in settings if (told := silent(name, setting, also, files))]

@@ -178,6 +178,18 @@ def rows() -> list[Choice]:
     return cover(FACTORS, never)
 
 
+@cache
+def few() -> list[int]:
+    """Numbers of rows with a value that no row before them has: every value is in one of them."""
+    seen = set[tuple[str, str]]()
+    kept = []
+    for n, row in enumerate(rows()):
+        if row.items() - seen:
+            kept.append(n)
+            seen |= row.items()
+    return kept
+
+
 def alone() -> list[tuple[str, str, str]]:
     """Scheme, factor and value: what may be ignored silently.
 

@@ -17,6 +17,7 @@ from tests.pairs.options import PEOPLE, Choice, Place, parsed, place, text, writ
 from tests.pairs.suite import (
     Found,
     alone,
+    few,
     ignored,
     judged,
     of_refusal,
@@ -27,6 +28,7 @@ from tests.pairs.suite import (
 from tests.pairs.trial import Refused, events_of, mean_drift, story_violations
 
 CHUNKS = range(40)  # parts that are handed to whichever core is free
+FEW = range(10)
 BY_HAND = (  # what sdfeel.Run takes, too
     *("scheme", "channel", "fading", "links", "devices", "partition", "clusters", "overlap"),
     *("graph", "mixing", "optimizer", "training", "engine", "model", "stop"),
@@ -42,16 +44,29 @@ def told(found: list[Found]) -> str:
     return "\n".join(map(str, found))
 
 
+@pytest.mark.parametrize("chunk", FEW)
+def test_every_value_runs_as_it_should(chunk: int, where: Place, tmp_path: Path) -> None:
+    """Some of the pairs at once; all of them are for `make test-slow`."""
+    found: list[Found] = []
+    for n in few()[chunk :: len(FEW)]:
+        found += judged(where, rows()[n], tmp_path / "run", stop_at=(n % 10) / 10)
+    assert not found, told(found)
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("chunk", CHUNKS)
 def test_every_pair_is_refused_or_runs_as_it_should(
     chunk: int, where: Place, tmp_path: Path
 ) -> None:
     found: list[Found] = []
-    for n, row in list(enumerate([*rows(), *refused_pairs()]))[chunk :: len(CHUNKS)]:
+    numbered = enumerate([*rows(), *refused_pairs()])
+    others = [(n, row) for n, row in numbered if n not in few()]
+    for n, row in others[chunk :: len(CHUNKS)]:
         found += judged(where, row, tmp_path / "run", stop_at=(n % 10) / 10)
     assert not found, told(found)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("chunk", CHUNKS)
 def test_no_option_is_passed_over_silently(chunk: int, where: Place, tmp_path: Path) -> None:
     found: list[Found] = []
