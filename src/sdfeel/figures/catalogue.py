@@ -1,7 +1,7 @@
 """All figures by name, in the paper's order; our own come last."""
 
 from sdfeel.core.errors import unknown
-from sdfeel.figures import asynchrony, beyond, drift, liars, quadratics
+from sdfeel.figures import asynchrony, beyond, drift, liars, quadratics, tuned
 from sdfeel.figures.figure import Figure, Scale
 from sdfeel.figures.paper import (
     figure_3,
@@ -45,6 +45,7 @@ FIGURES: dict[str, Figure] = {
         figure_5.FIGURE_ON_FASHION,
         beyond.RACE,
         asynchrony.FIGURE,
+        tuned.FIGURE,
         beyond.PARITY,
         beyond.BIAS,
         beyond.OUTAGES,

@@ -99,23 +99,26 @@ def _cell(results: Path, column: Column, figure: Figure, claim: Claim) -> str:
 
 def _open(results: Path) -> str:
     """What has not been computed, and the command that computes it."""
-    rows = []
-    for figure in FIGURES.values():
-        for scale in figure.scales:
-            if not figure.data:
+    missing: dict[tuple[Scale, str], list[str]] = {}
+    for scale in ORDER:
+        for figure in FIGURES.values():
+            if not figure.data or scale not in figure.scales:
                 continue
             kept = keeping.load(results, scale, figure)
             have = {r: len(kept.seeds(r)) if kept else 0 for r in figure.readings}
             wanted = [f"{r}: {n} of {SEEDS} seeds" for r, n in have.items() if n < SEEDS]
             if wanted:
-                data = " --data DIRECTORY" if scale != "quick" else ""
-                command = f"`sdfeel figure {figure.name} --scale {scale} --run --keep{data}`"
-                rows.append(f"| {figure.name} | {scale} | {', '.join(wanted)} | {command} |\n")
-    if not rows:
+                missing.setdefault((scale, ", ".join(wanted)), []).append(figure.name)
+    if not missing:
         return ""
-    head = "| figure | scale | done | command |\n|---|---|---|---|\n"
+    rows = []
+    for (scale, done), names in missing.items():
+        data = " --data DIRECTORY" if scale != "quick" else ""
+        command = f"`sdfeel figure {','.join(names)} --scale {scale} --run --keep{data}`"
+        rows.append(f"| {scale} | {done} | {command} |\n")
+    head = "| scale | done | command |\n|---|---|---|\n"
     text = (
-        "\n## Not computed with this rule yet\n\nA dash in the table above stands for a line of "
+        "\n## Not computed with this rule yet\n\nA dash in the table above stands for a figure of "
         "this one. What is done is kept, and the\ncommand goes on from there.\n\n"
     )
     return text + head + "".join(rows)

@@ -162,10 +162,21 @@ FIGURE_8A = Figure(
     "tau1 = tau2 = 5.",
     lines((1, 2, 3, 5, 10)),
     (
-        Panel("accuracy", "iterations", (FULL, PARTIAL, RING, STAR)),
-        Panel("accuracy", "iterations", (*(ring(a) for a in (1, 2, 3, 5, 10)), FULL)),
-        Panel("accuracy", "iterations", (FULL, PARTIAL, RING, STAR), "E"),
-        Panel("accuracy", "iterations", (*(ring(a) for a in (1, 2, 3, 5, 10)), FULL), "E"),
+        Panel("accuracy", "iterations", (FULL, PARTIAL, RING, STAR), title="one exchange"),
+        Panel(
+            "accuracy",
+            "iterations",
+            (*(ring(a) for a in (1, 2, 3, 5, 10)), FULL),
+            title="on a ring",
+        ),
+        Panel("accuracy", "iterations", (FULL, PARTIAL, RING, STAR), "E", title="one exchange"),
+        Panel(
+            "accuracy",
+            "iterations",
+            (*(ring(a) for a in (1, 2, 3, 5, 10)), FULL),
+            "E",
+            title="on a ring",
+        ),
     ),
     claims(10, (1, 3, 5), (2, 10)),
 )
@@ -176,8 +187,13 @@ FIGURE_8B = Figure(
     "tau1 = tau2 = 5.",
     lines((1, 2, 3, 5, 10, 15)),
     (
-        Panel("accuracy", "iterations", (FULL, PARTIAL, RING, STAR)),
-        Panel("accuracy", "iterations", (*(ring(a) for a in (1, 2, 3, 5, 10, 15)), FULL)),
+        Panel("accuracy", "iterations", (FULL, PARTIAL, RING, STAR), title="one exchange"),
+        Panel(
+            "accuracy",
+            "iterations",
+            (*(ring(a) for a in (1, 2, 3, 5, 10, 15)), FULL),
+            title="on a ring",
+        ),
     ),
     claims(15, (1, 3, 5, 15), (2, 10)),
     scales=SCALES,
