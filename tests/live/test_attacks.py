@@ -24,7 +24,7 @@ from sdfeel.live.transport import Reply
 from sdfeel.live.transport.envelope import Envelope, decode
 from sdfeel.live.transport.errors import NotTrusted, Refused, Rejected
 from sdfeel.live.transport.tensors import Schema, digest
-from sdfeel.schemes import AsyncSDFeel, FedAvg, FedNova, SDFeel
+from sdfeel.schemes import AsyncSDFeel, FedAvg, FedMes, FedNova, SDFeel
 from sdfeel.sim.simulate import Simulation
 from sdfeel.version import __version__
 from tests.live import timeless
@@ -88,6 +88,25 @@ def test_an_offender_is_left_out_for_some_rounds_named_and_let_in_again(tmp_path
         "client-3 is left out until round 4: the tensor 'model' has values that are not"
         in " ".join(told)
     )
+
+
+def test_a_client_is_not_left_out_for_what_another_of_its_servers_made_it_do(
+    tmp_path: Path,
+) -> None:
+    """Its work starts from the models of several servers, and one of them may be absurd."""
+    tries: dict[int, int] = {}
+
+    def train(task: Task) -> Tensor:
+        tries[task.client] = tries.get(task.client, 0) + 1
+        return task.start + (HUGE if task.client == 3 else 0.1)
+
+    village = Village(FedMes(tau1=2), network(RING, overlap=True), tmp_path, 8, train=train)
+    model = village.go()
+    assert float(model.norm()) < 100
+    told = [edge.status() for edge in village.ended.values()]
+    assert sum(each["rejected"] for each in told) >= 2 * 4  # by both, in every round
+    assert all(each["offences"] == {} for each in told)
+    assert tries[3] >= 4
 
 
 def test_a_quarantine_outlives_a_restart(tmp_path: Path) -> None:

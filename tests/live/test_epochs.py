@@ -1,11 +1,16 @@
 """Epochs: clients join, leave and move while a federation runs, everywhere or nowhere."""
 
+import base64
 import json
 import random
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from cryptography.hazmat.primitives.asymmetric.utils import (
+    decode_dss_signature,
+    encode_dss_signature,
+)
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -158,6 +163,36 @@ def test_only_the_authority_changes_the_network(tmp_path: Path) -> None:
     with pytest.raises(Refused, match="not signed by our authority"):
         SignedNetwork.read(body, other)
     assert book.take(body, 0)
+
+
+def rewritten(body: bytes) -> list[bytes]:
+    """The same document with the same or another valid signature, written in other ways."""
+    outer = json.loads(body)
+    first, last = decode_dss_signature(base64.b64decode(outer["signature"]))
+    order = 0xFFFFFFFF00000000FFFFFFFFFFFFFFFFBCE6FAADA7179E84F3B9CAC2FC632551  # of P-256
+    other = base64.b64encode(encode_dss_signature(first, order - last)).decode()
+    return [
+        json.dumps(outer, indent=3).encode(),
+        json.dumps({"more": [1], **outer}).encode(),
+        json.dumps({**outer, "signature": "*" + outer["signature"]}).encode(),
+        json.dumps({**outer, "signature": other}).encode(),
+    ]
+
+
+def test_a_version_is_known_by_what_was_signed_however_a_server_passes_it_on(
+    tmp_path: Path,
+) -> None:
+    """Else one server could give each of the others another one, or fill their disks."""
+    desk = Desk(tmp_path)
+    first, late = desk.version(1, 5), desk.version(1, 2)
+    second = desk.version(2, 8, after=SignedNetwork.read(first, None).digest)
+    for n, body in enumerate([first, *rewritten(first)]):
+        book = desk.book(f"book-{n}")
+        assert book.take(body, 3)
+        assert all(book.take(each, 3) for each in (first, *rewritten(first)))
+        assert book.take(second, 3)
+        assert not any(book.take(each, 3) for each in (late, *rewritten(late)))
+        assert (len(book.pending), len(book._void)) == (2, 1)
 
 
 def test_a_book_remembers_through_a_restart(tmp_path: Path) -> None:

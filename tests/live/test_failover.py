@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from sdfeel.core.errors import Diverged
 from sdfeel.live.client import Client
 from sdfeel.live.failover import Failover
 from sdfeel.live.protocol import Header, Link
@@ -145,7 +146,21 @@ LIES: dict[str, Header | Exception] = {
     "refusals": Refused("no"),
     "distrust": NotTrusted("another authority"),
     "silence": OFFER,
+    "a shift of nothing": {**OFFER, "shift": [[[], 1.0]]},
+    "rows that nobody sent": {**OFFER, "rows": [1]},
+    "the same model a thousand times": {
+        **OFFER,
+        "sources": [0] * 1000,
+        "weights": [0.001] * 1000,
+    },
+    "work that diverges": {**OFFER, "rate": 1e30},
 }
+
+
+def trained(task: Any) -> Any:
+    if task.rate > 1e9:
+        raise Diverged("the model is not finite")
+    return START
 
 
 @dataclass
@@ -193,7 +208,7 @@ def test_one_of_several_servers_cannot_keep_a_client_from_the_others(mischief: s
 
     async def story() -> None:
         clock = asyncio.get_running_loop().time
-        client = Client(Schema.of({MODEL: START}), 0, 1, Failover(links), lambda task: START)
+        client = Client(Schema.of({MODEL: START}), 0, 1, Failover(links), trained)
         client.most, end = LONG, clock() + life
         real = client._work
 
@@ -214,3 +229,82 @@ def test_one_of_several_servers_cannot_keep_a_client_from_the_others(mischief: s
     run(story())
     assert spent[0] < 0.6 * life, spent
     assert servers[1].kept > (1 if mischief == "silence" else 20), servers
+
+
+@dataclass
+class Neighbour:
+    """Takes a guest in, and says what it likes; or a server that was dead, and is back later."""
+
+    mischief: str
+    back: float = 0.0  # when it answers; before, it is dead
+    kept: int = 0
+
+    async def call(
+        self,
+        kind: str,
+        header: Header,
+        body: bytes | None = None,
+        *,
+        timeout: float,  # noqa: ASYNC109
+    ) -> Reply:
+        await asyncio.sleep(0.01)
+        if asyncio.get_running_loop().time() < self.back:
+            raise Unreachable("nobody there")
+        if kind == "here":
+            return Reply({"round": 3, "over": False}, None)
+        if self.mischief == "none":
+            self.kept += kind == "result"
+            return Reply(
+                {"kept": True} if kind == "result" else {**OFFER, "round": self.kept}, BODY
+            )
+        lie = GUESTS_LIES[self.mischief]
+        if kind == "result" and self.mischief == "silence":
+            await asyncio.sleep(timeout)
+            raise Unreachable("no answer in time")
+        if kind == "result" and self.mischief == "distrust later":
+            raise NotTrusted("another authority")
+        if isinstance(lie, Exception):
+            raise lie
+        return Reply({**lie, "sources": [1]} if lie.get("sources") == [0] else lie, BODY)
+
+
+GUESTS_LIES: dict[str, Header | Exception] = {
+    **LIES,
+    "the end": {"over": True},
+    "models of others": {**OFFER, "sources": [1, 2], "weights": [0.5, 0.5]},
+    "distrust later": OFFER,
+}
+
+
+@pytest.mark.parametrize("mischief", GUESTS_LIES)
+def test_a_host_cannot_keep_a_guest_from_its_own_server(mischief: str) -> None:
+    """Whatever it says, the guest is still there when its own server is back, and works for it."""
+    home, host = Neighbour("none", back=timeless.BEGIN + 8.0), Neighbour(mischief)
+    witness = Neighbour("idle")  # of the rounds, which go on
+    servers = dict(enumerate((home, host, witness)))
+    links = {d: Link(f"edge-{d}", each, "") for d, each in servers.items()}
+
+    async def story() -> None:
+        ways = Failover({0: links.pop(0)}, links)
+        client = Client(Schema.of({MODEL: START}), 0, 1, ways, trained)
+        client.most = LONG
+        real = client._work
+
+        async def work(k: int, header: Header, bodies: dict[int, bytes]) -> set[int]:
+            await asyncio.sleep(0.01 * header["steps"])  # it trains
+            return await real(k, header, bodies)
+
+        client._work = work  # type: ignore[method-assign]
+
+        async def life() -> None:
+            while True:
+                await client.run()
+                assert client.outdated is not None, "the client has ended"
+                client.disbelieve(client.outdated, "it has no proof")  # as `proven` does
+                await asyncio.sleep(1.0)
+
+        with suppress(TimeoutError):
+            await asyncio.wait_for(life(), 24.0)
+
+    run(story())
+    assert home.kept > 20, servers

@@ -9,8 +9,9 @@ import pytest
 
 from sdfeel.core.errors import InputError
 from sdfeel.core.run_files import STATUS
-from sdfeel.live.health import Health, HealthPage, write_status
+from sdfeel.live.health import MOST_PROBES, Health, HealthPage, write_status
 from sdfeel.live.metrics import metrics
+from tests.live.parties import until
 from tests.waiting import completed
 
 
@@ -58,6 +59,24 @@ def test_the_page_answers_probes_and_prometheus() -> None:
         assert (await fetched(address, "/healthz"))[0] == 200
         clock.now += 2
         assert (await fetched(address, "/healthz"))[0] == 503
+        await page.stop()
+
+    completed(run())
+
+
+def test_strangers_cannot_use_up_a_nodes_descriptors() -> None:
+    async def run() -> None:
+        page = HealthPage(node({"round": 3}, Clock()), patience=600.0)
+        address = await page.start("127.0.0.1:0")
+        host, _, port = address.rpartition(":")
+        idle = [await asyncio.open_connection(host, int(port)) for _ in range(MOST_PROBES)]
+        await until(lambda: page.probes == MOST_PROBES)
+        reader, writer = await asyncio.open_connection(host, int(port))
+        assert await reader.read() == b""  # ended at once
+        for _, each in (*idle, (reader, writer)):
+            each.close()
+        await until(lambda: page.probes == 0)
+        assert await fetched(address, "/healthz") == (200, "ok\n")
         await page.stop()
 
     completed(run())

@@ -336,6 +336,34 @@ def test_one_caller_cannot_hold_many_uploads(federation: Federation) -> None:
     run(story())
 
 
+def test_one_caller_cannot_hold_many_long_answers(federation: Federation) -> None:
+    """Each would keep a model in memory for as long as its reader likes."""
+    limits = replace(LIMITS, bodies={"pull": 16 << 20, "echo": CAP})
+
+    async def generous(caller: Caller, kind: str, header: dict[str, Any], body: Any) -> Answer:
+        return ({}, bytes(16 << 20)) if kind == "pull" else (header, body)
+
+    async def story() -> None:
+        async with (
+            serving(federation, generous, limits) as (address, _),
+            raw(address, federation.issue("client/1")) as stream,
+        ):
+            held = [stream() for _ in range(limits.downloads_per_caller)]
+            for call in held:
+                await call.write(Envelope("pull").encode())
+                assert await call.read()  # its envelope; of the rest, what fits into buffers
+            more = stream()
+            await more.write(Envelope("pull").encode())
+            code, reason = await status(more)
+            assert code is grpc.StatusCode.RESOURCE_EXHAUSTED
+            assert "has 4 downloads running: wait for one to end" in reason
+            await honest_call(federation, address)
+            for call in held:
+                call.cancel()
+
+    run(story())
+
+
 def test_200_idle_connections_do_not_stop_an_honest_call(federation: Federation) -> None:
     async def story() -> None:
         async with serving(federation) as (address, _):

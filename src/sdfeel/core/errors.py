@@ -46,6 +46,15 @@ class Diverged(SdfeelError):
     """Training left the finite numbers."""
 
 
+def printable(text: str) -> str:
+    """What somebody else wrote, as one line that cannot steer a terminal or forge another line.
+
+    >>> printable("no\\n12:00 edge-0: all is well\\x1b[2J")
+    'no 12:00 edge-0: all is well [2J'
+    """
+    return "".join(letter if letter.isprintable() else " " for letter in text)
+
+
 OURS = {"sdfeel", "torch", "numpy"}  # code in which users need not look for a mistake of their own
 
 

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from sdfeel.core.decide import Decisions
-from sdfeel.core.errors import DataError, InputError
+from sdfeel.core.errors import DataError, InputError, printable
 from sdfeel.core.run_files import secret_of
 from sdfeel.core.seeds import number
 from sdfeel.data.adapters import AS_IT_IS
@@ -136,7 +136,8 @@ def teller(name: str) -> Tell:
 
     def tell(line: str) -> None:
         with suppress(OSError):  # on a full disk, the health page tells
-            print(f"{time.strftime('%H:%M:%S')} {name}: {line}", file=sys.stderr, flush=True)
+            said = f"{time.strftime('%H:%M:%S')} {name}: {printable(line)}"
+            print(said, file=sys.stderr, flush=True)
 
     return tell
 

@@ -6,7 +6,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from sdfeel.core.errors import RunError
+from sdfeel.core.errors import RunError, printable
 from sdfeel.core.run_files import AUDIT, NODE, NODES, STATUS
 from sdfeel.live.audit import verified
 
@@ -80,7 +80,7 @@ def as_told(status: Mapping[str, Any]) -> dict[str, Any]:
 
 def _plain(value: Any, depth: int = 3) -> Any:
     if isinstance(value, str):
-        return "".join(letter if letter.isprintable() else " " for letter in value[:TEXT])
+        return printable(value[:TEXT])
     if isinstance(value, dict) and depth:
         return {_plain(str(key)): _plain(each, depth - 1) for key, each in value.items()}
     if isinstance(value, list) and depth:

@@ -15,6 +15,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
+from sdfeel.core.errors import Diverged, SdfeelError
 from sdfeel.engine.codes import Coding
 from sdfeel.engine.fused import bounded, weighted_by_hand
 from sdfeel.engine.guards import UpdateGuard
@@ -129,15 +130,28 @@ class Client:
                 self._share(gave, await self._work(*work), clock() - begin)
             except Late:
                 await asyncio.sleep(AGAIN)
-            except (Refused, TooFew) as error:
-                if self.masking is None:
+            except (Refused, TooFew, Diverged) as error:
+                masked = self.masking is not None and isinstance(error, Refused | TooFew)
+                if self._alone and not masked:
                     raise
                 # A server that asks for more than it may gets nothing, and can do better.
                 self.last_error = str(error)
-                self.tell(f"we leave a sum: {error}")
+                self.tell(f"we leave a {'sum' if masked else 'round'}: {error}")
+                self._turn_away(error)
                 await asyncio.sleep(NONSENSE)
+                self._share(gave, (), clock() - begin)
         if self.outdated is None:
             self.tell(f"finished after {self.rounds} rounds")
+
+    @property
+    def _alone(self) -> bool:
+        """Is the server that we listen to all that we have? Then its word ends us."""
+        return len(self.failover.own) == 1 and self.failover.host is None
+
+    def _turn_away(self, error: SdfeelError) -> None:
+        """What a host says is of no use: look for another one, or wait for our own server."""
+        if self.failover.host is not None:
+            self.failover.leave_out(self.failover.host, error)
 
     def _share(self, gave: Collection[int], served: Collection[int], seconds: float) -> None:
         """One server of several gets no more of our time than the others, if these have work."""
@@ -201,6 +215,8 @@ class Client:
         self.kept.settle(int(header["first"]))
         self.kept.renew(self.epoch, parsed(next(iter(bodies.values())))[MODEL])
         known = {}
+        if (header.get("rows") or header.get("told")) and len(bodies) != 1:
+            raise Refused("rows come with the model of one server, and not with several")
         if header.get("rows"):
             (body,) = bodies.values()
             found = unpack(body, self._with_rows(header), digest(body))
@@ -335,8 +351,11 @@ class Client:
         return alone and self.masking is None and not self.rows and len(body) <= INLINE
 
     def _sound(self, d: int, answer: Answer) -> bool:
-        """May we work on what a server hands out? One of several cannot keep us from the others."""
-        if len(self.failover.own) == 1:
+        """May we work on what a server hands out?
+
+        One of several cannot keep us from the others, nor a host from our own.
+        """
+        if self._alone:
             self._check(d, answer[0])
             return True
         try:
@@ -346,6 +365,7 @@ class Client:
                 raise Refused(f"it asks for {answer[0]['steps']} steps, allowed are {self.most}")
         except Refused as error:
             self.last_error = f"edge-{d}: {error}"
+            self._turn_away(error)
             return False
         return True
 
@@ -359,7 +379,8 @@ class Client:
         if not all(map(is_whole, sources)):
             raise Refused(f"edge-{d} names models to start from that are not server numbers")
         reachable = all(map(self.failover.reaches, sources))
-        if not reachable or len(sources) != len(weights) or not sources:
+        once = len(set(sources)) == len(sources) == len(weights)
+        if not reachable or not once or not sources:
             raise Refused(f"edge-{d} names models to start from that this client cannot reach")
         if not all(
             isinstance(n, int | float)
@@ -400,7 +421,7 @@ class Client:
             told, body = await self.failover.link(d).ask("start", question, seconds=SILENCE)
             return told, None if body is None else self._checked((told, body))
         except (Unreachable, NotTrusted, Refused) as error:
-            if len(self.failover.own) == 1 and not isinstance(error, Unreachable):
+            if self._alone and not isinstance(error, Unreachable):
                 raise
             self.last_error = f"edge-{d}: {error}"
             await asyncio.sleep(NONSENSE)
@@ -444,7 +465,7 @@ class Client:
                 else:
                     answer = await self.failover.hand_in(d, told, body)
             except (Refused, NotTrusted, Unreachable) as error:
-                if isinstance(error, NotTrusted) and not several:
+                if isinstance(error, NotTrusted) and self._alone:
                     raise
                 self.last_error = f"edge-{d}: {error}"
                 self.tell(f"round {k + 1}: edge-{d} refused the result: {error}")

@@ -127,13 +127,18 @@ def summed(terms: object, known: Mapping[int, Array], what: str) -> Array:
         raise Refused(f"a server does not say what to make {what} of")
     found = []
     for each in terms:
-        if not isinstance(each, list) or len(each) != 2 or each[0] not in known:
+        if not isinstance(each, list) or len(each) != 2 or not _among(each[0], known):
             raise Refused(f"a server asks to make {what} of rows that this client does not have")
         number, weight = each
         if not isinstance(weight, int | float) or not np.isfinite(weight):
             raise Refused(f"a server sends weights for {what} that are not numbers")
         found.append((float(weight), known[number]))
     return weighted_by_hand(found)
+
+
+def _among(number: object, known: Mapping[int, object]) -> bool:
+    """Is this, which may be anything, the number of a known row?"""
+    return isinstance(number, int) and number in known
 
 
 def made(
@@ -145,7 +150,7 @@ def made(
         raise Refused("a server does not say what becomes of this client's rows")
     found = {}
     for each in asked:
-        if not isinstance(each, list) or len(each) != 2 or each[0] not in own:
+        if not isinstance(each, list) or len(each) != 2 or not _among(each[0], own):
             raise Refused("a server asks for rows that this client does not hold")
         number, terms = each
         total = summed(terms, known, "a row")

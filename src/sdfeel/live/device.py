@@ -23,7 +23,7 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # NumPy's threads would only
 import numpy as np
 
 from sdfeel.core.arrays import Ints, Singles
-from sdfeel.core.errors import DataError, InputError, RunError, SdfeelError, unknown
+from sdfeel.core.errors import DataError, InputError, RunError, SdfeelError, printable, unknown
 from sdfeel.core.seeds import rng
 from sdfeel.engine.codes import Coding
 from sdfeel.engine.guards import UpdateGuard
@@ -261,7 +261,7 @@ def run_device(path: Path) -> None:
 
     def tell(line: str) -> None:
         now = time.strftime("%H:%M:%S")
-        print(f"{now} client-{bundle.client}: {line}", file=sys.stderr, flush=True)
+        print(f"{now} client-{bundle.client}: {printable(line)}", file=sys.stderr, flush=True)
 
     tell(f"{LIBRARY} for {bundle.device} trains the reference model; ready after {age():.2f} s")
     asyncio.run(run_client(member, setting, len(x), by_library(library, bundle, x, y), tell))

@@ -33,9 +33,14 @@ Placed = tuple[Membership, Mapping[int, str]]
 
 @dataclass(frozen=True)
 class SignedNetwork:
-    """The network from round `begins` on, if `after` is the version before it."""
+    """The network from round `begins` on, if `after` is the version before it.
+
+    It is known by what was signed. The body around that, and the signature's own form, can be
+    written in many ways by anybody who passes it on.
+    """
 
     body: bytes
+    document: str
     number: int
     begins: int
     federation: str  # the digest of the experiment and of the first network
@@ -46,7 +51,7 @@ class SignedNetwork:
 
     @property
     def digest(self) -> str:
-        return sha256(self.body).hexdigest()
+        return sha256(self.document.encode()).hexdigest()
 
     def servers(self, client: int) -> tuple[int, ...]:
         return tuple(sorted(self.members[client])) if client < len(self.members) else ()
@@ -63,6 +68,7 @@ class SignedNetwork:
             values: dict[str, Any] = json.loads(text)
             return cls(
                 body,
+                text,
                 int(values["number"]),
                 int(values["begins"]),
                 str(values["federation"]),

@@ -5,7 +5,8 @@ living neighbour, which decides whether to take it in. It goes home as soon as i
 answers again.
 
 A client of several servers cannot be kept from the others by one of them: not by refusals, by
-nonsense, by silence or by haste, and not by work that never ends (`rest`).
+nonsense, by silence or by haste, and not by work that never ends (`rest`). Neither can a host keep
+a guest from its own server.
 """
 
 import asyncio
@@ -122,6 +123,8 @@ class Failover:
         call = asyncio.ensure_future(self.link(d).insist("result", header, body))
         try:
             while not await _first([call], self._patience()):
+                if self.host is not None and self._back is not None and self._back.done():
+                    return None  # we are wanted at home
                 if not await self._there(d):
                     await self._move()
                     return None
@@ -157,12 +160,24 @@ class Failover:
         try:
             return await self._there(d)
         except (NotTrusted, Refused) as error:
-            self._leave_out(d, error)
+            self.leave_out(d, error)
             return False
 
-    def _leave_out(self, d: int, error: SdfeelError) -> None:
+    def leave_out(self, d: int, error: Exception) -> None:
+        """Turn to this server no more."""
         self.tell(f"edge-{d} does not take us in: {error}")
         self._closed.add(d)
+        self.host = None if self.host == d else self.host
+
+    async def _goes_on(self, host: int) -> bool:
+        """Does another server say that the rounds go on? One host alone cannot end a guest."""
+        for d in self.others:
+            if d != host and d not in self._closed:
+                with suppress(SdfeelError):
+                    told, _ = await self.others[d].ask("here", {}, seconds=self.doubt)
+                    if told.get("over") is False:
+                        return True
+        return False
 
     async def _work_at(self, host: int, question: Header) -> dict[int, Answer]:
         assert self._back is not None  # set when moving
@@ -178,14 +193,15 @@ class Failover:
             at_home = self._back in done
             if not at_home and call.result()[0].get("over"):
                 at_home = await self._there(*self.own)  # it may need us for one last round
+                if not at_home and await self._goes_on(host):
+                    raise Refused("it says that all rounds are done, and others go on")
             if at_home:
                 await _cancelled([call])  # if it arrived after the goodbye, the host would wait
                 await self._go_home(host, question)
                 return {}
             return {host: call.result()}
         except (NotTrusted, Refused) as error:
-            self._leave_out(host, error)
-            self.host = None
+            self.leave_out(host, error)
             return {}
         finally:
             await _cancelled([call])

@@ -135,7 +135,8 @@ class Federation:
         whole = Membership(*agreed, rows, models, own=self._own)
         lies = self.attack is not None and client in self.attack.clients
         guard = UpdateGuard(inf) if lies and self.guard is not None else self.guard
-        asked = [Turn.of(self, d, 0, {}).work.steps for d in servers] if len(servers) > 1 else []
+        heard = (*servers, *refuges)
+        asked = [Turn.of(self, d, 0, {}).work.steps for d in heard] if len(heard) > 1 else []
         most, masks = max(self.iterations, *asked) if asked else None, self.masking(client)
         return replace(whole, guard=guard, private=private, masking=masks, most=most)
 

@@ -21,6 +21,8 @@ from sdfeel.core.run_files import STATUS, write_atomic
 from sdfeel.version import __version__
 
 Status = dict[str, Any]
+MOST_PROBES = 32  # at once: strangers must not use up this node's descriptors
+MOST_FIELDS = 100  # of one request
 
 
 @dataclass
@@ -71,9 +73,10 @@ def write_status(directory: Path, status: Status) -> None:
 class HealthPage:
     """A tiny HTTP server for /healthz, /metrics and /status, meant for loopback."""
 
-    def __init__(self, health: Health) -> None:
-        self._health = health
+    def __init__(self, health: Health, patience: float = 5.0) -> None:
+        self._health, self._patience = health, patience  # seconds for one probe
         self._server: asyncio.Server | None = None
+        self.probes = 0  # under way
 
     async def start(self, address: str) -> str:
         """Listen on host:port; return the same with the port that the system chose for 0."""
@@ -91,16 +94,21 @@ class HealthPage:
             self._server.close()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.probes += 1
         try:
-            async with asyncio.timeout(5):
+            if self.probes > MOST_PROBES:
+                return
+            async with asyncio.timeout(self._patience):
                 request = await reader.readline()
-                while (await reader.readline()).strip():
-                    pass
+                for _ in range(MOST_FIELDS):
+                    if not (await reader.readline()).strip():
+                        break
                 writer.write(self._answer(request.decode("latin-1").split()))
                 await writer.drain()
         except (TimeoutError, OSError, ValueError):
             pass  # a probe that went away
         finally:
+            self.probes -= 1
             writer.close()
 
     def _answer(self, words: list[str]) -> bytes:

@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Protocol, TypeGuard, TypeVar
 
+from sdfeel.core.errors import printable
 from sdfeel.live.transport.errors import Refused, Unreachable
 from sdfeel.live.transport.tensors import Schema
 from sdfeel.version import __version__
@@ -124,7 +125,7 @@ class About:
             if key == "epoch" and _number(own.get(key)) != _number(theirs.get(key)):
                 continue  # one of the two does not know yet, and learns of it in its next rounds
             if key in own and key in theirs and own[key] != theirs[key]:
-                yield key, own[key], f"{theirs[key]!s:.{_LONGEST}}"
+                yield key, own[key], printable(f"{theirs[key]!s:.{_LONGEST}}")
 
 
 def _number(epoch: object) -> str:

@@ -4,6 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import floor, isfinite, isnan, log10
 
+from sdfeel.core.errors import printable
+
 MISSING = "-"
 NOT_MEASURED = "unknown"  # a cost that nobody measured is not zero
 
@@ -139,7 +141,7 @@ def short(text: str, limit: int = 44) -> str:
     >>> short("sweep/sd-feel/tau1=5/seed=3", 20)
     'sweep/sd-fee…/seed=3'
     """
-    line = "".join(letter if letter.isprintable() else " " for letter in text)
+    line = printable(text)
     if len(line) <= limit:
         return line
     tail = (limit - 1) * 2 // 5

@@ -14,7 +14,7 @@ from sdfeel.core.decide import length
 from sdfeel.core.errors import SdfeelError
 from sdfeel.core.membership import heirs
 from sdfeel.live.edge.absent_servers import AGAIN
-from sdfeel.live.edge.clients import TOLD
+from sdfeel.live.edge.handout import TOLD
 from sdfeel.live.edge.rows import place
 from sdfeel.live.edge.state import ServerState
 from sdfeel.live.epochs import EpochBook, SignedNetwork
@@ -130,7 +130,7 @@ class Boundary:
         async def says(d: int) -> bool:
             try:
                 asked = self._peers[d].ask("epoch", {"after": now.epoch}, seconds=HERE)
-                return (await asked)[1] == version.body
+                return self._book.read((await asked)[1] or b"").digest == version.digest
             except SdfeelError:
                 return False
 

@@ -6,7 +6,7 @@ function of durable state, so a server that was killed hands out the same work a
 
 import asyncio
 import time
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from math import isinf
@@ -14,24 +14,22 @@ from math import isinf
 import torch
 from torch import Tensor
 
-from sdfeel.engine.combine import weighted
+from sdfeel.live.edge.handout import Handout
 from sdfeel.live.edge.policy import Policy, check_client, check_own
 from sdfeel.live.edge.quarantine import Bounds, Quarantine
 from sdfeel.live.edge.recorder import Recorder
 from sdfeel.live.edge.results import Counts, ResultDraft, Results, Visit
 from sdfeel.live.edge.round_end import Closed
-from sdfeel.live.edge.rows import Rows, place
 from sdfeel.live.edge.sums import SumDesk
-from sdfeel.live.federation import Federation, Turn, Weights, as_array
+from sdfeel.live.federation import Federation, Turn
 from sdfeel.live.protocol import LONG_POLL, Answer, Bell, Header, seconds, whole
-from sdfeel.live.store import Saved, Store
+from sdfeel.live.store import Store
 from sdfeel.live.transport.errors import Refused, Rejected
 from sdfeel.live.transport.limits import INLINE
-from sdfeel.live.transport.tensors import MODEL, digest, pack
+from sdfeel.live.transport.tensors import digest
 
 SILENCE = 60.0  # seconds until the same complaint is repeated
 NOBODY = 1.0  # seconds that a round lasts, at least, if no result can be used
-TOLD = "told"  # the fact of what clients make of their rows when they get the open round's model
 GUEST_POLL = 0.5  # seconds between two checks whether it waits only for guests
 
 
@@ -64,8 +62,7 @@ class Cluster:
     visits: dict[int, Visit] = field(default_factory=dict)  # others' clients that asked for work
     asked: dict[int, float] = field(default_factory=dict)  # when our own last asked for work
     _misses: dict[int, tuple[int, int]] = field(default_factory=dict)  # how often, until when
-    _start: Tensor | None = None  # the model that the open round starts from, once it is needed
-    _handout: Saved | None = None  # the same as it is sent
+    _handout: Handout | None = None  # of the open round
     _drafts: list[ResultDraft] = field(init=False, default_factory=list)  # for the next commit
     _said: dict[str, float] = field(default_factory=dict)  # when each complaint was last made
 
@@ -104,7 +101,7 @@ class Cluster:
     def begin(self, turn: Turn, taken: Mapping[int, int]) -> None:
         """Open a round: from now on clients get its work."""
         self.turn, self.taken, self.began = turn, taken, self.clock()
-        self._start = self._handout = None
+        self._handout = None
         if self.recorder is not None:
             self.recorder.begin(turn.k)
         names = [f"client-{client}" for client in turn.clients]
@@ -303,12 +300,18 @@ class Cluster:
         if self.turn is not None and not self._gone(client):
             self.offended(self.turn, client, Rejected(why))
 
-    def offended(self, turn: Turn, client: int, error: Rejected) -> None:
-        """A client sent what no honest one sends: the round goes on without it."""
+    def offended(self, turn: Turn, client: int, error: Rejected, proven: bool = True) -> None:
+        """A client sent what no honest one sends: the round goes on without it.
+
+        Not `proven`: another server may have made it do so, by what it had it start from.
+        """
         self.counts.rejected += 1
         self.counts.last_error = f"client-{client}: {error}"
         self.rejected.add(client)
-        self.quarantine.add(f"client-{client}", turn.k, str(error))
+        if proven:
+            self.quarantine.add(f"client-{client}", turn.k, str(error))
+        else:
+            self.complain(f"client-{client}, or another server that it works for: {error}")
         self.arrivals.ring()
 
     async def _keep(
@@ -323,7 +326,7 @@ class Cluster:
                 raise Rejected("the message carries no model")
             size = len(body)
             sha256 = header.get("sha256", "")
-            start, sent, proof = self.started(turn, client), body, b""
+            start, sent, proof = self.handout(turn).started(client), body, b""
             if self.recorder is not None:
                 proof = self.recorder.came(client, turn.k, steps, header)
             if size <= INLINE:  # another thread would cost more than the check
@@ -332,7 +335,7 @@ class Cluster:
                 body = await asyncio.to_thread(self.checked, body, sha256, start)
         except Rejected as error:
             if self.turn is turn and client not in self.arrived:
-                self.offended(turn, client, error)
+                self.offended(turn, client, error, proven=not self.handout(turn).shared(client))
             raise
         note = {
             "steps": steps,
@@ -385,24 +388,11 @@ class Cluster:
         known = draft.note["sha256"] if draft.body is draft.sent else None
         return self.store.put("result", turn.k, client, draft.body, draft.note, sha256=known)
 
-    def rows(self, turn: Turn) -> Rows:
-        """What this server holds when a round begins."""
-        if self._start is None:
-            saved = self.store.get("start", turn.k, self.lane)
-            assert saved is not None  # it was committed before the round was opened
-            self._start = self.federation.own_model(saved.body)
-        return Rows(self.federation, self.store, self.server, self._start)
-
-    def started(self, turn: Turn, client: int) -> Tensor:
-        """The model that a client began from, as far as it is ours."""
-        rows, sources = self.rows(turn), turn.sources(client)
-        if self._elsewhere(sources) or sources == {self.server: 1.0}:
-            return rows[self.server]
-        return weighted((weight, rows[n]) for n, weight in sources.items())
-
-    def _elsewhere(self, sources: Iterable[int]) -> bool:
-        """Is some of these rows held by others?"""
-        return any(self.federation.holder(n) != self.server for n in sources)
+    def handout(self, turn: Turn) -> Handout:
+        """What the clients of a round are handed; of the open one it is kept."""
+        if self._handout is None or self._handout.turn is not turn:
+            self._handout = Handout(self.federation, self.server, self.store, self.lane, turn)
+        return self._handout
 
     def checked(self, body: bytes, sha256: object, start: Tensor) -> bytes:
         """What is kept of a client's message: its model, or its update if that is what came."""
@@ -430,7 +420,8 @@ class Cluster:
             return None
         if not (self._awaits(turn, client) if self.sums is None else self._in_sum(turn, client)):
             return None
-        sources, body, sha256 = self._handed(turn, client)
+        handout = self.handout(turn)
+        sources, body, sha256 = handout.model(client)
         header: Header = {
             "round": turn.k,
             "steps": int(turn.planned[client]),
@@ -447,7 +438,7 @@ class Cluster:
             header["clip"] = turn.work.clip
         if self.policy.pace == "measured" and not isinf(turn.work.deadline):
             header |= {"steps": self._most_steps(turn), "deadline": turn.work.deadline}
-        more, whole_body = self._with_rows(turn, client, body)
+        more, whole_body = handout.with_rows(client, body)
         if whole_body is not body:
             body, sha256 = whole_body, digest(whole_body)
         self.counts.sent += len(body)
@@ -459,42 +450,3 @@ class Cluster:
         """Has a client something to do in the round's sum? One that was killed begins it again."""
         assert self.sums is not None
         return not self._gone(client) and self.sums.wants(client)
-
-    def _handed(self, turn: Turn, client: int) -> tuple[Weights, bytes, str]:
-        """Whose models a client starts from, and our part of that: what we hold, blended here."""
-        sources = turn.sources(client)
-        if self._elsewhere(sources) or sources == {self.server: 1.0}:
-            if self._handout is None:
-                self._handout = self.store.get("start", turn.k, self.lane)
-            assert self._handout is not None  # it was committed before the round was opened
-            return sources, self._handout.body, self._handout.sha256
-        body = self.federation.body(self.started(turn, client))
-        return {self.server: 1.0}, body, digest(body)
-
-    def _with_rows(self, turn: Turn, client: int, body: bytes) -> tuple[Header, bytes]:
-        """What else a client needs: rows of ours, and what it does with them and its own."""
-        net, federation = self.federation.net, self.federation
-        if not net.shelves or all(each.held != "client" for each in net.shelves):
-            return {}, body
-        shift, (kept, payload) = turn.shift(client), turn.kept(client)
-        used = {*shift, *(n for row in kept.values() for n in row)}
-        ours = sorted(n for n in used if n < 0 and federation.holder(n) == self.server)
-        rows, more = self.rows(turn), {}
-        told = self.store.fact(TOLD)
-        if told is not None and told["k"] == turn.k:
-            more["told"] = told["rows"].get(str(client), [])
-        if ours:
-            named = {f"row{place(n)}": as_array(rows[n]) for n in ours}
-            body = pack({MODEL: as_array(federation.own_model(body)), **named})
-        if shift:
-            more["shift"] = _listed(shift)
-        return {
-            **more,
-            "rows": [place(n) for n in ours],
-            "kept": [[n, _listed(row)] for n, row in kept.items()],
-            "payload": payload,
-        }, body
-
-
-def _listed(row: Weights) -> list[list[float]]:
-    return [[n, weight] for n, weight in row.items()]

@@ -11,7 +11,6 @@ import asyncio
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from functools import partial
 
 import numpy as np
 from torch import Tensor
@@ -63,7 +62,7 @@ class AsyncExchange:
         view = replace(turn.view, clocks=clocks, began=clocks.number)
         mix = self._federation.decisions.mix(view, done)
         rows = Rows(self._federation, self._store, self._me, seen[self._me].model)
-        start, arrived = partial(self.cluster.started, turn), self.cluster.results(turn, closed)
+        start, arrived = self.cluster.handout(turn).started, self.cluster.results(turn, closed)
         averaged(rows, mix, arrived, start, self.cluster.bounds, self.cluster.kept)
         up = rows[self._me]
         model, met = self._mixed(mix, up, seen)

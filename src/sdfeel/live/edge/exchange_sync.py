@@ -8,7 +8,6 @@ import asyncio
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from functools import partial
 
 import numpy as np
 import torch
@@ -62,10 +61,10 @@ class SyncExchange:
     async def finish(self, known: ServerState, turn: Turn, closed: Closed) -> Ended:
         self._missed = set()
         mix = self._federation.decisions.mix(turn.view, turn.done(closed.steps))
-        rows = self.cluster.rows(turn)
+        handout = self.cluster.handout(turn)
+        rows = handout.rows()
         arrived, bounds = self.cluster.results(turn, closed), self.cluster.bounds
-        start = partial(self.cluster.started, turn)
-        averaged(rows, mix, arrived, start, bounds, self.cluster.kept)
+        averaged(rows, mix, arrived, handout.started, bounds, self.cluster.kept)
         hops = [stage for stage in mix.stages for _ in range(stage.hops)]
         copies = PublicCopies(self._federation, self._store)
         for hop, stage in enumerate(hops):

@@ -14,9 +14,10 @@ from sdfeel.core.decide import length
 from sdfeel.core.errors import RunError, SdfeelError
 from sdfeel.live.edge.absent_servers import AGAIN
 from sdfeel.live.edge.boundary import Boundary
-from sdfeel.live.edge.clients import TOLD, Cluster
+from sdfeel.live.edge.clients import Cluster
 from sdfeel.live.edge.exchange_async import AsyncExchange
 from sdfeel.live.edge.exchange_sync import CLOSED, SyncExchange
+from sdfeel.live.edge.handout import TOLD
 from sdfeel.live.edge.journal import Journal, line_of
 from sdfeel.live.edge.policy import PATIENT, Policy, check_policy
 from sdfeel.live.edge.recorder import Recorder

@@ -8,7 +8,6 @@ can repeat it.
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import Any
 
 from sdfeel.core.decide import length
@@ -77,7 +76,7 @@ class SharedLanes:
         mix = federation.decisions.mix(view, done)
         model = federation.own_model(self.current())
         rows = Rows(federation, cluster.store, cluster.server, model)
-        start, arrived = partial(cluster.started, turn), cluster.results(turn, closed)
+        start, arrived = cluster.handout(turn).started, cluster.results(turn, closed)
         averaged(rows, mix, arrived, start, cluster.bounds, cluster.kept)
         for stage in mix.stages:
             for _ in range(stage.hops):

@@ -20,6 +20,7 @@ class Limits:
     calls: int = 4096  # at once, of all callers
     calls_per_caller: int = 16  # at once, of one certificate
     uploads_per_caller: int = 2  # bodies on their way at once, of one certificate
+    downloads_per_caller: int = 4  # long answers on their way at once, of one certificate
     connections: int = 900  # a process often has 1,024 descriptors
     connections_per_caller: int = 8  # of one certificate; those used least recently go first
     fresh_per_address: int = 128  # of one address that have not made a call yet

@@ -11,7 +11,7 @@ from typing import Any, Self
 import grpc
 import grpc.aio
 
-from sdfeel.core.errors import SdfeelError
+from sdfeel.core.errors import SdfeelError, printable
 from sdfeel.live.audit import ANSWERED, AuditedCall
 from sdfeel.live.transport.connections import hasten
 from sdfeel.live.transport.diagnosis import probe
@@ -27,6 +27,7 @@ Code = grpc.StatusCode
 _FIRST_WAIT, _LONGEST_WAIT = 0.05, 2.0
 _PROBE_EVERY = 1.0  # seconds between handshakes that ask why
 _PROBE_SECONDS = 5.0
+_LONGEST_REASON = 500
 _OUTCOMES = {Unreachable: "unreachable", NotTrusted: "denied"}
 _OUTAGE = 2.0  # seconds without an answer until people are told
 _OUTAGE_AGAIN = 600.0  # and until they are told again
@@ -234,7 +235,8 @@ class Peer:
 
     async def _judged(self, error: grpc.aio.AioRpcError, left: float) -> str | None:
         """What went wrong if trying again may help; None if time is up; otherwise it raises."""
-        code, reason = error.code(), error.details() or error.code().name
+        code = error.code()
+        reason = printable(error.details() or code.name)[:_LONGEST_REASON]  # anybody's words
         if code is Code.FAILED_PRECONDITION:
             raise Refused(reason) from None
         if code in (Code.PERMISSION_DENIED, Code.UNAUTHENTICATED):

@@ -11,7 +11,7 @@ from typing import Any
 import grpc
 import grpc.aio
 
-from sdfeel.core.errors import InputError
+from sdfeel.core.errors import InputError, printable
 from sdfeel.live.audit import ANSWERED, AuditedCall
 from sdfeel.live.transport.connections import ConnectionGuard, allow_descriptors, hasten
 from sdfeel.live.transport.envelope import GO, METHOD, Envelope
@@ -71,6 +71,7 @@ class Server:
         self._watch: asyncio.Future[None] | None = None
         self._active: Counter[str] = Counter()  # calls by serial number
         self._uploads: Counter[str] = Counter()  # bodies on their way, by serial number
+        self._downloads: Counter[str] = Counter()  # long answers on their way, likewise
 
     async def start(
         self,
@@ -126,7 +127,7 @@ class Server:
             with guarded, self._place(self._active, caller, most, "calls"):
                 await self._bounded(caller, talk)
         except _Abort as end:
-            outcome, reason = end.what, _printable(end.reason)
+            outcome, reason = end.what, _brief(end.reason)
             self.counts[end.what] += 1
             self._report(end, context.peer())
             if end.what == "denied":
@@ -151,7 +152,7 @@ class Server:
         """Report calls that were turned away, but not every one."""
         if end.what != "gone" and self._may_tell(end.what):
             count = self.counts[end.what]
-            self._tell(f"{end.what}: a call from {peer} ({count} so far): {_printable(end.reason)}")
+            self._tell(f"{end.what}: a call from {peer} ({count} so far): {_brief(end.reason)}")
 
     def _named(self, context: Any) -> tuple[str, str]:
         """The name and the serial number in the caller's certificate."""
@@ -232,8 +233,10 @@ class Server:
             await talk.send(first.encode(answer))
         else:
             self._extend(clock, len(answer))
-            await talk.send(first.encode())
-            await talk.send_body(answer)
+            most = self._limits.downloads_per_caller
+            with self._place(self._downloads, caller, most, "downloads"):
+                await talk.send(first.encode())
+                await talk.send_body(answer)
         self.counts["answered"] += 1
 
     def _extend(self, clock: asyncio.Timeout, size: int) -> None:
@@ -270,10 +273,9 @@ def _credentials(wallet: Wallet) -> grpc.ServerCredentials:
     )
 
 
-def _printable(reason: str) -> str:
+def _brief(reason: str) -> str:
     """A reason may quote what a stranger sent."""
-    short = reason.encode("ascii", "backslashreplace").decode()[:_LONGEST_REASON]
-    return "".join(letter if letter.isprintable() else " " for letter in short)
+    return printable(reason.encode("ascii", "backslashreplace").decode()[:_LONGEST_REASON])
 
 
 class _OneMethod(grpc.GenericRpcHandler):
