@@ -18,8 +18,8 @@ from sdfeel.deploy.verify_copies import ClientCopy, client_copy
 from sdfeel.deploy.verify_report import Verification
 from sdfeel.engine.base import Task
 from sdfeel.engine.messages import Compress, Packing, TopK, Uniform
-from sdfeel.live.edge.clients import Cluster
 from sdfeel.live.edge.exchange_sync import SyncExchange
+from sdfeel.live.edge.handout import Handout
 from sdfeel.live.edge.policy import Policy
 from sdfeel.live.federation import Federation, Turn
 from sdfeel.live.statements import StatementLog
@@ -154,17 +154,17 @@ def test_a_server_that_mixed_with_other_weights_in_one_round_is_found(
 def test_a_server_that_gave_a_client_another_model_is_refuted_by_its_signature(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    handed = Cluster._handed
+    handed = Handout.model
 
-    def other(self: Cluster, turn: Turn, client: int) -> Any:
-        sources, body, sha256 = handed(self, turn, client)
-        if (turn.k, client) != (1, 2):
+    def other(self: Handout, client: int) -> Any:
+        sources, body, sha256 = handed(self, client)
+        if (self.turn.k, client) != (1, 2):
             return sources, body, sha256
         body = self.federation.body(2 * self.federation.own_model(body))
         return sources, body, digest(body)
 
     with monkeypatch.context() as patched:
-        patched.setattr(Cluster, "_handed", other)
+        patched.setattr(Handout, "model", other)
         village = played(tmp_path)
     found = verified(village)
     assert found.first is not None

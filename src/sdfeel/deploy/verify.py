@@ -39,7 +39,8 @@ from sdfeel.deploy.verify_copies import (
 )
 from sdfeel.deploy.verify_report import Finding, Verification
 from sdfeel.engine.combine import mean
-from sdfeel.live.edge.clients import TOLD, Cluster
+from sdfeel.live.edge.clients import Cluster
+from sdfeel.live.edge.handout import TOLD
 from sdfeel.live.edge.policy import Policy
 from sdfeel.live.edge.round_end import Closed
 from sdfeel.live.edge.rows import returned
@@ -392,7 +393,7 @@ class Verifier:
                 raise NotAtHand(f"client-{client} signed nothing")
             if not store.has("result", k, client):
                 body = self.bodies.get(own["sent"], f"what client-{client} sent")
-                kept = cluster.checked(body, own["sent"], cluster.started(turn, client))
+                kept = cluster.checked(body, own["sent"], cluster.handout(turn).started(client))
                 with store.commit():
                     store.put("result", k, client, kept)
         away = frozenset(said.get("away", ()))
