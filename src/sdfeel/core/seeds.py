@@ -25,9 +25,19 @@ def hidden(secret: int, purpose: str, *address: int) -> np.random.Generator:
     >>> int(hidden(2**200, "privacy", 3, 0).integers(100))
     39
     """
+    return generator(hidden_bits(secret, purpose, *address))
+
+
+def hidden_bits(secret: int, purpose: str, *address: int) -> bytes:
+    """256 random bits, of which `generator` makes what `hidden` returns."""
     words = f"{secret} {purpose} {' '.join(map(str, address))}"
-    entropy = int.from_bytes(hashlib.sha256(words.encode()).digest(), "big")
-    return np.random.Generator(np.random.PCG64(np.random.SeedSequence(entropy)))
+    return hashlib.sha256(words.encode()).digest()
+
+
+def generator(bits: bytes) -> np.random.Generator:
+    """The generator of random bits."""
+    entropy = np.random.SeedSequence(int.from_bytes(bits, "big"))
+    return np.random.Generator(np.random.PCG64(entropy))
 
 
 def number(seed: int, purpose: str, *address: int) -> int:

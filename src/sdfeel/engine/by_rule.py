@@ -11,6 +11,7 @@ import torch
 from sdfeel.core import rules
 from sdfeel.core.arrays import Floats, Ints
 from sdfeel.core.errors import InputError
+from sdfeel.engine.native.rows import MOST_ROWS, Rows, rows_for
 
 COLUMNS = 1024  # numbers of every row that are worked on together, so that they stay in the cache
 NOTHING = 1e-9  # a share of the votes that counts as none: rounding must not leave a liar any
@@ -31,15 +32,23 @@ def negative(rule: rules.Rule, votes: Floats) -> InputError:
     )
 
 
+def _few_rows(x: Floats) -> Rows | None:
+    """C++ for what it does with a limited number of rows."""
+    return rows_for(x) if len(x) <= MOST_ROWS else None
+
+
 def _wide(x: Floats) -> Floats:
     return x.astype(np.float64, copy=False)
 
 
 def _summed(factors: Floats, x: Floats) -> Floats:
     """(P,) the sum of factor * row, in the order of the rows, added up in float64."""
+    fast = rows_for(x)
+    if fast is not None:
+        return fast.summed(factors, x)
     total, term = np.zeros(x.shape[1]), np.empty(x.shape[1])
     for factor, row in zip(factors, x, strict=True):
-        np.multiply(row, factor, out=term)
+        np.multiply(row, factor, out=term, dtype=np.float64)
         total += term
     return total
 
@@ -62,6 +71,9 @@ def _length(row: Floats) -> float:
 
 def _lengths(x: Floats, centre: Floats) -> Floats:
     """(N,) how far each row is from the centre."""
+    fast = rows_for(x)
+    if fast is not None:
+        return np.sqrt(fast.squares(x, centre))
     gap, found = np.empty_like(centre), np.empty(len(x))
     for n, row in enumerate(x):
         np.subtract(row, centre, out=gap)
@@ -72,21 +84,38 @@ def _lengths(x: Floats, centre: Floats) -> Floats:
 
 def _each_number(pick: Callable[[Floats, Floats], Floats], x: Floats, votes: Floats) -> Floats:
     """(P,) what `pick` makes of each number's (N, p) ascending values and their shares."""
-    share = votes / votes.sum()
-    equal = bool((votes == votes[0]).all())
+    share, equal = _shares(votes)
     out = np.empty(x.shape[1])
     for begin in range(0, x.shape[1], COLUMNS):
-        columns = np.ascontiguousarray(x[:, begin : begin + COLUMNS].T)
-        if equal:
-            columns.sort(axis=1)
-            values, shares = np.ascontiguousarray(columns.T), share[:, None]
-        elif columns.dtype == np.float32:
-            values, shares = _ranked(columns, share)
-        else:
-            order = _ascending(columns)
-            values, shares = np.take_along_axis(columns, order, axis=1).T, share[order].T
-        out[begin : begin + COLUMNS] = pick(values, shares)
+        piece = slice(begin, begin + COLUMNS)
+        out[piece] = pick(*_in_order(x[:, piece], share, equal))
     return out
+
+
+def _shares(votes: Floats) -> tuple[Floats, bool]:
+    """(N,) each one's share of the votes, and whether all are equal."""
+    return votes / votes.sum(), bool((votes == votes[0]).all())
+
+
+def _in_order(x: Floats, share: Floats, equal: bool) -> tuple[Floats, Floats]:
+    """(N, p) each number's values, ascending, and the shares that belong there."""
+    columns = np.ascontiguousarray(x.T)
+    if equal:
+        keys = _turned(columns.view(np.int32 if columns.dtype == np.float32 else np.int64))
+        keys.sort(axis=1)
+        return np.ascontiguousarray(_turned(keys).view(columns.dtype).T), share[:, None]
+    if columns.dtype == np.float32:
+        return _ranked(columns, share)
+    order = _ascending(columns)
+    return np.take_along_axis(columns, order, axis=1).T, share[order].T
+
+
+def _turned(bits: Ints) -> Ints:
+    """Integers that are ordered like the floating-point numbers they are the bits of, -0 before 0;
+    and the other way round."""
+    info = np.iinfo(bits.dtype)
+    turned: Ints = bits ^ ((bits >> (info.bits - 1)) & info.max)
+    return turned
 
 
 def _ranked(columns: Floats, share: Floats) -> tuple[Floats, Floats]:
@@ -134,6 +163,10 @@ def _running(share: Floats) -> Floats:
 def _median(rule: rules.Median, x: Floats, votes: Floats, own: Floats) -> Floats:
     """The weighted median; where two values have half of the votes each, their mean."""
 
+    fast = _few_rows(x)
+    if fast is not None:
+        return fast.median(x, *_shares(votes), NOTHING)
+
     def middle(values: Floats, share: Floats) -> Floats:
         ends = _running(share)
         places = [(ends < 0.5 - NOTHING).sum(axis=0), (ends <= 0.5 + NOTHING).sum(axis=0)]
@@ -154,6 +187,10 @@ def _picked(values: Floats, places: Ints) -> Floats:
 
 def _trimmed(rule: rules.Trimmed, x: Floats, votes: Floats, own: Floats) -> Floats:
     """The trimmed mean; a value at the edge counts with the part of its vote that is kept."""
+
+    fast = _few_rows(x)
+    if fast is not None:
+        return fast.trimmed(x, *_shares(votes), NOTHING, rule.share)
 
     def mean_of_the_rest(values: Floats, share: Floats) -> Floats:
         ends = _running(share)
@@ -178,14 +215,33 @@ def _apart(x: Floats, own: Floats) -> Floats:
     """
     found = np.zeros((len(x), len(x)))
     for begin in range(0, x.shape[1], EXACT):
-        gaps = x[:, begin : begin + EXACT] - own[begin : begin + EXACT]
-        unit = np.ldexp(1.0, np.frexp(_most(gaps))[1] - EXACT_BITS)
-        gaps *= (1 / unit)[:, None]
-        np.rint(gaps, out=gaps)
-        products = _times(gaps, gaps.T) * np.outer(unit, unit)
+        piece = begin, min(begin + EXACT, x.shape[1])
+        unit = np.ldexp(1.0, np.frexp(_most(x, *piece, own))[1] - EXACT_BITS)
+        products = _products(x, *piece, own, 1 / unit) * np.outer(unit, unit)
         squares = np.diag(products)
         found += squares[:, None] + squares[None, :] - 2 * products
     return np.maximum(found, 0)
+
+
+def _most(x: Floats, begin: int, end: int, own: Floats) -> Floats:
+    """(N,) each row's largest difference from `own` in some columns, whatever its sign."""
+    fast = rows_for(x)
+    if fast is not None:
+        return fast.most(x, begin, end, own)
+    gaps = x[:, begin:end] - own[begin:end]
+    most: Floats = np.maximum(gaps.max(axis=1), -gaps.min(axis=1))
+    return most
+
+
+def _products(x: Floats, begin: int, end: int, own: Floats, factors: Floats) -> Floats:
+    """(N, N) the products of the differences times each row's factor, in whole numbers."""
+    fast = rows_for(x)
+    if fast is not None:
+        return fast.products(x, begin, end, own, factors)
+    gaps = x[:, begin:end] - own[begin:end]
+    gaps *= factors[:, None]
+    np.rint(gaps, out=gaps)
+    return _times(gaps, gaps.T)
 
 
 def _times(a: Floats, b: Floats) -> Floats:
@@ -193,12 +249,6 @@ def _times(a: Floats, b: Floats) -> Floats:
     whatever else they do, and waits for them."""
     found: Floats = (torch.from_numpy(a) @ torch.from_numpy(b)).numpy()
     return found
-
-
-def _most(gaps: Floats) -> Floats:
-    """(N,) each row's largest number, whatever its sign."""
-    most: Floats = np.maximum(gaps.max(axis=1), -gaps.min(axis=1))
-    return most
 
 
 def _krum(rule: rules.Krum, x: Floats, votes: Floats, own: Floats) -> Floats:
@@ -219,25 +269,31 @@ def _nearest(rule: rules.Nearest, x: Floats, votes: Floats, own: Floats) -> Floa
     The sums are exact as in `_apart`, on one scale for all rows but those that are far off.
     """
     count = len(x) - rules.share_of(rule.share, len(x))
-    order = np.argsort(_apart(x, own), axis=1, kind="stable")[:, :count]
+    order = np.argsort(_apart(x, own), axis=1, kind="stable")
     near = np.zeros((len(x), len(x)))
-    np.put_along_axis(near, order, 1.0, axis=1)
+    np.put_along_axis(near, order[:, :count], 1.0, axis=1)
+    far = np.ascontiguousarray(order[:, count:])
     bits = 52 - len(x).bit_length()
     met = np.empty_like(x)  # in the rows' own type, which is faster to sort
+    fast = _few_rows(x)
     for begin in range(0, x.shape[1], EXACT):
-        piece = slice(begin, begin + EXACT)
-        gaps = x[:, piece] - own[piece]
-        most = _most(gaps)
+        piece = begin, min(begin + EXACT, x.shape[1])
+        most = _most(x, *piece, own)
         usual = most <= FAR * np.median(most)
-        unit = np.ldexp(1.0, int(np.frexp(most[usual].max())[1]) - bits)
+        unit = float(np.ldexp(1.0, int(np.frexp(most[usual].max())[1]) - bits))
+        if fast is not None:
+            factors = np.where(usual, 1 / unit, 0.0)
+            fast.met(x, *piece, own, factors, near, far, unit, met)
+            continue
+        gaps = x[:, slice(*piece)] - own[slice(*piece)]
         whole = gaps if usual.all() else gaps * usual[:, None]
         sums = _times(near, np.rint(whole * (1 / unit)))
         sums *= unit
         for n in np.flatnonzero(~usual).tolist():
             sums[near[:, n] > 0] += gaps[n]
         sums /= count
-        sums += own[piece]
-        met[:, piece] = sums
+        sums += own[slice(*piece)]
+        met[:, slice(*piece)] = sums
     return _HOW[type(rule.then)](rule.then, met, votes, own)
 
 

@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from sdfeel.core.seeds import hidden
+from sdfeel.core.seeds import hidden, hidden_bits
+from sdfeel.engine.native.rows import rows_for
 
 Row = NDArray[Any]
 
@@ -28,6 +29,14 @@ class UpdateGuard:
         if not self.deviation:
             return short
         return noised(short, self.deviation, hidden(secret, "privacy", client, k))
+
+    def between(self, start: Row, trained: Row, secret: int, client: int, k: int) -> Row:
+        """(P,) the same of the update from one model to the other."""
+        fast = rows_for(trained)
+        if fast is None:
+            return self(trained - start, secret, client, k)
+        bits = hidden_bits(secret, "privacy", client, k)  # and the same numbers of them
+        return fast.guarded(start, trained, self.clip, self.deviation, bits)
 
 
 def clipped(row: Row, norm: float) -> Row:

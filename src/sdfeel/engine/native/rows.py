@@ -1,0 +1,149 @@
+"""Whole rows in C++, where there is a compiler: noise, and what rules need, with NumPy's own bits.
+
+What is here has its plain version in `guards.py` and `by_rule.py`, which is the definition. Nothing
+here needs torch.
+"""
+
+import ctypes
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sdfeel.core.arrays import Floats, Ints, Singles
+from sdfeel.core.seeds import generator
+from sdfeel.engine.native.build import BuildFault, library
+
+SOURCE = '#include "rows_entry.hpp"\n'
+LEAST = 1 << 12  # numbers from which on C++ is asked: for fewer, nobody need compile anything
+MOST_ROWS = 256  # as in rows.hpp
+TRIED = 20_000  # numbers that are compared with NumPy's before any other is drawn
+
+
+def rows_for(x: NDArray[Any]) -> "Rows | None":
+    """C++ for these float32 rows, if it is worthwhile and can be had."""
+    worthwhile = x.size >= LEAST and x.dtype == np.float32 and x.flags.c_contiguous
+    return loaded() if worthwhile else None
+
+
+@cache
+def loaded() -> "Rows | None":
+    """The compiled functions, if there is a compiler and they draw what NumPy does."""
+    try:
+        rows = Rows(library(SOURCE))
+    except (BuildFault, OSError, AttributeError):
+        return None
+    zeros, bits = np.zeros(TRIED, np.float32), bytes(range(32))
+    drawn = rows.guarded(zeros, zeros, 1.0, 1.0, bits)
+    return (
+        rows
+        if np.array_equal(drawn, generator(bits).standard_normal(TRIED).astype(np.float32))
+        else None
+    )
+
+
+class Rows:
+    """The functions of the library; all arrays are C-contiguous, models are float32."""
+
+    def __init__(self, path: Path) -> None:
+        self._c = ctypes.CDLL(str(path))
+        self._c.sdfeel_ziggurat_bytes.restype = ctypes.c_int64
+        # As NumPy's documents on extending it say, its functions are those of this file.
+        numpys = ctypes.CDLL(np.random._generator.__file__).random_standard_normal
+        self._ziggurat = np.zeros(self._c.sdfeel_ziggurat_bytes(), np.uint8)
+        self._c.sdfeel_ziggurat(_at(self._ziggurat), ctypes.cast(numpys, ctypes.c_void_p))
+
+    def guarded(
+        self, start: Singles, trained: Singles, clip: float, deviation: float, bits: bytes
+    ) -> Singles:
+        """(P,) as `guards.UpdateGuard.between`; `bits` are those of the generator."""
+        start, trained = np.ascontiguousarray(start), np.ascontiguousarray(trained)
+        out = np.empty_like(trained)
+        self._c.sdfeel_guarded(
+            *(_at(self._ziggurat), _at(start), _at(trained), _at(out), _count(len(out))),
+            *(ctypes.c_double(clip), ctypes.c_double(deviation), bits),
+        )
+        return out
+
+    def squares(self, x: Singles, centre: Floats) -> Floats:
+        """(N,) each row's squared distance from the centre."""
+        x, centre, found = np.ascontiguousarray(x), np.ascontiguousarray(centre), np.empty(len(x))
+        self._c.sdfeel_squares(_at(x), *map(_count, x.shape), _at(centre), _at(found))
+        return found
+
+    def summed(self, factors: Floats, x: Singles) -> Floats:
+        """(P,) the sum of factor * row, in the order of the rows."""
+        x, factors = np.ascontiguousarray(x), np.ascontiguousarray(factors)
+        total = np.empty(x.shape[1])
+        self._c.sdfeel_summed(_at(x), *map(_count, x.shape), _at(factors), _at(total))
+        return total
+
+    def median(self, x: Singles, share: Floats, equal: bool, nothing: float) -> Floats:
+        """(P,) each number's weighted median."""
+        return self._by_order(self._c.sdfeel_median, x, share, equal, nothing)
+
+    def trimmed(
+        self, x: Singles, share: Floats, equal: bool, nothing: float, trim: float
+    ) -> Floats:
+        """(P,) each number's weighted mean, without a share of the votes at either end."""
+        return self._by_order(self._c.sdfeel_trimmed, x, share, equal, nothing, trim)
+
+    def _by_order(
+        self, function: Any, x: Singles, share: Floats, equal: bool, *bounds: float
+    ) -> Floats:
+        out = np.empty(x.shape[1])
+        function(
+            *(_at(x), ctypes.c_int(len(x)), _count(x.shape[1]), _at(share)),
+            *(ctypes.c_bool(equal), *map(ctypes.c_double, bounds), _at(out)),
+        )
+        return out
+
+    def most(self, x: Singles, begin: int, end: int, own: Floats) -> Floats:
+        """(N,) the largest difference from `own` in those columns, whatever its sign."""
+        most = np.empty(len(x))
+        self._c.sdfeel_most(*_piece(x, begin, end, own), _at(most))
+        return most
+
+    def products(self, x: Singles, begin: int, end: int, own: Floats, factors: Floats) -> Floats:
+        """(N, N) products of the differences times each row's factor, in whole numbers."""
+        products, room = np.empty((len(x), len(x))), np.empty((len(x), end - begin + 8))
+        given = _at(factors), _at(room), _at(products)
+        self._c.sdfeel_products(*_piece(x, begin, end, own), *given)
+        return products
+
+    def met(
+        self,
+        x: Singles,
+        begin: int,
+        end: int,
+        own: Floats,
+        factors: Floats,
+        near: Floats,
+        far: Ints,
+        unit: float,
+        out: Singles,
+    ) -> None:
+        """Write each row's mean with its near rows into those columns of `out`."""
+        self._c.sdfeel_met(
+            *_piece(x, begin, end, own),
+            *(_at(factors), _at(near), _at(far), _count(far.shape[1])),
+            *(ctypes.c_double(unit), ctypes.c_double(len(x) - far.shape[1])),
+            _at(out, begin),
+        )
+
+
+def _piece(x: Singles, begin: int, end: int, own: Floats) -> tuple[Any, ...]:
+    """Some columns of all rows and of their centre."""
+    stride, rows = _count(x.shape[1]), ctypes.c_int(len(x))
+    return _at(x, begin), stride, rows, _count(end - begin), _at(own, begin)
+
+
+def _at(array: NDArray[Any], place: int = 0) -> ctypes.c_void_p:
+    found: int = array.__array_interface__["data"][0]
+    return ctypes.c_void_p(found + place * array.itemsize)
+
+
+def _count(number: int) -> ctypes.c_int64:
+    return ctypes.c_int64(number)
