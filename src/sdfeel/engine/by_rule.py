@@ -2,7 +2,7 @@
 order, and distances are added up in whole numbers. `combine.py` is the only caller.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -214,13 +214,18 @@ def _apart(x: Floats, own: Floats) -> Floats:
     more than enough to see who is near to whom.
     """
     found = np.zeros((len(x), len(x)))
-    for begin in range(0, x.shape[1], EXACT):
-        piece = begin, min(begin + EXACT, x.shape[1])
+    for piece in _pieces(x):
         unit = np.ldexp(1.0, np.frexp(_most(x, *piece, own))[1] - EXACT_BITS)
         products = _products(x, *piece, own, 1 / unit) * np.outer(unit, unit)
         squares = np.diag(products)
         found += squares[:, None] + squares[None, :] - 2 * products
     return np.maximum(found, 0)
+
+
+def _pieces(x: Floats) -> Iterator[tuple[int, int]]:
+    """(begin, end) of columns whose products add up exactly."""
+    for begin in range(0, x.shape[1], EXACT):
+        yield begin, min(begin + EXACT, x.shape[1])
 
 
 def _most(x: Floats, begin: int, end: int, own: Floats) -> Floats:
@@ -276,8 +281,7 @@ def _nearest(rule: rules.Nearest, x: Floats, votes: Floats, own: Floats) -> Floa
     bits = 52 - len(x).bit_length()
     met = np.empty_like(x)  # in the rows' own type, which is faster to sort
     fast = _few_rows(x)
-    for begin in range(0, x.shape[1], EXACT):
-        piece = begin, min(begin + EXACT, x.shape[1])
+    for piece in _pieces(x):
         most = _most(x, *piece, own)
         usual = most <= FAR * np.median(most)
         unit = float(np.ldexp(1.0, int(np.frexp(most[usual].max())[1]) - bits))

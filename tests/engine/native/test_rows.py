@@ -1,9 +1,11 @@
 """Rows in C++ have the bits of the plain code, which is the definition."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from sdfeel.core import rules
 from sdfeel.core.arrays import Floats, Singles
@@ -32,7 +34,7 @@ def fast() -> rows.Rows:
     return found
 
 
-def drawn(seed: int, kind: str) -> tuple[Singles, Floats, Floats]:
+def drawn(seed: int, kind: str) -> tuple[NDArray[Any], Floats, Floats]:
     """Messages, votes and the row that they replace."""
     draws = np.random.default_rng([seed, KINDS.index(kind)])
     shape = int(draws.choice([1, 2, 3, 7, 16, 33, 50, 64, 65])), int(draws.integers(1, 300))

@@ -8,7 +8,9 @@
                   reason why there is none
     trainer.py    tasks are trained block by block, without torch
     engine.py     NativeEngine, what the rest of the package sees
+    rows.py       noise and robust rules over whole rows, with the bits of the plain code
 
 In include/, entry.hpp is where C++ begins and chain.hpp is one local step; conv.hpp, linear.hpp,
-first_linear.hpp and pointwise.hpp are the stages, softmax.hpp the end.
+first_linear.hpp and pointwise.hpp are the stages, softmax.hpp the end. rows_entry.hpp is a library
+of its own, the same for all models.
 """

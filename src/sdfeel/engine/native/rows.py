@@ -12,10 +12,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from sdfeel.core.arrays import Floats, Ints, Singles
+from sdfeel.core.arrays import Floats, Ints
 from sdfeel.core.seeds import generator
 from sdfeel.engine.native.build import BuildFault, library
 
+Models = NDArray[Any]  # float32
 SOURCE = '#include "rows_entry.hpp"\n'
 LEAST = 1 << 12  # numbers from which on C++ is asked: for fewer, nobody need compile anything
 MOST_ROWS = 256  # as in rows.hpp
@@ -56,8 +57,8 @@ class Rows:
         self._c.sdfeel_ziggurat(_at(self._ziggurat), ctypes.cast(numpys, ctypes.c_void_p))
 
     def guarded(
-        self, start: Singles, trained: Singles, clip: float, deviation: float, bits: bytes
-    ) -> Singles:
+        self, start: Models, trained: Models, clip: float, deviation: float, bits: bytes
+    ) -> Models:
         """(P,) as `guards.UpdateGuard.between`; `bits` are those of the generator."""
         start, trained = np.ascontiguousarray(start), np.ascontiguousarray(trained)
         out = np.empty_like(trained)
@@ -67,31 +68,29 @@ class Rows:
         )
         return out
 
-    def squares(self, x: Singles, centre: Floats) -> Floats:
+    def squares(self, x: Models, centre: Floats) -> Floats:
         """(N,) each row's squared distance from the centre."""
         x, centre, found = np.ascontiguousarray(x), np.ascontiguousarray(centre), np.empty(len(x))
         self._c.sdfeel_squares(_at(x), *map(_count, x.shape), _at(centre), _at(found))
         return found
 
-    def summed(self, factors: Floats, x: Singles) -> Floats:
+    def summed(self, factors: Floats, x: Models) -> Floats:
         """(P,) the sum of factor * row, in the order of the rows."""
         x, factors = np.ascontiguousarray(x), np.ascontiguousarray(factors)
         total = np.empty(x.shape[1])
         self._c.sdfeel_summed(_at(x), *map(_count, x.shape), _at(factors), _at(total))
         return total
 
-    def median(self, x: Singles, share: Floats, equal: bool, nothing: float) -> Floats:
+    def median(self, x: Models, share: Floats, equal: bool, nothing: float) -> Floats:
         """(P,) each number's weighted median."""
         return self._by_order(self._c.sdfeel_median, x, share, equal, nothing)
 
-    def trimmed(
-        self, x: Singles, share: Floats, equal: bool, nothing: float, trim: float
-    ) -> Floats:
+    def trimmed(self, x: Models, share: Floats, equal: bool, nothing: float, trim: float) -> Floats:
         """(P,) each number's weighted mean, without a share of the votes at either end."""
         return self._by_order(self._c.sdfeel_trimmed, x, share, equal, nothing, trim)
 
     def _by_order(
-        self, function: Any, x: Singles, share: Floats, equal: bool, *bounds: float
+        self, function: Any, x: Models, share: Floats, equal: bool, *bounds: float
     ) -> Floats:
         out = np.empty(x.shape[1])
         function(
@@ -100,13 +99,13 @@ class Rows:
         )
         return out
 
-    def most(self, x: Singles, begin: int, end: int, own: Floats) -> Floats:
+    def most(self, x: Models, begin: int, end: int, own: Floats) -> Floats:
         """(N,) the largest difference from `own` in those columns, whatever its sign."""
         most = np.empty(len(x))
         self._c.sdfeel_most(*_piece(x, begin, end, own), _at(most))
         return most
 
-    def products(self, x: Singles, begin: int, end: int, own: Floats, factors: Floats) -> Floats:
+    def products(self, x: Models, begin: int, end: int, own: Floats, factors: Floats) -> Floats:
         """(N, N) products of the differences times each row's factor, in whole numbers."""
         products, room = np.empty((len(x), len(x))), np.empty((len(x), end - begin + 8))
         given = _at(factors), _at(room), _at(products)
@@ -115,7 +114,7 @@ class Rows:
 
     def met(
         self,
-        x: Singles,
+        x: Models,
         begin: int,
         end: int,
         own: Floats,
@@ -123,7 +122,7 @@ class Rows:
         near: Floats,
         far: Ints,
         unit: float,
-        out: Singles,
+        out: Models,
     ) -> None:
         """Write each row's mean with its near rows into those columns of `out`."""
         self._c.sdfeel_met(
@@ -134,7 +133,7 @@ class Rows:
         )
 
 
-def _piece(x: Singles, begin: int, end: int, own: Floats) -> tuple[Any, ...]:
+def _piece(x: Models, begin: int, end: int, own: Floats) -> tuple[Any, ...]:
     """Some columns of all rows and of their centre."""
     stride, rows = _count(x.shape[1]), ctypes.c_int(len(x))
     return _at(x, begin), stride, rows, _count(end - begin), _at(own, begin)

@@ -276,27 +276,36 @@ void sdfeel_met(const float *x, int64_t stride, int rows, int64_t columns, const
                 const double *factors, const double *near, const int64_t *far, int64_t others,
                 double unit, double count, float *out) {
     using namespace sdfeel;
-    Doubles gap[MOST_ROWS], whole[MOST_ROWS];
+    constexpr int WIDE = 2; // vectors that are worked on together
+    Doubles gap[MOST_ROWS][WIDE], whole[MOST_ROWS][WIDE];
     int off[MOST_ROWS], many = 0; // rows that are not whole
     for (int n = 0; n < rows; n++)
         if (factors[n] == 0) off[many++] = n;
-    for (int64_t p = 0; p < columns; p += EIGHT) {
-        const int here = int(columns - p < EIGHT ? columns - p : EIGHT);
-        const Doubles back = few<double, EIGHT>(own + p, here);
-        Doubles all = {};
+    for (int64_t p = 0; p < columns; p += WIDE * EIGHT) {
+        Doubles all[WIDE] = {};
+        int here[WIDE];
+        SDFEEL_UNROLL for (int i = 0; i < WIDE; i++)
+            here[i] = int(columns - p < i * EIGHT ? 0 : columns - p - i * EIGHT);
+        for (int n = 0; n < rows; n++)
+            SDFEEL_UNROLL for (int i = 0; i < WIDE; i++) {
+                const int64_t q = p + i * EIGHT;
+                gap[n][i] = gaps(x + n * stride + q, own + q, here[i]);
+                whole[n][i] = (gap[n][i] * factors[n] + TO_WHOLE) - TO_WHOLE;
+                all[i] += whole[n][i];
+            }
         for (int n = 0; n < rows; n++) {
-            gap[n] = gaps(x + n * stride + p, own + p, here);
-            whole[n] = (gap[n] * factors[n] + TO_WHOLE) - TO_WHOLE;
-            all += whole[n];
-        }
-        for (int n = 0; n < rows; n++) {
-            Doubles sum = all;
-            for (int64_t k = 0; k < others; k++) sum -= whole[far[n * others + k]];
-            sum *= unit;
-            for (int u = 0; u < many; u++)
-                if (near[n * rows + off[u]]) sum += gap[off[u]];
-            const auto mean = __builtin_convertvector(sum / count + back, Some<float, EIGHT>);
-            put_few<float, EIGHT>(out + n * stride + p, mean, here);
+            Doubles sum[WIDE] = {all[0], all[1]};
+            for (int64_t k = 0; k < others; k++)
+                SDFEEL_UNROLL for (int i = 0; i < WIDE; i++) sum[i] -= whole[far[n * others + k]][i];
+            SDFEEL_UNROLL for (int i = 0; i < WIDE; i++) {
+                sum[i] *= unit;
+                for (int u = 0; u < many; u++)
+                    if (near[n * rows + off[u]]) sum[i] += gap[off[u]][i];
+                const int64_t q = p + i * EIGHT;
+                const Doubles mean = sum[i] / count + few<double, EIGHT>(own + q, here[i]);
+                put_few<float, EIGHT>(out + n * stride + q,
+                                      __builtin_convertvector(mean, Some<float, EIGHT>), here[i]);
+            }
         }
     }
 }
