@@ -6,8 +6,12 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from tests.waiting import started
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Page
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 # A browser that looks for updates would be turned away by closed networks, again and again.
@@ -45,3 +49,26 @@ def served(directory: Path, *options: str) -> Iterator[str]:
     """`sdfeel dash` over a directory: its address."""
     with served_by(directory, *options) as (address, _):
         yield address
+
+
+def patient(page: "Page") -> "Page":
+    """A page that is opened again when the machine's network changes meanwhile.
+
+    Containers or interfaces that come and go make Chromium break off whatever it loads, even from
+    loopback. The page helps itself, but a document that did not come at all is the browser's.
+    """
+    from playwright.sync_api import Error
+
+    goto = page.goto
+
+    def again(url: str, **options: Any) -> Any:
+        for _ in range(20):
+            try:
+                return goto(url, **options)
+            except Error as error:
+                if not any(each in str(error) for each in ("ERR_NETWORK_CHANGED", "interrupted")):
+                    raise
+        return goto(url, **options)
+
+    page.goto = again  # type: ignore[method-assign]
+    return page

@@ -16,7 +16,8 @@ def test_nothing_may_be_loaded_from_outside(page: Page) -> None:
     for path in ("/", "/api/about", "/static/main.js", "/nowhere"):
         headers = page().get(path).headers
         policy = headers["content-security-policy"]
-        assert policy.startswith("default-src 'none'; script-src 'self';")
+        assert policy.startswith("default-src 'none'; script-src 'self' 'sha256-")
+        assert policy.partition("style-src")[0].count("'sha256-") == 1  # one script in the page
         assert "unsafe" not in policy
         assert headers["x-content-type-options"] == "nosniff"
 

@@ -2,15 +2,16 @@
 
 from collections.abc import Iterator
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 
 pytest.importorskip("playwright", reason="browser tests need playwright")
 
-from playwright.sync_api import Browser, Page, expect, sync_playwright
+from playwright.sync_api import Browser, Page, Route, expect, sync_playwright
 
 from tests.cli.command import Child, call, settings
-from tests.dashboard.browser import FLAGS, browser_path, served
+from tests.dashboard.browser import FLAGS, browser_path, patient, served
 from tests.dashboard.logs import events, line, started, write
 
 pytestmark = [
@@ -19,7 +20,7 @@ pytestmark = [
         browser_path() is None, reason="no Chromium here: install the package `chromium`"
     ),
 ]
-DEADLINE = 60_000  # milliseconds
+DEADLINE = 180_000  # milliseconds: a machine may be busy
 LONG = settings(training_iterations="100000", training_engine="loop")
 
 
@@ -54,7 +55,7 @@ def page(browser: Browser, address: str) -> Iterator[Page]:
     """A window in which nothing may go wrong or be asked of another host."""
     context = browser.new_context(viewport={"width": 1280, "height": 900}, base_url=address)
     context.set_default_timeout(DEADLINE)
-    page = context.new_page()
+    page = patient(context.new_page())
     wrong: list[str] = []
     page.on("pageerror", lambda error: wrong.append(str(error)))
     page.on("dialog", lambda dialog: wrong.append(dialog.message))
@@ -174,6 +175,30 @@ def test_tags_and_notes_are_kept_beside_the_run_and_stay_text(page: Page, runs: 
     expect(page.locator(".runs tbody td.name")).to_contain_text(["<b>bold"])
     (runs / "race" / "sd-feel" / "notes.json").unlink()
     expect(page.locator(".runs tbody tr")).to_have_count(0)
+
+
+def test_a_page_of_which_every_request_fails_once_recovers_by_itself(page: Page) -> None:
+    """Scripts and styles, questions and streams: a network that changed breaks all of them off."""
+    failed: set[str] = set()
+
+    def once(route: Route) -> None:
+        path = urlsplit(route.request.url).path
+        if route.request.is_navigation_request() or path in failed:
+            route.continue_()
+            return
+        failed.add(path)
+        if path in ("/api/stream", "/api/holdings"):  # not every failure is the network's
+            route.fulfill(status=500)
+        else:
+            route.abort("connectionreset")
+
+    page.route("**/*", once)
+    page.goto("/run?name=race/sd-feel")
+    expect(page.locator(".title .pill")).to_have_text("finished")
+    expect(page.locator("#live")).to_have_text("live")
+    expect(page.locator(".chart canvas")).to_have_count(3)
+    expect(page.locator(".heat")).to_have_count(2)
+    assert {"/static/dom.js", "/static/style.css", "/api/about", "/api/stream"} <= failed
 
 
 def test_new_runs_appear_by_themselves(page: Page, runs: Path) -> None:
@@ -434,7 +459,7 @@ def test_nothing_is_wider_than_the_window(page: Page, width: int, colours: str) 
 
 def test_without_permission_there_is_nothing_to_start(browser: Browser, runs: Path) -> None:
     with served(runs) as address:
-        page = browser.new_page(base_url=address)
+        page = patient(browser.new_page(base_url=address))
         page.goto("/new")
         expect(page.get_by_role("alert")).to_contain_text("--allow-start")
         expect(page.locator("#new")).to_be_hidden()
@@ -463,7 +488,7 @@ def test_axe_finds_nothing_to_complain_about(browser: Browser, address: str, col
         base_url=address, bypass_csp=True, color_scheme="dark" if dark else "light"
     )
     context.set_default_timeout(DEADLINE)
-    page = context.new_page()
+    page = patient(context.new_page())
     several = "/?group=folder&column=spread"
     for path in (several, "/run?name=race/sd-feel", "/compare?run=race/sd-feel&run=bad", "/new"):
         page.goto(path)

@@ -6,14 +6,18 @@ import os
 from pathlib import Path
 from typing import Any
 
+import anyio
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from starlette.requests import Request
+from starlette.responses import StreamingResponse
 
 from sdfeel.core.events import Round
-from sdfeel.core.run_files import EVENTS, EXPERIMENT, LOCK
+from sdfeel.core.run_files import EVENTS, EXPERIMENT, LOCK, NOTES
+from sdfeel.dashboard import http
 from sdfeel.dashboard.jobs import Jobs
-from sdfeel.dashboard.log_files import Root, held
+from sdfeel.dashboard.log_files import NotHere, Root, held
 from sdfeel.dashboard.views import catalogue, updates
 from sdfeel.dashboard.views.catalogue import Catalogue
 from sdfeel.dashboard.views.updates import CUT, NEXT, delta, list_updates, run_updates
@@ -127,7 +131,56 @@ def test_news_of_the_list_are_what_changed(tmp_path: Path, monkeypatch: pytest.M
     write(tmp_path / "two", events())
     assert [run["name"] for run in news()[0][1]["changed"]] == ["two"]
     (tmp_path / "one" / EVENTS).unlink()
-    assert news() == [("runs", {"changed": [], "gone": ["one"]})]
+    assert news() == [("runs", {"changed": [], "gone": ["one"], "whole": False})]
+    again = list_updates(Catalogue(root), Jobs(root))()[0][1]  # a page that missed the above
+    assert ([run["name"] for run in again["changed"]], again["whole"]) == (["two"], True)
+
+
+@pytest.mark.parametrize("error", [NotHere("gone"), OSError("gone"), LookupError("gone")])
+@pytest.mark.parametrize("step", ["read_ends", "read_notes", "style_of", "lock_inode"])
+def test_a_run_that_goes_while_it_is_read_spoils_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str, error: Exception
+) -> None:
+    """Whatever fails for one run, the list has all the others as they are."""
+    for name in ("one", "two", "three"):
+        run = write(tmp_path / name, events())
+        (run / NOTES).write_text("{}")
+        (run / LOCK).touch()
+    whole = getattr(catalogue, step)
+
+    def failing(*told: Any) -> Any:
+        if any("two" in str(each) for each in told):
+            raise error
+        return whole(*told)
+
+    monkeypatch.setattr(catalogue, step, failing)
+    write(tmp_path / "two", events()[:-1])  # not finished: its lock is looked at, too
+    assert states(tmp_path) == {"one": "finished", "three": "finished", "two": "damaged"}
+
+
+def test_a_stream_says_what_it_cannot_read_and_looks_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(http, "POLL", 0.0)
+    looks: list[Any] = [OSError("away"), OSError("away"), [("runs", {})], NotHere("gone"), []]
+
+    async def news() -> Any:
+        look = looks.pop(0)
+        if isinstance(look, Exception):
+            raise look
+        return look
+
+    async def told() -> list[str]:
+        request = Request({"type": "http", "headers": []})
+        answer = http.stream(request, news, closing=lambda: not looks)
+        assert isinstance(answer, StreamingResponse)
+        return [str(piece, "utf-8") async for piece in answer.body_iterator]  # type: ignore[arg-type]
+
+    assert anyio.run(told) == [
+        'event: trouble\ndata: {"error":"OSError: away"}\n\n',  # once
+        "event: runs\ndata: {}\n\n",
+        'event: trouble\ndata: {"error":"NotHere: gone"}\n\n',
+    ]
 
 
 def test_comparisons_and_plans_are_groups_and_spoilt_ones_do_no_harm(tmp_path: Path) -> None:

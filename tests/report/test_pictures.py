@@ -19,7 +19,14 @@ from sdfeel.report.curves import curves
 from sdfeel.report.drawing import save, svg
 from sdfeel.report.history import History
 from sdfeel.report.holdings import holdings
-from sdfeel.report.styles import line_style
+from sdfeel.report.styles import (
+    DASHES,
+    LOOKS,
+    group_styles,
+    line_style,
+    style_of,
+    told_apart,
+)
 from sdfeel.report.tables import comparison
 from sdfeel.report.topology import layout, topology
 from tests.report.runs import measured, runs, started
@@ -146,13 +153,31 @@ def test_metrics_of_the_user_get_a_row_each() -> None:
 
 
 def test_no_two_lines_look_alike() -> None:
-    looks = [str(line_style(index)) for index in range(252)]
-    assert len(set(looks)) == 252
+    looks = [str(line_style(index)) for index in range(504)]
+    assert len(set(looks)) == 504
     assert all(
         line_style(one)[what] != line_style(other)[what]
-        for one, other in pairwise(range(28))
+        for one, other in pairwise(range(LOOKS))
         for what in ("color", "linestyle", "marker")
     )
+
+
+def test_every_run_keeps_its_colour_and_dashes_tell_up_to_eight_of_one_colour_apart() -> None:
+    """Five seeds of a line are one colour; many runs whose names collide keep theirs as well."""
+    seeds = {"fedavg": [f"fedavg-seed{n}" for n in range(5)], "sd-feel": ["sd-feel"]}
+    chosen = [style_of(run, group_styles(seeds, {})) for run in seeds["fedavg"]]
+    collided = [style_of(f"run{number}") for number in range(60)]
+    for styles in (chosen, collided, [3] * len(DASHES)):
+        found = told_apart(styles)
+        assert [line_style(each)["color"] for each in found] == [
+            line_style(each)["color"] for each in styles
+        ]
+        looks = [each % LOOKS for each in found]
+        most = {colour: 0 for colour in range(7)}
+        for each in set(looks):
+            most[each % 7] += 1
+        wanted = {c: min(len(DASHES), sum(s % 7 == c for s in styles)) for c in most}
+        assert most == wanted
 
 
 def test_holdings_show_shares_grouped_by_server() -> None:

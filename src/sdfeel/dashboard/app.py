@@ -32,6 +32,7 @@ from sdfeel.dashboard.http import (
     number,
     palette,
     picture,
+    policy,
     run_name,
     selection,
     stream,
@@ -39,14 +40,14 @@ from sdfeel.dashboard.http import (
 )
 from sdfeel.dashboard.http import body as sent
 from sdfeel.dashboard.jobs import Jobs, Wish
-from sdfeel.dashboard.log_files import BEST, FILES, NotHere, Root
+from sdfeel.dashboard.log_files import BEST, FILES, UNREADABLE, NotHere, Root
 from sdfeel.dashboard.notes import Notes, write_notes
 from sdfeel.dashboard.views import run as views
 from sdfeel.dashboard.views.audit import audit
 from sdfeel.dashboard.views.catalogue import Catalogue
-from sdfeel.dashboard.views.curves import graph
 from sdfeel.dashboard.views.experiment import Holdings, form
 from sdfeel.dashboard.views.federation import nodes
+from sdfeel.dashboard.views.graph import graph
 from sdfeel.dashboard.views.run import comparison, merged
 from sdfeel.dashboard.views.updates import list_updates, run_updates
 from sdfeel.experiment.loading import load
@@ -56,7 +57,6 @@ from sdfeel.version import __version__
 
 PAGES = ("/", "/run", "/compare", "/new")
 EVENTS_SHOWN = 100
-UNEXPECTED = (ArithmeticError, LookupError, ValueError, TypeError, OSError)  # of damaged logs
 
 
 class Dashboard:
@@ -240,13 +240,13 @@ def build(
         lifespan=lifespan,
         middleware=[Middleware(Economical), Middleware(GZipMiddleware, minimum_size=600)],
         exception_handlers={
+            **dict.fromkeys(UNREADABLE, _mistake),
             NotHere: _not_here,
             SdfeelError: _refused,
-            **dict.fromkeys(UNEXPECTED, _mistake),
         },
     )
     app.state.dashboard = dashboard
-    return Guard(app, token, dashboard.secret)
+    return Guard(app, token, dashboard.secret, policy(dashboard.static["index.html"]))
 
 
 async def _not_here(request: Request, error: Exception) -> Response:

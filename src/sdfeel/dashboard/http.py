@@ -9,12 +9,14 @@
 
 import json
 import os
+import re
 import secrets
 import tempfile
 import zlib
+from base64 import b64encode
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass
-from hashlib import blake2b
+from hashlib import blake2b, sha256
 from http.cookies import CookieError, SimpleCookie
 from math import isfinite
 from pathlib import Path
@@ -30,6 +32,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from sdfeel.core.errors import InputError
 from sdfeel.core.run_files import sayable
+from sdfeel.dashboard.log_files import UNREADABLE
 from sdfeel.report.drawing import SHARES
 from sdfeel.report.gantt import COLOURS
 from sdfeel.report.history import History
@@ -38,17 +41,26 @@ from sdfeel.report.styles import DASHES, PALETTE
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 COOKIE, SECRET = "sdfeel-dash", "x-sdfeel-secret"
 SAFE = ("GET", "HEAD")
+POLICY = (
+    "default-src 'none'; script-src 'self' {scripts}; style-src 'self'; img-src 'self' data: "
+    "blob:; connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
 HEADERS = {
-    "content-security-policy": (
-        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data: blob:; "
-        "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
-    ),
     "x-content-type-options": "nosniff",
     "referrer-policy": "no-referrer",
     "cross-origin-resource-policy": "same-origin",
     "cross-origin-opener-policy": "same-origin",
     "x-frame-options": "DENY",
 }
+
+
+INLINE = re.compile(rb"<script>(.*?)</script>", re.DOTALL)
+
+
+def policy(page: bytes) -> str:
+    """What a browser may load and run: our files, and the scripts inside this page as they are."""
+    hashes = [b64encode(sha256(script).digest()).decode() for script in INLINE.findall(page)]
+    return POLICY.format(scripts=" ".join(f"'sha256-{each}'" for each in hashes))
 
 
 @dataclass(frozen=True)
@@ -58,6 +70,7 @@ class Guard:
     app: ASGIApp
     token: str | None  # None: loopback only
     secret: str
+    policy: str
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -69,6 +82,7 @@ class Guard:
                 headers = MutableHeaders(raw=message["headers"])
                 for name, value in HEADERS.items():
                     headers[name] = value
+                headers["content-security-policy"] = self.policy
                 headers.setdefault("cache-control", "no-store")
                 message["headers"] = headers.raw
             await send(message)
@@ -288,13 +302,18 @@ def stream(
 
     async def messages() -> AsyncIterator[str]:
         silent = HEARTBEAT
+        trouble: list[tuple[str, Any]] = []  # what was said about it, once
         while not closing():
-            for name, content in await news():
+            try:
+                found, trouble = await news(), []
+            except UNREADABLE as error:  # files come and go: the next look may well succeed
+                told = [("trouble", {"error": f"{type(error).__name__}: {error}"})]
+                found, trouble = (told if told != trouble else []), told
+            if not found and silent >= HEARTBEAT:
+                found = [("beat", None)]
+            for name, content in found:
                 silent = 0.0
                 yield f"event: {name}\ndata: {encoded(content)}\n\n"
-            if silent >= HEARTBEAT:
-                silent = 0.0
-                yield ": still here\n\n"
             await anyio.sleep(POLL)
             silent += POLL
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from threading import get_ident
 
-from sdfeel.core.errors import InputError
+from sdfeel.core.errors import InputError, SdfeelError
 from sdfeel.core.run_files import (
     EVENTS,
     EXPERIMENT,
@@ -33,6 +33,10 @@ DEPTH, MOST = 8, 20_000  # how deep runs are looked for, and in how many directo
 
 class NotHere(Exception):
     """There is no such run or file below the directory."""
+
+
+# What reading can raise when files are damaged, or come and go while we look.
+UNREADABLE = (NotHere, SdfeelError, ArithmeticError, LookupError, ValueError, TypeError, OSError)
 
 
 @dataclass(frozen=True)

@@ -11,16 +11,18 @@ from zlib import crc32
 
 # Okabe and Ito's colours, which colour-blind eyes can tell apart, without their pale yellow.
 PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
-DASHES: tuple[Any, ...] = ("-", (0, (6, 2)), (0, (6, 2, 1.5, 2)), (0, (1.5, 1.5)))
-TYPED = ("---", "- -", "-.-", "...")  # the same, where there are only letters
+LENGTHS = ((6, 2), (6, 2, 1.5, 2), (1.5, 1.5), (11, 3), (6, 2, 1.5, 2, 1.5, 2), (1.5, 4))
+LENGTHS += ((8, 2, 3, 2),)
+DASHES: tuple[Any, ...] = ("-", *((0, lengths) for lengths in LENGTHS))
+TYPED = ("---", "- -", "-.-", "...", "_ _", "-..", ". .", "--.")  # where there are only letters
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">")
 LOOKS = len(PALETTE) * len(DASHES)  # that differ in colour or dash
-NEXT_DASH = 21  # added to a style: the same colour with the next dash
+NEXT_DASH = 49  # added to a style: the same colour with the next dash
 SEED = re.compile(r"[-_ ]?seed[-_=]?(\d{1,9})$")  # in the name of a directory
 
 
 def line_style(index: int) -> dict[str, Any]:
-    """Colour, dashes and marker of style `index`; no two of the first 252 are alike."""
+    """Colour, dashes and marker of style `index`; no two of the first 504 are alike."""
     return {
         "color": PALETTE[index % len(PALETTE)],
         "linestyle": DASHES[index % len(DASHES)],
@@ -39,7 +41,7 @@ def group_styles(
     of its panels. The seeds of a line have its colour, each with another dash.
 
     >>> group_styles({"fedavg": ["fedavg-seed0", "fedavg-seed1"], "sd-feel": ["sd-feel"]}, {})
-    {'fedavg-seed0': 0, 'fedavg-seed1': 21, 'fedavg': 0, 'sd-feel': 1}
+    {'fedavg-seed0': 0, 'fedavg-seed1': 49, 'fedavg': 0, 'sd-feel': 1}
     """
     shorts = list(dict.fromkeys(short for panel in panels.values() for short in panel))
     drawn = {label: shorts.index(s) for panel in panels.values() for s, label in panel.items()}
@@ -69,9 +71,8 @@ def style_of(name: str, group: Mapping[str, int] | None = None) -> int:
 
 
 def told_apart(styles: Sequence[int]) -> list[int]:
-    """The same styles, changed only where two lines would look alike: the later gets another dash.
-
-    Only when all dashes of a colour are taken does a line get another colour.
+    """The same colours; a dash changes only where two lines would look alike: the later gets a
+    free one, while its colour has any.
 
     >>> told_apart([3, 8, 3]) == [3, 8, 3 + NEXT_DASH]
     True
@@ -79,7 +80,7 @@ def told_apart(styles: Sequence[int]) -> list[int]:
     taken: set[int] = set()
     found = []
     for style in styles:
-        tries = [style + NEXT_DASH * turn + step for step in range(7) for turn in range(4)]
+        tries = [style + NEXT_DASH * turn for turn in range(len(DASHES))]
         free = next((each for each in tries if each % LOOKS not in taken), style)
         taken.add(free % LOOKS)
         found.append(free)

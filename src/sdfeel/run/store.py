@@ -25,7 +25,7 @@ from typing import IO, Any
 from sdfeel.core.errors import RunError
 from sdfeel.core.events import Evaluated, Event, from_record, to_record
 from sdfeel.core.forks import not_inherited
-from sdfeel.core.run_files import EVENTS, EXPERIMENT, LOCK, METRICS
+from sdfeel.core.run_files import EVENTS, EXPERIMENT, LOCK, METRICS, MODEL
 
 COLUMNS = ["number", "iterations", "seconds", "bytes", "joules"]
 COLUMNS += ["accuracy", "loss", "test_loss", "spread"]
@@ -39,9 +39,11 @@ def create(directory: Path) -> None:
     except OSError as error:
         raise RunError(f"cannot write to {directory}: {error.strerror}") from None
     if occupied and (directory / EXPERIMENT).exists():
+        finished = (directory / MODEL).exists()
+        more = "" if finished else f" continue it with `sdfeel resume {directory}`,"
         raise RunError(
-            f"{directory} holds another run: see it with `sdfeel show {directory}`, continue "
-            f"it with `sdfeel resume {directory}`, or choose another directory with --out"
+            f"{directory} holds {'a finished' if finished else 'another'} run: see it with "
+            f"`sdfeel show {directory}`,{more} or choose another directory with --out"
         )
     if occupied:
         raise RunError(f"{directory} is not empty: choose another directory with --out")

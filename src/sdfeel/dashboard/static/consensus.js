@@ -3,7 +3,7 @@
 import { h } from "./dom.js";
 import { count, percent, significant } from "./format.js";
 
-/** @typedef {{seconds: number, spread: number | null, mixings: number, distances: (number | null)[]}} Frame */
+/** @typedef {{seconds: number, spread: number | null, mixings: number, distances: (number | null)[], farthest?: [number, number][]}} Frame */
 
 /**
  * @param {{zeta: number, frames: Frame[], sampled: boolean}} data
@@ -30,12 +30,12 @@ export function consensus(data, index) {
 export function farthest(frames, index) {
   const times = new Map();
   let all = 0;
-  for (const { distances } of frames.slice(0, index + 1)) {
+  for (const { distances, farthest } of frames.slice(0, index + 1)) {
     const known = distances.map((each) => each ?? -1);
     const most = Math.max(...known);
     if (!(most > 0)) continue;
     all += 1;
-    const server = known.indexOf(most);
+    const server = farthest ? farthest[0][0] : known.indexOf(most); // groups say which of their servers it is
     times.set(server, (times.get(server) ?? 0) + 1);
   }
   if (!all) return null;

@@ -106,10 +106,12 @@ export async function show(main, about, query) {
   setInterval(() => rows.forEach((row, name) => { const cell = row.querySelector(".ago"); if (cell && runs.has(name)) cell.textContent = ago(runs.get(name).modified); }), 10000);
   let first = true;
   listen({}, {
-    runs: ({ changed, gone }) => {
-      changed.forEach((run) => runs.set(run.name, run));
-      changed.forEach((run) => rows.delete(run.name));
-      gone.forEach((name) => { runs.delete(name); rows.delete(name); chosen.delete(name); });
+    runs: ({ changed, gone, whole }) => {
+      const here = new Set(changed.map((run) => run.name));
+      const left = whole ? [...runs.keys()].filter((name) => !here.has(name)) : gone; // we may have missed some
+      const other = changed.filter((run) => JSON.stringify(runs.get(run.name)) !== JSON.stringify(run));
+      other.forEach((run) => { runs.set(run.name, run); rows.delete(run.name); });
+      left.forEach((name) => { runs.delete(name); rows.delete(name); chosen.delete(name); });
       if ((first && filter.text) || filter.group || extra.length) inquire(); else draw(parts);
       first = false;
     },

@@ -1,9 +1,20 @@
 // Asking the server, and hearing from it.
 
+const pause = (milliseconds) => new Promise((done) => setTimeout(done, milliseconds));
+const [SOON, LATE] = [500, 10_000]; // milliseconds until something is asked again: at first, and at last
+
+// Looking changes nothing, so a question that got no answer is asked again until it gets one.
 export async function ask(path, parameters = {}) {
   const query = parameters instanceof URLSearchParams ? parameters : new URLSearchParams(parameters);
-  const answer = await fetch(`${path}?${query}`);
-  return told(answer);
+  for (let wait = SOON; ; wait = Math.min(2 * wait, LATE)) {
+    let [answer, text] = [null, ""];
+    try {
+      answer = await fetch(`${path}?${query}`);
+      text = await answer.text();
+    } catch { /* the server is away, or the network has changed */ }
+    if (answer && (answer.status < 500 || wait > SOON)) return told(answer, text);
+    await pause(wait);
+  }
 }
 
 export async function tell(path, content, secret) {
@@ -12,12 +23,11 @@ export async function tell(path, content, secret) {
     headers: { "content-type": "application/json", "x-sdfeel-secret": secret },
     body: JSON.stringify(content),
   });
-  return told(answer);
+  return told(answer, await answer.text());
 }
 
-async function told(answer) {
+function told(answer, text) {
   let content = null;
-  const text = await answer.text();
   try { content = JSON.parse(text); } catch { /* an error in plain words */ }
   if (!answer.ok) throw new Error(content?.error ?? (text || `error ${answer.status}`));
   return content;
@@ -38,19 +48,38 @@ export function applied(old, change) {
   return found;
 }
 
-// Server-sent events; the browser connects again by itself, and the page says how it stands.
+const SILENT = 45_000; // milliseconds without any message, not even a sign of life, after which we connect anew
+
+// Server-sent events. Whatever ends the connection, the page connects again, and says how it stands.
 export function listen(parameters, handlers) {
   const sign = document.getElementById("live");
-  const source = new EventSource(`/api/stream?${new URLSearchParams(parameters)}`);
-  const say = (state, text) => { sign.dataset.state = state; sign.textContent = text; };
+  const say = (state, text) => { sign.dataset.state = state; sign.textContent = text; sign.title = ""; };
+  let [source, timer, wait, heard] = [null, null, SOON, performance.now()];
+  const hang = () => { clearTimeout(timer); source?.close(); };
+  const connect = () => {
+    hang();
+    heard = performance.now();
+    source = new EventSource(`/api/stream?${new URLSearchParams(parameters)}`);
+    source.onopen = () => { wait = SOON; heard = performance.now(); say("on", "live"); };
+    source.onerror = () => {
+      say("off", "not connected");
+      if (source.readyState !== EventSource.CLOSED) return; // the browser tries again by itself
+      timer = setTimeout(connect, wait);
+      wait = Math.min(2 * wait, LATE);
+    };
+    const hear = (name, handle) => source.addEventListener(name, (event) => {
+      heard = performance.now();
+      handle(JSON.parse(event.data));
+    });
+    for (const [name, handle] of Object.entries(handlers)) hear(name, (content) => { say("on", "live"); handle(content); });
+    hear("beat", () => {});
+    hear("trouble", ({ error }) => { say("off", "cannot be read"); sign.title = error; });
+  };
   say("wait", "connecting");
-  source.onopen = () => say("on", "live");
-  source.onerror = () => say("off", "not connected");
-  for (const [name, handle] of Object.entries(handlers)) {
-    source.addEventListener(name, (event) => handle(JSON.parse(event.data)));
-  }
-  addEventListener("pagehide", () => source.close());
-  return source;
+  connect();
+  setInterval(() => { if (performance.now() - heard > SILENT) connect(); }, SILENT / 4);
+  addEventListener("pagehide", hang);
+  addEventListener("pageshow", (event) => { if (event.persisted) connect(); }); // back, from the browser's memory
 }
 
 // At most once in so many milliseconds, and once more at the end.

@@ -29,6 +29,7 @@ function theme() {
 }
 
 async function open() {
+  sessionStorage.removeItem("sdfeel-tries"); // all of the page is here
   theme();
   const pages = { "/": list, "/run": run, "/compare": compare, "/new": start };
   const about = await ask("/api/about");

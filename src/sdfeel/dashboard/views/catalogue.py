@@ -15,6 +15,7 @@ from sdfeel.core.run_files import CHECKPOINT, EVENTS, EXPERIMENT, GROUP, PROVENA
 from sdfeel.dashboard.log import HEAD, LogReader, parse
 from sdfeel.dashboard.log_files import (
     PLAN,
+    UNREADABLE,
     GroupFolder,
     NotHere,
     Root,
@@ -126,7 +127,7 @@ def read_ends(root: Root, run: RunFolder) -> Ends:
                 if ends.accuracy is not None or size <= reach or reach >= DEEPEST:
                     return ends
                 reach *= 8
-    except (NotHere, OSError):
+    except UNREADABLE:
         return Ends(damaged=True)
 
 
@@ -239,9 +240,10 @@ class Catalogue:
                 runs = [each for each in seen if isinstance(each, RunFolder)]
                 runs.sort(key=lambda run: run.name)
                 self._gathered = [self._gathering(group) for group in groups]
-                self._ends = {p.name: self._known(p) for p in runs}
+                here = {run.name for run in runs}
+                self._ends = {name: each for name, each in self._ends.items() if name in here}
                 locked = held()
-                found = [self._summary(run, locked) for run in runs]
+                found = [self._row(run, locked) for run in runs]
                 self._listed = (time.monotonic(), found)
             return self._listed[1]
 
@@ -325,6 +327,14 @@ class Catalogue:
         if known is not None and known[0] == run.log:
             return known
         return run.log, read_ends(self.root, run)
+
+    def _row(self, run: RunFolder, locked: set[int] | None) -> RunSummary:
+        """A run's row; one that cannot be read, or goes while we look, spoils no other."""
+        try:
+            self._ends[run.name] = self._known(run)
+            return self._summary(run, locked)
+        except UNREADABLE:
+            return summarise(run, Ends(damaged=True), running=False, style=0, notes=Notes())
 
     def _summary(self, run: RunFolder, locked: set[int] | None) -> RunSummary:
         ends = self._ends[run.name][1]

@@ -4,15 +4,13 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from sdfeel.core.errors import SdfeelError
 from sdfeel.dashboard.jobs import Jobs
-from sdfeel.dashboard.log_files import NotHere
+from sdfeel.dashboard.log_files import UNREADABLE, NotHere
 from sdfeel.dashboard.views.catalogue import Catalogue
-from sdfeel.dashboard.views.curves import graph
 from sdfeel.dashboard.views.federation import nodes, verification
+from sdfeel.dashboard.views.graph import graph
 from sdfeel.dashboard.views.run import overview
 
-UNREADABLE = (SdfeelError, ArithmeticError, LookupError, ValueError, TypeError, OSError)
 News = list[tuple[str, Any]]
 AGE = 0.35  # seconds: browsers that ask at the same time share one look at the directory
 
@@ -32,7 +30,8 @@ def list_updates(catalogue: Catalogue, jobs: Jobs) -> Callable[[], News]:
         known.update(now)
         found: News = []
         if changed or gone or first[0]:
-            found.append(("runs", {"changed": changed, "gone": gone}))
+            whole = first[0]  # a page that connects again may have missed who went
+            found.append(("runs", {"changed": changed, "gone": gone, "whole": whole}))
         first[0] = False
         groups = catalogue.groups()
         if groups != gathered[0]:
@@ -88,8 +87,8 @@ def run_updates(catalogue: Catalogue, jobs: Jobs, name: str) -> Callable[[], New
         mark = (found.state, folder.log, now["nodes"], now["verification"])
         if mark == last["mark"] or (known and time.monotonic() - last["time"] < APART):
             return _job_news(jobs, told)
-        last.update(mark=mark, time=time.monotonic())
         now |= _content(catalogue, found.name)
+        last.update(mark=mark, time=time.monotonic())
         first = not known or "gone" in known
         message = ("run", now) if first else ("more", delta(known, now))
         known.clear()
