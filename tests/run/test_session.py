@@ -186,7 +186,7 @@ def test_a_damaged_checkpoint_is_reported(tmp_path: Path) -> None:
 
 def test_a_directory_belongs_to_one_run(tmp_path: Path) -> None:
     run(small(), tmp_path / "r")
-    with pytest.raises(RunError, match="holds a finished run: see .* show .*`, or choose another"):
+    with pytest.raises(RunError, match=r"holds a finished run: see .* show .*`, or choose another"):
         run(small("seed=2"), tmp_path / "r")
     with pytest.raises(RunError, match="is finished: see it with `sdfeel show"):
         resume(tmp_path / "r")
@@ -194,7 +194,7 @@ def test_a_directory_belongs_to_one_run(tmp_path: Path) -> None:
         start_or_resume(small("seed=2"), tmp_path / "r")
     assert start_or_resume(small(), tmp_path / "r").finished
     (tmp_path / "r" / "model.safetensors").rename(tmp_path / "elsewhere")
-    with pytest.raises(RunError, match="holds another run: see .*, continue it with .* resume"):
+    with pytest.raises(RunError, match=r"holds another run: see .*, continue it with .* resume"):
         run(small("seed=2"), tmp_path / "r")
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "thesis.tex").write_text("precious")
