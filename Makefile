@@ -144,7 +144,7 @@ wheel: $(VENV)/.dev ## build sdist and wheel into dist/, and try them in an empt
 	rm -rf dist/tried-wheel dist/tried-sdist
 	$(BIN)/python -m zipfile -l dist/sdfeel-*.whl
 
-lint-js: ## lint the live page's JavaScript, where npm can be had
+lint-js: ## lint the live page's JavaScript and check its types, where npm can be had
 	tools/js/check.sh
 
 lint: $(VENV)/.dev ## check style and format

@@ -7,7 +7,7 @@ import { colour, dash, legend } from "./look.js";
 const HEIGHT = 236;
 const EMPTY = "nothing measured yet";
 const FADED = 0.18;
-const { uPlot } = window;
+const { uPlot } = /** @type {any} */ (window);
 
 const known = (value) => value !== null && value !== undefined;
 const css = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
@@ -54,7 +54,10 @@ export function nearest(axis, column, value) {
 class Chart {
   // cost: {name, units}, measure: {name, share}, all: the Charts that it belongs to
   constructor(cost, measure, all) {
-    Object.assign(this, { cost, measure, all, lines: [], target: null, plot: null, shape: "" });
+    this.cost = cost;
+    this.measure = measure;
+    this.all = all;
+    Object.assign(this, { lines: [], target: null, plot: null, shape: "" });
     this.note = h("output", { class: "readout", "aria-live": "polite" });
     this.tip = h("div", { class: "tip", "aria-hidden": "true", hidden: true });
     this.holder = h("div", { class: "plot", tabindex: "0", role: "img" });
@@ -127,7 +130,8 @@ class Chart {
     this.shown();
   }
 
-  options(width, parts, [, soft, faint]) {
+  options(width, parts, theme) {
+    const [, soft, faint] = theme;
     const font = '11.5px system-ui, "DejaVu Sans", sans-serif';
     const axis = { stroke: soft, font, ticks: { stroke: faint, size: 5 }, grid: { stroke: faint, width: 1 } };
     const unit = this.unit.name ? ` (${this.unit.name})` : "";
@@ -178,7 +182,7 @@ class Chart {
     return part.kind === "raw" ? { ...style, stroke: `${stroke}55`, width: 1 } : { ...style, width: 0 };
   }
 
-  dot(plot, index) {
+  dot(_plot, index) {
     if (!index || this.parts[index - 1].kind !== "curve") return false;
     const dot = h("div", { class: "dot" });
     dot.style.setProperty("background", this.ink(this.parts[index - 1].owner));
@@ -306,8 +310,10 @@ class Chart {
 // All measures against one cost that can be chosen; they share a zoom, a cursor and a legend.
 export class Charts {
   // moment: called with the virtual seconds under the cursor, or null
+  /** @param {(seconds: number | null) => void} moment */
   constructor(moment = () => {}) {
-    Object.assign(this, { cost: 0, shape: "", log: null, logX: false, smooth: 0, range: null, at: null, hidden: new Set(), picked: null, moment, charts: [] });
+    this.moment = moment;
+    Object.assign(this, { cost: 0, shape: "", log: null, logX: false, smooth: 0, range: null, at: null, hidden: new Set(), picked: null, charts: [] });
     this.grid = h("div", { class: "grid" });
     this.choices = h("div", { class: "bar" });
     this.legend = h("div", {});

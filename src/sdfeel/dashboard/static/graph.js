@@ -19,6 +19,7 @@ export class Graph {
     this.peeked = null; // under another chart's cursor
     this.fresh = false; // a moment has just arrived
     this.links = 0;
+    this.later = null;
     this.whole = true; // colours count for the whole run
     this.picture = h("div", { class: "network" });
     this.side = h("div", { class: "side" });

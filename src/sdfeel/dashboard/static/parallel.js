@@ -11,7 +11,8 @@ const [HEIGHT, TOP, BOTTOM, SIDE, AXES, STOPS] = [300, 34, 10, 46, 7, 9];
 export class Parallel {
   /** @param {{extra: () => string[], choose: (names: string[]) => void}} told */
   constructor({ extra, choose }) {
-    Object.assign(this, { extra, choose });
+    this.extra = extra;
+    this.choose = choose;
     /** @type {Run[]} */ this.runs = [];
     /** @type {string[]} */ this.keys = [];
     /** @type {Map<string, [number, number]>} pixels of an axis between which runs are picked out */ this.brushes = new Map();

@@ -32,7 +32,8 @@ function tokens(text) {
   return found;
 }
 
-function value({ word, quoted }) {
+/** @param {{sign?: string, word?: string, quoted?: boolean}} token */
+function value({ word = "", quoted }) {
   if (quoted) return word;
   const share = /^(-?[\d.]+)%$/.exec(word);
   if (share) return +share[1] / 100;

@@ -21,7 +21,7 @@ export async function show(main, about, query) {
     const id = `field-${field.path}`;
     input.id = id;
     input.setAttribute("aria-describedby", `help-${field.path}`);
-    return h("div", { class: "field" }, h("label", { for: id }, field.key), input, h("p", { id: `help-${field.path}`, class: "soft note" }, field.help), suggestions(field, input));
+    return h("div", { class: "field" }, h("label", { for: id }, field.key), input, h("p", { id: `help-${field.path}`, class: "soft note" }, field.help), suggestions(field));
   });
   const drawScheme = (chosen) => {
     for (const path of [...inputs.keys()]) if (path.startsWith("scheme.") && path !== "scheme.name") inputs.delete(path);

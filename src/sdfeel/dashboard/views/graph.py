@@ -21,7 +21,7 @@ from sdfeel.dashboard.views.curves import drawable, spaced
 from sdfeel.report.topology import apart, layout, on_map
 
 FRAMES = 240
-SINGLY = 50  # servers up to which each is drawn by itself
+SINGLY, MOST = 50, 20_000  # servers up to which each is drawn by itself, and any are drawn at all
 MOST_GROUPS = 32
 NAMED = 10  # servers far from the mean that are said by name where they are not drawn
 Link = tuple[int, int]
@@ -40,6 +40,8 @@ def graph(events: Sequence[Event], stride: int = 1) -> dict[str, Any]:
     links = [(a, b) for a, b in started.edges if 0 <= a < b < started.servers]
     if not links:
         return {"why": "This log's version did not record how the servers are connected."}
+    if started.servers > MOST:
+        return {"why": f"A graph of {started.servers:,} servers is too large to draw."}
     seen = _Seen.of(started, links)
     measured = [e for e in events if isinstance(e, Evaluated)]
     shown = {id(measured[index]) for index in spaced(len(measured), FRAMES)}
