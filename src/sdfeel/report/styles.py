@@ -11,8 +11,8 @@ from zlib import crc32
 
 # Okabe and Ito's colours, which colour-blind eyes can tell apart, without their pale yellow.
 PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
-LENGTHS = ((6, 2), (6, 2, 1.5, 2), (1.5, 1.5), (11, 3), (6, 2, 1.5, 2, 1.5, 2), (1.5, 4))
-LENGTHS += ((8, 2, 3, 2),)
+LENGTHS: tuple[tuple[float, ...], ...] = ((6, 2), (6, 2, 1.5, 2), (1.5, 1.5), (11, 3))
+LENGTHS += ((6, 2, 1.5, 2, 1.5, 2), (1.5, 4), (8, 2, 3, 2))
 DASHES: tuple[Any, ...] = ("-", *((0, lengths) for lengths in LENGTHS))
 TYPED = ("---", "- -", "-.-", "...", "_ _", "-..", ". .", "--.")  # where there are only letters
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">")
