@@ -358,6 +358,17 @@ def _texts(clients: int, servers: int) -> dict[str, str]:
         "link.txt": "round 1 link 0 1 down\nround 4 link 0 1 up\n",
         "server.txt": f"round 1 server {servers - 1} down\nround 3 server {servers - 1} up\n",
         "seconds.txt": "second 0.01 server 0 down\nsecond 0.03 server 0 up\n",
+        "moves.csv": (  # the last server is left by everybody, then somebody comes back
+            "round,client,server\n"
+            + "".join(f"1,{i},{i % (servers - 1)}\n" for i in range(0, clients, 2))
+            + "".join(f"2,{i},0\n" for i in range(1, clients, 2))
+            + f"3,0,{servers - 1}\n4,1,none\n"
+        ),
+        "away.csv": "seconds,client,charging,wifi\n"
+        + "".join(
+            f"{0.001 * i + 0.004:.3f},{i},1,0\n{0.001 * i + 0.015:.3f},{i},-,1\n"
+            for i in range(clients)
+        ),
         "cloud.txt": "round 1 cloud down\nround 3 cloud up\n",
         "links.csv": "0,1,20\n0,cloud,2\n",
         "rates.csv": "mbps\n" + "".join(f"{rate:.2f}\n" for rate in rates),

@@ -238,7 +238,7 @@ def _look(simulation: Simulation, each: LaneState, tally: Tally) -> None:
         memory=each.memory,
         measured=each.measured,
     )
-    bill, net = plan.bill, decisions.net
+    bill, net = plan.bill, plan.state.net  # as it is in this round: clients may have moved
     if abs(bill.seconds - (each.ends - each.since)) > CLOSE:
         tally.add("time", f"a round of {bill.seconds} s takes {each.ends - each.since} s")
     np.add.at(tally.busy, plan.work.down.rows, bill.busy + bill.sending)

@@ -179,6 +179,12 @@ class Cost:
         rates, snr = own.channel.at(k, seconds)
         return replace(own, client_rates=rates, snr=snr)
 
+    def in_cells(self, cells: Ints) -> "Cost":
+        """The same prices where clients are in these cells."""
+        if self.overheads.cell_rate is None:
+            return self
+        return replace(self, overheads=replace(self.overheads, cells=cells))
+
     def as_before(self, k: int) -> bool:
         """Does round `k` of a lane have the prices of the one before it?"""
         return self.channel is None and (k > 1 or not self.overheads.connect)

@@ -234,6 +234,8 @@ class Decisions:
         cost, state = self.cost.at(lane, k, seconds), self.state(began, seconds)
         away = not state.there[list(lane)].any()
         net = self.net if away else state.net
+        if self.outages is not None and self.outages.moves and len(net.links) > 1:
+            cost = cost.in_cells(net.home)
         view = self.view(
             number,
             k,

@@ -125,13 +125,20 @@ def heirs(before: Network, now: Network) -> dict[int, int]:
         raise InputError(
             "no server stays, so the models would be lost: replace servers one at a time"
         )
-    found = {}
-    for server in set(now.present.tolist()) - stay:
+    return nearest(set(now.present.tolist()) - stay, stay, now.links)
+
+
+def nearest(joining: Iterable[int], there: Iterable[int], links: Floats) -> dict[int, int]:
+    """For each of the joining servers the nearest of those that are there, counted in links; of
+    several, the one with the lowest number."""
+    found, known = {}, set(there)
+    for server in joining:
         front, seen = {server}, {server}
-        while not front & stay:
-            front = {int(d) for each in front for d in np.flatnonzero(now.links[each])} - seen
+        while front and not front & known:
+            front = {int(d) for each in front for d in np.flatnonzero(links[each])} - seen
             seen |= front
-        found[server] = min(front & stay)
+        if front:
+            found[server] = min(front & known)
     return dict(sorted(found.items()))
 
 

@@ -284,6 +284,19 @@ def unreached(links: Floats) -> list[int]:
     return [int(d) for d in np.flatnonzero(~seen)]
 
 
+def parts(links: Floats) -> Iterator[Ints]:
+    """The servers of each connected part, in ascending order.
+
+    >>> [part.tolist() for part in parts(np.array([[0, 0, 1], [0, 0, 0], [1, 0, 0]]))]
+    [[0, 2], [1]]
+    """
+    left = np.arange(len(links))
+    while left.size:
+        apart = unreached(links[np.ix_(left, left)])
+        yield np.delete(left, apart)
+        left = left[apart]
+
+
 def fastest_paths(links: Floats, rates: Floats | None = None) -> tuple[Floats, Ints]:
     """(D, D) how long a model travels between two servers, and over how many links.
 

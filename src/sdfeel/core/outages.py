@@ -6,7 +6,6 @@ servers that are up, weighted by their clusters' sizes. A server that is away ke
 comes back with it.
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache, reduce
 from typing import Literal
@@ -17,10 +16,11 @@ from sdfeel.core.arrays import Bools, Floats, Ints, floats
 from sdfeel.core.cost import Bill, Cost
 from sdfeel.core.errors import InputError
 from sdfeel.core.mixing import Mixing, nothing, of_rows, restricted
-from sdfeel.core.network import Network, unreached
+from sdfeel.core.network import Network, parts
 from sdfeel.core.scheme import Lane, Memory, Mix, Work
 from sdfeel.core.seeds import rng
 from sdfeel.core.staleness import Clocks
+from sdfeel.core.whereabouts import Whereabouts
 
 Unit = Literal["round", "second"]
 BATCH = 64  # how many of a server's up and down times are drawn together
@@ -43,6 +43,7 @@ class NetworkState:
     net: Network  # links that are up, clients that reach a server, the weights of the whole network
     cloud: bool = True
     central: bool = False  # is the only server the cloud?
+    servers: Bools | None = None  # (D,) which are up; None: those that have clients
 
     def across(self, mixing: Mixing | None) -> Mixing | None:
         """What is left of a scheme's mixing between servers."""
@@ -57,10 +58,15 @@ class NetworkState:
 
     @cached_property
     def there(self) -> Bools:
-        """(D,) which servers are up: those that have clients."""
+        """(D,) which servers take part: those that have clients."""
         there = np.zeros(len(self.net.links), dtype=bool)
         there[self.net.home[self.net.clients]] = True
         return there
+
+    @property
+    def up(self) -> Bools:
+        """(D,) which servers are up, with or without clients."""
+        return self.there if self.servers is None else self.servers
 
 
 def among(mixing: Mixing, reach: Bools, net: Network | None = None) -> Mixing:
@@ -141,7 +147,8 @@ def _joined(links: Floats) -> Bools:
 
 @dataclass(frozen=True, eq=False)
 class Outages:
-    """What is up when a round begins: a pure function of its number and its time."""
+    """What is up when a round begins, and where clients are: a pure function of its number and its
+    time."""
 
     schedule: tuple[Change, ...] = ()  # in chronological order
     link_chance: float = 1.0  # that a link is up, drawn afresh in every round
@@ -149,12 +156,20 @@ class Outages:
     down_seconds: float = 1.0  # mean time until it is back
     seed: int = 0
     central: bool = False  # is the only server the cloud?
+    clients: Whereabouts | None = None  # None: they stay where they are, and are always there
+
+    @property
+    def moves(self) -> bool:
+        """Do clients change their servers?"""
+        return self.clients is not None and self.clients.moves
 
     def at(self, net: Network, number: int, seconds: float, moving: bool = True) -> NetworkState:
         """The network of a round that begins when `number` rounds of all lanes are over.
 
         `moving`: clients of several cells continue with another server while their own is away.
         """
+        if self.clients is not None:
+            net = self.clients.at(net, number, seconds)
         now: dict[Unit, float] = {"round": number, "second": seconds}
         links, servers, cloud = _scheduled(
             net.links, [each for each in self.schedule if each.when <= now[each.unit]]
@@ -169,32 +184,21 @@ class Outages:
             servers = servers & cloud
         links = links * np.outer(servers, servers)
         own = _up_now(net, links.tobytes(), servers.tobytes(), moving)
-        return NetworkState(own, cloud, self.central)
+        alone = self.clients is None  # then servers that are up have clients
+        return NetworkState(own, cloud, self.central, None if alone else servers)
 
     def will_change(self, number: int, seconds: float) -> bool:
         """Will anything still bring somebody back?"""
         now: dict[Unit, float] = {"round": number, "second": seconds}
         later = any(each.up and each.when > now[each.unit] for each in self.schedule)
-        return later or self.up_seconds is not None
+        back = self.clients is not None and self.clients.will_change(number, seconds)
+        return later or back or self.up_seconds is not None
 
     def cut_off(self, net: Network) -> list[list[int]]:
         """The parts into which the servers that are up at the schedule's end are divided."""
         links, servers, _ = _scheduled(net.links, list(self.schedule))
         found = parts(links * np.outer(servers, servers))
         return [part.tolist() for part in found if servers[part[0]]]
-
-
-def parts(links: Floats) -> Iterator[Ints]:
-    """The servers of each connected part, in ascending order.
-
-    >>> [part.tolist() for part in parts(np.array([[0, 0, 1], [0, 0, 0], [1, 0, 0]]))]
-    [[0, 2], [1]]
-    """
-    left = np.arange(len(links))
-    while left.size:
-        apart = unreached(links[np.ix_(left, left)])
-        yield np.delete(left, apart)
-        left = left[apart]
 
 
 @lru_cache(maxsize=256)  # mixings are remembered by network: the same state is the same object
@@ -325,9 +329,9 @@ def changes(before: NetworkState, now: NetworkState, number: int) -> list[str]:
     if before is now:
         return []
     news = []
-    moved = np.flatnonzero(before.there != now.there).tolist()
+    moved = np.flatnonzero(before.up != now.up).tolist()
     for d in moved if not now.central else ():
-        back = "is back with the model it had" if now.there[d] else "went down"
+        back = "is back with the model it had" if now.up[d] else "went down"
         news.append(f"server {d} {back} after round {number}")
     if before.cloud != now.cloud:
         back = "is back" if now.cloud else "went down"

@@ -267,8 +267,11 @@ def one_server(net: Network, clients: Ints | None = None) -> Network:
 
 
 def some_of(clients: Ints, count: int | None, rng: np.random.Generator) -> Ints:
-    """`count` of the clients, drawn without replacement, in ascending order (None: all)."""
-    if count is None or count == len(clients):
+    """`count` of the clients, drawn without replacement, in ascending order (None: all).
+
+    Where there are no more than that, it is all of them.
+    """
+    if count is None or count >= len(clients):
         return clients
     return np.sort(rng.choice(clients, size=count, replace=False))
 

@@ -34,6 +34,8 @@ class Tolerates:
     changing_links: str = YES
     changing_servers: str = YES
     absent_cloud: str = YES
+    moving_clients: str = YES
+    absent_clients: str = YES
     server_rates: str = YES
     cloud_rates: str = YES
     drop: str = YES
@@ -119,6 +121,17 @@ OPTIONS: Mapping[str, Option] = {
         "takes the cloud away",
         "leave the cloud out of {key}",
         ("server-cloud", "client-cloud"),
+    ),
+    "moving_clients": Option(
+        "network.whereabouts (moves)",
+        "lets clients change their servers",
+        "leave moves out of network.whereabouts",
+        CELLS,
+    ),
+    "absent_clients": Option(
+        "network.whereabouts (absences)",
+        "lets clients come and go",
+        "leave absences out of network.whereabouts",
     ),
     "server_rates": Option(
         "radio.links (between servers)", "gives links different rates", "leave out {key}", ACROSS

@@ -77,6 +77,11 @@ def only_modelled(ready: Prepared) -> str | None:
             f"latency.late={ready.decisions.late.policy} goes by the chances and bandwidths of "
             f"modelled channels: set latency.late=drop, which a deployment does by the real clock"
         )
+    if ready.decisions.outages is not None and ready.decisions.outages.clients is not None:
+        return (
+            "clients that move, come and go by a trace are modelled, and real ones do so by "
+            "themselves: leave out network.whereabouts"
+        )
     if ready.decisions.outages is not None:
         return (
             "links and servers that come and go are modelled: leave out network.changes, "

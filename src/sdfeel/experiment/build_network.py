@@ -95,8 +95,8 @@ def on_another(
     if own.outages is not None or own.late.policy != "wait":
         raise InputError(
             "network.epochs is for networks that are always there and clients that are waited for: "
-            "leave out network.changes, network.link_chance, network.server_up_seconds and "
-            "latency.late"
+            "leave out network.changes, network.link_chance, network.server_up_seconds, "
+            "network.whereabouts and latency.late"
         )
     membership.heirs(before, net)  # somebody stays
     found = Decisions.of(own.scheme, net, cost or own.cost, own.seed, own.local, own.late)

@@ -20,6 +20,7 @@ from sdfeel.core.tolerance import OPTIONS, YES
 from sdfeel.experiment.build_network import server_graph
 from sdfeel.experiment.effects import Case, Rates, given_keys
 from sdfeel.experiment.files import clients_table, mahimahi_table, text_of, trace_table
+from sdfeel.experiment.read_whereabouts import build_whereabouts, used_whereabouts
 from sdfeel.experiment.real_networks import ServerGraph, links_table
 from sdfeel.experiment.schema import (
     Experiment,
@@ -127,6 +128,7 @@ def build_case(experiment: Experiment, scheme: Scheme, net: Network) -> Case:
         named,
         "equal" if rates == "equal" else _kind_of_rates(rates, len(net.samples)),
         lanes=has_lanes(scheme),
+        clients=build_whereabouts(experiment, net),
     )
 
 
@@ -157,7 +159,8 @@ def build_changing(case: Case) -> tuple[Outages | None, tuple[str, ...]]:
     changes = tuple(change for change in case.schedule if used[len(change.who)])
     link_chance = section.link_chance if used[2] else 1.0
     up_seconds = section.server_up_seconds if used[1] else None
-    if not changes and link_chance == 1 and up_seconds is None:
+    clients = used_whereabouts(case)
+    if not changes and link_chance == 1 and up_seconds is None and clients is None:
         return None, ()
     if case.net.peers is not None and "mixing" in case.used:
         raise InputError(
@@ -178,6 +181,7 @@ def build_changing(case: Case) -> tuple[Outages | None, tuple[str, ...]]:
         section.server_down_seconds or 1.0,
         case.experiment.seed,
         central=case.tolerates.central,
+        clients=clients,
     )
     return outages, _warned(outages, case)
 
@@ -186,6 +190,8 @@ def _what_changes(section: NetworkSection) -> str:
     """The key by which links or servers come and go."""
     if section.changes is not None:
         return "network.changes"
+    if section.whereabouts is not None:
+        return "network.whereabouts"
     return "network.link_chance" if section.link_chance < 1 else "network.server_up_seconds"
 
 

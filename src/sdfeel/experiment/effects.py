@@ -19,6 +19,7 @@ from sdfeel.core.network import Network
 from sdfeel.core.outages import Change
 from sdfeel.core.scheme import conditions, defaults
 from sdfeel.core.tolerance import IGNORED, Tolerates
+from sdfeel.core.whereabouts import Whereabouts
 from sdfeel.data.sources import DATASETS
 from sdfeel.data.tables import is_table
 from sdfeel.experiment.schema import Experiment
@@ -44,6 +45,7 @@ class Case:
     rates: Rates = "equal"  # what the clients' mean rates come from
     engine: str = "native"  # which computes
     lanes: bool = False  # does somebody continue without waiting for all the others?
+    clients: Whereabouts | None = None  # what network.whereabouts says
 
     @property
     def several(self) -> bool:
@@ -111,6 +113,10 @@ def asked(case: Case) -> Iterator[tuple[str, str]]:
         yield "changing_servers", "network.changes (servers)"
     if 0 in lines:
         yield "absent_cloud", "network.changes (the cloud)"
+    if case.clients is not None and case.clients.moves and case.several:
+        yield "moving_clients", "network.whereabouts (moves)"
+    if case.clients is not None and case.clients.absences:
+        yield "absent_clients", "network.whereabouts (absences)"
     failing = network.server_up_seconds is not None or 1 in lines
     # Clients in several cells continue with another server while their own is away, if all wait
     # for one another.
@@ -244,6 +250,12 @@ KEYS: Mapping[str, tuple[Need, ...]] = {
     "network.mixing": (SEVERAL,),
     "network.overlap": (SEVERAL,),
     "network.link_chance": (SEVERAL,),
+    "network.whereabouts_period": (
+        Need(
+            lambda case: case.experiment.network.whereabouts is not None,
+            "without network.whereabouts",
+        ),
+    ),
     "data.directory": (
         Need(
             lambda case: (

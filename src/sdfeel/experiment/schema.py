@@ -72,6 +72,12 @@ class NetworkSection(Section):
     """mean virtual seconds until an edge server fails (not set: none fails)"""
     server_down_seconds: Positive | None = None
     """mean virtual seconds until it is back"""
+    whereabouts: str | None = None
+    """a .csv file that says where clients are and when they take part: a column `seconds` or
+    `round`, one `client`, and `server` or `longitude` and `latitude`, `available`, or `charging`
+    and `wifi` (1 or 0)"""
+    whereabouts_period: Positive | None = None
+    """seconds (or rounds) after which that file begins again (not set: all stays as it ends)"""
     epochs: list[str] = []
     """who joins, leaves or moves: `10: client-3=none, edge-2=edge-0+edge-1` from round 10 on"""
 

@@ -46,7 +46,10 @@ class Standstill:
         if self.rounds < max(PATIENCE, PER_LANE * len(self.decisions.lanes)):
             return None
         deadline = self.decisions.late.seconds
-        cause = "a server, link or cloud that is needed is down for good; change network.changes"
+        cause = (
+            "a server, link, cloud or client that is needed is away for good; change "
+            "network.changes or network.whereabouts"
+        )
         if deadline is not None:
             cause = f"raise latency.deadline_seconds above {deadline:g}"
         return f"no model has reached a server in {self.rounds} rounds: {cause}"

@@ -35,6 +35,7 @@ class Adaptive:
         EDGE,
         overlap=IGNORED,
         peers="counts exchanges by a constant mixing matrix",
+        moving_clients="counts exchanges by a constant mixing matrix",
         server_optimizer="chooses its periods for servers that only average",
         server_rule="counts exchanges by a constant mixing matrix",
         personal="compares the losses of one model that all share",

@@ -33,10 +33,12 @@ WHOLE = "corrects by what each client really did"
 STEPS = "reads gradients off every iteration of an update"
 EVERYBODY = "needs every cluster in every round"
 CONSTANT = "needs a constant mixing matrix"
+SETTLED = "keeps corrections that belong to a cluster's clients"
 TRACKING = Tolerates(
     EDGE,
     overlap=IGNORED,
     peers=CONSTANT,
+    moving_clients=SETTLED,
     drop_unbiased=WHOLE,
     cluster_rule=UNJUDGED,
     server_rule=UNJUDGED,

@@ -31,6 +31,7 @@ class DSquared:
         changing_links="needs a constant mixing matrix",
         peers="needs a constant mixing matrix",
         changing_servers="needs a constant mixing matrix",
+        moving_clients="needs a constant mixing matrix",
         drop_unbiased="corrects with whole models",
         backhaul="needs its neighbours' exact corrections",
         server_rule="corrects by what exact mixing did to its models",

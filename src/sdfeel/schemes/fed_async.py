@@ -19,6 +19,9 @@ from sdfeel.core.tolerance import CLOUD, IGNORED, Only, Tolerates
 ARRIVED = Shelf("arrived", "server")  # the model that has just arrived
 
 
+LANES = "gives every client a lane of its own, which would stand still"
+
+
 @dataclass(frozen=True)
 class OneByOne:
     """Clients work with the cloud one by one, and none waits for another: what such schemes share.
@@ -67,6 +70,7 @@ class FedAsync(OneByOne):
     tolerates: ClassVar[Tolerates] = Tolerates(
         CLOUD,
         equalise=IGNORED,
+        absent_clients=LANES,
         drop_unbiased="blends in whole models",
         cluster_rule="takes models one at a time, so that none can be compared",
     )

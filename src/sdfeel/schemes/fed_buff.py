@@ -14,7 +14,7 @@ from sdfeel.core.mixing import Mixing, of_rows
 from sdfeel.core.network import Network, Shelf
 from sdfeel.core.scheme import Facts, Mix, View, one_server
 from sdfeel.core.tolerance import CLOUD, IGNORED, Tolerates
-from sdfeel.schemes.fed_async import OneByOne
+from sdfeel.schemes.fed_async import LANES, OneByOne
 
 BUFFER = Shelf("buffer", "server", start="zero")  # the updates since the cloud's last step
 
@@ -27,6 +27,7 @@ class FedBuff(OneByOne):
     tolerates: ClassVar[Tolerates] = Tolerates(
         CLOUD,
         equalise=IGNORED,
+        absent_clients=LANES,
         server_optimizer="takes a step of its own when its buffer is full",
         cluster_rule="adds updates to its buffer one at a time, so that none can be compared",
     )

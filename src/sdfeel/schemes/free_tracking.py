@@ -37,6 +37,7 @@ class FreeTracking:
     tolerates: ClassVar[Tolerates] = replace(
         TRACKING,
         drop=EVERYBODY,
+        absent_clients=EVERYBODY,
         server_optimizer="reads its corrections off how far models move",
     )
 

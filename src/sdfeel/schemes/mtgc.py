@@ -15,6 +15,7 @@ from sdfeel.core.tolerance import EDGE_AND_CLOUD, IGNORED, Tolerates
 from sdfeel.schemes.corrections import (
     DIRECTION,
     EVERYBODY,
+    SETTLED,
     STEPS,
     TRACKING,
     TRUST,
@@ -36,7 +37,13 @@ BEFORE = Shelf("before", "server")  # the cluster's model before the servers met
 SHELVES = (VARIATE, DIRECTION, BEFORE)
 EXACT = "corrects by what gossip did to a model"
 MOVES = "corrects by how far the clients' updates moved the models"
-GATHERED = replace(TRACKING, drop=EVERYBODY, backhaul=EXACT, server_optimizer=MOVES)
+GATHERED = replace(
+    TRACKING,
+    drop=EVERYBODY,
+    absent_clients=EVERYBODY,
+    backhaul=EXACT,
+    server_optimizer=MOVES,
+)
 
 
 def averaged(view: View, done: Ints, *stages: Mixing) -> Mix:
@@ -70,6 +77,8 @@ class Mtgc(TwoLevels):
         EDGE_AND_CLOUD,
         overlap=IGNORED,
         drop=EVERYBODY,
+        moving_clients=SETTLED,
+        absent_clients=EVERYBODY,
         drop_unbiased=WHOLE,
         cluster_rule=UNJUDGED,
         server_optimizer=MOVES,

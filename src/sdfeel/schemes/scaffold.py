@@ -75,6 +75,7 @@ class Scaffnew:
     tolerates: ClassVar[Tolerates] = replace(
         TOLERATES,
         drop="needs every client in every round",
+        absent_clients="needs every client in every round",
         server_optimizer="needs the mean of its clients' models as it is",
     )
 

@@ -32,6 +32,7 @@ class Tiers:
         EDGE,
         peers="mixes with all neighbours of a tier",
         overlap=IGNORED,
+        moving_clients="has no common round at which a client could change its server",
         equalise="gives all clients of a tier one deadline",
         server_optimizer="has a momentum of its own",
         server_rule="lets servers mix for neighbours that hold still, so that these judge nothing",

@@ -16,6 +16,7 @@ from sdfeel.core.events import Crew, Round
 from sdfeel.core.mixing import Mixing
 from sdfeel.core.network import Network
 from sdfeel.core.scheme import Estimates, Mix, Work
+from sdfeel.core.whereabouts import handovers, woken
 from sdfeel.engine.attacks import Attack
 from sdfeel.engine.base import Engine, Task
 from sdfeel.engine.combine import Rows, Sums, combined, mean, mixed, weighted
@@ -71,7 +72,10 @@ class Simulation:
 
     @property
     def net(self) -> Network:
-        """The network as the scheme uses it, in the epoch of the last finished round."""
+        """The network as the scheme uses it, in the epoch of the last finished round; where clients
+        move, as they are now."""
+        if self.decisions.outages is not None and self.decisions.outages.moves:
+            return self._seen.net
         if not self.decisions.epochs:
             return self.decisions.net
         return self.decisions.at(max(each.k for each in self.state.lanes) - 1).net
@@ -174,6 +178,7 @@ class Simulation:
         decided = self._begun(each, again=True)
         if self.decisions.outages is not None:
             self._news += outages.changes(self._seen, decided.state, self.state.number)
+            self._wake(self._seen.net, decided.state.net)
             self._seen = decided.state
         each.ends = self.state.seconds + decided.bill.seconds
         if len(self.state.lanes) > 1:  # others will change the servers' models in the meantime
@@ -181,6 +186,14 @@ class Simulation:
             taken = [part.sources for part in (work.down, work.shift) if part is not None]
             each.sources = np.unique(np.concatenate(taken)).tolist()
             each.base = self.state.rows.taken(each.sources)
+
+    def _wake(self, before: Network, now: Network) -> None:
+        """Servers to which clients have come go on as copies of servers that had some."""
+        models = self.state.rows
+        for server, source in woken(before, now).items():
+            shelves = [now.shelf(each.name) for each in now.shelves if each.per == "server"]
+            for rows in (np.arange(len(now.links)), *shelves):
+                models.put([int(rows[server])], models.taken([int(rows[source])]))
 
     def _renew(self, k: int) -> None:
         """Where an epoch begins with round `k`: servers join, and shelves begin again."""
@@ -250,6 +263,9 @@ class Simulation:
         each.k += 1
         self._renew(each.k)
         self._begin(each)
+        figures = dict(mix.figures)
+        if self.decisions.outages is not None and self.decisions.outages.moves:
+            figures["handovers"] = handovers(network.net, self._seen.net)
         return Round(
             number=state.number,
             lane=each.lane,
@@ -262,7 +278,7 @@ class Simulation:
             mixed=mixed_with,
             crew=self._crew(each, work, bill),
             energy=dict(bill.energy),
-            figures=dict(mix.figures),
+            figures=figures,
         )
 
     def _exchanges(self, mix: Mix, began: Mapping[int, Tensor]) -> tuple[int, ...]:

@@ -1,0 +1,124 @@
+"""Who is where, and who takes part: clients that move between servers, come and go.
+
+A pure function of rounds and seconds, read from a trace. The executor asks for it when a round
+begins; schemes see a network like any other. A client that moves belongs to its new server from the
+next round on, and its data count there: clusters' sizes and the servers' mixing follow. One that is
+away (not charging, say) does nothing, but its data still count where it is. A server without
+clients rests. When somebody comes, it goes on as a copy of the nearest server that had clients.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Literal
+
+import numpy as np
+
+from sdfeel.core.arrays import Floats, Ints, floats, ints
+from sdfeel.core.gossip_weights import laplacian_weights
+from sdfeel.core.membership import nearest
+from sdfeel.core.network import Network, parts
+
+Rule = Callable[[Floats, Floats], Floats]  # weights of links and masses
+NOWHERE, UNCHANGED = -1, -2
+
+
+@dataclass(frozen=True, eq=False)
+class Whereabouts:
+    """Events in chronological order; before the first of a client, it is at home and takes part."""
+
+    when: Floats  # (E,) ascending
+    who: Ints  # (E,) a client
+    server: Ints  # (E,) where it is from then on: NOWHERE, or UNCHANGED
+    there: Ints  # (E,) does it take part from then on: 1, 0 or UNCHANGED
+    unit: Literal["round", "second"] = "second"
+    period: float | None = None  # after which it begins again; None: all stays as it is in the end
+    rule: Rule = laplacian_weights  # how servers mix
+    moving: bool = True  # False: nobody changes its server, but whoever is nowhere is away
+
+    @property
+    def moves(self) -> bool:
+        """Does anybody change its server?"""
+        return self.moving and bool((self.server >= 0).any())
+
+    @property
+    def absences(self) -> bool:
+        """Is anybody away at times?"""
+        return bool((self.there == 0).any() or (self.server == NOWHERE).any())
+
+    def at(self, net: Network, number: int, seconds: float) -> Network:
+        """The network of a round that begins when `number` rounds of all lanes are over."""
+        count = self._begun(number, seconds)
+        home, there = net.home.copy(), np.ones(len(net.samples), dtype=np.int64)
+        who, server, takes = self.who[:count], self.server[:count], self.there[:count]
+        # Of several values for one place, the last is kept.
+        home[who[server != UNCHANGED]] = server[server != UNCHANGED]
+        there[who[takes != UNCHANGED]] = takes[takes != UNCHANGED]
+        there[(home < 0) | (net.home < 0)] = 0
+        if not self.moving or len(net.links) == 1:
+            home = net.home
+        return _network(net, ints(home).tobytes(), there.tobytes(), self.rule)
+
+    def will_change(self, number: int, seconds: float) -> bool:
+        """Does anything still happen?"""
+        return self.period is not None or self._begun(number, seconds) < len(self.when)
+
+    def _begun(self, number: int, seconds: float) -> int:
+        """How many events have happened."""
+        now = float(number) if self.unit == "round" else seconds
+        if self.period is not None:
+            now %= self.period
+        return int(np.searchsorted(self.when, now, side="right"))
+
+
+@lru_cache(maxsize=256)  # mixings are remembered by network: the same state is the same object
+def _network(net: Network, servers: bytes, present: bytes, rule: Rule) -> Network:
+    home = np.frombuffer(servers, dtype=np.int64)
+    there = np.frombuffer(present, dtype=np.int64) > 0
+    stays = home == net.home
+    if stays.all() and there[net.clients].all():
+        return net
+    # One that is where it belongs may reach other servers, too.
+    reach = tuple(
+        (own if same else (at,)) if takes_part else ()
+        for own, at, same, takes_part in zip(
+            net.reach, home.tolist(), stays.tolist(), there.tolist(), strict=True
+        )
+    )
+    counted = home >= 0
+    sizes = np.bincount(home[counted], net.samples[counted], minlength=len(net.links))
+    if stays.all() or not sizes.any():
+        return replace(net, reach=reach, sizes=net.mass, graph=net.links, weights=net.mixing)
+    mass = floats(sizes / sizes.sum())
+    weights = _weights(rule, net.links, mass)
+    return replace(net, reach=reach, sizes=floats(sizes), graph=net.links, weights=weights)
+
+
+def _weights(rule: Rule, links: Floats, mass: Floats) -> Floats:
+    """How servers that have clients mix, each with those that a path of such servers joins to it.
+
+    >>> path = np.array([[0, 1, 0], [1, 0, 1], [0, 1, 0]])
+    >>> _weights(laplacian_weights, path, np.array([0.5, 0.0, 0.5])).tolist()
+    [[1.0, 0.0, 0.0], [0.0, 1.0, 0.0], [0.0, 0.0, 1.0]]
+    """
+    found, some = np.eye(len(mass)), np.flatnonzero(mass > 0)
+    for part in parts(links[np.ix_(some, some)]):
+        own = some[part]
+        if len(own) > 1:
+            found[np.ix_(own, own)] = rule(links[np.ix_(own, own)], mass[own])
+    return floats(found)
+
+
+def handovers(before: Network, now: Network) -> int:
+    """How many clients have gone from one server to another."""
+    there = (before.home >= 0) & (now.home >= 0)
+    return int((there & (before.home != now.home)).sum())
+
+
+def woken(before: Network, now: Network) -> dict[int, int]:
+    """Servers that had no clients and have some now, each with the one that it is to copy."""
+    if before is now:
+        return {}
+    came = np.flatnonzero((now.mass > 0) & (before.mass == 0)).tolist()
+    had = np.flatnonzero(before.mass > 0).tolist()
+    return nearest(came, had, now.links if now.graph is None else now.graph)
