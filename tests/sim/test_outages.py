@@ -26,8 +26,8 @@ from sdfeel.core.mixing import (
     everyones_mean,
     gossip,
 )
-from sdfeel.core.network import Network, clustered
-from sdfeel.core.outages import Change, NetworkState, Outages, parts, schedule
+from sdfeel.core.network import Network, clustered, parts
+from sdfeel.core.outages import Change, NetworkState, Outages, schedule
 from sdfeel.core.scheme import Mix, Scheme, View, Work
 from sdfeel.core.stragglers import StragglerPolicy
 from sdfeel.radio.channel import Fading
