@@ -3,14 +3,17 @@
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from math import inf, isinf
+from typing import Any
 
 import numpy as np
 
 from sdfeel.core.errors import InputError
+from sdfeel.experiment import build_network
 from sdfeel.experiment.loading import checked
 from sdfeel.experiment.schema import Experiment
 from sdfeel.planning import candidates as space
 from sdfeel.planning.goal import Goal
+from sdfeel.planning.improvements import Site, improvements
 from sdfeel.planning.pilots import Workshop
 from sdfeel.planning.race import News, Race, Racer
 from sdfeel.planning.ranking import Entry, Law, proven
@@ -203,7 +206,23 @@ class Planner:
             seed=self.workshop.base.seed,
             assumed=self._assumed(runs),
             short=tuple(self._short),
+            **self._improved(ran),
         )
+
+    def _improved(self, ran: list[PlanRow]) -> dict[str, Any]:
+        """What to improve first where the best row's choice is used, and a map of it."""
+        if not ran:
+            return {}
+        best = space.Candidate(ran[0].scheme, tuple(ran[0].options.items()), *_where(ran[0]))
+        net, base = self.workshop.net(best), self.workshop.base
+        real = build_network.server_graph(best.applied(base))
+        names = () if real is None else real.names
+        site = Site(tuple(net.edges), len(net.servers), net.places, names)
+        decisions = self.workshop.decisions(best)
+        return {
+            "improvements": improvements(decisions, net, best.option("tau2"), site),
+            "site": site,
+        }
 
     def _assumed(self, runs: Mapping[Entry, Racer]) -> tuple[str, ...]:
         """The rates of links that the best candidate uses and that nobody has given."""
@@ -274,14 +293,16 @@ class Planner:
         )
 
 
+def _where(row: PlanRow) -> tuple[float, str, str]:
+    return row.learning_rate, row.graph, row.mixing
+
+
 def experiment_of(base: Experiment, plan: Plan) -> Experiment | None:
     """The winner as an experiment that `sdfeel run` takes; None without one."""
     row = plan.winner
     if row is None:
         return None
-    candidate = space.Candidate(
-        row.scheme, tuple(row.options.items()), row.learning_rate, row.graph, row.mixing
-    )
+    candidate = space.Candidate(row.scheme, tuple(row.options.items()), *_where(row))
     values = candidate.applied(base).model_dump()
     if plan.goal.kind == "accuracy":
         values["training"]["target_accuracy"] = plan.goal.value

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sdfeel.planning.goal import Goal, PilotPoint
+from sdfeel.planning.improvements import Improvement, Site
 
 
 @dataclass(frozen=True)
@@ -61,6 +62,8 @@ class Plan:
     seed: int = 0
     assumed: tuple[str, ...] = ()  # defaults that nobody gave, and that the winner's time rests on
     short: tuple[str, ...] = ()  # what the effort did not allow, one sentence each
+    improvements: tuple[Improvement, ...] = ()  # of the winner's round, best first
+    site: Site | None = None  # the network that the winner would train on
 
     @property
     def winner(self) -> PlanRow | None:

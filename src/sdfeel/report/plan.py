@@ -15,11 +15,12 @@ from sdfeel.experiment.loading import template
 from sdfeel.experiment.schema import Experiment
 from sdfeel.planning.result import Plan, PlanRow
 from sdfeel.report import drawing
+from sdfeel.report.plan_network import network_picture
 from sdfeel.report.plan_picture import aim, plan_picture
 from sdfeel.report.units import count, duration, number, percent
 
 LINES = 12  # candidates in the table
-RECORD, PICTURE, BEST = "plan.json", "plan.png", "best.toml"
+RECORD, PICTURE, BEST, NETWORK = "plan.json", "plan.png", "best.toml", "network.png"
 PARTS = {"compute": "computing", "upload": "clients' uploads", "mix": "mixing between servers"}
 
 
@@ -115,6 +116,8 @@ def reasons(plan: Plan) -> Iterator[str]:
             f"This rests on {' and '.join(plan.assumed)}, which nobody has given: if your links "
             f"differ, say so and plan again."
         )
+    if plan.improvements:
+        yield _improved(plan)
     if given is None or not given.ran:
         return
     if given.label == best.label:
@@ -126,6 +129,19 @@ def reasons(plan: Plan) -> Iterator[str]:
     if plan.goal.kind == "budget":
         return
     yield _compared(plan, best, given)
+
+
+def _improved(plan: Plan) -> str:
+    """What to improve first, and what it would gain."""
+    first = plan.improvements[0]
+    told = f"To improve first: {first.what}; twice as good, an iteration would take "
+    told += f"{percent(first.gain)} less time"
+    rest = [each for each in plan.improvements[1:] if each.servers][:2]
+    if not first.servers and rest:
+        told += "; of single ones, " + " and ".join(
+            f"{each.what} ({percent(each.gain)})" for each in rest
+        )
+    return told + "."
 
 
 def _compared(plan: Plan, best: PlanRow, given: PlanRow) -> str:
@@ -171,6 +187,9 @@ def keep_plan(found: Plan, best: Experiment | None, directory: Path) -> dict[str
     files = {"record": directory / RECORD, "picture": directory / PICTURE}
     write_atomic(files["record"], (json.dumps(found.record(points=True), indent=1) + "\n").encode())
     drawing.save(plan_picture(found), files["picture"])
+    if found.site is not None and found.site.servers > 1:
+        files["network"] = directory / NETWORK
+        drawing.save(network_picture(found), files["network"])
     if best is not None:
         files["experiment"] = directory / BEST
         write_atomic(files["experiment"], template(best).encode())
