@@ -10,7 +10,8 @@ from sdfeel.core.cost import Overheads
 from sdfeel.core.decide import Decisions
 from sdfeel.core.network import clustered
 from sdfeel.core.scheme import Scheme
-from sdfeel.planning.improvements import Improvement, Site, improvements
+from sdfeel.planning.improvements import improvements
+from sdfeel.planning.result import Improvement, Site
 from sdfeel.radio.latency import Rates, cost
 from sdfeel.schemes import FedAvg, HierFavg, SDFeel
 

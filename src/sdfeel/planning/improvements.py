@@ -6,7 +6,7 @@ gains nothing either, so all of a kind are tried together, too.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -16,33 +16,11 @@ from sdfeel.core.decide import Decisions
 from sdfeel.core.link_times import Link
 from sdfeel.core.network import Network
 from sdfeel.planning.ranking import pace
+from sdfeel.planning.result import Improvement, Site
 
 SLOWEST = 5  # clients that are tried one by one
 LEAST = 0.005  # gains below this are not worth a line
 SHOWN = 6
-
-
-@dataclass(frozen=True)
-class Improvement:
-    """Something made twice as fast, and the share of the time that this saves."""
-
-    what: str
-    gain: float  # of an iteration's time, 0 to 1
-    servers: tuple[int, ...] = ()  # whose link it is, or whose client
-    client: int | None = None
-
-
-@dataclass(frozen=True)
-class Site:
-    """The servers and links of a plan, for a picture."""
-
-    edges: tuple[tuple[int, int], ...]
-    servers: int
-    places: tuple[tuple[float, float], ...] | None = None
-    names: tuple[str, ...] = ()
-
-    def name(self, server: int) -> str:
-        return f"server {server}" if server >= len(self.names) else self.names[server]
 
 
 def improvements(

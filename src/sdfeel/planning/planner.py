@@ -13,11 +13,11 @@ from sdfeel.experiment.loading import checked
 from sdfeel.experiment.schema import Experiment
 from sdfeel.planning import candidates as space
 from sdfeel.planning.goal import Goal
-from sdfeel.planning.improvements import Site, improvements
+from sdfeel.planning.improvements import improvements
 from sdfeel.planning.pilots import Workshop
 from sdfeel.planning.race import News, Race, Racer
 from sdfeel.planning.ranking import Entry, Law, proven
-from sdfeel.planning.result import Plan, PlanRow, TaskProfile
+from sdfeel.planning.result import Plan, PlanRow, Site, TaskProfile
 
 EFFORT = 8.0  # what planning may cost, in whole runs of the experiment
 MOST = 1.3  # times the effort: never exceeded, so that a run that is about to win can end

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from sdfeel.planning.goal import Goal, PilotPoint
-from sdfeel.planning.improvements import Improvement, Site
 
 
 @dataclass(frozen=True)
@@ -45,6 +44,29 @@ class TaskProfile:
     divergence: float
     between: float  # part of the divergence that lies between clusters
     gap: float
+
+
+@dataclass(frozen=True)
+class Improvement:
+    """Something made twice as fast, and the share of the time that this saves."""
+
+    what: str
+    gain: float  # of an iteration's time, 0 to 1
+    servers: tuple[int, ...] = ()  # whose link it is, or whose client
+    client: int | None = None
+
+
+@dataclass(frozen=True)
+class Site:
+    """The servers and links of a plan, for a picture."""
+
+    edges: tuple[tuple[int, int], ...]
+    servers: int
+    places: tuple[tuple[float, float], ...] | None = None
+    names: tuple[str, ...] = ()
+
+    def name(self, server: int) -> str:
+        return f"server {server}" if server >= len(self.names) else self.names[server]
 
 
 @dataclass(frozen=True)

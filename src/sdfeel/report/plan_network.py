@@ -7,8 +7,7 @@ from matplotlib.figure import Figure
 
 from sdfeel.core.arrays import Floats, floats
 from sdfeel.core.network import clustered
-from sdfeel.planning.improvements import Improvement, Site
-from sdfeel.planning.result import Plan
+from sdfeel.planning.result import Improvement, Plan, Site
 from sdfeel.report.drawing import FAINT, INK, LABEL, TICK, TITLE, new_figure
 from sdfeel.report.topology import layout
 from sdfeel.report.units import percent
