@@ -24,6 +24,7 @@ from sdfeel.schemes import SCHEMES
 from sdfeel.sim.simulate import Simulation
 
 FEATURES, CLASSES, EXAMPLES = 64, 10, 10  # a small logistic model, and the examples of a client
+POOL = 1_000_000  # examples in all, at most; where clients have more, they share them
 PATIENCE = 900.0  # seconds of one point
 # Rounds that are as short as the scheme can make them.
 SHORTEST = {"sd-feel": {"tau1": 1}, "async-sd-feel": {"theta_min": 1}}
@@ -93,9 +94,9 @@ def prepared(point: Point) -> Simulation:
     """The simulation of a point, before its first round."""
     draws = torch.Generator().manual_seed(0)
     count = point.clients * EXAMPLES
-    x = torch.randn(count, FEATURES, generator=draws)
-    data = Examples(x, torch.randint(CLASSES, (count,), generator=draws))
-    parts = list(np.arange(count).reshape(point.clients, EXAMPLES))
+    x = torch.randn(min(count, POOL), FEATURES, generator=draws)
+    data = Examples(x, torch.randint(CLASSES, (len(x),), generator=draws))
+    parts = list((np.arange(count) % len(x)).reshape(point.clients, EXAMPLES))
     test = Examples(data.x[:10], data.y[:10])
     module = zoo.build("logistic", (FEATURES,), CLASSES, 0)
     training = Training(0.01, EXAMPLES)

@@ -142,7 +142,11 @@ class Scores:
 
 
 class Engine(Protocol):
-    """Trains and measures models given as rows. `engine/loop.py` defines what training means."""
+    """Trains and measures models given as rows. `engine/loop.py` defines what training means.
+
+    An engine may offer more, which callers ask for by name: `workers`, `works_ahead`,
+    `trains_beside`, and what `crowd.Folding` has.
+    """
 
     @property
     def name(self) -> str: ...

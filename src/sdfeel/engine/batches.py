@@ -13,6 +13,7 @@ import numpy as np
 from sdfeel.core.arrays import Ints
 from sdfeel.core.seeds import number, rng
 
+BATCHES = "batches"  # what the draws are for
 
 def batches(
     examples: Ints, batch_size: int, seed: int, client: int, first: int, steps: int
@@ -27,7 +28,7 @@ def batches(
     while step < first + steps:
         turn, position = divmod(step, per_pass)
         count = min(per_pass - position, first + steps - step)
-        order = rng(seed, "batches", client, turn).permutation(examples)
+        order = rng(seed, BATCHES, client, turn).permutation(examples)
         picked.append(order[position * size : (position + count) * size].reshape(count, size))
         step += count
     return np.concatenate(picked) if picked else np.empty((0, size), dtype=np.int64)

@@ -11,11 +11,13 @@ from safetensors.torch import load_file, save
 from torch import Tensor
 
 from sdfeel.core import run_files
+from sdfeel.core.arrays import Floats
 from sdfeel.core.errors import AnotherRun, Diverged, RunError
 from sdfeel.core.events import Evaluated, Event, Finished, Started, Warned
 from sdfeel.core.named import is_object
 from sdfeel.core.run_files import remove_drafts, write_atomic
 from sdfeel.engine.base import Engine, Scores, Task
+from sdfeel.engine.crowd import Crowd, folding
 from sdfeel.engine.estimates import probing
 from sdfeel.engine.loop import TORCH
 from sdfeel.engine.native.engine import FIRST_BITS
@@ -68,6 +70,16 @@ class Timed:
             yield model
             if left == 1 or not self._ahead:
                 begin = self._now()
+
+    @property
+    def folds(self) -> bool:
+        return folding(self._engine) is not None
+
+    def fold(self, crowd: Crowd, totals: Floats) -> None:
+        begin, engine = self._now(), folding(self._engine)
+        assert engine is not None
+        engine.fold(crowd, totals)
+        self.training += self._now() - begin
 
     def _now(self) -> float:
         """A clock that stands still while something else is measured, logged or shown."""

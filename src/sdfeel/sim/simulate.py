@@ -20,6 +20,7 @@ from sdfeel.core.whereabouts import handovers, woken
 from sdfeel.engine.attacks import Attack
 from sdfeel.engine.base import Engine, Task
 from sdfeel.engine.combine import Rows, Sums, combined, mean, mixed, weighted
+from sdfeel.engine.crowd import crowd_of, folding, plain
 from sdfeel.engine.estimates import Estimator, probing
 from sdfeel.engine.fused import bounded
 from sdfeel.engine.messages import Packing
@@ -55,7 +56,7 @@ class Simulation:
         self._liars = attack if attack is not None and attack.servers else None
         self._packing = packing
         self._news: list[str] = []
-        self._ahead = Ahead(engine)
+        self._ahead, self._folding = Ahead(engine), folding(engine)
         if state is None:
             state = State.fresh(engine.initial(), decisions.net, hears(decisions))
             state.lanes = [LaneState(n, lane) for n, lane in enumerate(decisions.lanes)]
@@ -338,6 +339,9 @@ class Simulation:
         Their models are returned if the round is measured.
         """
         state = self.state
+        if self._folds(work, mix):
+            self._fold(work, mix, done)
+            return {}
         sums = Sums(len(mix.up.rows), state.servers)
         takers = _takers(mix)
         came: dict[int, Tensor] = {}  # models that a rule needs side by side
@@ -389,6 +393,30 @@ class Simulation:
         else:
             state.rows.add(rows, sums.rows())
         return ended
+
+    def _folds(self, work: Work, mix: Mix) -> bool:
+        """Can the engine add up the models by itself? It can where they are sent as they are."""
+        sent = self._packing is None or not (self._packing.up or self._packing.sums)
+        return (
+            self._folding is not None
+            and len(self.state.lanes) == 1
+            and sent
+            and self._stays is None
+            and plain(work, mix.up)
+        )
+
+    def _fold(self, work: Work, mix: Mix, done: Ints) -> None:
+        """The same as one by one, for as many clients as there may be."""
+        state, updates = self.state, mix.payload == "update"
+        assert self._folding is not None
+        crowd = crowd_of(work, mix.up, updates, state.servers.numpy(), done, state.taken)
+        totals = torch.zeros(len(mix.up.rows), state.servers.shape[1], dtype=torch.float64)
+        self._folding.fold(crowd, totals.numpy())
+        rows, found = mix.up.rows.tolist(), totals.to(state.servers.dtype)
+        if updates:
+            state.rows.add(rows, found)
+        else:
+            state.rows.put(rows, found)
 
     def _trained(self, each: LaneState, tasks: Sequence[Task]) -> Iterator[Tensor]:
         """The models of `tasks`; the lanes whose rounds end next are trained along with them."""

@@ -12,13 +12,15 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
-from sdfeel.core.arrays import Ints
+from sdfeel.core.arrays import Floats, Ints
 from sdfeel.core.errors import InputError, SdfeelError
 from sdfeel.data.federated import Examples
 from sdfeel.engine.base import Scores, Task, Workload
 from sdfeel.engine.evaluate import Which, measured
 from sdfeel.engine.loop import LoopEngine
+from sdfeel.engine.crowd import Crowd
 from sdfeel.engine.native.available import available
+from sdfeel.engine.native.crowds import Crowds
 from sdfeel.engine.native.library import Native
 from sdfeel.engine.native.trainer import Lessons, Trainer
 from sdfeel.engine.threads import cores, one_thread
@@ -109,6 +111,20 @@ class NativeEngine:
                 yield from _rows(self._other(pull), [_turned(task, pull) for task in some])
             else:
                 yield from _rows(self._other(0.0) if shifted else self._trainer, list(some))
+
+    @property
+    def folds(self) -> bool:
+        """Can it train a crowd? Pulls and shifts are left to `train`."""
+        return not self._workload.training.proximal and self._crowds.fits
+
+    def fold(self, crowd: Crowd, totals: Floats) -> None:
+        """Train a crowd, and add its models to (R, P) `totals`, with the same bits as `train`."""
+        self._crowds.fold(crowd, totals)
+
+    @cached_property
+    def _crowds(self) -> Crowds:
+        row, lessons = self._initial.numel(), Lessons.of(self._workload)
+        return Crowds(self._native.library, lessons, row, self.threads)
 
     def _other(self, pull: float) -> Trainer:
         """For tasks that have shifts, or that are pulled to where they start."""

@@ -1,6 +1,7 @@
 // What Python calls: plain C functions over a chain, all threads, one client per thread at a time.
 #pragma once
 
+#include "crowd.hpp"
 #include "stream.hpp"
 
 namespace sdfeel {
@@ -51,6 +52,19 @@ template <class Net, class Act> int for_each(int64_t count, int threads, const A
     }                                                                                              \
     extern "C" void sdfeel_end(void *stream) {                                                     \
         delete static_cast<sdfeel::Stream<NET> *>(stream);                                         \
+    }                                                                                              \
+    extern "C" void *sdfeel_gather(const SdfeelCrowd *crowd, int threads) {                        \
+        return new sdfeel::Crowd<NET>(*crowd, threads);                                            \
+    }                                                                                              \
+    extern "C" int sdfeel_fold(void *crowd, int64_t until) {                                       \
+        return static_cast<sdfeel::Crowd<NET> *>(crowd)->fold(until);                              \
+    }                                                                                              \
+    extern "C" void sdfeel_disperse(void *crowd) {                                                 \
+        delete static_cast<sdfeel::Crowd<NET> *>(crowd);                                           \
+    }                                                                                              \
+    extern "C" void sdfeel_shuffle(const uint32_t *seed, int64_t words, uint64_t client,           \
+                                   uint64_t turn, int64_t *rows, int64_t count) {                  \
+        sdfeel::shuffle(seed, words, client, turn, rows, count);                                   \
     }                                                                                              \
     extern "C" int sdfeel_measure(const SdfeelMeasure *measure, int threads) {                     \
         const int64_t blocks = (measure->count + measure->block - 1) / measure->block;             \

@@ -1,0 +1,106 @@
+"""What many clients are asked to do at once, as arrays: a million objects would take too long."""
+
+from dataclasses import dataclass
+from typing import Any, Protocol, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sdfeel.core.arrays import Floats, Ints
+from sdfeel.core.mixing import Mixing
+from sdfeel.core.scheme import Work
+
+
+@dataclass(frozen=True, eq=False)
+class Crowd:
+    """Tasks of the plainest kind, and the sums that their models go into.
+
+    Sums are made in the order of the tasks, in float64, each term rounded once: the same bits as
+    `combine.Sums`.
+    """
+
+    clients: Ints  # (T,)
+    starts: NDArray[Any]  # (S, P) models that they start from
+    start: Ints  # (T,) which of these each task starts from
+    steps: Ints  # (T,) local iterations to take
+    first: Ints  # (T,) local iterations taken before
+    rates: Floats  # (T,) learning rates in this round, as multiples of the run's
+    begins: Ints  # (T + 1,) where the entries of each task begin
+    into: Ints  # (E,) the sum that an entry adds to
+    weights: Floats  # (E,) and what the model counts there
+    updates: bool  # is it the update that is added, rather than the model?
+
+    def part(self, begin: int, end: int) -> "Crowd":
+        """Some of the tasks."""
+        some, begins = slice(begin, end), self.begins[begin : end + 1]
+        entries = slice(int(begins[0]), int(begins[-1]))
+        return Crowd(
+            self.clients[some],
+            self.starts,
+            self.start[some],
+            self.steps[some],
+            self.first[some],
+            self.rates[some],
+            begins - begins[0],
+            self.into[entries],
+            self.weights[entries],
+            self.updates,
+        )
+
+
+class Folding(Protocol):
+    """An engine that trains a crowd and adds up its models."""
+
+    @property
+    def folds(self) -> bool:
+        """Can it, for the model and the training that it has?"""
+        ...
+
+    def fold(self, crowd: Crowd, totals: Floats) -> None:
+        """Train, and add each model to its sums: the rows of `totals` (R, P)."""
+        ...
+
+
+def folding(engine: object) -> Folding | None:
+    """`engine`, if it can."""
+    return cast(Folding, engine) if getattr(engine, "folds", False) else None
+
+
+def plain(work: Work, up: Mixing) -> bool:
+    """Does everybody just train from a server's model, to be averaged by servers?"""
+    down, special = work.down, (work.shift, work.compare, work.down.rule, up.rule)
+    return (
+        not work.measure
+        and not work.pull
+        and all(part is None for part in special)
+        and len(down.sources) == len(down.rows) > 0
+        and bool((down.sources >= 0).all() and (down.weights == 1).all())
+        and bool((up.sources >= 0).all())
+    )
+
+
+def crowd_of(work: Work, up: Mixing, updates: bool, starts: Any, done: Ints, taken: Ints) -> Crowd:
+    """The tasks of a round that is `plain`, in their order; who trains in vain is left out."""
+    down = work.down
+    order = np.argsort(up.sources, kind="stable")  # the entries of each client, sum by sum
+    sources = up.sources[order]
+    begins = np.searchsorted(sources, down.rows, side="left")
+    counts = np.searchsorted(sources, down.rows, side="right") - begins
+    rates = np.ones(len(down.rows)) if work.rates is None else work.rates
+    heard = counts > 0
+    counts, begins, clients = counts[heard], begins[heard], down.rows[heard]
+    ends = np.cumsum(counts)
+    entries = order[np.arange(counts.sum()) + np.repeat(begins - ends + counts, counts)]
+    owners = np.repeat(np.arange(len(up.rows)), np.diff(up.starts))
+    return Crowd(
+        clients,
+        starts,
+        down.sources[heard],
+        done[clients],
+        taken[clients],
+        rates[heard],
+        np.concatenate([[0], ends]),
+        owners[entries],
+        up.weights[entries],
+        updates,
+    )

@@ -1,0 +1,191 @@
+"""Training a crowd with a compiled model: examples, steps and sums without Python in between."""
+
+import ctypes
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cached_property
+from typing import Any
+from zlib import crc32
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sdfeel.core.arrays import Floats, Ints
+from sdfeel.core.errors import SdfeelError
+from sdfeel.core.seeds import rng
+from sdfeel.engine.batches import BATCHES, dropout_key
+from sdfeel.engine.crowd import Crowd
+from sdfeel.engine.native.library import Library, Tasks
+from sdfeel.engine.native.trainer import Lessons
+from sdfeel.engine.task import TaskOf, diverged
+
+STOPPED = 4  # of crowd.hpp: a task has failed
+CHUNK_BYTES, MOST_CHUNK = 1 << 17, 64  # models that a thread trains before it says so
+EACH_CHUNKS = 12  # chunks in memory for each thread: as Trainer's rooms
+ROOM_BYTES = 12 << 20
+AT_ONCE = 256  # tasks between two looks at signals
+
+
+class CrowdCall(ctypes.Structure):
+    """Kept in step with `SdfeelCrowd` of crowd.hpp."""
+
+    _fields_ = (
+        ("tasks", Tasks),
+        ("parts", ctypes.c_void_p),
+        ("part_sizes", ctypes.c_void_p),
+        ("examples", ctypes.c_int64),
+        ("seed", ctypes.c_void_p),
+        ("words", ctypes.c_int64),
+        ("chunk", ctypes.c_int64),
+        ("begins", ctypes.c_void_p),
+        ("into", ctypes.c_void_p),
+        ("weights", ctypes.c_void_p),
+        ("totals", ctypes.c_void_p),
+        ("updates", ctypes.c_int64),
+    )
+
+
+class Crowds:
+    """Adds the models of crowds to sums."""
+
+    def __init__(self, library: Library, lessons: Lessons, row: int, threads: int) -> None:
+        self._library, self._lessons, self._row, self._threads = library, lessons, row, threads
+        self._key = dropout_key(lessons.seed)
+        self._seed = np.array(_words(lessons.seed) + _words(crc32(BATCHES.encode())), np.uint32)
+
+    @cached_property
+    def fits(self) -> bool:
+        """Does C++ shuffle as this NumPy does, and round once?"""
+        seed = self._lessons.seed
+        addresses = [(0, 0), (1, 3), (123_456, 7), (2**33, 1)]
+        return self._library.fuses and all(
+            np.array_equal(
+                self.shuffled(np.arange(count), *address),
+                rng(seed, BATCHES, *address).permutation(np.arange(count)),
+            )
+            for address in addresses
+            for count in (1, 2, 11, 600)
+        )
+
+    def shuffled(self, rows: Ints, client: int, turn: int) -> Ints:
+        """`rows` in the order of a client's pass."""
+        found = np.array(rows, dtype=np.int64)
+        self._library.functions.sdfeel_shuffle(
+            ctypes.c_void_p(self._seed.ctypes.data),
+            ctypes.c_int64(len(self._seed)),
+            ctypes.c_uint64(client),
+            ctypes.c_uint64(turn),
+            ctypes.c_void_p(found.ctypes.data),
+            ctypes.c_int64(len(found)),
+        )
+        return found
+
+    def fold(self, crowd: Crowd, totals: Floats) -> None:
+        """Train, and add each model to its sums: the rows of `totals`."""
+        count = len(crowd.clients)
+        sizes = np.minimum(self._lessons.sgd.batch_size, self._part_sizes[crowd.clients])
+        each = self._each(crowd.clients, sizes)
+        starts = np.ascontiguousarray(crowd.starts, np.float32)
+        chunk = max(1, min(MOST_CHUNK, CHUNK_BYTES // (4 * self._row), count // self._threads // 8))
+        ring = max(2, min(EACH_CHUNKS * self._threads, ROOM_BYTES // (4 * self._row * chunk)))
+        models = np.empty((chunk * min(ring + 1, -(-count // chunk)), self._row), np.float32)
+        kept: dict[str, NDArray[Any]] = {
+            "starts": starts.ctypes.data + crowd.start.astype(np.uintp) * (4 * self._row),
+            "clients": _numbers(crowd.clients),
+            "first": _numbers(crowd.first * each),
+            "steps": _numbers(crowd.steps * each),
+            "sizes": _numbers(sizes),
+            "picked": np.zeros(count, np.uintp),
+            "rates": (self._lessons.sgd.learning_rate * crowd.rates).astype(np.float32),
+            "finite": np.zeros(count, np.uint8),
+        }
+        tasks = Tasks(
+            count=count,
+            shifts=None,
+            models=models.ctypes.data,
+            rooms=len(models),
+            parameters=self._row,
+            x=self._lessons.x.ctypes.data,
+            y=self._lessons.y.ctypes.data,
+            key=self._key,
+            momentum=self._lessons.sgd.momentum,
+            decay=self._lessons.sgd.weight_decay,
+            **{name: array.ctypes.data for name, array in kept.items()},
+        )
+        sums = _numbers(crowd.begins), _numbers(crowd.into), np.ascontiguousarray(crowd.weights)
+        assert totals.flags.c_contiguous and totals.dtype == np.float64
+        call = CrowdCall(
+            tasks=tasks,
+            parts=self._places.ctypes.data,
+            part_sizes=self._part_sizes.ctypes.data,
+            examples=len(self._lessons.x),
+            seed=self._seed.ctypes.data,
+            words=len(self._seed),
+            chunk=chunk,
+            begins=sums[0].ctypes.data,
+            into=sums[1].ctypes.data,
+            weights=sums[2].ctypes.data,
+            totals=totals.ctypes.data,
+            updates=crowd.updates,
+        )
+        functions = self._library.functions
+        with self._gathered(call) as handle:
+            for until in range(AT_ONCE, count + AT_ONCE, AT_ONCE):
+                code = functions.sdfeel_fold(handle, ctypes.c_int64(min(until, count)))
+                if code == STOPPED:
+                    raise self._failed(crowd, kept["finite"])
+                self._library.check(code, self._threads)
+
+    @contextmanager
+    def _gathered(self, call: CrowdCall) -> Iterator[ctypes.c_void_p]:
+        functions = self._library.functions
+        functions.sdfeel_gather.restype = ctypes.c_void_p
+        handle = ctypes.c_void_p(functions.sdfeel_gather(ctypes.byref(call), self._threads))
+        try:
+            yield handle
+        finally:
+            functions.sdfeel_disperse(handle)
+
+    def _failed(self, crowd: Crowd, finite: NDArray[np.uint8]) -> SdfeelError:
+        """The error of the first task that failed: the same as a single task's."""
+        n = int((finite != 1).argmax())
+        client, first, steps = int(crowd.clients[n]), int(crowd.first[n]), int(crowd.steps[n])
+        if finite[n] == 0:
+            task = TaskOf(client, None, steps, first, float(crowd.rates[n]))
+            return diverged(task, self._lessons.sgd.learning_rate)
+        return SdfeelError(
+            f"client {client} failed in its local iteration {first}: IndexError: it has rows beyond "
+            f"the {len(self._lessons.x)} examples"
+        )
+
+    def _each(self, clients: Ints, sizes: Ints) -> Ints:
+        """Mini-batches in one local iteration of each client."""
+        if self._lessons.sgd.iteration == "batch":
+            return np.ones(len(clients), dtype=np.int64)
+        return _numbers(self._part_sizes[clients] // sizes)
+
+    @cached_property
+    def _parts(self) -> list[Ints]:
+        return [_numbers(part) for part in self._lessons.parts]
+
+    @cached_property
+    def _part_sizes(self) -> Ints:
+        return np.fromiter(map(len, self._parts), np.int64, len(self._parts))
+
+    @cached_property
+    def _places(self) -> NDArray[np.uintp]:
+        """(C,) where each client's rows are."""
+        places = (part.__array_interface__["data"][0] for part in self._parts)
+        return np.fromiter(places, np.uintp, len(self._parts))
+
+
+def _numbers(array: Ints) -> Ints:
+    return np.ascontiguousarray(array, np.int64)
+
+
+def _words(number: int) -> list[int]:
+    """A number in words of 32 bits, the lowest first, as NumPy seeds its generators."""
+    words = [number & 0xFFFFFFFF]
+    while number := number >> 32:
+        words.append(number & 0xFFFFFFFF)
+    return words

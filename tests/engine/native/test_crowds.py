@@ -1,0 +1,150 @@
+"""Many clients in one call: the same bits as one by one, and no Python for each of them."""
+
+import sys
+from types import FrameType
+
+import numpy as np
+import pytest
+import torch
+
+from sdfeel.core import graphs
+from sdfeel.core.cost import Cost
+from sdfeel.core.decide import Decisions
+from sdfeel.core.errors import Diverged, SdfeelError
+from sdfeel.core.network import Network
+from sdfeel.core.scheme import Scheme
+from sdfeel.data.federated import Examples
+from sdfeel.engine.base import Task, Training, Workload
+from sdfeel.engine.combine import Sums
+from sdfeel.engine.crowd import Crowd
+from sdfeel.engine.native.engine import NativeEngine
+from sdfeel.models.zoo import build
+from sdfeel.schemes import SCHEMES
+from sdfeel.sim.simulate import Simulation
+from tests.engine.native.helpers import needs_compiler
+
+COUNT, SERVERS, EXAMPLES, FEATURES = 40, 4, 90, 6
+
+
+def simulation(
+    scheme: Scheme,
+    training: Training | None = None,
+    alone: bool = False,  # one client after another
+    clients: int = COUNT,
+    beyond: bool = False,  # one of them has a row that does not exist
+) -> Simulation:
+    draws = np.random.default_rng(1)
+    x = torch.from_numpy(draws.standard_normal((EXAMPLES, FEATURES)).astype(np.float32))
+    data = Examples(x, torch.from_numpy(draws.integers(0, 3, EXAMPLES)))
+    sizes = draws.integers(1, 12, clients)
+    parts = [draws.integers(0, EXAMPLES, size) for size in sizes.tolist()]
+    if beyond:
+        parts[-1][0] = EXAMPLES
+    module = build("logistic", (FEATURES,), 3, 0)
+    workload = Workload(module, data, parts, data, training or Training(0.1, 4), 2**40 + 7)
+    engine = NativeEngine(workload, threads=3)
+    assert engine.folds
+    reach = tuple((i % SERVERS, *([(i + 1) % SERVERS] * (i % 3 == 0))) for i in range(clients))
+    net = Network(sizes.astype(np.float64), reach, graphs.links("ring", SERVERS))
+    kinds = ("client-server", "server-server", "server-cloud", "client-cloud")
+    speeds = draws.uniform(1, 3, clients)
+    cost = Cost(speeds, 700.0, dict.fromkeys(kinds, 1e3))  # type: ignore[arg-type]
+    found = Simulation(Decisions.of(scheme, net, cost), engine)
+    if alone:
+        found._folding = None
+    return found
+
+
+@needs_compiler
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("sd-feel", {"tau1": 3}),
+        ("fedavg", {"tau1": 5, "participants": 7}),
+        ("fednova", {}),  # updates
+    ],
+)
+@pytest.mark.parametrize("iteration", ["batch", "epoch"])
+def test_a_crowd_has_the_bits_of_its_clients_one_by_one(
+    name: str, options: dict[str, int], iteration: str
+) -> None:
+    training = Training(0.1, 4, options={"momentum": 0.5}, iteration=iteration)  # type: ignore[arg-type]
+    scheme = SCHEMES[name](**options)
+    together, alone = (simulation(scheme, training, alone) for alone in (False, True))
+    for _ in range(4):
+        assert next(together) == next(alone)
+    assert torch.equal(together.state.servers, alone.state.servers)
+    assert not torch.equal(together.state.servers[0], together.engine.initial())
+
+
+@needs_compiler
+@pytest.mark.parametrize("updates", [False, True])
+def test_a_model_goes_into_any_sums_with_any_weights(updates: bool) -> None:
+    engine, draws = simulation(SCHEMES["sd-feel"]()).engine, np.random.default_rng(0)
+    assert isinstance(engine, NativeEngine)
+    start = engine.initial()
+    starts = torch.stack([start, start * -0.5, torch.zeros_like(start)])
+    counts = draws.integers(0, 4, COUNT)
+    crowd = Crowd(
+        clients=draws.permutation(COUNT),
+        starts=starts.numpy(),
+        start=draws.integers(0, 3, COUNT),
+        steps=draws.integers(0, 9, COUNT),
+        first=draws.integers(0, 30, COUNT),
+        rates=draws.uniform(0.5, 2, COUNT),
+        begins=np.concatenate([[0], np.cumsum(counts)]),
+        into=draws.integers(0, 5, counts.sum()),
+        weights=draws.standard_normal(counts.sum()),
+        updates=updates,
+    )
+    totals = np.zeros((6, len(start)))
+    engine.fold(crowd, totals)
+    tasks = [
+        Task(client, starts[which], steps, first, rate)
+        for client, which, steps, first, rate in zip(
+            *(crowd.clients.tolist(), crowd.start.tolist(), crowd.steps.tolist()),
+            *(crowd.first.tolist(), crowd.rates.tolist()),
+            strict=True,
+        )
+    ]
+    sums = Sums(6, start)
+    for n, model in enumerate(engine.train(tasks)):
+        for entry in range(crowd.begins[n], crowd.begins[n + 1]):
+            row = model - tasks[n].start if updates else model
+            sums.add(int(crowd.into[entry]), float(crowd.weights[entry]), row)
+    assert torch.equal(torch.from_numpy(totals).float(), sums.rows())
+
+
+@needs_compiler
+def test_an_error_is_the_same_as_one_by_one() -> None:
+    wild = Training(1e38, 4)
+    for kind, training, beyond in ((Diverged, wild, False), (SdfeelError, None, True)):
+        said = []
+        for alone in (False, True):
+            run = simulation(SCHEMES["sd-feel"](tau1=3), training, alone, beyond=beyond)
+            with pytest.raises(kind) as caught:
+                for _ in range(5):
+                    next(run)
+            said.append(str(caught.value))
+        assert said[0] == said[1]
+        assert "client" in said[0]
+
+
+@needs_compiler
+def test_no_python_for_each_client() -> None:
+    counts = []
+    for clients in (400, 4000):
+        run, calls = simulation(SCHEMES["sd-feel"](tau1=1), clients=clients), 0
+        next(run)
+
+        def count(frame: FrameType, event: str, arg: object) -> None:
+            nonlocal calls
+            calls += event in ("call", "c_call")
+
+        sys.setprofile(count)
+        try:
+            next(run)
+        finally:
+            sys.setprofile(None)
+        counts.append(calls)
+    assert counts[1] - counts[0] < 400  # of 3,600 more clients; a few calls for every 256
