@@ -8,6 +8,7 @@ because a client takes from one server out of a thousand.
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from itertools import accumulate
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -158,14 +159,20 @@ def average(
     {0: 0.25, 1: 0.75}
     """
     dst, src = np.asarray(destinations, dtype=np.int64), np.asarray(sources, dtype=np.int64)
-    if len(dst) == 1:  # asynchronous rounds ask for it again and again
-        return Mixing(ints(dst), ONE_ENTRY, ints(src), WHOLE, via)
+    if len(dst) == 1:
+        return _taken_whole(int(dst[0]), int(src[0]), via)
     order = np.lexsort((src, dst))
     dst, src = dst[order], src[order]
     rows, starts, counts = np.unique(dst, return_index=True, return_counts=True)
     weights = np.ones(len(src)) if mass is None else mass[src]
     weights = weights / np.repeat(np.add.reduceat(weights, starts), counts)
     return Mixing(ints(rows), ints([*starts, len(src)]), ints(src), floats(weights), via)
+
+
+@lru_cache(maxsize=1 << 16)
+def _taken_whole(dst: int, src: int, via: Link) -> Mixing:
+    """One destination takes one model; asynchronous lanes do so again and again."""
+    return Mixing(ints([dst]), ONE_ENTRY, ints([src]), WHOLE, via)
 
 
 def of_rows(
@@ -180,7 +187,7 @@ def of_rows(
     entries = [sorted(row.items()) for row in rows.values()]
     return Mixing(
         rows=ints(list(rows)),
-        starts=ints(np.cumsum([0, *map(len, entries)])),
+        starts=ints(list(accumulate(map(len, entries), initial=0))),
         sources=ints([source for row in entries for source, _ in row]),
         weights=floats([weight for row in entries for _, weight in row]),
         via=via,

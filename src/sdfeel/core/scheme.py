@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, is_dataclass, replace
+from functools import cached_property
 from math import inf
 from typing import Any, ClassVar, Literal, Protocol, get_type_hints
 
@@ -144,7 +145,7 @@ class Mix:
     over: str | None = None  # why the run ends with this round; None: it continues
     figures: Mapping[str, float] = field(default_factory=dict)  # the scheme's own, for the log
 
-    @property
+    @cached_property
     def stages(self) -> tuple[Mixing, ...]:
         """`across` as a sequence."""
         if self.across is None:

@@ -15,6 +15,7 @@ from sdfeel.core.seeds import number, rng
 
 BATCHES = "batches"  # what the draws are for
 
+
 def batches(
     examples: Ints, batch_size: int, seed: int, client: int, first: int, steps: int
 ) -> Ints:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from sdfeel.core import rules
-from sdfeel.core.arrays import Floats
+from sdfeel.core.arrays import Floats, Ints
 from sdfeel.core.mixing import Mixing
 from sdfeel.engine.by_rule import by_rule, negative
 from sdfeel.engine.fused import PIECE, by_hand
@@ -77,6 +77,8 @@ class Sums:
 
     def rows(self) -> Tensor:
         """(count, P) the sums, rounded once to the models' own type."""
+        if len(self._totals) == 1 and 0 in self._alone:
+            return self._alone[0][None]
         out = torch.zeros(len(self._totals), self._size, dtype=self._dtype)
         for index, total in enumerate(self._totals):
             if total is not None:
@@ -97,6 +99,12 @@ def weighted(terms: Iterable[tuple[float, Tensor]]) -> Tensor:
     return sums.rows()[0]
 
 
+def summed(sources: Ints, weights: Floats, models: Rows) -> Tensor:
+    """(P,) the weighted sum of these rows."""
+    pairs = zip(weights.tolist(), sources.tolist(), strict=True)
+    return weighted((weight, models[source]) for weight, source in pairs)
+
+
 def combined(mixing: Mixing, n: int, own: Tensor, models: Rows) -> Tensor:
     """(P,) row `n` of a mixing that has a rule; `own` is the row that it replaces."""
     assert mixing.rule is not None
@@ -110,6 +118,8 @@ def combined(mixing: Mixing, n: int, own: Tensor, models: Rows) -> Tensor:
 def mixed(mixing: Mixing, models: Rows) -> Tensor:
     """(R, P) one hop of `mixing`: the new models of `mixing.rows`, all reads before writes."""
     like = models[0]
+    if mixing.rule is None and len(mixing.rows) == 1 and len(like) <= PIECE:
+        return summed(mixing.sources, mixing.weights, models)[None]
     out = torch.empty(len(mixing.rows), len(like), dtype=like.dtype)
     if mixing.rule is not None:
         for n, dst in enumerate(mixing.rows.tolist()):

@@ -53,15 +53,23 @@ class ModelRows:
         """(R, P) copies of some rows."""
         if not rows:
             return self.servers[:0].clone()
+        if len(rows) == 1:
+            return self[rows[0]].clone()[None]
         return torch.stack([self[n] for n in rows])
 
     def put(self, rows: Sequence[int], values: Tensor) -> None:
-        """Replace some rows by (R, P) values."""
+        """Replace some rows by (R, P) values, which nobody else changes from now on."""
+        if len(rows) == 1:
+            self._put(rows[0], values[0])
+            return
         for n, value in zip(rows, values, strict=True):
-            if n >= 0:
-                self.servers[n] = value
-            else:
-                self.written[n] = value.clone()
+            self._put(n, value if n >= 0 else value.clone())  # or it would keep all the others
+
+    def _put(self, n: int, value: Tensor) -> None:
+        if n >= 0:
+            self.servers[n] = value
+        else:
+            self.written[n] = value
 
     def add(self, rows: Sequence[int], values: Tensor) -> None:
         """Add (R, P) values to some rows."""

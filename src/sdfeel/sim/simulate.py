@@ -19,15 +19,15 @@ from sdfeel.core.scheme import Estimates, Mix, Work
 from sdfeel.core.whereabouts import handovers, woken
 from sdfeel.engine.attacks import Attack
 from sdfeel.engine.base import Engine, Task
-from sdfeel.engine.combine import Rows, Sums, combined, mean, mixed, weighted
+from sdfeel.engine.combine import Sums, combined, mean, mixed, summed, weighted
 from sdfeel.engine.crowd import crowd_of, folding, plain
 from sdfeel.engine.estimates import Estimator, probing
-from sdfeel.engine.fused import bounded
 from sdfeel.engine.messages import Packing
 from sdfeel.engine.privacy import Budget
 from sdfeel.engine.threads import one_thread
 from sdfeel.sim.ahead import Ahead
 from sdfeel.sim.state import LaneState, State
+from sdfeel.sim.tasks import tasks_of
 
 LISTED = 200  # clients whose seconds a round's event lists, at most
 
@@ -137,7 +137,7 @@ class Simulation:
 
     def _newest(self) -> Tensor:
         rows, weights = self.net.returned
-        return _sum(rows, weights, self.state.rows)
+        return summed(rows, weights, self.state.rows)
 
     def models(self) -> Callable[[int], Tensor]:
         """The model of each client if the run ends now: all have the same, or each its own.
@@ -176,6 +176,7 @@ class Simulation:
 
     def _begin(self, each: LaneState) -> None:
         each.began, each.since = self.state.number, self.state.seconds
+        before = each.begun
         decided = self._begun(each, again=True)
         if self.decisions.outages is not None:
             self._news += outages.changes(self._seen, decided.state, self.state.number)
@@ -183,9 +184,10 @@ class Simulation:
             self._seen = decided.state
         each.ends = self.state.seconds + decided.bill.seconds
         if len(self.state.lanes) > 1:  # others will change the servers' models in the meantime
-            work = decided.work
-            taken = [part.sources for part in (work.down, work.shift) if part is not None]
-            each.sources = np.unique(np.concatenate(taken)).tolist()
+            work, each.tasks = decided.work, None
+            if not each.sources or before is None or work is not before.work:
+                taken = [part.sources for part in (work.down, work.shift) if part is not None]
+                each.sources = np.unique(np.concatenate(taken)).tolist()
             each.base = self.state.rows.taken(each.sources)
 
     def _wake(self, before: Network, now: Network) -> None:
@@ -319,7 +321,7 @@ class Simulation:
             if mixing.rule is not None:
                 found.append(combined(mixing, n, models[dst], seen))
             else:
-                found.append(_sum(sources, weights, seen))
+                found.append(summed(sources, weights, seen))
         return torch.stack(found)
 
     def _crew(self, each: LaneState, work: Work, bill: Bill) -> Crew | None:
@@ -429,9 +431,10 @@ class Simulation:
         for _, each in nsmallest(count, self._next):
             begun = self._begun(each)
             who = set(begun.mix.up.sources.tolist())
-            done = begun.done(len(self.state.taken))
-            tasks = self._tasks(begun.work, done, each)
-            yield each.number, [task for task in tasks if task.client in who]
+            if each.tasks is None:
+                done = begun.done(len(self.state.taken))
+                each.tasks = self._tasks(begun.work, done, each)
+            yield each.number, [task for task in each.tasks if task.client in who]
 
     def _measured(
         self, work: Work, done: Ints, each: LaneState, ended: Mapping[int, Tensor], spread: float
@@ -445,7 +448,7 @@ class Simulation:
         for task in self._tasks(work, done, each):
             if task.client in ended:
                 weight, step = float(self.net.samples[task.client]), task.first + task.steps
-                also = _sum(*compared[task.client], self.state.rows) if compared else None
+                also = summed(*compared[task.client], self.state.rows) if compared else None
                 asked.add(task.client, weight, task.start, ended[task.client], step, also)
         return replace(asked.estimates(), spread=spread)
 
@@ -469,38 +472,7 @@ class Simulation:
         return task.start + update if mix.payload == "model" else update
 
     def _tasks(self, work: Work, done: Ints, each: LaneState) -> list[Task]:
-        models: Rows = self.state.rows
-        if each.base is not None:
-            models = dict(zip(each.sources, each.base, strict=True))
-        rates = np.ones(len(work.down.rows)) if work.rates is None else work.rates
-        shifts = {} if work.shift is None else {i: (of, w) for i, of, w in work.shift}
-        tasks: list[Task] = []
-        starts: dict[int, Tensor] = {}
-        for rate, (client, sources, weights) in zip(rates.tolist(), work.down, strict=True):
-            if work.down.rule is not None:
-                start = combined(work.down, len(tasks), models[int(sources[0])], models)
-            elif len(sources) == 1 and weights[0] == 1:
-                source = int(sources[0])
-                if source not in starts:  # many clients start from one model: one tensor for all
-                    starts[source] = models[source]
-                start = starts[source]
-            else:
-                terms = zip(weights.tolist(), sources.tolist(), strict=True)
-                start = weighted((weight, models[source]) for weight, source in terms)
-            first = int(self.state.taken[client])
-            shift = None
-            if client in shifts:
-                row = _sum(*shifts[client], models).numpy()
-                shift = torch.from_numpy(bounded(row, start.numpy(), work.clip))
-            own, steps = self.state.own.get(client, self._stays), int(done[client])
-            tasks.append(Task(client, start, steps, first, rate, shift, work.pull, own))
-        return tasks
-
-
-def _sum(sources: Ints, weights: Floats, models: Rows) -> Tensor:
-    """(P,) the weighted sum of these rows."""
-    terms = zip(weights.tolist(), sources.tolist(), strict=True)
-    return weighted((weight, models[source]) for weight, source in terms)
+        return tasks_of(self.state, self._stays, work, done, each)
 
 
 def _takers(mix: Mix) -> dict[int, list[tuple[int, float]]]:

@@ -12,6 +12,7 @@ from sdfeel.core.events import Crew
 from sdfeel.core.network import Network
 from sdfeel.core.scheme import Estimates, Lane, Memory
 from sdfeel.core.staleness import Clocks
+from sdfeel.engine.base import Task
 from sdfeel.sim.rows import ModelRows
 
 
@@ -32,6 +33,7 @@ class LaneState:
     measured: Estimates | None = None
     crew: Crew = ()  # as last listed in the lane's events
     begun: Begun | None = None  # the round, as it was decided; None after a resume
+    tasks: list[Task] | None = None  # its clients', once they were asked for
 
     @property
     def order(self) -> tuple[float, int]:
@@ -56,7 +58,9 @@ class State:
     over: str | None = None  # why the scheme has ended the run
     spent: Floats = field(default_factory=lambda: np.zeros((2, 0)))  # (2, C): `privacy.Budget`
     average: Tensor | None = None  # (P,) of the models so far, where one is returned
-    _iterations: tuple[Fraction, int] | None = None  # of all lanes, and how many these count for
+    _iterations: tuple[int | Fraction, int] | None = (
+        None  # of all lanes, and how many these count for
+    )
 
     @classmethod
     def fresh(cls, initial: Tensor, net: Network, hearsay: bool = True) -> "State":
@@ -85,7 +89,7 @@ class State:
     def iterations(self) -> int:
         """Local iterations per server: exact when synchronous, a mean when not."""
         if self._iterations is None:
-            steps = sum((Fraction(each.steps) * len(each.lane) for each in self.lanes), Fraction())
+            steps = sum((_exactly(each.steps) * len(each.lane) for each in self.lanes), 0)
             self._iterations = steps, sum(len(each.lane) for each in self.lanes)
         steps, lanes = self._iterations
         return int(float(steps) / lanes)
@@ -95,5 +99,10 @@ class State:
         before, each.steps = each.steps, each.steps + steps
         if self._iterations is not None:
             total, lanes = self._iterations
-            more = (Fraction(each.steps) - Fraction(before)) * len(each.lane)
+            more = (_exactly(each.steps) - _exactly(before)) * len(each.lane)
             self._iterations = total + more, lanes
+
+
+def _exactly(number: float) -> int | Fraction:
+    """The same number, to be added without rounding; most are whole."""
+    return int(number) if number.is_integer() else Fraction(number)

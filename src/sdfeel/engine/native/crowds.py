@@ -113,7 +113,8 @@ class Crowds:
             **{name: array.ctypes.data for name, array in kept.items()},
         )
         sums = _numbers(crowd.begins), _numbers(crowd.into), np.ascontiguousarray(crowd.weights)
-        assert totals.flags.c_contiguous and totals.dtype == np.float64
+        assert totals.flags.c_contiguous
+        assert totals.dtype == np.float64
         call = CrowdCall(
             tasks=tasks,
             parts=self._places.ctypes.data,
@@ -154,8 +155,8 @@ class Crowds:
             task = TaskOf(client, None, steps, first, float(crowd.rates[n]))
             return diverged(task, self._lessons.sgd.learning_rate)
         return SdfeelError(
-            f"client {client} failed in its local iteration {first}: IndexError: it has rows beyond "
-            f"the {len(self._lessons.x)} examples"
+            f"client {client} failed in its local iteration {first}: IndexError: it has rows "
+            f"beyond the {len(self._lessons.x)} examples"
         )
 
     def _each(self, clients: Ints, sizes: Ints) -> Ints:

@@ -16,9 +16,9 @@ from sdfeel.core.arrays import Floats, Ints
 from sdfeel.core.errors import InputError, SdfeelError
 from sdfeel.data.federated import Examples
 from sdfeel.engine.base import Scores, Task, Workload
+from sdfeel.engine.crowd import Crowd
 from sdfeel.engine.evaluate import Which, measured
 from sdfeel.engine.loop import LoopEngine
-from sdfeel.engine.crowd import Crowd
 from sdfeel.engine.native.available import available
 from sdfeel.engine.native.crowds import Crowds
 from sdfeel.engine.native.library import Native
