@@ -1,6 +1,7 @@
 """Many clients in one call: the same bits as one by one, and no Python for each of them."""
 
 import sys
+from itertools import islice
 from types import FrameType
 
 import numpy as np
@@ -19,7 +20,7 @@ from sdfeel.engine.combine import Sums
 from sdfeel.engine.crowd import Crowd
 from sdfeel.engine.native.engine import NativeEngine
 from sdfeel.models.zoo import build
-from sdfeel.schemes import SCHEMES
+from sdfeel.schemes import SCHEMES, SDFeel
 from sdfeel.sim.simulate import Simulation
 from tests.engine.native.helpers import needs_compiler
 
@@ -80,7 +81,7 @@ def test_a_crowd_has_the_bits_of_its_clients_one_by_one(
 @needs_compiler
 @pytest.mark.parametrize("updates", [False, True])
 def test_a_model_goes_into_any_sums_with_any_weights(updates: bool) -> None:
-    engine, draws = simulation(SCHEMES["sd-feel"]()).engine, np.random.default_rng(0)
+    engine, draws = simulation(SDFeel()).engine, np.random.default_rng(0)
     assert isinstance(engine, NativeEngine)
     start = engine.initial()
     starts = torch.stack([start, start * -0.5, torch.zeros_like(start)])
@@ -121,10 +122,9 @@ def test_an_error_is_the_same_as_one_by_one() -> None:
     for kind, training, beyond in ((Diverged, wild, False), (SdfeelError, None, True)):
         said = []
         for alone in (False, True):
-            run = simulation(SCHEMES["sd-feel"](tau1=3), training, alone, beyond=beyond)
+            run = simulation(SDFeel(tau1=3), training, alone, beyond=beyond)
             with pytest.raises(kind) as caught:
-                for _ in range(5):
-                    next(run)
+                list(islice(run, 5))
             said.append(str(caught.value))
         assert said[0] == said[1]
         assert "client" in said[0]
@@ -134,7 +134,7 @@ def test_an_error_is_the_same_as_one_by_one() -> None:
 def test_no_python_for_each_client() -> None:
     counts = []
     for clients in (400, 4000):
-        run, calls = simulation(SCHEMES["sd-feel"](tau1=1), clients=clients), 0
+        run, calls = simulation(SDFeel(tau1=1), clients=clients), 0
         next(run)
 
         def count(frame: FrameType, event: str, arg: object) -> None:
