@@ -58,9 +58,8 @@ class State:
     over: str | None = None  # why the scheme has ended the run
     spent: Floats = field(default_factory=lambda: np.zeros((2, 0)))  # (2, C): `privacy.Budget`
     average: Tensor | None = None  # (P,) of the models so far, where one is returned
-    _iterations: tuple[int | Fraction, int] | None = (
-        None  # of all lanes, and how many these count for
-    )
+    # Of all lanes, and how many these count for.
+    _iterations: tuple[int | Fraction, int] | None = None
 
     @classmethod
     def fresh(cls, initial: Tensor, net: Network, hearsay: bool = True) -> "State":
