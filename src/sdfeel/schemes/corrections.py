@@ -71,18 +71,18 @@ def learned(net: Network, who: Ints, scale: Floats, via: Link) -> Mixing:
     the updates that arrived. A variate becomes its client's mean gradient. A direction moves as far
     as its cluster's gradients have; clients whose updates did not arrive keep theirs.
     """
-    own, ways = net.shelf(VARIATE.name).tolist(), net.shelf(DIRECTION.name).tolist()
+    own, ways = net.shelf(VARIATE.name)[who].tolist(), net.shelf(DIRECTION.name).tolist()
     everyone, count = net.clients, len(net.servers)
     cluster = np.bincount(net.home[everyone], net.samples[everyone], minlength=count)
     came = np.bincount(net.home[who], net.samples[who], minlength=count)
     rows: dict[int, dict[int, float]] = {}
-    for i, each in zip(who.tolist(), scale.tolist(), strict=True):
+    for i, variate, each in zip(who.tolist(), own, scale.tolist(), strict=True):
         d = int(net.home[i])
         way, size = ways[d], float(net.samples[i])
         rows.setdefault(d, {})[i] = size / float(came[d])
         rows.setdefault(way, {way: -float(came[d] / cluster[d])})
         rows[way][i] = -size / float(cluster[d]) * each
-        rows[own[i]] = {way: -1.0, i: -each}
+        rows[variate] = {way: -1.0, i: -each}
     return of_rows(rows, via)
 
 

@@ -48,8 +48,10 @@ class FedDyn(FedAvg):
         return replace(super().adapt(net), shelves=(SLOPE, LEFT))
 
     def work(self, view: View) -> Work:
-        work, slope = super().work(view), view.net.shelf(SLOPE.name).tolist()
-        tilt = of_rows({i: {slope[i]: -1.0} for i in work.down.rows.tolist()}, "client-cloud")
+        work = super().work(view)
+        slopes = view.net.shelf(SLOPE.name)[work.down.rows].tolist()
+        pairs = zip(work.down.rows.tolist(), slopes, strict=True)
+        tilt = of_rows({i: {slope: -1.0} for i, slope in pairs}, "client-cloud")
         return replace(work, shift=tilt, pull=self._pull(view))
 
     def mix(self, view: View, done: Ints) -> Mix:
@@ -57,12 +59,12 @@ class FedDyn(FedAvg):
         the model becomes the mean of those that came, plus what is left."""
         net, pull = view.net, self._pull(view)
         up = super().mix(view, done).up
-        mean, slope = up.row(0) if len(up.rows) else {}, net.shelf(SLOPE.name).tolist()
+        mean, slopes = up.row(0) if len(up.rows) else {}, net.shelf(SLOPE.name)
         if not mean:
             return Mix(up, payload="update")
         left, total = int(net.shelf(LEFT.name)[0]), float(net.samples[net.clients].sum())
         rows = {0: mean, left: {i: float(net.samples[i]) / total for i in mean}}
-        up = of_rows(rows | {slope[i]: {i: -pull} for i in mean}, "client-cloud")
+        up = of_rows(rows | {int(slopes[i]): {i: -pull} for i in mean}, "client-cloud")
         return Mix(up, of_rows({0: {0: 1.0, left: 1.0}}), "update")
 
     def _pull(self, view: View) -> float:
