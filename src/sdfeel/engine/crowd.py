@@ -30,23 +30,6 @@ class Crowd:
     weights: Floats  # (E,) and what the model counts there
     updates: bool  # is it the update that is added, rather than the model?
 
-    def part(self, begin: int, end: int) -> "Crowd":
-        """Some of the tasks."""
-        some, begins = slice(begin, end), self.begins[begin : end + 1]
-        entries = slice(int(begins[0]), int(begins[-1]))
-        return Crowd(
-            self.clients[some],
-            self.starts,
-            self.start[some],
-            self.steps[some],
-            self.first[some],
-            self.rates[some],
-            begins - begins[0],
-            self.into[entries],
-            self.weights[entries],
-            self.updates,
-        )
-
 
 class Folding(Protocol):
     """An engine that trains a crowd and adds up its models."""
@@ -56,8 +39,16 @@ class Folding(Protocol):
         """Can it, for the model and the training that it has?"""
         ...
 
-    def fold(self, crowd: Crowd, totals: Floats) -> None:
-        """Train, and add each model to its sums: the rows of `totals` (R, P)."""
+    def gather(self, crowd: Crowd, totals: Floats) -> "InTraining":
+        """Begin to train; `fold` adds models to their sums, the rows of `totals` (R, P)."""
+        ...
+
+
+class InTraining(Protocol):
+    """A crowd in training; it ends when nobody holds it any more."""
+
+    def fold(self, until: int | None = None) -> None:
+        """Add up the models of all tasks before `until` (default: all), in their order."""
         ...
 
 

@@ -17,7 +17,7 @@ from sdfeel.core.events import Evaluated, Event, Finished, Started, Warned
 from sdfeel.core.named import is_object
 from sdfeel.core.run_files import remove_drafts, write_atomic
 from sdfeel.engine.base import Engine, Scores, Task
-from sdfeel.engine.crowd import Crowd, folding
+from sdfeel.engine.crowd import Crowd, InTraining, folding
 from sdfeel.engine.estimates import probing
 from sdfeel.engine.loop import TORCH
 from sdfeel.engine.native.engine import FIRST_BITS
@@ -60,28 +60,27 @@ class Timed:
 
     def train(self, tasks: Sequence[Task]) -> Iterator[Tensor]:
         models = self._engine.train(tasks)
-        begin = self._now()
+        begin = self.now()
         for left in range(len(tasks), -1, -1):
             model = next(models, None)
             if model is None or left == 1 or not self._ahead:  # after the last, nobody trains
-                self.training += self._now() - begin
+                self.training += self.now() - begin
             if model is None:
                 return
             yield model
             if left == 1 or not self._ahead:
-                begin = self._now()
+                begin = self.now()
 
     @property
     def folds(self) -> bool:
         return folding(self._engine) is not None
 
-    def fold(self, crowd: Crowd, totals: Floats) -> None:
-        begin, engine = self._now(), folding(self._engine)
+    def gather(self, crowd: Crowd, totals: Floats) -> "TimedCrowd":
+        engine = folding(self._engine)
         assert engine is not None
-        engine.fold(crowd, totals)
-        self.training += self._now() - begin
+        return TimedCrowd(self, engine.gather(crowd, totals))
 
-    def _now(self) -> float:
+    def now(self) -> float:
         """A clock that stands still while something else is measured, logged or shown."""
         return perf_counter() - self.evaluating - self._elsewhere()
 
@@ -96,6 +95,18 @@ class Timed:
         scores = self._engine.evaluate(model)
         self.evaluating += perf_counter() - begin
         return scores
+
+
+class TimedCrowd:
+    """A crowd in training, by its engine's stopwatch."""
+
+    def __init__(self, engine: Timed, crowd: InTraining) -> None:
+        self._engine, self._crowd = engine, crowd
+
+    def fold(self, until: int | None = None) -> None:
+        begin = self._engine.now()
+        self._crowd.fold(until)
+        self._engine.training += self._engine.now() - begin
 
 
 class Session:

@@ -413,7 +413,7 @@ class Simulation:
         assert self._folding is not None
         crowd = crowd_of(work, mix.up, updates, state.servers.numpy(), done, state.taken)
         totals = torch.zeros(len(mix.up.rows), state.servers.shape[1], dtype=torch.float64)
-        self._folding.fold(crowd, totals.numpy())
+        self._folding.gather(crowd, totals.numpy()).fold()
         rows, found = mix.up.rows.tolist(), totals.to(state.servers.dtype)
         if updates:
             state.rows.add(rows, found)

@@ -99,7 +99,7 @@ def test_a_model_goes_into_any_sums_with_any_weights(updates: bool) -> None:
         updates=updates,
     )
     totals = np.zeros((6, len(start)))
-    engine.fold(crowd, totals)
+    engine.gather(crowd, totals).fold()
     tasks = [
         Task(client, starts[which], steps, first, rate)
         for client, which, steps, first, rate in zip(

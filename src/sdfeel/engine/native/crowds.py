@@ -1,8 +1,9 @@
 """Training a crowd with a compiled model: examples, steps and sums without Python in between."""
 
 import ctypes
-from collections.abc import Iterator
-from contextlib import contextmanager
+import os
+import weakref
+from collections.abc import Callable
 from functools import cached_property
 from typing import Any
 from zlib import crc32
@@ -80,8 +81,8 @@ class Crowds:
         )
         return found
 
-    def fold(self, crowd: Crowd, totals: Floats) -> None:
-        """Train, and add each model to its sums: the rows of `totals`."""
+    def gather(self, crowd: Crowd, totals: Floats) -> "Gathered":
+        """Begin to train a crowd, whose models will be added to the rows of `totals`."""
         count = len(crowd.clients)
         sizes = np.minimum(self._lessons.sgd.batch_size, self._part_sizes[crowd.clients])
         each = self._each(crowd.clients, sizes)
@@ -129,23 +130,10 @@ class Crowds:
             totals=totals.ctypes.data,
             updates=crowd.updates,
         )
-        functions = self._library.functions
-        with self._gathered(call) as handle:
-            for until in range(AT_ONCE, count + AT_ONCE, AT_ONCE):
-                code = functions.sdfeel_fold(handle, ctypes.c_int64(min(until, count)))
-                if code == STOPPED:
-                    raise self._failed(crowd, kept["finite"])
-                self._library.check(code, self._threads)
-
-    @contextmanager
-    def _gathered(self, call: CrowdCall) -> Iterator[ctypes.c_void_p]:
-        functions = self._library.functions
-        functions.sdfeel_gather.restype = ctypes.c_void_p
-        handle = ctypes.c_void_p(functions.sdfeel_gather(ctypes.byref(call), self._threads))
-        try:
-            yield handle
-        finally:
-            functions.sdfeel_disperse(handle)
+        memory = (models, starts, totals, kept, sums)
+        return Gathered(
+            self._library, call, self._threads, memory, lambda: self._failed(crowd, kept["finite"])
+        )
 
     def _failed(self, crowd: Crowd, finite: NDArray[np.uint8]) -> SdfeelError:
         """The error of the first task that failed: the same as a single task's."""
@@ -178,6 +166,43 @@ class Crowds:
         """(C,) where each client's rows are."""
         places = (part.__array_interface__["data"][0] for part in self._parts)
         return np.fromiter(places, np.uintp, len(self._parts))
+
+
+class Gathered:
+    """A crowd in training."""
+
+    def __init__(
+        self,
+        library: Library,
+        call: CrowdCall,
+        threads: int,
+        memory: object,  # what C++ reads and writes
+        failed: Callable[[], SdfeelError],
+    ) -> None:
+        self._library, self._threads, self._failed = library, threads, failed
+        self._count, functions = int(call.tasks.count), library.functions
+        functions.sdfeel_gather.restype = ctypes.c_void_p
+        self._handle = ctypes.c_void_p(functions.sdfeel_gather(ctypes.byref(call), threads))
+        # Whoever forgets it ends it, so that no thread writes to memory that is gone.
+        self.close = weakref.finalize(self, _disperse, functions, self._handle, os.getpid(), memory)
+
+    def fold(self, until: int | None = None) -> None:
+        """Add up the models of all tasks before `until` (default: all), in their order."""
+        last = self._count if until is None else until
+        for some in range(AT_ONCE, last + AT_ONCE, AT_ONCE):  # between them, signals are heard
+            code = self._library.functions.sdfeel_fold(
+                self._handle, ctypes.c_int64(min(some, last))
+            )
+            if code == STOPPED:
+                raise self._failed()
+            self._library.check(code, self._threads)
+
+
+def _disperse(
+    functions: ctypes.CDLL, handle: ctypes.c_void_p, process: int, memory: object
+) -> None:
+    if os.getpid() == process:  # a forked process has none of the threads to wait for
+        functions.sdfeel_disperse(handle)
 
 
 def _numbers(array: Ints) -> Ints:

@@ -20,7 +20,7 @@ from sdfeel.engine.crowd import Crowd
 from sdfeel.engine.evaluate import Which, measured
 from sdfeel.engine.loop import LoopEngine
 from sdfeel.engine.native.available import available
-from sdfeel.engine.native.crowds import Crowds
+from sdfeel.engine.native.crowds import Crowds, Gathered
 from sdfeel.engine.native.library import Native
 from sdfeel.engine.native.trainer import Lessons, Trainer
 from sdfeel.engine.threads import cores, one_thread
@@ -117,9 +117,9 @@ class NativeEngine:
         """Can it train a crowd? Pulls and shifts are left to `train`."""
         return not self._workload.training.proximal and self._crowds.fits
 
-    def fold(self, crowd: Crowd, totals: Floats) -> None:
-        """Train a crowd, and add its models to (R, P) `totals`, with the same bits as `train`."""
-        self._crowds.fold(crowd, totals)
+    def gather(self, crowd: Crowd, totals: Floats) -> Gathered:
+        """Begin to train a crowd, whose models are added to (R, P) `totals`; the same bits."""
+        return self._crowds.gather(crowd, totals)
 
     @cached_property
     def _crowds(self) -> Crowds:
