@@ -2,6 +2,8 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from heapq import heappop, heappush
+from typing import Any, TypeVar
 
 from torch import Tensor
 
@@ -13,6 +15,19 @@ ROOM_BYTES = 256e6  # but no more than this
 
 Coming = Callable[[int], Iterator[tuple[int, list[Task]]]]  # the next lanes, and their tasks
 Key = tuple[int, int, int]  # of a task: lane, client, local iterations before it
+
+
+Queued = TypeVar("Queued", bound=tuple[Any, ...])
+
+
+def in_order(heap: Sequence[Queued]) -> Iterator[Queued]:
+    """The items of a heap, smallest first; each takes the logarithm of those before it."""
+    front = [(heap[0], 0)] if heap else []
+    while front:
+        item, n = heappop(front)
+        yield item
+        for child in range(2 * n + 1, min(2 * n + 3, len(heap))):
+            heappush(front, (heap[child], child))
 
 
 class Ahead:

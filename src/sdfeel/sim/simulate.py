@@ -2,7 +2,8 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from heapq import heapify, heapreplace, nsmallest
+from heapq import heapify, heapreplace
+from itertools import islice
 
 import numpy as np
 import torch
@@ -25,7 +26,8 @@ from sdfeel.engine.estimates import Estimator, probing
 from sdfeel.engine.messages import Packing
 from sdfeel.engine.privacy import Budget
 from sdfeel.engine.threads import one_thread
-from sdfeel.sim.ahead import Ahead
+from sdfeel.sim.ahead import Ahead, in_order
+from sdfeel.sim.ahead_sums import AheadSums
 from sdfeel.sim.state import LaneState, State
 from sdfeel.sim.tasks import tasks_of
 
@@ -57,6 +59,9 @@ class Simulation:
         self._packing = packing
         self._news: list[str] = []
         self._ahead, self._folding = Ahead(engine), folding(engine)
+        self._ahead_sums: AheadSums | None = None
+        if self._folding is not None:
+            self._ahead_sums = AheadSums(self._folding, getattr(engine, "workers", 1))
         if state is None:
             state = State.fresh(engine.initial(), decisions.net, hears(decisions))
             state.lanes = [LaneState(n, lane) for n, lane in enumerate(decisions.lanes)]
@@ -341,8 +346,12 @@ class Simulation:
         Their models are returned if the round is measured.
         """
         state = self.state
-        if self._folds(work, mix):
-            self._fold(work, mix, done)
+        found = self._folded(work, mix, done, each)
+        if found is not None:
+            if mix.payload == "update":
+                state.rows.add(mix.up.rows.tolist(), found)
+            else:
+                state.rows.put(mix.up.rows.tolist(), found)
             return {}
         sums = Sums(len(mix.up.rows), state.servers)
         takers = _takers(mix)
@@ -399,26 +408,24 @@ class Simulation:
     def _folds(self, work: Work, mix: Mix) -> bool:
         """Can the engine add up the models by itself? It can where they are sent as they are."""
         sent = self._packing is None or not (self._packing.up or self._packing.sums)
-        return (
-            self._folding is not None
-            and len(self.state.lanes) == 1
-            and sent
-            and self._stays is None
-            and plain(work, mix.up)
-        )
+        return self._folding is not None and sent and self._stays is None and plain(work, mix.up)
 
-    def _fold(self, work: Work, mix: Mix, done: Ints) -> None:
-        """The same as one by one, for as many clients as there may be."""
-        state, updates = self.state, mix.payload == "update"
-        assert self._folding is not None
+    def _folded(self, work: Work, mix: Mix, done: Ints, each: LaneState) -> Tensor | None:
+        """(R, P) what reaches `mix.up.rows`, if the engine adds it up: the same as one by one."""
+        state = self.state
+        if self._folding is None or self._ahead_sums is None or not self._folds(work, mix):
+            return None
+        if len(state.lanes) > 1:
+            return self._ahead_sums.sums(each, work, mix, state.taken, self._soonest)
+        updates = mix.payload == "update"
         crowd = crowd_of(work, mix.up, updates, state.servers.numpy(), done, state.taken)
         totals = torch.zeros(len(mix.up.rows), state.servers.shape[1], dtype=torch.float64)
         self._folding.gather(crowd, totals.numpy()).fold()
-        rows, found = mix.up.rows.tolist(), totals.to(state.servers.dtype)
-        if updates:
-            state.rows.add(rows, found)
-        else:
-            state.rows.put(rows, found)
+        return totals.to(state.servers.dtype)
+
+    def _soonest(self) -> Iterator[tuple[LaneState, Begun]]:
+        """The lanes, in the order in which their rounds end."""
+        return ((each, self._begun(each)) for _, each in in_order(self._next))
 
     def _trained(self, each: LaneState, tasks: Sequence[Task]) -> Iterator[Tensor]:
         """The models of `tasks`; the lanes whose rounds end next are trained along with them."""
@@ -428,7 +435,7 @@ class Simulation:
 
     def _coming(self, count: int) -> Iterator[tuple[int, list[Task]]]:
         """The lanes whose rounds end next, and what they train; at least `count`, if there are."""
-        for _, each in nsmallest(count, self._next):
+        for _, each in islice(in_order(self._next), count):
             begun = self._begun(each)
             who = set(begun.mix.up.sources.tolist())
             if each.tasks is None:

@@ -1,0 +1,195 @@
+"""Lanes whose rounds are plain are trained and added up together, ahead of their events."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from sdfeel.core.arrays import Ints
+from sdfeel.core.decide import Begun
+from sdfeel.core.errors import SdfeelError
+from sdfeel.core.mixing import Mixing
+from sdfeel.core.scheme import Mix, Work
+from sdfeel.engine.crowd import Crowd, Folding, InTraining, crowd_of, plain
+from sdfeel.sim.state import LaneState
+
+EACH_WORKER = 32  # models of a batch, for each worker
+ROOM_BYTES = 256e6  # of the sums of a batch, at most
+
+Coming = Callable[[], Iterator[tuple[LaneState, Begun]]]  # the lanes whose rounds end next
+
+
+@dataclass(frozen=True, eq=False)
+class Place:
+    """Where a lane's sums are."""
+
+    begun: Begun
+    base: Tensor  # what its round began from: there is a new one for every round
+    totals: Tensor  # (R, P) float64
+    first: bytes  # local iterations that its clients had taken before
+    until: int  # tasks of the batch after which they are complete
+
+
+class AheadSums:
+    """Sums of the lanes whose rounds end next, made on all cores; the same bits.
+
+    Like `Ahead`, but a lane's models are added up as soon as they are there, and none of them is
+    ever seen. That takes a scheme by which what they count is known when a round begins: at the
+    first round that ends otherwise, this gives up for good.
+    """
+
+    def __init__(self, engine: Folding, workers: int) -> None:
+        self._engine, self._workers = engine, workers
+        self._places: dict[int, Place] = {}  # by lane
+        self._crowd: InTraining | None = None
+        self._folded = self._count = 0  # tasks of the batch
+        self._given_up = False
+        self._pieces: dict[int, tuple[Begun, Crowd]] = {}  # by lane: it hardly ever changes
+
+    def sums(
+        self, lane: LaneState, work: Work, mix: Mix, taken: Ints, coming: Coming
+    ) -> Tensor | None:
+        """(R, P) what the lane's clients make of `mix.up`; None: not to be had ahead."""
+        begun = lane.begun
+        if self._given_up or begun is None or lane.base is None:
+            return None
+        if work is not begun.work or not _as_begun(mix, begun):
+            self._given_up = True
+            self._places.clear()
+            self._crowd = None
+            return None
+        place = self._places.pop(lane.number, None)
+        if place is None or not self._still(place, lane, taken):
+            self._train(lane, taken, coming)
+            place = self._places.pop(lane.number)
+        self._fold(place.until)
+        return place.totals.to(lane.base.dtype)
+
+    def _still(self, place: Place, lane: LaneState, taken: Ints) -> bool:
+        """Are these sums those of the lane's round?"""
+        return (
+            place.begun is lane.begun
+            and place.base is lane.base
+            and place.first == taken[self._piece(lane).clients].tobytes()
+        )
+
+    def _train(self, first: LaneState, taken: Ints, coming: Coming) -> None:
+        """Begin a batch: this lane, and those that will be needed soon."""
+        self._drain()
+        assert first.base is not None
+        row = 8 * first.base.shape[1]
+        most = int(min(self._workers * EACH_WORKER, max(self._workers, ROOM_BYTES // row)))
+        chosen = [first]
+        count = len(self._piece(first).clients)
+        for other, begun in coming():
+            if count >= most:
+                break
+            known = other is first or other.number in self._places
+            if not known and plain(begun.work, begun.mix.up) and other.base is not None:
+                chosen.append(other)
+                count += len(self._piece(other).clients)
+        self._begin(chosen, taken)
+
+    def _begin(self, chosen: list[LaneState], taken: Ints) -> None:
+        pieces = [self._piece(each) for each in chosen]
+        sums = [len(each.begun.mix.up.rows) for each in chosen if each.begun is not None]
+        bases = [each.base for each in chosen if each.base is not None]
+        crowd = _joined(pieces, torch.cat(bases), [len(base) for base in bases], sums, taken)
+        totals = torch.zeros(sum(sums), bases[0].shape[1], dtype=torch.float64)
+        until, begin = 0, 0
+        for each, piece, count, base in zip(chosen, pieces, sums, bases, strict=True):
+            until += len(piece.clients)
+            assert each.begun is not None
+            part, first = totals[begin : begin + count], taken[piece.clients].tobytes()
+            self._places[each.number] = Place(each.begun, base, part, first, until)
+            begin += count
+        self._folded, self._count = 0, until
+        self._crowd = self._engine.gather(crowd, totals.numpy())
+
+    def _fold(self, until: int) -> None:
+        if self._crowd is not None and until > self._folded:
+            self._crowd.fold(until)
+            self._folded = until
+            if until == self._count:
+                self._crowd = None
+
+    def _drain(self) -> None:
+        """Complete the batch, so that places of a later one cannot be confused with its own."""
+        try:
+            self._fold(self._count)
+            self._places = {n: replace(place, until=0) for n, place in self._places.items()}
+        except SdfeelError:  # of a lane that will ask again, and be told
+            self._places.clear()
+        self._crowd = None
+
+    def _piece(self, lane: LaneState) -> Crowd:
+        """The lane's part of a crowd, but for what changes in every round."""
+        begun = lane.begun
+        assert begun is not None
+        known = self._pieces.get(lane.number)
+        if known is not None and _same_round(known[0], begun):
+            return known[1]
+        rows = {source: n for n, source in enumerate(lane.sources)}
+        steps = np.zeros(int(begun.work.down.rows.max(initial=0)) + 1, dtype=np.int64)
+        steps[begun.work.down.rows] = begun.steps
+        updates = begun.mix.payload == "update"
+        piece = crowd_of(begun.work, begun.mix.up, updates, None, steps, steps)
+        start = np.array([rows[source] for source in piece.start.tolist()], dtype=np.int64)
+        piece = replace(piece, start=start)
+        self._pieces[lane.number] = begun, piece
+        return piece
+
+
+def _joined(
+    pieces: list[Crowd], starts: Tensor, bases: list[int], sums: list[int], taken: Ints
+) -> Crowd:
+    """One crowd of several lanes: their models and sums follow one another."""
+    clients = np.concatenate([piece.clients for piece in pieces])
+    entries = np.array([len(piece.into) for piece in pieces])
+    tasks = np.array([len(piece.clients) for piece in pieces])
+    before = np.concatenate([[0], np.cumsum(entries)])
+    ends = [piece.begins[1:] + more for piece, more in zip(pieces, before.tolist(), strict=False)]
+    return Crowd(
+        clients,
+        starts.numpy(),
+        np.concatenate([piece.start for piece in pieces]) + _offsets(bases, tasks),
+        np.concatenate([piece.steps for piece in pieces]),
+        taken[clients],
+        np.concatenate([piece.rates for piece in pieces]),
+        np.concatenate([[0], *ends]),
+        np.concatenate([piece.into for piece in pieces]) + _offsets(sums, entries),
+        np.concatenate([piece.weights for piece in pieces]),
+        pieces[0].updates,
+    )
+
+
+def _offsets(sizes: list[int], counts: Ints) -> Ints:
+    """Where each of several parts begins, once for each of its members."""
+    return np.repeat(np.cumsum([0, *sizes[:-1]]), counts)
+
+
+def _same_round(one: Begun, other: Begun) -> bool:
+    return one is other or (
+        one.work is other.work
+        and one.mix.payload == other.mix.payload
+        and one.steps.tobytes() == other.steps.tobytes()
+        and _same(one.mix.up, other.mix.up)
+    )
+
+
+def _as_begun(mix: Mix, begun: Begun) -> bool:
+    """Does the round end as it began, and is it of the plainest kind?"""
+    same = mix.payload == begun.mix.payload and _same(mix.up, begun.mix.up)
+    return same and plain(begun.work, mix.up)
+
+
+def _same(one: Mixing, other: Mixing) -> bool:
+    return one is other or (
+        one.rows.tobytes() == other.rows.tobytes()
+        and one.starts.tobytes() == other.starts.tobytes()
+        and one.sources.tobytes() == other.sources.tobytes()
+        and one.weights.tobytes() == other.weights.tobytes()
+        and one.rule == other.rule
+    )
