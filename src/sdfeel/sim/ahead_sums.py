@@ -55,7 +55,7 @@ class AheadSums:
         begun = lane.begun
         if self._given_up or begun is None or lane.base is None:
             return None
-        if work is not begun.work or not _as_begun(mix, begun):
+        if work is not begun.work or not self._as_begun(lane.number, mix, begun):
             self._given_up = True
             self._places.clear()
             self._crowd = None
@@ -66,6 +66,15 @@ class AheadSums:
             place = self._places.pop(lane.number)
         self._fold(place.until)
         return place.totals.to(lane.base.dtype)
+
+    def _as_begun(self, number: int, mix: Mix, begun: Begun) -> bool:
+        """Does the round end as it began, and is it plain?"""
+        known = self._pieces.get(number)  # only plain rounds have one
+        return (
+            mix.payload == begun.mix.payload
+            and _same(mix.up, begun.mix.up)
+            and ((known is not None and _same_round(known[0], begun)) or plain(begun.work, mix.up))
+        )
 
     def _still(self, place: Place, lane: LaneState, taken: Ints) -> bool:
         """Are these sums those of the lane's round?"""
@@ -179,17 +188,14 @@ def _same_round(one: Begun, other: Begun) -> bool:
     )
 
 
-def _as_begun(mix: Mix, begun: Begun) -> bool:
-    """Does the round end as it began, and is it of the plainest kind?"""
-    same = mix.payload == begun.mix.payload and _same(mix.up, begun.mix.up)
-    return same and plain(begun.work, mix.up)
-
-
 def _same(one: Mixing, other: Mixing) -> bool:
-    return one is other or (
-        one.rows.tobytes() == other.rows.tobytes()
-        and one.starts.tobytes() == other.starts.tobytes()
-        and one.sources.tobytes() == other.sources.tobytes()
-        and one.weights.tobytes() == other.weights.tobytes()
-        and one.rule == other.rule
+    """Do the same models go into the same sums, and count the same?"""
+    return one.rule == other.rule and all(
+        a is b or a.tobytes() == b.tobytes()
+        for a, b in (
+            (one.weights, other.weights),
+            (one.sources, other.sources),
+            (one.rows, other.rows),
+            (one.starts, other.starts),
+        )
     )

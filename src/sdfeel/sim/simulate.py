@@ -405,18 +405,17 @@ class Simulation:
             state.rows.add(rows, sums.rows())
         return ended
 
-    def _folds(self, work: Work, mix: Mix) -> bool:
-        """Can the engine add up the models by itself? It can where they are sent as they are."""
-        sent = self._packing is None or not (self._packing.up or self._packing.sums)
-        return self._folding is not None and sent and self._stays is None and plain(work, mix.up)
-
     def _folded(self, work: Work, mix: Mix, done: Ints, each: LaneState) -> Tensor | None:
         """(R, P) what reaches `mix.up.rows`, if the engine adds it up: the same as one by one."""
         state = self.state
-        if self._folding is None or self._ahead_sums is None or not self._folds(work, mix):
+        packing = self._packing
+        sent = packing is None or not (packing.up or packing.sums)  # as they are
+        if self._folding is None or self._ahead_sums is None or not sent or self._stays is not None:
             return None
         if len(state.lanes) > 1:
             return self._ahead_sums.sums(each, work, mix, state.taken, self._soonest)
+        if not plain(work, mix.up):
+            return None
         updates = mix.payload == "update"
         crowd = crowd_of(work, mix.up, updates, state.servers.numpy(), done, state.taken)
         totals = torch.zeros(len(mix.up.rows), state.servers.shape[1], dtype=torch.float64)
