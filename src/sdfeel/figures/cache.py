@@ -1,6 +1,7 @@
 """Where figures keep their runs, and what time it was after each round under other prices.
 
-Runs are kept under a hash of their settings, so that figures share them.
+Runs are kept under a hash of their settings, so that figures share them. What trains is imported
+where it is needed: drawing kept curves need not wait for torch.
 """
 
 import hashlib
@@ -10,15 +11,17 @@ import shutil
 from functools import lru_cache
 from math import ceil, inf
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from sdfeel.core import run_files
-from sdfeel.core.decide import Decisions
 from sdfeel.core.run_files import write_atomic
-from sdfeel.experiment import build, build_data, build_network, build_training
 from sdfeel.experiment.loading import checked
 from sdfeel.experiment.schema import Experiment
 from sdfeel.run import store
-from sdfeel.run.session import finished
+
+if TYPE_CHECKING:
+    from sdfeel.core.decide import Decisions
+    from sdfeel.data.federated import Federated
 
 FORMAT = 1  # raise it when the same experiment gives different results than before
 DIVERGED = "diverged.txt"
@@ -55,6 +58,8 @@ def directory_of(experiment: Experiment) -> Path:
 
 def done(experiment: Experiment) -> bool:
     """Is its run over, because it finished or because it diverged?"""
+    from sdfeel.run.session import finished
+
     directory = directory_of(experiment)
     return (directory / DIVERGED).is_file() or finished(directory) is not None
 
@@ -106,8 +111,11 @@ def examples(experiment: Experiment) -> int:
     return found
 
 
-def decisions_of(experiment: Experiment) -> Decisions:
+def decisions_of(experiment: Experiment) -> "Decisions":
     """What an experiment's scheme decides; data of the same split are loaded once."""
+    from sdfeel.core.decide import Decisions
+    from sdfeel.experiment import build, build_network, build_training
+
     scheme, _ = build.build_scheme(experiment)
     data = _data(
         experiment.model_dump_json(include={"data": True, "network": {"clients"}, "seed": True})
@@ -120,7 +128,11 @@ def decisions_of(experiment: Experiment) -> Decisions:
     return Decisions.of(scheme, whole, cost, experiment.seed, local)
 
 
-_data = lru_cache(maxsize=3)(lambda text: build_data.build_data(checked(json.loads(text))))
+@lru_cache(maxsize=3)
+def _data(text: str) -> "Federated":
+    from sdfeel.experiment.build_data import build_data
+
+    return build_data(checked(json.loads(text)))
 
 
 def _read(file: Path) -> list[float]:

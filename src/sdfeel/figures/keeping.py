@@ -20,7 +20,6 @@ from sdfeel.figures.curves import AXES, MEASURES, Curve, Curves, RunTrack, read,
 from sdfeel.figures.figure import Figure, Scale
 from sdfeel.figures.lines import FigureLine, seeded
 from sdfeel.figures.settings import Reading
-from sdfeel.run.provenance import Provenance, repository
 
 SUFFIX = ".curves.xz"
 
@@ -166,6 +165,8 @@ def gathered(
 
 def made(line: FigureLine, seed: int) -> dict[str, Any]:
     """What made a run: versions, machine, engine, data, and the project's commit."""
+    from sdfeel.run.provenance import Provenance, repository  # torch: only where something ran
+
     began = Provenance.kept(cache.directory_of(seeded(line.trained, seed)))
     if began is None:
         return {}

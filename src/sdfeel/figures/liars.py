@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 from sdfeel.core.breakdown import borne, breakdown
 from sdfeel.core.rules import ClippedSum, Median, MultiKrum, Nearest, Rule, Trimmed
-from sdfeel.experiment.build_network import equal_network
 from sdfeel.experiment.loading import load
 from sdfeel.figures.curves import Curve
 from sdfeel.figures.drift import ends
@@ -53,6 +52,8 @@ def point(rule: str) -> int:
     if rule in CLUSTERS:
         found = borne(CLUSTERS[rule][1], CLUSTER)
     else:
+        from sdfeel.experiment.build_network import equal_network  # torch: not to draw others
+
         net = equal_network(load(None, (*GRAPH, "network.clients=50")))
         found = breakdown(net, None, ACROSS[rule][1]).servers
     assert found is not None
