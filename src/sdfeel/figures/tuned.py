@@ -82,6 +82,10 @@ def ahead_of(other: str, spread: float) -> Judge:
     return judge
 
 
+SIMPLER = (
+    "What is simpler is then to be preferred: most of the gain is the momentum's, and tiers add "
+    "nothing to it that these seeds show."
+)
 WHOM = {
     "S5": (SYNC, "synchronous training"),
     "S6": (PUSHED, "synchronous training with the same momentum"),
@@ -115,6 +119,7 @@ FIGURE = Figure(
             ahead_of(label, spread),
             timed=True,
             note=STATISTICS if name == "S5" else "",
+            otherwise=SIMPLER if name in ("S6", "S8") else "",
         )
         for spread in SPREADS
         for name, (label, told) in WHOM.items()
