@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sdfeel.core import gossip_weights
 from sdfeel.core.arrays import Floats
 from sdfeel.core.errors import InputError
 from sdfeel.core.gossip_weights import (
@@ -17,6 +18,7 @@ from sdfeel.core.gossip_weights import (
     size_weighted,
 )
 from sdfeel.core.graphs import links
+from sdfeel.core.lanczos import largest_modulus
 
 
 def equal(servers: int) -> Floats:
@@ -173,3 +175,40 @@ def test_metropolis_needs_only_neighbours() -> None:
     weights = metropolis(links("path", 3), mass)
     assert weights[0, 1] == pytest.approx(min(1 / 2, 0.2 / (0.4 * 3)))
     assert weights[1, 0] == pytest.approx(min(1 / 3, 0.4 / (0.2 * 2)))
+
+
+@pytest.mark.parametrize("rule", GOSSIP_RULES)
+@pytest.mark.parametrize(
+    ("name", "servers"),
+    [("ring", 40), ("path", 25), ("star", 30), ("complete", 12), ("partial", 16), ("ring", 3)],
+)
+def test_zeta_of_many_servers_is_that_of_few(
+    monkeypatch: pytest.MonkeyPatch, rule: str, name: str, servers: int
+) -> None:
+    mass = np.random.default_rng(servers).uniform(1, 4, servers)
+    mass /= mass.sum()
+    weights = GOSSIP_RULES[rule](links(name, servers), mass)
+    few = mixing_rate(weights, mass)
+    gossip_weights._RATES.clear()
+    monkeypatch.setattr(gossip_weights, "LARGE", 0)
+    assert mixing_rate(weights, mass) == pytest.approx(few, rel=1e-12, abs=1e-12)
+
+
+def test_zeta_of_many_servers_takes_steps_that_hardly_grow_with_them() -> None:
+    """Where everybody has a few neighbours at random: the matrix is never written out."""
+    steps = []
+    for servers in (1000, 4000):
+        draws = np.random.default_rng(2)
+        orders = [draws.permutation(servers) for _ in range(4)]
+        backs = [order.argsort() for order in orders]
+        taken = 0
+
+        def product(vector: Floats, orders: list[Any] = [*orders, *backs]) -> Floats:  # noqa: B006
+            nonlocal taken
+            taken += 1
+            return np.asarray(sum(vector[order] for order in orders) / 8 - vector.mean())
+
+        rate = largest_modulus(product, servers)
+        assert 0.5 < rate < 0.8  # at most about sqrt(7) / 4 = 0.66
+        steps.append(taken)
+    assert max(steps) <= 1024

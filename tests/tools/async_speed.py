@@ -22,7 +22,7 @@ from sdfeel.engine.base import Training, Workload
 from sdfeel.engine.select import choose
 from sdfeel.engine.threads import cores
 from sdfeel.models import zoo
-from sdfeel.schemes import AsyncSDFeel, FedAsync, SDFeel
+from sdfeel.schemes import AsyncSDFeel, FedAsync, FedBuff, FedSA, Safa, SDFeel
 from sdfeel.sim.simulate import Simulation
 
 CLIENTS, SERVERS, EACH, BATCH = 50, 10, 300, 10
@@ -31,6 +31,9 @@ SCHEMES: dict[str, Scheme] = {
     "sd-feel": SDFeel(tau1=5, tau2=1, alpha=1),
     "async-sd-feel": AsyncSDFeel(theta_min=3),
     "fedasync": FedAsync(tau1=5),
+    "fedbuff": FedBuff(tau1=5),
+    "fedsa": FedSA(tau1=5),
+    "safa": Safa(tau1=5),
 }
 
 

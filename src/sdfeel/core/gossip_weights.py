@@ -13,8 +13,10 @@ import numpy as np
 
 from sdfeel.core.arrays import Floats
 from sdfeel.core.errors import InputError
+from sdfeel.core.lanczos import largest_modulus
 
 TOLERANCE = 1e-9
+LARGE = 1000  # servers; above, eigenvalues are found without writing out all of them
 
 
 def laplacian_weights(links: Floats, mass: Floats) -> Floats:
@@ -72,10 +74,12 @@ def size_weighted(links: Floats, mass: Floats) -> Floats:
 def metropolis(links: Floats, mass: Floats) -> Floats:
     """Weights that need only the neighbours' degrees and sizes; never negative."""
     degree = links.sum(axis=1) + 1
-    own = 1 / degree[:, None]
-    theirs = mass[None, :] / (mass[:, None] * degree[None, :])
-    weights = links * np.minimum(own, theirs)
-    return np.asarray(weights + np.diag(1 - weights.sum(axis=1)))
+    dst, src = links.nonzero()
+    theirs = mass[src] / (mass[dst] * degree[src])
+    weights = np.zeros(links.shape)
+    weights[dst, src] = links[dst, src] * np.minimum(1 / degree[dst], theirs)
+    np.fill_diagonal(weights, weights.diagonal() + (1 - weights.sum(axis=1)))
+    return weights
 
 
 GOSSIP_RULES: dict[str, Callable[[Floats, Floats], Floats]] = {
@@ -122,6 +126,10 @@ MOST_RATES = 256
 
 
 def _mixing_rate(weights: Floats, mass: Floats) -> float:
+    if len(weights) > LARGE:
+        rate = _sparse_rate(weights, mass)
+        if rate is not None:
+            return rate if rate > TOLERANCE else 0.0
     disagreement = weights - mass[None, :]  # the same spectrum without the eigenvalue 1
     root = np.sqrt(mass)
     balanced = disagreement * root[:, None] / root[None, :]
@@ -130,6 +138,22 @@ def _mixing_rate(weights: Floats, mass: Floats) -> float:
     else:
         rate = np.abs(np.linalg.eigvals(disagreement)).max()
     return float(rate) if rate > TOLERANCE else 0.0
+
+
+def _sparse_rate(weights: Floats, mass: Floats) -> float | None:
+    """The same for many servers with few links each; None where the matrix is not symmetric."""
+    rows, columns = weights.nonzero()
+    root = np.sqrt(mass)
+    values = weights[rows, columns] * root[rows] / root[columns]
+    others = weights[columns, rows] * root[columns] / root[rows]
+    if not np.allclose(values, others, atol=TOLERANCE):
+        return None
+
+    def product(vector: Floats) -> Floats:
+        mixed = np.bincount(rows, values * vector[columns], minlength=len(root))
+        return np.asarray(mixed - root * (root @ vector))
+
+    return largest_modulus(product, len(root))
 
 
 def check_shape(weights: Floats, servers: int) -> None:
@@ -158,9 +182,10 @@ def check_weights(weights: Floats, links: Floats, mass: Floats) -> None:
             f"row {worst} of the mixing matrix sums to {sums[worst]:.6g}, but each server's "
             f"weights (weights[dst][src]) must sum to 1{hint}"
         )
-    stray = np.argwhere((weights != 0) & (links == 0) & ~np.eye(servers, dtype=bool))
-    if stray.size:
-        dst, src = map(int, stray[0])
+    places = weights.nonzero()
+    stray = (links[places] == 0) & (places[0] != places[1])
+    if stray.any():
+        dst, src = (int(each[stray.argmax()]) for each in places)
         raise InputError(
             f"the mixing matrix lets server {dst} take from server {src}, but they are not "
             f"linked: set that entry to 0 or add the link"

@@ -73,13 +73,12 @@ class Network:
             object.__setattr__(self, "weights", floats(self.weights))
             if whole:
                 check_shape(self.mixing, len(self.links))
-                there = self.present
                 given = self.mixing
                 check_weights(
                     # a matrix of another shape is reported as it is
-                    given[np.ix_(there, there)] if given.shape == self.links.shape else given,
-                    self.links[np.ix_(there, there)],
-                    self.mass[there],
+                    self._among(given) if given.shape == self.links.shape else given,
+                    self._among(self.links),
+                    self.mass[self.present],
                 )
 
     def neighbours(self, server: int) -> Ints:
@@ -219,8 +218,11 @@ class Network:
         if self.sizes is not None:
             rates = np.abs(np.linalg.eigvals(self.mixing))
             return float(rates[rates < 1 - TOLERANCE].max(initial=0.0))
-        there = self.present
-        return mixing_rate(self.mixing[np.ix_(there, there)], self.mass[there])
+        return mixing_rate(self._among(self.mixing), self.mass[self.present])
+
+    def _among(self, matrix: Floats) -> Floats:
+        """The part of a (D, D) matrix that belongs to servers that are not out."""
+        return matrix[np.ix_(self.present, self.present)] if self.out else matrix
 
     @property
     def edges(self) -> list[tuple[int, int]]:
@@ -242,7 +244,7 @@ def clustered(
 def _check_links(links: Floats, whole: bool, out: tuple[int, ...]) -> None:
     if links.ndim != 2 or links.shape[0] != links.shape[1] or len(links) == 0:
         raise InputError(f"links must be a square matrix with a row per server, got {links.shape}")
-    if not np.isin(links, (0, 1)).all():
+    if not ((links == 0) | (links == 1)).all():
         raise InputError("links must hold only 0 (not connected) and 1 (connected)")
     if not np.array_equal(links, links.T):
         a, b = map(int, np.argwhere(links != links.T)[0])
@@ -260,7 +262,7 @@ def _check_links(links: Floats, whole: bool, out: tuple[int, ...]) -> None:
     busy = next((d for d in out if links[d].any()), None)
     if busy is not None:
         raise InputError(f"server {busy} is out, but has links: remove them")
-    apart = [there[n] for n in unreached(links[np.ix_(there, there)])]
+    apart = [there[n] for n in unreached(links[np.ix_(there, there)] if out else links)]
     if apart and whole:
         raise InputError(
             f"the server graph is disconnected: servers {apart} cannot be reached from server "
