@@ -31,7 +31,8 @@ from sdfeel.core.seeds import rng
 from sdfeel.engine.base import Training
 from sdfeel.engine.batches import batches, dropout_key
 from sdfeel.engine.native import build
-from sdfeel.engine.native.lower import Plan, lower, source
+from sdfeel.engine.native.lower import Plan, lower
+from sdfeel.engine.native.write import source
 from sdfeel.models import zoo
 from tests.tools.native_fuzz import Chain, chain, smooth_chain
 from tests.waiting import finished

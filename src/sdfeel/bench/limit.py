@@ -10,8 +10,8 @@ from time import perf_counter
 import torch
 
 from sdfeel.engine.native.build import BuildFault, library
+from sdfeel.engine.native.layers import Conv, Linear
 from sdfeel.engine.native.lower import Plan
-from sdfeel.engine.native.trace import Conv, Linear
 from sdfeel.engine.threads import cores
 
 # Sums that do not wait for one another, all in registers: nothing but the units that multiply and

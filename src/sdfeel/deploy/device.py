@@ -17,8 +17,9 @@ from sdfeel.deploy.files import digest_of
 from sdfeel.engine.native.available import compiled
 from sdfeel.engine.native.build import DEVICES, BuildFault, device_library
 from sdfeel.engine.native.engine import BITS
-from sdfeel.engine.native.lower import lower, source
-from sdfeel.engine.native.trainer import Sgd
+from sdfeel.engine.native.lower import lower
+from sdfeel.engine.native.trainer import LocalStep
+from sdfeel.engine.native.write import source
 from sdfeel.experiment.build import Prepared, build_model
 from sdfeel.experiment.build_training import build_training
 from sdfeel.live.device import BUNDLE, LIBRARY, Bundle, reference
@@ -104,6 +105,11 @@ def _built(ready: Prepared, client: int, kind: str) -> BuiltDevice:
     plan = lower(module, training, shape)
     if isinstance(plan, str):
         raise InputError(f"the native engine cannot run this model on a device: {plan}")
+    if plan.words or plan.loss != "cross-entropy":
+        raise InputError(
+            f"devices learn classes from numbers, not {'from words' if plan.words else 'numbers'}: "
+            f"leave out --device for client {client}, or choose another model"
+        )
     samples = int(net.samples[client])
     batch = max(1, min(training.batch_size, samples))
     try:
@@ -114,7 +120,7 @@ def _built(ready: Prepared, client: int, kind: str) -> BuiltDevice:
     if isinstance(own, str):
         raise InputError(f"no reference for devices: {own}")
     content = path.read_bytes()
-    options, start = training.options, ready.engine.initial()
+    start = ready.engine.initial()
     bundle = Bundle(
         device=kind,
         client=client,
@@ -126,13 +132,7 @@ def _built(ready: Prepared, client: int, kind: str) -> BuiltDevice:
         classes=ready.data.classes,
         row=start.numel(),
         seed=experiment.seed,
-        sgd=Sgd(
-            training.learning_rate,
-            training.batch_size,
-            options.get("momentum") or 0.0,
-            options.get("weight_decay") or 0.0,
-            training.iteration,
-        ),
+        sgd=LocalStep.of(training),
         library=hashlib.sha256(content).hexdigest(),
         reference="",
         coding=None if ready.packing is None else uplink_coding(ready.packing),

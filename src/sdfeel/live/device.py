@@ -28,7 +28,7 @@ from sdfeel.core.seeds import rng
 from sdfeel.engine.codes import Coding
 from sdfeel.engine.guards import UpdateGuard
 from sdfeel.engine.native.library import Library
-from sdfeel.engine.native.trainer import Lessons, Sgd, Trainer
+from sdfeel.engine.native.trainer import Lessons, LocalStep, Trainer
 from sdfeel.live.client import ArrayTask, Membership, Train
 from sdfeel.live.process import NodeSetting, run_client
 from sdfeel.live.protocol import About
@@ -58,7 +58,7 @@ class Bundle:
     classes: int
     row: int  # numbers of a model
     seed: int
-    sgd: Sgd
+    sgd: LocalStep
     library: str  # the SHA-256 of the library
     reference: str  # the SHA-256 of the model that the library must train from known numbers
     about: Mapping[str, str] = field(default_factory=dict)  # what servers are told in greeting
@@ -85,7 +85,7 @@ class Bundle:
                 values["coding"] = Coding(**{**coding, "sizes": tuple(coding["sizes"])})
             if values.get("guard") is not None:
                 values["guard"] = UpdateGuard(**values["guard"])
-            return cls(**{**values, "sgd": Sgd(**values["sgd"])})
+            return cls(**{**values, "sgd": LocalStep(**values["sgd"])})
         except OSError as error:
             raise InputError(
                 f"cannot read {path} ({error.strerror}): `sdfeel deploy init --device` writes it"

@@ -59,8 +59,7 @@ def loop(module: nn.Module, data: Examples, training: Training, seed: int = 5) -
 
 def referee(module: nn.Module, data: Examples, training: Training, seed: int = 5) -> LoopEngine:
     """The loop engine in float64."""
-    wide = Examples(data.x.double(), data.y)
-    return loop(copy.deepcopy(module).double(), wide, training, seed)
+    return loop(copy.deepcopy(module).double(), data.to(torch.float64), training, seed)
 
 
 def trained(own: NativeEngine | LoopEngine, tasks: Sequence[Task]) -> list[Tensor]:

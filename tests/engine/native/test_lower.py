@@ -30,6 +30,11 @@ class Written(nn.Module):
         return self.run(self, x)
 
 
+def _twice(y: Tensor) -> Tensor:
+    z = y.relu()
+    return (z + y) + z
+
+
 def in_eval_only(m: Written, x: Tensor) -> Tensor:
     x = m.linear(m.conv(x).flatten(1))
     return x if m.training else x.relu()
@@ -62,10 +67,16 @@ def test_ways_to_write_the_same_model(run: Any) -> None:
         (lambda m, x: m.linear(F.dropout(m.conv(x).flatten(1))), "has no address"),
         (lambda m, x: m.linear(m.conv(x).flatten(1)).sinh(), "layer 4 (a call of sinh) is not"),
         (lambda m, x: m.linear(m.conv(x).mean(1).flatten(1)), "is not the mean of each plane"),
-        (lambda m, x: m.linear((m.conv(x) + x.mean()).flatten(1)), "more than a chain"),
+        (lambda m, x: m.linear((m.conv(x) + 1).flatten(1)), "(a sum) is not of what two layers"),
+        (lambda m, x: m.linear((m.conv(x) + x).flatten(1)), "is of (4, 6, 6) and (3, 8, 8)"),
+        (lambda m, x: m.linear(_twice(m.conv(x)).flatten(1)), "uses what a layer gives twice"),
+        (
+            lambda m, x: m.linear(torch.cat([m.conv(x)]).flatten(1)),
+            "cat makes it more than",
+        ),
         (lambda m, x: m.linear(m.conv(x).flatten(2)), "does not flatten each example"),
         (lambda m, x: m.linear(m.conv(x).view(-1, 72)), "does not flatten each example"),
-        (lambda m, x: m.conv(x), "not one line of scores"),
+        (lambda m, x: m.conv(x), "not one line of numbers"),
         (lambda m, x: m.linear(m.conv(x)), r"layer 2 (Linear) gets an input of (4, 6, 6)"),
         (lambda m, x: m.conv(x) if x.sum() > 0 else x, "cannot be traced"),
         (in_eval_only, "behaves differently when it is not training"),
@@ -105,6 +116,30 @@ def test_reasons_of_layers(layer: nn.Module, reason: str) -> None:
     assert reason in (unsupported(module, PLAIN, SHAPE) or "it fits")
 
 
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        (nn.Embedding(5, 3, max_norm=1.0), "has max_norm"),
+        (nn.Embedding(5, 3, sparse=True), "has sparse"),
+        (nn.Embedding(5, 3), "layer 2 follows words, of which only a mean or a line fits"),
+        (nn.EmbeddingBag(5, 3, mode="sum"), "is not a mean"),
+        (nn.EmbeddingBag(5, 3, padding_idx=0), "has padding_idx"),
+    ],
+)
+def test_reasons_of_words(words: nn.Module, reason: str) -> None:
+    module = nn.Sequential(words, nn.ReLU(), nn.Flatten(), nn.Linear(12, 10))
+    assert reason in (unsupported(module, PLAIN, (4,)) or "it fits")
+
+
+def test_a_bag_is_the_mean_of_an_embedding() -> None:
+    bag = nn.Sequential(nn.EmbeddingBag(5, 3), nn.Linear(3, 10))
+    own = Written(lambda m, x: m.linear(m.conv(x).mean(1)))
+    own.conv, own.linear = nn.Embedding(5, 3), nn.Linear(3, 10)  # type: ignore[assignment]
+    for name in ("square", "drop", "ten"):
+        delattr(own, name)
+    assert lower(own, PLAIN, (4,)) == lower(bag, PLAIN, (4,))
+
+
 def test_weights_made_of_others_are_refused() -> None:
     module = nn.Sequential(nn.Flatten(), nn.Linear(192, 10))
     torch.nn.utils.parametrizations.weight_norm(module[1])
@@ -130,13 +165,21 @@ def frozen() -> nn.Module:
         (frozen(), PLAIN, "its parameter 1.bias is frozen"),
         (nn.Sequential(nn.Flatten(), nn.Linear(192, 10)).double(), PLAIN, "not float32"),
         (nn.Flatten(), PLAIN, "it has no layer that learns"),
-        (nn.Linear(192, 10), Training(0.1, 10, "adam"), "its optimiser is adam, not SGD"),
+        (nn.Linear(192, 10), Training(0.1, 10, "adamw"), "is adamw, neither SGD nor Adam"),
+        (
+            nn.Linear(192, 10),
+            Training(0.1, 10, "adam", {"amsgrad": True}),
+            "option amsgrad",
+        ),
+        (nn.Linear(192, 10), Training(0.1, 10, "adam", {"eps": 0.0}), "Adam has the eps 0.0"),
+        (nn.Linear(192, 10), Training(0.1, 10, "adam", {"betas": (0.9, 1)}), "has the betas"),
+        (nn.Embedding(5, 3, max_norm=1.0), PLAIN, "gets an input of (3, 8, 8), not the words"),
         (nn.Linear(192, 10), Training(0.1, 10, proximal=0.1), "has a proximal term"),
-        (nn.Linear(192, 10), Training(0.1, 10, loss=F.mse_loss), "its loss is not cross_entropy"),
+        (nn.Linear(192, 10), Training(0.1, 10, loss=F.l1_loss), "neither cross_entropy nor mse"),
         (
             nn.Linear(192, 10),
             Training(0.1, 10, loss=nn.CrossEntropyLoss(label_smoothing=0.1)),
-            "its loss is not cross_entropy",
+            "its loss is neither cross_entropy nor mse_loss",
         ),
         (
             nn.Linear(192, 10),

@@ -1,8 +1,8 @@
 """Training in C++, compiled for the model at hand: the steps of loop.py, many times faster.
 
-    trace.py      an nn.Module becomes a list of layers, or the reason why not
+    trace.py      an nn.Module becomes a list of layers (layers.py), or the reason why not
     lower.py      layers become stages, each one kernel: convolution + dropout + pooling + ReLU
-                  and a few lines of C++ over the headers in include/
+    write.py      stages become a few lines of C++ over the headers in include/
     build.py      the C++ becomes a library, kept by its content; library.py calls it
     available.py  all of the above: a library that was compared with the loop in float64, or the
                   reason why there is none
@@ -11,6 +11,7 @@
     rows.py       noise and robust rules over whole rows, with the bits of the plain code
 
 In include/, entry.hpp is where C++ begins and chain.hpp is one local step; conv.hpp, linear.hpp,
-first_linear.hpp and pointwise.hpp are the stages, softmax.hpp the end. rows_entry.hpp is a library
-of its own, the same for all models.
+first_linear.hpp and pointwise.hpp are stages, residual.hpp is a stage made of others, losses.hpp is
+the end; sgd.hpp and adam.hpp move weights. rows_entry.hpp is a library of its own, the same for all
+models.
 """

@@ -20,11 +20,13 @@ from sdfeel.core.errors import SdfeelError
 from sdfeel.data.federated import Examples
 from sdfeel.engine import batches, dropout, loop, optimizers
 from sdfeel.engine.base import Task, Training, Workload
+from sdfeel.engine.evaluate import LOSSES
 from sdfeel.engine.loop import LoopEngine
 from sdfeel.engine.native.build import NATIVE, BuildFault, library
 from sdfeel.engine.native.library import Library, Native
-from sdfeel.engine.native.lower import Plan, lower, source
+from sdfeel.engine.native.lower import Plan, lower
 from sdfeel.engine.native.trainer import Lessons, Trainer
+from sdfeel.engine.native.write import source
 from sdfeel.version import __version__
 
 STEPS = 3
@@ -54,9 +56,8 @@ def _trial(native: Native, module: nn.Module, training: Training, trial: int) ->
     # The second client has less than a full batch, where that is possible.
     parts = [np.arange(2 * batch), np.arange(2 * batch, 2 * batch + max(1, batch - 1))]
     count = 2 * batch + max(1, batch - 1)
-    x = torch.randn(count, *plan.shape, generator=draws)
-    y = torch.randint(plan.classes, (count,), generator=draws)
-    data, wide = Examples(x, y), Examples(x.double(), y)
+    data = any_examples(plan, count, draws)
+    wide = data.to(torch.float64)
     own = Workload(module, data, parts, data, training, trial)
     exactly = replace(own, module=copy.deepcopy(module).double(), train=wide, test=wide)
     single, referee = LoopEngine(own), LoopEngine(exactly)
@@ -77,6 +78,17 @@ def _trial(native: Native, module: nn.Module, training: Training, trial: int) ->
         if fault:
             return fault
     return _outputs_fault(native, single, referee, data, exact[0])
+
+
+def any_examples(plan: Plan, count: int, draws: torch.Generator) -> Examples:
+    """Examples of the kind that a model takes."""
+    if plan.words:
+        x = torch.randint(plan.words, (count, *plan.shape), generator=draws)
+    else:
+        x = torch.randn(count, *plan.shape, generator=draws)
+    if plan.loss == "mse":
+        return Examples(x, torch.randn(count, plan.classes, generator=draws))
+    return Examples(x, torch.randint(plan.classes, (count,), generator=draws))
 
 
 def _outputs_fault(
@@ -122,7 +134,7 @@ def available(workload: Workload, batch: int, shift: bool = False) -> Native | s
     if isinstance(plan, str):
         return plan
     for examples in (workload.train, workload.test, workload.losses_on):
-        fault = data_fault(examples, plan)
+        fault = data_fault(examples, plan, training)
         if fault:
             return fault
     if plan.needs_two and min(map(len, workload.parts), default=2) < 2:
@@ -165,15 +177,37 @@ def definition() -> str:
     return hashlib.sha256("\0".join(text).encode()).hexdigest()[:12]
 
 
-def data_fault(examples: Examples, plan: Plan) -> str | None:
+def data_fault(examples: Examples, plan: Plan, training: Training) -> str | None:
     """Why the native engine cannot use these examples."""
     x, y = examples.x, examples.y
-    if x.dtype != torch.float32 or x.device.type != "cpu":
-        return f"its inputs are {x.dtype} on {x.device.type}, not float32 on cpu"
+    kind, name = (torch.int64, "int64") if plan.words else (torch.float32, "float32")
+    if x.dtype != kind or x.device.type != "cpu":
+        return f"its inputs are {x.dtype} on {x.device.type}, not {name} on cpu"
     if tuple(x.shape[1:]) != plan.shape:
         return f"its examples have different shapes: {tuple(x.shape[1:])} and {plan.shape}"
+    if plan.words and not _within(x, plan.words):
+        return f"its words are not all between 0 and {plan.words - 1}"
+    return _numbers_fault(y, plan, training) if plan.loss == "mse" else _classes_fault(y, plan)
+
+
+def _classes_fault(y: Tensor, plan: Plan) -> str | None:
     if y.ndim != 1 or y.dtype != torch.int64:
         return "its targets are not class numbers"
-    if len(y) and not (int(y.min()) >= 0 and int(y.max()) < plan.classes):
+    if not _within(y, plan.classes):
         return f"its targets are not all between 0 and {plan.classes - 1}"
     return None
+
+
+def _numbers_fault(y: Tensor, plan: Plan, training: Training) -> str | None:
+    """torch's own function would spread targets (N,) over outputs (N, 1); ours by name does not."""
+    if y.dtype != torch.float32:
+        return f"its targets are {y.dtype}, not float32"
+    named = training.loss is LOSSES["mse"]
+    fits = y[:1].numel() == plan.classes if named else tuple(y.shape[1:]) == (plan.classes,)
+    if len(y) and not fits:
+        return f"its targets are {tuple(y.shape[1:])} where its outputs are {(plan.classes,)}"
+    return None
+
+
+def _within(whole: Tensor, end: int) -> bool:
+    return not whole.numel() or (int(whole.min()) >= 0 and int(whole.max()) < end)

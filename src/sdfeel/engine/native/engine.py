@@ -202,7 +202,8 @@ class NativeEngine:
             if outputs is not None
             else {}
         )
-        return Scores(train, loss, accuracy, metrics)
+        classes = self._native.plan.loss == "cross-entropy"
+        return Scores(train, loss, accuracy if classes else None, metrics)
 
     def outputs(self, model: Tensor, rows: Ints, which: Which = "train") -> tuple[Tensor, Tensor]:
         """As the loop engine's."""

@@ -53,6 +53,9 @@ class Tasks(ctypes.Structure):
         ("momentum", ctypes.c_float),
         ("decay", ctypes.c_float),
         ("finite", ctypes.c_void_p),
+        ("first_average", ctypes.c_double),
+        ("second_average", ctypes.c_double),
+        ("epsilon", ctypes.c_double),
     )
 
 

@@ -2,7 +2,7 @@
 
 import copy
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from dataclasses import dataclass
 from math import prod
 from typing import Any
@@ -11,126 +11,28 @@ import torch
 from torch import fx, nn
 
 from sdfeel.engine.dropout import Address, AddressedDropout, address_dropout
-
-Shape = tuple[int, ...]  # of one example: (channels, height, width), or (size,)
-Pair = tuple[int, int]  # (y, x)
-
-
-@dataclass(frozen=True)
-class Conv:
-    shape: Shape  # of the input
-    out: int
-    kernel: Pair
-    stride: Pair
-    padding: Pair
-    weight: int  # where it begins in a model's row
-    bias: int | None
-
-    @property
-    def result(self) -> Shape:
-        return (self.out, *_slid(self.shape, self.kernel, self.stride, self.padding))
-
-
-@dataclass(frozen=True)
-class Linear:
-    size: int
-    out: int
-    weight: int
-    bias: int | None
-
-
-@dataclass(frozen=True)
-class Pool:
-    shape: Shape
-    kernel: Pair
-    stride: Pair
-    padding: Pair
-
-    @property
-    def result(self) -> Shape:
-        return (self.shape[0], *_slid(self.shape, self.kernel, self.stride, self.padding))
-
-    @property
-    def by_two(self) -> bool:
-        return self.kernel == self.stride == (2, 2) and self.padding == (0, 0)
-
-
-@dataclass(frozen=True)
-class Average:
-    """AvgPool2d, and all that is a case of it."""
-
-    shape: Shape
-    kernel: Pair
-    stride: Pair
-    padding: Pair
-    padded: bool = True  # does padding count?
-
-    @property
-    def result(self) -> Shape:
-        return (self.shape[0], *_slid(self.shape, self.kernel, self.stride, self.padding))
-
-
-@dataclass(frozen=True)
-class Relu:
-    shape: Shape
-
-
-@dataclass(frozen=True)
-class Smooth:
-    """Another activation."""
-
-    shape: Shape
-    name: str  # of its function in smooth.hpp
-    parameter: float = 0.0
-
-
-@dataclass(frozen=True)
-class SampleNorm:
-    """LayerNorm over an example, or GroupNorm."""
-
-    shape: Shape
-    groups: int
-    each: int  # neighbouring numbers that share a weight
-    epsilon: float
-    weight: int | None  # where they begin in a model's row
-    bias: int | None
-
-
-@dataclass(frozen=True)
-class Drop:
-    shape: Shape
-    p: float
-    channels: bool
-    number: int  # the layer of engine/dropout.py
-
-
-@dataclass(frozen=True)
-class Norm:
-    """BatchNorm2d, or BatchNorm1d of one line: channels of one number each."""
-
-    shape: Shape
-    epsilon: float
-    momentum: float  # of the running statistics
-    weight: int | None  # where they begin in a model's row
-    bias: int | None
-    mean: int
-    variance: int
-
-
-Layer = Conv | Linear | Pool | Average | Relu | Smooth | Drop | Norm | SampleNorm
-
-
-def _slid(shape: Shape, kernel: Pair, stride: Pair, padding: Pair) -> Pair:
-    y, x = (
-        (size + 2 * pad - width) // step + 1
-        for size, width, step, pad in zip(shape[1:], kernel, stride, padding, strict=True)
-    )
-    return y, x
-
+from sdfeel.engine.native.layers import (
+    Average,
+    Conv,
+    Drop,
+    Embed,
+    Layer,
+    Linear,
+    Norm,
+    Pair,
+    Pool,
+    Relu,
+    Residual,
+    SampleNorm,
+    Shape,
+    Smooth,
+    WordMean,
+)
 
 KNOWN = (
     "Conv2d, Linear, BatchNorm, LayerNorm, GroupNorm, ReLU, LeakyReLU, ELU, GELU, SiLU, Tanh, "
-    "Sigmoid, MaxPool2d, AvgPool2d, AdaptiveAvgPool2d, Flatten, Dropout, Dropout2d"
+    "Sigmoid, MaxPool2d, AvgPool2d, AdaptiveAvgPool2d, Flatten, Dropout, Dropout2d, Embedding, "
+    "EmbeddingBag, sums of two branches"
 )
 
 
@@ -159,8 +61,24 @@ class _Tracer(fx.Tracer):
         return isinstance(m, AddressedDropout) or super().is_leaf_module(m, module_qualified_name)
 
 
+@dataclass(frozen=True, eq=False)
+class _Step:
+    """What one node adds to its input, or several, where branches meet."""
+
+    nodes: tuple[fx.Node, ...]
+    layers: tuple[Layer, ...]
+    shape: Shape  # of an example afterwards
+
+
+_Way = tuple[_Step, ...]
+
+
+def _layers(way: _Way) -> list[Layer]:
+    return [layer for step in way for layer in step.layers]
+
+
 class _Chain:
-    """Follows the nodes of a traced module one by one, keeping the shape of an example."""
+    """Follows the nodes of a traced module one by one, keeping how each came about."""
 
     def __init__(self, module: nn.Module, shape: Shape) -> None:
         # The tracer would look inside torch's own modules; inside a Sequential they stay whole.
@@ -176,33 +94,78 @@ class _Chain:
             self._places[id(tensor)] = begin
             begin += tensor.numel()
         self._used: set[int] = set()
-        self._shape, self._layers = tuple(shape), list[Layer]()
+        self._first = self._shape = tuple(shape)
+        self._layers = list[Layer]()  # of the node that is looked at
+        self._ways: dict[
+            fx.Node, _Way
+        ] = {}  # nodes that stand for a batch, and how they came about
+        self._sizes: set[fx.Node] = set()  # nodes that stand for its first size
 
     def follow(self) -> tuple[list[Layer], Shape]:
-        last: fx.Node | None = None
-        data: set[fx.Node] = set()  # nodes that stand for a batch: each has the same first size
-        sizes: set[fx.Node] = set()  # nodes that stand for that size
         number = 0
         for node in self._graph.nodes:
-            if node.op == "placeholder" and last is None:
-                last = node
-                data.add(node)
+            if node.op == "placeholder" and not self._ways:
+                self._ways[node] = ()
                 continue
-            if _is_batch_size(node, data, sizes):
-                sizes.add(node)
+            if _is_batch_size(node, self._ways, self._sizes):
+                self._sizes.add(node)
                 continue
-            if node.op in ("placeholder", "get_attr") or not node.args or node.args[0] is not last:
+            way = self._way(node, 0)
+            if node.op in ("placeholder", "get_attr") or way is None:
                 raise Unsupported(f"{_called(node)} makes it more than a chain of layers")
             if node.op == "output":
-                return self._layers, self._shape
+                met = [each for step in way for each in step.nodes]
+                once = len(met) == len(set(met)) == number
+                self._need("its forward()", once, "uses what a layer gives twice, or not at all")
+                return _layers(way), self._shape_after(way)
             number += 1
-            self._take(node, sizes, f"layer {number}")
-            last = node
-            data.add(node)
+            label = f"layer {number}"
+            if node.op != "call_module" and _name(node) in ADDITIONS:
+                self._ways[node] = self._sum(node, way, f"{label} (a sum)")
+                continue
+            self._shape, self._layers = self._shape_after(way), []
+            if way and len(self._shape) == 2:
+                ends = _name(node) in ("mean", "flatten", "view", "reshape") or isinstance(
+                    self._modules.get(str(node.target)), nn.Flatten
+                )
+                self._need(label, ends, "follows words, of which only a mean or a line fits")
+            self._take(node, label)
+            self._ways[node] = (*way, _Step((node,), tuple(self._layers), self._shape))
         raise Unsupported("its forward() returns nothing")
 
-    def _take(self, node: fx.Node, sizes: set[fx.Node], label: str) -> None:
+    def _way(self, node: fx.Node, place: int) -> "_Way | None":
+        """The steps to what a node is given, if that is a batch of examples."""
+        given = node.args[place] if len(node.args) > place else None
+        return self._ways.get(given) if isinstance(given, fx.Node) else None
+
+    def _shape_after(self, way: "_Way") -> Shape:
+        return way[-1].shape if way else self._first
+
+    def _sum(self, node: fx.Node, one: "_Way", label: str) -> "_Way":
+        """Two branches, from where their ways part."""
+        other = self._way(node, 1)
+        self._need(label, len(node.args) == 2 and not node.kwargs, "has options")
+        if other is None:
+            raise Unsupported(f"{label} is not of what two layers give")
+        shape = self._shape_after(one)
+        fits = shape == self._shape_after(other) and len(shape) != 2
+        self._need(label, fits, f"is of {shape} and {self._shape_after(other)}")
+        common = 0
+        while common < min(len(one), len(other)) and one[common] is other[common]:
+            common += 1
+        body, rest = one[common:], other[common:]
+        if not body:  # the input itself comes second
+            body, rest = rest, body
+        self._need(label, bool(body), "is of one thing and itself")
+        layer = Residual(
+            self._shape_after(one[:common]), shape, tuple(_layers(body)), tuple(_layers(rest))
+        )
+        nodes = (node, *(each for step in (*body, *rest) for each in step.nodes))
+        return (*one[:common], _Step(nodes, (layer,), shape))
+
+    def _take(self, node: fx.Node, label: str) -> None:
         if node.op == "call_module":
+            self._need(label, len(node.args) == 1 and not node.kwargs, "is given more than a batch")
             self._module(self._modules[str(node.target)], label)
             return
         name = _name(node)
@@ -223,7 +186,7 @@ class _Chain:
         elif name == "flatten":
             self._flatten(label, *rest, **options)
         elif name in ("view", "reshape"):
-            self._view(label, rest, sizes)
+            self._view(label, rest)
         elif "dropout" in name:
             raise Unsupported(
                 f"{label} (a call of {name}) has no address: use the module nn.Dropout"
@@ -264,6 +227,8 @@ class _Chain:
                 for name in ("stride", "padding", "dilation", "ceil_mode", "return_indices")
             }
             self._pool(label, module.kernel_size, **options)
+        elif type(module) in (nn.Embedding, nn.EmbeddingBag):
+            self._embedding(module, label)
         elif type(module) is nn.Flatten:
             self._flatten(label, module.start_dim, module.end_dim)
         elif type(module) is AddressedDropout:
@@ -303,6 +268,19 @@ class _Chain:
         bias = None if linear.bias is None else self._place(linear.bias, label)
         self._layers.append(Linear(linear.in_features, linear.out_features, weight, bias))
         self._shape = (linear.out_features,)
+
+    def _embedding(self, words: Any, label: str) -> None:
+        first = self._shape is self._first and len(self._first) == 1
+        self._need(label, first, f"gets an input of {self._shape}, not the words of an example")
+        for name in ("max_norm", "scale_grad_by_freq", "sparse"):
+            self._need(label, not getattr(words, name), f"has {name}")
+        bag = isinstance(words, nn.EmbeddingBag)
+        self._need(label, not bag or words.mode == "mean", "is not a mean")
+        self._need(label, not bag or words.padding_idx is None, "has padding_idx")
+        count, size = words.num_embeddings, words.embedding_dim
+        place = self._place(words.weight, label)
+        self._layers.append(Embed(self._shape[0], count, size, words.padding_idx, place, bag))
+        self._shape = (size,) if bag else (self._shape[0], size)
 
     def _smooth(self, label: str, name: str, *given: Any, **options: Any) -> None:
         """An activation; its one option is a number, or how GELU is approximated."""
@@ -360,7 +338,13 @@ class _Chain:
         self._average(label, (height // y, width // x))
 
     def _mean(self, label: str, dim: Any = None, keepdim: bool = False) -> None:
-        """x.mean((2, 3)): one number for each channel."""
+        """x.mean((2, 3)): one number for each channel; or x.mean(1): one vector for all words."""
+        if len(self._shape) == 2:
+            only = dim if isinstance(dim, int) else dim[0] if len(dim or ()) == 1 else None
+            self._need(label, only in (1, -2) and not keepdim, "is not the mean over the words")
+            self._layers.append(WordMean())
+            self._shape = self._shape[1:]
+            return
         dims = {each % 4 for each in dim} if isinstance(dim, tuple | list) else set()
         planes = dims == {2, 3} and len(self._shape) == 3
         self._need(label, planes, "is not the mean of each plane")
@@ -414,10 +398,10 @@ class _Chain:
         self._need(label, whole, "does not flatten each example to one line")
         self._shape = (prod(self._shape),)
 
-    def _view(self, label: str, dims: tuple[Any, ...], sizes: set[fx.Node]) -> None:
+    def _view(self, label: str, dims: tuple[Any, ...]) -> None:
         if len(dims) == 1 and isinstance(dims[0], tuple | list):
             dims = tuple(dims[0])
-        first = bool(dims) and (dims[0] == -1 or dims[0] in sizes)
+        first = bool(dims) and (dims[0] == -1 or dims[0] in self._sizes)
         rest = len(dims) == 2 and dims[1] in (-1, prod(self._shape)) and dims != (-1, -1)
         self._need(label, first and rest, "does not flatten each example to one line")
         self._shape = (prod(self._shape),)
@@ -433,7 +417,7 @@ class _Chain:
             raise Unsupported(f"{label} {fault}")
 
 
-def _is_batch_size(node: fx.Node, data: set[fx.Node], sizes: set[fx.Node]) -> bool:
+def _is_batch_size(node: fx.Node, data: Container[Any], sizes: set[fx.Node]) -> bool:
     """x.size(0), x.shape, x.size() and [0] of those."""
     if node.op == "call_method" and node.target == "size":
         return node.args[0] in data and node.args[1:] in ((0,), ())
@@ -468,6 +452,7 @@ ACTIVATIONS: dict[type[nn.Module], tuple[str, str]] = {
     nn.ELU: ("elu", "alpha"),
     nn.GELU: ("gelu", "approximate"),
 }
+ADDITIONS = ("add", "add_", "iadd")
 CALLS: dict[Callable[..., Any], str] = {
     nn.functional.relu: "relu",
     nn.functional.max_pool2d: "max_pool2d",

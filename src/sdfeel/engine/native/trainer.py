@@ -14,7 +14,7 @@ from sdfeel.engine.native.library import Library, Tasks
 from sdfeel.engine.task import TaskOf, diverged
 
 if TYPE_CHECKING:
-    from sdfeel.engine.base import Workload
+    from sdfeel.engine.base import Training, Workload
 
 # Buffers for trained models, per thread: few, so that models are still in the last cache when they
 # are added up; several, so that no thread waits for the caller that adds.
@@ -23,40 +23,50 @@ ROOM_BYTES = 12 << 20
 
 
 @dataclass(frozen=True)
-class Sgd:
-    """The local step that libraries take."""
+class LocalStep:
+    """The local step that libraries take: SGD's, or Adam's if they are compiled for it."""
 
     learning_rate: float
     batch_size: int
     momentum: float = 0.0
     weight_decay: float = 0.0
     iteration: Literal["batch", "epoch"] = "batch"  # what one local iteration is
+    first_average: float = 0.9  # Adam's: how much of it a step keeps
+    second_average: float = 0.999
+    epsilon: float = 1e-8
+
+    @classmethod
+    def of(cls, training: "Training") -> "LocalStep":
+        options = training.options
+        first, second = options.get("betas", (cls.first_average, cls.second_average))
+        return cls(
+            training.learning_rate,
+            training.batch_size,
+            options.get("momentum") or 0.0,
+            options.get("weight_decay") or 0.0,
+            training.iteration,
+            first,
+            second,
+            options.get("eps", cls.epsilon),
+        )
 
 
 @dataclass(frozen=True, eq=False)
 class Lessons:
     """What a trainer learns from, and how."""
 
-    x: Singles  # (N, ...)
-    y: Ints  # (N,)
+    x: Singles | Ints  # (N, ...) numbers, or words
+    y: Ints | Singles  # (N,) class numbers, or (N, ...) numbers
     parts: Sequence[Ints]  # each client's rows of both
-    sgd: Sgd
+    step: LocalStep
     seed: int
 
     @classmethod
     def of(cls, workload: "Workload") -> "Lessons":
         """The same numbers in the same memory."""
         train, training = workload.train, workload.training
-        options = training.options
-        sgd = Sgd(
-            training.learning_rate,
-            training.batch_size,
-            options.get("momentum") or 0.0,
-            options.get("weight_decay") or 0.0,
-            training.iteration,
-        )
         x, y = train.x.contiguous().numpy(), train.y.contiguous().numpy()
-        return cls(x, y, workload.parts, sgd, workload.seed)
+        return cls(x, y, workload.parts, LocalStep.of(training), workload.seed)
 
 
 class Trainer:
@@ -71,9 +81,9 @@ class Trainer:
         rooms: int | None = None,  # models that are in memory at once
         shift: bool = False,  # the library was compiled for tasks with shifts
     ) -> None:
-        self._library, self._sgd, self._row = library, lessons.sgd, row
+        self._library, self._step, self._row = library, lessons.step, row
         self._x, self._y = lessons.x, lessons.y
-        self._picker = Picker(lessons.parts, lessons.sgd.batch_size, lessons.seed, len(lessons.x))
+        self._picker = Picker(lessons.parts, lessons.step.batch_size, lessons.seed, len(lessons.x))
         self._key, self._threads, self._given_rooms = dropout_key(lessons.seed), threads, rooms
         # Stands in for a missing shift.
         self._unshifted = np.zeros(row, np.float32) if shift else None
@@ -99,7 +109,7 @@ class Trainer:
                     stream.describe(described)
                 stream.wait(i)
                 if not block.finite[i]:
-                    raise diverged(task, self._sgd.learning_rate)
+                    raise diverged(task, self._step.learning_rate)
                 yield block.models[i % rooms]
                 if (i + 1) % some == 0:
                     stream.give_back(i + 1)
@@ -145,7 +155,7 @@ class Trainer:
         block.picked_places[i] = _address(picked)
         block.clients[i], block.first[i] = task.client, task.first * each
         block.steps[i], block.sizes[i] = picked.shape
-        block.rates[i] = self._sgd.learning_rate * task.rate
+        block.rates[i] = self._step.learning_rate * task.rate
 
     def _shift(self, block: "Block", task: TaskOf[Any]) -> int:
         """The address of what is added to the task's gradients; 0 where nothing ever is."""
@@ -190,14 +200,17 @@ class Trainer:
             y=self._y.ctypes.data,
             key=self._key,
             rates=block.rates.ctypes.data,
-            momentum=self._sgd.momentum,
-            decay=self._sgd.weight_decay,
+            momentum=self._step.momentum,
+            decay=self._step.weight_decay,
             finite=block.finite.ctypes.data,
+            first_average=self._step.first_average,
+            second_average=self._step.second_average,
+            epsilon=self._step.epsilon,
         )
 
     def _each(self, client: int) -> int:
         """Mini-batches in one local iteration of a client."""
-        return 1 if self._sgd.iteration == "batch" else self._picker.passes(client)
+        return 1 if self._step.iteration == "batch" else self._picker.passes(client)
 
 
 class Block:

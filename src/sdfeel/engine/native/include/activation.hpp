@@ -23,7 +23,7 @@ template <class L, int BATCH> struct Activation {
     void apply(int n, const float *z, int stride, const float *bias, Next &next) {
         for (int s = 0; s < n; s++, z += stride) {
             float *to = next.input(s);
-            in_vectors([&](auto lanes, int o) {
+            in_vectors<OUT>([&](auto lanes, int o) {
                 constexpr int N = decltype(lanes)::value;
                 float *remembered = multipliers + (MASKED ? s * OUT + o : 0);
                 const Floats<N> value = load<N>(z + o) + load<N>(bias + o);
@@ -41,21 +41,13 @@ template <class L, int BATCH> struct Activation {
     template <class Next> void gradient(int n, Next &next, float *d, int stride) {
         for (int s = 0; s < n; s++, d += stride) {
             const float *from = next.input_gradient(s);
-            in_vectors([&](auto lanes, int o) {
+            in_vectors<OUT>([&](auto lanes, int o) {
                 constexpr int N = decltype(lanes)::value;
                 Floats<N> value = load<N>(from + o);
                 if constexpr (MASKED) value *= load<N>(multipliers + s * OUT + o);
                 store<N>(d + o, value);
             });
         }
-    }
-
-  private:
-    // All outputs, as many at a time as there are; a vector of one is a plain number.
-    template <class Act> static SDFEEL_INLINE void in_vectors(const Act &act) {
-        int o = 0;
-        for (; o + LANES <= OUT; o += LANES) act(Number<LANES>(), o);
-        for (; o < OUT; o++) act(Number<1>(), o);
     }
 };
 

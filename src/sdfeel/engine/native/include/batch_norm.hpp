@@ -81,13 +81,6 @@ struct BatchNorm : Planes<L::channels, L::height, L::width, BATCH> {
     float scale(int c) const { return weights[c] * deviation[c]; }
     float shift(int c) const { return bias[c] - mean[c] * scale(c); }
 
-    // act(lanes, i) over `COUNT` neighbours, as many at a time as there are.
-    template <int COUNT, class Act> static SDFEEL_INLINE void in_vectors(const Act &act) {
-        int i = 0;
-        for (; i + LANES <= COUNT; i += LANES) act(Number<LANES>(), i);
-        for (; i < COUNT; i++) act(Number<1>(), i);
-    }
-
     // A sum over a plane: float within the plane, double beyond.
     struct PlaneSum {
         Floats<LANES> whole[PARTS] = {};

@@ -1,9 +1,8 @@
-// A model: stages in a row, and the loss at the end.
+// Stages in a row, and a model: such a row with the loss at the end.
 #pragma once
 
 #include "dropout.hpp"
 #include "sgd.hpp"
-#include "softmax.hpp"
 
 namespace sdfeel {
 
@@ -13,25 +12,21 @@ template <class Stage> constexpr auto looks_ahead(int) -> decltype(&Stage::fill_
 }
 template <class Stage> constexpr bool looks_ahead(...) { return false; }
 
-// The first stage's input is filled from a batch of examples; every stage writes its output into
-// the input of the next, and takes its gradient from there. Stages before FIRST have nothing to
-// learn, and need no gradient.
-template <int BATCH, int EXAMPLE, int FIRST, class Loss, class... Stages> struct Chain {
-    static constexpr int CAPACITY = BATCH, EXAMPLE_SIZE = EXAMPLE, CLASSES = Loss::COUNT;
+// Stages in a row before an end. Every stage writes its output into the input of the next, and takes
+// its gradient from there. Stages before FIRST have nothing to learn, and need no gradient.
+template <int FIRST, class End, class... Stages> struct Line {
     static constexpr int STAGES = sizeof...(Stages);
-    static constexpr bool LOOKS_AHEAD = looks_ahead<FirstOf<Stages...>>(0);
-    static constexpr int64_t PARAMETERS = (Stages::PARAMETERS + ...);
-    Row<Stages..., Loss> stages;
+    static constexpr int64_t PARAMETERS = (int64_t(0) + ... + Stages::PARAMETERS);
+    Row<Stages..., End> stages;
 
     template <int I> auto &at() { return nth<I>(stages); }
-    Loss &loss() { return at<STAGES>(); }
+    End &end() { return at<STAGES>(); }
 
     void read(const float *row) {
         each<0>([&](auto &stage) { stage.read(row); });
     }
-    // Add `row` to every gradient from now on. It goes through the weights: read them afterwards.
-    void shift(const float *row, float rate) {
-        read(row);
+    // What was read is no model but a shift.
+    void take_shift(float rate) {
         each<0>([&](auto &stage) { stage.take_shift(rate); });
     }
     void write(float *row) {
@@ -41,22 +36,11 @@ template <int BATCH, int EXAMPLE, int FIRST, class Loss, class... Stages> struct
     void pack() {
         each<0>([](auto &stage) { stage.pack(); });
     }
-
-    void fill(int s, const float *example) { at<0>().fill(s, example); }
-    void fill_next(int s, const float *example) {
-        if constexpr (LOOKS_AHEAD) at<0>().fill_next(s, example);
-    }
-
-    template <bool TRAIN> void forward(int n) { forward_from<0, TRAIN>(n); }
-
-    // One local step: the batch is in place.
-    void step(int n, const int *targets, const Address &at, const Rule &rule) {
-        pack();
+    void draw(const Address &at, int n) {
         each<0>([&](auto &stage) { stage.draw(at, n); });
-        forward<true>(n);
-        for (int s = 0; s < n; s++) loss().differentiate(s, targets[s], -rule.rate / float(n));
-        backward_from<STAGES - 1>(n, rule);
     }
+    template <bool TRAIN> void forward(int n) { forward_from<0, TRAIN>(n); }
+    void backward(int n, const Rule &rule) { backward_from<STAGES - 1>(n, rule); }
 
   private:
     template <int I, class Act> void each(const Act &act) {
@@ -76,6 +60,38 @@ template <int BATCH, int EXAMPLE, int FIRST, class Loss, class... Stages> struct
             at<I>().backward(n, at<I + 1>(), rule);
             backward_from<I - 1>(n, rule);
         }
+    }
+};
+
+// A model: EXAMPLE numbers of type `Value` are filled into the first stage, and a loss is its end.
+template <int BATCH, class Value, int EXAMPLE, int FIRST, class Update, class Loss, class... Stages>
+struct Chain : Line<FIRST, Loss, Stages...> {
+    using Base = Line<FIRST, Loss, Stages...>;
+    using Input = Value;
+    using Target = typename Loss::Target;
+    using Pace = typename Update::Pace;
+    static constexpr int CAPACITY = BATCH, EXAMPLE_SIZE = EXAMPLE, CLASSES = Loss::COUNT;
+    static constexpr int TARGETS = Loss::TARGETS; // numbers of an example's target
+    static constexpr bool LOOKS_AHEAD = looks_ahead<FirstOf<Stages...>>(0);
+
+    Loss &loss() { return this->end(); }
+    // Add `row` to every gradient from now on. It goes through the weights: read them afterwards.
+    void shift(const float *row, float rate) {
+        this->read(row);
+        this->take_shift(rate);
+    }
+    void fill(int s, const Value *example) { this->template at<0>().fill(s, example); }
+    void fill_next(int s, const Value *example) {
+        if constexpr (LOOKS_AHEAD) this->template at<0>().fill_next(s, example);
+    }
+
+    // One local step: the batch is in place.
+    void step(int n, const Target *const *targets, const Address &at, const Rule &rule) {
+        this->pack();
+        this->draw(at, n);
+        this->template forward<true>(n);
+        for (int s = 0; s < n; s++) loss().differentiate(s, targets[s], -rule.rate / float(n));
+        this->backward(n, rule);
     }
 };
 

@@ -12,13 +12,33 @@
 
 namespace sdfeel {
 
-struct Rule {
+// What a caller asks for; the last three are Adam's.
+struct Asked {
     float rate, momentum, decay;
+    double first, second, epsilon;
+};
+
+// What one step does.
+struct Rule {
+    float rate; // a change is a gradient times minus this
+    float momentum, decay;
+    float kept, added, size, root, epsilon; // see adam.hpp
 };
 
 // The weights of one stage are updated by this rule. Without momentum and decay there is no
 // velocity to keep, and without SHIFT no shift, so that the plain case pays nothing.
 template <bool MOMENTUM, bool SHIFT, bool NESTEROV = false> struct Step {
+    static constexpr bool DENSE = MOMENTUM || SHIFT; // weights without a gradient move, too
+    class Pace { // the rules of one step after another
+      public:
+        explicit Pace(const Asked &asked)
+            : rule{asked.rate, asked.momentum, asked.decay, 0, 0, 0, 0, 0} {}
+        float rate() const { return rule.rate; }
+        const Rule &next() const { return rule; }
+
+      private:
+        Rule rule;
+    };
     struct Place { // of a weight; null where nothing is kept
         float *velocity;
         const float *shift;

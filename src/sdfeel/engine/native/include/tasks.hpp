@@ -18,20 +18,21 @@ struct SdfeelTasks {
     const int64_t *steps;       // mini-batches to take
     const int64_t *sizes;       // examples in a mini-batch
     const int64_t *const *picked; // (steps, size) rows of the data, for each task
-    const float *x;
-    const int64_t *y;
+    const void *x;              // of the type that the model takes, and so are the targets
+    const void *y;
     uint64_t key;
     const float *rates;         // (count) learning rates
     float momentum, decay;
     uint8_t *finite;            // (count) 0 where the model left the finite numbers
+    double first_average, second_average, epsilon; // Adam's: what is kept of its averages
 };
 
 // Kept in step with `Measure` of library.py.
 struct SdfeelMeasure {
     const float *model;
     int64_t count;
-    const float *x;
-    const int64_t *y;
+    const void *x;
+    const void *y;
     int64_t block;              // examples whose losses are added up together
     double *losses;             // one sum per block
     int64_t *right;             // one count per block
@@ -60,25 +61,29 @@ template <class Net> void train_one(Net &net, const SdfeelTasks &tasks, int64_t 
     float *model = tasks.models + i % tasks.rooms * tasks.parameters;
     if (tasks.parameters > Net::PARAMETERS) // numbers that no stage owns stay as they are
         memcpy(model, tasks.starts[i], size_t(tasks.parameters) * 4);
-    if (tasks.shifts) net.shift(tasks.shifts[i], tasks.rates[i]);
+    typename Net::Pace pace(Asked{tasks.rates[i], tasks.momentum, tasks.decay, tasks.first_average,
+                                  tasks.second_average, tasks.epsilon});
+    if (tasks.shifts) net.shift(tasks.shifts[i], pace.rate());
     net.read(tasks.starts[i]);
-    const Rule rule{tasks.rates[i], tasks.momentum, tasks.decay};
     const int n = int(tasks.sizes[i]);
     const int64_t *picked = tasks.picked[i];
-    int targets[Net::CAPACITY];
-    const auto example = [&](int s) { return tasks.x + picked[s] * Net::EXAMPLE_SIZE; };
+    const auto *x = static_cast<const typename Net::Input *>(tasks.x);
+    const auto *y = static_cast<const typename Net::Target *>(tasks.y);
+    const typename Net::Target *targets[Net::CAPACITY];
+    const auto example = [&](int s) { return x + picked[s] * Net::EXAMPLE_SIZE; };
+    constexpr int LINE = 64 / sizeof *x;
     for (int64_t t = 0; t < tasks.steps[i]; t++, picked += n) {
         const bool more = t + 1 < tasks.steps[i];
         for (int s = 0; s < n; s++) {
-            targets[s] = int(tasks.y[picked[s]]);
+            targets[s] = y + picked[s] * Net::TARGETS;
             if (t == 0 || !Net::LOOKS_AHEAD) net.fill(s, example(s));
             if (more && Net::LOOKS_AHEAD) net.fill_next(s, example(n + s));
             else if (more) // the examples lie anywhere: ask for the next in time
-                for (int e = 0; e < Net::EXAMPLE_SIZE; e += 16)
+                for (int e = 0; e < Net::EXAMPLE_SIZE; e += LINE)
                     __builtin_prefetch(example(n + s) + e, 0, 2);
         }
         const Address at{tasks.key, uint64_t(tasks.clients[i]), uint64_t(tasks.first[i] + t)};
-        net.step(n, targets, at, rule);
+        net.step(n, targets, at, pace.next());
     }
     net.write(model);
     tasks.finite[i] = finite(model, tasks.parameters);
@@ -89,16 +94,18 @@ template <class Net> void measure_block(Net &net, const SdfeelMeasure &measure, 
     net.pack();
     const int64_t begin = block * measure.block;
     const int64_t end = begin + measure.block < measure.count ? begin + measure.block : measure.count;
+    const auto *x = static_cast<const typename Net::Input *>(measure.x);
+    const auto *y = static_cast<const typename Net::Target *>(measure.y);
     double loss = 0;
     int64_t right = 0;
     for (int64_t i = begin; i < end; i += Net::CAPACITY) {
         const int n = end - i < Net::CAPACITY ? int(end - i) : Net::CAPACITY;
-        for (int s = 0; s < n; s++) net.fill(s, measure.x + (i + s) * Net::EXAMPLE_SIZE);
+        for (int s = 0; s < n; s++) net.fill(s, x + (i + s) * Net::EXAMPLE_SIZE);
         net.template forward<false>(n);
         for (int s = 0; s < n; s++) {
-            const int target = int(measure.y[i + s]);
+            const auto *target = y + (i + s) * Net::TARGETS;
             loss += net.loss().loss(s, target);
-            right += net.loss().predicted(s) == target;
+            right += net.loss().right(s, target);
             if (measure.outputs)
                 memcpy(measure.outputs + (i + s) * Net::CLASSES, net.loss().input(s),
                             Net::CLASSES * 4);

@@ -156,6 +156,21 @@ SDFEEL_INLINE Floats<N> by_halves(Floats<N> a, Floats<N> b, Floats<N> c, Indices
     return __builtin_shufflevector(low, high, I..., (I + H)...);
 }
 
+template <int N, int... I> SDFEEL_INLINE Floats<N> roots(Floats<N> v, Indices<I...>) {
+    return Floats<N>{__builtin_sqrtf(v[I])...};
+}
+// The square root of each lane, rounded once.
+template <int N> SDFEEL_INLINE Floats<N> root(Floats<N> v) {
+#if defined(__AVX512F__) && !defined(__clang__)
+    if constexpr (N == 16)
+        return __builtin_ia32_sqrtps512_mask(v, v, (unsigned short)-1, 4);
+#endif
+#if defined(__AVX__) && !defined(__clang__)
+    if constexpr (N == 8) return __builtin_ia32_sqrtps256(v);
+#endif
+    return roots<N>(v, To<N>()); // of which some compilers make one instruction
+}
+
 // The sum of all lanes, always in the same tree.
 SDFEEL_INLINE float sum(Floats<4> v) { return (v[0] + v[2]) + (v[1] + v[3]); }
 SDFEEL_INLINE float sum(Floats<8> v) {
@@ -178,6 +193,13 @@ constexpr int divide_up(int a, int b) { return (a + b - 1) / b; }
 constexpr int round_up(int a, int b) { return divide_up(a, b) * b; }
 constexpr int least(int a, int b) { return a < b ? a : b; }
 constexpr int most(int a, int b) { return a > b ? a : b; }
+
+// act(lanes, i) over `COUNT` neighbours, as many at a time as there are; one is a plain number.
+template <int COUNT, class Act> SDFEEL_INLINE void in_vectors(const Act &act) {
+    int i = 0;
+    for (; i + LANES <= COUNT; i += LANES) act(Number<LANES>(), i);
+    for (; i < COUNT; i++) act(Number<1>(), i);
+}
 
 // The vector length for `count` neighbouring floats: not wider than they need.
 constexpr int fitting(int count) {
