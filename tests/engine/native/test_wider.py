@@ -51,7 +51,8 @@ class Block(nn.Module):
         if self.downsample is not None:
             identity = self.downsample(x)
         out += identity
-        return self.relu(out)
+        done: Tensor = self.relu(out)
+        return done
 
 
 class ResNet(nn.Module):

@@ -84,7 +84,7 @@ class Crowds:
     def gather(self, crowd: Crowd, totals: Floats) -> "Gathered":
         """Begin to train a crowd, whose models will be added to the rows of `totals`."""
         count = len(crowd.clients)
-        sizes = np.minimum(self._lessons.sgd.batch_size, self._part_sizes[crowd.clients])
+        sizes = np.minimum(self._lessons.step.batch_size, self._part_sizes[crowd.clients])
         each = self._each(crowd.clients, sizes)
         starts = np.ascontiguousarray(crowd.starts, np.float32)
         chunk = max(1, min(MOST_CHUNK, CHUNK_BYTES // (4 * self._row), count // self._threads // 8))
@@ -97,7 +97,7 @@ class Crowds:
             "steps": _numbers(crowd.steps * each),
             "sizes": _numbers(sizes),
             "picked": np.zeros(count, np.uintp),
-            "rates": (self._lessons.sgd.learning_rate * crowd.rates).astype(np.float32),
+            "rates": (self._lessons.step.learning_rate * crowd.rates).astype(np.float32),
             "finite": np.zeros(count, np.uint8),
         }
         tasks = Tasks(
@@ -109,8 +109,7 @@ class Crowds:
             x=self._lessons.x.ctypes.data,
             y=self._lessons.y.ctypes.data,
             key=self._key,
-            momentum=self._lessons.sgd.momentum,
-            decay=self._lessons.sgd.weight_decay,
+            **self._lessons.step.numbers(),
             **{name: array.ctypes.data for name, array in kept.items()},
         )
         sums = _numbers(crowd.begins), _numbers(crowd.into), np.ascontiguousarray(crowd.weights)
@@ -141,7 +140,7 @@ class Crowds:
         client, first, steps = int(crowd.clients[n]), int(crowd.first[n]), int(crowd.steps[n])
         if finite[n] == 0:
             task = TaskOf(client, None, steps, first, float(crowd.rates[n]))
-            return diverged(task, self._lessons.sgd.learning_rate)
+            return diverged(task, self._lessons.step.learning_rate)
         return SdfeelError(
             f"client {client} failed in its local iteration {first}: IndexError: it has rows "
             f"beyond the {len(self._lessons.x)} examples"
@@ -149,7 +148,7 @@ class Crowds:
 
     def _each(self, clients: Ints, sizes: Ints) -> Ints:
         """Mini-batches in one local iteration of each client."""
-        if self._lessons.sgd.iteration == "batch":
+        if self._lessons.step.iteration == "batch":
             return np.ones(len(clients), dtype=np.int64)
         return _numbers(self._part_sizes[clients] // sizes)
 

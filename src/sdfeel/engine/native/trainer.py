@@ -50,6 +50,16 @@ class LocalStep:
             options.get("eps", cls.epsilon),
         )
 
+    def numbers(self) -> dict[str, float]:
+        """What C++ is told of it, beside the rate of each task."""
+        return {
+            "momentum": self.momentum,
+            "decay": self.weight_decay,
+            "first_average": self.first_average,
+            "second_average": self.second_average,
+            "epsilon": self.epsilon,
+        }
+
 
 @dataclass(frozen=True, eq=False)
 class Lessons:
@@ -200,12 +210,8 @@ class Trainer:
             y=self._y.ctypes.data,
             key=self._key,
             rates=block.rates.ctypes.data,
-            momentum=self._step.momentum,
-            decay=self._step.weight_decay,
             finite=block.finite.ctypes.data,
-            first_average=self._step.first_average,
-            second_average=self._step.second_average,
-            epsilon=self._step.epsilon,
+            **self._step.numbers(),
         )
 
     def _each(self, client: int) -> int:
