@@ -7,8 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sdfeel.core.errors import InputError
 from sdfeel.core.mixing import of_rows
 from sdfeel.engine.privacy import INSTALLED, Budget, epsilon, shares, told
+from sdfeel.experiment.build_messages import check_apart
 
 counted = pytest.mark.skipif(not INSTALLED, reason="dp-accounting is not installed")
 
@@ -70,6 +72,27 @@ def test_an_own_server_learns_more_than_the_others_unless_it_sees_sums_only() ->
     assert masked.round(up, 3)[0].tolist() == pytest.approx([0.125, 0.125, 0.25])
     open_book = Budget("clients", 1.0, 0.0, 1e-5)
     assert (open_book.round(up, 3) == inf).all()
+
+
+def test_liars_hide_nobody_and_late_messages_were_seen() -> None:
+    up = of_rows({0: {0: 0.5, 1: 0.5}, 1: {2: 0.5, 3: 0.5}}, "client-server")
+    budget = Budget("clients", 1.0, 2.0, 1e-5, liars=frozenset({1}))
+    own, others = budget.round(up, 5, np.array([4])).tolist()
+    assert own == [0.25, 0, 0.25, 0.25, 0.25]
+    assert others == pytest.approx([0.25, 0, 0.125, 0.125, 0])
+    masked = Budget("clients", 1.0, 2.0, 1e-5, sums=True)
+    assert masked.round(up, 5, np.array([4]))[0, 4] == 0  # it stays under its masks
+
+
+@pytest.mark.parametrize(
+    ("parts", "who"),
+    [(([0, 1], [2, 1]), "clients 0 and 1"), (([0], [3, 2, 3]), "client 1 twice")],
+)
+def test_an_example_of_several_clients_is_refused(parts: tuple[list[int], ...], who: str) -> None:
+    """It would be used more often than is counted."""
+    check_apart([np.array([0, 1]), np.array([2])])
+    with pytest.raises(InputError, match=f"belongs to {who}: give each example to one client"):
+        check_apart([np.array(part) for part in parts])
 
 
 def test_an_example_is_used_once_in_every_pass() -> None:

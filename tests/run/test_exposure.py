@@ -1,6 +1,7 @@
 """What a graph reveals to whom, and canaries that find out no more than that."""
 
 from math import log, sqrt
+from typing import Any
 
 import numpy as np
 import pytest
@@ -47,6 +48,54 @@ def test_a_cloud_that_averages_all_hides_clients_from_readers_and_sees_more_itse
 def test_distances_count_links() -> None:
     path = np.array([[0, 1, 0], [1, 0, 1], [0, 1, 0]], dtype=float)
     assert distances(path).tolist() == [[0, 1, 2], [1, 0, 1], [2, 1, 0]]
+
+
+SLOW = ("devices.spread=6", "devices.gflops=0.01")
+DROP = ("latency.late=drop", "latency.deadline_seconds=0.0049")
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        ("scheme.name=async-sd-feel", *SLOW),
+        ("scheme.name=async-sd-feel", "privacy.protects=examples", *SLOW),
+        ("scheme.name=sd-feel", *SLOW, *DROP),
+        ("scheme.name=sd-feel", "privacy.protects=examples", *SLOW, *DROP),
+        ("attack.kind=scaling", "attack.clients=4"),
+    ],
+    ids=lambda settings: " ".join(settings),
+)
+def test_a_run_never_reveals_more_than_was_foretold(
+    settings: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every message is counted, that of a late client, too, and has noise of its own."""
+    ready = prepare(load(None, [*BASE, "network.servers=3", "network.clients=8", *settings]))
+    budget, sent, plain = ready.budget, [], Packing.upload
+    assert budget is not None
+
+    def noted(own: Packing, owed: Any, task: Task, trained: torch.Tensor, k: int) -> torch.Tensor:
+        sent.append((task.client, k))
+        return plain(own, owed, task, trained, k)
+
+    monkeypatch.setattr(Packing, "upload", noted)
+    simulation = ready.simulation()
+    while simulation.state.iterations < ready.experiment.training.iterations:
+        next(simulation)
+    assert len(set(sent)) == len(sent)
+    state, foretold = simulation.state, exposure(ready)
+    assert max(each.losses.max() for each in foretold) >= state.spent.max(initial=0) - 1e-9
+    if budget.protects == "examples":
+        late = state.spent[0] if state.spent.size else 0.0
+        seen = budget.steps(state.taken) + late
+        assert (foretold[0].losses >= seen - 1e-9).all()
+        return
+    single = (budget.clip / budget.deviation) ** 2
+    for client in range(8):
+        honest = [each for each in sent if each[0] == client and client not in budget.liars]
+        assert state.spent[0, client] >= single * len(honest) - 1e-9
+    if "latency.late=drop" in settings:  # all were asked in each round, and some came too late
+        assert (state.spent[0] == single * state.number).all()
+        assert len(sent) < 8 * state.number
 
 
 TRIALS = 400

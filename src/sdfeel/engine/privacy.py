@@ -34,6 +34,7 @@ class Budget:
     delta: float
     per_pass: Ints | None = None  # (C,) examples: local iterations in a pass over a client's data
     sums: bool = False  # does a server see only the sum of its clients' messages?
+    liars: frozenset[int] = frozenset()  # add no noise: they hide nobody, and are promised nothing
 
     @property
     def statement(self) -> str:
@@ -50,18 +51,31 @@ class Budget:
             f"for sampling, delta is {self.delta:g}{told}"
         )
 
-    def round(self, up: Mixing, clients: int) -> Floats:
-        """(2, C) the loss of a round, to a client's own server and to whoever sees its model."""
+    def round(self, up: Mixing, clients: int, late: Ints | None = None) -> Floats:
+        """(2, C) the loss of a round, to a client's own server and to whoever sees its model.
+
+        A server sees the messages of those who are `late`, too, although it does not take them.
+        """
         if not self.deviation:
             return floats(np.full((2, clients), inf))
         single = (self.clip / self.deviation) ** 2
-        took = np.unique(up.sources[up.sources >= 0])
+        took = np.setdiff1d(up.sources[up.sources >= 0], list(self.liars))
         found = np.zeros((2, clients))
         found[:, took] = single
         if up.rule is None:
-            found[1] = single * shares(up, clients)
-        if self.sums:
+            found[1] = single * shares(up, clients, self.liars)
+        if self.sums:  # who is late stays under its masks
             found[0] = found[1]
+        elif late is not None:
+            found[0, np.setdiff1d(late, list(self.liars))] = single
+        return floats(found)
+
+    def in_vain(self, late: Ints, planned: Ints) -> Floats:
+        """(2, C) the loss of examples in steps whose models come too late: a server sees them."""
+        assert self.per_pass is not None
+        found = np.zeros((2, len(planned)))
+        if self.deviation:
+            found[:, late] = self.steps(planned)[late]
         return floats(found)
 
     def steps(self, taken: Ints) -> Floats:
@@ -76,7 +90,8 @@ class Budget:
         if not INSTALLED or not self.deviation:
             return {}
         if self.protects == "examples":
-            return {EPSILON: epsilon(float(self.steps(taken).max(initial=0)), self.delta)}
+            seen = self.steps(taken) + (spent[0] if spent.size else 0.0)
+            return {EPSILON: epsilon(float(seen.max(initial=0)), self.delta)}
         own, others = spent.max(axis=1, initial=0)
         found = {EPSILON: epsilon(float(own), self.delta)}
         return found if own == others else {**found, OUTSIDE: epsilon(float(others), self.delta)}
@@ -91,15 +106,17 @@ def epsilon(loss: float, delta: float) -> float:
     return float(get_epsilon_gaussian(1 / sqrt(loss), delta))
 
 
-def shares(up: Mixing, clients: int) -> Floats:
+def shares(up: Mixing, clients: int, liars: frozenset[int] = frozenset()) -> Floats:
     """(C,) how much of each client's message can be told from the sums that it goes into.
 
-    If `n` clients count alike, a sum tells 1/n of each: n - 1 others' noise hides it, too.
+    If `n` clients count alike, a sum tells 1/n of each: n - 1 others' noise hides it, too. Liars
+    add none.
     """
     sums = np.zeros((len(up.rows), clients))
     for n, (_, sources, weights) in enumerate(up):
         own = sources >= 0
         sums[n, sources[own]] = weights[own]
+    sums[:, list(liars)] = 0
     return told(sums)
 
 

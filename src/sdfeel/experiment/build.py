@@ -202,6 +202,8 @@ def prepare(experiment: Experiment, parts: RunParts | None = None) -> Prepared:
             cost = build_cost(experiment, data, net, module, engine.layout, packing)
             decisions = replace(decisions, cost=cost)
         budget = build_budget(experiment, packing, data, build_training(experiment))
+        if budget is not None and attack is not None and budget.protects == "clients":
+            budget = replace(budget, liars=attack.clients)
         promised = () if budget is None else (*far, budget.statement)
     if packing is not None and attack is not None:
         packing = replace(packing, liars=attack.clients)

@@ -1,5 +1,6 @@
 """From an experiment to what happens to its messages: compression, clipping, noise."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from math import sqrt
 from typing import Any
@@ -7,7 +8,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from sdfeel.core.arrays import ints
+from sdfeel.core.arrays import Ints, ints
 from sdfeel.core.decide import Decisions, fewest
 from sdfeel.core.errors import InputError
 from sdfeel.core.named import spelled
@@ -191,10 +192,24 @@ def build_budget(
         assert guard is not None
         hidden = section.secure_aggregation
         return Budget("clients", section.clip, guard.deviation, section.delta, sums=hidden)
+    check_apart(data.parts)
     whole = training.iteration == "epoch"
     per_pass = [1 if whole else passes(part, training.batch_size) for part in data.parts]
     deviation = section.noise * section.clip
     return Budget("examples", section.clip, deviation, section.delta, ints(per_pass))
+
+
+def check_apart(parts: Sequence[Ints]) -> None:
+    """InputError if an example is used more than once in a pass, by one client or by several."""
+    rows, counts = np.unique(np.concatenate(parts), return_counts=True)
+    if (counts > 1).any():
+        row = int(rows[counts > 1][0])
+        who = [n for n, part in enumerate(parts) for _ in range(int((part == row).sum()))]
+        where = f"client {who[0]} twice" if who[0] == who[1] else f"clients {who[0]} and {who[1]}"
+        raise InputError(
+            f"privacy.protects = examples counts each example once in a pass over the data, but "
+            f"example {row} belongs to {where}: give each example to one client, once"
+        )
 
 
 def check_private(experiment: Experiment, layout: Layout) -> None:

@@ -46,12 +46,13 @@ class SeenRound:
     end: Floats  # (D, C) the models with which the next round begins
 
     @classmethod
-    def of(cls, decisions: Decisions, mix: Mix) -> "SeenRound":
+    def of(cls, decisions: Decisions, mix: Mix, liars: frozenset[int]) -> "SeenRound":
         servers, clients = len(decisions.net.servers), len(decisions.net.samples)
         up = np.zeros((servers, clients))
         for row, sources, weights in mix.up:
             own = sources >= 0
             up[row, sources[own]] = weights[own]
+        up[:, list(liars)] = 0  # they add no noise, and nothing is promised to them
         now, hops, cloud = up, [], False
         for stage in mix.stages:
             matrix = np.eye(servers)
@@ -76,8 +77,9 @@ def exposure(ready: Prepared) -> list[Exposed]:
         )
     net, rounds = ready.decisions.net, ready.rounds
     if budget.protects == "examples":
-        taken = ints(np.full(len(net.samples), ready.experiment.training.iterations))
-        return [Exposed("everybody who sees a model", budget.steps(taken))]
+        return [
+            Exposed("everybody who sees a model", _of_examples(ready.decisions, budget, rounds))
+        ]
     single = (budget.clip / budget.deviation) ** 2 if budget.deviation else inf
     if not _linear(ready.decisions):
         whole = floats(np.full(len(net.samples), single * rounds))
@@ -85,19 +87,32 @@ def exposure(ready: Prepared) -> list[Exposed]:
     return _lines(ready.decisions, budget, single, rounds)
 
 
+def _of_examples(decisions: Decisions, budget: Budget, rounds: int) -> Floats:
+    """(C,) the losses of examples. Of servers in their own time, any may be the fastest."""
+    together = len(decisions.lanes) == 1
+    views = (decisions.view(0, k) for k in range(rounds)) if together else decisions.first_views()
+    planned = [decisions.cost.done(decisions.work(view)) for view in views]
+    if decisions.late.seconds is not None:  # each round may have been in vain, and is counted alone
+        return floats(sum(budget.steps(each) for each in planned) * (1 if together else rounds))
+    taken = sum(planned) if together else sum(planned) * rounds
+    return budget.steps(ints(taken))
+
+
 def _linear(decisions: Decisions) -> bool:
-    """Are rounds sums of clients' updates, in step, and nothing else?"""
+    """Are rounds sums of clients' updates, in step, always of the same, and nothing else?"""
+    if decisions.epochs or decisions.outages is not None or decisions.late.seconds is not None:
+        return False  # whoever is missing hides nobody
     view = decisions.view(0)
     mix = decisions.mix(view, decisions.cost.done(decisions.work(view)))
     ruled = any(each.rule is not None for each in (mix.up, *mix.stages))
     return len(decisions.lanes) == 1 and not decisions.net.shelves and not ruled
 
 
-def _rounds(decisions: Decisions, rounds: int) -> Iterator[SeenRound]:
+def _rounds(decisions: Decisions, rounds: int, liars: frozenset[int]) -> Iterator[SeenRound]:
     for k in range(rounds):
         view = decisions.view(0, k)
         done = decisions.cost.done(decisions.work(view))
-        yield SeenRound.of(decisions, decisions.mix(view, done))
+        yield SeenRound.of(decisions, decisions.mix(view, done), liars)
 
 
 def _lines(decisions: Decisions, budget: Budget, single: float, rounds: int) -> list[Exposed]:
@@ -106,7 +121,7 @@ def _lines(decisions: Decisions, budget: Budget, single: float, rounds: int) -> 
     home, clients = np.maximum(net.home, 0), len(net.samples)
     own, cloud, readers = np.zeros(clients), np.zeros(clients), np.zeros(clients)
     seen = np.zeros((len(net.servers), clients))  # by each server
-    every = list(_rounds(decisions, rounds))
+    every = list(_rounds(decisions, rounds, budget.liars))
     hops_left = np.cumsum([len(each.hops) + 99 * each.cloud for each in every[::-1]])[::-1]
     known: dict[bytes, tuple[Floats, ...]] = {}
     for k, each in enumerate(every):

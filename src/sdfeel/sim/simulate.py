@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from sdfeel.core import membership, outages
-from sdfeel.core.arrays import Floats, Ints, floats
+from sdfeel.core.arrays import Floats, Ints, floats, ints
 from sdfeel.core.cost import Bill
 from sdfeel.core.decide import Begun, Decided, Decisions, Known, hears, length
 from sdfeel.core.events import Crew, Round
@@ -262,9 +262,7 @@ class Simulation:
         state.bytes += bill.bytes
         state.joules += bill.joules
         state.taken = state.taken + done
-        if self.budget is not None and self.budget.protects == "clients":
-            spent = self.budget.round(mix.up, len(state.taken))
-            state.spent = spent + state.spent if state.spent.size else spent
+        self._spend(work, mix.up, each.k)
         state.took(each, length(self.decisions.at(each.k).net, work, done))
         each.memory = mix.memory
         state.over = state.over or mix.over
@@ -288,6 +286,21 @@ class Simulation:
             energy=dict(bill.energy),
             figures=figures,
         )
+
+    def _spend(self, work: Work, up: Mixing, k: int) -> None:
+        """Count what a round tells about clients, or about their examples."""
+        if self.budget is None:
+            return
+        decisions, clients = self.decisions.at(k), len(self.state.taken)
+        waited = decisions.late.seconds is None
+        late = ints([] if waited else np.setdiff1d(work.down.rows, up.sources))
+        if self.budget.protects == "clients":
+            spent = self.budget.round(up, clients, late)
+        elif len(late):
+            spent = self.budget.in_vain(late, decisions.cost.done(work))
+        else:
+            return
+        self.state.spent = spent + self.state.spent if self.state.spent.size else spent
 
     def _exchanges(self, mix: Mix, began: Mapping[int, Tensor]) -> tuple[int, ...]:
         """Mix the servers, stage by stage; return those that took part in an exchange.
