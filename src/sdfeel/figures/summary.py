@@ -105,14 +105,19 @@ def _counts(results: Path) -> str:
             if claim in listed and reading in verdicts
         )
         if states:
-            told.append(
-                f"under {reading} {states['holds']} of its claims hold, "
-                f"{states['does not hold']} do not, {states['not decided']} are open"
-            )
+            told.append(f"under {reading}, {_numbered(states)}")
     if not told:
         return paragraph("**Nothing of this has been computed on MNIST so far.**")
-    alone = "" if len(told) > 1 else " (nothing else has been computed)"
-    return paragraph(f"**So far, {'; '.join(told)}{alone}.**")
+    alone = "a letter behind one: only that reading" if len(told) > 1 else "nothing else"
+    return paragraph(f"**Of its claims, {'; '.join(told)}** ({alone} has been computed).")
+
+
+def _numbered(states: Mapping[str, int]) -> str:
+    """How many of each verdict, as a sentence has it."""
+    words = {"holds": ("holds", "hold"), "does not hold": ("fails", "fail")}
+    words["not decided"] = ("is open", "are open")
+    found = [f"{states[s]} {one if states[s] == 1 else many}" for s, (one, many) in words.items()]
+    return f"{', '.join(found[:-1])} and {found[-1]}"
 
 
 def _title(kind: str, known: Collection[Reading | None]) -> str:
