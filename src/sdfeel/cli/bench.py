@@ -12,6 +12,7 @@ import typer
 from rich import box
 from rich.table import Table
 
+from sdfeel.cli.bench_energy import energy
 from sdfeel.cli.bench_guards import guards, masks
 from sdfeel.cli.common import (
     AsJson,
@@ -461,6 +462,7 @@ def networks(
 
 bench.command()(masks)
 bench.command()(guards)
+bench.command()(energy)
 
 
 _WORDS = {True: "yes", False: "no", None: "-"}

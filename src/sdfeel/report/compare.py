@@ -87,7 +87,7 @@ def _whole_costs() -> list[Column]:
     return [
         Column("total\ntime", "seconds", _show("seconds", duration)),
         Column("data\nmoved", "bytes", _show("bytes", amount)),
-        Column("energy", "joules", _energy("joules")),
+        Column("modelled\nenergy", "joules", _energy("joules")),
     ]
 
 
@@ -97,7 +97,7 @@ def _costs_to(target: float) -> list[Column]:
     return [
         Column(f"time {to}", "seconds_to_target", _time_to_target, min),
         Column(f"data {to}", "bytes_to_target", _show("bytes_to_target", amount), min),
-        Column(f"energy {to}", "joules_to_target", _energy("joules_to_target"), min),
+        Column(f"modelled\nenergy {to}", "joules_to_target", _energy("joules_to_target"), min),
         Column("total\ntime", "seconds", _show("seconds", duration)),
     ]
 

@@ -105,7 +105,11 @@ def quantities(lines: Sequence[Line], target: float | None) -> list[Quantity]:
         found = [accuracy, *found]
     else:
         found = [tested, *found]
-    costs = (("seconds", "time", TIMES), ("bytes", "data", BYTES), ("joules", "energy", JOULES))
+    costs = (
+        ("seconds", "time", TIMES),
+        ("bytes", "data", BYTES),
+        ("joules", "modelled energy", JOULES),
+    )
     for key, name, ladder in costs:
         if target is not None and classes:
             reached = _to_target(target, key)

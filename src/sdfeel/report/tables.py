@@ -25,6 +25,7 @@ from sdfeel.report.units import (
     duration,
     goal,
     joules,
+    modelled,
     number,
     percent,
 )
@@ -184,7 +185,7 @@ def _costs(history: History) -> Rows:
         (f"{history.clock} time", duration(end.seconds)),
         *_phases(history),
         ("data moved", amount(end.bytes)),
-        ("energy", joules(end.joules) if history.energy_known else NOT_MEASURED),
+        ("energy", modelled(end.joules) if history.energy_known else NOT_MEASURED),
         ("iterations", count(end.iterations)),
         ("rounds", count(end.number)),
     ]

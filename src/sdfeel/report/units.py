@@ -78,6 +78,15 @@ def amount(count: float | None) -> str:
     return _scaled(count, BYTES)
 
 
+def modelled(energy: float | None) -> str:
+    """Joules by the power model, which nobody has measured: devices' watts times their busy time.
+
+    >>> modelled(3.5)
+    '3.50 J (modelled)'
+    """
+    return f"{joules(energy)} (modelled)"
+
+
 def joules(energy: float | None) -> str:
     """
     >>> joules(0), joules(0.25), joules(3.5), joules(72_000), joules(None)

@@ -33,7 +33,7 @@ from sdfeel.report.units import (
     amount,
     count,
     duration,
-    joules,
+    modelled,
     number,
     percent,
 )
@@ -126,7 +126,7 @@ def _figures(history: History) -> Rows:
             (f"{history.clock} time", duration(end.seconds)),
             ("iterations", count(end.iterations)),
             ("data moved", amount(end.bytes)),
-            ("energy", joules(end.joules) if history.energy_known else NOT_MEASURED),
+            ("energy", modelled(end.joules) if history.energy_known else NOT_MEASURED),
         ]
     return rows
 
