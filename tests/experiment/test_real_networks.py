@@ -8,6 +8,7 @@ import pytest
 from sdfeel.core.errors import InputError, SdfeelError
 from sdfeel.experiment.build import prepare
 from sdfeel.experiment.build_network import build_places, server_graph, with_servers
+from sdfeel.experiment.files import read_speeds
 from sdfeel.experiment.loading import load
 from sdfeel.experiment.real_networks import (
     great_circle,
@@ -146,3 +147,12 @@ def test_names_that_topohub_lacks_and_numbers_that_differ_are_told() -> None:
     assert with_servers(wrong) is wrong
     with pytest.raises(InputError, match=r"joins 11 servers, but network.servers is 4"):
         server_graph(wrong)
+
+
+def test_devices_are_known_by_name_and_others_are_refused_by_line(tmp_path: Path) -> None:
+    file = tmp_path / "devices.csv"
+    file.write_text("client,device\n0,raspberry-pi-4\n1,jetson-nano\n")
+    assert read_speeds(file, 2).tolist() == [8e9, 235.8e9]
+    file.write_text("client,device\n0,raspberry-pi-4\n1,toaster\n")
+    with pytest.raises(InputError, match=r"line 3 of .* names a device 'toaster': known are rasp"):
+        read_speeds(file, 2)

@@ -46,11 +46,22 @@ def read_matrix(path: Path) -> Floats:
     return floats(_reading(path, read))
 
 
+# Devices by name: 10^9 operations per second, and who says so (docs/radio.md#devices-by-name).
+DEVICES = {
+    "raspberry-pi-4": 8.0,  # HPL, 64-bit numbers, measured: Feiereisen 2022
+    "jetson-nano": 235.8,  # 128 cores x 921 MHz x 2, 32-bit numbers: the most it could do
+    "jetson-xavier-nx": 844.8,  # 384 cores x 1100 MHz x 2: the most it could do
+}
+
+
 def read_speeds(path: Path, clients: int) -> Floats:
-    """(C,) operations per second, from a column `gflops` or one bare number per line."""
+    """(C,) operations per second, from a column `gflops`, from the names of known devices in a
+    column `device`, or from one bare number per line."""
 
     def read(path: Path) -> list[float]:
         rows = list(csv.reader(path.read_text(encoding="utf-8").splitlines()))
+        if rows and "device" in rows[0]:
+            return _known_devices(rows, str(path))
         if rows and "gflops" in rows[0]:
             column = rows[0].index("gflops")
             return [float(row[column]) for row in rows[1:] if row]
@@ -64,6 +75,20 @@ def read_speeds(path: Path, clients: int) -> Floats:
     if not (np.isfinite(values) & (values > 0)).all():
         raise InputError(f"{path} holds a speed that is not above 0: give positive numbers")
     return floats(values * 1e9)
+
+
+def _known_devices(rows: list[list[str]], name: str) -> list[float]:
+    """The speeds of the devices that a table names."""
+    column, found = rows[0].index("device"), []
+    for line, row in enumerate(rows[1:], 2):
+        device = row[column].strip() if len(row) > column else ""
+        if row and device not in DEVICES:
+            raise InputError(
+                f"line {line} of {name} names a device '{device}': known are "
+                f"{', '.join(DEVICES)}; give others their speed in a column gflops"
+            )
+        found += [DEVICES[device]] if row else []
+    return found
 
 
 def text_of(name: str) -> str:
@@ -80,6 +105,8 @@ def _reading(path: Path, reader: Callable[[Path], Any]) -> Any:
         return reader(path)
     except FileNotFoundError:
         raise DataError(f"no file {path}: check the name") from None
+    except InputError:
+        raise
     except Exception as error:
         # Every parser has its own exceptions; people need the same sentence for all.
         reason = " ".join(str(error).split()) or type(error).__name__

@@ -25,6 +25,8 @@ PATHS = (
     "network.mixing",
     "network.assignment",
     "network.changes",
+    "network.places",
+    "network.whereabouts",
     "data.name",
     "data.directory",
     "data.partition",

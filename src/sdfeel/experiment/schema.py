@@ -319,7 +319,8 @@ class DevicesSection(Section):
     placement: Literal["random", "clustered", "even"] = "random"
     """where fast devices are: anywhere, together in some clusters, or evenly in all"""
     file: str | None = None
-    """speeds in gflops, one per client: a CSV with a column `gflops`, or bare numbers"""
+    """speeds in gflops, one per client: a CSV with a column `gflops`, bare numbers, or a column
+    `device` of known names (raspberry-pi-4, jetson-nano, jetson-xavier-nx)"""
     computing_watts: Annotated[float, Field(ge=0)] = 1.0
     """power of a client while it computes"""
     sending_watts: Annotated[float, Field(ge=0)] = 0.5

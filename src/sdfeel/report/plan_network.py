@@ -52,6 +52,7 @@ def network_picture(plan: Plan) -> Figure:
                 fontsize=TICK,
                 color=INK,
                 zorder=3,
+                bbox={"facecolor": "white", "edgecolor": "none", "alpha": 0.7, "pad": 0.5},
             )
     axes.margins(0.12)
     axes.set_aspect("equal")
