@@ -1,9 +1,9 @@
 """The image, really built, and a federation in containers of it: `python -m tests.deploy.image`.
 
 No Docker engine is needed: `buildah` builds, `podman` and `podman-compose` run (Debian has the
-first two, PyPI the third). Without `--base`, a base is made by `debootstrap`. It takes minutes and
-a few gigabytes, ends with 1 if the model is not the simulator's, and says what is missing if it
-cannot be tried.
+first two, and `runc`, `netavark` and `aardvark-dns`; PyPI has the third). Without `--base`, a base
+is made by `debootstrap`. It takes minutes and a few gigabytes, ends with 1 if the model is not the
+simulator's, and says what is missing if it cannot be tried.
 """
 
 import argparse
@@ -19,6 +19,7 @@ from tests.waiting import finished
 
 ROOT = Path(__file__).parents[2]
 USER = 1000  # of the image
+HELPERS, NAMES = Path("/usr/lib/podman"), ("netavark", "aardvark-dns")  # so containers have names
 SETTINGS = (
     "network.servers=2",
     "network.clients=5",
@@ -37,7 +38,10 @@ print("torch", torch.__version__, "of", len(names), "packages")
 
 def missing(base: str | None) -> list[str]:
     tools = ["buildah", "podman", "podman-compose", *([] if base else ["debootstrap"])]
-    return [tool for tool in tools if shutil.which(tool) is None]
+    if not Path("/sys/fs/cgroup/cgroup.controllers").exists():
+        tools.append("runc")  # crun takes no machine that has control groups of both kinds
+    names = [tool for tool in NAMES if not (HELPERS / tool).exists()]
+    return [*(tool for tool in tools if shutil.which(tool) is None), *names]
 
 
 class Engine:
@@ -53,7 +57,7 @@ class Engine:
         runtime = next((name for name in ("runc", "crun") if shutil.which(name)), "crun")
         (directory / "containers.conf").write_text(
             f'[containers]\ndefault_ulimits = ["nofile=4096:4096", "nproc=4096:4096"]\n'
-            f'[engine]\nruntime = "{runtime}"\n'
+            f'[engine]\nruntime = "{runtime}"\n[network]\nnetwork_backend = "netavark"\n'
         )
         self.place: Mapping[str, str] = {
             **os.environ,
@@ -71,11 +75,23 @@ class Engine:
 def base_image(engine: Engine) -> str:
     """Debian with Python, from its own packages."""
     root = engine.directory / "base"
+    packed = Path(f"{root}.tar")
     packages = "--include=python3,python3-venv,ca-certificates"
     engine.run("debootstrap", "--variant=minbase", packages, "bookworm", str(root))
-    engine.run("tar", "-C", str(root), "-cf", str(root) + ".tar", ".")
-    engine.run("podman", "import", str(root) + ".tar", "sdfeel-base")
+    engine.run("tar", "-C", str(root), "-cf", str(packed), ".")
+    return imported(engine, packed)
+
+
+def imported(engine: Engine, packed: Path) -> str:
+    """A packed root file system as an image."""
+    engine.run("podman", "import", str(packed), "sdfeel-base")
     return "localhost/sdfeel-base"
+
+
+def base_of(engine: Engine, given: str | None) -> str:
+    if given is None:
+        return base_image(engine)
+    return imported(engine, Path(given)) if Path(given).is_file() else given
 
 
 def build(engine: Engine, files: Path, base: str, wheels: Sequence[Path]) -> None:
@@ -90,19 +106,19 @@ def build(engine: Engine, files: Path, base: str, wheels: Sequence[Path]) -> Non
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--base", help="an image with Python instead of one by debootstrap")
+    parser.add_argument("--base", help="an image with Python, or a root file system as .tar")
     parser.add_argument("--wheel", type=Path, action="append", default=[], help="such as torch's")
     given = parser.parse_args()
     if lacking := missing(given.base):
         print(f"not tried: {', '.join(lacking)} must be installed")
         return 0
-    with tempfile.TemporaryDirectory(prefix="image-") as place:
+    with tempfile.TemporaryDirectory(prefix="image-", ignore_cleanup_errors=True) as place:
         directory = Path(place)
         engine = Engine(directory)
         words = [word for each in SETTINGS for word in ("--set", each)]
         called([*SDFEEL, "deploy", "init", "federation", *words, "--with-data"], directory)
         files = directory / "federation"
-        build(engine, files, given.base or base_image(engine), given.wheel)
+        build(engine, files, base_of(engine, given.base), given.wheel)
         print(engine.run("podman", "run", "--rm", "--entrypoint", "python", "sdfeel", "-c", CHECK))
         for path in [files / "nodes", *(files / "nodes").rglob("*")]:
             os.chown(path, USER, USER)
@@ -117,8 +133,9 @@ def main() -> int:
             engine.run("podman", "network", "prune", "-f")
         deployed = str(last_line(files / "real")["model_sha256"])
         expected = simulated(directory, SETTINGS)
+        print(f"in containers {deployed}\nsimulated     {expected}", flush=True)
         engine.run("podman", "system", "reset", "-f")
-    print(f"in containers {deployed}\nsimulated     {expected}")
+        finished(["umount", str(directory / "storage" / "overlay")])  # podman may leave it
     return int(deployed != expected)
 
 

@@ -14,7 +14,7 @@ import pytest
 from sdfeel.core.errors import InputError
 from sdfeel.live.transport import Caller, Peer, Refused, Server
 from sdfeel.live.transport.limits import CHUNK, Limits
-from tests.live.parties import LIMITS, Federation, echo, outage, run, serving
+from tests.live.parties import LIMITS, Federation, echo, outage, run, serving, until
 
 Answer = tuple[dict[str, Any], bytes | None]
 
@@ -321,3 +321,17 @@ def test_another_process_can_call_and_prints_nothing_but_its_answer(
 
     done = run(story())
     assert (done.stdout, done.stderr, done.returncode) == ("client/9\n", "", 0)
+
+
+def test_a_name_without_an_address_is_looked_up_again_at_every_try(federation: Federation) -> None:
+    """gRPC itself would wait longer and longer, up to two minutes."""
+
+    async def story() -> None:
+        identity = federation.issue("client/1")
+        async with Peer("nobody..invalid:1", identity, "edge/0", LIMITS) as peer:
+            call = asyncio.ensure_future(peer.call("echo", {}, timeout=200))
+            await until(lambda: len(peer._lost) > 2 or call.done())
+            assert not call.done()
+            call.cancel()
+
+    run(story())

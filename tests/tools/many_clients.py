@@ -6,6 +6,7 @@ a connection and checks of their own, but many of them share a process, and none
 
 import argparse
 import asyncio
+import json
 import multiprocessing
 import os
 import threading
@@ -21,7 +22,7 @@ import torch
 
 from sdfeel.bench.deployed_rounds import Shape, federation, laps, prepared, records
 from sdfeel.bench.transport_speed import cpu
-from sdfeel.core.run_files import NODE, NODES
+from sdfeel.core.run_files import AUDIT, NODE, NODES
 from sdfeel.deploy.files import read_node
 from sdfeel.deploy.local import Processes
 from sdfeel.deploy.make import on_loopback
@@ -45,12 +46,12 @@ class Crowd:
     cpu: float  # of the server's process, in one round
     memory: int  # bytes, the most that it ever had
     threads: int  # the most that were seen
-    back: float | None = None  # seconds from a killed server's start until all had done a round
+    back: tuple[float, float] | None = None  # from a killed server's start until all were there
 
     @property
     def line(self) -> str:
         each = 1000 / self.clients
-        back = "" if self.back is None else f"{self.back:>10.1f} s"
+        back = "" if self.back is None else f"{self.back[0]:>10.1f} s{self.back[1]:>10.1f} s"
         return (
             f"{self.clients:>8,}{self.rounds:>8}{self.first:>10.1f} s{self.seconds * 1000:>10.0f} "
             f"ms{self.seconds * each:>9.2f} ms{self.cpu * each:>9.2f} ms"
@@ -62,7 +63,7 @@ HEADER = (
     f"{'clients':>8}{'rounds':>8}{'first':>12}{'a round':>13}{'a client':>12}{'CPU each':>12}"
     f"{'memory':>12}{'threads':>9}"
 )
-BACK = f"{'all back':>12}"
+BACK = f"{'all back':>12}{'its CPU':>12}"
 
 
 def measure(
@@ -80,7 +81,7 @@ def measure(
     edge = Processes(directory, ["edge-0"])
     began = time.monotonic()
     edge.start("edge-0")
-    watch = _Watch(directory, edge, WARM + rounds // 2 if kill else None)
+    watch = _Watch(directory, edge, clients, WARM + rounds // 2 if kill else None)
     try:
         for each in crowd:
             each.start()
@@ -101,12 +102,14 @@ def measure(
 class _Watch:
     """Looks at a server's process until all its rounds are done."""
 
-    def __init__(self, directory: Path, edge: Processes, kill: int | None) -> None:
+    def __init__(self, directory: Path, edge: Processes, clients: int, kill: int | None) -> None:
         self._directory, self._edge, self._kill = directory, edge, kill
         self._process = edge.pids()["edge-0"]
         self.most = self.threads = 0
-        self.back: float | None = None
-        self._killed: tuple[int, float] | None = None  # in which round, and when it was back
+        self.back: tuple[float, float] | None = None  # seconds, and those of the server's work
+        self._killed: tuple[int, float] | None = None  # what its log had, and when it was back
+        self._log = directory / NODES / "edge-0" / AUDIT
+        self._clients = clients
         self._marks: list[tuple[int, float]] = []  # rounds done, and the work until then
 
     @property
@@ -115,6 +118,14 @@ class _Watch:
         if len(steady) < 2 or steady[-1][0] == steady[0][0]:
             return float("nan")
         return (steady[-1][1] - steady[0][1]) / (steady[-1][0] - steady[0][0])
+
+    def _all_there(self) -> bool:
+        """Has every client called since the server was killed? Its audit log tells."""
+        assert self._killed is not None
+        with self._log.open("rb") as file:
+            file.seek(self._killed[0])
+            called = {json.loads(line)["who"] for line in file if line.endswith(b"\n")}
+        return sum("/client/" in who for who in called) == self._clients
 
     def until_over(self, crowd: Sequence[object], end: float) -> None:
         pause = threading.Event()
@@ -128,15 +139,15 @@ class _Watch:
             done = int(told.get("round", 0))
             if not self._marks or done > self._marks[-1][0]:
                 self._marks.append((done, cpu(self._process)))
-            if self._killed is not None and self.back is None and done > self._killed[0]:
-                self.back = time.monotonic() - self._killed[1]
+            if self._killed is not None and self.back is None and self._all_there():
+                self.back = time.monotonic() - self._killed[1], cpu(self._process)
             if told.get("over"):
                 return
             if self._kill is not None and self._killed is None and done >= self._kill:
                 self._edge.kill("edge-0")
                 self._edge.start("edge-0")
                 self._process, self._marks = self._edge.pids()["edge-0"], []
-                self._killed = (done + 1, time.monotonic())
+                self._killed = (self._log.stat().st_size, time.monotonic())
             pause.wait(0.2)
         raise SystemExit(f"the rounds are not done after {PATIENCE:g} s: see {self._directory}")
 

@@ -19,6 +19,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from stat import S_ISSOCK
 from time import monotonic
 from urllib.parse import unquote
 from weakref import WeakKeyDictionary
@@ -179,11 +180,13 @@ def allow_descriptors(connections: int) -> None:
 def _own_sockets() -> dict[int, int]:
     """The descriptors of all sockets of this process, by inode."""
     here: dict[int, int] = {}
-    for name in os.listdir(_OWN):
-        with suppress(OSError):
-            target = os.readlink(f"{_OWN}/{name}")
-            if target.startswith("socket:["):
-                here[int(target[8:-1])] = int(name)
+    for descriptor in map(int, os.listdir(_OWN)):
+        try:
+            found = os.fstat(descriptor)
+        except OSError:  # that of the list itself, which is closed by now
+            continue
+        if S_ISSOCK(found.st_mode):
+            here[found.st_ino] = descriptor
     return here
 
 

@@ -26,7 +26,7 @@ async def probe(address: str, identity: Identity, meant: Name, seconds: float) -
 
     Raises `NotTrusted` if one side does not accept the other.
     """
-    with contextlib.suppress(OSError, TimeoutError):
+    with contextlib.suppress(OSError, TimeoutError, UnicodeError):  # the last of impossible names
         async with asyncio.timeout(seconds):
             try:
                 serial, welcome = await _shake(address, identity, meant)

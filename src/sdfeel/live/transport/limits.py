@@ -114,6 +114,7 @@ def for_peer(limits: Limits, server_name: str) -> Options:
         ("grpc.initial_reconnect_backoff_ms", 50),
         ("grpc.min_reconnect_backoff_ms", _ms(limits.connect_seconds)),
         ("grpc.max_reconnect_backoff_ms", 1000),
+        ("grpc.dns_min_time_between_resolutions_ms", 1000),  # a server may be back elsewhere
         ("grpc.enable_http_proxy", 0),
     ]
 

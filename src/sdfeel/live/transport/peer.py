@@ -26,6 +26,10 @@ from sdfeel.live.trust.names import Name
 Code = grpc.StatusCode
 _FIRST_WAIT, _LONGEST_WAIT = 0.05, 2.0
 _PROBE_EVERY = 1.0  # seconds between handshakes that ask why
+_REFUSED_EVERY = 10.0  # the same where nobody listens: a server that is back has enough to do
+_REFUSED = "Connection refused"  # in gRPC's words, as are those about a name without an address
+_NO_ADDRESS = ("errors resolving", "DNS resolution failed")
+_MOST_LOST = 8  # channels without an address; calls on older ones have ended
 _PROBE_SECONDS = 5.0
 _LONGEST_REASON = 500
 _OUTCOMES = {Unreachable: "unreachable", NotTrusted: "denied"}
@@ -62,6 +66,7 @@ class Peer:
         self._allow = allow
         self._channel: grpc.aio.Channel | None = None
         self._old: list[grpc.aio.Channel] = []
+        self._lost: list[grpc.aio.Channel] = []  # which did not find the address
         self._server_name = ""  # what TLS asks of the certificate, fixed when connecting
         self._probed = float("-inf")
         self._outage = _Outage(f"{self.name} at {address}", tell)
@@ -125,9 +130,9 @@ class Peer:
 
     async def _pause(self, seconds: float, cut: bool) -> None:
         """Wait before the next try; after an outage, only until there is a connection again."""
-        await asyncio.sleep(seconds / 10 if cut else seconds)
-        channel = self._channel
-        if cut and channel is not None:
+        channel = self._channel if cut else None
+        await asyncio.sleep(seconds if channel is None else seconds / 10)
+        if channel is not None:
             with suppress(TimeoutError):
                 async with asyncio.timeout(seconds):
                     await channel.channel_ready()
@@ -135,14 +140,23 @@ class Peer:
     async def close(self) -> None:
         """Hang up. The next call connects again."""
         self._let_go()
-        while self._old:
-            await self._old.pop().close()
+        for channels in (self._old, self._lost):
+            while channels:
+                await channels.pop().close()
 
     def _let_go(self) -> None:
         """Make no more calls on this connection; closing it now would cancel those in progress."""
         if self._channel is not None:
             self._old.append(self._channel)
             self._channel = None
+
+    async def _look_up_again(self) -> None:
+        """Begin anew with the address: gRPC asks for a name again after two minutes at worst."""
+        if self._channel is not None:
+            self._lost.append(self._channel)
+            self._channel = None
+        if len(self._lost) > _MOST_LOST:
+            await self._lost.pop(0).close(grace=1.0)
 
     async def __aenter__(self) -> Self:
         return self
@@ -246,14 +260,16 @@ class Peer:
         if code is Code.UNIMPLEMENTED:
             raise Refused(f"{self.address} is not a node of sdfeel") from None
         if code is Code.UNAVAILABLE:
-            await self._ask_why(left)
+            await self._ask_why(left, _REFUSED_EVERY if _REFUSED in reason else _PROBE_EVERY)
+            if any(words in reason for words in _NO_ADDRESS):
+                await self._look_up_again()
             return reason.rpartition(": ")[2]
         return None if code is Code.DEADLINE_EXCEEDED else reason
 
-    async def _ask_why(self, left: float) -> None:
+    async def _ask_why(self, left: float, every: float) -> None:
         """Find out whether it is an outage at all, but not at every attempt."""
         now = asyncio.get_running_loop().time()
-        if now - self._probed < _PROBE_EVERY and left > _FIRST_WAIT:
+        if now - self._probed < every and left > _FIRST_WAIT:
             return
         self._probed = now
         seconds = min(_PROBE_SECONDS, max(left, _PROBE_EVERY))
