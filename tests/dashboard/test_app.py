@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from sdfeel.core.events import Evaluated
+from sdfeel.core.events import Evaluated, Event, Warned
 from sdfeel.core.run_files import EVENTS, EXPERIMENT
 from tests.dashboard.conftest import Page
 from tests.dashboard.logs import events, line, measured, played, started, write
@@ -82,6 +82,35 @@ def test_the_timeline_has_a_row_for_everybody(page: Page, tmp_path: Path) -> Non
     assert client["spans"][0][:3] == ["compute", 0.0, 0.25]
     one = page().get("/api/timeline", params={**query, "server": "2"}).json()
     assert [row["who"] for row in one["rows"]] == ["server 2", "client 4", "client 5"]
+
+
+def test_absences_are_bands_in_the_timeline(page: Page, tmp_path: Path) -> None:
+    """Whoever says it: a simulated run, or nodes that miss one another until the last is back."""
+
+    def told(after: int, text: str) -> list[Event]:
+        return [played(after), Warned(text)]
+
+    log = [started(), played(1)]
+    log += told(5, "server 1 went down after round 5")  # 2.5 s
+    log += told(9, "server 1 is back with the model it had after round 9")  # 3.75 s
+    log += [Warned("round 9: edge-0 goes on without edge-2"), Warned("the cloud went down")]
+    log += told(13, "round 13: edge-3 goes on without edge-2")
+    log += told(17, "round 17: edge-2 is back at edge-0")  # 6.25 s: still missed by server 3
+    log += told(21, "round 21: edge-2 is back at edge-3")  # 7.5 s
+    log += [Warned("round 21: edge-1 goes on without client-3")]
+    log += told(25, "the cloud went down after round 25")  # 8.75 s
+    write(tmp_path / "one", [*log, played(29)])
+    query = {"name": "one", "begin": "3", "end": "9"}
+    shown = page().get("/api/timeline", params=query).json()
+    assert shown["away"] == {
+        "server 1": [[3.0, 3.75]],
+        "server 2": [[3.75, 7.5]],
+        "client 3": [[7.5, 9.0]],
+        "cloud": [[8.75, 9.0]],
+    }
+    assert "server 2" in [row["who"] for row in shown["rows"]]
+    early = page().get("/api/timeline", params={**query, "begin": "0", "end": "2"}).json()
+    assert early["away"] == {}
 
 
 def test_events_come_page_by_page(page: Page, tmp_path: Path) -> None:

@@ -75,12 +75,17 @@ export class Timeline {
     if (this.servers.childElementCount !== data.servers + 1) {
       this.servers.replaceChildren(h("option", { value: "" }, "servers that fit"), ...[...Array(data.servers).keys()].map((server) => h("option", { value: server }, `server ${server}`)));
     }
-    this.legend.replaceChildren(...Object.entries(data.kinds).map(([kind, words]) => h("li", {}, h("i", { class: "swatch", style: { background: `var(--span-${kind})` } }), words)));
+    this.legend.replaceChildren(...Object.entries(data.kinds).map(([kind, words]) => h("li", {}, h("i", { class: "swatch", style: { background: `var(--span-${kind})` } }), words)),
+      ...(Object.keys(data.away).length ? [h("li", {}, h("i", { class: "swatch away" }), `away${data.away.cloud ? " (a band through all rows: the cloud)" : ""}`)] : []));
     const width = Math.max(300, this.holder.clientWidth - 4);
     const height = TOP + data.rows.length * ROW + data.rows.filter((row) => row.who.startsWith("server")).length * 6 + 8;
     const x = (moment) => LEFT + ((moment - data.begin) / (data.end - data.begin)) * (width - LEFT - 12);
     const picture = svg("svg", { width, height, viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": this.spoken() });
     let y = TOP;
+    const band = (who, top, high) => (data.away[who] ?? []).forEach(([begin, end]) => picture.append(svg("rect", {
+      x: x(begin), y: top, width: Math.max(1, x(end) - x(begin)), height: high, class: "away",
+      onpointerenter: () => { this.readout.textContent = `${who}: away from ${duration(begin)} to ${duration(end)}, as far as this window shows`; },
+    })));
     data.rows.forEach((row) => {
       const server = row.who.startsWith("server");
       if (server) y += 6;
@@ -89,8 +94,10 @@ export class Timeline {
         x: x(begin), y: y + (server ? 0.5 : 2), width: Math.max(0.4, x(end) - x(begin)), height: server ? ROW - 1 : ROW - 4, style: { fill: `var(--span-${kind})` },
         onpointerenter: () => { this.readout.textContent = `${row.who}: ${data.kinds[kind]}, ${duration(end - begin)} (from ${duration(begin)}), round ${round}`; },
       })));
+      band(row.who, y, ROW);
       y += ROW;
     });
+    band("cloud", TOP, y - TOP);
     const unit = unitFor(data.end, data.units);
     const last = width < 500 ? 2 : 5;
     for (let tick = 0; tick <= last; tick += 1) {

@@ -14,12 +14,13 @@ from typing import Any
 from sdfeel.core.errors import InputError
 from sdfeel.core.events import Started, to_record
 from sdfeel.core.run_files import EXPERIMENT, PROVENANCE
-from sdfeel.dashboard.log import LogReader, parse
+from sdfeel.dashboard.log import FEW, LogReader, parse
 from sdfeel.dashboard.log_files import NotHere, Root
 from sdfeel.dashboard.views.catalogue import Catalogue, RunSummary
 from sdfeel.dashboard.views.curves import charts, drawable
 from sdfeel.experiment.loading import keys
 from sdfeel.experiment.schema import Experiment
+from sdfeel.report.absences import absences
 from sdfeel.report.compare import cells, columns, comparison_records, phase_seconds
 from sdfeel.report.critical import holdups
 from sdfeel.report.gantt import WORDS
@@ -196,9 +197,14 @@ def timeline(log: LogReader, begin: float, end: float, servers: list[int] | None
     rows: dict[str, list[tuple[str, float, float, int]]] = {}
     for span in found:
         rows.setdefault(span.who, []).append((span.kind, span.begin, span.end, span.round))
+    away = _away(log, begin, end)
+    for server in shown:
+        if f"server {server}" in away:
+            rows.setdefault(f"server {server}", [])  # away all the time, but not to be overlooked
     return {
         "begin": begin,
         "end": end,
+        "away": away,
         "kinds": WORDS,
         "units": [asdict(unit) for unit in TIMES],
         "rows": [{"who": who, "spans": parts} for who, parts in rows.items()],
@@ -207,6 +213,21 @@ def timeline(log: LogReader, begin: float, end: float, servers: list[int] | None
         "holdups": _holdups([each for each in line.rounds if begin < each.end <= end]),
         "waiting": {"clients": waiting(found, "client"), "servers": waiting(found, "server")},
     }
+
+
+def _away(log: LogReader, begin: float, end: float) -> dict[str, list[tuple[float, float]]]:
+    """Who was away in a window, and when; nothing where a log says so much that some is lost."""
+    if len(log.others) >= FEW:
+        return {}
+    found = {}
+    for who, intervals in absences(log.events()).items():
+        inside = [
+            (max(first, begin), end if last is None else min(last, end))
+            for first, last in intervals
+            if first < end and (last is None or last > begin)
+        ]
+        found |= {who: inside} if inside else {}
+    return found
 
 
 def _holdups(rounds: Sequence[Played]) -> dict[str, Any]:

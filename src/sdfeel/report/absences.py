@@ -1,0 +1,70 @@
+"""Who was away, and when: from the sentences in which a log says so.
+
+Simulated runs say when a server or the cloud goes down and comes back; nodes of a deployment say
+when they go on without a client or another server. A server is away while anybody misses it.
+"""
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from sdfeel.core.events import Evaluated, Event, Round, Started, Warned
+
+SIMULATED = re.compile(r"(?:(server \d+)|the (cloud)) (went down|is back)\b.* after round \d+")
+MISSED = re.compile(r"round \d+: edge-(\d+) goes on without (client|edge)-(\d+)")
+BACK = re.compile(r"round \d+: (client|edge)-(\d+) is back at edge-(\d+)")
+NAMES = {"client": "client", "edge": "server"}
+Interval = tuple[float, float | None]  # None: until now
+
+
+@dataclass
+class _Absent:
+    """One that somebody misses, and when each of its absences began and ended."""
+
+    missed_by: set[str] = field(default_factory=set)
+    intervals: list[Interval] = field(default_factory=list)
+
+    def go(self, observer: str, now: float) -> None:
+        if not self.missed_by:
+            self.intervals.append((now, None))
+        self.missed_by.add(observer)
+
+    def come(self, observer: str, now: float) -> None:
+        if self.missed_by == {observer}:
+            self.intervals[-1] = (self.intervals[-1][0], now)
+        self.missed_by.discard(observer)
+
+
+def absences(events: Iterable[Event]) -> dict[str, list[Interval]]:
+    """Times of absence by name (`server 2`, `client 7`, `cloud`), in the order of the log.
+
+    >>> absences([Warned("server 1 went down after round 2")])
+    {'server 1': [(0.0, None)]}
+    """
+    found: dict[str, _Absent] = {}
+    now = 0.0
+    for event in events:
+        if isinstance(event, Round | Evaluated):
+            now = event.seconds
+        elif isinstance(event, Started):  # resumed: what was away is said again
+            continue
+        elif isinstance(event, Warned) and (told := _told(event.message)) is not None:
+            who, observer, away = told
+            absent = found.setdefault(who, _Absent())
+            (absent.go if away else absent.come)(observer, now)
+    return {who: each.intervals for who, each in found.items() if each.intervals}
+
+
+def _told(message: str) -> tuple[str, str, bool] | None:
+    """Who, who says so, and whether it is away now; None if the sentence is about something else.
+
+    >>> _told("round 3: edge-0 goes on without edge-1"), _told("the step size is large")
+    (('server 1', '0', True), None)
+    """
+    if simulated := SIMULATED.fullmatch(message):
+        return simulated[1] or simulated[2], "", simulated[3] == "went down"
+    if missed := MISSED.fullmatch(message):
+        return f"{NAMES[missed[2]]} {missed[3]}", missed[1], True
+    if back := BACK.fullmatch(message):
+        return f"{NAMES[back[1]]} {back[2]}", back[3], False
+    return None
