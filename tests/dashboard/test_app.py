@@ -90,7 +90,7 @@ def test_absences_are_bands_in_the_timeline(page: Page, tmp_path: Path) -> None:
     def told(after: int, text: str) -> list[Event]:
         return [played(after), Warned(text)]
 
-    log = [started(), played(1)]
+    log: list[Event] = [started(), played(1)]
     log += told(5, "server 1 went down after round 5")  # 2.5 s
     log += told(9, "server 1 is back with the model it had after round 9")  # 3.75 s
     log += [Warned("round 9: edge-0 goes on without edge-2"), Warned("the cloud went down")]

@@ -219,7 +219,7 @@ def _away(log: LogReader, begin: float, end: float) -> dict[str, list[tuple[floa
     """Who was away in a window, and when; nothing where a log says so much that some is lost."""
     if len(log.others) >= FEW:
         return {}
-    found = {}
+    found: dict[str, list[tuple[float, float]]] = {}
     for who, intervals in absences(log.events()).items():
         inside = [
             (max(first, begin), end if last is None else min(last, end))
