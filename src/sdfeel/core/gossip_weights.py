@@ -16,7 +16,7 @@ from sdfeel.core.errors import InputError
 from sdfeel.core.lanczos import largest_modulus
 
 TOLERANCE = 1e-9
-LARGE = 1000  # servers; above, eigenvalues are found without writing out all of them
+LARGE = 500  # servers; above, eigenvalues are found without writing out all of them
 
 
 def laplacian_weights(links: Floats, mass: Floats) -> Floats:

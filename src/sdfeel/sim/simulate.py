@@ -116,7 +116,7 @@ class Simulation:
         """Let the rounds in progress, and all later ones, be decided otherwise."""
         self.decisions = decisions
         for each in self.state.lanes:
-            each.begun = None
+            each.begun = each.tasks = None
 
     def _order(self) -> None:
         self._next = [(each.order, each) for each in self.state.lanes]
