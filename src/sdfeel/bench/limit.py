@@ -27,7 +27,6 @@ extern "C" float sdfeel_products(int64_t rounds) {
     for (int64_t round = 0; round < rounds; round++) {
         SDFEEL_UNROLL for (int i = 0; i < CHAINS; i++)
             sums[i] = fused<LANES>(sums[i], factor, term);
-        __asm__ volatile("" : : : "memory");
     }
     float total = 0;
     for (int i = 0; i < CHAINS; i++) total += sum(sums[i]);
