@@ -152,8 +152,9 @@ class Peer:
 
     async def _look_up_again(self) -> None:
         """Begin anew with the address: gRPC asks for a name again after two minutes at worst."""
-        if self._channel is not None:
-            self._lost.append(self._channel)
+        channel = self._channel
+        if channel is not None and channel.get_state() is not grpc.ChannelConnectivity.READY:
+            self._lost.append(channel)  # unless another call has found it in the meantime
             self._channel = None
         if len(self._lost) > _MOST_LOST:
             await self._lost.pop(0).close(grace=1.0)
