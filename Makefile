@@ -8,7 +8,7 @@ export MPLBACKEND := Agg
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow test-many test-seeds test-busy test-lowest test-ray test-flower test-data test-byzfl test-trackers test-device test-templates test-hosts test-image pairs chaos faults soak bench bench-peers figures screenshots wheel docs lint types check coverage clean lint-js
+.PHONY: help demo test test-slow test-many test-seeds test-busy test-lowest test-ray test-flower test-data test-byzfl test-trackers test-device test-templates test-hosts test-image pairs chaos faults fidelity soak bench bench-peers figures screenshots wheel docs lint types check coverage clean lint-js
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1|/' | awk -F'|' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -111,6 +111,12 @@ faults: $(VENV)/.dev ## try nodes that die for good, links cut for a minute, a c
 	$(BIN)/python -m tests.live.trials --seconds 60
 	$(BIN)/python -m tests.live.crashes
 	$(BIN)/python -m tests.live.matrix
+
+FIDELITY := runs/fidelity
+
+fidelity: $(VENV)/.dev ## run 30 configurations twice on shaped links, and compare them with the simulator (20 minutes, as root)
+	$(BIN)/python -m sdfeel.bench.fidelity $(FIDELITY) --jobs 2 --urgent
+	$(BIN)/sdfeel fidelity $(FIDELITY)/*/[0-9]* --out $(FIDELITY)/overheads.toml --table $(FIDELITY)/table.md
 
 soak: $(VENV)/.dev ## run a deployment for ten minutes: memory, descriptors and disk must not grow
 	$(BIN)/python -m tests.live.soak --seconds 600

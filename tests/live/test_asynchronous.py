@@ -8,7 +8,7 @@ from typing import Any, Literal
 import pytest
 import torch
 
-from sdfeel.core.decide import Decisions
+from sdfeel.core.decide import Decisions, mean_iterations
 from sdfeel.core.errors import InputError
 from sdfeel.core.scheme import Scheme
 from sdfeel.deploy.check import check_deployable
@@ -141,3 +141,16 @@ def test_a_counter_that_only_a_simulator_has_is_refused() -> None:
     with pytest.raises(InputError, match=r"set scheme\.staleness=hearsay"):
         check_deployable(prepare(load(None, settings)))
     check_deployable(prepare(load(None, [*settings, "scheme.staleness=hearsay"])))
+
+
+@pytest.mark.parametrize("links", [RING, PATH], ids=["ring", "path"])
+def test_a_run_ends_when_the_servers_have_done_enough_on_average(
+    links: Any, tmp_path: Path
+) -> None:
+    """As in a simulation: slow servers may do less than asked for, and fast ones do more."""
+    village = Village(HEARSAY, network(links), tmp_path, iterations=40)
+    village.go()
+    steps = [edge.known.steps for edge in village.ended.values()]
+    assert mean_iterations(sum(steps), 3) >= 40
+    assert min(steps) < 40
+    assert sum(steps) / 3 < 40 + 2 * max(village.federation.decisions.first_lengths)

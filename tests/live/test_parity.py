@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 
+from sdfeel.core.cost import Overheads
 from sdfeel.core.decide import Decisions
 from sdfeel.core.events import Finished, Round
 from sdfeel.core.learning_rates import schedule
@@ -24,7 +25,7 @@ from sdfeel.live.edge.journal import Journal
 from sdfeel.live.protocol import Header, Who
 from sdfeel.live.store import Store
 from sdfeel.live.transport.errors import Refused
-from sdfeel.live.transport.tensors import pack
+from sdfeel.live.transport.tensors import MODEL, pack
 from sdfeel.run.store import read_events
 from sdfeel.schemes import (
     KGT,
@@ -51,8 +52,9 @@ from sdfeel.schemes import (
     Tiers,
 )
 from sdfeel.schemes import SCHEMES as ALL
+from sdfeel.sim.simulate import Simulation
 from tests.live.parity import CASES, deployed
-from tests.live.village import COST, LOCAL, RING, SIZE, Village, network, simulated
+from tests.live.village import COST, LOCAL, RING, SIZE, NoisyEngine, Village, network, simulated
 from tests.sim.variants import Ending, Momentum, Robust, SlowlyFollowing
 
 SCHEMES: dict[str, tuple[Scheme, int]] = {
@@ -271,3 +273,36 @@ def test_real_processes_keep_the_bits_when_some_are_killed(name: str) -> None:
     outcome, same = deployed(case, kills=3)
     assert sum(outcome.kills.values()) > 0
     assert same
+
+
+BLANK = np.zeros(SIZE, dtype=np.float32)
+OVERHEAD = len(pack({MODEL: BLANK})) - 4 * SIZE  # bytes of a message beside the model
+
+
+def saved(along: int) -> int:
+    """Bytes that rows in one message with a model need less than in messages of their own."""
+    rows = {f"row{n + 1}": BLANK for n in range(along)}
+    return (1 + along) * (OVERHEAD + 4 * SIZE) - len(pack({MODEL: BLANK, **rows}))
+
+
+@pytest.mark.parametrize("name", SCHEMES)
+def test_a_deployed_log_counts_the_bytes_of_a_simulated_one(name: str, tmp_path: Path) -> None:
+    """The same messages in both worlds; rows that come with a model share its header."""
+    scheme, tau = SCHEMES[name]
+    village, told = Village(scheme, network(), tmp_path, iterations=3 * tau), list[int]()
+
+    async def look() -> None:
+        records = [edge.store.last_record() for edge in village.ended.values()]
+        told.extend(record["total"] for record in records if record is not None)
+
+    village.at_the_end = look
+    village.go()
+    cost = replace(COST, calls=True, overheads=Overheads(header_bytes=OVERHEAD))
+    decisions = replace(village.federation.decisions, cost=cost)
+    simulation = Simulation(decisions, NoisyEngine(6))
+    for _ in range(village.ended[0].known.k):
+        done = next(simulation)
+    less = done.bytes - sum(told)
+    given = sum(shelf.held == "client" for shelf in decisions.net.shelves)
+    assert less == 0 if not given else less % saved(1) == 0 or less % saved(2) == 0
+    assert 0 <= less <= done.number * 6 * saved(2)

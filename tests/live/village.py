@@ -7,7 +7,7 @@ import asyncio
 import json
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -140,7 +140,11 @@ class Village:
         self.federation = Federation(
             digest="f" * 64,
             name="tried",
-            decisions=Decisions.of(self.scheme, self.net, COST, engine.seed, LOCAL),
+            decisions=replace(
+                Decisions.of(self.scheme, self.net, COST, engine.seed, LOCAL),
+                cloud=0,
+                hubs=self.packing is None or self.packing.across is None,
+            ),
             iterations=self.iterations,
             measure_every=1000,
             initial=engine.initial(),

@@ -252,7 +252,7 @@ FACTORS: Factors = {
             *("latency.server_cloud_ms=9", "latency.client_cloud_ms=12"),
             *("latency.message_ms=0.5", "latency.round_ms=1", "latency.connect_ms=20"),
             *("latency.header_bytes=400", "latency.cell_mbps=8", "latency.common_mbps=20"),
-            *("latency.cores=2", "latency.downlink=true"),
+            *("latency.cores=2", "latency.downlink=true", "latency.calls=true"),
         ),
         "consensus": ("latency.consensus=true",),
     },

@@ -6,14 +6,13 @@ given, through the interface by which users plug in their own training code.
 """
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 import numpy as np
-from torch import Tensor
 
 from sdfeel.core.errors import InputError, RunError
 from sdfeel.core.events import Round
@@ -22,8 +21,8 @@ from sdfeel.deploy.files import read_node, write_node
 from sdfeel.deploy.flower import Arrays
 from sdfeel.deploy.local import Processes
 from sdfeel.deploy.make import EdgeAddress, make
+from sdfeel.deploy.paces import Idle
 from sdfeel.deploy.status import read_statuses
-from sdfeel.engine.base import Scores, Task
 from sdfeel.experiment.build import Prepared, prepare
 from sdfeel.experiment.loading import load
 from sdfeel.live.store import Store
@@ -40,24 +39,6 @@ class Unchanged:
 
     def fit(self, parameters: Arrays, config: dict[str, Any]) -> tuple[Arrays, int, Any]:
         return parameters, 1, {}
-
-
-class Idle:
-    """The same for the simulator."""
-
-    name = "idle"
-
-    def __init__(self, model: Tensor) -> None:
-        self._model = model
-
-    def initial(self) -> Tensor:
-        return self._model
-
-    def train(self, tasks: Sequence[Task]) -> Iterator[Tensor]:
-        return (task.start for task in tasks)
-
-    def evaluate(self, model: Tensor) -> Scores:
-        return Scores(0.0, 0.0, None)
 
 
 @dataclass(frozen=True)
@@ -114,6 +95,7 @@ def federation(
     directory: Path,
     addresses: Mapping[int, EdgeAddress],
     address: Callable[[str, int], str] | None = None,
+    trainer: str = TRAINER,
 ) -> None:
     """Write all files of a federation without training in which `node` calls `address(node, d)`."""
     make(ready, directory, addresses, with_data=False)
@@ -124,7 +106,7 @@ def federation(
             peers = {peer: address(home.name, int(peer.partition("-")[2])) for peer in node.peers}
             node = node.model_copy(update={"peers": peers})
         if role == "client":
-            node = node.model_copy(update={"data": None, "trainer": TRAINER})
+            node = node.model_copy(update={"data": None, "trainer": trainer})
         write_node(home, role, node)
 
 

@@ -72,7 +72,7 @@ def why_not() -> str | None:
     trial = " && ".join(shaping({"127.1.0.0": 5.0}))
     try:
         found = subprocess.run(
-            [*_private(), "sh", "-c", trial], capture_output=True, text=True, timeout=60
+            [*private(), "sh", "-c", trial], capture_output=True, text=True, timeout=60
         )
     except FileNotFoundError:
         return "this machine has no `unshare` to make a private network"
@@ -85,7 +85,7 @@ def why_not() -> str | None:
 def run_shaped(directory: Path, client_mbps: float, server_mbps: float) -> None:
     """Run the federation of a directory to its end, over such links."""
     module = [sys.executable, "-m", __name__, str(directory), str(client_mbps), str(server_mbps)]
-    command = [*_private(), *module]
+    command = [*private(), *module]
     try:
         found = subprocess.run(command, stderr=subprocess.PIPE, text=True, timeout=2 * PATIENCE)
     except subprocess.TimeoutExpired as late:
@@ -95,7 +95,7 @@ def run_shaped(directory: Path, client_mbps: float, server_mbps: float) -> None:
         raise RunError(f"the federation over shaped links failed: {said[-1]}")
 
 
-def _private() -> list[str]:
+def private() -> list[str]:
     """A private network; a user that is not root becomes root inside it."""
     return ["unshare", "--net"] if os.geteuid() == 0 else ["unshare", "--net", "--map-root-user"]
 

@@ -63,6 +63,10 @@ COMMANDS = {
     "client": Home(
         "sdfeel.cli.deploy", "Run one client on its own data until the federation is done."
     ),
+    "fidelity": Home(
+        "sdfeel.cli.fidelity",
+        "Compare deployed runs with simulations of the same experiments, and fit the overheads.",
+    ),
     "dash": Home(
         "sdfeel.cli.show",
         "Watch runs in a browser, live: curves, the server graph over time, who waits for whom.",

@@ -115,6 +115,15 @@ class Overheads:
         return seconds
 
 
+def _at_cloud(mixing: Mixing) -> Ints:
+    """The servers whose links to the cloud are used: a server that plays it needs none."""
+    if len(mixing.rows) == 1:
+        others: Ints = mixing.sources[(mixing.sources >= 0) & (mixing.sources != mixing.rows[0])]
+        return others
+    own: Ints = mixing.rows[mixing.rows >= 0]
+    return own
+
+
 def _differs(one: object, other: object) -> bool:
     return one is not other if isinstance(one, np.ndarray) else one != other
 
@@ -155,6 +164,7 @@ class Cost:
     model_bits: float
     rates: Mapping[Link, float]  # bits per second
     downlink: bool = False  # does sending models down take time? (the paper: no)
+    calls: bool = False  # is each model asked for, and sent to one node? (the paper: broadcasts)
     cell_edge_rate: float | None = None  # bits per second of a client that serves several servers
     power: Power = Power()
     packed: Mapping[Link, int] = field(default_factory=dict)  # bits where models are compressed
@@ -241,15 +251,15 @@ class Cost:
         compute = min(compute, ready)
         whole = self.model_bits + 8 * self.overheads.header_bytes  # broadcasts are never compressed
         down = whole / self.rates[mix.up.via]
-        told = work.down.sources[work.down.sources >= 0]
-        # A server's broadcast reaches all its clients at once.
-        broadcasts = len(np.unique(told)) if work.broadcasts is None else work.broadcasts
+        broadcasts = self._sent_down(work)
         bills = [self.across(stage) for stage in mix.stages]
         seconds, joules = sum(each[0] for each in bills), sum(each[2] for each in bills)
         told_in = max(down, self.overheads.copies(who, whole)) + self.delay(mix.up.via)
         handled = self.overheads.message * self._most_taken(mix.up)
         if self.downlink:
             handled += self.overheads.message  # each client takes one, side by side
+        if self.calls and self._several(mix.up):
+            handled += 2 * self.delay(mix.up.via)  # they ask anew, when all have their results
         return Bill(
             compute=compute + self.overheads.round,
             upload=float(ready - compute) + (told_in if self.downlink else 0.0) + handled,
@@ -265,6 +275,14 @@ class Cost:
             busy=floats(busy),
             sending=floats(sending),
         )
+
+    def _sent_down(self, work: Work) -> int:
+        """Models that go down: a server's broadcast reaches all its clients at once, unless each
+        is sent one of its own."""
+        if self.calls and work.copies is not None:
+            return work.copies
+        told = work.down.sources[work.down.sources >= 0]
+        return len(np.unique(told)) if work.broadcasts is None else work.broadcasts
 
     def uploads(self, up: Mixing, work: Work) -> Floats:
         """(C,) seconds that each client sends; one message reaches all its servers."""
@@ -287,6 +305,12 @@ class Cost:
         return floats(seconds)
 
     @staticmethod
+    def _several(up: Mixing) -> bool:
+        """Does a client report to several servers?"""
+        senders = up.sources[up.sources >= 0] if up.sent is None else up.sent[:, 0]
+        return bool(np.bincount(senders).max(initial=0) > 1) if len(senders) else False
+
+    @staticmethod
     def _most_taken(mixing: Mixing) -> int:
         """Messages of one hop at the node that takes most of them."""
         if mixing.sent is not None:
@@ -295,7 +319,7 @@ class Cost:
             owners = np.repeat(mixing.rows, np.diff(mixing.starts))
             away = owners != mixing.sources if mixing.via.startswith("server") else owners >= 0
             to = owners[away & (owners >= 0) & (mixing.sources >= 0)]
-        if mixing.via == "server-cloud":
+        if mixing.via == "server-cloud" and len(mixing.rows) > 1:
             return len(np.unique(to))  # the cloud takes one from each
         return int(np.bincount(to).max(initial=0)) if len(to) else 0
 
@@ -315,6 +339,9 @@ class Cost:
         if self.overheads.far:
             delays = self._delays(mixing)
             seconds = mixing.legs * ways * float((one * slow + delays).max())
+            if self.calls and mixing.legs and mixing.relay is None:
+                # Until the question is there; a hub, which ends first, has asked already.
+                seconds += mixing.hops * float(delays.max())
         if self.overheads.message and mixing.legs:
             seconds += self.overheads.message * self._most_taken(mixing) * mixing.hops
         return seconds, crossings * self.packed_bytes(mixing.via), busy * self.power.backhaul
@@ -322,7 +349,7 @@ class Cost:
     def _slowness(self, mixing: Mixing) -> Floats:
         """How many times as long as a nominal link each link that is used takes."""
         if mixing.via == "server-cloud" and self.cloud_rates is not None:
-            return 1 / self.cloud_rates[mixing.rows[mixing.rows >= 0]]
+            return 1 / self.cloud_rates[_at_cloud(mixing)]
         if mixing.via != "server-server" or self.server_rates is None or mixing.relay is not None:
             return np.ones(1)  # a relay between servers has already counted its links' rates
         rows = np.repeat(mixing.rows, np.diff(mixing.starts))
@@ -334,7 +361,7 @@ class Cost:
         """Seconds that messages are under way, on each link that is used, as `_slowness`."""
         usual, own = self.delay(mixing.via), self.overheads
         if mixing.via == "server-cloud" and own.cloud_delays is not None:
-            return floats(own.cloud_delays[mixing.rows[mixing.rows >= 0]])
+            return floats(own.cloud_delays[_at_cloud(mixing)])
         if mixing.via != "server-server" or own.server_delays is None or mixing.relay is not None:
             return floats([usual])
         rows = np.repeat(mixing.rows, np.diff(mixing.starts))

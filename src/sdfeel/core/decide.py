@@ -20,6 +20,7 @@ from sdfeel.core import outages
 from sdfeel.core.arrays import Floats, Ints, ints
 from sdfeel.core.cost import Bill, Cost
 from sdfeel.core.errors import InputError
+from sdfeel.core.gathering import in_steps
 from sdfeel.core.mixing import Mixing, selected
 from sdfeel.core.network import Network
 from sdfeel.core.outages import NetworkState, Outages
@@ -89,6 +90,8 @@ class Decisions:
     late: StragglerPolicy = field(default_factory=StragglerPolicy)
     outages: Outages | None = None  # None: all links and servers are always up
     epochs: tuple[tuple[int, "Decisions"], ...] = ()  # by first round, where the network changes
+    cloud: int | None = None  # the server that plays the cloud; None: it stands apart
+    hubs: bool = False  # does a server that averages for others really send for their models?
     whole: NetworkState = field(init=False)  # everything is up
     _lengths: dict[int, float] = field(default_factory=dict, init=False)  # by lane
 
@@ -183,6 +186,7 @@ class Decisions:
         if view.local.factor != 1:
             usual = np.ones(len(asked.down.rows)) if asked.rates is None else asked.rates
             asked = replace(asked, rates=usual * view.local.factor)
+        asked = replace(asked, copies=_copies(view.net, asked))
         if asked.broadcasts is not None:
             return asked
         sources = [part.sources for part in (asked.down, asked.shift) if part is not None]
@@ -192,7 +196,16 @@ class Decisions:
 
     def mix(self, view: View, done: Ints) -> Mix:
         """How the round ends when clients took `done` steps, with the messages that it takes."""
-        return self._billed(view.net, _by_members(view.net, self.scheme.mix(view, done)))
+        return self._billed(view.net, self._mixed(view, done))
+
+    def _mixed(self, view: View, done: Ints) -> Mix:
+        """What the scheme says, by servers that take part, and in steps where one plays a cloud."""
+        mix = _by_members(view.net, self.scheme.mix(view, done))
+        if all(stage.relay is None for stage in mix.stages):
+            return mix
+        places = self.cloud, self.hubs
+        stages = tuple(step for stage in mix.stages for step in in_steps(stage, view.net, *places))
+        return replace(mix, across=stages)
 
     def plan(self, view: View, cost: Cost | None = None) -> RoundPlan:
         """The whole round, including what is done about late clients."""
@@ -282,7 +295,7 @@ class Decisions:
         """A round with the work of an earlier one: where its messages are the same, so is its
         price."""
         work, done = before.work, before.done(len(self.net.samples))
-        mix = _by_members(view.net, self.scheme.mix(view, done))
+        mix = self._mixed(view, done)
         if _same_messages(mix, before.mix):
             return Decided(
                 work, done, _sent_as(mix, before.mix), before.bill, before.clients, before.state
@@ -383,6 +396,18 @@ def _by_members(net: Network, mix: Mix) -> Mix:
     return replace(mix, across=tuple(each for each in stages if len(each.rows)) or None)
 
 
+def _copies(net: Network, work: Work) -> int:
+    """Models that go down where every client is sent its own: one from each server that has a part
+    in its start, and each row of a server's that comes along."""
+    clients = np.repeat(np.arange(len(work.down.rows)), np.diff(work.down.starts))
+    holders = net.holder(work.down.sources)
+    count = len(_once(clients[holders >= 0], holders[holders >= 0]))
+    if work.shift is not None:
+        along = net.holder(work.shift.sources) >= 0
+        count += int((along & (work.shift.sources < 0)).sum())
+    return count
+
+
 def _uploaded(net: Network, up: Mixing) -> Mixing:
     """A client sends its model to a server once, however many of its rows it goes into."""
     to = net.holder(np.repeat(up.rows, np.diff(up.starts)))
@@ -420,6 +445,12 @@ def fewest(decisions: Decisions) -> int:
         counts = [int((sources >= 0).sum()) for _, sources, _ in up]
         found += [count for count in counts if count]
     return min(found, default=1)
+
+
+def mean_iterations(total: float, servers: int) -> int:
+    """Local iterations per server, by which a run ends, simulated or deployed: whole ones of their
+    mean. Where servers do not wait for one another, fast ones do more than slow ones."""
+    return int(total / servers)
 
 
 def length(net: Network, work: Work, done: Ints) -> float:

@@ -127,6 +127,7 @@ class Work:
         None  # seconds after which the round stops waiting (None: it waits for all of them)
     )
     broadcasts: int | None = None  # models sent down, if not one from each server in `down`
+    copies: int | None = None  # the same where every client is sent its own; `core.decide` counts
     shift: Mixing | None = None  # shelves -> clients: added to every local gradient
     clip: float = inf  # the greatest length of a shift, in lengths of the client's start
     pull: float = 0.0  # how strongly clients are pulled to where they start

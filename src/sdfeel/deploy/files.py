@@ -30,6 +30,7 @@ from sdfeel.experiment.sections import Section
 from sdfeel.live.edge.policy import Policy
 from sdfeel.live.trust.names import addresses
 
+LINKS = "server_rates", "cloud_rates"  # of links of their own rates, where there are any
 Seconds = Annotated[float, Field(gt=0)]
 
 
@@ -175,11 +176,13 @@ def network_text(ready: Prepared, libraries: Mapping[int, str] | None = None) ->
             "model_bits": cost.model_bits,
             "rates": dict(cost.rates),
             "downlink": cost.downlink,
+            **({"calls": True} if cost.calls else {}),
             "cell_edge_rate": cost.cell_edge_rate,
             "power": asdict(cost.power),
             "radio": None if cost.client_rates is None else cost.client_rates.tolist(),
             "snr": None if cost.snr is None else cost.snr.tolist(),
             **({"packed": dict(cost.packed)} if cost.packed else {}),
+            **{key: each.tolist() for key in LINKS if (each := getattr(cost, key)) is not None},
             **({"overheads": overheads} if (overheads := cost.overheads.record()) else {}),
         },
     }
@@ -229,16 +232,20 @@ def _cost(values: dict[str, Any]) -> Cost:
     radio, snr = (
         None if values[key] is None else np.array(values[key]) for key in ("radio", "snr")
     )
+    across, up = (None if key not in values else np.array(values[key]) for key in LINKS)
     return Cost(
         step_seconds=np.array(values["step_seconds"]),
         model_bits=values["model_bits"],
         rates=values["rates"],
         downlink=values["downlink"],
+        calls=values.get("calls", False),
         cell_edge_rate=values["cell_edge_rate"],
         power=Power(**values["power"]),
         packed=values.get("packed", {}),
         client_rates=radio,
         snr=snr,
+        server_rates=across,
+        cloud_rates=up,
         overheads=Overheads.of(values.get("overheads", {})),
     )
 

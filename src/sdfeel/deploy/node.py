@@ -14,8 +14,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from sdfeel.core.cost import Cost
 from sdfeel.core.decide import Decisions
 from sdfeel.core.errors import DataError, InputError, printable
+from sdfeel.core.network import Network
 from sdfeel.core.run_files import secret_of
 from sdfeel.core.seeds import number
 from sdfeel.data.adapters import AS_IT_IS
@@ -147,13 +149,12 @@ def federation_of(node: NodeFile) -> tuple[Federation, nn.Module]:
     experiment = load(Path(node.experiment))
     net, cost, shape, classes = read_network(Path(node.network))
     net = with_peers(experiment, net)
-    scheme, _ = build_scheme(experiment)
     model = experiment.model
     seed = number(experiment.seed, "model")
     module = zoo.build(model.name, shape, classes, seed, **model.options)
     engine = _first_engine(experiment, module, shape, len(net.samples))
     initial = engine.initial()
-    base = Decisions.of(scheme, net, cost, experiment.seed, local_step(experiment))
+    base = decisions_of(experiment, net, cost)
 
     def rebuilt(text: str) -> Decisions:
         changed, prices, _, _ = parse_network(text)
@@ -176,6 +177,15 @@ def federation_of(node: NodeFile) -> tuple[Federation, nn.Module]:
         attack=attack_of(experiment),
     )
     return federation, module
+
+
+def decisions_of(experiment: Experiment, net: Network, cost: Cost) -> Decisions:
+    """What nodes decide by: as in a simulation, and one server plays the cloud, if there is one."""
+    scheme, _ = build_scheme(experiment)
+    named = experiment.network.cloud
+    found = Decisions.of(scheme, net, cost, experiment.seed, local_step(experiment))
+    hubs = experiment.compression.backhaul == "none"  # else all must hear what each tells
+    return replace(found, cloud=0 if named is None else named, hubs=hubs)
 
 
 def _packing(experiment: Experiment, decisions: Decisions, layout: Layout) -> Packing | None:

@@ -53,7 +53,12 @@ from sdfeel.experiment.build_messages import (
     protected,
     with_clip,
 )
-from sdfeel.experiment.build_network import build_network, with_epochs, with_servers
+from sdfeel.experiment.build_network import (
+    build_cloud,
+    build_network,
+    with_epochs,
+    with_servers,
+)
 from sdfeel.experiment.build_radio import build_case, build_changing, overheads, with_radio
 from sdfeel.experiment.build_training import build_training, local_step, reading
 from sdfeel.experiment.elsewhere import in_our_words
@@ -191,6 +196,7 @@ def prepare(experiment: Experiment, parts: RunParts | None = None) -> Prepared:
     cost = given or build_cost(experiment, data, net, module, engine.layout, packing)
     local = local_step(experiment)
     decisions = Decisions.of(scheme, net, cost, experiment.seed, local, late, changing)
+    decisions = replace(decisions, cloud=build_cloud(experiment, net, changing))
     check_attack(experiment, attack, decisions)
     budget: Budget | None = None
     promised: tuple[str, ...] = ()
@@ -460,5 +466,6 @@ def build_cost(
         section.downlink or reading(experiment).downlink,
         Power(devices.computing_watts, devices.sending_watts, devices.backhaul_watts),
     )
-    priced = replace(priced, packed=packed, overheads=overheads(section, net))
+    calls = section.calls or reading(experiment).calls
+    priced = replace(priced, packed=packed, calls=calls, overheads=overheads(section, net))
     return with_radio(priced, experiment, net)

@@ -13,6 +13,7 @@ from sdfeel.core.errors import InputError, unknown
 from sdfeel.core.gossip_weights import GOSSIP_RULES, metropolis, weights_of
 from sdfeel.core.named import asked_for, imported, is_path
 from sdfeel.core.network import Network, clustered
+from sdfeel.core.outages import Outages
 from sdfeel.core.peers import NAMES, named
 from sdfeel.core.scheme import innermost
 from sdfeel.core.seeds import rng
@@ -106,7 +107,25 @@ def on_another(
             f"network.epochs: {name} keeps rows for {sizes[0][0]} clients and {sizes[0][1]} "
             f"servers: reserve numbers for others when the files are made, and let them join later"
         )
-    return found
+    return replace(found, cloud=own.cloud, hubs=own.hubs)
+
+
+def build_cloud(experiment: Experiment, net: Network, changing: Outages | None) -> int | None:
+    """The server that plays the cloud; None: it stands apart."""
+    cloud = experiment.network.cloud
+    if cloud is None:
+        return None
+    if cloud not in net.servers:
+        raise InputError(
+            f"network.cloud is {cloud}, but the servers have numbers 0 to {len(net.servers) - 1}: "
+            f"choose one of them"
+        )
+    if changing is not None:
+        raise InputError(
+            "network.cloud names a server that is always there: leave it out, or leave out "
+            "network.changes, network.link_chance and network.server_up_seconds"
+        )
+    return cloud
 
 
 def build_home(experiment: Experiment, data: Federated) -> Ints:

@@ -249,6 +249,7 @@ KEYS: Mapping[str, tuple[Need, ...]] = {
     "network.probability": (_where("network.graph", "erdos-renyi"), SEVERAL, ACROSS),
     "network.mixing": (SEVERAL,),
     "network.overlap": (SEVERAL,),
+    "network.cloud": (SEVERAL, _over("server-cloud")),
     "network.link_chance": (SEVERAL,),
     "network.whereabouts_period": (
         Need(
@@ -321,6 +322,16 @@ KEYS: Mapping[str, tuple[Need, ...]] = {
         Need(
             lambda case: case.experiment.latency.preset != "deployed",
             "with latency.preset = deployed",
+        ),
+    ),
+    "latency.calls": (
+        Need(
+            lambda case: case.experiment.latency.preset != "deployed",
+            "with latency.preset = deployed",
+        ),
+        Need(
+            lambda case: not case.lanes or len(case.own.servers) > 1,
+            "where every client has rounds of its own",
         ),
     ),
     "latency.client_server_ms": (_over("client-server"),),

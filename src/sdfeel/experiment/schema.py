@@ -64,6 +64,9 @@ class NetworkSection(Section):
     """gamma: some clusters are this many clients smaller, and as many clusters are larger"""
     overlap: Annotated[int, Field(ge=0)] = 0
     """clients of each cell that the next cell reaches, too (used by fedmes)"""
+    cloud: Annotated[int, Field(ge=0)] | None = None
+    """the edge server that plays the cloud, by its number (not set: the cloud stands apart, and in
+    a deployment edge-0 plays it)"""
     changes: str | None = None
     """a file that says when links, servers or the cloud go down and come back"""
     link_chance: Annotated[float, Field(gt=0, le=1)] = 1.0
@@ -233,6 +236,10 @@ class LatencySection(Section):
     """processors that all clients share, as in a deployment on one machine (not set: one each)"""
     downlink: bool = False
     """charge time for sending models down, too (the paper does not, the preset deployed does)"""
+    calls: bool = False
+    """models travel as in a deployment: every client is sent a copy of its own, and servers ask
+    for what they are sent, which takes the way there, too (the paper has broadcasts that nobody
+    asks for, the preset deployed has calls)"""
     consensus: bool = False
     """charge for the exchanges until the servers agree at the end (the paper does not)"""
     late: Literal["wait", "drop", "drop-unbiased", "equalise"] | Own = "wait"
@@ -361,6 +368,7 @@ LATER: dict[str, Any] = {
         "round_ms",
         "connect_ms",
         "header_bytes",
+        "calls",
     },
     "network": {"link_chance", "epochs"},
     "training": {

@@ -50,17 +50,18 @@ def averaged_at_a_server(net: Network, rates: bytes | None) -> Mixing:
     each = None if rates is None else np.frombuffer(rates).reshape(net.links.shape)
     times, crossed = fastest_paths(net.links, each)
     weights, rows = np.eye(len(times)), []
-    longest, crossings, busy = 0.0, 0, 0.0
+    longest, crossings, busy, hub = 0.0, 0, 0.0, None
     for part in _parts(times):
         centre = part[times[np.ix_(part, part)].max(axis=1).argmin()]
         longest = max(longest, float(times[centre, part].max()))
         crossings += int(crossed[centre, part].sum())
         busy += float(times[centre, part].sum())
         whole = len(part) == len(net.present)
+        hub = int(centre) if whole else None
         share = net.mass[part] if whole else net.mass[part] / net.mass[part].sum()
         weights[np.ix_(part, part)] = share
         rows += part.tolist()
-    relay = Relay(2 * longest, 2 * crossings, 2 * busy)  # there and back
+    relay = Relay(2 * longest, 2 * crossings, 2 * busy, hub)  # there and back
     return of_matrix(weights[rows], rows=rows, relay=relay)
 
 

@@ -7,7 +7,7 @@ import numpy as np
 from torch import Tensor
 
 from sdfeel.core.arrays import Floats, Ints
-from sdfeel.core.decide import Begun
+from sdfeel.core.decide import Begun, mean_iterations
 from sdfeel.core.events import Crew
 from sdfeel.core.network import Network
 from sdfeel.core.scheme import Estimates, Lane, Memory
@@ -91,7 +91,7 @@ class State:
             steps = sum((_exactly(each.steps) * len(each.lane) for each in self.lanes), 0)
             self._iterations = steps, sum(len(each.lane) for each in self.lanes)
         steps, lanes = self._iterations
-        return int(float(steps) / lanes)
+        return mean_iterations(float(steps), lanes)
 
     def took(self, each: LaneState, steps: float) -> None:
         """A lane has taken this many more steps; sums over lanes are kept, exactly."""

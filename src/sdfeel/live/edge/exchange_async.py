@@ -111,6 +111,7 @@ class AsyncExchange:
                     "before": before,
                     "heard": after.hearsay[d].tolist(),
                     "stamp": int(after.stamp[d]),
+                    "steps": own.steps,
                     "sha256": digest(body),
                 }
         self._store.put("hop", k, 0, body, replace=True)
@@ -221,6 +222,7 @@ class AsyncExchange:
         model = self._federation.model(body, header.get("sha256"), self._policy.max_server_norm)
         self.cluster.bounds.check(model, self._federation.own_model(self._own.body()))
         heard, stamp = self._own.claimed(header)
+        self._own.learn(header)
         return PeerModel(model, whole(header, "version"), heard, stamp)
 
     def offended(self, server: int, k: int, error: SdfeelError) -> None:
@@ -250,6 +252,10 @@ class AsyncExchange:
 
     def waiting(self) -> list[str]:
         return [f"edge-{server}" for server in sorted(self._waiting)]
+
+    def progress(self, steps: float) -> list[float]:
+        self._own.steps[self._me] = steps
+        return [each for d, each in enumerate(self._own.steps) if d not in self.absent]
 
     def traffic(self) -> int:
         return sum(link.sent + link.received for link in self.peers.values())

@@ -463,6 +463,9 @@ class SyncExchange:
     def waiting(self) -> list[str]:
         return [f"edge-{server}" for server in sorted(self._waiting)]
 
+    def progress(self, steps: float) -> list[float]:
+        return [steps]  # all are in step
+
     def traffic(self) -> int:
         return sum(link.sent + link.received for link in self.peers.values())
 

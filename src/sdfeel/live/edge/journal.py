@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from sdfeel.core.decide import mean_iterations
 from sdfeel.core.events import Event, Finished, Round, Started, Warned, to_record
 from sdfeel.core.run_files import EVENTS
 from sdfeel.live.federation import Federation
@@ -42,7 +43,7 @@ class RoundTally:
         return Round(
             number=self.number,
             lane=tuple(sorted(records)),
-            iterations=int(sum(self.steps.values()) / self.servers),
+            iterations=mean_iterations(sum(self.steps.values()), self.servers),
             seconds=self.seconds,
             bytes=self.bytes,
             joules=0.0,

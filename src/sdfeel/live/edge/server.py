@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from sdfeel.core.decide import length
+from sdfeel.core.decide import length, mean_iterations
 from sdfeel.core.errors import RunError, SdfeelError
 from sdfeel.live.edge.absent_servers import AGAIN
 from sdfeel.live.edge.boundary import Boundary
@@ -342,6 +342,7 @@ class Edge:
         # A round without any usable result counts as planned, or the run would never end.
         mine = turn.planned if federation.synchronous or not closed.steps else done
         steps = known.steps + length(federation.net, turn.work, mine)
+        counted = self.exchange.progress(steps)
         more = {n: known.taken.get(n, 0) + int(done[n]) for n in turn.clients}
         guests = self.cluster.newcomers(turn, self.exchange.absent)
         new = {n: max(taken, known.taken.get(n, 0)) for n, taken in guests.items()}
@@ -350,7 +351,8 @@ class Edge:
             k=known.k + 1,
             steps=steps,
             memory=ended.mix.memory,
-            over=int(steps) >= federation.iterations or ended.mix.over is not None,
+            over=mean_iterations(sum(counted), len(counted)) >= federation.iterations
+            or ended.mix.over is not None,
             met=ended.keep,
             guests=tuple(guests),
         )

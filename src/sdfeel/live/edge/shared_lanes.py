@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from sdfeel.core.decide import length
+from sdfeel.core.decide import length, mean_iterations
 from sdfeel.core.errors import SdfeelError
 from sdfeel.live.edge.absent_servers import Absent
 from sdfeel.live.edge.clients import Cluster
@@ -100,13 +100,13 @@ class SharedLanes:
             lap.k + 1, lap.steps + length(federation.net, turn.work, mine), mix.memory, known.k + 1
         )
         laps = tuple(own if n == cluster.lane else each for n, each in enumerate(known.laps))
-        steps = sum(each.steps for each in laps) / len(laps)
+        total = sum(each.steps for each in laps)
         taken = {n: known.taken.get(n, 0) + int(done[n]) for n in turn.clients}
         after = ServerState(
             taken={**known.taken, **taken},
             k=known.k + 1,
-            steps=steps,
-            over=int(steps) >= federation.iterations or mix.over is not None,
+            steps=total / len(laps),
+            over=mean_iterations(total, len(laps)) >= federation.iterations or mix.over is not None,
             laps=laps,
         )
         self.commit(after, turn, closed, ended, began, gathered)
@@ -145,6 +145,9 @@ class SharedLanes:
 
     def waiting(self) -> list[str]:
         return []
+
+    def progress(self, steps: float) -> list[float]:
+        return [steps]
 
     def traffic(self) -> int:
         return 0

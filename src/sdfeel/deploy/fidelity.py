@@ -1,0 +1,228 @@
+"""Deployed runs beside simulations of the same experiments: how well does the clock predict?"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import combinations
+from statistics import fmean, median
+from typing import Any
+
+from sdfeel.core.cost import Cost
+from sdfeel.deploy.fitting import Fit, fit
+from sdfeel.deploy.paces import PHASES, Configuration, DeployedRun, Pace, configurations
+from sdfeel.engine.threads import cores
+
+STEP_OFF = 0.2  # of the experiment's step time, over or under, is worth a warning
+BYTES_OFF = 0.02  # of the simulated bytes: beyond it, other messages were sent
+
+
+@dataclass(frozen=True)
+class Ranking:
+    """How many pairs of configurations the simulator puts in the order of the deployments."""
+
+    pairs: int
+    discordant: tuple[tuple[str, str], ...]  # the simulator says that the first is faster
+    tied: int = 0  # as fast as one another on the simulator's clock
+
+    @property
+    def tau(self) -> float:
+        """Kendall's: 1 if all pairs agree, -1 if none does."""
+        return (self.pairs - self.tied - 2 * len(self.discordant)) / self.pairs
+
+
+def ranking(measured: Mapping[str, float], predicted: Mapping[str, float]) -> Ranking:
+    """
+    >>> found = ranking({"a": 1.0, "b": 2.0, "c": 3.0}, {"a": 1.0, "b": 2.5, "c": 2.0})
+    >>> found.discordant, round(found.tau, 2)
+    ((('c', 'b'),), 0.33)
+    """
+    pairs = list(combinations(measured, 2))
+    wrong, tied = [], 0
+    for one, other in pairs:
+        ahead = predicted[one] - predicted[other]
+        if abs(ahead) < 1e-9:
+            tied += 1
+        elif ahead * (measured[one] - measured[other]) < 0:
+            wrong.append((one, other) if ahead < 0 else (other, one))
+    return Ranking(len(pairs), tuple(wrong), tied)
+
+
+def warnings(expected: Mapping[Configuration, Pace]) -> Iterator[str]:
+    """What makes a comparison doubtful, each with the configurations that it concerns."""
+    crowded = [e for e in expected if e.runs[0].local and e.runs[0].nodes > cores()]
+    if crowded:
+        most = max(each.runs[0].nodes for each in crowded)
+        yield (
+            f"up to {most} nodes share the {cores()} processors of this machine, so they wait for "
+            f"one another as they would not on machines of their own: {_named(crowded)}"
+        )
+    for each, pace in expected.items():
+        wanted, found = pace.phases["compute"], each.measured.phases["compute"]
+        if abs(found - wanted) > STEP_OFF * wanted:
+            yield (
+                f"{each.name}: clients computed for {found * 1e3:.0f} ms a round, and the "
+                f"experiment says {wanted * 1e3:.0f}, as if it was measured alone: --steps run "
+                f"takes step times from the run"
+            )
+        sent = each.measured.bytes / pace.bytes - 1
+        if abs(sent) > BYTES_OFF:
+            yield (
+                f"{each.name}: the deployment sent {sent * 100:+.0f} % bytes against the "
+                f"simulation, so the rules of {each.scheme} are not the same on both sides"
+            )
+
+
+def _named(found: Sequence[Configuration]) -> str:
+    return ", ".join(each.name for each in found)
+
+
+@dataclass(frozen=True)
+class Row:
+    """One configuration, deployed and simulated. Times are seconds per round."""
+
+    name: str
+    scheme: str
+    runs: int
+    spread: float  # of its repetitions, over their middle
+    measured: Pace
+    plain: Pace  # as the experiment is priced
+    held_out: float | None  # with overheads that were fitted to others
+
+    @property
+    def error(self) -> float:
+        """Of the prices alone, over what was measured."""
+        return self.plain.seconds / self.measured.seconds - 1
+
+    @property
+    def fitted_error(self) -> float | None:
+        return None if self.held_out is None else self.held_out / self.measured.seconds - 1
+
+    @property
+    def rest(self) -> float:
+        """What a deployed round takes beside its phases."""
+        return self.measured.seconds - sum(self.measured.phases.values())
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """All configurations, how they rank, and the overheads of deployment."""
+
+    rows: tuple[Row, ...]
+    plain: Ranking
+    fitted: Ranking | None
+    fit: Fit | None
+    warnings: tuple[str, ...]
+
+    @property
+    def errors(self) -> list[float]:
+        return [abs(row.error) for row in self.rows]
+
+    @property
+    def held_out_errors(self) -> list[float]:
+        found = (row.fitted_error for row in self.rows)
+        return [abs(error) for error in found if error is not None]
+
+    def by_scheme(self) -> dict[str, dict[str, float]]:
+        """Mean seconds per round that the prices miss, by scheme and phase."""
+        found: dict[str, dict[str, float]] = {}
+        for scheme in dict.fromkeys(row.scheme for row in self.rows):
+            rows = [row for row in self.rows if row.scheme == scheme]
+            missed = {
+                phase: fmean(row.measured.phases[phase] - row.plain.phases[phase] for row in rows)
+                for phase in PHASES
+            }
+            found[scheme] = {**missed, "rest": fmean(row.rest for row in rows)}
+        return found
+
+    def document(self) -> dict[str, Any]:
+        """The same for JSON."""
+        fit = self.fit
+        return {
+            "configurations": [
+                {
+                    "name": row.name,
+                    "scheme": row.scheme,
+                    "runs": row.runs,
+                    "spread": row.spread,
+                    "seconds": row.measured.seconds,
+                    "phases": dict(row.measured.phases),
+                    "simulated_seconds": row.plain.seconds,
+                    "simulated_phases": dict(row.plain.phases),
+                    "bytes": row.measured.bytes,
+                    "simulated_bytes": row.plain.bytes,
+                    "held_out_seconds": row.held_out,
+                }
+                for row in self.rows
+            ],
+            "tau": self.plain.tau,
+            "discordant": self.plain.discordant,
+            "held_out_tau": None if self.fitted is None else self.fitted.tau,
+            "held_out_discordant": None if self.fitted is None else self.fitted.discordant,
+            "fit": None if fit is None else {"latency": fit.keys(), "held_out": fit.folds},
+            "warnings": list(self.warnings),
+        }
+
+
+def compare(runs: Sequence[DeployedRun], steps_of_run: bool = False) -> Comparison:
+    """Deployed runs beside simulations, by the experiments' step times or by the runs' own."""
+    found = configurations(runs)
+    prices, rows, expected = dict[str, Cost](), list[Row](), dict[Configuration, Pace]()
+    for each in found:
+        cost, pace = each.decisions.cost, each.predicted()
+        if steps_of_run and pace.phases["compute"] > 0:
+            factor = each.measured.phases["compute"] / pace.phases["compute"]
+            cost = replace(cost, step_seconds=cost.step_seconds * factor)
+            pace = each.predicted(cost)
+        prices[each.name], expected[each] = cost, pace
+    made = fit(found, prices)
+    for each in found:
+        held = None if made is None else made.held_out[each.name]
+        rows.append(
+            Row(
+                each.name,
+                each.scheme,
+                len(each.runs),
+                each.spread,
+                each.measured,
+                expected[each],
+                held,
+            )
+        )
+    measured = {row.name: row.measured.seconds for row in rows}
+    plain = ranking(measured, {row.name: row.plain.seconds for row in rows})
+    fitted = None if made is None else ranking(measured, made.held_out)
+    return Comparison(tuple(rows), plain, fitted, made, tuple(warnings(expected)))
+
+
+def markdown(found: Comparison) -> str:
+    """The same as a table and a few sentences for a document."""
+    lines = [
+        "| configuration | runs | deployed, ms | apart | simulated | error | held out | error |",
+        "| --- | --: | --: | --: | --: | --: | --: | --: |",
+    ]
+    for row in found.rows:
+        cells = [row.name, str(row.runs), f"{row.measured.seconds * 1e3:.0f}"]
+        cells += [f"{row.spread * 100:.1f} %", f"{row.plain.seconds * 1e3:.0f}"]
+        cells += [f"{row.error * 100:+.1f} %"]
+        if row.held_out is not None and row.fitted_error is not None:
+            cells += [f"{row.held_out * 1e3:.0f}", f"{row.fitted_error * 100:+.1f} %"]
+        lines.append(f"| {' | '.join(cells)} |")
+    lines += ["", *(f"* {text}" for text in summary(found))]
+    return "\n".join(lines) + "\n"
+
+
+def summary(found: Comparison) -> Iterator[str]:
+    """How good the predictions are, and which pairs they get wrong."""
+    parts = [("as priced", found.plain, found.errors)]
+    if found.fitted is not None:
+        parts.append(("held out", found.fitted, found.held_out_errors))
+    for name, order, errors in parts:
+        tau = f"Kendall tau {order.tau:.3f} over {order.pairs} pairs, " if order.pairs else ""
+        yield (
+            f"{name}: {tau}median error {median(errors) * 100:.1f} %, worst "
+            f"{max(errors) * 100:.1f} %"
+        )
+        for faster, slower in order.discordant:
+            yield f"{name}, discordant: {faster} is not faster than {slower}"
+    if found.fit is not None:
+        for n, fold in enumerate(found.fit.folds):
+            yield f"held out together, {n + 1}: {', '.join(fold)}"
