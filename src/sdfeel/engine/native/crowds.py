@@ -24,7 +24,7 @@ STOPPED = 4  # of crowd.hpp: a task has failed
 CHUNK_BYTES, MOST_CHUNK = 1 << 17, 64  # models that a thread trains before it says so
 EACH_CHUNKS = 12  # chunks in memory for each thread: as Trainer's rooms
 ROOM_BYTES = 12 << 20
-AT_ONCE = 256  # tasks between two looks at signals
+AT_ONCE, AT_ONCE_NUMBERS = 256, 1 << 20  # tasks, and their numbers, between two looks at signals
 
 
 class CrowdCall(ctypes.Structure):
@@ -180,6 +180,7 @@ class Gathered:
     ) -> None:
         self._library, self._threads, self._failed = library, threads, failed
         self._count, functions = int(call.tasks.count), library.functions
+        self._at_once = max(1, min(AT_ONCE, AT_ONCE_NUMBERS // int(call.tasks.parameters)))
         functions.sdfeel_gather.restype = ctypes.c_void_p
         self._handle = ctypes.c_void_p(functions.sdfeel_gather(ctypes.byref(call), threads))
         # Whoever forgets it ends it, so that no thread writes to memory that is gone.
@@ -187,8 +188,8 @@ class Gathered:
 
     def fold(self, until: int | None = None) -> None:
         """Add up the models of all tasks before `until` (default: all), in their order."""
-        last = self._count if until is None else until
-        for some in range(AT_ONCE, last + AT_ONCE, AT_ONCE):  # between them, signals are heard
+        last, step = self._count if until is None else until, self._at_once
+        for some in range(step, last + step, step):  # in between, somebody may press Ctrl-C
             code = self._library.functions.sdfeel_fold(
                 self._handle, ctypes.c_int64(min(some, last))
             )
