@@ -37,6 +37,8 @@ FILES = {
     "links": "round 1 link 0 1 down\nround 1 link 1 2 down\nround 3 link 1 2 up\n",
     "servers": "round 1 server 1 down\nround 9 server 1 up\n",
     "cloud": "round 1 cloud down\nround 3 cloud up\n",
+    "moves": "round,client,server\n" + "".join(f"1,{n},0\n" for n in range(6)),
+    "away": "round,client,available\n" + "".join(f"1,{n},0\n" for n in range(6)),
     "between": "0,1,0.5\n1,2,0.4\n2,3,0.3\n",
     "to cloud": "0,cloud,0.5\n2,cloud,0.4\n",
     "mbps": "mbps\n" + "".join(f"{1 + n / 4}\n" for n in range(12)),
@@ -120,6 +122,9 @@ SETTINGS = [
 ]
 # The same, where no scheme has a say in it: three schemes are enough.
 OF_ANY_SCHEME = [
+    ("network.whereabouts={moves}", ()),
+    ("network.whereabouts={away}", ()),
+    ("network.whereabouts_period=9", ()),
     ("latency.message_ms=2", ()),
     ("latency.round_ms=2", ()),
     ("latency.connect_ms=2", ()),

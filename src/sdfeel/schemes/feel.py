@@ -21,7 +21,9 @@ class Feel:
     """One edge server trains with a few randomly scheduled clients per round."""
 
     facts: ClassVar[Facts] = Facts(False, False, "low", True, True, False)
-    tolerates: ClassVar[Tolerates] = Tolerates(CELLS, changing_servers=IGNORED, overlap=IGNORED)
+    tolerates: ClassVar[Tolerates] = Tolerates(
+        CELLS, changing_servers=IGNORED, moving_clients=IGNORED, overlap=IGNORED
+    )
 
     tau1: Annotated[int, "local iterations between two averagings at the edge server"] = 5
     scheduled: Annotated[int, "clients scheduled in each round (uplink channels)"] = 5
