@@ -81,7 +81,7 @@ def test_a_resumed_run_gives_up_in_the_same_round(tmp_path: Path) -> None:
         "checkpoint.every_seconds=0",
     )
     whole = ending(list(start(chosen, tmp_path / "whole")))
-    assert whole.reason.endswith("that is needed is down for good; change network.changes")
+    assert whole.reason.endswith("is away for good; change network.changes or network.whereabouts")
     assert whole.number == 3 + 30
     session = start(chosen, tmp_path / "parts")
     for _ in islice(session, 14):
