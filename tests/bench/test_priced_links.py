@@ -8,14 +8,14 @@ import pytest
 
 from sdfeel.bench import fidelity
 from sdfeel.bench.deployed_rounds import federation
-from sdfeel.bench.priced_links import TRAINER, Line, later, lines, redirect, shaping
+from sdfeel.bench.priced_links import TRAINER, PricedLine, later, lines, redirect, shaping
 from sdfeel.bench.shaped_links import address, edge_addresses
 from sdfeel.core.run_files import NODE, NODES
 from sdfeel.deploy.files import read_node
 from tests.live import timeless
 
 
-def made(home: Path, *settings: str) -> dict[str, Line]:
+def made(home: Path, *settings: str) -> dict[str, PricedLine]:
     ready = fidelity.prepared(home, ("model.name=logistic", *settings))
     federation(ready, home, edge_addresses(3), address, TRAINER)
     ready.engine.close()
@@ -26,8 +26,8 @@ def test_every_address_has_the_rate_and_delay_of_its_price(tmp_path: Path) -> No
     found = made(tmp_path, *fidelity.CONFIGURATIONS["hierfavg-far"])
     clients = [line for end, line in found.items() if end.startswith("127.1.")]
     servers = [line for end, line in found.items() if end.startswith("127.2.")]
-    assert clients == [Line(4.0, 0.04)] * 6
-    assert servers == [Line(4.0, 0.08)] * 6  # to the cloud, which one of them plays
+    assert clients == [PricedLine(4.0, 0.04)] * 6
+    assert servers == [PricedLine(4.0, 0.08)] * 6  # to the cloud, which one of them plays
     relayed = redirect(tmp_path, found)
     assert len(relayed) == 12
     peers = read_node(tmp_path / NODES / "client-0" / NODE).peers
@@ -35,7 +35,7 @@ def test_every_address_has_the_rate_and_delay_of_its_price(tmp_path: Path) -> No
 
 
 def test_clients_of_a_cell_share_its_line() -> None:
-    found = {"127.1.0.0": Line(2.0, 0.0, 0, 3.0), "127.1.1.0": Line(2.0, 0.0, 0, 3.0)}
+    found = {"127.1.0.0": PricedLine(2.0, 0.0, 0, 3.0), "127.1.1.0": PricedLine(2.0, 0.0, 0, 3.0)}
     classes = [each for each in shaping(found) if "tc class" in each]
     assert sum("parent 1: " in each and "rate 3000000bit" in each for each in classes) == 2
     inner = [each for each in classes if "rate 1500000bit ceil 2000000bit" in each]

@@ -48,7 +48,7 @@ class Sleeping:
         return parameters, 1, {}
 
 
-class Line(NamedTuple):
+class PricedLine(NamedTuple):
     """A link between two nodes, at an address of its own."""
 
     mbps: float
@@ -57,7 +57,7 @@ class Line(NamedTuple):
     cell_mbps: float = 0.0
 
 
-def lines(directory: Path) -> dict[str, Line]:
+def lines(directory: Path) -> dict[str, PricedLine]:
     """What each address of a federation's node files is worth, by the experiment's prices."""
     decisions = deployed_decisions(directory)
     view = next(decisions.first_views())
@@ -77,19 +77,19 @@ def lines(directory: Path) -> dict[str, Line]:
                 slow = 1.0 if cost.client_rates is None else float(cost.client_rates[n])
                 cell = -1 if shared is None else int(view.net.home[n])
                 rate = cost.rates[up] * slow / 1e6
-                line = Line(rate, cost.delay(up), cell, (shared or 0.0) / 1e6)
+                line = PricedLine(rate, cost.delay(up), cell, (shared or 0.0) / 1e6)
             elif role == "edge":
                 each = own.server_delays if across == "server-server" else None
                 delay = cost.delay(across) if each is None else float(each[n, d])
                 slow = 1.0 if cost.server_rates is None else float(cost.server_rates[n, d])
-                line = Line(cost.rates[across] * (slow or 1.0) / 1e6, delay)
+                line = PricedLine(cost.rates[across] * (slow or 1.0) / 1e6, delay)
             else:
                 continue
             found[address.partition(":")[0]] = line
     return found
 
 
-def shaping(found: Mapping[str, Line]) -> Iterator[str]:
+def shaping(found: Mapping[str, PricedLine]) -> Iterator[str]:
     """The commands that give each direction of each address its rate, within its cell's."""
     yield "ip link set lo mtu 1500 gso_max_size 1500 gso_max_segs 1 up"
     yield "tc qdisc add dev lo root handle 1: htb"
@@ -119,9 +119,9 @@ def shaping(found: Mapping[str, Line]) -> Iterator[str]:
             yield f"tc filter add dev lo parent 1: protocol ip prio 1 {match}"
 
 
-def redirect(directory: Path, found: Mapping[str, Line]) -> dict[tuple[str, int], Line]:
+def redirect(directory: Path, found: Mapping[str, PricedLine]) -> dict[tuple[str, int], PricedLine]:
     """Send what is long under way through the relay: where it listens, by the link's own end."""
-    relayed: dict[tuple[str, int], Line] = {}
+    relayed: dict[tuple[str, int], PricedLine] = {}
     for home in sorted((directory / NODES).iterdir()):
         node = read_node(home / NODE)
         peers = dict(node.peers)
@@ -143,7 +143,7 @@ def beside(end: str) -> str:
     return ".".join([first, str(int(net) + ASIDE), *rest])
 
 
-async def relay(relayed: Mapping[tuple[str, int], Line]) -> None:
+async def relay(relayed: Mapping[tuple[str, int], PricedLine]) -> None:
     """Pass everything on, later, for ever."""
     servers = [
         await asyncio.start_server(_passing(end, port, line), beside(end), port + RELAYED)
@@ -152,7 +152,7 @@ async def relay(relayed: Mapping[tuple[str, int], Line]) -> None:
     await asyncio.gather(*(server.serve_forever() for server in servers))
 
 
-def _passing(end: str, port: int, line: Line) -> Any:
+def _passing(end: str, port: int, line: PricedLine) -> Any:
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             far_reader, far_writer = await asyncio.open_connection(end, port)

@@ -65,7 +65,7 @@ COMMANDS = {
     ),
     "fidelity": Home(
         "sdfeel.cli.fidelity",
-        "Compare deployed runs with simulations of the same experiments, and fit the overheads.",
+        "Compare deployed runs with simulations of the same experiments, in seconds per round.",
     ),
     "dash": Home(
         "sdfeel.cli.show",

@@ -71,7 +71,7 @@ def fidelity(
     _summary(found)
 
 
-def _table(found: comparing.Comparison) -> Table:
+def _table(found: comparing.FidelityTable) -> Table:
     table = Table("configuration", box=None, header_style="bold")
     for column in ("runs", "deployed", "apart", "simulated", "error", "held out", "error"):
         table.add_column(column, justify="right")
@@ -91,7 +91,7 @@ def _table(found: comparing.Comparison) -> Table:
     return table
 
 
-def _phases(found: comparing.Comparison) -> Table:
+def _phases(found: comparing.FidelityTable) -> Table:
     title = "Milliseconds per round that the simulation misses"
     table = Table("scheme", box=None, header_style="bold", title=title, title_justify="left")
     for phase in ("compute", "upload", "mix", "rest"):
@@ -101,7 +101,7 @@ def _phases(found: comparing.Comparison) -> Table:
     return table
 
 
-def _summary(found: comparing.Comparison) -> None:
+def _summary(found: comparing.FidelityTable) -> None:
     for text in comparing.summary(found):
         results.print(escape(text), highlight=False)
     if found.fit is None:

@@ -8,7 +8,7 @@ from typing import Any
 
 from sdfeel.core.cost import Cost
 from sdfeel.deploy.fitting import Fit, fit
-from sdfeel.deploy.paces import PHASES, Configuration, DeployedRun, Pace, configurations
+from sdfeel.deploy.paces import PHASES, Configuration, DeployedRun, RoundTimes, configurations
 from sdfeel.engine.threads import cores
 
 STEP_OFF = 0.2  # of the experiment's step time, over or under, is worth a warning
@@ -16,7 +16,7 @@ BYTES_OFF = 0.02  # of the simulated bytes: beyond it, other messages were sent
 
 
 @dataclass(frozen=True)
-class Ranking:
+class OrderOfPairs:
     """How many pairs of configurations the simulator puts in the order of the deployments."""
 
     pairs: int
@@ -29,7 +29,7 @@ class Ranking:
         return (self.pairs - self.tied - 2 * len(self.discordant)) / self.pairs
 
 
-def ranking(measured: Mapping[str, float], predicted: Mapping[str, float]) -> Ranking:
+def ranking(measured: Mapping[str, float], predicted: Mapping[str, float]) -> OrderOfPairs:
     """
     >>> found = ranking({"a": 1.0, "b": 2.0, "c": 3.0}, {"a": 1.0, "b": 2.5, "c": 2.0})
     >>> found.discordant, round(found.tau, 2)
@@ -43,10 +43,10 @@ def ranking(measured: Mapping[str, float], predicted: Mapping[str, float]) -> Ra
             tied += 1
         elif ahead * (measured[one] - measured[other]) < 0:
             wrong.append((one, other) if ahead < 0 else (other, one))
-    return Ranking(len(pairs), tuple(wrong), tied)
+    return OrderOfPairs(len(pairs), tuple(wrong), tied)
 
 
-def warnings(expected: Mapping[Configuration, Pace]) -> Iterator[str]:
+def warnings(expected: Mapping[Configuration, RoundTimes]) -> Iterator[str]:
     """What makes a comparison doubtful, each with the configurations that it concerns."""
     crowded = [e for e in expected if e.runs[0].local and e.runs[0].nodes > cores()]
     if crowded:
@@ -76,15 +76,15 @@ def _named(found: Sequence[Configuration]) -> str:
 
 
 @dataclass(frozen=True)
-class Row:
+class FidelityRow:
     """One configuration, deployed and simulated. Times are seconds per round."""
 
     name: str
     scheme: str
     runs: int
     spread: float  # of its repetitions, over their middle
-    measured: Pace
-    plain: Pace  # as the experiment is priced
+    measured: RoundTimes
+    plain: RoundTimes  # as the experiment is priced
     held_out: float | None  # with overheads that were fitted to others
 
     @property
@@ -103,12 +103,12 @@ class Row:
 
 
 @dataclass(frozen=True)
-class Comparison:
+class FidelityTable:
     """All configurations, how they rank, and the overheads of deployment."""
 
-    rows: tuple[Row, ...]
-    plain: Ranking
-    fitted: Ranking | None
+    rows: tuple[FidelityRow, ...]
+    plain: OrderOfPairs
+    fitted: OrderOfPairs | None
     fit: Fit | None
     warnings: tuple[str, ...]
 
@@ -162,10 +162,14 @@ class Comparison:
         }
 
 
-def compare(runs: Sequence[DeployedRun], steps_of_run: bool = False) -> Comparison:
+def compare(runs: Sequence[DeployedRun], steps_of_run: bool = False) -> FidelityTable:
     """Deployed runs beside simulations, by the experiments' step times or by the runs' own."""
     found = configurations(runs)
-    prices, rows, expected = dict[str, Cost](), list[Row](), dict[Configuration, Pace]()
+    prices, rows, expected = (
+        dict[str, Cost](),
+        list[FidelityRow](),
+        dict[Configuration, RoundTimes](),
+    )
     for each in found:
         cost, pace = each.decisions.cost, each.predicted()
         if steps_of_run and pace.phases["compute"] > 0:
@@ -177,7 +181,7 @@ def compare(runs: Sequence[DeployedRun], steps_of_run: bool = False) -> Comparis
     for each in found:
         held = None if made is None else made.held_out[each.name]
         rows.append(
-            Row(
+            FidelityRow(
                 each.name,
                 each.scheme,
                 len(each.runs),
@@ -190,10 +194,10 @@ def compare(runs: Sequence[DeployedRun], steps_of_run: bool = False) -> Comparis
     measured = {row.name: row.measured.seconds for row in rows}
     plain = ranking(measured, {row.name: row.plain.seconds for row in rows})
     fitted = None if made is None else ranking(measured, made.held_out)
-    return Comparison(tuple(rows), plain, fitted, made, tuple(warnings(expected)))
+    return FidelityTable(tuple(rows), plain, fitted, made, tuple(warnings(expected)))
 
 
-def markdown(found: Comparison) -> str:
+def markdown(found: FidelityTable) -> str:
     """The same as a table and a few sentences for a document."""
     lines = [
         "| configuration | runs | deployed, ms | apart | simulated | error | held out | error |",
@@ -210,7 +214,7 @@ def markdown(found: Comparison) -> str:
     return "\n".join(lines) + "\n"
 
 
-def summary(found: Comparison) -> Iterator[str]:
+def summary(found: FidelityTable) -> Iterator[str]:
     """How good the predictions are, and which pairs they get wrong."""
     parts = [("as priced", found.plain, found.errors)]
     if found.fitted is not None:

@@ -80,7 +80,7 @@ def fit(found: Sequence[Configuration], prices: Mapping[str, Cost]) -> Fit | Non
         return None
     extra, whole = Extra(), np.arange(len(found))
     for _ in range(TURNS):
-        lines = Lines.around(extra, found, prices)
+        lines = LinearFit.around(extra, found, prices)
         extra = lines.fitted(whole)
     held: dict[str, float] = {}
     for n in range(FOLDS):
@@ -97,7 +97,7 @@ def fit(found: Sequence[Configuration], prices: Mapping[str, Cost]) -> Fit | Non
 
 
 @dataclass(frozen=True, eq=False)
-class Lines:
+class LinearFit:
     """What each configuration takes near some overheads, and what it took, as parts of that."""
 
     slopes: Floats  # (N, 3) by what each of `STEPS` lengthens it
@@ -106,7 +106,7 @@ class Lines:
     @classmethod
     def around(
         cls, extra: Extra, found: Sequence[Configuration], prices: Mapping[str, Cost]
-    ) -> "Lines":
+    ) -> "LinearFit":
         target = np.array([each.measured.seconds for each in found])
         base = np.array([_seconds(each, prices, extra) for each in found])
         slopes = np.empty((len(found), len(NAMES)))

@@ -50,7 +50,7 @@ class Idle:
 
 
 @dataclass(frozen=True)
-class Pace:
+class RoundTimes:
     """What rounds take: seconds of a steady one, of its phases, and what the first took longer."""
 
     seconds: float
@@ -72,7 +72,7 @@ class DeployedRun:
     local: bool  # did all nodes run on one machine?
 
     @cached_property
-    def steady(self) -> Pace:
+    def steady(self) -> RoundTimes:
         return pace(self.rounds, len(self.decisions.lanes), simulated(self.decisions, self.count))
 
     @property
@@ -128,7 +128,7 @@ def simulated(decisions: Decisions, count: int) -> list[Round]:
     return list(islice(Simulation(decisions, Idle(torch.zeros(1))), count))
 
 
-def pace(rounds: Sequence[Round], lanes: int, expected: Sequence[Round]) -> Pace:
+def pace(rounds: Sequence[Round], lanes: int, expected: Sequence[Round]) -> RoundTimes:
     """What steady rounds take: the first of each lane is for finding one another.
 
     Rounds that the simulator expects to be alike are summed up by their median, which a busy
@@ -148,7 +148,7 @@ def pace(rounds: Sequence[Round], lanes: int, expected: Sequence[Round]) -> Pace
         for name in PHASES
     }
     first = rounds[0].seconds - seconds if lanes == 1 else 0.0
-    return Pace(seconds, phases, first, rounds[-1].bytes)
+    return RoundTimes(seconds, phases, first, rounds[-1].bytes)
 
 
 def _typical(values: Sequence[float], kinds: Sequence[float]) -> float:
@@ -176,11 +176,11 @@ class Configuration:
         return replace(found, cost=deployed_prices(found.cost))
 
     @cached_property
-    def measured(self) -> Pace:
+    def measured(self) -> RoundTimes:
         paces = [run.steady for run in self.runs]
         phases = {name: median(each.phases[name] for each in paces) for name in PHASES}
         first, sent = median(each.first for each in paces), int(median(p.bytes for p in paces))
-        return Pace(median(each.seconds for each in paces), phases, first, sent)
+        return RoundTimes(median(each.seconds for each in paces), phases, first, sent)
 
     @cached_property
     def spread(self) -> float:
@@ -188,7 +188,7 @@ class Configuration:
         found = [run.steady.seconds for run in self.runs]
         return (max(found) - min(found)) / self.measured.seconds
 
-    def predicted(self, cost: Cost | None = None) -> Pace:
+    def predicted(self, cost: Cost | None = None) -> RoundTimes:
         """The same rounds on the simulator's clock."""
         decisions = self.decisions
         decisions = decisions if cost is None else replace(decisions, cost=cost)
