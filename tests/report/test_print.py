@@ -80,8 +80,8 @@ def planned(width: str | None) -> Figure:
     )
 
 
-def held(_: str | None) -> Figure:
-    return holdings(np.arange(80).reshape(8, 10), np.arange(8) % 2)
+def held(width: str | None) -> Figure:
+    return holdings(np.arange(80).reshape(8, 10), np.arange(8) % 2, width)
 
 
 PICTURES: dict[str, Callable[[str | None], Figure]] = {
@@ -91,18 +91,15 @@ PICTURES: dict[str, Callable[[str | None], Figure]] = {
     "topology": ring,
     "plan": planned,
     "holdings": held,
+    "many holders": lambda width: holdings(np.ones((200, 10)), np.arange(200) % 40, width),
     "timeline": lambda width: gantt([("x", Timeline.of(SYNC))], 0, 7, None, width),
+    "two timelines": lambda width: gantt([("x" * 60, Timeline.of(SYNC))] * 2, 0, 7, [0], width),
 }
 
 
 @pytest.mark.parametrize(
     ("name", "width"),
-    [
-        (name, width)
-        for name in PICTURES
-        for width in WIDTHS
-        if width != "column" or name not in ("holdings", "timeline")
-    ],
+    [(name, width) for name in PICTURES for width in WIDTHS],
 )
 def test_every_picture_fits_its_width(name: str, width: str, tmp_path: Path) -> None:
     figure = fitted(PICTURES[name](width), width)

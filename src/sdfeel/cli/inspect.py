@@ -361,7 +361,7 @@ def data_show(
     net = build_network.build_network(chosen, split)
     counts = build_network.who_holds_what(split)
     drawn = picture if picture is not None else Path("holdings.png")
-    drawing.save(holdings.holdings(counts, net.home), drawn, width)
+    drawing.save(holdings.holdings(counts, net.home, width), drawn, width)
     skew = dataclasses.asdict(unevenness(counts, net.home))
     if as_json:
         print_json(

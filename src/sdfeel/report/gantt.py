@@ -2,6 +2,7 @@
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from textwrap import wrap
 from typing import Literal
 
 import numpy as np
@@ -9,13 +10,14 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-from sdfeel.report.drawing import FAINT, INK, LABEL, TICK, TITLE, new_figure, tidy
+from sdfeel.report.drawing import FAINT, INK, LABEL, TICK, TITLE, WIDTHS, new_figure, tidy
 from sdfeel.report.timeline import Kind, Span, Timeline, waiting
 from sdfeel.report.units import TIMES, Unit, short, unit_for
 
 ROWS = 25  # of one run; of several, each has fewer
 ROWS_OF_SEVERAL = 14
 GAP = 0.7  # rows between clusters
+LETTERS = 32  # of a line in a column
 MARKED = 60  # ends of rounds that may be marked before they hide everything else
 
 # Dark, middle, light: they differ in grey, too.
@@ -62,20 +64,27 @@ def gantt(
     room = ROWS if len(runs) == 1 else ROWS_OF_SEVERAL
     panels = [panel(name, line, begin, end, servers, room) for name, line in runs]
     heights = [each.height for each in panels]
-    figure = new_figure(11, 0.21 * sum(heights) + 0.75 * len(panels) + 0.75)
+    narrow = width == "column"
+    tall = (0.15 if narrow else 0.21) * sum(heights) + 0.75 * len(panels) + 0.75
+    figure = new_figure(WIDTHS["column"] if narrow else 11, tall)
     grid = figure.subplots(len(panels), 1, sharex=True, squeeze=False, height_ratios=heights)
     unit = unit_for(end, TIMES)
     for axes, each in zip(grid[:, 0], panels, strict=True):
-        _draw(axes, each, unit)
+        _draw(axes, each, unit, narrow)
     grid[0, 0].set_xlim(begin / unit.size, end / unit.size)
     grid[-1, 0].set_xlabel(f"time ({unit.name})", fontsize=LABEL, color=INK)
     seen = {span.kind for each in panels for span in each.spans}
     figure.legend(
         handles=[
-            Patch(facecolor=COLOURS[kind], label=WORDS[kind]) for kind in COLOURS if kind in seen
+            Patch(
+                facecolor=COLOURS[kind],
+                label=WORDS[kind].partition(" (")[0] if narrow else WORDS[kind],
+            )
+            for kind in COLOURS
+            if kind in seen
         ],
         loc="outside lower center",
-        ncols=2 if width == "page" else len(COLOURS),
+        ncols=2 if width in ("page", "column") else len(COLOURS),
         frameon=False,
         fontsize=LABEL,
         labelcolor=INK,
@@ -153,7 +162,7 @@ def _idle(spans: Sequence[Span]) -> str:
     return f"{count} {who}{'s wait' if count > 1 else ' waits'} {percent} of the time"
 
 
-def _draw(axes: Axes, each: GanttPanel, unit: Unit) -> None:
+def _draw(axes: Axes, each: GanttPanel, unit: Unit, narrow: bool) -> None:
     heights = _heights(each.clusters)
     bars: dict[tuple[str, Kind], list[tuple[float, float]]] = {}
     for span in each.spans:
@@ -174,8 +183,15 @@ def _draw(axes: Axes, each: GanttPanel, unit: Unit) -> None:
         label.set_fontweight("bold" if label.get_text().startswith("server") else "normal")
     axes.tick_params(axis="y", length=0)
     axes.set_ylim(each.height - 0.4, -0.6)
-    axes.set_title(each.title, fontsize=TITLE, color=INK, loc="left", parse_math=False)
-    axes.set_title(each.left_out, fontsize=TICK, color=FAINT, loc="right")
+    title = _wrapped(each) if narrow else each.title
+    axes.set_title(title, fontsize=TITLE, color=INK, loc="left", parse_math=False)
+    axes.set_title("" if narrow else each.left_out, fontsize=TICK, color=FAINT, loc="right")
+
+
+def _wrapped(each: GanttPanel) -> str:
+    """The title in lines that fit a column, and what is not shown below it."""
+    parts = (*each.title.split(": "), each.left_out)
+    return "\n".join(line for part in parts for line in wrap(part, LETTERS))
 
 
 def _heights(clusters: dict[int, tuple[int, ...]]) -> dict[str, float]:

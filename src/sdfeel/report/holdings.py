@@ -1,16 +1,28 @@
 """Who holds which data: labels by client and by cluster."""
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.colors import PowerNorm
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, PercentFormatter
+from numpy.typing import NDArray
 
 from sdfeel.core.arrays import Floats, Ints
 from sdfeel.core.errors import InputError
-from sdfeel.report.drawing import FAINT, INK, LABEL, SHARES, TICK, TITLE, new_figure, number_ticks
+from sdfeel.report.drawing import (
+    FAINT,
+    INK,
+    LABEL,
+    SHARES,
+    TICK,
+    TITLE,
+    WIDTHS,
+    new_figure,
+    number_ticks,
+)
 
 FEW_CLIENTS = 60  # up to this many, there is room for their numbers
 FEW_CELLS = 150  # up to this many, there is room for their values
@@ -34,8 +46,9 @@ class _Holders:
         return np.where(share > 0, share, np.nan).T
 
 
-def holdings(counts: Ints, home: Ints) -> Figure:
-    """Each client's mixture of classes, grouped by server, and each cluster's beside it.
+def holdings(counts: Ints, home: Ints, width: str | None = None) -> Figure:
+    """Each client's mixture of classes, grouped by server, and each cluster's beside it; in a
+    column of a paper, below it.
 
     Both use one colour scale, so that clusters that are more even than their clients look so.
     """
@@ -47,22 +60,40 @@ def holdings(counts: Ints, home: Ints) -> Figure:
     np.add.at(pooled, home, counts)
     clients = _Holders("client", counts[order].astype(np.float64))
     clusters = _Holders("cluster", pooled)
-    figure = new_figure(13, float(np.clip(2.6 + 0.27 * counts.shape[1], 4.2, 8.5)))
-    wide = float(np.clip(len(home) / servers, 1.4, 2.6))
-    grid = figure.subplots(
-        2, 2, sharex="col", height_ratios=[1, 4], width_ratios=[wide, 1], squeeze=False
-    )
+    narrow = width == "column"
+    figure, grid = _panels(counts.shape[1], len(home) / servers, narrow)
     norm = PowerNorm(0.5, 0, max(np.nanmax(clients.shares, initial=0), 1e-9))
     for column, holders in enumerate((clients, clusters)):
         _totals(grid[0, column], holders)
         _mixture(grid[1, column], holders, norm)
-    grid[1, 1].set_ylabel("")
-    grid[0, 1].set_ylabel("")
-    _client_axis(grid[0, 0], grid[1, 0], order, home[order])
+    if not narrow:  # those beside them say the same
+        grid[1, 1].set_ylabel("")
+        grid[0, 1].set_ylabel("")
+    few = FEW_CLIENTS // (3 if narrow else 1)
+    _client_axis(grid[0, 0], grid[1, 0], order, home[order], few)
     _number_axis(grid[1, 1], servers)
-    _values(grid[1, 1], clusters, norm)
-    _colour_bar(figure, grid[:, 1].tolist(), grid[1, 1])
+    if servers <= (6 if narrow else 12):
+        _values(grid[1, 1], clusters, norm)
+    _colour_bar(figure, grid, narrow)
     return figure
+
+
+def _panels(classes: int, ratio: float, narrow: bool) -> tuple[Figure, NDArray[Any]]:
+    """Totals above mixtures, [0 or 1, clients or clusters]; each shares its own axis."""
+    tall = float(np.clip(2.6 + 0.27 * classes, 4.2, 8.5))
+    if narrow:
+        figure = new_figure(WIDTHS["column"], min(1.6 * tall, 8.6))
+        heights = [1, 3.4, 1, 3.4]
+        axes = figure.subplots(4, 1, height_ratios=heights, squeeze=False)[:, 0].reshape(2, 2).T
+        for above, below in axes.T:
+            above.sharex(below)
+            above.tick_params(which="both", labelbottom=False)
+        return figure, axes
+    figure = new_figure(13, tall)
+    wide = float(np.clip(ratio, 1.4, 2.6))
+    return figure, figure.subplots(
+        2, 2, sharex="col", height_ratios=[1, 4], width_ratios=[wide, 1], squeeze=False
+    )
 
 
 def _check(counts: Ints, home: Ints) -> None:
@@ -101,7 +132,7 @@ def _mixture(axes: Axes, holders: _Holders, norm: PowerNorm) -> None:
     axes.tick_params(labelsize=TICK)
 
 
-def _client_axis(top: Axes, axes: Axes, order: Ints, home: Ints) -> None:
+def _client_axis(top: Axes, axes: Axes, order: Ints, home: Ints, room: int) -> None:
     """Server numbers under their groups, client numbers too where they fit."""
     starts = np.flatnonzero(np.diff(home)) + 0.5
     width = 1.0 if len(starts) < 40 else 0.4
@@ -110,8 +141,8 @@ def _client_axis(top: Axes, axes: Axes, order: Ints, home: Ints) -> None:
         top.axvline(border, color=FAINT, linewidth=width * 0.6)
     groups = np.unique(home)
     middles = [float(np.flatnonzero(home == server).mean()) for server in groups]
-    every = -(-len(groups) // 25)
-    few = len(order) <= FEW_CLIENTS
+    every = -(-len(groups) // (25 * room // FEW_CLIENTS))
+    few = len(order) <= room
     axes.set_xticks(middles[::every], [f"{server}" for server in groups[::every]])
     axes.tick_params(axis="x", which="major", pad=18 if few else 3, length=0)
     if few:
@@ -132,7 +163,7 @@ def _number_axis(axes: Axes, servers: int) -> None:
 
 
 def _values(axes: Axes, holders: _Holders, norm: PowerNorm) -> None:
-    if holders.counts.size > FEW_CELLS or len(holders.counts) > 12:
+    if holders.counts.size > FEW_CELLS:
         return
     for (label, holder), share in np.ndenumerate(holders.shares):
         if np.isfinite(share):
@@ -141,9 +172,16 @@ def _values(axes: Axes, holders: _Holders, norm: PowerNorm) -> None:
             axes.text(holder, label, text, ha="center", va="center", size=7, color=ink)
 
 
-def _colour_bar(figure: Figure, beside: list[Axes], mapped: Axes) -> None:
-    aspect = 4.5 * figure.get_figheight()
-    bar = figure.colorbar(mapped.images[0], ax=beside, fraction=0.08, pad=0.02, aspect=aspect)
-    bar.ax.yaxis.set_major_formatter(PercentFormatter(1, symbol=""))
+def _colour_bar(figure: Figure, grid: NDArray[Any], narrow: bool) -> None:
+    aspect = (3.2 if narrow else 4.5) * figure.get_figheight()
+    where = {"location": "bottom"} if narrow else {}
+    beside = grid.ravel().tolist() if narrow else grid[:, 1].tolist()
+    image = grid[1, 1].images[0]
+    fraction = 0.03 if narrow else 0.08
+    bar = figure.colorbar(image, ax=beside, fraction=fraction, pad=0.02, aspect=aspect, **where)
+    (bar.ax.xaxis if narrow else bar.ax.yaxis).set_major_formatter(PercentFormatter(1, symbol=""))
     bar.ax.tick_params(labelsize=TICK)
+    if narrow:
+        bar.locator = MaxNLocator(3)  # type: ignore[assignment]
+        bar.update_ticks()
     bar.set_label("share of the holder's own\nexamples (%); white: none", fontsize=LABEL, color=INK)
