@@ -174,7 +174,7 @@ def _values(axes: Axes, holders: _Holders, norm: PowerNorm) -> None:
 
 def _colour_bar(figure: Figure, grid: NDArray[Any], narrow: bool) -> None:
     aspect = (3.2 if narrow else 4.5) * figure.get_figheight()
-    where = {"location": "bottom"} if narrow else {}
+    where: dict[str, Any] = {"location": "bottom"} if narrow else {}
     beside = grid.ravel().tolist() if narrow else grid[:, 1].tolist()
     image = grid[1, 1].images[0]
     fraction = 0.03 if narrow else 0.08
@@ -182,6 +182,6 @@ def _colour_bar(figure: Figure, grid: NDArray[Any], narrow: bool) -> None:
     (bar.ax.xaxis if narrow else bar.ax.yaxis).set_major_formatter(PercentFormatter(1, symbol=""))
     bar.ax.tick_params(labelsize=TICK)
     if narrow:
-        bar.locator = MaxNLocator(3)  # type: ignore[assignment]
+        bar.locator = MaxNLocator(3)
         bar.update_ticks()
     bar.set_label("share of the holder's own\nexamples (%); white: none", fontsize=LABEL, color=INK)
