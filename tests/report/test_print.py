@@ -91,7 +91,7 @@ PICTURES: dict[str, Callable[[str | None], Figure]] = {
     "topology": ring,
     "plan": planned,
     "holdings": held,
-    "many holders": lambda width: holdings(np.ones((200, 10)), np.arange(200) % 40, width),
+    "many holders": lambda width: holdings(np.ones((200, 10), int), np.arange(200) % 40, width),
     "timeline": lambda width: gantt([("x", Timeline.of(SYNC))], 0, 7, None, width),
     "two timelines": lambda width: gantt([("x" * 60, Timeline.of(SYNC))] * 2, 0, 7, [0], width),
 }
