@@ -68,11 +68,17 @@ def simulation(
         ("fedbuff", {"tau1": 2, "buffer": 3}),  # what counts is known only at the end
     ],
 )
-@pytest.mark.parametrize("iteration", ["batch", "epoch"])
+@pytest.mark.parametrize(
+    "training",
+    [
+        Training(0.1, 4, options={"momentum": 0.5}),
+        Training(0.1, 4, "adam", {"betas": (0.5, 0.7)}, iteration="epoch"),
+    ],
+    ids=["momentum", "adam"],
+)
 def test_a_crowd_has_the_bits_of_its_clients_one_by_one(
-    name: str, options: dict[str, int], iteration: str
+    name: str, options: dict[str, int], training: Training
 ) -> None:
-    training = Training(0.1, 4, options={"momentum": 0.5}, iteration=iteration)  # type: ignore[arg-type]
     scheme = SCHEMES[name](**options)
     together, alone = (simulation(scheme, training, alone) for alone in (False, True))
     for _ in range(4 if len(together.state.lanes) == 1 else 60):
