@@ -44,15 +44,10 @@ def tokens(kind: Any = np.int64) -> tuple[Any, Any]:
     return x.astype(kind), (x[:, 0] > 10).astype(np.int64)
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("engine", [*ENGINES, "native"])
 @pytest.mark.parametrize("kind", [np.int16, np.int32, np.int64])
 def test_token_numbers_reach_an_embedding(kind: Any, engine: Kind) -> None:
     assert isinstance(events(Reader(), *tokens(kind), engine=engine)[-1], Finished)
-
-
-def test_native_refuses_token_numbers_in_a_sentence() -> None:
-    with pytest.raises(SdfeelError, match=r"native engine cannot run this: layer 1 \(Embedding\)"):
-        events(Reader(), *tokens(), engine="native")
 
 
 def test_whole_numbers_are_floats_for_a_model_that_takes_only_those() -> None:

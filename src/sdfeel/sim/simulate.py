@@ -361,10 +361,8 @@ class Simulation:
         state = self.state
         found = self._folded(work, mix, done, each)
         if found is not None:
-            if mix.payload == "update":
-                state.rows.add(mix.up.rows.tolist(), found)
-            else:
-                state.rows.put(mix.up.rows.tolist(), found)
+            place = state.rows.add if mix.payload == "update" else state.rows.put
+            place(mix.up.rows.tolist(), found)
             return {}
         sums = Sums(len(mix.up.rows), state.servers)
         takers = _takers(mix)
@@ -421,8 +419,7 @@ class Simulation:
     def _folded(self, work: Work, mix: Mix, done: Ints, each: LaneState) -> Tensor | None:
         """(R, P) what reaches `mix.up.rows`, if the engine adds it up: the same as one by one."""
         state = self.state
-        packing = self._packing
-        sent = packing is None or not (packing.up or packing.sums)  # as they are
+        sent = self._packing is None or not (self._packing.up or self._packing.sums)  # as they are
         if self._folding is None or self._ahead_sums is None or not sent or self._stays is not None:
             return None
         if len(state.lanes) > 1:
