@@ -61,40 +61,17 @@ template <class L> struct Pooling {
                 if (part == 0 || p + part * LANES < FINAL)
                     totals[part] += changes(gradients, scale, codes, p + part * LANES, all_of_them);
         }
-        const int count = out.count = chosen(all_of_them, codes, out.list);
+        int count = 0; // without a branch: whether a ReLU is alive cannot be guessed
+        for (int p = 0; p < FINAL; p++) {
+            memcpy(out.list + count, all_of_them + p, sizeof(Winner));
+            count += codes[p] != DEAD;
+        }
+        out.count = count;
         for (int i = 0; i < 4; i++) out.list[count + i] = Winner{0, 0};
         return sum(totals);
     }
 
   private:
-    // Copy those that ReLU lets through, in their order, and return how many they are. Without a
-    // branch: whether a ReLU is alive cannot be guessed.
-    static SDFEEL_INLINE int chosen(const Winner *from, const uint8_t *codes, Winner *to) {
-        int count = 0, p = 0;
-#if defined(__AVX512F__) && !defined(__clang__) // eight at a time, into a register
-        typedef long long eight __attribute__((vector_size(64)));
-        typedef long long loose __attribute__((vector_size(64), aligned(8), may_alias));
-        static_assert(sizeof(Winner) == sizeof(long long), "a winner is one lane");
-        for (; p + 16 <= FINAL; p += 16) {
-            const auto all = *reinterpret_cast<const Types<16>::loose_bytes *>(codes + p);
-            typedef char signs __attribute__((vector_size(16)));
-            const unsigned alive = unsigned(__builtin_ia32_pmovmskb128((signs)(all != DEAD)));
-            SDFEEL_UNROLL for (int half = 0; half < 2; half++) {
-                const unsigned some = alive >> 8 * half & 255;
-                const eight lanes = *reinterpret_cast<const loose *>(from + p + 8 * half);
-                *reinterpret_cast<loose *>(to + count) =
-                    __builtin_ia32_compressdi512_mask(lanes, lanes, (unsigned char)some);
-                count += __builtin_popcount(some);
-            }
-        }
-#endif
-        for (; p < FINAL; p++) {
-            memcpy(to + count, from + p, sizeof(Winner));
-            count += codes[p] != DEAD;
-        }
-        return count;
-    }
-
     // The changes of LANES final values from p on, which are also written down with their places.
     static SDFEEL_INLINE Floats<LANES> changes(const float *gradients, float scale,
                                                const uint8_t *codes, int p, Winner *to) {
