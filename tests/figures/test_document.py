@@ -12,6 +12,7 @@ from sdfeel.figures.judging import load
 from sdfeel.figures.pages import HEADLINES
 from sdfeel.figures.settings import SCALES, Reading, Scale
 from sdfeel.figures.summary import PICTURED, TITLES, ShownClaim, drawn_at, first_screen
+from sdfeel.figures.together import together
 from sdfeel.figures.verdicts import Verdict
 
 ROOT = Path(__file__).parents[2]
@@ -46,6 +47,13 @@ def test_the_first_screen_is_short_and_every_kind_on_it_has_a_picture() -> None:
     assert len(told.splitlines()) < 20
     kinds = [TITLES[kind] for kind in PICTURED if f"**{TITLES[kind]}" in told]
     assert [kind for kind in kinds if f"{kind}: " not in f"| {pictures}"] == []
+
+
+def test_verdicts_are_counted_once_each_when_they_are_judged_together() -> None:
+    records = [load(ROOT / "results", "full", name) for name in FIGURES]
+    claims = [each for record in records if record is not None for each in record["claims"]]
+    counted = sum(each["seeds"] > 0 and each["verdict"] != "report only" for each in claims)
+    assert f" all {counted} at full scale" in " ".join(together(ROOT / "results").split())
 
 
 def test_headlines_are_about_claims_that_exist() -> None:

@@ -5,7 +5,7 @@ Holm's method: the p-values are put in order, and the k-th smallest of n must be
 another.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 
 from sdfeel.figures import keeping
@@ -23,7 +23,7 @@ TEXT = (
 
 def together(results: Path) -> str:
     """What Holm's method leaves of the verdicts at full scale."""
-    found = {f"{each.claim.id} {each.reading}": each for each in _judged(results)}
+    found = _judged(results)
     chances = {name: both_sides(each) for name, each in found.items()}
     decided = [name for name, each in found.items() if each.verdict.state != "not decided"]
     stay = holm(chances)
@@ -59,11 +59,14 @@ def both_sides(each: Judged) -> float:
     return min(1.0, 2 * min(verdict.p_for, verdict.p_against))
 
 
-def _judged(results: Path) -> Sequence[Judged]:
-    """All verdicts that rest on seeds."""
-    found: list[Judged] = []
+def _judged(results: Path) -> dict[str, Judged]:
+    """All verdicts that rest on seeds, by names that tell apart figures with the same claims."""
+    found: dict[str, Judged] = {}
     for figure in FIGURES.values():
         kept = keeping.load(results, "full", figure) if "full" in figure.scales else None
-        if kept is not None:
-            found += judge(figure, "full", kept.curves(figure))
-    return [each for each in found if each.verdict.seeds and each.verdict.state != "report only"]
+        for each in judge(figure, "full", kept.curves(figure)) if kept is not None else ():
+            name = f"{each.claim.id} {each.reading}"
+            name = f"{name} ({figure.name})" if name in found else name
+            if each.verdict.seeds and each.verdict.state != "report only":
+                found[name] = each
+    return found
