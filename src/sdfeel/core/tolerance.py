@@ -34,6 +34,7 @@ class Tolerates:
     changing_links: str = YES
     changing_servers: str = YES
     absent_cloud: str = YES
+    cloud_server: str = YES
     moving_clients: str = YES
     absent_clients: str = YES
     server_rates: str = YES
@@ -121,6 +122,9 @@ OPTIONS: Mapping[str, Option] = {
         "takes the cloud away",
         "leave the cloud out of {key}",
         ("server-cloud", "client-cloud"),
+    ),
+    "cloud_server": Option(
+        "network.cloud", "lets a server play the cloud", "leave out {key}", ("server-cloud",)
     ),
     "moving_clients": Option(
         "network.whereabouts (moves)",

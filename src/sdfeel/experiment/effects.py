@@ -113,6 +113,8 @@ def asked(case: Case) -> Iterator[tuple[str, str]]:
         yield "changing_servers", "network.changes (servers)"
     if 0 in lines:
         yield "absent_cloud", "network.changes (the cloud)"
+    if network.cloud is not None and case.several:
+        yield "cloud_server", "network.cloud"
     if case.clients is not None and case.clients.moves and case.several:
         yield "moving_clients", "network.whereabouts (moves)"
     if case.clients is not None and case.clients.absences:
@@ -249,7 +251,7 @@ KEYS: Mapping[str, tuple[Need, ...]] = {
     "network.probability": (_where("network.graph", "erdos-renyi"), SEVERAL, ACROSS),
     "network.mixing": (SEVERAL,),
     "network.overlap": (SEVERAL,),
-    "network.cloud": (SEVERAL, _over("server-cloud")),
+    "network.cloud": (SEVERAL,),
     "network.link_chance": (SEVERAL,),
     "network.whereabouts_period": (
         Need(

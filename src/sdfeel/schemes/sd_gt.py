@@ -20,7 +20,7 @@ from sdfeel.core.errors import at_least
 from sdfeel.core.mixing import Mixing, Relay, cloud_average, of_matrix, of_rows
 from sdfeel.core.network import Network, Shelf
 from sdfeel.core.scheme import Facts, Mix, View
-from sdfeel.core.tolerance import EDGE, Tolerates
+from sdfeel.core.tolerance import EDGE, IGNORED, Tolerates
 from sdfeel.schemes.corrections import DIRECTION, VARIATE, Tracking, per_round
 from sdfeel.schemes.d_squared import damped
 from sdfeel.schemes.mtgc import BEFORE, GATHERED, averaged
@@ -34,7 +34,11 @@ class SDGT(Tracking):
     """Subnets of servers gossip in every round and meet in the cloud; all drift is tracked."""
 
     facts: ClassVar[Facts] = Facts(True, True, "high", True, True, True)
-    tolerates: ClassVar[Tolerates] = replace(GATHERED, links=(*EDGE, "server-cloud"))
+    tolerates: ClassVar[Tolerates] = replace(
+        GATHERED,
+        links=(*EDGE, "server-cloud"),
+        cloud_server=IGNORED,  # what it brings to the cloud is not one mean for all
+    )
     called: ClassVar[str] = "sd-gt"
     shelves: ClassVar[tuple[Shelf, ...]] = (VARIATE, DIRECTION, BETWEEN, PASSED, BEFORE)
 
