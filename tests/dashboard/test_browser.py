@@ -451,6 +451,7 @@ def test_nothing_is_wider_than_the_window(page: Page, width: int, colours: str) 
     for path in ("/", "/run?name=race/sd-feel", "/new", "/compare?run=race/sd-feel"):
         page.goto(path)
         expect(page.locator("main h1")).to_be_visible()
+        expect(page.locator(".loading, .figures:empty")).to_have_count(0)  # all is there
         wide = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
         assert page.evaluate(wide) == 0
         paper = page.evaluate("getComputedStyle(document.body).backgroundColor")

@@ -34,7 +34,7 @@ from sdfeel.report.units import (
     amount,
     count,
     duration,
-    modelled,
+    joules,
     number,
     percent,
 )
@@ -127,7 +127,9 @@ def _figures(history: History) -> Rows:
             (f"{history.clock} time", duration(end.seconds)),
             ("iterations", count(end.iterations)),
             ("data moved", amount(end.bytes)),
-            ("energy", modelled(end.joules) if history.energy_known else NOT_MEASURED),
+            ("modelled energy", joules(end.joules))
+            if history.energy_known
+            else ("energy", NOT_MEASURED),
         ]
     return rows
 
