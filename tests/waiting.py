@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 T = TypeVar("T")
 
-DEADLINE = 300.0  # seconds until a test gives up: it says that something never happens
+DEADLINE = 240.0  # seconds until a test gives up: it says that something never happens
 
 
 def until(

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 from subprocess import PIPE
+from textwrap import dedent
 
 import pytest
 import torch
@@ -16,7 +17,7 @@ from safetensors.torch import save
 
 from sdfeel.run import many as many_runs
 from tests.cli.command import Child, Outcome, call, settings
-from tests.waiting import DEADLINE, started, until
+from tests.waiting import DEADLINE, finished, started, until
 
 pytestmark = pytest.mark.usefixtures("_undrawn")
 
@@ -197,6 +198,59 @@ def test_the_installed_command_stops_on_ctrl_c(tmp_path: Path) -> None:
         _, err = process.communicate(timeout=DEADLINE)
         assert process.returncode == 130
         assert f"sdfeel resume {run}" in err
+
+
+PRESS = "os.kill(os.getpid(), signal.SIGINT)"
+# Moments at which Python or a package would lose Ctrl-C, or make something else of it.
+BAD_MOMENTS = {
+    "a package that swallows it loads": f"""
+        try:
+            {PRESS}
+        except BaseException:
+            pass
+        """,
+    "an object is deleted": f"""
+        class Dying:
+            def __del__(self):
+                {PRESS}
+        def moment():
+            Dying()
+        """,
+    "pydantic validates": f"""
+        import pydantic
+        class Careful(pydantic.BaseModel):
+            value: int
+            @pydantic.field_validator("value", mode="wrap")
+            @classmethod
+            def check(cls, value, handler):
+                {PRESS}
+                return handler(value)
+        def moment():
+            try:
+                Careful(value=1)
+            except BaseException:
+                print("caught")
+        """,
+}
+
+
+@pytest.mark.parametrize("moment", BAD_MOMENTS)
+def test_ctrl_c_is_never_lost(tmp_path: Path, moment: str) -> None:
+    (tmp_path / "moments.py").write_text("import os, signal\n" + dedent(BAD_MOMENTS[moment]))
+    code = """
+        import sys, types, sdfeel.__main__ as entry
+        def run():
+            import moments
+            getattr(moments, "moment", print)()
+            print("it was pressed", flush=True)
+            while True:
+                pass
+        sys.modules["sdfeel.cli"] = types.SimpleNamespace(main=run)
+        entry.main()
+        """
+    outcome = finished([sys.executable, "-c", dedent(code)], cwd=tmp_path)
+    assert (outcome.returncode, outcome.stderr) == (130, "")
+    assert outcome.stdout.strip() == "it was pressed"
 
 
 def test_two_processes_cannot_share_a_run(tmp_path: Path) -> None:

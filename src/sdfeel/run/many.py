@@ -20,7 +20,7 @@ from sdfeel.core.forks import forked
 from sdfeel.experiment.schema import Experiment
 from sdfeel.run.session import Session, start_or_resume
 
-STOPS = {signal.SIGINT, signal.SIGTERM}
+STOPS = {signal.SIGINT, signal.SIGTERM, signal.SIGALRM}  # an alarm repeats a Ctrl-C (__main__)
 LOOK = 0.25  # seconds between two checks that runs have stopped
 PATIENCE = 1.5  # seconds that a run has to finish its current round when asked to stop
 GOODBYE = 10.0  # seconds that a process has to end after its last word
