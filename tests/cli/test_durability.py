@@ -216,6 +216,14 @@ BAD_MOMENTS = {
         def moment():
             Dying()
         """,
+    "a process is started": f"""
+        from sdfeel.core.interrupts import uninterrupted
+        def moment():
+            with uninterrupted():
+                {PRESS}
+                for _ in range(1000):
+                    pass
+        """,
     "pydantic validates": f"""
         import pydantic
         class Careful(pydantic.BaseModel):

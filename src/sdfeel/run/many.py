@@ -17,10 +17,11 @@ import torch
 from sdfeel.core.errors import RunError, SdfeelError, told
 from sdfeel.core.events import Event
 from sdfeel.core.forks import forked
+from sdfeel.core.interrupts import uninterrupted
 from sdfeel.experiment.schema import Experiment
 from sdfeel.run.session import Session, start_or_resume
 
-STOPS = {signal.SIGINT, signal.SIGTERM, signal.SIGALRM}  # an alarm repeats a Ctrl-C (__main__)
+STOPS = {signal.SIGINT, signal.SIGTERM}
 LOOK = 0.25  # seconds between two checks that runs have stopped
 PATIENCE = 1.5  # seconds that a run has to finish its current round when asked to stop
 GOODBYE = 10.0  # seconds that a process has to end after its last word
@@ -94,8 +95,9 @@ class Many:
         # A signal that arrives while a process starts waits until both sides can handle it.
         signal.pthread_sigmask(signal.SIG_BLOCK, STOPS)
         try:
-            process, pipe = forked(_carry_out, label, job)
-            self._running[pipe] = (label, process)
+            with uninterrupted():
+                process, pipe = forked(_carry_out, label, job)
+                self._running[pipe] = (label, process)
         finally:
             signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPS)
 

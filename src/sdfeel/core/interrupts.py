@@ -1,0 +1,50 @@
+"""Ctrl-C at a moment at which Python or a package would lose it: it is tried again later."""
+
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+LATER = 0.02  # seconds until a Ctrl-C that came at a bad moment is tried again
+
+_held = 0
+
+
+def listen() -> None:
+    """Hear Ctrl-C, unless whoever started this process has made it deaf (as `nohup` does)."""
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler and sys.platform != "win32":
+        signal.signal(signal.SIGALRM, interrupt)
+        signal.signal(signal.SIGINT, interrupt)
+
+
+def interrupt(_: int, frame: FrameType | None) -> None:
+    """Raise what Ctrl-C raises, as soon as nobody on the stack would lose it."""
+    bad = _held > 0
+    while frame is not None and not bad:
+        bad = _loses_exceptions(frame)
+        frame = frame.f_back
+    if not bad:
+        raise KeyboardInterrupt
+    signal.setitimer(signal.ITIMER_REAL, LATER)
+
+
+@contextmanager
+def uninterrupted() -> Iterator[None]:
+    """Keep Ctrl-C waiting. Blocking the signal is not enough: other threads still receive it."""
+    global _held
+    _held += 1
+    try:
+        yield
+    finally:
+        _held -= 1
+
+
+def _loses_exceptions(frame: FrameType) -> bool:
+    """Modules that load swallow Ctrl-C or abort the process; Pydantic makes another error of it."""
+    code = frame.f_code
+    return (
+        code.co_filename == "<frozen importlib._bootstrap>"
+        or code.co_name == "__del__"
+        or str(frame.f_globals.get("__name__")).partition(".")[0] == "pydantic"
+    )
