@@ -26,8 +26,15 @@ from sdfeel.sim.simulate import Simulation
 FEATURES, CLASSES, EXAMPLES = 64, 10, 10  # a small logistic model, and the examples of a client
 POOL = 1_000_000  # examples in all, at most; where clients have more, they share them
 PATIENCE = 900.0  # seconds of one point
-# Rounds that are as short as the scheme can make them.
-SHORTEST = {"sd-feel": {"tau1": 1}, "async-sd-feel": {"theta_min": 1}}
+# Rounds that are as short as the scheme can make them; where it draws clients, 100 of them.
+DRAWN = {"tau1": 1, "participants": 100}
+SHORTEST = {
+    "sd-feel": {"tau1": 1},
+    "async-sd-feel": {"theta_min": 1},
+    "fedavg": DRAWN,
+    "scaffold": DRAWN,
+    "feddyn": DRAWN,
+}
 
 
 @dataclass(frozen=True)
