@@ -97,6 +97,8 @@ def test_a_deployment_that_was_stopped_continues_where_it_was(tmp_path: Path) ->
         if isinstance(event, Round) and event.number >= 3:
             first.stop()
     assert not first.finished
+    stopped = told(call("deploy", "status", tmp_path / "real", "--json"))["nodes"]
+    assert {node["state"] for node in stopped} <= {"ended", "finished"}
     second = LocalDeployment(experiment, tmp_path / "real")
     events = list(second)
     assert isinstance(events[-1], Finished)

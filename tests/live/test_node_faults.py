@@ -4,7 +4,6 @@ import asyncio
 import json
 import sqlite3
 import time
-from collections import Counter
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -16,6 +15,7 @@ from hypothesis import strategies as st
 
 from sdfeel.core.errors import RunError
 from sdfeel.core.run_files import STATUS
+from sdfeel.deploy.status import audited
 from sdfeel.live import audit
 from sdfeel.live.audit import MOST_KINDS, AuditedCall, AuditLog, verified
 from sdfeel.live.health import Health, disk_trouble, last_time
@@ -53,7 +53,9 @@ def test_calls_that_are_alike_become_one_line(tmp_path: Path) -> None:
     assert [line["calls"] for line in lines(log.path)] == [1, 1, 999]
     assert lines(log.path)[-1]["received"] == 9990
     found = verified(log.path)
-    assert found.outcomes == Counter(answered=1000, denied=1)
+    (shown,) = audited(tmp_path)
+    assert found.outcomes == shown["outcomes"] == {"answered": 1000, "denied": 1}
+    assert json.loads(json.dumps(shown)) == shown
     assert found.denied == ["denied work of client/0: it was revoked"]
     assert found.head == log.head
 

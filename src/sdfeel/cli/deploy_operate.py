@@ -131,7 +131,8 @@ def revoke(
       sdfeel deploy revoke federation edge-0 --superseded
     """
     count = certificates.revoke_node(directory, which, superseded)
-    _told(f"{count} certificates of {which} are revoked. Copy {directory}/trust to all hosts")
+    revoked = "1 certificate" if count == 1 else f"{count} certificates"
+    _told(f"revoked {revoked} of {which}. Copy {directory}/trust to all hosts")
 
 
 def rotate(

@@ -71,9 +71,8 @@ class Desk:
 def statuses(deployment: Path, now: float) -> list[dict[str, Any]]:
     """The state of all nodes: from their files if these are fresh, or by asking edge servers."""
     found = read_statuses(deployment, now)
-    unknown = [
-        n for n in found if n["role"] == "edge" and n["state"] in ("never started", "silent")
-    ]
+    away = ("never started", "silent", "ended")
+    unknown = [n for n in found if n["role"] == "edge" and n["state"] in away]
     if not unknown or not (deployment / NODES / OPERATOR / NODE).is_file():
         return found
     answers = asyncio.run(_asked(deployment))

@@ -126,15 +126,20 @@ def edge_addresses(servers: int, hosts: Sequence[str]) -> dict[int, EdgeAddress]
 
     >>> [each.address for each in edge_addresses(3, ["a", "b:9000"]).values()]
     ['a:7400', 'b:9000', 'a:7401']
+    >>> [each.address for each in edge_addresses(4, ["a:7401", "a", "a", "b"]).values()]
+    ['a:7401', 'a:7400', 'a:7402', 'b:7400']
     >>> sixes = edge_addresses(3, ["fd00::5", "[fd00::6]:9000", "[::1]"])
     >>> [each.address for each in sixes.values()]
     ['[fd00::5]:7400', '[fd00::6]:9000', '[::1]:7400']
     """
     names = list(hosts) or [f"edge-{d}" for d in range(servers)]
-    found = {}
+    found: dict[int, EdgeAddress] = {}
+    taken = set()
     for d in range(servers):
-        host, first = _host_and_port(names[d % len(names)])
-        port = first + d // len(names)
+        host, port = _host_and_port(names[d % len(names)])
+        while (host, port) in taken:
+            port += 1
+        taken.add((host, port))
         version6 = ":" in host
         address = f"[{host}]:{port}" if version6 else f"{host}:{port}"
         page = f"127.0.0.1:{port + PAGES if port + PAGES < 1 << 16 else 0}"

@@ -278,6 +278,11 @@ def _from_file(path: Path) -> Examples:
     try:
         with np.load(path, allow_pickle=False) as arrays:
             return examples((arrays["x"], arrays["y"]))
+    except FileNotFoundError:
+        raise DataError(
+            f"this client's data are missing: save x and y to {path} with numpy.savez, or set "
+            f"`data` in its node file to a directory or to module:factory (docs/deploy.md, 8)"
+        ) from None
     except OSError as error:
         raise DataError(f"cannot read {path}: {error.strerror or error}") from None
     except (KeyError, ValueError, TypeError) as error:

@@ -46,15 +46,22 @@ def _status(home: Path, now: float) -> dict[str, Any]:
         told["updated"] = float(told["updated"])
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return {"name": home.name, "role": home.name.partition("-")[0], "state": "never started"}
-    return {**told, "state": _state(told, now)}
+    over, ended, healthy = (told.get(key) is True for key in ("over", "ended", "healthy"))
+    return {**told, "state": state_of(over, ended, healthy, now - told["updated"])}
 
 
-def _state(told: dict[str, Any], now: float) -> str:
-    if told.get("over"):
+def state_of(over: bool, ended: bool, healthy: bool, since: float) -> str:
+    """A node's state in a word, from its last status, `since` seconds ago.
+
+    One that has ended was stopped in good order, or has left the network.
+    """
+    if over:
         return "finished"
-    if now - told["updated"] > SILENT:
+    if ended:
+        return "ended"
+    if since > SILENT:
         return "silent"
-    return "running" if told.get("healthy") else "in trouble"
+    return "running" if healthy else "in trouble"
 
 
 TEXT = 500  # characters of a text that another node sent

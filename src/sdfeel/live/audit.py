@@ -163,7 +163,7 @@ class Audit:
 
     lines: int
     head: str
-    outcomes: Counter[str]
+    outcomes: dict[str, int]
     denied: list[str]  # who was turned away, with the reasons
 
 
@@ -199,5 +199,5 @@ def verified(path: Path, head: str | None = None) -> Audit:
     if not seen:
         raise RunError(f"{path} has no line {head}: its end was cut off, or it was rewritten")
     return Audit(
-        number, before or FIRST, outcomes, [f"{who}: {why}" for who, why in denied.items()]
+        number, before or FIRST, dict(outcomes), [f"{who}: {why}" for who, why in denied.items()]
     )

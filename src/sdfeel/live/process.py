@@ -155,7 +155,7 @@ async def run_edge(
                 await _until_writable(setting.directory)
                 tell(f"can write to {setting.directory} again, after '{why}': going on from there")
 
-    await _alive(setting, health, life.audit, work(), tell)
+    await _alive(setting, health, life.audit, work, tell)
 
 
 class EdgeLife:
@@ -376,7 +376,7 @@ async def run_client(
             client.guard, client.private = member.guard, member.private
             client.masking = member.masking
             client.secret = secret_of(setting.directory) if member.private else 0
-        await _alive(setting, _health(setting, client.status), audit, work(), tell)
+        await _alive(setting, _health(setting, client.status), audit, work, tell)
     except (OSError, sqlite3.Error) as error:
         why = disk_trouble(error)
         if why is None:
@@ -402,7 +402,11 @@ def _health(setting: NodeSetting, ask: Callable[[], Mapping[str, Any]]) -> Healt
 
 
 async def _alive(
-    setting: NodeSetting, health: Health, audit: AuditLog, work: Awaitable[None], tell: Tell
+    setting: NodeSetting,
+    health: Health,
+    audit: AuditLog,
+    work: Callable[[], Awaitable[None]],
+    tell: Tell,
 ) -> None:
     """Do the work while reporting health; a signal ends it in good order."""
     last_time(setting.directory, tell)
@@ -410,7 +414,7 @@ async def _alive(
     if setting.health is not None:
         health.page = await page.start(setting.health)
         tell(f"health and metrics on {health.page}")
-    job = asyncio.ensure_future(work)
+    job = asyncio.ensure_future(work())
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, job.cancel)
     pulse = asyncio.ensure_future(Pulse(setting, health, audit, job, tell).beat())

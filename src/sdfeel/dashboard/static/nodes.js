@@ -8,7 +8,7 @@ const SOON = 14; // days before it expires, a certificate is pointed out
 
 export function nodeTable(nodes) {
   if (!nodes?.length) return [];
-  const bad = nodes.filter((node) => !["running", "finished"].includes(node.state)).length;
+  const bad = nodes.filter((node) => !["running", "finished", "ended"].includes(node.state)).length;
   const rows = nodes.map((node) => h("tr", { "data-node": node.name },
     h("td", { class: "strong" }, node.name), h("td", {}, node.role ?? "-"),
     h("td", {}, h("span", { class: "pill", "data-state": node.state }, node.state)),

@@ -9,13 +9,11 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from sdfeel.core.run_files import NODES, STATUS, VERIFICATION
 from sdfeel.dashboard.log_files import NotHere, Root
+from sdfeel.deploy.status import state_of
 from sdfeel.report.units import amount
 
 MOST = 2000  # nodes
 SHOWN = 20  # deviations
-SILENT = (
-    10.0  # seconds without an update after which a node counts as silent, as in `sdfeel deploy`
-)
 Text = Annotated[str, Field(max_length=2000)]
 
 
@@ -29,6 +27,7 @@ class Status(BaseModel):
     updated: float  # seconds since 1970
     healthy: bool = True
     over: bool = False
+    ended: bool = False
     round: int | None = None
     lag: float | None = None
     bytes: int | None = None
@@ -45,11 +44,7 @@ class Status(BaseModel):
 
     def state(self, now: float) -> str:
         """Its state, in a word or two."""
-        if self.over:
-            return "finished"
-        if now - self.updated > SILENT:
-            return "silent"
-        return "running" if self.healthy else "in trouble"
+        return state_of(self.over, self.ended, self.healthy, since=now - self.updated)
 
 
 class FoundDeviation(BaseModel):

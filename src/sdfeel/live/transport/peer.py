@@ -264,7 +264,7 @@ class Peer:
             await self._ask_why(left, _REFUSED_EVERY if _REFUSED in reason else _PROBE_EVERY)
             if any(words in reason for words in _NO_ADDRESS):
                 await self._look_up_again()
-            return reason.rpartition(": ")[2]
+            return reason.rpartition(": ")[2].rstrip("]")
         return None if code is Code.DEADLINE_EXCEEDED else reason
 
     async def _ask_why(self, left: float, every: float) -> None:
