@@ -135,9 +135,10 @@ def half_written(directory: Path) -> list[str]:
 def main() -> int:
     options = argparse.ArgumentParser(description=__doc__)
     options.add_argument("--every", type=int, default=1, help="try only every n-th point")
-    step, wrong = options.parse_args().every, 0
-    for name in SCHEMES:
-        wrong += tried_everywhere(name, step)
+    options.add_argument("--only", action="append", choices=SCHEMES, help="may be repeated")
+    asked, wrong = options.parse_args(), 0
+    for name in asked.only or SCHEMES:
+        wrong += tried_everywhere(name, asked.every)
     return int(wrong > 0)
 
 

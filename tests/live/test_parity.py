@@ -214,12 +214,25 @@ def test_no_update_is_given_away_twice(tmp_path: Path) -> None:
     """The difference of two updates with the same noise would be without any."""
     with closing(Store(tmp_path)) as store:
         rows = ClientRows(store, {})
-        rows.release(3, "a")
-        rows.release(3, "a")  # a client that was killed says the same again
-        for k, start in ((3, "b"), (2, "a")):
+        rows.release(3, "a", 5, "update")
+        rows.release(3, "a", 5, "update")  # a client that was killed says the same again
+        for k, start, content in ((3, "b", "update"), (2, "a", "update"), (3, "a", "longer")):
             with pytest.raises(Refused, match="no update is given away twice"):
-                rows.release(k, start)
-        rows.release(4, "b")
+                rows.release(k, start, 5, content)
+        assert (rows.released(3), rows.released(4)) == (5, None)
+        rows.release(4, "b", 2, "update")
+
+
+def test_no_noisy_step_is_given_away_twice(tmp_path: Path) -> None:
+    """In whichever round: the noise of a step belongs to its number and to the first model."""
+    with closing(Store(tmp_path)) as store:
+        rows, a, b = ClientRows(store, {}), "a" * 64, "b" * 64
+        for k, start in enumerate((a, b, a)):
+            rows.release(k, start, 2, "model", 4)
+        rows.release(4, a, 3, "later", 6)
+        for first, steps in ((4, 2), (5, 1), (3, 2), (0, 9)):
+            with pytest.raises(Refused, match="no step is given away twice"):
+                rows.release(5, a, steps, "otherwise", first)
 
 
 @pytest.mark.parametrize("codec", CODECS)

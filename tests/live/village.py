@@ -277,6 +277,7 @@ class Village:
             self.memories[n] = Store(self.directory / f"client-{n}")
             client.kept, client.rows = member.memory(self.memories[n]), tuple(member.rows)
             client.guard, client.private = member.guard, member.private
+            client.noisy_steps = member.noisy_steps
             client.masking = member.masking
             client.secret = self.packing.seed if self.packing is not None else 0  # a given secret
         if self.signed or client.masking is not None:

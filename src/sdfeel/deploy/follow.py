@@ -13,6 +13,7 @@ from sdfeel.core.arrays import Floats, floats
 from sdfeel.core.events import Evaluated, Event, Finished, Round, Warned
 from sdfeel.core.network import Network
 from sdfeel.deploy.records import Record, Records
+from sdfeel.deploy.releases import Releases
 from sdfeel.engine.combine import mean
 from sdfeel.experiment.build import Prepared
 from sdfeel.live.edge.journal import RoundTally, notices, started
@@ -48,6 +49,8 @@ class Follower:
         near = {d: np.flatnonzero(links[d]).tolist() for d in self.edges}
         self.records = Records(self.edges, self.federation.synchronous, near)
         self._tally = RoundTally(len(self.federation.net.present))
+        budget, iterations = self.ready.budget, self.federation.iterations
+        self._releases = None if budget is None else Releases(budget, self._net(), iterations)
         if self.federation.synchronous and self.net_of is not None:
             self.records.members = self._members
 
@@ -75,6 +78,7 @@ class Follower:
             if self.records.members is not None:
                 self._tally.keep(self._members(self.records.epoch) or ())
             last = self._tally.round(records)
+            self._count(records)
             number = last.number
             yield last
             k = 1 + max(record["k"] for record in records.values())
@@ -100,6 +104,15 @@ class Follower:
             reason=self._reason(last) or self._over or "all iterations done",
             model_sha256=fingerprint(self._final()),
         )
+
+    def _count(self, records: Mapping[int, Record]) -> None:
+        """What a round told about clients, or about their examples."""
+        if self._releases is None:
+            return
+        net = self._net()
+        if net is not self._releases.net:
+            self._releases.move(net, min(record["k"] for record in records.values()))
+        self._releases.count(records.values())
 
     async def stop(self) -> None:
         """Tell all servers that they are no longer needed."""
@@ -228,6 +241,7 @@ class Follower:
                 **scores.metrics,
                 **self.ready.also_measured(self.model),
                 **self._grouped(number, iterations),
+                **({} if self._releases is None else self._releases.epsilons()),
             },
             distances=tuple(distances.tolist()),
             confusion=self.ready.confusion(self.model) if self.records.exhausted() else (),

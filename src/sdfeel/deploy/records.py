@@ -44,6 +44,7 @@ def is_record(value: object) -> TypeGuard[Record]:
         return False
     by_number = [value["steps"], value.get("versions", {})]
     figures, over = value.get("figures", {}), value.get("over")
+    released = value.get("released", {})
     return (
         all(isinstance(value[key], int | float) for key in NUMBERS)
         and isinstance(value.get("elapsed", 0.0), int | float)
@@ -54,7 +55,17 @@ def is_record(value: object) -> TypeGuard[Record]:
         and all(key.isdecimal() and len(key) < DIGITS for each in by_number for key in each)
         and all(is_whole(number) for each in by_number for number in each.values())
         and (over is None or (isinstance(over, str) and over.isprintable()))
+        and (isinstance(released, dict) and all(map(_is_release, released.items())))
     )
+
+
+def _is_release(item: tuple[str, object]) -> bool:
+    """Does it say who may have answered, after how many steps, and what others see of it?"""
+    name, told = item
+    if not name.isdecimal() or len(name) >= DIGITS or not isinstance(told, list) or len(told) != 2:
+        return False
+    steps, share = told
+    return is_whole(steps) and isinstance(share, int | float) and 0 <= share <= 1
 
 
 @dataclass

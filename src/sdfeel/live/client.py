@@ -55,6 +55,7 @@ class Membership:
     own: NDArray[Any] | None = None  # what stays with it, at first, where models are personal
     guard: UpdateGuard | None = None  # what is done to its updates before they leave
     private: bool = False  # is there noise in what it sends, which a second message would reveal?
+    noisy_steps: bool = False  # is it in every step?
     masking: Masking | None = None  # how its updates are hidden in sums
     most: int | None = None  # local iterations that one round may ask for
 
@@ -106,6 +107,7 @@ class Client:
     desk: ClientDesk | None = None  # signs what it does
     guard: UpdateGuard | None = None  # what it does to its updates before they leave
     private: bool = False  # does it give away only one update of a round?
+    noisy_steps: bool = False  # and of each step from a model?
     masking: Masking | None = None  # how its updates are hidden in sums
     secret: int = 0  # what its noise and its masks are drawn from
     most: int | None = None  # local iterations that one of several servers may ask for in a round
@@ -275,7 +277,8 @@ class Client:
             model, pending[OWN] = model[: len(task.start)], model[len(task.start) :]
         body, update = pack({MODEL: model}), model - task.start
         if self.private:
-            self.kept.release(k, digest(pack({MODEL: task.start})))
+            given = digest(pack({MODEL: task.start})), task.steps, digest(body)
+            self.kept.release(k, *given, task.first if self.noisy_steps else None)
         if self.guard is not None:
             update = self.guard(update, self.secret, self.number, k)
             body, model = pack({MODEL: update}), task.start + update
@@ -445,6 +448,8 @@ class Client:
             # Before the first measurement, one step shows how fast this device is.
             fits = 1.0 if self.pace is None else header["deadline"] / max(self.pace, 1e-9)
             steps = int(max(1, min(steps, fits)))
+            if self.private and self.kept is not None:  # what was given away once stays as it was
+                steps = self.kept.released(header.get("round")) or steps
         first, rate = int(header["first"]), float(header["rate"])
         pull = float(header.get("pull", 0.0))
         own = None if self.kept is None else self.kept.get(OWN)

@@ -85,20 +85,53 @@ class ClientRows:
                     self._store.put("row", THEN, place, pack({MODEL: row}), replace=True)
             self._store.remember(PENDING, {"counted": counted, "places": list(rows)})
 
-    def release(self, k: int, start: str) -> None:
+    def release(
+        self, k: int, start: str, steps: int, content: str, first: int | None = None
+    ) -> None:
         """Remember that an update of round `k` is given away, from the model with this hash.
 
         The noise of a round hides one update alone. A server that asks for a second one, from
-        another model, is refused; so is one that goes back to an earlier round.
+        another model or made in another way, is refused; so is one that goes back to an earlier
+        round. With `first`, every step from there on has noise of its own.
         """
         known = self._store.fact(RELEASED)
-        if known is not None and (k < known["k"] or (k == known["k"] and start != known["start"])):
+        told = {"k": k, "start": start, "steps": steps, "content": content}
+        if known is not None and (
+            k < known["k"] or (k == known["k"] and told != {**told, **known})
+        ):
             raise Refused(
                 f"a server asks for an update of round {k + 1} once more, and the noise of round "
                 f"{known['k'] + 1} is used: no update is given away twice"
             )
+        spans = None if first is None else self._spans(start, [first, steps, content])
         with self._store.commit():
-            self._store.remember(RELEASED, {"k": k, "start": start})
+            self._store.remember(RELEASED, told)
+            if spans is not None:
+                place = int(start[:15], 16)
+                self._store.put("used", 0, place, b"", {"spans": spans}, replace=True)
+
+    def released(self, k: int | None) -> int | None:
+        """How many steps the update of round `k` took that was given away; None: none was."""
+        known = self._store.fact(RELEASED)
+        return known.get("steps") if known is not None and known["k"] == k else None
+
+    def _spans(self, start: str, mine: list[Any]) -> list[list[Any]]:
+        """The steps that are given away from a model, with those of `mine`.
+
+        The noise of a step belongs to its number and to the model with which the round began, so
+        it hides one gradient alone, whatever the round.
+        """
+        known: list[list[Any]] = (self._store.note("used", 0, int(start[:15], 16)) or {}).get(
+            "spans", []
+        )
+        first, steps, _ = mine
+        clash = (each for each in known if each[0] < first + steps and first < sum(each[:2]))
+        if any(each != mine for each in clash):
+            raise Refused(
+                f"a server asks for step {first + 1} once more from the same model, made in "
+                f"another way, and its noise is used: no step is given away twice"
+            )
+        return known if mine in known else [*known, mine]
 
     def promised(self, k: int) -> dict[str, Any]:
         """What was answered so far in the sum of round `k`; of earlier rounds nothing is given."""

@@ -15,10 +15,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from sdfeel.core.arrays import Ints
+from sdfeel.core.arrays import Floats, Ints, floats
 from sdfeel.core.decide import Decisions, fewest
 from sdfeel.core.errors import InputError
-from sdfeel.core.mixing import Mixing, of_rows
+from sdfeel.core.mixing import Mixing, of_rows, restricted
 from sdfeel.core.network import Network
 from sdfeel.core.outages import among
 from sdfeel.core.scheme import Memory, Mix, View, Work
@@ -29,6 +29,7 @@ from sdfeel.engine.codes import Coding
 from sdfeel.engine.combine import weighted
 from sdfeel.engine.guards import UpdateGuard
 from sdfeel.engine.messages import Packing, SecureSum, coding_of
+from sdfeel.engine.privacy import shares
 from sdfeel.live.client import MOST_ROWS, ArrayTask, Membership, Train
 from sdfeel.live.client_sums import NUMBERS, Masking, letters_of
 from sdfeel.live.epochs import SignedNetwork
@@ -138,7 +139,8 @@ class Federation:
         heard = (*servers, *refuges)
         asked = [Turn.of(self, d, 0, {}).work.steps for d in heard] if len(heard) > 1 else []
         most, masks = max(self.iterations, *asked) if asked else None, self.masking(client)
-        return replace(whole, guard=guard, private=private, masking=masks, most=most)
+        whole = replace(whole, private=private, noisy_steps=self.private)
+        return replace(whole, guard=guard, masking=masks, most=most)
 
     @property
     def _own(self) -> NDArray[Any] | None:
@@ -217,6 +219,19 @@ class Federation:
         if self.coding is not None:
             return self.update(self.coding, body, sha256)
         return self.model(body, sha256)
+
+    def shares(self, server: int, up: Mixing, came: Collection[int]) -> Floats:
+        """(C,) how much others can tell of each client's message from what a server makes of it."""
+        clients = len(self.net.samples)
+        there = np.zeros(clients, dtype=bool)
+        there[list(came)] = True
+        if up.rule is not None:
+            return floats(there)
+        liars = frozenset() if self.attack is None else self.attack.clients
+        holders = self.net.holder(up.rows)  # below 0 where a client keeps what it sent, too
+        seen = up.rows[(holders == server) | (holders < 0)].tolist()
+        mine = of_rows({dst: up.row(dst) for dst in seen}, up.via)
+        return shares(restricted(mine, there), clients, liars)
 
     def lies(self, server: int) -> bool:
         """In a trial: does this server tell others what is not so?"""

@@ -374,6 +374,7 @@ async def run_client(
             store = Store(setting.directory / STATE)
             client.kept, client.rows = member.memory(store), tuple(member.rows)
             client.guard, client.private = member.guard, member.private
+            client.noisy_steps = member.noisy_steps
             client.masking = member.masking
             client.secret = secret_of(setting.directory) if member.private else 0
         await _alive(setting, _health(setting, client.status), audit, work, tell)

@@ -23,7 +23,7 @@ LARGE = 1 << 20  # bytes; above it, a file is several times faster than a row
 RECENT = 4 << 20  # bytes of small tensors that need not be read again
 BASE, TENSORS = "state.sqlite", "tensors"
 Kind = Literal[
-    "start", "hop", "result", "measured", "own", "final", "row", "signed", "given", "mask"
+    "start", "hop", "result", "measured", "own", "final", "row", "signed", "given", "mask", "used"
 ]
 TABLES = """
 create table if not exists facts (name text primary key, value text not null);

@@ -64,6 +64,7 @@ class Cluster:
     _misses: dict[int, tuple[int, int]] = field(default_factory=dict)  # how often, until when
     _handout: Handout | None = None  # of the open round
     _drafts: list[ResultDraft] = field(init=False, default_factory=list)  # for the next commit
+    _handed: dict[int, int] | None = field(init=False, default=None)  # steps asked, by client
     _said: dict[str, float] = field(default_factory=dict)  # when each complaint was last made
 
     def __post_init__(self) -> None:
@@ -101,6 +102,9 @@ class Cluster:
     def begin(self, turn: Turn, taken: Mapping[int, int]) -> None:
         """Open a round: from now on clients get its work."""
         self.turn, self.taken, self.began = turn, taken, self.clock()
+        # A server that was killed may have handed out this round's work before.
+        before = turn.clients if self._handed is None else ()
+        self._handed = dict.fromkeys(before, self._most_steps(turn))
         self._handout = None
         if self.recorder is not None:
             self.recorder.begin(turn.k)
@@ -113,6 +117,10 @@ class Cluster:
             self.sums.begin(turn, self.arrived)
         self.bell.ring()
         self.doors.ring()
+
+    def asked_of(self, client: int) -> int | None:
+        """Steps that a client was asked for in the open round, at most; None: it got no work."""
+        return None if self._handed is None else self._handed.get(client)
 
     def finish(self) -> None:
         """Tell clients that there is no more work."""
@@ -442,6 +450,8 @@ class Cluster:
         if whole_body is not body:
             body, sha256 = whole_body, digest(whole_body)
         self.counts.sent += len(body)
+        if self._handed is not None:
+            self._handed[client] = max(self._handed.get(client, 0), int(header["steps"]))
         header |= more
         signed = {} if self.recorder is None else self.recorder.work(client, header, sha256)
         return {**header, "sha256": sha256, **signed}, body

@@ -416,8 +416,24 @@ class Edge:
             "mixed": list(ended.met),
             "figures": dict(ended.mix.figures),
             "over": ended.mix.over,
+            **self._released(turn, closed, ended),
             **ended.told,
         }
+
+    def _released(self, turn: Turn, closed: Closed, ended: Ended) -> dict[str, Any]:
+        """Who may have answered in a round, after how many steps, and how much others see of it.
+
+        For an epsilon: a late answer tells as much as one in time, to this server.
+        """
+        federation = self.federation
+        if federation.guard is None and not federation.private:
+            return {}
+        cluster = self.clusters[turn.view.lane_number if self.known.laps else 0]
+        unused = {n: cluster.asked_of(n) for n in turn.clients if n not in closed.steps}
+        shares = federation.shares(self.number, ended.mix.up, closed.steps)
+        found = {n: [steps, float(shares[n])] for n, steps in closed.steps.items()}
+        found |= {n: [steps, 0.0] for n, steps in unused.items() if steps is not None}
+        return {"released": {str(n): each for n, each in sorted(found.items())}}
 
     def _elapsed(self, before: dict[str, Any], now: float, wall: float) -> float:
         """Seconds since this server's first round began, by its own clocks alone.
