@@ -360,7 +360,7 @@ def _texts(clients: int, servers: int) -> dict[str, str]:
         "seconds.txt": "second 0.01 server 0 down\nsecond 0.03 server 0 up\n",
         "moves.csv": (  # the last server is left by everybody, then somebody comes back
             "round,client,server\n"
-            + "".join(f"1,{i},{i % (servers - 1)}\n" for i in range(0, clients, 2))
+            + "".join(f"1,{i},{i % max(1, servers - 1)}\n" for i in range(0, clients, 2))
             + "".join(f"2,{i},0\n" for i in range(1, clients, 2))
             + f"3,0,{servers - 1}\n4,1,none\n"
         ),

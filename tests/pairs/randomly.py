@@ -15,7 +15,7 @@ ALWAYS_FELT = (
     *("optimizer", "training", "engine", "model", "preset"),
 )
 SLACK = 1.0  # by which a loss may rise: a few steps on two classes need not gain anything
-BETWEEN_SERVERS = ("links", "schedule", "clusters")  # whose files and sizes need several
+BETWEEN_SERVERS = ("links", "schedule", "clusters", "epochs")  # whose files and sizes need several
 
 
 @dataclass(frozen=True)

@@ -348,6 +348,9 @@ def test_fed_cs_says_how_much_time_it_needs() -> None:
         run(FedCS(round_seconds=0.055), one_cell(), 1, engine(), prices())
     with pytest.raises(InputError, match=r"even the fastest client needs 0\.07 seconds: raise it"):
         run(FedCS(round_seconds=0.06, uploads="at-once"), one_cell(), 1, engine(), prices())
+    fading = Fading(np.ones(6), np.full(6, 30.0), 1.0, 0.5, seed=4)  # may be good enough one day
+    with pytest.raises(InputError, match=r"even the fastest client needs 0\.05 seconds: raise it"):
+        run(FedCS(round_seconds=0.04), one_cell(), 1, engine(), replace(prices(), channel=fading))
 
 
 def textbook_fed_cs(trains: list[float], sends: list[float], limit: float) -> dict[int, float]:

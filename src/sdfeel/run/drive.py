@@ -46,12 +46,15 @@ class Standstill:
         if self.rounds < max(PATIENCE, PER_LANE * len(self.decisions.lanes)):
             return None
         deadline = self.decisions.late.seconds
-        cause = (
-            "a server, link, cloud or client that is needed is away for good; change "
-            "network.changes or network.whereabouts"
-        )
         if deadline is not None:
             cause = f"raise latency.deadline_seconds above {deadline:g}"
+        elif self.decisions.outages is None:
+            cause = "no client is fast enough for the scheme; give its rounds more time"
+        else:
+            cause = (
+                "a server, link, cloud or client that is needed is away for good; change "
+                "network.changes or network.whereabouts"
+            )
         return f"no model has reached a server in {self.rounds} rounds: {cause}"
 
 
