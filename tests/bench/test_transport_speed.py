@@ -29,7 +29,7 @@ def test_a_siege_reports_seconds_copies_and_memory(
 ) -> None:
     for name, value in {"IDLE": 3, "TURNS": 1, "CALLS": 2}.items():
         monkeypatch.setattr(transport_speed, name, value)
-    for name, value in {"UPLOADS": 2, "REFUSED": 4}.items():
+    for name, value in {"UPLOADS": 2, "REFUSED": 4, "CROWDS": ((50, True), (50, False))}.items():
         monkeypatch.setattr(siege, name, value)
     siege.main()
     *crowds, seconds, work, uploads, refused, _ = capsys.readouterr().out.splitlines()

@@ -14,13 +14,14 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import chdir, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from signal import SIGCONT, SIGSTOP
 from typing import IO, Any
 
 from sdfeel.core.run_files import EPOCHS, EVENTS, EXPERIMENT, NETWORK, NODES, STATUS
+from tests.cli.command import call
 from tests.waiting import finished
 
 SDFEEL = (sys.executable, "-m", "sdfeel")
@@ -163,8 +164,8 @@ class Stage:
         # Odd servers by IPv6. A client reaches what its certificate's name says, not the address.
         where = [host.version6 if n % 2 else host.version4 for n, host in enumerate(edges)]
         words = [word for each in settings for word in ("--set", each)]
-        command = [*SDFEEL, "deploy", "init", "federation", *words, "--with-data"]
-        called([*command, "--hosts", ",".join(where)], desk.directory)
+        more = ["--with-data", "--hosts", ",".join(where)]
+        called(desk.directory, "deploy", "init", "federation", *words, *more)
         files = desk.directory / "federation"
         names = {f"edge-{d}": host for d, host in enumerate(edges)}
         names |= {f"client-{n}": host for n, host in enumerate(clients)}
@@ -236,10 +237,12 @@ class Stage:
         return f"{name} was cut off for {seconds:g} s in round {still + 1}; back in {took:.1f} s"
 
 
-def called(command: Sequence[str], directory: Path) -> None:
-    done = finished(command, cwd=directory)
-    if done.returncode:
-        raise RuntimeError(f"{' '.join(command)}: {done.stderr}")
+def called(directory: Path, *words: str) -> None:
+    """`sdfeel WORDS` at the operator's desk; in this process, which has imported torch before."""
+    with chdir(directory):
+        done = call(*words)
+    if done.code:
+        raise RuntimeError(f"sdfeel {' '.join(words)}: {done.err}")
 
 
 def last_line(directory: Path) -> dict[str, Any]:
@@ -251,8 +254,7 @@ def last_line(directory: Path) -> dict[str, Any]:
 def simulated(directory: Path, settings: Sequence[str]) -> str:
     """The hash of the model that `sdfeel run` comes to."""
     words = [word for each in settings for word in ("--set", each)]
-    command = [*SDFEEL, "run", *words, "--out", "simulated"]
-    called(command, directory)
+    called(directory, "run", *words, "--out", "simulated")
     return str(last_line(directory / "simulated")["model_sha256"])
 
 
@@ -271,6 +273,7 @@ def play(
         f"training.iterations={iterations}",
         "model.name=logistic",
         "training.engine=loop",
+        "data.partition=iid",
     ]
     with hosts(servers + clients + 1, directory) as machines:
         shaped = {machines[n].shape("20mbit", "10ms", "1%") for n in range(servers + 2)}

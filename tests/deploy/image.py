@@ -14,7 +14,7 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from tests.deploy.hosts import SDFEEL, called, last_line, simulated
+from tests.deploy.hosts import called, last_line, simulated
 from tests.waiting import finished
 
 ROOT = Path(__file__).parents[2]
@@ -116,7 +116,7 @@ def main() -> int:
         directory = Path(place)
         engine = Engine(directory)
         words = [word for each in SETTINGS for word in ("--set", each)]
-        called([*SDFEEL, "deploy", "init", "federation", *words, "--with-data"], directory)
+        called(directory, "deploy", "init", "federation", *words, "--with-data")
         files = directory / "federation"
         build(engine, files, base_of(engine, given.base), given.wheel)
         print(engine.run("podman", "run", "--rm", "--entrypoint", "python", "sdfeel", "-c", CHECK))

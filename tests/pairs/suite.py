@@ -51,7 +51,7 @@ class Found:
 
 
 def judged(
-    place: Place, choice: Choice, directory: Path, stop_at: float = 0.5, slack: float = 0.0
+    place: Place, choice: Choice, directory: Path, stop_at: float | None = 0.5, slack: float = 0.0
 ) -> list[Found]:
     """A combination is refused with a reason, or it must run as it should.
 

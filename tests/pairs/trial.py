@@ -87,12 +87,12 @@ NOISY = 0.1
 
 
 def check(
-    place: Place, choice: Choice, directory: Path, stop_at: float = 0.5, slack: float = 0.0
+    place: Place, choice: Choice, directory: Path, stop_at: float | None = 0.5, slack: float = 0.0
 ) -> list[Violation]:
     """Everything that is wrong with an accepted combination: run it, and go on with a part of it.
 
-    The part is what a kill after `stop_at` of the run leaves behind; the loss may rise by `slack`
-    at most.
+    The part is what a kill after `stop_at` of the run leaves behind, if there is one; the loss may
+    rise by `slack` at most.
     """
     whole, cut = directory / "whole", directory / "cut"
     try:
@@ -147,16 +147,17 @@ def _outcome(event: Event) -> Event:
 
 
 def _whole(
-    place: Place, choice: Choice, directory: Path, cut: Path, stop_at: float, slack: float
+    place: Place, choice: Choice, directory: Path, cut: Path, stop_at: float | None, slack: float
 ) -> tuple[list[Violation], list[Event]]:
-    place = replace(place, base=(*place.base, "checkpoint.every_seconds=0"))
+    seconds = 0 if stop_at is not None else 3600
+    place = replace(place, base=(*place.base, f"checkpoint.every_seconds={seconds}"))
     clients = place.experiment(choice).network.clients
     tally = Tally(np.zeros(clients), keeps_mean(choice), works_overtime(choice))
     events = []
     with watched(tally), _nothing_raised():
         session = _started(place, choice, directory)
         # A run may end before it is expected to: then it is as it was after its first round.
-        moments = {2, 1 + round(stop_at * session.total_rounds)}
+        moments = {2, 1 + round(stop_at * session.total_rounds)} if stop_at is not None else ()
         for event in _bounded(session):
             events.append(event)
             if isinstance(event, Round) and event.number in moments:  # saved is the one before

@@ -28,6 +28,7 @@ import venv
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 
 from sdfeel.core.errors import RunError, SdfeelError
@@ -206,6 +207,8 @@ def federation(
 def wheel(folder: Path) -> Path:
     """The wheel of sdfeel-device, built from this source tree."""
     command = [sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "-w", str(folder)]
+    if find_spec("hatchling") is not None:  # then nothing needs to be fetched for it
+        command += ["--no-build-isolation"]
     _run([*command, str(PROJECT)])
     (found,) = folder.glob("sdfeel_device-*.whl")
     return found
@@ -217,7 +220,7 @@ def own_machine(root: Path) -> Machine:
     shutil.rmtree(place, ignore_errors=True)
     venv.create(place, with_pip=False)
     python = place / "bin" / "python"
-    pip = [sys.executable, "-m", "pip", "--python", str(python), "install", "-q"]
+    pip = [sys.executable, "-m", "pip", "--python", str(python), "install", "-q", "--no-compile"]
     with tempfile.TemporaryDirectory() as folder:
         _run([*pip, str(wheel(Path(folder)))])
     (packages,) = place.glob("lib/python*/site-packages")

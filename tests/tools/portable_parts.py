@@ -22,9 +22,10 @@ from sdfeel.data.catalog import load
 from sdfeel.engine.combine import Sums, combine, mixed
 from sdfeel.engine.fused import weighted_by_hand
 from sdfeel.engine.native.build import BuildFault, find_compiler
+from sdfeel.experiment.loading import load as load_experiment
 from sdfeel.models import zoo
 from sdfeel.models.flat import FlatModule
-from tests.waiting import finished
+from sdfeel.run.session import start
 
 Bits = Iterable[bytes]
 
@@ -84,23 +85,23 @@ def combined() -> Bits:
 
 def run(directory: Path) -> Bits:
     """A short run of the default experiment."""
-    given = {"training.engine": "native", "training.iterations": 20, "data.partition": "dirichlet"}
-    options = [word for key, value in given.items() for word in ("--set", f"{key}={value}")]
-    command = [sys.executable, "-m", "sdfeel", "run", *options, "--out", str(directory / "run")]
-    finished(command, stderr=None, check=True)
+    given = ["training.engine=native", "training.iterations=20", "data.partition=dirichlet"]
+    for _ in start(load_experiment(settings=given), directory / "run"):
+        pass
     yield (directory / "run" / "model.safetensors").read_bytes()
 
 
-def main() -> None:
-    parts = {"starts": starts, "data": data, "weights": weights, "sums": sums, "rules": combined}
-    found = {name: _hash(part()) for name, part in parts.items()}
+def parts(directory: Path) -> dict[str, str]:
+    """The hash of every part."""
+    made = {"starts": starts, "data": data, "weights": weights, "sums": sums, "rules": combined}
+    found = {name: _hash(part()) for name, part in made.items()}
     try:
         find_compiler()
     except BuildFault:
         pass
     else:
-        found["run"] = _hash(run(Path(sys.argv[1])))
-    print(json.dumps(found))
+        found["run"] = _hash(run(directory))
+    return found
 
 
 def _hash(bits: Bits) -> str:
@@ -108,4 +109,4 @@ def _hash(bits: Bits) -> str:
 
 
 if __name__ == "__main__":
-    main()
+    print(json.dumps(parts(Path(sys.argv[1]))))

@@ -21,6 +21,7 @@ from sdfeel.live.trust.identity import Identity
 from tests.waiting import completed
 
 UPLOADS, REFUSED = 8, 1000
+CROWDS = ((900, True), (1000, False))  # idle connections; with TLS?
 MODEL = SIZES["25 MB"]
 
 
@@ -72,7 +73,7 @@ async def shut_out(address: str, bad: Identity, good: Identity, count: int, tls:
 
 
 def beside_a_crowd() -> None:
-    for count, tls in ((900, True), (1000, False)):
+    for count, tls in CROWDS:
         with served(2) as (address, clients, _):
             what = "TLS connections of one certificate" if tls else "plain connections"
             try:

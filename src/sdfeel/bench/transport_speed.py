@@ -16,7 +16,6 @@ from typing import Any
 
 from sdfeel.core.errors import RunError
 from sdfeel.core.run_files import ALLOW
-from sdfeel.engine.threads import cores
 from sdfeel.live.transport.limits import Limits
 from sdfeel.live.transport.peer import Peer
 from sdfeel.live.transport.server import Caller, Server
@@ -115,6 +114,8 @@ async def _serving(pipe: Connection, directory: Path) -> None:
 
 
 def main() -> None:
+    from sdfeel.engine.threads import cores  # with torch, which no server here needs
+
     print(f"{'':6}{'body':>9}{'best':>12}{'median':>12}{'speed':>14}")
     for speed in measure():
         rate = f"{speed.megabytes_per_second:,.0f} MB/s" if speed.bytes > 10**6 else ""
