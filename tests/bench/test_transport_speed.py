@@ -29,8 +29,9 @@ def test_a_siege_reports_seconds_copies_and_memory(
 ) -> None:
     for name, value in {"IDLE": 3, "TURNS": 1, "CALLS": 2}.items():
         monkeypatch.setattr(transport_speed, name, value)
-    for name, value in {"UPLOADS": 2, "REFUSED": 4, "CROWDS": ((50, True), (50, False))}.items():
+    for name, value in {"UPLOADS": 2, "REFUSED": 4}.items():
         monkeypatch.setattr(siege, name, value)
+    monkeypatch.setattr(siege, "CROWDS", ((50, True), (50, False)))
     siege.main()
     *crowds, seconds, work, uploads, refused, _ = capsys.readouterr().out.splitlines()
     assert len(crowds) == 2

@@ -176,12 +176,17 @@ def test_on_a_complete_graph_hearsay_is_the_global_counter() -> None:
 
 @pytest.mark.slow
 def test_fast_clusters_pull_the_fixed_point_and_balancing_repairs_only_the_sizes() -> None:
-    """Specification B5: the long-run output at a small step size."""
+    """Specification B5: the long-run output at a small step size.
+
+    On quadratics the way there shrinks by the same factor from window to window of events, as soon
+    as the fast modes are gone: three windows tell where it ends (Aitken's extrapolation).
+    """
 
     def settled(**options: Any) -> float:
         own = simulation(replace(EXAMPLE, **options), rate=0.002)
-        tail = [own.model().item() for _ in islice(own, 5_000)][-500:]
-        return float(np.mean(tail))
+        outputs = np.array([own.model().item() for _ in islice(own, 600)])
+        _, a, b, c = outputs.reshape(4, 150).mean(axis=1)
+        return float(c - (c - b) ** 2 / ((c - b) - (b - a)))
 
     assert settled() == pytest.approx(1.2586, abs=2e-3)
     assert settled(balanced=True) == pytest.approx(1.2015, abs=2e-3)
