@@ -119,6 +119,7 @@ SETTINGS = [
     ("devices.placement=clustered", ()),
     ("devices.spread=1", ()),
     ("devices.computing_watts=3", ()),
+    ("latency.holds=true", ()),
 ]
 # The same, where no scheme has a say in it: three schemes are enough.
 OF_ANY_SCHEME = [

@@ -57,6 +57,15 @@ def test_counting_continues_from_the_first_record_that_is_kept() -> None:
     assert (late.number, late.seconds, late.bytes) == (7, 7.0, 70)
 
 
+def test_phases_are_those_of_the_server_that_all_waited_for() -> None:
+    """Which of them ends last by a hair says nothing: the others waited while they mixed."""
+    slow = record(0, server=1, compute=0.8, upload=0.1, mix=0.1, ended=101.0)
+    fast = record(0, server=0, compute=0.1, upload=0.1, mix=0.8, ended=101.001)
+    told = RoundTally(servers=2).round({0: fast, 1: slow})
+    assert told.phases == {"compute": 0.8, "upload": 0.1, "mix": 0.1}
+    assert told.seconds == pytest.approx(1.001)
+
+
 def test_comings_and_goings_are_reported_in_sentences() -> None:
     before, now = record(1, away=[2], missing=[3]), record(2, guests=[4], missing=[3])
     assert list(notices(None, before)) == [

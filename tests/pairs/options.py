@@ -253,6 +253,7 @@ FACTORS: Factors = {
             *("latency.message_ms=0.5", "latency.round_ms=1", "latency.connect_ms=20"),
             *("latency.header_bytes=400", "latency.cell_mbps=8", "latency.common_mbps=20"),
             *("latency.cores=2", "latency.downlink=true", "latency.calls=true"),
+            "latency.holds=true",
         ),
         "consensus": ("latency.consensus=true",),
     },

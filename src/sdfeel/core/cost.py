@@ -165,6 +165,7 @@ class Cost:
     rates: Mapping[Link, float]  # bits per second
     downlink: bool = False  # does sending models down take time? (the paper: no)
     calls: bool = False  # is each model asked for, and sent to one node? (the paper: broadcasts)
+    holds: bool = False  # do asynchronous exchanges that share a server wait for one another?
     cell_edge_rate: float | None = None  # bits per second of a client that serves several servers
     power: Power = Power()
     packed: Mapping[Link, int] = field(default_factory=dict)  # bits where models are compressed

@@ -98,8 +98,12 @@ class FidelityRow:
 
     @property
     def rest(self) -> float:
-        """What a deployed round takes beside its phases."""
-        return self.measured.seconds - sum(self.measured.phases.values())
+        """What a deployed round takes beside its phases, over what a simulated one does: nothing,
+        unless rounds overlap."""
+        deployed, simulated = (
+            each.seconds - sum(each.phases.values()) for each in (self.measured, self.plain)
+        )
+        return deployed - simulated
 
 
 @dataclass(frozen=True)

@@ -63,6 +63,7 @@ class Fit:
         return {
             "downlink": True,
             "calls": True,
+            "holds": True,
             "round_ms": round(self.extra.round * 1e3, 2),
             "message_ms": round(self.extra.message * 1e3, 3),
             "header_bytes": round(self.extra.header),

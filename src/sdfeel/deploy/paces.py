@@ -119,8 +119,9 @@ def _on_one_machine(directory: Path) -> bool:
 
 
 def deployed_prices(cost: Cost) -> Cost:
-    """The prices with what every deployment does: each client's model comes down its link, too."""
-    return replace(cost, downlink=True, calls=True)
+    """The prices with what every deployment does: each client's model comes down its link, nodes
+    ask for models, and asynchronous servers wait for one another."""
+    return replace(cost, downlink=True, calls=True, holds=True)
 
 
 def simulated(decisions: Decisions, count: int) -> list[Round]:

@@ -467,5 +467,7 @@ def build_cost(
         Power(devices.computing_watts, devices.sending_watts, devices.backhaul_watts),
     )
     calls = section.calls or reading(experiment).calls
-    priced = replace(priced, packed=packed, calls=calls, overheads=overheads(section, net))
+    holds = section.holds or reading(experiment).holds
+    own = overheads(section, net)
+    priced = replace(priced, packed=packed, calls=calls, holds=holds, overheads=own)
     return with_radio(priced, experiment, net)

@@ -336,6 +336,13 @@ KEYS: Mapping[str, tuple[Need, ...]] = {
             "where every client has rounds of its own",
         ),
     ),
+    "latency.holds": (
+        Need(
+            lambda case: case.experiment.latency.preset != "deployed",
+            "with latency.preset = deployed",
+        ),
+        Need(lambda case: case.lanes and len(case.own.servers) > 1, "where servers are in step"),
+    ),
     "latency.client_server_ms": (_over("client-server"),),
     "latency.server_server_ms": (SEVERAL, _over("server-server")),
     "latency.server_cloud_ms": (_over("server-cloud"),),

@@ -240,6 +240,10 @@ class LatencySection(Section):
     """models travel as in a deployment: every client is sent a copy of its own, and servers ask
     for what they are sent, which takes the way there, too (the paper has broadcasts that nobody
     asks for, the preset deployed has calls)"""
+    holds: bool = False
+    """asynchronous servers hold their neighbours still during an exchange, as deployed ones do:
+    they read one model after another, and exchanges that share a server wait for one another (the
+    paper has no such waits, the preset deployed has)"""
     consensus: bool = False
     """charge for the exchanges until the servers agree at the end (the paper does not)"""
     late: Literal["wait", "drop", "drop-unbiased", "equalise"] | Own = "wait"
@@ -369,6 +373,7 @@ LATER: dict[str, Any] = {
         "connect_ms",
         "header_bytes",
         "calls",
+        "holds",
     },
     "network": {"link_chance", "epochs"},
     "training": {

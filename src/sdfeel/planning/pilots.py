@@ -263,7 +263,7 @@ class Pilot:
         in all."""
         while not (self.ended or self._workshop.stopped):
             simulation = self._simulation
-            if simulation is None or min(lane.ends for lane in simulation.state.lanes) > until:
+            if simulation is None or simulation.next_end() > until:
                 return
             self.short = self.steps + simulation.next_steps() > most
             if self.short:

@@ -29,6 +29,7 @@ class Reading:
     iteration_unit: IterationUnit
     downlink: bool = False  # does sending models down take time?
     calls: bool = False  # is each model asked for, and sent to one node at a time?
+    holds: bool = False  # do asynchronous exchanges wait for one another?
 
 
 PRESETS = {
@@ -37,7 +38,7 @@ PRESETS = {
     # An iteration is a pass over the client's data: the reading that fits the paper's statements.
     "paper-epoch": Reading("all", 1.0, "epoch"),
     # What happens: all samples of a batch, forwards and backwards, and models that come down.
-    "deployed": Reading("batch", 3.0, "batch", downlink=True, calls=True),
+    "deployed": Reading("batch", 3.0, "batch", downlink=True, calls=True, holds=True),
 }
 
 

@@ -66,6 +66,7 @@ def save_checkpoint(directory: Path, state: State, extra: Mapping[str, Any]) -> 
                 "lane": each.lane,
                 "k": each.k,
                 "ends": each.ends,
+                **({} if each.held is None else {"held": each.held}),
                 "sources": each.sources,
                 "steps": each.steps,
                 "began": each.began,

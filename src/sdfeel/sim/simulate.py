@@ -28,8 +28,9 @@ from sdfeel.engine.privacy import Budget
 from sdfeel.engine.threads import one_thread
 from sdfeel.sim.ahead import Ahead, in_order
 from sdfeel.sim.ahead_sums import AheadSums
+from sdfeel.sim.holds import take_turns
 from sdfeel.sim.state import LaneState, State
-from sdfeel.sim.tasks import tasks_of
+from sdfeel.sim.tasks import takers_of, tasks_of
 
 LISTED = 200  # clients whose seconds a round's event lists, at most
 
@@ -126,7 +127,13 @@ class Simulation:
         """Local iterations that the clients of the next round take together."""
         return int(self._decided(self._next_lane()).done.sum())
 
+    def next_end(self) -> float:
+        """The virtual moment at which the next round ends."""
+        return self._next_lane().ends
+
     def _next_lane(self) -> LaneState:
+        if self.decisions.cost.holds:
+            take_turns(self._next, self.state.lanes, self._begun)
         return self._next[0][1]
 
     def _remember(self) -> None:
@@ -187,7 +194,7 @@ class Simulation:
             self._news += outages.changes(self._seen, decided.state, self.state.number)
             self._wake(self._seen.net, decided.state.net)
             self._seen = decided.state
-        each.ends = self.state.seconds + decided.bill.seconds
+        each.ends, each.held = self.state.seconds + decided.bill.seconds, None
         if len(self.state.lanes) > 1:  # others will change the servers' models in the meantime
             work, each.tasks = decided.work, None
             if not each.sources or before is None or work is not before.work:
@@ -250,6 +257,7 @@ class Simulation:
     def _finish(self, each: LaneState) -> Round:
         state = self.state
         work, done, mix, bill, clients, network = self._decided(each)
+        held = each.held or 0.0
         began = (
             {} if self._liars is None else {d: state.rows[d].clone() for d in self._liars.servers}
         )
@@ -280,7 +288,7 @@ class Simulation:
             bytes=state.bytes,
             joules=state.joules,
             clients=clients,
-            phases={"compute": bill.compute, "upload": bill.upload, "mix": bill.mix},
+            phases={"compute": bill.compute, "upload": bill.upload, "mix": bill.mix + held},
             mixed=mixed_with,
             crew=self._crew(each, work, bill),
             energy=dict(bill.energy),
@@ -365,7 +373,7 @@ class Simulation:
             place(mix.up.rows.tolist(), found)
             return {}
         sums = Sums(len(mix.up.rows), state.servers)
-        takers = _takers(mix)
+        takers = takers_of(mix)
         came: dict[int, Tensor] = {}  # models that a rule needs side by side
         for source in sorted(
             row for row in takers if row < 0
@@ -489,12 +497,3 @@ class Simulation:
 
     def _tasks(self, work: Work, done: Ints, each: LaneState) -> list[Task]:
         return tasks_of(self.state, self._stays, work, done, each)
-
-
-def _takers(mix: Mix) -> dict[int, list[tuple[int, float]]]:
-    """For each client, the sums that its model goes into, and with which weights."""
-    takers: dict[int, list[tuple[int, float]]] = {}
-    for index, (_, sources, weights) in enumerate(mix.up):
-        for source, weight in zip(sources.tolist(), weights.tolist(), strict=True):
-            takers.setdefault(source, []).append((index, weight))
-    return takers

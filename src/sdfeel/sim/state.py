@@ -24,6 +24,7 @@ class LaneState:
     lane: Lane
     k: int = 0
     ends: float = 0.0
+    held: float | None = None  # seconds spent on waiting for servers; None: not its turn yet
     base: Tensor | None = None  # (S, P) of `sources` when the round began; None: unchanged
     sources: list[int] = field(default_factory=list)
     steps: float = 0.0  # local iterations finished by this lane, a mean over its clients

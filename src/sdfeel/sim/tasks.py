@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from sdfeel.core.arrays import Ints
-from sdfeel.core.scheme import Work
+from sdfeel.core.scheme import Mix, Work
 from sdfeel.engine.base import Task
 from sdfeel.engine.combine import Rows, combined, summed
 from sdfeel.engine.fused import bounded
@@ -62,3 +62,12 @@ def _still(state: State, stays: Tensor | None, work: Work, done: Ints, each: Lan
             for task in tasks
         )
     )
+
+
+def takers_of(mix: Mix) -> dict[int, list[tuple[int, float]]]:
+    """For each client, the sums that its model goes into, and with which weights."""
+    takers: dict[int, list[tuple[int, float]]] = {}
+    for index, (_, sources, weights) in enumerate(mix.up):
+        for source, weight in zip(sources.tolist(), weights.tolist(), strict=True):
+            takers.setdefault(source, []).append((index, weight))
+    return takers

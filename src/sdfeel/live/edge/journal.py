@@ -32,6 +32,7 @@ class RoundTally:
     def round(self, records: Mapping[int, Record]) -> Round:
         """The next round, finished by these servers."""
         slowest = max(records.values(), key=elapsed)
+        awaited = max(records.values(), key=lambda each: each["compute"] + each["upload"])
         if not self.number:  # there may have been rounds whose records are no longer kept
             self.number = max(int(record["number"]) for record in records.values()) - 1
             self.bytes = sum(int(each["total"]) - int(each["bytes"]) for each in records.values())
@@ -48,7 +49,7 @@ class RoundTally:
             bytes=self.bytes,
             joules=0.0,
             clients=len(who),
-            phases={name: float(slowest[name]) for name in ("compute", "upload", "mix")},
+            phases={name: float(awaited[name]) for name in ("compute", "upload", "mix")},
             mixed=tuple(slowest["mixed"]),
             figures=dict(slowest.get("figures", {})),
         )
