@@ -4,6 +4,7 @@ import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from multiprocessing import resource_tracker
 from types import FrameType
 
 LATER = 0.02  # seconds until a Ctrl-C that came at a bad moment is tried again
@@ -38,6 +39,24 @@ def uninterrupted() -> Iterator[None]:
         yield
     finally:
         _held -= 1
+
+
+@contextmanager
+def deaf_children() -> Iterator[None]:
+    """Processes that are started meanwhile do not hear a Ctrl-C until they `hear_again`."""
+    with uninterrupted():
+        resource_tracker.ensure_running()  # later, it would unblock the signal when it starts
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        try:
+            yield
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def hear_again() -> None:
+    """Forget the Ctrl-Cs of a process's start; later ones are ignored unless it handles them."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
 
 
 def _loses_exceptions(frame: FrameType) -> bool:

@@ -14,6 +14,7 @@ from pathlib import Path
 from sdfeel.core import run_files
 from sdfeel.core.errors import RunError, SdfeelError, told
 from sdfeel.core.events import Event
+from sdfeel.core.interrupts import deaf_children, hear_again
 from sdfeel.core.run_files import NODE, NODES
 from sdfeel.deploy.files import PolicySection
 from sdfeel.deploy.make import make, on_loopback
@@ -64,8 +65,9 @@ class Processes:
         home = self._directory / NODES / name
         with self._lock:
             process = self._context.Process(target=_node, args=(str(home), self.trial), name=name)
-            process.start()
-            self._running[name] = process
+            with deaf_children():
+                process.start()
+                self._running[name] = process
             self._lost.discard(name)
 
     def kill(self, name: str) -> None:
@@ -126,6 +128,7 @@ class Processes:
 def _node(home: str, trial: Trial) -> None:
     """What one node's process does."""
     os.setsid()  # Ctrl-C is for the launcher, which ends the nodes in order
+    hear_again()
     path = Path(home)
     log = os.open(path / LOG, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     os.dup2(log, 1)
