@@ -1,4 +1,4 @@
-"""Ctrl-C, and processes that must not hear it while they start (tests/cli/test_durability.py: more)."""
+"""Ctrl-C, and processes that must not hear it while they start."""
 
 import sys
 from pathlib import Path
