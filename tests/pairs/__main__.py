@@ -3,6 +3,7 @@
 python -m tests.pairs                          every pair, as the tests do (minutes)
 python -m tests.pairs --only 'scheme=d2 late=drop'     one combination
 python -m tests.pairs --count 2000 --seed 7    random combinations on random networks
+python -m tests.pairs --doors 300 --seed 7     random guards by Python, file, page and deployment
 python -m tests.pairs --table                  the pairs that are refused, and with which words
 python -m tests.pairs --write                  rewrite the list of refused pairs
 """
@@ -15,6 +16,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from tests.pairs.cover import all_pairs
+from tests.pairs.doors import OFTEN, tried
+from tests.pairs.doors import drawn as drawn_guards
+from tests.pairs.doors import ignored as ignored_guards
 from tests.pairs.options import CLIENTS, FACTORS, SERVERS, Choice, Place, named, parsed, place, text
 from tests.pairs.randomly import drawn, shrunk
 from tests.pairs.suite import REFUSED, Found, alone, ignored, judged, refused_pairs, rows
@@ -34,6 +38,9 @@ def main() -> int:
             for choice, sentence in table.items():
                 print(f"{choice}: {sentence.replace(str(files), '.')}")
             return 0
+        if asked.doors:
+            numbers = range(asked.first, asked.first + asked.doors)
+            return _by_all_doors(where, Path(folder), asked.seed, numbers)
         if asked.count:
             return _randomly(
                 Path(folder), asked.seed, range(asked.first, asked.first + asked.count)
@@ -50,6 +57,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--servers", type=int, default=SERVERS)
     parser.add_argument("--set", action="append", default=[], metavar="section.key=value")
     parser.add_argument("--count", type=int, default=0, help="random combinations to try")
+    parser.add_argument("--doors", type=int, default=0, help="random guards to try at every door")
     parser.add_argument("--seed", type=int, default=0, help="of the random combinations")
     parser.add_argument("--first", type=int, default=0, help="number of the first one")
     parser.add_argument("--table", action="store_true", help="print what is refused")
@@ -117,6 +125,26 @@ def _randomly(folder: Path, seed: int, numbers: range) -> int:
         f"{time.monotonic() - began:.0f} s"
     )
     return int(bool(told))
+
+
+def _by_all_doors(where: Place, folder: Path, seed: int, numbers: range) -> int:
+    began, wrong = time.monotonic(), 0
+    refusals = dict[str, list[str]]()
+    for number in numbers:
+        found = tried(where, drawn_guards(seed, number), folder / "doors", number % OFTEN == 0)
+        for violation in [*found.found, *ignored_guards(where, found, folder, number)]:
+            wrong += 1
+            print(f"{number}: {violation}\n    {found.text}", flush=True)
+        sentence = found.refused or found.said["deployment"]
+        if sentence is not None:
+            refusals.setdefault(sentence.replace(str(folder), "."), []).append(found.text)
+    for sentence, choices in sorted(refusals.items(), key=lambda item: -len(item[1])):
+        print(f"{len(choices)} x {sentence}\n    {min(choices, key=len)}")
+    print(
+        f"{len(numbers)} combinations of seed {seed}, {sum(map(len, refusals.values()))} refused "
+        f"somewhere, {wrong} violations, {time.monotonic() - began:.0f} s"
+    )
+    return int(wrong > 0)
 
 
 if __name__ == "__main__":

@@ -114,13 +114,18 @@ def _attack_table(found: list[guarded.GuardTrial]) -> Table:
 
 
 def _cell(trials: list[guarded.GuardTrial]) -> str:
-    """The mean accuracy, a backdoor's success, and how many runs diverged."""
+    """The accuracy, then a backdoor's success, and how many runs diverged."""
     ended = [each.accuracy for each in trials if each.accuracy is not None]
     doors = [each.backdoor for each in trials if each.backdoor is not None]
     lost = len(trials) - len(ended)
     if not ended:
         return _share(None)
-    said = _share(sum(ended) / len(ended))
-    if doors:
-        said += f" ({100 * sum(doors) / len(doors):.0f} %)"
+    said = _spread(ended, 1) + (f"; {_spread(doors, 0)}" if doors else "")
     return f"{said}, {lost} of {len(trials)} diverged" if lost else said
+
+
+def _spread(values: list[float], digits: int) -> str:
+    """The mean of several runs, and the lowest and the highest."""
+    mean, low, high = (100 * x for x in (sum(values) / len(values), min(values), max(values)))
+    said = f"{mean:.{digits}f} %"
+    return said if len(values) == 1 else f"{said} ({low:.{digits}f} to {high:.{digits}f})"

@@ -236,14 +236,16 @@ def _liars_in_words(found: dict[str, Any]) -> list[str]:
     clusters = f"each cluster bears {some} lying client{'s' * (high != 1)}"
     told = [f"liars: robust.cluster = {found['cluster_rule']}: " + (clusters if each else UNKNOWN)]
     rule, proven, hopeless = found["server_rule"], found["servers"], found["hopeless_servers"]
-    borne = UNKNOWN if proven is None else f"the graph is proven to bear {proven} lying servers"
+    borne = UNKNOWN
+    if proven is not None:
+        borne = f"the graph is proven to bear {proven} lying server{'s' * (proven != 1)}"
     told.append(
         f"liars: robust.servers = {rule}: {borne}; {hopeless} can break every rule, where they are "
         f"placed at worst"
     )
     if found["clients"] is not None:
         told.append(
-            f"liars: in all, {found['clients']} lying clients are borne wherever they are; one "
+            f"liars: in all, this bears {found['clients']} lying clients, wherever they are; one "
             f"more, placed at worst, may break the run"
         )
     return told
