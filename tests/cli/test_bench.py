@@ -7,6 +7,8 @@ import pytest
 
 from sdfeel.bench import engines, limit, scale
 from sdfeel.bench.engines import BenchWork, DeviceAgreement, EngineSpeed
+from sdfeel.bench.guards import GuardTrial
+from sdfeel.cli.bench_guards import _cell
 from sdfeel.core.errors import InputError
 from tests.cli.command import call
 
@@ -105,3 +107,13 @@ def test_growth_is_printed_point_by_point(monkeypatch: pytest.MonkeyPatch) -> No
     refused = call("bench", "scale", "--servers", "0")
     assert refused.code == 1
     assert "--servers must be whole numbers of at least 1, got '0'" in refused.sentence
+
+
+def test_a_cell_of_attacks_has_the_mean_and_the_range_of_its_runs() -> None:
+    def run(accuracy: float | None, backdoor: float | None = None) -> GuardTrial:
+        return GuardTrial("median", "backdoor", accuracy, backdoor, 1.0, 1.0, None)
+
+    assert _cell([run(0.5), run(0.7), run(0.9)]) == "70.0 % (50.0 to 90.0)"
+    assert _cell([run(0.5, 0.25)]) == "50.0 %; 25 %"
+    assert _cell([run(0.5, 0.2), run(None)]) == "50.0 %; 20 %, 1 of 2 diverged"
+    assert _cell([run(None)]) == "diverged"
