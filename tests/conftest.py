@@ -3,6 +3,7 @@
 import json
 import os
 import random
+import signal
 import sys
 from collections import defaultdict
 from collections.abc import Generator
@@ -18,6 +19,11 @@ from tests import examples
 # Two workers share two cores: torch's other threads, which spin while they wait, would only be in
 # the way. Tests about threads ask for their own number. This must come before torch is imported.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+# What a shell starts beside itself (`make test-slow &`) is deaf to Ctrl-C, as is `nohup`, and so
+# would be every process of a test that presses it.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Other programs may have the machine: no example is wrong because it came late. A directory may
 # serve all examples of a test.

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tests.waiting import started
+from tests.waiting import DEADLINE, started
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page
@@ -24,6 +24,7 @@ FLAGS = [
     "--disable-component-update",
     "--disable-sync",
 ]
+ALL_TESTS = 3600.0  # seconds: one page may serve all tests of a file, on a busy machine
 MAIN = "from sdfeel.cli import main; main()"
 
 
@@ -36,12 +37,14 @@ def browser_path() -> str | None:
 def served_by(directory: Path, *options: str) -> Iterator[tuple[str, "subprocess.Popen[str]"]]:
     """`sdfeel dash` over a directory: its address and its process."""
     command = [sys.executable, "-c", MAIN, "dash", str(directory), "--no-browser", *options]
-    with started(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
+    how: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL, "text": True}
+    with started(command, ALL_TESTS, **how) as process:
         try:
             assert process.stdout is not None
             yield process.stdout.readline().strip().rstrip("/"), process
         finally:
             process.terminate()
+            process.wait(DEADLINE)
 
 
 @contextmanager
