@@ -30,6 +30,7 @@ from sdfeel.live.protocol import HERE, LONG_POLL, Answer, Header, Link, whole
 from sdfeel.live.transport.errors import NotTrusted, Refused
 from sdfeel.live.transport.tensors import digest
 
+MUTE = 10.0  # seconds in which a server that did not say how far it is is not asked again
 BUSY = 0.02  # seconds until a busy server that did not wait is asked again
 
 
@@ -41,6 +42,7 @@ class AsyncExchange:
     peers: Mapping[int, Link]
     _delivery: "asyncio.Future[None] | None" = None
     _waiting: set[int] = field(default_factory=set)
+    _silent: dict[int, float] = field(default_factory=dict)  # until when each is not asked
 
     def __post_init__(self) -> None:
         self._federation, self._me = self.cluster.federation, self.cluster.server
@@ -111,7 +113,7 @@ class AsyncExchange:
                     "before": before,
                     "heard": after.hearsay[d].tolist(),
                     "stamp": int(after.stamp[d]),
-                    "steps": own.steps,
+                    "steps": own.tally.told,
                     "sha256": digest(body),
                 }
         self._store.put("hop", k, 0, body, replace=True)
@@ -222,7 +224,8 @@ class AsyncExchange:
         model = self._federation.model(body, header.get("sha256"), self._policy.max_server_norm)
         self.cluster.bounds.check(model, self._federation.own_model(self._own.body()))
         heard, stamp = self._own.claimed(header)
-        self._own.learn(header)
+        self._own.tally.learn(d, header.get("steps"))
+        self._own.tally.ended(d, header.get("over"))
         return PeerModel(model, whole(header, "version"), heard, stamp)
 
     def offended(self, server: int, k: int, error: SdfeelError) -> None:
@@ -253,9 +256,27 @@ class AsyncExchange:
     def waiting(self) -> list[str]:
         return [f"edge-{server}" for server in sorted(self._waiting)]
 
-    def progress(self, steps: float) -> list[float]:
-        self._own.steps[self._me] = steps
-        return [each for d, each in enumerate(self._own.steps) if d not in self.absent]
+    async def finished(self, steps: float) -> bool:
+        """Others' counts are hearsay: before the run ends by them, those whose they are confirm."""
+        tally = self._own.tally
+        tally.took(steps)
+        asked = tally.doubtful(set(self.absent))
+        answers = await asyncio.gather(*(self._confirmed(d) for d in asked))
+        silent = {d for d, answered in zip(asked, answers, strict=True) if not answered}
+        return tally.over(set(self.absent), silent)
+
+    async def _confirmed(self, server: int) -> bool:
+        """Does a server say itself how far it is? One that did not is not asked for a while."""
+        if self.cluster.clock() < self._silent.get(server, 0.0):
+            return False
+        try:
+            header, _ = await self.peers[server].ask("here", {}, seconds=HERE)
+        except SdfeelError:
+            self._silent[server] = self.cluster.clock() + MUTE
+            return False
+        self._own.tally.heard(server, header.get("steps"))
+        self._own.tally.ended(server, header.get("over"))
+        return True
 
     def traffic(self) -> int:
         return sum(link.sent + link.received for link in self.peers.values())

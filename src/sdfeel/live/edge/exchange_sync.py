@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from sdfeel.core.arrays import Ints
-from sdfeel.core.decide import length
+from sdfeel.core.decide import length, mean_iterations
 from sdfeel.core.errors import SdfeelError
 from sdfeel.core.mixing import Mixing
 from sdfeel.core.seeds import rng
@@ -463,8 +463,8 @@ class SyncExchange:
     def waiting(self) -> list[str]:
         return [f"edge-{server}" for server in sorted(self._waiting)]
 
-    def progress(self, steps: float) -> list[float]:
-        return [steps]  # all are in step
+    async def finished(self, steps: float) -> bool:
+        return mean_iterations(steps, 1) >= self._federation.iterations  # all are in step
 
     def traffic(self) -> int:
         return sum(link.sent + link.received for link in self.peers.values())

@@ -14,6 +14,7 @@ from sdfeel.core.staleness import Clocks
 from sdfeel.live.edge.absent_servers import AGAIN
 from sdfeel.live.edge.clients import Cluster
 from sdfeel.live.edge.neighbours import Neighbours
+from sdfeel.live.edge.tally import Paces, Tally
 from sdfeel.live.federation import Turn, Weights, blended
 from sdfeel.live.protocol import Answer, Header, is_whole, seconds, whole
 from sdfeel.live.transport.errors import Refused, Rejected
@@ -45,7 +46,7 @@ class LockedModel:
     lock: tuple[int, int] | None = None  # who leads, in which of its rounds
     applied: dict[int, int] = field(default_factory=dict)  # each leader's last round applied here
     outbox: dict[int, Header] = field(default_factory=dict)  # what others must still apply
-    steps: list[float] = field(default_factory=list)  # local iterations of each server, as told
+    tally: Tally = field(init=False)  # local iterations of each server
     _since: float = 0.0
 
     def __post_init__(self) -> None:
@@ -53,14 +54,16 @@ class LockedModel:
         self._store, self._bell = self.cluster.store, self.cluster.bell
         self._policy = self.cluster.policy
         self.heard = [0] * len(self._federation.net.servers)
-        self.steps = [0.0] * len(self.heard)
+        paces = Paces.of(self._federation.decisions)
+        self.tally = Tally(paces, self._me, self._federation.iterations)
         saved: dict[str, Any] | None = self._store.fact(FACT)
         if saved is not None:
             self.version, self.heard, self.stamp = saved["version"], saved["heard"], saved["stamp"]
             self.lock = None if saved["lock"] is None else (saved["lock"][0], saved["lock"][1])
             self.applied = {int(d): k for d, k in saved["applied"].items()}
             self.outbox = {int(d): header for d, header in saved["outbox"].items()}
-            self.steps = saved.get("steps", self.steps)
+            self.tally.told = saved.get("steps", self.tally.told)
+            self.tally.own = saved.get("own", self.tally.own)
         self._since = self.cluster.clock()
 
     def save(self) -> None:
@@ -74,7 +77,8 @@ class LockedModel:
                 "lock": self.lock,
                 "applied": {str(d): k for d, k in self.applied.items()},
                 "outbox": {str(d): header for d, header in self.outbox.items()},
-                "steps": self.steps,
+                "steps": self.tally.told,
+                "own": self.tally.own,
             },
         )
 
@@ -130,8 +134,8 @@ class LockedModel:
         if given is None:
             return {"busy": True}, None
         body = self.body()
-        told = {"version": self.version, "heard": self.heard, "stamp": self.stamp}
-        told["steps"] = self.steps
+        told: Header = {"version": self.version, "heard": self.heard, "stamp": self.stamp}
+        told |= {"steps": self.tally.told, "over": self.cluster.over}
         return {**told, "sha256": digest(body)}, body
 
     def serve_apply(self, leader: int, header: Header, body: bytes | None) -> Answer:
@@ -160,7 +164,7 @@ class LockedModel:
         stamp = max(stamp, self.stamp)
         self.version, self.lock = self.version + 1, None
         self.heard, self.stamp = heard, stamp
-        self.learn(header)
+        self.tally.learn(leader, header.get("steps"))
         self.applied[leader] = k
         with self._store.commit():
             self._store.put("own", 0, 0, self._federation.body(mixed), replace=True)
@@ -197,7 +201,7 @@ class LockedModel:
 
         The leader says only what it knew; how much it counts for that is worked out here.
         """
-        if k >= self._most_steps:
+        if k >= self.tally.most:
             raise Refused(f"no server has a round {k}: the experiment ends before")
         heard, stamp = self.claimed(before)
         federation = self._federation
@@ -211,24 +215,6 @@ class LockedModel:
         if across is None or self._me not in across.rows or leader == self._me:
             raise Refused(f"edge-{leader} is not a neighbour of edge-{self._me}")
         return across.row(self._me)
-
-    @property
-    def _most_steps(self) -> int:
-        """Local iterations of a server whose fellows have not begun, when the run ends."""
-        return self._federation.iterations * len(self.heard)
-
-    def learn(self, header: Header) -> None:
-        """What another server says about everyone's local iterations, as far as that can be true.
-
-        Counts only grow, and nobody knows more about ours than we do.
-        """
-        found = header.get("steps")
-        if not isinstance(found, list) or len(found) != len(self.steps):
-            return
-        for d, told in enumerate(found):
-            if d != self._me and isinstance(told, int | float) and not isinstance(told, bool):
-                most = min(float(told), float(self._most_steps)) if told == told else 0.0
-                self.steps[d] = max(self.steps[d], most)
 
     def claimed(self, header: Header) -> tuple[list[int], int]:
         """What another server claims to have heard, as far as that can be true.

@@ -111,9 +111,8 @@ class Exchange(Protocol):
         """Is this server in a round that it came to without doing the one before?"""
         ...
 
-    def progress(self, steps: float) -> list[float]:
-        """Local iterations of every server that counts, as far as this one knows: it has taken
-        `steps` itself."""
+    async def finished(self, steps: float) -> bool:
+        """Is the run over, as far as this server may believe the others? It has taken `steps`."""
         ...
 
     def waiting(self) -> list[str]: ...

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from sdfeel.core.decide import length, mean_iterations
+from sdfeel.core.decide import length
 from sdfeel.core.errors import RunError, SdfeelError
 from sdfeel.live.edge.absent_servers import AGAIN
 from sdfeel.live.edge.boundary import Boundary
@@ -128,7 +128,8 @@ class Edge:
         check_federation(header, self.federation.digest)
         if kind == "here" and who.role in ("client", "edge"):
             found = {"round": self.known.k, "waiting": bool(self.exchange.waiting())}
-            return {**found, "over": self.known.over, "leapt": self.exchange.leapt()}, None
+            found |= {"over": self.known.over, "leapt": self.exchange.leapt()}
+            return {**found, "steps": self.known.steps}, None
         if self.boundary is not None and kind == "epoch" and who.role in ("client", "edge"):
             return self.boundary.answer(who, header, body)
         if self.boundary is not None and kind == "start" and who.role == "edge":
@@ -264,7 +265,8 @@ class Edge:
         except Left as left:
             await self._told_to_leave(left.server)
             return
-        self._commit(self._after(turn, closed, ended), turn, closed, ended, began, gathered)
+        after = await self._after(turn, closed, ended)
+        self._commit(after, turn, closed, ended, began, gathered)
 
     async def _told_to_leave(self, server: int) -> None:
         """Leave if the authority says so. A server that says it without proof is left out."""
@@ -336,13 +338,13 @@ class Edge:
         steps = {c: int(notes[c]["steps"]) for c in turn.clients if c in notes}
         return Closed(steps, tuple(missing))
 
-    def _after(self, turn: Turn, closed: Closed, ended: Ended) -> ServerState:
+    async def _after(self, turn: Turn, closed: Closed, ended: Ended) -> ServerState:
         known, federation = self.known, self.federation
         done = turn.done(closed.steps)
         # A round without any usable result counts as planned, or the run would never end.
         mine = turn.planned if federation.synchronous or not closed.steps else done
         steps = known.steps + length(federation.net, turn.work, mine)
-        counted = self.exchange.progress(steps)
+        finished = await self.exchange.finished(steps)
         more = {n: known.taken.get(n, 0) + int(done[n]) for n in turn.clients}
         guests = self.cluster.newcomers(turn, self.exchange.absent)
         new = {n: max(taken, known.taken.get(n, 0)) for n, taken in guests.items()}
@@ -351,8 +353,7 @@ class Edge:
             k=known.k + 1,
             steps=steps,
             memory=ended.mix.memory,
-            over=mean_iterations(sum(counted), len(counted)) >= federation.iterations
-            or ended.mix.over is not None,
+            over=finished or ended.mix.over is not None,
             met=ended.keep,
             guests=tuple(guests),
         )

@@ -8,6 +8,7 @@ can repeat it.
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 from sdfeel.core.decide import length, mean_iterations
@@ -17,6 +18,7 @@ from sdfeel.live.edge.clients import Cluster
 from sdfeel.live.edge.round_end import Behind, Closed, Ended
 from sdfeel.live.edge.rows import Rows, averaged, mixed
 from sdfeel.live.edge.state import Lap, ServerState
+from sdfeel.live.edge.tally import Paces
 from sdfeel.live.federation import Turn
 from sdfeel.live.protocol import Answer, Header
 from sdfeel.live.transport.errors import Refused
@@ -106,13 +108,30 @@ class SharedLanes:
             taken={**known.taken, **taken},
             k=known.k + 1,
             steps=total / len(laps),
-            over=mean_iterations(total, len(laps)) >= federation.iterations or mix.over is not None,
+            over=self._over(cluster, laps) or mix.over is not None,
             laps=laps,
         )
         self.commit(after, turn, closed, ended, began, gathered)
         if after.over:
             for each in self.clusters:
                 each.finish()
+
+    def _over(self, cluster: Cluster, laps: tuple[Lap, ...]) -> bool:
+        """Is the run over? A client that answers at once, untrained, cannot end it while any of
+        the others is there."""
+        counts, federation = [each.steps for each in laps], cluster.federation
+        if not any(self._there(each) for each in self.clusters if each is not cluster):
+            return mean_iterations(sum(counts), len(counts)) >= federation.iterations
+        return self._paces.over(counts, federation.iterations)
+
+    def _there(self, cluster: Cluster) -> bool:
+        """May a lane's open round still end, as far as the policy knows?"""
+        late = cluster.clock() - cluster.began > cluster.policy.client_deadline
+        return cluster.policy.dead_client == "wait" or not late
+
+    @cached_property
+    def _paces(self) -> Paces:
+        return Paces.of(self.clusters[0].federation.decisions)
 
     async def finish(self, known: ServerState, turn: Turn, closed: Closed) -> Ended:
         raise AssertionError("rounds of shared lanes end by themselves")
@@ -146,8 +165,8 @@ class SharedLanes:
     def waiting(self) -> list[str]:
         return []
 
-    def progress(self, steps: float) -> list[float]:
-        return [steps]
+    async def finished(self, steps: float) -> bool:
+        raise AssertionError("rounds of shared lanes end by themselves")
 
     def traffic(self) -> int:
         return 0

@@ -1,0 +1,171 @@
+"""How far a run is whose lanes do not wait for one another: who said so, and how much of it counts.
+
+Such a run ends by the mean of all lanes' local iterations. Each count is somebody's word, so none
+counts for more than those of the others make plausible: one liar cannot end the run alone.
+"""
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from math import inf
+from typing import TypeGuard
+
+import numpy as np
+
+from sdfeel.core.arrays import Floats, floats
+from sdfeel.core.decide import Decisions, mean_iterations
+
+PACE = 2.0  # times as much as the others' counts let us expect is still believed
+FIT = 0.1  # of a logarithm: two models that fit the others so alike are both possible
+WITNESSES = 2  # servers that have ended are enough: one of them does not lie
+EVERY = 0.05  # of the run: how often to ask those of whom we should have heard
+
+
+@dataclass(frozen=True)
+class Paces:
+    """What lanes do in a round, as the experiment has it."""
+
+    lengths: Floats  # (L,) local iterations
+    seconds: Floats  # (L,)
+
+    @classmethod
+    def of(cls, decisions: Decisions) -> "Paces":
+        rounds = (decisions.round(number, 0) for number in range(len(decisions.lanes)))
+        seconds = [max(each.bill.seconds, 1e-9) for each in rounds]
+        return cls(np.array(decisions.first_lengths), np.array(seconds))
+
+    @cached_property
+    def _models(self) -> tuple[Floats, Floats]:
+        """(L,) how fast lanes are if devices are as the experiment says, or if all rounds take the
+        same time."""
+        return floats(self.lengths / self.seconds), self.lengths
+
+    def fair(self, lane: int, other: int, count: float) -> float:
+        """What a lane may have done when another one has done so much, at the most."""
+        return count * max(float(model[lane] / model[other]) for model in self._models)
+
+    def expected(self, lane: int, count: float) -> float:
+        """The mean of all lanes when this one has done so much, at the most."""
+        return count * max(float((model / model[lane]).mean()) for model in self._models)
+
+    def bounds(self, counts: Sequence[float]) -> list[float]:
+        """The most that each lane can count for: `PACE` times what the counts of the others make
+        plausible, and two rounds. Its own count has no part in that."""
+        told = np.array(counts, dtype=np.float64)
+        return [self._bound(lane, told) for lane in range(len(told))]
+
+    def _bound(self, lane: int, told: Floats) -> float:
+        """By the one that is furthest of the others (many may be stuck), in each model that fits
+        them about equally well."""
+        others = np.delete(np.arange(len(told)), lane)
+        fits = []
+        for model in self._models:
+            done = (told[others] + self.lengths[others]) / model[others]
+            apart = float(np.abs(np.log(done / np.median(done))).mean())
+            fits.append((apart, float((told[others] / model[others]).max() * model[lane])))
+        best = min(apart for apart, _ in fits)
+        fair = max(most for apart, most in fits if apart <= best + FIT)
+        return PACE * fair + 2 * float(self.lengths[lane])
+
+    def over(self, counts: Sequence[float], iterations: int) -> bool:
+        """Is a run over whose lanes say this of themselves?"""
+        if not _reached(counts, iterations):
+            return False
+        pairs = zip(counts, self.bounds(counts), strict=True)
+        return _reached([min(pair) for pair in pairs], iterations)
+
+
+def _reached(counts: Sequence[float], iterations: int) -> bool:
+    return mean_iterations(sum(counts), len(counts)) >= iterations
+
+
+@dataclass
+class Tally:
+    """What one server knows about the local iterations of all."""
+
+    paces: Paces
+    me: int
+    iterations: int
+    own: list[float] = field(default_factory=list)  # what each server says of itself
+    told: list[float] = field(default_factory=list)  # what anybody says of each
+    _over: set[int] = field(default_factory=set)  # who says that the run is over for it
+    _asked: float = 0.0  # our count when we last asked although nobody said that the run is over
+
+    def __post_init__(self) -> None:
+        self.own = self.own or [0.0] * len(self.paces.lengths)
+        self.told = self.told or list(self.own)
+
+    @property
+    def most(self) -> int:
+        """Local iterations of a server whose fellows have not begun, when the run ends."""
+        return self.iterations * len(self.own)
+
+    def took(self, steps: float) -> None:
+        """How far this server is itself."""
+        self.own[self.me] = self.told[self.me] = steps
+
+    def learn(self, teller: int, found: object) -> None:
+        """What another server says about everyone, as far as that can be true.
+
+        Counts only grow, and nobody knows more about ours than we do.
+        """
+        if not isinstance(found, list) or len(found) != len(self.told):
+            return
+        for d, count in enumerate(found):
+            if d != self.me and _is_count(count):
+                most = float(min(count, self.most))
+                self.told[d] = max(self.told[d], most)
+                if d == teller:
+                    self.own[d] = max(self.own[d], most)
+
+    def heard(self, server: int, count: object) -> None:
+        """What a server answered when it was asked itself: others who said more were wrong."""
+        if _is_count(count):
+            self.own[server] = max(self.own[server], float(min(count, self.most)))
+            self.told[server] = self.own[server]
+
+    def doubtful(self, absent: Collection[int]) -> list[int]:
+        """Whom to ask before this run ends, or because nobody says that it should have ended."""
+        others = [d for d in range(len(self.own)) if d != self.me and d not in absent]
+        counted = [self.told[d] for d in others] + [self.own[self.me]]
+        if _reached(counted, self.iterations):
+            return [d for d in others if self.told[d] > self.own[d]]
+        mine = self.own[self.me]
+        late = self.paces.expected(self.me, mine) >= self.iterations
+        if late and mine >= self._asked + EVERY * self.iterations:
+            self._asked = mine
+            return others
+        return []
+
+    def ended(self, server: int, over: object) -> None:
+        """A server says whether the run is over for it."""
+        (self._over.add if over is True else self._over.discard)(server)
+
+    def over(self, absent: Collection[int], silent: Collection[int] = ()) -> bool:
+        """Is the run over? By what counts, or because two others have ended: one of them is honest,
+        and did not end before it was time."""
+        if len(self._over.difference(absent)) >= WITNESSES:
+            return True
+        told = [max(pair) for pair in zip(self.own, self.told, strict=True)]
+        most = [count for d, count in enumerate(told) if d not in absent]
+        return _reached(most, self.iterations) and _reached(
+            self.counted(absent, silent), self.iterations
+        )
+
+    def counted(self, absent: Collection[int], silent: Collection[int] = ()) -> list[float]:
+        """Local iterations by which the run ends: of all servers but those that are absent.
+
+        Of one that did not answer, others may say no more than our own pace lets us expect.
+        """
+        found, bounds = list(self.own), self.paces.bounds(self.own)
+        for d in silent:
+            fair = self.paces.fair(d, self.me, self.own[self.me])
+            found[d] = max(found[d], min(self.told[d], fair))
+        bounds[self.me] = inf  # we know
+        return [min(found[d], bounds[d]) for d in range(len(found)) if d not in absent]
+
+
+def _is_count(value: object) -> TypeGuard[float]:
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        return False
+    return value >= 0  # which NaN is not
