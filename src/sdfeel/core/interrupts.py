@@ -54,9 +54,10 @@ def deaf_children() -> Iterator[None]:
 
 
 def hear_again() -> None:
-    """Forget the Ctrl-Cs of a process's start; later ones are ignored unless it handles them."""
+    """Hear Ctrl-C from now on, but none that came before."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def _loses_exceptions(frame: FrameType) -> bool:

@@ -14,7 +14,7 @@ from pathlib import Path
 from sdfeel.core import run_files
 from sdfeel.core.errors import RunError, SdfeelError, told
 from sdfeel.core.events import Event
-from sdfeel.core.interrupts import deaf_children, hear_again
+from sdfeel.core.interrupts import deaf_children
 from sdfeel.core.run_files import NODE, NODES
 from sdfeel.deploy.files import PolicySection
 from sdfeel.deploy.make import make, on_loopback
@@ -33,6 +33,7 @@ LOADED_BEFORE = [
     "sdfeel.live.edge.server",
     "sdfeel.live.client",
     "sdfeel.live.health",
+    "sdfeel.deploy.all_loaded",  # the last: it hears Ctrl-C again
 ]
 TICK = 0.05  # seconds between two looks at the processes
 PATIENCE: float | None = None  # seconds without any news until it is given up; None: never
@@ -128,7 +129,6 @@ class Processes:
 def _node(home: str, trial: Trial) -> None:
     """What one node's process does."""
     os.setsid()  # Ctrl-C is for the launcher, which ends the nodes in order
-    hear_again()
     path = Path(home)
     log = os.open(path / LOG, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     os.dup2(log, 1)
