@@ -1,5 +1,6 @@
 """Ctrl-C, and processes that must not hear it while they start."""
 
+import os
 import sys
 from pathlib import Path
 from textwrap import dedent
@@ -32,5 +33,6 @@ PRESSED = "import os, signal; os.kill(os.getpid(), signal.SIGINT)"  # as a termi
 def test_a_process_that_is_being_loaded_does_not_hear_ctrl_c(tmp_path: Path) -> None:
     (tmp_path / "program.py").write_text(dedent(PROGRAM))
     (tmp_path / "pressed.py").write_text(PRESSED)
-    outcome = finished([sys.executable, str(tmp_path / "program.py")])
+    where = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    outcome = finished([sys.executable, str(tmp_path / "program.py")], env=where)
     assert (outcome.stdout.split(), outcome.stderr) == (["True", "True", "0"], "")
