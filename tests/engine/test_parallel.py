@@ -2,7 +2,6 @@
 
 import os
 import signal
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ from sdfeel.data.federated import Examples
 from sdfeel.engine.base import Task, Training, Workload
 from sdfeel.engine.loop import LoopEngine
 from sdfeel.engine.parallel import ParallelEngine
+from tests.waiting import finished
 
 CLIENTS = 30
 PARTS = np.array_split(np.arange(600), CLIENTS)
@@ -147,9 +147,7 @@ for engine in ("parallel", "loop"):
 
 def test_a_script_without_a_main_guard_works(tmp_path: Path) -> None:
     (tmp_path / "script.py").write_text(SCRIPT)
-    done = subprocess.run(
-        [sys.executable, "script.py"], cwd=tmp_path, capture_output=True, text=True, timeout=120
-    )
+    done = finished([sys.executable, "script.py"], cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     first, second = done.stdout.split()
     assert first == second

@@ -1,7 +1,6 @@
 """Models come in order while others are still training; stopping early leaves nothing hanging."""
 
 import os
-import subprocess
 import sys
 
 import pytest
@@ -12,6 +11,7 @@ from sdfeel.engine.base import Task, Training
 from sdfeel.engine.native.engine import NativeEngine
 from sdfeel.models.zoo import build
 from tests.engine.native.helpers import examples, native, needs_compiler, trained
+from tests.waiting import finished
 
 SHAPE = (1, 28, 28)
 
@@ -87,5 +87,5 @@ sys.exit(os.waitstatus_to_exitcode(status))
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
 def test_a_forked_process_has_threads_of_its_own() -> None:
     engine()  # compiled here, so that the time limit is that of the forks
-    done = subprocess.run([sys.executable, "-W", "ignore", "-c", FORKS], timeout=120, check=False)
-    assert done.returncode == 0
+    done = finished([sys.executable, "-W", "ignore", "-c", FORKS])
+    assert done.returncode == 0, done.stderr
