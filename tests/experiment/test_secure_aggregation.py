@@ -34,8 +34,12 @@ def test_every_scheme_does_with_sums_or_says_why_not() -> None:
             refused[name] = str(error)
     assert set(refused) == NOT_BY_SUMS
     assert all("privacy.secure_aggregation" in told for told in refused.values())
-    with pytest.raises(InputError, match="takes one client's model, which is not a sum"):
-        ready("scheme.name=fedasync", MASKED)
+    assert "fedasync takes its clients' models one at a time" in refused["fedasync"]
+    assert "k-gt keeps rows beside the models" in refused["k-gt"]
+    with pytest.raises(InputError, match=r"server.optimizer = momentum keeps rows"):
+        ready(MASKED, "server.optimizer=momentum")
+    with pytest.raises(InputError, match=r"sd-feel has a server .* give every server two clients"):
+        ready(MASKED, "network.servers=4")
     assert undeployable(ready(MASKED)) is None
     with pytest.raises(InputError, match=r"secure_aggregation .* network.epochs changes clusters"):
         ready(MASKED, "network.epochs=['2: client-3=none']")

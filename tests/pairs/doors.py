@@ -27,7 +27,7 @@ from sdfeel.deploy.files import read_node
 from sdfeel.deploy.make import make, on_loopback
 from sdfeel.deploy.node import federation_of
 from sdfeel.experiment import toml
-from sdfeel.experiment.build import prepare
+from sdfeel.experiment.build import Prepared, prepare
 from sdfeel.experiment.loading import load, setting
 from tests.pairs.options import FACTORS, SMALL, Factors, Place
 from tests.pairs.trial import Violation
@@ -52,7 +52,11 @@ GUARDS: Factors = {
         "clipped-gossip": ("robust.servers=clipped-gossip",),
         "cs+": ("robust.servers=cs+",),
     },
-    "masks": {"none": (), "sums": ("privacy.secure_aggregation=true",)},
+    "masks": {
+        "none": (),
+        "sums": ("privacy.secure_aggregation=true", "network.servers=2"),
+        "alone": ("privacy.secure_aggregation=true",),  # one of the servers has only one client
+    },
     "privacy": {
         "nothing": (),
         "clients": ("privacy.protects=clients", "privacy.noise=0.01"),
@@ -134,11 +138,7 @@ def tried(where: Place, choice: dict[str, str], folder: Path, often: bool = True
         ready = prepare(load(None, settings))
         ready.engine.close()
         make(ready, files, on_loopback(len(ready.decisions.net.servers)), with_data=False)
-        federation, _ = federation_of(read_node(files / NODES / "edge-0" / NODE))
-        if ready.packing is not None:
-            assert federation.packing == replace(ready.packing, liars=frozenset())
-        for client in range(len(federation.net.samples)):
-            federation.member(client)
+        _begin(files, ready)
 
     doors: Mapping[str, Callable[[], None]] = {
         "python": by_python,
@@ -160,6 +160,18 @@ def tried(where: Place, choice: dict[str, str], folder: Path, often: bool = True
             found.append(Violation("crash", f"{door}: {said[door]}"))
     rmtree(folder, ignore_errors=True)
     return Tried(choice, said, events, found)
+
+
+def _begin(files: Path, ready: Prepared) -> None:
+    """Nodes read the files that were made for them: what they refuse now, they refuse too late."""
+    try:
+        federation, _ = federation_of(read_node(files / NODES / "edge-0" / NODE))
+        for client in range(len(federation.net.samples)):
+            federation.member(client)
+    except SdfeelError as error:
+        raise AssertionError(f"refused late: {error}") from error
+    if ready.packing is not None:
+        assert federation.packing == replace(ready.packing, liars=frozenset())
 
 
 def ignored(where: Place, found: "Tried", folder: Path, number: int) -> list[Violation]:

@@ -3,6 +3,7 @@
 from sdfeel.core.errors import InputError
 from sdfeel.core.needs import Needs
 from sdfeel.experiment.build import Prepared
+from sdfeel.experiment.build_messages import check_sums
 
 REASONS = {  # why servers that share nothing cannot do it, by what a scheme needs
     "global_clock": (
@@ -47,6 +48,8 @@ def undeployable(ready: Prepared) -> str | None:
     if modelled is not None:
         return modelled
     needs, packing = Needs.of(ready.decisions), ready.packing
+    if packing is not None and packing.sums is not None:
+        check_sums(ready.experiment, ready.decisions)  # masks are long, and may leave fewer clients
     if packing is not None and packing.across is not None and len(ready.decisions.lanes) > 1:
         return (
             "servers that do not wait for one another would miss compressed messages: set "
@@ -86,6 +89,11 @@ def only_modelled(ready: Prepared) -> str | None:
         return (
             "links and servers that come and go are modelled: leave out network.changes, "
             "network.link_chance and network.server_up_seconds"
+        )
+    if ready.experiment.training.engine == "batched":
+        return (
+            "training.engine=batched trains several clients at once, and real ones are alone: set "
+            "training.engine=auto"
         )
     if ready.experiment.training.average:
         return "no server sees every round's mean of all models: set training.average=0"

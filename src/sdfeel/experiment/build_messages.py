@@ -30,6 +30,7 @@ from sdfeel.engine.privacy import Budget
 from sdfeel.experiment.schema import Experiment
 from sdfeel.experiment.trust_sections import PrivacySection
 from sdfeel.models.flat import Layout
+from sdfeel.schemes.server_optimizers import STEPPED
 
 
 def build_packing(experiment: Experiment, layout: Layout) -> Packing | None:
@@ -125,12 +126,7 @@ def with_masks(
     """The same with sums in place of messages, if the experiment asks for that."""
     if not experiment.privacy.secure_aggregation:
         return packing
-    reason = unsummable(decisions)
-    if reason is not None:
-        raise InputError(
-            f"privacy.secure_aggregation shows a server the sum of its clients' updates alone, and "
-            f"{_culprit(experiment)} {reason}: set privacy.secure_aggregation to false"
-        )
+    check_sums(experiment, decisions)
     if experiment.network.epochs:
         raise InputError(
             "privacy.secure_aggregation lets clients weight their updates themselves, by their "
@@ -144,12 +140,31 @@ def with_masks(
     return replace(known, up=(*known.up, SecureSum(weights, together)))
 
 
-def _culprit(experiment: Experiment) -> str:
+def check_sums(experiment: Experiment, decisions: Decisions) -> None:
+    """InputError if a server must see more than the sum of its clients' updates."""
+    reason = unsummable(decisions)
+    if reason is not None:
+        instead = "give every server two clients or more, or " if reason == ALONE else ""
+        raise InputError(
+            f"privacy.secure_aggregation shows a server the sum of its clients' updates alone, and "
+            f"{_culprit(experiment, decisions, reason)} {reason}: {instead}set "
+            f"privacy.secure_aggregation to false"
+        )
+
+
+JUDGED = "combines models by a rule that must see each of them"
+ROWS = "keeps rows beside the models, which take updates with other weights"
+ALONE = "has a server that takes one client's model, which is not a sum"
+
+
+def _culprit(experiment: Experiment, decisions: Decisions, reason: str) -> str:
     """What it is that needs more than sums: the scheme itself, or what was put around it."""
-    rule, step = experiment.robust.cluster, experiment.server.optimizer
-    if not (isinstance(rule, str) and rule == "none"):
+    rule, shelves = experiment.robust.cluster, decisions.net.shelves
+    if reason == JUDGED and not (isinstance(rule, str) and rule == "none"):
         return f"robust.cluster = {spelled(rule)}"
-    return experiment.scheme.label if step == "none" else f"server.optimizer = {step}"
+    if reason == ROWS and {shelf.name for shelf in shelves} <= STEPPED:
+        return f"server.optimizer = {experiment.server.optimizer}"
+    return experiment.scheme.label
 
 
 def unsummable(decisions: Decisions) -> str | None:
@@ -157,11 +172,16 @@ def unsummable(decisions: Decisions) -> str | None:
     net = decisions.net
     if Needs.of(decisions).measures:
         return "asks clients for gradients and losses of their own"
-    for view in decisions.first_views():
-        work = decisions.work(view)
-        mix = decisions.mix(view, decisions.cost.done(work))
-        if mix.up.rule is not None:
-            return "combines models by a rule that must see each of them"
+    views = [(view, decisions.work(view)) for view in decisions.first_views()]
+    ends = [(work, decisions.mix(view, decisions.cost.done(work))) for view, work in views]
+    if any(mix.up.rule is not None for _, mix in ends):
+        return JUDGED
+    crowds = np.bincount(net.home[net.home >= 0])
+    if any(len(work.down.rows) == 1 < crowds[net.home[work.down.rows[0]]] for work, _ in ends):
+        return "takes its clients' models one at a time, and one is not a sum"
+    if net.shelves:
+        return ROWS
+    for work, mix in ends:
         clients = mix.up.sources[mix.up.sources >= 0]
         if len(np.unique(clients)) < len(clients):
             return "has clients of several servers"
@@ -171,11 +191,9 @@ def unsummable(decisions: Decisions) -> str | None:
             own = sources >= 0
             ratios = weights[own] / net.samples[sources[own]]
             if own.sum() == 1:
-                return "has a server that takes one client's model, which is not a sum"
+                return ALONE
             if own.any() and not np.allclose(ratios, ratios[0], rtol=1e-9):
                 return "weights clients by more than their data"
-    if net.shelves:
-        return "keeps rows beside the models, which take updates with other weights"
     return None
 
 

@@ -27,6 +27,7 @@ Kind = Literal["momentum", "adam", "yogi", "adagrad", "quasi-global"]
 BEFORE = Shelf("server.before", "server")
 FIRST = Shelf("server.first", "server", start="zero")
 SECOND = Shelf("server.second", "server", start="zero")
+STEPPED = frozenset(shelf.name for shelf in (BEFORE, FIRST, SECOND))
 RATES = {"momentum": 1.0, "adam": 0.01, "yogi": 0.01, "adagrad": 0.01, "quasi-global": 1.0}
 
 
