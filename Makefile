@@ -8,7 +8,7 @@ export MPLBACKEND := Agg
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow test-many test-seeds test-busy test-lowest test-ray test-flower test-data test-byzfl test-trackers test-device test-templates test-hosts test-image pairs chaos faults fidelity soak bench bench-peers figures screenshots wheel docs lint types check coverage clean lint-js
+.PHONY: help demo test test-slow test-many test-seeds test-busy test-lowest test-ray test-flower test-data test-byzfl test-firefox test-trackers test-device test-templates test-hosts test-image pairs chaos faults fidelity soak bench bench-peers figures screenshots lighthouse wheel docs lint types check coverage clean lint-js
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1|/' | awk -F'|' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -64,6 +64,12 @@ test-trackers: $(VENV)/.python ## run the tests of trackers and examples with th
 	$(VENV)-trackers/bin/python -m pip --disable-pip-version-check -q install -c constraints.txt -e '.[dev,track]'
 	$(VENV)-trackers/bin/python -m pip --disable-pip-version-check -q install wandb trackio optuna
 	$(VENV)-trackers/bin/python -m pytest tests/run/test_tracking.py tests/docs/test_examples.py -rs
+
+test-firefox: $(VENV)/.dev ## drive the live page in Firefox, where it is installed
+	FIREFOX=1 $(BIN)/python -m pytest -n 0 -m slow tests/dashboard/test_firefox.py -rs
+
+lighthouse: $(VENV)/.dev ## let Lighthouse judge the live page's accessibility, where npm and Chromium can be had
+	$(BIN)/python tools/lighthouse.py
 
 test-byzfl: $(VENV)/.dev ## compare our record of byzfl's rules and attacks with byzfl, in its own environment
 	test -d $(VENV)-byzfl || $(PYTHON) -m venv $(VENV)-byzfl

@@ -38,7 +38,7 @@ LAYERS: dict[str, set[str]] = {
     "deploy": {"core", "schemes", "data", "models", "engine", "sim", "live", "experiment", "run"},
     "report": {"core", "schemes", "theory", "experiment", "run", "planning"},
     "figures": {"core", "schemes", "theory", "data", "sim", "experiment", "run", "report"},
-    "dashboard": {"core", "schemes", "experiment", "run", "deploy", "report"},
+    "dashboard": {"core", "schemes", "experiment", "run", "planning", "deploy", "report"},
     "bench": {
         "sim",
         "core",

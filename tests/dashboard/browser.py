@@ -25,6 +25,7 @@ FLAGS = [
     "--disable-sync",
 ]
 ALL_TESTS = 3600.0  # seconds: one page may serve all tests of a file, on a busy machine
+PATIENCE = 180_000  # milliseconds: a machine may be busy
 MAIN = "from sdfeel.cli import main; main()"
 
 

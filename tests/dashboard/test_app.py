@@ -14,7 +14,7 @@ from tests.dashboard.conftest import Page
 from tests.dashboard.logs import events, line, measured, played, started, write
 from tests.dashboard.test_files import HOSTILE
 
-LOOKING = ["run", "graph", "events", "experiment", "holdings", "nodes", "timeline"]
+LOOKING = ["run", "graph", "events", "experiment", "holdings", "forecast", "nodes", "timeline"]
 
 
 def test_a_run_shows_figures_curves_phases_and_warnings(page: Page, tmp_path: Path) -> None:
@@ -260,6 +260,13 @@ class Opened:
         "[data]\npartition = '{}'",
         "[data]\nname = '{}'",
         "[data]\ndirectory = '{}'",
+        "[network]\nchanges = '{}'",
+        "[network]\nplaces = '{}'",
+        "[network]\nwhereabouts = '{}'",
+        "[devices]\nfile = '{}'",
+        "[radio]\nrates = '{}'",
+        "[radio]\ntrace = '{}'",
+        "[radio]\nlinks = '{}'",
     ],
 )
 def test_nothing_outside_is_opened_whatever_an_experiment_says(
@@ -275,6 +282,63 @@ def test_nothing_outside_is_opened_whatever_an_experiment_says(
         write(tmp_path / "one", events())
         (tmp_path / "one" / EXPERIMENT).write_text(keys.format(file))
         with Opened(outside) as opened:
-            text = page().get("/api/holdings", params={"name": "one"}).text
-        assert "SECRET" not in text
+            client = page()
+            text = client.get("/api/holdings", params={"name": "one"}).text
+            answer = client.get("/api/forecast", params={"name": "one"})
+        assert "SECRET" not in text + answer.text
+        assert answer.status_code == 400
+        assert "outside the directory" in answer.json()["error"]
         assert not opened.paths
+
+
+@pytest.mark.parametrize(
+    ("keys", "sentence"),
+    [
+        ("[model]\nname = 'antigravity:fly'", "never runs other people's code"),
+        ("[scheme]\nname = 'antigravity:fly'", "never runs other people's code"),
+        ("[latency]\nlate = 'antigravity:fly'", "never runs other people's code"),
+        ("[evaluation]\nmetrics = ['antigravity:fly']", "never runs other people's code"),
+        ("[radio]\ntrace = '{}/*'", "opens nothing outside"),
+        ("[network]\nclients = 1000000000", "works with at most 20,000"),
+        ("[model]\nname = 'mlp'\noptions = {{ hidden = 10000000 }}", "at most 100,000"),
+        ("[scheme]\ntau2 = 1000000000", "up to 50"),
+        ("[scheme]\nname = 'safa'", "but not safa"),
+    ],
+)
+def test_no_prediction_runs_code_or_builds_what_is_huge(
+    page: Page, tmp_path: Path, keys: str, sentence: str
+) -> None:
+    write(tmp_path / "one", events())
+    (tmp_path / "one" / EXPERIMENT).write_text(keys.format(tmp_path))
+    answer = page().get("/api/forecast", params={"name": "one"})
+    assert answer.status_code == 400
+    assert sentence in answer.json()["error"]
+    assert "antigravity" not in sys.modules
+
+
+def test_a_run_is_shown_beside_what_the_planner_predicts(page: Page, tmp_path: Path) -> None:
+    """Runs that differ in a knob alone count together, and others do not."""
+    for name, more in {
+        "one": "",
+        "two": "[scheme]\ntau1 = 10",
+        "else": "[training]\nlearning_rate = 0.5",
+    }.items():
+        write(tmp_path / name, events())
+        text = f"seed = 3\n[network]\nclients = 6\nservers = 3\n{more}\n"
+        (tmp_path / name / EXPERIMENT).write_text(text)
+    client = page()
+
+    def told(**changes: float) -> Any:
+        query = {key.replace("__", "."): str(value) for key, value in changes.items()}
+        return client.get("/api/forecast", params={"name": "one", **query}).json()
+
+    plain = told()
+    assert [row["name"] for row in plain["rows"]][:2] == ["time per round", "time to 70 %"]
+    assert plain["rows"][0]["cells"][0] == "1.25 s"
+    assert all(row["cells"][1] == row["cells"][2] for row in plain["rows"])
+    assert "from 2 runs" in plain["notes"][-1]
+    assert {knob["key"]: knob["value"] for knob in plain["knobs"]}["scheme.tau1"] == 5
+    halved = {row["name"]: row["ratio"] for row in told(scheme__tau1=10)["rows"]}
+    assert halved["data moved"] == pytest.approx(0.5)
+    assert "cannot be asked about" in told(network__clients=7)["error"]
+    assert "must be a number" in client.get("/api/forecast?name=one&scheme.tau1=x").json()["error"]

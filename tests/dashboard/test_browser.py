@@ -1,5 +1,6 @@
 """The page as people use it: Chromium, real runs, mouse and keys."""
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -8,10 +9,10 @@ import pytest
 
 pytest.importorskip("playwright", reason="browser tests need playwright")
 
-from playwright.sync_api import Browser, Page, Route, expect, sync_playwright
+from playwright.sync_api import Browser, Page, Route, expect
 
-from tests.cli.command import Child, call, settings
-from tests.dashboard.browser import FLAGS, browser_path, patient, served
+from tests.cli.command import Child, settings
+from tests.dashboard.browser import PATIENCE, browser_path, patient, served
 from tests.dashboard.logs import events, line, started, write
 
 pytestmark = [
@@ -20,41 +21,14 @@ pytestmark = [
         browser_path() is None, reason="no Chromium here: install the package `chromium`"
     ),
 ]
-DEADLINE = 180_000  # milliseconds: a machine may be busy
 LONG = settings(training_iterations="100000", training_engine="loop")
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    expect.set_options(timeout=DEADLINE)
-    with sync_playwright() as playwright:
-        found = playwright.chromium.launch(executable_path=browser_path(), args=FLAGS)
-        yield found
-        found.close()
-
-
-@pytest.fixture(scope="module")
-def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two real runs, and one with a damaged log."""
-    directory = tmp_path_factory.mktemp("served")
-    for scheme in ("sd-feel", "async-sd-feel"):
-        done = call("run", *settings(scheme_name=scheme), "--out", directory / "race" / scheme)
-        assert done.code == 0, done.err
-    write(directory / "bad", [started()], b"<img src=x onerror=alert(1)>\n")
-    return directory
-
-
-@pytest.fixture(scope="module")
-def address(runs: Path) -> Iterator[str]:
-    with served(runs, "--allow-start") as found:
-        yield found
 
 
 @pytest.fixture
 def page(browser: Browser, address: str) -> Iterator[Page]:
     """A window in which nothing may go wrong or be asked of another host."""
     context = browser.new_context(viewport={"width": 1280, "height": 900}, base_url=address)
-    context.set_default_timeout(DEADLINE)
+    context.set_default_timeout(PATIENCE)
     page = patient(context.new_page())
     wrong: list[str] = []
     page.on("pageerror", lambda error: wrong.append(str(error)))
@@ -428,6 +402,39 @@ def test_a_run_is_started_stopped_and_resumed(page: Page, runs: Path) -> None:
     assert "iterations = 200000\n" in (runs / "mine" / "experiment.toml").read_text()
 
 
+def test_sliders_ask_the_planner_and_start_what_they_show(page: Page) -> None:
+    """With the keyboard alone; no answer to an earlier question stands beside later values."""
+    held: list[Route] = []
+    page.goto("/run?name=race/sd-feel")
+    tau1 = page.get_by_label("tau1", exact=True)
+    page.locator(".whatif").scroll_into_view_if_needed()
+    expect(tau1).to_have_attribute("aria-valuetext", "5")
+    expect(page.locator(".whatif thead th")).to_have_count(3)
+    hold = lambda route: held.append(route) if not held else route.continue_()  # noqa: E731
+    page.route("**/api/forecast*", hold)
+    with page.expect_request("**/api/forecast*tau1=500*"):
+        tau1.press("End")
+    tau1.press("Home")
+    expect(tau1).to_have_attribute("aria-valuetext", "1")
+    held[0].continue_()
+    said = page.locator(".whatif [role=status]")
+    expect(said).to_contain_text("Predicted with your settings: time per round")
+    moved = page.locator(".whatif tr", has_text="data moved").locator("td")
+    expect(moved.last).to_have_text("5 times")
+    page.get_by_role("link", name="Start this").press("Enter")
+    expect(page.get_by_label("tau1", exact=True)).to_have_value("1")
+    expect(page.get_by_label("name", exact=True).first).to_have_value(re.compile("sd-feel-tau1=1"))
+    page.go_back()
+    page.locator(".whatif").scroll_into_view_if_needed()
+    tau1.press("End")
+    page.get_by_role("button", name="Back to the run's settings").click()
+    expect(tau1).to_have_attribute("aria-valuetext", "5")
+    page.goto("/run?name=bad")
+    page.locator(".whatif").scroll_into_view_if_needed()
+    reason = "No prediction: bad has no experiment.toml."
+    expect(page.locator(".whatif p").first).to_have_text(reason)
+
+
 def test_a_damaged_log_is_shown_as_such_and_as_text(page: Page) -> None:
     page.goto("/run?name=bad")
     expect(page.locator(".warnings")).to_contain_text("The log is damaged")
@@ -488,7 +495,7 @@ def test_axe_finds_nothing_to_complain_about(browser: Browser, address: str, col
     context = browser.new_context(
         base_url=address, bypass_csp=True, color_scheme="dark" if dark else "light"
     )
-    context.set_default_timeout(DEADLINE)
+    context.set_default_timeout(PATIENCE)
     page = patient(context.new_page())
     several = "/?group=folder&column=spread"
     for path in (several, "/run?name=race/sd-feel", "/compare?run=race/sd-feel&run=bad", "/new"):
@@ -498,6 +505,9 @@ def test_axe_finds_nothing_to_complain_about(browser: Browser, address: str, col
         for each in page.locator("details > summary").all():
             each.click()
         if path.startswith("/run"):
+            page.locator(".whatif").scroll_into_view_if_needed()
+            page.get_by_label("tau1", exact=True).press("End")
+            page.get_by_role("columnheader", name="with your settings").wait_for()
             page.evaluate("scrollTo(0, document.body.scrollHeight)")  # until then it is not drawn
             page.locator(".fields").first.wait_for()
         page.evaluate(AXE.read_text())

@@ -24,7 +24,7 @@ def first(scheme: Scheme, **prices: object) -> Improvement:
     """A step takes a millisecond, and so does a model on any link, unless told otherwise."""
     usual = cost(np.full(8, 1e-3), 1e3, Rates(1.0, 1.0, 1.0, 1.0))
     own = Decisions.of(scheme, NET, replace(usual, **prices))  # type: ignore[arg-type]
-    found = improvements(own, NET, 1, SITE)
+    found = improvements(own, 1, SITE)
     assert all(a.gain >= b.gain for a, b in pairwise(found))
     return found[0]
 
@@ -37,7 +37,6 @@ def test_the_slowest_device_comes_first_and_its_gain_is_exact() -> None:
     assert found.gain == pytest.approx(50 / 102)
     single = improvements(
         Decisions.of(SDFeel(tau1=1), NET, cost(steps, 1e3, Rates(1.0, 1.0, 1.0, 1.0))),
-        NET,
         1,
         SITE,
     )
@@ -53,7 +52,6 @@ def test_a_slow_link_between_servers_is_named_by_its_ends() -> None:
             NET,
             replace(cost(np.full(8, 1e-3), 1e3, Rates(1.0, 1.0, 1.0, 1.0)), server_rates=rates),
         ),
-        NET,
         1,
         SITE,
     )

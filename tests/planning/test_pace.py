@@ -34,11 +34,13 @@ def simulation(
     [(SDFeel(2, 3, 2), 3), (SDFeel(5, 1, 1), 1), (HierFavg(3, 2), 2), (FedAvg(4), 1)],
 )
 def test_whole_cycles_take_as_long_as_the_simulator_says(scheme: Scheme, cycle: int) -> None:
-    found = pace(scheme, NET, COST, cycle)
+    found = pace(Decisions.of(scheme, NET, COST), cycle)
     running = simulation(scheme)
     rounds = list(islice(running, 4 * cycle))
     assert running.state.seconds == pytest.approx(found.seconds * running.state.iterations)
     assert found.period == pytest.approx(running.state.seconds / 4)
+    assert running.state.bytes == pytest.approx(found.bytes * running.state.iterations)
+    assert running.state.joules == pytest.approx(found.joules * running.state.iterations)
     for part, share in found.shares.items():
         spent = sum(done.phases[part] for done in rounds)
         assert share == pytest.approx(spent / running.state.seconds)
@@ -47,7 +49,7 @@ def test_whole_cycles_take_as_long_as_the_simulator_says(scheme: Scheme, cycle: 
 @pytest.mark.parametrize("theta_min", [1, 4])
 def test_lanes_side_by_side_advance_as_fast_as_the_simulator_says(theta_min: int) -> None:
     scheme = AsyncSDFeel(theta_min)
-    found = pace(scheme, NET, COST)
+    found = pace(Decisions.of(scheme, NET, COST))
     running = simulation(scheme)
     for _ in islice(running, 800):
         pass
@@ -69,7 +71,7 @@ class Outages(Cost):
 
 def test_prices_that_change_are_averaged_over_many_rounds() -> None:
     cost = Outages(COST.step_seconds, COST.model_bits, COST.rates)
-    found = pace(SDFeel(5, 1, 1), NET, cost)
+    found = pace(Decisions.of(SDFeel(5, 1, 1), NET, cost))
     running = simulation(SDFeel(5, 1, 1), cost)
     for _ in islice(running, 40):
         pass
@@ -81,11 +83,11 @@ def test_prices_that_change_are_averaged_over_many_rounds() -> None:
     [StragglerPolicy("drop", 0.32), StragglerPolicy("drop", 0.01), StragglerPolicy("equalise")],
 )
 def test_what_is_done_about_late_clients_is_in_the_price(late: StragglerPolicy) -> None:
-    found = pace(SDFeel(5, 2, 1), NET, COST, cycle=2, late=late)
+    found = pace(Decisions.of(SDFeel(5, 2, 1), NET, COST, late=late), cycle=2)
     running = simulation(SDFeel(5, 2, 1), late=late)
     for _ in islice(running, 8):
         pass
-    assert found.seconds != pace(SDFeel(5, 2, 1), NET, COST, cycle=2).seconds
+    assert found.seconds != pace(Decisions.of(SDFeel(5, 2, 1), NET, COST), cycle=2).seconds
     assert found.period == pytest.approx(running.state.seconds / 4)
     if running.state.iterations:
         assert found.seconds == pytest.approx(running.state.seconds / running.state.iterations)

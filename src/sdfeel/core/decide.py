@@ -116,6 +116,11 @@ class Decisions:
             scheme, own, cost, lanes, seed, local or Local(), late or StragglerPolicy(), outages
         )
 
+    def priced(self, cost: Cost) -> "Decisions":
+        """The same at other prices."""
+        lanes = self.scheme.lanes(Setting(self.net, cost.step_seconds, cost.link_times))
+        return replace(self, cost=cost, lanes=lanes)
+
     def view(
         self,
         number: int,

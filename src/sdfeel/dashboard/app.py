@@ -47,6 +47,7 @@ from sdfeel.dashboard.views.audit import audit
 from sdfeel.dashboard.views.catalogue import Catalogue
 from sdfeel.dashboard.views.experiment import Holdings, form
 from sdfeel.dashboard.views.federation import nodes
+from sdfeel.dashboard.views.forecast import Forecasts
 from sdfeel.dashboard.views.graph import graph
 from sdfeel.dashboard.views.run import comparison, merged
 from sdfeel.dashboard.views.updates import list_updates, run_updates
@@ -64,6 +65,7 @@ class Dashboard:
 
     def __init__(self, root: Root, allow_start: bool, closing: Callable[[], bool]) -> None:
         self.catalogue, self.jobs, self.holdings = Catalogue(root), Jobs(root), Holdings(root)
+        self.forecasts = Forecasts(self.catalogue)
         self.root, self.allow_start, self.closing = root, allow_start, closing
         self.secret = secrets.token_urlsafe(24)
         self.static = _static()
@@ -79,6 +81,7 @@ class Dashboard:
             "/api/events": self.events,
             "/api/experiment": self.experiment,
             "/api/holdings": self.who_holds_what,
+            "/api/forecast": self.forecast,
             "/api/nodes": self.nodes,
             "/api/audit": self.audit,
             "/api/compare": self.compare,
@@ -147,6 +150,10 @@ class Dashboard:
 
     def who_holds_what(self, request: Request) -> Response:
         return Json(self.holdings.of(run_name(request)))
+
+    def forecast(self, request: Request) -> Response:
+        asked = {key: number(request, key, None) for key in request.query_params if key != "name"}
+        return Json(self.forecasts.of(run_name(request), asked))
 
     def nodes(self, request: Request) -> Response:
         return Json(nodes(self.root, self.catalogue.one(run_name(request)).name))

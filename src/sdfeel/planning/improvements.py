@@ -23,15 +23,11 @@ LEAST = 0.005  # gains below this are not worth a line
 SHOWN = 6
 
 
-def improvements(
-    decisions: Decisions, net: Network, rounds: int, site: Site
-) -> tuple[Improvement, ...]:
-    """What gains most, best first; the scheme, which has not adapted `net`, repeats itself after
-    so many rounds."""
+def improvements(decisions: Decisions, rounds: int, site: Site) -> tuple[Improvement, ...]:
+    """What gains most, best first; the scheme repeats itself after so many rounds."""
 
     def seconds(cost: Cost) -> float:
-        own = decisions
-        return pace(own.scheme, net, cost, rounds, own.seed, own.late).seconds
+        return pace(decisions.priced(cost), rounds).seconds
 
     usual, found = seconds(decisions.cost), []
     for trial, cost in _trials(decisions, site):

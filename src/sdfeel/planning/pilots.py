@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from math import inf, isfinite
 
+from sdfeel.core.cost import Cost
 from sdfeel.core.decide import Decisions
 from sdfeel.core.errors import Diverged, InputError
 from sdfeel.core.gossip_weights import GOSSIP_RULES
@@ -123,7 +124,7 @@ class Workshop:
     def decisions(self, candidate: Candidate, outages: Outages | None = None) -> Decisions:
         """What the candidate's scheme decides, on the experiment's devices and links."""
         base = self.prepared.decisions
-        return Decisions.of(
+        found = Decisions.of(
             self.scheme(candidate),
             self.net(candidate),
             base.cost,
@@ -132,13 +133,17 @@ class Workshop:
             base.late,
             outages,
         )
+        return replace(found, cloud=base.cloud)
 
-    def entry(self, candidate: Candidate, measured: LossShape) -> Entry:
-        """A candidate with everything that is known before it runs."""
+    def entry(self, candidate: Candidate, measured: LossShape, cost: Cost | None = None) -> Entry:
+        """A candidate with everything that is known before it runs, perhaps at other prices."""
         same = replace(candidate, learning_rate=0.0)  # the rate changes neither price nor drift
-        if same not in self._known:
-            self._known[same] = self._priced(candidate, measured)
-        pace, apart, largest = self._known[same]
+        if cost is not None:
+            pace, apart, largest = self._priced(candidate, measured, cost)
+        else:
+            if same not in self._known:
+                self._known[same] = self._priced(candidate, measured, self.prepared.cost)
+            pace, apart, largest = self._known[same]
         narrow = NARROWER if self._corrects(candidate) else 1.0
         overshoot = narrow * candidate.learning_rate * measured.problem.smoothness / 2
         return Entry(candidate, pace, overshoot, apart, largest)
@@ -150,16 +155,17 @@ class Workshop:
             self._shifts[candidate.scheme] = own.work(own.view(0, 1)).shift is not None
         return self._shifts[candidate.scheme]
 
-    def _priced(self, candidate: Candidate, measured: LossShape) -> tuple[Pace, float, float]:
+    def _priced(
+        self, candidate: Candidate, measured: LossShape, cost: Cost
+    ) -> tuple[Pace, float, float]:
         """Pace, drift and largest proven learning rate."""
-        net, scheme = self.net(candidate), self.scheme(candidate)
+        net, decisions = self.net(candidate), self.decisions(candidate)
         tau2 = candidate.option("tau2")
-        base = self.prepared.decisions
-        own = pace(scheme, net, base.cost, tau2, self.base.seed, base.late)
+        own = pace(decisions.priced(cost), tau2)
         contraction = self._left(net, candidate.option("alpha")) if candidate.gossips else 0.0
         tau1 = max(own.steps, 1.0) * self._batches
         # FedAvg has no clusters: all differences are averaged away together.
-        between = measured.between if len(self.decisions(candidate).net.servers) > 1 else 0.0
+        between = measured.between if len(decisions.net.servers) > 1 else 0.0
         return (
             own,
             drift(tau1, tau2, contraction, between),

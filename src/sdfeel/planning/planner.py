@@ -220,7 +220,7 @@ class Planner:
         site = Site(tuple(net.edges), len(net.servers), net.places, names)
         decisions = self.workshop.decisions(best)
         return {
-            "improvements": improvements(decisions, net, best.option("tau2"), site),
+            "improvements": improvements(decisions, best.option("tau2"), site),
             "site": site,
         }
 

@@ -21,11 +21,7 @@ from math import sqrt
 import numpy as np
 
 from sdfeel.core.arrays import Floats
-from sdfeel.core.cost import Cost
 from sdfeel.core.decide import Decisions, length
-from sdfeel.core.network import Network
-from sdfeel.core.scheme import Scheme
-from sdfeel.core.stragglers import StragglerPolicy
 from sdfeel.planning.candidates import Candidate, trained
 from sdfeel.run.loss_estimates import LossShape
 from sdfeel.theory import synchronous
@@ -43,6 +39,8 @@ class Pace:
     mix: float
     period: float  # seconds until all servers have mixed once
     steps: float  # local iterations of one round, the mean over all lanes
+    bytes: float = 0.0  # that one iteration moves
+    joules: float = 0.0  # that one iteration takes, as modelled
 
     @property
     def seconds(self) -> float:
@@ -64,25 +62,20 @@ class Cycle:
     compute: float
     upload: float
     mix: float
+    bytes: int
+    joules: float
 
     @property
     def seconds(self) -> float:
         return self.compute + self.upload + self.mix
 
 
-def pace(
-    scheme: Scheme,
-    net: Network,
-    cost: Cost,
-    cycle: int = 1,
-    seed: int = 0,
-    late: StragglerPolicy | None = None,
-) -> Pace:
+def pace(decisions: Decisions, cycle: int = 1) -> Pace:
     """The pace over `cycle` rounds of every lane, after which a scheme repeats itself.
 
     All servers and links are assumed to be up.
     """
-    own = Decisions.of(scheme, net, cost, seed, late=late)
+    own, cost = replace(decisions, outages=None), decisions.cost
     lanes = own.lanes
     rounds = cycle if cost.at(lanes[0], 1, 0.0) is cost else cycle * CHANGING
     done = [_cycle(own, number, rounds) for number in range(len(lanes))]
@@ -96,16 +89,20 @@ def pace(
         mix=sum(w * c.mix / c.seconds for w, c in each) / speed,
         period=max(c.seconds for c in done) * cycle / rounds,
         steps=sum(w * c.iterations / c.rounds for w, c in each),
+        bytes=sum(c.bytes / c.seconds for c in done) / speed,
+        joules=sum(c.joules / c.seconds for c in done) / speed,
     )
 
 
 def _cycle(decisions: Decisions, number: int, rounds: int) -> Cycle:
-    done = compute = upload = mix = 0.0
+    done = compute = upload = mix = joules = 0.0
+    moved = 0
     for k in range(rounds):
         work, steps, _, bill, *_ = decisions.round(number, k, seconds=compute + upload + mix)
         done += length(decisions.net, work, steps)
         compute, upload, mix = compute + bill.compute, upload + bill.upload, mix + bill.mix
-    return Cycle(done, rounds, compute, upload, mix)
+        moved, joules = moved + bill.bytes, joules + bill.joules
+    return Cycle(done, rounds, compute, upload, mix, moved, joules)
 
 
 CURBS = (1.0, 0.5, 0.0)

@@ -1,17 +1,20 @@
 // The events as a table, newest first.
 
 import { h, table } from "./dom.js";
-import { ask } from "./live.js";
+import { ask, latest } from "./live.js";
 
 const KINDS = ["", "started", "round", "evaluated", "warned", "finished"];
 
 export class EventTable {
   constructor(name) {
-    this.name = name;
     this.kind = "";
     this.older = false; // older ones were asked for: new ones must not push them away
     this.select = h("select", { "aria-label": "Kind of event" }, KINDS.map((kind) => h("option", { value: kind }, kind || "all kinds")));
     this.select.addEventListener("change", () => { this.kind = this.select.value; this.load(null); });
+    this.wanted = null; // those before this place; null: the newest
+    this.ask = latest(
+      () => ask("/api/events", { name, ...(this.wanted !== null && { before: this.wanted }), ...(this.kind && { kind: this.kind }) }),
+      (page, error) => this.shown(page, error));
     this.holder = h("div", {});
     this.more = h("button", { type: "button", hidden: true, onclick: () => this.load(this.before) }, "Older");
     this.newest = h("button", { type: "button", hidden: true, onclick: () => this.load(null) }, "Newest");
@@ -26,18 +29,14 @@ export class EventTable {
     else { this.newest.hidden = false; this.newest.textContent = "Show newer events"; }
   }
 
-  async load(before) {
+  load(before) {
     this.older = before !== null;
-    const asked = (this.asked = {}); // an answer that comes after a later question is dropped
-    let page;
-    try {
-      page = await ask("/api/events", { name: this.name, ...(before !== null && { before }), ...(this.kind && { kind: this.kind }) });
-      if (asked !== this.asked) return;
-    } catch (error) {
-      if (asked !== this.asked) return;
-      this.holder.replaceChildren(h("p", { class: "soft" }, error.message));
-      return;
-    }
+    this.wanted = before;
+    this.ask();
+  }
+
+  shown(page, error) {
+    if (error) { this.holder.replaceChildren(h("p", { class: "soft" }, error.message)); return; }
     this.before = page.before;
     this.more.hidden = page.before === null;
     this.newest.hidden = !this.older;

@@ -2,7 +2,7 @@
 
 import { h, link, renew, table } from "./dom.js";
 import { ago, count, percent } from "./format.js";
-import { listen } from "./live.js";
+import { latest, listen } from "./live.js";
 import { jobList } from "./jobs.js";
 import { parse } from "./query.js";
 import { sample } from "./look.js";
@@ -49,21 +49,19 @@ export async function show(main, about, query) {
   const text = h("input", { type: "search", placeholder: hint, "aria-label": "Filter by name", "aria-describedby": "question", value: filter.text });
   const by = h("input", { list: "keys", placeholder: "nothing", "aria-label": "Group by", class: "key", value: filter.group });
   const problem = h("p", { class: "problem-text note", id: "question", role: "status" });
-  const inquire = async () => {
-    filter.text = text.value;
-    try {
-      const found = parse(filter.text);
-      await prepare(found.keys, runs.values());
-      question = found;
-      await prepare([...extra, ...(by.value.trim() ? [by.value.trim()] : [])], runs.values());
-      filter.group = by.value.trim();
-      problem.textContent = "";
-    } catch (error) {
-      problem.textContent = error.message;
-    }
+  const inquire = latest(async () => {
+    const [found, group] = [parse(text.value), by.value.trim()];
+    await prepare(found.keys, runs.values());
+    try { await prepare([...extra, ...(group ? [group] : [])], runs.values()); } catch (error) { return { found, error }; }
+    return { found, group };
+  }, (told, wrong) => {
+    if (told) question = told.found;
+    if (told && !told.error) filter.group = told.group;
+    problem.textContent = (wrong ?? told.error)?.message ?? "";
     rows.clear();
     draw(parts);
-  };
+  });
+  text.addEventListener("input", () => { filter.text = text.value; });
   text.addEventListener("input", inquire);
   by.addEventListener("change", inquire);
   const box = table("all runs", [], []);

@@ -91,6 +91,27 @@ export function seldom(work, wait) {
   };
 }
 
+// A question that changes faster than it is answered: it is asked when nothing has changed for `wait` milliseconds, once
+// at a time, and an answer to an earlier question is dropped, so that none can overtake another.
+export function latest(question, answer, wait = 0) {
+  let [wanted, asked, busy, timer] = [0, 0, false, 0];
+  const go = async () => {
+    if (busy || asked === wanted) return;
+    [busy, asked] = [true, wanted];
+    let [found, error] = [null, null];
+    try { found = await question(); } catch (problem) { error = problem; }
+    busy = false;
+    if (asked !== wanted) go();
+    else answer(found, error);
+  };
+  return () => {
+    wanted += 1;
+    clearTimeout(timer);
+    if (wait) timer = setTimeout(go, wait);
+    else go();
+  };
+}
+
 // At most one at a time, and once more if something happened meanwhile.
 export function oneAtATime(work) {
   let busy = false;

@@ -13,6 +13,7 @@ import { nodeTable, verified } from "./nodes.js";
 import { act, stopButton } from "./jobs.js";
 import { notes } from "./notes.js";
 import { auditCard } from "./audit.js";
+import { WhatIf } from "./whatif.js";
 
 const FILES = { "events.jsonl": "log", "experiment.toml": "experiment", "metrics.csv": "table of measurements", "model.safetensors": "model" };
 
@@ -27,6 +28,7 @@ export async function show(main, about, query) {
   };
   const [graph, timeline, events] = [new Graph(), new Timeline(name), new EventTable(name)];
   const charts = new Charts((seconds) => { graph.peek(seconds); timeline.mark(seconds); });
+  const whatIf = new WhatIf(name, about);
   const written = notes(name, about);
   const held = h("div", {}, h("p", { class: "soft" }, "The data are being split again …"));
   const chosen = h("div", {});
@@ -42,6 +44,7 @@ export async function show(main, about, query) {
     card("Servers", graph.element),
     card("Who waits for whom", timeline.element),
     h("div", { class: "halves" }, card("Where the time goes", part.phases), card("Setup", part.facts)),
+    card("What if", whatIf.element),
     card("Who holds which data", held),
     card("Experiment", chosen),
     card("Events", events.element));
@@ -69,6 +72,7 @@ export async function show(main, about, query) {
       begun = true;
       holdings(name).then((found) => held.replaceChildren(found));
       experiment(name).then((found) => chosen.replaceChildren(found));
+      whatIf.ready();
     },
     more: (change) => { now = applied(now, change); draw(); },
     gone: ({ gone }) => {

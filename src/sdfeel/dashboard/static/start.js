@@ -9,11 +9,12 @@ export async function show(main, about, query) {
   document.getElementById("crumbs").replaceChildren(h("a", { href: "/" }, about.directory), h("span", { class: "soft" }, "/"), h("span", {}, "new run"));
   if (!about.allow_start) throw new Error("Runs can be started here only if `sdfeel dash` was started with --allow-start.");
   const form = await ask("/api/form");
-  const given = await before(query.get("from"), query.get("planned") ?? "");
+  const changes = query.getAll("set").map((each) => each.split(/=(.*)/s).slice(0, 2)); // of what the other run had
+  const given = { ...await before(query.get("from"), query.get("planned") ?? ""), ...Object.fromEntries(changes) };
   const inputs = new Map();
   const scheme = h("div", { class: "fields-grid" });
   const problem = h("p", { class: "problem-text", role: "alert" });
-  const name = h("input", { name: "name", required: true, pattern: "[A-Za-z0-9_=+][A-Za-z0-9._=+\\-]{0,99}", value: suggestion(query.get("from")), "aria-describedby": "help-name" });
+  const name = h("input", { name: "name", required: true, pattern: "[A-Za-z0-9_=+][A-Za-z0-9._=+\\-]{0,99}", value: suggestion(query.get("from"), changes), "aria-describedby": "help-name" });
 
   const fieldsOf = (fields) => fields.map((field) => {
     const input = control(field, given[field.path]);
@@ -82,9 +83,10 @@ async function before(name, planned) {
   return Object.fromEntries(sections.flatMap((section) => section.keys.map((each) => [section.name ? `${section.name}.${each.key}` : each.key, each.value])));
 }
 
-function suggestion(from) {
+function suggestion(from, changes) {
   const moment = new Date().toISOString().replace(/[-:]/g, "").replace("T", "-").slice(0, 15);
-  return `${(from ?? "run").split("/").at(-1).replace(/[^A-Za-z0-9._=+-]/g, "-").replace(/-\d{8}-\d{6}$/, "")}-${moment}`;
+  const words = [(from ?? "run").split("/").at(-1).replace(/-\d{8}-\d{6}$/, ""), ...changes.map(([key, value]) => `${key.split(".").at(-1)}=${value}`)];
+  return `${words.join("-").replace(/[^A-Za-z0-9._=+-]/g, "-").slice(0, 84)}-${moment}`;
 }
 
 function control(field, given) {

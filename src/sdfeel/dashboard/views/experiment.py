@@ -8,25 +8,21 @@ import json
 from collections import OrderedDict
 from pathlib import Path
 from threading import Lock
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pydantic import TypeAdapter
 
 from sdfeel.core.errors import InputError
 from sdfeel.core.gossip_weights import GOSSIP_RULES
 from sdfeel.core.graphs import TOPOLOGIES
-from sdfeel.core.named import is_path
 from sdfeel.core.peers import NAMES
 from sdfeel.core.scheme import meanings
 from sdfeel.dashboard.log_files import Root
+from sdfeel.dashboard.trust import check_files
 from sdfeel.dashboard.views.run import read_experiment
 from sdfeel.experiment.loading import keys
 from sdfeel.experiment.schema import Experiment
 from sdfeel.schemes import SCHEMES
-
-if TYPE_CHECKING:
-    from sdfeel.experiment.schema import Experiment
-
 
 SUGGESTED = {  # a file may be named, too, so these are not all
     "network.graph": [*TOPOLOGIES],
@@ -125,10 +121,11 @@ def _split(values: dict[str, Any], root: Path) -> dict[str, Any]:
     # Imported here, not above, so that the page is up before torch is loaded.
     from sdfeel.experiment.build_data import build_data
     from sdfeel.experiment.build_network import build_home, who_holds_what
+    from sdfeel.experiment.files import data_files
     from sdfeel.experiment.loading import checked
 
     chosen = checked(values)
-    _check_files(chosen, root)
+    check_files(data_files(chosen), root)
     try:
         split = build_data(chosen)
         counts, home = who_holds_what(split), build_home(chosen, split)
@@ -145,22 +142,3 @@ def _split(values: dict[str, Any], root: Path) -> dict[str, Any]:
         ],
         "left_out": max(0, len(home) - CLIENTS),
     }
-
-
-def _check_files(chosen: "Experiment", root: Path) -> None:
-    """Refuse to open files that an experiment names unless they are in the directory shown.
-
-    Runs may come from anywhere, and the page must not become a way to read this machine's files.
-    """
-    from sdfeel.experiment.files import data_files
-
-    for key, value in data_files(chosen).items():
-        if is_path(value):
-            raise InputError(
-                f"{key} of this run is {value}, and this page never runs other people's code"
-            )
-        if not Path(value).resolve().is_relative_to(root):
-            raise InputError(
-                f"{key} of this run names {value}, but this page opens nothing outside the "
-                f"directory that it shows: start `sdfeel dash` with a directory that contains both"
-            )
