@@ -118,8 +118,8 @@ class Decisions:
 
     def priced(self, cost: Cost) -> "Decisions":
         """The same at other prices."""
-        lanes = self.scheme.lanes(Setting(self.net, cost.step_seconds, cost.link_times))
-        return replace(self, cost=cost, lanes=lanes)
+        scheme, setting = self.scheme, Setting(self.net, cost.step_seconds, cost.link_times)
+        return replace(self, cost=cost, lanes=scheme.lanes(setting))
 
     def view(
         self,
