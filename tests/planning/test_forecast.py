@@ -69,6 +69,8 @@ def test_only_what_has_an_effect_can_be_asked_about() -> None:
             forecaster.forecast({"scheme.tau1": value})
     with pytest.raises(InputError, match="but not safa"):
         Forecaster(load(None, ["scheme.name=safa"]))
+    with pytest.raises(InputError, match="wait for one another"):
+        Forecaster(load(None, [*SMALL, "scheme.name=async-sd-feel", "latency.holds=true"]))
     with pytest.raises(InputError, match="up to 50"):
         _ = Forecaster(load(None, [*SMALL, "scheme.tau2=1000000"])).knobs
 

@@ -84,6 +84,11 @@ class Forecaster:
         plain = experiment.training.model_copy(update={"engine": "loop", "workers": 1})
         self._workshop = Workshop(experiment.model_copy(update={"training": plain}))
         self.base = self._workshop.prepared.experiment
+        if asynchronous(self.base.scheme.name) and self._workshop.prepared.cost.holds:
+            raise InputError(
+                "exchanges of this run wait for one another (latency.holds), which the planner "
+                "does not price"
+            )
         self._module = build.build_model(self.base, self._workshop.prepared.data)
 
     def close(self) -> None:
