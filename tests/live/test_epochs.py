@@ -5,6 +5,8 @@ import json
 import random
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric.utils import (
@@ -23,6 +25,7 @@ from sdfeel.experiment.build import prepare
 from sdfeel.experiment.loading import load
 from sdfeel.experiment.schema import Experiment
 from sdfeel.live.client import Membership
+from sdfeel.live.edge.boundary import Boundary
 from sdfeel.live.epochs import (
     REMEMBERED,
     EpochBook,
@@ -32,14 +35,17 @@ from sdfeel.live.epochs import (
     remembered,
     signed,
 )
+from sdfeel.live.protocol import Link
 from sdfeel.live.store import Store
+from sdfeel.live.transport import Reply
 from sdfeel.live.transport.errors import Refused
 from sdfeel.live.transport.tensors import Schema
 from sdfeel.live.trust.authority import create_authority
 from sdfeel.run.drive import fingerprint
 from sdfeel.schemes import SDFeel
 from tests.examples import examples
-from tests.live.village import Village, network
+from tests.live import timeless
+from tests.live.village import Answering, Village, network
 from tests.waiting import completed
 
 SETTINGS = [
@@ -366,3 +372,26 @@ def test_a_change_under_way_takes_effect_and_a_late_one_nowhere(tmp_path: Path) 
     rule = f"{begins + 1}: client-0=none"
     same = experiment(rule, more=("training.iterations=150",)) if taken else chosen
     assert last.model_sha256 == simulated(same, last.number)
+
+
+@pytest.mark.parametrize(
+    ("overs", "ends"),
+    [([True], True), ([True, False], False), ([True, True], True), ([True, False, True], True)],
+)
+def test_one_server_of_several_does_not_send_a_joining_one_home(
+    overs: list[bool], ends: bool
+) -> None:
+    def link(d: int) -> Link:
+        told = {"epoch": {}, "here": {"over": overs[d], "round": 3}}
+        return Link(f"edge-{d}", Answering(lambda kind, header: Reply(told[kind])), "")
+
+    net = SimpleNamespace(has=lambda d: d != 9, epoch=0)
+    cluster = SimpleNamespace(complain=print)
+    edge: Any = SimpleNamespace(federation=net, store=None, number=9, tell=print, cluster=cluster)
+    book: Any = SimpleNamespace(adopted=[])
+    boundary = Boundary(edge, book, {d: link(d) for d in range(len(overs))}, None)
+    if ends:
+        assert timeless.run(boundary.join()) is False
+    else:
+        with pytest.raises(TimeoutError):
+            timeless.run(boundary.join(), seconds=30)

@@ -29,6 +29,7 @@ from sdfeel.live.client import Client
 from sdfeel.live.edge.policy import PATIENT, Policy
 from sdfeel.live.edge.recorder import Recorder
 from sdfeel.live.edge.server import Edge
+from sdfeel.live.epochs import EpochBook
 from sdfeel.live.failover import Failover, refuges_of
 from sdfeel.live.federation import Federation, by_torch
 from sdfeel.live.protocol import Answer, Handler, Header, Link, Who
@@ -125,6 +126,7 @@ class Village:
     tell: Callable[[str], None] = lambda line: None
     packing: Packing | None = None
     signed: bool = False  # do nodes sign what they do? Then in directory/nodes
+    book: Callable[[Store], EpochBook] | None = None  # what a server knows of epochs
     at_the_end: Callable[[], Awaitable[None]] | None = None  # while the servers still answer
     edges: dict[int, Edge] = field(default_factory=dict)
     ended: dict[int, Edge] = field(default_factory=dict)  # for a look at what they counted
@@ -206,6 +208,7 @@ class Village:
         try:
             edge = Edge(
                 *(self.federation, d, store, peers, policy, self.tell),
+                epochs=None if self.book is None else self.book(store),
                 recorder=self._recorder(d, store, policy),
             )
         except Killed:
