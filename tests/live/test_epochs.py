@@ -391,7 +391,7 @@ def test_one_server_of_several_does_not_send_a_joining_one_home(
     book: Any = SimpleNamespace(adopted=[])
     boundary = Boundary(edge, book, {d: link(d) for d in range(len(overs))}, None)
     if ends:
-        assert timeless.run(boundary.join()) is False
+        assert timeless.run(boundary.await_place()) is False
     else:
         with pytest.raises(TimeoutError):
-            timeless.run(boundary.join(), seconds=30)
+            timeless.run(boundary.await_place(), seconds=30)

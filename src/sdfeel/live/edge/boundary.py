@@ -76,7 +76,7 @@ class Boundary:
                     f"epoch {due.number} is void: a server had begun round {due.begins + 1}"
                 )
 
-    async def join(self) -> bool:
+    async def await_place(self) -> bool:
         """Wait until an epoch has a place for us; False if the run ends before."""
         self._edge.tell("waiting for an epoch of the network that has a place for this server")
         while self.out:

@@ -112,7 +112,7 @@ class Edge:
         here = True
         while here and not self.known.over:
             if self.boundary is not None and self.boundary.out:
-                here = await self.boundary.join()
+                here = await self.boundary.await_place()
             else:
                 await self._round()
         for cluster in self.clusters:
