@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from sdfeel.bench import real_networks
+from sdfeel.bench.planning import Online
 from sdfeel.bench.real_networks import Found, compared, experiment, networks
 from sdfeel.core.errors import InputError
 from tests.cli.command import call
@@ -42,6 +44,17 @@ def test_a_choice_is_judged_by_the_best_of_the_grid() -> None:
     )  # nor had the grid
 
 
+def test_periods_chosen_online_are_shown_beside_the_best_fixed_ones(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    told = Online("Abilene", 0.05, None, "sd-feel tau1=10 rate=0.05", 0.49, 0.551)
+    monkeypatch.setattr(real_networks, "online", lambda name: told)
+    outcome = call("bench", "networks", "--online", "--count", "1")
+    assert outcome.code == 0, outcome.err
+    assert "Abilene" in outcome.out
+    assert "never" in outcome.out
+
+
 def test_finished_networks_are_kept_and_damaged_ones_named(tmp_path: Path) -> None:
     file = tmp_path / "Abilene.json"
     file.write_text(json.dumps(asdict(FOUND)))
@@ -49,6 +62,9 @@ def test_finished_networks_are_kept_and_damaged_ones_named(tmp_path: Path) -> No
     outcome = call("bench", "networks", "--count", "1", "--out", tmp_path)
     assert outcome.code == 0, outcome.err
     assert "within 5 %: 0 of 1" in " ".join(outcome.out.split())
+    again = compared("topohub:topozoo/Abilene", tmp_path, effort=0.0)  # planned anew, but only that
+    assert (again.best, again.best_seconds, again.effort) == (FOUND.best, FOUND.best_seconds, 0.0)
+    assert again.choice is None  # without effort nothing runs
     file.write_text("{")
     with pytest.raises(InputError, match="is damaged: remove it"):
         compared("topohub:topozoo/Abilene", tmp_path)

@@ -1,7 +1,8 @@
 """Stage 2 on curves whose end is known: little is run, and the best is found."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from itertools import permutations
 from math import exp, inf
 
 import numpy as np
@@ -98,6 +99,42 @@ def test_the_choice_is_near_the_best_at_a_fraction_of_the_price(
     assert running.time(running.leader) <= 1.1 * min(seconds for seconds, _ in whole)
     assert running.steps <= running.allowance + ITERATIONS * CLIENTS
     assert running.steps < 0.6 * sum(steps for _, steps in whole)
+
+
+@pytest.mark.parametrize("prices", LINKS)
+def test_no_rate_beyond_a_worse_one_is_tried_and_every_scheme_has_its_turn(
+    prices: tuple[float, float, float],
+) -> None:
+    running = race(field_of(*prices), Goal("accuracy", 0.9), Recordings())
+    begun: dict[Entry, list[PilotPoint]] = {}  # as far as each was when the next began
+    for news in running:
+        if news.phase == "challengers" and news.entry not in begun:
+            assert not beyond(news.entry.candidate, begun)
+        begun = {entry: list(track.points) for entry, track in running.runs.items()}
+    shown = {entry.candidate.scheme for entry, points in begun.items() if points}
+    able = (e for e in running.entries if e.pace.period < running.limit)
+    assert shown >= {entry.candidate.scheme for entry in able}
+
+
+def beyond(candidate: Candidate, begun: dict[Entry, list[PilotPoint]]) -> bool:
+    """Did a rate between this one and a better one do worse, in the time that both ran?"""
+    same = [
+        (entry.candidate.learning_rate, points)
+        for entry, points in begun.items()
+        if points and replace(entry.candidate, learning_rate=candidate.learning_rate) == candidate
+    ]
+    for (worse, low), (better, high) in permutations(same, 2):
+        until = min(low[-1].seconds, high[-1].seconds)
+        reached = [
+            max((p.accuracy for p in points if p.seconds <= until), default=-inf)
+            for points in (low, high)
+        ]
+        between = (
+            min(candidate.learning_rate, better) < worse < max(candidate.learning_rate, better)
+        )
+        if between and reached[0] < reached[1]:
+            return True
+    return False
 
 
 def test_a_budget_is_made_the_most_of() -> None:

@@ -7,22 +7,24 @@ the rule in `experiment`. Times are virtual, so the figures do not depend on the
 
 import json
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from math import inf
 from pathlib import Path
 
 import numpy as np
 
+from sdfeel.bench.planning import Online
 from sdfeel.core.errors import InputError, SdfeelError
 from sdfeel.core.network import unreached
 from sdfeel.core.run_files import write_atomic
 from sdfeel.experiment.loading import load
 from sdfeel.experiment.real_networks import catalogue, topohub
 from sdfeel.experiment.schema import Experiment
-from sdfeel.planning.candidates import SCHEMES
+from sdfeel.planning.candidates import SCHEMES, of
 from sdfeel.planning.goal import Goal
-from sdfeel.planning.pilots import Workshop
-from sdfeel.planning.planner import Planner, Wishes
+from sdfeel.planning.pilots import Pilot, Workshop
+from sdfeel.planning.planner import EFFORT, Planner, Wishes
+from sdfeel.planning.result import PlanRow
 from sdfeel.run.many import on_one_core
 
 SERVERS = range(6, 15)
@@ -89,6 +91,7 @@ class Found:
     candidates: int
     steps: int  # that planning cost
     whole: int  # that all candidates cost if each does all its iterations
+    effort: float = 8.0  # whole runs that planning might cost
 
     @property
     def behind(self) -> float:
@@ -98,59 +101,103 @@ class Found:
         return inf if self.seconds is None else self.seconds / self.best_seconds
 
 
-def compared(name: str, directory: Path) -> Found:
+def compared(name: str, directory: Path, effort: float = EFFORT) -> Found:
     """The planner's choice, and the best of all candidates; what is in `directory` is not redone.
 
-    Candidates that are slower than the planner's choice are stopped at its time: only what is
-    faster matters.
+    With another effort only the planning is: the best of the grid does not depend on it.
     """
     file = directory / f"{name.rpartition('/')[2]}.json"
-    if file.is_file():
-        try:
-            return Found(**json.loads(file.read_text(encoding="utf-8")))
-        except (ValueError, TypeError):
-            raise InputError(f"{file} is damaged: remove it, and it is made again") from None
-    asked = on_one_core(experiment(name))
-    plan = Planner(asked, Wishes(Goal("accuracy", TARGET))).finished()
-    winner = plan.winner
-    best, seconds = (None, inf) if winner is None else (winner.label, winner.seconds or inf)
-    chosen = None if winner is None else winner.seconds
-    workshop = Workshop(asked)
-    try:
-        entries = workshop.entries(workshop.measured(), SCHEMES, choose_graph=False)
-        goal = Goal("accuracy", TARGET)
-        for entry in entries:
-            if winner is not None and entry.candidate.label == winner.label:
-                continue
-            pilot = workshop.open(entry, goal)
-            pilot.advance(seconds)
-            there = goal.first(pilot.points, goal.level)
-            pilot.close()
-            if there is not None and there.seconds < seconds:
-                best, seconds = entry.candidate.label, there.seconds
-    finally:
-        workshop.close()
+    known = _kept(file)
+    if known is not None and known.effort == effort:
+        return known
+    asked, goal = on_one_core(experiment(name)), Goal("accuracy", TARGET)
+    plan = Planner(asked, Wishes(goal, effort=effort)).finished()
+    best = (None, None) if known is None else (known.best, known.best_seconds)
+    if known is None:
+        best = _best(asked, goal, plan.winner)
     found = Found(
         network=name,
-        servers=workshop.base.network.servers,
-        choice=None if winner is None else winner.label,
-        seconds=chosen,
-        best=best,
-        best_seconds=None if best is None else seconds,
+        servers=asked.network.servers,
+        choice=None if plan.winner is None else plan.winner.label,
+        seconds=None if plan.winner is None else plan.winner.seconds,
+        best=best[0],
+        best_seconds=best[1],
         default_seconds=None if plan.given is None else plan.given.seconds,
-        candidates=len(entries),
+        candidates=plan.candidates,
         steps=plan.steps,
-        whole=len(entries) * plan.run_steps,
+        whole=plan.candidates * plan.run_steps,
+        effort=effort,
     )
     directory.mkdir(parents=True, exist_ok=True)
     write_atomic(file, (json.dumps(asdict(found)) + "\n").encode())
     return found
 
 
-def all_compared(count: int, directory: Path) -> Iterator[Found]:
+def _kept(file: Path) -> Found | None:
+    if not file.is_file():
+        return None
+    try:
+        return Found(**json.loads(file.read_text(encoding="utf-8")))
+    except (ValueError, TypeError):
+        raise InputError(f"{file} is damaged: remove it, and it is made again") from None
+
+
+def _best(asked: Experiment, goal: Goal, winner: PlanRow | None) -> tuple[str | None, float | None]:
+    """The best of all candidates, and its time; those that are slower than the planner's choice are
+    stopped at its time: only what is faster matters."""
+    best, seconds = (None, inf) if winner is None else (winner.label, winner.seconds or inf)
+    workshop = Workshop(asked)
+    try:
+        for entry in workshop.entries(workshop.measured(), SCHEMES, choose_graph=False):
+            if entry.candidate.label == best:
+                continue
+            there = _reached(workshop.open(entry, goal), goal, seconds)
+            if there is not None and there < seconds:
+                best, seconds = entry.candidate.label, there
+    finally:
+        workshop.close()
+    return best, None if best is None else seconds
+
+
+def _reached(pilot: Pilot, goal: Goal, until: float = inf) -> float | None:
+    """When a run reaches the goal, if it does so by then."""
+    pilot.advance(until)
+    there = goal.first(pilot.points, goal.level)
+    pilot.close()
+    return None if there is None else there.seconds
+
+
+def online(name: str) -> Online:
+    """The scheme `adaptive` against sd-feel with each fixed period, at the given learning rate.
+
+    Its budget is the time that the default periods take.
+    """
+    asked, goal = on_one_core(experiment(name)), Goal("accuracy", TARGET)
+    workshop = Workshop(asked)
+    try:
+        given, best, label = of(workshop.prepared.experiment), inf, ""
+        usual = _reached(Pilot(workshop, given, goal, every=1), goal)
+        for entry in workshop.entries(workshop.measured(), ("sd-feel",), choose_graph=False):
+            own = entry.candidate
+            if own.learning_rate != given.learning_rate:
+                continue
+            there = _reached(Pilot(workshop, own, goal, every=1), goal, best)
+            if there is not None and there < best:
+                best, label = there, own.label
+        options = () if usual is None else (("budget", usual),)
+        chosen = replace(given, scheme="adaptive", options=options)
+        seconds = _reached(Pilot(workshop, chosen, goal, every=1), goal)
+    finally:
+        workshop.close()
+    if not label:
+        raise InputError(f"no fixed period reached {TARGET:g} on {name}")
+    return Online(name.rpartition("/")[2], given.learning_rate, seconds, label, best, usual)
+
+
+def all_compared(count: int, directory: Path, effort: float = EFFORT) -> Iterator[Found]:
     """One network after another; a network that cannot be planned for is told, not passed over."""
     for name in networks(count):
         try:
-            yield compared(name, directory)
+            yield compared(name, directory, effort)
         except SdfeelError as error:
             raise InputError(f"{name}: {error}") from None

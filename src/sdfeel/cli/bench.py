@@ -420,21 +420,39 @@ def _goal_table(lines: list[deployment.MeasuredGoal], load: float) -> Table:
 @bench.command()
 def networks(
     count: Annotated[int, typer.Option(min=1, help="Networks of the Topology Zoo to try.")] = 30,
+    effort: Annotated[
+        float, typer.Option(min=0.1, help="What planning may cost, in whole runs.")
+    ] = 8.0,
+    online: Annotated[
+        bool,
+        typer.Option("--online", help="Compare periods that are chosen during training instead."),
+    ] = False,
     out: Out = None,
     as_json: AsJson = False,
 ) -> None:
     """Compare the planner's choice with every candidate on real networks: takes hours.
 
     Kilometres are the networks' own; rates, devices and data are drawn by each network's name. With
-    the same --out, finished networks are kept. Needs sdfeel[networks].
+    the same --out, finished networks are kept. With --online, the scheme `adaptive` is compared
+    with all fixed periods of sd-feel instead, in seconds per network. Needs sdfeel[networks].
 
-    Example:
+    Examples:
 
       sdfeel bench networks --out runs/zoo
+
+      sdfeel bench networks --online --count 10
     """
+    if online:
+        with people.status(f"{count} networks"):
+            lines = [real_networks.online(name) for name in real_networks.networks(count)]
+        if as_json:
+            print_json([_plan_record(each) for each in lines])
+        else:
+            results.print(_online_table(lines))
+        return
     directory = out if out is not None else fresh_directory("bench-networks")
     with people.status(f"{count} networks"):
-        found = list(real_networks.all_compared(count, directory))
+        found = list(real_networks.all_compared(count, directory, effort))
     if as_json:
         print_json([{**dataclasses.asdict(each), "behind": each.behind} for each in found])
         return

@@ -211,7 +211,13 @@ class Cost:
         transfer = {via: self.transfer(via) for via in self.rates}
         vary = self.channel is not None
         return LinkTimes(
-            transfer, self.client_rates, self.snr, self.server_rates, vary, self.overheads.delays
+            transfer,
+            self.client_rates,
+            self.snr,
+            self.server_rates,
+            vary,
+            self.overheads.delays,
+            self.overheads.server_delays,
         )
 
     def transfer(self, via: Link) -> float:

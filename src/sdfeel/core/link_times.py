@@ -22,6 +22,15 @@ class LinkTimes:
     server_rates: Floats | None = None  # (D, D) each server link's rate over its kind's; None: 1
     vary: bool = False  # do the clients' channels change from round to round?
     delays: Mapping[Link, float] = field(default_factory=dict)  # seconds under way
+    server_delays: Floats | None = None  # (D, D) the same for each server link; None: as above
+
+    def exchange(self, links: Floats) -> float:
+        """Seconds of one exchange over all of `links` (D, D): the slowest of them decides."""
+        one, used = self.transfer["server-server"], links > 0
+        slow = np.ones(1) if self.server_rates is None else 1 / self.server_rates[used]
+        away = self.delays.get("server-server", 0.0)
+        under_way = np.full(1, away) if self.server_delays is None else self.server_delays[used]
+        return float((one * slow + under_way).max(initial=0.0))
 
     def uploads(self, clients: int, via: Link = "client-server") -> Floats:
         """(C,) seconds until what each client sends has arrived, at an equal share of the band."""

@@ -6,23 +6,25 @@ fitted to what was measured, and the candidates that it finds most promising run
 leader's clock.
 """
 
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from itertools import islice, permutations
 from math import ceil, inf, isinf
 from typing import Protocol
 
-from sdfeel.planning.candidates import neighbours
+from sdfeel.planning.candidates import Candidate, neighbours
 from sdfeel.planning.goal import Goal, PilotPoint
 from sdfeel.planning.ranking import Entry, Law, distinct, fitted, shortlist
 
 RUNG = 0.12  # part of the allowance that each rung of the halving may cost
 LEAST = 3  # survivors of the halving
 FIELD = 6  # candidates that begin, for each whole run that may be spent
-BATCH = 3  # challengers between two fits of the law
+BATCH = 3  # challengers between two fits of the law, each chosen for another reason
 LOOKS = (0.3, 0.6)  # shares of the leader's time at which a challenger is compared with it
 SLACK = 0.6  # it must be as far as the leader was at this share of that time
 CHEAP = 0.01  # share of the allowance: no run is stopped to save less than this
-NEAR = 1.25  # a neighbour of the leader may take this much longer than the most promising
+TIED = 1.05  # runs that reach the goal by this multiple of the leader's time are as good
 HOPELESS = 2.5  # the search is over when all are predicted to take this much longer than the leader
 FITTED, QUORUM = 5, 3  # the law is fitted to at least this many runs, or to one in this many
 
@@ -180,28 +182,66 @@ class Race:
             if not fresh:
                 return
             for entry in fresh[:BATCH]:
+                if entry in self._past_peak():  # by what others of this batch have shown
+                    continue
                 yield from self._against_leader(entry, limit)
                 self.runs[entry].close()
                 if self._over:
                     return
 
     def _promising(self, limit: float) -> list[Entry]:
-        """Candidates that have not run yet, best first, but the leader's best neighbour before all.
+        """Candidates that have not run yet: a neighbour of the leaders, then one of the scheme that
+        has shown least, then all others that are not hopeless, best first.
 
-        The law is off by a quarter or so, and a closer look around the leader makes up for that. Of
-        two that promise the same, the one that is cheaper to simulate is better.
+        The law is off by a quarter or so, and a closer look around the leaders makes up for that.
+        It knows little about a scheme before that has run. Of two that promise the same, the one
+        that is cheaper to simulate is better.
         """
+        known = self._past_peak().union(self.runs)
+        fresh = [entry for entry in self.entries if entry not in known]
+        needs = {entry: self.law.seconds(entry) for entry in fresh}
+        fresh.sort(key=lambda entry: needs[entry] * (1 + self._price(entry, limit)))
+        able = [entry for entry in fresh if entry.pace.steps * entry.pace.seconds < limit]
+        hopeless = HOPELESS * self._expected()
+        waiting = [entry for entry in fresh if needs[entry] < hopeless]
+        return list(dict.fromkeys([*self._near(able), *self._turn(able), *waiting]))
+
+    def _near(self, able: Sequence[Entry]) -> list[Entry]:
+        """The best candidate that differs from a leader in one choice; who is as good as the leader
+        counts as one."""
         assert self.leader is not None
-        chosen, hopeless = self.leader.candidate, HOPELESS * self._expected()
-        needs = {entry: self.law.seconds(entry) for entry in self.entries if entry not in self.runs}
-        waiting = [entry for entry, seconds in needs.items() if seconds < hopeless]
-        waiting.sort(key=lambda entry: needs[entry] * (1 + self._price(entry, limit)))
-        near = [
-            entry
-            for entry in waiting
-            if needs[entry] < NEAR * needs[waiting[0]] and neighbours(entry.candidate, chosen)
-        ][:1]
-        return near + [entry for entry in waiting if entry not in near]
+        tied = [entry for entry in self.runs if self.time(entry) <= TIED * self.limit]
+        leaders = {entry.candidate for entry in (self.leader, *tied)}
+        near = (e for e in able if any(neighbours(e.candidate, each) for each in leaders))
+        return list(islice(near, 1))
+
+    def _turn(self, able: Sequence[Entry]) -> list[Entry]:
+        """The best candidate of the scheme of which the fewest runs have shown anything."""
+        shown = Counter(e.candidate.scheme for e, run in self.runs.items() if run.points)
+        return sorted(able, key=lambda entry: shown[entry.candidate.scheme])[:1]
+
+    def _past_peak(self) -> set[Entry]:
+        """Candidates that lie beyond one that fell behind another, all but the rate being equal.
+
+        How far a run gets rises with the learning rate, and then falls.
+        """
+        same: dict[Candidate, list[Entry]] = defaultdict(list)
+        for entry in self.entries:
+            same[replace(entry.candidate, learning_rate=0.0)].append(entry)
+        return {entry for entries in same.values() for entry in self._beyond(entries)}
+
+    def _beyond(self, entries: Sequence[Entry]) -> Iterator[Entry]:
+        """Of candidates that differ only in their rates, those beyond one that fell behind."""
+        tried = [entry for entry in entries if entry in self.runs and self.runs[entry].points]
+        for one, other in permutations(tried, 2):
+            mine, theirs = self.runs[one].points, self.runs[other].points
+            common = min(mine[-1].seconds, theirs[-1].seconds)
+            if self.goal.best(mine, common) >= self.goal.best(theirs, common):
+                continue
+            worse, better = one.candidate.learning_rate, other.candidate.learning_rate
+            for entry in entries:
+                if (entry.candidate.learning_rate - worse) * (worse - better) > 0:
+                    yield entry
 
     def _price(self, entry: Entry, limit: float) -> float:
         """What running it to the limit would cost, as a multiple of a third of the allowance."""

@@ -174,7 +174,7 @@ def _prices(view: View) -> tuple[float, float, float]:
     clients, alone = view.net.clients, len(view.net.present) == 1
     step = float(view.step_seconds[clients].max())
     sending = float(view.link_times.uploads(len(view.step_seconds))[clients].max())
-    return 0.0 if alone else view.link_times.transfer["server-server"], step, sending
+    return 0.0 if alone else view.link_times.exchange(view.net.links), step, sending
 
 
 def exchanges(zeta: float, seen: Estimates, reach: float, price: float) -> int:
