@@ -126,7 +126,7 @@ def beyond(candidate: Candidate, begun: dict[Entry, list[PilotPoint]]) -> bool:
     for (worse, low), (better, high) in permutations(same, 2):
         until = min(low[-1].seconds, high[-1].seconds)
         reached = [
-            max((p.accuracy for p in points if p.seconds <= until), default=-inf)
+            -min((point.loss for point in points if point.seconds <= until), default=inf)
             for points in (low, high)
         ]
         between = (
