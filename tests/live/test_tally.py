@@ -14,7 +14,7 @@ import pytest
 from sdfeel.core.decide import mean_iterations
 from sdfeel.live.edge.policy import Policy
 from sdfeel.live.edge.server import Edge
-from sdfeel.live.edge.tally import EVERY, PACE, Paces, Tally
+from sdfeel.live.edge.tally import EVERY, PACE, Paces, StepTally
 from sdfeel.live.protocol import Answer, Header, Who
 from sdfeel.live.transport.tensors import digest
 from sdfeel.schemes import AsyncSDFeel, FedAsync
@@ -69,7 +69,7 @@ class Gossips:
         self.honest_all = lie == "honest"
         self.says_over = draw.choice((True, False, None))
         self.unheard = draw.choice((0.0, 0.0, 0.3)) if lie != "honest" else 0.0
-        self.tallies = [Tally(self.paces, d, self.iterations) for d in range(size)]
+        self.tallies = [StepTally(self.paces, d, self.iterations) for d in range(size)]
         self.ended: dict[int, tuple[float, float]] = {}  # when, with how much of the honest ones
         self.mean: dict[int, float] = {}  # and what everyone had done in truth
         self.counts: dict[int, np.ndarray[Any, Any]] = {}  # the same of each, without the liar

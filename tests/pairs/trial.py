@@ -240,7 +240,8 @@ def _look(simulation: Simulation, each: LaneState, tally: Tally) -> None:
         measured=each.measured,
     )
     bill, net = plan.bill, plan.state.net  # as it is in this round: clients may have moved
-    if abs(bill.seconds - (each.ends - each.since)) > CLOSE:
+    waited = each.ends - each.since - bill.seconds
+    if abs(waited) > CLOSE and not (waited > 0 and decisions.cost.holds):
         tally.add("time", f"a round of {bill.seconds} s takes {each.ends - each.since} s")
     np.add.at(tally.busy, plan.work.down.rows, bill.busy + bill.sending)
     longest = int(tally.busy.argmax())

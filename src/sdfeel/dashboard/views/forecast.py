@@ -33,7 +33,7 @@ LABELS = {
 
 
 @dataclass
-class Kept:
+class KeptForecaster:
     """A built experiment, and what other runs say about it."""
 
     forecaster: "Forecaster"
@@ -47,7 +47,7 @@ class Forecasts:
     def __init__(self, catalogue: Catalogue) -> None:
         self.catalogue = catalogue
         self._lock = Lock()
-        self._kept: OrderedDict[str, Kept] = OrderedDict()
+        self._kept: OrderedDict[str, KeptForecaster] = OrderedDict()
 
     def of(self, name: str, changes: "Changes") -> dict[str, Any]:
         """Knobs, and rows of what the run took, would take as it is, and would take changed."""
@@ -76,21 +76,21 @@ class Forecasts:
             "notes": _notes(as_is, target, len(reached), history),
         }
 
-    def _built(self, values: dict[str, Any]) -> Kept:
+    def _built(self, values: dict[str, Any]) -> KeptForecaster:
         # Imported here, not above, so that the page is up before torch is loaded.
         from sdfeel.experiment.loading import checked
         from sdfeel.planning.forecast import Forecaster
 
         key = json.dumps(values, sort_keys=True, default=str)
         if key not in self._kept:
-            self._kept[key] = Kept(Forecaster(checked(values)))
+            self._kept[key] = KeptForecaster(Forecaster(checked(values)))
             while len(self._kept) > KEPT:
                 self._kept.popitem(last=False)[1].forecaster.close()
         self._kept.move_to_end(key)
         return self._kept[key]
 
     def _reached(
-        self, kept: Kept, values: dict[str, Any], name: str, target: float | None
+        self, kept: KeptForecaster, values: dict[str, Any], name: str, target: float | None
     ) -> "list[Reached]":
         """After how many iterations this run and others like it were at the target."""
         if target is None:

@@ -14,7 +14,7 @@ from sdfeel.core.staleness import Clocks
 from sdfeel.live.edge.absent_servers import AGAIN
 from sdfeel.live.edge.clients import Cluster
 from sdfeel.live.edge.neighbours import Neighbours
-from sdfeel.live.edge.tally import Paces, Tally
+from sdfeel.live.edge.tally import Paces, StepTally
 from sdfeel.live.federation import Turn, Weights, blended
 from sdfeel.live.protocol import Answer, Header, is_whole, seconds, whole
 from sdfeel.live.transport.errors import Refused, Rejected
@@ -46,7 +46,7 @@ class LockedModel:
     lock: tuple[int, int] | None = None  # who leads, in which of its rounds
     applied: dict[int, int] = field(default_factory=dict)  # each leader's last round applied here
     outbox: dict[int, Header] = field(default_factory=dict)  # what others must still apply
-    tally: Tally = field(init=False)  # local iterations of each server
+    tally: StepTally = field(init=False)  # local iterations of each server
     _since: float = 0.0
 
     def __post_init__(self) -> None:
@@ -55,7 +55,7 @@ class LockedModel:
         self._policy = self.cluster.policy
         self.heard = [0] * len(self._federation.net.servers)
         paces = Paces.of(self._federation.decisions)
-        self.tally = Tally(paces, self._me, self._federation.iterations)
+        self.tally = StepTally(paces, self._me, self._federation.iterations)
         saved: dict[str, Any] | None = self._store.fact(FACT)
         if saved is not None:
             self.version, self.heard, self.stamp = saved["version"], saved["heard"], saved["stamp"]

@@ -80,7 +80,7 @@ def _reached(counts: Sequence[float], iterations: int) -> bool:
 
 
 @dataclass
-class Tally:
+class StepTally:
     """What one server knows about the local iterations of all."""
 
     paces: Paces
