@@ -32,7 +32,7 @@ test: $(VENV)/.dev ## install and run the tests (ONLY='tests/live ...': these)
 	$(BIN)/python -m pytest -n 2 -m 'not slow' --cpu 10 $(ONLY)
 
 test-slow: $(VENV)/.dev ## run the tests that need a browser, real processes, real seconds or hundreds of runs (minutes)
-	$(BIN)/python -m pytest -n 2 -m slow --cpu 10 $$(grep -rl --include='test_*.py' 'mark\.slow' tests)
+	$(BIN)/python -m pytest -n 2 -m slow --cpu 10 $(SLOW) $$(grep -rl --include='test_*.py' 'mark\.slow' tests)
 
 test-many: $(VENV)/.dev ## try properties on MANY times as many inputs, others every time (20 times unless told)
 	MANY=$(MANY) $(BIN)/python -m pytest -n 2 -m hypothesis $(ONLY)

@@ -5,6 +5,7 @@ import os
 import random
 import signal
 import sys
+import time
 from collections import defaultdict
 from collections.abc import Generator
 from contextlib import suppress
@@ -37,6 +38,7 @@ settings.register_profile(
 settings.load_profile("patient")
 
 HERE = Path(__file__).parent
+STARTED = time.monotonic()
 SPENT: dict[str, float] = defaultdict(float)  # seconds of CPU by test
 
 
@@ -47,6 +49,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--seeds", type=int, default=0, metavar="N", help=text)
     text = "run the tests in another order, drawn from this seed"
     parser.addoption("--shuffle", type=int, default=None, metavar="SEED", help=text)
+    text = "begin no test later than so many seconds after the start; skip the rest, and say so"
+    parser.addoption("--within", type=float, default=float("inf"), metavar="SECONDS", help=text)
+    text = "begin with the Nth file, counted round and round: with --within, others get their turn"
+    parser.addoption("--first", type=int, default=0, metavar="N", help=text)
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -65,6 +71,15 @@ def _seed(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> No
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if (seed := config.getoption("shuffle")) is not None:
         random.Random(seed).shuffle(items)
+    if first := config.getoption("first"):
+        files = list(dict.fromkeys(item.path for item in items))
+        turn = {path: (number - first) % len(files) for number, path in enumerate(files)}
+        items.sort(key=lambda item: turn[item.path])
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    if time.monotonic() - STARTED > item.config.getoption("within"):
+        pytest.skip("out of time")
 
 
 @pytest.hookimpl(wrapper=True)
@@ -90,6 +105,9 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
 def pytest_terminal_summary(
     terminalreporter: pytest.TerminalReporter, config: pytest.Config
 ) -> None:
+    skipped = terminalreporter.stats.get("skipped", [])
+    if late := sum("out of time" in str(each.longrepr) for each in skipped):
+        terminalreporter.write_line(f"{late} tests were not begun: out of time")
     count = config.getoption("cpu")
     costliest = sorted(SPENT.items(), key=lambda spent: spent[1], reverse=True)[:count]
     if costliest:
