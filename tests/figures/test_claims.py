@@ -24,7 +24,7 @@ def test_every_kept_verdict_is_what_the_kept_curves_say(scale: Scale, name: str)
     figure = FIGURES[name]
     runs = keeping.load(RESULTS, scale, figure) or keeping.KeptFigure()
     assert runs.runs or not figure.data, "verdicts without curves prove nothing"
-    again = record(figure, scale, runs.curves(figure))
+    again = record(figure, scale, runs.curves(figure, scale))
     assert again == load(RESULTS, scale, name), (
         f"judge them again: sdfeel figure {name} --scale {scale} --keep"
     )
@@ -56,7 +56,8 @@ def test_the_race_can_be_run_again() -> None:
     places = keeping.places(figure, "quick", seeds)
     runs = wanted((place[0], line, place[2]) for place, line in places if place[0] == "A")
     list(Carrying(runs, 2))
-    found = keeping.gathered(figure, "quick", seeds, keeping.KeptFigure()).curves(figure)
+    runs_now = keeping.gathered(figure, "quick", seeds, keeping.KeptFigure())
+    found = runs_now.curves(figure, "quick")
     now = record(figure, "quick", {"A": found["A"]})
     kept["claims"] = [claim for claim in kept["claims"] if claim["reading"] == "A"]
     kept["lines"] = {"A": kept["lines"]["A"]}

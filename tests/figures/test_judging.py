@@ -54,7 +54,7 @@ def kept() -> keeping.KeptFigure:
 
 
 def test_every_claim_is_judged_under_every_reading() -> None:
-    judged = judge(FIGURE, "quick", kept().curves(FIGURE))
+    judged = judge(FIGURE, "quick", kept().curves(FIGURE, "quick"))
     assert [(each.reading, each.verdict.state) for each in judged] == [
         ("A", "holds"),
         ("E", "holds"),
@@ -66,12 +66,13 @@ def test_a_seed_counts_when_all_its_lines_are_there() -> None:
     runs = dict(kept().runs)
     del runs["E", "other", 1]
     found = keeping.KeptFigure(runs)
-    assert (found.seeds("A"), found.seeds("E")) == ([0, 1, 2], [0, 2])
-    assert len(found.curves(FIGURE)["E"]["one"].runs) == 2
-    (only,) = keeping.KeptFigure({place: r for place, r in runs.items() if place[0] == "A"}).curves(
-        FIGURE
-    )
-    assert only == "A"
+    seeds = [found.seeds(FIGURE, "quick", reading) for reading in FIGURE.readings]
+    assert seeds == [[0, 1, 2], [0, 2]]
+    assert len(found.curves(FIGURE, "quick")["E"]["one"].runs) == 2
+    of_a = {place: r for place, r in runs.items() if place[0] == "A"}
+    assert list(keeping.KeptFigure(of_a).curves(FIGURE, "quick")) == ["A"]
+    without = {place: r for place, r in runs.items() if place[:2] != ("E", "other")}
+    assert list(keeping.KeptFigure(without).curves(FIGURE, "quick")) == ["A"]  # a new line
 
 
 def test_what_is_kept_comes_back_and_gives_the_same_bytes(tmp_path: Path) -> None:
@@ -79,8 +80,8 @@ def test_what_is_kept_comes_back_and_gives_the_same_bytes(tmp_path: Path) -> Non
     bytes_then = file.read_bytes()
     again = keeping.load(tmp_path, "quick", FIGURE)
     assert again is not None
-    assert record(FIGURE, "quick", again.curves(FIGURE)) == record(
-        FIGURE, "quick", kept().curves(FIGURE)
+    assert record(FIGURE, "quick", again.curves(FIGURE, "quick")) == record(
+        FIGURE, "quick", kept().curves(FIGURE, "quick")
     )
     assert again.made() == [{"engine": "A"}, {"engine": "E"}]
     keeping.save(tmp_path, "quick", FIGURE, again)

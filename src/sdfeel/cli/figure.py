@@ -242,7 +242,7 @@ def _finish(
     as_json: bool,
 ) -> dict[str, Any]:
     """Judge, draw and print one figure."""
-    found = known.curves(figure)
+    found = known.curves(figure, scale)
     document = judging.record(figure, scale, found)
     drawn = pictures.picture(figure, scale, found)
     file = out / scale / f"{figure.name}.{form}"
@@ -261,7 +261,7 @@ def _tell_what_is_missing(
     """Which readings and lines nobody has computed, and the command that does."""
     if not figure.data:
         return
-    have = {reading: len(known.seeds(reading)) for reading in figure.readings}
+    have = {reading: len(known.seeds(figure, scale, reading)) for reading in figure.readings}
     lacking = [reading for reading, seeds in have.items() if not seeds]
     if lacking:
         where = "" if scale == "quick" else " --data DIRECTORY"

@@ -58,9 +58,9 @@ def compared(results: Path) -> list[Compared]:
         quick, full = (keeping.load(results, scale, figure) for scale in ("quick", "full"))
         if quick is None or full is None:
             continue
-        small, large = quick.curves(figure), full.curves(figure)
+        small, large = quick.curves(figure, "quick"), full.curves(figure, "full")
         for reading in figure.readings:
-            if reading in small and len(full.seeds(reading)) >= LEAST:
+            if reading in small and len(full.seeds(figure, "full", reading)) >= LEAST:
                 found += [
                     _compared(figure, claim, reading, small[reading], large[reading])
                     for claim in figure.claims

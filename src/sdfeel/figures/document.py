@@ -105,7 +105,7 @@ def _open(results: Path) -> str:
             if not figure.data or scale not in figure.scales:
                 continue
             kept = keeping.load(results, scale, figure)
-            have = {r: len(kept.seeds(r)) if kept else 0 for r in figure.readings}
+            have = {r: len(kept.seeds(figure, scale, r)) if kept else 0 for r in figure.readings}
             wanted = [f"{r}: {n} of {SEEDS} seeds" for r, n in have.items() if n < SEEDS]
             if wanted:
                 missing.setdefault((scale, ", ".join(wanted)), []).append(figure.name)
@@ -233,7 +233,7 @@ def draw(results: Path, folder: Path) -> None:
     for figure in FIGURES.values():
         scale = drawn_at(results, figure) or "quick"
         kept = keeping.load(results, scale, figure) or keeping.KeptFigure()
-        drawn = picture(figure, scale, kept.curves(figure))
+        drawn = picture(figure, scale, kept.curves(figure, scale))
         if drawn is not None:
             file = folder / f"{figure.name}.svg"
             drawing.save(drawn, file)

@@ -42,28 +42,24 @@ class KeptFigure:
 
     runs: Runs = field(default_factory=dict)
 
-    def curves(self, figure: Figure) -> dict[Reading, Curves]:
+    def curves(self, figure: Figure, scale: Scale) -> dict[Reading, Curves]:
         """The curves of every reading that is complete for at least one seed."""
         found = {}
         for reading in figure.readings:
-            seeds = self.seeds(reading)
-            labels = dict.fromkeys(label for one, label, _ in self.runs if one == reading)
-            if seeds:
+            if seeds := self.seeds(figure, scale, reading):
                 found[reading] = {
                     label: Curve(
                         label, tuple(self.runs[reading, label, seed].track for seed in seeds)
                     )
-                    for label in labels
+                    for label in _labels(figure, scale, reading)
                 }
         return found
 
-    def seeds(self, reading: Reading) -> list[int]:
-        """The seeds of which every line is there."""
-        by_label: dict[str, set[int]] = {}
-        for one, label, seed in self.runs:
-            if one == reading:
-                by_label.setdefault(label, set()).add(seed)
-        return sorted(set.intersection(*by_label.values())) if by_label else []
+    def seeds(self, figure: Figure, scale: Scale, reading: Reading) -> list[int]:
+        """The seeds of which every line that the figure has is there."""
+        seeds = {seed for one, _, seed in self.runs if one == reading}
+        labels = _labels(figure, scale, reading) if seeds else []
+        return sorted(s for s in seeds if all((reading, label, s) in self.runs for label in labels))
 
     @property
     def most(self) -> int:
@@ -81,6 +77,10 @@ class KeptFigure:
             if run.made not in found:
                 found.append(run.made)
         return found
+
+
+def _labels(figure: Figure, scale: Scale, reading: Reading) -> list[str]:
+    return [line.label for line in figure.lines(figure.setting(scale, reading))]
 
 
 def file_of(results: Path, scale: Scale, name: str) -> Path:

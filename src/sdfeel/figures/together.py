@@ -64,7 +64,7 @@ def _judged(results: Path) -> dict[str, Judged]:
     found: dict[str, Judged] = {}
     for figure in FIGURES.values():
         kept = keeping.load(results, "full", figure) if "full" in figure.scales else None
-        for each in judge(figure, "full", kept.curves(figure)) if kept is not None else ():
+        for each in judge(figure, "full", kept.curves(figure, "full")) if kept is not None else ():
             name = f"{each.claim.id} {each.reading}"
             name = f"{name} ({figure.name})" if name in found else name
             if each.verdict.seeds and each.verdict.state != "report only":
