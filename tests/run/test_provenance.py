@@ -150,3 +150,8 @@ def test_the_commit_of_the_users_repository_is_recorded(begun: Path) -> None:
     if here is not None:  # the tests may run outside of one
         assert len(here["commit"]) == 40
         assert here["changed"] in ("yes", "no")
+    kept = Provenance.kept(begun / "run")
+    assert kept is not None
+    assert kept.repository is None
+    assert kept.project == provenance.project()
+    assert kept.project in (here, None)  # sdfeel's own clone, or it was installed

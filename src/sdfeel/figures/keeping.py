@@ -165,18 +165,17 @@ def gathered(
 
 def made(line: FigureLine, seed: int) -> dict[str, Any]:
     """What made a run: versions, machine, engine, data, and the project's commit."""
-    from sdfeel.run.provenance import Provenance, repository  # torch: only where something ran
+    from sdfeel.run.provenance import Provenance  # torch: only where something ran
 
     began = Provenance.kept(cache.directory_of(seeded(line.trained, seed)))
     if began is None:
         return {}
-    project = repository(str(Path(__file__).parent))
     return {
         "versions": dict(began.versions),
         "machine": dict(began.machine),
         "engine": began.engine,
         "bits": began.bits,
         "data": {"seed": seed, "sha256": began.data},
-        "commit": project["commit"] if project else "unknown",
-        "changed": project["changed"] if project else "unknown",
+        "commit": began.project["commit"] if began.project else "unknown",
+        "changed": began.project["changed"] if began.project else "unknown",
     }

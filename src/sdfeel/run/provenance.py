@@ -50,6 +50,7 @@ class Provenance:
     sources: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     roots: tuple[str, ...] = ()  # directories from which that code can be imported
     repository: Mapping[str, str] | None = None  # the user's: its directory and commit
+    project: Mapping[str, str] | None = None  # sdfeel's own, if it runs from a clone
     accepted: tuple[str, ...] = ()  # changes with which the run was continued
 
     def keep(self, directory: Path) -> None:
@@ -93,6 +94,7 @@ def of(ready: Prepared) -> Provenance:
         },
         roots=tuple(dict.fromkeys(str(_root(each)) for each in modules)),
         repository=repository(str(place)),
+        project=project(),
     )
 
 
@@ -179,6 +181,13 @@ def repository(directory: str) -> dict[str, str] | None:
     root, commit = top.splitlines()
     clean = _git(directory, "diff", "--quiet", "HEAD") is not None
     return {"directory": root, "commit": commit, "changed": "no" if clean else "yes"}
+
+
+def project() -> dict[str, str] | None:
+    """The repository that sdfeel itself runs from; None if it was installed."""
+    package = Path(__file__).resolve().parents[1]
+    found = repository(str(package))
+    return found if found and Path(found["directory"], "src", "sdfeel") == package else None
 
 
 def _git(directory: str, *words: str) -> str | None:
