@@ -99,7 +99,7 @@ def figure(
       sdfeel figure 8a,9a --scale full --run --keep --data ~/datasets
     """
     if data is not None:
-        os.environ.setdefault("SDFEEL_DATA", str(data))  # for data that are made from others
+        os.environ["SDFEEL_DATA"] = str(data.resolve())  # for data that are made from others
     if run:
         scale = scale or "quick"
     figures = catalogue.chosen(names, scale)
