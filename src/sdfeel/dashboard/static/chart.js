@@ -330,14 +330,21 @@ export class Charts {
     matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this.redraw());
   }
 
+  // The same data, the same picture: whoever asks again with what is drawn already costs nothing.
   update(data, targetText = "") {
+    if (data === this.data && targetText === this.targetText) return;
     this.data = data;
     this.targetText = targetText;
+    this.arrange();
+  }
+
+  arrange() {
+    const data = this.data;
     const shape = JSON.stringify([data.costs.map((cost) => cost.name), data.measures, this.cost]);
     if (shape !== this.shape) {
       this.shape = shape;
       this.cost = Math.min(this.cost, data.costs.length - 1);
-      const against = choice("Horizontal axis", data.costs.map((cost) => cost.name), this.cost, (index) => { this.cost = index; this.zoom(null); this.update(this.data, this.targetText); });
+      const against = choice("Horizontal axis", data.costs.map((cost) => cost.name), this.cost, (index) => { this.cost = index; this.zoom(null); this.arrange(); });
       this.choices.replaceChildren(h("span", { class: "soft" }, "against"), against, ...this.settings);
       this.charts = data.measures.map((measure) => new Chart(data.costs[this.cost], measure, this));
       this.grid.replaceChildren(...this.charts.map((chart) => chart.element));

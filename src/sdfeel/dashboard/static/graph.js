@@ -3,9 +3,11 @@
 import { choice, h, svg, table, whenSeen } from "./dom.js";
 import { duration, significant } from "./format.js";
 import { consensus } from "./consensus.js";
+import { seldom } from "./live.js";
 
 const STOPS = 9;
 const PULSE = 500; // milliseconds in which a dot travels along its link
+const REST = 5000; // milliseconds between two such pictures of a live run: what moves is drawn 60 times a second
 const LINKS = [
   { key: "traffic", title: "traffic", text: "exchanges since the previous moment" },
   { key: "age", title: "staleness", text: "time since the last exchange" },
@@ -18,6 +20,7 @@ export class Graph {
     this.frame = null; // null: the newest
     this.peeked = null; // under another chart's cursor
     this.fresh = false; // a moment has just arrived
+    this.pulsed = -REST; // when dots last travelled
     this.links = 0;
     this.later = null;
     this.whole = true; // colours count for the whole run
@@ -37,6 +40,7 @@ export class Graph {
   }
 
   update(data) {
+    if (data === this.data) return;
     const before = this.data?.frames?.at(-1)?.seconds;
     this.fresh ||= before !== undefined && this.frame === null && data.frames?.at(-1)?.seconds > before;
     this.data = data;
@@ -47,7 +51,7 @@ export class Graph {
     this.peeked = null;
     this.slider.max = data.frames.length - 1;
     if (this.frame === null) this.slider.value = data.frames.length - 1;
-    this.later ??= whenSeen(this.element, () => this.draw());
+    this.later ??= seldom(whenSeen(this.element, () => this.draw()), 2000);
     this.later();
   }
 
@@ -103,7 +107,7 @@ export class Graph {
     this.time.textContent = `${duration(frame.seconds)} · iteration ${frame.iterations.toLocaleString("en")}`;
     this.slider.setAttribute("aria-valuetext", this.time.textContent);
     this.picture.replaceChildren(this.drawn(data, frame, kind, far, busy));
-    if (this.timer || this.fresh) this.pulse(data, frame);
+    if (this.timer || (this.fresh && performance.now() - this.pulsed >= REST)) this.pulse(data, frame);
     this.fresh = false;
     const guessed = data.sampled && kind.key === "traffic" ? " (estimated)" : "";
     this.side.replaceChildren(
@@ -142,6 +146,7 @@ export class Graph {
   // Exchanges since the previous moment, as dots that travel along their links, once.
   pulse(data, frame) {
     if (matchMedia("(prefers-reduced-motion: reduce)").matches || document.hidden) return;
+    this.pulsed = performance.now();
     const picture = this.picture.firstElementChild;
     const most = Math.max(1, ...frame.traffic);
     data.links.forEach(([a, b], index) => {

@@ -269,6 +269,6 @@ function basket(parts) {
   const tooMany = chosen.size > MOST;
   parts.basket.replaceChildren(
     h("span", { role: "status" }, tooMany ? `${chosen.size} chosen: at most ${MOST} can be compared` : `${chosen.size} chosen`),
-    tooMany ? null : h("a", { class: "button primary", href: `/compare?${query}` }, "Compare"),
+    ...(tooMany ? [] : [h("a", { class: "button primary", href: `/compare?${query}` }, "Compare")]),
     h("button", { type: "button", onclick: () => chooseAll(false, parts) }, "Clear"));
 }

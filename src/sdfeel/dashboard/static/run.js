@@ -50,12 +50,19 @@ export async function show(main, about, query) {
     card("Events", events.element));
   const later = seldom(whenSeen(events.element, () => events.refresh()), 2000);
 
+  // What grows old by itself: how long ago something was heard.
+  const tick = () => {
+    if (document.hidden || !now?.run) return;
+    part.changed.textContent = now.run.modified ? `changed ${ago(now.run.modified)}` : "";
+    renew(part.nodes, [now.verification, now.nodes, now.nodes?.map((node) => node.heard && ago(node.heard))], ([checked, nodes]) => [...verified(checked), ...nodeTable(nodes)]);
+  };
   const draw = () => {
-    if (now.why) { part.warnings.replaceChildren(warnings([`This cannot be shown: ${now.why}`])); return; }
+    if (document.hidden) return; // until somebody looks
+    if (now.why) { warn(part.warnings, [`This cannot be shown: ${now.why}`]); return; }
     main.classList.remove("loading");
+    tick();
     fill(part, now.run);
     written.update(now.run);
-    part.nodes.replaceChildren(...verified(now.verification), ...nodeTable(now.nodes));
     if (now.nodes?.length && !part.audit.childElementCount) part.audit.append(auditCard(name));
     actions(part.actions, now.run, about, jobs);
     charts.update(now.run.charts);
@@ -63,6 +70,8 @@ export async function show(main, about, query) {
     graph.update(now.graph);
     later();
   };
+  document.addEventListener("visibilitychange", () => { if (now) draw(); });
+  setInterval(tick, 10_000);
   let begun = false;
   listen({ name }, {
     run: (all) => {
@@ -84,7 +93,7 @@ export async function show(main, about, query) {
   });
 }
 
-const warnings = (texts) => h("section", { class: "card warnings" }, h("h2", {}, "Warnings"), h("ul", {}, texts.map((text) => h("li", {}, text))));
+const warn = (part, all) => renew(part, all, (texts) => (texts.length ? [h("section", { class: "card warnings" }, h("h2", {}, "Warnings"), h("ul", {}, texts.map((text) => h("li", {}, text))))] : []));
 
 // How far a running run has come, and about how long it will still take.
 function progress(found) {
@@ -98,15 +107,14 @@ function progress(found) {
 function fill(part, run) {
   part.state.textContent = run.state;
   part.state.dataset.state = run.state;
-  part.changed.textContent = run.modified ? `changed ${ago(run.modified)}` : "";
   renew(part.figures, run.figures, (rows) => rows.map(([name, value]) => h("div", {}, h("dt", {}, name), h("dd", {}, value))));
-  part.warnings.replaceChildren(...(run.warnings.length ? [warnings(run.warnings)] : []));
+  warn(part.warnings, run.warnings);
   part.progress.replaceChildren(...progress(run.progress));
   part.thinned.textContent = run.thinned ?? "";
   renew(part.facts, run.facts, (rows) => table("setup", [], rows.map(([name, value]) => h("tr", {}, h("th", { scope: "row", class: "soft" }, name), h("td", { class: "wrap" }, value)))));
   renew(part.own, run.own, (rows) => rows.length ? [card("Each client's own model", h("div", { class: "own", tabindex: "0", role: "region", "aria-label": "accuracy of each client's own model" }, bars(rows)), h("p", { class: "soft note" }, "Test accuracy of every client's own model when it was last measured, the worst first."))] : []);
-  part.phases.replaceChildren(run.phases.length ? bars(run.phases) : h("p", { class: "soft" }, "No round is finished yet."),
-    h("p", { class: "soft note" }, "Shares of the rounds' time, summed over all rounds."));
+  renew(part.phases, run.phases, (rows) => [rows.length ? bars(rows) : h("p", { class: "soft" }, "No round is finished yet."),
+    h("p", { class: "soft note" }, "Shares of the rounds' time, summed over all rounds.")]);
 }
 
 const bars = (rows) => h("div", { class: "phases" }, rows.map((row) => h("div", {}, h("span", {}, row.name), h("span", { class: "track" }, h("i", { style: { width: `${100 * row.share}%` } })), h("span", { class: "number" }, row.text))));
