@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from tests.waiting import DEADLINE, started
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Page
+    from playwright.sync_api import Browser, Page
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 # A browser that looks for updates would be turned away by closed networks, again and again.
@@ -76,3 +76,20 @@ def patient(page: "Page") -> "Page":
 
     page.goto = again  # type: ignore[method-assign]
     return page
+
+
+@contextmanager
+def window(browser: "Browser", address: str) -> Iterator["Page"]:
+    """A window in which nothing may go wrong or be asked of another host."""
+    context = browser.new_context(viewport={"width": 1280, "height": 900}, base_url=address)
+    context.set_default_timeout(PATIENCE)
+    page = patient(context.new_page())
+    wrong: list[str] = []
+    page.on("pageerror", lambda error: wrong.append(str(error)))
+    page.on("dialog", lambda dialog: wrong.append(dialog.message))
+    page.on("request", lambda r: wrong.append(r.url) if not r.url.startswith(address) else None)
+    try:
+        yield page
+    finally:
+        context.close()
+    assert wrong == []
