@@ -75,6 +75,30 @@ def received(pipe: "Connection[Any, Any]", seconds: float = DEADLINE) -> Any:
     return pipe.recv()
 
 
+def whereabouts() -> str:
+    """Where every task of the running loop waits, from its outermost call to its innermost."""
+    found = []
+    for task in sorted(asyncio.all_tasks(), key=lambda each: each.get_name()):
+        lines, step = [task.get_name()], task.get_coro()
+        while (frame := getattr(step, "cr_frame", None)) is not None:
+            code = frame.f_code
+            lines.append(f"  {code.co_filename}:{frame.f_lineno} {code.co_qualname}")
+            step = getattr(step, "cr_await", None)
+        found.append("\n".join(lines))
+    return "\n".join(found)
+
+
+async def within(seconds: float, work: Coroutine[Any, Any, T]) -> T:
+    """What a coroutine returns; if it takes too long, everybody's whereabouts."""
+    task = asyncio.ensure_future(work)
+    try:
+        done, _ = await asyncio.wait({task}, timeout=seconds)
+        assert done, f"no end after {seconds:g} s; tasks wait here:\n{whereabouts()}"
+    finally:
+        task.cancel()
+    return task.result()
+
+
 def completed(work: Coroutine[Any, Any, T], seconds: float = DEADLINE) -> T:
     """What a story of coroutines returns."""
     return asyncio.run(asyncio.wait_for(work, seconds))

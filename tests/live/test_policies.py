@@ -1,6 +1,7 @@
 """What servers do when clients or other servers are slow, away or wrong."""
 
 import asyncio
+import random
 from pathlib import Path
 
 import numpy as np
@@ -14,13 +15,16 @@ from sdfeel.engine.base import Task
 from sdfeel.engine.combine import weighted
 from sdfeel.engine.messages import Packing, Uniform
 from sdfeel.live.edge.policy import Policy
+from sdfeel.live.edge.quarantine import Bounds
 from sdfeel.live.protocol import Who
 from sdfeel.live.store import Store
 from sdfeel.live.transport.errors import Refused, Rejected
-from sdfeel.schemes import AsyncSDFeel, DSquared, FedAvg, FedSA, Feel, SDFeel
+from sdfeel.schemes import AsyncSDFeel, DSquared, FedAsync, FedAvg, FedSA, Feel, SDFeel
+from tests.examples import MANY
 from tests.live import timeless
 from tests.live.parties import until
 from tests.live.village import SIZE, NoisyEngine, Village, network
+from tests.waiting import within
 
 HASTY = Policy(dead_client="drop", client_deadline=0.5, dead_edge="drop", edge_deadline=0.5)
 
@@ -63,6 +67,74 @@ def test_a_dead_client_is_waited_for_only_once(tmp_path: Path) -> None:
     store = Store(tmp_path / "edge-0")
     assert [record["missing"] for record in store.records()] == [[3]] * 4
     store.close()
+
+
+async def worked_on(village: Village, past: dict[int, str], working: set[int]) -> None:
+    """Clients with a past, some of whom work and some of whom say nothing more: three rounds."""
+    village.start(0)
+    edge = village.edges[0]
+    for n, before in past.items():
+        cluster = edge._cluster_of(n)
+        if before == "left out":
+            cluster.quarantine.add(f"client-{n}", 0, "it lied")
+        if before == "late":
+            for _ in range(4):
+                cluster._drop([n], 0)
+    await asyncio.sleep(0.1)
+    for n in past.keys() - working:  # it is there, and then no more
+        question = {"federation": "f" * 64, "wait": 0, "taken": 0}
+        question["samples"] = int(village.net.samples[n])
+        await edge.handle(Who("client", n), "work", question, None)
+    lives = [asyncio.ensure_future(village.client_life(n)) for n in sorted(working)]
+    await within(40.0, until(lambda: edge.known.k >= 3))
+    for life in lives:
+        life.cancel()
+    village.crash(0)
+
+
+@pytest.mark.parametrize("scheme", [FedAvg(tau1=2), FedAsync(tau1=2)], ids=["in step", "lanes"])
+def test_a_round_never_waits_for_the_silent_alone(scheme: Scheme, tmp_path: Path) -> None:
+    policy = Policy(dead_client="drop", client_deadline=2.0, quarantine=50)
+    for seed in range(6 * MANY):
+        draw = random.Random(seed)
+        village = Village(scheme, network(), tmp_path / str(seed), 50, policy)
+        past = {n: draw.choice(("left out", "late", "good")) for n in range(6)}
+        working = set(draw.sample(range(6), draw.choice((1, 1, 3))))
+        timeless.run(worked_on(village, past, working))
+
+
+def test_who_is_tried_because_others_are_silent_cannot_end_a_round_by_nonsense(
+    tmp_path: Path,
+) -> None:
+    policy = Policy(dead_client="drop", client_deadline=2.0, quarantine=50)
+    village = Village(FedAvg(tau1=2), network(), tmp_path, 50, policy)
+    village.train = lambda task: torch.full((SIZE,), float("nan"))
+
+    async def story() -> None:
+        village.start(0)
+        edge = village.edges[0]
+        edge.cluster.quarantine.add("client-3", 0, "it lied")
+        life = asyncio.ensure_future(village.client_life(3))
+        await asyncio.sleep(60)
+        assert edge.known.k == 0
+        assert 3 <= edge.cluster.quarantine.offences()["client-3"] <= 31  # a deadline apart
+        life.cancel()
+        engine = NoisyEngine(6)
+        village.train = lambda task: next(engine.train([task]))  # it is mended
+        life = asyncio.ensure_future(village.client_life(3))
+        await within(40.0, until(lambda: edge.known.k > 0))
+        life.cancel()
+        village.crash(0)
+
+    timeless.run(story())
+
+
+def test_who_brings_a_model_back_to_where_the_run_began_is_honest() -> None:
+    bounds, far = Bounds.of(torch.zeros(4), 1000.0), torch.full((4,), 1e7)
+    bounds.check(torch.ones(4), far)
+    bounds.check(far - 900, far)
+    with pytest.raises(Rejected, match="away from where it started"):
+        bounds.check(far / 2, far)
 
 
 def test_records_are_bounded_in_step_and_whole_out_of_step(tmp_path: Path) -> None:

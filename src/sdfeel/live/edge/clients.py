@@ -58,9 +58,11 @@ class Cluster:
     over: bool = False
     began: float = 0.0
     rejected: set[int] = field(default_factory=set)  # in this round
+    tried: set[int] = field(default_factory=set)  # left out, but the round has nobody else
     absent: set[int] = field(default_factory=set)  # dropped, and silent since
     visits: dict[int, Visit] = field(default_factory=dict)  # others' clients that asked for work
     asked: dict[int, float] = field(default_factory=dict)  # when our own last asked for work
+    _trial: float = 0.0  # when those who are left out may try again
     _misses: dict[int, tuple[int, int]] = field(default_factory=dict)  # how often, until when
     _handout: Handout | None = None  # of the open round
     _drafts: list[ResultDraft] = field(init=False, default_factory=list)  # for the next commit
@@ -79,7 +81,7 @@ class Cluster:
 
     def _gone(self, client: int) -> bool:
         """Does nobody wait for this client any more?"""
-        left_out = self.turn is not None and self.quarantine.holds(f"client-{client}", self.turn.k)
+        left_out = self.turn is not None and self._held(client, self.turn.k)
         return self.over or left_out or client in self.rejected or client in self.absent
 
     def complain(self, text: str) -> None:
@@ -113,6 +115,7 @@ class Cluster:
             self.quarantine.pardon(names)  # a round needs somebody
         notes = self.store.notes("result", turn.k)
         self.rejected, self.arrived = set(), set(notes).intersection(turn.clients)
+        self.tried, self._trial = set(), 0.0
         if self.sums is not None:
             self.sums.begin(turn, self.arrived)
         self.bell.ring()
@@ -135,7 +138,30 @@ class Cluster:
     def _awaits(self, turn: Turn, client: int) -> bool:
         """Does this round wait for the result of one of its clients?"""
         known = client in self.arrived or client in self.rejected or client in self.absent
-        return not known and not self.quarantine.holds(f"client-{client}", turn.k)
+        return not known and not self._held(client, turn.k)
+
+    def _held(self, client: int, k: int) -> bool:
+        """Is a client left out of a round for what it did?"""
+        return client not in self.tried and self.quarantine.holds(f"client-{client}", k)
+
+    def _try_all(self, turn: Turn) -> None:
+        """Those who may work have let the deadline pass: now the others may, whatever they did.
+
+        A round never waits for the silent alone. What is handed in is checked as ever; who is
+        refused again may try once more a deadline later, and cannot end the round.
+        """
+        if self.clock() >= self._trial:
+            self._trial = self.clock() + self.policy.client_deadline
+            held = {n for n in turn.clients if self.quarantine.holds(f"client-{n}", turn.k)}
+            self.tried, self.rejected = held, self.rejected - held
+            if held:
+                told = f"no result in round {turn.k + 1}"
+                self.complain(f"{told}: clients that are left out may try")
+            self.doors.ring()
+
+    def _nobody(self) -> bool:
+        """Has the round neither a result nor anybody whose refusal may end it?"""
+        return not self.arrived and not self.rejected - self.tried
 
     def _left(self, turn: Turn) -> Iterator[int]:
         """The same clients in any order; finding the first one is quick."""
@@ -144,7 +170,7 @@ class Cluster:
 
     def _waits(self, turn: Turn) -> bool:
         """Is the round still waiting? It needs everyone not known to be away, and at least one."""
-        nobody = not self.arrived and not self.rejected and len(turn.clients) > 0
+        nobody = self._nobody() and len(turn.clients) > 0
         return nobody or any(True for _ in self._left(turn))
 
     async def complete(self, turn: Turn) -> list[int]:
@@ -153,9 +179,9 @@ class Cluster:
             left = GUEST_POLL if turn.guests else LONG_POLL
             if self._may_drop(turn):
                 left = self.began + self.policy.client_deadline - self.clock()
-                nobody = not self.arrived and not self.rejected
-                if left <= 0 and nobody and not self._others_wait(turn):
+                if left <= 0 and self._nobody() and not self._others_wait(turn):
                     left = 0.5  # without any result the round cannot end
+                    self._try_all(turn)
                 elif left <= 0:
                     self._drop(self.outstanding(turn), turn.k)
                     break
@@ -211,16 +237,18 @@ class Cluster:
         )
         if header.get("leaving"):
             return self._say_goodbye(client)
-        if self.server not in self.federation.net.reach[client]:
+        own = self.server in self.federation.net.reach[client]
+        if not own:
             self.visits[client] = Visit(self.clock(), self._plausible(whole(header, "taken")))
         else:
             self.asked[client] = self.clock()
-        if self._may_rejoin(client):
-            self.absent.discard(client)
-        found = await self.doors.wait_for(
-            lambda: self._in_another_epoch(theirs) or self.handed_out(client),
-            seconds(header, "wait"),
-        )
+
+        def look() -> Answer | None:
+            if (own or client in self.visits) and self._may_rejoin(client):
+                self.absent.discard(client)
+            return self._in_another_epoch(theirs) or self.handed_out(client)
+
+        found = await self.doors.wait_for(look, seconds(header, "wait"))
         return found if found is not None else ({"idle": True}, None)
 
     def _in_another_epoch(self, theirs: int) -> Answer | None:
@@ -234,11 +262,13 @@ class Cluster:
         return ({"over": True}, None) if self.over else None
 
     def _may_rejoin(self, client: int) -> bool:
-        """Does a client that asks for work count again? At once if the round has nobody else."""
+        """Does a client that asks for work count again? At once if the round has nobody else, or
+        nobody else who is in time."""
         turn = self.turn
         if turn is None or not (self.arrived or any(True for _ in self._left(turn))):
             return True
-        return turn.k >= self._misses.get(client, (0, 0))[1]
+        late = self._nobody() and self.clock() >= self.began + self.policy.client_deadline
+        return late or turn.k >= self._misses.get(client, (0, 0))[1]
 
     def _plausible(self, taken: int) -> int:
         """Local iterations that a guest claims to have taken, at most the experiment's."""
@@ -286,7 +316,7 @@ class Cluster:
             return {"late": True}, None
         if k > turn.k or client not in turn.members:
             raise Refused(f"client {client} has no work in round {k} of server {self.server}")
-        if self.quarantine.holds(f"client-{client}", k):
+        if self._held(client, k):
             raise Refused(self.quarantine.reason(f"client-{client}"))
         await self._keep(turn, client, steps, header, body)
         return {"kept": True}, None
@@ -295,7 +325,7 @@ class Cluster:
         """One step of a sum. Who sends what no honest client sends is left out."""
         assert self.sums is not None
         turn = self.turn
-        if turn is not None and self.quarantine.holds(f"client-{client}", turn.k):
+        if turn is not None and self._held(client, turn.k):
             raise Refused(self.quarantine.reason(f"client-{client}"))
         try:
             return await self.sums.step(client, header, body)

@@ -174,10 +174,7 @@ class AsyncExchange:
         return seen
 
     async def _hold_own(self, k: int) -> PeerModel:
-        def look() -> bool | None:
-            return self._own.hold(self._me, k)
-
-        while await self.cluster.bell.wait_for(look, LONG_POLL) is None:
+        while await self._own.held_by(self._me, k, LONG_POLL) is None:
             pass
         return self._own.seen()
 

@@ -6,6 +6,7 @@ outcome. The hold and the outcome are durable.
 
 import asyncio
 from dataclasses import dataclass, field, replace
+from math import inf
 from typing import Any
 
 from torch import Tensor
@@ -21,6 +22,7 @@ from sdfeel.live.transport.errors import Refused, Rejected
 from sdfeel.live.transport.tensors import digest
 
 FACT = "meeting"
+SOON = 0.001  # seconds after which a leader's time is really up
 AHEAD = 1000  # rounds of each server that we may not have heard of
 
 
@@ -109,14 +111,31 @@ class LockedModel:
             self.save()
         return True
 
+    async def held_by(self, leader: int, k: int, patience: float) -> bool | None:
+        """The same as soon as we are free, within so many seconds.
+
+        We may become free because somebody says so, or because a leader's time is up.
+        """
+        clock = asyncio.get_running_loop().time
+        end = clock() + patience
+        while True:
+            left = min(end - clock(), max(0.0, self._left()) + SOON)
+            given = await self._bell.wait_for(lambda: self.hold(leader, k), left)
+            if given is not None or clock() >= end:
+                return given
+
+    def _left(self) -> float:
+        """Seconds until the leader that holds us is given up."""
+        if self.lock is None or self.lock[0] == self._me or self._policy.dead_edge == "wait":
+            return inf
+        return self._since + 2 * self._policy.edge_deadline - self.cluster.clock()
+
     def _give_up(self) -> None:
         """Drop a leader that holds us for too long, if the policy says so.
 
         But not before it has had time to give up another server itself.
         """
-        if self.lock is None or self.lock[0] == self._me or self._policy.dead_edge == "wait":
-            return
-        if self.cluster.clock() - self._since > 2 * self._policy.edge_deadline:
+        if self.lock is not None and self._left() < 0:
             self.others.give_up(self.lock[0], self._round())
             self.lock = None
 
@@ -130,7 +149,7 @@ class LockedModel:
         if leader in self.others.absent:  # it held us for too long
             await asyncio.sleep(min(AGAIN, seconds(header, "wait")))
             return {"busy": True}, None
-        given = await self._bell.wait_for(lambda: self.hold(leader, k), seconds(header, "wait"))
+        given = await self.held_by(leader, k, seconds(header, "wait"))
         if given is None:
             return {"busy": True}, None
         body = self.body()

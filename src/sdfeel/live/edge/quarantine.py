@@ -17,29 +17,37 @@ MOST_DOUBLINGS = 6
 
 @dataclass(frozen=True)
 class Bounds:
-    """How far a model may be from the one that it started from, or is mixed with."""
+    """How far a model may be from the one that it started from, or is mixed with.
 
+    Near the initial model it may always be: whoever trains a model that others have led astray
+    brings it back from anywhere, and is honest.
+    """
+
+    initial: Tensor
     scale: float  # of the experiment's models: the initial one's norm, at least a norm of ones
     max_change: float
 
     @classmethod
     def of(cls, initial: Tensor, max_change: float) -> "Bounds":
-        norm = float(torch.linalg.vector_norm(initial, dtype=torch.float64))
-        return cls(max(norm, sqrt(initial.numel())), max_change)
+        return cls(initial, max(_norm(initial), sqrt(initial.numel())), max_change)
 
     def check(self, model: Tensor, start: Tensor, share: float = 1.0) -> None:
         """`Rejected` unless finite and near `start`; `share`: the sum of an average's weights."""
         # The difference of two finite numbers may overflow; then it is too large in any case.
-        change = float(torch.linalg.vector_norm(model - start, dtype=torch.float64))
+        change = _norm(model - start)
         most = self.max_change * self.scale * max(share, 1.0)
         if not isfinite(change):
             raise Rejected("the model is not finite, or infinitely far from where it started")
-        if change > most:
+        if change > most and _norm(model - self.initial) > self.max_change * self.scale:
             raise Rejected(
                 f"the model is {change:.3g} away from where it started, allowed are {most:.3g}: "
                 f"if that is how this experiment learns, raise max_change under [policy] of the "
                 f"edge servers' node files"
             )
+
+
+def _norm(row: Tensor) -> float:
+    return float(torch.linalg.vector_norm(row, dtype=torch.float64))
 
 
 class Quarantine:
