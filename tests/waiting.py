@@ -79,7 +79,8 @@ def whereabouts() -> str:
     """Where every task of the running loop waits, from its outermost call to its innermost."""
     found = []
     for task in sorted(asyncio.all_tasks(), key=lambda each: each.get_name()):
-        lines, step = [task.get_name()], task.get_coro()
+        lines = [task.get_name()]
+        step: Any = task.get_coro()
         while (frame := getattr(step, "cr_frame", None)) is not None:
             code = frame.f_code
             lines.append(f"  {code.co_filename}:{frame.f_lineno} {code.co_qualname}")
