@@ -37,7 +37,7 @@ from sdfeel.run.drive import Drive
 from sdfeel.run.provenance import Provenance
 from sdfeel.run.session import Session, drive_of, recorded, start, start_or_resume
 from sdfeel.run.session import resume as continue_run
-from sdfeel.run.tracking import tracked, trackers
+from sdfeel.run.tracking import tracked, tracker
 from sdfeel.schemes import SCHEMES, lacking, name_of
 from sdfeel.schemes import tolerance as tolerance_of
 
@@ -206,7 +206,8 @@ class Run:
         drive = drive_of(ready, self.simulation)
         unused = () if parts is None else _unused(parts.scheme, parts.net, ready.cost)
         told = _told(drive, (*ready.foreign, *ready.notes, *unused))
-        self._events = tracked(told, trackers(experiment.tracking.to), ready.experiment)
+        to = [tracker(each) for each in experiment.tracking.to]
+        self._events = tracked(told, to, ready.experiment)
         self.module = _module(ready)
 
     def _keep(self, session: Session) -> None:

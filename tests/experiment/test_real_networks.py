@@ -91,7 +91,7 @@ def test_graphml_of_the_topology_zoo_has_places_and_speeds(tmp_path: Path) -> No
     assert found.mbps[0, 1] == 155
     assert found.seconds[0, 1] == pytest.approx(1146 / 2e5, rel=1e-3)
     asked = load(None, [f"network.graph={file}", "network.servers=2"])
-    assert build_places(asked) == ((-74.01, 40.71), (-87.65, 41.85))
+    assert build_places(asked, server_graph(asked)) == ((-74.01, 40.71), (-87.65, 41.85))
 
 
 def test_a_map_keeps_directions_and_fills_the_picture() -> None:

@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -72,7 +72,7 @@ def _own(name: str, given: Any, reading: HowToRead) -> Dataset | Federated:
     if isinstance(given, Dataset | Federated):
         if not isinstance(given, Dataset) or given.users is None:
             _no_columns(name, reading)
-        return given
+        return replace(given, train=examples(given.train), test=examples(given.test))
     if isinstance(given, Mapping) and {"train", "test"} <= set(given):
         given = given["train"], given["test"]
     if not (isinstance(given, tuple | list) and len(given) == 2):

@@ -272,6 +272,14 @@ def federate(
     if clients is None:
         raise InputError("how many clients share the data? give clients=...")
     whole_number("clients", clients, 1)
+    return divided(Dataset("", whole, tested, 0), clients, partition, seed, **options)
+
+
+def divided(
+    data: Dataset, clients: int, partition: str | Path | Partition, seed: int, **options: Any
+) -> Federated:
+    """The examples of a data set, as a rule, a file or a function shares them out."""
+    whole = data.train
     labels = whole.y.numpy() if whole.y.ndim == 1 else np.zeros(len(whole), dtype=np.int64)
     draws = rng(seed, "partition")
     if callable(partition):
@@ -284,7 +292,7 @@ def federate(
         parts = _checked(given, clients, len(whole))
     else:
         parts = split(labels, clients, draws, partition=str(partition), **options)
-    return Federated(whole, tuple(parts), tested)
+    return Federated(whole, tuple(parts), data.test)
 
 
 def by_users(data: Dataset) -> Federated:

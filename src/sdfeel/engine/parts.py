@@ -14,6 +14,7 @@ from sdfeel.models.flat import Layout, TensorInRow, tensors_of
 
 Method = Literal["parts", "fedper", "fedbn", "fedrep", "ditto"]
 HEAD, NORMS = "head", "norms"  # words for the last layer, and for all normalisation layers
+GRADIENTS = {"ditto": 2}  # that a client computes in a local iteration; with other methods, one
 USUAL: dict[str, tuple[str, ...]] = {"fedper": (HEAD,), "fedbn": (NORMS,), "fedrep": (HEAD,)}
 
 
@@ -50,17 +51,10 @@ class Personal:
             raise InputError(f"personal.pull must be at least 0, got {self.pull:g}")
 
     @classmethod
-    def of(cls, given: Mapping[str, Any]) -> "Personal | None":
-        """From an experiment's section; None if nothing is personal."""
-        if given["method"] == "none":
-            return None
+    def of(cls, given: Mapping[str, Any]) -> "Personal":
+        """From an experiment's section, whose method is not `none`."""
         lists = {key: tuple(given[key]) for key in ("stays", "travels")}
         return cls(**{**given, **lists})
-
-    @property
-    def gradients(self) -> int:
-        """Gradients that a client computes in a local iteration."""
-        return 2 if self.method == "ditto" else 1
 
     def split(self, module: nn.Module) -> "Split":
         """The parts of this module; InputError if nothing would travel, or a name is unknown."""

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from sdfeel.core.arrays import ints
 from sdfeel.core.cost import Cost, Power
 from sdfeel.core.decide import Decisions
-from sdfeel.core.errors import InputError, unknown
+from sdfeel.core.errors import InputError, UnknownName, unknown
 from sdfeel.core.link_times import Link
 from sdfeel.core.named import asked_for, imported, is_path, spelled
 from sdfeel.core.network import Network
@@ -28,7 +28,8 @@ from sdfeel.engine.attacks import Attack, Backdoor, Lying, poisoned
 from sdfeel.engine.base import Engine, Workload
 from sdfeel.engine.evaluate import LOSSES, Groups, chosen, confusion
 from sdfeel.engine.messages import FLOAT, Packing
-from sdfeel.engine.parts import Personal
+from sdfeel.engine.optimizers import local_step
+from sdfeel.engine.parts import GRADIENTS, Personal
 from sdfeel.engine.personal import PersonalEngine, Tuned, own_rows
 from sdfeel.engine.privacy import Budget
 from sdfeel.engine.select import ModuleEngine, choose
@@ -42,8 +43,7 @@ from sdfeel.experiment.build_data import (
     sample,
     split_data,
     split_notes,
-    with_clients,
-    with_task,
+    with_data,
     with_tests,
 )
 from sdfeel.experiment.build_liars import build_attack, build_rules, check_attack, with_liars
@@ -60,8 +60,9 @@ from sdfeel.experiment.build_network import (
     with_servers,
 )
 from sdfeel.experiment.build_radio import build_case, build_changing, overheads, with_radio
-from sdfeel.experiment.build_training import build_training, local_step, reading
-from sdfeel.experiment.elsewhere import in_our_words
+from sdfeel.experiment.build_training import build_training, reading
+from sdfeel.experiment.effects import Case
+from sdfeel.experiment.elsewhere import hinted
 from sdfeel.experiment.files import read_speeds
 from sdfeel.experiment.loading import rule_of
 from sdfeel.experiment.schema import Experiment, SchemeSection
@@ -163,25 +164,51 @@ class RunParts:
     cost: Cost | None = None
 
 
-@in_our_words()
+@dataclass(frozen=True, eq=False)
+class Settled:
+    """What is learned, from whose data, by which scheme and on which network."""
+
+    experiment: Experiment  # with what the data and the network decide
+    scheme: Scheme
+    late: StragglerPolicy
+    data: Federated
+    net: Network
+    case: Case
+    foreign: tuple[str, ...]  # a note if keys of other schemes were ignored
+    notes: tuple[str, ...]  # about keys whose place the data have taken
+
+
 def prepare(experiment: Experiment, parts: RunParts | None = None) -> Prepared:
     """Load, split and build everything that `experiment` names; raise on what cannot work."""
+    try:
+        return build(settle(experiment, parts), parts)
+    except UnknownName as error:
+        raise hinted(error) from None
+
+
+def settle(experiment: Experiment, parts: RunParts | None = None) -> Settled:
+    """Find what `experiment` names; what cannot go together is refused here."""
     scheme, foreign = build_scheme(experiment) if parts is None else (parts.scheme, ())
     groups = [*experiment.evaluation.per_client, *experiment.evaluation.per_cluster]
     chosen(groups, known_metrics(experiment))  # known names
     late = build_late(experiment)
     loaded = load_data(experiment)
     data = split_data(experiment, loaded)
-    decided = tuple(split_notes(experiment, loaded, len(data.parts)))
-    experiment = with_servers(with_clients(experiment, len(data.parts)))
-    experiment = with_task(with_model(experiment), data)
+    notes = tuple(split_notes(experiment, loaded, len(data.parts)))
+    experiment = with_model(with_servers(with_data(experiment, data)))
     chosen(groups, known_metrics(experiment), data.task != "regression")  # that suit the targets
     net = build_network(experiment, data) if parts is None else parts.net
     check_tests(data, experiment.evaluation, len(net.servers))
-    # A network that the scheme cannot serve, and options that it refuses, are refused here.
     case = build_case(experiment, scheme, net)
     effects.check(case)
-    attack, tried = None, None
+    return Settled(experiment, scheme, late, data, net, case, foreign, notes)
+
+
+def build(settled: Settled, parts: RunParts | None = None) -> Prepared:
+    """The objects that carry it out: engine, messages, prices and decisions."""
+    experiment, scheme, net = settled.experiment, settled.scheme, settled.net
+    data, late, case = settled.data, settled.late, settled.case
+    attack, tried, backdoor = None, None, None
     if experiment.attack.kind != "none":
         experiment = with_liars(experiment, net)
         attack = build_attack(experiment, net)
@@ -194,10 +221,14 @@ def prepare(experiment: Experiment, parts: RunParts | None = None) -> Prepared:
     packing = build_packing(experiment, engine.layout)
     given = None if parts is None else parts.cost
     cost = given or build_cost(experiment, data, net, module, engine.layout, packing)
-    local = local_step(experiment)
+    local = local_step(build_training(experiment))
     decisions = Decisions.of(scheme, net, cost, experiment.seed, local, late, changing)
-    decisions = replace(decisions, cloud=build_cloud(experiment, net, changing))
-    check_attack(experiment, attack, decisions)
+    if experiment.network.cloud is not None:
+        cloud = build_cloud(experiment.network.cloud, net, changing)
+        decisions = replace(decisions, cloud=cloud)
+    if attack is not None:
+        check_attack(experiment, attack, decisions)
+        backdoor = None if tried is None else Backdoor(engine.outputs, tried, attack.target)
     budget: Budget | None = None
     promised: tuple[str, ...] = ()
     if experiment.privacy.protects != "nothing" or experiment.privacy.secure_aggregation:
@@ -213,17 +244,16 @@ def prepare(experiment: Experiment, parts: RunParts | None = None) -> Prepared:
         promised = () if budget is None else (*far, budget.statement)
     if packing is not None and attack is not None:
         packing = replace(packing, liars=attack.clients)
-    decisions.check_deadline()
+    if late.seconds is not None:
+        decisions.check_deadline()
     rounds = decisions.expected_rounds(experiment.training.iterations)
-    decided = (*decided, *_whole_round(experiment.training.iterations, decisions))
+    longer = _whole_round(experiment.training.iterations, decisions)
     if experiment.network.epochs:
         decisions, net = with_epochs(experiment, decisions, net)
     experiment = resolved(experiment, scheme, data, rounds, engine.name)
-    notes = (*decided, *effects.notes(replace(case, engine=engine.name)), *parted, *promised)
-    backdoor = None
-    if attack is not None and tried is not None:
-        backdoor = Backdoor(engine.outputs, tried, attack.target)
-    own = packing, notes, foreign, budget, attack, backdoor
+    unused = effects.notes(replace(case, engine=engine.name))
+    notes = (*settled.notes, *longer, *unused, *parted, *promised)
+    own = packing, notes, settled.foreign, budget, attack, backdoor
     return Prepared(experiment, decisions, net, data, engine, why, rounds, *own)
 
 
@@ -382,9 +412,9 @@ def build_engine(
     """The engine, and why it was chosen; noise in its steps is drawn from `secret` or the seed."""
     workload = build_workload(experiment, data, module, secret)
     kind, workers = experiment.training.engine, experiment.training.workers or None
-    personal = Personal.of(experiment.personal.model_dump())
-    if personal is None:
+    if experiment.personal.method == "none":
         return choose(kind, workload, workers)
+    personal = Personal.of(experiment.personal.model_dump())
     if personal.method == "fedrep" and kind == "native":
         raise InputError(
             "personal.method = fedrep trains one part of a model at a time, which the native "
@@ -442,8 +472,7 @@ def build_cost(
         packed["client-server"] = packed["client-cloud"] = packing.bits(layout.priced)
     if packing is not None and packing.across is not None:
         packed["server-server"] = packing.across.bits(layout.priced)
-    personal = Personal.of(experiment.personal.model_dump())
-    gradients = 1 if personal is None else personal.gradients  # of an iteration
+    gradients = GRADIENTS.get(experiment.personal.method, 1)
     busy = 1.0 if section.cores is None else max(clients / section.cores, 1.0)
     priced = latency.cost(
         busy

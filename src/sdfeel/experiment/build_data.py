@@ -13,7 +13,7 @@ from sdfeel.core.named import Kind, is_path, spelled
 from sdfeel.core.seeds import rng
 from sdfeel.data import catalog as sources
 from sdfeel.data.adapters import HowToRead
-from sdfeel.data.federated import Dataset, Examples, Federated, LazyExamples, by_users, federate
+from sdfeel.data.federated import Dataset, Examples, Federated, LazyExamples, by_users, divided
 from sdfeel.data.partition import USERS
 from sdfeel.engine.evaluate import (
     LOSSES,
@@ -71,9 +71,8 @@ def split_data(experiment: Experiment, loaded: Dataset | Federated) -> Federated
             f"data.partition is {partition}, which needs class numbers, but the targets of "
             f"{spelled(section.name)} are something else: set data.partition to iid or users"
         )
-    return federate(
-        loaded.train,
-        loaded.test,
+    return divided(
+        loaded,
         experiment.network.clients,
         partition,
         experiment.seed,
@@ -111,8 +110,9 @@ def build_reading(experiment: Experiment) -> HowToRead:
     )
 
 
-def with_task(experiment: Experiment, data: Federated) -> Experiment:
-    """The same experiment with the loss and the metrics of its task, where none were chosen."""
+def with_data(experiment: Experiment, data: Federated) -> Experiment:
+    """The same experiment with as many clients as its data are split over, and with the loss and
+    the metrics of its task, where none were chosen."""
     task = data.task if experiment.data.task == "auto" else experiment.data.task
     training, evaluation = experiment.training, experiment.evaluation
     if section_loss(experiment) == "auto":
@@ -120,7 +120,10 @@ def with_task(experiment: Experiment, data: Federated) -> Experiment:
     if not evaluation.metrics and task in TASK_METRICS:
         own = {name: name for name in TASK_METRICS[task]}
         evaluation = evaluation.model_copy(update={"metrics": own})
-    return experiment.model_copy(update={"training": training, "evaluation": evaluation})
+    network = experiment.network.model_copy(update={"clients": len(data.parts)})
+    return experiment.model_copy(
+        update={"network": network, "training": training, "evaluation": evaluation}
+    )
 
 
 def section_loss(experiment: Experiment) -> str:
@@ -146,12 +149,6 @@ def known_metrics(experiment: Experiment) -> dict[str, Metric]:
     """The metrics by name, with the experiment's own and its loss."""
     own = {name: METRIC.find(given) for name, given in experiment.evaluation.metrics.items()}
     return {**METRICS, "loss": build_loss(experiment), **own}
-
-
-def with_clients(experiment: Experiment, clients: int) -> Experiment:
-    """The same experiment with as many clients as its data are split over."""
-    network = experiment.network.model_copy(update={"clients": clients})
-    return experiment.model_copy(update={"network": network})
 
 
 def sample(data: Examples, count: int, seed: int) -> Examples:

@@ -64,9 +64,9 @@ def build_attack(experiment: Experiment, net: Network) -> Attack | None:
     return attack
 
 
-def check_attack(experiment: Experiment, attack: Attack | None, decisions: Decisions) -> None:
+def check_attack(experiment: Experiment, attack: Attack, decisions: Decisions) -> None:
     """InputError where edge servers should lie and have nobody to lie to."""
-    if attack is None or not attack.servers:
+    if not attack.servers:
         return
     codec = experiment.compression.backhaul
     reason = None

@@ -23,8 +23,8 @@ from sdfeel.data.federated import Federated
 from sdfeel.data.partition import holdings
 from sdfeel.experiment.files import read_matrix, text_of
 from sdfeel.experiment.real_networks import (
+    TOPOHUB,
     ServerGraph,
-    is_real,
     known_links,
     read_places,
     read_server_graph,
@@ -35,8 +35,9 @@ from sdfeel.schemes import name_of
 
 
 def build_network(experiment: Experiment, data: Federated) -> Network:
-    links, home = build_links(experiment), build_home(experiment, data)
-    net = replace(clustered(data.samples, home, links), places=build_places(experiment))
+    real = server_graph(experiment)
+    links, home = build_links(experiment, real), build_home(experiment, data)
+    net = replace(clustered(data.samples, home, links), places=build_places(experiment, real))
     if experiment.network.overlap and len(net.servers) > 1:
         net = overlapping(net, experiment.network.overlap)
     return build_mixing(experiment, net)
@@ -110,11 +111,8 @@ def on_another(
     return replace(found, cloud=own.cloud, hubs=own.hubs)
 
 
-def build_cloud(experiment: Experiment, net: Network, changing: Outages | None) -> int | None:
-    """The server that plays the cloud; None: it stands apart."""
-    cloud = experiment.network.cloud
-    if cloud is None:
-        return None
+def build_cloud(cloud: int, net: Network, changing: Outages | None) -> int:
+    """The server that plays the cloud."""
     if cloud not in net.servers:
         raise InputError(
             f"network.cloud is {cloud}, but the servers have numbers 0 to {len(net.servers) - 1}: "
@@ -165,11 +163,12 @@ def overlapping(net: Network, count: int) -> Network:
 def equal_network(experiment: Experiment) -> Network:
     """The experiment's servers with clients of equal data: to look at the graph alone."""
     section = experiment.network
-    links = build_links(experiment)
+    real = server_graph(experiment)
+    links = build_links(experiment, real)
     sizes = cluster_sizes(section.clients, section.servers, section.imbalance)
     home = np.repeat(np.arange(section.servers), sizes)
     net = clustered(np.ones(section.clients), home, links)
-    return build_mixing(experiment, replace(net, places=build_places(experiment)))
+    return build_mixing(experiment, replace(net, places=build_places(experiment, real)))
 
 
 def who_holds_what(data: Federated) -> Ints:
@@ -179,10 +178,10 @@ def who_holds_what(data: Federated) -> Ints:
     return holdings(data.train.y.numpy(), data.parts, data.classes)
 
 
-def build_links(experiment: Experiment) -> Floats:
+def build_links(experiment: Experiment, real: ServerGraph | None) -> Floats:
+    """(D, D) which servers are joined; `real`, where the experiment names a graph that is known."""
     section = experiment.network
     draws = rng(experiment.seed, "graph")
-    real = server_graph(experiment)
     if real is None and (not isinstance(section.graph, str) or is_path(section.graph)):
         found = imported(section.graph) if isinstance(section.graph, str) else section.graph
         with asked_for("network.graph", "the links between servers"):
@@ -205,7 +204,7 @@ def server_graph(experiment: Experiment) -> ServerGraph | None:
         return None
     known = section.graph in (*graphs.TOPOLOGIES, *graphs.ALIASES)
     file = Path(section.graph)
-    if is_real(section.graph):
+    if section.graph.startswith(TOPOHUB):
         found = topohub(section.graph)
     elif not known and not is_path(section.graph) and (file.suffix or file.is_file()):
         found = read_server_graph(file)
@@ -221,19 +220,21 @@ def server_graph(experiment: Experiment) -> ServerGraph | None:
 
 def with_servers(experiment: Experiment) -> Experiment:
     """The same experiment with as many servers as a real network has, if nobody said how many."""
-    section = experiment.network
-    if not is_real(section.graph) or "servers" in section.model_fields_set:
+    section, graph = experiment.network, experiment.network.graph
+    named = isinstance(graph, str) and graph.startswith(TOPOHUB)
+    if not named or "servers" in section.model_fields_set:
         return experiment
-    real = section.model_copy(update={"servers": topohub(str(section.graph)).servers})
+    real = section.model_copy(update={"servers": topohub(graph).servers})
     return experiment.model_copy(update={"network": real})
 
 
-def build_places(experiment: Experiment) -> tuple[tuple[float, float], ...] | None:
+def build_places(
+    experiment: Experiment, real: ServerGraph | None
+) -> tuple[tuple[float, float], ...] | None:
     """Longitude and latitude of each server, if they are known."""
     section = experiment.network
     if section.places is not None:
         return read_places(text_of(section.places), section.places, section.servers)
-    real = server_graph(experiment)
     return None if real is None else real.places
 
 

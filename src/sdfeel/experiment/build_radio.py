@@ -106,11 +106,12 @@ def _own_channel(given: Any, radio: Floats, snr: Floats, seed: int) -> Channel:
 
 def build_case(experiment: Experiment, scheme: Scheme, net: Network) -> Case:
     """What decides which keys matter; the files that the experiment names are read for it."""
-    section, tolerates, own = experiment.radio, tolerance(scheme), scheme.adapt(net)
+    section, network = experiment.radio, experiment.network
+    tolerates, own, where = tolerance(scheme), scheme.adapt(net), network.whereabouts
     changes: tuple[Change, ...] = ()
-    if experiment.network.changes is not None:
-        changes = schedule(text_of(experiment.network.changes), experiment.network.changes)
-        check(changes, net, experiment.network.changes)
+    if network.changes is not None:
+        changes = schedule(text_of(network.changes), network.changes)
+        check(changes, net, network.changes)
     named = False, False
     if section.links is not None:
         table = links_table(text_of(section.links), section.links, net.links)
@@ -128,7 +129,7 @@ def build_case(experiment: Experiment, scheme: Scheme, net: Network) -> Case:
         named,
         "equal" if rates == "equal" else _kind_of_rates(rates, len(net.samples)),
         lanes=has_lanes(scheme),
-        clients=build_whereabouts(experiment, net),
+        clients=None if where is None else build_whereabouts(network, where, net),
     )
 
 
@@ -159,7 +160,7 @@ def build_changing(case: Case) -> tuple[Outages | None, tuple[str, ...]]:
     changes = tuple(change for change in case.schedule if used[len(change.who)])
     link_chance = section.link_chance if used[2] else 1.0
     up_seconds = section.server_up_seconds if used[1] else None
-    clients = used_whereabouts(case)
+    clients = None if case.clients is None else used_whereabouts(case, case.clients)
     if not changes and link_chance == 1 and up_seconds is None and clients is None:
         return None, ()
     if case.net.peers is not None and "mixing" in case.used:

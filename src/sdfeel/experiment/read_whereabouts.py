@@ -15,24 +15,19 @@ from sdfeel.core.whereabouts import NOWHERE, UNCHANGED, Rule, Whereabouts
 from sdfeel.experiment.effects import Case
 from sdfeel.experiment.files import text_of
 from sdfeel.experiment.real_networks import great_circle
-from sdfeel.experiment.schema import Experiment
+from sdfeel.experiment.schema import NetworkSection
 
 FLAGS = ("available", "charging", "wifi")
 COLUMNS = ("seconds", "round", "client", "server", "longitude", "latitude", *FLAGS)
 
 
-def build_whereabouts(experiment: Experiment, net: Network) -> Whereabouts | None:
-    """Where the experiment's clients are; None: where they begin."""
-    section = experiment.network
-    if section.whereabouts is None:
-        return None
-    found = read_whereabouts(
-        text_of(section.whereabouts), section.whereabouts, len(net.samples), net
-    )
+def build_whereabouts(section: NetworkSection, name: str, net: Network) -> Whereabouts:
+    """Where the clients are, as the file of this name says."""
+    found = read_whereabouts(text_of(name), name, len(net.samples), net)
     period = section.whereabouts_period
     if period is not None and len(found.when) and period <= found.when[-1]:
         raise InputError(
-            f"network.whereabouts_period is {period:g}, but {section.whereabouts} goes on until "
+            f"network.whereabouts_period is {period:g}, but {name} goes on until "
             f"{found.when[-1]:g}: raise it above that"
         )
     return replace(found, period=period, rule=_rule(section.mixing))
@@ -48,11 +43,9 @@ def _rule(mixing: object) -> Rule:
     return GOSSIP_RULES.get(str(mixing), laplacian_weights)
 
 
-def used_whereabouts(case: Case) -> Whereabouts | None:
+def used_whereabouts(case: Case, found: Whereabouts) -> Whereabouts | None:
     """What of it the scheme notices; InputError for what it cannot go together with."""
-    found, used = case.clients, case.used
-    if found is None:
-        return None
+    used = case.used
     moves = found.moves and "moving_clients" in used and case.several
     if not moves:
         found = replace(found, moving=False)

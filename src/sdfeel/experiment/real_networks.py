@@ -40,11 +40,6 @@ class ServerGraph:
         return len(self.links)
 
 
-def is_real(graph: object) -> bool:
-    """Is this the name of a graph of topohub?"""
-    return isinstance(graph, str) and graph.startswith(TOPOHUB)
-
-
 def catalogue(prefix: str = "") -> list[str]:
     """The names of topohub's networks that begin so, as network.graph takes them."""
     return sorted(

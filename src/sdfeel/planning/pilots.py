@@ -209,7 +209,8 @@ class Workshop:
         if key not in self._nets:
             section = self.base.network.model_copy(update={"graph": graph, "mixing": mixing})
             experiment = self.base.model_copy(update={"network": section})
-            links = build_network.build_links(experiment)
+            real = build_network.server_graph(experiment)
+            links = build_network.build_links(experiment, real)
             bare = replace(self.prepared.net, links=links, weights=None)
             self._nets[key] = build_network.build_mixing(experiment, bare)
         return self._nets[key]

@@ -30,7 +30,7 @@ from sdfeel.run.checkpoint import load_checkpoint, save_checkpoint
 from sdfeel.run.drive import Drive, Goals
 from sdfeel.run.provenance import Continued, Provenance
 from sdfeel.run.theorem import Estimating
-from sdfeel.run.tracking import tracked, trackers
+from sdfeel.run.tracking import tracked, tracker
 from sdfeel.sim.simulate import Simulation
 from sdfeel.sim.state import State
 
@@ -131,7 +131,7 @@ class Session:
         self._idle = self._writing = 0.0
         self._estimating: Estimating | None = None
         self._simulation: Simulation | None = None
-        self._trackers = trackers(prepared.experiment.tracking.to)
+        self._trackers = [tracker(each) for each in prepared.experiment.tracking.to]
         self.finished = resume and finished(directory) is not None
 
     @property

@@ -211,12 +211,8 @@ def _package(name: str, extra: str = "") -> Any:
         ) from None
 
 
-def trackers(to: Iterable[Any]) -> list[tuple[str, Tracker]]:
-    """What was asked for, ready to begin; InputError for what there is not."""
-    return [_tracker(each) for each in to]
-
-
-def _tracker(given: Any) -> tuple[str, Tracker]:
+def tracker(given: Any) -> tuple[str, Tracker]:
+    """What was asked for, ready to begin, and its name; InputError if there is no such thing."""
     found = NAMED.find(given)
     label = given if isinstance(given, str) else getattr(given, "__name__", type(given).__name__)
     if given in TRACKERS or isinstance(found, type):
@@ -316,7 +312,8 @@ def track(run: Any, *to: Any) -> Iterator[Event]:
     `run` is a `Run`; iterate over this in its place. If it is the directory of a run (or what
     `open` gives), everything in its log is sent at once.
     """
-    asked = trackers(name for each in to for name in (each if isinstance(each, list) else [each]))
+    names = (name for each in to for name in (each if isinstance(each, list) else [each]))
+    asked = [tracker(name) for name in names]
     path = getattr(run, "path", run)
     if not isinstance(path, str | Path):
         return tracked(run, asked)
