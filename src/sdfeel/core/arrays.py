@@ -1,4 +1,4 @@
-"""Array types, and the one way to make an array that nobody can change."""
+"""Array types, the one way to make an array that nobody can change, and rows by group."""
 
 from typing import Any, TypeGuard
 
@@ -37,3 +37,15 @@ def _fixed(values: ArrayLike, kind: type[Any]) -> TypeGuard[NDArray[Any]]:
         and not values.flags.writeable
         and values.flags.owndata
     )
+
+
+def grouped(members: Ints, groups: Ints, count: int) -> list[Ints]:
+    """The sorted members of group 0, 1, ..., count - 1; those of groups below 0 are dropped.
+
+    >>> grouped(np.array([5, 3, 9, 7]), np.array([1, 1, 0, -1]), 2)
+    [array([9]), array([3, 5])]
+    """
+    order = np.lexsort((members, groups))
+    order = order[groups[order] >= 0]
+    cuts = np.searchsorted(groups[order], np.arange(1, count))
+    return list(np.split(members[order], cuts))

@@ -87,6 +87,9 @@ def schedule(
     >>> schedule("cosine", {"least": 0.1}, 0, "iteration", 100).factor(k=10, length=5) > 0.5
     True
     """
+    plain = isinstance(given, str) and given == "constant" and not options
+    if plain and not warmup:
+        return None
     found = NAMED.find(given)
     builtin = isinstance(given, str) and given in NAMED.known
     if not callable(found):
@@ -100,6 +103,4 @@ def schedule(
         curve = found(**options) if builtin else found
     except TypeError as error:
         raise InputError(f"training.schedule = {given} refused its options: {error}") from None
-    if given == "constant" and not warmup:
-        return None
     return Schedule(curve, iterations, warmup, unit)

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from sdfeel.core.arrays import Ints
+from sdfeel.core.arrays import Ints, grouped
 from sdfeel.core.errors import DataError
 
 SUFFIXES = (".csv", ".json")
@@ -148,15 +148,3 @@ def _rows_by_group(path: Path, groups: Ints, members: Ints) -> list[Ints]:
             f"number the groups 0, 1, 2, ... without gaps"
         )
     return grouped(members, groups, int(groups.max()) + 1)
-
-
-def grouped(members: Ints, groups: Ints, count: int) -> list[Ints]:
-    """The sorted members of group 0, 1, ..., count - 1; those of groups below 0 are dropped.
-
-    >>> grouped(np.array([5, 3, 9, 7]), np.array([1, 1, 0, -1]), 2)
-    [array([9]), array([3, 5])]
-    """
-    order = np.lexsort((members, groups))
-    order = order[groups[order] >= 0]
-    cuts = np.searchsorted(groups[order], np.arange(1, count))
-    return list(np.split(members[order], cuts))

@@ -13,10 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from sdfeel.core.arrays import Bools, Floats, Ints
+from sdfeel.core.arrays import Bools, Floats, Ints, grouped
 from sdfeel.core.errors import DataError, InputError, at_least, unknown
 from sdfeel.data import group_files
-from sdfeel.data.group_files import grouped
 
 Rng = np.random.Generator
 # Where even in the best of so many draws more than HOPELESS clients hold too few examples, a draw
@@ -29,7 +28,7 @@ def iid(labels: Ints, clients: int, rng: Rng) -> list[Ints]:
     _check_clients(labels, clients)
     owner = np.empty(len(labels), dtype=np.int64)
     owner[rng.permutation(len(labels))] = np.arange(len(labels)) % clients
-    return _parts(owner, clients)
+    return grouped(np.arange(len(owner)), owner, clients)
 
 
 def exact_classes(labels: Ints, clients: int, classes_per_client: int, rng: Rng) -> list[Ints]:
@@ -48,7 +47,7 @@ def exact_classes(labels: Ints, clients: int, classes_per_client: int, rng: Rng)
         mine = rng.permutation(np.flatnonzero(label == k))
         sharers = rng.permutation(np.flatnonzero(held[:, k]))
         owner[mine] = np.resize(sharers, len(mine))
-    return _parts(owner, clients)
+    return grouped(np.arange(len(owner)), owner, clients)
 
 
 def shards(labels: Ints, clients: int, shards_per_client: int, rng: Rng) -> list[Ints]:
@@ -69,7 +68,7 @@ def shards(labels: Ints, clients: int, shards_per_client: int, rng: Rng) -> list
     order = np.argsort(labels, kind="stable")[: count * size]
     owner = np.full(len(labels), -1, dtype=np.int64)
     owner[order] = np.repeat(rng.permutation(count) % clients, size)
-    return _parts(owner, clients)
+    return grouped(np.arange(len(owner)), owner, clients)
 
 
 def dirichlet(
@@ -100,7 +99,7 @@ def dirichlet(
             for k in range(len(names)):
                 mine = rng.permutation(np.flatnonzero(label == k))
                 owner[mine] = np.repeat(np.arange(clients), counts[k])
-            return _parts(owner, clients)
+            return grouped(np.arange(len(owner)), owner, clients)
         fullest, fewest = max(fullest, smallest), min(fewest, int((held < min_size).sum()))
         if tried >= FIRST_TRIES and fewest > HOPELESS:
             break
@@ -211,10 +210,6 @@ def split(
             f"set clients to {len(parts)} or use another file"
         )
     return parts
-
-
-def _parts(owner: Ints, clients: int) -> list[Ints]:
-    return grouped(np.arange(len(owner)), owner, clients)
 
 
 def _check_clients(labels: Ints, clients: int) -> None:

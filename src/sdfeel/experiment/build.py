@@ -322,8 +322,8 @@ def scheme_section(name: Any, scheme: Scheme) -> SchemeSection:
     bare = innermost(scheme)  # a dataclass, most often, which its protocol cannot say
     if not dataclasses.is_dataclass(bare) or not isinstance(name, str | type):
         return SchemeSection.model_validate({"name": name})
-    options = dataclasses.asdict(cast(Any, bare))
-    return SchemeSection.model_validate({"name": name, **options})
+    options = dataclasses.asdict(cast(Any, bare))  # which were read before: nothing to check
+    return SchemeSection.model_construct(name=name, **options)
 
 
 def build_scheme(experiment: Experiment) -> tuple[Scheme, tuple[str, ...]]:

@@ -57,7 +57,7 @@ def split_data(experiment: Experiment, loaded: Dataset | Federated) -> Federated
         if is_path(section.partition)
         else section.partition
     )
-    if loaded.classes == 0 and section_loss(experiment) == "cross-entropy":
+    if loaded.classes == 0 and spelled(experiment.training.loss) == "cross-entropy":
         raise InputError(
             f"the targets of {spelled(section.name)} are not class numbers, which cross-entropy "
             f"needs: set training.loss to auto, or to mse for numbers"
@@ -115,7 +115,7 @@ def with_data(experiment: Experiment, data: Federated) -> Experiment:
     the metrics of its task, where none were chosen."""
     task = data.task if experiment.data.task == "auto" else experiment.data.task
     training, evaluation = experiment.training, experiment.evaluation
-    if section_loss(experiment) == "auto":
+    if spelled(experiment.training.loss) == "auto":
         training = training.model_copy(update={"loss": TASK_LOSSES[task]})
     if not evaluation.metrics and task in TASK_METRICS:
         own = {name: name for name in TASK_METRICS[task]}
@@ -126,15 +126,10 @@ def with_data(experiment: Experiment, data: Federated) -> Experiment:
     )
 
 
-def section_loss(experiment: Experiment) -> str:
-    """The loss by its name."""
-    return spelled(experiment.training.loss)
-
-
 def build_loss(experiment: Experiment) -> Loss:
     """What a client makes small."""
     given = experiment.training.loss
-    found = LOSS.find("cross-entropy" if section_loss(experiment) == "auto" else given)
+    found = LOSS.find("cross-entropy" if spelled(experiment.training.loss) == "auto" else given)
     if isinstance(found, type) and issubclass(found, nn.Module):
         found = found()  # as torch writes its losses: torch.nn:CrossEntropyLoss
     if not callable(found):
