@@ -11,9 +11,8 @@ from torch import Tensor
 
 from sdfeel.core.events import Evaluated, Finished
 from sdfeel.engine.base import Scores, Task
-from sdfeel.engine.optimizers import local_step
 from sdfeel.experiment.build import prepare
-from sdfeel.experiment.build_training import build_training
+from sdfeel.experiment.build_training import local_step
 from sdfeel.experiment.schema import Experiment
 from sdfeel.figures.cache import examples, seconds
 from sdfeel.figures.lines import changed, seeded
@@ -129,9 +128,7 @@ def test_a_pass_is_trained_as_well_as_charged() -> None:
     """Reading E: a client of 72 digits takes seven gradients where a batch is one."""
     batch, whole = small(*sd_feel()), small(*sd_feel(), reading="E")
     one, held = np.array([1]), np.array([72.0])
-    found = [
-        int(local_step(build_training(each)).gradients(one, held)[0]) for each in (batch, whole)
-    ]
+    found = [int(local_step(each).gradients(one, held)[0]) for each in (batch, whole)]
     assert found == [1, 7]
     times = [seconds(each, 1)[1] / 5 for each in (batch, whole)]
     # 30.8 and 89.3 ms per iteration: the specification's two readings of the constants, where

@@ -11,10 +11,9 @@ from sdfeel.core.membership import Epoch, schedule
 from sdfeel.core.network import Network
 from sdfeel.core.run_files import EPOCHS, EXPERIMENT, NETWORK, NODE, NODES, write_atomic
 from sdfeel.deploy.files import NodeFile, digest_of, parse_network, read_node, write_node
-from sdfeel.engine.optimizers import local_step
 from sdfeel.experiment.build import build_scheme
 from sdfeel.experiment.build_network import build_mixing, on_another, with_peers
-from sdfeel.experiment.build_training import build_training
+from sdfeel.experiment.build_training import local_step
 from sdfeel.experiment.loading import load
 from sdfeel.experiment.schema import Experiment
 from sdfeel.live.epochs import SignedNetwork, signed
@@ -89,7 +88,7 @@ def _signed(
     net = with_peers(experiment, net)
     changed = build_mixing(experiment, epoch.applied(net))
     scheme, _ = build_scheme(experiment)
-    now = Decisions.of(scheme, net, cost, experiment.seed, local_step(build_training(experiment)))
+    now = Decisions.of(scheme, net, cost, experiment.seed, local_step(experiment))
     _, then, _, _ = parse_network(_text(text, changed))
     # What the servers could not adopt is not signed.
     adapted = on_another(now, net, changed, then).net

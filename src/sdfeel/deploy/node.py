@@ -36,7 +36,6 @@ from sdfeel.engine.attacks import Attack, lie
 from sdfeel.engine.base import Task
 from sdfeel.engine.messages import Packing
 from sdfeel.engine.native.engine import BITS
-from sdfeel.engine.optimizers import local_step
 from sdfeel.engine.personal import PersonalEngine
 from sdfeel.engine.select import ModuleEngine
 from sdfeel.experiment.build import (
@@ -47,7 +46,7 @@ from sdfeel.experiment.build_data import build_data, build_reading
 from sdfeel.experiment.build_liars import attack_of
 from sdfeel.experiment.build_messages import build_packing, with_masks, with_noise
 from sdfeel.experiment.build_network import on_another, with_peers
-from sdfeel.experiment.build_training import build_training
+from sdfeel.experiment.build_training import local_step
 from sdfeel.experiment.loading import load
 from sdfeel.experiment.schema import Experiment
 from sdfeel.live.epochs import directory_of
@@ -184,7 +183,7 @@ def decisions_of(experiment: Experiment, net: Network, cost: Cost) -> Decisions:
     """What nodes decide by: as in a simulation, and one server plays the cloud, if there is one."""
     scheme, _ = build_scheme(experiment)
     named = experiment.network.cloud
-    found = Decisions.of(scheme, net, cost, experiment.seed, local_step(build_training(experiment)))
+    found = Decisions.of(scheme, net, cost, experiment.seed, local_step(experiment))
     hubs = experiment.compression.backhaul == "none"  # else all must hear what each tells
     return replace(found, cloud=0 if named is None else named, hubs=hubs)
 

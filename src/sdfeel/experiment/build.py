@@ -28,7 +28,6 @@ from sdfeel.engine.attacks import Attack, Backdoor, Lying, poisoned
 from sdfeel.engine.base import Engine, Workload
 from sdfeel.engine.evaluate import LOSSES, Groups, chosen, confusion
 from sdfeel.engine.messages import FLOAT, Packing
-from sdfeel.engine.optimizers import local_step
 from sdfeel.engine.parts import GRADIENTS, Personal
 from sdfeel.engine.personal import PersonalEngine, Tuned, own_rows
 from sdfeel.engine.privacy import Budget
@@ -60,7 +59,7 @@ from sdfeel.experiment.build_network import (
     with_servers,
 )
 from sdfeel.experiment.build_radio import build_case, build_changing, overheads, with_radio
-from sdfeel.experiment.build_training import build_training, reading
+from sdfeel.experiment.build_training import build_training, local_step, reading
 from sdfeel.experiment.effects import Case
 from sdfeel.experiment.elsewhere import hinted
 from sdfeel.experiment.files import read_speeds
@@ -221,7 +220,7 @@ def build(settled: Settled, parts: RunParts | None = None) -> Prepared:
     packing = build_packing(experiment, engine.layout)
     given = None if parts is None else parts.cost
     cost = given or build_cost(experiment, data, net, module, engine.layout, packing)
-    local = local_step(build_training(experiment))
+    local = local_step(experiment)
     decisions = Decisions.of(scheme, net, cost, experiment.seed, local, late, changing)
     if experiment.network.cloud is not None:
         cloud = build_cloud(experiment.network.cloud, net, changing)

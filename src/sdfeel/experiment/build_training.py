@@ -8,6 +8,8 @@ import torch
 from sdfeel.core.errors import InputError
 from sdfeel.core.learning_rates import schedule
 from sdfeel.core.named import imported, is_path, spelled
+from sdfeel.core.scheme import Local
+from sdfeel.engine import optimizers
 from sdfeel.engine.base import PrivateSteps, Training, penalties
 from sdfeel.experiment.build_data import build_loss
 from sdfeel.experiment.schema import Experiment
@@ -65,6 +67,11 @@ def optimizer_of(given: Any) -> tuple[str, Any]:
         )
     known = getattr(torch.optim, found.__name__, None) is found
     return (found.__name__.lower(), None) if known else (spelled(given), found)
+
+
+def local_step(experiment: Experiment) -> Local:
+    """What a scheme may know about the local step."""
+    return optimizers.local_step(build_training(experiment))
 
 
 def reading(experiment: Experiment) -> latency.Reading:

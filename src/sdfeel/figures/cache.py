@@ -114,7 +114,6 @@ def examples(experiment: Experiment) -> int:
 def decisions_of(experiment: Experiment) -> "Decisions":
     """What an experiment's scheme decides; data of the same split are loaded once."""
     from sdfeel.core.decide import Decisions
-    from sdfeel.engine.optimizers import local_step
     from sdfeel.experiment import build, build_network, build_training
 
     scheme, _ = build.build_scheme(experiment)
@@ -125,7 +124,7 @@ def decisions_of(experiment: Experiment) -> "Decisions":
     module = build.build_model(experiment, data)
     whole = build_network.build_network(experiment, data)
     cost = build.build_cost(experiment, data, whole, module, build.layout_of(module))
-    local = local_step(build_training.build_training(experiment))
+    local = build_training.local_step(experiment)
     return Decisions.of(scheme, whole, cost, experiment.seed, local)
 
 
