@@ -17,8 +17,7 @@ from sdfeel.core.events import Evaluated, Event
 from sdfeel.core.run_files import EVENTS, EXPERIMENT, MODEL, PAGE, PICTURE
 from sdfeel.engine.threads import cores
 from sdfeel.experiment import grid as grids
-from sdfeel.experiment.elsewhere import in_our_words
-from sdfeel.experiment.loading import checked
+from sdfeel.experiment.loading import checked, in_our_words
 from sdfeel.experiment.schema import Experiment
 from sdfeel.planning.candidates import SCHEMES as SCHEMES_PLANNED
 from sdfeel.planning.goal import Goal

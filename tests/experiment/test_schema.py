@@ -7,8 +7,7 @@ import pytest
 from sdfeel.core.errors import InputError
 from sdfeel.core.scheme import meanings
 from sdfeel.experiment.build import build_scheme
-from sdfeel.experiment.elsewhere import ELSEWHERE
-from sdfeel.experiment.loading import checked, keys, load, template
+from sdfeel.experiment.loading import ELSEWHERE, checked, keys, load, template
 from sdfeel.experiment.schema import CompressionSection, Experiment
 from sdfeel.schemes import SCHEMES
 

@@ -19,7 +19,7 @@ from sdfeel.run import checkpoint, store
 from sdfeel.run.drive import fingerprint
 from sdfeel.run.session import finished, resume, start, start_or_resume
 from sdfeel.schemes import SCHEMES
-from sdfeel.sim.rows import ModelRows
+from sdfeel.sim.state import ModelRows
 from tests.engine.native.helpers import needs_compiler
 
 SMALL = (

@@ -31,8 +31,8 @@ from sdfeel.schemes import (
     corrections,
 )
 from sdfeel.schemes.d_squared import damped
-from sdfeel.sim.rows import ModelRows
 from sdfeel.sim.simulate import Simulation
+from sdfeel.sim.state import ModelRows
 from tests.quadratic import QuadraticEngine
 from tests.sim.test_simulate import cost
 

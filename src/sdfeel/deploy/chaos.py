@@ -12,7 +12,7 @@ from sdfeel.deploy.replay import ARRIVALS, replay
 from sdfeel.engine.attacks import SUCCESS
 from sdfeel.experiment.build import prepare
 from sdfeel.experiment.schema import Experiment
-from sdfeel.experiment.trust_sections import AttackSection
+from sdfeel.experiment.sections import AttackSection
 from sdfeel.run.drive import fingerprint
 from sdfeel.run.session import drive_of
 

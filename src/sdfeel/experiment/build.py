@@ -61,9 +61,8 @@ from sdfeel.experiment.build_network import (
 from sdfeel.experiment.build_radio import build_case, build_changing, overheads, with_radio
 from sdfeel.experiment.build_training import build_training, local_step, reading
 from sdfeel.experiment.effects import Case
-from sdfeel.experiment.elsewhere import hinted
 from sdfeel.experiment.files import read_speeds
-from sdfeel.experiment.loading import rule_of
+from sdfeel.experiment.loading import hinted, rule_of
 from sdfeel.experiment.schema import Experiment, SchemeSection
 from sdfeel.models import zoo
 from sdfeel.models.flat import FlatModule, Layout

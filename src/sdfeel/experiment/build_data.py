@@ -27,7 +27,7 @@ from sdfeel.engine.evaluate import (
 )
 from sdfeel.experiment.effects import given_keys
 from sdfeel.experiment.schema import Experiment
-from sdfeel.experiment.schema_data import EvaluationSection
+from sdfeel.experiment.sections import EvaluationSection
 
 LOSS = Kind("loss", LOSSES, "sdfeel.losses")
 METRIC = Kind("metric", METRICS, "sdfeel.metrics")

@@ -28,7 +28,7 @@ from sdfeel.engine.messages import (
 )
 from sdfeel.engine.privacy import Budget
 from sdfeel.experiment.schema import Experiment
-from sdfeel.experiment.trust_sections import PrivacySection
+from sdfeel.experiment.sections import PrivacySection
 from sdfeel.models.flat import Layout
 from sdfeel.schemes.server_optimizers import STEPPED
 

@@ -1,7 +1,8 @@
 """An experiment from a file, settings and nested values, or one clear error about them."""
 
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, get_args
 
@@ -9,7 +10,7 @@ import numpy as np
 from pydantic import BaseModel, ValidationError
 
 from sdfeel.core import named
-from sdfeel.core.errors import InputError, of_kind, said, unknown
+from sdfeel.core.errors import InputError, UnknownName, of_kind, said, unknown
 from sdfeel.core.gossip_weights import GOSSIP_RULES
 from sdfeel.core.graphs import ALIASES, TOPOLOGIES
 from sdfeel.core.peers import NAMES as PEERS
@@ -17,7 +18,6 @@ from sdfeel.data.clusters import ASSIGNMENTS
 from sdfeel.data.partition import PARTITIONS, USERS
 from sdfeel.data.sources import DATASETS
 from sdfeel.experiment import toml
-from sdfeel.experiment.elsewhere import ELSEWHERE, hinted
 from sdfeel.experiment.schema import Experiment
 
 PATHS = (
@@ -246,3 +246,79 @@ def rule_of(error: Mapping[str, Any]) -> str:
     if kind in bounds:
         return bounds[kind].format(**error["ctx"])
     return str(error["msg"]).removeprefix("Input should be ")
+
+
+# What things are called in papers and in other programs, and what stands for them here.
+ELSEWHERE = {
+    "alpha": "data.concentration (Dirichlet), or scheme.alpha (exchanges between servers)",
+    "batchsize": "training.batch_size",
+    "bs": "training.batch_size",
+    "clients_per_round": "scheme.participants",
+    "cuda": "batched, with training.device = cuda",
+    "dataset": "data.name",
+    "device": "training.device, for training.engine = batched",
+    "dirichlet_alpha": "data.concentration",
+    "epochs": "training.iterations (see latency.iteration_unit)",
+    "eta": "training.learning_rate",
+    "fedadagrad": "server.optimizer = adagrad",
+    "fedadam": "server.optimizer = adam",
+    "fedavgm": "server.optimizer = momentum",
+    "fedprox": "training.proximal, with any scheme such as fedavg",
+    "fedyogi": "server.optimizer = yogi",
+    "fraction_fit": "scheme.participants",
+    "gamma": "training.schedule_options = { factor = ... }, or network.imbalance",
+    "global_rounds": "training.iterations",
+    "gpu": "batched, with training.device = cuda",
+    "hierfl": "hierfavg",
+    "local_epochs": "scheme.tau1",
+    "local_steps": "scheme.tau1",
+    "lr": "training.learning_rate",
+    "lr_scheduler": "training.schedule",
+    "max_grad_norm": "training.clip_norm",
+    "min_available_clients": "scheme.participants",
+    "mu": "training.proximal",
+    "n_clients": "network.clients",
+    "noniid": "data.partition = dirichlet or classes",
+    "num_clients": "network.clients",
+    "num_rounds": "training.iterations",
+    "num_servers": "network.servers",
+    "num_users": "network.clients",
+    "optim": "training.optimizer",
+    "optimiser": "training.optimizer",
+    "participation": "scheme.participants",
+    "proximal_mu": "training.proximal",
+    "random_seed": "seed",
+    "rounds": "training.iterations",
+    "scheduler": "training.schedule",
+    "strategy": "scheme.name",
+    "topology": "network.graph",
+    "wd": "training.weight_decay",
+}
+
+
+KINDS = ("key", "scheme", "scheme to plan", "server optimizer", "engine", "partition")
+
+
+def hinted(error: UnknownName) -> InputError:
+    """The same error; what is called so elsewhere is told in our words.
+
+    >>> from sdfeel.core.errors import unknown
+    >>> print(hinted(unknown("key", "training.lr", ["training.batch_size"])))
+    unknown key 'training.lr': here it is training.learning_rate (known: training.batch_size)
+    """
+    word = error.value.lower().rpartition(".")[2].replace("-", "_")
+    if word not in ELSEWHERE or error.kind not in KINDS:
+        return error
+    known = ", ".join(error.known)
+    return InputError(
+        f"unknown {error.kind} '{error.value}': here it is {ELSEWHERE[word]} (known: {known})"
+    )
+
+
+@contextmanager
+def in_our_words() -> Iterator[None]:
+    """Errors about names that layers below do not know are hinted."""
+    try:
+        yield
+    except UnknownName as error:
+        raise hinted(error) from None

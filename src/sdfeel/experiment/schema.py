@@ -19,18 +19,22 @@ from pydantic import (
 from sdfeel import schemes
 from sdfeel.core.errors import InputError
 from sdfeel.experiment import toml
-from sdfeel.experiment.schema_data import DataSection, EvaluationSection, ModelSection
 from sdfeel.experiment.sections import (
+    AttackSection,
     Count,
+    DataSection,
+    EvaluationSection,
     Listed,
+    ModelSection,
     Names,
     NotNegative,
     Own,
     Positive,
+    PrivacySection,
+    RobustSection,
     Section,
     Thing,
 )
-from sdfeel.experiment.trust_sections import AttackSection, PrivacySection, RobustSection
 
 
 class NetworkSection(Section):

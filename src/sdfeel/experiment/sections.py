@@ -1,8 +1,12 @@
-"""What the sections of an experiment are made of: kinds of values, and names that mean things."""
+"""What the sections of an experiment are made of: kinds of values, and names that mean things.
+
+Here are also the sections about what is learned (data, model, measuring) and about trust (robust
+rules, attacks, privacy); `schema.py` has the others.
+"""
 
 from collections.abc import Mapping
 from pathlib import PurePath
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import (
     BaseModel,
@@ -105,3 +109,166 @@ class NamedSection(Section):
     def _of_name(cls, given: Any) -> Any:
         whole = isinstance(given, Mapping | Section | int | float | type(None))
         return given if whole else {"name": given}
+
+
+class DataSection(NamedSection):
+    """Which data, and how they are split over the clients."""
+
+    name: Thing = "digits"
+    """digits (built in), mnist, fashion-mnist, cifar10, an .npz, .csv or .parquet file, a folder of
+    tables or of pictures, or package.module:name (train and test data, or a function that gives
+    them)"""
+    directory: str | None = None
+    """where the files are (not set: the user's cache; see `sdfeel data`)"""
+    partition: Thing = "classes"
+    """classes (exactly classes_per_client each), shards, dirichlet, iid, users (everyone whom the
+    column data.user names is a client, and network.clients has no effect), a file, or
+    package.module:name (a function of labels, clients and rng)"""
+    classes_per_client: Count = 2
+    """classes that each client holds (classes, shards)"""
+    concentration: Positive = 0.5
+    """dirichlet: smaller is more uneven"""
+    balance: bool = False
+    """dirichlet: stop filling clients that have their share"""
+    min_size: Annotated[int, Field(ge=1)] = 10
+    """dirichlet: draw again while a client has fewer examples"""
+    task: Literal["auto", "classification", "regression", "labelling", "language"] = "auto"
+    """classification, regression, labelling (a class for every place of a sequence) or language
+    (the next token); auto: as the targets say. It decides what `auto` is in training.loss"""
+    target: str | None = None
+    """where examples have named columns: the one to predict (not set: label, target or y)"""
+    inputs: Names = []
+    """the columns that a model is given (none: input_ids, image or x, or all others)"""
+    user: str | None = None
+    """the column that says whose example it is: no input, but what data.partition = users goes by.
+    In a folder of tables, `file` is such a column; in one of pictures `folder`, above the class"""
+    pixels: Count | None = None
+    """a folder of pictures: the width and height that all are brought to (not set: as they are)"""
+    lazy: bool = False
+    """read training examples anew at every step, so that random augmentation stays random; it is
+    seeded by seed, client, step and place in the batch"""
+
+
+class ModelSection(NamedSection):
+    """The model to train."""
+
+    name: Thing = "auto"
+    """auto (what suits the data), mnist-cnn, cifar-cnn, mlp, logistic, or package.module:name"""
+    options: dict[str, Any] = {}
+    """arguments of the model, for example { hidden = 128 }"""
+
+
+class EvaluationSection(Section):
+    """When and on what the model is measured."""
+
+    every: Annotated[int, Field(ge=0)] = 0
+    """rounds between two measurements (0: about 25 in the run, fewer if they would cost much)"""
+    train_examples: Annotated[int, Field(ge=0)] = 2000
+    """number of examples for measuring the training loss, drawn once (0: all)"""
+    estimates: bool = False
+    """also measure gradients, L, sigma^2 and kappa^2, with three gradients of every client; the
+    report then shows the bound of Theorem 1 beside them"""
+    test_examples: Annotated[int, Field(ge=0)] = 0
+    """number of examples for measuring the accuracy, drawn once (0: all)"""
+    metrics: Things = {}
+    """further metrics on the test data: accuracy, loss, mae, rmse, r2, top-5, perplexity, or
+    package.module:name (a function of outputs and targets)"""
+    per_client: Names = []
+    """metrics on every client's own examples (accuracy, loss): their mean over clients, their worst
+    tenth and their spread are reported"""
+    per_cluster: Names = []
+    """metrics on the examples of every server's clients, like per_client"""
+    per_client_every: Annotated[int, Field(ge=0)] = 0
+    """rounds between two measurements per client or cluster, or after own steps (0: as often as the
+    cost stays low)"""
+    per_client_on: Literal["auto", "train", "test"] = "auto"
+    """a client's own examples are those it trains on (train), those it has for testing (test), or
+    the latter if it has any (auto)"""
+    own_steps: Annotated[int, Field(ge=0)] = 0
+    """also measure what each client makes of the model in this many local steps of its own, with
+    the metrics of per_client, on its own test examples, or on those of its classes (0: not)"""
+    confusion: bool = True
+    """count after the last round which classes the model takes for which (up to 100 classes)"""
+
+
+class RobustSection(Section):
+    """Rules by which servers bear clients and servers that lie: see docs/liars.md."""
+
+    cluster: (
+        Literal[
+            "none", "median", "trimmed-mean", "geometric-median", "multi-krum", "centred-clipping"
+        ]
+        | Own
+    ) = "none"
+    """what an edge server makes of its clients' models: none (their mean), median, trimmed-mean,
+    geometric-median, multi-krum, centred-clipping, or package.module:name (a function of messages,
+    votes and the row that they replace)"""
+    servers: Literal["none", "clipped-gossip", "cs+"] | Own = "none"
+    """what it makes of its neighbours' models: none (their mean), clipped-gossip, cs+, or
+    package.module:name"""
+    votes: Literal["equal", "examples"] = "equal"
+    """how much a client counts under a rule: equal (one vote each), or by its examples"""
+    liars: Annotated[float, Field(ge=0, lt=0.5)] = 0.2
+    """trimmed-mean, multi-krum, nearest-neighbours: share of a cluster's clients that may lie"""
+    before: Literal["none", "nearest-neighbours"] = "none"
+    """what is done to clients' models before the rule: none, or nearest-neighbours (each is mixed
+    with those most like it, for clients with different data)"""
+    server_liars: Annotated[int, Field(ge=0)] = 1
+    """cs+: neighbours of a server that may lie"""
+    radius: Positive | None = None
+    """centred-clipping, clipped-gossip: the greatest length of a difference (not set: the median of
+    those that arrive)"""
+    steps: Count = 3
+    """geometric-median, centred-clipping: steps towards the result"""
+
+
+class AttackSection(Section):
+    """Clients and edge servers that lie, to see what a run bears: see docs/liars.md."""
+
+    kind: Literal[
+        "none",
+        "sign-flip",
+        "scaling",
+        "little-is-enough",
+        "inner-product",
+        "label-flip",
+        "backdoor",
+    ] = "none"
+    """what liars send: none (nobody lies), sign-flip (their update the other way round), scaling
+    (many times their update), little-is-enough (the honest mean and a few standard deviations),
+    inner-product (the honest mean the other way round), label-flip (trained on false labels),
+    backdoor (trained to take examples with a bright corner for attack.target)"""
+    clients: Annotated[int, Field(ge=0)] = 0
+    """clients that lie"""
+    servers: Annotated[int, Field(ge=0)] = 0
+    """edge servers that lie to other servers (sign-flip, scaling)"""
+    placement: Literal["even", "together"] = "even"
+    """where lying clients are: evenly in all clusters, or together in as few as possible"""
+    who: Names = []
+    """who lies, for example client-3,edge-0 (none: drawn, as many as the keys above say)"""
+    strength: Positive | None = None
+    """how many times: of the update, the standard deviation or the honest mean (not set: 10 for
+    scaling, 1.5 for little-is-enough, 2 for inner-product, otherwise 1)"""
+    target: Annotated[int, Field(ge=0)] = 0
+    """backdoor: the class that examples with the trigger should be taken for"""
+
+
+class PrivacySection(Section):
+    """What others may learn about clients or their examples: see docs/privacy.md."""
+
+    protects: Literal["nothing", "clients", "examples"] = "nothing"
+    """nothing; clients (each update is clipped and gets noise before it leaves its client); or
+    examples (DP-SGD: in every step, each example's gradient is clipped and their sum gets noise)"""
+    clip: Positive | None = None
+    """the greatest length of a client's update, or of one example's gradient (not set: 1, and
+    for clients less where the noise of all rounds together would be longer than the model)"""
+    noise: Annotated[float, Field(ge=0)] = 1.0
+    """standard deviation of the noise, as a multiple of privacy.clip"""
+    noise_in: Literal["message", "sum"] = "message"
+    """clients: is there so much noise in each client's message, or in the sum of a server's clients
+    (each adds its share, so that only the sum is protected to that degree)"""
+    secure_aggregation: bool = False
+    """clients hide their updates under masks that cancel in the sum of a cluster: their edge server
+    learns the sum alone"""
+    delta: Annotated[float, Field(gt=0, lt=1)] = 1e-5
+    """the chance that epsilon may fail to hold; below one over the number of clients or examples"""

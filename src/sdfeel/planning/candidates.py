@@ -8,8 +8,7 @@ from sdfeel.core.errors import InputError, unknown
 from sdfeel.core.peers import named
 from sdfeel.core.scheme import meanings
 from sdfeel.core.tolerance import YES
-from sdfeel.experiment.elsewhere import hinted
-from sdfeel.experiment.loading import checked
+from sdfeel.experiment.loading import checked, hinted
 from sdfeel.experiment.schema import Experiment
 from sdfeel.schemes import asynchronous, find, trained_as
 

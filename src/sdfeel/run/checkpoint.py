@@ -18,8 +18,7 @@ from sdfeel.core.run_files import CHECKPOINT, write_atomic
 from sdfeel.core.scheme import Estimates
 from sdfeel.core.staleness import Clocks
 from sdfeel.models.flat import raw
-from sdfeel.sim.rows import ModelRows
-from sdfeel.sim.state import LaneState, State
+from sdfeel.sim.state import LaneState, ModelRows, State
 
 
 def save_checkpoint(directory: Path, state: State, extra: Mapping[str, Any]) -> None:
