@@ -17,12 +17,13 @@ from sdfeel.core.arrays import Floats
 from sdfeel.core.cost import Cost
 from sdfeel.core.errors import InputError, of_kind, said, unknown, whole_number
 from sdfeel.core.events import Event, Warned
-from sdfeel.core.gossip_weights import GOSSIP_RULES
+from sdfeel.core.gossip_weights import GOSSIP_RULES, weights_of
 from sdfeel.core.learning_rates import Curve
 from sdfeel.core.network import Network, clustered
 from sdfeel.core.run_files import EVENTS
 from sdfeel.core.scheme import Scheme
 from sdfeel.core.seeds import rng
+from sdfeel.core.sparse import Sparse
 from sdfeel.data.clusters import assign
 from sdfeel.data.federated import Federated
 from sdfeel.engine.base import Penalty
@@ -65,10 +66,11 @@ def network(
         whole_number("servers", servers, 1)
         if servers > clients:
             raise InputError(f"{clients} clients are too few for {servers} servers: one for each")
+    links: Floats | Sparse
     if isinstance(graph, str):
         if servers is None:
             raise InputError(f"how many servers does the {graph} have? give servers=...")
-        links = graphs.links(graph, servers, rng(seed, "graph"))
+        links = graphs.linked(graph, servers, rng(seed, "graph"))
     else:
         links = _links(graph)
     if servers is not None and servers != len(links):
@@ -76,13 +78,14 @@ def network(
     own = assign(clients, len(links), rng(seed, "clusters")) if home is None else _servers(home)
     net = clustered(data.samples, own, links)
     if not isinstance(mixing, str):
-        return replace(net, weights=_matrix("mixing", mixing, "a rule's name or a matrix"))
+        given = _matrix("mixing", mixing, "a rule's name or a matrix")
+        return replace(net, weights=given)  # type: ignore[arg-type]  # of any shape
     if mixing not in GOSSIP_RULES:
         raise unknown("mixing rule", mixing, GOSSIP_RULES)
-    return replace(net, weights=GOSSIP_RULES[mixing](net.links, net.mass))
+    return replace(net, weights=weights_of(GOSSIP_RULES[mixing], net.linked, net.mass))
 
 
-def _links(graph: Any) -> Floats:
+def _links(graph: Any) -> Floats | Sparse:
     if hasattr(graph, "shape"):
         return _matrix("graph", graph, "a name, a matrix of links or a networkx graph")
     if not hasattr(graph, "edges") or isinstance(graph, type):

@@ -23,6 +23,7 @@ from sdfeel.core.rules import (
     Rule,
     Trimmed,
 )
+from sdfeel.core.sparse import Sparse
 from sdfeel.engine.combine import combine, mixed
 
 RULES = (Median(), Trimmed(0.2), Geometric(20), MultiKrum(0.2), Nearest(Median(), 0.3))
@@ -35,7 +36,7 @@ def network(graph: "nx.Graph[int]", clients: int = 1) -> Network:
     home = np.repeat(np.arange(count), clients)
     weights = np.where(links > 0, 1 / (1 + links.sum(axis=1).max()), 0.0)
     weights += np.diag(1 - weights.sum(axis=1))
-    return replace(clustered(np.ones(len(home)), home, links), weights=weights)
+    return replace(clustered(np.ones(len(home)), home, links), weights=Sparse.of(weights))
 
 
 def result(rule: Rule, rows: int, liars: int, seed: int) -> float:

@@ -192,6 +192,8 @@ def test_zeta_of_many_servers_is_that_of_few(
     gossip_weights._RATES.clear()
     monkeypatch.setattr(gossip_weights, "LARGE", 0)
     assert mixing_rate(weights, mass) == pytest.approx(few, rel=1e-12, abs=1e-12)
+    again = GOSSIP_RULES[rule](links(name, servers), mass)
+    assert again.tobytes() == weights.tobytes()  # by Lanczos' method, and still the same bits
 
 
 def test_zeta_of_many_servers_takes_steps_that_hardly_grow_with_them() -> None:

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from sdfeel.core.errors import InputError
 from sdfeel.core.graphs import ALIASES, TOPOLOGIES, adjacency, links
 from sdfeel.core.network import Network, clustered
+from sdfeel.core.sparse import Sparse
 
 
 def test_a_network_knows_its_shares_and_edges() -> None:
@@ -27,7 +28,7 @@ def test_a_network_cannot_be_changed_behind_its_back() -> None:
 
 
 def test_a_client_out_of_reach_has_no_weight() -> None:
-    net = Network(np.array([1.0, 2.0, 97.0]), ((0,), (1,), ()), links("path", 2))
+    net = Network(np.array([1.0, 2.0, 97.0]), ((0,), (1,), ()), Sparse.of(links("path", 2)))
     np.testing.assert_allclose(net.mass, [1 / 3, 2 / 3])
     assert net.clients.tolist() == [0, 1]
 

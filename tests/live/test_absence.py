@@ -9,12 +9,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from sdfeel.core.arrays import floats
 from sdfeel.core.decide import Decisions
 from sdfeel.core.network import Network
 from sdfeel.core.outages import NetworkState, Outages, schedule
 from sdfeel.core.rules import Clipped, Median
 from sdfeel.core.scheme import Scheme
+from sdfeel.core.sparse import Sparse
 from sdfeel.engine.base import Task
 from sdfeel.engine.messages import Compress, Packing, Uniform
 from sdfeel.live.edge.policy import Policy
@@ -87,8 +87,8 @@ class Recorded(Outages):
             away = records[d][number]["away"] if up[d] else net.servers
             links[d, list(away)] = 0
         reach = tuple(tuple(d for d in own if up[d]) for own in net.reach)
-        there = Network(net.samples, reach, net.links, net.mixing, net.shelves, sizes=net.mass)
-        object.__setattr__(there, "links", floats(links))  # one may miss the other alone
+        there = Network(net.samples, reach, net.linked, net.shares, net.shelves, sizes=net.mass)
+        object.__setattr__(there, "linked", Sparse.of(links))  # one may miss the other alone
         return NetworkState(there)
 
 

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from sdfeel.core.mixing import gossip
 from sdfeel.core.network import Network
 from sdfeel.core.scheme import View
+from sdfeel.core.sparse import Sparse
 from sdfeel.core.staleness import Clocks
 from sdfeel.live.edge.policy import Policy
 from sdfeel.live.failover import refuges_of
@@ -169,7 +170,7 @@ def test_mixing_keeps_the_mean_weighted_by_the_clusters_as_they_are_now(
     samples: list[int], links: list[list[int]], guests: tuple[int, ...]
 ) -> None:
     """Server 0 is dead; its clients 0 and 1 may be with server 1."""
-    net = Network(np.array(samples, dtype=float), network().reach, np.array(links, dtype=float))
+    net = Network(np.array(samples, dtype=float), network().reach, Sparse.of(links))
     rest = (1, 2)
     weights = np.zeros((2, 2))
     for d in rest:

@@ -12,6 +12,7 @@ import pytest
 
 from sdfeel.core.cost import Cost
 from sdfeel.core.decide import Decisions
+from sdfeel.core.graphs import linked
 from sdfeel.core.network import Network
 from sdfeel.live.edge.clients import Cluster
 from sdfeel.live.edge.server import Edge
@@ -48,7 +49,7 @@ def seen(monkeypatch: pytest.MonkeyPatch) -> Seen:
 
 def served(directory: Path, story: Callable[[Edge], Awaitable[None]]) -> None:
     """One server of many clients, in the first of two rounds."""
-    net = Network(np.full(CLIENTS, 10), ((0,),) * CLIENTS, np.zeros((1, 1)))
+    net = Network(np.full(CLIENTS, 10), ((0,),) * CLIENTS, linked("ring", 1))
     scheme, cost = SDFeel(tau1=1), Cost(np.ones(CLIENTS), 32.0 * SIZE, RATES)
     federation = replace(
         Village(scheme, network(), directory, iterations=2).federation,

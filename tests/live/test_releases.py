@@ -11,6 +11,7 @@ import pytest
 
 from sdfeel.core.arrays import ints
 from sdfeel.core.decide import Decisions
+from sdfeel.core.graphs import linked
 from sdfeel.core.network import Network
 from sdfeel.core.scheme import Scheme
 from sdfeel.deploy.records import is_record
@@ -130,7 +131,7 @@ def test_rounds_without_a_record_count_as_if_everybody_had_answered() -> None:
     assert (found.spent[0] / SINGLE).tolist() == [6, 5, 2, 2, 2, 2]
     assert found.spent[1, 0] / SINGLE == pytest.approx(5.25)
     net = network()
-    grown = Network(np.append(net.samples, 5.0), (*net.reach, (3,)), np.ones((4, 4)) - np.eye(4))
+    grown = Network(np.append(net.samples, 5.0), (*net.reach, (3,)), linked("complete", 4))
     found.move(grown, 6)  # a server and a client join
     found.count([{**record(6, {"6": 2}, released={"6": [2, 1.0]}), "server": 3}])
     assert (found.spent[0] / SINGLE).tolist() == [6, 5, 2, 2, 2, 2, 1]

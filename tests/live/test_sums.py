@@ -122,7 +122,7 @@ def test_clients_may_die_at_any_step_down_to_the_threshold(
 
 def without_first(net: Network) -> Network:
     """The same network, in which the first client reaches no server."""
-    return Network(net.samples, ((), *net.reach[1:]), net.links)
+    return Network(net.samples, ((), *net.reach[1:]), net.linked)
 
 
 def test_a_client_that_was_killed_goes_on_in_the_same_sum(tmp_path: Path) -> None:

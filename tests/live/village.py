@@ -22,6 +22,7 @@ from sdfeel.core.network import Network
 from sdfeel.core.run_files import NODES
 from sdfeel.core.scheme import Local, Scheme
 from sdfeel.core.seeds import rng
+from sdfeel.core.sparse import Sparse
 from sdfeel.engine.base import Scores, Task
 from sdfeel.engine.combine import mean
 from sdfeel.engine.messages import Packing, SecureSum
@@ -81,7 +82,7 @@ def network(links: Any = PATH, overlap: bool = False) -> Network:
     """Six clients of different sizes around three servers."""
     home = [0, 0, 1, 1, 2, 2]
     reach = [(d, (d + 1) % 3) if overlap and n % 2 else (d,) for n, d in enumerate(home)]
-    return Network(np.array([30, 10, 20, 40, 25, 15]), tuple(reach), np.asarray(links, dtype=float))
+    return Network(np.array([30, 10, 20, 40, 25, 15]), tuple(reach), Sparse.of(links))
 
 
 def sums_of(net: Network) -> SecureSum:

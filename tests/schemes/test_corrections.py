@@ -15,6 +15,7 @@ from sdfeel.core.mixing import of_rows
 from sdfeel.core.network import Network, Shelf, clustered
 from sdfeel.core.outages import Outages
 from sdfeel.core.scheme import Around, Local, Scheme, View, Work
+from sdfeel.core.sparse import Sparse
 from sdfeel.schemes import (
     KGT,
     SDGT,
@@ -313,7 +314,7 @@ def test_a_shift_of_zero_is_the_plain_scheme_bit_for_bit(name: str) -> None:
 @pytest.mark.parametrize("name", ["mtgc-gossip", "k-gt", "free-tracking"])
 def test_the_first_round_has_nothing_to_correct_and_is_sd_feels_bit_for_bit(name: str) -> None:
     problem, scheme = Problem(seed=20), CORRECTED[name]
-    problem.net = replace(problem.net, weights=damped(problem.net.mixing))
+    problem.net = replace(problem.net, weights=Sparse.of(damped(problem.net.mixing)))
     plain = problem.run(SDFeel(tau1=4), 1).state.servers
     assert torch.equal(problem.run(scheme, 1).state.servers, plain)
 
@@ -332,7 +333,7 @@ def test_without_damping_corrections_grow(monkeypatch: pytest.MonkeyPatch) -> No
     """Why the matrix is made lazy: two servers that almost swap their models."""
     problem = Problem(seed=22, graph="complete", servers=2, samples=10)
     almost = 0.95 * problem.net.links + 0.05 * np.eye(2)
-    problem.net = replace(problem.net, weights=almost)
+    problem.net = replace(problem.net, weights=Sparse.of(almost))
     scheme = GossipMtgc(trust=0, tau1=4)
     assert problem.reaches(scheme, 1e-10)
     monkeypatch.setattr(corrections, "damped", lambda weights: weights)

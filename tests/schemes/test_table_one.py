@@ -10,7 +10,7 @@ import torch
 from sdfeel.core.arrays import Floats
 from sdfeel.core.cost import Cost
 from sdfeel.core.decide import Decisions
-from sdfeel.core.graphs import links
+from sdfeel.core.graphs import linked, links
 from sdfeel.core.mixing import gossip
 from sdfeel.core.network import Network, clustered
 from sdfeel.core.scheme import Facts, Scheme
@@ -84,7 +84,7 @@ def overlapping(cells: int, per_cell: int, shared: int) -> Network:
             both = n >= per_cell - shared
             reach.append((d, (d + 1) % cells) if both else (d,))
     samples = np.arange(1.0, cells * per_cell + 1)
-    return Network(samples, tuple(reach), links("ring", cells))
+    return Network(samples, tuple(reach), linked("ring", cells))
 
 
 def test_fedmes_without_overlap_is_independent_servers() -> None:
@@ -104,7 +104,7 @@ def test_fedmes_with_everyone_everywhere_is_fedavg() -> None:
     everywhere = Network(
         np.arange(1.0, 13.0),
         ((0, 1, 2, 3),) * 4 + ((1, 0, 2, 3),) * 3 + ((2, 0, 1, 3),) * 3 + ((3, 0, 1, 2),) * 2,
-        links("ring", 4),
+        linked("ring", 4),
     )
     ours = after(FedMes(3), everywhere, uneven(), 6)
     theirs = after(FedAvg(3), everywhere, uneven(), 6)

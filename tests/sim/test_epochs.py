@@ -107,7 +107,7 @@ def test_servers_that_are_out_might_as_well_not_exist(name: str, options: dict[s
         alone = Network(
             net.samples,
             tuple(tuple(there.index(d) for d in servers) for servers in net.reach),
-            net.links[np.ix_(there, there)],
+            net.linked.among(net.present),
         )
         engine = uneven(clients=CLIENTS)
         runs = [

@@ -15,7 +15,7 @@ from torch import Tensor
 from sdfeel.core.arrays import Floats, Ints
 from sdfeel.core.decide import Decisions
 from sdfeel.core.errors import InputError
-from sdfeel.core.gossip_weights import GOSSIP_RULES
+from sdfeel.core.gossip_weights import GOSSIP_RULES, weights_of
 from sdfeel.core.graphs import links
 from sdfeel.core.mixing import (
     Mixing,
@@ -66,7 +66,7 @@ def test_every_moment_keeps_the_weighted_mean(
     rule: str, graph: str, chance: float, up: float, number: int, seed: int
 ) -> None:
     net = clustered(np.arange(1.0, 15.0), [i % 7 for i in range(14)], links(graph, 7))
-    net = replace(net, weights=GOSSIP_RULES[rule](net.links, net.mass))
+    net = replace(net, weights=weights_of(GOSSIP_RULES[rule], net.linked, net.mass))
     how = Outages((), chance, up, 1.0, seed)
     moment = how.at(net, number, number / 10)
     weights, there = mixing_of(moment, gossip(moment.net, 1)), moment.there

@@ -14,7 +14,7 @@ from sdfeel.core import graphs
 from sdfeel.core.cost import Cost
 from sdfeel.core.decide import Decisions
 from sdfeel.core.errors import SdfeelError
-from sdfeel.core.gossip_weights import metropolis
+from sdfeel.core.gossip_weights import metropolis, weights_of
 from sdfeel.core.network import clustered
 from sdfeel.data.federated import Examples
 from sdfeel.engine.base import Training, Workload
@@ -110,9 +110,9 @@ def prepared(point: Point) -> Simulation:
     engine, _ = choose("auto", Workload(module, data, parts, test, training, 0, measured=test))
     home = np.arange(point.clients) % point.servers
     net = clustered(
-        np.full(point.clients, float(EXAMPLES)), home, graphs.links(point.graph, point.servers)
+        np.full(point.clients, float(EXAMPLES)), home, graphs.linked(point.graph, point.servers)
     )
-    net = replace(net, weights=metropolis(net.links, net.mass))
+    net = replace(net, weights=weights_of(metropolis, net.linked, net.mass))
     kinds = ("client-server", "server-server", "server-cloud", "client-cloud")
     speeds = 0.01 * (1 + np.arange(point.clients) % 7)
     cost = Cost(speeds, 32.0 * module_size(), dict.fromkeys(kinds, 1e6))  # type: ignore[arg-type]

@@ -252,7 +252,7 @@ class Decisions:
         cost, state = self.cost.at(lane, k, seconds), self.state(began, seconds)
         away = not state.there[list(lane)].any()
         net = self.net if away else state.net
-        if self.outages is not None and self.outages.moves and len(net.links) > 1:
+        if self.outages is not None and self.outages.moves and len(net.linked) > 1:
             cost = cost.in_cells(net.home)
         view = self.view(
             number,

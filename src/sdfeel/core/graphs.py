@@ -1,15 +1,17 @@
 """Server graphs by name."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from math import ceil, log, sqrt
 
 import networkx as nx
 import numpy as np
 
-from sdfeel.core.arrays import Floats, floats
+from sdfeel.core.arrays import Floats
 from sdfeel.core.errors import InputError, at_least, unknown
+from sdfeel.core.sparse import Sparse, reached
 
 TRIES = 200  # draws of a random graph before giving up on a connected one
+STRIP = 256  # servers of a random graph that are looked at together
 
 
 def star(servers: int) -> nx.Graph:
@@ -80,14 +82,25 @@ def links(
            [1., 0., 1.],
            [0., 1., 0.]])
     """
+    return linked(name, servers, rng, radius, probability).dense
+
+
+def linked(
+    name: str,
+    servers: int,
+    rng: np.random.Generator | None = None,
+    radius: float | None = None,
+    probability: float | None = None,
+) -> Sparse:
+    """`links`, without its zeros."""
     at_least("the number of servers", servers, 1)
     name = ALIASES.get(name, name)
     if name not in TOPOLOGIES:
         raise unknown("topology", name, TOPOLOGIES)
     if servers == 1:
-        return floats(np.zeros((1, 1)))
+        return Sparse.of(np.zeros((1, 1)))
     if name in FIXED:
-        return adjacency(FIXED[name](servers))
+        return _joined(FIXED[name](servers))
     draw = rng if rng is not None else np.random.default_rng(0)
     if name == "geometric":
         return _geometric(servers, draw, radius)
@@ -96,40 +109,69 @@ def links(
 
 def adjacency(graph: nx.Graph) -> Floats:
     """(D, D) of any networkx graph, servers in the order of its nodes; loops are dropped."""
-    simple = nx.Graph(graph)
-    simple.remove_edges_from(list(nx.selfloop_edges(simple)))
-    return floats(nx.to_numpy_array(simple, weight=None))
+    return _joined(graph).dense
 
 
-def _geometric(servers: int, rng: np.random.Generator, radius: float | None) -> Floats:
+def _joined(graph: nx.Graph) -> Sparse:
+    number = {node: n for n, node in enumerate(graph)}
+    return _of_pairs({(number[a], number[b]) for a, b, *_ in graph.edges}, len(number))
+
+
+def _of_pairs(pairs: Iterable[tuple[int, int]], servers: int) -> Sparse:
+    """Both ways of each of these links."""
+    given = np.array([pair for pair in pairs if pair[0] != pair[1]], dtype=np.int64).reshape(-1, 2)
+    both = np.unique(np.concatenate([given, given[:, ::-1]]), axis=0)
+    return Sparse.at(both[:, 0], both[:, 1], np.ones(len(both)), (servers, servers))
+
+
+def _geometric(servers: int, rng: np.random.Generator, radius: float | None) -> Sparse:
     """Servers at random places of a unit square, linked when closer than `radius`."""
     reach = sqrt(2.5 * log(servers + 1) / (np.pi * servers)) if radius is None else radius
     hint = "raise network.radius"
     return _until_connected("geometric", hint, lambda: _near(rng.random((servers, 2)), reach))
 
 
-def _near(places: Floats, radius: float) -> Floats:
-    gaps = np.linalg.norm(places[:, None] - places[None, :], axis=2)
-    return floats((gaps < radius) & ~np.eye(len(places), dtype=bool))
+def _near(places: Floats, radius: float) -> Sparse:
+    """Who is close to whom: a few servers at a time, beside those of a strip around them."""
+    order = places[:, 0].argsort(kind="stable")
+    across = places[order, 0]
+    found = [np.zeros((0, 2), dtype=np.int64)]
+    for begin in range(0, len(order), STRIP):
+        some = order[begin : begin + STRIP]
+        low = np.searchsorted(across, places[some, 0].min() - 2 * radius)
+        high = np.searchsorted(across, places[some, 0].max() + 2 * radius)
+        around = order[low:high]
+        gaps = np.linalg.norm(places[some][:, None] - places[around][None, :], axis=2)
+        a, b = np.nonzero(gaps < radius)
+        found.append(np.stack([some[a], around[b]], axis=1))
+    pairs = np.concatenate(found)
+    pairs = pairs[pairs[:, 0] != pairs[:, 1]]
+    return Sparse.at(pairs[:, 0], pairs[:, 1], np.ones(len(pairs)), (len(places), len(places)))
 
 
-def _erdos_renyi(servers: int, rng: np.random.Generator, probability: float | None) -> Floats:
+def _erdos_renyi(servers: int, rng: np.random.Generator, probability: float | None) -> Sparse:
     """Each pair is linked with the same probability."""
     p = min(1.0, 2 * log(servers + 1) / servers) if probability is None else probability
     if not 0 < p <= 1:
         raise InputError(f"network.probability must be above 0 and at most 1, got {p:g}")
 
-    def draw() -> Floats:
-        half = np.triu(rng.random((servers, servers)) < p, 1)
-        return floats(half | half.T)
+    def draw() -> Sparse:
+        found = []
+        for begin in range(0, servers, STRIP):  # the draws of a whole matrix, a few rows at a time
+            drawn = rng.random((min(STRIP, servers - begin), servers)) < p
+            a, b = np.nonzero(np.triu(drawn, begin + 1))
+            found.append(np.stack([a + begin, b]))
+        a, b = np.concatenate(found, axis=1)
+        ends = np.concatenate([a, b]), np.concatenate([b, a])
+        return Sparse.at(*ends, np.ones(2 * len(a)), (servers, servers))
 
     return _until_connected("erdos-renyi", "raise network.probability", draw)
 
 
-def _until_connected(name: str, hint: str, draw: Callable[[], Floats]) -> Floats:
+def _until_connected(name: str, hint: str, draw: Callable[[], Sparse]) -> Sparse:
     for _ in range(TRIES):
         found = draw()
-        if nx.is_connected(nx.from_numpy_array(found)):
+        if reached(found, 0).all():
             return found
     raise InputError(
         f"{TRIES} draws gave no connected {name} graph with {len(found)} servers: {hint}"

@@ -57,14 +57,14 @@ def _end(diagonal: list[float], squares: list[float], bound: float) -> float:
         middle = (low + high) / 2
         if middle in (low, high):
             break
-        if _any_above(diagonal, squares, middle):
+        if any_above(diagonal, squares, middle):
             low = middle
         else:
             high = middle
     return high if low else 0.0
 
 
-def _any_above(diagonal: list[float], squares: list[float], x: float) -> bool:
+def any_above(diagonal: list[float], squares: list[float], x: float) -> bool:
     """Has the matrix an eigenvalue above x? (By the signs of its pivots: Sylvester's law.)"""
     pivot = 1.0
     for a, square in zip(diagonal, squares, strict=True):

@@ -14,6 +14,7 @@ import numpy as np
 from sdfeel.core.arrays import Floats
 from sdfeel.core.errors import InputError
 from sdfeel.core.network import Network
+from sdfeel.core.sparse import Sparse
 
 _CLIENT = re.compile(r"client-(\d{1,9})=(?:edge-(\d{1,9})|(none)|(\d{1,15}))")
 _SERVER = re.compile(r"edge-(\d{1,9})=(?:(none)|(edge-\d{1,9}(?:\+edge-\d{1,9})*))")
@@ -85,16 +86,16 @@ class Epoch:
             if client >= len(reach):
                 raise InputError(f"there is no client {client}: name its server, too")
             samples[client] = float(count)
-        return Network(np.array(samples), tuple(reach), links, out=out)
+        return Network(np.array(samples), tuple(reach), Sparse.of(links), out=out)
 
     def _linked(self, net: Network) -> tuple[Floats, tuple[int, ...]]:
         """The links and the servers that are out."""
         named = [d for server, near in self.servers for d in (server, *(near or ()))]
-        size = max([len(net.links), *(d + 1 for d in named)])
+        size = max([len(net.linked), *(d + 1 for d in named)])
         if size > MOST_SERVERS:
             raise InputError(f"edge-{size - 1} is too high a number: the highest is 9999")
-        links, out = np.zeros((size, size)), set(net.out) | set(range(len(net.links), size))
-        links[: len(net.links), : len(net.links)] = net.links
+        links, out = np.zeros((size, size)), set(net.out) | set(range(len(net.linked), size))
+        links[: len(net.linked), : len(net.linked)] = net.links
         for server, near in self.servers:
             links[server] = links[:, server] = 0
             out.add(server) if near is None else out.discard(server)
@@ -125,17 +126,17 @@ def heirs(before: Network, now: Network) -> dict[int, int]:
         raise InputError(
             "no server stays, so the models would be lost: replace servers one at a time"
         )
-    return nearest(set(now.present.tolist()) - stay, stay, now.links)
+    return nearest(set(now.present.tolist()) - stay, stay, now.linked)
 
 
-def nearest(joining: Iterable[int], there: Iterable[int], links: Floats) -> dict[int, int]:
+def nearest(joining: Iterable[int], there: Iterable[int], links: Sparse) -> dict[int, int]:
     """For each of the joining servers the nearest of those that are there, counted in links; of
     several, the one with the lowest number."""
     found, known = {}, set(there)
     for server in joining:
         front, seen = {server}, {server}
         while front and not front & known:
-            front = {int(d) for each in front for d in np.flatnonzero(links[each])} - seen
+            front = {int(d) for each in front for d in links.row(each)} - seen
             seen |= front
         if front:
             found[server] = min(front & known)

@@ -223,7 +223,8 @@ def _collect_from_all(net: Network, via: Link) -> Mixing:
 @lru_cache(maxsize=16)
 def gossip(net: Network, hops: int) -> Mixing:
     """Servers mix with their neighbours, `hops` times."""
-    return of_matrix(net.mixing, hops=hops)
+    shares, servers = net.shares, ints(net.servers)
+    return Mixing(servers, shares.starts, shares.columns, shares.values, "server-server", hops)
 
 
 @lru_cache(maxsize=64)

@@ -20,6 +20,7 @@ from sdfeel.core.gossip_weights import (
 )
 from sdfeel.core.peers import Peers, check_links
 from sdfeel.core.peers import rate as rate_of
+from sdfeel.core.sparse import Sparse, reached
 
 
 @dataclass(frozen=True)
@@ -38,7 +39,7 @@ class Shelf:
 class Network:
     """C clients and D edge servers, checked on construction.
 
-    `links` joins servers; `weights[dst, src]` says how a server mixes its neighbours' models
+    `linked` joins servers; `weights[dst, src]` says how a server mixes its neighbours' models
     (default: the paper's matrix). To change the graph, build another network.
     A client that reaches no server takes no part and has no weight, and neither does a server that
     is `out`: it has no clients and no links, only its number.
@@ -46,44 +47,47 @@ class Network:
 
     samples: Floats  # (C,) training examples of each client
     reach: tuple[tuple[int, ...], ...]  # servers that each client can reach, its home first
-    links: Floats  # (D, D) 1 where two servers are connected
-    weights: Floats | None = None  # (D, D) how servers mix
+    linked: Sparse  # (D, D) 1 where two servers are connected; any matrix will do
+    weights: Sparse | None = None  # (D, D) how servers mix; any matrix will do
     shelves: tuple[Shelf, ...] = ()  # what the scheme keeps beside the servers' models
     sizes: Floats | None = None  # (D,) each cluster's examples; given for one moment of a changing
     # network (core.outages), whose parts may be down or cut off from one another
-    graph: Floats | None = None  # (D, D) all links of a changing network, up or down
+    graph: Sparse | None = None  # (D, D) all links of a changing network, up or down
     out: tuple[int, ...] = ()  # servers that have left, or not yet joined (core.membership)
     places: tuple[tuple[float, float], ...] | None = None  # each server's longitude and latitude
     peers: Peers | None = None  # who meets whom in which exchange; None: all neighbours, always
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "samples", floats(self.samples))
-        object.__setattr__(self, "links", floats(self.links))
+        object.__setattr__(self, "linked", square(self.linked))
         object.__setattr__(self, "reach", tuple(tuple(servers) for servers in self.reach))
         names = [shelf.name for shelf in self.shelves]
         assert len(set(names)) == len(names), f"two shelves have the same name: {names}"
         assert sum(shelf.returned for shelf in self.shelves) <= 1, "a run returns one shelf"
         assert sum(shelf.trained for shelf in self.shelves) <= 1, "one shelf takes what was trained"
         whole = self.sizes is None
-        _check_links(self.links, whole, self.out)
-        _check_clients(self.samples, self.reach, len(self.links), whole, self.out)
+        _check_links(self.linked, whole, self.out)
+        _check_clients(self.samples, self.reach, len(self.linked), whole, self.out)
         if self.peers is not None and whole:
             check_links(self.peers, self.links, self.out)
         if self.weights is not None:
-            object.__setattr__(self, "weights", floats(self.weights))
+            if not isinstance(self.weights, Sparse):
+                check_shape(np.shape(self.weights), len(self.linked))
+            weights = Sparse.of(self.weights)
+            object.__setattr__(self, "weights", weights)
             if whole:
-                check_shape(self.mixing, len(self.links))
-                given = self.mixing
-                check_weights(
-                    # a matrix of another shape is reported as it is
-                    self._among(given) if given.shape == self.links.shape else given,
-                    self._among(self.links),
-                    self.mass[self.present],
-                )
+                check_shape(weights.shape, len(self.linked))
+                there = self.present
+                check_weights(weights.among(there), self.linked.among(there), self.mass[there])
 
     def neighbours(self, server: int) -> Ints:
         """The servers that are linked to this one, whether or not it can reach them now."""
-        return np.flatnonzero((self.links if self.graph is None else self.graph)[server])
+        return (self.linked if self.graph is None else self.graph).row(server)
+
+    @property
+    def links(self) -> Floats:
+        """(D, D) `linked`, with all its zeros: not for thousands of servers."""
+        return self.linked.dense
 
     @cached_property
     def clients(self) -> Ints:
@@ -98,7 +102,7 @@ class Network:
     @cached_property
     def _clusters(self) -> tuple[Ints, Ints]:
         order = np.argsort(self.home, kind="stable")
-        return ints(order), ints(np.searchsorted(self.home[order], range(len(self.links) + 1)))
+        return ints(order), ints(np.searchsorted(self.home[order], range(len(self.linked) + 1)))
 
     def shelf(self, name: str) -> Ints:
         """(C,) or (D,) the numbers of a shelf's rows, which any mixing may name.
@@ -151,7 +155,7 @@ class Network:
     def _rows_of(self) -> dict[str, Ints]:
         found, begin = {}, 0
         for each in self.shelves:
-            count = len(self.samples) if each.per == "client" else len(self.links)
+            count = len(self.samples) if each.per == "client" else len(self.linked)
             found[each.name] = ints(-1 - begin - np.arange(count))
             begin += count
         return found
@@ -178,19 +182,27 @@ class Network:
     @property
     def servers(self) -> tuple[int, ...]:
         """All server numbers."""
-        return tuple(range(len(self.links)))
+        return tuple(range(len(self.linked)))
 
     @cached_property
     def present(self) -> Ints:
         """The servers that are not out."""
-        return ints([d for d in self.servers if d not in self.out])
+        if not self.out:
+            return ints(self.servers)
+        out = set(self.out)
+        return ints([d for d in self.servers if d not in out])
 
     @cached_property
-    def mixing(self) -> Floats:
-        """(D, D) how servers mix: `mixing[dst, src]`."""
+    def shares(self) -> Sparse:
+        """(D, D) how servers mix: `shares[dst, src]`."""
         if self.weights is None:  # not before somebody asks: it takes the time of an eigenvalue
-            return floats(weights_of(laplacian_weights, self.links, self.mass))
+            return weights_of(laplacian_weights, self.linked, self.mass)
         return self.weights
+
+    @property
+    def mixing(self) -> Floats:
+        """(D, D) `shares`, with all its zeros: not for thousands of servers."""
+        return self.shares.dense
 
     @cached_property
     def home(self) -> Ints:
@@ -203,7 +215,7 @@ class Network:
         if self.sizes is not None:
             return floats(self.sizes / self.sizes.sum())
         who = self.clients
-        counts = np.bincount(self.home[who], self.samples[who], minlength=len(self.links))
+        counts = np.bincount(self.home[who], self.samples[who], minlength=len(self.linked))
         return floats(counts / counts.sum())
 
     @cached_property
@@ -218,52 +230,55 @@ class Network:
         if self.sizes is not None:
             rates = np.abs(np.linalg.eigvals(self.mixing))
             return float(rates[rates < 1 - TOLERANCE].max(initial=0.0))
-        return mixing_rate(self._among(self.mixing), self.mass[self.present])
-
-    def _among(self, matrix: Floats) -> Floats:
-        """The part of a (D, D) matrix that belongs to servers that are not out."""
-        return matrix[np.ix_(self.present, self.present)] if self.out else matrix
+        return mixing_rate(self.shares.among(self.present), self.mass[self.present])
 
     @property
     def edges(self) -> list[tuple[int, int]]:
         """The server graph as pairs, lower number first."""
-        return [(int(a), int(b)) for a, b in np.argwhere(np.triu(self.links))]
+        pairs = zip(self.linked.rows.tolist(), self.linked.columns.tolist(), strict=True)
+        return [(a, b) for a, b in pairs if a < b]
 
 
 def clustered(
-    samples: Sequence[float] | Floats, home: Sequence[int] | Ints, links: Floats
+    samples: Sequence[float] | Floats, home: Sequence[int] | Ints, links: "Floats | Sparse"
 ) -> Network:
     """A network in which every client reaches exactly one server.
 
     >>> clustered([30, 10, 20, 40], [0, 0, 1, 2], np.array([[0, 1, 0], [1, 0, 1], [0, 1, 0]])).mass
     array([0.4, 0.2, 0.4])
     """
-    return Network(floats(samples), tuple((int(d),) for d in home), floats(links))
+    return Network(floats(samples), tuple((int(d),) for d in home), Sparse.of(links))
 
 
-def _check_links(links: Floats, whole: bool, out: tuple[int, ...]) -> None:
-    if links.ndim != 2 or links.shape[0] != links.shape[1] or len(links) == 0:
-        raise InputError(f"links must be a square matrix with a row per server, got {links.shape}")
-    if not ((links == 0) | (links == 1)).all():
+def square(links: "ArrayLike | Sparse") -> Sparse:
+    shape = links.shape if isinstance(links, Sparse) else np.shape(links)
+    if len(shape) != 2 or shape[0] != shape[1] or shape[0] == 0:
+        raise InputError(f"links must be a square matrix with a row per server, got {shape}")
+    return Sparse.of(links)
+
+
+def _check_links(links: Sparse, whole: bool, out: tuple[int, ...]) -> None:
+    if not (links.values == 1).all():
         raise InputError("links must hold only 0 (not connected) and 1 (connected)")
-    if not np.array_equal(links, links.T):
-        a, b = map(int, np.argwhere(links != links.T)[0])
+    if not links.same_as(links.transposed):
+        place = np.setxor1d(links.places, links.transposed.places)[0]
+        a, b = divmod(int(place), len(links))
         raise InputError(
             f"links go both ways, but servers {a} and {b} disagree about theirs: "
             f"make the matrix symmetric"
         )
-    if links.diagonal().any():
-        raise InputError(
-            f"server {int(links.diagonal().argmax())} is linked to itself: leave the diagonal 0"
-        )
-    there = [d for d in range(len(links)) if d not in out]
+    own = links.rows[links.rows == links.columns]
+    if own.size:
+        raise InputError(f"server {int(own[0])} is linked to itself: leave the diagonal 0")
+    gone = set(out)
+    there = [d for d in range(len(links)) if d not in gone]
     if not there:
         raise InputError("all servers are out: leave at least one in")
-    busy = next((d for d in out if links[d].any()), None)
+    busy = next((d for d in out if links.row(d).size), None)
     if busy is not None:
         raise InputError(f"server {busy} is out, but has links: remove them")
-    apart = [there[n] for n in unreached(links[np.ix_(there, there)] if out else links)]
-    if apart and whole:
+    apart = [there[n] for n in unreached(links.among(np.array(there)))] if whole else []
+    if apart:
         raise InputError(
             f"the server graph is disconnected: servers {apart} cannot be reached from server "
             f"{there[0]}, "
@@ -271,32 +286,28 @@ def _check_links(links: Floats, whole: bool, out: tuple[int, ...]) -> None:
         )
 
 
-def unreached(links: Floats) -> list[int]:
+def unreached(links: "ArrayLike | Sparse") -> list[int]:
     """Servers that no path joins to server 0.
 
     >>> unreached(np.array([[0, 1, 0], [1, 0, 0], [0, 0, 0]]))
     [2]
     """
-    seen = np.zeros(len(links), dtype=bool)
-    seen[0] = True
-    front = seen
-    while front.any():
-        front = (links[front].sum(axis=0) > 0) & ~seen
-        seen = seen | front
-    return [int(d) for d in np.flatnonzero(~seen)]
+    given = Sparse.of(links)
+    return [int(d) for d in np.flatnonzero(~reached(given, 0))]
 
 
-def parts(links: Floats) -> Iterator[Ints]:
+def parts(links: "ArrayLike | Sparse") -> Iterator[Ints]:
     """The servers of each connected part, in ascending order.
 
     >>> [part.tolist() for part in parts(np.array([[0, 0, 1], [0, 0, 0], [1, 0, 0]]))]
     [[0, 2], [1]]
     """
-    left = np.arange(len(links))
-    while left.size:
-        apart = unreached(links[np.ix_(left, left)])
-        yield np.delete(left, apart)
-        left = left[apart]
+    given = Sparse.of(links)
+    left = np.ones(len(given), dtype=bool)
+    while left.any():
+        part = reached(given, int(left.argmax()))
+        yield np.flatnonzero(part)
+        left &= ~part
 
 
 def fastest_paths(links: Floats, rates: Floats | None = None) -> tuple[Floats, Ints]:

@@ -19,6 +19,7 @@ from sdfeel.core.mixing import Mixing, nothing, of_rows, restricted
 from sdfeel.core.network import Network, parts
 from sdfeel.core.scheme import Lane, Memory, Mix, Work
 from sdfeel.core.seeds import rng
+from sdfeel.core.sparse import Sparse
 from sdfeel.core.staleness import Clocks
 from sdfeel.core.whereabouts import Whereabouts
 
@@ -59,7 +60,7 @@ class NetworkState:
     @cached_property
     def there(self) -> Bools:
         """(D,) which servers take part: those that have clients."""
-        there = np.zeros(len(self.net.links), dtype=bool)
+        there = np.zeros(len(self.net.linked), dtype=bool)
         there[self.net.home[self.net.clients]] = True
         return there
 
@@ -213,8 +214,10 @@ def _up_now(net: Network, up_links: bytes, up_servers: bytes, moving: bool) -> N
         reach = tuple(
             tuple(d for d in own if servers[d] and (moving or servers[own[0]])) for own in reach
         )
-    own = net.mixing
-    return replace(net, reach=reach, links=links, sizes=net.mass, graph=net.links, weights=own)
+    own = net.shares
+    return replace(
+        net, reach=reach, linked=Sparse.of(links), sizes=net.mass, graph=net.linked, weights=own
+    )
 
 
 def _scheduled(links: Floats, changes: list[Change]) -> tuple[Floats, Bools, bool]:

@@ -14,6 +14,7 @@ from sdfeel.core.link_times import LinkTimes
 from sdfeel.core.mixing import Mixing
 from sdfeel.core.network import Network
 from sdfeel.core.seeds import rng
+from sdfeel.core.sparse import Sparse
 from sdfeel.core.staleness import Clocks
 from sdfeel.core.tolerance import Only, Tolerates
 
@@ -265,7 +266,7 @@ def one_server(net: Network, clients: Ints | None = None) -> Network:
     within = np.zeros(len(net.samples), dtype=bool)
     within[net.clients if clients is None else clients] = True
     reach = tuple((0,) if inside else () for inside in within.tolist())
-    return Network(net.samples, reach, np.zeros((1, 1)))
+    return Network(net.samples, reach, Sparse.of(np.zeros((1, 1))))
 
 
 def some_of(clients: Ints, count: int | None, rng: np.random.Generator) -> Ints:

@@ -15,9 +15,10 @@ from typing import Literal
 import numpy as np
 
 from sdfeel.core.arrays import Floats, Ints, floats, ints
-from sdfeel.core.gossip_weights import laplacian_weights
+from sdfeel.core.gossip_weights import laplacian_weights, weights_of
 from sdfeel.core.membership import nearest
 from sdfeel.core.network import Network, parts
+from sdfeel.core.sparse import Sparse
 
 Rule = Callable[[Floats, Floats], Floats]  # weights of links and masses
 NOWHERE, UNCHANGED = -1, -2
@@ -55,7 +56,7 @@ class Whereabouts:
         home[who[server != UNCHANGED]] = server[server != UNCHANGED]
         there[who[takes != UNCHANGED]] = takes[takes != UNCHANGED]
         there[(home < 0) | (net.home < 0)] = 0
-        if not self.moving or len(net.links) == 1:
+        if not self.moving or len(net.linked) == 1:
             home = net.home
         return _network(net, ints(home).tobytes(), there.tobytes(), self.rule)
 
@@ -86,27 +87,34 @@ def _network(net: Network, servers: bytes, present: bytes, rule: Rule) -> Networ
         )
     )
     counted = home >= 0
-    sizes = np.bincount(home[counted], net.samples[counted], minlength=len(net.links))
+    sizes = np.bincount(home[counted], net.samples[counted], minlength=len(net.linked))
     if stays.all() or not sizes.any():
-        return replace(net, reach=reach, sizes=net.mass, graph=net.links, weights=net.mixing)
+        return replace(net, reach=reach, sizes=net.mass, graph=net.linked, weights=net.shares)
     mass = floats(sizes / sizes.sum())
-    weights = _weights(rule, net.links, mass)
-    return replace(net, reach=reach, sizes=floats(sizes), graph=net.links, weights=weights)
+    weights = _weights(rule, net.linked, mass)
+    return replace(net, reach=reach, sizes=floats(sizes), graph=net.linked, weights=weights)
 
 
-def _weights(rule: Rule, links: Floats, mass: Floats) -> Floats:
+def _weights(rule: Rule, links: Sparse, mass: Floats) -> Sparse:
     """How servers that have clients mix, each with those that a path of such servers joins to it.
 
-    >>> path = np.array([[0, 1, 0], [1, 0, 1], [0, 1, 0]])
-    >>> _weights(laplacian_weights, path, np.array([0.5, 0.0, 0.5])).tolist()
+    >>> path = Sparse.of([[0, 1, 0], [1, 0, 1], [0, 1, 0]])
+    >>> _weights(laplacian_weights, path, np.array([0.5, 0.0, 0.5])).dense.tolist()
     [[1.0, 0.0, 0.0], [0.0, 1.0, 0.0], [0.0, 0.0, 1.0]]
     """
-    found, some = np.eye(len(mass)), np.flatnonzero(mass > 0)
-    for part in parts(links[np.ix_(some, some)]):
+    some, alone = np.flatnonzero(mass > 0), np.ones(len(mass), dtype=bool)
+    rows, columns, values = [], [], []
+    for part in parts(links.among(some)):
         own = some[part]
         if len(own) > 1:
-            found[np.ix_(own, own)] = rule(links[np.ix_(own, own)], mass[own])
-    return floats(found)
+            found = weights_of(rule, links.among(own), mass[own])
+            rows.append(own[found.rows])
+            columns.append(own[found.columns])
+            values.append(found.values)
+            alone[own] = False
+    left = np.flatnonzero(alone)
+    places = np.concatenate([*rows, left]), np.concatenate([*columns, left])
+    return Sparse.at(*places, np.concatenate([*values, np.ones(len(left))]), links.shape)
 
 
 def handovers(before: Network, now: Network) -> int:
@@ -121,4 +129,4 @@ def woken(before: Network, now: Network) -> dict[int, int]:
         return {}
     came = np.flatnonzero((now.mass > 0) & (before.mass == 0)).tolist()
     had = np.flatnonzero(before.mass > 0).tolist()
-    return nearest(came, had, now.links if now.graph is None else now.graph)
+    return nearest(came, had, now.linked if now.graph is None else now.graph)

@@ -23,6 +23,7 @@ from sdfeel.core.cost import Cost, Overheads, Power
 from sdfeel.core.errors import InputError, RunError, unknown
 from sdfeel.core.network import Network
 from sdfeel.core.run_files import NODE, write_atomic
+from sdfeel.core.sparse import Sparse
 from sdfeel.experiment import toml
 from sdfeel.experiment.build import Prepared
 from sdfeel.experiment.loading import rule_of
@@ -218,8 +219,8 @@ def parse_network(
         net = Network(
             np.array(values["samples"]),
             reach,
-            np.array(values["links"]),
-            np.array(values["mixing"]),
+            Sparse.of(values["links"]),
+            Sparse.of(values["mixing"]),
             out=tuple(int(d) for d in values.get("out", ())),
         )
         return net, _cost(values["cost"]), tuple(values["shape"]), values["classes"]

@@ -115,7 +115,7 @@ def with_samples(ready: Prepared, samples: Sequence[int]) -> Prepared:
         raise InputError(
             f"{len(samples)} sample counts for {clients} clients: give one each, in their order"
         )
-    net = Network(np.array(samples, dtype=float), ready.net.reach, ready.net.links)
+    net = Network(np.array(samples, dtype=float), ready.net.reach, ready.net.linked)
     own, made = ready.decisions, build_mixing(ready.experiment, net)
     decisions = Decisions.of(own.scheme, made, own.cost, own.seed, own.local, own.late, own.outages)
     return replace(ready, net=made, decisions=decisions)

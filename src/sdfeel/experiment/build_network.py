@@ -6,17 +6,18 @@ from pathlib import Path
 import numpy as np
 
 from sdfeel.core import graphs, membership
-from sdfeel.core.arrays import Floats, Ints, floats
+from sdfeel.core.arrays import Ints, floats
 from sdfeel.core.cost import Cost
 from sdfeel.core.decide import Decisions
 from sdfeel.core.errors import InputError, unknown
 from sdfeel.core.gossip_weights import GOSSIP_RULES, metropolis, weights_of
 from sdfeel.core.named import asked_for, imported, is_path
-from sdfeel.core.network import Network, clustered
+from sdfeel.core.network import Network, clustered, square
 from sdfeel.core.outages import Outages
 from sdfeel.core.peers import NAMES, named
 from sdfeel.core.scheme import innermost
 from sdfeel.core.seeds import rng
+from sdfeel.core.sparse import Sparse
 from sdfeel.data.clusters import assign
 from sdfeel.data.clusters import sizes as cluster_sizes
 from sdfeel.data.federated import Federated
@@ -57,9 +58,9 @@ def with_epochs(
         )
     epochs, first = [], net
     for epoch in membership.schedule(experiment.network.epochs):
-        clients, servers = len(net.samples), len(net.links)
+        clients, servers = len(net.samples), len(net.linked)
         then = epoch.applied(net)
-        if epoch.counts or len(then.samples) > clients or len(then.links) > servers:
+        if epoch.counts or len(then.samples) > clients or len(then.linked) > servers:
             raise InputError(
                 f"network.epochs: a simulation has the {clients} clients of its data, each with "
                 f"its examples, and {servers} servers; others are for deployments: raise "
@@ -102,7 +103,7 @@ def on_another(
         )
     membership.heirs(before, net)  # somebody stays
     found = Decisions.of(own.scheme, net, cost or own.cost, own.seed, own.local, own.late)
-    sizes = [(len(each.samples), len(each.links)) for each in (own.net, found.net)]
+    sizes = [(len(each.samples), len(each.linked)) for each in (own.net, found.net)]
     if own.net.shelves and sizes[0] != sizes[1]:
         raise InputError(
             f"network.epochs: {name} keeps rows for {sizes[0][0]} clients and {sizes[0][1]} "
@@ -178,7 +179,7 @@ def who_holds_what(data: Federated) -> Ints:
     return holdings(data.train.y.numpy(), data.parts, data.classes)
 
 
-def build_links(experiment: Experiment, real: ServerGraph | None) -> Floats:
+def build_links(experiment: Experiment, real: ServerGraph | None) -> Sparse:
     """(D, D) which servers are joined; `real`, where the experiment names a graph that is known."""
     section = experiment.network
     draws = rng(experiment.seed, "graph")
@@ -191,10 +192,10 @@ def build_links(experiment: Experiment, real: ServerGraph | None) -> Floats:
                 f"network.graph joins {len(links)} servers, but network.servers is "
                 f"{section.servers}: make them equal"
             )
-        return links
+        return square(links)
     if real is not None:
-        return real.links
-    return graphs.links(section.graph, section.servers, draws, section.radius, section.probability)
+        return Sparse.of(real.links)
+    return graphs.linked(section.graph, section.servers, draws, section.radius, section.probability)
 
 
 def server_graph(experiment: Experiment) -> ServerGraph | None:
@@ -245,13 +246,14 @@ def build_mixing(experiment: Experiment, net: Network) -> Network:
         found = GOSSIP_RULES[found]
     if not isinstance(found, str):
         with asked_for("network.mixing", "a matrix of weights"):
-            made = weights_of(found, net.links, net.mass) if callable(found) else found
-            return replace(net, weights=floats(np.asarray(made)))
+            if callable(found):
+                return replace(net, weights=weights_of(found, net.linked, net.mass))
+            return replace(net, weights=floats(np.asarray(found)))  # type: ignore[arg-type]  # of any shape
     net = with_peers(experiment, net)
     if net.peers is not None:
-        return replace(net, weights=metropolis(net.links, net.mass))
+        return replace(net, weights=weights_of(metropolis, net.linked, net.mass))
     if Path(found).suffix or Path(found).is_file():
-        return replace(net, weights=read_matrix(Path(found)))
+        return replace(net, weights=read_matrix(Path(found)))  # type: ignore[arg-type]  # of any shape
     raise unknown("mixing rule", found, [*GOSSIP_RULES, *NAMES, "a file .csv, .json or .npy"])
 
 

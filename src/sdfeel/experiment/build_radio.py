@@ -259,14 +259,14 @@ def _with_links(priced: Cost, known: ServerGraph, net: Network) -> Cost:
     if _says(known.mbps, known.cloud_mbps):
         before = np.ones(net.links.shape) if across is None else across
         across = _known(known.mbps * 1e6 / priced.rates["server-server"], before) * net.links
-        before = np.ones(len(net.links)) if up is None else up
+        before = np.ones(len(net.linked)) if up is None else up
         up = _known(known.cloud_mbps * 1e6 / priced.rates["server-cloud"], before)
     if _says(known.seconds):
         usual = floats(np.full(net.links.shape, priced.delay("server-server")))
         usual = usual if own.server_delays is None else own.server_delays
         own = replace(own, server_delays=_known(known.seconds, usual) * net.links)
     if _says(known.cloud_seconds):
-        usual = floats(np.full(len(net.links), priced.delay("server-cloud")))
+        usual = floats(np.full(len(net.linked), priced.delay("server-cloud")))
         usual = usual if own.cloud_delays is None else own.cloud_delays
         own = replace(own, cloud_delays=_known(known.cloud_seconds, usual))
     return replace(priced, server_rates=across, cloud_rates=up, overheads=own)

@@ -180,7 +180,7 @@ def _flag(row: _Row, flag: str, name: str) -> bool:
 
 def _server(row: _Row, name: str, net: Network) -> int:
     """The server that a client has from now on, by number or as the nearest."""
-    given, count = row.cells.get("server", ""), len(net.links)
+    given, count = row.cells.get("server", ""), len(net.linked)
     if given == "none":
         return NOWHERE
     if given:

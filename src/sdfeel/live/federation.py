@@ -356,7 +356,7 @@ def joined(net: Network, server: int, guests: tuple[int, ...]) -> Network:
     if not guests:
         return net
     reach = tuple((server,) if n in guests else own for n, own in enumerate(net.reach))
-    return replace(net, reach=reach, sizes=net.mass, weights=net.mixing)
+    return replace(net, reach=reach, sizes=net.mass, weights=net.shares)
 
 
 def grown(net: Network, server: int, guests: Iterable[int]) -> float:

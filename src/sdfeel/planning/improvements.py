@@ -54,7 +54,9 @@ def _trials(decisions: Decisions, site: Site) -> Iterator[tuple[Improvement, Cos
         yield from _of_links(cost, net, site)
     if "server-cloud" in vias:
         for d in net.present.tolist():
-            rates = np.ones(len(net.links)) if cost.cloud_rates is None else cost.cloud_rates.copy()
+            rates = (
+                np.ones(len(net.linked)) if cost.cloud_rates is None else cost.cloud_rates.copy()
+            )
             rates[d] *= 2
             what = f"the link from {site.name(d)} to the cloud"
             yield Improvement(what, 0.0, (d,)), replace(cost, cloud_rates=floats(rates))

@@ -211,7 +211,7 @@ class Workshop:
             experiment = self.base.model_copy(update={"network": section})
             real = build_network.server_graph(experiment)
             links = build_network.build_links(experiment, real)
-            bare = replace(self.prepared.net, links=links, weights=None)
+            bare = replace(self.prepared.net, linked=links, weights=None)
             self._nets[key] = build_network.build_mixing(experiment, bare)
         return self._nets[key]
 

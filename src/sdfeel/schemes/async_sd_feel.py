@@ -109,6 +109,6 @@ class AsyncSDFeel:
         up = Mixing(np.array([d]), one, mine, weights, "client-server", votes=share)
         ages = view.clocks.ages(d, self.staleness)
         counts = trust(self.psi, ages, self.psi_a, self.psi_b)
-        alone = not net.links[d].any()
+        alone = not net.linked.row(d).size
         across = None if alone else star(net, d, counts, self.balanced)
         return Mix(up, across, payload="update")

@@ -33,7 +33,7 @@ class FogFL(TwoLevels):
     tau2: Annotated[int, "averagings at the edge server between two global averagings"] = 1
 
     def mix(self, view: View, done: Ints) -> Mix:
-        if not self.meets(view) or not view.net.links.any():
+        if not self.meets(view) or not view.net.linked.values.size:
             return Mix(collect(view.net))
         rates = view.link_times.server_rates
         across = averaged_at_a_server(view.net, None if rates is None else rates.tobytes())

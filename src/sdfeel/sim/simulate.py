@@ -207,7 +207,7 @@ class Simulation:
         models = self.state.rows
         for server, source in woken(before, now).items():
             shelves = [now.shelf(each.name) for each in now.shelves if each.per == "server"]
-            for rows in (np.arange(len(now.links)), *shelves):
+            for rows in (np.arange(len(now.linked)), *shelves):
                 models.put([int(rows[server])], models.taken([int(rows[source])]))
 
     def _renew(self, k: int) -> None:

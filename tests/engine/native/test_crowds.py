@@ -46,7 +46,7 @@ def simulation(
     engine = NativeEngine(workload, threads=3)
     assert engine.folds
     reach = tuple((i % SERVERS, *([(i + 1) % SERVERS] * (i % 3 == 0))) for i in range(clients))
-    net = Network(sizes.astype(np.float64), reach, graphs.links("ring", SERVERS))
+    net = Network(sizes.astype(np.float64), reach, graphs.linked("ring", SERVERS))
     kinds = ("client-server", "server-server", "server-cloud", "client-cloud")
     speeds = draws.uniform(1, 3, clients)
     cost = Cost(speeds, 700.0, dict.fromkeys(kinds, 1e3))  # type: ignore[arg-type]
