@@ -36,6 +36,8 @@ class Whereabouts:
     period: float | None = None  # after which it begins again; None: all stays as it is in the end
     rule: Rule = laplacian_weights  # how servers mix
     moving: bool = True  # False: nobody changes its server, but whoever is nowhere is away
+    metres: Floats | None = None  # (E,) how far it is from its server; nan: as before; None: unsaid
+    lines: Ints | None = None  # (E,) where each event is in its file
 
     @property
     def moves(self) -> bool:
@@ -60,11 +62,19 @@ class Whereabouts:
             home = net.home
         return _network(net, ints(home).tobytes(), there.tobytes(), self.rule)
 
+    def distances(self, first: Floats, number: float, seconds: float) -> Floats:
+        """(C,) metres from each client to its server; `first` where no place is known yet."""
+        assert self.metres is not None
+        count, far = self._begun(number, seconds), first.copy()
+        known = np.flatnonzero(~np.isnan(self.metres[:count]))
+        far[self.who[known]] = self.metres[known]
+        return floats(far)
+
     def will_change(self, number: int, seconds: float) -> bool:
         """Does anything still happen?"""
         return self.period is not None or self._begun(number, seconds) < len(self.when)
 
-    def _begun(self, number: int, seconds: float) -> int:
+    def _begun(self, number: float, seconds: float) -> int:
         """How many events have happened."""
         now = float(number) if self.unit == "round" else seconds
         if self.period is not None:

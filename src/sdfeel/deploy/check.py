@@ -80,11 +80,6 @@ def only_modelled(ready: Prepared) -> str | None:
             f"latency.late={ready.decisions.late.policy} goes by the chances and bandwidths of "
             f"modelled channels: set latency.late=drop, which a deployment does by the real clock"
         )
-    if ready.decisions.outages is not None and ready.decisions.outages.clients is not None:
-        return (
-            "clients that move, come and go by a trace are modelled, and real ones do so by "
-            "themselves: leave out network.whereabouts"
-        )
     if ready.decisions.outages is not None:
         return (
             "links and servers that come and go are modelled: leave out network.changes, "
@@ -98,5 +93,8 @@ def only_modelled(ready: Prepared) -> str | None:
     if ready.experiment.training.average:
         return "no server sees every round's mean of all models: set training.average=0"
     if ready.cost.channel is not None:
-        return "changing channels are modelled: set radio.fading=off, and leave out radio.trace"
+        return (
+            "changing channels are modelled: set radio.fading=off and radio.rates=equal, and leave "
+            "out radio.trace"
+        )
     return None

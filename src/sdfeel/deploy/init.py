@@ -15,6 +15,7 @@ from sdfeel.core.network import Network
 from sdfeel.deploy.device import read_devices
 from sdfeel.deploy.files import PolicySection
 from sdfeel.deploy.make import EdgeAddress, make
+from sdfeel.deploy.mobile import replayed
 from sdfeel.experiment.build import Prepared, prepare
 from sdfeel.experiment.build_network import build_mixing
 from sdfeel.experiment.schema import Experiment
@@ -38,7 +39,7 @@ def init(
 
     `devices` names clients without torch, as in `deploy.device.read_devices`.
     """
-    ready = prepare(experiment)
+    ready = replayed(prepare(experiment))
     if ready.attack is not None:
         raise InputError(
             f"attack.kind = {ready.attack.kind} is for trials, and these files are for a "

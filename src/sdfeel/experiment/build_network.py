@@ -102,7 +102,8 @@ def on_another(
             "network.whereabouts and latency.late"
         )
     membership.heirs(before, net)  # somebody stays
-    found = Decisions.of(own.scheme, net, cost or own.cost, own.seed, own.local, own.late)
+    prices = (cost or own.cost).in_cells(net.home)
+    found = Decisions.of(own.scheme, net, prices, own.seed, own.local, own.late)
     sizes = [(len(each.samples), len(each.linked)) for each in (own.net, found.net)]
     if own.net.shelves and sizes[0] != sizes[1]:
         raise InputError(

@@ -17,6 +17,7 @@ from sdfeel.core.outages import Change, Outages, check, schedule
 from sdfeel.core.scheme import Scheme
 from sdfeel.core.seeds import rng
 from sdfeel.core.tolerance import OPTIONS, YES
+from sdfeel.core.whereabouts import Whereabouts
 from sdfeel.experiment.build_network import server_graph
 from sdfeel.experiment.effects import Case, Rates, given_keys
 from sdfeel.experiment.files import clients_table, mahimahi_table, text_of, trace_table
@@ -28,10 +29,20 @@ from sdfeel.experiment.schema import (
     NetworkSection,
     RadioSection,
 )
-from sdfeel.radio.channel import Cell, Fading, Trace, efficiency, scattered, snr_of
+from sdfeel.radio.channel import (
+    NEAREST,
+    Cell,
+    Fading,
+    Moving,
+    Trace,
+    efficiency,
+    scattered,
+    snr_of,
+)
 from sdfeel.schemes import has_lanes, tolerance
 
 MOST = 40.0  # bits per second and hertz: no radio sends more
+LEAST = 1e-3  # and at less than this, nobody would send a model
 
 
 def with_radio(priced: Cost, experiment: Experiment, net: Network) -> Cost:
@@ -46,6 +57,8 @@ def with_radio(priced: Cost, experiment: Experiment, net: Network) -> Cost:
         priced = _with_links(priced, own, net)
     if section.trace is not None:
         return _with_trace(priced, section, clients, nominal)
+    if section.rates == "whereabouts":
+        return _with_places(priced, experiment, net)
     if section.rates != "equal":
         snr = _mean_snr(experiment, clients)
         carried = section.bandwidth_mhz * 1e6 * efficiency(snr)
@@ -58,14 +71,59 @@ def with_radio(priced: Cost, experiment: Experiment, net: Network) -> Cost:
     snr = np.full(clients, SNR) if priced.snr is None else priced.snr
     if not isinstance(section.fading, str) or named.is_path(section.fading):
         return replace(priced, channel=_own_channel(section.fading, radio, snr, experiment.seed))
-    channel = Fading(
-        radio,
-        snr,
-        section.nakagami_m if section.fading == "nakagami" else 1.0,
-        section.correlation,
-        experiment.seed,
-    )
-    return replace(priced, channel=channel)
+    return replace(priced, channel=_fading(section, radio, snr, experiment.seed))
+
+
+def _fading(section: RadioSection, rates: Floats, snr: Floats, seed: int) -> Fading:
+    m = section.nakagami_m if section.fading == "nakagami" else 1.0
+    return Fading(rates, snr, m, section.correlation, seed)
+
+
+def _with_places(priced: Cost, experiment: Experiment, net: Network) -> Cost:
+    """Rates that follow where network.whereabouts says that clients are."""
+    section, name = experiment.radio, experiment.network.whereabouts
+    found = None if name is None else build_whereabouts(experiment.network, name, net)
+    if name is None or found is None or found.metres is None:
+        raise InputError(
+            "radio.rates is whereabouts, but nobody says where clients are: give "
+            "network.whereabouts a file with longitude and latitude"
+        )
+    if not isinstance(section.fading, str) or named.is_path(section.fading):
+        raise InputError(
+            "radio.fading is a channel of your own, which is told the clients' mean rates once, "
+            "but radio.rates is whereabouts: let that channel follow the places itself, with "
+            "radio.rates=equal"
+        )
+    if experiment.latency.late == "drop-unbiased":
+        raise InputError(
+            "latency.late is drop-unbiased, which needs to know how often a client is in time, but "
+            "with radio.rates = whereabouts that depends on where it is: set latency.late to drop"
+        )
+    cell, nominal = _cell(section), priced.rates["client-server"]
+    draws = rng(experiment.seed, "positions")
+    first = scattered(len(net.samples), section.cell_metres, draws)
+    _check_reach(found, cell, name)
+    off = section.fading == "off"
+    fading = None if off else _fading(section, first, first, experiment.seed)
+    channel = Moving(found, first, cell, nominal, fading)
+    rates, snr = replace(channel, fading=None).at(0, 0.0)
+    return replace(priced, client_rates=rates, snr=snr, channel=channel)
+
+
+def _check_reach(found: Whereabouts, cell: Cell, name: str) -> None:
+    """Refuse places from which next to nothing arrives."""
+    assert found.metres is not None
+    assert found.lines is not None
+    carried = efficiency(cell.snr(np.nan_to_num(found.metres, nan=NEAREST).clip(NEAREST)))
+    lost = np.flatnonzero(carried < LEAST)
+    if len(lost):
+        n = int(lost[0])
+        raise InputError(
+            f"line {found.lines[n]} of {name} puts client {found.who[n]} "
+            f"{found.metres[n] / 1000:.3g} km from its server, where its radio carries only "
+            f"{carried[n] * cell.bandwidth_hz:.2g} bit/s: name a nearer server, or none, or raise "
+            f"radio.power_dbm"
+        )
 
 
 def overheads(section: LatencySection, net: Network) -> Overheads:
@@ -117,7 +175,13 @@ def build_case(experiment: Experiment, scheme: Scheme, net: Network) -> Case:
         table = links_table(text_of(section.links), section.links, net.links)
         named = _says(table.mbps, table.seconds), _says(table.cloud_mbps, table.cloud_seconds)
     used = frozenset(option for option in OPTIONS if tolerates.verdict(option) == YES)
-    rates = section.rates
+    clients = None if where is None else build_whereabouts(network, where, net)
+    rates, by_round = section.rates, clients is not None and clients.unit == "round"
+    if rates == "whereabouts" and by_round and has_lanes(scheme):
+        raise InputError(
+            f"radio.rates is whereabouts, and {experiment.network.whereabouts} counts rounds, but "
+            f"{experiment.scheme.label} has no common round: give the file's times in seconds"
+        )
     return Case(
         experiment,
         tolerates,
@@ -129,15 +193,15 @@ def build_case(experiment: Experiment, scheme: Scheme, net: Network) -> Case:
         named,
         "equal" if rates == "equal" else _kind_of_rates(rates, len(net.samples)),
         lanes=has_lanes(scheme),
-        clients=None if where is None else build_whereabouts(network, where, net),
+        clients=clients,
     )
 
 
 def _kind_of_rates(rates: str, clients: int) -> Rates:
-    if rates == "distance":
-        return "distance"
+    if rates in ("distance", "whereabouts"):
+        return "distance" if rates == "distance" else "whereabouts"
     if not (Path(rates).suffix or Path(rates).is_file()):
-        raise unknown("radio.rates", rates, ["equal", "distance", "a file .csv"])
+        raise unknown("radio.rates", rates, ["equal", "distance", "whereabouts", "a file .csv"])
     return "metres" if clients_table(text_of(rates), rates, clients)[0] == "metres" else "mbps"
 
 
@@ -216,14 +280,7 @@ def _warned(outages: Outages, case: Case) -> tuple[str, ...]:
 
 def _mean_snr(experiment: Experiment, clients: int) -> Floats:
     """(C,) by where clients are, or by measured rates."""
-    section = experiment.radio
-    cell = Cell(
-        section.bandwidth_mhz * 1e6,
-        section.power_dbm,
-        section.noise_dbm_per_hz,
-        section.path_loss_db,
-        section.path_loss_exponent,
-    )
+    section, cell = experiment.radio, _cell(experiment.radio)
     if section.rates == "distance":
         draws = rng(experiment.seed, "positions")
         return cell.snr(scattered(clients, section.cell_metres, draws))
@@ -232,6 +289,16 @@ def _mean_snr(experiment: Experiment, clients: int) -> Floats:
         return cell.snr(values)
     _check_band(values, section, section.rates)
     return snr_of(values * 1e6, section.bandwidth_mhz * 1e6)
+
+
+def _cell(section: RadioSection) -> Cell:
+    return Cell(
+        section.bandwidth_mhz * 1e6,
+        section.power_dbm,
+        section.noise_dbm_per_hz,
+        section.path_loss_db,
+        section.path_loss_exponent,
+    )
 
 
 def _with_trace(priced: Cost, section: RadioSection, clients: int, nominal: float) -> Cost:

@@ -27,7 +27,7 @@ from sdfeel.experiment.sections import Section
 from sdfeel.radio.latency import PRESETS
 from sdfeel.schemes import SCHEMES, find
 
-Rates = Literal["equal", "distance", "metres", "mbps"]
+Rates = Literal["equal", "distance", "whereabouts", "metres", "mbps"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -185,7 +185,7 @@ SEVERAL = Need(lambda case: case.several, "with one edge server")
 CELLS = Need(lambda case: case.cells or not case.several)
 ACROSS = Need(lambda case: case.consensus or "server-server" in case.tolerates.links)
 OVERLAPPING = Need(lambda case: case.experiment.network.overlap > 0, "without network.overlap")
-DISTANT = Need(lambda case: case.rates in ("distance", "metres"), "without radio.rates = distance")
+DISTANT = Need(lambda case: case.rates not in ("equal", "mbps"), "without radio.rates = distance")
 NO_FILE = Need(lambda case: case.experiment.devices.file is None, "beside devices.file")
 NEARBY = Need(lambda case: "client-server" in case.tolerates.links or case.measured_channels)
 
@@ -368,7 +368,7 @@ KEYS: Mapping[str, tuple[Need, ...]] = {
     "radio.noise_dbm_per_hz": (DISTANT,),
     "radio.path_loss_db": (DISTANT,),
     "radio.path_loss_exponent": (DISTANT,),
-    "radio.cell_metres": (_where("radio.rates", "distance"),),
+    "radio.cell_metres": (_where("radio.rates", "distance", "whereabouts"),),
     "compression.backhaul": (SEVERAL,),
     "compression.bits": (
         Need(lambda case: "uniform" in case.codecs, "where no link uses uniform"),

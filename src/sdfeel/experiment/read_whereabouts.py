@@ -17,6 +17,7 @@ from sdfeel.experiment.files import text_of
 from sdfeel.experiment.real_networks import great_circle
 from sdfeel.experiment.schema import NetworkSection
 
+Place = tuple[float, float]  # longitude and latitude
 FLAGS = ("available", "charging", "wifi")
 COLUMNS = ("seconds", "round", "client", "server", "longitude", "latitude", *FLAGS)
 
@@ -89,9 +90,14 @@ def read_whereabouts(text: str, name: str, clients: int, net: Network) -> Wherea
         key=lambda row: row.when,
     )
     flags: dict[int, dict[str, bool]] = {}
-    server, there = [], []
+    server, there, metres = [], [], []
+    cells, places = net.home.tolist(), dict[int, Place]()
     for row in events:
-        server.append(_server(row, name, net))
+        place, given = _place(row, name), row.cells.get("server", "")
+        server.append(
+            _nearest(place, name, net) if place and not given else _server(row, name, net)
+        )
+        metres.append(_metres(row.client, server[-1], place, cells, places, net))
         known = flags.setdefault(row.client, {})
         said = {flag: _flag(row, flag, name) for flag in FLAGS if row.cells.get(flag)}
         known |= said
@@ -102,6 +108,8 @@ def read_whereabouts(text: str, name: str, clients: int, net: Network) -> Wherea
         ints(server),
         ints(there),
         "round" if unit == "round" else "second",
+        metres=None if np.isnan(metres).all() else floats(metres),
+        lines=ints([row.line for row in events]),
     )
 
 
@@ -179,7 +187,7 @@ def _flag(row: _Row, flag: str, name: str) -> bool:
 
 
 def _server(row: _Row, name: str, net: Network) -> int:
-    """The server that a client has from now on, by number or as the nearest."""
+    """The server that a client has from now on, by its number."""
     given, count = row.cells.get("server", ""), len(net.linked)
     if given == "none":
         return NOWHERE
@@ -190,9 +198,14 @@ def _server(row: _Row, name: str, net: Network) -> int:
                 f"{count - 1}, or none"
             )
         return int(given)
+    return UNCHANGED
+
+
+def _place(row: _Row, name: str) -> Place | None:
+    """Where a client is from now on, if the row says so."""
     place = [row.cells.get(key, "") for key in ("longitude", "latitude")]
     if place == ["", ""]:
-        return UNCHANGED
+        return None
     try:
         x, y = map(float, place)
     except ValueError:
@@ -202,9 +215,33 @@ def _server(row: _Row, name: str, net: Network) -> int:
             f"line {row.line} of {name} gives '{','.join(place)}' as a place, not a longitude "
             f"(-180 to 180) and a latitude (-90 to 90)"
         )
+    return x, y
+
+
+def _nearest(place: Place, name: str, net: Network) -> int:
+    """The server that is nearest to a place."""
     if net.places is None:
         raise InputError(
             f"{name} says where clients are, but nobody says where servers are: give "
             f"network.places, or a network.graph that knows it"
         )
-    return int(np.argmin([great_circle((x, y), each) for each in net.places]))
+    return int(np.argmin([great_circle(place, each) for each in net.places]))
+
+
+def _metres(
+    client: int,
+    server: int,
+    place: Place | None,
+    cells: list[int],
+    places: dict[int, Place],
+    net: Network,
+) -> float:
+    """How far a client is from its server after an event; nan: as before, or not known."""
+    if server != UNCHANGED:
+        cells[client] = server
+    if place is not None:
+        places[client] = place
+    said = server != UNCHANGED or place is not None
+    if not said or client not in places or cells[client] < 0 or net.places is None:
+        return np.nan
+    return 1000 * great_circle(places[client], net.places[cells[client]])

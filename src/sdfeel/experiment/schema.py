@@ -263,7 +263,8 @@ class RadioSection(Section):
 
     rates: str = "equal"
     """each client's mean rate: equal (latency.client_server_mbps), distance (Shannon's rate at its
-    distance), or a .csv file with a column `mbps` or `metres` and a row per client"""
+    distance), whereabouts (the same, where network.whereabouts says that it is), or a .csv file
+    with a column `mbps` or `metres` and a row per client"""
     fading: Literal["off", "rayleigh", "nakagami"] | Own = "off"
     """how channels change from round to round; or package.module:name (a function of the clients'
     mean rates, their mean signal-to-noise ratios and the seed that gives a channel)"""

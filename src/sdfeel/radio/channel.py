@@ -12,6 +12,7 @@ import numpy as np
 from sdfeel.core.arrays import Floats, floats
 from sdfeel.core.errors import InputError
 from sdfeel.core.seeds import rng
+from sdfeel.core.whereabouts import Whereabouts
 
 NEAREST = 10.0  # metres: nobody is closer to the antenna
 
@@ -132,6 +133,45 @@ def at_least(gain: Floats, m: float) -> Floats:
         found = found + scaled**order * np.exp(-scaled) / gamma(order + 1)
         order += 1
     return floats(np.minimum(found, 1.0))
+
+
+@dataclass(frozen=True, eq=False)
+class Moving:
+    """Rates by how far clients are from their servers when a round begins."""
+
+    trace: Whereabouts
+    first: Floats  # (C,) metres where no place is known yet
+    cell: Cell
+    nominal: float  # bits per second that rates are multiples of
+    fading: Fading | None = None  # its gains multiply the signal; None: nothing does
+
+    def at(self, k: int, seconds: float) -> tuple[Floats, Floats]:
+        snr = self._snr(k, seconds)
+        snr = snr if self.fading is None else floats(snr * self.fading.gains(k))
+        return self._rates(snr), snr
+
+    def chance(self, needed: Floats) -> Floats:
+        """The share of the time; where a trace does not begin again, its end lasts as long."""
+        begins = np.unique([0.0, *self.trace.when])
+        whole = 2 * begins[-1] if self.trace.period is None else self.trace.period
+        lasts = np.diff([*begins, whole if whole > begins[-1] else begins[-1] + 1.0])
+        found = [self._chance(needed, self._snr(when, when)) for when in begins]
+        return floats(np.average(found, axis=0, weights=lasts))
+
+    def _chance(self, needed: Floats, snr: Floats) -> Floats:
+        if self.fading is None:
+            return floats(self._rates(snr) >= needed)
+        with np.errstate(over="ignore"):
+            least = np.expm1(needed * self.nominal / self.cell.bandwidth_hz * np.log(2)) / snr
+        return at_least(least, self.fading.m)
+
+    def _snr(self, number: float, seconds: float) -> Floats:
+        """(C,) without fading."""
+        metres = self.trace.distances(self.first, number, seconds)
+        return self.cell.snr(np.maximum(metres, NEAREST))
+
+    def _rates(self, snr: Floats) -> Floats:
+        return floats(self.cell.bandwidth_hz * efficiency(snr) / self.nominal)
 
 
 @dataclass(frozen=True, eq=False)

@@ -70,6 +70,7 @@ def save_checkpoint(directory: Path, state: State, extra: Mapping[str, Any]) -> 
                 "steps": each.steps,
                 "began": each.began,
                 "since": each.since,
+                "was": each.was,
                 "crew": each.crew,
                 "measured": None if each.measured is None else asdict(each.measured),
             }
@@ -157,9 +158,11 @@ def _lane(
     """Lane `n` as it was saved."""
     own = memories.get(n, {})
     measured, number = numbers.pop("measured"), numbers.pop("place")
+    was = tuple(numbers.pop("was", (0, 0.0)))
     return LaneState(
         number,
         **{**numbers, "lane": tuple(numbers["lane"]), "crew": tuple(map(tuple, numbers["crew"]))},
+        was=was,
         base=tensors.get(f"base.{n}"),
         memory={name: tensors[key].numpy() for name, key in own.items()},
         measured=None if measured is None else Estimates(**measured),

@@ -75,14 +75,14 @@ class Simulation:
         self.state = state
         latest = max(state.lanes, key=lambda each: each.began)
         self._seen = decisions.state(latest.began, latest.since)
+        self._last = decisions.state(*latest.was).net
         self._order()
 
     @property
     def net(self) -> Network:
-        """The network as the scheme uses it, in the epoch of the last finished round; where clients
-        move, as they are now."""
+        """The network as the scheme uses it, as it was in the last finished round."""
         if self.decisions.outages is not None and self.decisions.outages.moves:
-            return self._seen.net
+            return self._last
         if not self.decisions.epochs:
             return self.decisions.net
         return self.decisions.at(max(each.k for each in self.state.lanes) - 1).net
@@ -187,7 +187,8 @@ class Simulation:
         return news
 
     def _begin(self, each: LaneState) -> None:
-        each.began, each.since = self.state.number, self.state.seconds
+        each.was, each.began = (each.began, each.since), self.state.number
+        each.since = self.state.seconds
         before = each.begun
         decided = self._begun(each, again=True)
         if self.decisions.outages is not None:
@@ -257,7 +258,7 @@ class Simulation:
     def _finish(self, each: LaneState) -> Round:
         state = self.state
         work, done, mix, bill, clients, network = self._decided(each)
-        held = each.held or 0.0
+        held, self._last = each.held or 0.0, network.net
         began = (
             {} if self._liars is None else {d: state.rows[d].clone() for d in self._liars.servers}
         )

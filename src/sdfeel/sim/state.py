@@ -133,6 +133,7 @@ class LaneState:
     steps: float = 0.0  # local iterations finished by this lane, a mean over its clients
     began: int = 0  # rounds that all lanes had finished when this one began
     since: float = 0.0  # the time when it began
+    was: tuple[int, float] = (0, 0.0)  # the same of the round before
     memory: Memory = field(default_factory=dict)  # the scheme's
     measured: Estimates | None = None
     crew: Crew = ()  # as last listed in the lane's events
