@@ -111,6 +111,15 @@ FACTORS: Factors = {
         "one": (),
         "moves": ('network.epochs=["2: client-0=none", "4: client-0=edge-1, client-1=edge-0"]',),
     },
+    "clients": {
+        "stay": (),
+        "move": ("network.whereabouts={files}/moves.csv",),
+        "rest": ("network.whereabouts={files}/away.csv", "network.whereabouts_period=0.03"),
+        "walk": (  # and their rates with them, unless `channel` says otherwise
+            *("network.whereabouts={files}/walk.csv", "network.places={files}/places.csv"),
+            *("radio.rates=whereabouts", "radio.bandwidth_mhz=2"),
+        ),
+    },
     "uplink": {
         "none": (),
         "uniform": ("compression.uplink=uniform",),
@@ -369,6 +378,13 @@ def _texts(clients: int, servers: int) -> dict[str, str]:
         + "".join(
             f"{0.001 * i + 0.004:.3f},{i},1,0\n{0.001 * i + 0.015:.3f},{i},-,1\n"
             for i in range(clients)
+        ),
+        "places.csv": "longitude,latitude\n" + "".join(f"{d / 200},0\n" for d in range(servers)),
+        "walk.csv": "seconds,client,longitude,latitude\n"
+        + "".join(
+            f"{0.006 * n},{i},{(i + n) % (4 * servers) / 800 + 0.001},0.001\n"
+            for n in range(6)
+            for i in range(0, clients, 2)
         ),
         "cloud.txt": "round 1 cloud down\nround 3 cloud up\n",
         "links.csv": "0,1,20\n0,cloud,2\n",
