@@ -114,6 +114,8 @@ def test_a_map_keeps_directions_and_fills_the_picture() -> None:
         ("a,b,mbps\n0,1,-4\n", "line 2 of {file} gives '-4' as mbps"),
         ("a,b,km\n0,1,4,5\n", "line 2 of {file} has 2 values for 1 columns (km)"),
         ("a,b,mbps,colour\n0,1,4,red\n", "line 1 of {file} names a column 'colour'"),
+        ("from,to,kmh\n0,1,4\n", "line 1 of {file} names a column 'kmh'"),
+        ("a,b,km\n0,1,4\n1,0,5\n", "line 3 of {file} says something else about a link"),
         ("0 1\n1 2\n", "the graph in {file} joins 3 servers, but network.servers is 2"),
     ],
 )

@@ -44,9 +44,9 @@ def test_links_that_are_not_named_stay_open() -> None:
         ("", "t.csv is empty"),
         ("speed\n1\n", "must name a column `mbps` or a column `metres`, got 'speed'"),
         ("mbps\n1\n", "1 rows, but there are 2 clients"),
-        ("mbps\n1\nfast\n", "holds 'fast' where a number is expected"),
-        ("mbps\n1\n-3\n", "holds -3, but rates and distances must be above 0"),
-        ("name,mbps\na,1\nb\n", "rows of different lengths"),
+        ("mbps\n1\nfast\n", "line 3 of t.csv gives 'fast' as a rate"),
+        ("mbps\n1\n-3\n", "line 3 of t.csv gives '-3' as a rate or a distance: it must"),
+        ("name,mbps\na,1\nb\n", "line 3 of t.csv is shorter than the others"),
     ],
 )
 def test_a_bad_table_of_clients_is_one_sentence(text: str, message: str) -> None:
@@ -58,11 +58,11 @@ def test_a_bad_table_of_clients_is_one_sentence(text: str, message: str) -> None
     ("text", "message"),
     [
         ("a,b\n", "no rates"),
-        ("1,2\n3\n", "row 2 of t.csv has 1 numbers, but 2 clients need 2"),
+        ("1,2\n3\n", "line 2 of t.csv has 1 numbers, but 2 clients need 2"),
         ("seconds,a,b\n0,1\n", "but 2 clients and the time need 3"),
         ("seconds,a,b\n1,1,1\n", "must begin with 0 and grow"),
         ("seconds,a,b\n0,1,1\n0,1,1\n", "must begin with 0 and grow"),
-        ("1,nan\n", "holds nan"),
+        ("1,nan\n", "line 1 of t.csv gives 'nan'"),
     ],
 )
 def test_a_bad_trace_is_one_sentence(text: str, message: str) -> None:

@@ -62,18 +62,17 @@ def read_speeds(path: Path, clients: int) -> Floats:
         rows = list(csv.reader(path.read_text(encoding="utf-8").splitlines()))
         if rows and "device" in rows[0]:
             return _known_devices(rows, str(path))
-        if rows and "gflops" in rows[0]:
-            column = rows[0].index("gflops")
-            return [float(row[column]) for row in rows[1:] if row]
-        return [float(row[0]) for row in rows if row]
+        named = bool(rows) and "gflops" in rows[0]
+        column = rows[0].index("gflops") if named else 0
+        numbered = [(n, row) for n, row in enumerate(rows, 1) if row][named:]
+        given = [(n, row[column : column + 1]) for n, row in numbered]
+        return [float(speed) for speed in _numbers(given, 1, str(path), "a speed")[:, 0]]
 
     values = np.array(_reading(path, read))
     if len(values) != clients:
         raise InputError(
             f"{path} gives {len(values)} speeds, but there are {clients} clients: give one each"
         )
-    if not (np.isfinite(values) & (values > 0)).all():
-        raise InputError(f"{path} holds a speed that is not above 0: give positive numbers")
     return floats(values * 1e9)
 
 
@@ -113,7 +112,7 @@ def _reading(path: Path, reader: Callable[[Path], Any]) -> Any:
         raise DataError(f"cannot read {path}: {reason}") from None
 
 
-Rows = list[list[str]]
+Rows = list[tuple[int, list[str]]]  # with the numbers of their lines
 
 
 def clients_table(text: str, name: str, clients: int) -> tuple[str, Floats]:
@@ -123,14 +122,15 @@ def clients_table(text: str, name: str, clients: int) -> tuple[str, Floats]:
     ('metres', array([250.,  90.]))
     """
     rows = _rows(text, name)
-    known = [column for column in ("mbps", "metres") if column in rows[0]]
+    head = rows[0][1]
+    known = [column for column in ("mbps", "metres") if column in head]
     if len(known) != 1:
         raise InputError(
             f"the first line of {name} must name a column `mbps` or a column `metres`, got "
-            f"'{','.join(rows[0])}'"
+            f"'{','.join(head)}'"
         )
-    column = rows[0].index(known[0])
-    values = _numbers([row[column : column + 1] for row in rows[1:]], 1, name)[:, 0]
+    column = head.index(known[0])
+    values = _numbers([(n, row[column : column + 1]) for n, row in rows[1:]], 1, name)[:, 0]
     if len(values) != clients:
         raise InputError(
             f"{name} has {len(values)} rows, but there are {clients} clients: give one each"
@@ -146,23 +146,29 @@ def trace_table(text: str, name: str, clients: int) -> tuple[Floats | None, Floa
            [3., 4.]]))
     """
     rows = _rows(text, name)
-    timed = rows[0][0] == "seconds"
-    body = rows if _is_number(rows[0][0]) else rows[1:]
+    first = rows[0][1][0]
+    timed = first == "seconds"
+    body = rows if _is_number(first) else rows[1:]
     if not body:
         raise InputError(f"{name} has no rates: give a row per round or second")
     width = clients + timed
-    strays = [n for n, row in enumerate(body) if len(row) != width]
+    strays = [(n, len(row)) for n, row in body if len(row) != width]
     if strays:
         raise InputError(
-            f"row {strays[0] + 1} of {name} has {len(body[strays[0]])} numbers, but {clients} "
+            f"line {strays[0][0]} of {name} has {strays[0][1]} numbers, but {clients} "
             f"clients{' and the time' if timed else ''} need {width}"
         )
     if not timed:
         return None, _numbers(body, width, name)
-    times = floats([_number(row[0], name) for row in body])
-    if times[0] != 0 or not (np.diff(times) > 0).all():
-        raise InputError(f"the seconds in {name} must begin with 0 and grow from row to row")
-    return times, _numbers([row[1:] for row in body], clients, name)
+    times, before = [_number(row[0], n, name, "a time") for n, row in body], -1.0
+    for (n, row), time in zip(body, times, strict=True):
+        if not before < time < np.inf or (before < 0 and time != 0):
+            raise InputError(
+                f"line {n} of {name} begins with '{row[0]}', but the seconds must begin with 0 and "
+                f"grow from line to line"
+            )
+        before = time
+    return floats(times), _numbers([(n, row[1:]) for n, row in body], clients, name)
 
 
 PACKET = 1500 * 8 / 1e6  # megabits of what mahimahi delivers at a time
@@ -207,28 +213,33 @@ def mahimahi_table(files: Sequence[Path], clients: int) -> tuple[Floats, Floats]
 
 
 def _rows(text: str, name: str) -> Rows:
-    lines = [line for line in text.splitlines() if not line.startswith("#")]
-    rows = [[cell.strip() for cell in row] for row in csv.reader(lines)]
-    rows = [row for row in rows if any(row)]
+    rows = []
+    for number, line in enumerate(text.splitlines(), 1):
+        cells = [] if line.startswith("#") else next(csv.reader([line]), [])
+        if any(cell.strip() for cell in cells):
+            rows.append((number, [cell.strip() for cell in cells]))
     if not rows:
         raise InputError(f"{name} is empty")
     return rows
 
 
-def _numbers(rows: Rows, width: int, name: str) -> Floats:
-    values = [[_number(cell, name) for cell in row] for row in rows]
-    if any(len(row) != width for row in values):
-        raise InputError(f"{name} has rows of different lengths: give every row all columns")
-    array = np.array(values).reshape(len(rows), width)
-    if not (np.isfinite(array) & (array > 0)).all():
-        bad = array[~(np.isfinite(array) & (array > 0))][0]
-        raise InputError(f"{name} holds {bad:g}, but rates and distances must be above 0")
-    return floats(array)
+def _numbers(rows: Rows, width: int, name: str, what: str = "a rate or a distance") -> Floats:
+    """(rows, width) numbers above 0."""
+    values = [[_number(cell, n, name, what) for cell in row] for n, row in rows]
+    for (n, cells), row in zip(rows, values, strict=True):
+        if len(row) != width:
+            raise InputError(f"line {n} of {name} is shorter than the others: give all its columns")
+        for cell, value in zip(cells, row, strict=True):
+            if not 0 < value < np.inf:
+                raise InputError(
+                    f"line {n} of {name} gives '{cell}' as {what}: it must be a number above 0"
+                )
+    return floats(np.array(values).reshape(len(rows), width))
 
 
-def _number(cell: str, name: str) -> float:
+def _number(cell: str, line: int, name: str, what: str) -> float:
     if not _is_number(cell):
-        raise InputError(f"{name} holds '{cell}' where a number is expected")
+        raise InputError(f"line {line} of {name} gives '{cell}' as {what}: it must be a number")
     return float(cell)
 
 

@@ -179,12 +179,14 @@ def _seconds(given: dict[str, float]) -> float | None:
 
 def _of_lines(text: str, name: str) -> ServerGraph:
     ends: list[tuple[str, str, dict[str, float]]] = []
+    known: dict[frozenset[str], dict[str, float]] = {}
     columns: list[str] | None = None
     for number, line in enumerate(text.splitlines(), 1):
         words = re.split(r"[\s,;]+", line.partition("#")[0].strip().strip(","))
         if words == [""]:
             continue
-        if columns is None and not ends and set(words[2:]) & set(COLUMNS):
+        heads = words[:2] == ["from", "to"] or set(words[2:]) & set(COLUMNS)
+        if columns is None and not ends and heads:
             columns = words[2:]
             strange = [word for word in columns if word not in COLUMNS]
             if strange:
@@ -197,11 +199,22 @@ def _of_lines(text: str, name: str) -> ServerGraph:
             raise InputError(
                 f"line {number} of {name} is '{line.strip()}', not a link between two servers"
             )
-        ends.append((words[0], words[1], row_of(words[2:], columns or [], number, name)))
+        given = row_of(words[2:], columns or [], number, name)
+        _check_again(known.setdefault(frozenset(words[:2]), given), given, number, name)
+        ends.append((words[0], words[1], given))
     order = _ordered(list(dict.fromkeys(each for a, b, _ in ends for each in (a, b))))
     place = {each: n for n, each in enumerate(order)}
     wires = [(place[a], place[b], given.get("mbps"), _seconds(given)) for a, b, given in ends]
     return _joined(len(order), wires, None, tuple(order))
+
+
+def _check_again(before: dict[str, float], given: dict[str, float], line: int, name: str) -> None:
+    """Refuse a second word about the same link that is not the first."""
+    if given != before:
+        raise InputError(
+            f"line {line} of {name} says something else about a link that an earlier line is "
+            f"about: keep one of them"
+        )
 
 
 def row_of(cells: Sequence[str], columns: Sequence[str], line: int, name: str) -> dict[str, float]:
@@ -252,6 +265,7 @@ def links_table(text: str, name: str, links: Floats) -> ServerGraph:
                 f"and {', '.join(COLUMNS)}"
             )
     wires: list[Wire] = []
+    known: dict[frozenset[str], dict[str, float]] = {}
     for line, cells in rows:
         if len(cells) < 3:
             raise InputError(
@@ -259,6 +273,7 @@ def links_table(text: str, name: str, links: Floats) -> ServerGraph:
                 f"like '0,1,40'"
             )
         given = row_of(cells[2:], columns, line, name)
+        _check_again(known.setdefault(frozenset(cells[:2]), given), given, line, name)
         a = _server(cells[0], count, line, name)
         if cells[1] == "cloud":
             cloud_mbps[a] = given.get("mbps", np.nan)
