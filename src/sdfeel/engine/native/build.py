@@ -41,6 +41,7 @@ FLAGS = (
 # shows it). Neither is our bug: the address and undefined-behaviour sanitizers find nothing in
 # these chains, and without optimisation they come out right.
 GCC_12 = ("-fno-tree-vectorize", "-fno-ivopts")
+LEVEL = "SDFEEL_NATIVE_LEVEL"  # another level than 3: the same numbers, for tests in less time
 SHARED = ("-fPIC", "-shared")
 NATIVE = ("-march=native",)
 ZIG = (sys.executable, "-m", "ziglang", "cc")  # from pip: it need not build a C++ library first
@@ -131,7 +132,8 @@ def flags_for(compiler: tuple[str, ...]) -> tuple[str, ...]:
     """Flags with which any compiler gives the same numbers, and this one correct code."""
     macros = dict(line.split(" ", 2)[1:] for line in _macros(compiler).splitlines() if " " in line)
     old_gcc = "__clang__" not in macros and int(macros.get("__GNUC__", 0)) <= 12
-    return (*FLAGS, *GCC_12) if old_gcc else FLAGS
+    level = os.environ.get(LEVEL, "")
+    return (*FLAGS, *(GCC_12 if old_gcc else ()), *((f"-O{level}",) if level else ()))
 
 
 @cache
