@@ -182,6 +182,22 @@ def fully_optimised(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def _undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Pictures are empty, for tests that are about something else: drawing takes a second."""
+    """Pictures are empty, for tests that are about something else: a run's take two seconds."""
     empty = b'<svg xmlns="http://www.w3.org/2000/svg"/>'
     monkeypatch.setattr("sdfeel.report.drawing._rendered", lambda figure, kind: empty)
+
+
+@pytest.fixture
+def _drawn() -> None:
+    """This test looks at pictures."""
+
+
+DRAWN = ("report", "figures", "dashboard", "docs", "cli")  # folders of tests that may do so
+
+
+@pytest.fixture(autouse=True)
+def _mostly_undrawn(request: pytest.FixtureRequest) -> None:
+    """Elsewhere, `_undrawn` is for all tests that do not ask for `_drawn`."""
+    may = any(request.path.is_relative_to(HERE / folder) for folder in DRAWN)
+    if not may and "_drawn" not in request.fixturenames and "sdfeel.report.drawing" in sys.modules:
+        request.getfixturevalue("_undrawn")

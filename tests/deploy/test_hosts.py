@@ -8,7 +8,6 @@ from tests.deploy.hosts import play, possible
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("_undrawn")
 def test_hosts_with_cut_cables_come_to_the_simulators_model(tmp_path: Path) -> None:
     if reason := possible():
         pytest.skip(reason)

@@ -276,6 +276,7 @@ def test_bad_input_is_reported_in_one_sentence(arguments: list[str], sentence: s
     assert "Traceback" not in outcome.err
 
 
+@pytest.mark.usefixtures("_drawn")
 def test_the_command_writes_an_experiment_a_picture_and_a_record(tmp_path: Path) -> None:
     outcome = call(
         "plan",

@@ -71,7 +71,6 @@ def test_trackers_are_told_every_event_and_change_nothing() -> None:
     assert list(sdfeel.track(sdfeel.Run(SMALL), wrapped)) == wrapped.events == tracked
 
 
-@pytest.mark.usefixtures("_undrawn")
 def test_a_run_that_continues_is_the_same_run_and_a_run_that_stops_is_ended(
     tmp_path: Path,
 ) -> None:
