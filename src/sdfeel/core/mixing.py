@@ -7,7 +7,7 @@ because a client takes from one server out of a thousand.
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from itertools import accumulate
 
 import numpy as np
@@ -98,7 +98,7 @@ class Mixing:
         """Models that clients send up."""
         return len(self.sources) if self.sent is None else len(self.sent)
 
-    @property
+    @cached_property
     def crossings(self) -> int:
         """Models that cross a link: what it costs in traffic."""
         if self.relay is not None:
@@ -113,6 +113,14 @@ class Mixing:
         """The same with these messages: `replace`, without checking again what was checked."""
         other = object.__new__(Mixing)
         other.__dict__.update(self.__dict__, sent=sent)
+        other.__dict__.pop("crossings", None)
+        return other
+
+    def weighing(self, weights: Floats) -> "Mixing":
+        """The same with these weights: `replace`, without checking again what was checked."""
+        assert len(weights) == len(self.sources)
+        other = object.__new__(Mixing)
+        other.__dict__.update(self.__dict__, weights=floats(weights))
         return other
 
     def dense(self, width: int) -> Floats:
@@ -209,6 +217,15 @@ def collect(net: Network, clients: Ints | None = None, via: Link = "client-serve
     return average(net.home[clients], clients, mass=net.samples, via=via)
 
 
+def broadcast_within(net: Network, server: int) -> Mixing:
+    """The clients of one server take its model."""
+    key = "broadcast_within", server
+    if key not in net.memo:
+        net.memo[key] = broadcast(net, net.cluster(server))
+    found: Mixing = net.memo[key]
+    return found
+
+
 # Most schemes ask for the same few mixings in every round of a network that never changes.
 @lru_cache(maxsize=16)
 def _broadcast_to_all(net: Network, via: Link) -> Mixing:
@@ -297,16 +314,34 @@ def star(net: Network, centre: int, trust: Floats, balanced: bool = False) -> Mi
     if balanced:
         ratio = net.mass[around] / net.mass[centre]
         taken, given = shares * np.minimum(1, ratio), shares * np.minimum(1, 1 / ratio)
-    rows = {centre: dict(zip(around.tolist(), taken.tolist(), strict=True))}
-    rows[centre][centre] = float(1 - taken.sum())
-    for server, share, left in zip(around.tolist(), given, 1 - given, strict=True):
-        rows[server] = {centre: float(share), server: float(left)}
-    return of_rows({dst: _nonzero(rows[dst]) for dst in sorted(rows)})
+    places, own = _star_places(net, centre)
+    weights = np.concatenate([taken, given, 1 - given, [1 - taken.sum()]])[own]
+    found = places.weighing(weights)
+    return found if weights.all() else _without_zeros(found)
 
 
-def _nonzero(row: dict[int, float]) -> dict[int, float]:
+def _star_places(net: Network, centre: int) -> tuple[Mixing, Ints]:
+    """Who takes from whom in a star, and which of its weights (what the centre takes, what it
+    gives, what is left, what it keeps) belongs to each entry."""
+    key = "star", centre
+    if key not in net.memo:
+        around = net.neighbours(centre).tolist()
+        count = len(around)
+        rows = {centre: {server: float(n) for n, server in enumerate(around)}}
+        rows[centre][centre] = 3.0 * count
+        for n, server in enumerate(around):
+            rows[server] = {centre: float(count + n), server: float(2 * count + n)}
+        places = of_rows({dst: rows[dst] for dst in sorted(rows)})
+        assert places.crossings  # known from now on, whatever the weights
+        net.memo[key] = places, ints(places.weights.astype(np.int64))
+    found: tuple[Mixing, Ints] = net.memo[key]
+    return found
+
+
+def _without_zeros(mixing: Mixing) -> Mixing:
     """Whoever counts nothing need not send."""
-    return {source: weight for source, weight in row.items() if weight}
+    rows = {dst: dict(zip(s.tolist(), w.tolist(), strict=True)) for dst, s, w in mixing}
+    return of_rows({dst: {s: w for s, w in row.items() if w} for dst, row in rows.items()})
 
 
 def everyones_mean(net: Network, via: Link, relay: Relay) -> Mixing:

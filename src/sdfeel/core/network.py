@@ -1,9 +1,9 @@
 """Who exists, who reaches whom, and how neighbouring servers mix."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -83,6 +83,11 @@ class Network:
     def neighbours(self, server: int) -> Ints:
         """The servers that are linked to this one, whether or not it can reach them now."""
         return (self.linked if self.graph is None else self.graph).row(server)
+
+    @cached_property
+    def memo(self) -> dict[Hashable, Any]:
+        """What has been worked out about this network and is asked for again and again."""
+        return {}
 
     @property
     def links(self) -> Floats:

@@ -20,6 +20,7 @@ from sdfeel.engine.by_rule import by_rule, negative
 from sdfeel.engine.fused import PIECE, by_hand
 
 Terms = Sequence[tuple[float, int]]  # weights and sources
+FEW = 32  # terms of all rows together that are not worth looking for rows that are the same
 
 
 class Rows(Protocol):
@@ -125,6 +126,8 @@ def mixed(mixing: Mixing, models: Rows) -> Tensor:
         for n, dst in enumerate(mixing.rows.tolist()):
             out[n] = combined(mixing, n, models[dst], models)
         return out
+    if len(mixing.sources) <= FEW and len(like) <= PIECE:
+        return _mixed_few(mixing, models, out)
     # Many rows can be the same (every server takes the cloud's average): compute each once.
     first: dict[tuple[bytes, bytes], int] = {}
     alike = [
@@ -144,6 +147,18 @@ def mixed(mixing: Mixing, models: Rows) -> Tensor:
     for n, same in enumerate(alike):
         if same != n:
             out[n] = out[same]
+    return out
+
+
+def _mixed_few(mixing: Mixing, models: Rows, out: Tensor) -> Tensor:
+    """The same for a few small rows, as asynchronous servers have them, to the bit."""
+    wide = {source: models[source].double() for source in set(mixing.sources.tolist())}
+    total = torch.empty(out.shape[1], dtype=torch.float64)
+    for n, (_, sources, weights) in enumerate(mixing):
+        total.zero_()
+        for weight, source in zip(weights.tolist(), sources.tolist(), strict=True):
+            add_multiple(total, wide[source], weight)
+        out[n].copy_(total)
     return out
 
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from sdfeel.core.arrays import Ints
 from sdfeel.core.errors import InputError, at_least, unknown
-from sdfeel.core.mixing import Mixing, broadcast, star
+from sdfeel.core.mixing import Mixing, broadcast_within, star
 from sdfeel.core.network import Network
 from sdfeel.core.scheme import Facts, Lane, Mix, Setting, Terms, View, Work
 from sdfeel.core.staleness import PSI, Counter, trust
@@ -94,21 +94,32 @@ class AsyncSDFeel:
         if deadline is None:
             deadline = self.theta_min * slowest
         # A client that finishes no step has nothing to contribute: everybody gets time for one.
-        return Work(broadcast(view.net, mine), NO_LIMIT, max(deadline, slowest))
+        return Work(broadcast_within(view.net, d), NO_LIMIT, max(deadline, slowest))
 
     def mix(self, view: View, done: Ints) -> Mix:
         (d,) = view.lane
         net = view.net
-        mine = net.cluster(d)
+        ages = view.clocks.ages(d, self.staleness)
+        counts = trust(self.psi, ages, self.psi_a, self.psi_b)
+        alone = not net.linked.row(d).size
+        across = None if alone else star(net, d, counts, self.balanced)
+        return Mix(_collected(net, d, done), across, payload="update")
+
+
+def _collected(net: Network, server: int, done: Ints) -> Mixing:
+    """What a server makes of its clients' updates; it is the same as long as their steps are."""
+    mine = net.cluster(server)
+    key = "collected", server
+    steps = done[mine].tobytes()
+    known, found = net.memo.get(key, (b"", None))
+    if found is None or known != steps:
         mine = mine[done[mine] > 0]
         share = net.samples[mine] / net.samples[mine].sum()
         # A fast client takes more steps; scaling its update to the mean number of steps keeps
         # it from pulling the model towards its own data.
         weights = share * (share @ done[mine]) / done[mine]
         one = np.array([0, len(mine)])
-        up = Mixing(np.array([d]), one, mine, weights, "client-server", votes=share)
-        ages = view.clocks.ages(d, self.staleness)
-        counts = trust(self.psi, ages, self.psi_a, self.psi_b)
-        alone = not net.linked.row(d).size
-        across = None if alone else star(net, d, counts, self.balanced)
-        return Mix(up, across, payload="update")
+        found = Mixing(np.array([server]), one, mine, weights, "client-server", votes=share)
+        net.memo[key] = steps, found
+    collected: Mixing = found
+    return collected

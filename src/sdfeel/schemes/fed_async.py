@@ -4,13 +4,14 @@ Xie, Koyejo and Gupta, "Asynchronous Federated Optimization", 2019.
 """
 
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 
-from sdfeel.core.arrays import Floats, Ints
+from sdfeel.core.arrays import Floats, Ints, floats
 from sdfeel.core.errors import InputError, at_least, unknown
-from sdfeel.core.mixing import average, broadcast, of_rows
+from sdfeel.core.mixing import Mixing, average, broadcast, of_rows
 from sdfeel.core.network import Network, Shelf
 from sdfeel.core.scheme import Facts, Lane, Mix, Setting, View, Work, one_server
 from sdfeel.core.staleness import PSI, trust
@@ -59,7 +60,12 @@ class OneByOne:
 
     def counts(self, age: int) -> Floats:
         """(1,) how much a model or update of this age counts."""
-        return trust(self.psi, np.array([age]), self.psi_a, self.psi_b)
+        return _counts(self.psi, age, self.psi_a, self.psi_b)
+
+
+@lru_cache(maxsize=1 << 12)
+def _counts(psi: str, age: int, a: float, b: float) -> Floats:
+    return floats(trust(psi, np.array([age]), a, b))
 
 
 @dataclass(frozen=True)
@@ -91,4 +97,12 @@ class FedAsync(OneByOne):
         share = float(self.mixing_rate * self.counts(view.clocks.number - view.began)[0])
         arrived = int(view.net.shelf(ARRIVED.name)[0])
         up = average([arrived], self.client(view), via="client-cloud")
-        return Mix(up, of_rows({0: {arrived: share, 0: 1 - share}}))
+        return Mix(up, _blended(view.net, arrived).weighing(floats([share, 1 - share])))
+
+
+def _blended(net: Network, arrived: int) -> Mixing:
+    """The cloud takes a share of what has arrived, and keeps the rest of its own."""
+    if "blended" not in net.memo:
+        net.memo["blended"] = of_rows({0: {arrived: 0.5, 0: 0.5}})
+    found: Mixing = net.memo["blended"]
+    return found
