@@ -268,7 +268,7 @@ FACTORS: Factors = {
     },
     "stop": {
         "iterations": (),
-        "accuracy": ("training.target_accuracy=0.5", "evaluation.every=1"),
+        "accuracy": ("training.target_accuracy=0.5", "evaluation.every=3"),
         "seconds": ("training.max_seconds=0.02",),
     },
 }
