@@ -92,24 +92,32 @@ def places() -> str:
 
 
 def _counts(results: Path) -> str:
-    """How many of the paper's claims hold on MNIST, for each reading."""
-    with (results / "claims.csv").open(encoding="utf-8", newline="") as file:
-        listed = {name for row in csv.DictReader(file) for name in row["claims"].split()}
-    told = []
-    for reading in READINGS:
-        states = Counter(
-            verdicts[reading]["verdict"]
-            for figure in FIGURES.values()
-            if figure.data == "mnist"
-            for claim, verdicts in verdicts_of(results, "full", figure.name).items()
-            if claim in listed and reading in verdicts
-        )
-        if states:
-            told.append(f"under {reading}, {_numbered(states)}")
+    """How many of the paper's claims hold on MNIST, for each reading, and on CIFAR-10."""
+    told = [
+        f"under {reading}, {_numbered(states)}"
+        for reading in READINGS
+        if (states := _states(results, "mnist", "full", reading))
+    ]
     if not told:
         return paragraph("**Nothing of this has been computed on MNIST so far.**")
     alone = "a letter behind one: only that reading" if len(told) > 1 else "nothing else"
-    return paragraph(f"**Of its claims, {'; '.join(told)}** ({alone} has been computed).")
+    text = f"**Of its claims, {'; '.join(told)}** ({alone} has been computed)."
+    if states := _states(results, "cifar10", "small", "A"):
+        text += f" On CIFAR-10 with [a small model](reproduce/cifar10.md), {_numbered(states)}."
+    return paragraph(text)
+
+
+def _states(results: Path, data: str, scale: Scale, reading: Reading) -> Counter[str]:
+    """How many claims of the paper have which verdict on a data set."""
+    with (results / "claims.csv").open(encoding="utf-8", newline="") as file:
+        listed = {name for row in csv.DictReader(file) for name in row["claims"].split()}
+    return Counter(
+        verdicts[reading]["verdict"]
+        for figure in FIGURES.values()
+        if figure.data == data
+        for claim, verdicts in verdicts_of(results, scale, figure.name).items()
+        if claim in listed and reading in verdicts
+    )
 
 
 def _numbered(states: Mapping[str, int]) -> str:
