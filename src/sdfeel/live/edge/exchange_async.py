@@ -31,6 +31,7 @@ from sdfeel.live.transport.errors import NotTrusted, Refused
 from sdfeel.live.transport.tensors import digest
 
 MUTE = 10.0  # seconds in which a server that did not say how far it is is not asked again
+AGAIN = 0.1  # seconds in which servers are not asked again how many rounds they have done
 BUSY = 0.02  # seconds until a busy server that did not wait is asked again
 
 
@@ -42,6 +43,7 @@ class AsyncExchange:
     peers: Mapping[int, Link]
     _delivery: "asyncio.Future[None] | None" = None
     _waiting: set[int] = field(default_factory=set)
+    _inquired: float = -AGAIN  # when all were last asked how many rounds they have done
     _silent: dict[int, float] = field(default_factory=dict)  # until when each is not asked
 
     def __post_init__(self) -> None:
@@ -220,6 +222,8 @@ class AsyncExchange:
             return None
         model = self._federation.model(body, header.get("sha256"), self._policy.max_server_norm)
         self.cluster.bounds.check(model, self._federation.own_model(self._own.body()))
+        self._own.count.heard(d, header.get("round"))
+        await self._inquire(header)
         heard, stamp = self._own.claimed(header)
         self._own.tally.learn(d, header.get("steps"))
         self._own.tally.ended(d, header.get("over"))
@@ -233,6 +237,8 @@ class AsyncExchange:
         if kind == "lock":
             return await self._own.serve_lock(server, header)
         if kind == "apply":
+            self._own.count.heard(server, header.get("round"))
+            await self._inquire(header)
             return self._own.serve_apply(server, header, body)
         raise Refused(f"an asynchronous server does not answer '{kind}'")
 
@@ -262,6 +268,16 @@ class AsyncExchange:
         silent = {d for d, answered in zip(asked, answers, strict=True) if not answered}
         return tally.over(set(self.absent), silent)
 
+    async def _inquire(self, header: Header) -> None:
+        """Before we believe in rounds that we have not heard of: how many has each server done?"""
+        now = self.cluster.clock()
+        if "heard" in header and self._own.doubts(header) and now >= self._inquired + AGAIN:
+            self._inquired = now
+            others = [d for d in self.peers if d not in self.absent]
+            answers = await asyncio.gather(*(self._confirmed(d) for d in others))
+            known = {d for d, answered in zip(others, answers, strict=True) if answered}
+            self._own.silent = set(self.peers) - known
+
     async def _confirmed(self, server: int) -> bool:
         """Does a server say itself how far it is? One that did not is not asked for a while."""
         if self.cluster.clock() < self._silent.get(server, 0.0):
@@ -273,6 +289,7 @@ class AsyncExchange:
             return False
         self._own.tally.heard(server, header.get("steps"))
         self._own.tally.ended(server, header.get("over"))
+        self._own.count.heard(server, header.get("round"))
         return True
 
     def traffic(self) -> int:

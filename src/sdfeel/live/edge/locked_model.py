@@ -14,16 +14,16 @@ from torch import Tensor
 from sdfeel.core.staleness import Clocks
 from sdfeel.live.edge.absent_servers import AGAIN
 from sdfeel.live.edge.clients import Cluster
+from sdfeel.live.edge.hearsay import RoundCount
 from sdfeel.live.edge.neighbours import Neighbours
 from sdfeel.live.edge.tally import Paces, StepTally
 from sdfeel.live.federation import Turn, Weights, blended
-from sdfeel.live.protocol import Answer, Header, is_whole, seconds, whole
+from sdfeel.live.protocol import Answer, Header, seconds, whole
 from sdfeel.live.transport.errors import Refused, Rejected
 from sdfeel.live.transport.tensors import digest
 
 FACT = "meeting"
 SOON = 0.001  # seconds after which a leader's time is really up
-AHEAD = 1000  # rounds of each server that we may not have heard of
 
 
 @dataclass(frozen=True)
@@ -49,6 +49,8 @@ class LockedModel:
     applied: dict[int, int] = field(default_factory=dict)  # each leader's last round applied here
     outbox: dict[int, Header] = field(default_factory=dict)  # what others must still apply
     tally: StepTally = field(init=False)  # local iterations of each server
+    count: RoundCount = field(init=False)  # and rounds
+    silent: set[int] = field(default_factory=set)  # who did not say how many, when asked last
     _since: float = 0.0
 
     def __post_init__(self) -> None:
@@ -58,6 +60,8 @@ class LockedModel:
         self.heard = [0] * len(self._federation.net.servers)
         paces = Paces.of(self._federation.decisions)
         self.tally = StepTally(paces, self._me, self._federation.iterations)
+        self.count = RoundCount(paces, self._me)
+        self.count.heard(self._me, (self._store.last_record() or {}).get("number"))
         saved: dict[str, Any] | None = self._store.fact(FACT)
         if saved is not None:
             self.version, self.heard, self.stamp = saved["version"], saved["heard"], saved["stamp"]
@@ -154,7 +158,7 @@ class LockedModel:
             return {"busy": True}, None
         body = self.body()
         told: Header = {"version": self.version, "heard": self.heard, "stamp": self.stamp}
-        told |= {"steps": self.tally.told, "over": self.cluster.over}
+        told |= {"steps": self.tally.told, "over": self.cluster.over, "round": self._done()}
         return {**told, "sha256": digest(body)}, body
 
     def serve_apply(self, leader: int, header: Header, body: bytes | None) -> Answer:
@@ -236,14 +240,19 @@ class LockedModel:
         return across.row(self._me)
 
     def claimed(self, header: Header) -> tuple[list[int], int]:
-        """What another server claims to have heard, as far as that can be true.
+        """What another server claims to have heard, as far as that can be true."""
+        self._done()
+        return self.count.believed(header, self.heard, self.stamp, self.silent)
 
-        Nobody knows more about our rounds than we do, and stamps grow by one with every round.
-        """
-        found, size = header.get("heard"), len(self._federation.net.servers)
-        if not isinstance(found, list) or len(found) != size or not all(map(is_whole, found)):
-            raise Refused(f"the message's 'heard' must be {size} whole numbers from 0")
-        most = self.stamp + AHEAD * size
-        heard = [min(int(number), most) for number in found]
-        heard[self._me] = min(heard[self._me], self.heard[self._me])
-        return heard, max(*heard, min(whole(header, "stamp"), most))
+    def doubts(self, header: Header) -> bool:
+        """Does a message speak of more rounds than we know of? Then all should be asked first."""
+        self._done()
+        before = header.get("before")
+        told = [header, *([before] if isinstance(before, dict) else [])]
+        newest = max(self.count.claims(each)[1] for each in told if "heard" in each)
+        return newest > max(self.stamp, self.count.most(self.silent))
+
+    def _done(self) -> int:
+        """How many rounds we have done ourselves."""
+        self.count.heard(self._me, self._round())
+        return self.count.rounds[self._me]

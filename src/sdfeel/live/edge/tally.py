@@ -50,22 +50,29 @@ class Paces:
 
     def bounds(self, counts: Sequence[float]) -> list[float]:
         """The most that each lane can count for: `PACE` times what the counts of the others make
-        plausible, and two rounds. Its own count has no part in that."""
-        told = np.array(counts, dtype=np.float64)
-        return [self._bound(lane, told) for lane in range(len(told))]
+        plausible, and two rounds. Its own count has no part in that.
 
-    def _bound(self, lane: int, told: Floats) -> float:
-        """By the one that is furthest of the others (many may be stuck), in each model that fits
-        them about equally well."""
-        others = np.delete(np.arange(len(told)), lane)
-        fits = []
-        for model in self._models:
-            done = (told[others] + self.lengths[others]) / model[others]
-            apart = float(np.abs(np.log(done / np.median(done))).mean())
-            fits.append((apart, float((told[others] / model[others]).max() * model[lane])))
-        best = min(apart for apart, _ in fits)
-        fair = max(most for apart, most in fits if apart <= best + FIT)
-        return PACE * fair + 2 * float(self.lengths[lane])
+        By the one that is furthest of the others (many may be stuck), in each model that fits them
+        about equally well.
+        """
+        told = np.array(counts, dtype=np.float64)
+        fits = [self._fit(told, model) for model in self._models]
+        best = np.minimum(*(apart for apart, _ in fits))
+        fair = np.max([np.where(apart <= best + FIT, most, 0.0) for apart, most in fits], axis=0)
+        return list(map(float, PACE * fair + 2 * self.lengths))
+
+    def _fit(self, told: Floats, model: Floats) -> tuple[Floats, Floats]:
+        """(L,) how ill a model fits the others of each lane, and what it lets it have done."""
+        done, others = (told + self.lengths) / model, len(told) - 1
+        order = np.argsort(done)
+        rank = np.argsort(order)  # a lane's place, which is left out in the median of the others
+        middle = (((others - 1) // 2), others // 2)
+        median = sum(done[order[place + (place >= rank)]] for place in middle) / 2
+        apart = np.abs(np.log(done)[None, :] - np.log(median)[:, None])
+        pace = told / model
+        furthest = np.full(len(told), pace.max())
+        furthest[pace.argmax()] = np.delete(pace, pace.argmax()).max()
+        return (apart.sum(axis=1) - np.diag(apart)) / others, furthest * model
 
     def over(self, counts: Sequence[float], iterations: int) -> bool:
         """Is a run over whose lanes say this of themselves?"""
