@@ -17,11 +17,18 @@ def test_an_honest_deployment_is_verified(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("who", "cheat"),
-    [("client-1", "scaled"), ("client-2", "other_examples"), ("edge-1", "other_weights")],
+    ("scheme", "who", "cheat"),
+    [
+        ("sd-feel", "client-1", "scaled"),
+        ("sd-feel", "client-2", "other_examples"),
+        ("sd-feel", "edge-1", "other_weights"),
+        ("hierfavg", "edge-0", "other_weights"),  # it plays the cloud
+    ],
 )
-def test_a_process_that_cheats_in_one_round_is_found(who: str, cheat: str, tmp_path: Path) -> None:
-    found = deployed(tmp_path / "run", HONEST["sd-feel"], {who: cheat}, keep_models=4)
+def test_a_process_that_cheats_in_one_round_is_found(
+    scheme: str, who: str, cheat: str, tmp_path: Path
+) -> None:
+    found = deployed(tmp_path / "run", HONEST[scheme], {who: cheat}, keep_models=4)
     (finding,) = found.findings
     assert (finding.round, finding.nodes, finding.proven) == (ROUND, (who,), True)
     assert found.unknown == {}

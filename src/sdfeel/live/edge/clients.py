@@ -267,8 +267,10 @@ class Cluster:
         turn = self.turn
         if turn is None or not (self.arrived or any(True for _ in self._left(turn))):
             return True
-        late = self._nobody() and self.clock() >= self.began + self.policy.client_deadline
-        return late or turn.k >= self._misses.get(client, (0, 0))[1]
+        late = self.clock() >= self.began + self.policy.client_deadline
+        if late and self._nobody() and self.sums is None:  # a sum has deadlines of its own
+            return True
+        return turn.k >= self._misses.get(client, (0, 0))[1]
 
     def _plausible(self, taken: int) -> int:
         """Local iterations that a guest claims to have taken, at most the experiment's."""
