@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from sdfeel.core.arrays import Floats, floats
@@ -40,20 +41,6 @@ def network_picture(plan: Plan) -> Figure:
         edgecolors="white",
         zorder=2,
     )
-    if site.servers <= NAMED:
-        for d, (x, y) in enumerate(points.tolist()):
-            name = site.names[d] if d < len(site.names) else str(d)
-            axes.annotate(
-                name,
-                (x, y),
-                xytext=(0, 8),
-                textcoords="offset points",
-                ha="center",
-                fontsize=TICK,
-                color=INK,
-                zorder=3,
-                bbox={"facecolor": "white", "edgecolor": "none", "alpha": 0.7, "pad": 0.5},
-            )
     axes.margins(0.12)
     axes.set_aspect("equal")
     axes.set_axis_off()
@@ -62,7 +49,58 @@ def network_picture(plan: Plan) -> Figure:
     lines = [f"{percent(each.gain)} less time: {each.what}" for each in plan.improvements]
     told = "\n".join(lines) or "nothing gains by itself"
     figure.supxlabel(f"twice as good, one at a time:\n{told}", fontsize=LABEL, color=INK)
+    if site.servers <= NAMED:
+        _name(figure, axes, site, points)
     return figure
+
+
+def _name(figure: Figure, axes: Axes, site: Site, points: Floats) -> None:
+    """Write names beside the dots, each where it covers least of the dots and of other names."""
+    figure.draw_without_rendering()  # the layout decides where the dots are
+    dots = axes.transData.transform(points) * 72 / figure.dpi
+    taken = [_box(x, y, 8.0, 8.0) for x, y in dots.tolist()]
+    for d, (x, y) in enumerate(dots.tolist()):
+        name = site.names[d] if d < len(site.names) else str(d)
+        width, height = 0.55 * TICK * len(name), 1.2 * TICK
+        side = 8 + width / 2
+        beside = [(dx, dy) for dy in (0, 11, -11) for dx in (side, -side)]
+        around = [(0, 11), (0, -11), *beside, (0, 22), (0, -22), (0, 33)]
+        places = [(_box(x + dx, y + dy, width, height), (dx, dy)) for dx, dy in around]
+        # A name that hides a dot is worse than one that touches another name.
+        hides = [10 * sum(_common(box, dot) for dot in taken[: len(dots)]) for box, _ in places]
+        meets = [sum(_common(box, other) for other in taken) for box, _ in places]
+        box, (dx, dy) = places[int(np.argmin(np.add(hides, meets)))]
+        taken.append(box)
+        axes.annotate(
+            name,
+            points[d],
+            xytext=(dx, dy),
+            textcoords="offset points",
+            ha="center",
+            va="center",
+            fontsize=TICK,
+            color=INK,
+            zorder=3,
+            bbox={"facecolor": "white", "edgecolor": "none", "alpha": 0.7, "pad": 0.5},
+        )
+
+
+Box = tuple[float, float, float, float]  # left, bottom, right, top
+
+
+def _box(x: float, y: float, width: float, height: float) -> Box:
+    return x - width / 2, y - height / 2, x + width / 2, y + height / 2
+
+
+def _common(one: Box, other: Box) -> float:
+    """The area that both cover.
+
+    >>> _common((0, 0, 2, 2), (1, 1, 3, 3)), _common((0, 0, 1, 1), (2, 0, 3, 1))
+    (1, 0)
+    """
+    wide = min(one[2], other[2]) - max(one[0], other[0])
+    high = min(one[3], other[3]) - max(one[1], other[1])
+    return max(wide, 0) * max(high, 0)
 
 
 def _points(site: Site) -> Floats:

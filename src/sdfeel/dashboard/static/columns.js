@@ -21,7 +21,7 @@ export const USUAL = [
 const WORDS = new Set(["scheme", "state", "kind", "tags", "note", "folder", "reason", "name"]);
 
 /** @param {string} key @returns {Column} */
-export const added = (key) => ({ key, title: key, number: !WORDS.has(key), wide: true });
+export const added = (key) => ({ key, title: key === "joules" ? "modelled joules" : key, number: !WORDS.has(key), wide: true });
 
 /** A value as the list prints it.
  * @param {string} key

@@ -10,7 +10,7 @@ const [HEIGHT, LEFT, RIGHT, TOP, BOTTOM] = [300, 58, 16, 12, 40];
 const COSTS = [
   { key: "seconds", title: "time", text: duration },
   { key: "bytes", title: "data moved", text: amount },
-  { key: "joules", title: "energy", text: (/** @type {number} */ value) => `${significant(value)} J` },
+  { key: "joules", title: "modelled energy", text: (/** @type {number} */ value) => `${significant(value)} J` },
 ];
 
 /** The runs that no other beats at both, the cheapest first.
