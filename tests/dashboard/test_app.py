@@ -147,7 +147,7 @@ def test_a_damaged_log_is_shown_as_damaged(page: Page, tmp_path: Path) -> None:
     shown = page().get("/api/run", params={"name": "bad"}).json()
     assert shown["state"] == "damaged"
     assert shown["warnings"] == [
-        "The log is damaged: 1 line(s) are not events (line 3). They are left out."
+        "The log is damaged: 1 line that is no event (line 3), left out here."
     ]
     assert shown["accuracy"] == 0.08
 
@@ -201,8 +201,17 @@ def test_files_are_saved_as_they_are(page: Page, tmp_path: Path) -> None:
         answer = client.get("/file", params={"name": 'race/o;n"e', "file": file})
         assert answer.content == (run / file).read_bytes()
         assert answer.headers["content-disposition"].count('"') == 2
-    picture = client.get("/picture", params={"run": 'race/o;n"e'})
-    assert picture.content.startswith(b"\x89PNG")
+    for options, begin in (
+        ({}, b"\x89PNG"),
+        ({"as": "svg"}, b"<?xml"),
+        ({"as": "pdf", "width": "page"}, b"%PDF"),
+    ):
+        picture = client.get("/picture", params={"run": 'race/o;n"e', **options})
+        assert picture.content.startswith(begin)
+    for options, wrong in (({"as": "exe"}, "exe"), ({"width": "wall"}, "wall")):
+        refused = client.get("/picture", params={"run": 'race/o;n"e', **options})
+        assert refused.status_code == 400
+        assert wrong in refused.json()["error"]
 
 
 def test_the_experiment_has_help_texts_and_marks_what_is_not_the_default(

@@ -36,8 +36,11 @@ def export(
     ] = None,
     picture: Annotated[
         Path | None,
-        typer.Option(help="A file for the curves, one column wide: .pdf, .svg or .png."),
+        typer.Option(help="A file for the curves: .pdf, .svg or .png."),
     ] = None,
+    width: Annotated[
+        str, typer.Option(help="Of that picture: column, page or slide (letters of 7 to 9 pt).")
+    ] = "column",
 ) -> None:
     """Write tables for a paper: means with intervals, paired differences, costs to the target.
 
@@ -60,6 +63,7 @@ def export(
         target=target,
         against=against,
         picture=picture,
+        width=width,
     )
     if out is None:
         typer.echo(text, nl=False)

@@ -15,7 +15,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 from rich.text import Text
 
-from sdfeel.cli.common import AsJson, Jobs, people, print_json, results, stopping
+from sdfeel.cli.common import AsJson, Jobs, Width, people, print_json, results, stopping
 from sdfeel.cli.lazy import later
 from sdfeel.core.errors import InputError, RunError
 from sdfeel.core.events import Evaluated, Finished
@@ -62,6 +62,7 @@ def figure(
     form: Annotated[
         Literal["png", "svg", "pdf"], typer.Option("--format", help="Of the pictures.")
     ] = "png",
+    width: Width = None,
     kept: Annotated[
         Path, typer.Option("--results", help="Directory with the kept curves and verdicts.")
     ] = Path("results"),
@@ -92,7 +93,7 @@ def figure(
 
       sdfeel figure 4a
 
-      sdfeel figure 4a --format pdf --out pictures
+      sdfeel figure 4a --format pdf --width column --out pictures
 
       sdfeel figure all --scale quick --run --check
 
@@ -113,7 +114,8 @@ def figure(
             for each in figures
         }
     documents = [
-        _finish(each, scales[each.name], known[each.name], out, form, as_json) for each in figures
+        _finish(each, scales[each.name], known[each.name], (out, form, width), as_json)
+        for each in figures
     ]
     if as_json:
         print_json({"figures": documents})
@@ -237,17 +239,17 @@ def _finish(
     figure: definition.Figure,
     scale: definition.Scale,
     known: keeping.KeptFigure,
-    out: Path,
-    form: str,
+    place: tuple[Path, str, str | None],
     as_json: bool,
 ) -> dict[str, Any]:
-    """Judge, draw and print one figure."""
+    """Judge, draw and print one figure; `place`: its directory, format and width in print."""
+    out, form, width = place
     found = known.curves(figure, scale)
     document = judging.record(figure, scale, found)
-    drawn = pictures.picture(figure, scale, found)
+    drawn = pictures.picture(figure, scale, found, width)
     file = out / scale / f"{figure.name}.{form}"
     if drawn is not None:
-        drawing.save(drawn, file)
+        drawing.save(drawn, file, width)
         document["picture"] = str(file)
     if not as_json:
         _tell(figure, scale, judging.judge(figure, scale, found), file if drawn else None)

@@ -24,6 +24,7 @@ from sdfeel.core.errors import InputError, SdfeelError
 from sdfeel.core.run_files import EXPERIMENT
 from sdfeel.dashboard.http import (
     LOOPBACK,
+    PICTURES,
     Economical,
     Guard,
     Json,
@@ -173,7 +174,11 @@ class Dashboard:
         names, seeds, target = selection(request)
         histories = merged(self.catalogue, names, seeds)
         goal = target if target is not None else default_target(histories)
-        return attachment(picture(histories, goal), f"{'-'.join(names)[:80]}.png", "image/png")
+        ending = request.query_params.get("as", "png")
+        if ending not in PICTURES:
+            raise InputError(f"no picture as {ending!r}: choose one of {', '.join(PICTURES)}")
+        drawn = picture(histories, goal, ending, request.query_params.get("width"))
+        return attachment(drawn, f"{'-'.join(names)[:80]}.{ending}", PICTURES[ending])
 
     def table(self, request: Request) -> Response:
         """For a paper: means over seeds with intervals, and costs to the target."""

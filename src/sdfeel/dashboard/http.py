@@ -274,14 +274,19 @@ def _saved_as(name: str) -> dict[str, str]:
     return {"content-disposition": f'attachment; filename="{plain}"'}
 
 
-def picture(histories: Sequence[History], target: float | None) -> bytes:
+PICTURES = {"png": "image/png", "svg": "image/svg+xml", "pdf": "application/pdf"}
+
+
+def picture(
+    histories: Sequence[History], target: float | None, ending: str, width: str | None
+) -> bytes:
     """The curves as `sdfeel show` draws them."""
     from sdfeel.report.curves import curves
     from sdfeel.report.drawing import save
 
     with tempfile.TemporaryDirectory() as directory:
-        path = Path(directory) / "picture.png"
-        save(curves(histories, target), path)
+        path = Path(directory) / f"picture.{ending}"
+        save(curves(histories, target, width=width), path, width)
         return path.read_bytes()
 
 

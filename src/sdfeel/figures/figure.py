@@ -70,11 +70,11 @@ class Figure:
     lines: Callable[[FigureSetting], Sequence[FigureLine]]
     panels: tuple[Panel, ...]
     claims: tuple[Claim, ...]
-    picture: "Callable[[], Picture] | None" = None  # where lines are not the point
+    picture: "Callable[[str | None], Picture] | None" = None  # where lines are not the point
     scales: tuple[Scale, ...] = ("quick", "full")
     readings: tuple[Reading, ...] = ("A", "E")
     also: tuple[Axis, ...] = ()  # axes that claims need beside those of the panels
-    drawn: "Callable[[Mapping[str, Curve]], Picture] | None" = None  # in place of panels
+    drawn: "Callable[[Mapping[str, Curve], str | None], Picture] | None" = None  # not in panels
 
     def setting(self, scale: Scale, reading: Reading = "A") -> FigureSetting:
         if scale not in self.scales:

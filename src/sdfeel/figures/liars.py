@@ -129,21 +129,33 @@ def every_end(seen: ClaimView) -> Verdict:
     return report(**{name: float(ends(seen[name]).mean()) for name in names})
 
 
-def picture(found: Mapping[str, Curve]) -> "Picture":
+TITLE = "liars: what a run bears, and what it does not"
+
+
+def picture(found: Mapping[str, Curve], width: str | None = None) -> "Picture":
     """Accuracy against the number of liars; beyond the breakdown point, markers are hollow."""
     from sdfeel.report.drawing import INK, LABEL, new_figure
 
-    figure = new_figure(10.5, 4.8, "liars: what a run bears, and what it does not")
-    left, right = figure.subplots(1, 2, sharey=True)
-    _panel(left, found, tuple(CLUSTERS), 0)
-    _panel(right, found, tuple(ACROSS), len(CLUSTERS))
+    if width == "column":
+        figure = new_figure(3.4, 6.6)
+        left, right = figure.subplots(2, 1)
+    else:
+        tall, title = (3.6, None) if width == "page" else (4.8, TITLE)
+        figure = new_figure(7.0 if width == "page" else 10.5, tall, title)
+        left, right = figure.subplots(1, 2, sharey=True)
+    across = 1 if width in ("column", "page") else 2
+    _panel(left, found, tuple(CLUSTERS), 0, across)
+    _panel(right, found, tuple(ACROSS), len(CLUSTERS), across)
     left.set_xlabel(f"clients that lie, of {CLUSTER} in each cluster", fontsize=LABEL, color=INK)
     right.set_xlabel(f"edge servers that lie, of {SERVERS}", fontsize=LABEL, color=INK)
-    left.set_ylabel("test accuracy at the end (%)", fontsize=LABEL, color=INK)
+    for axes in (left, right) if width == "column" else (left,):
+        axes.set_ylabel("test accuracy at the end (%)", fontsize=LABEL, color=INK)
     return figure
 
 
-def _panel(axes: "Axes", found: Mapping[str, Curve], rules: tuple[str, ...], first: int) -> None:
+def _panel(
+    axes: "Axes", found: Mapping[str, Curve], rules: tuple[str, ...], first: int, across: int
+) -> None:
     from matplotlib.ticker import MaxNLocator
 
     from sdfeel.report.drawing import TICK, tidy
@@ -164,8 +176,8 @@ def _panel(axes: "Axes", found: Mapping[str, Curve], rules: tuple[str, ...], fir
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.legend(
         loc="upper center",
-        bbox_to_anchor=(0.5, -0.14),
-        ncols=2,
+        bbox_to_anchor=(0.5, -0.14 if across > 1 else -0.2),
+        ncols=across,
         fontsize=TICK,
         frameon=False,
         handlelength=3.2,

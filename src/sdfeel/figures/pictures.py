@@ -15,7 +15,7 @@ from sdfeel.figures.curves import Curve, Curves
 from sdfeel.figures.figure import Figure, Panel, Scale
 from sdfeel.figures.judging import seeds_of
 from sdfeel.figures.settings import FigureSetting, Reading
-from sdfeel.report.drawing import FAINT, INK, LABEL, TICK, new_figure, tidy
+from sdfeel.report.drawing import FAINT, INK, LABEL, TICK, inches, new_figure, tidy
 from sdfeel.report.styles import line_style
 from sdfeel.report.units import COUNTS, TIMES, Unit, unit_for
 
@@ -29,12 +29,18 @@ POINTS = 40
 ROW = 3  # panels beside each other
 
 
-def picture(figure: Figure, scale: Scale, found: Mapping[Reading, Curves]) -> Picture | None:
-    """The figure as it can be saved; None where there is nothing to draw."""
+def picture(
+    figure: Figure, scale: Scale, found: Mapping[Reading, Curves], width: str | None = None
+) -> Picture | None:
+    """The figure as it can be saved; None where there is nothing to draw.
+
+    At a paper's width it has no title, for the paper has captions.
+    """
+    wide = inches(width)
     if figure.picture is not None:
-        return figure.picture()
+        return figure.picture(width)
     if figure.drawn is not None:
-        return figure.drawn(next(iter(found.values()))) if found else None
+        return figure.drawn(next(iter(found.values())), width) if found else None
     panels = [panel for panel in figure.panels if panel.reading in found]
     if not panels:
         return None
@@ -42,13 +48,15 @@ def picture(figure: Figure, scale: Scale, found: Mapping[Reading, Curves]) -> Pi
         plain(label, panel) for panel in panels for label in panel.labels or found[panel.reading]
     )
     styles = {label: index for index, label in enumerate(labels)}
-    across = min(ROW, len(panels)) if len(panels) != 4 else 2
+    row = {"column": 1, "page": 2}.get(width or "", ROW)
+    across = min(row, len(panels)) if len(panels) != 4 else min(row, 2)
     down = ceil(len(panels) / across)
-    width = 4.2 * max(across, 1.5) + 0.4
-    columns = max(1, min(len(styles), int((width - 0.5) / (0.85 + 0.075 * max(map(len, styles))))))
-    told = wrap(note(figure, scale, found), int(13 * width))
-    height = 2.9 * down + 0.7 + 0.2 * (ceil(len(styles) / columns) + len(told))
-    drawn = new_figure(width, height, f"{figure.name}: {figure.title}")
+    room = wide or 4.2 * max(across, 1.5) + 0.4
+    columns = max(1, min(len(styles), int((room - 0.5) / (0.85 + 0.075 * max(map(len, styles))))))
+    told = wrap(note(figure, scale, found), int(13 * room))
+    panel_height = 2.9 if row == ROW else 2.1
+    height = panel_height * down + 0.7 + 0.2 * (ceil(len(styles) / columns) + len(told))
+    drawn = new_figure(room, height, f"{figure.name}: {figure.title}" if row == ROW else None)
     several = len(figure.readings) > 1
     grid = np.atleast_1d(drawn.subplots(down, across, squeeze=False)).ravel()
     for axes, panel in zip(grid, panels, strict=False):

@@ -250,13 +250,16 @@ def as_remark_4(_: ClaimView) -> Verdict:
     return exactly(right, found[800] / found[200], "times", **numbers)
 
 
-def picture() -> "Picture":
+def picture(width: str | None = None) -> "Picture":
     """MeasuredError and bound in each sweep, as logarithms."""
     from sdfeel.report.drawing import INK, LABEL, TICK, new_figure, tidy
     from sdfeel.report.styles import PALETTE
 
-    figure = new_figure(11, 3.2, "Theorem 1 on quadratic losses: measured, and the bound")
-    for axes, (name, sweep) in zip(figure.subplots(1, 4), sweeps().items(), strict=True):
+    title = "Theorem 1 on quadratic losses: measured, and the bound"
+    small = width == "column"
+    figure = new_figure(3.4, 4.2) if small else new_figure(11, 3.2, title)
+    grid = figure.subplots(2, 2).ravel() if small else figure.subplots(1, 4)
+    for axes, (name, sweep) in zip(grid, sweeps().items(), strict=True):
         places = range(len(sweep))
         for label, colour, marker in (("bound", PALETTE[1], "s"), ("gradient", PALETTE[0], "o")):
             shown = [log10(getattr(each, label)) for each in sweep.values()]
@@ -265,7 +268,8 @@ def picture() -> "Picture":
         axes.set_xticks(list(places), list(sweep))
         tidy(axes)
         axes.set_xlabel(name, fontsize=LABEL, color=INK)
-    figure.axes[0].set_ylabel("log10 of the mean squared gradient", fontsize=LABEL, color=INK)
+    for axes in figure.axes[:: 2 if small else 4]:
+        axes.set_ylabel("log10 of the mean\nsquared gradient", fontsize=LABEL, color=INK)
     figure.axes[0].legend(frameon=False, fontsize=TICK)
     return figure
 

@@ -56,13 +56,15 @@ def export(
     target: float | None = None,
     against: str | None = None,
     picture: str | Path | None = None,
+    width: str = "column",
 ) -> str:
     """A table of runs for a paper, as text; `out` also writes it (.tex, .csv or .md).
 
     `runs` are directories of runs, or what `compare` and `sweep` have given. Every line shows means
     over its seeds with 95 % intervals, and what reaching the `target` accuracy cost; then follow
     the differences to the line `against` (default: the first), seed by seed. `picture` is a file
-    for the learning curves, as wide as a column of a paper (.pdf, .svg or .png).
+    for the learning curves (.pdf, .svg or .png), as wide as a column of a paper, or, by `width`,
+    as a page or a slide.
     """
     kind = format or (_of_ending(Path(out)) if out is not None else "markdown")
     if kind not in get_args(Format):
@@ -74,7 +76,10 @@ def export(
     if out is not None:
         write_atomic(Path(out), text.encode())
     if picture is not None:
-        drawing.save(curves.column([line.history for line in lines], chosen), picture, "column")
+        means = [line.history for line in lines]
+        small = drawing.inches(width) == drawing.WIDTHS["column"]
+        drawn = curves.column(means, chosen) if small else curves.curves(means, chosen, width=width)
+        drawing.save(drawn, picture, width)
     return text
 
 

@@ -1,8 +1,9 @@
 // Several runs side by side; the address keeps the selection.
 
-import { card, choice, fail, h, link, table } from "./dom.js";
+import { breakable, card, choice, fail, h, link, table } from "./dom.js";
 import { ask, listen, oneAtATime } from "./live.js";
 import { Charts } from "./chart.js";
+import { PICTURES, sample } from "./look.js";
 
 export async function show(main, about, query) {
   document.title = "comparison · sdfeel";
@@ -26,7 +27,7 @@ export async function show(main, about, query) {
     charts.update(data.charts, data.target === null ? "" : `target ${+(100 * data.target).toFixed(2)} %`);
     results.replaceChildren(resultTable(data));
     differences.replaceChildren(...differenceTable(data));
-    picture.href = `/picture?${query}`;
+    pictures.forEach(([how, each]) => { each.href = `/picture?${query}&${how}`; });
     tables.forEach(([ending, each]) => { each.href = `/table?${query}&as=${ending}`; });
   };
   const change = (key, value) => {
@@ -35,7 +36,7 @@ export async function show(main, about, query) {
   };
   target.addEventListener("change", () => change("target", target.value === "" ? "" : String(target.value / 100)));
   const seeds = choice("Seeds", ["each run", "mean over seeds"], query.get("seeds") === "mean" ? 1 : 0, (index) => change("seeds", index ? "mean" : ""));
-  const picture = h("a", { class: "button", download: "" }, "Save picture");
+  const pictures = Object.entries(PICTURES).map(([ending, how]) => [how, h("a", { download: "" }, ending)]);
   const tables = Object.entries({ tex: "LaTeX table", csv: "CSV" }).map(([ending, text]) => [ending, h("a", { class: "button", download: "" }, text)]);
   await load().catch(fail);
   if (!results.childElementCount) return;
@@ -45,7 +46,7 @@ export async function show(main, about, query) {
   listen({}, { runs: ({ changed }) => { if (!first && changed.some((run) => wanted().has(run.name))) again(); first = false; } });
   main.replaceChildren(
     h("div", { class: "title" }, h("h1", {}, "Comparison"), title),
-    h("div", { class: "bar" }, seeds, h("label", {}, "target ", target, " %"), problem, h("span", { class: "grow" }), picture, ...tables.map(([, each]) => each)),
+    h("div", { class: "bar" }, seeds, h("label", {}, "target ", target, " %"), problem, h("span", { class: "grow" }), h("span", { class: "downloads" }, h("span", { class: "soft" }, "Save picture:"), ...pictures.map(([, each]) => each)), ...tables.map(([, each]) => each)),
     card(null, charts.element, thinned), card("Results", results), card("What differs", differences),
     card("Runs", h("ul", { class: "names" }, query.getAll("run").map((name) => h("li", {}, h("a", { href: link("/run", { name }) }, name), " ",
       h("button", { type: "button", class: "plain", "aria-label": `Leave out ${name}`, onclick: (event) => leaveOut(name, event.target, query, load) }, "✕"))))));
@@ -70,7 +71,12 @@ function common(labels) {
 
 function resultTable(data) {
   const head = data.table.columns.map((column) => h("th", { scope: "col", class: column.numeric ? "number" : "" }, column.title));
-  const rows = data.table.rows.map((row) => h("tr", {}, row.map((cell, index) => h("td", { class: data.table.columns[index].numeric ? "number" : "wrap" }, cell.best ? h("strong", { class: "best" }, `★ ${cell.text}`) : cell.text))));
+  const styles = new Map(data.charts.lines.map((line) => [line.label, line.style]));
+  const cellOf = (cell, index) => {
+    if (cell.best) return h("strong", { class: "best" }, `★ ${cell.text}`);
+    return index || !styles.has(cell.text) ? cell.text : [sample(styles.get(cell.text), 22), breakable(cell.text)];
+  };
+  const rows = data.table.rows.map((row) => h("tr", {}, row.map((cell, index) => h("td", { class: data.table.columns[index].numeric ? "number" : "wrap" }, cellOf(cell, index)))));
   return h("div", {}, table("results", head, rows), h("p", { class: "soft note" }, "Times are virtual, or real where a run was deployed. ★ marks the best in a column. A band reaches from the lowest to the highest seed."));
 }
 

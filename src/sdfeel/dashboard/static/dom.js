@@ -16,6 +16,9 @@ function fill(element, properties, children) {
 export const h = (name, properties, ...children) => fill(document.createElement(name), properties, children);
 export const svg = (name, properties, ...children) => fill(document.createElementNS(SVG, name), properties, children);
 
+// A name that may be broken where its parts meet, and elsewhere only if it must.
+export const breakable = (name) => name.split(/(?<=[/_,])/).flatMap((part) => [part, h("wbr")]).slice(0, -1);
+
 export function card(title, ...children) {
   return h("section", { class: "card" }, title && h("h2", {}, title), ...children);
 }

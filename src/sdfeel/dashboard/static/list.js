@@ -1,6 +1,6 @@
 // All runs: sorted, filtered, grouped, live; chosen ones go to the comparison.
 
-import { h, link, renew, table } from "./dom.js";
+import { breakable, h, link, renew, table } from "./dom.js";
 import { ago, count, percent } from "./format.js";
 import { latest, listen } from "./live.js";
 import { jobList } from "./jobs.js";
@@ -29,7 +29,7 @@ let extra = []; // keys of columns that were added
 let question = parse("");
 let folders = [];
 
-const columns = () => [...USUAL, ...extra.map(added)];
+const columns = () => [...USUAL.slice(0, 3), ...extra.map(added), ...USUAL.slice(3)]; // what was asked for is in sight
 
 export async function show(main, about, query) {
   document.title = `runs · ${about.directory} · sdfeel`;
@@ -239,7 +239,7 @@ function row(run, parts) {
     onchange: (event) => { chosen[event.target.checked ? "add" : "delete"](run.name); basket(parts); },
   });
   const values = {
-    name: [h("a", { href: link("/run", { name: run.name }), title: run.note || null }, sample(run.style, 22), h("span", { class: "soft" }, run.name.slice(0, at)), h("span", { class: "strong" }, run.name.slice(at))), tagList(run.tags)],
+    name: [h("a", { href: link("/run", { name: run.name }), title: run.note || null }, sample(run.style, 22), h("span", { class: "soft" }, breakable(run.name.slice(0, at))), h("span", { class: "strong" }, breakable(run.name.slice(at)))), tagList(run.tags)],
     state: h("span", { class: "pill", "data-state": run.state, title: run.reason ?? "" }, run.state),
     accuracy: run.accuracy === null ? "-" : h("span", { class: "meter", style: { "--share": run.accuracy } }, percent(run.accuracy)),
     modified: h("span", { class: "ago" }, run.modified ? ago(run.modified) : "-"),

@@ -6,7 +6,10 @@ import { fitting, scaleFor } from "./scale.js";
 import { differing, value } from "./values.js";
 
 /** @typedef {import("./values.js").Run} Run */
-const [HEIGHT, TOP, BOTTOM, SIDE, AXES, STOPS] = [300, 34, 10, 46, 7, 9];
+const [HEIGHT, TOP, BOTTOM, SIDE, ROOM, STOPS] = [300, 34, 10, 46, 105, 9]; // ROOM: pixels from axis to axis, for their names
+
+// A key's last part; of a section's name, the section.
+const title = (/** @type {string} */ key) => key.replace(/\.name$/, "").split(".").at(-1) ?? key;
 
 export class Parallel {
   /** @param {{extra: () => string[], choose: (names: string[]) => void}} told */
@@ -14,30 +17,37 @@ export class Parallel {
     this.extra = extra;
     this.choose = choose;
     /** @type {Run[]} */ this.runs = [];
-    /** @type {string[]} */ this.keys = [];
+    /** @type {string[]} in which runs differ, those that somebody asked for first, and what came out */ this.all = [];
+    /** @type {string[]} for which there is room */ this.keys = [];
     /** @type {Map<string, [number, number]>} pixels of an axis between which runs are picked out */ this.brushes = new Map();
     this.picture = h("div", { class: "parallel" });
+    this.left = h("p", { class: "soft note" });
     this.said = h("span", { class: "soft", role: "status" });
     this.take = h("button", { type: "button", hidden: true, onclick: () => this.choose(this.picked().map((run) => run.name)) }, "Choose these");
     this.clear = h("button", { type: "button", hidden: true, onclick: () => { this.brushes.clear(); this.draw(); } }, "Show all lines");
-    this.element = h("div", {}, h("p", { class: "soft note" }, "A line is a run; the stronger its colour, the more it reached. Drag along an axis to pick runs out."), this.picture, h("div", { class: "bar" }, this.said, this.take, this.clear));
+    this.element = h("div", {}, h("p", { class: "soft note" }, "A line is a run; the stronger its colour, the more it reached. Drag along an axis to pick runs out."), this.picture, this.left, h("div", { class: "bar" }, this.said, this.take, this.clear));
     this.draw = fitting(this.picture, (width) => this.paint(width));
   }
 
   /** @param {Run[]} runs */
   async update(runs) {
     const outcome = runs.some((run) => run.accuracy !== null) ? "accuracy" : "loss";
-    const keys = (await differing(runs)).filter((key) => !/^(tracking|checkpoint|evaluation)\./.test(key)).slice(0, AXES - 1);
+    const keys = (await differing(runs)).filter((key) => !/^(tracking|checkpoint|evaluation)\./.test(key));
     this.runs = runs.filter((run) => run[outcome] !== null);
-    this.keys = [...new Set([...keys, ...this.extra()])].filter((key) => key !== outcome && this.runs.some((run) => this.known(run, key)));
-    this.keys.push(outcome);
-    for (const key of this.brushes.keys()) if (!this.keys.includes(key)) this.brushes.delete(key);
+    const wanted = this.extra().map((key) => keys.find((each) => each === key || each.endsWith(`.${key}`)) ?? key);
+    this.all = [...new Set([...wanted, ...keys])].filter((key) => key !== outcome && this.runs.some((run) => this.known(run, key)));
+    this.all.push(outcome);
     this.draw();
   }
 
   known(run, key) { return value(run, key) !== undefined && value(run, key) !== null; }
 
   paint(width) {
+    const room = Math.max(2, Math.floor((width - 2 * SIDE) / ROOM));
+    this.keys = [...this.all.slice(0, -1).slice(0, room), ...this.all.slice(-1)];
+    for (const key of this.brushes.keys()) if (!this.keys.includes(key)) this.brushes.delete(key);
+    const out = this.all.slice(0, -1).slice(room).map(title);
+    this.left.textContent = out.length ? `No room for ${out.join(", ")}: a column of the table has its axis first.` : "";
     if (!this.runs.length || this.keys.length < 2) {
       this.picture.replaceChildren(h("p", { class: "soft" }, this.runs.length ? "These runs have the same experiment." : "No run here has been measured yet."));
       return;
@@ -67,7 +77,7 @@ export class Parallel {
     hit.addEventListener("pointerdown", (event) => this.drag(/** @type {PointerEvent} */ (event), key, hit));
     return svg("g", { class: "axes" },
       svg("line", { x1: x, x2: x, y1: TOP, y2: HEIGHT - BOTTOM, class: "tick" }),
-      svg("text", { x, y: 14, "text-anchor": index === 0 ? "start" : right ? "end" : "middle", class: "name", dx: index === 0 ? -SIDE + 4 : right ? SIDE - 4 : 0 }, key.split(".").at(-1), svg("title", {}, key)),
+      svg("text", { x, y: 14, "text-anchor": index === 0 ? "start" : right ? "end" : "middle", class: "name", dx: index === 0 ? -SIDE + 4 : right ? SIDE - 4 : 0 }, title(key), svg("title", {}, key)),
       scale.ticks.map((tick) => svg("text", { x: x + (right ? 5 : -5), y: tick.at + 4, "text-anchor": right ? "start" : "end", class: "value" }, tick.text)),
       brush && svg("rect", { x: x - 7, y: Math.min(...brush), width: 14, height: Math.abs(brush[1] - brush[0]), class: "brush" }), hit);
   }

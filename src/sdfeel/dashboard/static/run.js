@@ -9,6 +9,7 @@ import { Timeline } from "./timeline.js";
 import { EventTable } from "./events.js";
 import { holdings } from "./holdings.js";
 import { experiment } from "./experiment.js";
+import { PICTURES } from "./look.js";
 import { nodeTable, verified } from "./nodes.js";
 import { act, stopButton } from "./jobs.js";
 import { notes } from "./notes.js";
@@ -134,5 +135,5 @@ function actions(bar, run, about, jobs) {
     if (run.files.includes("experiment.toml")) doing.push(h("a", { class: "button", href: link("/new", { from: run.name }) }, "Start a similar run"));
   }
   const files = run.files.filter((file) => FILES[file]).map((file) => h("a", { href: link("/file", { name: run.name, file }), download: "" }, FILES[file]));
-  bar.replaceChildren(...doing, h("span", { class: "downloads" }, h("span", { class: "soft" }, "Save: "), h("a", { href: link("/picture", { run: run.name }), download: "" }, "picture"), ...files));
+  bar.replaceChildren(...doing, h("span", { class: "downloads" }, h("span", { class: "soft" }, "Save: "), "picture as ", ...Object.entries(PICTURES).map(([ending, how]) => h("a", { href: `${link("/picture", { run: run.name })}&${how}`, download: "" }, ending)), ...files));
 }

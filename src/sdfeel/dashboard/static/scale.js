@@ -34,8 +34,9 @@ const decades = (/** @type {number} */ from, /** @type {number} */ to) => {
   return [...Array(Math.floor(to) - Math.ceil(from) + 1).keys()].filter((each) => each % step === 0).map((each) => 10 ** (Math.ceil(from) + each));
 };
 
-/** @param {number} from @param {number} to @param {number} about */
-function rounds(from, to, about) {
+/** Round numbers from one to another, about so many.
+ * @param {number} from @param {number} to @param {number} about */
+export function rounds(from, to, about) {
   const rough = (to - from) / about;
   const size = 10 ** Math.floor(Math.log10(rough));
   const step = [1, 2, 5, 10].map((each) => each * size).find((each) => each >= rough) ?? rough;

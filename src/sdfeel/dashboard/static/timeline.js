@@ -4,9 +4,9 @@ import { h, renew, svg, whenSeen } from "./dom.js";
 import { holdupTable } from "./holdups.js";
 import { duration, percent, unitFor } from "./format.js";
 import { ask, oneAtATime, seldom } from "./live.js";
+import { rounds } from "./scale.js";
 
 const ROW = 13;
-const LEFT = 66;
 const TOP = 18;
 
 export class Timeline {
@@ -79,6 +79,7 @@ export class Timeline {
       ...(Object.keys(data.away).length ? [h("li", {}, h("i", { class: "swatch away" }), `away${data.away.cloud ? " (a band through all rows: the cloud)" : ""}`)] : []));
     const width = Math.max(300, this.holder.clientWidth - 4);
     const height = TOP + data.rows.length * ROW + data.rows.filter((row) => row.who.startsWith("server")).length * 6 + 8;
+    const LEFT = 14 + 6.8 * Math.max(6, ...data.rows.map((row) => row.who.length)); // for the names
     const x = (moment) => LEFT + ((moment - data.begin) / (data.end - data.begin)) * (width - LEFT - 12);
     const picture = svg("svg", { width, height, viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": this.spoken() });
     let y = TOP;
@@ -99,17 +100,17 @@ export class Timeline {
     });
     band("cloud", TOP, y - TOP);
     const unit = unitFor(data.end, data.units);
-    const last = width < 500 ? 2 : 5;
-    for (let tick = 0; tick <= last; tick += 1) {
-      const moment = data.begin + ((data.end - data.begin) * tick) / last;
-      picture.append(svg("text", { x: x(moment), y: 13, "text-anchor": tick === last ? "end" : "middle", class: "who" }, `${+(moment / unit.size).toPrecision(4)}${tick === last ? ` ${unit.name}` : ""}`));
-    }
+    rounds(data.begin / unit.size, data.end / unit.size, (width - LEFT) / 110).forEach((tick, index) => {
+      const at = x(tick * unit.size);
+      picture.append(svg("line", { x1: at, x2: at, y1: TOP - 3, y2: TOP + 3, class: "tick" }),
+        svg("text", { x: at, y: 12, "text-anchor": at > width - 40 ? "end" : "middle", class: "who" }, `${tick}${index ? "" : ` ${unit.name}`}`));
+    });
     this.line = svg("line", { y1: 0, y2: height, class: "cursor" });
     this.x = x;
     picture.append(this.line);
     this.holder.replaceChildren(picture);
     this.mark(this.moment ?? null);
-    const left = data.left_out ? ` ${data.left_out} server(s) do not fit here: choose one below.` : "";
+    const left = data.left_out ? ` ${data.left_out} more ${data.left_out === 1 ? "server does" : "servers do"} not fit here: choose one below.` : "";
     this.readout.textContent = this.spoken() + left;
     renew(this.holdups, data.holdups, holdupTable);
   }

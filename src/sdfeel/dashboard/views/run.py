@@ -166,9 +166,9 @@ def _of_the_log(found: RunSummary, log: LogReader | None) -> list[str]:
     notes = []
     if log.damages:
         first = ", ".join(map(str, log.damaged[:5])) + (" ..." if log.damages > 5 else "")
+        what = "line that is no event" if log.damages == 1 else "lines that are no events"
         notes.append(
-            f"The log is damaged: {count(log.damages)} line(s) are not events (line {first}). "
-            f"They are left out."
+            f"The log is damaged: {count(log.damages)} {what} (line {first}), left out here."
         )
     if log.half and found.state != "running":
         notes.append("The last line of the log is incomplete; it is left out.")

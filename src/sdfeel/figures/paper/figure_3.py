@@ -31,14 +31,16 @@ def as_printed(_: ClaimView) -> Verdict:
     return all_of(parts)
 
 
-def picture() -> "Picture":
+def picture(width: str | None = None) -> "Picture":
     """The four graphs, servers on a circle."""
     from sdfeel.report.drawing import FAINT, INK, TITLE, new_figure
     from sdfeel.report.styles import PALETTE
 
-    figure = new_figure(10, 2.9)
+    small = width == "column"
+    figure = new_figure(3.4, 3.6) if small else new_figure(10, 2.9)
+    grid = figure.subplots(2, 2).ravel() if small else figure.subplots(1, 4)
     angles = np.linspace(0, 2 * np.pi, 6, endpoint=False) + np.pi / 2
-    for axes, graph in zip(figure.subplots(1, 4), PRINTED, strict=True):
+    for axes, graph in zip(grid, PRINTED, strict=True):
         net, x, y = six(graph), np.cos(angles), np.sin(angles)
         if graph == "star":
             x, y = (
