@@ -35,7 +35,9 @@ Positions = Mapping[int, Floats]
 def topology(net: Network, width: str | None = None) -> Figure:
     """The servers and their links, and beside them the mixing matrix; in a column, below them."""
     if width == "column":
-        figure = new_figure(WIDTHS[width], 7.0)
+        figure = new_figure(WIDTHS[width], 6.4)
+        # Squares as large as names and numbers leave room.
+        figure.set_layout_engine("compressed", h_pad=0.09)
         first, second = figure.subplots(2, 1, height_ratios=[1.25, 1])
     else:
         figure = new_figure(11.5, 5.4)
