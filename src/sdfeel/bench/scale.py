@@ -31,6 +31,7 @@ DRAWN = {"tau1": 1, "participants": 100}
 SHORTEST = {
     "sd-feel": {"tau1": 1},
     "async-sd-feel": {"theta_min": 1},
+    "fedasync": {"tau1": 1},
     "fedavg": DRAWN,
     "scaffold": DRAWN,
     "feddyn": DRAWN,

@@ -169,7 +169,7 @@ def scale_(
     ] = "1000,10000,100000",
     servers: Annotated[
         str, typer.Option(metavar="N,...", help="Numbers of servers, with 10 clients each.")
-    ] = "10,100,1000",
+    ] = "10,100,1000,10000",
     rounds: Annotated[
         str, typer.Option(metavar="N,...", help="Numbers of rounds, with 1,000 clients.")
     ] = "3,30,300",
