@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sdfeel.bench.secure_sums import measure
+from sdfeel.core.sums import threshold_of
 from sdfeel.live.secure_sum import (
     PRIME,
     SHARE,
@@ -20,7 +21,6 @@ from sdfeel.live.secure_sum import (
     TooFew,
     lagrange,
     split,
-    threshold_of,
 )
 from sdfeel.live.transport.errors import Rejected
 from tests.examples import examples

@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 import torch
 
+from sdfeel.core.mixing import broadcast
 from sdfeel.core.network import Network, clustered
-from sdfeel.core.scheme import Scheme
+from sdfeel.core.scheme import Scheme, View, Work
 from sdfeel.engine.guards import masking_bytes
 from sdfeel.engine.messages import Clip, Noise, Packing
 from sdfeel.live.client import Client
@@ -58,6 +59,27 @@ def test_only_those_who_are_asked_take_part(tmp_path: Path) -> None:
     own = scheme.adapt(net)
     village = Village(scheme, net, tmp_path, iterations=8, packing=packed(own))
     assert torch.equal(village.go(), simulated(scheme, net, 4, packed(own)))
+
+
+def test_a_sum_of_one_is_not_made(tmp_path: Path) -> None:
+    """A scheme that asks a single client now and then waits for nobody's update, and gets none."""
+
+    class Whims(SDFeel):
+        def work(self, view: View) -> Work:
+            return Work(broadcast(view.net, np.arange(6 if view.k % 2 == 0 else 5)), self.tau1)
+
+    links = np.array([[0.0, 1], [1, 0]])
+    net = clustered(np.array([30.0, 10, 20, 40, 25, 15]), [0, 0, 0, 0, 1, 1], links)
+    village = Village(Whims(tau1=2), net, tmp_path, iterations=4, packing=packed(net))
+    results: list[str] = []
+
+    def seen(caller: str, kind: str) -> str:
+        results.extend([caller] if kind == "result" else [])
+        return "deliver"
+
+    village.disturb = seen
+    assert torch.equal(village.go(), simulated(Whims(tau1=2), net, 2, packed(net)))
+    assert sorted(map(results.count, set(results))) == [1, 1, 2, 2, 2, 2]
 
 
 def test_a_server_sees_numbers_that_say_nothing(tmp_path: Path) -> None:

@@ -98,10 +98,16 @@ LOCAL = Local(rate=0.1)
 COST = Cost(np.array([1.0, 2.0, 1.5, 1.0, 3.0, 2.5]), 32.0 * SIZE, RATES)
 
 
+def decided(scheme: Scheme, net: Network, seed: int, packing: Packing | None) -> Decisions:
+    """What all go by; with sums in place of messages, if that is how these are made."""
+    found = Decisions.of(scheme, net, COST, seed, LOCAL)
+    return found if packing is None or packing.sums is None else found.in_sums
+
+
 def simulated(scheme: Scheme, net: Network, rounds: int, packing: Packing | None = None) -> Tensor:
     """The simulator's model after so many rounds."""
     engine = NoisyEngine(len(net.samples))
-    decisions = Decisions.of(scheme, net, COST, engine.seed, LOCAL)
+    decisions = decided(scheme, net, engine.seed, packing)
     simulation = Simulation(decisions, engine, packing=packing)
     for _ in range(rounds):
         next(simulation)
@@ -144,7 +150,7 @@ class Village:
             digest="f" * 64,
             name="tried",
             decisions=replace(
-                Decisions.of(self.scheme, self.net, COST, engine.seed, LOCAL),
+                decided(self.scheme, self.net, engine.seed, self.packing),
                 cloud=0,
                 hubs=self.packing is None or self.packing.across is None,
             ),

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
+from sdfeel.core.sums import threshold_of
 from sdfeel.engine.guards import masking_bytes
 from sdfeel.live.secure_sum import (
     PRIME,
@@ -18,7 +19,6 @@ from sdfeel.live.secure_sum import (
     Sitting,
     hash_of,
     lagrange,
-    threshold_of,
 )
 
 

@@ -21,12 +21,13 @@ from sdfeel.core.arrays import Floats, Ints, ints
 from sdfeel.core.cost import Bill, Cost
 from sdfeel.core.errors import InputError
 from sdfeel.core.gathering import in_steps
-from sdfeel.core.mixing import Mixing, selected
+from sdfeel.core.mixing import Mixing, restricted, selected
 from sdfeel.core.network import Network
 from sdfeel.core.outages import NetworkState, Outages
 from sdfeel.core.scheme import Estimates, Lane, Local, Memory, Mix, Scheme, Setting, View, Work
 from sdfeel.core.staleness import Clocks, Unheard
-from sdfeel.core.stragglers import RoundPlan, StragglerPolicy
+from sdfeel.core.stragglers import RoundPlan, StragglerPolicy, undisturbed
+from sdfeel.core.sums import PAIR, in_sums, unmasked
 
 
 class Decided(NamedTuple):
@@ -92,6 +93,7 @@ class Decisions:
     epochs: tuple[tuple[int, "Decisions"], ...] = ()  # by first round, where the network changes
     cloud: int | None = None  # the server that plays the cloud; None: it stands apart
     hubs: bool = False  # does a server that averages for others really send for their models?
+    least: int = 0  # clients of the smallest sum under masks; 0: servers see every message
     whole: NetworkState = field(init=False)  # everything is up
     _lengths: dict[int, float] = field(default_factory=dict, init=False)  # by lane
 
@@ -180,6 +182,8 @@ class Decisions:
     def work(self, view: View, like: Work | None = None) -> Work:
         """How the round starts, and how many rows are broadcast for it; `like`, if it is that."""
         asked = self.scheme.work(view)
+        if self.least:
+            asked = in_sums(view.net, asked, self.least)
         if like is not None and view.local.factor == 1 and _same_start(asked, like):
             return like
         away = asked.down.rows[view.net.home[asked.down.rows] < 0]
@@ -206,6 +210,8 @@ class Decisions:
     def _mixed(self, view: View, done: Ints) -> Mix:
         """What the scheme says, by servers that take part, and in steps where one plays a cloud."""
         mix = _by_members(view.net, self.scheme.mix(view, done))
+        if self.least:  # some were not asked, whatever the scheme says
+            mix = replace(mix, up=restricted(mix.up, done > 0))
         if all(stage.relay is None for stage in mix.stages):
             return mix
         places = self.cloud, self.hubs
@@ -215,7 +221,23 @@ class Decisions:
     def plan(self, view: View, cost: Cost | None = None) -> RoundPlan:
         """The whole round, including what is done about late clients."""
         prices = self.cost if cost is None else cost
-        return self.late.settle(view, prices, self.work(view), lambda done: self.mix(view, done))
+        plan = self.late.settle(view, prices, self.work(view), lambda done: self.mix(view, done))
+        return self._unmasked(view, plan) if self.least and plan.lost else plan
+
+    def _unmasked(self, view: View, plan: RoundPlan) -> RoundPlan:
+        """The same without sums from which too many were late."""
+        came = unmasked(view.net, plan.work.down.rows, plan.done > 0)
+        done = np.where(came, plan.done, 0)
+        in_vain = int((plan.done > 0).sum() - came.sum())
+        if not in_vain:
+            return plan
+        mix = self.mix(view, done) if came.any() else undisturbed(self.mix(view, done))
+        return RoundPlan(plan.work, done, plan.spent, mix, plan.lost + in_vain)
+
+    @property
+    def in_sums(self) -> "Decisions":
+        """The same where servers see sums under masks alone, none smaller than the first ones."""
+        return replace(self, least=max(PAIR, fewest(replace(self, least=0))))
 
     def state(self, number: int, seconds: float) -> NetworkState:
         """What is up for a round that begins when `number` rounds of all lanes are over."""

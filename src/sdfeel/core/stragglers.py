@@ -67,7 +67,7 @@ class StragglerPolicy:
         here = np.zeros(len(done), dtype=bool)
         here[who] = _ends(cost, all_in)[who] <= self.seconds * SLACK
         if not here.any():
-            mix = _undisturbed(mixed(np.zeros_like(done)))
+            mix = undisturbed(mixed(np.zeros_like(done)))
         elif self.policy == "drop-unbiased":
             mix = self._unbiased(cost, all_in, here)
         elif not here[who].all():
@@ -170,7 +170,7 @@ def _starts_at_home(round_: RoundPlan) -> bool:
     )
 
 
-def _undisturbed(mix: Mix) -> Mix:
+def undisturbed(mix: Mix) -> Mix:
     """Nobody's model arrived: servers may mix what they have, but nothing from shelves."""
     shelved = any(
         dst >= 0 and (sources < 0).any() for stage in mix.stages for dst, sources, _ in stage

@@ -3,7 +3,6 @@
 from sdfeel.core.errors import InputError
 from sdfeel.core.needs import Needs
 from sdfeel.experiment.build import Prepared
-from sdfeel.experiment.build_messages import check_sums
 
 REASONS = {  # why servers that share nothing cannot do it, by what a scheme needs
     "global_clock": (
@@ -48,8 +47,6 @@ def undeployable(ready: Prepared) -> str | None:
     if modelled is not None:
         return modelled
     needs, packing = Needs.of(ready.decisions), ready.packing
-    if packing is not None and packing.sums is not None:
-        check_sums(ready.experiment, ready.decisions)  # masks are long, and may leave fewer clients
     if packing is not None and packing.across is not None and len(ready.decisions.lanes) > 1:
         return (
             "servers that do not wait for one another would miss compressed messages: set "

@@ -119,7 +119,7 @@ def with_samples(ready: Prepared, samples: Sequence[int]) -> Prepared:
     net = Network(np.array(samples, dtype=float), ready.net.reach, ready.net.linked)
     own, made = ready.decisions, build_mixing(ready.experiment, net)
     decisions = Decisions.of(own.scheme, made, own.cost, own.seed, own.local, own.late, own.outages)
-    return replace(ready, net=made, decisions=decisions)
+    return replace(ready, net=made, decisions=replace(decisions, least=own.least))
 
 
 def edge_addresses(servers: int, hosts: Sequence[str]) -> dict[int, EdgeAddress]:

@@ -12,7 +12,7 @@ from sdfeel.core.network import Network
 from sdfeel.core.run_files import EPOCHS, EXPERIMENT, NETWORK, NODE, NODES, write_atomic
 from sdfeel.deploy.files import NodeFile, digest_of, parse_network, read_node, write_node
 from sdfeel.experiment.build import build_scheme
-from sdfeel.experiment.build_network import build_mixing, on_another, with_peers
+from sdfeel.experiment.build_network import build_mixing, check_changeable, on_another, with_peers
 from sdfeel.experiment.build_training import local_step
 from sdfeel.experiment.loading import load
 from sdfeel.experiment.schema import Experiment
@@ -77,6 +77,7 @@ def versions(directory: Path) -> list[SignedNetwork]:
 def _signed(
     experiment: Experiment, directory: Path, epoch: Epoch, more: Mapping[str, str] | None = None
 ) -> SignedNetwork:
+    check_changeable(experiment)
     before = versions(directory)
     text = before[-1].network if before else (directory / NETWORK).read_text(encoding="utf-8")
     if before and epoch.begins <= before[-1].begins:

@@ -44,7 +44,7 @@ from sdfeel.experiment.build import (
 )
 from sdfeel.experiment.build_data import build_data, build_reading
 from sdfeel.experiment.build_liars import attack_of
-from sdfeel.experiment.build_messages import build_packing, with_masks, with_noise
+from sdfeel.experiment.build_messages import build_packing, hiding, with_masks, with_noise
 from sdfeel.experiment.build_network import on_another, with_peers
 from sdfeel.experiment.build_training import local_step
 from sdfeel.experiment.loading import load
@@ -185,7 +185,8 @@ def decisions_of(experiment: Experiment, net: Network, cost: Cost) -> Decisions:
     named = experiment.network.cloud
     found = Decisions.of(scheme, net, cost, experiment.seed, local_step(experiment))
     hubs = experiment.compression.backhaul == "none"  # else all must hear what each tells
-    return replace(found, cloud=0 if named is None else named, hubs=hubs)
+    found = replace(found, cloud=0 if named is None else named, hubs=hubs)
+    return hiding(experiment, found)
 
 
 def _packing(experiment: Experiment, decisions: Decisions, layout: Layout) -> Packing | None:

@@ -49,6 +49,8 @@ from sdfeel.experiment.build_liars import build_attack, build_rules, check_attac
 from sdfeel.experiment.build_messages import (
     build_budget,
     build_packing,
+    hiding,
+    masked,
     protected,
     with_clip,
 )
@@ -230,12 +232,14 @@ def build(settled: Settled, parts: RunParts | None = None) -> Prepared:
     budget: Budget | None = None
     promised: tuple[str, ...] = ()
     if experiment.privacy.protects != "nothing" or experiment.privacy.secure_aggregation:
+        if experiment.privacy.secure_aggregation and given is None:  # masks have a price
+            packing = masked(experiment, packing, decisions.net, engine.layout)
+            cost = build_cost(experiment, data, net, module, engine.layout, packing)
+            decisions = decisions.priced(cost)
         experiment, far = with_clip(experiment, decisions, engine.initial())
         packing = build_packing(experiment, engine.layout)
         packing = protected(experiment, packing, decisions, engine.layout)
-        if packing is not None and packing.sums is not None:  # masks have a price of their own
-            cost = build_cost(experiment, data, net, module, engine.layout, packing)
-            decisions = replace(decisions, cost=cost)
+        decisions = hiding(experiment, decisions)
         budget = build_budget(experiment, packing, data, build_training(experiment))
         if budget is not None and attack is not None and budget.protects == "clients":
             budget = replace(budget, liars=attack.clients)

@@ -8,11 +8,12 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from sdfeel.core.arrays import Ints, ints
+from sdfeel.core.arrays import Floats, Ints, ints
 from sdfeel.core.decide import Decisions, fewest
 from sdfeel.core.errors import InputError
 from sdfeel.core.named import spelled
 from sdfeel.core.needs import Needs
+from sdfeel.core.network import Network
 from sdfeel.data.federated import Federated
 from sdfeel.engine.base import Training
 from sdfeel.engine.batches import passes
@@ -127,12 +128,13 @@ def with_masks(
     if not experiment.privacy.secure_aggregation:
         return packing
     check_sums(experiment, decisions)
-    if experiment.network.epochs:
-        raise InputError(
-            "privacy.secure_aggregation lets clients weight their updates themselves, by their "
-            "cluster, and network.epochs changes clusters: leave one of them out"
-        )
-    net = decisions.net
+    return masked(experiment, packing, decisions.net, layout)
+
+
+def masked(
+    experiment: Experiment, packing: Packing | None, net: Network, layout: Layout
+) -> Packing:
+    """The same where clients weight their updates by their cluster, and hide them in sums."""
     mass = [float(net.samples[net.home == d].sum()) for d in net.home]
     weights = tuple((net.samples / np.maximum(mass, 1e-300)).tolist())
     together = int(np.bincount(net.home[net.home >= 0]).max())
@@ -140,11 +142,22 @@ def with_masks(
     return replace(known, up=(*known.up, SecureSum(weights, together)))
 
 
+def hiding(experiment: Experiment, decisions: Decisions) -> Decisions:
+    """The same, if the experiment asks for that, where servers see sums alone."""
+    return decisions.in_sums if experiment.privacy.secure_aggregation else decisions
+
+
 def check_sums(experiment: Experiment, decisions: Decisions) -> None:
     """InputError if a server must see more than the sum of its clients' updates."""
-    reason = unsummable(decisions)
+    if (mover := _mover(decisions)) is not None:
+        raise InputError(
+            f"privacy.secure_aggregation lets clients weight their updates themselves, by their "
+            f"cluster, and {mover} lets them go on in other clusters: leave one of them out"
+        )
+    every = replace(decisions, least=0)  # sum, however small
+    reason = unsummable(every) or _too_late(every)
     if reason is not None:
-        instead = "give every server two clients or more, or " if reason == ALONE else ""
+        instead = INSTEAD.get(reason, "")
         raise InputError(
             f"privacy.secure_aggregation shows a server the sum of its clients' updates alone, and "
             f"{_culprit(experiment, decisions, reason)} {reason}: {instead}set "
@@ -152,14 +165,34 @@ def check_sums(experiment: Experiment, decisions: Decisions) -> None:
         )
 
 
+def _mover(decisions: Decisions) -> str | None:
+    """What may take a client to another server than that by which it weights its updates."""
+    changing, net = decisions.outages, decisions.net
+    if changing is None or len(net.servers) == 1:
+        return None
+    if changing.moves:
+        return "network.whereabouts"
+    return "network.overlap" if any(len(servers) > 1 for servers in net.reach) else None
+
+
 JUDGED = "combines models by a rule that must see each of them"
 ROWS = "keeps rows beside the models, which take updates with other weights"
 ALONE = "has a server that takes one client's model, which is not a sum"
+WEIGHED = "weights clients by more than their data"
+CHANCES = "weights clients by their chances of being in time"
+FEW = "leaves a server at most two thirds of those it asked, which is too few to unmask a sum"
+INSTEAD = {
+    ALONE: "let every server have two clients or more in every round, or ",
+    CHANCES: "set latency.late to drop, or ",
+    FEW: "raise latency.deadline_seconds, or ",
+}
 
 
 def _culprit(experiment: Experiment, decisions: Decisions, reason: str) -> str:
     """What it is that needs more than sums: the scheme itself, or what was put around it."""
     rule, shelves = experiment.robust.cluster, decisions.net.shelves
+    if reason in (CHANCES, FEW):
+        return f"latency.late = {decisions.late.policy}"
     if reason == JUDGED and not (isinstance(rule, str) and rule == "none"):
         return f"robust.cluster = {spelled(rule)}"
     if reason == ROWS and {shelf.name for shelf in shelves} <= STEPPED:
@@ -176,8 +209,9 @@ def unsummable(decisions: Decisions) -> str | None:
     ends = [(work, decisions.mix(view, decisions.cost.done(work))) for view, work in views]
     if any(mix.up.rule is not None for _, mix in ends):
         return JUDGED
-    crowds = np.bincount(net.home[net.home >= 0])
-    if any(len(work.down.rows) == 1 < crowds[net.home[work.down.rows[0]]] for work, _ in ends):
+    crowds, several = np.bincount(net.home[net.home >= 0]), len(decisions.lanes) > 1
+    alone = [work.down.rows[0] for work, _ in ends if len(work.down.rows) == 1]
+    if several and any(crowds[net.home[client]] > 1 for client in alone):
         return "takes its clients' models one at a time, and one is not a sum"
     if net.shelves:
         return ROWS
@@ -189,11 +223,34 @@ def unsummable(decisions: Decisions) -> str | None:
             return "has clients that start from several models"
         for _, sources, weights in mix.up:
             own = sources >= 0
-            ratios = weights[own] / net.samples[sources[own]]
             if own.sum() == 1:
                 return ALONE
-            if own.any() and not np.allclose(ratios, ratios[0], rtol=1e-9):
-                return "weights clients by more than their data"
+            if not _by_data(net, sources[own], weights[own]):
+                return WEIGHED
+    return None
+
+
+def _by_data(net: Network, clients: Ints, weights: Floats) -> bool:
+    """Do these clients count in proportion to their examples?"""
+    ratios = weights / net.samples[clients]
+    return not len(clients) or bool(np.allclose(ratios, ratios[0], rtol=1e-9))
+
+
+def _too_late(decisions: Decisions) -> str | None:
+    """Why sums do not go with what is done about late clients; None if they do."""
+    if decisions.late.seconds is None:
+        return None
+    if decisions.late.policy == "drop-unbiased":
+        return CHANCES
+    steady = decisions.cost.channel is None and decisions.outages is None  # so in every round
+    for view in decisions.first_views():
+        came = decisions.plan(view).mix.up
+        if not all(_by_data(decisions.net, sources, weights) for _, sources, weights in came):
+            return CHANCES
+        plan = decisions.in_sums.plan(view)
+        asked = np.unique(decisions.net.home[plan.work.down.rows])
+        if steady and len(plan.mix.up.rows) < len(asked):
+            return FEW
     return None
 
 

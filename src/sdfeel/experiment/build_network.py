@@ -50,12 +50,7 @@ def with_epochs(
     net: Network,
 ) -> tuple[Decisions, Network]:
     """The decisions with those of the epochs in which the network is another one, and the first."""
-    codecs = experiment.compression.uplink, experiment.compression.backhaul
-    if experiment.network.epochs and codecs != ("none", "none"):
-        raise InputError(
-            "network.epochs needs models that are sent uncompressed: leave out "
-            "compression.uplink and compression.backhaul"
-        )
+    check_changeable(experiment)
     epochs, first = [], net
     for epoch in membership.schedule(experiment.network.epochs):
         clients, servers = len(net.samples), len(net.linked)
@@ -74,6 +69,21 @@ def with_epochs(
         else:
             epochs.append((epoch.begins, found))
     return replace(decisions, epochs=tuple(epochs)), first
+
+
+def check_changeable(experiment: Experiment) -> None:
+    """InputError if the messages of an experiment do not bear that its network becomes another."""
+    codecs = experiment.compression.uplink, experiment.compression.backhaul
+    if codecs != ("none", "none"):
+        raise InputError(
+            "network.epochs needs models that are sent uncompressed: leave out "
+            "compression.uplink and compression.backhaul"
+        )
+    if experiment.privacy.secure_aggregation:
+        raise InputError(
+            "privacy.secure_aggregation lets clients weight their updates themselves, by their "
+            "cluster, and network.epochs changes clusters: leave one of them out"
+        )
 
 
 def on_another(

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from sdfeel.core.sums import PAIR
 from sdfeel.engine.guards import integers
 from sdfeel.live.client_rows import ClientRows
 from sdfeel.live.protocol import LONG_POLL, Answer, Header, Link, is_whole
@@ -79,10 +80,11 @@ class MaskedRound:
         clients = header.get("sum")
         if not isinstance(clients, list) or not all(map(is_whole, clients)):
             raise Refused(f"edge-{server} does not say who takes part in the sum")
-        if me not in clients or len(set(clients)) < max(2, masking.least):
+        least = max(PAIR, masking.least)
+        if me not in clients or len(set(clients)) < least:
             raise Refused(
                 f"edge-{server} asks for a sum of {len(set(clients))} clients, and our update is "
-                f"hidden only among {max(2, masking.least)} and more, of whom we are one"
+                f"hidden only among {least} and more, of whom we are one"
             )
         self._link, self._k, self._me, self._kept = link, k, me, kept
         self._weight = masking.weight

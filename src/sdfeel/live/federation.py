@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from sdfeel.core.arrays import Floats, Ints, floats
-from sdfeel.core.decide import Decisions, fewest
+from sdfeel.core.decide import Decisions
 from sdfeel.core.errors import InputError
 from sdfeel.core.mixing import Mixing, of_rows, restricted
 from sdfeel.core.network import Network
@@ -82,7 +82,7 @@ class Federation:
         """How a client hides its updates."""
         if self.sums is None:
             return None
-        return Masking(self.sums.weights[client], fewest(self.decisions), self.sums.together)
+        return Masking(self.sums.weights[client], self.decisions.least, self.sums.together)
 
     @property
     def updates(self) -> bool:

@@ -42,6 +42,7 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from numpy.typing import NDArray
 
 from sdfeel.core.errors import RunError
+from sdfeel.core.sums import threshold_of
 from sdfeel.live.transport.errors import Rejected
 
 PRIME = 2**256 + 297  # the smallest that 32 bytes are below
@@ -130,15 +131,6 @@ def sitting_of(federation: str, server: int, k: int, clients: Iterable[int]) -> 
     """The sum of one round at one server: everybody works it out alike."""
     who = tuple(sorted(clients))
     return Sitting(f"{federation} edge-{server} round {k}", who, threshold_of(len(who)))
-
-
-def threshold_of(clients: int) -> int:
-    """The smallest that no server can play off: more than two thirds.
-
-    >>> [threshold_of(n) for n in (2, 3, 10, 100)]
-    [2, 3, 7, 67]
-    """
-    return 2 * clients // 3 + 1
 
 
 class Contributor:

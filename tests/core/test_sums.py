@@ -1,0 +1,64 @@
+"""Sums under masks: nobody's update is in one that is too small, whoever is away or late."""
+
+from dataclasses import replace
+
+import numpy as np
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sdfeel.core.arrays import Ints
+from sdfeel.core.decide import Decisions
+from sdfeel.core.mixing import broadcast, collect
+from sdfeel.core.scheme import Mix, View, Work
+from sdfeel.core.stragglers import StragglerPolicy
+from sdfeel.core.sums import threshold_of
+from sdfeel.schemes import SDFeel
+from sdfeel.sim.simulate import Simulation
+from tests.core.test_stragglers import faded
+from tests.examples import examples
+from tests.sim.test_simulate import ring_of_four, uneven
+
+
+class Some(SDFeel):
+    """Asks whom it likes, in every round others."""
+
+    def work(self, view: View) -> Work:
+        who = whims(view.seed, view.k)
+        return Work(broadcast(view.net, who), 2, rates=np.ones(len(who)))
+
+    def mix(self, view: View, done: Ints) -> Mix:
+        return Mix(collect(view.net, done.nonzero()[0]))
+
+
+def whims(seed: int, k: int) -> Ints:
+    draws = np.random.default_rng([seed, k])
+    return np.flatnonzero(draws.random(12) < draws.random())
+
+
+@examples(25)
+@given(least=st.integers(2, 4), deadline=st.floats(0.2, 0.5), seed=st.integers(0, 999))
+def test_every_sum_has_as_many_clients_as_it_needs(least: int, deadline: float, seed: int) -> None:
+    """Three clients at each server; some are not asked, and others are late."""
+    late = StragglerPolicy("drop", deadline)
+    plain = Decisions.of(Some(), ring_of_four(), faded(seed), seed, late=late)
+    decisions = replace(plain, least=least)
+    for k in range(4):
+        asked = np.bincount(plain.net.home[whims(seed, k)], minlength=4).tolist()
+        found, usual = decisions.round(0, k), plain.round(0, k)
+        sizes = {dst: len(sources) for dst, sources, _ in found.mix.up}
+        usually = {dst: len(sources) for dst, sources, _ in usual.mix.up}
+        enough = [n >= least and usually.get(d, 0) >= threshold_of(n) for d, n in enumerate(asked)]
+        assert sizes == {d: n for d, n in usually.items() if enough[d]}
+        assert found.done.astype(bool).sum() == sum(sizes.values()) == found.clients
+        assert set(np.flatnonzero(found.done)) == set(found.mix.up.sources.tolist())
+
+
+def test_a_server_without_a_sum_keeps_its_model() -> None:
+    simulation = Simulation(Decisions.of(Some(tau2=9), ring_of_four(), faded()).in_sums, uneven())
+    asked = np.bincount(ring_of_four().home[whims(0, 0)], minlength=4)
+    next(simulation)
+    moved = (simulation.state.servers != uneven().initial()).any(dim=1)
+    least = simulation.decisions.least
+    assert moved.tolist() == torch.tensor(asked >= least).tolist()
+    assert 0 < moved.sum() < 4
