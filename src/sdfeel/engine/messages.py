@@ -11,6 +11,7 @@ After Mills et al. 2020 (CE-FedAvg) and Amiri and Gündüz 2020 (D-DSGD).
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Annotated, ClassVar, Protocol
 
 import numpy as np
@@ -352,7 +353,7 @@ class Packing:
                 packed or isinstance(stage, Compress),
             )
 
-    @property
+    @cached_property
     def guard(self) -> UpdateGuard | None:
         """What clients do to their updates before these are written."""
         clip = next((each for each in self.up if isinstance(each, Clip)), None)

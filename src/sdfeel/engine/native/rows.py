@@ -55,6 +55,11 @@ class Rows:
         numpys = ctypes.CDLL(np.random._generator.__file__).random_standard_normal
         self._ziggurat = np.zeros(self._c.sdfeel_ziggurat_bytes(), np.uint8)
         self._c.sdfeel_ziggurat(_at(self._ziggurat), ctypes.cast(numpys, ctypes.c_void_p))
+        self._guarded = self._c.sdfeel_guarded
+        numbers = ctypes.c_int64, ctypes.c_double, ctypes.c_double
+        self._guarded.argtypes = (*[ctypes.c_void_p] * 4, *numbers, ctypes.c_char_p)
+        self._guarded.restype = None
+        self._drawing = _address(self._ziggurat)
 
     def guarded(
         self, start: Models, trained: Models, clip: float, deviation: float, bits: bytes
@@ -62,10 +67,8 @@ class Rows:
         """(P,) as `guards.UpdateGuard.between`; `bits` are those of the generator."""
         start, trained = np.ascontiguousarray(start), np.ascontiguousarray(trained)
         out = np.empty_like(trained)
-        self._c.sdfeel_guarded(
-            *(_at(self._ziggurat), _at(start), _at(trained), _at(out), _count(len(out))),
-            *(ctypes.c_double(clip), ctypes.c_double(deviation), bits),
-        )
+        where = _address(start), _address(trained), _address(out)
+        self._guarded(self._drawing, *where, len(out), clip, deviation, bits)
         return out
 
     def squares(self, x: Models, centre: Floats) -> Floats:
@@ -140,8 +143,12 @@ def _piece(x: Models, begin: int, end: int, own: Floats) -> tuple[Any, ...]:
 
 
 def _at(array: NDArray[Any], place: int = 0) -> ctypes.c_void_p:
+    return ctypes.c_void_p(_address(array) + place * array.itemsize)
+
+
+def _address(array: NDArray[Any]) -> int:
     found: int = array.__array_interface__["data"][0]
-    return ctypes.c_void_p(found + place * array.itemsize)
+    return found
 
 
 def _count(number: int) -> ctypes.c_int64:

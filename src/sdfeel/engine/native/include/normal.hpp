@@ -31,7 +31,7 @@ template <class From> NumpyWords words_of(From &from) {
     return {&from, next, half, real, next};
 }
 
-// The words of a PCG64 (O'Neill 2014), in two chains that do not wait for one another.
+// The words of a PCG64 (O'Neill 2014), in four chains that do not wait for one another.
 class Pcg64 {
   public:
     Pcg64(Wide state, Wide increment) : end(state), increment(increment) { refill(); }
@@ -57,7 +57,7 @@ class Pcg64 {
 
   private:
     static constexpr Wide FACTOR = (Wide(0x2360ED051FC65DA4) << 64) | 0x4385DF649FCCF645;
-    static constexpr int COUNT = 256;
+    static constexpr int COUNT = 256, CHAINS = 4;
     Wide begin, end, increment; // of the words at hand
     uint64_t words[COUNT];
     int at;
@@ -68,14 +68,18 @@ class Pcg64 {
         return mixed >> turn | mixed << (-turn & 63);
     }
     SDFEEL_NOINLINE void refill() {
-        constexpr Wide TWICE = FACTOR * FACTOR;
-        const Wide both = FACTOR * increment + increment;
+        constexpr Wide LEAP = FACTOR * FACTOR * FACTOR * FACTOR;
+        const Wide leap = ((FACTOR + 1) * FACTOR * FACTOR + FACTOR + 1) * increment;
         begin = end, at = 0;
-        Wide even = begin * FACTOR + increment, odd = even * FACTOR + increment;
-        for (int n = 0; n < COUNT; n += 2) {
-            words[n] = word(even), words[n + 1] = word(odd);
-            end = odd;
-            even = even * TWICE + both, odd = odd * TWICE + both;
+        const Wide one = begin * FACTOR + increment, two = one * FACTOR + increment;
+        const Wide three = two * FACTOR + increment;
+        Wide chains[CHAINS] = {one, two, three, three * FACTOR + increment};
+        for (int n = 0; n < COUNT; n += CHAINS) {
+            end = chains[CHAINS - 1];
+            SDFEEL_UNROLL for (int i = 0; i < CHAINS; i++) {
+                words[n + i] = word(chains[i]);
+                chains[i] = chains[i] * LEAP + leap;
+            }
         }
     }
 };
@@ -146,6 +150,7 @@ struct Ziggurat {
             const uint64_t *words = from.ahead();
             const int some = least(from.left(), count - i);
             int k = 0;
+            while (k + GROUP <= some && all_usual(words + k, out + i + k)) k += GROUP;
             for (; k < some && usual(words[k], out[i + k]); k++) {}
             from.skip(k);
             i += k;
@@ -162,6 +167,12 @@ struct Ziggurat {
         const Layer &layer = layers[word % LAYERS];
         out = double(int64_t(size)) * layer.unit;
         return size < layer.enough;
+    }
+    static constexpr int GROUP = 8; // words of which one in ten is not usual
+    SDFEEL_INLINE bool all_usual(const uint64_t *words, double *out) const {
+        int unusual = 0;
+        SDFEEL_UNROLL for (int i = 0; i < GROUP; i++) unusual |= !usual(words[i], out[i]);
+        return !unusual;
     }
     struct Asked { // gives one word, and counts
         uint64_t word;
