@@ -55,6 +55,7 @@ SITUATIONS: dict[str, tuple[str, ...]] = {
 }
 SCHEMES = ("sd-feel", "hierfavg", "fedavg", "async-sd-feel")  # that only average
 TARGET = 0.9  # accuracy
+EFFORT = 8.0  # whole runs: less than planning may take by default, since the grids are small
 NEAR, FASTER, CHEAP = 1.15, 1.5, 0.1  # the planner's goals
 
 
@@ -131,7 +132,7 @@ def experiment(situation: str, seed: int = 0) -> Experiment:
 
 def plan(situation: str, seed: int = 0) -> Plan:
     """The planner's answer, with the effort that it has by default."""
-    wishes = Wishes(Goal("accuracy", TARGET), SCHEMES)
+    wishes = Wishes(Goal("accuracy", TARGET), SCHEMES, effort=EFFORT)
     return Planner(experiment(situation, seed), wishes).finished()
 
 

@@ -59,7 +59,7 @@ def plan(
     budget: Budget = None,
     schemes: Schemes = "sd-feel,hierfavg,fedavg,async-sd-feel,scaffold,k-gt,free-tracking",
     choose_graph: ChooseGraph = False,
-    effort: Effort = 8.0,
+    effort: Effort = 16.0,
     out: Out = None,
     as_json: AsJson = False,
 ) -> None:

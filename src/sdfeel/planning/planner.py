@@ -19,7 +19,7 @@ from sdfeel.planning.race import News, Race, Racer
 from sdfeel.planning.ranking import Entry, Law, proven
 from sdfeel.planning.result import Plan, PlanRow, Site, TaskProfile
 
-EFFORT = 8.0  # what planning may cost, in whole runs of the experiment
+EFFORT = 16.0  # what planning may cost, in whole runs of the experiment
 MOST = 1.3  # times the effort: never exceeded, so that a run that is about to win can end
 AIMING = 0.5  # share of the effort that may go into finding out what to aim at
 SHOWN = 60  # candidates that did not run, kept for the picture

@@ -72,7 +72,7 @@ function goalFields(form) {
     field("target-loss", "target loss", "reach this training loss soonest", number),
     field("budget", "budget", "the best model within this virtual time, in seconds", number),
     field("schemes", "schemes", `names, separated by commas: ${Object.keys(form.schemes).join(", ")}`, { type: "text" }),
-    field("effort", "effort", "how much planning may cost, in whole runs (0: rank only)", { ...number, placeholder: "8" }));
+    field("effort", "effort", "how much planning may cost, in whole runs (0: rank only)", { ...number, placeholder: "16" }));
 }
 
 const wanted = (goal) => Object.fromEntries([...goal.querySelectorAll("[data-goal]")].filter((input) => input.value.trim()).map((input) => [input.dataset.goal, input.value.trim()]));
