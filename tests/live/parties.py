@@ -87,6 +87,7 @@ async def raw(address: str, identity: Identity) -> AsyncIterator[Callable[[], An
     options = [
         ("grpc.ssl_target_name_override", "edge-0.sdfeel.sdfeel"),
         ("grpc.use_local_subchannel_pool", 1),
+        ("grpc.http2.bdp_probe", 0),  # buffers that grow on a busy machine would take a whole body
     ]
     async with grpc.aio.secure_channel(address, credentials, options) as channel:
         yield lambda: channel.stream_stream(METHOD)(timeout=120)

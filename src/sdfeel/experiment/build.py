@@ -18,11 +18,11 @@ from sdfeel.core.cost import Cost, Power
 from sdfeel.core.decide import Decisions
 from sdfeel.core.errors import InputError, UnknownName, unknown
 from sdfeel.core.link_times import Link
-from sdfeel.core.named import asked_for, imported, is_path, spelled
+from sdfeel.core.named import spelled
 from sdfeel.core.network import Network
 from sdfeel.core.scheme import Scheme, defaults, innermost
 from sdfeel.core.seeds import number, rng
-from sdfeel.core.stragglers import Policy, StragglerPolicy
+from sdfeel.core.stragglers import StragglerPolicy
 from sdfeel.data.federated import Federated
 from sdfeel.engine.attacks import Attack, Backdoor, Lying, poisoned
 from sdfeel.engine.base import Engine, Workload
@@ -60,7 +60,13 @@ from sdfeel.experiment.build_network import (
     with_epochs,
     with_servers,
 )
-from sdfeel.experiment.build_radio import build_case, build_changing, overheads, with_radio
+from sdfeel.experiment.build_radio import (
+    build_case,
+    build_changing,
+    build_late,
+    overheads,
+    with_radio,
+)
 from sdfeel.experiment.build_training import build_training, local_step, reading
 from sdfeel.experiment.effects import Case
 from sdfeel.experiment.files import read_speeds
@@ -424,25 +430,6 @@ def build_engine(
         )
     engine = PersonalEngine(personal, workload, kind, workers)
     return engine, engine.why
-
-
-def build_late(experiment: Experiment) -> StragglerPolicy:
-    """What is done about late clients."""
-    section = experiment.latency
-    if isinstance(section.late, str) and not is_path(section.late):
-        return StragglerPolicy(cast(Policy, section.late), section.deadline_seconds)
-    found = imported(section.late) if isinstance(section.late, str) else section.late
-    if isinstance(found, type):
-        with asked_for("latency.late", "a policy"):
-            found = found(seconds=section.deadline_seconds)
-    for part in ("settle", "check", "policy", "seconds"):
-        if not hasattr(found, part):
-            raise InputError(
-                f"latency.late gave a {type(found).__name__}, which lacks {part}: a policy has "
-                f"policy, seconds, settle(view, cost, work, mixed) and check(rounds, cost)"
-            )
-    policy: StragglerPolicy = found
-    return policy
 
 
 def layout_of(module: nn.Module) -> Layout:

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -16,6 +16,7 @@ from sdfeel.core.network import Network
 from sdfeel.core.outages import Change, Outages, check, schedule
 from sdfeel.core.scheme import Scheme
 from sdfeel.core.seeds import rng
+from sdfeel.core.stragglers import Policy, StragglerPolicy
 from sdfeel.core.tolerance import OPTIONS, YES
 from sdfeel.core.whereabouts import Whereabouts
 from sdfeel.experiment.build_network import server_graph
@@ -353,3 +354,22 @@ def _check_band(mbps: Floats, section: RadioSection, name: str) -> None:
             f"{name} has a rate of {mbps.max():g} Mbit/s, more than {section.bandwidth_mhz:g} MHz "
             f"can carry: raise radio.bandwidth_mhz"
         )
+
+
+def build_late(experiment: Experiment) -> StragglerPolicy:
+    """What is done about late clients."""
+    section = experiment.latency
+    if isinstance(section.late, str) and not named.is_path(section.late):
+        return StragglerPolicy(cast(Policy, section.late), section.deadline_seconds)
+    found = named.imported(section.late) if isinstance(section.late, str) else section.late
+    if isinstance(found, type):
+        with named.asked_for("latency.late", "a policy"):
+            found = found(seconds=section.deadline_seconds)
+    for part in ("settle", "check", "policy", "seconds"):
+        if not hasattr(found, part):
+            raise InputError(
+                f"latency.late gave a {type(found).__name__}, which lacks {part}: a policy has "
+                f"policy, seconds, settle(view, cost, work, mixed) and check(rounds, cost)"
+            )
+    policy: StragglerPolicy = found
+    return policy
