@@ -11,9 +11,10 @@ from sdfeel.bench import real_networks
 from sdfeel.bench.planning import Online
 from sdfeel.bench.real_networks import Found, compared, experiment, networks
 from sdfeel.core.errors import InputError
+from sdfeel.planning.planner import EFFORT
 from tests.cli.command import call
 
-FOUND = Found("topohub:topozoo/X", 7, "a", 2.0, "b", 1.6, None, 800, 90, 9000)
+FOUND = Found("topohub:topozoo/X", 7, "a", 2.0, "b", 1.6, None, 800, 90, 9000, effort=EFFORT)
 
 
 def test_the_networks_are_the_same_every_time_and_differ_from_one_another() -> None:

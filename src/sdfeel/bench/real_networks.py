@@ -91,7 +91,7 @@ class Found:
     candidates: int
     steps: int  # that planning cost
     whole: int  # that all candidates cost if each does all its iterations
-    effort: float = 8.0  # whole runs that planning might cost
+    effort: float = 8.0  # whole runs that planning might cost; files of before do not say it
 
     @property
     def behind(self) -> float:

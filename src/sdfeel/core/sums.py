@@ -49,7 +49,7 @@ def unmasked(net: Network, asked: Ints, came: Bools) -> Bools:
     """(C,) whose updates end in a sum, if `asked` were to take part and these `came`.
 
     >>> from sdfeel.core.network import clustered
-    >>> net = clustered(np.ones(5), [0, 0, 0, 1, 1], np.zeros((2, 2)))
+    >>> net = clustered(np.ones(5), [0, 0, 0, 1, 1], 1 - np.eye(2))
     >>> unmasked(net, np.arange(5), np.array([True, True, False, True, True])).tolist()
     [False, False, False, True, True]
     """
