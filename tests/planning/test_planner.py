@@ -308,7 +308,8 @@ def test_the_command_prints_a_table(tmp_path: Path) -> None:
     assert f"run it with: sdfeel run {tmp_path}" in outcome.out
 
 
-def test_the_effort_of_command_and_planner_agree() -> None:
+def test_the_effort_of_commands_and_planner_agree() -> None:
+    from sdfeel.cli.bench import networks
     from sdfeel.cli.plan import plan as command
     from sdfeel.planning.candidates import SCHEMES
     from sdfeel.planning.planner import EFFORT
@@ -316,6 +317,7 @@ def test_the_effort_of_command_and_planner_agree() -> None:
     defaults = command.__defaults__
     assert defaults is not None
     assert EFFORT in defaults
+    assert EFFORT in (networks.__defaults__ or ())
     assert ",".join(SCHEMES) in defaults
 
 

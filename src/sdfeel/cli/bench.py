@@ -422,7 +422,7 @@ def networks(
     count: Annotated[int, typer.Option(min=1, help="Networks of the Topology Zoo to try.")] = 30,
     effort: Annotated[
         float, typer.Option(min=0.1, help="What planning may cost, in whole runs.")
-    ] = 8.0,
+    ] = 16.0,
     online: Annotated[
         bool,
         typer.Option("--online", help="Compare periods that are chosen during training instead."),
