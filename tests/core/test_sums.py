@@ -7,12 +7,14 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sdfeel.core.arrays import Ints
+from sdfeel.core.arrays import Ints, floats, ints
 from sdfeel.core.decide import Decisions
 from sdfeel.core.mixing import broadcast, collect
+from sdfeel.core.outages import Outages
 from sdfeel.core.scheme import Mix, View, Work
 from sdfeel.core.stragglers import StragglerPolicy
 from sdfeel.core.sums import threshold_of
+from sdfeel.core.whereabouts import UNCHANGED, Whereabouts
 from sdfeel.schemes import SDFeel
 from sdfeel.sim.simulate import Simulation
 from tests.core.test_stragglers import faded
@@ -62,3 +64,22 @@ def test_a_server_without_a_sum_keeps_its_model() -> None:
     least = simulation.decisions.least
     assert moved.tolist() == torch.tensor(asked >= least).tolist()
     assert 0 < moved.sum() < 4
+
+
+@examples(10)
+@given(seed=st.integers(0, 999))
+def test_time_passes_in_a_round_without_any_sum(seed: int) -> None:
+    """Clients rest by the clock: in a round that took no time, nobody would ever come back."""
+    draws = np.random.default_rng(seed)
+    when, who = np.sort(draws.uniform(0, 3, 36)), ints(np.arange(36) % 12)
+    there = ints(draws.random(36) < 0.3)  # few
+    traced = Whereabouts(floats(when), who, ints(np.full(36, UNCHANGED)), there, period=3.0)
+    outages = Outages(clients=traced)
+    plain = Decisions.of(SDFeel(tau2=99), ring_of_four(), faded(seed), seed, outages=outages)
+    decisions, seconds, alone = replace(plain, least=3), 0.0, 0
+    for k in range(40):
+        found = decisions.round(0, k, seconds=seconds)
+        assert found.bill.seconds > 0
+        alone += found.clients == 0
+        seconds += found.bill.seconds
+    assert alone  # there was such a round

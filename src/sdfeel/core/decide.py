@@ -276,18 +276,18 @@ class Decisions:
         net = self.net if away else state.net
         if self.outages is not None and self.outages.moves and len(net.linked) > 1:
             cost = cost.in_cells(net.home)
-        view = self.view(
-            number,
-            k,
-            clocks,
-            began=began,
-            seconds=seconds,
-            memory=memory,
-            measured=measured,
-            net=net,
-            cost=cost,
-        )
+        known: Known = {
+            "began": began,
+            "seconds": seconds,
+            "memory": memory,
+            "measured": measured,
+        }
+        view = self.view(number, k, clocks, **known, net=net, cost=cost)
         work, done, spent, mix, lost = self.plan(view, cost)
+        if self.least and self.outages is not None and not away and not len(work.down.rows):
+            away = True  # too few are there for any sum
+            view = self.view(number, k, clocks, **known, net=self.net, cost=cost)
+            work, done, spent, mix, lost = self.plan(view, cost)
         if away:
             work, mix, bill = outages.idle(cost, work, mix, spent, memory)
             return Decided(work, np.zeros_like(done), mix, bill, 0, state)
