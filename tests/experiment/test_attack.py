@@ -84,6 +84,10 @@ def test_a_liar_neither_clips_nor_adds_noise() -> None:
             "attack.servers asks edge servers to lie, and fedavg leaves only one",
         ),
         (
+            ("attack.kind=scaling", "attack.servers=1", "scheme.name=fedmes"),
+            "attack.servers asks edge servers to lie, and fedmes has servers that never exchange",
+        ),
+        (
             ("attack.kind=scaling", "attack.servers=1", "scheme.name=async-sd-feel"),
             "attack.servers asks edge servers to lie, and async-sd-feel lets servers",
         ),

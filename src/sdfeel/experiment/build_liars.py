@@ -6,6 +6,7 @@ from sdfeel.core.network import Network
 from sdfeel.core.rules import Rule
 from sdfeel.engine.attacks import Attack, drawn
 from sdfeel.experiment.schema import Experiment
+from sdfeel.schemes import tolerance
 from sdfeel.schemes.robust_rules import (
     CLUSTER_RULE,
     SERVER_RULE,
@@ -72,6 +73,8 @@ def check_attack(experiment: Experiment, attack: Attack, decisions: Decisions) -
     reason = None
     if len(decisions.net.servers) == 1:
         reason = "leaves only one, which exchanges models with nobody: set attack.servers to 0"
+    elif not {"server-server", "server-cloud"} & set(tolerance(decisions.scheme).links):
+        reason = "has servers that never exchange models: set attack.servers to 0"
     elif len(decisions.lanes) > 1:
         reason = (
             "lets servers exchange models without waiting for one another, so that a round has no "
