@@ -155,12 +155,19 @@ def nested(depth: int) -> Any:
 
 
 @pytest.mark.parametrize(
-    "more", [{"x": nested(600)}, {"rows": nested(900)}, {"got": {"0": {}}}, {"work": ["a"]}]
+    "more",
+    [
+        *({"x": nested(600)}, {"rows": nested(900)}, {"got": {"0": {}}}, {"work": ["a"]}),
+        *({"rows": {"certificate": "0" * 64}}, {"rows": {"0": "certificate"}}),
+        *({"first": 3}, {"first": 2**60}, {"epoch": 1}, {"before": "\x1b[2J"}),
+        *({"work": "0" * 64}, {"got": {"0": "0" * 64}}),
+    ],
 )
 def test_a_client_cannot_sign_what_its_server_chokes_on_when_the_round_ends(
     more: dict[str, Any], tmp_path: Path
 ) -> None:
-    """What is kept with a result is read again at every restart: it must have its form."""
+    """What is kept with a result is read again at every restart: it must have its form, and say
+    what was handed out, even if that was before the server was killed."""
     village = Village(FedAvg(tau1=2), network(), tmp_path, 4, signed=True)
 
     async def story() -> None:
@@ -178,8 +185,11 @@ def test_a_client_cannot_sign_what_its_server_chokes_on_when_the_round_ends(
         statement = {**header["statement"], **more}
         signed = {"statement": statement, "signed": desk.notary.sign(statement)}
         stamp = {"round": 0, "steps": 2, "sha256": digest(start), "federation": "f" * 64}
+        village.crash(0)
+        village.start(0)
+        await asyncio.sleep(0)
         with pytest.raises(Rejected, match="client-3 sign"):
-            await edge.handle(who, "result", {**stamp, **signed}, start)
+            await village.edges[0].handle(who, "result", {**stamp, **signed}, start)
         village.crash(0)
 
     timeless.run(story())

@@ -13,6 +13,7 @@ import base64
 import hashlib
 import json
 import os
+import re
 import shutil
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -29,7 +30,7 @@ from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
 from sdfeel.core.errors import RunError, SdfeelError
 from sdfeel.core.run_files import STATEMENTS
-from sdfeel.live.protocol import Header
+from sdfeel.live.protocol import Header, is_whole
 from sdfeel.live.transport.errors import Rejected
 from sdfeel.live.trust.identity import Identity, described, is_issued
 
@@ -45,6 +46,9 @@ OF_CLIENTS = {  # what a client's statement holds, and nothing else: others keep
     **dict.fromkeys(("federation", "who", "work", "sent", "before"), str),
     **dict.fromkeys(("got", "rows"), dict),
 }
+BY_NUMBER = ("got", "rows")  # hashes by servers and by places
+HASHES = ("work", "sent", "before")
+_NUMBER, _HASH = re.compile(r"[0-9]{1,15}"), re.compile(r"[0-9a-f]{64}")
 Statement = dict[str, Any]
 Seal = dict[str, str]  # "signature", and the signer's "certificate" or, in a log, its "serial"
 
@@ -73,7 +77,18 @@ def is_clients(value: object) -> TypeGuard[Statement]:
         return False
     if not all(type(value[key]) is kind for key, kind in OF_CLIENTS.items()):
         return False
-    return all(isinstance(each, str) for key in ("got", "rows") for each in value[key].values())
+    numbers = (value[key] for key, kind in OF_CLIENTS.items() if kind is int)
+    hashes = [value[key] for key in HASHES]
+    for key in BY_NUMBER:  # other words are not its own: whoever copies a statement may know them
+        if not all(_NUMBER.fullmatch(each) for each in value[key]):
+            return False
+        hashes += value[key].values()
+    return all(map(is_whole, numbers)) and all(map(is_hash, hashes))
+
+
+def is_hash(value: object) -> TypeGuard[str]:
+    """Is this a SHA-256 as statements have it?"""
+    return isinstance(value, str) and _HASH.fullmatch(value) is not None
 
 
 def _canonical(statement: Mapping[str, Any]) -> bytes:
@@ -169,21 +184,23 @@ class StatementLog:
         return {**statement, "before": self.head}
 
     def line(self, statement: Statement, seal: Seal, **proofs: Mapping[str, Any]) -> dict[str, Any]:
-        """A statement as a line: certificates, which are long, stand in it once."""
+        """A statement as a line: certificates, which are long, stand in it once.
+
+        Only seals are shortened. What others stated stays as they signed it, whatever it says.
+        """
         certificates: dict[str, str] = {}
 
-        def short(value: Any) -> Any:
-            if isinstance(value, dict) and "certificate" in value:
-                _, serial = described(value["certificate"].encode())
-                certificates[serial] = value["certificate"]
-                rest = {key: each for key, each in value.items() if key != "certificate"}
-                return {**short(rest), "serial": serial}
-            if isinstance(value, dict):
-                return {key: short(each) for key, each in value.items()}
-            return value
+        def short(sealed: Mapping[str, Any]) -> dict[str, Any]:
+            if "certificate" not in sealed:
+                return dict(sealed)
+            _, serial = described(sealed["certificate"].encode())
+            certificates[serial] = sealed["certificate"]
+            return {**{k: v for k, v in sealed.items() if k != "certificate"}, "serial": serial}
 
-        found = {"statement": statement, **short(seal), **short(dict(proofs))}
-        return {**found, "certificates": certificates}
+        kept = {
+            name: {k: short(each) for k, each in group.items()} for name, group in proofs.items()
+        }
+        return {"statement": statement, **short(seal), **kept, "certificates": certificates}
 
     def append(self, line: Mapping[str, Any]) -> None:
         """Write a line, unless it is there already: a restored node repeats its rounds."""

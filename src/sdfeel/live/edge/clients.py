@@ -364,12 +364,13 @@ class Cluster:
         try:
             if body is None:
                 raise Rejected("the message carries no model")
-            size = len(body)
             sha256 = header.get("sha256", "")
             start, sent, proof = self.handout(turn).started(client), body, b""
             if self.recorder is not None:
-                proof = self.recorder.came(client, turn.k, steps, header)
-            if size <= INLINE:  # another thread would cost more than the check
+                if not self.recorder.knows(client) and not self.handout(turn).shared(client):
+                    self._work_of(turn, client)  # the same as before we were killed
+                proof = self.recorder.came(client, turn.k, steps, self.federation.epoch, header)
+            if len(body) <= INLINE:  # another thread would cost more than the check
                 body = self.checked(body, sha256, start)
             else:
                 body = await asyncio.to_thread(self.checked, body, sha256, start)
@@ -460,6 +461,14 @@ class Cluster:
             return None
         if not (self._awaits(turn, client) if self.sums is None else self._in_sum(turn, client)):
             return None
+        header, body = self._work_of(turn, client)
+        self.counts.sent += len(body)
+        if self._handed is not None:
+            self._handed[client] = max(self._handed.get(client, 0), int(header["steps"]))
+        return header, body
+
+    def _work_of(self, turn: Turn, client: int) -> tuple[Header, bytes]:
+        """A client's work in a round; the same whenever it is asked for."""
         handout = self.handout(turn)
         sources, body, sha256 = handout.model(client)
         header: Header = {
@@ -481,9 +490,6 @@ class Cluster:
         more, whole_body = handout.with_rows(client, body)
         if whole_body is not body:
             body, sha256 = whole_body, digest(whole_body)
-        self.counts.sent += len(body)
-        if self._handed is not None:
-            self._handed[client] = max(self._handed.get(client, 0), int(header["steps"]))
         header |= more
         signed = {} if self.recorder is None else self.recorder.work(client, header, sha256)
         return {**header, "sha256": sha256, **signed}, body

@@ -52,7 +52,7 @@ class Recorder:
     kept: KeptModels
     policy: Policy
     _round: int = -1
-    _handed: dict[int, tuple[str, str]] = field(default_factory=dict)  # work and model, by client
+    _handed: dict[int, Header] = field(default_factory=dict)  # what clients must say of their work
     _heard: dict[str, dict[str, Any]] = field(default_factory=dict)  # in the open round
     _seals: dict[str, dict[str, str]] = field(default_factory=dict)  # of what is handed out
 
@@ -90,7 +90,7 @@ class Recorder:
     def work(self, client: int, header: Header, sha256: str) -> Header:
         """The signature that goes with a client's work."""
         asked = work_hash(header)
-        self._handed[client] = asked, sha256
+        self._handed[client] = {"work": asked, "first": header["first"], "got": sha256}
         return self._offered(int(header["round"]), sha256, work=asked)
 
     def start(self, k: int, sha256: str) -> Header:
@@ -111,7 +111,11 @@ class Recorder:
             self._seals[key] = self.notary.sign(statement)
         return {"signed": self._seals[key]}
 
-    def came(self, client: int, k: int, steps: int, header: Header) -> bytes:
+    def knows(self, client: int) -> bool:
+        """Did this process hand out a client's work, so that its statement can be held to that?"""
+        return client in self._handed
+
+    def came(self, client: int, k: int, steps: int, epoch: int, header: Header) -> bytes:
         """What to keep of a client's statement, if it is signed and says what happened."""
         statement = header.get("statement")
         if not isinstance(statement, dict):
@@ -126,20 +130,22 @@ class Recorder:
             "form": FORM,
             "federation": self.notary.federation,
             "who": f"client-{client}",
+            "epoch": epoch,
             "round": k,
             "steps": steps,
             "sent": header.get("sha256"),
         }
-        for key, value in expected.items():
-            if statement.get(key) != value:
-                raise Rejected(f"client-{client} signs that its '{key}' is something else")
-        got = statement.get("got")
-        mine = got.get(str(self.server)) if isinstance(got, dict) else None
-        work, model = self._handed.get(client, (None, None))
-        if not isinstance(mine, str) or model not in (None, mine):
+        handed = self._handed.get(client, {})
+        mine, model = statement["got"].get(str(self.server)), handed.get("got")
+        if mine is None or model not in (None, mine):
             raise Rejected(f"client-{client} signs that it began from another model than ours")
-        if work not in (None, statement.get("work")):
+        if handed.get("work") not in (None, statement["work"]):
             raise Rejected(f"client-{client} signs that it was asked for something else")
+        if handed:
+            expected["first"] = handed["first"]
+        for key, value in expected.items():
+            if statement[key] != value:
+                raise Rejected(f"client-{client} signs that its '{key}' is something else")
         return json.dumps({"statement": statement, **seal}).encode()
 
     def heard(self, server: int, k: int, hop: int, row: int, header: Header, body: bytes) -> None:
