@@ -7,7 +7,7 @@ import pytest
 
 from sdfeel.core.errors import InputError
 from sdfeel.deploy.check import undeployable
-from sdfeel.deploy.mobile import replayed
+from sdfeel.deploy.membership import replayed
 from sdfeel.experiment.build import Prepared, prepare
 from sdfeel.experiment.loading import load
 from sdfeel.run.drive import fingerprint

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sdfeel.bench.secure_sums import measure
+from sdfeel.bench.guards import sum_cost
 from sdfeel.core.sums import threshold_of
 from sdfeel.live.secure_sum import (
     PRIME,
@@ -193,6 +193,6 @@ def test_a_threshold_that_a_server_could_play_with_is_refused(clients: int, thre
 
 
 def test_what_a_sum_costs_can_be_measured() -> None:
-    cost = measure(clients=4, numbers=7, dead=1)
+    cost = sum_cost(clients=4, numbers=7, dead=1)
     assert cost.plain_bytes == 28
     assert cost.client_ms > 0 < cost.server_ms

@@ -22,7 +22,7 @@ from sdfeel.report.drawing import LARGEST, SMALLEST, WIDTHS, fitted, save
 from sdfeel.report.gantt import gantt
 from sdfeel.report.history import History
 from sdfeel.report.holdings import holdings
-from sdfeel.report.plan_picture import plan_picture
+from sdfeel.report.plan_pictures import plan_picture
 from sdfeel.report.timeline import Timeline
 from sdfeel.report.topology import apart, topology
 from tests.report.runs import runs

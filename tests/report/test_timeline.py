@@ -16,8 +16,8 @@ from sdfeel.core.events import Event, Round, Started
 from sdfeel.core.graphs import links
 from sdfeel.core.link_times import Link
 from sdfeel.core.network import clustered
-from sdfeel.report.critical import SERVERS as BETWEEN
-from sdfeel.report.critical import Holdup, holdups
+from sdfeel.report.holdups import SERVERS as BETWEEN
+from sdfeel.report.holdups import Holdup, holdups
 from sdfeel.report.timeline import Kind, Span, Timeline, spans, waiting
 from sdfeel.run.drive import Drive, Goals
 from sdfeel.schemes import SCHEMES

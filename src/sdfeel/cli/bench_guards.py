@@ -14,7 +14,6 @@ from sdfeel.cli.lazy import later
 
 with later():
     from sdfeel.bench import guards as guarded
-    from sdfeel.bench import secure_sums
 
 
 def masks(
@@ -38,7 +37,7 @@ def masks(
       sdfeel bench masks --clients 20 --numbers 1000000 --json
     """
     counts = [int(word) for word in clients.split(",") if word.strip().isdecimal()]
-    found = [secure_sums.measure(n, numbers, n // 10) for n in counts if n > 1]
+    found = [guarded.sum_cost(n, numbers, n // 10) for n in counts if n > 1]
     if as_json:
         print_json([dataclasses.asdict(each) for each in found])
         return

@@ -16,7 +16,7 @@ from sdfeel.core.run_files import write_atomic
 
 with later():
     from sdfeel.deploy import fidelity as comparing
-    from sdfeel.deploy import fitting, paces
+    from sdfeel.deploy import paces
 
 
 class Steps(StrEnum):
@@ -105,7 +105,7 @@ def _summary(found: comparing.FidelityTable) -> None:
     for text in comparing.summary(found):
         results.print(escape(text), highlight=False)
     if found.fit is None:
-        need = fitting.FOLDS + fitting.LEAST
+        need = comparing.FOLDS + comparing.LEAST
         results.print(f"No overheads were fitted: that takes {need} configurations")
         return
     results.print(escape(found.fit.toml()), highlight=False)

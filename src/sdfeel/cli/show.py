@@ -24,10 +24,9 @@ from sdfeel.run import store
 with later():
     from sdfeel import commands
     from sdfeel.dashboard import app as dashboard
-    from sdfeel.report import drawing
+    from sdfeel.report import drawing, plan_pictures
     from sdfeel.report import gantt as charts
     from sdfeel.report import plan as plans
-    from sdfeel.report import plan_picture as plan_pictures
 
 
 def show(

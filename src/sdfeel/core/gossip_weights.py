@@ -14,8 +14,7 @@ from numpy.typing import ArrayLike
 
 from sdfeel.core.arrays import Floats
 from sdfeel.core.errors import InputError
-from sdfeel.core.lanczos import largest_modulus
-from sdfeel.core.lanczos_vectors import extreme_vectors
+from sdfeel.core.lanczos import extreme_vectors, largest_modulus
 from sdfeel.core.sparse import Sparse
 
 TOLERANCE = 1e-9

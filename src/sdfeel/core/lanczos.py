@@ -1,6 +1,10 @@
-"""The extreme eigenvalues of a large sparse matrix, by Lanczos' method."""
+"""Both ends of the spectrum of a large sparse symmetric matrix, by Lanczos' method.
 
-from collections.abc import Callable
+For eigenvectors the steps are taken twice: once to find the small tridiagonal matrix, and once more
+to add up the vectors that it asks for, so that memory does not grow with the steps.
+"""
+
+from collections.abc import Callable, Iterator
 from itertools import pairwise
 
 import numpy as np
@@ -74,3 +78,109 @@ def any_above(diagonal: list[float], squares: list[float], x: float) -> bool:
         if pivot == 0:
             pivot = -1e-300  # as good as none
     return False
+
+
+Product = Callable[[Floats], Floats]
+FIRST, GROWTH = 16, 1.25  # steps before the first look, and how they grow until the next
+CLOSE = 1e-11  # of the matrix: what may be left of a vector that it should only stretch
+TRIES = 4  # times that a vector is made better, beginning with what was found
+
+
+def extreme_vectors(product: Product, size: int) -> tuple[Floats, Floats]:
+    """Unit vectors of the smallest and of the largest eigenvalue, given what the matrix makes of a
+    vector."""
+    start = np.random.default_rng(0).standard_normal(size)
+    low, high = _ends(product, start, (-1, 1))
+    return _improved(product, low, -1), _improved(product, high, 1)
+
+
+def _improved(product: Product, vector: Floats, side: int) -> Floats:
+    """The same vector, until the matrix only stretches it, as far as numbers can tell."""
+    for _ in range(TRIES):
+        image = product(vector)
+        stretch = float(vector @ image)
+        if np.linalg.norm(image - stretch * vector) <= 100 * CLOSE * np.linalg.norm(image):
+            break
+        (vector,) = _ends(product, vector, (side,))
+    return vector
+
+
+def _ends(product: Product, start: Floats, sides: tuple[int, ...]) -> list[Floats]:
+    """A vector for each side: -1 for the smallest eigenvalue, 1 for the largest."""
+    found: dict[int, list[float]] = {}  # what each Lanczos vector counts, once that is settled
+    diagonal: list[float] = []
+    beside: list[float] = []
+    look, most = FIRST, 8 * len(start)
+    for a, b, _ in _steps(product, start):
+        diagonal.append(a)
+        ended = b <= 1e-13 * max(map(abs, diagonal[:2]))
+        if ended or len(diagonal) >= min(look, most):
+            look = int(GROWTH * look) + 1
+            for side in sides:
+                if side not in found:
+                    parts = _tridiagonal_end(diagonal, beside, side)
+                    scale = max(abs(each) for each in diagonal)
+                    if ended or len(diagonal) >= most or b * abs(parts[-1]) <= CLOSE * scale:
+                        found[side] = parts
+            if len(found) == len(sides):
+                break
+        beside.append(b)
+    vectors = {side: np.zeros(len(start)) for side in sides}
+    longest = max(map(len, found.values()))
+    for n, (_, _, vector) in enumerate(_steps(product, start)):
+        for side, parts in found.items():
+            if n < len(parts):
+                vectors[side] += parts[n] * vector
+        if n + 1 == longest:
+            break
+    return [vectors[side] / np.linalg.norm(vectors[side]) for side in sides]
+
+
+def _steps(product: Product, start: Floats) -> Iterator[tuple[float, float, Floats]]:
+    """The numbers on and beside the diagonal, and the vectors, step by step, for ever."""
+    before, vector, b = np.zeros(len(start)), start / np.linalg.norm(start), 0.0
+    while True:
+        new = product(vector)
+        a = float(vector @ new)
+        new -= a * vector
+        new -= b * before
+        b = float(np.linalg.norm(new))
+        yield a, b, vector
+        before, vector = vector, new / (b or 1.0)
+
+
+def _tridiagonal_end(diagonal: list[float], beside: list[float], side: int) -> list[float]:
+    """The unit eigenvector of a tridiagonal matrix's smallest (-1) or largest (1) eigenvalue."""
+    signed = [side * a for a in diagonal]
+    squares = [0.0, *(b * b for b in beside)]
+    reach = max(map(abs, beside), default=0.0)
+    low, high = max(signed), max(signed) + 2 * reach  # Cauchy's and Gershgorin's bounds
+    width = 4e-16 * max(abs(low), abs(high))
+    while high - low > width:
+        middle = (low + high) / 2
+        if middle in (low, high):
+            break
+        if any_above(signed, squares, middle):
+            low = middle
+        else:
+            high = middle
+    return _inverse([a - high - width for a in signed], [side * b for b in beside])
+
+
+def _inverse(diagonal: list[float], beside: list[float]) -> list[float]:
+    """The direction in which the inverse of a negative definite tridiagonal matrix is longest."""
+    count = len(diagonal)
+    pivots, factors = [diagonal[0]], [0.0]
+    for n in range(1, count):
+        factors.append(beside[n - 1] / pivots[-1])
+        pivots.append(min(diagonal[n] - factors[-1] * beside[n - 1], -1e-300))
+    vector: list[float] = np.random.default_rng(1).uniform(0.5, 1.0, count).tolist()
+    for _ in range(3):
+        for n in range(1, count):
+            vector[n] -= factors[n] * vector[n - 1]
+        vector[-1] /= pivots[-1]
+        for n in range(count - 2, -1, -1):
+            vector[n] = vector[n] / pivots[n] - factors[n + 1] * vector[n + 1]
+        length = float(np.linalg.norm(vector))
+        vector = [each / length for each in vector]
+    return vector

@@ -44,10 +44,9 @@ from sdfeel.dashboard.jobs import Jobs, Wish
 from sdfeel.dashboard.log_files import BEST, FILES, UNREADABLE, NotHere, Root
 from sdfeel.dashboard.notes import Notes, write_notes
 from sdfeel.dashboard.views import run as views
-from sdfeel.dashboard.views.audit import audit
 from sdfeel.dashboard.views.catalogue import Catalogue
 from sdfeel.dashboard.views.experiment import Holdings, form
-from sdfeel.dashboard.views.federation import nodes
+from sdfeel.dashboard.views.federation import audit, nodes
 from sdfeel.dashboard.views.forecast import Forecasts
 from sdfeel.dashboard.views.graph import graph
 from sdfeel.dashboard.views.run import comparison, merged

@@ -13,7 +13,7 @@ from sdfeel.core.learning_rates import Schedule
 from sdfeel.core.named import imported
 from sdfeel.data.federated import Examples
 from sdfeel.engine.evaluate import Loss, Metric
-from sdfeel.engine.task import TaskOf
+from sdfeel.engine.tasks import TaskOf
 from sdfeel.models.zoo import taken
 
 

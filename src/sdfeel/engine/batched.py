@@ -28,7 +28,7 @@ from sdfeel.engine.batches import Picker
 from sdfeel.engine.dropout import Address, AddressedDropout, address_dropout
 from sdfeel.engine.evaluate import Which, evaluate
 from sdfeel.engine.loop import LoopEngine
-from sdfeel.engine.task import diverged
+from sdfeel.engine.tasks import diverged
 from sdfeel.engine.threads import one_thread
 from sdfeel.models.flat import VARIANCE_FLOOR, FlatModule, Layout
 

@@ -20,7 +20,7 @@ from sdfeel.engine.batches import batches, passes
 from sdfeel.engine.dropout import Address, address_dropout, no_dropout
 from sdfeel.engine.evaluate import Tally, Which, blocks, evaluate, tallies
 from sdfeel.engine.optimizers import carried, stepper
-from sdfeel.engine.task import diverged
+from sdfeel.engine.tasks import diverged
 from sdfeel.engine.threads import one_thread
 from sdfeel.models.flat import FlatModule, Layout
 

@@ -19,7 +19,7 @@ from sdfeel.core.errors import Diverged, SdfeelError
 from sdfeel.engine.codes import Coding
 from sdfeel.engine.fused import bounded, weighted_by_hand
 from sdfeel.engine.guards import UpdateGuard
-from sdfeel.engine.task import TaskOf
+from sdfeel.engine.tasks import TaskOf
 from sdfeel.live.client_rows import OWED, OWN, ClientRows, coded, made, summed
 from sdfeel.live.client_sums import Late, MaskedRound, Masking, letters_of
 from sdfeel.live.failover import NONSENSE, SOON, Failover

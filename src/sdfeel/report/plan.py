@@ -15,8 +15,7 @@ from sdfeel.experiment.loading import template
 from sdfeel.experiment.schema import Experiment
 from sdfeel.planning.result import Plan, PlanRow
 from sdfeel.report import drawing
-from sdfeel.report.plan_network import network_picture
-from sdfeel.report.plan_picture import aim, plan_picture
+from sdfeel.report.plan_pictures import aim, network_picture, plan_picture
 from sdfeel.report.units import count, duration, number, percent
 
 LINES = 12  # candidates in the table

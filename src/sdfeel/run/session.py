@@ -17,11 +17,11 @@ from sdfeel.core.events import Evaluated, Event, Finished, Started, Warned
 from sdfeel.core.named import is_object
 from sdfeel.core.run_files import remove_drafts, write_atomic
 from sdfeel.engine.base import Engine, Scores, Task
-from sdfeel.engine.crowd import Crowd, InTraining, folding
 from sdfeel.engine.estimates import probing
 from sdfeel.engine.loop import TORCH
 from sdfeel.engine.native.engine import FIRST_BITS
 from sdfeel.engine.personal import PersonalEngine
+from sdfeel.engine.tasks import Crowd, InTraining, folding
 from sdfeel.experiment.build import Prepared, prepare
 from sdfeel.experiment.loading import load
 from sdfeel.experiment.schema import Experiment

@@ -12,7 +12,7 @@ from sdfeel.core.decide import Begun
 from sdfeel.core.errors import SdfeelError
 from sdfeel.core.mixing import Mixing
 from sdfeel.core.scheme import Mix, Work
-from sdfeel.engine.crowd import Crowd, Folding, InTraining, crowd_of, plain
+from sdfeel.engine.tasks import Crowd, Folding, InTraining, crowd_of, plain
 from sdfeel.sim.state import LaneState
 
 EACH_WORKER = 32  # models of a batch, for each worker

@@ -21,10 +21,10 @@ from sdfeel.core.whereabouts import handovers, woken
 from sdfeel.engine.attacks import Attack
 from sdfeel.engine.base import Engine, Task
 from sdfeel.engine.combine import Sums, combined, mean, mixed, summed, weighted
-from sdfeel.engine.crowd import crowd_of, folding, plain
 from sdfeel.engine.estimates import Estimator, probing
 from sdfeel.engine.messages import Packing
 from sdfeel.engine.privacy import Budget
+from sdfeel.engine.tasks import crowd_of, folding, plain
 from sdfeel.engine.threads import one_thread
 from sdfeel.sim.ahead import Ahead, in_order
 from sdfeel.sim.ahead_sums import AheadSums

@@ -11,7 +11,7 @@ from sdfeel.core.scheme import Mix, Work
 from sdfeel.engine.base import Task
 from sdfeel.engine.combine import Rows, combined, summed
 from sdfeel.engine.fused import bounded
-from sdfeel.engine.task import TaskOf
+from sdfeel.engine.tasks import TaskOf
 from sdfeel.sim.state import LaneState, State
 
 

@@ -17,8 +17,8 @@ from sdfeel.core.scheme import Scheme
 from sdfeel.data.federated import Examples
 from sdfeel.engine.base import Task, Training, Workload
 from sdfeel.engine.combine import Sums
-from sdfeel.engine.crowd import Crowd
 from sdfeel.engine.native.engine import NativeEngine
+from sdfeel.engine.tasks import Crowd
 from sdfeel.models.zoo import build
 from sdfeel.schemes import SCHEMES, SDFeel
 from sdfeel.sim.simulate import Simulation

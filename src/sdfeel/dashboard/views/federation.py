@@ -1,13 +1,17 @@
-"""A deployment's nodes, from the status that each of them writes, and what verifying it found."""
+"""A deployment's nodes: how each of them is, what verifying them found, and who called them.
+
+The first is read from the status that each node writes, the last from the ends of audit logs.
+"""
 
 import json
 import os
 import time
+from collections import Counter
 from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from sdfeel.core.run_files import NODES, STATUS, VERIFICATION
+from sdfeel.core.run_files import AUDIT, NODES, STATUS, VERIFICATION
 from sdfeel.dashboard.log_files import NotHere, Root
 from sdfeel.deploy.status import state_of
 from sdfeel.report.units import amount
@@ -121,3 +125,56 @@ def _node(root: Root, name: str, node: str) -> dict[str, Any]:
 def _order(node: str) -> tuple[bool, str, int]:
     role, _, number = node.partition("-")
     return role != "edge", role, int(number) if number.isdecimal() else 0
+
+
+TAIL = 1 << 16  # bytes of every node's log that are read
+CALLS = 300  # lines that are shown
+USUAL = ("answered", "gone")  # how most calls end
+
+
+class AuditLine(BaseModel):
+    """A line of an audit log: calls that were alike."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    time: Text
+    who: Text
+    call: Text = ""
+    outcome: Text
+    calls: int = 1
+    address: Text = ""
+    reason: Text = ""
+
+
+def audit(root: Root, name: str, everything: bool = False) -> dict[str, Any]:
+    """The newest lines of all nodes, newest first; at first only those that tell of trouble."""
+    rows: list[dict[str, Any]] = []
+    outcomes: Counter[str] = Counter()
+    cut = False
+    for node in node_names(root, name):
+        lines, whole = _lines(root, f"{name}/{NODES}/{node}")
+        cut = cut or not whole
+        for line in lines:
+            outcomes[line.outcome] += line.calls
+            if everything or line.outcome not in USUAL:
+                rows.append({"node": node, **line.model_dump()})
+    rows.sort(key=lambda row: str(row["time"]), reverse=True)
+    return {"rows": rows[:CALLS], "outcomes": dict(outcomes.most_common(20)), "cut": cut}
+
+
+def _lines(root: Root, place: str) -> tuple[list[AuditLine], bool]:
+    """The last lines of a node's log that can be read, and whether they are all."""
+    try:
+        with os.fdopen(root.open(place, AUDIT), "rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            file.seek(max(0, size - TAIL))
+            texts = file.read(TAIL).split(b"\n")
+    except (NotHere, OSError):
+        return [], True
+    found = []
+    for text in texts[:-1] if size <= TAIL else texts[1:-1]:  # the first is cut
+        try:
+            found.append(AuditLine.model_validate(json.loads(text)))
+        except (ValueError, RecursionError, ValidationError):
+            continue  # `sdfeel deploy audit` says what is wrong with it
+    return found, size <= TAIL

@@ -20,11 +20,10 @@ from sdfeel.dashboard.views.catalogue import Catalogue, RunSummary
 from sdfeel.dashboard.views.curves import charts, drawable
 from sdfeel.experiment.loading import keys
 from sdfeel.experiment.schema import Experiment
-from sdfeel.report.absences import absences
 from sdfeel.report.compare import cells, columns, comparison_records, phase_seconds
-from sdfeel.report.critical import holdups
 from sdfeel.report.gantt import WORDS
 from sdfeel.report.history import History, default_target
+from sdfeel.report.holdups import absences, holdups
 from sdfeel.report.lines import Line, same_but_for_seed
 from sdfeel.report.own_models import named
 from sdfeel.report.timeline import Played, Timeline, waiting

@@ -15,10 +15,9 @@ from sdfeel.core.arrays import Floats, Ints
 from sdfeel.core.errors import SdfeelError
 from sdfeel.core.seeds import rng
 from sdfeel.engine.batches import BATCHES, dropout_key
-from sdfeel.engine.crowd import Crowd
 from sdfeel.engine.native.library import Library, Tasks
 from sdfeel.engine.native.trainer import Lessons
-from sdfeel.engine.task import TaskOf, diverged
+from sdfeel.engine.tasks import Crowd, TaskOf, diverged
 
 STOPPED = 4  # of crowd.hpp: a task has failed
 CHUNK_BYTES, MOST_CHUNK = 1 << 17, 64  # models that a thread trains before it says so

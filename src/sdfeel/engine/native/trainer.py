@@ -11,7 +11,7 @@ from sdfeel.core.arrays import Ints, Singles
 from sdfeel.core.errors import SdfeelError
 from sdfeel.engine.batches import Picker, dropout_key
 from sdfeel.engine.native.library import Library, Tasks
-from sdfeel.engine.task import TaskOf, diverged
+from sdfeel.engine.tasks import TaskOf, diverged
 
 if TYPE_CHECKING:
     from sdfeel.engine.base import Training, Workload
