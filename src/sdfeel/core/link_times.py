@@ -7,6 +7,7 @@ from typing import Literal
 import numpy as np
 
 from sdfeel.core.arrays import Floats, Ints, floats
+from sdfeel.core.portable import log2
 
 Link = Literal["client-server", "client-cloud", "server-server", "server-cloud"]
 SNR = 10**1.5  # the paper's 15 dB
@@ -46,7 +47,7 @@ class LinkTimes:
         array([0.597, 1.   , 1.62 ])
         """
         snr = self.snrs(len(share), clients)
-        return floats(share * np.log2(1 + snr / share) / np.log2(1 + snr))
+        return floats(share * log2(1 + snr / share) / log2(1 + snr))
 
     def snrs(self, count: int, clients: Ints | slice) -> Floats:
         """(count,) signal to noise of `clients` at an equal share."""

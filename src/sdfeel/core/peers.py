@@ -172,7 +172,7 @@ def _standing_for(drawn: list[Floats], mass: Floats) -> list[Floats]:
     """Whole passes whose product is the weighted mean: models count by what they stand for."""
     found, weight = [], mass * len(mass)
     for weights in drawn:
-        after = weights @ weight
+        after = (weights * weight).sum(axis=1)
         found.append(floats(weights * weight[None, :] / after[:, None]))
         weight = after
     return found

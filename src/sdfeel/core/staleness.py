@@ -8,6 +8,7 @@ import numpy as np
 
 from sdfeel.core.arrays import Floats, Ints
 from sdfeel.core.errors import InputError
+from sdfeel.core.portable import exp, power
 
 Counter = Literal["global", "touched", "hearsay"]
 
@@ -86,9 +87,9 @@ def _hinge(age: Floats, a: float, b: float) -> Floats:
 PSI: dict[str, Psi] = {
     "paper": lambda age, a, b: 1 / (2 * (age + 1)),
     "constant": lambda age, a, b: np.ones_like(age),
-    "polynomial": lambda age, a, b: (age + 1) ** -a,
+    "polynomial": lambda age, a, b: power(age + 1, -a),
     "hinge": _hinge,
-    "exponential": lambda age, a, b: np.exp(-age / a),
+    "exponential": lambda age, a, b: exp(-age / a),
 }
 
 

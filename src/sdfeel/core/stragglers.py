@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import isinf
+from math import log as log_of
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -12,6 +13,7 @@ from sdfeel.core.arrays import Bools, Floats, Ints, floats
 from sdfeel.core.cost import Cost
 from sdfeel.core.errors import InputError
 from sdfeel.core.mixing import nothing, restricted
+from sdfeel.core.portable import exp, log, log2
 from sdfeel.core.scheme import Mix, View, Work
 
 Policy = Literal["wait", "drop", "drop-unbiased", "equalise"]
@@ -215,22 +217,22 @@ def needed(efficiency: Floats, snr: Floats) -> Floats:
     >>> needed(np.array([5.0]), np.array([10**1.5])).round(5)
     array([0.99235])
     """
-    nats = efficiency * np.log(2)
+    nats = efficiency * log_of(2)
     gap = nats / snr
     reachable = gap < 1
     safe = np.where(reachable, gap, 0.5)
-    share = -nats / (_lower_lambert(-safe * np.exp(-safe)) + safe)
+    share = -nats / (_lower_lambert(-safe * exp(-safe)) + safe)
     return floats(np.where(reachable, share, np.inf))
 
 
 def _lower_lambert(x: Floats) -> Floats:
     """W(x) exp(W(x)) = x on the lower branch, for -1/e < x < 0: Halley's method."""
     near = np.sqrt(2 * np.maximum(1 + np.e * x, 0))
-    far = np.log(-x) - np.log(-np.log(-x))
+    far = log(-x) - log(-log(-x))
     w = np.where(x < -0.25, -1 - near - near**2 / 3, far)
     for _ in range(5):  # each triples the number of correct digits
-        error = w * np.exp(w) - x
-        derivative = np.exp(w) * (w + 1) - (w + 2) * error / (2 * w + 2)
+        error = w * exp(w) - x
+        derivative = exp(w) * (w + 1) - (w + 2) * error / (2 * w + 2)
         w = w - np.divide(error, derivative, out=np.zeros_like(error), where=derivative != 0)
     return floats(w)
 
@@ -243,7 +245,7 @@ def equalised(busy: Floats, sending: Floats, snr: Floats, total: float) -> tuple
     >>> equalised(np.array([1.0, 1.0]), np.array([2.0, 2.0]), np.array([30.0, 30.0]), 2.0)
     (3.0, array([1., 1.]))
     """
-    efficiency = np.log2(1 + snr)
+    efficiency = log2(1 + snr)
 
     def shares(end: float) -> Floats:
         return needed(efficiency * sending / (end - busy), snr)

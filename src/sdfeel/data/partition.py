@@ -15,6 +15,7 @@ import numpy as np
 
 from sdfeel.core.arrays import Bools, Floats, Ints, grouped
 from sdfeel.core.errors import DataError, InputError, at_least, unknown
+from sdfeel.core.portable import exp, log, log1p
 from sdfeel.data import group_files
 
 Rng = np.random.Generator
@@ -339,7 +340,7 @@ def _drawn_counts(sizes: Ints, clients: int, concentration: float, balance: bool
             # Whatever came before this class, somebody is still below the even share.
             scores[counts.sum(axis=0)[line] >= sizes.sum() / clients] = -np.inf
         with np.errstate(over="ignore"):
-            shares = np.exp((scores - scores.max()) / scale)
+            shares = exp((scores - scores.max()) / scale)
         ends = np.cumsum(shares)
         # Dividing by the last end, and not by a sum, makes it exactly 1.
         counts[k, line] = np.diff(np.floor(ends / ends[-1] * size).astype(np.int64), prepend=0)
@@ -353,8 +354,8 @@ def _log_gammas(shape: float, count: int, rng: Rng) -> tuple[Floats, float]:
     its logarithm does not. Dividing by b is left to the caller, after subtracting the largest.
     """
     if shape >= 1:
-        return np.log(rng.standard_gamma(shape, count)), 1.0
-    scores = np.log1p(-rng.random(count)) + shape * np.log(rng.standard_gamma(shape + 1, count))
+        return log(rng.standard_gamma(shape, count)), 1.0
+    scores = log1p(-rng.random(count)) + shape * log(rng.standard_gamma(shape + 1, count))
     return scores, shape
 
 

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import lru_cache
+from math import asin, cos, radians, sin, sqrt
 from pathlib import Path
 from typing import Any
 
@@ -122,9 +123,9 @@ def great_circle(one: Sequence[float], other: Sequence[float]) -> float:
     >>> round(great_circle((-74.01, 40.71), (-87.65, 41.85)))  # New York, Chicago
     1146
     """
-    (a, b), (c, d) = np.radians(one), np.radians(other)
-    half = np.sin((d - b) / 2) ** 2 + np.cos(b) * np.cos(d) * np.sin((c - a) / 2) ** 2
-    return float(2 * EARTH_KM * np.arcsin(np.sqrt(half)))
+    (a, b), (c, d) = map(radians, one), map(radians, other)
+    half = sin((d - b) / 2) ** 2 + cos(b) * cos(d) * sin((c - a) / 2) ** 2
+    return 2 * EARTH_KM * asin(sqrt(half))
 
 
 def read_server_graph(path: Path) -> ServerGraph:

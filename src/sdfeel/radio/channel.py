@@ -4,6 +4,7 @@ rate = B log2(1 + SNR),    SNR = P - N0 - 10 log10(B) - loss(distance)    (in de
 loss(distance) = loss at 1 km + 10 n log10(distance / 1 km)
 """
 
+import math
 from dataclasses import dataclass, field
 from math import erfc, gamma
 
@@ -11,6 +12,7 @@ import numpy as np
 
 from sdfeel.core.arrays import Floats, floats
 from sdfeel.core.errors import InputError
+from sdfeel.core.portable import exp, expm1, log1p, log2, log10, power
 from sdfeel.core.seeds import rng
 from sdfeel.core.whereabouts import Whereabouts
 
@@ -33,9 +35,9 @@ class Cell:
         >>> (10 * np.log10(Cell().snr(np.array([100.0, 1000.0])))).round(2)
         array([46.5,  8.9])
         """
-        noise = self.noise_dbm_per_hz + 10 * np.log10(self.bandwidth_hz)
-        loss = self.loss_db + 10 * self.exponent * np.log10(metres / 1000)
-        return floats(10 ** ((self.power_dbm - noise - loss) / 10))
+        noise = self.noise_dbm_per_hz + 10 * math.log10(self.bandwidth_hz)
+        loss = self.loss_db + 10 * self.exponent * log10(metres / 1000)
+        return floats(exp((self.power_dbm - noise - loss) / 10 * math.log(10)))
 
 
 def efficiency(snr: Floats) -> Floats:
@@ -44,12 +46,12 @@ def efficiency(snr: Floats) -> Floats:
     >>> efficiency(np.array([10**1.5])).round(4)
     array([5.0278])
     """
-    return floats(np.log2(1 + snr))
+    return floats(log2(1 + snr))
 
 
 def snr_of(bits_per_second: Floats, bandwidth_hz: float) -> Floats:
     """The signal to noise at which a band carries so much."""
-    return floats(np.expm1(bits_per_second / bandwidth_hz * np.log(2)))
+    return floats(expm1(bits_per_second / bandwidth_hz * math.log(2)))
 
 
 def scattered(clients: int, radius: float, draws: np.random.Generator) -> Floats:
@@ -94,7 +96,7 @@ class Fading:
 
     def chance(self, needed: Floats) -> Floats:
         with np.errstate(over="ignore"):
-            least = np.expm1(np.log1p(self.snr) * needed / self.client_rates) / self.snr
+            least = expm1(log1p(self.snr) * needed / self.client_rates) / self.snr
         return at_least(least, self.m)
 
     def _parts(self, k: int) -> Floats:
@@ -130,7 +132,7 @@ def at_least(gain: Floats, m: float) -> Floats:
     order = m % 1
     found = np.array([erfc(x) for x in np.sqrt(scaled)]) if order else np.zeros_like(scaled)
     while order < m:
-        found = found + scaled**order * np.exp(-scaled) / gamma(order + 1)
+        found = found + power(scaled, order) * exp(-scaled) / gamma(order + 1)
         order += 1
     return floats(np.minimum(found, 1.0))
 
@@ -162,7 +164,7 @@ class Moving:
         if self.fading is None:
             return floats(self._rates(snr) >= needed)
         with np.errstate(over="ignore"):
-            least = np.expm1(needed * self.nominal / self.cell.bandwidth_hz * np.log(2)) / snr
+            least = expm1(needed * self.nominal / self.cell.bandwidth_hz * math.log(2)) / snr
         return at_least(least, self.fading.m)
 
     def _snr(self, number: float, seconds: float) -> Floats:

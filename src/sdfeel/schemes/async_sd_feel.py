@@ -12,6 +12,7 @@ from sdfeel.core.arrays import Ints
 from sdfeel.core.errors import InputError, at_least, unknown
 from sdfeel.core.mixing import Mixing, broadcast_within, star
 from sdfeel.core.network import Network
+from sdfeel.core.portable import dot
 from sdfeel.core.scheme import Facts, Lane, Mix, Setting, Terms, View, Work
 from sdfeel.core.staleness import PSI, Counter, trust
 from sdfeel.core.tolerance import EDGE, IGNORED, Only, Tolerates
@@ -117,7 +118,7 @@ def _collected(net: Network, server: int, done: Ints) -> Mixing:
         share = net.samples[mine] / net.samples[mine].sum()
         # A fast client takes more steps; scaling its update to the mean number of steps keeps
         # it from pulling the model towards its own data.
-        weights = share * (share @ done[mine]) / done[mine]
+        weights = share * dot(share, done[mine]) / done[mine]
         one = np.array([0, len(mine)])
         found = Mixing(np.array([server]), one, mine, weights, "client-server", votes=share)
         net.memo[key] = steps, found

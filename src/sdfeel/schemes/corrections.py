@@ -16,6 +16,7 @@ from sdfeel.core.errors import InputError
 from sdfeel.core.link_times import Link
 from sdfeel.core.mixing import Mixing, of_matrix, of_rows
 from sdfeel.core.network import Network, Shelf
+from sdfeel.core.portable import dot
 from sdfeel.core.scheme import Facts, Local, View, Work
 from sdfeel.core.tolerance import EDGE, IGNORED, Tolerates
 from sdfeel.schemes.d_squared import damped
@@ -97,7 +98,7 @@ def per_round(view: View, steps: int) -> float:
     """What turns a cluster's move in a round of `steps` steps into a gradient, the same for all."""
     net, who = view.net, view.net.clients
     scale = 1 / per_gradient(view, who, np.full(len(who), steps))
-    return float(net.samples[who].sum() / (net.samples[who] @ scale))
+    return float(net.samples[who].sum() / dot(net.samples[who], scale))
 
 
 @lru_cache(maxsize=16)

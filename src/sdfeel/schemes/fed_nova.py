@@ -13,6 +13,7 @@ from sdfeel.core.arrays import Floats, Ints, floats
 from sdfeel.core.errors import InputError, at_least
 from sdfeel.core.mixing import Mixing, broadcast, of_rows
 from sdfeel.core.network import Network, Shelf
+from sdfeel.core.portable import dot
 from sdfeel.core.scheme import Facts, Lane, Local, Mix, Setting, View, Work, one_server
 from sdfeel.core.tolerance import CLOUD, Tolerates
 
@@ -59,7 +60,7 @@ class FedNova:
         share = samples / samples.sum()
         steps = view.local.gradients(done[who], samples)
         moved = norm(steps, view.local)
-        effective = share @ (steps if view.local.proximal else moved)
+        effective = dot(share, steps if view.local.proximal else moved)
         weights = share * effective / moved
         # With momentum, what arrives is added to what is left of the last step; then the cloud
         # moves.

@@ -14,6 +14,7 @@ from sdfeel.core.arrays import Floats, Ints, floats
 from sdfeel.core.errors import InputError, at_least
 from sdfeel.core.mixing import average, of_rows
 from sdfeel.core.network import Network, Shelf
+from sdfeel.core.portable import dot
 from sdfeel.core.scheme import Facts, Lane, Mix, Setting, View, Work, one_server
 from sdfeel.core.stragglers import SLACK
 from sdfeel.core.tolerance import CLOUD, IGNORED, Tolerates
@@ -190,7 +191,7 @@ def slowness(cycle: Floats, share: Floats, quota: int) -> float:
         left = np.maximum(left - lasts, 0.0)
         left[who] = cycle[who]
         seconds, taken = seconds + lasts, taken + float(share[who].sum())
-        age += float(share[who] @ (rounds - began[who]))
+        age += dot(share[who], rounds - began[who])
         rounds += 1
         began[who] = rounds
     return seconds / rounds * (rounds / taken + age / taken)

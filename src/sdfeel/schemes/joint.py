@@ -14,6 +14,7 @@ from sdfeel.core.arrays import Floats, Ints, floats
 from sdfeel.core.errors import InputError, at_least
 from sdfeel.core.mixing import broadcast, collect, meeting
 from sdfeel.core.network import Network
+from sdfeel.core.portable import log2
 from sdfeel.core.scheme import Facts, Lane, Mix, Setting, View, Work
 from sdfeel.core.stragglers import HALVINGS, equalised, needed
 from sdfeel.core.tolerance import EDGE, IGNORED, Tolerates
@@ -137,7 +138,7 @@ def soonest(
     soonest end is where the bandwidth that the chosen leave over is enough for the most modest of
     the rest.
     """
-    efficiency = np.log2(1 + snr) * sending
+    efficiency = log2(1 + snr) * sending
 
     def needs(end: float) -> Floats:
         time = np.maximum(end - busy, 0.0)
