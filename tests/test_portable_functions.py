@@ -32,7 +32,8 @@ def _different(tree: ast.Module) -> list[int]:
             and node.value.id == "np"
             and node.attr in DIFFERENT
         )
-        if by_name or (isinstance(node, ast.BinOp) and isinstance(node.op, ast.MatMult)):
+        product = isinstance(node, ast.BinOp) and isinstance(node.op, ast.MatMult)
+        if isinstance(node, ast.expr) and (by_name or product):
             found.append(node.lineno)
     return sorted(found)
 
