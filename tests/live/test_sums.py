@@ -276,8 +276,12 @@ def nested(depth: int) -> bytes:
 
 
 def spoiled_keys(step: str, body: bytes, others: dict[int, bytes]) -> bytes | None:
-    """Other signatures, or another one's keys under one's own name."""
+    """Other signatures, another one's keys under one's own name, or so many words that those of
+    all do not fit into an answer."""
     found = json.loads(body)
+    if step == "a long certificate":  # readers skip what stands around it
+        around = {**found["signed"], "certificate": "é" * 4000 + found["signed"]["certificate"]}
+        return json.dumps({**found, "signed": around}, ensure_ascii=False).encode()
     if step == "signature":
         return json.dumps({**found, "signed": {**found["signed"], "signature": "AAAA"}}).encode()
     if step == "unsigned":
@@ -288,7 +292,7 @@ def spoiled_keys(step: str, body: bytes, others: dict[int, bytes]) -> bytes | No
 SPOILED: list[tuple[str, Any]] = [
     *(("keys", key) for key in LOW),
     *(("survivors", words) for words in (nested(700), b'{"signature": "AAAA"}', b"{}")),
-    *(("keys", how) for how in ("signature", "unsigned", "copied")),
+    *(("keys", how) for how in ("signature", "unsigned", "copied", "a long certificate")),
 ]
 
 
@@ -317,7 +321,9 @@ def test_a_client_breaks_neither_its_server_nor_the_others(
                     while (changed := spoiled_keys(how, body, seen)) is None:  # noqa: ASYNC110
                         await asyncio.sleep(0.01)
                     body = changed
-            return await super()._once(who, target, kind, header, body)
+            answer = await super()._once(who, target, kind, header, body)
+            assert len(answer[1] or b"") <= self.federation.letters or kind != "mask"
+            return answer
 
     policy = Policy(dead_client="drop", client_deadline=2.0)
     net = six()

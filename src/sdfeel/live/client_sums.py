@@ -18,7 +18,7 @@ from sdfeel.engine.guards import integers
 from sdfeel.live.client_rows import ClientRows
 from sdfeel.live.protocol import LONG_POLL, Answer, Header, Link, is_whole
 from sdfeel.live.secure_sum import KEYS, LETTER, Contributor, Numbers, sitting_of
-from sdfeel.live.statements import CERTIFICATE, Notary
+from sdfeel.live.statements import CERTIFICATE, Notary, is_hash
 from sdfeel.live.transport.errors import Refused, Rejected
 from sdfeel.live.transport.tensors import pack
 
@@ -34,6 +34,9 @@ class Masking:
     weight: float
     least: int  # clients of the smallest sum that it gives its update into
     most: int = 0  # of the largest one
+
+
+WORDS = CERTIFICATE // 2 - 64  # bytes of one client's words, as a server carries them to others
 
 
 def letters_of(clients: int) -> int:
@@ -164,6 +167,6 @@ def _by_client(body: bytes | None) -> dict[int, Any]:
 
 
 def _keys(found: Any) -> dict[str, Any]:
-    if not isinstance(found, Mapping) or not all(isinstance(found.get(n), str) for n in KEYS):
+    if not isinstance(found, Mapping) or not all(is_hash(found.get(n)) for n in KEYS):
         raise Refused("a server carries what are no keys of a sum")
     return dict(found)

@@ -87,7 +87,7 @@ def is_clients(value: object) -> TypeGuard[Statement]:
 
 
 def is_hash(value: object) -> TypeGuard[str]:
-    """Is this a SHA-256 as statements have it?"""
+    """Are these 32 bytes in hexadecimal, such as a SHA-256, in the one way we write them?"""
     return isinstance(value, str) and _HASH.fullmatch(value) is not None
 
 

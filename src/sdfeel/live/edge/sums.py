@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sdfeel.live.client_sums import NUMBERS, Seals
+from sdfeel.live.client_sums import NUMBERS, WORDS, Seals
 from sdfeel.live.edge.policy import Policy
 from sdfeel.live.edge.round_end import Closed
 from sdfeel.live.federation import Federation, Turn
@@ -36,7 +36,7 @@ from sdfeel.live.secure_sum import (
     check_public,
     sitting_of,
 )
-from sdfeel.live.statements import Notary
+from sdfeel.live.statements import Notary, is_hash
 from sdfeel.live.store import Store
 from sdfeel.live.transport.envelope import strict
 from sdfeel.live.transport.errors import Refused, Rejected
@@ -163,7 +163,7 @@ class SumDesk:
         if step == "keys":
             self._check_keys(client, keys_of(body))
         if step == "survivors":
-            said = _parsed(body)
+            said = _words(body)
             if self.notary is not None:  # so the keys were signed
                 seal = {**_parsed(self._read("keys", client))["signed"], **said}
                 words = self.sitting().words("survivors", self._closed["numbers"])
@@ -341,6 +341,14 @@ def _parsed(body: bytes) -> dict[str, Any]:
     return found
 
 
+def _words(body: bytes) -> dict[str, Any]:
+    """The same for what is told to all, in one answer, which must not become too long for them."""
+    found = _parsed(body)
+    if len(json.dumps(found)) > WORDS:
+        raise Rejected(f"a client's words in a sum may have {WORDS} bytes, these have more")
+    return found
+
+
 def odds_of(body: bytes) -> list[int]:
     """Whose letters a client says it cannot open."""
     found = _parsed(body).get("with")
@@ -351,17 +359,12 @@ def odds_of(body: bytes) -> list[int]:
 
 def keys_of(body: bytes) -> Keys:
     """The keys in a client's message, if they have the form of keys."""
-    found: Mapping[str, Any] = _parsed(body)
-    texts = all(isinstance(found.get(name), str) for name in KEYS)
-    if found.keys() != {*KEYS, "signed"} or not texts:
+    found: Mapping[str, Any] = _words(body)
+    if found.keys() != {*KEYS, "signed"}:
         raise Rejected("a message of a sum does not have the form that was agreed upon")
-    for name in KEYS:
-        try:
-            right = len(bytes.fromhex(found[name])) == 32
-        except ValueError:
-            right = False
-        if not right:
-            raise Rejected("a public key of a sum is not 32 bytes long")
+    for name in KEYS:  # written in one way, so that two that are alike look alike
+        if not is_hash(found[name]):
+            raise Rejected("a public key of a sum is not 32 bytes in hexadecimal")
         if name != "own":
             check_public(found[name])
     return dict(found)
