@@ -3,7 +3,7 @@
 import asyncio
 import random
 from collections.abc import Awaitable, Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, TypeGuard, TypeVar
 
 from sdfeel.core.errors import printable
@@ -102,7 +102,7 @@ class About:
         return replace(self, epoch=f"{number} {digest}")
 
     def told(self) -> dict[str, str]:
-        return {key: value for key, value in asdict(self).items() if value is not None}
+        return {key: value for key, value in vars(self).items() if value is not None}
 
     def check(self, me: str, them: str, theirs: object) -> list[str]:
         """Raise Refused at a difference that matters; return those that do not, as sentences."""
