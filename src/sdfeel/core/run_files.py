@@ -11,6 +11,7 @@ from typing import IO, Any
 # A run's directory; the log has the same name in a node's directory.
 EXPERIMENT, EVENTS, METRICS = "experiment.toml", "events.jsonl", "metrics.csv"
 CHECKPOINT, MODEL, LOCK = "checkpoint.safetensors", "model.safetensors", ".lock"
+CHANGES = "checkpoint.changes"  # what has changed since the checkpoint
 PROVENANCE = "provenance.json"  # what a run was made of
 PERSONAL = "personal.safetensors"  # what stays with each client
 PICTURE, PAGE = "picture.png", "report.html"
@@ -61,6 +62,19 @@ def replacing(path: Path, durable: bool = True) -> Iterator[IO[bytes]]:
             raise OSError(error.errno, error.strerror, str(path)) from None
         raise
     if durable:
+        _secure_names(path.parent)
+
+
+def append(path: Path, content: bytes, new: bool = False) -> None:
+    """Add to a file, on disk when this returns; `new`: what was in it is forgotten.
+
+    A crash may leave a part of the content: its reader must be able to tell.
+    """
+    with path.open("wb" if new else "ab") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    if new:
         _secure_names(path.parent)
 
 

@@ -1,91 +1,94 @@
-"""The newest state of a run on disk: replaced as a whole, and sealed by a hash."""
+"""The newest state of a run on disk: a file that is replaced as a whole, and what changed since.
+
+`checkpoint.safetensors` holds a whole state. Where most of a state stays as it is between two
+checkpoints, only what has changed is appended to `checkpoint.changes`: records of eight bytes with
+the length (the lowest first) and as many bytes in the format of safetensors. `saved_state` says
+what is in them. Each carries a hash of its content and of the hash before, so that a record counts
+only behind the records and the file that it was written for: half a record at the end, or those of
+an earlier file, are as if they were not there. Once the changes would take up more than the whole,
+that is written again; so they cost no more than a constant times what has changed, on disk, too.
+"""
 
 import hashlib
 import json
-from collections.abc import Mapping
-from dataclasses import asdict
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save
+from safetensors.torch import load, save
 from torch import Tensor
 
 from sdfeel.core.errors import RunError
-from sdfeel.core.run_files import CHECKPOINT, write_atomic
-from sdfeel.core.scheme import Estimates
-from sdfeel.core.staleness import Clocks
+from sdfeel.core.run_files import CHANGES, CHECKPOINT, append, write_atomic
 from sdfeel.models.flat import raw
-from sdfeel.sim.state import LaneState, ModelRows, State
+from sdfeel.run.saved_state import Known, Saved, changed, size
+from sdfeel.sim.state import State
+
+SMALL = 1 << 20  # bytes of a state that is always written as a whole
+
+
+class Checkpoints:
+    """Writes the states of one run, one after the other."""
+
+    def __init__(self, directory: Path, small: int = SMALL) -> None:
+        self._directory, self._small = directory, small
+        self._known: Known | None = None  # None: nobody knows what is on disk
+        self._seal, self._whole, self._changes = "", 0, 0  # bytes of the file, and behind it
+
+    def save(self, state: State, extra: Mapping[str, Any], whole: bool = False) -> None:
+        """Keep the present state; `whole`: in one file, whatever has changed."""
+        known, self._known = self._known, None  # until it is known that this was written
+        if whole or known is None or self._whole < self._small:
+            self._replace(state, extra)
+        else:
+            tensors, numbers = changed(state, known)
+            text = json.dumps({**extra, **numbers})
+            # Where most of it has changed, one file is as fast, and simpler.
+            if self._changes + 2 * (size(tensors) + len(text)) > self._whole:
+                self._replace(state, extra)
+            else:
+                self._append(tensors, text)
+        self._known = Known.of(state)
+
+    def _replace(self, state: State, extra: Mapping[str, Any]) -> None:
+        tensors, numbers = changed(state, Known())
+        content, self._seal = _sealed(tensors, json.dumps({**extra, **numbers}))
+        write_atomic(self._directory / CHECKPOINT, content)
+        (self._directory / CHANGES).unlink(missing_ok=True)
+        self._whole, self._changes = len(content), 0
+
+    def _append(self, tensors: dict[str, Tensor], text: str) -> None:
+        content, seal = _sealed(tensors, text, self._seal)
+        record = len(content).to_bytes(8, "little") + content
+        append(self._directory / CHANGES, record, new=not self._changes)
+        self._seal, self._changes = seal, self._changes + len(record)
 
 
 def save_checkpoint(directory: Path, state: State, extra: Mapping[str, Any]) -> None:
     """Replace the checkpoint with the present state."""
-    clocks = state.clocks
-    arrays = {
-        "taken": state.taken,
-        "led": clocks.led,
-        "touched": clocks.touched,
-        "stamp": clocks.stamp,
-    }
-    if clocks.heard is not None:
-        arrays["heard"] = clocks.heard
-    rows = state.rows
-    tensors = {"models": rows.servers.contiguous(), "first": rows.first.contiguous()}
-    if rows.written:
-        numbers_of = sorted(rows.written)
-        tensors["shelf_rows"] = torch.stack([rows.written[n] for n in numbers_of])
-        tensors["shelf_numbers"] = torch.tensor(numbers_of)
-    tensors |= {name: torch.from_numpy(np.array(values)) for name, values in arrays.items()}
-    if state.spent.size:
-        tensors["spent"] = torch.from_numpy(np.array(state.spent))
-    tensors |= {f"owed.{client}": debt for client, debt in state.owed.items()}
-    tensors |= {f"own.{client}": own for client, own in state.own.items()}
-    if state.public is not None:
-        tensors["public"] = state.public.contiguous()
-    if state.average is not None:
-        tensors["average"] = state.average.contiguous()
-    for n, each in enumerate(state.lanes):
-        if each.base is not None:
-            tensors[f"base.{n}"] = each.base.contiguous()
-        for name, values in each.memory.items():
-            tensors[f"memory.{n}.{name}"] = torch.from_numpy(np.array(values))
-    numbers = {
-        "number": clocks.number,
-        "seconds": state.seconds,
-        "bytes": state.bytes,
-        "joules": state.joules,
-        "over": state.over,
-        "shelves": rows.shelves,
-        "lanes": [
-            {
-                "place": each.number,
-                "lane": each.lane,
-                "k": each.k,
-                "ends": each.ends,
-                **({} if each.held is None else {"held": each.held}),
-                "sources": each.sources,
-                "steps": each.steps,
-                "began": each.began,
-                "since": each.since,
-                "was": each.was,
-                "crew": each.crew,
-                "measured": None if each.measured is None else asdict(each.measured),
-            }
-            for each in state.lanes
-        ],
-        **extra,
-    }
-    text = json.dumps(numbers)
-    sealed = {"state": text, "sha256": _seal(tensors, text)}
-    write_atomic(directory / CHECKPOINT, save(tensors, sealed))
+    Checkpoints(directory).save(state, extra)
 
 
-def _seal(tensors: Mapping[str, Tensor], text: str) -> str:
+def _sealed(tensors: dict[str, Tensor], text: str, before: str = "") -> tuple[bytes, str]:
+    """A part of a state as bytes, and its seal."""
+    seal = _seal(tensors, text, before)
+    return save(_apart(tensors), {"state": text, "sha256": seal}), seal
+
+
+def _apart(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The same, none of which shares its memory with another: safetensors would refuse it."""
+    seen, apart = set[int](), dict[str, Tensor]()
+    for name, tensor in tensors.items():
+        memory = tensor.untyped_storage().data_ptr()
+        apart[name] = tensor.clone() if memory in seen else tensor
+        seen.add(memory)
+    return apart
+
+
+def _seal(tensors: Mapping[str, Tensor], text: str, before: str = "") -> str:
     """A hash of everything in a checkpoint: one wrong bit would mean a wrong model in the end."""
-    digest = hashlib.sha256(text.encode())
+    digest = hashlib.sha256((before + text).encode())
     for name in sorted(tensors):
         digest.update(name.encode())
         digest.update(raw(tensors[name]).data)
@@ -99,71 +102,35 @@ def load_checkpoint(directory: Path) -> tuple[State, dict[str, Any]] | None:
         return None
     try:
         with safe_open(path, framework="pt") as file:
-            sealed = file.metadata()
+            told = file.metadata()
             tensors: dict[str, Tensor] = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-        if _seal(tensors, sealed["state"]) != sealed["sha256"]:
+        if _seal(tensors, told["state"]) != told["sha256"]:
             raise ValueError("its content does not match its checksum")
-        numbers = json.loads(sealed["state"])
-        memories = _memories(tensors)
-        lanes = [_lane(n, each, tensors, memories) for n, each in enumerate(numbers.pop("lanes"))]
-        arrays = {name: tensors[name].numpy() for name in ("led", "touched", "stamp")}
-        heard = tensors["heard"].numpy() if "heard" in tensors else None
-        state = State(
-            rows=_rows(tensors, numbers.pop("shelves", None)),
-            taken=tensors["taken"].numpy(),
-            clocks=Clocks(numbers.pop("number"), heard=heard, **arrays),
-            lanes=lanes,
-            owed={int(name[5:]): tensors[name] for name in tensors if name.startswith("owed.")},
-            public=tensors.get("public"),
-            spent=tensors["spent"].numpy() if "spent" in tensors else np.zeros((2, 0)),
-            average=tensors.get("average"),
-            own={int(name[4:]): tensors[name] for name in tensors if name.startswith("own.")},
-            over=numbers.pop("over", None),
-            **{key: numbers.pop(key) for key in ("seconds", "bytes", "joules")},
-        )
+        saved = Saved()
+        saved.add(tensors, json.loads(told["state"]))
+        for more, numbers in _changes(directory / CHANGES, told["sha256"]):
+            saved.add(more, numbers)
+        return saved.state(), saved.numbers
     except (SafetensorError, OSError, KeyError, ValueError, TypeError) as error:
         raise RunError(
             f"the checkpoint {path} is damaged ({error}): start the experiment again"
         ) from None
-    return state, numbers
 
 
-def _rows(tensors: Mapping[str, Tensor], shelves: list[list[Any]] | None) -> ModelRows:
-    """The models as they were saved; earlier versions wrote out all rows of all shelves."""
-    models = tensors["models"]
-    if shelves is None:
-        return ModelRows.of(models, len(tensors["led"]))
-    numbers = tensors.get("shelf_numbers", torch.zeros(0)).tolist()
-    written = {int(n): tensors["shelf_rows"][at] for at, n in enumerate(numbers)}
-    starts = tuple((int(count), bool(zero)) for count, zero in shelves)
-    return ModelRows(models, tensors["first"], starts, written)
-
-
-def _memories(tensors: Mapping[str, Tensor]) -> dict[int, dict[str, str]]:
-    """What each lane's scheme remembers, and the tensors' names: {lane: {name: tensor}}."""
-    found: dict[int, dict[str, str]] = {}
-    for key in tensors:
-        if key.startswith("memory."):
-            _, lane, name = key.split(".", 2)
-            found.setdefault(int(lane), {})[name] = key
-    return found
-
-
-def _lane(
-    n: int,
-    numbers: dict[str, Any],
-    tensors: Mapping[str, Tensor],
-    memories: Mapping[int, Mapping[str, str]],
-) -> LaneState:
-    """Lane `n` as it was saved."""
-    own = memories.get(n, {})
-    measured, number = numbers.pop("measured"), numbers.pop("place")
-    was = tuple(numbers.pop("was", (0, 0.0)))
-    return LaneState(
-        number,
-        **{**numbers, "lane": tuple(numbers["lane"]), "crew": tuple(map(tuple, numbers["crew"]))},
-        was=was,
-        base=tensors.get(f"base.{n}"),
-        memory={name: tensors[key].numpy() for name, key in own.items()},
-        measured=None if measured is None else Estimates(**measured),
-    )
+def _changes(path: Path, seal: str) -> Iterator[tuple[dict[str, Tensor], dict[str, Any]]]:
+    """The records that follow the file with this seal, up to the first that is not whole."""
+    if not path.exists():
+        return
+    with path.open("rb") as file:
+        while True:
+            length = int.from_bytes(file.read(8), "little")
+            content = file.read(min(length, path.stat().st_size))
+            try:
+                header = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])
+                told, tensors = header["__metadata__"], load(content)
+                if _seal(tensors, told["state"], seal) != told["sha256"]:
+                    return
+            except (SafetensorError, KeyError, ValueError, TypeError):
+                return
+            seal = told["sha256"]
+            yield tensors, json.loads(told["state"])

@@ -26,7 +26,7 @@ from sdfeel.experiment.build import Prepared, prepare
 from sdfeel.experiment.loading import load
 from sdfeel.experiment.schema import Experiment
 from sdfeel.run import provenance, store, theorem
-from sdfeel.run.checkpoint import load_checkpoint, save_checkpoint
+from sdfeel.run.checkpoint import Checkpoints, load_checkpoint
 from sdfeel.run.drive import Drive, Goals
 from sdfeel.run.provenance import Continued, Provenance
 from sdfeel.run.theorem import Estimating
@@ -126,6 +126,7 @@ class Session:
         self._accept_changes = accept_changes
         self._engine = Timed(prepared.engine, lambda: self._writing + self._idle)
         self._continued: Continued | None = None
+        self._checkpoints = Checkpoints(directory)
         self._began = time.perf_counter()
         self._ended: float | None = None
         self._idle = self._writing = 0.0
@@ -261,7 +262,7 @@ class Session:
             if time.monotonic() - saved_at >= every:
                 self._save(drive, log)
                 saved_at = time.monotonic()
-        self._save(drive, log)
+        self._save(drive, log, whole=True)
         if drive.reason is not None:
             weights = self.prepared.engine.state_dict(drive.simulation.model())
             write_atomic(self.directory / run_files.MODEL, save(weights))
@@ -306,7 +307,7 @@ class Session:
                 f"sdfeel that began it"
             )
 
-    def _save(self, drive: Drive, log: store.Log) -> None:
+    def _save(self, drive: Drive, log: store.Log, whole: bool = False) -> None:
         begin = time.perf_counter()
         extra = {
             "accuracy": drive.accuracy,
@@ -316,7 +317,7 @@ class Session:
             "bits": self.prepared.engine.bits,
             "estimates": None if self._estimating is None else self._estimating.record,
         }
-        save_checkpoint(self.directory, drive.simulation.state, extra)
+        self._checkpoints.save(drive.simulation.state, extra, whole)
         self._writing += time.perf_counter() - begin
 
     def _drive(self, state: State | None, accuracy: float | None, idle: int) -> Drive:

@@ -22,7 +22,7 @@ from sdfeel.engine.attacks import Attack
 from sdfeel.engine.base import Engine, Task
 from sdfeel.engine.combine import Sums, combined, mean, mixed, summed, weighted
 from sdfeel.engine.estimates import Estimator, probing
-from sdfeel.engine.messages import Packing
+from sdfeel.engine.messages import Packing, senders
 from sdfeel.engine.privacy import Budget
 from sdfeel.engine.tasks import crowd_of, folding, plain
 from sdfeel.engine.threads import one_thread
@@ -332,10 +332,10 @@ class Simulation:
         if self._liars is not None and mixing.crossings:
             return self._lied(mixing, self._liars, began)
         sent = mixing.via == "server-server" and mixing.crossings > 0
-        if packing is None or packing.across is None or not sent:
-            return mixed(mixing, self.state.rows)
         state = self.state
-        assert state.public is not None
+        if packing is None or packing.across is None or state.public is None or not sent:
+            return mixed(mixing, state.rows)
+        state.rows.touch(*senders(mixing))
         return packing.exchange(state.servers, state.public, mixing, state.number, hop)
 
     def _lied(self, mixing: Mixing, liars: Attack, began: Mapping[int, Tensor]) -> Tensor:

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
+from weakref import WeakValueDictionary
 
 import numpy as np
 import torch
@@ -32,6 +33,11 @@ class ModelRows:
 
     def __post_init__(self) -> None:
         self._zero = torch.zeros_like(self.first)
+        self.writes = 0  # of servers' rows
+        self.last_written = np.zeros(len(self.servers), dtype=np.int64)  # the write of each row
+        self._copies: WeakValueDictionary[int, Tensor] = (
+            WeakValueDictionary()
+        )  # of rows as they are
 
     @classmethod
     def fresh(cls, initial: Tensor, net: Network) -> "ModelRows":
@@ -58,12 +64,18 @@ class ModelRows:
         return self._begun(n) if found is None else found
 
     def taken(self, rows: Sequence[int]) -> Tensor:
-        """(R, P) copies of some rows."""
+        """(R, P) copies of some rows, to be read only: all who take one row have the same copy."""
         if not rows:
             return self.servers[:0].clone()
-        if len(rows) == 1:
-            return self[rows[0]].clone()[None]
-        return torch.stack([self[n] for n in rows])
+        if len(rows) > 1:
+            return torch.stack([self[n] for n in rows])
+        n = rows[0]
+        copy = self._copies.get(n) if n >= 0 else None
+        if copy is None:
+            copy = self[n].clone()[None]
+            if n >= 0:
+                self._copies[n] = copy
+        return copy
 
     def put(self, rows: Sequence[int], values: Tensor) -> None:
         """Replace some rows by (R, P) values, which nobody else changes from now on."""
@@ -76,6 +88,7 @@ class ModelRows:
     def _put(self, n: int, value: Tensor) -> None:
         if n >= 0:
             self.servers[n] = value
+            self.touch(n)
         else:
             self.written[n] = value
 
@@ -84,8 +97,16 @@ class ModelRows:
         for n, value in zip(rows, values, strict=True):
             if n >= 0:
                 self.servers[n] += value
+                self.touch(n)
             else:
                 self.written[n] = self[n] + value
+
+    def touch(self, *rows: int) -> None:
+        """Servers' rows, or what others know of them, have been written."""
+        self.writes += 1
+        for n in rows:
+            self.last_written[n] = self.writes
+            self._copies.pop(n, None)
 
     def begin(self, net: Network) -> None:
         """All shelves begin again: as zero, or as the model of a client's server."""
