@@ -124,6 +124,7 @@ class Mortal:
 
     def __init__(self, patch: pytest.MonkeyPatch, last: int) -> None:
         self.left = last
+        acts: dict[str, Callable[..., Any]]
         acts = {"replace": os.replace, "unlink": os.unlink, "fsync": lambda file: None}
         for name, act in acts.items():
             patch.setattr(os, name, self._mortal(act))

@@ -22,7 +22,7 @@ from torch import Tensor
 from sdfeel.core.errors import RunError
 from sdfeel.core.run_files import CHANGES, CHECKPOINT, append, write_atomic
 from sdfeel.models.flat import raw
-from sdfeel.run.saved_state import Known, Saved, changed, size
+from sdfeel.run.saved_state import OnDisk, Restored, changed, size
 from sdfeel.sim.state import State
 
 SMALL = 1 << 20  # bytes of a state that is always written as a whole
@@ -33,7 +33,7 @@ class Checkpoints:
 
     def __init__(self, directory: Path, small: int = SMALL) -> None:
         self._directory, self._small = directory, small
-        self._known: Known | None = None  # None: nobody knows what is on disk
+        self._known: OnDisk | None = None  # None: nobody knows what is on disk
         self._seal, self._whole, self._changes = "", 0, 0  # bytes of the file, and behind it
 
     def save(self, state: State, extra: Mapping[str, Any], whole: bool = False) -> None:
@@ -49,10 +49,10 @@ class Checkpoints:
                 self._replace(state, extra)
             else:
                 self._append(tensors, text)
-        self._known = Known.of(state)
+        self._known = OnDisk.of(state)
 
     def _replace(self, state: State, extra: Mapping[str, Any]) -> None:
-        tensors, numbers = changed(state, Known())
+        tensors, numbers = changed(state, OnDisk())
         content, self._seal = _sealed(tensors, json.dumps({**extra, **numbers}))
         write_atomic(self._directory / CHECKPOINT, content)
         (self._directory / CHANGES).unlink(missing_ok=True)
@@ -106,7 +106,7 @@ def load_checkpoint(directory: Path) -> tuple[State, dict[str, Any]] | None:
             tensors: dict[str, Tensor] = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
         if _seal(tensors, told["state"]) != told["sha256"]:
             raise ValueError("its content does not match its checksum")
-        saved = Saved()
+        saved = Restored()
         saved.add(tensors, json.loads(told["state"]))
         for more, numbers in _changes(directory / CHANGES, told["sha256"]):
             saved.add(more, numbers)

@@ -29,7 +29,7 @@ Part = tuple[dict[str, Tensor], dict[str, Any]]
 
 
 @dataclass
-class Known:
+class OnDisk:
     """What is on disk of a state, without keeping any model of it in memory."""
 
     writes: int = -1  # of the servers' rows
@@ -38,7 +38,7 @@ class Known:
     lanes: dict[int, tuple[Any, ...]] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, state: State) -> "Known":
+    def of(cls, state: State) -> "OnDisk":
         return cls(
             state.rows.writes,
             _arrays(state),
@@ -52,7 +52,7 @@ class Known:
         return known is not None and known[0]() is model and known[1] == model._version
 
 
-def changed(state: State, known: Known) -> Part:
+def changed(state: State, known: OnDisk) -> Part:
     """What has changed since `known` was on disk."""
     tensors: dict[str, Tensor] = {}
     rows = np.flatnonzero(state.rows.last_written > known.writes)
@@ -169,7 +169,7 @@ def _numbers(lane: LaneState) -> dict[str, Any]:
     }
 
 
-class Saved:
+class Restored:
     """A state as it is put together again, part by part."""
 
     def __init__(self) -> None:

@@ -4,6 +4,7 @@
     events.jsonl             one event per line, only ever appended to
     metrics.csv              the measurements as a table
     checkpoint.safetensors   the newest state; replaced as a whole
+    checkpoint.changes       what has changed since; only of large states, while they are running
     model.safetensors        the final model, once finished
 
 The log is flushed to disk before a checkpoint that counts on it, and a checkpoint remembers how
