@@ -19,11 +19,12 @@ from sdfeel.core.arrays import Ints
 from sdfeel.core.errors import InputError, unknown
 from sdfeel.core.seeds import number
 from sdfeel.data.federated import Examples
-from sdfeel.engine.base import Task, Training, Workload
+from sdfeel.engine.base import Engine, Task, Training, Workload
 from sdfeel.engine.batched import TOLERANCE
 from sdfeel.engine.combine import Sums
 from sdfeel.engine.native.lower import lower
 from sdfeel.engine.select import Kind, choose
+from sdfeel.engine.tasks import Crowd, folding
 from sdfeel.engine.threads import one_thread
 from sdfeel.models import zoo
 
@@ -279,15 +280,38 @@ def ours(work: BenchWork, kind: Kind) -> Way:
 
     def go() -> None:
         nonlocal turn
-        tasks = [Task(c, start, work.steps, turn * work.steps) for c in range(work.clients)]
         with one_thread():  # as the simulator works: torch's idle threads would spin
-            average = Sums(1, start)
-            for model in engine.train(tasks):
-                average.add(0, 1 / work.clients, model)
-            average.rows()
+            averaged(engine, start, work, turn)
         turn += 1
 
     return go
+
+
+def averaged(engine: Engine, start: Tensor, work: BenchWork, turn: int) -> Tensor:
+    """(1, P) the mean of all clients' models after a round, made as the simulator makes it."""
+    count = work.clients
+    if able := folding(engine):  # it adds them up itself
+        each = np.arange(count)
+        crowd = Crowd(
+            clients=each,
+            starts=start[None].numpy(),
+            start=np.zeros(count, dtype=np.int64),
+            steps=np.full(count, work.steps),
+            first=np.full(count, turn * work.steps),
+            rates=np.ones(count),
+            begins=np.arange(count + 1),
+            into=np.zeros(count, dtype=np.int64),
+            weights=np.full(count, 1 / count),
+            updates=False,
+        )
+        totals = torch.zeros(1, len(start), dtype=torch.float64)
+        able.gather(crowd, totals.numpy()).fold()
+        return totals.to(start.dtype)
+    average = Sums(1, start)
+    tasks = [Task(c, start, work.steps, turn * work.steps) for c in range(count)]
+    for model in engine.train(tasks):
+        average.add(0, 1 / count, model)
+    return average.rows()
 
 
 WAYS: dict[str, Callable[[BenchWork], Way]] = {

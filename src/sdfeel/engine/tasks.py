@@ -69,7 +69,7 @@ class Folding(Protocol):
         ...
 
     def gather(self, crowd: Crowd, totals: Floats) -> "InTraining":
-        """Begin to train; `fold` adds models to their sums, the rows of `totals` (R, P)."""
+        """Begin to train; `fold` makes their sums, the rows of `totals` (R, P), which are zeros."""
         ...
 
 

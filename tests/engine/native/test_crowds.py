@@ -17,6 +17,8 @@ from sdfeel.core.scheme import Scheme
 from sdfeel.data.federated import Examples
 from sdfeel.engine.base import Task, Training, Workload
 from sdfeel.engine.combine import Sums
+from sdfeel.engine.native import crowds
+from sdfeel.engine.native.crowds import CHUNK_BYTES
 from sdfeel.engine.native.engine import NativeEngine
 from sdfeel.engine.tasks import Crowd
 from sdfeel.models.zoo import build
@@ -33,6 +35,7 @@ def simulation(
     alone: bool = False,  # one client after another
     clients: int = COUNT,
     beyond: bool = False,  # one of them has a row that does not exist
+    hidden: int = 0,  # a layer between, wide enough to have an order of its own
 ) -> Simulation:
     draws = np.random.default_rng(1)
     x = torch.from_numpy(draws.standard_normal((EXAMPLES, FEATURES)).astype(np.float32))
@@ -41,7 +44,9 @@ def simulation(
     parts = [draws.integers(0, EXAMPLES, size) for size in sizes.tolist()]
     if beyond:
         parts[-1][0] = EXAMPLES
-    module = build("logistic", (FEATURES,), 3, 0)
+    module = build(
+        "mlp" if hidden else "logistic", (FEATURES,), 3, 0, **({"hidden": hidden} if hidden else {})
+    )
     workload = Workload(module, data, parts, data, training or Training(0.1, 4), 2**40 + 7)
     engine = NativeEngine(workload, threads=3)
     assert engine.folds
@@ -89,8 +94,13 @@ def test_a_crowd_has_the_bits_of_its_clients_one_by_one(
 
 @needs_compiler
 @pytest.mark.parametrize("updates", [False, True])
-def test_a_model_goes_into_any_sums_with_any_weights(updates: bool) -> None:
-    engine, draws = simulation(SDFeel()).engine, np.random.default_rng(0)
+@pytest.mark.parametrize("hidden", [0, 37])
+@pytest.mark.parametrize("chunk_bytes", [1, CHUNK_BYTES])  # one model at a time; many
+def test_a_model_goes_into_any_sums_with_any_weights(
+    updates: bool, hidden: int, chunk_bytes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(crowds, "CHUNK_BYTES", chunk_bytes)
+    engine, draws = simulation(SDFeel(), hidden=hidden).engine, np.random.default_rng(0)
     assert isinstance(engine, NativeEngine)
     start = engine.initial()
     starts = torch.stack([start, start * -0.5, torch.zeros_like(start)])
@@ -108,7 +118,11 @@ def test_a_model_goes_into_any_sums_with_any_weights(updates: bool) -> None:
         updates=updates,
     )
     totals = np.zeros((6, len(start)))
-    engine.gather(crowd, totals).fold()
+    gathered = engine.gather(crowd, totals)
+    gathered.fold(17)  # sums may be asked for on the way
+    gathered.fold()
+    gathered.close()
+    assert bool(engine._crowds._spare) == bool(hidden), "rows are turned only where it helps"
     tasks = [
         Task(client, starts[which], steps, first, rate)
         for client, which, steps, first, rate in zip(

@@ -4,6 +4,7 @@ import ctypes
 import os
 import weakref
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 from zlib import crc32
@@ -11,7 +12,7 @@ from zlib import crc32
 import numpy as np
 from numpy.typing import NDArray
 
-from sdfeel.core.arrays import Floats, Ints
+from sdfeel.core.arrays import Floats, Ints, Singles
 from sdfeel.core.errors import SdfeelError
 from sdfeel.core.seeds import rng
 from sdfeel.engine.batches import BATCHES, dropout_key
@@ -23,6 +24,7 @@ STOPPED = 4  # of crowd.hpp: a task has failed
 CHUNK_BYTES, MOST_CHUNK = 1 << 17, 64  # models that a thread trains before it says so
 EACH_CHUNKS = 12  # chunks in memory for each thread: as Trainer's rooms
 ROOM_BYTES = 12 << 20
+ORDERED_BYTES = 256 << 20  # of starts and sums that are copied into the stages' own orders
 AT_ONCE, AT_ONCE_NUMBERS = 256, 1 << 20  # tasks, and their numbers, between two looks at signals
 
 
@@ -40,8 +42,10 @@ class CrowdCall(ctypes.Structure):
         ("begins", ctypes.c_void_p),
         ("into", ctypes.c_void_p),
         ("weights", ctypes.c_void_p),
+        ("opens", ctypes.c_void_p),
         ("totals", ctypes.c_void_p),
         ("updates", ctypes.c_int64),
+        ("ordered", ctypes.c_int64),
     )
 
 
@@ -51,6 +55,7 @@ class Crowds:
     def __init__(self, library: Library, lessons: Lessons, row: int, threads: int) -> None:
         self._library, self._lessons, self._row, self._threads = library, lessons, row, threads
         self._key = dropout_key(lessons.seed)
+        self._spare: list[tuple[Singles, Floats]] = []  # memory of `_turned`: new pages cost time
         self._seed = np.array(_words(lessons.seed) + _words(crc32(BATCHES.encode())), np.uint32)
 
     @cached_property
@@ -81,14 +86,19 @@ class Crowds:
         return found
 
     def gather(self, crowd: Crowd, totals: Floats) -> "Gathered":
-        """Begin to train a crowd, whose models will be added to the rows of `totals`."""
+        """Begin to train a crowd, whose models will be added up in the rows of `totals` (zeros)."""
+        assert totals.flags.c_contiguous
+        assert totals.dtype == np.float64
         count = len(crowd.clients)
         sizes = np.minimum(self._lessons.step.batch_size, self._part_sizes[crowd.clients])
         each = self._each(crowd.clients, sizes)
-        starts = np.ascontiguousarray(crowd.starts, np.float32)
         chunk = max(1, min(MOST_CHUNK, CHUNK_BYTES // (4 * self._row), count // self._threads // 8))
         ring = max(2, min(EACH_CHUNKS * self._threads, ROOM_BYTES // (4 * self._row * chunk)))
         models = np.empty((chunk * min(ring + 1, -(-count // chunk)), self._row), np.float32)
+        own = self._turned(crowd, totals)
+        starts, sums = (
+            (np.ascontiguousarray(crowd.starts, np.float32), totals) if own is None else own
+        )
         kept: dict[str, NDArray[Any]] = {
             "starts": starts.ctypes.data + crowd.start.astype(np.uintp) * (4 * self._row),
             "clients": _numbers(crowd.clients),
@@ -111,9 +121,13 @@ class Crowds:
             **self._lessons.step.numbers(),
             **{name: array.ctypes.data for name, array in kept.items()},
         )
-        sums = _numbers(crowd.begins), _numbers(crowd.into), np.ascontiguousarray(crowd.weights)
-        assert totals.flags.c_contiguous
-        assert totals.dtype == np.float64
+        into = _numbers(crowd.into)
+        entries: dict[str, NDArray[Any]] = {
+            "begins": _numbers(crowd.begins),
+            "into": into,
+            "weights": np.ascontiguousarray(crowd.weights),
+            "opens": _opening(into, len(totals)),
+        }
         call = CrowdCall(
             tasks=tasks,
             parts=self._places.ctypes.data,
@@ -122,16 +136,45 @@ class Crowds:
             seed=self._seed.ctypes.data,
             words=len(self._seed),
             chunk=chunk,
-            begins=sums[0].ctypes.data,
-            into=sums[1].ctypes.data,
-            weights=sums[2].ctypes.data,
-            totals=totals.ctypes.data,
+            totals=sums.ctypes.data,
             updates=crowd.updates,
+            ordered=own is not None,
+            **{name: array.ctypes.data for name, array in entries.items()},
         )
-        memory = (models, starts, totals, kept, sums)
+
+        def restore(begin: int, end: int) -> None:
+            touched = np.unique(into[crowd.begins[begin] : crowd.begins[end]])
+            self._library.restore(sums, totals, touched, self._threads)
+
+        def end() -> None:
+            if own is not None:
+                self._spare = [own]
+
         return Gathered(
-            self._library, call, self._threads, memory, lambda: self._failed(crowd, kept["finite"])
+            self._library,
+            call,
+            self._threads,
+            (models, starts, totals, sums, kept, entries),
+            Ends(lambda: self._failed(crowd, kept["finite"]), own and restore, end),
         )
+
+    def _turned(self, crowd: Crowd, totals: Floats) -> tuple[Singles, Floats] | None:
+        """The starts in the orders of the model's stages, and memory for sums in these orders.
+
+        None if it is less work to turn every model twice than starts and sums once.
+        """
+        shape, starts = crowd.starts.shape, np.ascontiguousarray(crowd.starts, np.float32)
+        small = starts.nbytes + totals.nbytes <= ORDERED_BYTES
+        few = 4 * (len(starts) + len(totals)) <= len(crowd.clients)
+        if not (self._library.orders and small and few):
+            return None
+        room, sums = self._spare.pop() if self._spare else (starts[:0], totals[:0])
+        if room.shape != shape:
+            room = np.empty_like(starts)
+        if sums.shape != totals.shape:
+            sums = np.empty_like(totals)
+        self._library.order(starts, room, np.unique(_numbers(crowd.start)), self._threads)
+        return room, sums
 
     def _failed(self, crowd: Crowd, finite: NDArray[np.uint8]) -> SdfeelError:
         """The error of the first task that failed: the same as a single task's."""
@@ -166,6 +209,15 @@ class Crowds:
         return np.fromiter(places, np.uintp, len(self._parts))
 
 
+@dataclass(frozen=True)
+class Ends:
+    """What is done when tasks have failed, were added, or are over."""
+
+    failed: Callable[[], SdfeelError]
+    added: Callable[[int, int], None] | None  # tasks from the first to before the second
+    over: Callable[[], None]
+
+
 class Gathered:
     """A crowd in training."""
 
@@ -175,15 +227,18 @@ class Gathered:
         call: CrowdCall,
         threads: int,
         memory: object,  # what C++ reads and writes
-        failed: Callable[[], SdfeelError],
+        ends: Ends,
     ) -> None:
-        self._library, self._threads, self._failed = library, threads, failed
+        self._library, self._threads, self._ends = library, threads, ends
         self._count, functions = int(call.tasks.count), library.functions
         self._at_once = max(1, min(AT_ONCE, AT_ONCE_NUMBERS // int(call.tasks.parameters)))
+        self._folded = 0
         functions.sdfeel_gather.restype = ctypes.c_void_p
         self._handle = ctypes.c_void_p(functions.sdfeel_gather(ctypes.byref(call), threads))
         # Whoever forgets it ends it, so that no thread writes to memory that is gone.
-        self.close = weakref.finalize(self, _disperse, functions, self._handle, os.getpid(), memory)
+        self.close = weakref.finalize(
+            self, _disperse, functions, self._handle, os.getpid(), memory, ends.over
+        )
 
     def fold(self, until: int | None = None) -> None:
         """Add up the models of all tasks before `until` (default: all), in their order."""
@@ -193,15 +248,32 @@ class Gathered:
                 self._handle, ctypes.c_int64(min(some, last))
             )
             if code == STOPPED:
-                raise self._failed()
+                raise self._ends.failed()
             self._library.check(code, self._threads)
+        if self._ends.added is not None and last > self._folded:
+            self._ends.added(self._folded, last)
+        self._folded = max(last, self._folded)
 
 
 def _disperse(
-    functions: ctypes.CDLL, handle: ctypes.c_void_p, process: int, memory: object
+    functions: ctypes.CDLL,
+    handle: ctypes.c_void_p,
+    process: int,
+    memory: object,
+    over: Callable[[], None],
 ) -> None:
     if os.getpid() == process:  # a forked process has none of the threads to wait for
         functions.sdfeel_disperse(handle)
+        over()
+
+
+def _opening(into: Ints, sums: int) -> NDArray[np.uint8]:
+    """(E,) 1 where an entry is the first of its sum."""
+    first = np.full(sums, -1)
+    first[into[::-1]] = np.arange(len(into))[::-1]  # of several, the last that is written stays
+    found = np.zeros(len(into), np.uint8)
+    found[first[first >= 0]] = 1
+    return found
 
 
 def _numbers(array: Ints) -> Ints:

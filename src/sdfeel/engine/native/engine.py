@@ -118,7 +118,7 @@ class NativeEngine:
         return not self._workload.training.proximal and self._crowds.fits
 
     def gather(self, crowd: Crowd, totals: Floats) -> Gathered:
-        """Begin to train a crowd, whose models are added to (R, P) `totals`; the same bits."""
+        """Begin to train a crowd, whose models are added up in (R, P) `totals`; the same bits."""
         return self._crowds.gather(crowd, totals)
 
     @cached_property

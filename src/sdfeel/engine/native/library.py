@@ -6,12 +6,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from sdfeel.core.arrays import Floats, Ints
+from sdfeel.core.arrays import Floats, Ints, Singles
 from sdfeel.core.errors import SdfeelError
 
 if TYPE_CHECKING:  # a device trains without torch
@@ -110,6 +110,8 @@ class Library:
         self.functions.sdfeel_workspace.restype = ctypes.c_int64
         self.functions.sdfeel_begin.restype = ctypes.c_void_p
         self.fuses = bool(self.functions.sdfeel_fuses())  # a * b + c is rounded once
+        # Models can be kept in orders of the stages' own.
+        self.orders = bool(self.functions.sdfeel_orders())
         self.workspace = int(self.functions.sdfeel_workspace())  # bytes a thread needs
 
     def release(self) -> None:
@@ -118,6 +120,21 @@ class Library:
 
     def train(self, tasks: Tasks, threads: int) -> None:
         self.check(self.functions.sdfeel_train(ctypes.byref(tasks), threads), threads)
+
+    def order(self, rows: Singles, to: Singles, which: Ints, threads: int) -> None:
+        """Write the rows `which`, in the stages' own orders, to the same rows of `to`."""
+        self._turn(self.functions.sdfeel_order, rows, to, which, threads)
+
+    def restore(self, rows: Floats, to: Floats, which: Ints, threads: int) -> None:
+        """Write the rows `which`, back in torch's order, to the same rows of `to`."""
+        self._turn(self.functions.sdfeel_restore, rows, to, which, threads)
+
+    def _turn(
+        self, function: Any, rows: NDArray[Any], to: NDArray[Any], which: Ints, threads: int
+    ) -> None:
+        places = [ctypes.c_void_p(array.ctypes.data) for array in (rows, to, which)]
+        sizes = [ctypes.c_int64(size) for size in (len(which), rows.shape[1])]
+        self.check(function(*places, *sizes, threads), threads)
 
     @contextmanager
     def stream(self, tasks: Tasks, threads: int) -> Iterator[Stream]:

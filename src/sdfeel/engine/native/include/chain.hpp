@@ -12,6 +12,13 @@ template <class Stage> constexpr auto looks_ahead(int) -> decltype(&Stage::fill_
 }
 template <class Stage> constexpr bool looks_ahead(...) { return false; }
 
+// Whether a stage has its weights in an order of its own: a row can be brought into it once for many
+// clients, in the same places and with the same number of numbers.
+template <class Stage> constexpr auto has_order(int) -> decltype(&Stage::read_ordered, true) {
+    return true;
+}
+template <class Stage> constexpr bool has_order(...) { return false; }
+
 // Stages in a row before an end. Every stage writes its output into the input of the next, and takes
 // its gradient from there. Stages before FIRST have nothing to learn, and need no gradient.
 template <int FIRST, class End, class... Stages> struct Line {
@@ -24,6 +31,44 @@ template <int FIRST, class End, class... Stages> struct Line {
 
     void read(const float *row) {
         each<0>([&](auto &stage) { stage.read(row); });
+    }
+    // The same of, and to, a row whose stages have their own orders.
+    static constexpr bool ORDERS = (false || ... || has_order<Stages>(0));
+    void read_ordered(const float *row) {
+        each<0>([&](auto &stage) {
+            if constexpr (has_order<Type<decltype(stage)>>(0)) stage.read_ordered(row);
+            else stage.read(row);
+        });
+    }
+    void write_ordered(float *row) {
+        each<0>([&](auto &stage) {
+            if constexpr (has_order<Type<decltype(stage)>>(0)) stage.write_ordered(row);
+            else stage.write(row);
+        });
+    }
+    // act(place, numbers, count) for all pieces of such a row of `size` numbers, which need not be
+    // neighbours: what a stage has in its order is not copied, all else is written to `row` first.
+    template <class Act> void each_piece(float *row, int64_t size, const Act &act) {
+        int64_t done = 0;
+        each<0>([&](auto &stage) {
+            if constexpr (has_order<Type<decltype(stage)>>(0)) stage.write_rest(row);
+            else stage.write(row);
+        });
+        each<0>([&](auto &stage) {
+            using Stage = Type<decltype(stage)>;
+            if constexpr (has_order<Stage>(0)) {
+                act(done, row + done, Stage::FIRST_WEIGHT - done);
+                stage.each_row(act);
+                done = Stage::FIRST_WEIGHT + Stage::WEIGHTS;
+            }
+        });
+        act(done, row + done, size - done);
+    }
+    // A row of `size` numbers from torch's order to the stages' own, or BACK.
+    template <bool BACK, class T> static void turn(const T *from, T *to, int64_t size) {
+        int64_t done = 0;
+        (turn_one<Stages, BACK>(from, to, done), ...);
+        memcpy(to + done, from + done, size_t(size - done) * sizeof(T));
     }
     // What was read is no model but a shift.
     void take_shift(float rate) {
@@ -43,6 +88,15 @@ template <int FIRST, class End, class... Stages> struct Line {
     void backward(int n, const Rule &rule) { backward_from<STAGES - 1>(n, rule); }
 
   private:
+    template <class Stage, bool BACK, class T>
+    static void turn_one(const T *from, T *to, int64_t &done) {
+        if constexpr (has_order<Stage>(0)) {
+            memcpy(to + done, from + done, size_t(Stage::FIRST_WEIGHT - done) * sizeof(T));
+            if (BACK) Stage::restore(from, to);
+            else Stage::order(from, to);
+            done = Stage::FIRST_WEIGHT + Stage::WEIGHTS;
+        }
+    }
     template <int I, class Act> void each(const Act &act) {
         if constexpr (I < STAGES) {
             act(at<I>());

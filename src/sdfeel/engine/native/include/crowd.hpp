@@ -1,8 +1,12 @@
 // Many clients in one call: their examples are picked, their models trained, and all of it added to
 // their servers' sums, in the clients' order, without Python in between.
 //
-// Threads take a few tasks at a time and put models into a ring of rooms; the caller adds them up as
-// combine.py does: one task after the other, in double, each product and sum rounded once.
+// Threads take a few tasks at a time. Models are added up as combine.py does: one task after the
+// other, in double, each product and sum rounded once. A thread whose tasks are next adds them itself,
+// from where they are; others leave theirs in a room, and whoever is before them adds those, too.
+//
+// If there are few starts and sums for many clients, all rows are in the orders of the model's stages
+// (`ordered`), and only starts and sums are ever turned.
 #pragma once
 
 #include "shuffle.hpp"
@@ -22,8 +26,10 @@ struct SdfeelCrowd {
     const int64_t *begins;         // (count + 1) where the entries of each task begin
     const int64_t *into;           // entries: which sum,
     const double *weights;         //   and what the model counts there
-    double *totals;                // (sums, parameters)
+    const uint8_t *opens;          //   and whether it is the first of its sum
+    double *totals;                // (sums, parameters) which may be anything at first
     int64_t updates;               // not 0: what is added is the model less its start
+    int64_t ordered;               // not 0: starts, models and totals are in the stages' own orders
 };
 }
 
@@ -32,76 +38,81 @@ namespace sdfeel {
 constexpr uint8_t BAD_ROWS = 2; // in `finite`: the client has rows beyond the data
 constexpr int STOPPED = 4;      // a task has failed: its place in `finite` says how
 
-// total += weight * row
-inline void add(double *total, const float *row, double weight, int64_t count) {
+// total += weight * row; if it is the FIRST of a sum, to zero, whatever total was.
+template <bool FIRST>
+inline void add_multiple(double *total, const float *row, double weight, int64_t count) {
     int64_t p = 0;
 #if defined(__FMA__) && defined(__GNUC__) && !defined(__clang__)
-    typedef double Wide __attribute__((vector_size(32)));
-    typedef double Loose __attribute__((vector_size(32), aligned(8), may_alias));
-    typedef float Narrow __attribute__((vector_size(16), aligned(4), may_alias));
-    const Wide weights{weight, weight, weight, weight};
-    for (; p + 4 <= count; p += 4) {
+#if defined(__AVX512F__)
+    constexpr int WIDE = 8;
+#else
+    constexpr int WIDE = 4;
+#endif
+    typedef double Wide __attribute__((vector_size(8 * WIDE)));
+    typedef double Loose __attribute__((vector_size(8 * WIDE), aligned(8), may_alias));
+    typedef float Narrow __attribute__((vector_size(4 * WIDE), aligned(4), may_alias));
+    const Wide weights = Wide{} + weight;
+    for (; p + WIDE <= count; p += WIDE) {
         const Wide some = __builtin_convertvector(*reinterpret_cast<const Narrow *>(row + p), Wide);
         Loose *const to = reinterpret_cast<Loose *>(total + p);
-        *to = __builtin_ia32_vfmaddpd256(weights, some, *to);
+        const Wide before = FIRST ? Wide{} : *to;
+#if defined(__AVX512F__)
+        *to = __builtin_ia32_vfmaddpd512_mask(weights, some, before, (unsigned char)-1, 4);
+#else
+        *to = __builtin_ia32_vfmaddpd256(weights, some, before);
+#endif
     }
 #endif
-    for (; p < count; p++) total[p] = fused(weight, double(row[p]), total[p]);
+    for (; p < count; p++) total[p] = fused(weight, double(row[p]), FIRST ? 0.0 : total[p]);
 }
 
 template <class Net> class Crowd : public OnHeap {
   public:
     Crowd(const SdfeelCrowd &asked, int threads)
         : call(asked), chunks((asked.tasks.count + asked.chunk - 1) / asked.chunk),
-          rooms(asked.tasks.rooms / asked.chunk),
-          done(static_cast<bool *>(calloc(size_t(chunks) + 1, 1))), crew({this}) {
+          idle(asked.tasks.rooms / asked.chunk), room(asked.tasks.parameters * asked.chunk),
+          places(static_cast<float **>(calloc(size_t(chunks + idle) + 1, sizeof(float *)))),
+          crew({this}) {
         if (threads > chunks) threads = int(chunks);
-        if (!done) failure = NO_MEMORY;
-        else if (threads && crew.send(threads) == 0) failure = NO_THREAD;
+        if (!places) {
+            failure = NO_MEMORY;
+            return;
+        }
+        for (int64_t n = 0; n < idle; n++) places[chunks + n] = call.tasks.models + n * room;
+        if (threads && crew.send(threads) == 0) failure = NO_THREAD;
     }
     ~Crowd() {
         {
             const Held held(lock);
             stopped = true;
         }
-        moved.tell_all();
+        vacated.tell_all();
         crew.wait();
-        free(done);
+        free(places);
     }
     Crowd(const Crowd &) = delete;
 
-    // Add the models of the next tasks, up to `until`. 0, or why it stopped before.
+    // Wait until the models of all tasks before `until` are added. 0, or why they never will be.
     int fold(int64_t until) {
-        for (; folded < until; folded++) {
-            const int64_t chunk = folded / call.chunk;
-            if (folded % call.chunk == 0) {
-                const Held held(lock);
-                held.wait(trained, [&] { return failure || done[chunk]; });
-                if (!done || !done[chunk]) return failure;
-            }
-            if (call.tasks.finite[folded] != 1) return STOPPED;
-            add_one(folded);
-            if ((folded + 1) % call.chunk == 0) {
-                {
-                    const Held held(lock);
-                    used = chunk + 1;
-                }
-                moved.tell_all();
-            }
-        }
-        return 0;
+        const Held held(lock);
+        awaited = until;
+        held.wait(moved, [&] { return added >= until || bad || failure; });
+        return added >= until ? 0 : bad ? STOPPED : failure;
     }
 
   private:
+    static constexpr int64_t PIECE = 1024; // numbers that are looked at, and added, at a time
     const SdfeelCrowd call;
-    const int64_t chunks, rooms;
+    const int64_t chunks;
+    int64_t idle;          // rooms that nobody uses
+    const int64_t room;    // numbers in one: the models of a chunk
+    float **const places;  // (chunks) where trained models wait for their turn; (rooms) idle rooms
     Lock lock;
-    Condition trained, moved;
-    bool *const done; // (chunks)
-    int64_t next = 0, used = 0; // chunks that were taken up, were added
-    int64_t folded = 0;         // tasks
+    Condition moved, vacated;
+    int64_t next = 0, turn = 0; // chunks that were taken up; the one that is to be added
+    int64_t added = 0, awaited = 0; // tasks
     int failure = 0;
-    bool stopped = false;
+    bool stopped = false, bad = false; // bad: the next task to be added has failed
     struct Work {
         Crowd *crowd;
         void operator()() const { crowd->work(); }
@@ -126,13 +137,16 @@ template <class Net> class Crowd : public OnHeap {
     void work() {
         Net *const net = spare<Net>.take();
         Picks picks;
-        for (int64_t chunk; net && (chunk = taken()) >= 0;) {
-            const int64_t begin = chunk * call.chunk, end = begin + call.chunk;
-            for (int64_t i = begin; i < end && i < call.tasks.count; i++)
+        float *models = nullptr;
+        for (int64_t chunk; net && (chunk = taken(models)) >= 0;) {
+            const int64_t begin = chunk * call.chunk, end = end_of(chunk);
+            bool kept = false; // the model is in the workspace alone
+            for (int64_t i = begin; i < end; i++) {
                 if (!train(*net, picks, i)) return fail(net);
-            const Held held(lock);
-            done[chunk] = true;
-            trained.tell_all();
+                kept = call.chunk == 1 && in_turn(chunk);
+                if (!kept) save(*net, i, models + (i - begin) * call.tasks.parameters);
+            }
+            finish(chunk, models, kept ? net : nullptr);
         }
         if (net) spare<Net>.give(net);
         else fail(net);
@@ -142,32 +156,67 @@ template <class Net> class Crowd : public OnHeap {
         if (net) spare<Net>.give(net);
         const Held held(lock);
         failure = NO_MEMORY;
-        trained.tell_all();
         moved.tell_all();
+        vacated.tell_all();
     }
 
-    // The next chunk, as soon as there is room for it; -1 if there is nothing more to do.
-    int64_t taken() {
+    // The next chunk and a room for its models: the one used last, which is still in the caches. -1
+    // if there is nothing more to do. Whoever has a chunk has a room, so the first in turn goes on.
+    int64_t taken(float *&models) {
         const Held held(lock);
-        if (next == chunks || stopped || failure) return -1;
-        const int64_t chunk = next++;
-        held.wait(moved, [&] { return chunk < used + rooms || stopped || failure; });
-        return stopped || failure ? -1 : chunk;
+        const auto over = [&] { return next == chunks || stopped || bad || failure; };
+        held.wait(vacated, [&] { return idle || over(); });
+        if (over()) return -1;
+        models = places[chunks + --idle];
+        return next++;
+    }
+
+    bool in_turn(int64_t chunk) {
+        const Held held(lock);
+        return chunk == turn;
+    }
+    // A chunk is trained. Whoever comes when it is his turn adds it up, and then all those that wait
+    // behind it; others leave theirs.
+    void finish(int64_t chunk, float *models, Net *keeper) {
+        {
+            const Held held(lock);
+            if (chunk != turn) {
+                places[chunk] = models;
+                return;
+            }
+        }
+        for (; models; models = next_turn(models), keeper = nullptr, chunk++)
+            for (int64_t i = chunk * call.chunk, n = 0; i < end_of(chunk); i++, n++)
+                if (!add(i, models + n * call.tasks.parameters, keeper)) return fail_at(i);
+    }
+    void fail_at(int64_t i) {
+        const Held held(lock);
+        added = i;
+        bad = true;
+        moved.tell_all();
+        vacated.tell_all();
+    }
+    // The models of the next chunk, if they wait; `vacant` is a room that is no longer needed.
+    float *next_turn(float *vacant) {
+        const Held held(lock);
+        places[chunks + idle++] = vacant;
+        vacated.tell_one();
+        added = end_of(turn++);
+        if (added >= awaited) moved.tell_all();
+        return turn < chunks ? places[turn] : nullptr;
     }
 
     bool train(Net &net, Picks &picks, int64_t i) {
         const SdfeelTasks &tasks = call.tasks;
         const int64_t size = call.part_sizes[tasks.clients[i]], needed = tasks.steps[i] * tasks.sizes[i];
         if (!picks.fits(size + needed)) return false;
-        if (!pick(i, picks.rows, picks.rows + size)) {
-            tasks.finite[i] = BAD_ROWS;
-            return true;
-        }
+        tasks.finite[i] = pick(i, picks.rows, picks.rows + size) ? 1 : BAD_ROWS;
         const_cast<const int64_t **>(tasks.picked)[i] = picks.rows + size;
-        train_one(net, tasks, i);
+        if (tasks.finite[i] != 1) return true;
+        if (Net::ORDERS && call.ordered) train_task<Net::ORDERS>(net, tasks, i);
+        else train_task<false>(net, tasks, i);
         return true;
     }
-
     // The rows of a task, as batches.py has them; false if one of them is not in the data.
     bool pick(int64_t i, int64_t *order, int64_t *rows) const {
         const SdfeelTasks &tasks = call.tasks;
@@ -189,14 +238,48 @@ template <class Net> class Crowd : public OnHeap {
         return true;
     }
 
-    void add_one(int64_t i) {
+    int64_t end_of(int64_t chunk) const {
+        const int64_t end = (chunk + 1) * call.chunk;
+        return end < call.tasks.count ? end : call.tasks.count;
+    }
+    void save(Net &net, int64_t i, float *model) {
+        keep_unowned<Net>(call.tasks, i, model);
+        if (Net::ORDERS && call.ordered) net.write_ordered(model);
+        else net.write(model);
+    }
+
+    // Add the model of task i to its sums; false if it has failed. It is in `keeper`, if there is one,
+    // and otherwise in `model`.
+    bool add(int64_t i, float *model, Net *keeper) {
+        if (call.tasks.finite[i] != 1) return false;
+        const auto piece = [&](int64_t first, const float *numbers, int64_t count) {
+            for (int64_t p = 0; p < count; p += PIECE)
+                add_piece(i, first + p, numbers + p, count - p < PIECE ? count - p : PIECE);
+        };
+        const int64_t all = call.tasks.parameters;
+        if (keeper && Net::ORDERS && call.ordered) {
+            keep_unowned<Net>(call.tasks, i, model);
+            keeper->each_piece(model, all, piece);
+        } else {
+            if (keeper) save(*keeper, i, model);
+            piece(0, model, all);
+        }
+        return call.tasks.finite[i] == 1;
+    }
+    // A few numbers of a model, from `first` on.
+    void add_piece(int64_t i, int64_t first, const float *numbers, int64_t count) {
         const SdfeelTasks &tasks = call.tasks;
-        float *const model = tasks.models + i % tasks.rooms * tasks.parameters;
-        if (call.updates)
-            for (int64_t p = 0; p < tasks.parameters; p++) model[p] -= tasks.starts[i][p];
+        if (!finite(numbers, count)) tasks.finite[i] = 0;
+        float updates[PIECE];
+        if (call.updates) {
+            const float *const start = tasks.starts[i] + first;
+            for (int64_t p = 0; p < count; p++) updates[p] = numbers[p] - start[p];
+            numbers = updates;
+        }
         for (int64_t n = call.begins[i]; n < call.begins[i + 1]; n++)
-            add(call.totals + call.into[n] * tasks.parameters, model, call.weights[n],
-                tasks.parameters);
+            (call.opens[n] ? add_multiple<true> : add_multiple<false>)(
+                call.totals + call.into[n] * tasks.parameters + first, numbers, call.weights[n],
+                count);
     }
 };
 

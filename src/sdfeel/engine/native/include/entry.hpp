@@ -29,6 +29,15 @@ template <class Net, class Act> int for_each(int64_t count, int threads, const A
     return has_failed() ? NO_MEMORY : 0;
 }
 
+// Some rows of a matrix, from torch's order to the stages' own, or BACK.
+template <bool BACK, class Net, class T>
+int turn(const T *from, T *to, const int64_t *rows, int64_t count, int64_t parameters, int threads) {
+    return for_each<Net>(count, threads, [&](Net &, int64_t i) {
+        const int64_t place = rows[i] * parameters;
+        Net::template turn<BACK>(from + place, to + place, parameters);
+    });
+}
+
 } // namespace sdfeel
 
 // The functions of one model's library.
@@ -61,6 +70,15 @@ template <class Net, class Act> int for_each(int64_t count, int threads, const A
     }                                                                                              \
     extern "C" void sdfeel_disperse(void *crowd) {                                                 \
         delete static_cast<sdfeel::Crowd<NET> *>(crowd);                                           \
+    }                                                                                              \
+    extern "C" int sdfeel_orders() { return NET::ORDERS; }                                         \
+    extern "C" int sdfeel_order(const float *from, float *to, const int64_t *rows, int64_t count,  \
+                                int64_t parameters, int threads) {                                 \
+        return sdfeel::turn<false, NET>(from, to, rows, count, parameters, threads);               \
+    }                                                                                              \
+    extern "C" int sdfeel_restore(const double *from, double *to, const int64_t *rows,             \
+                                  int64_t count, int64_t parameters, int threads) {                \
+        return sdfeel::turn<true, NET>(from, to, rows, count, parameters, threads);                \
     }                                                                                              \
     extern "C" void sdfeel_shuffle(const uint32_t *seed, int64_t words, uint64_t client,           \
                                    uint64_t turn, int64_t *rows, int64_t count) {                  \

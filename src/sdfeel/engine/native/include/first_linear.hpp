@@ -49,6 +49,7 @@ template <class L, int BATCH, class Update> struct FirstLinear {
     alignas(64) float x[2][ROWS][IN_STRIDE]; // this batch and the next, in turn
     int now;                                 // which of them is this batch
     bool next_known, summed;                 // the next batch is there; z holds its sums
+    const float *unread;                     // weights by rows of outputs that are yet to be copied
     alignas(64) float weights[IN][STRIDE];
     alignas(64) float bias[WIDTH];
     alignas(64) float z[ROWS][WIDTH];
@@ -67,13 +68,41 @@ template <class L, int BATCH, class Update> struct FirstLinear {
     void read(const float *row) {
         transpose<true>(row + L::weight, IN, weights[0], STRIDE, OUT, IN);
         if (L::bias >= 0) memcpy(bias, row + L::bias, OUT * 4);
-        velocity.forget();
-        bias_velocity.forget();
-        next_known = summed = false;
+        unread = nullptr;
+        begin_anew();
     }
-    void write(float *row) const {
+    void write(float *row) {
+        fetch_all();
         transpose<false>(weights[0], STRIDE, row + L::weight, IN, IN, OUT);
+        write_rest(row);
+    }
+    // The order of its own: the row's weights by inputs, not by outputs. They are copied slice by
+    // slice when they are first used.
+    void read_ordered(const float *row) {
+        unread = row + L::weight;
+        if (L::bias >= 0) memcpy(bias, row + L::bias, OUT * 4);
+        begin_anew();
+    }
+    static constexpr int64_t FIRST_WEIGHT = L::weight, WEIGHTS = int64_t(IN) * OUT;
+    void write_ordered(float *row) {
+        each_row([&](int64_t place, const float *numbers, int count) {
+            memcpy(row + place, numbers, size_t(count) * 4);
+        });
+        write_rest(row);
+    }
+    // act(place, numbers, count) for the weights in that order.
+    template <class Act> void each_row(const Act &act) {
+        fetch_all();
+        for (int i = 0; i < IN; i++) act(L::weight + int64_t(i) * OUT, weights[i], OUT);
+    }
+    void write_rest(float *row) const {
         if (L::bias >= 0) memcpy(row + L::bias, bias, OUT * 4);
+    }
+    template <class T> static void order(const T *row, T *ordered) {
+        transpose<true>(row + L::weight, IN, ordered + L::weight, OUT, OUT, IN);
+    }
+    template <class T> static void restore(const T *ordered, T *row) {
+        transpose<false>(ordered + L::weight, OUT, row + L::weight, IN, IN, OUT);
     }
     // What was read is no model but a shift.
     void take_shift(float rate) {
@@ -86,7 +115,11 @@ template <class L, int BATCH, class Update> struct FirstLinear {
     template <bool TRAIN, class Next> SDFEEL_NOINLINE void forward(int n, Next &next) {
         if (!summed) {
             for (int s = 0; s < n; s++) memset(z[s], 0, sizeof z[s]);
-            for (int i = 0; i < IN; i += SLICE) sum_slice(i, x[now], n);
+            for (int i = 0; i < IN; i += SLICE) {
+                if (unread) fetch(i);
+                sum_slice(i, x[now], n);
+            }
+            unread = nullptr;
         }
         summed = false;
         activation.template apply<TRAIN>(n, z[0], WIDTH, bias, next);
@@ -112,6 +145,21 @@ template <class L, int BATCH, class Update> struct FirstLinear {
     }
 
   private:
+    void begin_anew() {
+        velocity.forget();
+        bias_velocity.forget();
+        next_known = summed = false;
+    }
+    void fetch(int begin) {
+        for (int i = begin; i < least(IN, begin + SLICE); i++)
+            memcpy(weights[i], unread + long(i) * OUT, OUT * 4);
+    }
+    void fetch_all() {
+        if (unread)
+            for (int i = 0; i < IN; i += SLICE) fetch(i);
+        unread = nullptr;
+    }
+
     // Add to the sums of all samples what the inputs of a slice give.
     SDFEEL_NOINLINE void sum_slice(int begin, const float (*in)[IN_STRIDE], int n) {
         const int end = least(IN, begin + SLICE);

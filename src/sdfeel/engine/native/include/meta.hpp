@@ -13,6 +13,15 @@ template <class A, class B> struct Choice<false, A, B> {
 };
 template <bool YES, class A, class B> using Choose = typename Choice<YES, A, B>::type;
 
+template <class T> struct Referred {
+    using type = T;
+};
+template <class T> struct Referred<T &> {
+    using type = T;
+};
+// T itself, of a reference to it.
+template <class T> using Type = typename Referred<T>::type;
+
 // A number that is known when it is compiled, as an argument.
 template <int N> struct Number {
     static constexpr int value = N;

@@ -57,14 +57,19 @@ inline bool finite(const float *model, int64_t count) {
     return total + sum((sums[0] + sums[1]) + (sums[2] + sums[3])) == 0;
 }
 
-template <class Net> void train_one(Net &net, const SdfeelTasks &tasks, int64_t i) {
-    float *model = tasks.models + i % tasks.rooms * tasks.parameters;
-    if (tasks.parameters > Net::PARAMETERS) // numbers that no stage owns stay as they are
+// Numbers that no stage owns stay as they are.
+template <class Net> void keep_unowned(const SdfeelTasks &tasks, int64_t i, float *model) {
+    if (tasks.parameters > Net::PARAMETERS)
         memcpy(model, tasks.starts[i], size_t(tasks.parameters) * 4);
+}
+
+// The trained model stays in the workspace. ORDERED: its start is in the stages' own orders.
+template <bool ORDERED, class Net> void train_task(Net &net, const SdfeelTasks &tasks, int64_t i) {
     typename Net::Pace pace(Asked{tasks.rates[i], tasks.momentum, tasks.decay, tasks.first_average,
                                   tasks.second_average, tasks.epsilon});
     if (tasks.shifts) net.shift(tasks.shifts[i], pace.rate());
-    net.read(tasks.starts[i]);
+    if constexpr (ORDERED) net.read_ordered(tasks.starts[i]);
+    else net.read(tasks.starts[i]);
     const int n = int(tasks.sizes[i]);
     const int64_t *picked = tasks.picked[i];
     const auto *x = static_cast<const typename Net::Input *>(tasks.x);
@@ -85,6 +90,12 @@ template <class Net> void train_one(Net &net, const SdfeelTasks &tasks, int64_t 
         const Address at{tasks.key, uint64_t(tasks.clients[i]), uint64_t(tasks.first[i] + t)};
         net.step(n, targets, at, pace.next());
     }
+}
+
+template <class Net> void train_one(Net &net, const SdfeelTasks &tasks, int64_t i) {
+    float *const model = tasks.models + i % tasks.rooms * tasks.parameters;
+    train_task<false>(net, tasks, i);
+    keep_unowned<Net>(tasks, i, model);
     net.write(model);
     tasks.finite[i] = finite(model, tasks.parameters);
 }

@@ -6,25 +6,33 @@
 namespace sdfeel {
 
 // A block of 4 x 4.
-SDFEEL_INLINE void transpose_four(const float *from, int from_stride, float *to, int to_stride) {
-    const Floats<4> a = load<4>(from), b = load<4>(from + from_stride);
-    const Floats<4> c = load<4>(from + 2 * from_stride), d = load<4>(from + 3 * from_stride);
-    const Floats<4> ab = __builtin_shufflevector(a, b, 0, 4, 1, 5);
-    const Floats<4> cd = __builtin_shufflevector(c, d, 0, 4, 1, 5);
-    const Floats<4> ab2 = __builtin_shufflevector(a, b, 2, 6, 3, 7);
-    const Floats<4> cd2 = __builtin_shufflevector(c, d, 2, 6, 3, 7);
-    store<4>(to, __builtin_shufflevector(ab, cd, 0, 1, 4, 5));
-    store<4>(to + to_stride, __builtin_shufflevector(ab, cd, 2, 3, 6, 7));
-    store<4>(to + 2 * to_stride, __builtin_shufflevector(ab2, cd2, 0, 1, 4, 5));
-    store<4>(to + 3 * to_stride, __builtin_shufflevector(ab2, cd2, 2, 3, 6, 7));
+template <class T>
+SDFEEL_INLINE void transpose_four(const T *from, int from_stride, T *to, int to_stride) {
+    typedef T Four __attribute__((vector_size(4 * sizeof(T))));
+    typedef T Loose __attribute__((vector_size(4 * sizeof(T)), aligned(alignof(T)), may_alias));
+    const auto row = [&](int r) -> Four {
+        return *reinterpret_cast<const Loose *>(from + r * from_stride);
+    };
+    const auto put = [&](int r, Four values) {
+        *reinterpret_cast<Loose *>(to + r * to_stride) = values;
+    };
+    const Four a = row(0), b = row(1), c = row(2), d = row(3);
+    const Four ab = __builtin_shufflevector(a, b, 0, 4, 1, 5);
+    const Four cd = __builtin_shufflevector(c, d, 0, 4, 1, 5);
+    const Four ab2 = __builtin_shufflevector(a, b, 2, 6, 3, 7);
+    const Four cd2 = __builtin_shufflevector(c, d, 2, 6, 3, 7);
+    put(0, __builtin_shufflevector(ab, cd, 0, 1, 4, 5));
+    put(1, __builtin_shufflevector(ab, cd, 2, 3, 6, 7));
+    put(2, __builtin_shufflevector(ab2, cd2, 0, 1, 4, 5));
+    put(3, __builtin_shufflevector(ab2, cd2, 2, 3, 6, 7));
 }
 
 // to[c][r] = from[r][c] for a matrix of rows x columns.
 //
 // One side is far away in memory, and is walked through line by line: DISTANT_FROM takes bands of
 // its rows together, otherwise bands of the rows of `to`.
-template <bool DISTANT_FROM>
-inline void transpose(const float *from, int from_stride, float *to, int to_stride, int rows,
+template <bool DISTANT_FROM, class T>
+inline void transpose(const T *from, int from_stride, T *to, int to_stride, int rows,
                       int columns) {
     const int whole_rows = rows / 4 * 4, whole_columns = columns / 4 * 4;
     const auto four = [&](int r, int c) {
@@ -32,7 +40,7 @@ inline void transpose(const float *from, int from_stride, float *to, int to_stri
                        to_stride);
     };
     // The lines come from many places at once: no CPU guesses that, so they are asked for.
-    constexpr int LINE = 16, AHEAD = 2 * LINE;
+    constexpr int LINE = 64 / sizeof(T), AHEAD = 2 * LINE;
     if (DISTANT_FROM) {
         constexpr int BAND = 32;
         for (int band = 0; band < whole_rows; band += BAND) {
