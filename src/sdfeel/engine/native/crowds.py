@@ -155,7 +155,7 @@ class Crowds:
             call,
             self._threads,
             (models, starts, totals, sums, kept, entries),
-            Ends(lambda: self._failed(crowd, kept["finite"]), own and restore, end),
+            CrowdEndings(lambda: self._failed(crowd, kept["finite"]), own and restore, end),
         )
 
     def _turned(self, crowd: Crowd, totals: Floats) -> tuple[Singles, Floats] | None:
@@ -210,7 +210,7 @@ class Crowds:
 
 
 @dataclass(frozen=True)
-class Ends:
+class CrowdEndings:
     """What is done when tasks have failed, were added, or are over."""
 
     failed: Callable[[], SdfeelError]
@@ -227,7 +227,7 @@ class Gathered:
         call: CrowdCall,
         threads: int,
         memory: object,  # what C++ reads and writes
-        ends: Ends,
+        ends: CrowdEndings,
     ) -> None:
         self._library, self._threads, self._ends = library, threads, ends
         self._count, functions = int(call.tasks.count), library.functions
