@@ -37,7 +37,7 @@ def test_a_run_shows_figures_curves_phases_and_warnings(page: Page, tmp_path: Pa
         "local iterations",
         "rounds",
         "data moved",
-        "energy",
+        "modelled energy",
     ]
     assert line_["x"][0] == [1.25 * n for n in range(11)]
     assert line_["y"][0] == pytest.approx([4 * n / 50 for n in range(11)])

@@ -124,7 +124,7 @@ def test_lines_are_switched_off_smoothed_and_drawn_on_another_scale(page: Page) 
     for cost, unit in (
         ("local iterations", ""),
         ("rounds", ""),
-        ("energy", "J"),
+        ("modelled energy", "J"),
         ("data moved", "kB"),
     ):
         page.get_by_role("button", name=cost).click()

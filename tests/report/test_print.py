@@ -8,9 +8,12 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from matplotlib.artist import Artist
 from matplotlib.axes import Axes
+from matplotlib.backend_bases import RendererBase
 from matplotlib.figure import Figure
 from matplotlib.text import Text
+from matplotlib.transforms import Bbox
 
 from sdfeel.core.errors import InputError
 from sdfeel.core.network import clustered
@@ -97,34 +100,84 @@ PICTURES: dict[str, Callable[[str | None], Figure]] = {
 }
 
 
+class Witness(Artist):
+    """Drawn last, with everything else: it sees where a file has its words and its ticks."""
+
+    def __init__(self, of: Figure) -> None:
+        super().__init__()
+        self.of = of
+        self.words: list[tuple[Text, Bbox]] = []
+        self.ticks: list[list[Bbox]] = []  # along the horizontal axes
+        self.page: Bbox = of.bbox
+        self.set(zorder=1e9, in_layout=False)
+        of.add_artist(self)
+
+    def draw(self, renderer: RendererBase) -> None:
+        """The layout may move things between two passes: the last one is what is saved."""
+        self.words = [(text, text.get_window_extent(renderer)) for text in written(self.of)]
+        self.page = self.of.bbox.frozen()
+        self.ticks = [
+            [text.get_window_extent(renderer) for text in x_ticks(axes) if text.get_text()]
+            for axes in self.of.axes
+        ]
+
+
+def written(figure: Figure) -> list[Text]:
+    """Everything that can be read in a picture."""
+    ticks = {id(text) for axes in figure.axes for text in all_ticks(axes)}
+    drawn = {id(text) for axes in figure.axes for text in [*x_ticks(axes), *y_ticks(axes)]}
+    shown = [text for text in figure.findobj(Text) if isinstance(text, Text) and text.get_visible()]
+    shown = [text for text in shown if id(text) not in ticks or id(text) in drawn]
+    return [text for text in shown if text.get_text().strip() and _on(text)]
+
+
+def saved(figure: Figure, path: Path) -> Witness:
+    """What is in the file, once it is written."""
+    seen = Witness(figure)
+    save(figure, path)
+    seen.remove()  # whatever is drawn from now on is not in the file
+    assert seen.words
+    return seen
+
+
+def check_whole(seen: Witness) -> None:
+    """Nothing that the file shows is cut off at its edges."""
+    edge = 1.5 * seen.of.dpi / 100
+    for text, box in seen.words:
+        across = seen.page.x0 - edge <= box.x0 and box.x1 <= seen.page.x1 + edge
+        upright = seen.page.y0 - edge <= box.y0 and box.y1 <= seen.page.y1 + edge
+        assert (across, upright) == (True, True), f"{text.get_text()} is cut"
+
+
 @pytest.mark.parametrize(
     ("name", "width"),
     [(name, width) for name in PICTURES for width in WIDTHS],
 )
 def test_every_picture_fits_its_width(name: str, width: str, tmp_path: Path) -> None:
     figure = fitted(PICTURES[name](width), width)
-    if width == "column":  # the narrowest: what can be written there can be written
-        save(figure, tmp_path / "picture.pdf")
-    figure.draw_without_rendering()  # places everything as on the screen
+    kind = "pdf" if width == "column" else "svg"  # the narrowest in print, the others on a page
+    seen = saved(figure, tmp_path / f"picture.{kind}")
     assert figure.get_figwidth() == pytest.approx(WIDTHS[width])
-    whole = figure.bbox.padded(1.5)
-    ticks = {id(text) for axes in figure.axes for text in all_ticks(axes)}
-    drawn = {id(text) for axes in figure.axes for text in [*x_ticks(axes), *y_ticks(axes)]}
-    shown = [text for text in figure.findobj(Text) if isinstance(text, Text) and text.get_visible()]
-    shown = [text for text in shown if id(text) not in ticks or id(text) in drawn]
-    shown = [text for text in shown if text.get_text().strip() and _on(text)]
-    assert shown
-    for text in shown:
-        box = text.get_window_extent()
-        across = whole.x0 <= box.x0 and box.x1 <= whole.x1
-        upright = whole.y0 <= box.y0 and box.y1 <= whole.y1
-        assert (across, upright) == (True, True), f"{text.get_text()} is cut"
+    check_whole(seen)
+    for text, _ in seen.words:
         if width != "slide":
             assert SMALLEST - 0.01 <= float(text.get_fontsize()) <= LARGEST + 0.01, text.get_text()
-    for axes in figure.axes:
-        boxes = [text.get_window_extent() for text in x_ticks(axes) if text.get_text()]
+    for boxes in seen.ticks:
         for left, right in pairwise(sorted(boxes, key=lambda box: box.x0)):
             assert left.x1 <= right.x0 + 0.5, f"ticks of {name} are written over each other"
+
+
+def test_a_label_that_only_the_file_cuts_is_seen(tmp_path: Path) -> None:
+    """A layout that makes room comes too late: the file is written."""
+    figure = Figure(figsize=(3.3, 2.0))
+    figure.subplots_adjust(left=0.02)
+    figure.subplots().set_ylabel("two\nlines")
+    seen = saved(figure, tmp_path / "picture.svg")
+    figure.set_layout_engine("constrained")
+    figure.draw_without_rendering()  # on the screen it is whole again
+    assert all(text.get_window_extent().x0 > 0 for text, _ in seen.words)
+    with pytest.raises(AssertionError, match="lines is cut"):
+        check_whole(seen)
 
 
 def all_ticks(axes: Axes) -> list[Text]:

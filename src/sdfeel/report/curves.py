@@ -46,7 +46,7 @@ TIME = CostAxis("time", lambda event: event.seconds, TIMES)
 ITERATIONS = CostAxis("local iterations", lambda event: event.iterations, COUNTS)
 MOVED = CostAxis("data moved", lambda event: event.bytes, BYTES)
 ROUNDS = CostAxis("rounds", lambda event: event.number, COUNTS)
-ENERGY = CostAxis("energy", lambda event: event.joules, JOULES)
+ENERGY = CostAxis("modelled energy", lambda event: event.joules, JOULES)
 COSTS = (TIME, ITERATIONS, MOVED)  # in reports
 EVERY_COST = (TIME, ITERATIONS, ROUNDS, MOVED, ENERGY)
 
