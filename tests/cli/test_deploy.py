@@ -62,7 +62,7 @@ def slowly(settings: dict[str, str]) -> Any:
     [
         {"scheme_name": "sd-feel", "scheme_alpha": "2"},
         slowly({"scheme_name": "hierfavg", "scheme_tau2": "2"}),
-        {"scheme_name": "fedavg", "scheme_participants": "3"},
+        slowly({"scheme_name": "fedavg", "scheme_participants": "3"}),
         slowly({"scheme_name": "fedmes", "network_overlap": "1"}),
         slowly({"scheme_name": "sd-feel", "training_engine": "auto", "model_name": "mlp"}),
     ],

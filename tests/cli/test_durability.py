@@ -185,6 +185,7 @@ def test_a_second_signal_stops_at_once(
     assert "Traceback" not in outcome.err
 
 
+@pytest.mark.slow
 def test_the_installed_command_stops_on_ctrl_c(tmp_path: Path) -> None:
     run = tmp_path / "run"
     program = str(Path(sys.executable).with_name("sdfeel"))

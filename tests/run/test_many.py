@@ -62,7 +62,13 @@ def test_an_error_names_its_run_and_ends_the_others(tmp_path: Path) -> None:
         list(Many(jobs, at_once=2))
 
 
-@pytest.mark.parametrize("moment", [0.0, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3])
+@pytest.mark.parametrize(
+    "moment",
+    [
+        *(0.0, 0.01, 0.1),
+        *(pytest.param(each, marks=pytest.mark.slow) for each in (0.001, 0.003, 0.03, 0.3)),
+    ],
+)
 def test_a_stop_is_never_lost_however_early_it_comes(tmp_path: Path, moment: float) -> None:
     jobs = {
         f"run-{n}": QueuedRun(small("training.iterations=1000000"), tmp_path / str(n))

@@ -31,6 +31,7 @@ on_x86 = pytest.mark.skipif(
     reason="this CPU has no AVX2",
 )
 MODELS = portable.models(range(4))
+OFTEN = ("mnist-cnn", "mlp", "chain 0", "smooth 0")  # each is compiled for seconds
 
 
 @cache
@@ -46,7 +47,14 @@ def bits(name: str, *flags: str) -> str:
 
 
 @needs_compiler
-@pytest.mark.parametrize("name", [name for name in MODELS if name != "cifar-cnn"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        name if name in OFTEN else pytest.param(name, marks=pytest.mark.slow)
+        for name in MODELS
+        if name != "cifar-cnn"
+    ],
+)
 def test_this_machine_has_the_bits_on_record(name: str) -> None:
     assert bits(name, *build.NATIVE) == portable.golden()[name]
 
@@ -61,7 +69,7 @@ def test_the_width_of_vectors_changes_no_bit(name: str, flags: tuple[str, ...]) 
 
 @on_x86
 @needs_compiler
-@pytest.mark.parametrize("name", ["logistic", "mnist-cnn"])
+@pytest.mark.parametrize("name", ["mnist-cnn", pytest.param("logistic", marks=pytest.mark.slow)])
 def test_avx2_has_the_bits_on_record(name: str) -> None:
     assert bits(name, *AVX2) == portable.golden()[name]
 
