@@ -265,5 +265,5 @@ def test_an_embedded_picture_stands_alone_beside_another() -> None:
 
 def test_pictures_can_be_drawn_in_threads() -> None:
     with ThreadPoolExecutor(4) as pool:
-        drawn = list(pool.map(lambda _: svg(curves(runs(3), width="column")), range(4)))
+        drawn = list(pool.map(lambda _: svg(curves(runs(3), width="column")), range(6)))
     assert len(set(drawn)) == 1
