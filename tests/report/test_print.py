@@ -13,7 +13,7 @@ from matplotlib.axes import Axes
 from matplotlib.backend_bases import RendererBase
 from matplotlib.figure import Figure
 from matplotlib.text import Text
-from matplotlib.transforms import Bbox
+from matplotlib.transforms import Bbox, BboxBase
 
 from sdfeel.core.errors import InputError
 from sdfeel.core.network import clustered
@@ -108,7 +108,7 @@ class Witness(Artist):
         self.of = of
         self.words: list[tuple[Text, Bbox]] = []
         self.ticks: list[list[Bbox]] = []  # along the horizontal axes
-        self.page: Bbox = of.bbox
+        self.page: BboxBase = of.bbox
         self.set(zorder=1e9, in_layout=False)
         of.add_artist(self)
 
