@@ -1,9 +1,11 @@
 """`sdfeel deploy verify` recomputes what nodes signed, and finds the one that deviated."""
 
 import json
+import tempfile
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +24,10 @@ from sdfeel.live.edge.exchange_sync import SyncExchange
 from sdfeel.live.edge.handout import Handout
 from sdfeel.live.edge.policy import Policy
 from sdfeel.live.federation import Federation, Turn
-from sdfeel.live.statements import StatementLog
+from sdfeel.live.statements import Notary, StatementLog, hash_of
 from sdfeel.live.store import Kind, Store
 from sdfeel.live.transport.tensors import digest
+from sdfeel.live.trust.identity import Identity
 from sdfeel.schemes import DSquared, FedMes, GossipMtgc, HierFavg, Mtgc, Scaffold, SDFeel
 from tests.live.village import RING, SIZE, NoisyEngine, Village, network
 
@@ -227,6 +230,46 @@ def test_records_that_were_tampered_with_are_found(what: str, node: str, tmp_pat
     assert not told.verified
     assert node in {name for each in told.findings for name in each.nodes}
     assert all(each.nodes == (node,) for each in told.findings if each.proven)
+
+
+LIES: list[Callable[[Any, Any], object]] = [  # about its second round, and the line that proves it
+    lambda said, line: said.update(round=10**9),
+    lambda said, line: said.update(guests=["0"]),
+    lambda said, line: said.update(guests=[99]),
+    lambda said, line: said["steps"].update({"99": 1}),
+    lambda said, line: said.update(heard={"a/b": 3}),
+    lambda said, line: said.update(software=["\x1b[2J"]),
+    lambda said, line: said.update(policy={"pace": "experiment", "max_change": -1}),
+    lambda said, line: line["clients"]["2"]["statement"].update(steps=1),
+    lambda said, line: line["clients"]["2"].update(statement=None),
+    lambda said, line: line["certificates"].update(dict.fromkeys(line["others"], "none")),
+]
+
+
+def test_a_server_that_signs_nonsense_ends_no_verification_and_blames_nobody_else(
+    tmp_path: Path,
+) -> None:
+    """It signs whatever it says, and in the order in which it says it."""
+    village = played(tmp_path)
+    _, others = lines(tmp_path, "edge-0")
+    path, found = lines(tmp_path, "edge-1")
+    who = Identity.load(tmp_path / NODES / "edge-1" / "identity")
+    notary = Notary(lambda: who, village.federation.digest)
+    for lie in LIES:
+        told = json.loads(json.dumps(found))
+        told[1]["others"] = [n for line in others for n in line["certificates"]]
+        lie(told[1]["statement"], told[1])
+        for line, after in pairwise(told):
+            line["signature"] = notary.sign(line["statement"])["signature"]
+            after["statement"]["before"] = hash_of(line["statement"])
+        told[-1]["signature"] = notary.sign(told[-1]["statement"])["signature"]
+        rewritten(path, told)
+        with ExitStack() as stack:
+            temporary = stack.enter_context(tempfile.TemporaryDirectory())
+            copies = village.directory, village.federation, lambda net, n: "no data"
+            checked = Verifier(*copies, Path(temporary), stack).run(None, None)
+        assert checked.offenders() == (["edge-1"] if lie is not LIES[-1] else [])
+        assert all("edge-1" in each.nodes for each in checked.findings)
 
 
 def test_what_a_server_claims_without_a_signature_names_both(tmp_path: Path) -> None:

@@ -1,6 +1,5 @@
 """What the nodes of a deployment signed, read from their files and held against each other."""
 
-import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,12 +10,21 @@ from cryptography.hazmat.primitives.serialization import Encoding
 
 from sdfeel.core.errors import RunError
 from sdfeel.core.run_files import NODES, STATEMENTS
+from sdfeel.deploy.statement_forms import is_line
 from sdfeel.deploy.verify_report import Finding
-from sdfeel.live.statements import FIRST, Seal, Statement, hash_of, offer, signer
+from sdfeel.live.epochs import SignedNetwork
+from sdfeel.live.statements import (
+    FIRST,
+    Seal,
+    Statement,
+    hash_of,
+    offer,
+    serial_of,
+    signer,
+)
+from sdfeel.live.transport.envelope import strict
 
 Line = Mapping[str, Any]
-OF_SERVERS = ("start", "result", "steps", "came", "heard", "offered", "rows", "policy")
-OF_CLIENTS = ("got", "work", "sent", "rows", "first", "steps")
 
 
 @dataclass
@@ -31,12 +39,42 @@ class Books:
     remarks: list[str] = field(default_factory=list)
     signatures: int = 0  # that are good
     _certificates: dict[str, str] = field(default_factory=dict)
+    _proven: set[tuple[str, int, str]] = field(default_factory=set)  # what clients said
     _again: dict[tuple[str, int], list[Statement]] = field(default_factory=dict)
 
     @property
     def rounds(self) -> int:
-        """Rounds that any server signed."""
-        return 1 + max((k for name in self.servers() for k in self.lines[name]), default=-1)
+        """Rounds that servers signed: two of them, and one alone as long as it left none out."""
+        tops = sorted((max(own), name) for name in self.servers() if (own := self.lines[name]))
+        if not tops:
+            return 0
+        last, name = tops[-2][0] if len(tops) > 1 else -1, tops[-1][1]
+        first = min(self.lines[name])
+        last = max(last, first if len(tops) == 1 else -1)
+        while last + 1 in self.lines[name]:
+            last += 1
+        return last + 1
+
+    def ends(self, name: str) -> Iterator[Finding]:
+        """What is wrong with the last round that a server signed."""
+        last, rounds = max(self.lines[name], default=-1) + 1, self.rounds
+        if last > rounds:
+            text = f"{name}: it signed round {last}, and nobody signed the rounds before it"
+            yield Finding(None, (name,), text)
+        elif last < rounds:
+            others = [each for each in self.servers() if max(self.lines[each], default=-1) >= last]
+            text = f"{name}: its statements end with round {last}, others have {rounds}"
+            yield Finding(None, (name, *others) if len(others) == 1 else (name,), text, False)
+
+    def began(self, version: SignedNetwork) -> bool:
+        """Is it the word of most servers that an epoch has begun, and was not void?"""
+        known = {name: own.values() for name, own in self.lines.items() if name in self.servers()}
+        said = {
+            name: {line["statement"]["epoch"] for line in own if _from(version, line)}
+            for name, own in known.items()
+        }
+        yes = sum(any(epoch >= version.number for epoch in each) for each in said.values())
+        return yes > sum(bool(each) for each in said.values()) - yes
 
     def servers(self) -> list[str]:
         return [name for name in self.lines if name.startswith("edge-")]
@@ -65,10 +103,11 @@ class Books:
         return None if line is None else line["statement"]
 
     def of_client(self, server: int, k: int, client: int) -> Statement | None:
-        """A client's statement, as its server keeps it."""
-        line = self.lines.get(f"edge-{server}", {}).get(k)
-        found = None if line is None else line["clients"].get(str(client))
-        return None if found is None else found["statement"]
+        """A client's statement, as its server keeps it; None unless the client signed it."""
+        if (f"edge-{server}", k, str(client)) not in self._proven:
+            return None
+        found: Statement = self.lines[f"edge-{server}"][k]["clients"][str(client)]["statement"]
+        return found
 
     def offer_of(self, client: int, server: int, k: int) -> Mapping[str, Any] | None:
         """What a server signed to have given a client, if the client kept that."""
@@ -94,20 +133,16 @@ class Books:
 
     def _parsed(self, name: str, path: Path) -> Iterator[Line]:
         """The lines that are statements; a certificate may stand in a later one."""
-        keys = OF_SERVERS if name.startswith("edge-") else OF_CLIENTS
-        proofs = ("clients", "servers") if name.startswith("edge-") else ("offers",)
         text = path.read_text(encoding="utf-8", errors="replace")
-        for number, each in enumerate(text.splitlines(), start=1):
+        for number, each in enumerate(text.removesuffix("\n").split("\n"), start=1):
             try:
-                line = json.loads(each)
-                statement = line["statement"]
-                whole = isinstance(statement["round"], int) and isinstance(statement["before"], str)
-                whole = whole and all(key in statement for key in keys)
-                whole = whole and all(isinstance(line[key], dict) for key in proofs)
-                self._certificates |= line["certificates"]
-            except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+                line = strict(each)
+                whole = is_line(name, line)
+            except (ValueError, RecursionError):
                 whole = False
             if whole:
+                given = line["certificates"].items()  # nobody gives another one a false one
+                self._certificates |= {n: p for n, p in given if serial_of(p, self.ca) == n}
                 yield line
             else:
                 self._found(None, name, f"line {number} of its statements is damaged")
@@ -171,8 +206,15 @@ class Books:
 
     def _client(self, server: str, k: int, number: str, kept: Line, statement: Statement) -> None:
         client, said = f"client-{number}", kept["statement"]
-        if self._signer(said, kept) != client or hash_of(said) != statement["came"].get(number):
+        signed = self._signer(said, kept) == said["who"] == client
+        right = {"round": k, "steps": statement["steps"].get(number)}
+        if not signed or hash_of(said) != statement["came"].get(number):
             self._found(k, server, f"what it keeps as {client}'s word is not signed by {client}")
+        elif server.removeprefix("edge-") not in said["got"] or said != {**said, **right}:
+            self._found(k, server, f"what it keeps as {client}'s word is about something else")
+        else:
+            self._proven.add((server, k, number))
+        if (server, k, number) not in self._proven:
             return
         own = self.said(client, k)
         if own is not None and said not in (own, *self._again.get((client, k), ())):
@@ -215,6 +257,10 @@ class Books:
                 self._found(k, client, text)
             elif "signature" not in given:
                 self.remarks.append(f"edge-{d} did not sign what it gave {client} in round {k + 1}")
+
+
+def _from(version: SignedNetwork, line: Line) -> bool:
+    return bool(line["statement"]["round"] >= version.begins)
 
 
 def authorities(directory: Path) -> bytes:

@@ -26,6 +26,7 @@ from sdfeel.core.run_files import EVENTS, MODEL
 from sdfeel.deploy.membership import versions
 from sdfeel.deploy.node import federation_of
 from sdfeel.deploy.statement_books import Books, authorities
+from sdfeel.deploy.statement_forms import impossible
 from sdfeel.deploy.verify_copies import (
     Bodies,
     ClientCopies,
@@ -95,9 +96,8 @@ class Verifier:
         parts = 1 + self.federation.net.kept
         self.books = Books(self.federation.digest, authorities(self.directory), parts)
         self.books.read(self.directory)
-        epochs = {line["statement"].get("epoch") for line in self.books.all_lines()}
         for version in versions(self.directory):
-            if version.number in epochs:  # otherwise it was void
+            if self.books.began(version):  # otherwise it was void
                 self.federation = self.federation.renewed(version)
         self.bodies = Bodies.of(self.directory)
         self.bodies.add(0, self._initial)
@@ -139,10 +139,8 @@ class Verifier:
             lines = self.books.lines.get(f"edge-{d}")
             if lines is None:
                 self.found.remarks.append(f"edge-{d}'s statements are not at hand")
-            elif max(lines, default=-1) + 1 < self.found.rounds:
-                text = f"edge-{d}: its statements end with round {max(lines, default=-1) + 1}, "
-                text += f"others have {self.found.rounds}"
-                self.found.findings.append(Finding(None, (f"edge-{d}",), text, False))
+            else:
+                self.found.findings += self.books.ends(f"edge-{d}")
 
     def _known_before(self, k: int) -> int:
         """The last round up to `k` from which on everything can be recomputed."""
@@ -165,6 +163,10 @@ class Verifier:
                 self._unknown(k, f"edge-{d}", "it did not sign this round")
                 if k < min(self.books.lines.get(f"edge-{d}", {}), default=k + 1):
                     server.result = None  # its statements begin later
+                continue
+            if why := impossible(federation, d, said):
+                self._deviates(k, f"edge-{d}", why)
+                server.result = None
                 continue
             closed = Closed.of(said)
             guests = tuple(said["guests"])

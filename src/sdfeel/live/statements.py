@@ -164,6 +164,11 @@ def _holder(pem: bytes, ca: bytes) -> tuple[str, ec.EllipticCurvePublicKey] | No
     return f"{name.role}-{name.number}", key
 
 
+def serial_of(pem: str, ca: bytes) -> str | None:
+    """The serial number of a node's certificate; None unless one of these authorities issued it."""
+    return None if _holder(pem.encode(), ca) is None else described(pem.encode())[1]
+
+
 class StatementLog:
     """One node's statements and what proves them, a line each; only ever appended to."""
 
