@@ -195,13 +195,10 @@ class Decisions:
         if view.local.factor != 1:
             usual = np.ones(len(asked.down.rows)) if asked.rates is None else asked.rates
             asked = replace(asked, rates=usual * view.local.factor)
-        asked = replace(asked, copies=_copies(view.net, asked))
-        if asked.broadcasts is not None:
-            return asked
-        sources = [part.sources for part in (asked.down, asked.shift) if part is not None]
-        rows = np.unique(np.concatenate(sources))
-        # A server's broadcast reaches all its clients at once.
-        return replace(asked, broadcasts=int((view.net.holder(rows) >= 0).sum()))
+        copies, broadcasts = _copies(view.net, asked), asked.broadcasts
+        if broadcasts is None:  # a server's broadcast reaches all its clients at once
+            broadcasts = int((view.net.holder(asked.taken) >= 0).sum())
+        return replace(asked, copies=copies, broadcasts=broadcasts)
 
     def mix(self, view: View, done: Ints) -> Mix:
         """How the round ends when clients took `done` steps, with the messages that it takes."""
@@ -426,9 +423,12 @@ def _by_members(net: Network, mix: Mix) -> Mix:
 def _copies(net: Network, work: Work) -> int:
     """Models that go down where every client is sent its own: one from each server that has a part
     in its start, and each row of a server's that comes along."""
-    clients = np.repeat(np.arange(len(work.down.rows)), np.diff(work.down.starts))
     holders = net.holder(work.down.sources)
-    count = len(_once(clients[holders >= 0], holders[holders >= 0]))
+    if len(holders) == len(work.down.rows):  # one for each
+        count = int((holders >= 0).sum())
+    else:
+        clients = np.repeat(np.arange(len(work.down.rows)), np.diff(work.down.starts))
+        count = len(_once(clients[holders >= 0], holders[holders >= 0]))
     if work.shift is not None:
         along = net.holder(work.shift.sources) >= 0
         count += int((along & (work.shift.sources < 0)).sum())
@@ -491,4 +491,5 @@ def length(net: Network, work: Work, done: Ints) -> float:
     who = done.nonzero()[0]
     if not who.size or done[who].min() == done[who].max():
         return float(done.max())
-    return float(np.average(done[who], weights=net.samples[who]))
+    weights = net.samples[who]
+    return float((done[who] * weights).sum() / weights.sum())

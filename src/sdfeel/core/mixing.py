@@ -99,6 +99,11 @@ class Mixing:
         return len(self.sources) if self.sent is None else len(self.sent)
 
     @cached_property
+    def taken(self) -> Ints:
+        """The sources, each once, ascending."""
+        return ints(np.unique(self.sources))
+
+    @cached_property
     def crossings(self) -> int:
         """Models that cross a link: what it costs in traffic."""
         if self.relay is not None:

@@ -135,6 +135,13 @@ class Work:
     measure: bool = False  # estimate how curved and how different the clients' losses are
     compare: Mixing | None = None  # rows -> clients: models whose losses are measured, too
 
+    @property
+    def taken(self) -> Ints:
+        """The rows that clients begin from, ascending."""
+        if self.shift is None:
+            return self.down.taken
+        return ints(np.unique(np.concatenate([self.down.taken, self.shift.taken])))
+
 
 @dataclass(frozen=True, eq=False)
 class Mix:

@@ -199,8 +199,7 @@ class Simulation:
         if len(self.state.lanes) > 1:  # others will change the servers' models in the meantime
             work, each.tasks = decided.work, None
             if not each.sources or before is None or work is not before.work:
-                taken = [part.sources for part in (work.down, work.shift) if part is not None]
-                each.sources = np.unique(np.concatenate(taken)).tolist()
+                each.sources = work.taken.tolist()
             each.base = self.state.rows.taken(each.sources)
 
     def _wake(self, before: Network, now: Network) -> None:

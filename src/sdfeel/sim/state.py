@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from fractions import Fraction
 from weakref import WeakValueDictionary
 
 import numpy as np
@@ -16,6 +15,8 @@ from sdfeel.core.network import Network
 from sdfeel.core.scheme import Estimates, Lane, Memory
 from sdfeel.core.staleness import Clocks
 from sdfeel.engine.base import Task
+
+UNIT = 1 << 1074  # how often the smallest float fits into 1
 
 
 @dataclass(eq=False)
@@ -184,8 +185,8 @@ class State:
     over: str | None = None  # why the scheme has ended the run
     spent: Floats = field(default_factory=lambda: np.zeros((2, 0)))  # (2, C): `privacy.Budget`
     average: Tensor | None = None  # (P,) of the models so far, where one is returned
-    # Of all lanes, and how many these count for.
-    _iterations: tuple[int | Fraction, int] | None = None
+    # Of all lanes, in `UNIT`s, and how many these count for.
+    _iterations: tuple[int, int] | None = None
 
     @classmethod
     def fresh(cls, initial: Tensor, net: Network, hearsay: bool = True) -> "State":
@@ -214,20 +215,21 @@ class State:
     def iterations(self) -> int:
         """Local iterations per server: exact when synchronous, a mean when not."""
         if self._iterations is None:
-            steps = sum((_exactly(each.steps) * len(each.lane) for each in self.lanes), 0)
+            steps = sum(_units(each.steps) * len(each.lane) for each in self.lanes)
             self._iterations = steps, sum(len(each.lane) for each in self.lanes)
         steps, lanes = self._iterations
-        return mean_iterations(float(steps), lanes)
+        return mean_iterations(steps / UNIT, lanes)
 
     def took(self, each: LaneState, steps: float) -> None:
         """A lane has taken this many more steps; sums over lanes are kept, exactly."""
         before, each.steps = each.steps, each.steps + steps
         if self._iterations is not None:
             total, lanes = self._iterations
-            more = (_exactly(each.steps) - _exactly(before)) * len(each.lane)
+            more = (_units(each.steps) - _units(before)) * len(each.lane)
             self._iterations = total + more, lanes
 
 
-def _exactly(number: float) -> int | Fraction:
-    """The same number, to be added without rounding; most are whole."""
-    return int(number) if number.is_integer() else Fraction(number)
+def _units(number: float) -> int:
+    """The same number as a multiple of the smallest float: sums of these are exact."""
+    above, below = number.as_integer_ratio()
+    return above * (UNIT // below)
