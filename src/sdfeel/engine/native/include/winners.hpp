@@ -21,6 +21,61 @@ template <class Shape> struct Winners {
     Winner list[round_up(Shape::FINAL + 4, 16)]; // the kernels take up to 4 at once
 };
 
+// For each choice of four pairs, where their numbers come from if the chosen move to the front.
+struct Forward {
+    int32_t places[16][8];
+    constexpr Forward() : places() {
+        for (int chosen = 0; chosen < 16; chosen++)
+            for (int i = 0, to = 0; i < 4; i++)
+                if (chosen >> i & 1) {
+                    places[chosen][to++] = 2 * i;
+                    places[chosen][to++] = 2 * i + 1;
+                }
+    }
+};
+alignas(32) constexpr Forward FORWARD{};
+
+// Write those of LANES winners that are `alive` one after the other, and perhaps something behind
+// them; how many there were. Without a branch: whether a ReLU is alive cannot be guessed.
+SDFEEL_INLINE int append(Winner *to, Ints<LANES> place, Floats<LANES> change, Ints<LANES> alive) {
+    alignas(64) Winner some[LANES]; // the cast of a vector keeps its bits
+    zip<LANES>(reinterpret_cast<float *>(some), (Floats<LANES>)place, change);
+#if defined(__AVX512F__) && !defined(__clang__)
+    if constexpr (LANES == 16) { // in registers: compressing to memory is slow
+        typedef long long Pairs __attribute__((vector_size(64)));
+        typedef long long Loose __attribute__((vector_size(64), aligned(4), may_alias));
+        const unsigned mask = __builtin_ia32_ptestmd512(alive, alive, (unsigned short)-1);
+        const auto *pairs = reinterpret_cast<const Loose *>(some);
+        const int first = __builtin_popcount(mask & 255);
+        *reinterpret_cast<Loose *>(to) =
+            __builtin_ia32_compressdi512_mask(pairs[0], Pairs{}, (unsigned char)mask);
+        *reinterpret_cast<Loose *>(to + first) =
+            __builtin_ia32_compressdi512_mask(pairs[1], Pairs{}, (unsigned char)(mask >> 8));
+        return first + __builtin_popcount(mask >> 8);
+    }
+#elif defined(__AVX2__) && !defined(__clang__)
+    if constexpr (LANES == 8) {
+        typedef int Loose __attribute__((vector_size(32), aligned(4), may_alias));
+        const int mask = __builtin_ia32_movmskps256((Floats<8>)alive);
+        const auto *pairs = reinterpret_cast<const Loose *>(some);
+        const int first = __builtin_popcount(mask & 15);
+        const auto moved = [](Loose four, int which) {
+            const auto *order = reinterpret_cast<const Loose *>(FORWARD.places[which]);
+            return __builtin_ia32_permvarsi256(four, *order);
+        };
+        *reinterpret_cast<Loose *>(to) = moved(pairs[0], mask & 15);
+        *reinterpret_cast<Loose *>(to + first) = moved(pairs[1], mask >> 4);
+        return first + __builtin_popcount(mask >> 4);
+    }
+#endif
+    int count = 0;
+    SDFEEL_UNROLL for (int i = 0; i < LANES; i++) {
+        to[count] = some[i];
+        count -= alive[i];
+    }
+    return count;
+}
+
 template <class L> struct Pooling {
     using Shape = ConvShape<L>;
     static constexpr int OUT_W = Shape::OUT_W, FINAL_W = Shape::FINAL_W, FINAL = Shape::FINAL;
@@ -54,17 +109,12 @@ template <class L> struct Pooling {
     // The list of winners from the gradients of the final values; returns the sum of all changes.
     static SDFEEL_INLINE float list(const float *gradients, float scale, const uint8_t *codes,
                                     Winners<Shape> &out) {
-        alignas(64) Winner all_of_them[round_up(FINAL, LANES)];
         Floats<LANES> totals[PARTS] = {};
+        int count = 0;
         for (int p = 0; p < FINAL; p += ORDER) {
             SDFEEL_UNROLL for (int part = 0; part < PARTS; part++)
                 if (part == 0 || p + part * LANES < FINAL)
-                    totals[part] += changes(gradients, scale, codes, p + part * LANES, all_of_them);
-        }
-        int count = 0; // without a branch: whether a ReLU is alive cannot be guessed
-        for (int p = 0; p < FINAL; p++) {
-            memcpy(out.list + count, all_of_them + p, sizeof(Winner));
-            count += codes[p] != DEAD;
+                    totals[part] += take(gradients, scale, codes, p + part * LANES, out, count);
         }
         out.count = count;
         for (int i = 0; i < 4; i++) out.list[count + i] = Winner{0, 0};
@@ -72,9 +122,10 @@ template <class L> struct Pooling {
     }
 
   private:
-    // The changes of LANES final values from p on, which are also written down with their places.
-    static SDFEEL_INLINE Floats<LANES> changes(const float *gradients, float scale,
-                                               const uint8_t *codes, int p, Winner *to) {
+    // The changes of LANES final values from p on; the winners among them are appended.
+    static SDFEEL_INLINE Floats<LANES> take(const float *gradients, float scale,
+                                            const uint8_t *codes, int p, Winners<Shape> &out,
+                                            int &count) {
         const Ints<LANES> code = __builtin_convertvector(
             *reinterpret_cast<const typename Types<LANES>::loose_bytes *>(codes + p), Ints<LANES>);
         Ints<LANES> place =
@@ -83,13 +134,14 @@ template <class L> struct Pooling {
             place += ((code & 1) ? Ints<LANES>{} + L::stride_x : Ints<LANES>{}) +
                      ((code & 2) ? Ints<LANES>{} + L::stride_y * Shape::WIDTH : Ints<LANES>{});
         Floats<LANES> change = load<LANES>(gradients + p) * all<LANES>(scale);
-        change = code == DEAD ? Floats<LANES>{} : change;
-        if (FINAL % LANES && p + LANES > FINAL)
-            SDFEEL_UNROLL for (int i = 0; i < LANES; i++)
-                if (i >= FINAL % LANES) change[i] = 0;
-        // The cast of a vector keeps its bits.
-        zip<LANES>(reinterpret_cast<float *>(to + p), (Floats<LANES>)place, change);
+        Ints<LANES> alive = code != DEAD;
+        if (FINAL % LANES && p + LANES > FINAL) alive &= lanes_before<FINAL % LANES>(To<LANES>());
+        change = alive ? change : Floats<LANES>{};
+        count += append(out.list + count, place, change, alive);
         return change;
+    }
+    template <int COUNT, int... I> static SDFEEL_INLINE Ints<LANES> lanes_before(Indices<I...>) {
+        return Ints<LANES>{-(I < COUNT)...};
     }
 
     // The place in the padded input of each final value's first window corner.
