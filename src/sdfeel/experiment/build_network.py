@@ -38,7 +38,9 @@ from sdfeel.schemes import name_of
 def build_network(experiment: Experiment, data: Federated) -> Network:
     real = server_graph(experiment)
     links, home = build_links(experiment, real), build_home(experiment, data)
-    net = replace(clustered(data.samples, home, links), places=build_places(experiment, real))
+    net = clustered(data.samples, home, links)
+    if real is not None or experiment.network.places is not None:
+        net = replace(net, places=build_places(experiment, real))
     if experiment.network.overlap and len(net.servers) > 1:
         net = overlapping(net, experiment.network.overlap)
     return build_mixing(experiment, net)
@@ -154,7 +156,7 @@ def build_home(experiment: Experiment, data: Federated) -> Ints:
         draws,
         assignment=section.assignment,
         gamma=section.imbalance,
-        holdings=who_holds_what(data),
+        holdings=who_holds_what(data) if section.assignment == "by_label" else None,
     )
 
 

@@ -18,7 +18,9 @@ from sdfeel.radio import latency
 
 def build_training(experiment: Experiment) -> Training:
     """How a client takes its local iterations."""
-    training = experiment.training
+    training, privacy, private = experiment.training, experiment.privacy, None
+    if privacy.protects == "examples":
+        private = PrivateSteps(privacy.clip or 1.0, privacy.noise, experiment.seed)
     name, own = optimizer_of(training.optimizer)
     options = dict(training.optimizer_options)
     if training.momentum:
@@ -35,7 +37,7 @@ def build_training(experiment: Experiment) -> Training:
         proximal=training.proximal,
         penalties=penalties(training.penalties),
         iteration=reading(experiment).iteration_unit,
-        private=_private(experiment),
+        private=private,
         schedule=schedule(
             training.schedule,
             training.schedule_options,
@@ -46,13 +48,6 @@ def build_training(experiment: Experiment) -> Training:
         clip_norm=training.clip_norm,
         device=training.device,
     )
-
-
-def _private(experiment: Experiment) -> PrivateSteps | None:
-    section = experiment.privacy
-    if section.protects != "examples":
-        return None
-    return PrivateSteps(section.clip or 1.0, section.noise, experiment.seed)
 
 
 def optimizer_of(given: Any) -> tuple[str, Any]:
