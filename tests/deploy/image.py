@@ -2,8 +2,9 @@
 
 No Docker engine is needed: `buildah` builds, `podman` and `podman-compose` run (Debian has the
 first two, and `runc`, `netavark` and `aardvark-dns`; PyPI has the third). Without `--base`, a base
-is made by `debootstrap`. It takes minutes and a few gigabytes, ends with 1 if the model is not the
-simulator's, and says what is missing if it cannot be tried.
+is made by `debootstrap`, and torch is the wheel that this environment has, if it is one without
+CUDA. It takes minutes and a few gigabytes, ends with 1 if the model is not the simulator's, and
+says what is missing if it cannot be tried.
 """
 
 import argparse
@@ -11,14 +12,18 @@ import os
 import shutil
 import sys
 import tempfile
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+
+import torch
 
 from tests.deploy.hosts import called, last_line, simulated
 from tests.waiting import finished
 
 ROOT = Path(__file__).parents[2]
 USER = 1000  # of the image
+DEBIAN, PYTHON = "bookworm", "3.11"
 HELPERS, NAMES = Path("/usr/lib/podman"), ("netavark", "aardvark-dns")  # so containers have names
 SETTINGS = (
     "network.servers=2",
@@ -42,6 +47,18 @@ def missing(base: str | None) -> list[str]:
         tools.append("runc")  # crun takes no machine that has control groups of both kinds
     names = [tool for tool in NAMES if not (HELPERS / tool).exists()]
     return [*(tool for tool in tools if shutil.which(tool) is None), *names]
+
+
+class Steps:
+    """What is being done, and how long the step before took: minutes without a word look dead."""
+
+    def __init__(self) -> None:
+        self._name, self._began = "", time.monotonic()
+
+    def begin(self, name: str) -> None:
+        if self._name:
+            print(f"{self._name}: {time.monotonic() - self._began:.0f} s", flush=True)
+        self._name, self._began = name, time.monotonic()
 
 
 class Engine:
@@ -77,7 +94,7 @@ def base_image(engine: Engine) -> str:
     root = engine.directory / "base"
     packed = Path(f"{root}.tar")
     packages = "--include=python3,python3-venv,ca-certificates"
-    engine.run("debootstrap", "--variant=minbase", packages, "bookworm", str(root))
+    engine.run("debootstrap", "--variant=minbase", packages, DEBIAN, str(root))
     engine.run("tar", "-C", str(root), "-cf", str(packed), ".")
     return imported(engine, packed)
 
@@ -92,6 +109,20 @@ def base_of(engine: Engine, given: str | None) -> str:
     if given is None:
         return base_image(engine)
     return imported(engine, Path(given)) if Path(given).is_file() else given
+
+
+def own_torch(engine: Engine, python: str = PYTHON) -> list[Path]:
+    """The wheel of this environment's torch, if it has no CUDA and this machine can get it again.
+
+    Otherwise the Dockerfile's own index is asked for one.
+    """
+    if torch.version.cuda is not None:
+        return []
+    place = engine.directory / "wheels"
+    words = ["--no-deps", "--only-binary", ":all:", "--python-version", python, "-d", str(place)]
+    pip = [sys.executable, "-m", "pip", "download", "-q", *words, f"torch=={torch.__version__}"]
+    finished(pip, 3600)
+    return sorted(place.glob("torch-*.whl"))
 
 
 def build(engine: Engine, files: Path, base: str, wheels: Sequence[Path]) -> None:
@@ -110,16 +141,22 @@ def main() -> int:
     parser.add_argument("--wheel", type=Path, action="append", default=[], help="such as torch's")
     given = parser.parse_args()
     if lacking := missing(given.base):
-        print(f"not tried: {', '.join(lacking)} must be installed")
+        print(f"not tried: `apt-get update && apt-get install {' '.join(lacking)}` first")
         return 0
+    steps = Steps()
     with tempfile.TemporaryDirectory(prefix="image-", ignore_cleanup_errors=True) as place:
         directory = Path(place)
         engine = Engine(directory)
         words = [word for each in SETTINGS for word in ("--set", each)]
         called(directory, "deploy", "init", "federation", *words, "--with-data")
         files = directory / "federation"
-        build(engine, files, base_of(engine, given.base), given.wheel)
+        steps.begin("the base, Debian with Python")
+        base = base_of(engine, given.base)
+        steps.begin("the image")
+        wheels = given.wheel or ([] if given.base else own_torch(engine))
+        build(engine, files, base, wheels)
         print(engine.run("podman", "run", "--rm", "--entrypoint", "python", "sdfeel", "-c", CHECK))
+        steps.begin("a federation in containers")
         for path in [files / "nodes", *(files / "nodes").rglob("*")]:
             os.chown(path, USER, USER)
         compose = ["podman-compose", "-f", "compose.yaml"]
@@ -131,8 +168,10 @@ def main() -> int:
         finally:
             engine.run(*compose, "down", "-t", "5", cwd=files)
             engine.run("podman", "network", "prune", "-f")
+        steps.begin("the same simulated")
         deployed = str(last_line(files / "real")["model_sha256"])
         expected = simulated(directory, SETTINGS)
+        steps.begin("")
         print(f"in containers {deployed}\nsimulated     {expected}", flush=True)
         engine.run("podman", "system", "reset", "-f")
         finished(["umount", str(directory / "storage" / "overlay")])  # podman may leave it
