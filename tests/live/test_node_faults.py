@@ -19,12 +19,15 @@ from sdfeel.deploy.status import audited
 from sdfeel.live import audit
 from sdfeel.live.audit import MOST_KINDS, AuditedCall, AuditLog, verified
 from sdfeel.live.health import Health, disk_trouble, last_time
-from sdfeel.live.process import NodeSetting, Pulse
+from sdfeel.live.process import EdgeLife, NodeSetting, Service
+from sdfeel.live.pulse import Pulse, until_writable
 from sdfeel.live.store import Store
 from sdfeel.live.transport import Caller, NotTrusted, Peer, Refused
 from sdfeel.live.trust.identity import revoke
+from sdfeel.schemes import SDFeel
 from tests.examples import examples
 from tests.live.parties import LIMITS, Federation, run, serving
+from tests.live.village import Village, network
 from tests.waiting import completed
 
 CALL = AuditedCall("client/0", "ab", "work", "answered", 10, 20, "ipv4:1", "")
@@ -265,3 +268,26 @@ def test_a_process_that_was_killed_is_told_of_by_the_next(tmp_path: Path) -> Non
         last_time(tmp_path, told.append)
         assert len(told) == count
         assert all("nothing that was acknowledged is lost" in line for line in told)
+
+
+def test_a_disk_that_fails_again_and_again_leaves_time_for_probes(tmp_path: Path) -> None:
+    async def story() -> None:
+        looked: list[bool] = []
+        asyncio.get_running_loop().call_soon(looked.append, True)
+        await until_writable(tmp_path, pause=0.0)
+        assert looked
+
+    completed(story())
+
+
+def test_a_server_that_lost_its_state_does_not_begin_again_unasked(tmp_path: Path) -> None:
+    identity = Federation.create(tmp_path / "federation").issue("edge/0")
+    setting = NodeSetting(identity, tmp_path / "node", {}, tmp_path)
+    (tmp_path / "node").mkdir()
+    (tmp_path / "node" / STATUS).write_text('{"round": 7}')
+    federation = Village(SDFeel(), network(), tmp_path).federation
+    life = EdgeLife(federation, setting, Service("127.0.0.1:0"), lambda line: None)
+    for _ in range(2):  # whoever starts it again hears the same
+        with pytest.raises(RunError, match=r"finished 7 rounds: .*restore.*reseed.*status.json"):
+            completed(life.live())
+        assert life.status()["round"] == 7

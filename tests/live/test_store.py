@@ -1,13 +1,17 @@
 """What a node remembers is whole, first-come, bounded and checked."""
 
+import shutil
 import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from sdfeel.core.errors import RunError
+from sdfeel.live import pulse
 from sdfeel.live import store as stores
 from sdfeel.live.store import Store
+from tests.waiting import completed
 
 
 @pytest.fixture
@@ -70,7 +74,7 @@ def test_one_wrong_bit_is_noticed(store: Store) -> None:
     content = bytearray(path.read_bytes())
     content[100] ^= 1
     path.write_bytes(content)
-    with pytest.raises(RunError, match="does not fit its checksum: the disk is damaged"):
+    with pytest.raises(RunError, match=r"is damaged .a tensor does not fit its checksum"):
         store.get("start", 0, 0)
 
 
@@ -109,3 +113,67 @@ def test_nobody_else_can_read_what_a_node_keeps(tmp_path: Path) -> None:
     store = Store(tmp_path / "state")
     store.close()
     assert (tmp_path / "state").stat().st_mode & 0o077 == 0
+
+
+def everything(store: Store) -> None:
+    """Read all that is remembered."""
+    store.fact("state")
+    store.records()
+    store.last_record()
+    store.notes("result", 1)
+    store.hashes("result", 1)
+    store.newest("start", 9)
+    for part in range(4):
+        store.note("result", 1, part)
+        store.get("result", 1, part)
+
+
+def test_whatever_happens_to_the_file_is_told_as_damage(tmp_path: Path) -> None:
+    store = Store(tmp_path / "state")
+    with store.commit():
+        store.remember("state", {"k": 7, "taken": {str(n): n for n in range(200)}})
+        for k in range(40):
+            store.record(k, {"number": k, "figures": {"name": "x" * 100}})
+        for part in range(4):
+            store.put("result", 1, part, bytes(range(256)) * 8, {"steps": 5})
+    store.close()
+    path = tmp_path / "state" / stores.BASE
+    whole = path.read_bytes()
+    places = [*range(20, len(whole), 613), *(len(whole) - n for n in (10, 200, 3000))]
+    told = 0
+    for damage in [*places, None]:
+        changed = bytearray(whole if damage is not None else whole[: len(whole) // 2])
+        if damage is not None:
+            changed[damage : damage + 8] = b"\xff\xfe\xfd\xfc\xfb\xfa\xf9\xf8"
+        path.write_bytes(changed)
+        try:
+            with closing(Store(tmp_path / "state", durable=False)) as again:
+                everything(again)
+        except stores.Damaged:
+            told += 1
+        except RunError as error:
+            assert "another version" in str(error)  # noqa: PT017 - where the version is written
+    assert told > len(places) // 4  # it was damage
+
+
+@pytest.mark.parametrize("size", [10, stores.LARGE + 1], ids=["small", "large"])
+def test_a_state_that_is_removed_under_a_running_node_is_written_again(
+    size: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pulse, "PULSE", 0.0)
+    store = Store(tmp_path / "state")
+    with store.commit():
+        store.put("result", 3, 1, b"a" * size)
+    shutil.rmtree(tmp_path / "state")
+    if size > stores.LARGE:  # such a file was not open
+        with pytest.raises(RunError, match=r"was removed .*: restore a backup"):
+            completed(pulse.until_removed(store))
+        return
+    with pytest.raises(pulse.Rescued, match="nothing is lost"):
+        completed(pulse.until_removed(store))
+    store.close()
+    again = Store(tmp_path / "state")
+    assert again.get("result", 3, 1) is not None
+    again.backup(tmp_path / "state")
+    with pytest.raises(RunError, match=r"was replaced .* start the node again"):
+        completed(pulse.until_removed(again))

@@ -7,7 +7,6 @@ the same round. If all servers are restored, they continue from there, with the 
 import asyncio
 import hashlib
 import shutil
-import sqlite3
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -25,7 +24,7 @@ from sdfeel.live.edge.state import ServerState
 from sdfeel.live.federation import Federation, Turn
 from sdfeel.live.process import limits_of
 from sdfeel.live.protocol import LONG_POLL, About, Answer, Header, Link, whole
-from sdfeel.live.store import BASE, Store
+from sdfeel.live.store import BASE, Damaged, Store
 from sdfeel.live.transport import Limits, Peer
 from sdfeel.live.trust.identity import Identity
 
@@ -82,8 +81,8 @@ def statuses(deployment: Path, now: float) -> list[dict[str, Any]]:
             told = as_told(answer[0])
             state = "finished" if told.get("over") else "running"
             node |= {**told, "state": state if told.get("healthy", True) else "in trouble"}
-        elif answer is not None:
-            node["last_error"] = str(answer)
+        elif answer is not None and not (node["state"] == "ended" and node.get("last_error")):
+            node["last_error"] = str(answer)  # one that gave up has said why
     return found
 
 
@@ -144,17 +143,19 @@ def restore(home: Path, copy: Path) -> int:
 def _checked(copy: Path, digest: str) -> ServerState:
     if not (copy / BASE).is_file():
         raise InputError(f"{copy} is not a backup: give a directory with {BASE} in it")
-    store = Store(copy)
+    store = None
     try:
+        store = Store(copy)
         theirs, known = store.fact(FEDERATION), ServerState.load(store)
         if theirs != digest or known is None:
             raise InputError(f"{copy} is a backup of another experiment or network")
         store.check()
         return known
-    except sqlite3.DatabaseError as error:
-        raise RunError(f"the backup {copy} is damaged ({error}): take another one") from None
+    except Damaged as error:
+        raise RunError(f"the backup {copy} is damaged ({error.why}): take another one") from None
     finally:
-        store.close()
+        if store is not None:
+            store.close()
 
 
 def _put_aside(home: Path) -> None:

@@ -18,9 +18,11 @@ from typing import Any
 
 from sdfeel.core.errors import InputError
 from sdfeel.core.run_files import STATUS, write_atomic
+from sdfeel.live.store import of_disk
 from sdfeel.version import __version__
 
 Status = dict[str, Any]
+Tell = Callable[[str], None]
 MOST_PROBES = 32  # at once: strangers must not use up this node's descriptors
 MOST_FIELDS = 100  # of one request
 
@@ -136,7 +138,7 @@ class HealthPage:
 
 def disk_trouble(error: Exception) -> str | None:
     """What a disk did not do; None if something else went wrong."""
-    if isinstance(error, sqlite3.OperationalError):
+    if isinstance(error, sqlite3.Error) and of_disk(error):
         return str(error)
     if isinstance(error, OSError) and error.errno in _DISK:
         return error.strerror
@@ -154,7 +156,15 @@ def cannot_write(directory: Path, why: str) -> str:
     )
 
 
-def last_time(directory: Path, tell: Callable[[str], None]) -> None:
+def last_round(directory: Path) -> int:
+    """How many rounds a node had finished when it last wrote its status."""
+    try:
+        return int(json.loads((directory / STATUS).read_text(encoding="utf-8"))["round"])
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        return 0
+
+
+def last_time(directory: Path, tell: Tell) -> None:
     """Say so if the process before this one ended without a word."""
     try:
         ended = json.loads((directory / STATUS).read_text(encoding="utf-8"))["ended"]

@@ -12,8 +12,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sdfeel.core.errors import SdfeelError
-from sdfeel.core.run_files import AUDIT, STATE, secret_of, write_atomic
+from sdfeel.core.errors import RunError, SdfeelError
+from sdfeel.core.run_files import AUDIT, STATE, STATUS, secret_of
 from sdfeel.live.audit import AuditLog
 from sdfeel.live.client import Client, Membership, Train
 from sdfeel.live.edge.policy import PATIENT, Policy
@@ -33,6 +33,7 @@ from sdfeel.live.health import (
     HealthPage,
     cannot_write,
     disk_trouble,
+    last_round,
     last_time,
     write_status,
 )
@@ -45,7 +46,9 @@ from sdfeel.live.protocol import (
     seconds,
     whole,
 )
+from sdfeel.live.pulse import LONGEST, PULSE, Pulse, Rescued, until_removed, until_writable
 from sdfeel.live.statements import ClientDesk
+from sdfeel.live.store import Damaged, Store, of_disk
 from sdfeel.live.transport import Caller, Peer, Server
 from sdfeel.live.transport.errors import Refused, Unable
 from sdfeel.live.transport.limits import Limits
@@ -59,11 +62,7 @@ if TYPE_CHECKING:  # a client on a device has no torch
 
 Tell = Callable[[str], None]
 GREETING = 5.0  # seconds for another server to say whether it accepts us
-PULSE = 1.0  # seconds between two looks at a node's own state
-JUMP = 2.0  # seconds by which a clock is put right without a word
-DAY = 86400.0
 BACKUPS, KEEP_BACKUPS = "backups", 5
-EXPIRES_SOON = 30 * DAY
 WITH_MODEL = ("work", "start", "result", "model", "measured", "current", "lock", "apply")
 KINDS = {
     "client": ("work", "start", "result", "mask", "here", "epoch"),
@@ -141,10 +140,14 @@ async def run_edge(
     life.report = health.status
 
     async def work() -> None:
+        pause = PULSE
         while True:
+            began = time.monotonic()
             try:
                 await life.live()
                 return
+            except Rescued as found:
+                tell(str(found))
             except (OSError, sqlite3.Error) as error:
                 why = disk_trouble(error)
                 if why is None:
@@ -152,7 +155,8 @@ async def run_edge(
                 if not health.trouble:  # else it was told
                     health.trouble = cannot_write(setting.directory, why)
                     tell(health.trouble)
-                await _until_writable(setting.directory)
+                pause = PULSE if time.monotonic() - began > LONGEST else min(2 * pause, LONGEST)
+                await until_writable(setting.directory, pause)
                 tell(f"can write to {setting.directory} again, after '{why}': going on from there")
 
     await _alive(setting, health, life.audit, work, tell)
@@ -172,12 +176,13 @@ class EdgeLife:
             _short(setting.identity), federation.about, tell, federation.libraries
         )
         self._edge: Edge | None = None
+        self._done = last_round(setting.directory)  # before this process
         self.report = self.status  # for an operator
 
     def status(self) -> dict[str, Any]:
         counts = self._server.counts
         return {
-            **({} if self._edge is None else self._edge.status()),
+            **({"round": self._done} if self._edge is None else self._edge.status()),
             **{key: counts[key] for key in ("denied", "refused", "busy", "slow", "failed", "cut")},
             "audit": {"lines": self.audit.lines, "head": self.audit.head},
         }
@@ -186,13 +191,13 @@ class EdgeLife:
         from sdfeel.live.edge.journal import Journal
         from sdfeel.live.edge.recorder import Recorder
         from sdfeel.live.edge.server import Edge
-        from sdfeel.live.store import Store
 
         federation, setting, tell = self._federation, self._setting, self._tell
         me = setting.identity.number
         others = [d for d in federation.net.servers if d != me]
         store = Store(setting.directory / STATE)
         try:
+            self._check_kept(store)
             ways = links(federation, setting, others, tell)
             wallet = Wallet(setting.identity)
             book = EpochBook(store, federation.digest, lambda: wallet.current().ca, setting.epochs)
@@ -210,10 +215,23 @@ class EdgeLife:
             )
             tell(f"listening on port {port}, round {edge.known.k + 1}")
             await self._until_stopped(edge, ways)
+        except sqlite3.Error as error:
+            if of_disk(error):
+                raise
+            raise Damaged(store.directory, error) from None
         finally:
             await self._server.stop(grace=1.0)
             with suppress(sqlite3.Error):
                 store.close()
+
+    def _check_kept(self, store: Store) -> None:
+        """A server that has finished rounds and knows of none must not begin again unasked."""
+        if self._done and store.fact(STATE) is None:
+            raise RunError(
+                f"{store.directory} is empty, but this server has finished {self._done} rounds: "
+                f"restore a backup with `sdfeel deploy restore` or see `sdfeel deploy reseed`; to "
+                f"begin the whole run again, remove {STATUS} beside it, too"
+            )
 
     def _find(self, federation: "Federation", server: int, address: str) -> Link:
         """A way to a server that a version of the network names."""
@@ -224,12 +242,13 @@ class EdgeLife:
         rounds = asyncio.ensure_future(edge.run())
         stop = asyncio.ensure_future(edge.stopped.wait())
         greeting = asyncio.ensure_future(greet(ways, self._service.policy, self._tell))
-        jobs: set[asyncio.Future[Any]] = {rounds, stop, greeting, self._lost}
+        kept = asyncio.ensure_future(until_removed(edge.store))
+        jobs: set[asyncio.Future[Any]] = {rounds, stop, greeting, kept, self._lost}
         try:
             while not stop.done():  # others may still ask for the results of the last round
                 left = [job for job in jobs if not job.done()]
                 await asyncio.wait(left, return_when=asyncio.FIRST_COMPLETED)
-                for task in (rounds, greeting, self._lost):
+                for task in (rounds, greeting, kept, self._lost):
                     if task.done():
                         task.result()
         finally:
@@ -289,16 +308,6 @@ class EdgeLife:
         return {"place": str(place)} if there else {"early": True}
 
 
-async def _until_writable(directory: Path) -> None:
-    trial = directory / ".trial"
-    while True:
-        with suppress(OSError):
-            write_atomic(trial, bytes(1 << 16))
-            trial.unlink()
-            return
-        await asyncio.sleep(PULSE)
-
-
 async def greet(ways: Mapping[int, Link], policy: Policy, tell: Tell) -> None:
     """Find out at once whether other servers and this one accept each other.
 
@@ -331,8 +340,6 @@ async def run_client(
     member: Membership, setting: NodeSetting, samples: int, train: Train, tell: Tell
 ) -> None:
     """Work until all servers are done, or the network has no place for this client any more."""
-    from sdfeel.live.store import Store
-
     me, authority = setting.identity.number, Wallet(setting.identity)
     later = in_files(setting.epochs, authority.current().ca) if setting.epochs is not None else []
     last = remembered(setting.directory, authority.current().ca, member.digest)
@@ -432,62 +439,3 @@ async def _alive(
         with suppress(OSError):
             write_status(setting.directory, {**health.status(), "ended": True})
         await page.stop()
-
-
-@dataclass
-class Pulse:
-    """Looks at a node once a second: its disk, its clock, its certificate, its parent."""
-
-    setting: NodeSetting
-    health: Health
-    audit: AuditLog
-    job: "asyncio.Future[None]"
-    tell: Tell
-    _offset: float | None = None  # of the clock that people use from the one that never jumps
-    _warned: float = float("-inf")
-
-    def __post_init__(self) -> None:
-        self._wallet = Wallet(self.setting.identity)
-
-    async def beat(self) -> None:
-        while True:
-            self._clock()
-            self._certificate()
-            self.audit.flush()
-            self._disk()
-            if self.setting.orphaned():
-                self.job.cancel()
-            await asyncio.sleep(PULSE)
-
-    def _disk(self) -> None:
-        try:
-            write_status(self.setting.directory, {**self.health.status(), "ended": False})
-            self.health.trouble = ""
-        except OSError as error:
-            before = self.health.trouble
-            why = error.strerror or str(error)
-            self.health.trouble = cannot_write(self.setting.directory, why)
-            if not before:
-                self.tell(self.health.trouble)
-
-    def _clock(self) -> None:
-        offset = time.time() - time.monotonic()
-        jump = 0.0 if self._offset is None else offset - self._offset
-        if abs(jump) > JUMP:
-            self.tell(
-                f"the clock jumped by {jump:+.0f} s, or the machine slept: rounds are timed by "
-                f"another clock, certificates are judged by this one"
-            )
-        self._offset = offset
-
-    def _certificate(self) -> None:
-        expires = self._wallet.current().expires
-        self.health.expires = expires.timestamp()
-        left = expires.timestamp() - time.time()
-        if left < EXPIRES_SOON and time.monotonic() - self._warned > DAY:
-            self._warned = time.monotonic()
-            how = f"expires in {left / DAY:.0f} days" if left > 0 else "has expired"
-            self.tell(
-                f"the certificate of this node {how} ({expires:%Y-%m-%d %H:%M} UTC): renew it with "
-                f"`sdfeel deploy renew`"
-            )

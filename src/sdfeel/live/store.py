@@ -7,6 +7,7 @@ commit that names it. Whatever a crash leaves without a name is swept away at th
 
 import hashlib
 import json
+import os
 import shutil
 import sqlite3
 from collections.abc import Iterable, Iterator
@@ -15,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from sdfeel.core.errors import RunError
+from sdfeel.core.errors import RunError, printable
 from sdfeel.core.run_files import write_atomic
 
 FORM = 2  # version of the stored form; another number means that another version wrote it
@@ -34,6 +35,35 @@ create table if not exists tensors (
     primary key (kind, round, part)
 );
 """
+
+
+# What a disk does to SQLite, as opposed to what was done to the file.
+OF_DISK = {
+    sqlite3.SQLITE_FULL,
+    sqlite3.SQLITE_IOERR,
+    sqlite3.SQLITE_READONLY,
+    sqlite3.SQLITE_CANTOPEN,
+    sqlite3.SQLITE_PERM,
+    sqlite3.SQLITE_BUSY,
+    sqlite3.SQLITE_LOCKED,
+    sqlite3.SQLITE_NOMEM,
+}
+
+
+def of_disk(error: sqlite3.Error) -> bool:
+    """Whether this passes when the disk can be written again; otherwise the file is damaged."""
+    return getattr(error, "sqlite_errorcode", 0) & 0xFF in OF_DISK
+
+
+class Damaged(RunError):
+    """What a node remembers cannot be read, or is not what it wrote."""
+
+    def __init__(self, directory: Path, why: object) -> None:
+        super().__init__(
+            f"the state in {directory} is damaged ({printable(str(why))[:200]}): stop the node and "
+            f"restore a backup with `sdfeel deploy restore`, or see `sdfeel deploy reseed`"
+        )
+        self.why = why
 
 
 @dataclass(frozen=True)
@@ -65,23 +95,34 @@ class Store:
             self._base.execute("pragma locking_mode=exclusive")
             self._check_form()
             self._base.executescript(TABLES)
-        except sqlite3.OperationalError as error:
-            self._base.close()
-            if "locked" not in str(error):
-                raise  # of a disk that is full or cannot be written
-            raise RunError(
-                f"the state in {directory} is in use: another process runs this node, stop one"
-            ) from None
+            self._sweep()
         except sqlite3.DatabaseError as error:
             self._base.close()
-            raise RunError(
-                f"the state in {directory} is damaged ({error}): stop the node and restore a "
-                f"backup with `sdfeel deploy restore`, or see `sdfeel deploy reseed`"
-            ) from None
-        self._sweep()
+            if "locked" in str(error):
+                raise RunError(
+                    f"the state in {directory} is in use: another process runs this node, stop one"
+                ) from None
+            if of_disk(error):
+                raise  # it is full, or cannot be written
+            raise Damaged(directory, error) from None
+        except (Damaged, UnicodeDecodeError) as error:  # SQLite quotes what it cannot read
+            self._base.close()
+            raise (error if isinstance(error, Damaged) else Damaged(directory, error)) from None
+
+        self._opened = (directory / BASE).stat()
 
     def close(self) -> None:
         self._base.close()
+
+    def exists(self) -> bool:
+        return (self.directory / BASE).exists()
+
+    def in_place(self) -> bool:
+        """Whether the file that is open is still the one in the directory."""
+        try:
+            return os.path.samestat(self._opened, (self.directory / BASE).stat())
+        except OSError as error:
+            return not isinstance(error, FileNotFoundError)
 
     def _check_form(self) -> None:
         """Refuse a state of another version; mark a new one as ours."""
@@ -112,10 +153,28 @@ class Store:
             self._recent.clear()
             raise
 
+    def _rows(self, question: str, about: tuple[Any, ...] = ()) -> list[Any]:
+        """What the database answers, if it can be read."""
+        try:
+            return self._base.execute(question, about).fetchall()
+        except sqlite3.DatabaseError as error:
+            if of_disk(error):
+                raise
+            raise Damaged(self.directory, error) from None
+        except UnicodeDecodeError as error:  # SQLite quotes what it cannot read
+            raise Damaged(self.directory, error) from None
+
+    def _read(self, text: str) -> Any:
+        """What was written as JSON."""
+        try:
+            return json.loads(text)
+        except (ValueError, TypeError, RecursionError) as error:
+            raise Damaged(self.directory, error) from None
+
     def fact(self, name: str) -> Any:
         """What is known by this name; None if nothing is."""
-        row = self._base.execute("select value from facts where name = ?", (name,)).fetchone()
-        return None if row is None else json.loads(row[0])
+        rows = self._rows("select value from facts where name = ?", (name,))
+        return self._read(rows[0][0]) if rows else None
 
     def remember(self, name: str, value: Any) -> None:
         self._base.execute("insert or replace into facts values (?, ?)", (name, json.dumps(value)))
@@ -126,20 +185,19 @@ class Store:
 
     def records(self, first: int = 0, limit: int = -1) -> list[dict[str, Any]]:
         """The reports of finished rounds, from round `first` on."""
-        rows = self._base.execute(
+        rows = self._rows(
             "select record from rounds where k >= ? order by k limit ?", (first, limit)
         )
-        return [json.loads(row[0]) for row in rows]
+        return [self._read(row[0]) for row in rows]
 
     def last_record(self) -> dict[str, Any] | None:
         """The newest report."""
-        row = self._base.execute("select record from rounds order by k desc limit 1").fetchone()
-        return None if row is None else dict(json.loads(row[0]))
+        return next(iter(self.recent_records(1)), None)
 
     def recent_records(self, count: int) -> list[dict[str, Any]]:
         """The newest reports, newest first."""
-        rows = self._base.execute("select record from rounds order by k desc limit ?", (count,))
-        return [json.loads(row[0]) for row in rows]
+        rows = self._rows("select record from rounds order by k desc limit ?", (count,))
+        return [self._read(row[0]) for row in rows]
 
     def prune_records(self, before: int) -> None:
         """Forget the reports of rounds below `before`. Call it inside a commit."""
@@ -181,49 +239,51 @@ class Store:
         """A tensor, checked against its hash; None if it is not there (any more)."""
         if (kind, k, part) in self._recent:
             return self._recent[kind, k, part]
-        row = self._base.execute(
+        rows = self._rows(
             "select note, sha256, body from tensors where kind = ? and round = ? and part = ?",
             (kind, k, part),
-        ).fetchone()
-        if row is None:
+        )
+        if not rows:
             return None
-        note, digest, body = row
+        note, digest, body = rows[0]
         if body is None:
-            body = (self._files / digest).read_bytes()
+            try:
+                body = (self._files / digest).read_bytes()
+            except FileNotFoundError:
+                raise Damaged(self.directory, f"there is no {TENSORS}/{digest}") from None
         if hashlib.sha256(body).hexdigest() != digest:
-            raise RunError(
-                f"a tensor in {self.directory} does not fit its checksum: the disk is damaged; "
-                f"stop the node and restore a backup with `sdfeel deploy restore`"
-            )
-        return Saved(body, digest, json.loads(note))
+            raise Damaged(self.directory, "a tensor does not fit its checksum")
+        return Saved(body, digest, self._read(note))
 
     def has(self, kind: Kind, k: int, part: int = 0) -> bool:
         question = "select 1 from tensors where kind = ? and round = ? and part = ?"
-        return self._base.execute(question, (kind, k, part)).fetchone() is not None
+        return bool(self._rows(question, (kind, k, part)))
 
     def note(self, kind: Kind, k: int, part: int) -> dict[str, Any] | None:
         """What was noted beside one tensor; None if it is not there (any more)."""
         question = "select note from tensors where kind = ? and round = ? and part = ?"
-        row = self._base.execute(question, (kind, k, part)).fetchone()
-        return None if row is None else dict(json.loads(row[0]))
+        rows = self._rows(question, (kind, k, part))
+        return dict(self._read(rows[0][0])) if rows else None
 
     def notes(self, kind: Kind, k: int) -> dict[int, dict[str, Any]]:
         """What was noted beside all parts of a round, by part."""
-        rows = self._base.execute(
+        rows = self._rows(
             "select part, note from tensors where kind = ? and round = ? order by part", (kind, k)
         )
-        return {part: json.loads(note) for part, note in rows}
+        return {part: self._read(note) for part, note in rows}
 
     def hashes(self, kind: Kind, k: int) -> dict[int, str]:
         """The hashes of all tensors of a round, by part."""
-        rows = self._base.execute(
-            "select part, sha256 from tensors where kind = ? and round = ? order by part", (kind, k)
+        return dict(
+            self._rows(
+                "select part, sha256 from tensors where kind = ? and round = ? order by part",
+                (kind, k),
+            )
         )
-        return dict(rows.fetchall())
 
     def newest(self, kind: Kind, count: int) -> list[int]:
         """The last `count` rounds of a kind, newest first."""
-        rows = self._base.execute(
+        rows = self._rows(
             "select distinct round from tensors where kind = ? order by round desc limit ?",
             (kind, count),
         )
@@ -262,25 +322,27 @@ class Store:
         with closing(sqlite3.connect(draft / BASE)) as copy:
             self._base.backup(copy)
             copy.execute("pragma journal_mode=delete")
-        for path in self._files.iterdir():
-            shutil.copy2(path, draft / TENSORS / path.name)
+        for name in self._named():
+            shutil.copy2(self._files / name, draft / TENSORS / name)
         shutil.rmtree(target, ignore_errors=True)
         draft.rename(target)
 
     def check(self) -> None:
         """Raise an error unless everything that is remembered can be read and fits its hash."""
         self._recent.clear()
-        (found,) = self._base.execute("pragma integrity_check").fetchone()
+        ((found,), *_) = self._rows("pragma integrity_check")
         if found != "ok":
-            raise sqlite3.DatabaseError(found)
-        rows = self._base.execute("select kind, round, part from tensors").fetchall()
-        for kind, k, part in rows:
+            raise Damaged(self.directory, found)
+        for kind, k, part in self._rows("select kind, round, part from tensors"):
             if self.get(kind, k, part) is None:
-                raise sqlite3.DatabaseError(f"{kind} {k} is missing")
+                raise Damaged(self.directory, f"{kind} {k} is missing")
+
+    def _named(self) -> set[str]:
+        """The tensors that are files."""
+        return {row[0] for row in self._rows("select sha256 from tensors where body is null")}
 
     def _sweep(self) -> None:
-        rows = self._base.execute("select sha256 from tensors where body is null")
-        named = {row[0] for row in rows}
+        named = self._named()
         for path in self._files.iterdir():
             if path.name not in named:
                 path.unlink()

@@ -400,8 +400,9 @@ class SyncExchange:
         """
         if self._policy.dead_edge == "wait":
             self.cluster.complain(
-                f"edge-{behind.server}: it says that it is in round {behind.round} and has "
-                f"forgotten round {known.k}: one of the two lost its state, or it is not honest"
+                f"edge-{behind.server}: it says that it is in round {behind.round + 1} and has "
+                f"forgotten round {known.k + 1}: one of the two lost its state, or is not honest; "
+                f"restore or reseed the one that did (docs/deploy.md, 6)"
             )
             await asyncio.sleep(AGAIN)
             return known

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from sdfeel.core.scheme import Memory
-from sdfeel.live.store import Store
+from sdfeel.live.store import Damaged, Store
 
 STATE = "state"
 
@@ -54,7 +54,10 @@ class ServerState:
     def load(cls, store: Store) -> "ServerState | None":
         """The last state saved; None at the very beginning."""
         saved: dict[str, Any] | None = store.fact(STATE)
-        return None if saved is None else cls.of(saved)
+        try:
+            return None if saved is None else cls.of(saved)
+        except (KeyError, ValueError, TypeError, AttributeError) as error:
+            raise Damaged(store.directory, f"{type(error).__name__}: {error}") from None
 
     @classmethod
     def of(cls, record: Mapping[str, Any]) -> "ServerState":

@@ -1,0 +1,128 @@
+"""What a node looks at once a second: its disk, its clock, its certificate, its own files."""
+
+import asyncio
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from sdfeel.core.errors import RunError
+from sdfeel.core.run_files import STATE, write_atomic
+from sdfeel.live.audit import AuditLog
+from sdfeel.live.health import Health, Tell, cannot_write, write_status
+from sdfeel.live.store import Store
+from sdfeel.live.trust.identity import Wallet
+
+if TYPE_CHECKING:
+    from sdfeel.live.process import NodeSetting
+
+PULSE = 1.0  # seconds between two looks at a node's own state
+LONGEST = 30.0  # seconds between two tries of a disk that takes a little and then fails again
+JUMP = 2.0  # seconds by which a clock is put right without a word
+DAY = 86400.0
+EXPIRES_SOON = 30 * DAY
+
+
+class Rescued(Exception):
+    """A state that somebody removed was written again from what the process still had."""
+
+
+async def until_writable(directory: Path, pause: float = PULSE) -> None:
+    """Wait, at least for `pause`, until files can be written here and where the state lies."""
+    while True:
+        await asyncio.sleep(pause)
+        with suppress(OSError):
+            for place in (directory, directory / STATE):
+                if place == directory or place.is_dir():
+                    trial = place / ".trial"
+                    write_atomic(trial, bytes(1 << 16))
+                    trial.unlink()
+            return
+
+
+async def until_removed(store: Store) -> None:
+    """Raise `Rescued` when somebody has removed the state under a running node.
+
+    The system keeps what is open, so as long as the process lives, nothing is lost.
+    """
+    while True:
+        await asyncio.sleep(PULSE)
+        if store.in_place():
+            continue
+        if store.exists():
+            raise RunError(
+                f"the state in {store.directory} was replaced while this node ran: start the node "
+                f"again, and it goes on from what is there now"
+            )
+        try:
+            store.backup(store.directory)
+        except OSError as error:
+            raise RunError(
+                f"the state in {store.directory} was removed while this node ran, and could not "
+                f"be written again ({error.strerror}): restore a backup with `sdfeel deploy "
+                f"restore`, or see `sdfeel deploy reseed`"
+            ) from None
+        raise Rescued(
+            f"the state in {store.directory} was removed while this node ran: it was written "
+            f"again from what was still open, and nothing is lost"
+        )
+
+
+@dataclass
+class Pulse:
+    """Looks at a node once a second: its disk, its clock, its certificate, its parent."""
+
+    setting: "NodeSetting"
+    health: Health
+    audit: AuditLog
+    job: "asyncio.Future[None]"
+    tell: Tell
+    _offset: float | None = None  # of the clock that people use from the one that never jumps
+    _warned: float = float("-inf")
+
+    def __post_init__(self) -> None:
+        self._wallet = Wallet(self.setting.identity)
+
+    async def beat(self) -> None:
+        while True:
+            self._clock()
+            self._certificate()
+            self.audit.flush()
+            self._disk()
+            if self.setting.orphaned():
+                self.job.cancel()
+            await asyncio.sleep(PULSE)
+
+    def _disk(self) -> None:
+        try:
+            write_status(self.setting.directory, {**self.health.status(), "ended": False})
+            self.health.trouble = ""
+        except OSError as error:
+            before = self.health.trouble
+            why = error.strerror or str(error)
+            self.health.trouble = cannot_write(self.setting.directory, why)
+            if not before:
+                self.tell(self.health.trouble)
+
+    def _clock(self) -> None:
+        offset = time.time() - time.monotonic()
+        jump = 0.0 if self._offset is None else offset - self._offset
+        if abs(jump) > JUMP:
+            self.tell(
+                f"the clock jumped by {jump:+.0f} s, or the machine slept: rounds are timed by "
+                f"another clock, certificates are judged by this one"
+            )
+        self._offset = offset
+
+    def _certificate(self) -> None:
+        expires = self._wallet.current().expires
+        self.health.expires = expires.timestamp()
+        left = expires.timestamp() - time.time()
+        if left < EXPIRES_SOON and time.monotonic() - self._warned > DAY:
+            self._warned = time.monotonic()
+            how = f"expires in {left / DAY:.0f} days" if left > 0 else "has expired"
+            self.tell(
+                f"the certificate of this node {how} ({expires:%Y-%m-%d %H:%M} UTC): renew it with "
+                f"`sdfeel deploy renew`"
+            )
