@@ -20,7 +20,7 @@ from sdfeel.live import audit
 from sdfeel.live.audit import MOST_KINDS, AuditedCall, AuditLog, verified
 from sdfeel.live.health import Health, disk_trouble, last_time
 from sdfeel.live.process import EdgeLife, NodeSetting, Service
-from sdfeel.live.pulse import Pulse, until_writable
+from sdfeel.live.pulse import Pulse, alone, until_writable
 from sdfeel.live.store import Store
 from sdfeel.live.transport import Caller, NotTrusted, Peer, Refused
 from sdfeel.live.trust.identity import revoke
@@ -291,3 +291,15 @@ def test_a_server_that_lost_its_state_does_not_begin_again_unasked(tmp_path: Pat
         with pytest.raises(RunError, match=r"finished 7 rounds: .*restore.*reseed.*status.json"):
             completed(life.live())
         assert life.status()["round"] == 7
+
+
+def test_a_node_is_run_by_one_process(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with alone(tmp_path):
+            with pytest.raises(RunError, match=r"another process runs this node .* stop one"):
+                async with alone(tmp_path, patience=0.0):
+                    pass
+        async with alone(tmp_path, patience=0.0):
+            pass  # the first one has let it go
+
+    completed(story())

@@ -46,7 +46,16 @@ from sdfeel.live.protocol import (
     seconds,
     whole,
 )
-from sdfeel.live.pulse import LONGEST, PULSE, Pulse, Rescued, until_removed, until_writable
+from sdfeel.live.pulse import (
+    LONGEST,
+    PULSE,
+    Pulse,
+    Rescued,
+    alone,
+    rescue,
+    until_removed,
+    until_writable,
+)
 from sdfeel.live.statements import ClientDesk
 from sdfeel.live.store import Damaged, Store, of_disk
 from sdfeel.live.transport import Caller, Peer, Server
@@ -215,8 +224,9 @@ class EdgeLife:
             )
             tell(f"listening on port {port}, round {edge.known.k + 1}")
             await self._until_stopped(edge, ways)
-        except sqlite3.Error as error:
-            if of_disk(error):
+        except (FileNotFoundError, sqlite3.Error) as error:
+            rescue(store)
+            if isinstance(error, OSError) or of_disk(error):
                 raise
             raise Damaged(store.directory, error) from None
         finally:
@@ -417,6 +427,17 @@ async def _alive(
     tell: Tell,
 ) -> None:
     """Do the work while reporting health; a signal ends it in good order."""
+    async with alone(setting.directory):
+        await _alive_alone(setting, health, audit, work, tell)
+
+
+async def _alive_alone(
+    setting: NodeSetting,
+    health: Health,
+    audit: AuditLog,
+    work: Callable[[], Awaitable[None]],
+    tell: Tell,
+) -> None:
     last_time(setting.directory, tell)
     page = HealthPage(health)
     if setting.health is not None:

@@ -1,8 +1,12 @@
 """What a node looks at once a second: its disk, its clock, its certificate, its own files."""
 
 import asyncio
+import fcntl
+import os
+import sqlite3
 import time
-from contextlib import suppress
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,9 +23,37 @@ if TYPE_CHECKING:
 
 PULSE = 1.0  # seconds between two looks at a node's own state
 LONGEST = 30.0  # seconds between two tries of a disk that takes a little and then fails again
+PATIENCE = 10.0  # seconds for the process before this one to end
 JUMP = 2.0  # seconds by which a clock is put right without a word
 DAY = 86400.0
 EXPIRES_SOON = 30 * DAY
+
+
+@asynccontextmanager
+async def alone(directory: Path, patience: float = PATIENCE) -> AsyncIterator[None]:
+    """Hold a node's directory; the system lets it go when the process ends, however it ends."""
+    place = os.open(directory, os.O_RDONLY)
+    try:
+        end = time.monotonic() + patience
+        while not _locked(place):
+            if time.monotonic() > end:
+                raise RunError(
+                    f"another process runs this node from {directory}: stop one of the two"
+                )
+            await asyncio.sleep(0.1)
+        yield
+    finally:
+        os.close(place)
+
+
+def _locked(place: int) -> bool:
+    try:
+        fcntl.flock(place, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:
+        return True  # some file systems know no locks
+    return True
 
 
 class Rescued(Exception):
@@ -42,31 +74,36 @@ async def until_writable(directory: Path, pause: float = PULSE) -> None:
 
 
 async def until_removed(store: Store) -> None:
-    """Raise `Rescued` when somebody has removed the state under a running node.
+    """Look whether the state is still there, and rescue it if it is not."""
+    while True:
+        await asyncio.sleep(PULSE)
+        rescue(store)
+
+
+def rescue(store: Store) -> None:
+    """Raise `Rescued` if somebody has removed the state under a running node.
 
     The system keeps what is open, so as long as the process lives, nothing is lost.
     """
-    while True:
-        await asyncio.sleep(PULSE)
-        if store.in_place():
-            continue
-        if store.exists():
-            raise RunError(
-                f"the state in {store.directory} was replaced while this node ran: start the node "
-                f"again, and it goes on from what is there now"
-            )
-        try:
-            store.backup(store.directory)
-        except OSError as error:
-            raise RunError(
-                f"the state in {store.directory} was removed while this node ran, and could not "
-                f"be written again ({error.strerror}): restore a backup with `sdfeel deploy "
-                f"restore`, or see `sdfeel deploy reseed`"
-            ) from None
-        raise Rescued(
-            f"the state in {store.directory} was removed while this node ran: it was written "
-            f"again from what was still open, and nothing is lost"
+    if store.in_place():
+        return
+    if store.exists():
+        raise RunError(
+            f"the state in {store.directory} was replaced while this node ran: start the node "
+            f"again, and it goes on from what is there now"
         )
+    try:
+        store.backup(store.directory)
+    except (OSError, sqlite3.Error) as error:
+        raise RunError(
+            f"the state in {store.directory} was removed while this node ran, and could not be "
+            f"written again ({error}): restore a backup with `sdfeel deploy restore`, or see "
+            f"`sdfeel deploy reseed`"
+        ) from None
+    raise Rescued(
+        f"the state in {store.directory} was removed while this node ran: it was written again "
+        f"from what was still open, and nothing is lost"
+    )
 
 
 @dataclass
