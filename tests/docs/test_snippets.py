@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 import site_pages
+from typer.core import TyperGroup
 
+from sdfeel.cli import COMMANDS
 from tests.docs.snippets import Runner, blocks, execute
 from tests.waiting import finished
 
@@ -56,6 +58,26 @@ def test_the_snippets_run(document: Path, request: pytest.FixtureRequest) -> Non
 def test_what_is_not_run_has_a_reason(document: Path) -> None:
     for block in blocks(document.read_text(encoding="utf-8")):
         assert block.skipped != "", f"{document.name}, line {block.line}: not run, but why?"
+
+
+COMMAND = re.compile(r"(?:`|^\$ )(sdfeel [^`\n]*)", re.MULTILINE)
+
+
+@every_document
+def test_every_command_that_is_named_takes_what_it_is_given(document: Path) -> None:
+    text = document.read_text(encoding="utf-8").replace("\\\n", " ")
+    for line in COMMAND.findall(text):
+        words = line.split()[1:]
+        command = COMMANDS[words[0]].command(words[0]) if words and words[0] in COMMANDS else None
+        while isinstance(command, TyperGroup) and len(words) > 1 and words[1] in command.commands:
+            command, words = command.commands[words[1]], words[1:]
+        if command is None:
+            assert not words or words[0].startswith("-"), f"{document.name}: `{line}`"
+            continue
+        assert not isinstance(command, TyperGroup) or len(words) == 1, f"{document.name}: `{line}`"
+        known = {option for each in command.params for option in (*each.opts, *each.secondary_opts)}
+        given = {word.partition("=")[0] for word in words if re.match(r"--?[a-z]", word)}
+        assert given <= {*known, "--help", "-h"}, f"{document.name}: `{line}`"
 
 
 def test_the_command_is_installed() -> None:

@@ -126,6 +126,7 @@ def everything(store: Store) -> None:
     for part in range(4):
         store.note("result", 1, part)
         store.get("result", 1, part)
+    store.check()
 
 
 def test_whatever_happens_to_the_file_is_told_as_damage(tmp_path: Path) -> None:

@@ -333,6 +333,8 @@ class Store:
         ((found,), *_) = self._rows("pragma integrity_check")
         if found != "ok":
             raise Damaged(self.directory, found)
+        for (text,) in self._rows("select value from facts union all select record from rounds"):
+            self._read(text)
         for kind, k, part in self._rows("select kind, round, part from tensors"):
             if self.get(kind, k, part) is None:
                 raise Damaged(self.directory, f"{kind} {k} is missing")
