@@ -23,12 +23,12 @@ def test_imbalance_is_that_of_the_paper(gamma: int) -> None:
 
 def test_imbalance_that_empties_a_cluster_is_refused() -> None:
     with pytest.raises(
-        InputError, match=r"gamma 5 would leave server 4 without clients: .* most 4"
+        InputError, match=r"network\.imbalance = 5 would leave server 4 without clients: .* most 4"
     ):
         sizes(50, 10, 5)
     with pytest.raises(InputError, match=r"network\.imbalance must be 0 with a single"):
         sizes(50, 1, 1)
-    with pytest.raises(InputError, match="gamma must be at least 0, got -1"):
+    with pytest.raises(InputError, match=r"network\.imbalance must be at least 0, got -1"):
         sizes(50, 10, -1)
 
 
@@ -99,7 +99,7 @@ def test_assign_explains_what_it_cannot_do(tmp_path: Path) -> None:
         assign(4, 2, rng(), assignment="by_label")
     with pytest.raises(InputError, match="unknown assignment 'rnd': did you mean 'random'"):
         assign(4, 2, rng(), assignment="rnd")
-    with pytest.raises(InputError, match="fixes the cluster sizes: leave gamma at 0, got 1"):
+    with pytest.raises(InputError, match=r"fixes the cluster sizes: leave network\.imbalance at 0"):
         assign(4, 2, rng(), assignment=str(tmp_path / "a.json"), gamma=1)
 
 

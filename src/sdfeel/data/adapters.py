@@ -139,7 +139,7 @@ class Rows:
             if part.shape != parts[0].shape:
                 raise InputError(
                     f"example {n} has the shape {tuple(part.shape)}, and example {numbers[0]} "
-                    f"{tuple(parts[0].shape)}: bring all to one, by cutting or padding"
+                    f"{tuple(parts[0].shape)}: cut or pad all of them to one shape"
                 )
         return torch.stack(list(parts))
 

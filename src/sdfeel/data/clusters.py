@@ -23,7 +23,7 @@ def sizes(clients: int, servers: int, gamma: int = 0) -> list[int]:
     [5, 5, 5, 5, 3, 3, 3, 7, 7, 7]
     """
     at_least("servers", servers, 1)
-    at_least("gamma", gamma, 0)
+    at_least("network.imbalance", gamma, 0)
     if servers > clients:
         raise InputError(
             f"{servers} servers cannot share {clients} clients: every cluster needs at least "
@@ -36,8 +36,8 @@ def sizes(clients: int, servers: int, gamma: int = 0) -> list[int]:
     for small in range(servers - 2 * uneven, servers - uneven):
         if result[small] <= gamma:
             raise InputError(
-                f"gamma {gamma} would leave server {small} without clients: with {clients} "
-                f"clients and {servers} servers it must be at most {_largest(clients, servers)}"
+                f"network.imbalance = {gamma} would leave server {small} without clients: with "
+                f"{clients} clients and {servers} servers it must be at most {_largest(clients, servers)}"
             )
         result[small] -= gamma
         result[small + uneven] += gamma
@@ -120,5 +120,7 @@ def assign(
     if not group_files.is_file_name(assignment):
         raise unknown("assignment", assignment, ASSIGNMENTS)
     if gamma:
-        raise InputError(f"{assignment} fixes the cluster sizes: leave gamma at 0, got {gamma}")
+        raise InputError(
+            f"{assignment} fixes the cluster sizes: leave network.imbalance at 0, got {gamma}"
+        )
     return from_file(assignment, clients, servers)

@@ -393,7 +393,7 @@ def _joined(sources: Sequence[Source], who: str) -> tuple[Examples, tuple[Ints, 
     if len(shapes) > 1:
         raise InputError(
             f"the {who}s' examples have different shapes, {', '.join(map(str, sorted(shapes)))}: "
-            f"bring all to one"
+            f"give all of them the same"
         )
     whole = Examples(torch.cat([each.x for each in own]), torch.cat([each.y for each in own]))
     parts = [np.arange(end - len(each), end) for each, end in zip(own, ends, strict=True)]

@@ -252,7 +252,7 @@ def _column(sheets: Sequence[Sheet], name: str, target: bool) -> Array:
     if len(shapes) > 1:
         raise DataError(
             f"column {name} has rows of the shapes {', '.join(map(str, sorted(shapes)))} in "
-            f"different files: bring all to one, by cutting or padding"
+            f"different files: cut or pad them to one shape"
         )
     return np.concatenate([part.astype(np.int64 if whole else np.float32) for part in parts])
 
@@ -283,7 +283,7 @@ def _numbers(sheet: Sheet, name: str) -> Array:
         if np.shape(cell) != np.shape(cells[0]):
             raise DataError(
                 f"{sheet.place(n, name)}: {np.size(cell)} values, but {np.size(cells[0])} in the "
-                f"first row: bring all to one length, by cutting or padding"
+                f"first row: cut or pad all rows to one length"
             )
     array = np.array(list(cells))
     if array.dtype.kind not in "biuf":
@@ -346,8 +346,8 @@ class Pictures:
         if _seen(image) != self._first:
             raise DataError(
                 f"{self.files[n]} is {_described(_seen(image))}, and {self.files[0]} "
-                f"{_described(self._first)}: bring all to one size with data.pixels, and save all "
-                f"with colours or all without"
+                f"{_described(self._first)}: give all of them one size with data.pixels, and "
+                f"save all with colours or all without"
             )
         return image
 
