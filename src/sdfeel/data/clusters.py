@@ -37,7 +37,8 @@ def sizes(clients: int, servers: int, gamma: int = 0) -> list[int]:
         if result[small] <= gamma:
             raise InputError(
                 f"network.imbalance = {gamma} would leave server {small} without clients: with "
-                f"{clients} clients and {servers} servers it must be at most {_largest(clients, servers)}"
+                f"{clients} clients and {servers} servers it must be at most "
+                f"{_largest(clients, servers)}"
             )
         result[small] -= gamma
         result[small + uneven] += gamma
