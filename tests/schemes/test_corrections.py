@@ -32,12 +32,14 @@ from sdfeel.schemes import (
     corrections,
 )
 from sdfeel.schemes.d_squared import damped
+from sdfeel.schemes.sampling import Sampling, sampled
 from sdfeel.sim.simulate import Simulation
 from sdfeel.sim.state import ModelRows
 from tests.quadratic import QuadraticEngine
 from tests.sim.test_simulate import cost
 
 RATE = 0.05
+HALF = Sampling(share=0.5)  # of two
 CORRECTED: dict[str, Scheme] = {
     "scaffold": Scaffold(trust=0, tau1=4),
     "scaffold, some": Scaffold(trust=0, tau1=4, participants=3),
@@ -51,6 +53,11 @@ CORRECTED: dict[str, Scheme] = {
     "feddyn": FedDyn(tau1=4),
     "feddyn, some": FedDyn(tau1=4, participants=3),
     "feddyn, as printed": FedDyn(tau1=20, pull=1.0),
+    "mtgc, drawn": sampled(Mtgc(trust=0, tau1=2, tau2=3), HALF),
+    "mtgc-gossip, drawn": sampled(GossipMtgc(trust=0, tau1=4), HALF),
+    "k-gt, drawn": sampled(KGT(trust=0, tau1=4), HALF),
+    "feddyn, drawn": sampled(FedDyn(tau1=4), HALF),
+    "sd-gt, drawn": sampled(SDGT(trust=0, tau1=4), HALF),
     "sd-gt": SDGT(trust=0, tau1=4),
     "sd-gt, rarely": SDGT(trust=0, tau1=2, tau2=3, alpha=2, subnets=1),
     "free-tracking": FreeTracking(trust=0, tau1=4),

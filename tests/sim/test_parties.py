@@ -13,6 +13,7 @@ from sdfeel.core.needs import Needs
 from sdfeel.core.network import Network
 from sdfeel.core.rules import Clipped, Geometric, Median, Trimmed
 from sdfeel.core.scheme import Local, Scheme
+from sdfeel.core.tolerance import YES
 from sdfeel.schemes import (
     SCHEMES,
     AsyncSDFeel,
@@ -23,6 +24,7 @@ from sdfeel.schemes import (
     HierFavg,
     SDFeel,
 )
+from sdfeel.schemes.sampling import Sampling, sampled
 from sdfeel.schemes.server_optimizers import ServerStep, stepped
 from sdfeel.sim.simulate import Simulation
 from sdfeel.sim.state import LaneState
@@ -48,7 +50,12 @@ OPTIONS: dict[str, list[dict[str, Any]]] = {
     "feddyn": [{"participants": 3, "pull": 0.5}],
     "free-tracking": [{"alpha": 2}],
 }
-CASES = [(name, options) for name in SCHEMES for options in ({}, *OPTIONS.get(name, []))]
+DRAWN = {name for name in SCHEMES if SCHEMES[name].tolerates.sampling == YES}
+CASES = [
+    (name, options)
+    for name in SCHEMES
+    for options in ({}, *OPTIONS.get(name, []), *[{"share": 0.5}] * (name in DRAWN))
+]
 every_case = pytest.mark.parametrize(
     ("name", "options"), CASES, ids=[f"{name}-{n}" for n, (name, _) in enumerate(CASES)]
 )
@@ -57,7 +64,9 @@ every_network = pytest.mark.parametrize("net", networks(), ids=["ring", "star", 
 
 def both(name: str, options: dict[str, Any], net: Network) -> tuple[Simulation, Parties]:
     clients = len(net.samples)
-    decisions = Decisions.of(SCHEMES[name](**options), net, prices(clients), seed=5)
+    own = {key: value for key, value in options.items() if key != "share"}
+    scheme = sampled(SCHEMES[name](**own), Sampling(share=options.get("share", 1.0)))
+    decisions = Decisions.of(scheme, net, prices(clients), seed=5)
     engine = replace(uneven(clients=clients), start=0.5)  # unlike shelves that begin at zero
     return Simulation(decisions, engine), Parties(decisions, engine)
 

@@ -11,7 +11,7 @@ import numpy as np
 from sdfeel.core.arrays import Floats, Ints, ints
 from sdfeel.core.learning_rates import Schedule
 from sdfeel.core.link_times import LinkTimes
-from sdfeel.core.mixing import Mixing
+from sdfeel.core.mixing import Mixing, selected
 from sdfeel.core.network import Network
 from sdfeel.core.seeds import rng
 from sdfeel.core.sparse import Sparse
@@ -105,6 +105,12 @@ class View:
     memory: Memory = field(default_factory=dict)  # what `mix` last returned; empty at first
     measured: Estimates | None = None  # in the last round whose `work` asked for it
     patience: float = inf  # seconds that a round waits for models, at most
+    drawn: Ints | None = None  # the clients that may take part (`schemes.sampling`); None: all
+
+    @property
+    def clients(self) -> Ints:
+        """The clients that may take part, in ascending order."""
+        return self.net.clients if self.drawn is None else self.drawn
 
     def rng(self) -> np.random.Generator:
         """Random draws that belong to this round of this lane, whoever asks."""
@@ -284,6 +290,27 @@ def some_of(clients: Ints, count: int | None, rng: np.random.Generator) -> Ints:
     if count is None or count >= len(clients):
         return clients
     return np.sort(rng.choice(clients, size=count, replace=False))
+
+
+def only(work: Work, clients: Ints) -> Work:
+    """The same work without whoever is not among `clients`."""
+    kept = np.isin(work.down.rows, clients)
+    if kept.all():
+        return work
+    return replace(
+        work,
+        down=selected(work.down, kept),
+        each=None if work.each is None else work.each[kept],
+        rates=None if work.rates is None else work.rates[kept],
+        share=None if work.share is None else work.share[kept],
+        ends=None if work.ends is None else work.ends[kept],
+        shift=_only(work.shift, clients),
+        compare=_only(work.compare, clients),
+    )
+
+
+def _only(mixing: Mixing | None, rows: Ints) -> Mixing | None:
+    return None if mixing is None else selected(mixing, np.isin(mixing.rows, rows))
 
 
 def meanings(kind: type[Scheme]) -> dict[str, str]:

@@ -5,14 +5,11 @@ needs more than two thirds of those whom it asked, or the server could play two 
 each other (`live/secure_sum.py`). The simulator and a deployment both go by this.
 """
 
-from dataclasses import replace
-
 import numpy as np
 
 from sdfeel.core.arrays import Bools, Ints
-from sdfeel.core.mixing import selected
 from sdfeel.core.network import Network
-from sdfeel.core.scheme import Work
+from sdfeel.core.scheme import Work, only
 
 PAIR = 2  # clients of the smallest sum
 
@@ -35,14 +32,7 @@ def in_sums(net: Network, work: Work, least: int) -> Work:
     kept = np.bincount(home, minlength=len(net.links))[home] >= least
     if kept.all():
         return work
-    return replace(
-        work,
-        down=selected(work.down, kept),
-        each=None if work.each is None else work.each[kept],
-        rates=None if work.rates is None else work.rates[kept],
-        share=None if work.share is None else work.share[kept],
-        ends=None if work.ends is None else work.ends[kept],
-    )
+    return only(work, work.down.rows[kept])
 
 
 def unmasked(net: Network, asked: Ints, came: Bools) -> Bools:

@@ -39,6 +39,7 @@ class Tolerates:
     absent_clients: str = YES
     server_rates: str = YES
     cloud_rates: str = YES
+    sampling: str = YES
     drop: str = YES
     drop_unbiased: str = YES
     equalise: str = YES
@@ -145,6 +146,11 @@ OPTIONS: Mapping[str, Option] = {
         "gives links different rates",
         "leave out {key}",
         ("server-cloud",),
+    ),
+    "sampling": Option(
+        "sampling.clients, sampling.share",
+        "draws some of the clients for each round",
+        "leave out {key}",
     ),
     "drop": Option("latency.late = drop", "loses uploads", "set latency.late to wait"),
     "drop_unbiased": Option(

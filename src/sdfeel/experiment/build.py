@@ -77,6 +77,7 @@ from sdfeel.models.flat import FlatModule, Layout
 from sdfeel.radio import latency
 from sdfeel.schemes import FORMER, SCHEMES, find
 from sdfeel.schemes.robust_rules import guarded
+from sdfeel.schemes.sampling import Sampling, sampled
 from sdfeel.schemes.server_optimizers import ServerStep, stepped
 from sdfeel.sim.simulate import Simulation
 from sdfeel.sim.state import State
@@ -335,9 +336,11 @@ def scheme_section(name: Any, scheme: Scheme) -> SchemeSection:
 
 
 def build_scheme(experiment: Experiment) -> tuple[Scheme, tuple[str, ...]]:
-    """The scheme with its servers' own steps, and a note if keys of other schemes were ignored."""
+    """The scheme with its servers' draws, rules and own steps, and a note if keys of other schemes
+    were ignored."""
     scheme, notes = _build_plain(experiment)
-    robust, section = experiment.robust, experiment.server
+    drawn, robust, section = experiment.sampling, experiment.robust, experiment.server
+    scheme = sampled(scheme, Sampling(drawn.clients, drawn.share))
     if (spelled(robust.cluster), spelled(robust.servers)) != ("none", "none"):
         scheme = guarded(scheme, *build_rules(experiment), robust.votes)
     if section.optimizer == "none":

@@ -178,7 +178,7 @@ def build_case(experiment: Experiment, scheme: Scheme, net: Network) -> Case:
     used = frozenset(option for option in OPTIONS if tolerates.verdict(option) == YES)
     clients = None if where is None else build_whereabouts(network, where, net)
     rates, by_round = section.rates, clients is not None and clients.unit == "round"
-    if rates == "whereabouts" and by_round and has_lanes(scheme):
+    if rates == "whereabouts" and by_round and has_lanes(scheme, own):
         raise InputError(
             f"radio.rates is whereabouts, and {experiment.network.whereabouts} counts rounds, but "
             f"{experiment.scheme.label} has no common round: give the file's times in seconds"
@@ -193,7 +193,7 @@ def build_case(experiment: Experiment, scheme: Scheme, net: Network) -> Case:
         changes,
         named,
         "equal" if rates == "equal" else _kind_of_rates(rates, len(net.samples)),
-        lanes=has_lanes(scheme),
+        lanes=has_lanes(scheme, own),
         clients=clients,
     )
 

@@ -119,6 +119,8 @@ def asked(case: Case) -> Iterator[tuple[str, str]]:
         yield "moving_clients", "network.whereabouts (moves)"
     if case.clients is not None and case.clients.absences:
         yield "absent_clients", "network.whereabouts (absences)"
+    for key in sorted({"sampling.clients", "sampling.share"} & case.given):
+        yield "sampling", key
     failing = network.server_up_seconds is not None or 1 in lines
     # Clients in several cells continue with another server while their own is away, if all wait
     # for one another.
@@ -242,6 +244,10 @@ FOLDER = Need(
     lambda case: Path(spelled(case.experiment.data.name)).is_dir(), "without a folder of pictures"
 )
 
+AS_PRICED = Need(
+    lambda case: case.experiment.latency.preset != "deployed", "with latency.preset = deployed"
+)
+
 KEYS: Mapping[str, tuple[Need, ...]] = {
     "network.servers": (CELLS,),
     "network.assignment": (SEVERAL, CELLS),
@@ -320,27 +326,16 @@ KEYS: Mapping[str, tuple[Need, ...]] = {
     "latency.server_server_mbps": (SEVERAL, ACROSS),
     "latency.server_cloud_mbps": (_over("server-cloud"),),
     "latency.client_cloud_mbps": (_over("client-cloud"),),
-    "latency.downlink": (
-        Need(
-            lambda case: case.experiment.latency.preset != "deployed",
-            "with latency.preset = deployed",
-        ),
-    ),
+    "latency.downlink": (AS_PRICED,),
     "latency.calls": (
-        Need(
-            lambda case: case.experiment.latency.preset != "deployed",
-            "with latency.preset = deployed",
-        ),
+        AS_PRICED,
         Need(
             lambda case: not case.lanes or len(case.own.servers) > 1,
             "where every client has rounds of its own",
         ),
     ),
     "latency.holds": (
-        Need(
-            lambda case: case.experiment.latency.preset != "deployed",
-            "with latency.preset = deployed",
-        ),
+        AS_PRICED,
         Need(lambda case: case.lanes and len(case.own.servers) > 1, "where servers are in step"),
     ),
     "latency.client_server_ms": (_over("client-server"),),

@@ -32,6 +32,7 @@ from sdfeel.experiment.sections import (
     Positive,
     PrivacySection,
     RobustSection,
+    SamplingSection,
     Section,
     Thing,
 )
@@ -364,6 +365,7 @@ class TrackingSection(Section):
 LATER: dict[str, Any] = {
     "data": {"task", "target", "inputs", "lazy", "user", "pixels"},
     "radio": True,
+    "sampling": True,
     "server": True,
     "robust": True,
     "attack": True,
@@ -418,6 +420,7 @@ class Experiment(Section):
     data: DataSection = DataSection()
     model: ModelSection = ModelSection()
     scheme: SchemeSection = SchemeSection()
+    sampling: SamplingSection = SamplingSection()
     server: ServerSection = ServerSection()
     robust: RobustSection = RobustSection()
     attack: AttackSection = AttackSection()
@@ -452,7 +455,8 @@ class Experiment(Section):
         if self.training.loss == "cross-entropy":  # the only one of version 0.1
             used["training"].pop("loss")
         # These came after version 0.1.
-        for section in ("data", "training", "server", "robust", "attack", "personal", "privacy"):
+        later = "data training sampling server robust attack personal privacy"
+        for section in later.split():
             if not used.get(section):
                 used.pop(section, None)
         if any(used.values()):

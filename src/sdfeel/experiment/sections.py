@@ -253,6 +253,16 @@ class AttackSection(Section):
     """backdoor: the class that examples with the trigger should be taken for"""
 
 
+class SamplingSection(Section):
+    """How many clients take part in a round: see docs/methods.md."""
+
+    clients: Count | None = None
+    """how many of its clients every server draws in each round (not set: by sampling.share); where
+    a server has no more than that, all of them take part"""
+    share: Annotated[float, Field(gt=0, le=1)] = 1.0
+    """which share of its clients every server draws in each round, at least one of them (1: all)"""
+
+
 class PrivacySection(Section):
     """What others may learn about clients or their examples: see docs/privacy.md."""
 

@@ -7,9 +7,10 @@ from typing import Any
 
 import numpy as np
 
+from sdfeel.core.arrays import floats
 from sdfeel.core.errors import InputError
 from sdfeel.core.named import Kind
-from sdfeel.core.network import clustered
+from sdfeel.core.network import Network, clustered
 from sdfeel.core.scheme import Scheme, Setting, terms, tolerance
 from sdfeel.schemes.adaptive import Adaptive
 from sdfeel.schemes.async_sd_feel import AsyncSDFeel
@@ -183,14 +184,15 @@ def described(given: Any) -> Any:
 @cache
 def asynchronous(name: str) -> bool:
     """Do servers, or clients, continue without waiting for all the others?"""
-    return has_lanes(find(name)())
+    two, scheme = clustered(np.ones(12), np.arange(12) % 2, 1 - np.eye(2)), find(name)()
+    return has_lanes(scheme, scheme.adapt(two))
 
 
-def has_lanes(scheme: Scheme) -> bool:
-    """Does this scheme let servers, or clients, continue without waiting for all the others?"""
-    two = clustered(np.ones(12), np.arange(12) % 2, 1 - np.eye(2))
-    unequal = np.exp2(np.arange(12.0))  # seconds: some schemes wait for whoever is about as fast
-    return len(scheme.lanes(Setting(scheme.adapt(two), unequal))) > 1
+def has_lanes(scheme: Scheme, net: Network) -> bool:
+    """Does this scheme let servers, or clients, of a network that it has adapted continue without
+    waiting for all the others?"""
+    unequal = 1.0 + net.home  # seconds: some schemes wait for whoever is about as fast
+    return len(scheme.lanes(Setting(net, floats(unequal)))) > 1
 
 
 def trained_as(name: str, options: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:

@@ -36,6 +36,7 @@ class Adaptive:
         overlap=IGNORED,
         peers="counts exchanges by a constant mixing matrix",
         moving_clients="counts exchanges by a constant mixing matrix",
+        sampling="asks every client for the losses of models that it was sent before",
         server_optimizer="chooses its periods for servers that only average",
         server_rule="counts exchanges by a constant mixing matrix",
         personal="compares the losses of one model that all share",

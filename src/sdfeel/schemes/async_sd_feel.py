@@ -10,7 +10,7 @@ import numpy as np
 
 from sdfeel.core.arrays import Ints
 from sdfeel.core.errors import InputError, at_least, unknown
-from sdfeel.core.mixing import Mixing, broadcast_within, star
+from sdfeel.core.mixing import Mixing, broadcast, broadcast_within, star
 from sdfeel.core.network import Network
 from sdfeel.core.portable import dot
 from sdfeel.core.scheme import Facts, Lane, Mix, Setting, Terms, View, Work
@@ -95,7 +95,10 @@ class AsyncSDFeel:
         if deadline is None:
             deadline = self.theta_min * slowest
         # A client that finishes no step has nothing to contribute: everybody gets time for one.
-        return Work(broadcast_within(view.net, d), NO_LIMIT, max(deadline, slowest))
+        limits = NO_LIMIT, max(deadline, slowest)
+        if view.drawn is not None:
+            return Work(broadcast(view.net, view.drawn), *limits)
+        return Work(broadcast_within(view.net, d), *limits)
 
     def mix(self, view: View, done: Ints) -> Mix:
         (d,) = view.lane

@@ -49,12 +49,12 @@ class DSquared:
         return (setting.servers,)
 
     def work(self, view: View) -> Work:
-        return Work(down=broadcast(view.net), steps=self.tau1)
+        return Work(down=broadcast(view.net, view.drawn), steps=self.tau1)
 
     def mix(self, view: View, done: Ints) -> Mix:
-        net = view.net
-        now = net.shelf(TRAINED.name)[net.home[net.clients]]
-        return Mix(up=average(now, net.clients, mass=net.samples), across=corrected(net))
+        net, who = view.net, view.clients
+        now = net.shelf(TRAINED.name)[net.home[who]]
+        return Mix(up=average(now, who, mass=net.samples), across=corrected(net))
 
 
 @lru_cache(maxsize=16)

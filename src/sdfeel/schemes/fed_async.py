@@ -77,6 +77,7 @@ class FedAsync(OneByOne):
         CLOUD,
         equalise=IGNORED,
         absent_clients=LANES,
+        sampling=LANES,
         drop_unbiased="blends in whole models",
         cluster_rule="takes models one at a time, so that none can be compared",
     )

@@ -45,7 +45,7 @@ class FedAvg:
         return (setting.servers,)
 
     def work(self, view: View) -> Work:
-        who = some_of(view.net.clients, self.participants, view.rng())
+        who = some_of(view.clients, self.participants, view.rng())
         return Work(down=broadcast(view.net, who, via="client-cloud"), steps=self.tau1)
 
     def mix(self, view: View, done: Ints) -> Mix:

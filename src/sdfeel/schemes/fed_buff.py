@@ -28,6 +28,7 @@ class FedBuff(OneByOne):
         CLOUD,
         equalise=IGNORED,
         absent_clients=LANES,
+        sampling=LANES,
         server_optimizer="takes a step of its own when its buffer is full",
         cluster_rule="adds updates to its buffer one at a time, so that none can be compared",
     )

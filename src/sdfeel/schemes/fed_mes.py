@@ -45,18 +45,18 @@ class FedMes:
         return (setting.servers,)
 
     def work(self, view: View) -> Work:
-        clients, servers = pairs(view.net)
+        clients, servers = pairs(view)
         return Work(down=average(clients, servers), steps=self.tau1)
 
     def mix(self, view: View, done: Ints) -> Mix:
-        clients, servers = pairs(view.net)
+        clients, servers = pairs(view)
         cells = np.array([len(own) for own in view.net.reach])
         mass = view.net.samples * np.where(cells > 1, self.overlap_weight, 1.0)
         return Mix(up=average(servers, clients, mass=mass))
 
 
-def pairs(net: Network) -> tuple[Ints, Ints]:
+def pairs(view: View) -> tuple[Ints, Ints]:
     """Every (client, server) within reach of each other, as two lists."""
-    counts = [len(own) for own in net.reach]
-    clients = np.repeat(np.arange(len(counts)), counts)
-    return clients, np.array([d for own in net.reach for d in own], dtype=np.int64)
+    reach = [view.net.reach[i] for i in view.clients.tolist()]
+    clients = np.repeat(view.clients, [len(own) for own in reach])
+    return clients, np.array([d for own in reach for d in own], dtype=np.int64)

@@ -51,7 +51,7 @@ class FedNova:
     def work(self, view: View) -> Work:
         _check(view.local)
         slowest = float(view.step_seconds[view.net.clients].max())
-        down = broadcast(view.net, via="client-cloud")
+        down = broadcast(view.net, view.drawn, via="client-cloud")
         return Work(down, NO_LIMIT, deadline=self.theta_min * slowest)
 
     def mix(self, view: View, done: Ints) -> Mix:

@@ -22,7 +22,11 @@ class Feel:
 
     facts: ClassVar[Facts] = Facts(False, False, "low", True, True, False)
     tolerates: ClassVar[Tolerates] = Tolerates(
-        CELLS, changing_servers=IGNORED, moving_clients=IGNORED, overlap=IGNORED
+        CELLS,
+        changing_servers=IGNORED,
+        moving_clients=IGNORED,
+        overlap=IGNORED,
+        sampling="draws the clients of each round itself (scheme.scheduled)",
     )
 
     tau1: Annotated[int, "local iterations between two averagings at the edge server"] = 5

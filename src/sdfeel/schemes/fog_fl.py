@@ -33,11 +33,12 @@ class FogFL(TwoLevels):
     tau2: Annotated[int, "averagings at the edge server between two global averagings"] = 1
 
     def mix(self, view: View, done: Ints) -> Mix:
+        up = collect(view.net, view.drawn)
         if not self.meets(view) or not view.net.linked.values.size:
-            return Mix(collect(view.net))
+            return Mix(up)
         rates = view.link_times.server_rates
         across = averaged_at_a_server(view.net, None if rates is None else rates.tobytes())
-        return Mix(collect(view.net), across)
+        return Mix(up, across)
 
 
 @lru_cache(maxsize=256)  # where links are constant, every round asks for the same

@@ -38,6 +38,7 @@ class FreeTracking:
         TRACKING,
         drop=EVERYBODY,
         absent_clients=EVERYBODY,
+        sampling="reads corrections off the models that every client is sent in every round",
         server_optimizer="reads its corrections off how far models move",
     )
 

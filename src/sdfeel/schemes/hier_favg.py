@@ -27,4 +27,6 @@ class HierFavg(TwoLevels):
         return Terms(1, self.tau1, self.tau2)
 
     def mix(self, view: View, done: Ints) -> Mix:
-        return Mix(collect(view.net), cloud_average(view.net) if self.meets(view) else None)
+        return Mix(
+            collect(view.net, view.drawn), cloud_average(view.net) if self.meets(view) else None
+        )

@@ -30,6 +30,7 @@ class JointScheduling:
         shares=True,
         overlap=IGNORED,
         equalise=IGNORED,
+        sampling="chooses the clients of each round itself, by how long they take",
         drop_unbiased="gives clients bandwidths for which their chances are unknown",
     )
 

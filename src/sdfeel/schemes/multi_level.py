@@ -27,9 +27,10 @@ class MultiLevelSGD(TwoLevels):
     def work(self, view: View) -> Work:
         slot = float(view.step_seconds.min())  # the fastest client takes a step in every slot
         chances: Floats = slot / view.step_seconds
-        steps = view.rng().binomial(self.tau1, chances)[view.net.clients]
-        return Work(broadcast(view.net), self.tau1, each=steps)  # a slow one's steps take longer
+        steps = view.rng().binomial(self.tau1, chances)[view.clients]
+        down = broadcast(view.net, view.drawn)
+        return Work(down, self.tau1, each=steps)  # a slow one's steps take longer
 
     def mix(self, view: View, done: Ints) -> Mix:
         across = meeting(view.net, 1, view.k // self.tau2) if self.meets(view) else None
-        return Mix(collect(view.net), across)
+        return Mix(collect(view.net, view.drawn), across)

@@ -76,6 +76,7 @@ class Scaffnew:
         TOLERATES,
         drop="needs every client in every round",
         absent_clients="needs every client in every round",
+        sampling="needs every client in every round",
         server_optimizer="needs the mean of its clients' models as it is",
     )
 

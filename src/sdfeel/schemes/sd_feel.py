@@ -25,6 +25,7 @@ class SDFeel(Gossiping):
         return Terms(1, self.tau1, self.tau2, self.alpha)
 
     def mix(self, view: View, done: Ints) -> Mix:
+        up = collect(view.net, view.drawn)
         if not self.meets(view):
-            return Mix(collect(view.net))
-        return Mix(collect(view.net), meeting(view.net, self.alpha, view.k // self.tau2))
+            return Mix(up)
+        return Mix(up, meeting(view.net, self.alpha, view.k // self.tau2))

@@ -69,7 +69,8 @@ class Tiers:
     def work(self, view: View) -> Work:
         mine = np.flatnonzero(np.isin(view.net.home, view.lane))
         slowest = float(view.step_seconds[mine].max())
-        return Work(broadcast(view.net, mine), NO_LIMIT, self.theta_min * slowest)
+        who = mine if view.drawn is None else view.drawn
+        return Work(broadcast(view.net, who), NO_LIMIT, self.theta_min * slowest)
 
     def mix(self, view: View, done: Ints) -> Mix:
         net, lane = view.net, view.lane

@@ -27,7 +27,7 @@ class TwoLevels:
         return (setting.servers,)
 
     def work(self, view: View) -> Work:
-        return Work(down=broadcast(view.net), steps=self.tau1)
+        return Work(down=broadcast(view.net, view.drawn), steps=self.tau1)
 
     def meets(self, view: View) -> bool:
         """Whether the servers meet at the end of this round."""
