@@ -123,6 +123,8 @@ SETTINGS = [
 ]
 # The same, where no scheme has a say in it: three schemes are enough.
 OF_ANY_SCHEME = [
+    ("sampling.share=0.5", ()),
+    ("sampling.clients=1", ()),
     ("network.whereabouts={moves}", ()),
     ("network.whereabouts={away}", ()),
     ("network.whereabouts_period=9", ()),

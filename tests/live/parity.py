@@ -13,6 +13,7 @@ from itertools import islice
 from pathlib import Path
 
 from sdfeel.core.errors import InputError
+from sdfeel.core.tolerance import YES
 from sdfeel.deploy.chaos import Outcome, disturbed
 from sdfeel.deploy.check import check_deployable
 from sdfeel.experiment.build import prepare
@@ -26,6 +27,7 @@ SETTINGS = (
     *("model.name=logistic", "training.engine=loop", "training.learning_rate=0.1"),
     *("devices.spread=4",),
 )
+DRAWN = ("sampling.share=0.5",)
 UNIFORM = ("compression.uplink=uniform", "compression.bits=6")
 CROWD = ("network.clients=9", "network.servers=2")  # clusters in which a few can be outvoted
 NEAREST = ("robust.cluster=trimmed-mean", "robust.before=nearest-neighbours")
@@ -61,6 +63,13 @@ class Case:
 
 CASES = (
     *(Case(name, name) for name in SCHEMES),
+    *(
+        Case(f"{name}, half of the clients", name, DRAWN)
+        for name, kind in SCHEMES.items()
+        if kind.tolerates.sampling == YES
+    ),
+    Case("sd-feel, half of the clients, of 6 bits", "sd-feel", (*DRAWN, *UNIFORM)),
+    Case("sd-feel, half of the clients, masked", "sd-feel", (*DRAWN, *CROWD, *MASKS)),
     Case("sd-feel, updates of 6 bits", "sd-feel", UNIFORM),
     Case("fednova, updates of 6 bits", "fednova", UNIFORM),
     Case("fedsa, the largest 5 % of updates", "fedsa", ("compression.uplink=top-k",)),

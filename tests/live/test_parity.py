@@ -52,11 +52,13 @@ from sdfeel.schemes import (
     Tiers,
 )
 from sdfeel.schemes import SCHEMES as ALL
+from sdfeel.schemes.sampling import Sampling, sampled
 from sdfeel.sim.simulate import Simulation
 from tests.live.parity import CASES, deployed
 from tests.live.village import COST, LOCAL, RING, SIZE, NoisyEngine, Village, network, simulated
 from tests.sim.variants import Ending, Momentum, Robust, SlowlyFollowing
 
+HALF = Sampling(share=0.5)
 SCHEMES: dict[str, tuple[Scheme, int]] = {
     "tiers": (Tiers(theta_min=2, tier=100.0), 2),  # one tier: the others are refused
     "sd-feel": (SDFeel(tau1=2, tau2=1, alpha=1), 2),
@@ -85,6 +87,10 @@ SCHEMES: dict[str, tuple[Scheme, int]] = {
     "momentum on d2": (Momentum(DSquared()), 1),
     "scaffold": (Scaffold(tau1=2), 2),
     "scaffold, a few clients": (Scaffold(tau1=2, participants=3), 2),
+    "sd-feel, drawn": (sampled(SDFeel(tau1=2, alpha=2), HALF), 2),
+    "fedmes, drawn": (sampled(FedMes(tau1=2), HALF), 2),
+    "mtgc, drawn": (sampled(Mtgc(tau1=2, tau2=2), HALF), 2),
+    "k-gt, drawn": (sampled(KGT(tau1=2), HALF), 2),
     "scaffnew": (Scaffnew(tau1=2), 2),
     "mtgc": (Mtgc(tau1=2, tau2=2), 2),
     "mtgc-gossip": (GossipMtgc(tau1=2, tau2=2, alpha=2), 2),

@@ -89,6 +89,11 @@ DEADLINE = "latency.deadline_seconds=0.0078"
 
 FACTORS: Factors = {
     "scheme": _schemes(),
+    "sampling": {
+        "all": (),
+        "share": ("sampling.share=0.6",),
+        "few": ("sampling.clients=2", "network.servers=2"),
+    },
     "late": {
         "wait": (),
         "drop": ("latency.late=drop", DEADLINE),

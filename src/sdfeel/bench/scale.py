@@ -21,6 +21,7 @@ from sdfeel.engine.base import Training, Workload
 from sdfeel.engine.select import choose
 from sdfeel.models import zoo
 from sdfeel.schemes import SCHEMES
+from sdfeel.schemes.sampling import Sampling, sampled
 from sdfeel.sim.simulate import Simulation
 
 FEATURES, CLASSES, EXAMPLES = 64, 10, 10  # a small logistic model, and the examples of a client
@@ -47,6 +48,7 @@ class Point:
     rounds: int
     scheme: str = "sd-feel"
     graph: str = "ring"
+    share: float = 1.0  # of each cluster that is drawn for a round
 
 
 @dataclass(frozen=True)
@@ -118,6 +120,7 @@ def prepared(point: Point) -> Simulation:
     speeds = 0.01 * (1 + np.arange(point.clients) % 7)
     cost = Cost(speeds, 32.0 * module_size(), dict.fromkeys(kinds, 1e6))  # type: ignore[arg-type]
     scheme = SCHEMES[point.scheme](**SHORTEST[point.scheme])
+    scheme = sampled(scheme, Sampling(share=point.share))
     return Simulation(Decisions.of(scheme, net, cost), engine)
 
 

@@ -29,7 +29,7 @@ from sdfeel.engine.messages import (
 )
 from sdfeel.engine.privacy import Budget
 from sdfeel.experiment.schema import Experiment
-from sdfeel.experiment.sections import PrivacySection
+from sdfeel.experiment.sections import PrivacySection, SamplingSection
 from sdfeel.models.flat import Layout
 from sdfeel.schemes.server_optimizers import STEPPED
 
@@ -103,6 +103,9 @@ def with_clip(
         return experiment.model_copy(update={"privacy": _clipped(section, clip)}), ()
     rounds = decisions.expected_rounds(experiment.training.iterations)
     numbers, clients = initial.numel(), len(decisions.net.clients)
+    if experiment.sampling != SamplingSection():  # noise is that of whoever takes part
+        works = map(decisions.work, decisions.first_views())
+        clients = sum(len(work.down.rows) for work in works)
     walk = section.noise * _share(experiment, decisions) * sqrt(rounds * numbers / clients)
     length = float(initial.double().norm()) or 1.0
     safe = float(f"{min(1.0, length / walk):.2g}")

@@ -11,6 +11,7 @@ from sdfeel.core.errors import InputError
 from sdfeel.experiment import build_network
 from sdfeel.experiment.loading import checked
 from sdfeel.experiment.schema import Experiment
+from sdfeel.experiment.sections import SamplingSection
 from sdfeel.planning import candidates as space
 from sdfeel.planning.goal import Goal
 from sdfeel.planning.improvements import improvements
@@ -108,6 +109,7 @@ class Planner:
             allowance=max(self.allowance - used, 1),
             most=MOST * self.allowance - used,
             whole=self.run_steps,
+            drawn=self.workshop.base.sampling != SamplingSection(),
         )
         yield from self.race
         yield from self._compare(self.race)

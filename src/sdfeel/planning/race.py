@@ -90,6 +90,7 @@ class Race:
     clients: int
     allowance: int  # local steps of all clients after which nothing new is tried
     most: float = inf  # steps that are never exceeded
+    drawn: bool = False  # do only some clients take part in a round?
     whole: int = 0  # steps of a run that does all its iterations
     runs: dict[Entry, Racer] = field(default_factory=dict)
     level: float = inf  # the score for which `law` predicts
@@ -122,7 +123,8 @@ class Race:
         return min((self.time(entry) for entry in self.runs), default=inf)
 
     def __iter__(self) -> Iterator[News]:
-        self.entries = distinct(self.entries)
+        if not self.drawn:  # else a cloud draws among all, and edge servers among their own
+            self.entries = distinct(self.entries)
         field = shortlist(self.entries, self.law)
         # With little to spend, a few runs that get far tell more than many that do not.
         room = ceil(FIELD * self.allowance / self.whole) if self.whole else len(field)

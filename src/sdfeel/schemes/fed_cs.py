@@ -30,7 +30,7 @@ class FedCS:
         shares=True,
         overlap=IGNORED,
         equalise=IGNORED,
-        sampling="draws the clients that it asks itself (scheme.fraction)",
+        sampling="draws the clients that it asks itself, by scheme.fraction",
         drop_unbiased="lets clients send in turn, so that their chances are unknown",
     )
 

@@ -33,7 +33,7 @@ class FedSA:
     tolerates: ClassVar[Tolerates] = Tolerates(
         CLOUD,
         equalise=IGNORED,
-        sampling="lets all clients work and takes the first that come (scheme.quota)",
+        sampling="lets all clients work and takes the first that come, by scheme.quota",
         drop_unbiased="takes late models into a later round, so that none is lost",
         server_optimizer="keeps models that clients began from, which a step would not reach",
         cluster_rule="keeps every client's model apart until it averages them",

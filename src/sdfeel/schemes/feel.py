@@ -26,7 +26,7 @@ class Feel:
         changing_servers=IGNORED,
         moving_clients=IGNORED,
         overlap=IGNORED,
-        sampling="draws the clients of each round itself (scheme.scheduled)",
+        sampling="draws the clients of each round itself, by scheme.scheduled",
     )
 
     tau1: Annotated[int, "local iterations between two averagings at the edge server"] = 5

@@ -40,7 +40,7 @@ class Safa:
     tolerates: ClassVar[Tolerates] = Tolerates(
         CLOUD,
         equalise=IGNORED,
-        sampling="lets all clients work and takes the first that come (scheme.fraction)",
+        sampling="lets all clients work and takes the first that come, by scheme.fraction",
         drop_unbiased="keeps whole models in its cache",
         server_optimizer="averages a cache of models, which a step would not reach",
         cluster_rule="keeps every client's model apart until it averages them",
