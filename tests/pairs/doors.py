@@ -66,6 +66,7 @@ GUARDS: Factors = {
         "noise": ("privacy.noise=0.5",),  # which protects nothing
     },
     "uplink": FACTORS["uplink"],
+    "sampling": FACTORS["sampling"],
     "backhaul": FACTORS["backhaul"],
     "personal": FACTORS["personal"],
     "server": FACTORS["server"],

@@ -89,11 +89,6 @@ DEADLINE = "latency.deadline_seconds=0.0078"
 
 FACTORS: Factors = {
     "scheme": _schemes(),
-    "sampling": {
-        "all": (),
-        "share": ("sampling.share=0.6",),
-        "few": ("sampling.clients=2", "network.servers=2"),
-    },
     "late": {
         "wait": (),
         "drop": ("latency.late=drop", DEADLINE),
@@ -275,6 +270,11 @@ FACTORS: Factors = {
         "iterations": (),
         "accuracy": ("training.target_accuracy=0.5", "evaluation.every=3"),
         "seconds": ("training.max_seconds=0.02",),
+    },
+    "sampling": {
+        "all": (),
+        "share": ("sampling.share=0.6",),
+        "one": ("sampling.clients=1",),
     },
 }
 

@@ -112,7 +112,7 @@ def test_draws_depend_on_seed_round_and_server_alone() -> None:
     def drawn(seed: int, k: int, scheme: str = "sd-feel", only: Network = net) -> list[int]:
         own = sampled(SCHEMES[scheme](), SOME[0])
         decisions = Decisions.of(own, only, cost(CLIENTS), seed=seed)
-        return decisions.work(decisions.view(0, k)).down.rows.tolist()
+        return list(decisions.work(decisions.view(0, k)).down.rows)
 
     assert drawn(1, 7) == drawn(1, 7) == drawn(1, 7, "hierfavg") == drawn(1, 7, "d2")
     assert len({tuple(drawn(seed, k)) for seed in (1, 2) for k in range(8)}) > 12

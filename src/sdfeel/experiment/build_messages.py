@@ -194,6 +194,9 @@ INSTEAD = {
 def _culprit(experiment: Experiment, decisions: Decisions, reason: str) -> str:
     """What it is that needs more than sums: the scheme itself, or what was put around it."""
     rule, shelves = experiment.robust.cluster, decisions.net.shelves
+    if reason == ALONE and experiment.sampling != SamplingSection():
+        drawn = "share" if experiment.sampling.clients is None else "clients"
+        return f"{experiment.scheme.label} with sampling.{drawn}"
     if reason in (CHANCES, FEW):
         return f"latency.late = {decisions.late.policy}"
     if reason == JUDGED and not (isinstance(rule, str) and rule == "none"):

@@ -26,6 +26,7 @@ from sdfeel.experiment.schema import Experiment
 from sdfeel.experiment.sections import Section
 from sdfeel.radio.latency import PRESETS
 from sdfeel.schemes import SCHEMES, find
+from sdfeel.schemes.sampling import Sampling
 
 Rates = Literal["equal", "distance", "whereabouts", "metres", "mbps"]
 
@@ -248,6 +249,9 @@ AS_PRICED = Need(
     lambda case: case.experiment.latency.preset != "deployed", "with latency.preset = deployed"
 )
 
+DRAWN = Need(
+    lambda case: Sampling(**vars(case.experiment.sampling)).draws(case.own), "where it is everybody"
+)
 KEYS: Mapping[str, tuple[Need, ...]] = {
     "network.servers": (CELLS,),
     "network.assignment": (SEVERAL, CELLS),
@@ -281,6 +285,8 @@ KEYS: Mapping[str, tuple[Need, ...]] = {
     "data.concentration": (_where("data.partition", "dirichlet"),),
     "data.balance": (_where("data.partition", "dirichlet"),),
     "data.min_size": (_where("data.partition", "dirichlet"),),
+    "sampling.clients": (DRAWN,),
+    "sampling.share": (DRAWN,),
     "server.learning_rate": (STEPPING,),
     "server.momentum": (STEPPING,),
     "server.beta2": (_where("server.optimizer", "adam", "yogi"),),

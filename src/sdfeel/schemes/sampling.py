@@ -55,6 +55,11 @@ class Sampling:
         """Do all clients take part?"""
         return self.clients is None and self.share == 1
 
+    def draws(self, net: Network) -> bool:
+        """Does some server leave out some of its clients?"""
+        sizes = np.bincount(net.home[net.clients]).tolist()
+        return any(self.among(size) < size for size in sizes)
+
     def among(self, size: int) -> int:
         """How many of `size` clients are drawn."""
         if self.clients is not None:
