@@ -17,7 +17,7 @@ from sdfeel.core.whereabouts import UNCHANGED, Whereabouts
 from sdfeel.experiment.build import prepare
 from sdfeel.experiment.schema import Experiment
 from sdfeel.schemes import SCHEMES, FedAvg, SDFeel
-from sdfeel.schemes.sampling import Sampled, Sampling, sampled
+from sdfeel.schemes.sampling import Drawing, Sampling, sampled
 from tests.schemes.test_contract import CLIENTS, every_network, networks, rounds
 from tests.sim.test_simulate import cost
 
@@ -62,7 +62,7 @@ def test_those_who_are_drawn_compute_send_and_are_billed_and_nobody_else(
 def test_with_all_of_them_drawn_it_is_the_scheme_itself(name: str, net: Network) -> None:
     plain = SCHEMES[name]()
     assert sampled(plain, Sampling()) is plain
-    pairs = zip(rounds(plain, net), rounds(Sampled(plain, Sampling()), net), strict=True)
+    pairs = zip(rounds(plain, net), rounds(Drawing(plain, Sampling()), net), strict=True)
     for (_, work, mix), (_, same, again) in pairs:
         ours, theirs = (work.down, mix.up, *mix.stages), (same.down, again.up, *again.stages)
         for one, other in zip(ours, theirs, strict=True):

@@ -68,7 +68,7 @@ class Sampling:
 
 
 @dataclass(frozen=True)
-class Sampled(Around):
+class Drawing(Around):
     """A scheme whose servers train with some of their clients in each round.
 
     The scheme sees whom they have drawn (`View.drawn`). Whatever it says, nobody else computes or
@@ -121,4 +121,4 @@ def sampled(scheme: Scheme, sampling: Sampling) -> Scheme:
             f"scheme.participants is {own} and {sampling.key} is set, too, but a round can draw "
             f"its clients by one of them only: leave the other out"
         )
-    return Sampled(scheme, sampling)
+    return Drawing(scheme, sampling)
