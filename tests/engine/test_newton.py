@@ -247,7 +247,7 @@ def test_the_native_engine_leaves_it_to_others(identity: bool) -> None:
     own = Workload(build("mlp", (1, 8, 8), 10, 0), data, [np.arange(20)], data, training, 0)
     engine, why = choose("auto", own)
     assert engine.name in ("loop", "parallel")
-    assert "its optimiser is newton-diagonal, neither SGD nor Adam" in why
+    assert "its optimiser is newton-diagonal, not SGD, Adam or AdamW" in why
     engine.close()
     with pytest.raises(InputError, match="the native engine cannot run this"):
         choose("native", own)

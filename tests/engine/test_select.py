@@ -46,7 +46,7 @@ def test_native_where_it_fits(kind: Kind) -> None:
 @pytest.mark.parametrize(
     ("training", "reason"),
     [
-        (Training(0.1, 4, "adamw"), "its optimiser is adamw, neither SGD nor Adam"),
+        (Training(0.1, 4, "rmsprop"), "its optimiser is rmsprop, not SGD, Adam or AdamW"),
         (Training(0.1, 4, penalties={"l1": L1(0.1)}), "its training has penalties (l1)"),
     ],
 )

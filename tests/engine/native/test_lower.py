@@ -165,7 +165,7 @@ def frozen() -> nn.Module:
         (frozen(), PLAIN, "its parameter 1.bias is frozen"),
         (nn.Sequential(nn.Flatten(), nn.Linear(192, 10)).double(), PLAIN, "not float32"),
         (nn.Flatten(), PLAIN, "it has no layer that learns"),
-        (nn.Linear(192, 10), Training(0.1, 10, "adamw"), "is adamw, neither SGD nor Adam"),
+        (nn.Linear(192, 10), Training(0.1, 10, "rprop"), "is rprop, not SGD, Adam or AdamW"),
         (
             nn.Linear(192, 10),
             Training(0.1, 10, "adam", {"amsgrad": True}),

@@ -115,6 +115,11 @@ CASES: dict[str, tuple[Any, Examples, Training]] = {
         data_of((7,), words=30),
         replace(ADAM, options={"betas": [0.8, 0.95], "weight_decay": 0.01, "eps": 1e-6}),
     ),
+    "words, adamw": (
+        lambda: Reader(False, 0),
+        data_of((7,), words=30),
+        Training(0.05, 10, "adamw", {"weight_decay": 0.9}),
+    ),
     "line of words": (lambda: Reader(True), data_of((7,), words=30, numbers=()), NAMED),
 }
 
@@ -132,7 +137,7 @@ def test_it_learns_and_measures_as_the_loop_does(name: str) -> None:
 
 
 @needs_compiler
-@pytest.mark.parametrize("name", ["words", "words, adam"])
+@pytest.mark.parametrize("name", ["words", "words, adam", "words, adamw"])
 def test_shifts_and_pulls_move_words_that_no_example_has(name: str) -> None:
     build, data, training = CASES[name]
     module = seeded(build)

@@ -56,6 +56,7 @@ class Tasks(ctypes.Structure):
         ("first_average", ctypes.c_double),
         ("second_average", ctypes.c_double),
         ("epsilon", ctypes.c_double),
+        ("own_decay", ctypes.c_double),
     )
 
 

@@ -77,6 +77,7 @@ class Plan:
     shift: bool = False  # tasks have shifts, which cost a little
     nesterov: bool = False
     adam: bool = False
+    decoupled: bool = False  # it is AdamW
     loss: LossName = "cross-entropy"
 
     @property
@@ -108,7 +109,7 @@ def unsupported(module: nn.Module, training: Training, shape: Shape) -> str | No
 
     >>> from sdfeel.engine.base import Training
     >>> unsupported(nn.Linear(4, 4), Training(0.1, 10, "lbfgs"), (4,))
-    'its optimiser is lbfgs, neither SGD nor Adam'
+    'its optimiser is lbfgs, not SGD, Adam or AdamW'
     """
     plan = lower(module, training, shape)
     return plan if isinstance(plan, str) else None
@@ -127,9 +128,12 @@ def lower(module: nn.Module, training: Training, shape: Shape) -> Plan | str:
         return f"it gives {result} for an example, not one line of numbers"
     momentum = bool(training.options.get("momentum") or training.options.get("weight_decay"))
     nesterov = bool(training.options.get("nesterov"))
-    adam, loss = training.optimizer.lower() == "adam", loss_name(training.loss)
+    optimizer, loss = training.optimizer.lower(), loss_name(training.loss)
+    adam, decoupled = optimizer != "sgd", optimizer == "adamw"
     assert loss is not None  # or there was a fault
-    plan = Plan(tuple(shape), result[0], fuse(found), momentum, False, nesterov, adam, loss)
+    plan = Plan(
+        *(tuple(shape), result[0], fuse(found), momentum, False, nesterov, adam, decoupled, loss)
+    )
     if not any(stage.learns for stage in plan.stages):
         return "it has no layer that learns"
     if plan.products > MOST_PRODUCTS:
@@ -213,13 +217,18 @@ def _fault(module: nn.Module, training: Training) -> str | None:
     return None
 
 
+OPTIMIZERS = {  # how they are called, and the options that they have beside weight decay
+    "sgd": ("SGD", ("momentum", "nesterov")),
+    "adam": ("Adam", ("betas", "eps")),
+    "adamw": ("AdamW", ("betas", "eps")),
+}
+
+
 def _optimizer_fault(training: Training) -> str | None:
     name = training.optimizer.lower()
-    if training.own is not None or name not in ("sgd", "adam"):
-        return f"its optimiser is {training.optimizer}, neither SGD nor Adam"
-    label, known = {"sgd": ("SGD", ("momentum", "nesterov")), "adam": ("Adam", ("betas", "eps"))}[
-        name
-    ]
+    if training.own is not None or name not in OPTIMIZERS:
+        return f"its optimiser is {training.optimizer}, not SGD, Adam or AdamW"
+    label, known = OPTIMIZERS[name]
     for option, value in training.options.items():
         if value and option not in (*known, "weight_decay"):
             return f"{label} has the option {option}"

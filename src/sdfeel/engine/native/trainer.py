@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 EACH_CLIENTS = 12
 ROOM_BYTES = 12 << 20
 
+ADAMW_DECAY = 0.01  # torch's, if nothing else is said
+
 
 @dataclass(frozen=True)
 class LocalStep:
@@ -34,20 +36,22 @@ class LocalStep:
     first_average: float = 0.9  # Adam's: how much of it a step keeps
     second_average: float = 0.999
     epsilon: float = 1e-8
+    own_decay: float = 0.0  # AdamW's: beside the gradient
 
     @classmethod
     def of(cls, training: "Training") -> "LocalStep":
-        options = training.options
+        options, decoupled = training.options, training.optimizer.lower() == "adamw"
         first, second = options.get("betas", (cls.first_average, cls.second_average))
         return cls(
             training.learning_rate,
             training.batch_size,
             options.get("momentum") or 0.0,
-            options.get("weight_decay") or 0.0,
+            0.0 if decoupled else options.get("weight_decay") or 0.0,
             training.iteration,
             first,
             second,
             options.get("eps", cls.epsilon),
+            (options.get("weight_decay", ADAMW_DECAY) or 0.0) if decoupled else 0.0,
         )
 
     def numbers(self) -> dict[str, float]:
@@ -58,6 +62,7 @@ class LocalStep:
             "first_average": self.first_average,
             "second_average": self.second_average,
             "epsilon": self.epsilon,
+            "own_decay": self.own_decay,
         }
 
 

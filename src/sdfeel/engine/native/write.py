@@ -59,7 +59,7 @@ def _headers(plan: Plan) -> list[str]:
 
 def _update(plan: Plan) -> str:
     if plan.adam:
-        return f"sdfeel::Adam<{CPP[plan.shift]}>"
+        return f"sdfeel::Adam<{CPP[plan.shift]}{', true' if plan.decoupled else ''}>"
     given = (plan.momentum, plan.shift, *([True] if plan.nesterov else []))
     return f"sdfeel::Step<{', '.join(CPP[each] for each in given)}>"
 

@@ -3,14 +3,15 @@
 // Changes are gradients times -1 here (a rule's rate is 1), so that what is kept are averages of the
 // gradients themselves. Both averages begin at zero for every task; what they lack at first is
 // corrected by the size of the step and by `root`, as torch has it. Weight decay is a part of the
-// gradient. Roots and quotients are rounded once on every CPU.
+// gradient; DECOUPLED is AdamW, whose own decay leaves a part of each weight before the step. Roots
+// and quotients are rounded once on every CPU.
 #pragma once
 
 #include "sgd.hpp"
 
 namespace sdfeel {
 
-template <bool SHIFT> struct Adam {
+template <bool SHIFT, bool DECOUPLED = false> struct Adam {
     static constexpr bool DENSE = true; // weights without a gradient move, too
     class Pace {
       public:
@@ -26,7 +27,8 @@ template <bool SHIFT> struct Adam {
                     float(1 - asked.second),
                     float(asked.rate / (1 - first_left)),
                     float(__builtin_sqrt(1 - second_left)),
-                    float(asked.epsilon)};
+                    float(asked.epsilon),
+                    float(1 - asked.rate * asked.own_decay)};
         }
 
       private:
@@ -64,7 +66,8 @@ template <bool SHIFT> struct Adam {
         store<N>(at.average, average);
         store<N>(at.squares, squares);
         const Floats<N> divisor = root<N>(squares) / all<N>(rule.root) + all<N>(rule.epsilon);
-        store<N>(w, fused<N>(all<N>(rule.size), average / divisor, old));
+        const Floats<N> left = DECOUPLED ? all<N>(rule.left) * old : old;
+        store<N>(w, fused<N>(all<N>(rule.size), average / divisor, left));
     }
     SDFEEL_INLINE void one(float *w, Place at, float change) const {
         this->operator()<1>(w, at, Floats<1>{change});

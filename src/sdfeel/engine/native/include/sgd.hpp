@@ -12,17 +12,17 @@
 
 namespace sdfeel {
 
-// What a caller asks for; the last three are Adam's.
+// What a caller asks for; the last four are Adam's.
 struct Asked {
     float rate, momentum, decay;
-    double first, second, epsilon;
+    double first, second, epsilon, own_decay;
 };
 
 // What one step does.
 struct Rule {
     float rate; // a change is a gradient times minus this
     float momentum, decay;
-    float kept, added, size, root, epsilon; // see adam.hpp
+    float kept, added, size, root, epsilon, left; // see adam.hpp
 };
 
 // The weights of one stage are updated by this rule. Without momentum and decay there is no
@@ -32,7 +32,7 @@ template <bool MOMENTUM, bool SHIFT, bool NESTEROV = false> struct Step {
     class Pace { // the rules of one step after another
       public:
         explicit Pace(const Asked &asked)
-            : rule{asked.rate, asked.momentum, asked.decay, 0, 0, 0, 0, 0} {}
+            : rule{asked.rate, asked.momentum, asked.decay, 0, 0, 0, 0, 0, 0} {}
         float rate() const { return rule.rate; }
         const Rule &next() const { return rule; }
 

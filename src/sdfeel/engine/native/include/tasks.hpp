@@ -25,6 +25,7 @@ struct SdfeelTasks {
     float momentum, decay;
     uint8_t *finite;            // (count) 0 where the model left the finite numbers
     double first_average, second_average, epsilon; // Adam's: what is kept of its averages
+    double own_decay;           // AdamW's
 };
 
 // Kept in step with `Measure` of library.py.
@@ -66,7 +67,7 @@ template <class Net> void keep_unowned(const SdfeelTasks &tasks, int64_t i, floa
 // The trained model stays in the workspace. ORDERED: its start is in the stages' own orders.
 template <bool ORDERED, class Net> void train_task(Net &net, const SdfeelTasks &tasks, int64_t i) {
     typename Net::Pace pace(Asked{tasks.rates[i], tasks.momentum, tasks.decay, tasks.first_average,
-                                  tasks.second_average, tasks.epsilon});
+                                  tasks.second_average, tasks.epsilon, tasks.own_decay});
     if (tasks.shifts) net.shift(tasks.shifts[i], pace.rate());
     if constexpr (ORDERED) net.read_ordered(tasks.starts[i]);
     else net.read(tasks.starts[i]);
