@@ -12,11 +12,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from sdfeel.core.arrays import Ints
 from sdfeel.core.errors import SdfeelError, told
 from sdfeel.data.federated import Examples
 from sdfeel.engine.base import Task, Workload
 from sdfeel.engine.evaluate import BLOCK, Tally, blocks
 from sdfeel.engine.loop import LoopEngine
+from sdfeel.engine.tasks import Crowd, folding
 from sdfeel.models.flat import raw
 from sdfeel.version import __version__
 
@@ -39,14 +41,15 @@ class Recipe:
     workload: Workload
     build: Build = LoopEngine
 
-    def share(self, number: int, of: int) -> "Recipe":
-        """What actor `number` of `of` keeps: every `of`-th client, and its blocks of measurement.
+    def share(self, number: int, of: int, owners: Ints | None = None) -> "Recipe":
+        """What actor `number` of `of` keeps: its clients, and its blocks of measurement.
 
-        Clients are dealt in turn, so that the clients of one server, who train together, are
-        spread over the actors, and models that are handed out in order come from all of them.
+        Unless `owners` says who has whom, clients are dealt in turn, so that models that are
+        handed out in order come from all of them.
         """
         whole = self.workload
-        mine = [part if n % of == number else part[:0] for n, part in enumerate(whole.parts)]
+        has = np.arange(len(whole.parts)) % of if owners is None else owners
+        mine = [part if has[n] == number else part[:0] for n, part in enumerate(whole.parts)]
         rows = np.unique(np.concatenate([np.empty(0, dtype=np.int64), *mine]))
         # A batch is a shuffle of places, not of row numbers, so renumbering changes no batch.
         share = replace(
@@ -183,6 +186,19 @@ class Actor:
         except Exception as error:
             failure = ("Exception", f"an actor failed: {told(error)}")
         return pack(room[:done]), failure
+
+    def fold(self, crowd: Crowd, sums: int, packed: Packed) -> Trained:
+        """The sums of a crowd that starts from `packed`, in float64."""
+        starts, engine = unpack(packed), self._engine()
+        here = folding(engine)
+        if here is None:
+            return pack(starts[:0]), ("Exception", "this engine makes no sums")
+        totals = np.zeros((sums, starts.shape[1]))
+        try:
+            here.gather(replace(crowd, starts=starts.numpy()), totals).fold()
+        except Exception as error:  # whoever asked has the models one by one, and finds it there
+            return pack(starts[:0]), ("Exception", told(error))
+        return pack(torch.from_numpy(totals)), None
 
     def _space(self, rows: int, like: Tensor) -> Tensor:
         """Memory for a block's models, used again: Ray copies an answer before the next call."""

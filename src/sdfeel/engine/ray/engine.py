@@ -2,7 +2,8 @@
 
 Every actor keeps the data of its clients and gets their tasks in blocks. Models travel through
 Ray's object store: a start that many clients share is put there once per round, the trained
-models of a block come back together. They are handed out in the order of the tasks. Bits are
+models of a block come back together. They are handed out in the order of the tasks. Plain rounds of
+native engines are added up by the actors (`sums`): only sums come back. Bits are
 the same on machines of one kind; torch itself computes differently on different CPUs.
 """
 
@@ -15,13 +16,15 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from sdfeel.core.arrays import Ints
+from sdfeel.core.arrays import Floats, Ints
 from sdfeel.engine.base import Scores, Task
 from sdfeel.engine.estimates import probing
 from sdfeel.engine.evaluate import Tally, Which, total
 from sdfeel.engine.loop import LoopEngine
 from sdfeel.engine.ray.actor import Failure, Measured, Order, Recipe, Trained, pack, unpack
 from sdfeel.engine.ray.pool import SESSION, ActorPool, Call, check, load
+from sdfeel.engine.ray.sums import SummedHere, SummedThere, apart
+from sdfeel.engine.tasks import Crowd, InTraining, folding
 from sdfeel.models.flat import Layout
 
 if TYPE_CHECKING:
@@ -83,16 +86,28 @@ class RayEngine:
         pool = self._open()
         rows = Rows(self._ray, tasks)
         lanes = [
-            Lane(pool, actor, rows, [t for t in tasks if t.client % pool.size == actor])
+            Lane(pool, actor, rows, [t for t in tasks if pool.owners[t.client] == actor])
             for actor in range(pool.size)
         ]
         model = self.initial()
         try:
             for task in tasks:
                 # A copy: Ray's memory is read only, and is given back with the block.
-                yield model.copy_(lanes[task.client % pool.size].next())
+                yield model.copy_(lanes[pool.owners[task.client]].next())
         finally:
             pool.forget()
+
+    @property
+    def folds(self) -> bool:
+        """Do the engines in the actors make sums?"""
+        return folding(self._engine) is not None
+
+    def gather(self, crowd: Crowd, totals: Floats) -> InTraining:
+        """Begin to train a crowd, whose sums are made by the actors; the same bits."""
+        pool = self._open(crowd)
+        if apart(crowd, pool.owners):
+            return SummedThere(pool, self._ray, crowd, totals, self.train)
+        return SummedHere(crowd, totals, self.train)
 
     def loss_and_gradient(self, client: int, model: Tensor, step: int) -> tuple[float, Tensor]:
         """Like the loop engine's, computed where the run was started."""
@@ -124,11 +139,11 @@ class RayEngine:
         test_loss, accuracy = total(found["test"])
         return Scores(loss, test_loss, accuracy)
 
-    def _open(self) -> ActorPool:
+    def _open(self, crowd: Crowd | None = None) -> ActorPool:
         if self._pool is None:
             self._ray = SESSION.join(self._address, self._actors)
             try:
-                self._pool = ActorPool(self._ray, self._recipe, self._actors)
+                self._pool = ActorPool(self._ray, self._recipe, self._actors, crowd)
             except BaseException:
                 SESSION.leave(self._ray)
                 raise

@@ -14,6 +14,8 @@ from typing import Any
 
 from sdfeel.core.errors import Diverged, InputError, SdfeelError
 from sdfeel.engine.ray.actor import Actor, Failure, Recipe, the_pickler, wrap
+from sdfeel.engine.ray.sums import owners_of
+from sdfeel.engine.tasks import Crowd
 
 # Whoever can talk to a Ray cluster can run code on it, so one that we start talks to itself only.
 SAFE = {
@@ -132,13 +134,18 @@ class ActorPool:
     node is gone and all CPUs are taken by the other actors of this very run.
     """
 
-    def __init__(self, ray: Any, recipe: Recipe, size: int | None) -> None:
+    def __init__(
+        self, ray: Any, recipe: Recipe, size: int | None, crowd: Crowd | None = None
+    ) -> None:
+        """`crowd`: the first round, whose sums say which clients belong together."""
         self._ray = ray
         self.size = size or max(1, sum(nodes(ray).values()))
+        self.owners = owners_of(len(recipe.workload.parts), self.size, crowd)
         pickler = the_pickler()
         # Kept in the store of this node, so that a replacement can be built at any time.
         self._parcels = [
-            ray.put(wrap(recipe.share(n, self.size), pickler)) for n in range(self.size)
+            ray.put(wrap(recipe.share(n, self.size, self.owners), pickler))
+            for n in range(self.size)
         ]
         self._places: dict[int, str] = {}  # actor -> its node
         self._actors = [self._started(n) for n in range(self.size)]

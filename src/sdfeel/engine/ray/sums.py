@@ -1,0 +1,145 @@
+"""Sums made where the models are: those who share a sum are trained and added up by one actor.
+
+A sum has one order, that of its tasks. So it is made in one place, as native makes it, and whole
+sums travel instead of models. Where the clients of a sum belong to several actors, or one of them
+fails, their models travel one by one, and are added up here: the same bits, and the same error.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from sdfeel.core.arrays import Floats, Ints, ints
+from sdfeel.engine.base import Task
+from sdfeel.engine.combine import add_multiple
+from sdfeel.engine.ray.actor import Trained, pack, unpack
+from sdfeel.engine.tasks import Crowd
+
+Train = Callable[[Sequence[Task]], Iterator[Tensor]]
+
+
+def owners_of(clients: int, actors: int, crowd: Crowd | None = None) -> Ints:
+    """(C,) the actor of each client: in turn, but one for all whose models share a sum."""
+    owners = np.arange(clients) % actors
+    if crowd is None:
+        return ints(owners)
+    groups = _groups(crowd)
+    work = np.bincount(groups, weights=crowd.steps)
+    loads = [0.0] * actors
+    for group in np.argsort(-work, kind="stable").tolist():
+        actor = loads.index(min(loads))
+        owners[crowd.clients[groups == group]] = actor
+        loads[actor] += work[group]
+    return ints(owners)
+
+
+def _groups(crowd: Crowd) -> Ints:
+    """(T,) numbers of groups that have no sum in common."""
+    group = np.arange(int(crowd.into.max(initial=0)) + 1)
+    for begin, end in zip(crowd.begins[:-1], crowd.begins[1:], strict=True):
+        joined = np.unique(group[crowd.into[begin:end]])
+        if len(joined) > 1:
+            group[np.isin(group, joined)] = joined[0]
+    return ints(np.unique(group[crowd.into[crowd.begins[:-1]]], return_inverse=True)[1])
+
+
+def apart(crowd: Crowd, owners: Ints) -> bool:
+    """Are the models of each sum those of one actor?"""
+    actors = np.repeat(owners[crowd.clients], np.diff(crowd.begins))
+    lowest = np.full(int(crowd.into.max(initial=0)) + 1, len(owners))
+    highest = np.full(len(lowest), -1)
+    np.minimum.at(lowest, crowd.into, actors)
+    np.maximum.at(highest, crowd.into, actors)
+    return bool((lowest >= highest).all())
+
+
+def part_of(crowd: Crowd, mine: Ints) -> tuple[Crowd, Ints]:
+    """Some tasks, whose sums are numbered anew, and which sums these are."""
+    counts = np.diff(crowd.begins)
+    entries = np.repeat(np.isin(np.arange(len(counts)), mine), counts)
+    sums, into = np.unique(crowd.into[entries], return_inverse=True)
+    rows, start = np.unique(crowd.start[mine], return_inverse=True)
+    part = Crowd(
+        crowd.clients[mine],
+        np.asarray(crowd.starts)[rows],
+        ints(start),
+        crowd.steps[mine],
+        crowd.first[mine],
+        crowd.rates[mine],
+        np.concatenate([[0], np.cumsum(counts[mine])]),
+        ints(into),
+        crowd.weights[entries],
+        crowd.updates,
+    )
+    return part, ints(sums)
+
+
+@dataclass(eq=False)
+class Portion:
+    """What one actor was asked for."""
+
+    call: Any
+    sums: Ints
+    first: int  # its first task
+    done: bool = False
+
+
+class SummedThere:
+    """A crowd in training whose sums are made by the actors."""
+
+    def __init__(self, pool: Any, ray: Any, crowd: Crowd, totals: Floats, train: Train) -> None:
+        self._pool, self._totals = pool, totals
+        self._here = SummedHere(crowd, totals, train)
+        self._fails = False
+        owners, self._portions = pool.owners[crowd.clients], list[Portion]()
+        for actor in np.unique(owners).tolist():
+            mine = np.flatnonzero(owners == actor)
+            part, sums = part_of(crowd, ints(mine))
+            starts = ray.put(pack(torch.from_numpy(np.ascontiguousarray(part.starts))))
+            rest = replace(part, starts=np.empty(0))
+            call = pool.submit(actor, "fold", rest, len(sums), starts)
+            self._portions.append(Portion(call, sums, int(mine[0])))
+
+    def fold(self, until: int | None = None) -> None:
+        """Wait for the sums of all tasks before `until`."""
+        for each in self._portions:
+            if not (self._fails or each.done) and (until is None or each.first < until):
+                answer: Trained = self._pool.result(each.call)
+                each.done, self._fails = True, answer[1] is not None
+                if not self._fails:
+                    self._totals[each.sums] = unpack(answer[0]).numpy()
+        if self._fails:
+            self._here.fold(until)
+
+
+class SummedHere:
+    """A crowd in training whose models come one by one."""
+
+    def __init__(self, crowd: Crowd, totals: Floats, train: Train) -> None:
+        self._crowd, self._totals, self._train = crowd, totals, train
+        self._models: Iterator[Tensor] | None = None
+        self._folded = 0
+
+    def fold(self, until: int | None = None) -> None:
+        """Add up the models of all tasks before `until`, in their order."""
+        crowd = self._crowd
+        if self._models is None:
+            self._totals[:] = 0
+            starts = list(torch.from_numpy(np.array(crowd.starts)))
+            columns = crowd.clients, crowd.start, crowd.steps, crowd.first, crowd.rates
+            rows = zip(*(column.tolist() for column in columns), strict=True)
+            self._tasks = [Task(c, starts[s], n, first, rate) for c, s, n, first, rate in rows]
+            self._models = self._train(self._tasks)
+        last = len(self._tasks) if until is None else until
+        totals = torch.from_numpy(self._totals)
+        for task in self._tasks[self._folded : last]:
+            model = next(self._models)
+            row = (model - task.start if crowd.updates else model).double()
+            begin, end = crowd.begins[self._folded : self._folded + 2].tolist()
+            for n in range(begin, end):
+                add_multiple(totals[int(crowd.into[n])], row, float(crowd.weights[n]))
+            self._folded += 1
