@@ -1,0 +1,101 @@
+"""Sums that actors make, with actors in this very process in Ray's place."""
+
+from copy import deepcopy
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pytest
+
+from sdfeel.core.arrays import Ints
+from sdfeel.core.errors import Diverged
+from sdfeel.engine.base import Training
+from sdfeel.engine.native.engine import NativeEngine
+from sdfeel.engine.ray.actor import Actor, Parcel, Recipe
+from sdfeel.engine.ray.sums import SummedHere, SummedThere, apart, owners_of
+from sdfeel.engine.tasks import Crowd
+from sdfeel.schemes import SDFeel
+from tests.engine.native.helpers import needs_compiler
+from tests.engine.native.test_crowds import COUNT, simulation
+
+ACTORS, SUMS = 3, 5
+
+
+class Hall:
+    """A store, and a pool of actors that keep the data of their own clients."""
+
+    def __init__(self, native: NativeEngine, owners: Ints) -> None:
+        build = partial(NativeEngine, threads=1, batch=native.batch)
+        recipe, self.owners, self.calls = Recipe(native._workload, build), owners, 0
+        self.actors = [Actor(Parcel(b"", [], {})) for _ in range(ACTORS)]
+        for n, actor in enumerate(self.actors):
+            actor._built = recipe.share(n, ACTORS, owners).built()
+
+    def put(self, packed: Any) -> Any:
+        return packed
+
+    def submit(self, actor: int, method: str, *arguments: Any) -> Any:
+        self.calls += 1
+        return deepcopy(getattr(self.actors[actor], method)(*arguments))
+
+    def result(self, call: Any) -> Any:
+        return call
+
+
+def crowd_of(engine: NativeEngine, seed: int, wild: int = -1) -> Crowd:
+    """Some clients, one sum each, and now and then two; `wild`: a task that diverges."""
+    draws = np.random.default_rng(seed)
+    clients = np.sort(draws.choice(COUNT, 25, replace=False))
+    homes = [{int(c) % SUMS, *([SUMS - 1] if c % SUMS == 0 and c < 11 else [])} for c in clients]
+    start, rates = engine.initial(), draws.uniform(0.5, 2, 25)
+    if wild >= 0:
+        rates[wild:] = np.inf
+    return Crowd(
+        clients=clients,
+        starts=np.stack([start.numpy() * (1 - n / 9) for n in range(SUMS)]),
+        start=clients % SUMS,
+        steps=draws.integers(1, 9, 25),
+        first=draws.integers(0, 30, 25),
+        rates=rates,
+        begins=np.cumsum([0, *map(len, homes)]),
+        into=np.array([into for each in homes for into in sorted(each)]),
+        weights=draws.standard_normal(sum(map(len, homes))),
+        updates=bool(seed % 2),
+    )
+
+
+@needs_compiler
+def test_sums_of_actors_have_the_bits_of_one_machine() -> None:
+    native = simulation(SDFeel(), Training(0.1, 4, options={"momentum": 0.5})).engine
+    assert isinstance(native, NativeEngine)
+    hall = Hall(native, owners_of(COUNT, ACTORS, crowd_of(native, 0)))
+    assert len(set(hall.owners.tolist())) == ACTORS
+    for seed in range(4):
+        crowd = crowd_of(native, seed)
+        there, here, expected = (np.zeros((SUMS, len(native.initial()))) for _ in range(3))
+        native.gather(crowd, expected).fold()
+        owners = owners_of(COUNT, ACTORS, crowd)
+        assert apart(crowd, owners)
+        assert not apart(crowd, owners_of(COUNT, ACTORS))
+        hall = Hall(native, owners)
+        for summed in (
+            SummedThere(hall, hall, crowd, there, native.train),
+            SummedHere(crowd, here, native.train),
+        ):
+            for until in (seed, 17, None):
+                summed.fold(until)
+        assert hall.calls == len(set(owners[crowd.clients].tolist()))
+        assert there.tobytes() == here.tobytes() == expected.tobytes()
+
+
+@needs_compiler
+def test_the_first_client_that_diverges_is_named_whoever_finds_it() -> None:
+    native = simulation(SDFeel(), Training(0.1, 4, options={"momentum": 0.5})).engine
+    assert isinstance(native, NativeEngine)
+    crowd, totals = crowd_of(native, 1, wild=9), np.zeros((SUMS, len(native.initial())))
+    with pytest.raises(Diverged) as expected:
+        native.gather(crowd, totals).fold()
+    hall = Hall(native, owners_of(COUNT, ACTORS, crowd))
+    with pytest.raises(Diverged) as found:
+        SummedThere(hall, hall, crowd, totals, native.train).fold()
+    assert str(found.value) == str(expected.value)
