@@ -104,6 +104,18 @@ def test_a_revoked_node_is_told_so_within_its_next_call(made: Path) -> None:
     run(story())
 
 
+def test_a_revoked_node_comes_back_only_by_its_name(made: Path) -> None:
+    certificates.revoke_node(made, "client-3")
+    with pytest.raises(InputError, match=r"was revoked: `sdfeel deploy renew .* client-3` lets"):
+        certificates.issue_node(made, "client-3")
+    certificates.rotate(made)
+    assert [each.name for each in certificates.renew(made, [])] == ["sdfeel://sdfeel/edge/0"]
+    certificates.rotate(made, finish=True)  # nobody waits for it
+    assert certificates.members(made) == ["edge-0"]
+    (new,) = certificates.renew(made, ["client-3"])
+    assert allowed(made).serials(new.name) == (new.serial,)
+
+
 def test_an_identity_that_is_replaced_file_by_file_is_never_half_taken(made: Path) -> None:
     home = made / "nodes" / "edge-0" / "identity"
     old = Identity.load(home)

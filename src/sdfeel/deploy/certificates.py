@@ -27,6 +27,11 @@ def issue_node(
 ) -> Identity:
     """The first certificate of a node, which has the name of its directory: `client-7`."""
     home = _home(directory, node)
+    if home.exists() and node not in members(directory):
+        raise InputError(
+            f"{node} was revoked: `sdfeel deploy renew {directory} {node}` lets it in again, with "
+            f"a new key"
+        )
     if home.exists():
         raise InputError(f"{node} has a certificate: renew it, or revoke it and remove {home}")
     if node.startswith("edge-") and not hosts:
@@ -41,11 +46,12 @@ def renew(
 ) -> list[Identity]:
     """New keys and certificates for these nodes, or all; the old ones stay valid beside them.
 
-    With `within`, only certificates that expire within this many days are replaced.
+    A node that was revoked gets one only if it is named, which lets it in again. With `within`,
+    only certificates that expire within this many days are replaced.
     """
     _check_authority(directory)
     done = []
-    for node in nodes or nodes_of(directory):
+    for node in nodes or members(directory):
         old = Identity.load(_home(directory, node))
         soon = None if within is None else datetime.now(UTC) + timedelta(days=within)
         if soon is None or old.expires <= soon:
@@ -85,7 +91,7 @@ def rotate(directory: Path, finish: bool = False, days: float = 3650) -> int:
     authority = directory / AUTHORITY
     if finish:
         newest = x509.load_pem_x509_certificates((authority / CA).read_bytes())[0]
-        behind = [n for n in nodes_of(directory) if not _from(directory, n, newest)]
+        behind = [n for n in members(directory) if not _from(directory, n, newest)]
         if behind:
             raise InputError(
                 f"the certificate of {', '.join(behind)} is from the old authority: renew all "
@@ -94,7 +100,7 @@ def rotate(directory: Path, finish: bool = False, days: float = 3650) -> int:
         retire_authorities(authority)
     else:
         rotate_authority(authority, days)
-    nodes = nodes_of(directory)
+    nodes = members(directory)
     for node in nodes:
         write_atomic(_home(directory, node) / CA, (authority / CA).read_bytes())
     return len(nodes)
@@ -111,6 +117,13 @@ def nodes_of(directory: Path) -> list[str]:
     if not homes:
         raise InputError(f"{directory} holds no nodes: name the directory that `deploy init` wrote")
     return [home.parent.name for home in homes]
+
+
+def members(directory: Path) -> list[str]:
+    """Every node that has a certificate and was not revoked."""
+    text = (directory / AUTHORITY / ALLOW).read_text(encoding="utf-8")
+    listed = {name for _, name in entries(text)}
+    return [n for n in nodes_of(directory) if Identity.load(_home(directory, n)).name in listed]
 
 
 def hosts_of(identity: Identity) -> list[str]:
