@@ -21,12 +21,12 @@ from tests.pairs.trial import (
 
 BRIEF = ("training.iterations=8",)  # what has an effect has it soon
 REFUSED = Path(__file__).with_name("refused.txt")
-# What does not depend on the scheme, and what tests/experiment/test_effects.py tries with all of
-# them, is tried with two.
+# What does not depend on the scheme, and what tests/experiment/test_effects.py and, of draws,
+# tests/schemes/test_sampling.py try with all of them, is tried with two.
 TOGETHER = (
     *("model", "partition", "optimizer", "training", "engine", "evaluation", "stop", "preset"),
     *("outages", "schedule", "uplink", "backhaul", "channel", "fading", "links"),
-    *("devices", "clusters", "overlap", "graph", "attack"),
+    *("devices", "clusters", "overlap", "graph", "attack", "sampling"),
 )
 # Where an option rightly changes nothing: values, schemes, and why.
 NOTHING_TO_DO: list[tuple[str, str, str]] = [
