@@ -35,13 +35,14 @@ struct Forward {
 };
 alignas(32) constexpr Forward FORWARD{};
 
-// Write those of LANES winners that are `alive` one after the other, and perhaps something behind
+// Write those of N winners that are `alive` one after the other, and perhaps something behind
 // them; how many there were. Without a branch: whether a ReLU is alive cannot be guessed.
-SDFEEL_INLINE int append(Winner *to, Ints<LANES> place, Floats<LANES> change, Ints<LANES> alive) {
-    alignas(64) Winner some[LANES]; // the cast of a vector keeps its bits
-    zip<LANES>(reinterpret_cast<float *>(some), (Floats<LANES>)place, change);
+template <int N>
+SDFEEL_INLINE int append(Winner *to, Ints<N> place, Floats<N> change, Ints<N> alive) {
+    alignas(64) Winner some[N]; // the cast of a vector keeps its bits
+    zip<N>(reinterpret_cast<float *>(some), (Floats<N>)place, change);
 #if defined(__AVX512F__) && !defined(__clang__)
-    if constexpr (LANES == 16) { // in registers: compressing to memory is slow
+    if constexpr (N == 16) { // in registers: compressing to memory is slow
         typedef long long Pairs __attribute__((vector_size(64)));
         typedef long long Loose __attribute__((vector_size(64), aligned(4), may_alias));
         const unsigned mask = __builtin_ia32_ptestmd512(alive, alive, (unsigned short)-1);
@@ -54,7 +55,7 @@ SDFEEL_INLINE int append(Winner *to, Ints<LANES> place, Floats<LANES> change, In
         return first + __builtin_popcount(mask >> 8);
     }
 #elif defined(__AVX2__) && !defined(__clang__)
-    if constexpr (LANES == 8) {
+    if constexpr (N == 8) {
         typedef int Loose __attribute__((vector_size(32), aligned(4), may_alias));
         const int mask = __builtin_ia32_movmskps256((Floats<8>)alive);
         const auto *pairs = reinterpret_cast<const Loose *>(some);
@@ -69,7 +70,7 @@ SDFEEL_INLINE int append(Winner *to, Ints<LANES> place, Floats<LANES> change, In
     }
 #endif
     int count = 0;
-    SDFEEL_UNROLL for (int i = 0; i < LANES; i++) {
+    SDFEEL_UNROLL for (int i = 0; i < N; i++) {
         to[count] = some[i];
         count -= alive[i];
     }
@@ -137,7 +138,7 @@ template <class L> struct Pooling {
         Ints<LANES> alive = code != DEAD;
         if (FINAL % LANES && p + LANES > FINAL) alive &= lanes_before<FINAL % LANES>(To<LANES>());
         change = alive ? change : Floats<LANES>{};
-        count += append(out.list + count, place, change, alive);
+        count += append<LANES>(out.list + count, place, change, alive);
         return change;
     }
     template <int COUNT, int... I> static SDFEEL_INLINE Ints<LANES> lanes_before(Indices<I...>) {
