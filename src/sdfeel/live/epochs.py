@@ -8,6 +8,7 @@ and there is no coordinator to lose.
 """
 
 import asyncio
+import base64
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -61,10 +62,11 @@ class SignedNetwork:
         """What is in a file or a message; Refused unless the authority, if any, has signed it."""
         try:
             outer: dict[str, str] = json.loads(body)
-            text = outer["document"]
-            known = authority is None or is_signed(text.encode(), outer["signature"], authority)
-            if not known:
-                raise Refused("a version of the network is not signed by our authority")
+            text, seal = outer["document"], outer["signature"]
+            if authority is not None:
+                if not is_signed(text.encode(), seal, authority):
+                    raise Refused("a version of the network is not signed by our authority")
+                body = _written(text, base64.b64decode(seal))  # what stands around it is not kept
             values: dict[str, Any] = json.loads(text)
             return cls(
                 body,
@@ -85,7 +87,12 @@ class SignedNetwork:
 def signed(authority: Path, **values: Any) -> bytes:
     """A version of the network as a file; the fields are those of `SignedNetwork`."""
     text = json.dumps(values, indent=1)
-    return json.dumps({"document": text, "signature": sign(authority, text.encode())}).encode()
+    return _written(text, base64.b64decode(sign(authority, text.encode())))
+
+
+def _written(document: str, signature: bytes) -> bytes:
+    seal = base64.b64encode(signature).decode()
+    return json.dumps({"document": document, "signature": seal}).encode()
 
 
 def in_files(directory: Path, authority: bytes) -> list[SignedNetwork]:
