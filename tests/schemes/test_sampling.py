@@ -179,3 +179,18 @@ def test_a_cloud_may_draw_many(section: dict[str, int]) -> None:
         Experiment(scheme={"name": "fedavg", **section}, data={"name": "digits"}, **own)
     )
     assert ready.decisions.round(0, 0).clients == 20
+
+
+def test_a_rule_that_hears_one_client_is_said_to_have_no_effect() -> None:
+    few = {"name": "digits"}, {"clients": 12, "servers": 4}
+    for clients, silent in ((1, False), (2, True)):
+        ready = prepare(
+            Experiment(
+                data=few[0],
+                network=few[1],
+                robust={"cluster": "median"},
+                sampling={"clients": clients},
+            )
+        )
+        told = [note for note in ready.notes if "robust.cluster has no effect" in note]
+        assert (not told) == silent

@@ -45,7 +45,13 @@ from sdfeel.experiment.build_data import (
     with_data,
     with_tests,
 )
-from sdfeel.experiment.build_liars import build_attack, build_rules, check_attack, with_liars
+from sdfeel.experiment.build_liars import (
+    build_attack,
+    build_rules,
+    check_attack,
+    rule_notes,
+    with_liars,
+)
 from sdfeel.experiment.build_messages import (
     build_budget,
     build_packing,
@@ -261,7 +267,7 @@ def build(settled: Settled, parts: RunParts | None = None) -> Prepared:
         decisions, net = with_epochs(experiment, decisions, net)
     experiment = resolved(experiment, scheme, data, rounds, engine.name)
     unused = effects.notes(replace(case, engine=engine.name))
-    notes = (*settled.notes, *longer, *unused, *parted, *promised)
+    notes = (*settled.notes, *longer, *unused, *rule_notes(case), *parted, *promised)
     own = packing, notes, settled.foreign, budget, attack, backdoor
     return Prepared(experiment, decisions, net, data, engine, why, rounds, *own)
 

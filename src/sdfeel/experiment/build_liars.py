@@ -1,10 +1,14 @@
 """From an experiment to those who lie in it, and to the rules by which servers bear them."""
 
+import numpy as np
+
 from sdfeel.core.decide import Decisions
 from sdfeel.core.errors import InputError
+from sdfeel.core.named import spelled
 from sdfeel.core.network import Network
 from sdfeel.core.rules import Rule
 from sdfeel.engine.attacks import Attack, drawn
+from sdfeel.experiment.effects import Case
 from sdfeel.experiment.schema import Experiment
 from sdfeel.schemes import tolerance
 from sdfeel.schemes.robust_rules import (
@@ -14,6 +18,7 @@ from sdfeel.schemes.robust_rules import (
     rule_named,
     with_nearest,
 )
+from sdfeel.schemes.sampling import Sampling
 
 BY_SERVERS = ("sign-flip", "scaling")
 
@@ -88,6 +93,15 @@ def check_attack(experiment: Experiment, attack: Attack, decisions: Decisions) -
             f"attack.servers asks edge servers to lie about whole models, and compression.backhaul "
             f"= {codec} sends differences between them: set one of the two to none"
         )
+
+
+def rule_notes(case: Case) -> tuple[str, ...]:
+    """A sentence if a rule has nobody to compare, because each server draws one client."""
+    asked, own = Sampling(**vars(case.experiment.sampling)), case.own
+    most = max(asked.among(int(size)) for size in np.bincount(own.home[own.clients]))
+    if asked.everybody or most > 1 or spelled(case.experiment.robust.cluster) == "none":
+        return ()
+    return (f"robust.cluster has no effect where every server hears one client ({asked.key})",)
 
 
 def build_rules(experiment: Experiment) -> tuple[Rule | None, Rule | None]:
