@@ -11,6 +11,7 @@ import torch
 from sdfeel.core import rules
 from sdfeel.core.arrays import Floats, Ints
 from sdfeel.core.errors import InputError
+from sdfeel.core.portable import total
 from sdfeel.engine.native.rows import MOST_ROWS, Rows, rows_for
 
 COLUMNS = 1024  # numbers of every row that are worked on together, so that they stay in the cache
@@ -66,7 +67,7 @@ def _added(terms: Floats) -> Floats:
 
 def _length(row: Floats) -> float:
     # Not by numpy's norm, whose sum depends on how many threads there are.
-    return float(np.sqrt((row * row).sum()))
+    return float(np.sqrt(total(row * row)))
 
 
 def _lengths(x: Floats, centre: Floats) -> Floats:
@@ -78,7 +79,7 @@ def _lengths(x: Floats, centre: Floats) -> Floats:
     for n, row in enumerate(x):
         np.subtract(row, centre, out=gap)
         np.multiply(gap, gap, out=gap)
-        found[n] = gap.sum()
+        found[n] = total(gap)
     return np.sqrt(found)
 
 

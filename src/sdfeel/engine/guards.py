@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from sdfeel.core.portable import total
 from sdfeel.core.seeds import hidden, hidden_bits
 from sdfeel.engine.native.rows import rows_for
 
@@ -46,7 +47,7 @@ def clipped(row: Row, norm: float) -> Row:
     array([0.6, 0.8])
     """
     wide = row.astype(np.float64)
-    length = float(np.sqrt(np.square(wide).sum()))
+    length = float(np.sqrt(total(np.square(wide))))
     return row if length <= norm else (wide * (norm / length)).astype(row.dtype)
 
 

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from sdfeel.core import rules
 from sdfeel.core.arrays import Floats, Singles
+from sdfeel.core.portable import total
 from sdfeel.core.seeds import generator, hidden_bits
 from sdfeel.engine import by_rule, guards
 from sdfeel.engine.native import rows
@@ -74,7 +75,7 @@ def test_a_sum_has_its_order_whatever_its_length(fast: rows.Rows) -> None:
     for count in (*range(1, 40), *range(120, 140), 255, 256, 257, 1000, 4099, 21_840):
         x = draws.standard_normal((2, count)).astype(np.float32)
         centre = draws.standard_normal(count)
-        plain = [((row - centre) * (row - centre)).sum() for row in x]
+        plain = [total((row - centre) * (row - centre)) for row in x]
         assert fast.squares(x, centre).tolist() == plain, count
 
 
