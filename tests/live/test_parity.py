@@ -1,6 +1,7 @@
 """A deployed synchronous run reaches the simulator's model, to the last bit."""
 
 import asyncio
+import random
 from collections import Counter
 from contextlib import closing
 from dataclasses import replace
@@ -20,7 +21,7 @@ from sdfeel.core.rules import Clipped, Geometric, Median, Trimmed
 from sdfeel.core.scheme import Scheme
 from sdfeel.deploy.check import REASONS
 from sdfeel.engine.messages import Clip, Codec, Compress, Noise, Packing, Stage, TopK, Uniform
-from sdfeel.live.client_rows import ClientRows
+from sdfeel.live.client_rows import MOST_SPANS, ClientRows
 from sdfeel.live.edge.journal import Journal
 from sdfeel.live.protocol import Header, Who
 from sdfeel.live.store import Store
@@ -54,6 +55,7 @@ from sdfeel.schemes import (
 from sdfeel.schemes import SCHEMES as ALL
 from sdfeel.schemes.sampling import Sampling, sampled
 from sdfeel.sim.simulate import Simulation
+from tests.examples import MANY
 from tests.live.parity import CASES, deployed
 from tests.live.village import COST, LOCAL, RING, SIZE, NoisyEngine, Village, network, simulated
 from tests.sim.variants import Ending, Momentum, Robust, SlowlyFollowing
@@ -222,11 +224,46 @@ def test_no_update_is_given_away_twice(tmp_path: Path) -> None:
         rows = ClientRows(store, {})
         rows.release(3, "a", 5, "update")
         rows.release(3, "a", 5, "update")  # a client that was killed says the same again
-        for k, start, content in ((3, "b", "update"), (2, "a", "update"), (3, "a", "longer")):
+        for k, start, content in ((3, "b", "update"), (3, "c", "update"), (3, "a", "longer")):
             with pytest.raises(Refused, match="no update is given away twice"):
                 rows.release(k, start, 5, content)
         assert (rows.released(3), rows.released(4)) == (5, None)
         rows.release(4, "b", 2, "update")
+
+
+@pytest.mark.parametrize("seed", range(3 * MANY))
+def test_in_whatever_order_servers_ask_every_round_is_given_away_once(
+    seed: int, tmp_path: Path
+) -> None:
+    """A round far ahead keeps nobody from an earlier one, after a restart as before."""
+    draws, first = random.Random(seed), dict[int, str]()
+    for _ in range(4):  # of the client
+        with closing(Store(tmp_path)) as store:
+            rows = ClientRows(store, {})
+            for _ in range(40):
+                k = draws.choice([draws.randrange(12), draws.randrange(60), 10**9])
+                content = draws.choice("ab")
+                if k in first and first[k] != content:
+                    with pytest.raises(Refused, match="no update is given away twice"):
+                        rows.release(k, "start", 5, content)
+                elif k not in first or rows.released(k) is not None:
+                    rows.release(k, "start", 5, content)
+                    assert rows.released(k) == 5
+                    first[k] = content
+            assert rows.released(10**9 + 1) is None
+
+
+def test_rounds_all_over_the_place_end_and_the_next_one_is_worked_for(tmp_path: Path) -> None:
+    with closing(Store(tmp_path)) as store:
+        rows = ClientRows(store, {})
+        for k in range(7, 7 + 2 * MOST_SPANS, 2):
+            rows.promise(k, {"n": k})
+        with pytest.raises(Refused, match="only a round that follows another"):
+            rows.promise(10**9, {})
+        rows.promise(8, {"n": 8})
+        assert (rows.promised(8), rows.promised(6)) == ({"n": 8}, {})
+        with pytest.raises(Refused, match="no update is given away twice"):
+            rows.promised(7)
 
 
 def test_no_noisy_step_is_given_away_twice(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ moment, on either side, leaves the two in agreement.
 """
 
 from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -23,7 +24,52 @@ OWED = 0  # the place of what messages owe; rows have the places 1, 2, ...
 OWN = -1  # of what stays with the client, where models are personal
 PENDING, LAST, EPOCH, RELEASED = "pending", "last", "epoch", "released"  # names of facts
 PROMISED = "promised"  # the fact of what was answered in a sum under masks
+MOST_SPANS = 256  # of rounds in which something was given away
 NOW, THEN = 0, 1  # rounds under which rows are kept: as they are, as the last round would make them
+
+
+@dataclass(frozen=True)
+class Given:
+    """The rounds in which something was given away: once each, in whatever order servers ask.
+
+    Not only up to which round: a server that asks for one far ahead would then keep this client
+    from all rounds before it, and from its other servers.
+    """
+
+    spans: list[list[int]]  # [[first, the one after the last], ...], ascending and apart
+    last: int | None = None  # the round of which we know what it was
+    told: Mapping[str, Any] = field(default_factory=dict)  # that
+
+    @classmethod
+    def of(cls, fact: Mapping[str, Any] | None) -> "Given":
+        return cls([]) if fact is None else cls(**fact)
+
+    @property
+    def fact(self) -> dict[str, Any]:
+        """What is remembered."""
+        return {"spans": self.spans, "last": self.last, "told": dict(self.told)}
+
+    def __contains__(self, k: int) -> bool:
+        return any(first <= k < after for first, after in self.spans)
+
+    def what(self, k: int | None) -> dict[str, Any] | None:
+        """What was given away in round `k`; None if that is nothing, or is no longer known."""
+        return dict(self.told) if k is not None and k == self.last else None
+
+    def also(self, k: int, what: Mapping[str, Any]) -> "Given":
+        """With this of round `k`."""
+        spans: list[list[int]] = []
+        for first, after in sorted([*self.spans, [k, k + 1]]):
+            if spans and first <= spans[-1][1]:
+                spans[-1] = [spans[-1][0], max(after, spans[-1][1])]
+            else:
+                spans.append([first, after])
+        if len(spans) > MOST_SPANS:
+            raise Refused(
+                f"a server asks for round {k + 1}, and servers have left out rounds {MOST_SPANS} "
+                f"times before: only a round that follows another is worked for now"
+            )
+        return Given(spans, k, what)
 
 
 class ClientRows:
@@ -91,29 +137,28 @@ class ClientRows:
         """Remember that an update of round `k` is given away, from the model with this hash.
 
         The noise of a round hides one update alone. A server that asks for a second one, from
-        another model or made in another way, is refused; so is one that goes back to an earlier
-        round. With `first`, every step from there on has noise of its own.
+        another model or made in another way, is refused. With `first`, every step from there on has
+        noise of its own.
         """
-        known = self._store.fact(RELEASED)
-        told = {"k": k, "start": start, "steps": steps, "content": content}
-        if known is not None and (
-            k < known["k"] or (k == known["k"] and told != {**told, **known})
-        ):
+        known = Given.of(self._store.fact(RELEASED))
+        told = {"start": start, "steps": steps, "content": content}
+        if k in known and known.what(k) != told:
             raise Refused(
-                f"a server asks for an update of round {k + 1} once more, and the noise of round "
-                f"{known['k'] + 1} is used: no update is given away twice"
+                f"a server asks for an update of round {k + 1} once more, and the noise of that "
+                f"round is used: no update is given away twice"
             )
+        now = known.also(k, told)
         spans = None if first is None else self._spans(start, [first, steps, content])
         with self._store.commit():
-            self._store.remember(RELEASED, told)
+            self._store.remember(RELEASED, now.fact)
             if spans is not None:
                 place = int(start[:15], 16)
                 self._store.put("used", 0, place, b"", {"spans": spans}, replace=True)
 
     def released(self, k: int | None) -> int | None:
         """How many steps the update of round `k` took that was given away; None: none was."""
-        known = self._store.fact(RELEASED)
-        return known.get("steps") if known is not None and known["k"] == k else None
+        told = Given.of(self._store.fact(RELEASED)).what(k)
+        return None if told is None else int(told["steps"])
 
     def _spans(self, start: str, mine: list[Any]) -> list[list[Any]]:
         """The steps that are given away from a model, with those of `mine`.
@@ -134,19 +179,21 @@ class ClientRows:
         return known if mine in known else [*known, mine]
 
     def promised(self, k: int) -> dict[str, Any]:
-        """What was answered so far in the sum of round `k`; of earlier rounds nothing is given."""
-        known = self._store.fact(PROMISED)
-        if known is not None and k < known["k"]:
+        """What was answered so far in the sum of round `k`."""
+        known = Given.of(self._store.fact(PROMISED))
+        told = known.what(k)
+        if k in known and told is None:
             raise Refused(
-                f"a server asks for the sum of round {k + 1} once more, and round "
-                f"{known['k'] + 1} has begun: no update is given away twice"
+                f"a server asks for the sum of round {k + 1} once more, and others have begun "
+                f"since: no update is given away twice"
             )
-        return dict(known["state"]) if known is not None and known["k"] == k else {}
+        return {} if told is None else told
 
     def promise(self, k: int, state: Mapping[str, Any]) -> None:
         """Remember what we are about to answer, and never contradict it."""
         with self._store.commit():
-            self._store.remember(PROMISED, {"k": k, "state": dict(state)})
+            known = Given.of(self._store.fact(PROMISED))
+            self._store.remember(PROMISED, known.also(k, state).fact)
 
 
 def coded(coding: Coding, kept: ClientRows, update: Array, client: int, k: int) -> Sent:
