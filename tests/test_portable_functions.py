@@ -18,7 +18,6 @@ TOLD = {
     "core/breakdown.py",
     "core/mixing.py",  # `contraction`
     "sim/simulate.py",  # how far servers are apart
-    "schemes/__init__.py",  # exp2 of whole numbers
 }
 
 
