@@ -43,6 +43,7 @@ FIGURES: dict[str, Figure] = {
         figure_5.FIGURE_AT_PRINTED_RATE,
         figure_4.FIGURE_ON_FASHION,
         figure_5.FIGURE_ON_FASHION,
+        figure_4.FIGURE_BRIDGE,
         beyond.RACE,
         asynchrony.FIGURE,
         tuned.FIGURE,

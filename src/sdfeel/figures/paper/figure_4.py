@@ -2,7 +2,8 @@
 
 from dataclasses import replace
 
-from sdfeel.figures.figure import Claim, Figure, both
+from sdfeel.figures.figure import Claim, ClaimView, Figure, Panel, both
+from sdfeel.figures.lines import FigureLine
 from sdfeel.figures.paper.race import (
     FEEL,
     FEW,
@@ -19,7 +20,8 @@ from sdfeel.figures.paper.race import (
     small_gap,
     when_flat,
 )  # fmt: skip
-from sdfeel.figures.settings import SCALES, FigureSetting
+from sdfeel.figures.settings import SCALES, FigureSetting, hierfavg, sd_feel, setting
+from sdfeel.figures.verdicts import Verdict, all_of
 
 COINCIDE = (
     "With tau2 = 1 the cloud averages after every edge averaging, so HierFAVG and FedAvg with all "
@@ -152,5 +154,60 @@ FIGURE_ON_CIFAR = replace(
     scales=SCALES,
     claims=tuple(claim for claim in CLAIMS if claim.id not in ("4.4", "4.4b")),
     panels=both("loss", "seconds", *PRINTED)[:1],
+    readings=("A",),
+)
+
+TAU1, ALPHA, BRIDGE = 2, 5, 250  # iterations of SD-FEEL
+MODELS = {"full": "the paper's CNN", "small": "the small one"}
+
+
+def bridge(made: FigureSetting) -> list[FigureLine]:
+    """SD-FEEL and HierFAVG with either model at the small one's rate, until SD-FEEL has taken 250
+    iterations."""
+    small = setting(made.data, "small")
+    edge, cloud = ALPHA * made.model_seconds(50.0), made.model_seconds(5.0)
+    until = BRIDGE * made.pace(TAU1, edge)
+    measured = ("evaluation.train_examples=1000", "evaluation.test_examples=2000")
+    kept = ("checkpoint.every_seconds=120", "evaluation.every=10")
+
+    def line(model: FigureSetting, label: str, between: float, *scheme: str) -> FigureLine:
+        length = model.lasting(until, model.pace(TAU1, between), TAU1)
+        run = model.experiment(*scheme, f"training.iterations={length}", *measured, *kept)
+        return FigureLine(f"{label}, {MODELS[model.scale]}", run, until=until)
+
+    return [
+        line(model, label, between, *scheme)
+        for model in (replace(made, rate=small.rate), small)
+        for label, between, scheme in (
+            (SD, edge, sd_feel(TAU1, 1, ALPHA)),
+            (HIER, cloud, hierfavg(TAU1)),
+        )
+    ]
+
+
+def same_order(seen: ClaimView) -> Verdict:
+    """With either model, SD-FEEL's mean loss is below HierFAVG's."""
+    return all_of([ahead(f"{SD}, {m}", f"{HIER}, {m}", "loss")(seen) for m in MODELS.values()])
+
+
+FIGURE_BRIDGE = Figure(
+    "4b-bridge",
+    "Does the small CIFAR-10 model stand for the paper's? Both, for 250 iterations",
+    "cifar10",
+    "As figure 4(b), SD-FEEL and HierFAVG alone, both models at the small one's learning rate, "
+    "until SD-FEEL has taken 250 iterations. One seed: a look, not a test.",
+    bridge,
+    (Panel("loss", "seconds"), Panel("accuracy", "seconds")),
+    (
+        Claim(
+            "B8",
+            "The paper's CNN and the small one agree: at equal time, SD-FEEL's training loss is "
+            "below HierFAVG's.",
+            same_order,
+            timed=True,
+            note=f"{MEAN} One seed decides nothing by the rule; the numbers say what it shows.",
+        ),
+    ),
+    scales=("full",),
     readings=("A",),
 )
