@@ -16,7 +16,7 @@ from sdfeel.figures.figure import Figure, Panel, Scale
 from sdfeel.figures.judging import seeds_of
 from sdfeel.figures.settings import FigureSetting, Reading
 from sdfeel.report.drawing import FAINT, INK, LABEL, TICK, inches, new_figure, tidy
-from sdfeel.report.styles import line_style
+from sdfeel.report.styles import line_style, style_with
 from sdfeel.report.units import COUNTS, TIMES, Unit, unit_for
 
 NAMES = {"loss": "training loss", "accuracy": "test accuracy (%)", "spread": "spread of servers"}
@@ -47,7 +47,7 @@ def picture(
     labels = dict.fromkeys(
         plain(label, panel) for panel in panels for label in panel.labels or found[panel.reading]
     )
-    styles = {label: index for index, label in enumerate(labels)}
+    styles = styles_by_label(list(labels))
     row = {"column": 1, "page": 2}.get(width or "", ROW)
     across = min(row, len(panels)) if len(panels) != 4 else min(row, 2)
     down = ceil(len(panels) / across)
@@ -79,6 +79,26 @@ def picture(
     box.set_title("\n".join(told))
     box.get_title().set_fontsize(TICK)
     return drawn
+
+
+def styles_by_label(labels: Sequence[str]) -> dict[str, int]:
+    """A style each; where every kind is there in every variant ("synchronous, H = 5"), a variant
+    has one colour and a kind one dash.
+
+    >>> styles_by_label(["b", "a"])
+    {'b': 0, 'a': 1}
+    >>> styles_by_label(["b, 1", "c, 1", "b, 5", "c, 5"])
+    {'b, 1': 0, 'c, 1': 49, 'b, 5': 8, 'c, 5': 1}
+    """
+    parts = [label.partition(", ") for label in labels]
+    kinds = list(dict.fromkeys(kind for kind, _, _ in parts))
+    variants = list(dict.fromkeys(variant for _, _, variant in parts))
+    if min(len(kinds), len(variants)) < 2 or len(kinds) * len(variants) != len(labels):
+        return {label: index for index, label in enumerate(labels)}
+    return {
+        label: style_with(variants.index(variant), kinds.index(kind))
+        for label, (kind, _, variant) in zip(labels, parts, strict=True)
+    }
 
 
 def gone(label: str, panels: Sequence[Panel], found: Mapping[Reading, Curves]) -> bool:
@@ -128,7 +148,10 @@ def draw(
     for label, curve in shown.items():
         index = styles[label]
         moments, rows = sampled(curve, panel, min(end, curve.end(panel.axis)))
-        style = line_style(index) | {"markevery": (index * 3, POINTS // 5), "markersize": 3.5}
+        style = line_style(index) | {
+            "markevery": (3 * list(styles).index(label), POINTS // 5),
+            "markersize": 3.5,
+        }
         axes.plot(moments / unit.size, rows.mean(axis=0), **style)
         low, high = rows.min(axis=0), rows.max(axis=0)
         axes.fill_between(moments / unit.size, low, high, color=style["color"], alpha=0.13, lw=0)

@@ -32,6 +32,16 @@ def line_style(index: int) -> dict[str, Any]:
     }
 
 
+def style_with(colour: int, dash: int) -> int:
+    """The style of the palette's `colour` and the `dash` of that number.
+
+    >>> style_with(2, 2), style_with(1, 0)
+    (2, 8)
+    """
+    wanted = colour % len(PALETTE), dash % len(DASHES)
+    return next(i for i in range(LOOKS) if (i % len(PALETTE), i % len(DASHES)) == wanted)
+
+
 def group_styles(
     lines: Mapping[str, Sequence[str]], panels: Mapping[str, Mapping[str, str]]
 ) -> dict[str, int]:
