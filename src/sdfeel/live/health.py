@@ -165,22 +165,22 @@ def last_round(directory: Path) -> int:
 
 
 def last_time(directory: Path, tell: Tell) -> None:
-    """Say so if the process before this one ended without a word."""
+    """Say so if the previous process ended without saying why."""
     try:
         ended = json.loads((directory / STATUS).read_text(encoding="utf-8"))["ended"]
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return
     if ended is False:
         kills = _killed_for_memory()
-        memory = f" (the system has killed {kills} here for want of memory)" if kills else ""
+        memory = f" (the system has killed {kills} here for lack of memory)" if kills else ""
         tell(
-            f"the process before this one ended without a word: it was killed{memory}, or the "
+            f"the previous process ended without saying why: it was killed{memory}, or the "
             f"power failed; nothing that was acknowledged is lost"
         )
 
 
 def _killed_for_memory() -> int:
-    """How many processes of this control group the system has killed for want of memory."""
+    """How many processes of this control group the system has killed for lack of memory."""
     with suppress(OSError, ValueError):
         own = Path("/proc/self/cgroup").read_text().strip().rpartition("::")[2]
         events = Path(f"/sys/fs/cgroup{own}/memory.events").read_text().split()
