@@ -361,7 +361,7 @@ def markdown(found: FidelityTable) -> str:
 
 def summary(found: FidelityTable) -> Iterator[str]:
     """How good the predictions are, and which pairs they get wrong."""
-    parts = [("as priced", found.plain, found.errors)]
+    parts = [("as simulated", found.plain, found.errors)]
     if found.fitted is not None:
         parts.append(("held out", found.fitted, found.held_out_errors))
     for name, order, errors in parts:

@@ -154,7 +154,7 @@ def _compared(plan: Plan, best: PlanRow, given: PlanRow) -> str:
     needs = best.iterations / given.iterations
     cheap = given.iteration_seconds / best.iteration_seconds
     more = f"{needs:.1f} times as many" if needs >= 1 else f"{1 / needs:.1f} times fewer"
-    price = f"{cheap:.1f} times cheaper" if cheap >= 1 else f"{1 / cheap:.1f} times dearer"
+    price = f"{cheap:.1f} times cheaper" if cheap >= 1 else f"{1 / cheap:.1f} times more expensive"
     return (
         f"The winner needs {count(best.iterations)} iterations instead of "
         f"{count(given.iterations)} ({more}), and each is {price}: "
