@@ -40,7 +40,7 @@ test-many: $(VENV)/.dev ## try properties on MANY times as many inputs, others e
 test-seeds: $(VENV)/.dev ## run the tests of nodes on the virtual clock with SEEDS seeds of their random pauses
 	$(BIN)/python -m pytest -n 2 -m 'not slow' --seeds $(SEEDS) $$(grep -lE 'village|timeless' tests/*/test_*.py)
 
-test-busy: $(VENV)/.dev ## run the tests (or ONLY these) TIMES times beside two busy loops; no run may fail
+test-busy: $(VENV)/.dev ## run the tests (or ONLY these) TIMES times while two busy loops run; no run may fail
 	tools/busy.sh $(TIMES) '$(ONLY)'
 
 test-lowest: $(VENV)/.python ## run the tests with the lowest versions that pyproject.toml allows
@@ -65,10 +65,10 @@ test-trackers: $(VENV)/.python ## run the tests of trackers and examples with th
 	$(VENV)-trackers/bin/python -m pip --disable-pip-version-check -q install wandb trackio optuna
 	$(VENV)-trackers/bin/python -m pytest tests/run/test_tracking.py tests/docs/test_examples.py -rs
 
-test-firefox: $(VENV)/.dev ## drive the live page in Firefox, where it is installed
+test-firefox: $(VENV)/.dev ## drive the dashboard in Firefox, where it is installed
 	FIREFOX=1 $(BIN)/python -m pytest -n 0 -m slow tests/dashboard/test_firefox.py -rs
 
-lighthouse: $(VENV)/.dev ## let Lighthouse judge the live page's accessibility, where npm and Chromium can be had
+lighthouse: $(VENV)/.dev ## let Lighthouse judge the dashboard's accessibility, where npm and Chromium are available
 	$(BIN)/python tools/lighthouse.py
 
 test-byzfl: $(VENV)/.dev ## compare our record of byzfl's rules and attacks with byzfl, in its own environment
@@ -136,7 +136,7 @@ bench-peers: $(VENV)/.package ## time other frameworks on the same work, each in
 figures: $(VENV)/.package ## compute the paper's figures at quick scale; fails if a number or a verdict has changed (minutes)
 	$(BIN)/sdfeel figure all --scale quick --run --check
 
-screenshots: $(VENV)/.dev ## retake the pictures of the live page (needs Chromium)
+screenshots: $(VENV)/.dev ## retake the pictures of the dashboard (needs Chromium)
 	$(BIN)/python tools/screenshots.py docs/images
 
 docs: $(VENV)/.python ## build the documentation into site/, in its own environment; every link must lead somewhere
@@ -156,7 +156,7 @@ wheel: $(VENV)/.dev ## build sdist and wheel into dist/, and try them in an empt
 	rm -rf dist/tried-wheel dist/tried-sdist
 	$(BIN)/python -m zipfile -l dist/sdfeel-*.whl
 
-lint-js: ## lint the live page's JavaScript and check its types, where npm can be had
+lint-js: ## lint the dashboard's JavaScript and check its types, where npm is available
 	tools/js/check.sh
 
 lint: $(VENV)/.dev ## check style and format

@@ -145,7 +145,7 @@ class Engine(Protocol):
     """Trains and measures models given as rows. `engine/loop.py` defines what training means.
 
     An engine may offer more, which callers ask for by name: `workers`, `works_ahead`,
-    `trains_beside`, and what `crowd.Folding` has.
+    `trains_beside`, and what `tasks.Folding` has.
     """
 
     @property
