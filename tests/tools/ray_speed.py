@@ -1,12 +1,18 @@
-"""What Ray costs beside native on one machine: python -m tests.tools.ray_speed
+"""What Ray costs beside native on one machine, and what a second node brings.
 
-50 clients of 10 servers take ten steps of batch 10 with the MNIST CNN; both engines take turns.
-Processor time of this process and all below it (Ray's too), by engine, and a hash of the models. On
-a busy machine, say RAY_worker_niceness=0, or Ray's actors wait for everybody else.
+python -m tests.tools.ray_speed            processor time of Ray and of native
+python -m tests.tools.ray_speed --nodes    examples a second with one node, and with two
+
+50 clients of 10 servers take ten steps of batch 10 with the MNIST CNN; engines take turns, and end
+with the same models, whose hash is printed. Processor time is that of this process and all below
+it, Ray's included. The nodes have one CPU each, and talk by the loopback address.
 """
 
+import argparse
 import hashlib
 import os
+import time
+from collections.abc import Callable
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
@@ -22,6 +28,7 @@ from sdfeel.core.gossip_weights import metropolis, weights_of
 from sdfeel.core.network import clustered
 from sdfeel.data.federated import Examples
 from sdfeel.engine.base import Training, Workload
+from sdfeel.engine.ray import pool
 from sdfeel.engine.select import Kind, choose
 from sdfeel.models import zoo
 from sdfeel.schemes import SDFeel
@@ -30,19 +37,22 @@ from sdfeel.sim.simulate import Simulation
 CLIENTS, SERVERS, EACH, TURNS, ROUNDS = 50, 10, 100, 8, 6
 
 
-def simulation(engine: Kind) -> Simulation:
+def simulation(engine: Kind, workers: int | None = None) -> Simulation:
     draws = torch.Generator().manual_seed(0)
     x = torch.randn(CLIENTS * EACH, 1, 28, 28, generator=draws)
     data = Examples(x, torch.randint(10, (len(x),), generator=draws))
     parts = list(np.arange(len(x)).reshape(CLIENTS, EACH))
     module, test = zoo.build("mnist-cnn", (1, 28, 28), 10, 0), Examples(data.x[:10], data.y[:10])
     own = Workload(module, data, parts, test, Training(0.01, 10), 0, measured=test)
-    home, ring = np.arange(CLIENTS) % SERVERS, graphs.linked("ring", SERVERS)
+    home, ring = (
+        np.arange(CLIENTS) % SERVERS,
+        graphs.linked("ring" if SERVERS > 2 else "complete", SERVERS),
+    )
     net = clustered(np.full(CLIENTS, float(EACH)), home, ring)
     net = replace(net, weights=weights_of(metropolis, net.linked, net.mass))
     kinds = ("client-server", "server-server", "server-cloud", "client-cloud")
     cost = Cost(np.full(CLIENTS, 0.01), 1e6, dict.fromkeys(kinds, 1e6))  # type: ignore[arg-type]
-    return Simulation(Decisions.of(SDFeel(tau1=10), net, cost), choose(engine, own)[0])
+    return Simulation(Decisions.of(SDFeel(tau1=10), net, cost), choose(engine, own, workers)[0])
 
 
 def spent() -> float:
@@ -61,21 +71,61 @@ def spent() -> float:
     return sum(ticks.get(n, 0) for n in ours) / os.sysconf("SC_CLK_TCK")
 
 
-def main() -> None:
+def cost() -> None:
     runs = {"native": simulation("native"), "ray": simulation("ray")}
+    found = in_turn(runs, spent)
+    for name, seconds in found.items():
+        print(f"{name:8} {1000 * seconds:6.0f} ms a round, models {digest(runs[name])}")
+    print(f"ray / native {found['ray'] / found['native']:.2f}")
+    for run in runs.values():
+        run.engine.close()  # type: ignore[attr-defined]
+
+
+def scaling() -> None:
+    pool.load()
+    from ray.cluster_utils import Cluster  # type: ignore[import-not-found,unused-ignore]
+
+    nodes = Cluster(initialize_head=True, head_node_args={"num_cpus": 1})
+    nodes.add_node(num_cpus=1)
+    os.environ["RAY_ADDRESS"] = nodes.address
+    runs = {
+        "native, one thread": simulation("native", 1),
+        "one node": simulation("ray", 1),
+        "two nodes": simulation("ray", 2),
+    }
+    found = in_turn(runs, time.perf_counter)
+    for name, seconds in found.items():
+        speed = CLIENTS * 10 * 10 / seconds
+        print(f"{name:18} {speed:7.0f} examples a second, models {digest(runs[name])}")
+    print(f"two nodes / one node {found['one node'] / found['two nodes']:.2f}")
+    for run in runs.values():
+        run.engine.close()  # type: ignore[attr-defined]
+    nodes.shutdown()  # type: ignore[no-untyped-call,unused-ignore]
+
+
+def in_turn(runs: dict[str, Simulation], clock: Callable[[], float]) -> dict[str, float]:
+    """What a round takes, the median of several turns."""
     for run in runs.values():
         list(islice(run, 2))
     found: dict[str, list[float]] = {name: [] for name in runs}
     for _ in range(TURNS):
         for name, run in runs.items():
-            begin = spent()
+            begin = clock()
             list(islice(run, ROUNDS))
-            found[name].append((spent() - begin) / ROUNDS)
-    for name, run in runs.items():
-        digest = hashlib.sha256(run.state.models.numpy().tobytes()).hexdigest()[:12]
-        print(f"{name:8} {1000 * median(found[name]):6.0f} ms a round, models {digest}")
-        run.engine.close()  # type: ignore[attr-defined]
-    print(f"ray / native {median(found['ray']) / median(found['native']):.2f}")
+            found[name].append((clock() - begin) / ROUNDS)
+    return {name: median(each) for name, each in found.items()}
+
+
+def digest(run: Simulation) -> str:
+    return hashlib.sha256(run.state.models.numpy().tobytes()).hexdigest()[:12]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--nodes", action="store_true", help="time one node and two")
+    scaling() if parser.parse_args().nodes else cost()
 
 
 if __name__ == "__main__":

@@ -25,10 +25,15 @@ def cluster(installed: None) -> Iterator[Any]:
     pool.load()
     from ray.cluster_utils import Cluster  # type: ignore[import-not-found,unused-ignore]
 
-    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1})
-    cluster.add_node(num_cpus=1)
+    try:
+        cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1})
+        cluster.add_node(num_cpus=1)
+    except Exception as error:  # Ray's own nodes wait 30 s for one another, and no longer
+        if "timed out during startup" in str(error):
+            pytest.skip("this machine is too busy to start Ray's nodes")
+        raise
     yield cluster
-    cluster.shutdown()
+    cluster.shutdown()  # type: ignore[no-untyped-call,unused-ignore]
 
 
 def processes(node: Any) -> list[int]:
@@ -79,6 +84,8 @@ import ray
 assert os.environ["RAY_USAGE_STATS_ENABLED"] == "0"
 assert [node["NodeManagerAddress"] for node in ray.nodes()] == ["127.0.0.1"]
 print(*descendants(os.getpid()), flush=True)
+niceness = ray.get([a.__ray_call__.remote(lambda _: os.nice(0)) for a in engine._open()._actors])
+assert niceness == [os.nice(0)] * 2  # they do not give way to every other program
 
 class Mine(torch.nn.Module):  # exists only here
     def __init__(self):
@@ -125,13 +132,22 @@ def test_without_ray_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPa
         engines()
 
 
-def test_an_address_where_nobody_listens(installed: None, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("address", "sentence"),
+    [
+        ("127.0.0.1:1", r"cannot connect to Ray at 127.0.0.1:1: .*nobody there; is it"),
+        ("local", r"Ray did not start on this machine: ConnectionError: nobody there; try again"),
+    ],
+)
+def test_what_does_not_answer_is_told_in_one_sentence(
+    installed: None, monkeypatch: pytest.MonkeyPatch, address: str, sentence: str
+) -> None:
     ray = pool.load()
 
     def refuse(**_: Any) -> None:
         raise ConnectionError("nobody there\nand much more")
 
     monkeypatch.setattr(ray, "init", refuse)
-    _, engine = engines(address="127.0.0.1:1")
-    with pytest.raises(SdfeelError, match=r"cannot connect to Ray at 127.0.0.1:1: .*nobody there;"):
+    _, engine = engines(address=address)
+    with pytest.raises(SdfeelError, match=sentence):
         engine.evaluate(engine.initial())

@@ -11,8 +11,9 @@ from sdfeel.core.arrays import Ints
 from sdfeel.core.errors import Diverged
 from sdfeel.engine.base import Training
 from sdfeel.engine.native.engine import NativeEngine
+from sdfeel.engine.ray import sums
 from sdfeel.engine.ray.actor import Actor, Parcel, Recipe
-from sdfeel.engine.ray.sums import SummedHere, SummedThere, apart, owners_of
+from sdfeel.engine.ray.sums import UNEVEN, SummedHere, SummedThere, apart, owners_of
 from sdfeel.engine.tasks import Crowd
 from sdfeel.schemes import SDFeel
 from tests.engine.native.helpers import needs_compiler
@@ -22,7 +23,7 @@ ACTORS, SUMS = 3, 5
 
 
 class Hall:
-    """A store, and a pool of actors that keep the data of their own clients."""
+    """A pool of actors that keep the data of their own clients."""
 
     def __init__(self, native: NativeEngine, owners: Ints) -> None:
         build = partial(NativeEngine, threads=1, batch=native.batch)
@@ -30,9 +31,6 @@ class Hall:
         self.actors = [Actor(Parcel(b"", [], {})) for _ in range(ACTORS)]
         for n, actor in enumerate(self.actors):
             actor._built = recipe.share(n, ACTORS, owners).built()
-
-    def put(self, packed: Any) -> Any:
-        return packed
 
     def submit(self, actor: int, method: str, *arguments: Any) -> Any:
         self.calls += 1
@@ -65,7 +63,8 @@ def crowd_of(engine: NativeEngine, seed: int, wild: int = -1) -> Crowd:
 
 
 @needs_compiler
-def test_sums_of_actors_have_the_bits_of_one_machine() -> None:
+def test_sums_of_actors_have_the_bits_of_one_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sums, "UNEVEN", ACTORS)  # however the work lies
     native = simulation(SDFeel(), Training(0.1, 4, options={"momentum": 0.5})).engine
     assert isinstance(native, NativeEngine)
     hall = Hall(native, owners_of(COUNT, ACTORS, crowd_of(native, 0)))
@@ -79,13 +78,27 @@ def test_sums_of_actors_have_the_bits_of_one_machine() -> None:
         assert not apart(crowd, owners_of(COUNT, ACTORS))
         hall = Hall(native, owners)
         for summed in (
-            SummedThere(hall, hall, crowd, there, native.train),
+            SummedThere(hall, crowd, there, native.train),
             SummedHere(crowd, here, native.train),
         ):
             for until in (seed, 17, None):
                 summed.fold(until)
         assert hall.calls == len(set(owners[crowd.clients].tolist()))
         assert there.tobytes() == here.tobytes() == expected.tobytes()
+
+
+@pytest.mark.parametrize("servers", [1, 2, 3, 4, 9])
+def test_no_actor_has_much_more_than_its_share(servers: int) -> None:
+    """Those of one server belong together, unless other actors would have nothing to do."""
+    clients, start = np.arange(36), np.zeros((1, 1))
+    for actors in range(1, 6):
+        into, ones, floats = clients % servers, np.ones(36, np.int64), np.ones(36)
+        none, begins = 0 * ones, np.arange(37)
+        each = Crowd(clients, start, none, ones, none, floats, begins, into, floats, False)
+        owners = owners_of(40, actors, each)
+        assert np.bincount(owners[:36], minlength=actors).max() <= UNEVEN * 36 / actors
+        evenly = -(-servers // actors) * actors <= UNEVEN * servers
+        assert apart(each, owners) == evenly
 
 
 @needs_compiler
@@ -97,5 +110,5 @@ def test_the_first_client_that_diverges_is_named_whoever_finds_it() -> None:
         native.gather(crowd, totals).fold()
     hall = Hall(native, owners_of(COUNT, ACTORS, crowd))
     with pytest.raises(Diverged) as found:
-        SummedThere(hall, hall, crowd, totals, native.train).fold()
+        SummedThere(hall, crowd, totals, native.train).fold()
     assert str(found.value) == str(expected.value)

@@ -1,10 +1,10 @@
 """The local engine over a Ray cluster: the same bits from any number of actors and nodes.
 
-Every actor keeps the data of its clients and gets their tasks in blocks. Models travel through
-Ray's object store: a start that many clients share is put there once per round, the trained
-models of a block come back together. They are handed out in the order of the tasks. Plain rounds of
-native engines are added up by the actors (`sums`): only sums come back. Bits are
-the same on machines of one kind; torch itself computes differently on different CPUs.
+Every actor keeps the data of its clients and gets their tasks in blocks. A start that many clients
+share is put into Ray's object store once per round, the trained models of a block come back
+together, and are handed out in the order of the tasks. Plain rounds of native engines are added up
+by the actors (`sums`): their starts go with the call, and only sums come back. Bits are the same on
+machines of one kind; torch itself computes differently on different CPUs.
 """
 
 import copy
@@ -106,7 +106,7 @@ class RayEngine:
         """Begin to train a crowd, whose sums are made by the actors; the same bits."""
         pool = self._open(crowd)
         if apart(crowd, pool.owners):
-            return SummedThere(pool, self._ray, crowd, totals, self.train)
+            return SummedThere(pool, crowd, totals, self.train)
         return SummedHere(crowd, totals, self.train)
 
     def loss_and_gradient(self, client: int, model: Tensor, step: int) -> tuple[float, Tensor]:

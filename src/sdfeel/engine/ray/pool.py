@@ -24,6 +24,15 @@ SAFE = {
     "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
     "RAY_AUTH_MODE": "token",
 }
+# And it works for this run alone.
+OWN = {
+    # Ray has its actors give way to every other program (nice 15): on a busy machine they would
+    # hardly be given any time.
+    "RAY_worker_niceness": "0",
+    # Up to this size, starts and sums travel with their call. What is larger passes through Ray's
+    # store, where every object costs messages to several processes.
+    "RAY_max_direct_call_object_size": str(8 << 20),
+}
 QUIET = {"log_to_driver": False, "logging_level": logging.ERROR}
 
 
@@ -68,6 +77,8 @@ def load(address: str | None = None) -> Any:
     """The ray module, set up for `address`."""
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     if target(address) == "local":
+        for name, value in OWN.items():
+            os.environ.setdefault(name, value)
         if "ray" not in sys.modules:  # it reads its settings when it is imported
             for name, value in SAFE.items():
                 os.environ.setdefault(name, value)
@@ -86,18 +97,28 @@ def load(address: str | None = None) -> Any:
 
 
 def _start(ray: Any, cpus: int | None) -> None:
-    ray.init(address="local", num_cpus=cpus, include_dashboard=False, **QUIET)
+    try:
+        ray.init(address="local", num_cpus=cpus, include_dashboard=False, **QUIET)
+    except Exception as error:  # among others: a machine so busy that Ray gives up after 30 s
+        raise SdfeelError(
+            f"Ray did not start on this machine: {_first(error)}; try again when the machine has "
+            f"time for it, or choose training.engine=auto"
+        ) from error
 
 
 def _connect(ray: Any, address: str) -> None:
     try:
         ray.init(address=address, **QUIET)
     except Exception as error:
-        first = (str(error).splitlines() or [""])[0]
         raise SdfeelError(
-            f"cannot connect to Ray at {address}: {type(error).__name__}: {first}; is it running, "
+            f"cannot connect to Ray at {address}: {_first(error)}; is it running, "
             f"and does this machine have its token (RAY_AUTH_TOKEN)?"
         ) from error
+
+
+def _first(error: Exception) -> str:
+    """An error's kind, and the first of its lines."""
+    return f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
 
 
 @contextlib.contextmanager

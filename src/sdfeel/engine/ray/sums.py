@@ -19,14 +19,21 @@ from sdfeel.engine.combine import add_multiple
 from sdfeel.engine.ray.actor import Trained, pack, unpack
 from sdfeel.engine.tasks import Crowd
 
+UNEVEN = 1.3  # of an even share of the work: models one by one take about as much longer
+
 Train = Callable[[Sequence[Task]], Iterator[Tensor]]
 
 
 def owners_of(clients: int, actors: int, crowd: Crowd | None = None) -> Ints:
-    """(C,) the actor of each client: in turn, but one for all whose models share a sum."""
-    owners = np.arange(clients) % actors
+    """(C,) the actor of each client: in turn, but one for all whose models share a sum.
+
+    Where that would leave most of the work to a few actors, as with a single server, all are dealt
+    in turn, and their models travel one by one.
+    """
+    in_turn = np.arange(clients) % actors
     if crowd is None:
-        return ints(owners)
+        return ints(in_turn)
+    owners = in_turn.copy()
     groups = _groups(crowd)
     work = np.bincount(groups, weights=crowd.steps)
     loads = [0.0] * actors
@@ -34,7 +41,7 @@ def owners_of(clients: int, actors: int, crowd: Crowd | None = None) -> Ints:
         actor = loads.index(min(loads))
         owners[crowd.clients[groups == group]] = actor
         loads[actor] += work[group]
-    return ints(owners)
+    return ints(owners if max(loads) <= UNEVEN * sum(loads) / actors else in_turn)
 
 
 def _groups(crowd: Crowd) -> Ints:
@@ -91,7 +98,7 @@ class Portion:
 class SummedThere:
     """A crowd in training whose sums are made by the actors."""
 
-    def __init__(self, pool: Any, ray: Any, crowd: Crowd, totals: Floats, train: Train) -> None:
+    def __init__(self, pool: Any, crowd: Crowd, totals: Floats, train: Train) -> None:
         self._pool, self._totals = pool, totals
         self._here = SummedHere(crowd, totals, train)
         self._fails = False
@@ -99,7 +106,7 @@ class SummedThere:
         for actor in np.unique(owners).tolist():
             mine = np.flatnonzero(owners == actor)
             part, sums = part_of(crowd, ints(mine))
-            starts = ray.put(pack(torch.from_numpy(np.ascontiguousarray(part.starts))))
+            starts = pack(torch.from_numpy(np.ascontiguousarray(part.starts)))
             rest = replace(part, starts=np.empty(0))
             call = pool.submit(actor, "fold", rest, len(sums), starts)
             self._portions.append(Portion(call, sums, int(mine[0])))
