@@ -1,5 +1,6 @@
 """Shared by all tests."""
 
+import gc
 import json
 import os
 import random
@@ -21,9 +22,9 @@ from tests import examples
 # the way. Tests about threads ask for their own number. This must come before torch is imported.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-# Models are compiled in half the time, to the same bits. Tests about what users get ask for that:
+# Models are compiled in a third of the time, to the same bits. Tests about what users get ask for that:
 # `fully_optimised`.
-os.environ.setdefault("SDFEEL_NATIVE_LEVEL", "1")
+os.environ.setdefault("SDFEEL_NATIVE_LEVEL", "g")
 
 # What a shell starts beside itself (`make test-slow &`) is deaf to Ctrl-C, as is `nohup`, and so
 # would be every process of a test that presses it.
@@ -70,6 +71,17 @@ def _seed(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> No
     seed = getattr(request, "param", 0)
     monkeypatch.setenv("TIMELESS_SEED", str(seed))
     random.seed(seed)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """What is imported and collected stays: Python need not look through it again and again."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
