@@ -22,8 +22,8 @@ from tests import examples
 # the way. Tests about threads ask for their own number. This must come before torch is imported.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-# Models are compiled in a third of the time, to the same bits. Tests about what users get ask for that:
-# `fully_optimised`.
+# Models are compiled in a third of the time, to the same bits. Tests about what users get ask for
+# that: `fully_optimised`.
 os.environ.setdefault("SDFEEL_NATIVE_LEVEL", "g")
 
 # What a shell starts beside itself (`make test-slow &`) is deaf to Ctrl-C, as is `nohup`, and so

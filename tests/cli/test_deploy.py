@@ -82,6 +82,7 @@ def test_real_processes_reach_the_simulators_model(
     assert (tmp_path / "real" / model).read_bytes() == (tmp_path / "simulated" / model).read_bytes()
 
 
+@pytest.mark.slow
 def test_an_asynchronous_deployment_can_be_repeated_in_the_simulator(tmp_path: Path) -> None:
     options = chosen(scheme_name="async-sd-feel", scheme_staleness="hearsay", devices_spread="3")
     deployed = told(call("deploy", "local", *options, "--out", tmp_path / "real", "--json"))

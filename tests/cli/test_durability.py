@@ -93,9 +93,8 @@ def damaged(killed: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(killed, tmp_path / "run"))
 
 
-@pytest.mark.parametrize(
-    "job", [*JOBS][:1] + [pytest.param(job, marks=pytest.mark.slow) for job in [*JOBS][1:]]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("job", JOBS)
 def test_a_run_killed_many_times_ends_as_if_nothing_had_happened(job: str, tmp_path: Path) -> None:
     more, moments = JOBS[job]
     whole, run = tmp_path / "whole", tmp_path / "run"
@@ -165,8 +164,8 @@ def test_one_signal_stops_after_the_round_and_says_how_to_continue(
 @pytest.mark.parametrize(
     ("first", "second"),
     [
-        (signal.SIGINT, signal.SIGINT),
-        (signal.SIGTERM, signal.SIGTERM),
+        pytest.param(signal.SIGINT, signal.SIGINT, marks=pytest.mark.slow),
+        pytest.param(signal.SIGTERM, signal.SIGTERM, marks=pytest.mark.slow),
         (signal.SIGTERM, signal.SIGINT),  # as the message after the first one says
     ],
 )

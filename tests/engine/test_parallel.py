@@ -145,6 +145,7 @@ for engine in ("parallel", "loop"):
 """
 
 
+@pytest.mark.slow
 def test_a_script_without_a_main_guard_works(tmp_path: Path) -> None:
     (tmp_path / "script.py").write_text(SCRIPT)
     done = finished([sys.executable, "script.py"], cwd=tmp_path)

@@ -89,8 +89,8 @@ def agrees_with_a_run(base: Experiment, plan: Plan, directory: Path) -> None:
     "settings",
     [
         ("radio.fading=rayleigh", "latency.late=drop", "latency.deadline_seconds=0.05"),
-        ("latency.late=equalise", "radio.rates=distance"),
-        ("network.link_chance=0.5",),
+        pytest.param(("latency.late=equalise", "radio.rates=distance"), marks=pytest.mark.slow),
+        pytest.param(("network.link_chance=0.5",), marks=pytest.mark.slow),
         ("compression.uplink=top-k", "compression.share=0.2"),
     ],
     ids=["late", "shared bandwidth", "links come and go", "compressed"],

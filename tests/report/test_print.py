@@ -151,7 +151,12 @@ def check_whole(seen: Witness) -> None:
 
 @pytest.mark.parametrize(
     ("name", "width"),
-    [(name, width) for name in PICTURES for width in WIDTHS],
+    [  # a column has the least room, and lines and legends have the most to place
+        pytest.param(name, width, marks=[] if often else pytest.mark.slow)
+        for name in PICTURES
+        for width in WIDTHS
+        for often in [width == "column" or name in ("many curves", "plan")]
+    ],
 )
 def test_every_picture_fits_its_width(name: str, width: str, tmp_path: Path) -> None:
     figure = fitted(PICTURES[name](width), width)

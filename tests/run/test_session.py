@@ -88,7 +88,14 @@ def test_same_seed_same_bits(tmp_path: Path) -> None:
     assert a.model_sha256 != c.model_sha256
 
 
-@pytest.mark.parametrize("name", SCHEMES)
+# tests/pairs stops every scheme once: here are those whose state is of its own kind.
+STATEFUL = ("sd-feel", "async-sd-feel", "fedasync", "safa", "scaffold", "free-tracking", "adaptive")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [name if name in STATEFUL else pytest.param(name, marks=pytest.mark.slow) for name in SCHEMES],
+)
 def test_stopped_twice_and_resumed_equals_uninterrupted(tmp_path: Path, name: str) -> None:
     periods = ("scheme.tau1=2", "scheme.tau2=2", "scheme.theta_min=2", "training.iterations=16")
     chosen = small(f"scheme.name={name}", *periods, "training.momentum=0.5")

@@ -14,9 +14,8 @@ pytestmark = pytest.mark.usefixtures("fully_optimised")
 @pytest.mark.parametrize(
     "seed",
     [
-        0,
-        *(pytest.param(seed, marks=pytest.mark.slow) for seed in (1, 2, 3)),
-        *(2048, 2072, 2081),  # see build.FLAGS
+        *(2048, 2081),  # see build.GCC_12
+        *(pytest.param(seed, marks=pytest.mark.slow) for seed in (0, 1, 2, 3, 2072)),
     ],
 )
 def test_random_chains_agree_with_float64(seed: int) -> None:

@@ -31,7 +31,7 @@ on_x86 = pytest.mark.skipif(
     reason="this CPU has no AVX2",
 )
 MODELS = portable.models(range(4))
-OFTEN = ("mnist-cnn", "mlp", "chain 0", "smooth 0")  # each is compiled for seconds
+OFTEN = ("mnist-cnn", "chain 0", "smooth 0")  # each is compiled for seconds
 
 
 @cache
