@@ -9,25 +9,14 @@ from torch import Tensor
 from sdfeel.engine.base import Scores, Task
 from sdfeel.run import session
 from sdfeel.run.session import Timed
+from tests.clock import Clock
 
 TASKS = [Task(n, torch.zeros(1), 1, 0) for n in range(3)]
 
 
-class Clock:
-    """Tells the time that tests let pass."""
-
-    now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
-
-    def passes(self) -> None:
-        self.now += 1
-
-
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    own = Clock()
+    own = Clock(0)
     monkeypatch.setattr(session, "perf_counter", own)
     return own
 
@@ -45,11 +34,11 @@ class Sleeper:
 
     def train(self, tasks: Sequence[Task]) -> Iterator[Tensor]:
         for task in tasks:
-            self.clock.passes()
+            self.clock.now += 1
             yield task.start
 
     def evaluate(self, model: Tensor) -> Scores:
-        self.clock.passes()
+        self.clock.now += 1
         return Scores(float(model.sum()), 0.0, None)
 
 
@@ -59,7 +48,7 @@ def test_the_callers_time_is_training_only_while_others_train(
 ) -> None:
     own = Timed(Sleeper(clock, works_ahead))
     for _ in own.train(TASKS):
-        clock.passes()
+        clock.now += 1
     assert own.training == seconds
     assert clock.now == 6
 

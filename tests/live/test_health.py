@@ -11,15 +11,9 @@ from sdfeel.core.errors import InputError
 from sdfeel.core.run_files import STATUS
 from sdfeel.live.health import MOST_PROBES, Health, HealthPage, write_status
 from sdfeel.live.metrics import metrics
+from tests.clock import Clock
 from tests.live.parties import until
 from tests.waiting import completed
-
-
-class Clock:
-    now = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 async def fetched(address: str, path: str) -> tuple[int, str]:

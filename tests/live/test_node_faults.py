@@ -25,19 +25,13 @@ from sdfeel.live.store import Store
 from sdfeel.live.transport import Caller, NotTrusted, Peer, Refused
 from sdfeel.live.trust.identity import revoke
 from sdfeel.schemes import SDFeel
+from tests.clock import Clock
 from tests.examples import examples
 from tests.live.parties import LIMITS, Federation, run, serving
 from tests.live.village import Village, network
 from tests.waiting import completed
 
 CALL = AuditedCall("client/0", "ab", "work", "answered", 10, 20, "ipv4:1", "")
-
-
-class Clock:
-    now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 def lines(path: Path) -> list[dict[str, object]]:
