@@ -7,7 +7,7 @@ import pytest
 from sdfeel.core.cost import Bill, Cost, Overheads, Power, fair
 from sdfeel.core.errors import InputError
 from sdfeel.core.graphs import links
-from sdfeel.core.mixing import broadcast, cloud_average, collect, gossip
+from sdfeel.core.mixing import average, broadcast, cloud_average, collect, gossip, nothing
 from sdfeel.core.network import clustered
 from sdfeel.core.scheme import Mix, Work
 
@@ -193,3 +193,37 @@ def test_overheads_survive_a_file() -> None:
         bills[0].seconds == bills[1].seconds > price().bill(work, mix, price().done(work)).seconds
     )
     assert Overheads(cells=EVERYONE).record() == {}
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_what_a_client_sends_costs_the_same_whoever_else_is_looked_at(seed: int) -> None:
+    """Seconds of all clients, written out; a bill looks only at those that take part."""
+    draws = np.random.default_rng(seed)
+    count = int(draws.integers(3, 30))
+    who = np.sort(draws.choice(count, int(draws.integers(1, count)), replace=False))
+    pairs = [(d, i) for i in who.tolist() for d in range(3) if draws.random() < 0.6]
+    up = average(*zip(*pairs, strict=True)) if pairs else nothing(collect(NET))
+    share = draws.uniform(0.2, 3, len(who)) if seed % 3 == 1 else None
+    cells = Overheads(cells=draws.integers(-1, 3, count), cell_rate=7e6, common_rate=9e6)
+    cost = price(
+        step_seconds=np.ones(count),
+        client_rates=draws.uniform(0.1, 2, count) if seed % 2 else None,
+        cell_edge_rate=3e6 if seed % 4 > 1 else None,
+        overheads=cells if seed % 3 == 2 else Overheads(),
+    )
+    work = Work(average(who, np.zeros(len(who))), 1, share=share)
+
+    copies = np.bincount([i for _, i in pairs], minlength=count)
+    seconds = np.where(copies > 0, cost.transfer("client-server"), 0.0)
+    if cost.cell_edge_rate is not None:
+        seconds = np.where(copies > 1, 1e6 / cost.cell_edge_rate, seconds)
+    if cost.client_rates is not None:
+        seconds = seconds / cost.client_rates
+    if share is not None:
+        seconds[who] /= cost.link_times.speedup(share, who)
+    if cost.overheads.shares:
+        rates = np.divide(1e6, seconds, out=np.zeros(count), where=seconds > 0)
+        slow = cost.overheads.shared(rates)
+        seconds = np.divide(1e6, slow, out=np.zeros(count), where=slow > 0)
+    assert cost.uploads(up, work).tolist() == seconds.tolist()
+    assert cost.bill(work, Mix(up), cost.done(work)).sending.tolist() == seconds[who].tolist()

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sdfeel.core.mixing import of_matrix
-from sdfeel.engine.combine import Sums, mean, mixed, weighted
+from sdfeel.engine.combine import Sums, mean, mixed, summed, weighted
 
 
 @given(st.integers(0, 1000))
@@ -32,6 +32,15 @@ def test_piece_by_piece_gives_the_bits_of_whole_rows(size: int, servers: int) ->
             (w, models[s]) for s, w in zip(sources.tolist(), row.tolist(), strict=True)
         )
         assert torch.equal(out[n], whole)
+
+
+def test_one_row_of_few_terms_has_the_bits_of_a_sum() -> None:
+    models = torch.randn(4, 37, generator=torch.Generator().manual_seed(1))
+    models[0, :3] = torch.tensor([-0.0, torch.inf, torch.nan])
+    for weights in ([1.0, 0, 0, 0], [0.3, 0.7, 0, 0], [1, -1, 1e-9, 3.0]):
+        mixing = of_matrix([weights], rows=[2])
+        whole = summed(mixing.sources, mixing.weights, models)
+        assert mixed(mixing, models)[0].numpy().tobytes() == whole.numpy().tobytes()
 
 
 def test_rows_that_are_equal_are_equal_to_the_bit() -> None:

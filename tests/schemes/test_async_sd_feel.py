@@ -90,6 +90,13 @@ def test_the_star_is_doubly_stochastic_and_the_balanced_one_keeps_the_weighted_m
 ) -> None:
     net = clustered(sizes, range(6), links("partial", 6))
     counts = trust(psi, np.array(ages), 0.7, 3.0)
+    near, clocks = (
+        net.neighbourhood(centre),
+        replace(Clocks.fresh(6), number=50, led=np.array(ages)),
+    )
+    alone, whole = clocks.ages(centre, "global", near), clocks.ages(centre, "global")
+    assert alone.tolist() == whole[near].tolist()  # only neighbours need to be looked at
+    assert trust(psi, alone, 0.7, 3.0).tolist() == trust(psi, whole, 0.7, 3.0)[near].tolist()
     for balanced in (False, True):
         mixing = star(net, centre, counts, balanced)
         matrix = np.eye(6)

@@ -124,6 +124,16 @@ def _at_cloud(mixing: Mixing) -> Ints:
     return own
 
 
+def _at(wanted: Ints, numbers: Ints, values: Floats) -> Floats:
+    """The values of these numbers, of which the ascending `numbers` have one; 0 for all others."""
+    if len(wanted) == len(numbers) and wanted.tobytes() == numbers.tobytes():
+        return values
+    places = np.searchsorted(numbers, wanted)
+    places[places == len(numbers)] = -1
+    found = np.append(numbers, -1)[places] == wanted
+    return np.where(found, np.append(values, 0.0)[places], 0.0)
+
+
 def _differs(one: object, other: object) -> bool:
     return one is not other if isinstance(one, np.ndarray) else one != other
 
@@ -250,7 +260,7 @@ class Cost:
         who = work.down.rows
         busy = done[who] * self.step_seconds[who]
         compute = float(busy.max(initial=0)) if isinf(work.deadline) else work.deadline
-        sending = self.uploads(mix.up, work)[who]
+        sending = _at(who, *self._sending(mix.up, work))
         begins = busy if isinf(work.deadline) else compute
         arrives = begins + sending + np.where(sending > 0, self.delay(mix.up.via), 0.0)
         ends = arrives if work.ends is None else work.ends
@@ -262,7 +272,9 @@ class Cost:
         bills = [self.across(stage) for stage in mix.stages]
         seconds, joules = sum(each[0] for each in bills), sum(each[2] for each in bills)
         told_in = max(down, self.overheads.copies(who, whole)) + self.delay(mix.up.via)
-        handled = self.overheads.message * self._most_taken(mix.up)
+        handled = 0.0
+        if self.overheads.message:
+            handled = self.overheads.message * self._most_taken(mix.up)
         if self.downlink:
             handled += self.overheads.message  # each client takes one, side by side
         if self.calls and self._several(mix.up):
@@ -293,23 +305,30 @@ class Cost:
 
     def uploads(self, up: Mixing, work: Work) -> Floats:
         """(C,) seconds that each client sends; one message reaches all its servers."""
-        senders = up.sources[up.sources >= 0] if up.sent is None else up.sent[:, 0]
-        copies = np.bincount(senders, minlength=len(self.step_seconds))
-        seconds = np.where(copies > 0, self.transfer(up.via), 0.0)
+        found, (senders, seconds) = np.zeros(len(self.step_seconds)), self._sending(up, work)
+        found[senders] = seconds
+        return floats(found)
+
+    def _sending(self, up: Mixing, work: Work) -> tuple[Ints, Floats]:
+        """The clients that send, ascending, and for how many seconds: not a word about others, or
+        ten thousand lanes would look at all clients each."""
+        each = up.sources[up.sources >= 0] if up.sent is None else up.sent[:, 0]
+        senders, copies = np.unique(each, return_counts=True)
+        seconds, bits = np.full(len(senders), self.transfer(up.via)), self._bits(up.via)
         if self.cell_edge_rate is not None:
-            bits = self._bits(up.via)
             seconds = np.where(copies > 1, bits / self.cell_edge_rate, seconds)
         if self.client_rates is not None:
-            seconds = seconds / self.client_rates
+            seconds = seconds / self.client_rates[senders]
         if work.share is not None:
-            who = work.down.rows
-            seconds[who] /= self.link_times.speedup(work.share, who)
+            speedup = np.ones(len(self.step_seconds))
+            speedup[work.down.rows] = self.link_times.speedup(work.share, work.down.rows)
+            seconds = seconds / speedup[senders]
         if self.overheads.shares:
-            bits = self._bits(up.via)
-            rates = np.divide(bits, seconds, out=np.zeros(len(seconds)), where=seconds > 0)
-            slow = self.overheads.shared(rates)
+            rates = np.zeros(len(self.step_seconds))
+            rates[senders] = np.divide(bits, seconds, out=np.zeros(len(seconds)), where=seconds > 0)
+            slow = self.overheads.shared(rates)[senders]
             seconds = np.divide(bits, slow, out=np.zeros(len(slow)), where=slow > 0)
-        return floats(seconds)
+        return senders, seconds
 
     @staticmethod
     def _several(up: Mixing) -> bool:

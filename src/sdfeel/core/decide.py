@@ -172,6 +172,8 @@ class Decisions:
 
     def at(self, k: int) -> "Decisions":
         """The decisions in force in round `k`: those of its epoch."""
+        if not self.epochs:
+            return self
         begun = [decisions for begins, decisions in self.epochs if begins <= k]
         return begun[-1] if begun else self
 
@@ -367,24 +369,22 @@ def hears(decisions: Decisions) -> bool:
 
 def _same_messages(one: Mix, other: Mix) -> bool:
     """Do the same models travel, whatever they count?"""
-    pairs = [(one.up, other.up), *zip(one.stages, other.stages, strict=False)]
-    return len(one.stages) == len(other.stages) and all(_same_places(a, b) for a, b in pairs)
+    if not _same_places(one.up, other.up):
+        return False
+    these, those = one.stages, other.stages
+    return len(these) == len(those) and all(map(_same_places, these, those))
 
 
 def _same_start(asked: Work, before: Work) -> bool:
     """Is this the same work, of the plainest kind?"""
-    plain = all(
-        part is None
-        for work in (asked, before)
-        for part in (work.each, work.rates, work.share, work.ends, work.shift, work.compare)
-    )
     return (
-        plain
+        asked.plain
+        and before.plain
         and asked.broadcasts is None
         and (asked.steps, asked.deadline, asked.lasts, asked.pull, asked.measure)
         == (before.steps, before.deadline, before.lasts, before.pull, before.measure)
         and _same_places(asked.down, before.down)
-        and _same_numbers(asked.down.weights, before.down.weights)
+        and same_numbers(asked.down.weights, before.down.weights)
         and asked.down.rule == before.down.rule
     )
 
@@ -394,20 +394,20 @@ def _sent_as(mix: Mix, like: Mix) -> Mix:
     if like.up.sent is None and all(stage.sent is None for stage in like.stages):
         return mix
     pairs = zip(mix.stages, like.stages, strict=True)
-    stages = tuple(stage.sending(other.sent) for stage, other in pairs)
-    return replace(mix, up=mix.up.sending(like.up.sent), across=stages or None)
+    stages = tuple([stage.sending(other.sent) for stage, other in pairs])
+    return mix.sending(mix.up.sending(like.up.sent), stages)
 
 
 def _same_places(one: Mixing, other: Mixing) -> bool:
     return one is other or (
         (one.via, one.hops, one.relay) == (other.via, other.hops, other.relay)
-        and _same_numbers(one.rows, other.rows)
-        and _same_numbers(one.starts, other.starts)
-        and _same_numbers(one.sources, other.sources)
+        and same_numbers(one.rows, other.rows)
+        and same_numbers(one.starts, other.starts)
+        and same_numbers(one.sources, other.sources)
     )
 
 
-def _same_numbers(one: Ints | Floats, other: Ints | Floats) -> bool:
+def same_numbers(one: Ints | Floats, other: Ints | Floats) -> bool:
     """np.array_equal, but fast for a few numbers, which every asynchronous round compares."""
     return one is other or (len(one) == len(other) and one.tobytes() == other.tobytes())
 
@@ -488,6 +488,8 @@ def length(net: Network, work: Work, done: Ints) -> float:
     """
     if work.each is not None:
         return float(work.steps)
+    if len(work.down.rows) == 1:
+        return float(done[work.down.rows[0]])
     who = done.nonzero()[0]
     if not who.size or done[who].min() == done[who].max():
         return float(done.max())

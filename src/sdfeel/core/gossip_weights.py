@@ -219,7 +219,9 @@ def _sparse_rate(weights: Sparse, mass: Floats) -> float | None:
     times = multiplier(weights.with_values(values))
 
     def product(vector: Floats) -> Floats:
-        return times(vector) - root * (root @ vector)
+        found = times(vector)
+        found -= root * (root @ vector)
+        return found
 
     return largest_modulus(product, len(root))
 
@@ -241,10 +243,14 @@ def multiplier(matrix: Sparse) -> Callable[[Floats], Floats]:
     wheres, factors = np.zeros((slots, size), dtype=np.int64), np.zeros((slots, size))
     wheres[place, rows], factors[place, rows] = columns, values
 
+    part = np.empty(size)
+
     def times(vector: Floats) -> Floats:
         total = np.zeros(size)
         for where, factor in zip(wheres, factors, strict=True):
-            total += factor * vector[where]
+            np.take(vector, where, out=part, mode="clip")  # all places exist: no copy
+            np.multiply(part, factor, out=part)
+            np.add(total, part, out=total)
         return total
 
     return times

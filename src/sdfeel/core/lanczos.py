@@ -31,7 +31,8 @@ def largest_modulus(product: Callable[[Floats], Floats], size: int) -> float:
     while True:
         new = product(vector)
         diagonal.append(float(vector @ new))
-        new = new - diagonal[-1] * vector - (beside[-1] if beside else 0.0) * before
+        new -= diagonal[-1] * vector
+        new -= (beside[-1] if beside else 0.0) * before
         length = float(np.linalg.norm(new))
         scale = max(scale, abs(diagonal[-1]), length)
         if length <= TINY * scale or len(diagonal) == look:
@@ -40,7 +41,8 @@ def largest_modulus(product: Callable[[Floats], Floats], size: int) -> float:
                 return found
             look, last = 2 * look, found
         beside.append(length)
-        before, vector = vector, new / length
+        new /= length
+        before, vector = vector, new
 
 
 def _largest(diagonal: list[float], beside: list[float]) -> float:

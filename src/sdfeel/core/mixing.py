@@ -119,6 +119,8 @@ class Mixing:
         other = object.__new__(Mixing)
         other.__dict__.update(self.__dict__, sent=sent)
         other.__dict__.pop("crossings", None)
+        if sent is not None and self.relay is None:
+            other.__dict__["crossings"] = self.hops * len(sent)
         return other
 
     def weighing(self, weights: Floats) -> "Mixing":
@@ -313,8 +315,14 @@ def star(net: Network, centre: int, trust: Floats, balanced: bool = False) -> Mi
     array([[0.75, 0.25, 0.  ],
            [0.25, 0.75, 0.  ]])
     """
-    around = net.neighbours(centre)
-    shares = trust[around] / (trust[around].sum() + trust[centre])
+    return star_among(net, centre, trust[net.neighbourhood(centre)], balanced)
+
+
+def star_among(net: Network, centre: int, trust: Floats, balanced: bool = False) -> Mixing:
+    """The same, given only the `trust` in each neighbour, and in the centre: its last number."""
+    around, others = net.neighbours(centre), trust[:-1]
+    assert len(others) == len(around)
+    shares = others / (others.sum() + trust[-1])
     taken, given = shares, shares
     if balanced:
         ratio = net.mass[around] / net.mass[centre]

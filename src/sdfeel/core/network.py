@@ -84,6 +84,14 @@ class Network:
         """The servers that are linked to this one, whether or not it can reach them now."""
         return (self.linked if self.graph is None else self.graph).row(server)
 
+    def neighbourhood(self, server: int) -> Ints:
+        """The same, and the server itself at the end."""
+        key = "neighbourhood", server
+        if key not in self.memo:
+            self.memo[key] = ints(np.append(self.neighbours(server), server))
+        found: Ints = self.memo[key]
+        return found
+
     @cached_property
     def memo(self) -> dict[Hashable, Any]:
         """What has been worked out about this network and is asked for again and again."""

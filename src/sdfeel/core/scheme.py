@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, is_dataclass, replace
-from functools import cached_property
 from math import inf
 from typing import Any, ClassVar, Literal, Protocol, get_type_hints
 
@@ -142,6 +141,18 @@ class Work:
     compare: Mixing | None = None  # rows -> clients: models whose losses are measured, too
 
     @property
+    def plain(self) -> bool:
+        """Does it leave everything to `steps` and `deadline`?"""
+        return (
+            self.each is None
+            and self.rates is None
+            and self.share is None
+            and self.ends is None
+            and self.shift is None
+            and self.compare is None
+        )
+
+    @property
     def taken(self) -> Ints:
         """The rows that clients begin from, ascending."""
         if self.shift is None:
@@ -160,12 +171,18 @@ class Mix:
     over: str | None = None  # why the run ends with this round; None: it continues
     figures: Mapping[str, float] = field(default_factory=dict)  # the scheme's own, for the log
 
-    @cached_property
+    @property
     def stages(self) -> tuple[Mixing, ...]:
         """`across` as a sequence."""
         if self.across is None:
             return ()
         return self.across if isinstance(self.across, tuple) else (self.across,)
+
+    def sending(self, up: Mixing, stages: tuple[Mixing, ...]) -> "Mix":
+        """The same with these messages: `replace`, but fast, since every event asks for it."""
+        other = object.__new__(Mix)
+        other.__dict__.update(self.__dict__, up=up, across=stages or None)
+        return other
 
     @property
     def exchange(self) -> Mixing | None:

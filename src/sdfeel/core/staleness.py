@@ -66,14 +66,15 @@ class Clocks:
         stamp[together] = stamp[together].max()
         return Clocks(number, led, touched, heard, stamp)
 
-    def ages(self, server: int, counter: Counter) -> Ints:
-        """(D,) how many rounds old each server's model is for `server`, which is finishing one."""
+    def ages(self, server: int, counter: Counter, of: Ints | None = None) -> Ints:
+        """How many rounds old the model of each server (or of those in `of`) is for `server`, which
+        is finishing one."""
         if counter == "hearsay":
             now, last = self.stamp[server], self.hearsay[server]
         else:
             now, last = self.number, self.led if counter == "global" else self.touched
-        ages = np.asarray(now + 1 - last, dtype=np.int64)
-        ages[server] = 0
+        ages = np.asarray(now + 1 - (last if of is None else last[of]), dtype=np.int64)
+        ages[server if of is None else of == server] = 0
         return ages
 
 
@@ -94,7 +95,7 @@ PSI: dict[str, Psi] = {
 
 
 def trust(name: str, ages: Ints, a: float = 0.5, b: float = 4.0) -> Floats:
-    """(D,) how much a model of each age counts; an older one never counts more.
+    """How much a model of each age counts; an older one never counts more.
 
     >>> trust("paper", np.array([0, 1, 3])).tolist()
     [0.5, 0.25, 0.125]

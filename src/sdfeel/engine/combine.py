@@ -120,7 +120,7 @@ def mixed(mixing: Mixing, models: Rows) -> Tensor:
     """(R, P) one hop of `mixing`: the new models of `mixing.rows`, all reads before writes."""
     like = models[0]
     if mixing.rule is None and len(mixing.rows) == 1 and len(like) <= PIECE:
-        return summed(mixing.sources, mixing.weights, models)[None]
+        return _mixed_into_one(mixing, models, like)
     out = torch.empty(len(mixing.rows), len(like), dtype=like.dtype)
     if mixing.rule is not None:
         for n, dst in enumerate(mixing.rows.tolist()):
@@ -148,6 +148,14 @@ def mixed(mixing: Mixing, models: Rows) -> Tensor:
         if same != n:
             out[n] = out[same]
     return out
+
+
+def _mixed_into_one(mixing: Mixing, models: Rows, like: Tensor) -> Tensor:
+    """(1, P) `summed`, to the bit, with less around it: clouds do it for every model they take."""
+    total = torch.zeros(1, len(like), dtype=torch.float64)
+    for weight, source in zip(mixing.weights.tolist(), mixing.sources.tolist(), strict=True):
+        add_multiple(total[0], models[source].double(), weight)
+    return total.to(like.dtype)
 
 
 def _mixed_few(mixing: Mixing, models: Rows, out: Tensor) -> Tensor:

@@ -10,7 +10,7 @@ import numpy as np
 
 from sdfeel.core.arrays import Ints
 from sdfeel.core.errors import InputError, at_least, unknown
-from sdfeel.core.mixing import Mixing, broadcast, broadcast_within, star
+from sdfeel.core.mixing import Mixing, broadcast, broadcast_within, star_among
 from sdfeel.core.network import Network
 from sdfeel.core.portable import dot
 from sdfeel.core.scheme import Facts, Lane, Mix, Setting, Terms, View, Work
@@ -103,10 +103,10 @@ class AsyncSDFeel:
     def mix(self, view: View, done: Ints) -> Mix:
         (d,) = view.lane
         net = view.net
-        ages = view.clocks.ages(d, self.staleness)
+        ages = view.clocks.ages(d, self.staleness, net.neighbourhood(d))
         counts = trust(self.psi, ages, self.psi_a, self.psi_b)
         alone = not net.linked.row(d).size
-        across = None if alone else star(net, d, counts, self.balanced)
+        across = None if alone else star_among(net, d, counts, self.balanced)
         return Mix(_collected(net, d, done), across, payload="update")
 
 

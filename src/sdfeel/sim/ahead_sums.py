@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from sdfeel.core.arrays import Ints
-from sdfeel.core.decide import Begun
+from sdfeel.core.decide import Begun, same_numbers
 from sdfeel.core.errors import SdfeelError
 from sdfeel.core.mixing import Mixing
 from sdfeel.core.scheme import Mix, Work
@@ -65,15 +65,14 @@ class AheadSums:
             self._train(lane, taken, coming)
             place = self._places.pop(lane.number)
         self._fold(place.until)
-        return place.totals.to(lane.base.dtype)
+        return torch.from_numpy(place.totals.numpy().astype(lane.base.numpy().dtype))
 
     def _as_begun(self, number: int, mix: Mix, begun: Begun) -> bool:
         """Does the round end as it began, and is it plain?"""
-        known = self._pieces.get(number)  # only plain rounds have one
         return (
             mix.payload == begun.mix.payload
             and _same(mix.up, begun.mix.up)
-            and ((known is not None and _same_round(known[0], begun)) or plain(begun.work, mix.up))
+            and (self._known(number, begun) is not None or plain(begun.work, mix.up))
         )
 
     def _still(self, place: Place, lane: LaneState, taken: Ints) -> bool:
@@ -95,8 +94,10 @@ class AheadSums:
         for other, begun in coming():
             if count >= most:
                 break
-            known = other is first or other.number in self._places
-            if not known and plain(begun.work, begun.mix.up) and other.base is not None:
+            if other is first or other.number in self._places or other.base is None:
+                continue
+            known = self._known(other.number, begun) is not None
+            if known or plain(begun.work, begun.mix.up):
                 chosen.append(other)
                 count += len(self._piece(other).clients)
         self._begin(chosen, taken)
@@ -137,9 +138,9 @@ class AheadSums:
         """The lane's part of a crowd, but for what changes in every round."""
         begun = lane.begun
         assert begun is not None
-        known = self._pieces.get(lane.number)
-        if known is not None and _same_round(known[0], begun):
-            return known[1]
+        known = self._known(lane.number, begun)
+        if known is not None:
+            return known
         rows = {source: n for n, source in enumerate(lane.sources)}
         steps = np.zeros(int(begun.work.down.rows.max(initial=0)) + 1, dtype=np.int64)
         steps[begun.work.down.rows] = begun.steps
@@ -148,6 +149,16 @@ class AheadSums:
         start = np.array([rows[source] for source in piece.start.tolist()], dtype=np.int64)
         piece = replace(piece, start=start)
         self._pieces[lane.number] = begun, piece
+        return piece
+
+    def _known(self, number: int, begun: Begun) -> Crowd | None:
+        """A lane's piece, if its round is as one before it; only plain rounds have one."""
+        before, piece = self._pieces.get(number, (None, None))
+        if before is begun:
+            return piece
+        if before is None or piece is None or not _same_round(before, begun):
+            return None
+        self._pieces[number] = begun, piece  # found at once when asked for again
         return piece
 
 
@@ -190,12 +201,10 @@ def _same_round(one: Begun, other: Begun) -> bool:
 
 def _same(one: Mixing, other: Mixing) -> bool:
     """Do the same models go into the same sums, and count the same?"""
-    return one.rule == other.rule and all(
-        a is b or a.tobytes() == b.tobytes()
-        for a, b in (
-            (one.weights, other.weights),
-            (one.sources, other.sources),
-            (one.rows, other.rows),
-            (one.starts, other.starts),
-        )
+    return one is other or (
+        one.rule == other.rule
+        and same_numbers(one.weights, other.weights)
+        and same_numbers(one.sources, other.sources)
+        and same_numbers(one.rows, other.rows)
+        and same_numbers(one.starts, other.starts)
     )

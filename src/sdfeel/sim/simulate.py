@@ -322,7 +322,7 @@ class Simulation:
                 self.state.rows.put(stage.rows.tolist(), self._across(stage, hop, began))
                 hop += 1
             if stage.crossings:
-                met.update(stage.rows[stage.rows >= 0].tolist())
+                met.update([d for d in stage.rows.tolist() if d >= 0])
         return tuple(sorted(met))
 
     def _across(self, mixing: Mixing, hop: int, began: Mapping[int, Tensor]) -> Tensor:

@@ -97,7 +97,7 @@ class ModelRows:
         """Add (R, P) values to some rows."""
         for n, value in zip(rows, values, strict=True):
             if n >= 0:
-                self.servers[n] += value
+                self.servers[n].add_(value)
                 self.touch(n)
             else:
                 self.written[n] = self[n] + value
