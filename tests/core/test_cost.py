@@ -202,7 +202,8 @@ def test_what_a_client_sends_costs_the_same_whoever_else_is_looked_at(seed: int)
     count = int(draws.integers(3, 30))
     who = np.sort(draws.choice(count, int(draws.integers(1, count)), replace=False))
     pairs = [(d, i) for i in who.tolist() for d in range(3) if draws.random() < 0.6]
-    up = average(*zip(*pairs, strict=True)) if pairs else nothing(collect(NET))
+    servers, clients = [d for d, _ in pairs], [i for _, i in pairs]
+    up = average(servers, clients) if pairs else nothing(collect(NET))
     share = draws.uniform(0.2, 3, len(who)) if seed % 3 == 1 else None
     cells = Overheads(cells=draws.integers(-1, 3, count), cell_rate=7e6, common_rate=9e6)
     cost = price(
@@ -213,7 +214,7 @@ def test_what_a_client_sends_costs_the_same_whoever_else_is_looked_at(seed: int)
     )
     work = Work(average(who, np.zeros(len(who))), 1, share=share)
 
-    copies = np.bincount([i for _, i in pairs], minlength=count)
+    copies = np.bincount(np.array(clients, dtype=np.int64), minlength=count)
     seconds = np.where(copies > 0, cost.transfer("client-server"), 0.0)
     if cost.cell_edge_rate is not None:
         seconds = np.where(copies > 1, 1e6 / cost.cell_edge_rate, seconds)
