@@ -104,6 +104,20 @@ def test_a_kept_run_stands_for_its_settings_only() -> None:
     assert not found.has(("A", "one", 0), replace(line, paid=line.trained))
 
 
+def test_a_run_that_another_figure_has_kept_is_not_computed_again(tmp_path: Path) -> None:
+    line = lines(None)[0]
+    there: keeping.Runs = {
+        ("A", "elsewhere", seed): keeping.KeptRun(line.key(seed), run(0.9), {}) for seed in (0, 1)
+    }
+    keeping.save(tmp_path, "quick", replace(FIGURE, name="other"), keeping.KeptFigure(there))
+    nothing = keeping.KeptFigure()
+    found = keeping.with_shared(nothing, tmp_path, "quick", FIGURE, 1)
+    assert [place[1:] for place in found.runs] == [("one", 0)] * len(FIGURE.readings)
+    assert all(found.has(place, line) for place in found.runs)
+    wider = replace(FIGURE, also=("joules",))  # of which the other figure has kept nothing
+    assert not keeping.with_shared(nothing, tmp_path, "quick", wider, 1).runs
+
+
 def test_fewer_seeds_asked_for_later_drop_nothing_that_is_kept() -> None:
     runs = {
         (reading, line.label, seed): keeping.KeptRun(line.key(seed), run(0.9), {})

@@ -107,7 +107,12 @@ def figure(
     scales = {each.name: scale or _dearest(kept, each) for each in figures}
     known = {each.name: _known(kept, scales[each.name], each, run) for each in figures}
     if run:
-        base = {name: keeping.KeptFigure() if check else found for name, found in known.items()}
+        base = {
+            each.name: keeping.KeptFigure()
+            if check
+            else keeping.with_shared(known[each.name], kept, scales[each.name], each, seeds)
+            for each in figures
+        }
         _compute(figures, scales, seeds, reading, base, jobs, data)
         known = {
             each.name: keeping.gathered(each, scales[each.name], seeds, base[each.name], data)

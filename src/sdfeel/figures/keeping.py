@@ -91,8 +91,29 @@ def file_of(results: Path, scale: Scale, name: str) -> Path:
 def load(results: Path, scale: Scale, figure: Figure) -> KeptFigure | None:
     """The kept runs of a figure; None if there are none."""
     file = file_of(results, scale, figure.name)
-    if not file.is_file():
-        return None
+    return _read(file) if file.is_file() else None
+
+
+def with_shared(
+    known: KeptFigure, results: Path, scale: Scale, figure: Figure, seeds: int
+) -> KeptFigure:
+    """What is known of a figure, and the same runs where other figures have kept them."""
+    files = sorted(file_of(results, scale, "any").parent.glob(f"*{SUFFIX}"))
+    others = {run.key: run for file in files for run in _read(file).runs.values()}
+    found = dict(known.runs)
+    for place, line in places(figure, scale, seeds):
+        run = others.get(line.key(place[2]))
+        if run is not None and not known.has(place, line) and _serves(run.track, figure):
+            found[place] = run
+    return KeptFigure(found)
+
+
+def _serves(track: RunTrack, figure: Figure) -> bool:
+    """Does a track have all that a figure needs? Others may keep less of the same run."""
+    return {*figure.axes, *figure.measures} <= {*track.x, *track.y}
+
+
+def _read(file: Path) -> KeptFigure:
     try:
         document = json.loads(lzma.decompress(file.read_bytes()))
         return KeptFigure(dict(_runs(document)))
