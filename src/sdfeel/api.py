@@ -415,6 +415,6 @@ def _check_parts(
         raise InputError(f"loss must be a function of outputs and targets, got {said(loss)}")
     if data.classes == 0 and loss is nn.functional.cross_entropy:
         raise InputError(
-            "the targets are not class numbers, and the default loss needs them: give your own "
-            "loss, such as loss=torch.nn.functional.mse_loss"
+            "the targets are not class numbers (0, 1, 2 ...), which the default loss needs: "
+            "renumber them, or give your own loss, such as loss=torch.nn.functional.mse_loss"
         )

@@ -207,6 +207,9 @@ def test_regression_needs_a_loss_and_measuring_needs_examples() -> None:
     real = sdfeel.federate((x, x.sum(1)), (x, x.sum(1)), clients=2)
     with pytest.raises(sdfeel.InputError, match="give your own loss"):
         sdfeel.Run(sdfeel.SDFeel(), net_of(real), nn.Linear(2, 1), real, iterations=1)
+    below = sdfeel.federate((x, torch.arange(20) % 2 - 1), (x, torch.zeros(20).long()), clients=2)
+    with pytest.raises(sdfeel.InputError, match=r"not class numbers \(0, 1, 2 ...\)"):
+        sdfeel.Run(sdfeel.SDFeel(), net_of(below), nn.Linear(2, 2), below, iterations=1)
     untested = sdfeel.federate(blobs(20, 0), blobs(0, 0), clients=2)
     with pytest.raises(sdfeel.InputError, match="no test examples"):
         sdfeel.Run(sdfeel.SDFeel(), net_of(untested), nn.Linear(2, 3), untested, iterations=1)

@@ -14,7 +14,7 @@ from sdfeel.core.graphs import links
 from sdfeel.core.mixing import NOBODY, Mixing
 from sdfeel.core.network import Network, clustered
 from sdfeel.core.scheme import Memory, Mix, Scheme, View, Work, meanings
-from sdfeel.schemes import SCHEMES, FedAvg, Feel, find
+from sdfeel.schemes import SCHEMES, AsyncSDFeel, FedAvg, Feel, SDFeel, find
 from sdfeel.sim.simulate import Simulation
 from tests.quadratic import quadratic
 from tests.sim.test_simulate import cost
@@ -203,6 +203,26 @@ def test_every_option_is_explained_and_checked(name: str) -> None:
         with pytest.raises(InputError, match=rf"scheme.{field.name} must be at least [01], got -1"):
             kind(**{field.name: -1})
     assert kind.__doc__
+
+
+@every_scheme
+def test_an_option_of_another_kind_is_refused_when_the_scheme_is_made(name: str) -> None:
+    kind: Any = SCHEMES[name]
+    for field in dataclasses.fields(kind):
+        wrong: list[Any] = ["x" if not isinstance(field.default, str) else 3, [1], float("nan")]
+        wrong += [2.5, True] if type(field.default) is int else []
+        for value in wrong:
+            with pytest.raises(InputError, match=rf"scheme\.{field.name} must be .*, got "):
+                kind(**{field.name: value})
+
+
+def test_options_of_their_kind_are_taken_as_numpy_gives_them() -> None:
+    made = SDFeel(tau1=np.int64(3), tau2=2, alpha=1)  # type: ignore[arg-type]
+    assert made == SDFeel(tau1=3, tau2=2, alpha=1)
+    with pytest.raises(InputError, match=r"scheme.tau1 must be a whole number, got 1.5"):
+        SDFeel(tau1=1.5)  # type: ignore[arg-type]
+    with pytest.raises(InputError, match=r"scheme.deadline must be a number or several of them or"):
+        AsyncSDFeel(deadline="soon")  # type: ignore[arg-type]
 
 
 def test_an_unknown_scheme_is_guessed() -> None:

@@ -2,12 +2,16 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, is_dataclass, replace
+from functools import lru_cache
 from math import inf
-from typing import Any, ClassVar, Literal, Protocol, get_type_hints
+from numbers import Integral, Real
+from types import NoneType, UnionType
+from typing import Any, ClassVar, Literal, Protocol, get_args, get_origin, get_type_hints
 
 import numpy as np
 
 from sdfeel.core.arrays import Floats, Ints, ints
+from sdfeel.core.errors import InputError, said
 from sdfeel.core.learning_rates import Schedule
 from sdfeel.core.link_times import LinkTimes
 from sdfeel.core.mixing import Mixing, selected
@@ -350,6 +354,51 @@ def conditions(kind: type[Scheme]) -> dict[str, Only]:
 def defaults(kind: type[Scheme]) -> dict[str, Any]:
     """A scheme's options with their defaults; none where it is not a dataclass."""
     return {f.name: f.default for f in fields(kind)} if is_dataclass(kind) else {}
+
+
+def check_kinds(scheme: Any) -> None:
+    """Refuse an option that is not of the kind its annotation names.
+
+    Experiment files are read by these kinds. A program may pass anything, and half a step, or a
+    text where a number belongs, would otherwise show itself only in the middle of a run.
+    """
+    for name, kinds in _kinds(scheme.__class__).items():
+        value = getattr(scheme, name)
+        if not any(_is(value, kind) for kind in kinds):
+            words = [_WORDS.get(get_origin(kind) or kind, "one of its values") for kind in kinds]
+            told = " or ".join(dict.fromkeys(words))
+            raise InputError(f"scheme.{name} must be {told}, got {said(value)}")
+
+
+_WORDS = {
+    int: "a whole number",
+    float: "a number",
+    bool: "true or false",
+    tuple: "several of them",
+    Literal: "a text",
+    NoneType: "None",
+}
+
+
+@lru_cache(maxsize=256)
+def _kinds(scheme: type[Any]) -> dict[str, tuple[Any, ...]]:
+    """The kinds that each option may be of."""
+    hints = get_type_hints(scheme)
+    return {
+        each.name: get_args(hint) if isinstance(hint := hints[each.name], UnionType) else (hint,)
+        for each in fields(scheme)
+    }
+
+
+def _is(value: Any, kind: Any) -> bool:
+    """Is a value of this kind? What is not a number (nan) is none, and True is not one either."""
+    if kind is float:
+        return isinstance(value, Real) and not isinstance(value, bool) and value == value
+    if kind is int:
+        return isinstance(value, Integral) and not isinstance(value, bool)
+    if get_origin(kind) is tuple:
+        return isinstance(value, tuple) and all(_is(each, get_args(kind)[0]) for each in value)
+    return isinstance(value, str if get_origin(kind) is Literal else kind)
 
 
 def _notes(hint: Any) -> tuple[Any, ...]:

@@ -211,9 +211,9 @@ class Federated:
 
     @property
     def classes(self) -> int:
-        """Number of classes; 0 where targets are not class numbers."""
+        """Number of classes; 0 where targets are not class numbers (0, 1, 2 ...)."""
         both = (self.train.y, self.test.y)
-        if any(y.ndim != 1 or y.is_floating_point() for y in both):
+        if any(y.ndim != 1 or y.is_floating_point() or (y < 0).any() for y in both):
             return 0
         return 1 + max(int(y.max()) for y in both)
 

@@ -13,7 +13,7 @@ from sdfeel.core.arrays import Floats, Ints
 from sdfeel.core.errors import InputError, at_least
 from sdfeel.core.mixing import Mixing, average, broadcast, collect, gossip
 from sdfeel.core.network import Network, Shelf
-from sdfeel.core.scheme import Estimates, Facts, Lane, Mix, Setting, View, Work
+from sdfeel.core.scheme import Estimates, Facts, Lane, Mix, Setting, View, Work, check_kinds
 from sdfeel.core.tolerance import EDGE, IGNORED, Tolerates
 
 GROWTH = 10  # factor by which the number of steps may grow from one round to the next
@@ -52,6 +52,7 @@ class Adaptive:
     phi: Annotated[float, "how much a larger step gains (0.025 suits linear models)"] = 5e-5
 
     def __post_init__(self) -> None:
+        check_kinds(self)
         at_least("scheme.every", self.every, 1)
         if self.alpha is not None:
             at_least("scheme.alpha", self.alpha, 1)

@@ -13,7 +13,7 @@ from sdfeel.core.errors import InputError, at_least, unknown
 from sdfeel.core.mixing import Mixing, broadcast, broadcast_within, star_among
 from sdfeel.core.network import Network
 from sdfeel.core.portable import dot
-from sdfeel.core.scheme import Facts, Lane, Mix, Setting, Terms, View, Work
+from sdfeel.core.scheme import Facts, Lane, Mix, Setting, Terms, View, Work, check_kinds
 from sdfeel.core.staleness import PSI, Counter, trust
 from sdfeel.core.tolerance import EDGE, IGNORED, Only, Tolerates
 
@@ -63,6 +63,7 @@ class AsyncSDFeel:
     )
 
     def __post_init__(self) -> None:
+        check_kinds(self)
         at_least("scheme.theta_min", self.theta_min, 1)
         if self.psi not in PSI:
             raise unknown("psi", str(self.psi), PSI)

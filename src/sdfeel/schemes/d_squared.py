@@ -13,7 +13,7 @@ from sdfeel.core.arrays import Floats, Ints
 from sdfeel.core.errors import at_least
 from sdfeel.core.mixing import Mixing, average, broadcast, of_matrix, of_rows
 from sdfeel.core.network import Network, Shelf
-from sdfeel.core.scheme import Facts, Lane, Mix, Setting, View, Work
+from sdfeel.core.scheme import Facts, Lane, Mix, Setting, View, Work, check_kinds
 from sdfeel.core.tolerance import EDGE, IGNORED, Tolerates
 
 TRAINED, BEFORE = Shelf("trained", "server", trained=True), Shelf("before", "server")
@@ -40,6 +40,7 @@ class DSquared:
     tau1: Annotated[int, "local iterations between two gossips (1 is the published rule)"] = 1
 
     def __post_init__(self) -> None:
+        check_kinds(self)
         at_least("scheme.tau1", self.tau1, 1)
 
     def adapt(self, net: Network) -> Network:

@@ -13,7 +13,7 @@ from sdfeel.core.arrays import Floats, Ints, floats
 from sdfeel.core.errors import InputError, at_least, unknown
 from sdfeel.core.mixing import Mixing, average, broadcast, of_rows
 from sdfeel.core.network import Network, Shelf
-from sdfeel.core.scheme import Facts, Lane, Mix, Setting, View, Work, one_server
+from sdfeel.core.scheme import Facts, Lane, Mix, Setting, View, Work, check_kinds, one_server
 from sdfeel.core.staleness import PSI, trust
 from sdfeel.core.tolerance import CLOUD, IGNORED, Only, Tolerates
 
@@ -42,6 +42,7 @@ class OneByOne:
     ] = 4.0
 
     def __post_init__(self) -> None:
+        check_kinds(self)
         at_least("scheme.tau1", self.tau1, 1)
         if self.psi not in PSI:
             raise unknown("psi", str(self.psi), PSI)

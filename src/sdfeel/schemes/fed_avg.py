@@ -10,7 +10,18 @@ from sdfeel.core.arrays import Ints
 from sdfeel.core.errors import InputError, at_least
 from sdfeel.core.mixing import broadcast, collect
 from sdfeel.core.network import Network
-from sdfeel.core.scheme import Facts, Lane, Mix, Setting, Terms, View, Work, one_server, some_of
+from sdfeel.core.scheme import (
+    Facts,
+    Lane,
+    Mix,
+    Setting,
+    Terms,
+    View,
+    Work,
+    check_kinds,
+    one_server,
+    some_of,
+)
 from sdfeel.core.tolerance import CLOUD, Tolerates
 
 
@@ -25,6 +36,7 @@ class FedAvg:
     participants: Annotated[int | None, "clients drawn for each round (none: all)"] = None
 
     def __post_init__(self) -> None:
+        check_kinds(self)
         at_least("scheme.tau1", self.tau1, 1)
         if self.participants is not None:
             at_least("scheme.participants", self.participants, 1)

@@ -14,7 +14,7 @@ from sdfeel.core.arrays import Floats, Ints, floats
 from sdfeel.core.errors import InputError, at_least, unknown
 from sdfeel.core.mixing import broadcast, collect, meeting
 from sdfeel.core.network import Network
-from sdfeel.core.scheme import Facts, Lane, Mix, Setting, View, Work, some_of
+from sdfeel.core.scheme import Facts, Lane, Mix, Setting, View, Work, check_kinds, some_of
 from sdfeel.core.tolerance import EDGE, IGNORED, Tolerates
 
 UPLOADS = ("in-turn", "at-once")
@@ -49,6 +49,7 @@ class FedCS:
     ] = "in-turn"
 
     def __post_init__(self) -> None:
+        check_kinds(self)
         at_least("scheme.tau1", self.tau1, 1)
         at_least("scheme.alpha", self.alpha, 1)
         if not 0 < self.fraction <= 1:

@@ -13,7 +13,7 @@ from sdfeel.core.arrays import Ints
 from sdfeel.core.errors import InputError, at_least
 from sdfeel.core.mixing import average
 from sdfeel.core.network import Network
-from sdfeel.core.scheme import Facts, Lane, Mix, Setting, View, Work
+from sdfeel.core.scheme import Facts, Lane, Mix, Setting, View, Work, check_kinds
 from sdfeel.core.tolerance import CELLS, Only, Tolerates
 
 
@@ -34,6 +34,7 @@ class FedMes:
     ] = 1.0
 
     def __post_init__(self) -> None:
+        check_kinds(self)
         at_least("scheme.tau1", self.tau1, 1)
         if not self.overlap_weight > 0:
             raise InputError(f"scheme.overlap_weight must be above 0, got {self.overlap_weight:g}")

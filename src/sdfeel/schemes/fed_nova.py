@@ -14,7 +14,7 @@ from sdfeel.core.errors import InputError, at_least
 from sdfeel.core.mixing import Mixing, broadcast, of_rows
 from sdfeel.core.network import Network, Shelf
 from sdfeel.core.portable import dot
-from sdfeel.core.scheme import Facts, Lane, Local, Mix, Setting, View, Work, one_server
+from sdfeel.core.scheme import Facts, Lane, Local, Mix, Setting, View, Work, check_kinds, one_server
 from sdfeel.core.tolerance import CLOUD, Tolerates
 
 STEP = Shelf("step", "server", start="zero")  # the cloud's last step
@@ -35,6 +35,7 @@ class FedNova:
     server_momentum: Annotated[float, "share of the cloud's last step that it repeats"] = 0.0
 
     def __post_init__(self) -> None:
+        check_kinds(self)
         at_least("scheme.theta_min", self.theta_min, 1)
         if not 0 <= self.server_momentum < 1:
             raise InputError(

@@ -15,7 +15,7 @@ from sdfeel.core.errors import InputError, at_least
 from sdfeel.core.mixing import average, of_rows
 from sdfeel.core.network import Network, Shelf
 from sdfeel.core.portable import dot
-from sdfeel.core.scheme import Facts, Lane, Mix, Setting, View, Work, one_server
+from sdfeel.core.scheme import Facts, Lane, Mix, Setting, View, Work, check_kinds, one_server
 from sdfeel.core.stragglers import SLACK
 from sdfeel.core.tolerance import CLOUD, IGNORED, Tolerates
 
@@ -48,6 +48,7 @@ class FedSA:
     ] = 2.0
 
     def __post_init__(self) -> None:
+        check_kinds(self)
         at_least("scheme.tau1", self.tau1, 1)
         at_least("scheme.rate_limit", self.rate_limit, 1)
         if self.quota is not None:

@@ -12,7 +12,17 @@ from sdfeel.core.arrays import Ints
 from sdfeel.core.errors import InputError, at_least
 from sdfeel.core.mixing import broadcast, collect
 from sdfeel.core.network import Network
-from sdfeel.core.scheme import Facts, Lane, Mix, Setting, View, Work, one_server, some_of
+from sdfeel.core.scheme import (
+    Facts,
+    Lane,
+    Mix,
+    Setting,
+    View,
+    Work,
+    check_kinds,
+    one_server,
+    some_of,
+)
 from sdfeel.core.tolerance import CELLS, IGNORED, Tolerates
 
 
@@ -36,6 +46,7 @@ class Feel:
     ] = None
 
     def __post_init__(self) -> None:
+        check_kinds(self)
         at_least("scheme.tau1", self.tau1, 1)
         at_least("scheme.scheduled", self.scheduled, 1)
         if self.pool_size is not None:

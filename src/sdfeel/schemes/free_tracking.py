@@ -11,7 +11,7 @@ from sdfeel.core.arrays import Ints
 from sdfeel.core.errors import at_least
 from sdfeel.core.mixing import broadcast, collect, of_rows
 from sdfeel.core.network import Network, Shelf
-from sdfeel.core.scheme import Facts, Lane, Mix, Setting, View, Work
+from sdfeel.core.scheme import Facts, Lane, Mix, Setting, View, Work, check_kinds
 from sdfeel.core.tolerance import Tolerates
 from sdfeel.schemes.corrections import (
     EVERYBODY,
@@ -47,6 +47,7 @@ class FreeTracking:
     trust: Trust = TRUST
 
     def __post_init__(self) -> None:
+        check_kinds(self)
         at_least("scheme.tau1", self.tau1, 1)
         at_least("scheme.alpha", self.alpha, 1)
         check_trust(self.trust)

@@ -15,7 +15,7 @@ from sdfeel.core.errors import InputError, at_least
 from sdfeel.core.mixing import broadcast, collect, meeting
 from sdfeel.core.network import Network
 from sdfeel.core.portable import log2
-from sdfeel.core.scheme import Facts, Lane, Mix, Setting, View, Work
+from sdfeel.core.scheme import Facts, Lane, Mix, Setting, View, Work, check_kinds
 from sdfeel.core.stragglers import HALVINGS, equalised, needed
 from sdfeel.core.tolerance import EDGE, IGNORED, Tolerates
 
@@ -45,6 +45,7 @@ class JointScheduling:
     ] = None
 
     def __post_init__(self) -> None:
+        check_kinds(self)
         at_least("scheme.tau1", self.tau1, 1)
         at_least("scheme.alpha", self.alpha, 1)
         if not self.divergence >= 0:

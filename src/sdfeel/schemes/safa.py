@@ -14,7 +14,7 @@ from sdfeel.core.arrays import Bools, Floats, Ints
 from sdfeel.core.errors import InputError, at_least
 from sdfeel.core.mixing import Mixing, of_rows
 from sdfeel.core.network import Network, Shelf
-from sdfeel.core.scheme import Facts, Lane, Mix, Setting, View, Work, one_server
+from sdfeel.core.scheme import Facts, Lane, Mix, Setting, View, Work, check_kinds, one_server
 from sdfeel.core.tolerance import CLOUD, IGNORED, Tolerates
 
 OWN = Shelf("own", "client")  # the model that each client continues from; the cloud knows it, too
@@ -52,6 +52,7 @@ class Safa:
     crash_chance: Annotated[float, "chance that a client's round is lost"] = 0.0
 
     def __post_init__(self) -> None:
+        check_kinds(self)
         at_least("scheme.tau1", self.tau1, 1)
         at_least("scheme.tolerance", self.tolerance, 0)
         if not 0 < self.fraction <= 1:

@@ -14,7 +14,7 @@ from sdfeel.core.arrays import Ints
 from sdfeel.core.errors import at_least
 from sdfeel.core.mixing import broadcast
 from sdfeel.core.network import Network
-from sdfeel.core.scheme import Facts, Lane, Mix, Setting, Terms, View, Work, one_server
+from sdfeel.core.scheme import Facts, Lane, Mix, Setting, Terms, View, Work, check_kinds, one_server
 from sdfeel.core.tolerance import CLOUD, Tolerates
 from sdfeel.schemes.corrections import (
     DIRECTION,
@@ -84,6 +84,7 @@ class Scaffnew:
     trust: Trust = TRUST
 
     def __post_init__(self) -> None:
+        check_kinds(self)
         at_least("scheme.tau1", self.tau1, 1)
         check_trust(self.trust)
 

@@ -15,7 +15,7 @@ from sdfeel.core.arrays import Floats, Ints
 from sdfeel.core.errors import InputError, at_least
 from sdfeel.core.mixing import Mixing, broadcast, of_matrix, of_rows
 from sdfeel.core.network import Network, Shelf
-from sdfeel.core.scheme import Facts, Lane, Mix, Setting, View, Work
+from sdfeel.core.scheme import Facts, Lane, Mix, Setting, View, Work, check_kinds
 from sdfeel.core.tolerance import EDGE, IGNORED, Tolerates
 from sdfeel.schemes.async_sd_feel import NO_LIMIT
 
@@ -45,6 +45,7 @@ class Tiers:
     momentum: Annotated[float, "share of a round's movement that is kept for the next"] = 0.5
 
     def __post_init__(self) -> None:
+        check_kinds(self)
         at_least("scheme.theta_min", self.theta_min, 1)
         at_least("scheme.tier", self.tier, 0)
         if not 0 <= self.momentum < 1:

@@ -6,7 +6,7 @@ from typing import Annotated
 from sdfeel.core.errors import at_least
 from sdfeel.core.mixing import broadcast
 from sdfeel.core.network import Network
-from sdfeel.core.scheme import Lane, Setting, View, Work
+from sdfeel.core.scheme import Lane, Setting, View, Work, check_kinds
 
 
 @dataclass(frozen=True)
@@ -17,6 +17,7 @@ class TwoLevels:
     tau2: Annotated[int, "averagings at the edge server between two meetings of the servers"] = 1
 
     def __post_init__(self) -> None:
+        check_kinds(self)
         at_least("scheme.tau1", self.tau1, 1)
         at_least("scheme.tau2", self.tau2, 1)
 
