@@ -15,11 +15,13 @@ from sdfeel.figures.catalogue import FIGURES
 from sdfeel.figures.changes import changes
 from sdfeel.figures.figure import Claim, Figure
 from sdfeel.figures.pages import (
+    ALL,
     CHOSEN,
     DESIGN,
     HEAD,
     QUICK,
     READ,
+    VERDICTS,
 )
 from sdfeel.figures.pictures import picture
 from sdfeel.figures.settings import READINGS, Reading, Scale
@@ -51,6 +53,7 @@ COLUMNS: tuple[Column, ...] = (
 def documents(results: Path) -> dict[Path, str]:
     """All pages by their place."""
     found = {PAGE: page(results), PAGES / "changes.md": changes(results)}
+    found[PAGES / "verdicts.md"] = VERDICTS + _table(results) + together(results)
     for figure in FIGURES.values():
         found[PAGES / f"{figure.name}.md"] = details(figure, results)
     return found
@@ -60,8 +63,7 @@ def page(results: Path) -> str:
     """The page that people read."""
     parts = [HEAD, first_screen(results), READ]
     parts += [f"* **{name}**: {text}.\n" for name, text in READINGS.items()]
-    parts += [DESIGN, _sizes(), "\n## All verdicts\n\n", _table(results), together(results)]
-    parts += [_open(results), _quick(results), CHOSEN, "\n", places()]
+    parts += [DESIGN, _sizes(), ALL, _open(results), _quick(results), CHOSEN, "\n", places()]
     return "".join(parts)
 
 
@@ -77,7 +79,7 @@ def _table(results: Path) -> str:
     for figure in FIGURES.values():
         for claim in figure.claims:
             cells = " | ".join(_cell(results, column, figure, claim) for column in COLUMNS)
-            name = f"[{figure.name}](reproduce/{figure.name}.md)"
+            name = f"[{figure.name}]({figure.name}.md)"
             rows.append(f"| {name} {claim.id} | {_short(claim.sentence)} | {cells} |\n")
     return "".join(rows)
 
@@ -118,8 +120,8 @@ def _open(results: Path) -> str:
         rows.append(f"| {scale} | {done} | {command} |\n")
     head = "| scale | done | command |\n|---|---|---|\n"
     text = (
-        "\n## Not computed with this rule yet\n\nA dash in the table above stands for a figure of "
-        "this one. What is done is kept, and the\ncommand goes on from there.\n\n"
+        "\n## Not computed with this rule yet\n\nA dash in the table of verdicts stands for a "
+        "figure of this one. What is done is kept, and the\ncommand goes on from there.\n\n"
     )
     return text + head + "".join(rows)
 

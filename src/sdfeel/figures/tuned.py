@@ -5,8 +5,10 @@ tests.tools.tiers_rates`).
 """
 
 from collections.abc import Mapping
+from dataclasses import dataclass, replace
 
 from sdfeel.figures.asynchrony import MOMENTUM, PUSHED, TIERS, tiers
+from sdfeel.figures.effects import NO_HIGHER, NO_WORSE
 from sdfeel.figures.figure import Claim, ClaimView, Figure, Judge, Panel
 from sdfeel.figures.lines import FigureLine, changed
 from sdfeel.figures.paper.figure_10 import (
@@ -14,70 +16,128 @@ from sdfeel.figures.paper.figure_10 import (
     SYNC,
     VANILLA,
     asynchronous,
+    batches,
     of,
     round_seconds,
     statistics,
     synchronous,
 )
-from sdfeel.figures.settings import FigureSetting, Reading, async_sd_feel
-from sdfeel.figures.verdicts import Verdict, all_of
+from sdfeel.figures.settings import FigureSetting, Reading, Scale, async_sd_feel, setting
+from sdfeel.figures.verdicts import Verdict, all_of, no_less
 
 SEED = 100  # on which rates are chosen
-SPREADS = (4.0, 10.0)
-RATES = (0.02, 0.05, 0.1, 0.2, 0.4, 0.8)
-ALONE = "no tiers, same momentum"
-LABELS = (SYNC, PUSHED, VANILLA, ALONE, TIERS)
-READINGS: tuple[Reading, ...] = ("A", "E")
-# By reading and scheme, for every H: none is the highest or the lowest that was tried.
-CHOSEN: Mapping[tuple[Reading, str], tuple[float, ...]] = {
-    ("A", SYNC): (0.2, 0.2),
-    ("A", PUSHED): (0.2, 0.2),
-    ("A", VANILLA): (0.4, 0.4),
-    ("A", ALONE): (0.2, 0.2),
-    ("A", TIERS): (0.2, 0.2),
-    ("E", SYNC): (0.2, 0.2),
-    ("E", PUSHED): (0.2, 0.2),
-    ("E", VANILLA): (0.4, 0.4),
-    ("E", ALONE): (0.2, 0.4),
-    ("E", TIERS): (0.4, 0.2),
+ALONE, ONE = "no tiers, same momentum", "one tier, same momentum"
+LABELS = (SYNC, PUSHED, VANILLA, ALONE, ONE, TIERS)
+FEWER = (PUSHED, VANILLA, ALONE, TIERS)  # where many other things vary
+EVERYBODY = 1000  # a tier that all servers are in
+
+
+@dataclass(frozen=True)
+class Trial:
+    """What is trained at a scale, for how long, and at which rates."""
+
+    data: str
+    theta_min: int
+    rounds: int  # synchronous ones, whose time all lines have
+    rates: tuple[float, ...]
+    readings: tuple[Reading, ...] = ("A", "E")
+    spreads: tuple[float, ...] = (4.0, 10.0)
+    labels: tuple[str, ...] = LABELS
+
+
+TRIALS: Mapping[Scale, Trial] = {
+    "quick": Trial("mnist", 20, 20, (0.02, 0.05, 0.1, 0.2, 0.4, 0.8)),
+    "full": Trial("mnist", 50, 8, (0.02, 0.05, 0.1, 0.2)),
+    "small": Trial("cifar10", 50, 12, (0.02, 0.05, 0.1, 0.2), ("A",), (4.0,), FEWER),
+}
+SPREADS = TRIALS["full"].spreads
+# By scale, reading and scheme, for every H: none is the highest or the lowest that was tried.
+CHOSEN: Mapping[tuple[Scale, Reading, str], tuple[float, ...]] = {
+    ("quick", "A", SYNC): (0.2, 0.2),
+    ("quick", "A", PUSHED): (0.2, 0.2),
+    ("quick", "A", VANILLA): (0.4, 0.4),
+    ("quick", "A", ALONE): (0.2, 0.2),
+    ("quick", "A", ONE): (0.2, 0.2),
+    ("quick", "A", TIERS): (0.2, 0.2),
+    ("quick", "E", SYNC): (0.2, 0.2),
+    ("quick", "E", PUSHED): (0.2, 0.2),
+    ("quick", "E", VANILLA): (0.4, 0.4),
+    ("quick", "E", ALONE): (0.2, 0.4),
+    ("quick", "E", ONE): (0.2, 0.2),
+    ("quick", "E", TIERS): (0.4, 0.2),
 }
 
 
-def tuned_line(setting: FigureSetting, label: str, spread: float, rate: float) -> FigureLine:
+def on_trial(scale: Scale, reading: Reading) -> FigureSetting:
+    """The setting of a trial: a batch at its price is the iteration under either reading."""
+    trial = TRIALS[scale]
+    found = setting(trial.data, scale, reading)
+    found = batches(found) if trial.data == "cifar10" else found.by_batches()
+    return replace(found, theta_min=trial.theta_min, rounds=trial.rounds)
+
+
+def tuned_line(
+    own: FigureSetting, label: str, spread: float, rate: float, *changes: str
+) -> FigureLine:
     """A scheme at a rate, for as long as the setting's synchronous rounds."""
-    own, rounds = setting.by_batches(), setting.rounds
-    until, step = rounds * round_seconds(own, spread), f"training.learning_rate={rate:g}"
+    rounds, more = own.rounds, (f"training.learning_rate={rate:g}", *changes)
+    until = rounds * round_seconds(own, spread)
     if label in (SYNC, PUSHED):
         push = ("server.optimizer=quasi-global", f"server.momentum={MOMENTUM:g}")
-        more = (step, *(push if label == PUSHED else ()))
+        more = (*more, *(push if label == PUSHED else ()))
         trained, paid = (changed(synchronous(own, h, rounds), *more) for h in (1.0, spread))
         return FigureLine(of(label, spread), trained, paid, until)
-    theta = own.theta_min
+    theta, unequal = own.theta_min, any(each.startswith("network.imbalance") for each in changes)
+    # Under reading A, where sending takes nearly all of the time, all servers are one tier anyway.
+    width = () if own.reading == "A" else (f"scheme.tier={EVERYBODY}",)
     scheme = {
-        VANILLA: async_sd_feel(theta, "constant"),
+        VANILLA: async_sd_feel(theta, "constant", balanced=unequal),
         ALONE: (*tiers(theta), "scheme.tier=0"),
+        ONE: (*tiers(theta), *width),
         TIERS: tiers(theta),
     }[label]
-    often = f"evaluation.every={max(1, rounds // 36)}" if label == TIERS else "evaluation.every=5"
-    made = changed(asynchronous(own, spread, until, rounds, *scheme), step, often)
+    one_lane = f"evaluation.every={max(1, rounds // 36)}"
+    often = one_lane if label in (ONE, TIERS) else "evaluation.every=5"
+    made = changed(asynchronous(own, spread, until, rounds, *scheme), often, *more)
     return FigureLine(of(label, spread), made, until=until)
 
 
-def lines(setting: FigureSetting) -> list[FigureLine]:
+def lines(made: FigureSetting) -> list[FigureLine]:
     """Every scheme at its best rate."""
+    own, trial = on_trial(made.scale, made.reading), TRIALS[made.scale]
     return [
-        tuned_line(setting, label, spread, CHOSEN[setting.reading, label][place])
-        for place, spread in enumerate(SPREADS)
-        for label in LABELS
+        tuned_line(own, label, spread, CHOSEN[made.scale, made.reading, label][place])
+        for place, spread in enumerate(trial.spreads)
+        for label in trial.labels
     ]
 
 
-def ahead_of(other: str, spread: float) -> Judge:
+def ahead_of(other: str, where: str) -> Judge:
     """Tiers are ahead by all three statistics."""
 
     def judge(seen: ClaimView) -> Verdict:
-        parts, numbers = statistics(seen, of(TIERS, spread), of(other, spread))
+        parts, numbers = statistics(seen, f"{TIERS}, {where}", f"{other}, {where}")
         return all_of(parts).with_numbers(**numbers)
+
+    return judge
+
+
+def as_good(other: str, where: str) -> Judge:
+    """Something simpler is no worse than tiers by any of the three statistics."""
+
+    def judge(seen: ClaimView) -> Verdict:
+        pair = seen[f"{other}, {where}"], seen[f"{TIERS}, {where}"]
+        t = min(each.end(seen.axis) for each in pair)
+        means = [each.average("accuracy", seen.axis, t) for each in pair]
+        ends = [each.at("accuracy", seen.axis, t) for each in pair]
+        losses = [each.at("loss", seen.axis, t) for each in pair]
+        return all_of(
+            [
+                no_less(means[0], means[1], NO_WORSE.size, "mean accuracy"),
+                no_less(ends[0], ends[1], NO_WORSE.size, "final accuracy"),
+                no_less(-losses[0], -losses[1], NO_HIGHER.size, "final loss"),
+            ]
+        )
 
     return judge
 
@@ -86,43 +146,76 @@ SIMPLER = (
     "What is simpler is then to be preferred: most of the gain is the momentum's, and tiers add "
     "nothing to it that these seeds show."
 )
+MARGINS = (
+    "By mean and final accuracy, within half a point, and by final loss, within 0.02: the sizes "
+    "that 'no worse' has everywhere."
+)
+SYNC_PUSHED = "synchronous training with the same momentum"
+NOBODY_WAITS = "the same rule without tiers, where nobody waits"
 WHOM = {
     "S5": (SYNC, "synchronous training"),
-    "S6": (PUSHED, "synchronous training with the same momentum"),
+    "S6": (PUSHED, SYNC_PUSHED),
     "S7": (VANILLA, "asynchronous training with constant weights"),
-    "S8": (ALONE, "the same rule without tiers, where nobody waits"),
+    "S8": (ALONE, NOBODY_WAITS),
+    "S9": (ONE, "the same rule with one tier, where all wait but nobody is idle"),
 }
+INSTEAD = {"S10": (PUSHED, SYNC_PUSHED), "S11": (ALONE, "no tiers"), "S12": (ONE, "one tier")}
+
+
+def claims(spread: float) -> list[Claim]:
+    """Tiers against everything else, and what is simpler against tiers."""
+    where = f"H = {spread:g}"
+    best = f"At {where}, with every scheme at its best rate,"
+    found = [
+        Claim(
+            f"{name}-{spread:g}",
+            f"{best} tiers are ahead of {told}.",
+            ahead_of(label, where),
+            timed=True,
+            note=STATISTICS if name == "S5" else "",
+            otherwise=SIMPLER if name in ("S6", "S8", "S9") else "",
+        )
+        for name, (label, told) in WHOM.items()
+    ]
+    return [
+        *found,
+        *(
+            Claim(
+                f"{name}-{spread:g}",
+                f"{best} {told} is no worse than tiers.",
+                as_good(label, where),
+                timed=True,
+                note=MARGINS if name == "S10" else "",
+            )
+            for name, (label, told) in INSTEAD.items()
+        ),
+    ]
+
+
 FIGURE = Figure(
     "tiers-tuned",
     "Servers in tiers, with every scheme at its best learning rate",
     "mnist",
-    f"As the figure `tiers`, but each scheme runs at the best of six rates, the same for all "
-    f"({', '.join(f'{rate:g}' for rate in RATES)}), by its mean accuracy over the window on seed "
-    f"{SEED}, which is not judged. Under reading E only the prices are E's: the rate is chosen. No "
-    f"tiers: the same rule and momentum, but every server is a tier of its own.",
+    f"As the figure `tiers`, but each scheme runs at the best of the same rates, by its mean "
+    f"accuracy over the window on seed {SEED}, which is not judged: "
+    f"{', '.join(f'{rate:g}' for rate in TRIALS['quick'].rates)} at quick scale; "
+    f"{', '.join(f'{rate:g}' for rate in TRIALS['full'].rates)} at full scale, where rounds have "
+    f"{TRIALS['full'].theta_min} batches and the window is {TRIALS['full'].rounds} of them. Under "
+    f"reading E only the prices are E's: the rate is chosen. No tiers: the same rule and momentum, "
+    f"but every server is a tier of its own. One tier: all servers wait for the slowest, but their "
+    f"clients train on until it is done; under reading A, tiers are that already.",
     lines,
     tuple(
         Panel(
             "accuracy",
             "seconds",
-            tuple(of(each, spread) for each in LABELS),
+            tuple(of(each, spread) for each in LABELS if reading == "E" or each != ONE),
             reading,
             title=f"H = {spread:g}",
         )
-        for reading in READINGS
+        for reading in TRIALS["full"].readings
         for spread in SPREADS
     ),
-    tuple(
-        Claim(
-            f"{name}-{spread:g}",
-            f"At H = {spread:g}, with every scheme at its best rate, tiers are ahead of {told}.",
-            ahead_of(label, spread),
-            timed=True,
-            note=STATISTICS if name == "S5" else "",
-            otherwise=SIMPLER if name in ("S6", "S8") else "",
-        )
-        for spread in SPREADS
-        for name, (label, told) in WHOM.items()
-    ),
+    tuple(claim for spread in SPREADS for claim in claims(spread)),
     scales=("quick",),
 )
