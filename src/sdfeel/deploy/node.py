@@ -38,15 +38,12 @@ from sdfeel.engine.messages import Packing
 from sdfeel.engine.native.engine import BITS
 from sdfeel.engine.personal import PersonalEngine
 from sdfeel.engine.select import ModuleEngine
-from sdfeel.experiment.build import (
-    build_engine,
-    build_scheme,
-)
+from sdfeel.experiment.build import build_scheme
 from sdfeel.experiment.build_data import build_data, build_reading
 from sdfeel.experiment.build_liars import attack_of
 from sdfeel.experiment.build_messages import build_packing, hiding, with_masks, with_noise
 from sdfeel.experiment.build_network import on_another, with_peers
-from sdfeel.experiment.build_training import local_step
+from sdfeel.experiment.build_training import build_engine, build_workload, local_step
 from sdfeel.experiment.loading import load
 from sdfeel.experiment.schema import Experiment
 from sdfeel.live.epochs import directory_of
@@ -242,8 +239,9 @@ def _first_engine(
 ) -> ModuleEngine:
     """An engine that knows the model that everyone starts from, and how it is laid out."""
     nothing = Examples(torch.zeros(1, *shape), torch.zeros(1, dtype=torch.int64))
-    engine, _ = build_engine(_alone(experiment, "loop"), _of_one(nothing, 0, clients), module)
-    return engine
+    alone = _alone(experiment, "loop")
+    workload = build_workload(alone, _of_one(nothing, 0, clients), module)
+    return build_engine(alone, workload)[0]
 
 
 def _alone(experiment: Experiment, engine: str) -> Experiment:
@@ -334,8 +332,8 @@ def own_engine(
     experiment = load(Path(node.experiment))
     net, _, _, _ = read_network(Path(node.network))
     data = _of_one(own, client, max(len(net.samples), client + 1))
-    engine, _ = build_engine(_alone(experiment, engine_kind(experiment)), data, module, secret)
-    return engine
+    alone = _alone(experiment, engine_kind(experiment))
+    return build_engine(alone, build_workload(alone, data, module, secret))[0]
 
 
 def trainer(engine: ModuleEngine) -> Callable[[Task], Tensor]:

@@ -2,7 +2,6 @@
 
 import copy
 import dataclasses
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import ceil, inf
@@ -28,10 +27,11 @@ from sdfeel.engine.attacks import Attack, Backdoor, Lying, poisoned
 from sdfeel.engine.base import Engine, Workload
 from sdfeel.engine.evaluate import LOSSES, Groups, chosen, confusion
 from sdfeel.engine.messages import FLOAT, Packing
-from sdfeel.engine.parts import GRADIENTS, Personal
+from sdfeel.engine.optimizers import local_step
+from sdfeel.engine.parts import GRADIENTS
 from sdfeel.engine.personal import PersonalEngine, Tuned, own_rows
 from sdfeel.engine.privacy import Budget
-from sdfeel.engine.select import ModuleEngine, choose
+from sdfeel.engine.select import ModuleEngine
 from sdfeel.experiment import effects
 from sdfeel.experiment.build_data import (
     build_loss,
@@ -39,7 +39,6 @@ from sdfeel.experiment.build_data import (
     groups_of,
     known_metrics,
     load_data,
-    sample,
     split_data,
     split_notes,
     with_data,
@@ -73,11 +72,11 @@ from sdfeel.experiment.build_radio import (
     overheads,
     with_radio,
 )
-from sdfeel.experiment.build_training import build_training, local_step, reading
+from sdfeel.experiment.build_training import build_engine, build_workload, reading
 from sdfeel.experiment.effects import Case
 from sdfeel.experiment.files import read_speeds
 from sdfeel.experiment.loading import hinted, rule_of
-from sdfeel.experiment.schema import Experiment, SchemeSection
+from sdfeel.experiment.schema import DEFAULTS, Experiment, SchemeSection
 from sdfeel.models import zoo
 from sdfeel.models.flat import FlatModule, Layout
 from sdfeel.radio import latency
@@ -219,9 +218,8 @@ def settle(experiment: Experiment, parts: RunParts | None = None) -> Settled:
 
 def build(settled: Settled, parts: RunParts | None = None) -> Prepared:
     """The objects that carry it out: engine, messages, prices and decisions."""
-    experiment, scheme, net = settled.experiment, settled.scheme, settled.net
-    data, late, case = settled.data, settled.late, settled.case
-    attack, tried, backdoor = None, None, None
+    experiment, data, net, case = settled.experiment, settled.data, settled.net, settled.case
+    attack, backdoor, tried = None, None, None
     if experiment.attack.kind != "none":
         experiment = with_liars(experiment, net)
         attack = build_attack(experiment, net)
@@ -230,56 +228,73 @@ def build(settled: Settled, parts: RunParts | None = None) -> Prepared:
     module = build_model(experiment, data)
     scores = build_loss(experiment) is LOSSES["cross-entropy"]
     zoo.check_fit(module, data.train.first, data.classes if scores else 0)
-    engine, why = build_engine(experiment, data, module)
-    packing = build_packing(experiment, engine.layout)
+    workload = build_workload(experiment, data, module)
+    engine, why = build_engine(experiment, workload)
+    packing = None
+    if experiment.compression != DEFAULTS.compression or experiment.privacy.protects == "clients":
+        packing = build_packing(experiment, engine.layout)
     given = None if parts is None else parts.cost
     cost = given or build_cost(experiment, data, net, module, engine.layout, packing)
-    local = local_step(experiment)
-    decisions = Decisions.of(scheme, net, cost, experiment.seed, local, late, changing)
+    known = experiment.seed, local_step(workload.training), settled.late, changing
+    decisions = Decisions.of(settled.scheme, net, cost, *known)
     if experiment.network.cloud is not None:
         cloud = build_cloud(experiment.network.cloud, net, changing)
         decisions = replace(decisions, cloud=cloud)
     if attack is not None:
         check_attack(experiment, attack, decisions)
         backdoor = None if tried is None else Backdoor(engine.outputs, tried, attack.target)
-    budget: Budget | None = None
-    promised: tuple[str, ...] = ()
+    made = Prepared(experiment, decisions, net, data, engine, why, 0, packing)
+    made = replace(made, foreign=settled.foreign, attack=attack, backdoor=backdoor)
     if experiment.privacy.protects != "nothing" or experiment.privacy.secure_aggregation:
-        if experiment.privacy.secure_aggregation and given is None:  # masks have a price
-            packing = masked(experiment, packing, decisions.net, engine.layout)
-            cost = build_cost(experiment, data, net, module, engine.layout, packing)
-            decisions = decisions.priced(cost)
-        experiment, far = with_clip(experiment, decisions, engine.initial())
-        packing = build_packing(experiment, engine.layout)
-        packing = protected(experiment, packing, decisions, engine.layout)
-        decisions = hiding(experiment, decisions)
-        budget = build_budget(experiment, packing, data, build_training(experiment))
-        if budget is not None and attack is not None and budget.protects == "clients":
-            budget = replace(budget, liars=attack.clients)
-        promised = () if budget is None else (*far, budget.statement)
-    if packing is not None and attack is not None:
-        packing = replace(packing, liars=attack.clients)
-    if late.seconds is not None:
+        made = _private(made, workload, priced=given is None)
+    if made.packing is not None and attack is not None:
+        made = replace(made, packing=replace(made.packing, liars=attack.clients))
+    return _resolved(made, settled, parted)
+
+
+def _private(made: Prepared, workload: Workload, priced: bool) -> Prepared:
+    """The same with clips, noise and masks; `priced`: by prices of ours, which masks raise."""
+    experiment, decisions, packing = made.experiment, made.decisions, made.packing
+    layout, attack = made.engine.layout, made.attack
+    if experiment.privacy.secure_aggregation and priced:
+        packing = masked(experiment, packing, decisions.net, layout)
+        cost = build_cost(experiment, made.data, made.net, workload.module, layout, packing)
+        decisions = decisions.priced(cost)
+    experiment, far = with_clip(experiment, decisions, made.engine.initial())
+    packing = build_packing(experiment, layout)
+    packing = protected(experiment, packing, decisions, layout)
+    decisions = hiding(experiment, decisions)
+    budget = build_budget(experiment, packing, made.data, workload.training)
+    if budget is not None and attack is not None and budget.protects == "clients":
+        budget = replace(budget, liars=attack.clients)
+    told = () if budget is None else (*far, budget.statement)
+    made = replace(made, experiment=experiment, decisions=decisions, packing=packing)
+    return replace(made, budget=budget, notes=told)
+
+
+def _resolved(made: Prepared, settled: Settled, parted: tuple[str, ...]) -> Prepared:
+    """The same with every `auto` decided, and with all that a person should know before it begins;
+    `parted` is what there is to say about a network that changes."""
+    experiment, decisions, net, case = made.experiment, made.decisions, made.net, settled.case
+    if decisions.late.seconds is not None:
         decisions.check_deadline()
-    rounds = decisions.expected_rounds(experiment.training.iterations)
-    longer = _whole_round(experiment.training.iterations, decisions)
-    if experiment.network.epochs:
-        decisions, net = with_epochs(experiment, decisions, net)
-    experiment = resolved(experiment, scheme, data, rounds, engine.name)
-    unused = effects.notes(replace(case, engine=engine.name))
-    notes = (*settled.notes, *longer, *unused, *rule_notes(case), *parted, *promised)
-    own = packing, notes, settled.foreign, budget, attack, backdoor
-    return Prepared(experiment, decisions, net, data, engine, why, rounds, *own)
-
-
-def _whole_round(iterations: int, decisions: Decisions) -> Iterator[str]:
-    """A sentence if fewer iterations are asked for than the first round has."""
-    shortest = min(decisions.first_lengths)
+    iterations, shortest = experiment.training.iterations, min(decisions.first_lengths)
+    rounds = decisions.expected_rounds(iterations)
+    notes = [*settled.notes]
     if iterations < shortest:
-        yield (
+        notes.append(
             f"training.iterations = {iterations} is less than a round, and rounds are always "
             f"finished: this run does {shortest:g} iterations"
         )
+    if experiment.network.epochs:
+        decisions, net = with_epochs(experiment, decisions, net)
+    notes += effects.notes(replace(case, engine=made.engine.name))
+    if spelled(experiment.robust.cluster) != "none":
+        notes += rule_notes(case)
+    notes += (*parted, *made.notes)
+    experiment = resolved(experiment, settled.scheme, made.data, rounds, made.engine.name)
+    made = replace(made, experiment=experiment, decisions=decisions, net=net)
+    return replace(made, rounds=rounds, notes=tuple(notes))
 
 
 def with_model(experiment: Experiment) -> Experiment:
@@ -346,7 +361,8 @@ def build_scheme(experiment: Experiment) -> tuple[Scheme, tuple[str, ...]]:
     were ignored."""
     scheme, notes = _build_plain(experiment)
     drawn, robust, section = experiment.sampling, experiment.robust, experiment.server
-    scheme = sampled(scheme, Sampling(drawn.clients, drawn.share))
+    if drawn != DEFAULTS.sampling:
+        scheme = sampled(scheme, Sampling(drawn.clients, drawn.share))
     if (spelled(robust.cluster), spelled(robust.servers)) != ("none", "none"):
         scheme = guarded(scheme, *build_rules(experiment), robust.votes)
     if section.optimizer == "none":
@@ -400,45 +416,6 @@ def build_model(experiment: Experiment, data: Federated) -> nn.Module:
         number(experiment.seed, "model"),
         **experiment.model.options,
     )
-
-
-def build_workload(
-    experiment: Experiment, data: Federated, module: nn.Module, secret: int | None = None
-) -> Workload:
-    """What an engine is built around."""
-    training = build_training(experiment)
-    if training.private is not None and secret is not None:
-        training = replace(training, private=replace(training.private, secret=secret))
-    asked, seed = experiment.evaluation, experiment.seed
-    return Workload(
-        module,
-        data.train,
-        data.parts,
-        sample(data.test, asked.test_examples, seed),
-        training,
-        seed,
-        metrics=chosen(list(asked.metrics), known_metrics(experiment)),
-        measured=sample(data.true, asked.train_examples, seed),
-        tests=with_tests(data, asked.test_examples, seed).tests,
-    )
-
-
-def build_engine(
-    experiment: Experiment, data: Federated, module: nn.Module, secret: int | None = None
-) -> tuple[ModuleEngine, str]:
-    """The engine, and why it was chosen; noise in its steps is drawn from `secret` or the seed."""
-    workload = build_workload(experiment, data, module, secret)
-    kind, workers = experiment.training.engine, experiment.training.workers or None
-    if experiment.personal.method == "none":
-        return choose(kind, workload, workers)
-    personal = Personal.of(experiment.personal.model_dump())
-    if personal.method == "fedrep" and kind == "native":
-        raise InputError(
-            "personal.method = fedrep trains one part of a model at a time, which the native "
-            "engine cannot do: choose training.engine=auto"
-        )
-    engine = PersonalEngine(personal, workload, kind, workers)
-    return engine, engine.why
 
 
 def layout_of(module: nn.Module) -> Layout:

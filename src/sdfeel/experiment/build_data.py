@@ -25,8 +25,7 @@ from sdfeel.engine.evaluate import (
     Metric,
     Which,
 )
-from sdfeel.experiment.effects import given_keys
-from sdfeel.experiment.schema import Experiment
+from sdfeel.experiment.schema import Experiment, given_keys
 from sdfeel.experiment.sections import EvaluationSection
 
 LOSS = Kind("loss", LOSSES, "sdfeel.losses")

@@ -4,7 +4,6 @@ import numpy as np
 
 from sdfeel.core.decide import Decisions
 from sdfeel.core.errors import InputError
-from sdfeel.core.named import spelled
 from sdfeel.core.network import Network
 from sdfeel.core.rules import Rule
 from sdfeel.engine.attacks import Attack, drawn
@@ -99,7 +98,7 @@ def rule_notes(case: Case) -> tuple[str, ...]:
     """A sentence if a rule has nobody to compare, because each server draws one client."""
     asked, own = Sampling(**vars(case.experiment.sampling)), case.own
     most = max(asked.among(int(size)) for size in np.bincount(own.home[own.clients]))
-    if asked.everybody or most > 1 or spelled(case.experiment.robust.cluster) == "none":
+    if asked.everybody or most > 1:
         return ()
     return (f"robust.cluster has no effect where every server hears one client ({asked.key})",)
 

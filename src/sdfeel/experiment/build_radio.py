@@ -20,7 +20,7 @@ from sdfeel.core.stragglers import Policy, StragglerPolicy
 from sdfeel.core.tolerance import OPTIONS, YES
 from sdfeel.core.whereabouts import Whereabouts
 from sdfeel.experiment.build_network import server_graph
-from sdfeel.experiment.effects import Case, Rates, given_keys
+from sdfeel.experiment.effects import Case, Rates
 from sdfeel.experiment.files import clients_table, mahimahi_table, text_of, trace_table
 from sdfeel.experiment.read_whereabouts import build_whereabouts, used_whereabouts
 from sdfeel.experiment.real_networks import ServerGraph, links_table
@@ -29,6 +29,7 @@ from sdfeel.experiment.schema import (
     LatencySection,
     NetworkSection,
     RadioSection,
+    given_keys,
 )
 from sdfeel.radio.channel import (
     NEAREST,

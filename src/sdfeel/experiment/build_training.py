@@ -1,17 +1,23 @@
-"""From an experiment to how a client takes its local iterations."""
+"""From an experiment to how a client takes its local iterations, and to what computes them."""
 
 from dataclasses import replace
 from typing import Any
 
 import torch
+from torch import nn
 
 from sdfeel.core.errors import InputError
 from sdfeel.core.learning_rates import schedule
 from sdfeel.core.named import imported, is_path, spelled
 from sdfeel.core.scheme import Local
+from sdfeel.data.federated import Federated
 from sdfeel.engine import optimizers
-from sdfeel.engine.base import PrivateSteps, Training, penalties
-from sdfeel.experiment.build_data import build_loss
+from sdfeel.engine.base import PrivateSteps, Training, Workload, penalties
+from sdfeel.engine.evaluate import chosen
+from sdfeel.engine.parts import Personal
+from sdfeel.engine.personal import PersonalEngine
+from sdfeel.engine.select import ModuleEngine, choose
+from sdfeel.experiment.build_data import build_loss, known_metrics, sample, with_tests
 from sdfeel.experiment.schema import Experiment
 from sdfeel.radio import latency
 
@@ -48,6 +54,42 @@ def build_training(experiment: Experiment) -> Training:
         clip_norm=training.clip_norm,
         device=training.device,
     )
+
+
+def build_workload(
+    experiment: Experiment, data: Federated, module: nn.Module, secret: int | None = None
+) -> Workload:
+    """What an engine is built around; noise in its steps is drawn from `secret` or the seed."""
+    training = build_training(experiment)
+    if training.private is not None and secret is not None:
+        training = replace(training, private=replace(training.private, secret=secret))
+    asked, seed = experiment.evaluation, experiment.seed
+    return Workload(
+        module,
+        data.train,
+        data.parts,
+        sample(data.test, asked.test_examples, seed),
+        training,
+        seed,
+        metrics=chosen(list(asked.metrics), known_metrics(experiment)),
+        measured=sample(data.true, asked.train_examples, seed),
+        tests=None if data.tests is None else with_tests(data, asked.test_examples, seed).tests,
+    )
+
+
+def build_engine(experiment: Experiment, workload: Workload) -> tuple[ModuleEngine, str]:
+    """The engine, and why it was chosen."""
+    kind, workers = experiment.training.engine, experiment.training.workers or None
+    if experiment.personal.method == "none":
+        return choose(kind, workload, workers)
+    personal = Personal.of(experiment.personal.model_dump())
+    if personal.method == "fedrep" and kind == "native":
+        raise InputError(
+            "personal.method = fedrep trains one part of a model at a time, which the native "
+            "engine cannot do: choose training.engine=auto"
+        )
+    engine = PersonalEngine(personal, workload, kind, workers)
+    return engine, engine.why
 
 
 def optimizer_of(given: Any) -> tuple[str, Any]:

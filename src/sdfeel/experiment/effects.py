@@ -23,7 +23,6 @@ from sdfeel.core.whereabouts import Whereabouts
 from sdfeel.data.sources import DATASETS
 from sdfeel.data.tables import is_table
 from sdfeel.experiment.schema import Experiment
-from sdfeel.experiment.sections import Section
 from sdfeel.radio.latency import PRESETS
 from sdfeel.schemes import SCHEMES, find
 from sdfeel.schemes.sampling import Sampling
@@ -146,20 +145,16 @@ def asked(case: Case) -> Iterator[tuple[str, str]]:
         yield "cloud_rates", "radio.links (to the cloud)"
     if case.experiment.server.optimizer != "none":
         yield "server_optimizer", f"server.optimizer = {case.experiment.server.optimizer}"
-    if not _none(robust := case.experiment.robust.cluster):
-        yield "cluster_rule", f"robust.cluster = {spelled(robust)}"
-    if not _none(robust := case.experiment.robust.servers) and case.several:
-        yield "server_rule", f"robust.servers = {spelled(robust)}"
+    if (rule := spelled(case.experiment.robust.cluster)) != "none":
+        yield "cluster_rule", f"robust.cluster = {rule}"
+    if (rule := spelled(case.experiment.robust.servers)) != "none" and case.several:
+        yield "server_rule", f"robust.servers = {rule}"
     for option in ("uplink", "backhaul"):
         codec = getattr(case.experiment.compression, option)
         # The gossip at the end uses what the scheme itself makes no use of.
         used = case.consensus and case.tolerates.verdict(option) == IGNORED
         if codec != "none" and (option == "uplink" or (case.several and not used)):
             yield option, f"compression.{option} = {codec}"
-
-
-def _none(given: Any) -> bool:
-    return isinstance(given, str) and given == "none"
 
 
 @dataclass(frozen=True)
@@ -193,7 +188,17 @@ NO_FILE = Need(lambda case: case.experiment.devices.file is None, "beside device
 NEARBY = Need(lambda case: "client-server" in case.tolerates.links or case.measured_channels)
 
 STEPPING = Need(lambda case: case.experiment.server.optimizer != "none", "without server.optimizer")
-JUDGED = Need(lambda case: not _none(case.experiment.robust.cluster), "without robust.cluster")
+JUDGED = Need(
+    lambda case: spelled(case.experiment.robust.cluster) != "none", "without robust.cluster"
+)
+COMPARED = Need(
+    lambda case: (
+        case.several
+        and "server_rule" in case.used
+        and spelled(case.experiment.robust.servers) != "none"
+    )
+)
+PERSONAL = Need(lambda case: case.experiment.personal.method != "none", "without personal.method")
 EXPECTED = Need(
     lambda case: (
         case.experiment.robust.before != "none"
@@ -394,58 +399,62 @@ KEYS: Mapping[str, tuple[Need, ...]] = {
 }
 
 
+# What cannot go together, each with the sentence that says so; its names are those of `check`.
+CLASHES: tuple[tuple[tuple[Need, ...], str], ...] = (
+    (
+        (JUDGED, _where("latency.late", "drop-unbiased")),
+        "latency.late = drop-unbiased scales models by their chances of arriving, and "
+        "robust.cluster = {cluster} compares them as they are: set latency.late to drop",
+    ),
+    (
+        (JUDGED, _where("privacy.noise_in", "sum")),
+        "privacy.noise_in = sum spreads the noise over a cluster's clients, and robust.cluster = "
+        "{cluster} does not add them up: set privacy.noise_in to message",
+    ),
+    (
+        (COMPARED, Need(lambda case: case.net.peers is not None)),
+        "robust.servers = {servers} compares the models of many neighbours, and network.mixing = "
+        "{mixing} lets servers meet few at a time: choose another network.mixing",
+    ),
+    (
+        (COMPARED, _where("compression.backhaul", "uniform", "top-k")),
+        "robust.servers = {servers} compares whole models, and compression.backhaul = {codec} "
+        "sends differences between them: set one of the two to none",
+    ),
+    (
+        (PERSONAL, Need(lambda case: case.experiment.evaluation.estimates)),
+        "evaluation.estimates is about one model that all share, and personal.method is {method}: "
+        "leave one of them out",
+    ),
+    (
+        (PERSONAL, Need(lambda case: case.experiment.evaluation.own_steps > 0)),
+        "evaluation.own_steps is about what clients make of a model that all share, and "
+        "personal.method is {method}: leave one of them out",
+    ),
+    (
+        (_where("personal.method", "fedrep"), Need(lambda case: case.single_steps)),
+        "personal.method = fedrep divides a round's iterations between what stays and what "
+        "travels, and scheme.tau1 is 1: raise it to at least 2",
+    ),
+)
+
+
 def check(case: Case) -> None:
-    """InputError for what the scheme refuses."""
+    """InputError for what the scheme refuses, and for what cannot go together."""
+    experiment, peers = case.experiment, case.net.peers
     others = {name: kind.tolerates for name, kind in SCHEMES.items()}
-    name = case.experiment.scheme.label
-    tolerance.check(name, case.tolerates, tuple(asked(case)), others)
-    _check_rules(case)
-    personal = case.experiment.personal.method
-    if personal != "none" and case.experiment.evaluation.estimates:
-        raise InputError(
-            f"evaluation.estimates is about one model that all share, and personal.method is "
-            f"{personal}: leave one of them out"
-        )
-    if personal != "none" and case.experiment.evaluation.own_steps:
-        raise InputError(
-            f"evaluation.own_steps is about what clients make of a model that all share, and "
-            f"personal.method is {personal}: leave one of them out"
-        )
-    if personal == "fedrep" and case.single_steps:
-        raise InputError(
-            "personal.method = fedrep divides a round's iterations between what stays and what "
-            "travels, and scheme.tau1 is 1: raise it to at least 2"
-        )
-
-
-def _check_rules(case: Case) -> None:
-    """InputError for what robust rules cannot go together with."""
-    robust, late = case.experiment.robust, case.experiment.latency.late
-    if not _none(robust.cluster) and isinstance(late, str) and late == "drop-unbiased":
-        raise InputError(
-            f"latency.late = drop-unbiased scales models by their chances of arriving, and "
-            f"robust.cluster = {spelled(robust.cluster)} compares them as they are: set "
-            f"latency.late to drop"
-        )
-    if not _none(robust.cluster) and case.experiment.privacy.noise_in == "sum":
-        raise InputError(
-            f"privacy.noise_in = sum spreads the noise over a cluster's clients, and "
-            f"robust.cluster = {spelled(robust.cluster)} does not add them up: set "
-            f"privacy.noise_in to message"
-        )
-    if _none(robust.servers) or "server_rule" not in case.used or not case.several:
-        return
-    rule, codec = spelled(robust.servers), case.experiment.compression.backhaul
-    if case.net.peers is not None:
-        raise InputError(
-            f"robust.servers = {rule} compares the models of many neighbours, and network.mixing = "
-            f"{case.net.peers.name} lets servers meet few at a time: choose another network.mixing"
-        )
-    if codec != "none":
-        raise InputError(
-            f"robust.servers = {rule} compares whole models, and compression.backhaul = {codec} "
-            f"sends differences between them: set one of the two to none"
-        )
+    tolerance.check(experiment.scheme.label, case.tolerates, tuple(asked(case)), others)
+    for needs, sentence in CLASHES:
+        if all(need.holds(case) for need in needs):
+            raise InputError(
+                sentence.format(
+                    cluster=spelled(experiment.robust.cluster),
+                    servers=spelled(experiment.robust.servers),
+                    mixing="" if peers is None else peers.name,
+                    codec=experiment.compression.backhaul,
+                    method=experiment.personal.method,
+                )
+            )
 
 
 def notes(case: Case) -> tuple[str, ...]:
@@ -456,8 +465,9 @@ def notes(case: Case) -> tuple[str, ...]:
         missing = next((need for need in KEYS[key] if not need.holds(case)), None)
         if missing is not None:
             vain.setdefault(missing.otherwise, []).append(key)
-    for key, words in _vain_options(case):
-        vain.setdefault(words, []).append(key)
+    if case.experiment.scheme.options:
+        for key, words in _vain_options(case):
+            vain.setdefault(words, []).append(key)
     told = []
     for words, keys in vain.items():
         some = ", ".join(keys)
@@ -482,19 +492,3 @@ def _vain_options(case: Case) -> Iterator[tuple[str, str]]:
             counts = need.key in case.given
         if not counts and chosen.get(option, usual[option]) not in (usual[option], None):
             yield f"scheme.{option}", need.otherwise
-
-
-def given_keys(experiment: Experiment) -> frozenset[str]:
-    """Keys that differ from their defaults. (A file written by `sdfeel init` holds all keys.)"""
-    sections = [(name, vars(section)) for name, section in DEFAULTS if isinstance(section, Section)]
-    # A thing itself, such as an array, is never a default.
-    plain: tuple[type, ...] = (str, int, float, list, dict, type(None))
-    return frozenset(
-        f"{name}.{key}"
-        for name, usual in sections
-        for key, value in vars(getattr(experiment, name)).items()
-        if not isinstance(value, plain) or value != usual[key]
-    )
-
-
-DEFAULTS = Experiment()

@@ -17,7 +17,7 @@ from sdfeel.engine.estimates import probing
 from sdfeel.engine.select import ModuleEngine
 from sdfeel.experiment import build, build_network, effects
 from sdfeel.experiment.build_radio import build_case, build_changing
-from sdfeel.experiment.build_training import reading
+from sdfeel.experiment.build_training import build_engine, build_workload, reading
 from sdfeel.experiment.schema import Experiment
 from sdfeel.planning import candidates as space
 from sdfeel.planning.candidates import Candidate
@@ -201,7 +201,8 @@ class Workshop:
             training = self.base.training.model_copy(update={"learning_rate": rate})
             experiment = self.base.model_copy(update={"training": training})
             module = build.build_model(experiment, self.prepared.data)
-            self._engines[rate], _ = build.build_engine(experiment, self.prepared.data, module)
+            workload = build_workload(experiment, self.prepared.data, module)
+            self._engines[rate], _ = build_engine(experiment, workload)
         return self._engines[rate]
 
     def _net(self, graph: str, mixing: str) -> Network:
