@@ -94,11 +94,7 @@ class Decisions:
     cloud: int | None = None  # the server that plays the cloud; None: it stands apart
     hubs: bool = False  # does a server that averages for others really send for their models?
     least: int = 0  # clients of the smallest sum under masks; 0: servers see every message
-    whole: NetworkState = field(init=False)  # everything is up
     _lengths: dict[int, float] = field(default_factory=dict, init=False)  # by lane
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "whole", NetworkState(self.net))
 
     @classmethod
     def of(
@@ -137,7 +133,7 @@ class Decisions:
         cost: Cost | None = None,
     ) -> View:
         """What the scheme may know in round `k` of its lane `number`."""
-        prices = self.cost if cost is None else cost
+        prices, steady = self.cost if cost is None else cost, self.local.schedule is None
         return View(
             net=self.net if net is None else net,
             lane=self.lanes[number],
@@ -149,20 +145,23 @@ class Decisions:
             began=began,
             seconds=seconds,
             link_times=prices.link_times,
-            local=self.local.at(k, self._length(number)),
+            local=self.local if steady else self.local.at(k, self._length(number)),
             memory={} if memory is None else memory,
             measured=measured,
             patience=inf if self.late.seconds is None else self.late.seconds,
         )
 
     @cached_property
+    def whole(self) -> NetworkState:
+        """The network while everything is up."""
+        return NetworkState(self.net)
+
+    @cached_property
     def _at_first(self) -> Clocks:
         return Clocks.fresh(len(self.net.servers))
 
     def _length(self, number: int) -> float:
-        """Iterations of a lane's rounds, as its first one has them, where a schedule asks."""
-        if self.local.schedule is None:
-            return 1.0
+        """Iterations of a lane's rounds, as its first one has them: for a schedule."""
         if number not in self._lengths:
             steady = replace(self, local=replace(self.local, schedule=None))
             view = steady.view(number)

@@ -8,6 +8,7 @@ import hashlib
 from collections.abc import Callable
 from fractions import Fraction
 from math import ceil, frexp, ldexp, log
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -43,7 +44,7 @@ def _laplacian_weights(links: Sparse, mass: Floats) -> Sparse:
     # The similar symmetric matrix has the same eigenvalues, and they are exactly real.
     root = np.sqrt(mass)
     similar = Sparse.at(rows, columns, laplacian / (root[rows] * root[columns]), links.shape)
-    smallest, largest = extreme_eigenvalues(similar, root)
+    smallest, largest = _once(extreme_eigenvalues, similar, root)
     step = 2 / (largest + smallest)
     weights = (rows == columns) - step * laplacian / mass[rows]
     return Sparse.at(rows, columns, weights, links.shape)
@@ -156,20 +157,18 @@ def weights_of(rule: Rule, links: "ArrayLike | Sparse", mass: Floats) -> Sparse:
            [0.5, 0. , 0.5]])
     """
     there, given = np.flatnonzero(mass > 0), Sparse.of(links)
-    part = _by(rule, given.among(there), mass[there])
+    links, own = given.among(there), mass[there]
+    if rule in _SPARSE:
+        part = _SPARSE[rule](links, own)
+    else:
+        found = np.asarray(rule(links.dense, own), dtype=np.float64)
+        check_shape(found.shape, len(own))
+        part = Sparse.of(found)
     if len(there) == len(mass):
         return part
     apart = np.flatnonzero(~(mass > 0))
     rows, columns = (np.concatenate([there[e], apart]) for e in (part.rows, part.columns))
     return Sparse.at(rows, columns, np.append(part.values, np.ones(len(apart))), given.shape)
-
-
-def _by(rule: Rule, links: Sparse, mass: Floats) -> Sparse:
-    if rule in _SPARSE:
-        return _SPARSE[rule](links, mass)
-    found = np.asarray(rule(links.dense, mass), dtype=np.float64)
-    check_shape(found.shape, len(mass))
-    return Sparse.of(found)
 
 
 def mixing_rate(weights: "ArrayLike | Sparse", mass: Floats) -> float:
@@ -179,19 +178,25 @@ def mixing_rate(weights: "ArrayLike | Sparse", mass: Floats) -> float:
     >>> round(mixing_rate(laplacian_weights(ring, np.full(6, 1 / 6)), np.full(6, 1 / 6)), 6)
     0.6
     """
-    given = Sparse.of(weights)
-    parts = (given.starts, given.columns, given.values, mass)
-    key = hashlib.sha256(b"".join(part.tobytes() for part in parts)).digest()
-    if key not in _RATES:
-        if len(_RATES) >= MOST_RATES:
-            _RATES.clear()
-        _RATES[key] = _mixing_rate(given, mass)
-    return _RATES[key]
+    return _once(_mixing_rate, Sparse.of(weights), mass)
 
 
-# A network is made several times before a run begins, and the rate takes far longer than the rest.
-_RATES: dict[bytes, float] = {}
-MOST_RATES = 256
+# A network is made several times before a run begins, and eigenvalues take longer than the rest.
+_KNOWN: dict[bytes, Any] = {}
+MOST_KNOWN = 256
+Found = TypeVar("Found")
+
+
+def _once(find: Callable[[Sparse, Floats], Found], matrix: Sparse, vector: Floats) -> Found:
+    """What `find` gives, which is remembered for later networks with the same numbers."""
+    parts = (matrix.starts, matrix.columns, matrix.values, vector)
+    key = hashlib.sha256(find.__name__.encode() + b"".join(each.tobytes() for each in parts))
+    if key.digest() not in _KNOWN:
+        if len(_KNOWN) >= MOST_KNOWN:
+            _KNOWN.clear()
+        _KNOWN[key.digest()] = find(matrix, vector)
+    known: Found = _KNOWN[key.digest()]
+    return known
 
 
 def _mixing_rate(weights: Sparse, mass: Floats) -> float:

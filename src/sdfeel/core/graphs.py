@@ -1,6 +1,6 @@
 """Server graphs by name."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from math import ceil, log, sqrt
 
 import networkx as nx
@@ -113,15 +113,12 @@ def adjacency(graph: nx.Graph) -> Floats:
 
 
 def _joined(graph: nx.Graph) -> Sparse:
+    """Both ways of each of its links."""
     number = {node: n for n, node in enumerate(graph)}
-    return _of_pairs({(number[a], number[b]) for a, b, *_ in graph.edges}, len(number))
-
-
-def _of_pairs(pairs: Iterable[tuple[int, int]], servers: int) -> Sparse:
-    """Both ways of each of these links."""
-    given = np.array([pair for pair in pairs if pair[0] != pair[1]], dtype=np.int64).reshape(-1, 2)
+    pairs = [(number[a], number[b]) for a, b, *_ in graph.edges if a != b]
+    given = np.array(pairs, dtype=np.int64).reshape(-1, 2)
     both = np.unique(np.concatenate([given, given[:, ::-1]]), axis=0)
-    return Sparse.at(both[:, 0], both[:, 1], np.ones(len(both)), (servers, servers))
+    return Sparse.at(both[:, 0], both[:, 1], np.ones(len(both)), (len(number), len(number)))
 
 
 def _geometric(servers: int, rng: np.random.Generator, radius: float | None) -> Sparse:

@@ -273,9 +273,9 @@ def square(links: "ArrayLike | Sparse") -> Sparse:
 def _check_links(links: Sparse, whole: bool, out: tuple[int, ...]) -> None:
     if not (links.values == 1).all():
         raise InputError("links must hold only 0 (not connected) and 1 (connected)")
-    if not links.same_as(links.transposed):
-        place = np.setxor1d(links.places, links.transposed.places)[0]
-        a, b = divmod(int(place), len(links))
+    one_way = np.setxor1d(links.places, links.columns * links.width + links.rows)
+    if one_way.size:
+        a, b = divmod(int(one_way[0]), len(links))
         raise InputError(
             f"links go both ways, but servers {a} and {b} disagree about theirs: "
             f"make the matrix symmetric"
@@ -284,13 +284,13 @@ def _check_links(links: Sparse, whole: bool, out: tuple[int, ...]) -> None:
     if own.size:
         raise InputError(f"server {int(own[0])} is linked to itself: leave the diagonal 0")
     gone = set(out)
-    there = [d for d in range(len(links)) if d not in gone]
-    if not there:
+    there = ints([d for d in range(len(links)) if d not in gone])
+    if not there.size:
         raise InputError("all servers are out: leave at least one in")
     busy = next((d for d in out if links.row(d).size), None)
     if busy is not None:
         raise InputError(f"server {busy} is out, but has links: remove them")
-    apart = [there[n] for n in unreached(links.among(np.array(there)))] if whole else []
+    apart = there[~reached(links.among(there), 0)].tolist() if whole else []
     if apart:
         raise InputError(
             f"the server graph is disconnected: servers {apart} cannot be reached from server "

@@ -85,19 +85,6 @@ class Sparse:
         found = np.minimum(np.searchsorted(self.places, places), len(self.places) - 1)
         return np.where(self.places[found] == places, self.values[found], 0.0)
 
-    @cached_property
-    def transposed(self) -> "Sparse":
-        """Rows and columns exchanged."""
-        return Sparse.at(self.columns, self.rows, self.values, (self.width, len(self)))
-
-    def same_as(self, other: "Sparse") -> bool:
-        """Are all numbers the same?"""
-        return self is other or (
-            self.shape == other.shape
-            and np.array_equal(self.places, other.places)
-            and np.array_equal(self.values, other.values)
-        )
-
     def with_values(self, values: Floats) -> "Sparse":
         """Other numbers at the same places."""
         return Sparse.at(self.rows, self.columns, values, self.shape)

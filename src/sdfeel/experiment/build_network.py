@@ -10,7 +10,7 @@ from sdfeel.core.arrays import Ints, floats
 from sdfeel.core.cost import Cost
 from sdfeel.core.decide import Decisions
 from sdfeel.core.errors import InputError, unknown
-from sdfeel.core.gossip_weights import GOSSIP_RULES, metropolis, weights_of
+from sdfeel.core.gossip_weights import GOSSIP_RULES, laplacian_weights, metropolis, weights_of
 from sdfeel.core.named import asked_for, imported, is_path
 from sdfeel.core.network import Network, clustered, square
 from sdfeel.core.outages import Outages
@@ -253,10 +253,13 @@ def build_places(
 
 
 def build_mixing(experiment: Experiment, net: Network) -> Network:
+    """The network in which servers weight one another as the experiment says."""
     given = experiment.network.mixing
+    if isinstance(given, str) and given in GOSSIP_RULES:
+        rule = GOSSIP_RULES[given]
+        weights = None if rule is laplacian_weights else weights_of(rule, net.linked, net.mass)
+        return net if weights is net.weights else replace(net, weights=weights)
     found = imported(given) if is_path(given) else given
-    if isinstance(found, str) and found in GOSSIP_RULES:
-        found = GOSSIP_RULES[found]
     if not isinstance(found, str):
         with asked_for("network.mixing", "a matrix of weights"):
             if callable(found):

@@ -139,7 +139,8 @@ def build(name: Any, shape: Shape, classes: int, seed: int, **options: Any) -> n
         torch.default_generator.manual_seed(seed)
         if isinstance(name, str) and name in MODELS:
             factory = MODELS[name].build
-            _check_options(name, factory, options)
+            if options:
+                _check_options(name, factory, options)
             return _made(name, factory, shape, classes, **options)  # type: ignore[no-any-return]
         found, told_as = NAMED.find(name), spelled(name)
         if isinstance(found, nn.Module) and isinstance(name, str):
