@@ -176,6 +176,8 @@ def _quiet_home(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def _no_power_cut(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody waits for the disk: a killed process loses nothing that the kernel has."""
     monkeypatch.setattr(os, "fsync", os.fstat)
+    if (store := sys.modules.get("sdfeel.live.store")) is not None:
+        monkeypatch.setattr(store, "DURABLE", "off")
 
 
 @pytest.fixture(autouse=True)

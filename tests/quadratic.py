@@ -26,17 +26,21 @@ class QuadraticEngine:
         return torch.full((self.centres.shape[1],), self.start, dtype=torch.float64)
 
     def train(self, tasks: Sequence[Task]) -> Iterator[Tensor]:
-        curvature = torch.as_tensor(self.curvature, dtype=torch.float64).expand_as(self.centres)
+        """In NumPy, which takes small steps several times as fast as torch."""
+        centres = self.centres.numpy()
+        curvature = np.broadcast_to(np.asarray(self.curvature, dtype=np.float64), centres.shape)
         for task in tasks:
-            model = task.start.clone()
+            start, centre, bend = task.start.numpy(), centres[task.client], curvature[task.client]
+            shift = None if task.shift is None else task.shift.numpy()
+            model = start.copy()
             for _ in range(task.steps):
-                slope = curvature[task.client] * (model - self.centres[task.client])
-                if task.shift is not None:
-                    slope = slope + task.shift
+                slope = bend * (model - centre)
+                if shift is not None:
+                    slope = slope + shift
                 if task.pull:
-                    slope = slope + task.pull * (model - task.start)
+                    slope = slope + task.pull * (model - start)
                 model -= task.rate * self.rate * slope
-            yield model
+            yield torch.from_numpy(model)
 
     def loss_and_gradient(self, client: int, model: Tensor, step: int) -> tuple[float, Tensor]:
         curvature = torch.as_tensor(self.curvature, dtype=torch.float64).expand_as(self.centres)

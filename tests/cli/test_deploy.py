@@ -89,6 +89,7 @@ def test_an_asynchronous_deployment_can_be_repeated_in_the_simulator(tmp_path: P
     assert fingerprint(replay(tmp_path / "real")) == deployed["model_sha256"]
 
 
+@pytest.mark.slow
 def test_a_deployment_that_was_stopped_continues_where_it_was(tmp_path: Path) -> None:
     settings = [*pairs(SMALL | {"training.iterations": "60"}), "evaluation.every=4"]
     experiment = load(None, settings)

@@ -3,9 +3,12 @@
 import re
 from pathlib import Path
 
+import pytest
+
 from tests.live.matrix import CASES, fort, knock
 
 
+@pytest.mark.slow
 def test_every_stranger_is_told_why_and_ends(tmp_path: Path) -> None:
     with fort(tmp_path / "federation") as built:
         knocks = [(case, knock(built, number, case)) for number, case in enumerate(CASES)]

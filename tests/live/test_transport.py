@@ -236,6 +236,7 @@ class Cable:
         writer.close()
 
 
+@pytest.mark.slow
 def test_a_connection_that_goes_dead_without_a_word_is_noticed(federation: Federation) -> None:
     async def story() -> None:
         asked = 0

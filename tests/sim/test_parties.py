@@ -33,7 +33,7 @@ from tests.sim.parties import Parties
 from tests.sim.test_simulate import cost, uneven
 from tests.sim.variants import Momentum, Own, Personal, Robust, Scaffold, SlowlyFollowing
 
-ROUNDS = 8
+ROUNDS = 6  # several of each lane, and two periods of two
 OPTIONS: dict[str, list[dict[str, Any]]] = {
     "sd-feel": [{"tau2": 2, "alpha": 3}],
     "hierfavg": [{"tau2": 2}],

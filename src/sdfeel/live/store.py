@@ -22,6 +22,7 @@ from sdfeel.core.run_files import write_atomic
 FORM = 2  # version of the stored form; another number means that another version wrote it
 LARGE = 1 << 20  # bytes; above it, a file is several times faster than a row
 RECENT = 4 << 20  # bytes of small tensors that need not be read again
+DURABLE = "full"  # how SQLite waits for the disk: a commit that returned survives a power cut
 BASE, TENSORS = "state.sqlite", "tensors"
 Kind = Literal[
     "start", "hop", "result", "measured", "own", "final", "row", "signed", "given", "mask", "used"
@@ -91,7 +92,7 @@ class Store:
         try:
             self._base = sqlite3.connect(directory / BASE, timeout=1.0, isolation_level=None)
             self._base.execute("pragma journal_mode=wal")
-            self._base.execute(f"pragma synchronous={'full' if durable else 'off'}")
+            self._base.execute(f"pragma synchronous={DURABLE if durable else 'off'}")
             self._base.execute("pragma locking_mode=exclusive")
             self._check_form()
             self._base.executescript(TABLES)

@@ -20,8 +20,6 @@ from tests.engine.native.helpers import PARTS, examples, needs_compiler
 from tests.tools import native_fuzz as fuzz
 from tests.waiting import joined, received
 
-pytestmark = pytest.mark.usefixtures("fully_optimised")
-
 DATA = examples((1, 4, 4))
 
 
@@ -108,6 +106,7 @@ def test_the_compiler_from_pip_serves_where_there_is_no_other(
     assert len(built(own_cache)) == 1
 
 
+@pytest.mark.usefixtures("fully_optimised")
 def test_only_old_gcc_gets_the_flags_against_its_mistakes(monkeypatch: pytest.MonkeyPatch) -> None:
     for macros, flags in (
         ("#define __GNUC__ 12\n", (*build.FLAGS, *build.GCC_12)),
@@ -191,6 +190,7 @@ def test_data_that_does_not_fit_is_a_reason(
     assert reason in str(create(data))
 
 
+@pytest.mark.usefixtures("fully_optimised")
 @needs_compiler
 def test_the_headers_compile_without_a_warning() -> None:
     own = fuzz.chain(3)
