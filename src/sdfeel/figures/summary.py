@@ -108,16 +108,16 @@ def _counts(results: Path) -> str:
 
 
 def _states(results: Path, data: str, scale: Scale, reading: Reading) -> Counter[str]:
-    """How many claims of the paper have which verdict on a data set."""
+    """How many claims of the paper have which verdict on a data set; a claim that several figures
+    judge (at another rate, say) counts once, as its first figure says."""
     with (results / "claims.csv").open(encoding="utf-8", newline="") as file:
         listed = {name for row in csv.DictReader(file) for name in row["claims"].split()}
-    return Counter(
-        verdicts[reading]["verdict"]
-        for figure in FIGURES.values()
-        if figure.data == data
-        for claim, verdicts in verdicts_of(results, scale, figure.name).items()
-        if claim in listed and reading in verdicts
-    )
+    found: dict[str, str] = {}
+    for figure in FIGURES.values():
+        for claim, verdicts in verdicts_of(results, scale, figure.name).items():
+            if figure.data == data and claim in listed and reading in verdicts:
+                found.setdefault(claim, verdicts[reading]["verdict"])
+    return Counter(found.values())
 
 
 def _numbered(states: Mapping[str, int]) -> str:

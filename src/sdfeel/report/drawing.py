@@ -7,6 +7,7 @@ import re
 from io import BytesIO
 from math import log10
 from pathlib import Path
+from textwrap import wrap
 from threading import Lock
 from typing import Any
 from xml.etree import ElementTree
@@ -44,10 +45,12 @@ def new_figure(width: float, height: float, title: str | None = None) -> Figure:
     """An empty figure, in inches, whose parts make room for one another."""
     figure = Figure(figsize=(width, height), layout="constrained", facecolor="white")
     if title:
-        figure.suptitle(short(title, 100), fontsize=TITLE + 1, color=INK, parse_math=False)
+        lines = wrap(short(title, 100), max(1, int(LETTERS * width)))
+        figure.suptitle("\n".join(lines), fontsize=TITLE + 1, color=INK, parse_math=False)
     return figure
 
 
+LETTERS = 9.5  # of a title, in an inch
 WIDTHS = {"column": 3.4, "page": 7.0, "slide": 12.0}  # inches
 ROOM = 0.4  # no picture can be made narrower than this without cutting its letters
 SMALLEST, LARGEST = 7.0, 9.0  # points in print, for every letter
