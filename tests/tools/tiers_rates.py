@@ -42,7 +42,7 @@ def main() -> None:
         )
         for reading in trial.readings
         for label in trial.labels
-        for spread in trial.spreads
+        for spread in trial.tuned
         for rate in trial.rates
     }
     runs = {cache.key(each): each for each in (seeded(f.trained, SEED) for f in found.values())}
@@ -55,7 +55,7 @@ def main() -> None:
         for label in trial.labels:
             scores = [
                 [score(found[reading, label, s, r], asked.data) for r in trial.rates]
-                for s in trial.spreads
+                for s in trial.tuned
             ]
             best = [trial.rates[row.index(max(row))] for row in scores]
             told = "; ".join(" ".join(f"{each:.4f}" for each in row) for row in scores)

@@ -13,7 +13,6 @@ from sdfeel.figures.paper.figure_10 import STATISTICS, VANILLA
 from sdfeel.figures.settings import FigureSetting
 from sdfeel.figures.tuned import (
     ALONE,
-    CHOSEN,
     FEWER,
     MARGINS,
     NOBODY_WAITS,
@@ -23,6 +22,7 @@ from sdfeel.figures.tuned import (
     TRIALS,
     ahead_of,
     as_good,
+    chosen,
     lines,
     on_trial,
     tuned_line,
@@ -55,7 +55,7 @@ def varied(made: FigureSetting) -> list[FigureLine]:
     for each in VARIATIONS.values():
         own = replace(on_trial("full", made.reading), theta_min=each.theta_min)
         for label in FEWER:
-            rate = CHOSEN["full", made.reading, label][0]
+            rate = chosen(made, label, SPREAD)
             line = tuned_line(own, label, SPREAD, rate, *each.settings)
             found.append(replace(line, label=f"{label}, {each.title}"))
     return found
