@@ -16,7 +16,8 @@ template <class L, int BATCH, class Update> struct Conv {
     using Weights = WeightGradient<L>;
     using Pool = Pooling<L>;
     using Drop = typename L::Drop;
-    static constexpr int IN = Shape::IN, OUT = Shape::OUT, BLOCK = Weights::BLOCK;
+    static constexpr int IN = Shape::IN, OUT = Shape::OUT;
+    static constexpr int BLOCK = Weights::BLOCK, SLOT = Weights::SLOT;
     static constexpr int64_t PARAMETERS =
         int64_t(OUT) * IN * Shape::TAPS + (L::bias >= 0 ? OUT : 0);
 
@@ -24,7 +25,7 @@ template <class L, int BATCH, class Update> struct Conv {
     static constexpr bool CONTIGUOUS = false;
     static constexpr int IN_ROW = Shape::WIDTH, IN_PLANE = round_up(Shape::AREA + 2 * ORDER, 16);
     static constexpr int CORNER = L::padding_y * Shape::WIDTH + L::padding_x;
-    static constexpr int SIDE_BY_SIDE = round_up(Shape::AREA * BLOCK + 2 * ORDER, 16);
+    static constexpr int SIDE_BY_SIDE = round_up(Shape::AREA * SLOT + 2 * ORDER, 16);
     static constexpr int OUT_WIDTH = round_up(OUT, LANES);
     // Samples whose inputs stay in the first cache while all channels' winners pass over them.
     static constexpr int TOGETHER = most(1, 24000 / (4 * SIDE_BY_SIDE));
@@ -55,17 +56,16 @@ template <class L, int BATCH, class Update> struct Conv {
     }
 
     void read(const float *row) {
-        each_weight([&](int o, int c, int y, int x, int place) {
-            weights[place] = row[in_row(o, c, y, x)];
+        each_block([&](int torchs, int own, auto taps) {
+            constexpr int TAPS = decltype(taps)::value;
+            turn<BLOCK, TAPS>(row + L::weight + torchs, Shape::TAPS, weights + own, SLOT);
         });
         if (L::bias >= 0) memcpy(bias, row + L::bias, OUT * 4);
         velocity.forget();
         bias_velocity.forget();
     }
     void write(float *row) const {
-        each_weight([&](int o, int c, int y, int x, int place) {
-            row[in_row(o, c, y, x)] = weights[place];
-        });
+        as_torch(row + L::weight);
         if (L::bias >= 0) memcpy(row + L::bias, bias, OUT * 4);
     }
     // What was read is no model but a shift.
@@ -74,11 +74,8 @@ template <class L, int BATCH, class Update> struct Conv {
         bias_velocity.keep(bias, rate);
     }
     SDFEEL_NOINLINE void pack() {
-        each_weight([&](int o, int c, int y, int x, int place) {
-            kernel.weights[o][(c * Shape::KERNEL_X + x) * Shape::KERNEL_Y + y] = weights[place];
-            if constexpr (L::sends_gradient)
-                back.pack(o, c, y * Shape::KERNEL_X + x, weights[place]);
-        });
+        as_torch(kernel.weights[0]);
+        if constexpr (L::sends_gradient) back.pack(weights, kernel.weights[0]);
     }
     void draw(const Address &at, int n) {
         if constexpr (Drop::active) Drop::fill(at, int64_t(n) * OUT, multipliers);
@@ -121,26 +118,29 @@ template <class L, int BATCH, class Update> struct Conv {
         return 1;
     }
 
-    // Where torch has the weight in a model's row.
-    static constexpr int in_row(int o, int c, int y, int x) {
-        return L::weight + ((o * IN + c) * Shape::KERNEL_Y + y) * Shape::KERNEL_X + x;
-    }
-    template <class Act> static SDFEEL_INLINE void each_weight(const Act &act) {
+    // act(torchs, own, taps): where torch and where WeightGradient has the weights of some
+    // neighbouring taps. Torch's are BLOCK rows of taps, ours a row of SLOT for each tap.
+    template <class Act> static SDFEEL_INLINE void each_block(const Act &act) {
+        constexpr bool GAPS = Weights::ROW != Shape::KERNEL_X * SLOT; // between a kernel's rows
+        constexpr int ROWS = GAPS ? Shape::KERNEL_Y : 1, TAPS = Shape::TAPS / ROWS;
         for (int o = 0; o < OUT; o++)
-            for (int b = 0; b < Weights::BLOCKS; b++)
-                for (int y = 0; y < Shape::KERNEL_Y; y++)
-                    for (int x = 0; x < Shape::KERNEL_X; x++)
-                        for (int c = b * BLOCK; c < (b + 1) * BLOCK; c++)
-                            act(o, c, y, x, Weights::place(o, c, y, x));
+            for (int c = 0; c < IN; c += BLOCK)
+                for (int y = 0; y < ROWS; y++)
+                    act((o * IN + c) * Shape::TAPS + y * TAPS, Weights::place(o, c, y, 0),
+                        Number<TAPS>());
+    }
+    void as_torch(float *to) const {
+        each_block([&](int torchs, int own, auto taps) {
+            constexpr int TAPS = decltype(taps)::value;
+            turn<TAPS, BLOCK>(weights + own, SLOT, to + torchs, Shape::TAPS);
+        });
     }
 
     // The padded input with BLOCK channels side by side: copied, unless one channel is a block.
-    void interleave(int s) {
+    SDFEEL_NOINLINE void interleave(int s) {
         if constexpr (BLOCK > 1)
             for (int b = 0; b < Weights::BLOCKS; b++)
-                for (int p = 0; p < Shape::AREA; p++)
-                    SDFEEL_UNROLL for (int c = 0; c < BLOCK; c++)
-                        side_by_side[s][b][p * BLOCK + c] = x[s][b * BLOCK + c][p];
+                turn<BLOCK, Shape::AREA>(x[s][b * BLOCK], IN_PLANE, side_by_side[s][b], SLOT);
     }
     SDFEEL_INLINE const float *neighbours(int s, int b) const {
         return BLOCK > 1 ? side_by_side[BLOCK > 1 ? s : 0][b] : x[s][b];

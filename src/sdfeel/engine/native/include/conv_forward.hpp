@@ -22,7 +22,7 @@ template <class L> struct ConvForward {
 
     alignas(64) float copies[Shape::IN * KERNEL_X * PHASES][COPY];
     alignas(64) float lines[Shape::OUT][LINE]; // the outputs of one sample
-    alignas(64) float weights[Shape::OUT][WEIGHTS];
+    alignas(64) float weights[Shape::OUT][WEIGHTS]; // as torch has them
 
     // `plane`: input planes with their border, `stride` floats apart.
     void shift(const float *plane, int stride) {
@@ -81,14 +81,15 @@ template <class L> struct ConvForward {
             SDFEEL_UNROLL for (int j = 0; j < WIDE; j++)
                 sums[o][j] = all<LANES>(bias[channels[o]]);
         }
-        for (int k = 0; k < Shape::IN * KERNEL_X; k++) {
+        for (int k = 0, first = 0; k < Shape::IN * KERNEL_X; k++, first++) {
+            if (k && k % KERNEL_X == 0) first += Shape::TAPS - KERNEL_X; // the next channel
             SDFEEL_UNROLL for (int y = 0; y < KERNEL_Y; y++) {
                 const float *from =
                     copies[k * PHASES + y % PHASES] + y / L::stride_y * OUT_W + position;
                 Floats<LANES> in[WIDE];
                 SDFEEL_UNROLL for (int j = 0; j < WIDE; j++) in[j] = load<LANES>(from + j * LANES);
                 SDFEEL_UNROLL for (int o = 0; o < OUTS; o++) {
-                    const Floats<LANES> weight = all<LANES>(w[o][k * KERNEL_Y + y]);
+                    const Floats<LANES> weight = all<LANES>(w[o][first + y * KERNEL_X]);
                     SDFEEL_UNROLL for (int j = 0; j < WIDE; j++)
                         sums[o][j] = fused<LANES>(weight, in[j], sums[o][j]);
                 }

@@ -55,35 +55,51 @@ template <class Shape> struct WeightOrder {
     static constexpr int CHAINS = VECTORS == 1 ? 4 : VECTORS < 8 ? 2 : 1;
 };
 
-// For BLOCK input channels lying side by side, a kernel's row is KERNEL_X * BLOCK neighbouring
-// floats: VECTORS of SIZE lanes. ROWS kernel rows are summed at once.
+// BLOCK input channels lie side by side at each position, in SLOT floats: either without a gap, so
+// that a kernel's row is fewest vectors, or in whole vectors, so that none of them straddles two
+// cache lines. A kernel's row is VECTORS of SIZE lanes; ROWS kernel rows are summed at once.
 template <class Shape> struct WeightTile {
     static constexpr int CHAINS = WeightOrder<Shape>::CHAINS;
-    static constexpr int vectors(int block) {
-        return divide_up(Shape::KERNEL_X * block, fitting(Shape::KERNEL_X * block));
+    static constexpr int slot(int block, bool whole) {
+        return whole ? round_up(block, fitting(block)) : block;
     }
-    static constexpr int cost(int block, int rows) { // of one winner, in quarter cycles
+    static constexpr int size(int block, bool whole) {
+        return fitting(whole ? block : Shape::KERNEL_X * block);
+    }
+    static constexpr int vectors(int block, bool whole) {
+        return divide_up(Shape::KERNEL_X * slot(block, whole), size(block, whole));
+    }
+    static constexpr int load(int block, bool whole) { // of one vector, in eighths of a cycle
+        const int lanes = size(block, whole);
+        return slot(block, whole) % lanes == 0 ? (lanes == 16 ? 8 : 4)
+                                               : (lanes == 16 ? 15 : lanes == 8 ? 6 : 5);
+    }
+    static constexpr int cost(int block, bool whole, int rows) { // of one winner
         int total = 0;
         for (int y = 0; y < Shape::KERNEL_Y; y += rows) {
-            const int sums = least(rows, Shape::KERNEL_Y - y) * vectors(block);
-            total += most(3 * sums, 16 / CHAINS) + 8;
+            const int sums = least(rows, Shape::KERNEL_Y - y) * vectors(block, whole);
+            total += most(load(block, whole) * sums, 32 / CHAINS) + 16;
         }
         return total * (Shape::IN / block);
     }
     static constexpr int best() {
         int found = 0, lowest = 1 << 30;
         for (int block = 1; block <= Shape::IN; block++)
-            for (int rows = 1; rows <= Shape::KERNEL_Y; rows++) {
-                if (Shape::IN % block || CHAINS * rows * vectors(block) > ACCUMULATORS) continue;
-                if (cost(block, rows) < lowest)
-                    lowest = cost(block, rows), found = block * 64 + rows;
-            }
+            for (int whole = 0; whole < 2; whole++)
+                for (int rows = 1; rows <= Shape::KERNEL_Y; rows++) {
+                    if (Shape::IN % block || (whole && block == 1) ||
+                        CHAINS * rows * vectors(block, whole) > ACCUMULATORS)
+                        continue;
+                    if (cost(block, whole, rows) < lowest)
+                        lowest = cost(block, whole, rows), found = (block * 2 + whole) * 64 + rows;
+                }
         // A row too long for the registers: one channel at a time never is.
-        return found ? found : 64 + 1;
+        return found ? found : 2 * 64 + 1;
     }
-    static constexpr int BLOCK = best() / 64, ROWS = best() % 64, BLOCKS = Shape::IN / BLOCK;
-    static constexpr int SIZE = fitting(Shape::KERNEL_X * BLOCK), VECTORS = vectors(BLOCK);
-    static constexpr int ROW = VECTORS * SIZE;
+    static constexpr int BLOCK = best() / 128, ROWS = best() % 64, BLOCKS = Shape::IN / BLOCK;
+    static constexpr bool WHOLE = best() / 64 % 2;
+    static constexpr int SLOT = slot(BLOCK, WHOLE), SIZE = size(BLOCK, WHOLE);
+    static constexpr int VECTORS = vectors(BLOCK, WHOLE), ROW = VECTORS * SIZE;
 };
 
 // Input gradient: a position has SLOTS neighbouring floats, a multiple of SIZE, so that every

@@ -23,9 +23,9 @@ template <class Layer> struct Dropout {
             philox(at, Layer::number, uint64_t(e / 4) + 1, words);
             const int valid = count - e < 4 ? int(count - e) : 4;
             for (int i = 0; i < valid; i++) {
-                // p = 1 drops everything: no threshold can say that.
-                const bool kept = words[i] >= Layer::threshold && Layer::scale != 0;
-                multipliers[e + i] = kept ? Layer::scale : 0.0f;
+                // p = 1 drops everything: its scale is 0. Not a branch, which nobody could guess.
+                const float either[] = {0.0f, Layer::scale};
+                multipliers[e + i] = either[words[i] >= Layer::threshold];
             }
         }
     }

@@ -5,16 +5,23 @@
 
 namespace sdfeel {
 
-// A block of 4 x 4.
-template <class T>
+// A block of up to 4 x 4: what lies beside it is neither read nor written.
+template <int ROWS = 4, int COLUMNS = 4, class T>
 SDFEEL_INLINE void transpose_four(const T *from, int from_stride, T *to, int to_stride) {
     typedef T Four __attribute__((vector_size(4 * sizeof(T))));
     typedef T Loose __attribute__((vector_size(4 * sizeof(T)), aligned(alignof(T)), may_alias));
     const auto row = [&](int r) -> Four {
-        return *reinterpret_cast<const Loose *>(from + r * from_stride);
+        const T *const first = from + r * from_stride;
+        if (r >= ROWS) return Four{};
+        if constexpr (COLUMNS == 4) return *reinterpret_cast<const Loose *>(first);
+        return Four{first[0], COLUMNS > 1 ? first[1] : 0, COLUMNS > 2 ? first[2] : 0, 0};
     };
     const auto put = [&](int r, Four values) {
-        *reinterpret_cast<Loose *>(to + r * to_stride) = values;
+        T *const first = to + r * to_stride;
+        if (r >= COLUMNS) return;
+        if constexpr (ROWS == 4) *reinterpret_cast<Loose *>(first) = values;
+        else
+            SDFEEL_UNROLL for (int i = 0; i < ROWS; i++) first[i] = values[i];
     };
     const Four a = row(0), b = row(1), c = row(2), d = row(3);
     const Four ab = __builtin_shufflevector(a, b, 0, 4, 1, 5);
@@ -67,6 +74,25 @@ inline void transpose(const T *from, int from_stride, T *to, int to_stride, int 
     for (int r = 0; r < rows; r++)
         for (int c = r < whole_rows ? whole_columns : 0; c < columns; c++)
             to[long(c) * to_stride + r] = from[long(r) * from_stride + c];
+}
+
+// The same for a small one, whose size is known when it is compiled.
+template <int ROWS, int COLUMNS>
+SDFEEL_INLINE void turn(const float *from, int from_stride, float *to, int to_stride) {
+    constexpr int LAST_ROWS = ROWS % 4, LAST_COLUMNS = COLUMNS % 4;
+    int c = 0;
+    const auto column = [&](auto columns) {
+        constexpr int WIDE = decltype(columns)::value;
+        int r = 0;
+        for (; r + 4 <= ROWS; r += 4)
+            transpose_four<4, WIDE>(from + r * from_stride + c, from_stride, to + c * to_stride + r,
+                                    to_stride);
+        if constexpr (LAST_ROWS)
+            transpose_four<LAST_ROWS, WIDE>(from + r * from_stride + c, from_stride,
+                                            to + c * to_stride + r, to_stride);
+    };
+    for (; c + 4 <= COLUMNS; c += 4) column(Number<4>());
+    if constexpr (LAST_COLUMNS) column(Number<LAST_COLUMNS>());
 }
 
 } // namespace sdfeel

@@ -71,6 +71,49 @@ template <int N> SDFEEL_INLINE void store(float *to, Floats<N> values) {
     *reinterpret_cast<typename Types<N>::loose *>(to) = values;
 }
 
+// N bytes as numbers. GCC 12 would take them one by one.
+template <int N> SDFEEL_INLINE Ints<N> widened(const uint8_t *from) {
+#if defined(__AVX2__) && !defined(__clang__)
+    typedef char Sixteen __attribute__((vector_size(16)));
+    Sixteen bytes = {};
+#if defined(__AVX512F__)
+    if constexpr (N == 16) {
+        memcpy(&bytes, from, N);
+        return __builtin_ia32_pmovzxbd512_mask(bytes, Ints<N>{}, (unsigned short)-1);
+    }
+#endif
+    if constexpr (N == 8) {
+        typedef long long Two __attribute__((vector_size(16)));
+        long long eight;
+        memcpy(&eight, from, N);
+        return __builtin_ia32_pmovzxbd256((Sixteen)Two{eight, 0});
+    }
+#endif
+    return __builtin_convertvector(
+        *reinterpret_cast<const typename Types<N>::loose_bytes *>(from), Ints<N>);
+}
+
+// Store the first COUNT lanes alone.
+template <int COUNT, int N, int... I>
+SDFEEL_INLINE void store_first(float *to, Floats<N> values, Indices<I...>) {
+    constexpr int H = N / 2;
+    if constexpr (COUNT == N) store<N>(to, values);
+    else if constexpr (N <= 4)
+        SDFEEL_UNROLL for (int i = 0; i < COUNT; i++) to[i] = values[i];
+    else {
+        const Floats<H> low = __builtin_shufflevector(values, values, I...);
+        if constexpr (COUNT <= H) store_first<COUNT, H>(to, low, To<H / 2>());
+        else {
+            store<H>(to, low);
+            store_first<COUNT - H, H>(
+                to + H, __builtin_shufflevector(values, values, (I + H)...), To<H / 2>());
+        }
+    }
+}
+template <int COUNT, int N> SDFEEL_INLINE void store_first(float *to, Floats<N> values) {
+    store_first<COUNT, N>(to, values, To<N / 2>());
+}
+
 template <int N, int... I>
 SDFEEL_INLINE Floats<N> spread(float x, Indices<I...>) {
     return Floats<N>{((void)I, x)...};

@@ -10,68 +10,52 @@ namespace sdfeel {
 
 constexpr int DEAD = 4; // code of an output that ReLU stopped; else the winner's place, 0 to 3
 
-struct Winner {
-    int32_t place; // of the first input under the kernel, in the padded input
-    float change;  // its gradient
-};
-
 // The winners of one output channel of one sample.
 template <class Shape> struct Winners {
+    static constexpr int ROOM = round_up(Shape::FINAL + 4, 16); // the kernels take up to 4 at once
     int count;
-    Winner list[round_up(Shape::FINAL + 4, 16)]; // the kernels take up to 4 at once
+    int32_t places[ROOM]; // of the first input under the kernel, in the padded input
+    float changes[ROOM];  // their gradients
 };
 
-// For each choice of four pairs, where their numbers come from if the chosen move to the front.
+// For each choice of eight numbers, where they come from if the chosen move to the front.
 struct Forward {
-    int32_t places[16][8];
+    uint8_t places[256][8];
     constexpr Forward() : places() {
-        for (int chosen = 0; chosen < 16; chosen++)
-            for (int i = 0, to = 0; i < 4; i++)
-                if (chosen >> i & 1) {
-                    places[chosen][to++] = 2 * i;
-                    places[chosen][to++] = 2 * i + 1;
-                }
+        for (int chosen = 0; chosen < 256; chosen++)
+            for (int i = 0, to = 0; i < 8; i++)
+                if (chosen >> i & 1) places[chosen][to++] = uint8_t(i);
     }
 };
-alignas(32) constexpr Forward FORWARD{};
 
 // Write those of N winners that are `alive` one after the other, and perhaps something behind
 // them; how many there were. Without a branch: whether a ReLU is alive cannot be guessed.
 template <int N>
-SDFEEL_INLINE int append(Winner *to, Ints<N> place, Floats<N> change, Ints<N> alive) {
-    alignas(64) Winner some[N]; // the cast of a vector keeps its bits
-    zip<N>(reinterpret_cast<float *>(some), (Floats<N>)place, change);
+SDFEEL_INLINE int append(int32_t *places, float *changes, Ints<N> place, Floats<N> change,
+                         Ints<N> alive) {
 #if defined(__AVX512F__) && !defined(__clang__)
     if constexpr (N == 16) { // in registers: compressing to memory is slow
-        typedef long long Pairs __attribute__((vector_size(64)));
-        typedef long long Loose __attribute__((vector_size(64), aligned(4), may_alias));
-        const unsigned mask = __builtin_ia32_ptestmd512(alive, alive, (unsigned short)-1);
-        const auto *pairs = reinterpret_cast<const Loose *>(some);
-        const int first = __builtin_popcount(mask & 255);
-        *reinterpret_cast<Loose *>(to) =
-            __builtin_ia32_compressdi512_mask(pairs[0], Pairs{}, (unsigned char)mask);
-        *reinterpret_cast<Loose *>(to + first) =
-            __builtin_ia32_compressdi512_mask(pairs[1], Pairs{}, (unsigned char)(mask >> 8));
-        return first + __builtin_popcount(mask >> 8);
+        const unsigned short mask = __builtin_ia32_ptestmd512(alive, alive, (unsigned short)-1);
+        store<N>(reinterpret_cast<float *>(places),
+                 (Floats<N>)__builtin_ia32_compresssi512_mask(place, Ints<N>{}, mask));
+        store<N>(changes, __builtin_ia32_compresssf512_mask(change, Floats<N>{}, mask));
+        return __builtin_popcount(mask);
     }
 #elif defined(__AVX2__) && !defined(__clang__)
     if constexpr (N == 8) {
-        typedef int Loose __attribute__((vector_size(32), aligned(4), may_alias));
-        const int mask = __builtin_ia32_movmskps256((Floats<8>)alive);
-        const auto *pairs = reinterpret_cast<const Loose *>(some);
-        const int first = __builtin_popcount(mask & 15);
-        const auto moved = [](Loose four, int which) {
-            const auto *order = reinterpret_cast<const Loose *>(FORWARD.places[which]);
-            return __builtin_ia32_permvarsi256(four, *order);
-        };
-        *reinterpret_cast<Loose *>(to) = moved(pairs[0], mask & 15);
-        *reinterpret_cast<Loose *>(to + first) = moved(pairs[1], mask >> 4);
-        return first + __builtin_popcount(mask >> 4);
+        static constexpr Forward forward{};
+        const int mask = __builtin_ia32_movmskps256((Floats<N>)alive);
+        const Ints<N> order = widened<N>(forward.places[mask]);
+        store<N>(reinterpret_cast<float *>(places),
+                 (Floats<N>)__builtin_ia32_permvarsi256(place, order));
+        store<N>(changes, __builtin_ia32_permvarsf256(change, order));
+        return __builtin_popcount(unsigned(mask));
     }
 #endif
     int count = 0;
     SDFEEL_UNROLL for (int i = 0; i < N; i++) {
-        to[count] = some[i];
+        places[count] = place[i];
+        changes[count] = change[i];
         count -= alive[i];
     }
     return count;
@@ -97,9 +81,7 @@ template <class L> struct Pooling {
                     code = dead ? Ints<SIZE>{} + DEAD : code;
                 }
                 if (FINAL_W % SIZE == 0 || x + SIZE <= FINAL_W) store<SIZE>(to + y * row + x, best);
-                else
-                    SDFEEL_UNROLL for (int i = 0; i < FINAL_W % SIZE; i++)
-                        to[y * row + x + i] = best[i];
+                else store_first<FINAL_W % SIZE, SIZE>(to + y * row + x, best);
                 if (TRAIN) // what it writes too much, the next row corrects
                     *reinterpret_cast<typename Types<SIZE>::loose_bytes *>(
                         codes + y * FINAL_W + x) =
@@ -118,7 +100,8 @@ template <class L> struct Pooling {
                     totals[part] += take(gradients, scale, codes, p + part * LANES, out, count);
         }
         out.count = count;
-        for (int i = 0; i < 4; i++) out.list[count + i] = Winner{0, 0};
+        memset(out.places + count, 0, 4 * sizeof(int32_t));
+        memset(out.changes + count, 0, 4 * sizeof(float));
         return sum(totals);
     }
 
@@ -127,8 +110,7 @@ template <class L> struct Pooling {
     static SDFEEL_INLINE Floats<LANES> take(const float *gradients, float scale,
                                             const uint8_t *codes, int p, Winners<Shape> &out,
                                             int &count) {
-        const Ints<LANES> code = __builtin_convertvector(
-            *reinterpret_cast<const typename Types<LANES>::loose_bytes *>(codes + p), Ints<LANES>);
+        const Ints<LANES> code = widened<LANES>(codes + p);
         Ints<LANES> place =
             *reinterpret_cast<const typename Types<LANES>::loose_ints *>(corners.places + p);
         if (L::pool)
@@ -138,7 +120,7 @@ template <class L> struct Pooling {
         Ints<LANES> alive = code != DEAD;
         if (FINAL % LANES && p + LANES > FINAL) alive &= lanes_before<FINAL % LANES>(To<LANES>());
         change = alive ? change : Floats<LANES>{};
-        count += append<LANES>(out.list + count, place, change, alive);
+        count += append<LANES>(out.places + count, out.changes + count, place, change, alive);
         return change;
     }
     template <int COUNT, int... I> static SDFEEL_INLINE Ints<LANES> lanes_before(Indices<I...>) {
