@@ -2,19 +2,21 @@
 
 from dataclasses import replace
 from itertools import pairwise
+from typing import get_args
 
 import numpy as np
 import pytest
 
-from sdfeel.core.cost import Overheads
+from sdfeel.core.cost import Cost, Overheads
 from sdfeel.core.decide import Decisions
+from sdfeel.core.link_times import Link
 from sdfeel.core.network import clustered
 from sdfeel.core.scheme import Scheme
 from sdfeel.planning.improvements import improvements
 from sdfeel.planning.result import Improvement, Site
-from sdfeel.radio.latency import Rates, cost
 from sdfeel.schemes import FedAvg, HierFavg, SDFeel
 
+RATES = dict.fromkeys(get_args(Link), 1e6)
 LINE = np.diag(np.ones(3), 1) + np.diag(np.ones(3), -1)
 NET = clustered(np.ones(8), [0, 0, 1, 1, 2, 2, 3, 3], LINE)
 SITE = Site(tuple(NET.edges), 4, names=("Oslo", "Bergen", "Narvik", "Alta"))
@@ -22,7 +24,7 @@ SITE = Site(tuple(NET.edges), 4, names=("Oslo", "Bergen", "Narvik", "Alta"))
 
 def first(scheme: Scheme, **prices: object) -> Improvement:
     """A step takes a millisecond, and so does a model on any link, unless told otherwise."""
-    usual = cost(np.full(8, 1e-3), 1e3, Rates(1.0, 1.0, 1.0, 1.0))
+    usual = Cost(np.full(8, 1e-3), 1e3, RATES)
     own = Decisions.of(scheme, NET, replace(usual, **prices))  # type: ignore[arg-type]
     found = improvements(own, 1, SITE)
     assert all(a.gain >= b.gain for a, b in pairwise(found))
@@ -36,7 +38,7 @@ def test_the_slowest_device_comes_first_and_its_gain_is_exact() -> None:
     # All devices together gain as much as this one by itself: 100 of 102 ms are halved.
     assert found.gain == pytest.approx(50 / 102)
     single = improvements(
-        Decisions.of(SDFeel(tau1=1), NET, cost(steps, 1e3, Rates(1.0, 1.0, 1.0, 1.0))),
+        Decisions.of(SDFeel(tau1=1), NET, Cost(steps, 1e3, RATES)),
         1,
         SITE,
     )
@@ -50,7 +52,7 @@ def test_a_slow_link_between_servers_is_named_by_its_ends() -> None:
         Decisions.of(
             SDFeel(tau1=1),
             NET,
-            replace(cost(np.full(8, 1e-3), 1e3, Rates(1.0, 1.0, 1.0, 1.0)), server_rates=rates),
+            replace(Cost(np.full(8, 1e-3), 1e3, RATES), server_rates=rates),
         ),
         1,
         SITE,

@@ -1,8 +1,10 @@
 import numpy as np
 import pytest
 
+from sdfeel.core.cost import Cost
 from sdfeel.core.errors import InputError
-from sdfeel.radio.latency import PRESETS, Rates, assigned, cost, speeds, step_seconds
+from sdfeel.experiment.schema import LatencySection
+from sdfeel.radio.latency import PRESETS, assigned, speeds, step_seconds
 
 MNIST, CIFAR = 487_540, 138.4e6
 
@@ -25,7 +27,7 @@ def test_the_presets_reproduce_the_specifications_table(
     milliseconds: float,
 ) -> None:
     step = step_seconds(np.array([1e10]), np.array([samples]), operations, 10, PRESETS[preset])
-    price = cost(step, bits, Rates())
+    price = Cost(step, bits, LatencySection().rates)
     tau1, tau2, alpha = taus
     per_iteration = (
         float(step[0])
@@ -36,7 +38,7 @@ def test_the_presets_reproduce_the_specifications_table(
 
 
 def test_client_to_cloud_is_client_to_server_and_on() -> None:
-    price = cost(np.ones(1), 1e6, Rates())
+    price = Cost(np.ones(1), 1e6, LatencySection().rates)
     both = price.transfer("client-server") + price.transfer("server-cloud")
     assert price.transfer("client-cloud") == pytest.approx(both)
 

@@ -12,7 +12,7 @@ import numpy as np
 from pydantic import TypeAdapter, ValidationError
 from torch import Tensor, nn
 
-from sdfeel.core.arrays import ints
+from sdfeel.core.arrays import floats, ints
 from sdfeel.core.cost import Cost, Power
 from sdfeel.core.decide import Decisions
 from sdfeel.core.errors import InputError, UnknownName, unknown
@@ -449,29 +449,24 @@ def build_cost(
         packed["server-server"] = packing.across.bits(layout.priced)
     gradients = GRADIENTS.get(experiment.personal.method, 1)
     busy = 1.0 if section.cores is None else max(clients / section.cores, 1.0)
-    priced = latency.cost(
-        busy
-        * gradients
-        * latency.step_seconds(
-            speeds,
-            data.samples,
-            section.operations or printed or zoo.operations(module, data.train.first),
-            experiment.training.batch_size,
-            reading(experiment),
-        ),
-        section.model_bits or float(FLOAT * sum(layout.priced)),
-        latency.Rates(
-            section.client_server_mbps,
-            section.server_server_mbps,
-            section.server_cloud_mbps,
-            section.client_cloud_mbps,
-            section.cell_edge_mbps,
-        ),
-        section.downlink or reading(experiment).downlink,
-        Power(devices.computing_watts, devices.sending_watts, devices.backhaul_watts),
+    preset = reading(experiment)
+    steps = latency.step_seconds(
+        speeds,
+        data.samples,
+        section.operations or printed or zoo.operations(module, data.train.first),
+        experiment.training.batch_size,
+        preset,
     )
-    calls = section.calls or reading(experiment).calls
-    holds = section.holds or reading(experiment).holds
-    own = overheads(section, net)
-    priced = replace(priced, packed=packed, calls=calls, holds=holds, overheads=own)
+    priced = Cost(
+        step_seconds=floats(busy * gradients * steps),
+        model_bits=section.model_bits or float(FLOAT * sum(layout.priced)),
+        rates=section.rates,
+        downlink=section.downlink or preset.downlink,
+        calls=section.calls or preset.calls,
+        holds=section.holds or preset.holds,
+        cell_edge_rate=section.cell_edge_mbps * 1e6,
+        power=Power(devices.computing_watts, devices.sending_watts, devices.backhaul_watts),
+        packed=packed,
+        overheads=overheads(section, net),
+    )
     return with_radio(priced, experiment, net)

@@ -43,7 +43,7 @@ def read_matrix(path: Path) -> Floats:
             raise ValueError("it is empty")
         return floats(np.loadtxt(path, delimiter=",", ndmin=2))
 
-    return floats(_reading(path, read))
+    return floats(read_by(path, read))
 
 
 # Devices by name: 10^9 operations per second, and who says so (docs/radio.md#devices-by-name).
@@ -68,7 +68,7 @@ def read_speeds(path: Path, clients: int) -> Floats:
         given = [(n, row[column : column + 1]) for n, row in numbered]
         return [float(speed) for speed in _numbers(given, 1, str(path), "a speed")[:, 0]]
 
-    values = np.array(_reading(path, read))
+    values = np.array(read_by(path, read))
     if len(values) != clients:
         raise InputError(
             f"{path} gives {len(values)} speeds, but there are {clients} clients: give one each"
@@ -99,7 +99,8 @@ def text_of(name: str) -> str:
         raise DataError(f"cannot read {name}: {error}") from None
 
 
-def _reading(path: Path, reader: Callable[[Path], Any]) -> Any:
+def read_by(path: Path, reader: Callable[[Path], Any]) -> Any:
+    """What `reader` makes of a file; DataError in one sentence if it fails."""
     try:
         return reader(path)
     except FileNotFoundError:

@@ -15,8 +15,9 @@ import networkx as nx
 import numpy as np
 
 from sdfeel.core.arrays import Floats, floats
-from sdfeel.core.errors import DataError, InputError
+from sdfeel.core.errors import InputError
 from sdfeel.core.graphs import adjacency
+from sdfeel.experiment.files import read_by
 
 TOPOHUB = "topohub:"
 KM_PER_SECOND = 2e5  # light in a fibre
@@ -134,18 +135,17 @@ def read_server_graph(path: Path) -> ServerGraph:
 
     Servers are numbered from 0; a graph with other names is numbered in the order of its nodes.
     """
-    try:
-        if path.suffix == ".graphml":
-            return _of_graphml(nx.read_graphml(path))
-        return _of_lines(path.read_text(encoding="utf-8-sig"), str(path))
-    except FileNotFoundError:
-        raise DataError(f"no file {path}: check the name") from None
-    except InputError:
-        raise
-    except Exception as error:
-        # Every parser has its own exceptions; people need the same sentence for all.
-        reason = " ".join(str(error).split()) or type(error).__name__
-        raise DataError(f"cannot read {path}: {reason}") from None
+    read = _read_graphml if path.suffix == ".graphml" else _read_lines
+    found: ServerGraph = read_by(path, read)
+    return found
+
+
+def _read_graphml(path: Path) -> ServerGraph:
+    return _of_graphml(nx.read_graphml(path))
+
+
+def _read_lines(path: Path) -> ServerGraph:
+    return _of_lines(path.read_text(encoding="utf-8-sig"), str(path))
 
 
 def _of_graphml(graph: Any) -> ServerGraph:

@@ -18,6 +18,7 @@ from pydantic import (
 
 from sdfeel import schemes
 from sdfeel.core.errors import InputError
+from sdfeel.core.link_times import Link
 from sdfeel.experiment import toml
 from sdfeel.experiment.sections import (
     AttackSection,
@@ -216,6 +217,17 @@ class LatencySection(Section):
     """megabits per second, client to cloud"""
     cell_edge_mbps: Positive = 2.06
     """megabits per second of a client that sends to several servers at once"""
+
+    @property
+    def rates(self) -> dict[Link, float]:
+        """Bits per second of each kind of link."""
+        return {
+            "client-server": self.client_server_mbps * 1e6,
+            "client-cloud": self.client_cloud_mbps * 1e6,
+            "server-server": self.server_server_mbps * 1e6,
+            "server-cloud": self.server_cloud_mbps * 1e6,
+        }
+
     client_server_ms: NotNegative = 0.0
     """milliseconds that a message is under way between client and edge server, beside its sending
     (the paper: none)"""

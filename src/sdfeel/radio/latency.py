@@ -1,4 +1,4 @@
-"""The paper's latency model: how long one local iteration takes, and how fast links are.
+"""The paper's latency model: how long one local iteration takes.
 
     seconds(K) = K * (T_comp + T_cs / tau1 + alpha * T_ss / (tau1 * tau2))
 
@@ -13,7 +13,6 @@ from typing import Literal
 import numpy as np
 
 from sdfeel.core.arrays import Floats, Ints, floats
-from sdfeel.core.cost import Cost, Power
 from sdfeel.core.errors import InputError
 
 IterationUnit = Literal["batch", "epoch"]
@@ -40,17 +39,6 @@ PRESETS = {
     # What happens: all samples of a batch, forwards and backwards, and models that come down.
     "deployed": Reading("batch", 3.0, "batch", downlink=True, calls=True, holds=True),
 }
-
-
-@dataclass(frozen=True)
-class Rates:
-    """Megabits per second of each kind of link."""
-
-    client_server: float = 5.0
-    server_server: float = 50.0
-    server_cloud: float = 5.0
-    client_cloud: float = 2.5
-    cell_edge: float = 2.06  # a client that sends to several servers: 10 dB less
 
 
 def step_seconds(
@@ -119,26 +107,3 @@ def assigned(
     given = np.empty_like(ascending)
     given[order] = ascending
     return floats(given)
-
-
-def cost(
-    steps: Floats,
-    model_bits: float,
-    rates: Rates,
-    downlink: bool = False,
-    power: Power | None = None,
-) -> Cost:
-    """The core's Cost from rates in Mbit/s."""
-    return Cost(
-        step_seconds=steps,
-        model_bits=model_bits,
-        rates={
-            "client-server": rates.client_server * 1e6,
-            "client-cloud": rates.client_cloud * 1e6,
-            "server-server": rates.server_server * 1e6,
-            "server-cloud": rates.server_cloud * 1e6,
-        },
-        downlink=downlink,
-        cell_edge_rate=rates.cell_edge * 1e6,
-        power=power if power is not None else Power(),
-    )
