@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from sdfeel.core.errors import InputError
-from sdfeel.deploy.check import undeployable
+from sdfeel.deploy.deployable import undeployable
 from sdfeel.deploy.membership import replayed
 from sdfeel.experiment.build import Prepared, prepare
 from sdfeel.experiment.loading import load

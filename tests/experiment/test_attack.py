@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from sdfeel.core.errors import InputError
-from sdfeel.deploy.check import undeployable
+from sdfeel.deploy.deployable import undeployable
 from sdfeel.experiment.build import Prepared, prepare
 from sdfeel.experiment.loading import load
 

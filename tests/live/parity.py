@@ -15,7 +15,7 @@ from pathlib import Path
 from sdfeel.core.errors import InputError
 from sdfeel.core.tolerance import YES
 from sdfeel.deploy.chaos import Outcome, disturbed
-from sdfeel.deploy.check import check_deployable
+from sdfeel.deploy.deployable import check_deployable
 from sdfeel.experiment.build import prepare
 from sdfeel.experiment.loading import load
 from sdfeel.experiment.schema import Experiment

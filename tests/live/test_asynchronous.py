@@ -11,7 +11,7 @@ import torch
 from sdfeel.core.decide import Decisions, mean_iterations
 from sdfeel.core.errors import InputError
 from sdfeel.core.scheme import Scheme
-from sdfeel.deploy.check import check_deployable
+from sdfeel.deploy.deployable import check_deployable
 from sdfeel.deploy.records import Records
 from sdfeel.deploy.replay import repeated
 from sdfeel.experiment.build import prepare

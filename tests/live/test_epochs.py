@@ -25,7 +25,7 @@ from sdfeel.experiment.build import prepare
 from sdfeel.experiment.loading import load
 from sdfeel.experiment.schema import Experiment
 from sdfeel.live.client import Membership
-from sdfeel.live.edge.boundary import Boundary
+from sdfeel.live.edge.epoch_change import Boundary
 from sdfeel.live.epochs import (
     REMEMBERED,
     EpochBook,

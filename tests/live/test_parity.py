@@ -20,7 +20,7 @@ from sdfeel.core.learning_rates import schedule
 from sdfeel.core.needs import Needs
 from sdfeel.core.rules import Clipped, Geometric, Median, Trimmed
 from sdfeel.core.scheme import Scheme
-from sdfeel.deploy.check import REASONS
+from sdfeel.deploy.deployable import REASONS
 from sdfeel.engine.messages import Clip, Codec, Compress, Noise, Packing, Stage, TopK, Uniform
 from sdfeel.live.client_rows import MOST_SPANS, ClientRows
 from sdfeel.live.edge.journal import Journal

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sdfeel.bench.guards import sum_cost
-from sdfeel.core.sums import threshold_of
+from sdfeel.core.masked_sums import threshold_of
 from sdfeel.live.secure_sum import (
     PRIME,
     SHARE,

@@ -12,7 +12,7 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 from sdfeel.core.errors import Diverged
 from sdfeel.core.events import Evaluated, Finished
-from sdfeel.core.sums import threshold_of
+from sdfeel.core.masked_sums import threshold_of
 from sdfeel.engine.attacks import SUCCESS
 from sdfeel.engine.guards import masking_bytes
 from sdfeel.engine.privacy import EPSILON, INSTALLED, epsilon

@@ -20,14 +20,13 @@ from sdfeel.core import outages
 from sdfeel.core.arrays import Floats, Ints, ints
 from sdfeel.core.cost import Bill, Cost
 from sdfeel.core.errors import InputError
-from sdfeel.core.gathering import in_steps
-from sdfeel.core.mixing import Mixing, restricted, selected
+from sdfeel.core.masked_sums import PAIR, in_sums, unmasked
+from sdfeel.core.mixing import Mixing, in_steps, restricted, selected
 from sdfeel.core.network import Network
 from sdfeel.core.outages import NetworkState, Outages
 from sdfeel.core.scheme import Estimates, Lane, Local, Memory, Mix, Scheme, Setting, View, Work
 from sdfeel.core.staleness import Clocks, Unheard
 from sdfeel.core.stragglers import RoundPlan, StragglerPolicy, undisturbed
-from sdfeel.core.sums import PAIR, in_sums, unmasked
 
 
 class Decided(NamedTuple):

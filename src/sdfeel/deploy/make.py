@@ -13,7 +13,7 @@ from sdfeel.core.errors import RunError
 from sdfeel.core.network import Network
 from sdfeel.core.run_files import ALLOW, EPOCHS, EXPERIMENT, NETWORK, NODES, replacing, write_atomic
 from sdfeel.core.stragglers import StragglerPolicy
-from sdfeel.deploy.check import check_deployable
+from sdfeel.deploy.deployable import check_deployable
 from sdfeel.deploy.device import build_devices
 from sdfeel.deploy.files import NodeFile, PolicySection, network_text, write_node
 from sdfeel.deploy.membership import AUTHORITY, write_schedule

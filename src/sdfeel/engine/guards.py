@@ -75,7 +75,7 @@ def integers(update: Row, weight: float) -> NDArray[np.float64]:
 
 
 def masking_bytes(clients: int) -> int:
-    """Bytes that masks cost each client in a round, in both directions (`live/client_sums.py`).
+    """Bytes that masks cost each client in a round, both ways (`live/client_masked_sums.py`).
 
     Two public keys, a hash, a signature and a certificate of each, as text; two encrypted shares
     with their seals to and from each; a signature of each under who is left; one share about each

@@ -20,8 +20,8 @@ from sdfeel.engine.codes import Coding
 from sdfeel.engine.fused import bounded, weighted_by_hand
 from sdfeel.engine.guards import UpdateGuard
 from sdfeel.engine.tasks import TaskOf
+from sdfeel.live.client_masked_sums import Late, MaskedRound, Masking, letters_of
 from sdfeel.live.client_rows import OWED, OWN, ClientRows, coded, made, summed
-from sdfeel.live.client_sums import Late, MaskedRound, Masking, letters_of
 from sdfeel.live.failover import NONSENSE, SOON, Failover
 from sdfeel.live.protocol import HASTY, LONG_POLL, UNSAID, About, Answer, Header, is_whole, whole
 from sdfeel.live.secure_sum import TooFew

@@ -31,7 +31,7 @@ from sdfeel.engine.guards import UpdateGuard
 from sdfeel.engine.messages import Packing, SecureSum, coding_of
 from sdfeel.engine.privacy import shares
 from sdfeel.live.client import MOST_ROWS, ArrayTask, Membership, Train
-from sdfeel.live.client_sums import NUMBERS, Masking, letters_of
+from sdfeel.live.client_masked_sums import NUMBERS, Masking, letters_of
 from sdfeel.live.epochs import SignedNetwork
 from sdfeel.live.failover import refuges_of
 from sdfeel.live.protocol import UNSAID, About

@@ -42,7 +42,7 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from numpy.typing import NDArray
 
 from sdfeel.core.errors import RunError
-from sdfeel.core.sums import threshold_of
+from sdfeel.core.masked_sums import threshold_of
 from sdfeel.live.transport.errors import Rejected
 
 PRIME = 2**256 + 297  # the smallest that 32 bytes are below

@@ -13,8 +13,8 @@ from typing import Any
 from sdfeel.core.decide import length
 from sdfeel.core.errors import RunError, SdfeelError
 from sdfeel.live.edge.absent_servers import AGAIN
-from sdfeel.live.edge.boundary import Boundary
 from sdfeel.live.edge.clients import Cluster
+from sdfeel.live.edge.epoch_change import Boundary
 from sdfeel.live.edge.exchange_async import AsyncExchange
 from sdfeel.live.edge.exchange_sync import CLOSED, SyncExchange
 from sdfeel.live.edge.handout import TOLD

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sdfeel.live.client_sums import NUMBERS, WORDS, Seals
+from sdfeel.live.client_masked_sums import NUMBERS, WORDS, Seals
 from sdfeel.live.edge.policy import Policy
 from sdfeel.live.edge.round_end import Closed
 from sdfeel.live.federation import Federation, Turn

@@ -16,8 +16,8 @@ from sdfeel.engine.guards import masking_bytes
 from sdfeel.engine.messages import Clip, Noise, Packing
 from sdfeel.live.client import Client
 from sdfeel.live.edge.clients import Cluster
+from sdfeel.live.edge.masked_sums import SumDesk
 from sdfeel.live.edge.policy import Policy
-from sdfeel.live.edge.sums import SumDesk
 from sdfeel.live.protocol import Answer, Header, Who
 from sdfeel.live.secure_sum import LETTER, Contributor
 from sdfeel.live.transport.tensors import digest, parsed
@@ -382,7 +382,7 @@ def test_a_client_costs_a_sum_its_own_part_or_is_found_out(
     """The others have their sum, at the latest in the round after they lost one to a liar."""
     told: list[str] = []
     if how == "a seed":
-        monkeypatch.setattr("sdfeel.live.client_sums.Contributor", FalseDealer)
+        monkeypatch.setattr("sdfeel.live.client_masked_sums.Contributor", FalseDealer)
     policy, net = Policy(dead_client=dead, client_deadline=5.0), six()
     village = Ruining(ONE, net, tmp_path, 2 * rounds, policy, packing=packed(net), signed=True)
     village.how, village.tell = how, told.append

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from sdfeel.core.sums import PAIR
+from sdfeel.core.masked_sums import PAIR
 from sdfeel.engine.guards import integers
 from sdfeel.live.client_rows import ClientRows
 from sdfeel.live.protocol import LONG_POLL, Answer, Header, Link, is_whole

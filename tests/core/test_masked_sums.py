@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 
 from sdfeel.core.arrays import Ints, floats, ints
 from sdfeel.core.decide import Decisions
+from sdfeel.core.masked_sums import threshold_of
 from sdfeel.core.mixing import broadcast, collect
 from sdfeel.core.outages import Outages
 from sdfeel.core.scheme import Mix, View, Work
 from sdfeel.core.stragglers import StragglerPolicy
-from sdfeel.core.sums import threshold_of
 from sdfeel.core.whereabouts import UNCHANGED, Whereabouts
 from sdfeel.schemes import SDFeel
 from sdfeel.sim.simulate import Simulation
