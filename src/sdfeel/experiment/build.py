@@ -249,7 +249,7 @@ def build(settled: Settled, parts: RunParts | None = None) -> Prepared:
         made = _private(made, workload, priced=given is None)
     if made.packing is not None and attack is not None:
         made = replace(made, packing=replace(made.packing, liars=attack.clients))
-    return _resolved(made, settled, parted)
+    return _ready(made, settled, parted)
 
 
 def _private(made: Prepared, workload: Workload, priced: bool) -> Prepared:
@@ -272,9 +272,9 @@ def _private(made: Prepared, workload: Workload, priced: bool) -> Prepared:
     return replace(made, budget=budget, notes=told)
 
 
-def _resolved(made: Prepared, settled: Settled, parted: tuple[str, ...]) -> Prepared:
+def _ready(made: Prepared, settled: Settled, parted: tuple[str, ...]) -> Prepared:
     """The same with every `auto` decided, and with all that a person should know before it begins;
-    `parted` is what there is to say about a network that changes."""
+    `parted` is what there is to say about a network whose parts come and go."""
     experiment, decisions, net, case = made.experiment, made.decisions, made.net, settled.case
     if decisions.late.seconds is not None:
         decisions.check_deadline()
