@@ -111,7 +111,7 @@ def _scheme(name: str) -> str:
 def _least(kind: Any, key: str) -> dict[str, float]:
     """The smallest value that a scheme's option may have, according to its own error."""
     try:
-        kind(**{key: float("-inf")})
+        kind(**{key: -(10**9)})  # of the right kind, and far too small
     except InputError as error:
         bound = re.search(r"at least (\S+), got", str(error))
         return {"minimum": float(bound[1])} if bound else {}
