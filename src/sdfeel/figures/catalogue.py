@@ -48,6 +48,7 @@ FIGURES: dict[str, Figure] = {
         asynchrony.FIGURE,
         tuned.FIGURE,
         review.ON_MNIST,
+        review.ON_CIFAR,
         beyond.PARITY,
         beyond.BIAS,
         beyond.OUTAGES,

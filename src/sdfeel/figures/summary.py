@@ -29,9 +29,10 @@ TITLES = {
     "depends": "Depends on the reading",
     "not decided": "Open",
     "digits": "Only on digits so far",
+    "ours": "Our own rule, each scheme at its best rate",
     "none": "Not computed",
 }
-PICTURED = ("holds", "does not hold", "depends", "not decided", "digits")
+PICTURED = ("holds", "does not hold", "depends", "not decided", "digits", "ours")
 Verdicts = dict[str, dict[Reading | None, dict[str, Any]]]  # by claim and reading
 
 
@@ -52,6 +53,8 @@ class ShownClaim:
             return "none"
         if self.scale == "quick" and self.figure.data:
             return "digits"
+        if self.claim.id.startswith("S"):
+            return "ours"
         if len(states) == 1:
             return str(states.pop())
         return "depends" if {"holds", "does not hold"} <= states else "not decided"
@@ -63,7 +66,7 @@ class ShownClaim:
         by = {reading: WORDS[each["verdict"]] for reading, each in self.verdicts.items() if reading}
         if len(set(by.values())) > 1:
             marks += [f"{reading} {word}" for reading, word in by.items()]
-        elif self.kind == "digits":
+        elif self.kind in ("digits", "ours"):
             marks += set(by.values())
         elif len(by) == 1 < min(len(self.figure.readings), len(known)):
             marks += [str(reading) for reading in by]
@@ -100,8 +103,8 @@ def _counts(results: Path) -> str:
     ]
     if not told:
         return paragraph("**Nothing of this has been computed on MNIST so far.**")
-    alone = "a letter behind one: only that reading" if len(told) > 1 else "nothing else"
-    text = f"**Of its claims, {'; '.join(told)}** ({alone} has been computed)."
+    alone = "a letter: in that reading only" if len(told) > 1 else "nothing else is computed"
+    text = f"**Of its claims, {'; '.join(told)}** ({alone})."
     if states := _states(results, "cifar10", "small", "A"):
         text += f" On CIFAR-10 with [a small model](reproduce/cifar10.md), {_numbered(states)}."
     return paragraph(text)

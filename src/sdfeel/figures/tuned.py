@@ -67,6 +67,7 @@ CHOSEN: Mapping[tuple[Scale, Reading, str], tuple[float, ...]] = {
     ("quick", "E", ONE): (0.2, 0.2),
     ("quick", "E", TIERS): (0.4, 0.2),
     **{("full", reading, label): (0.05,) for reading in ("A", "E") for label in LABELS},
+    **{("small", "A", label): (0.1,) for label in FEWER},
 }
 
 
