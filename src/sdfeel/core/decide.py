@@ -198,7 +198,7 @@ class Decisions:
         copies, broadcasts = _copies(view.net, asked), asked.broadcasts
         if broadcasts is None:  # a server's broadcast reaches all its clients at once
             broadcasts = int((view.net.holder(asked.taken) >= 0).sum())
-        return replace(asked, copies=copies, broadcasts=broadcasts)
+        return asked.counted(copies, broadcasts)
 
     def mix(self, view: View, done: Ints) -> Mix:
         """How the round ends when clients took `done` steps, with the messages that it takes."""
@@ -209,7 +209,7 @@ class Decisions:
         mix = _by_members(view.net, self.scheme.mix(view, done))
         if self.least:  # some were not asked, whatever the scheme says
             mix = replace(mix, up=restricted(mix.up, done > 0))
-        if all(stage.relay is None for stage in mix.stages):
+        if not any([stage.relay is not None for stage in mix.stages]):
             return mix
         places = self.cloud, self.hubs
         stages = tuple(step for stage in mix.stages for step in in_steps(stage, view.net, *places))
@@ -388,12 +388,19 @@ def _same_start(asked: Work, before: Work) -> bool:
 
 
 def _sent_as(mix: Mix, like: Mix) -> Mix:
-    """The same with the messages of another round."""
-    if like.up.sent is None and all(stage.sent is None for stage in like.stages):
-        return mix
-    pairs = zip(mix.stages, like.stages, strict=True)
-    stages = tuple([stage.sending(other.sent) for stage, other in pairs])
-    return mix.sending(mix.up.sending(like.up.sent), stages)
+    """The same with the messages of another round, and with its mixings where they are the same."""
+    stages = tuple(map(_sending_as, mix.stages, like.stages))
+    return mix.sending(_sending_as(mix.up, like.up), stages)
+
+
+def _sending_as(one: Mixing, like: Mixing) -> Mixing:
+    """A mixing between the same places, with the other's messages; the other, if it is the same."""
+    same = one is like or (
+        one.rule == like.rule
+        and one.votes is like.votes
+        and same_numbers(one.weights, like.weights)
+    )
+    return like if same else one.sending(like.sent)
 
 
 def _same_places(one: Mixing, other: Mixing) -> bool:

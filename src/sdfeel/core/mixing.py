@@ -179,10 +179,13 @@ def average(
         return _taken_whole(int(dst[0]), int(src[0]), via)
     order = np.lexsort((src, dst))
     dst, src = dst[order], src[order]
-    rows, starts, counts = np.unique(dst, return_index=True, return_counts=True)
+    changes = np.flatnonzero(dst[1:] != dst[:-1]) + 1
+    starts = np.concatenate([[0] if len(dst) else [], changes, [len(dst)]]).astype(np.int64)
     weights = np.ones(len(src)) if mass is None else mass[src]
-    weights = weights / np.repeat(np.add.reduceat(weights, starts), counts)
-    return Mixing(ints(rows), ints([*starts, len(src)]), ints(src), floats(weights), via)
+    if len(weights):
+        totals = np.add.reduceat(weights, starts[:-1])
+        weights = weights / np.repeat(totals, np.diff(starts))
+    return Mixing(ints(dst[starts[:-1]]), ints(starts), ints(src), floats(weights), via)
 
 
 @lru_cache(maxsize=1 << 16)

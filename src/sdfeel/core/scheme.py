@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, is_dataclass, replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from math import inf
 from numbers import Integral, Real
 from types import NoneType, UnionType
@@ -156,6 +156,12 @@ class Work:
             and self.compare is None
         )
 
+    def counted(self, copies: int, broadcasts: int) -> "Work":
+        """The same with its messages: `replace`, but fast, since every lane asks for it."""
+        other = object.__new__(Work)
+        other.__dict__.update(self.__dict__, copies=copies, broadcasts=broadcasts)
+        return other
+
     @property
     def taken(self) -> Ints:
         """The rows that clients begin from, ascending."""
@@ -175,7 +181,7 @@ class Mix:
     over: str | None = None  # why the run ends with this round; None: it continues
     figures: Mapping[str, float] = field(default_factory=dict)  # the scheme's own, for the log
 
-    @property
+    @cached_property
     def stages(self) -> tuple[Mixing, ...]:
         """`across` as a sequence."""
         if self.across is None:
@@ -185,7 +191,7 @@ class Mix:
     def sending(self, up: Mixing, stages: tuple[Mixing, ...]) -> "Mix":
         """The same with these messages: `replace`, but fast, since every event asks for it."""
         other = object.__new__(Mix)
-        other.__dict__.update(self.__dict__, up=up, across=stages or None)
+        other.__dict__.update(self.__dict__, up=up, across=stages or None, stages=stages)
         return other
 
     @property

@@ -23,6 +23,7 @@ from sdfeel.engine.base import Engine, Task
 from sdfeel.engine.combine import Sums, combined, mean, mixed, summed, weighted
 from sdfeel.engine.estimates import Estimator, probing
 from sdfeel.engine.messages import Packing, senders
+from sdfeel.engine.native.rows import rows_in_c
 from sdfeel.engine.privacy import Budget
 from sdfeel.engine.tasks import crowd_of, folding, plain
 from sdfeel.engine.threads import one_thread
@@ -32,6 +33,7 @@ from sdfeel.sim.holds import take_turns
 from sdfeel.sim.state import LaneState, State
 from sdfeel.sim.tasks import takers_of, tasks_of
 
+FEW = 64  # models that are mixed in one call, where it can be
 LISTED = 200  # clients whose seconds a round's event lists, at most
 
 
@@ -61,6 +63,7 @@ class Simulation:
         self._news: list[str] = []
         self._ahead, self._folding = Ahead(engine), folding(engine)
         self._ahead_sums: AheadSums | None = None
+        self._compiled = None if self._folding is None else rows_in_c()
         if self._folding is not None:
             self._ahead_sums = AheadSums(self._folding, getattr(engine, "workers", 1))
         if state is None:
@@ -319,11 +322,18 @@ class Simulation:
         hop = 0  # of all stages: every message has an address of its own
         for stage in mix.stages:
             for _ in range(stage.hops):
-                self.state.rows.put(stage.rows.tolist(), self._across(stage, hop, began))
+                if not self._mixed_at_once(stage):
+                    self.state.rows.put(stage.rows.tolist(), self._across(stage, hop, began))
                 hop += 1
             if stage.crossings:
                 met.update([d for d in stage.rows.tolist() if d >= 0])
         return tuple(sorted(met))
+
+    def _mixed_at_once(self, mixing: Mixing) -> bool:
+        """Mix where the models are, if nothing happens to them on their way; the same bits."""
+        as_they_are = self._liars is None and self.state.public is None
+        compiled = self._compiled if as_they_are and len(mixing.sources) <= FEW else None
+        return compiled is not None and self.state.rows.mix(mixing, compiled)
 
     def _across(self, mixing: Mixing, hop: int, began: Mapping[int, Tensor]) -> Tensor:
         """(R, P) one exchange between servers, compressed if the experiment says so."""

@@ -11,10 +11,12 @@ from torch import Tensor
 from sdfeel.core.arrays import Floats, Ints
 from sdfeel.core.decide import Begun, mean_iterations
 from sdfeel.core.events import Crew
+from sdfeel.core.mixing import Mixing
 from sdfeel.core.network import Network
 from sdfeel.core.scheme import Estimates, Lane, Memory
 from sdfeel.core.staleness import Clocks
 from sdfeel.engine.base import Task
+from sdfeel.engine.native.rows import Rows as NativeRows
 
 UNIT = 1 << 1074  # how often the smallest float fits into 1
 
@@ -101,6 +103,24 @@ class ModelRows:
                 self.touch(n)
             else:
                 self.written[n] = self[n] + value
+
+    def mix(self, mixing: Mixing, compiled: NativeRows) -> bool:
+        """Mix servers' rows where they are, as `combine.mixed` does; False if they do not fit."""
+        rows, sources, size = mixing.rows.tolist(), mixing.sources.tolist(), len(self.first)
+        shelved = [self[n] for n in sources if n < 0]
+        if (
+            mixing.rule is not None
+            or min(rows, default=-1) < 0
+            or not all(row.is_contiguous() for row in (self.servers, *shelved))
+            or self.servers.dtype is not torch.float32
+        ):
+            return False
+        begin, wide = self.servers.data_ptr(), 4 * size
+        terms = [begin + n * wide if n >= 0 else self[n].data_ptr() for n in sources]
+        places = [begin + n * wide for n in rows]
+        compiled.mix(terms, mixing.weights, mixing.starts, places, size)
+        self.touch(*rows)
+        return True
 
     def touch(self, *rows: int) -> None:
         """Servers' rows, or what others know of them, have been written."""

@@ -29,6 +29,12 @@ def rows_for(x: NDArray[Any]) -> "Rows | None":
     return loaded() if worthwhile else None
 
 
+def rows_in_c() -> "Rows | None":
+    """C++ that mixes servers' models, if it can be had with the bits of `combine.mixed`."""
+    rows = loaded()
+    return rows if rows is not None and rows.fuses else None
+
+
 @cache
 def loaded() -> "Rows | None":
     """The compiled functions, if there is a compiler and they draw what NumPy does."""
@@ -60,6 +66,11 @@ class Rows:
         self._guarded.argtypes = (*[ctypes.c_void_p] * 4, *numbers, ctypes.c_char_p)
         self._guarded.restype = None
         self._drawing = _address(self._ziggurat)
+        self._c.sdfeel_rows_fuse.restype = ctypes.c_bool
+        self.fuses = bool(self._c.sdfeel_rows_fuse())  # does it round a product and a sum once?
+        self._mix = self._c.sdfeel_mix
+        self._mix.argtypes = (*[ctypes.c_void_p] * 4, *[ctypes.c_int64] * 2)
+        self._mix.restype = None
 
     def guarded(
         self, start: Models, trained: Models, clip: float, deviation: float, bits: bytes
@@ -70,6 +81,18 @@ class Rows:
         where = _address(start), _address(trained), _address(out)
         self._guarded(self._drawing, *where, len(out), clip, deviation, bits)
         return out
+
+    def mix(
+        self, terms: list[int], weights: Floats, starts: Ints, rows: list[int], size: int
+    ) -> None:
+        """Each row of `size` numbers becomes a weighted sum, with the bits of `combine.mixed`.
+
+        Models are given by their addresses; the terms of row n begin at `starts[n]`.
+        """
+        places = np.array(terms + rows, np.uintp)
+        here = _address(places)
+        given = here, _address(weights), _address(starts), here + 8 * len(terms)
+        self._mix(*given, len(rows), size)
 
     def squares(self, x: Models, centre: Floats) -> Floats:
         """(N,) each row's squared distance from the centre."""

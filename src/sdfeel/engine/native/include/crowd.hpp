@@ -9,6 +9,7 @@
 // (`ordered`), and only starts and sums are ever turned.
 #pragma once
 
+#include "multiples.hpp"
 #include "shuffle.hpp"
 #include "stream.hpp"
 
@@ -37,34 +38,6 @@ namespace sdfeel {
 
 constexpr uint8_t BAD_ROWS = 2; // in `finite`: the client has rows beyond the data
 constexpr int STOPPED = 4;      // a task has failed: its place in `finite` says how
-
-// total += weight * row; if it is the FIRST of a sum, to zero, whatever total was.
-template <bool FIRST>
-inline void add_multiple(double *total, const float *row, double weight, int64_t count) {
-    int64_t p = 0;
-#if defined(__FMA__) && defined(__GNUC__) && !defined(__clang__)
-#if defined(__AVX512F__)
-    constexpr int WIDE = 8;
-#else
-    constexpr int WIDE = 4;
-#endif
-    typedef double Wide __attribute__((vector_size(8 * WIDE)));
-    typedef double Loose __attribute__((vector_size(8 * WIDE), aligned(8), may_alias));
-    typedef float Narrow __attribute__((vector_size(4 * WIDE), aligned(4), may_alias));
-    const Wide weights = Wide{} + weight;
-    for (; p + WIDE <= count; p += WIDE) {
-        const Wide some = __builtin_convertvector(*reinterpret_cast<const Narrow *>(row + p), Wide);
-        Loose *const to = reinterpret_cast<Loose *>(total + p);
-        const Wide before = FIRST ? Wide{} : *to;
-#if defined(__AVX512F__)
-        *to = __builtin_ia32_vfmaddpd512_mask(weights, some, before, (unsigned char)-1, 4);
-#else
-        *to = __builtin_ia32_vfmaddpd256(weights, some, before);
-#endif
-    }
-#endif
-    for (; p < count; p++) total[p] = fused(weight, double(row[p]), FIRST ? 0.0 : total[p]);
-}
 
 template <class Net> class Crowd : public OnHeap {
   public:

@@ -1,6 +1,7 @@
 // What Python calls for whole rows (rows.py): plain C functions over float32 models.
 #pragma once
 
+#include "multiples.hpp"
 #include "rows.hpp"
 
 namespace sdfeel {
@@ -194,6 +195,25 @@ void sdfeel_summed(const float *x, int64_t rows, int64_t count, const double *fa
         double sum = 0;
         for (int64_t n = 0; n < rows; n++) sum += double(x[n * count + p]) * factors[n];
         total[p] = sum;
+    }
+}
+
+bool sdfeel_rows_fuse() { return sdfeel::FUSES; }
+
+// As servers mix: row n becomes the sum of weight * term over its terms, those from starts[n] on. Terms
+// may be rows: all are read before any is written.
+void sdfeel_mix(const float *const *terms, const double *weights, const int64_t *starts,
+                float *const *rows, int64_t count, int64_t size) {
+    constexpr int64_t ROOM = 1 << 12; // numbers that wait until all have been read
+    float mixed[ROOM];
+    const int64_t piece = count < ROOM ? ROOM / count : 1;
+    for (int64_t begin = 0, here; begin < size; begin += here) {
+        here = size - begin < piece ? size - begin : piece;
+        for (int64_t n = 0, e = 0; n < count; n++, e = starts[n])
+            sdfeel::sum_multiples(terms + e, weights + e, starts[n + 1] - e, begin, here,
+                                  mixed + n * here);
+        for (int64_t n = 0; n < count; n++)
+            memcpy(rows[n] + begin, mixed + n * here, size_t(here) * sizeof(float));
     }
 }
 
