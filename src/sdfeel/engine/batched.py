@@ -25,9 +25,9 @@ from sdfeel.core.arrays import Ints
 from sdfeel.core.errors import InputError, SdfeelError, told
 from sdfeel.engine.base import Scores, Task, Training, Workload
 from sdfeel.engine.batches import Picker
-from sdfeel.engine.dropout import Address, AddressedDropout, address_dropout
+from sdfeel.engine.dropout import Address, AddressedDropout, address_dropout, dropout_calls
 from sdfeel.engine.evaluate import Which, evaluate
-from sdfeel.engine.loop import LoopEngine
+from sdfeel.engine.loop import LoopEngine, two
 from sdfeel.engine.tasks import diverged
 from sdfeel.engine.threads import one_thread
 from sdfeel.models.flat import VARIANCE_FLOOR, FlatModule, Layout
@@ -83,7 +83,7 @@ class Masked(nn.Module):
     def __init__(self, of: AddressedDropout, masks: dict[int, Tensor]) -> None:
         super().__init__()
         self.of, self._masks = of, masks
-        self.shape: tuple[int, ...] | None = None  # of its masks, once seen
+        self.shape: tuple[int, ...] = ()  # of its masks, once seen
 
     def forward(self, x: Tensor) -> Tensor:
         if not self.training or self.of.p == 0:
@@ -109,7 +109,7 @@ class BatchedEngine:
         self._loop = LoopEngine(workload)  # it knows the row, and does what is done one by one
         own = copy.deepcopy(workload.module)
         self._address = Address(workload.seed)
-        address_dropout(own, self._address)
+        address_dropout(own, self._address, two(workload, own))
         self._masks: dict[int, Tensor] = {}
         self._drops = _with_masks(own, self._masks)
         self._module = own.to(device).train()
@@ -128,7 +128,7 @@ class BatchedEngine:
         self._train = workload.train.to(like.dtype)
         training = workload.training
         self._picker = Picker(workload.parts, training.batch_size, workload.seed, len(self._train))
-        self._mask_shapes: dict[int, dict[int, tuple[int, ...]]] = {}  # by batch size
+        self._masked: dict[int, list[Masked]] = {}  # layers that have seen a batch, by its size
 
     @classmethod
     def create(cls, workload: Workload) -> Self | str:
@@ -336,26 +336,26 @@ class BatchedEngine:
             chosen = torch.from_numpy(np.array(rows[at]))
             pairs.append(self._train.batch(chosen, (seed, task.client, absolute)))
             self._address.set(task.client, absolute)
-            for layer, shape in self._shapes_of_masks(*pairs[-1]).items():
-                masks.setdefault(layer, []).append(self._drops[layer].of.mask(shape))
+            for each_layer in self._layers_of_masks(pairs[-1][0]):
+                mask = each_layer.of.mask(each_layer.shape)
+                masks.setdefault(each_layer.of.layer, []).append(mask)
         where = self.device.name
         x, y = (torch.stack(column).to(where) for column in zip(*pairs, strict=True))
         return x, y, {layer: torch.stack(made).to(where) for layer, made in masks.items()}
 
-    def _shapes_of_masks(self, x: Tensor, y: Tensor) -> dict[int, tuple[int, ...]]:
-        """What each dropout layer's mask looks like for such a batch."""
-        del y
+    def _layers_of_masks(self, x: Tensor) -> list[Masked]:
+        """Dropout layers that know what their masks look like for such a batch."""
         if not self._drops:
-            return {}
-        if len(x) not in self._mask_shapes:
+            return []
+        if len(x) not in self._masked:
             with torch.no_grad():
                 own = copy.deepcopy(self._module).train()  # BatchNorm must not learn from this
                 own(x.to(self.device.name))
-            found = [each for each in own.modules() if isinstance(each, Masked)]
-            self._mask_shapes[len(x)] = {
-                each.of.layer: each.shape for each in found if each.shape is not None
-            }
-        return self._mask_shapes[len(x)]
+            found = [each for each in _all_masked(own) if each.shape]
+            for each in found:
+                each.of.address = self._address
+            self._masked[len(x)] = found
+        return self._masked[len(x)]
 
     def _shifts(self, tasks: Sequence[Task]) -> dict[str, Tensor] | None:
         if all(task.shift is None for task in tasks):
@@ -395,15 +395,26 @@ class _There(nn.Module):
         return found.to("cpu")
 
 
-def _with_masks(module: nn.Module, masks: dict[int, Tensor]) -> dict[int, Masked]:
-    """Replace addressed dropout layers by masked ones; return them by their numbers."""
-    found: dict[int, Masked] = {}
+def _with_masks(module: nn.Module, masks: dict[int, Tensor]) -> bool:
+    """Let all dropout ask for its masks; is there any?"""
+    calls = dropout_calls(module)
+    if calls is not None:
+        calls.made = lambda layer: Masked(layer, masks)
+    found = False
     for parent in list(module.modules()):
         for name, child in list(parent.named_children()):
             if isinstance(child, AddressedDropout):
-                found[child.layer] = Masked(child, masks)
-                setattr(parent, name, found[child.layer])
-    return found
+                setattr(parent, name, Masked(child, masks))
+                found = True
+    return found or calls is not None
+
+
+def _all_masked(module: nn.Module) -> Iterator[Masked]:
+    """The module's dropout layers, and the calls of functions that it has made."""
+    calls = dropout_calls(module)
+    for each in (*module.modules(), *(calls.layers.values() if calls is not None else ())):
+        if isinstance(each, Masked):
+            yield each
 
 
 def _clip(parameters: Mapping[str, Tensor], largest: float | None) -> None:

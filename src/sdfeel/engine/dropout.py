@@ -8,10 +8,15 @@ engine, in any language, makes the same masks.
     counter  (block, step, layer, 0), blocks counted from 1
     word e of the stream belongs to element e of the batch, in memory order;
     the element is kept if word >= p * 2^64, and scaled by 1 / (1 - p)
+
+Layers are the module's dropout layers, in the order of `modules()`, and after them its calls of
+`F.dropout` and the like, in the order of a forward pass: in a model that has only layers, or only
+calls in the same order, masks are the same.
 """
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+import copy
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from math import prod
 from typing import Any
 
@@ -19,6 +24,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
+from torch.nn import functional
+from torch.overrides import TorchFunctionMode
 
 from sdfeel.engine.batches import dropout_key
 
@@ -81,8 +88,68 @@ ELEMENTS = (nn.Dropout,)
 CHANNELS = (nn.Dropout1d, nn.Dropout2d, nn.Dropout3d)
 
 
-def address_dropout(module: nn.Module, address: Address) -> None:
-    """Replace the module's dropout layers, numbered in the order of `modules()`."""
+DROPPING: dict[Any, bool] = {  # does it drop whole channels?
+    functional.dropout: False,
+    functional.dropout1d: True,
+    functional.dropout2d: True,
+    functional.dropout3d: True,
+}
+
+
+class DropoutCalls(TorchFunctionMode):
+    """Gives addresses to functions of dropout while a module's forward pass lasts."""
+
+    def __init__(self, first: int, address: Address) -> None:
+        super().__init__()
+        self.first, self.address = first, address  # the number of the first call
+        self.count = 0  # calls in this pass
+        self.off = False
+        self.layers: dict[tuple[int, float, bool], nn.Module] = {}  # what calls do
+        self.made: Callable[[AddressedDropout], nn.Module] = lambda layer: layer
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        options = kwargs or {}
+        if func in DROPPING:
+            return self._dropped(DROPPING[func], *args, **options)
+        return func(*args, **options)
+
+    def _dropped(
+        self,
+        channels: bool,
+        input: Tensor,
+        p: float = 0.5,
+        training: bool = True,
+        inplace: bool = False,
+    ) -> Tensor:
+        layer = self.first + self.count
+        self.count += 1
+        if not training or self.off:
+            return input
+        key = layer, p, channels
+        if key not in self.layers:
+            self.layers[key] = self.made(AddressedDropout(p, channels, layer, self.address))
+        dropped: Tensor = self.layers[key](input)
+        return input.copy_(dropped) if inplace else dropped
+
+    def begin(self, module: nn.Module, given: Any) -> None:
+        """A forward pass begins; one that only measures is left alone."""
+        if module.training:
+            self.count = 0
+            self.__enter__()  # type: ignore[no-untyped-call]
+
+    def end(self, module: nn.Module, given: Any, found: Any) -> None:
+        """It is over, or has failed."""
+        if module.training:
+            self.__exit__(None, None, None)  # type: ignore[no-untyped-call]
+
+
+def address_dropout(module: nn.Module, address: Address, x: Tensor | None = None) -> int:
+    """Give addresses to the module's dropout; return the number of its layers.
+
+    Calls of functions are found by a forward pass of `x`.
+    """
     layer = 0
     for parent in list(module.modules()):
         for name, child in list(parent.named_children()):
@@ -91,6 +158,28 @@ def address_dropout(module: nn.Module, address: Address) -> None:
                 channels = type(child) in CHANNELS
                 setattr(parent, name, AddressedDropout(child.p, channels, layer, address))
                 layer += 1
+    if x is not None and _calls(module, x):
+        calls = DropoutCalls(layer, address)
+        module.dropout_calls = calls  # type: ignore[assignment]
+        module.register_forward_pre_hook(calls.begin)
+        module.register_forward_hook(calls.end, always_call=True)
+    return layer
+
+
+def dropout_calls(module: nn.Module) -> DropoutCalls | None:
+    """What gives addresses to the module's calls of functions, if it has any."""
+    found: DropoutCalls | None = getattr(module, "dropout_calls", None)
+    return found
+
+
+def _calls(module: nn.Module, x: Tensor) -> int:
+    """How often the module calls a function of dropout in a forward pass."""
+    if all(type(each).__module__.startswith(("torch.", __name__)) for each in module.modules()):
+        return 0  # torch's own modules have layers
+    calls = DropoutCalls(0, Address(0))
+    with suppress(Exception), torch.no_grad(), torch.random.fork_rng(devices=[]), calls:
+        copy.deepcopy(module).train()(x)
+    return calls.count
 
 
 @contextmanager
@@ -101,7 +190,12 @@ def no_dropout(module: nn.Module) -> Iterator[None]:
     for child in module.modules():
         if isinstance(child, AddressedDropout | nn.AlphaDropout | nn.FeatureAlphaDropout):
             child.eval()
+    calls = dropout_calls(module)
+    if calls is not None:
+        calls.off = True
     try:
         yield
     finally:
         module.train(was_training)
+        if calls is not None:
+            calls.off = False

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from sdfeel.core.arrays import Ints
 from sdfeel.core.errors import SdfeelError, told
@@ -17,28 +17,30 @@ from sdfeel.core.seeds import number
 from sdfeel.data.federated import Examples
 from sdfeel.engine.base import Scores, Task, Workload
 from sdfeel.engine.batches import batches, passes
-from sdfeel.engine.dropout import Address, address_dropout, no_dropout
+from sdfeel.engine.dropout import Address, address_dropout, dropout_calls, no_dropout
 from sdfeel.engine.evaluate import Tally, Which, blocks, evaluate, tallies
 from sdfeel.engine.optimizers import carried, stepper
 from sdfeel.engine.tasks import diverged
 from sdfeel.engine.threads import one_thread
 from sdfeel.models.flat import FlatModule, Layout
 
-TORCH = "torch"  # names the bits of models that torch trains: different ones on each kind of CPU
+# Names for the bits of models that torch trains, which differ between kinds of CPU. Runs that began
+# before functions like F.dropout had addresses have the first, and other random numbers.
+TORCH, TORCH_CALLS = "torch", "torch, dropout functions by address"
 
 
 class LoopEngine:
     """Trains clients one after another."""
 
     name = "loop"
-    bits = TORCH
 
     def __init__(self, workload: Workload) -> None:
         training, seed = workload.training, workload.seed
         # A copy: the engine rebinds the module's tensors and replaces its dropout layers.
         own = copy.deepcopy(workload.module)
         self._address = Address(seed)
-        address_dropout(own, self._address)
+        address_dropout(own, self._address, two(workload, own))
+        self.bits = TORCH if dropout_calls(own) is None else TORCH_CALLS
         self._flat = FlatModule(own, carried(own, training))
         self._initial = self._flat.row.clone()
         like = self._initial.dtype
@@ -166,6 +168,12 @@ class LoopEngine:
 
     def _examples(self, which: str) -> Examples:
         return {"test": self._test, "measured": self._measured}[which]
+
+
+def two(workload: Workload, module: nn.Module) -> Tensor:
+    """A batch of two examples, of the module's own type."""
+    like, x = next((p.dtype for p in module.parameters()), torch.float32), workload.train.first
+    return torch.stack([x.to(like) if x.is_floating_point() else x] * 2)
 
 
 @contextmanager

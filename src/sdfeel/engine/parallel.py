@@ -24,7 +24,7 @@ from sdfeel.core.errors import Diverged, SdfeelError, told
 from sdfeel.core.forks import forked
 from sdfeel.engine.base import Scores, Task
 from sdfeel.engine.evaluate import Tally, Which, total
-from sdfeel.engine.loop import TORCH, LoopEngine
+from sdfeel.engine.loop import LoopEngine
 from sdfeel.engine.threads import one_thread
 from sdfeel.models.flat import Layout
 
@@ -43,11 +43,10 @@ class ParallelEngine:
     """A loop engine, forked into `workers` processes of one thread each."""
 
     name = "parallel"
-    bits = TORCH
     works_ahead = True  # keeps training while the caller uses a model
 
     def __init__(self, engine: LoopEngine, workers: int) -> None:
-        self._engine = engine
+        self._engine, self.bits = engine, engine.bits
         self._pool = WorkerPool(engine, workers)
 
     @property

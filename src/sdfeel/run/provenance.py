@@ -117,7 +117,12 @@ def changed_files(began: Provenance) -> list[str]:
 def drift(began: Provenance, now: Provenance) -> list[str]:
     """What may change the last bits: other versions and, where torch trains, another CPU."""
     then, today = ({**each.versions, **each.machine} for each in (began, now))
-    matters = ["sdfeel", "torch", "numpy", *(["instruction set"] if now.bits == TORCH else [])]
+    matters = [
+        "sdfeel",
+        "torch",
+        "numpy",
+        *(["instruction set"] if now.bits.startswith(TORCH) else []),
+    ]
     return [
         f"{what} was {then[what]} and is {today[what]}"
         for what in matters

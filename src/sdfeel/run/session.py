@@ -285,14 +285,14 @@ class Session:
         self._continued = provenance.continued(self.prepared, self.directory, accept)
 
     def _check_bits(self, began: str | None) -> None:
-        """Refuse to continue with another order of sums than the run began with."""
+        """Refuse to continue with other bits than the run began with."""
         own = self.prepared.engine.bits
-        began = began or (TORCH if own == TORCH else FIRST_BITS)
+        began = began or (TORCH if own.startswith(TORCH) else FIRST_BITS)
         if began != own:
             raise AnotherRun(
                 f"the run in {self.directory} began with the engine's bits {began!r} and would "
-                f"continue with {own!r}, whose sums have another order: start it again, or resume "
-                f"it on the machine and with the version of sdfeel that began it"
+                f"continue with {own!r}, whose sums or random numbers have another order: start it "
+                f"again, or resume it on the machine and with the version of sdfeel that began it"
             )
 
     def _check_rows(self, state: State) -> None:

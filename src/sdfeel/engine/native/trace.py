@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import fx, nn
 
-from sdfeel.engine.dropout import Address, AddressedDropout, address_dropout
+from sdfeel.engine.dropout import DROPPING, Address, AddressedDropout, address_dropout
 from sdfeel.engine.native.layers import (
     Average,
     Conv,
@@ -46,11 +46,11 @@ def layers(module: nn.Module, shape: Shape) -> tuple[list[Layer], Shape]:
     Raises Unsupported with the reason if the module is more than a chain of known layers.
     """
     own = copy.deepcopy(module)
-    address_dropout(own, Address(0))
+    calls_from = address_dropout(own, Address(0))
     own.eval()
-    measuring = _Chain(own, shape).follow()
+    measuring = _Chain(own, shape, calls_from).follow()
     own.train()
-    training = _Chain(own, shape).follow()
+    training = _Chain(own, shape, calls_from).follow()
     if training != measuring:
         raise Unsupported("its forward() behaves differently when it is not training")
     return training
@@ -80,7 +80,8 @@ def _layers(way: _Way) -> list[Layer]:
 class _Chain:
     """Follows the nodes of a traced module one by one, keeping how each came about."""
 
-    def __init__(self, module: nn.Module, shape: Shape) -> None:
+    def __init__(self, module: nn.Module, shape: Shape, calls_from: int) -> None:
+        self._training = module.training
         # The tracer would look inside torch's own modules; inside a Sequential they stay whole.
         root = nn.Sequential(module)
         try:
@@ -88,6 +89,9 @@ class _Chain:
         except Exception as error:
             raise Unsupported(f"its forward() cannot be traced ({_line(error)})") from None
         self._modules = dict(root.named_modules())
+        # Layers of dropout, among these calls of functions, in the order of a forward pass.
+        called = [node for node in self._graph.nodes if node.target in DROPPING]
+        self._drops = {node: calls_from + n for n, node in enumerate(called)}
         self._places, begin = {}, 0
         floats = (b for b in module.buffers() if b.is_floating_point())
         for tensor in (*module.parameters(), *floats):  # the row of models/flat.py
@@ -187,10 +191,8 @@ class _Chain:
             self._flatten(label, *rest, **options)
         elif name in ("view", "reshape"):
             self._view(label, rest)
-        elif "dropout" in name:
-            raise Unsupported(
-                f"{label} (a call of {name}) has no address: use the module nn.Dropout"
-            )
+        elif node in self._drops:
+            self._drop(label, DROPPING[node.target], self._drops[node], *rest, **options)
         else:
             raise Unsupported(f"{label} (a call of {name}) is not one of {KNOWN}")
 
@@ -232,11 +234,24 @@ class _Chain:
         elif type(module) is nn.Flatten:
             self._flatten(label, module.start_dim, module.end_dim)
         elif type(module) is AddressedDropout:
-            # Channels of an example that has no height and width are its elements.
-            channels = module.channels and len(self._shape) == 3
-            self._layers.append(Drop(self._shape, module.p, channels, module.layer))
+            self._drop(label, module.channels, module.layer, module.p, self._training)
         elif type(module) is not nn.Identity:
             raise Unsupported(f"{label} is not one of {KNOWN}")
+
+    def _drop(
+        self,
+        label: str,
+        channels: bool,
+        layer: int,
+        p: Any = 0.5,
+        training: Any = True,
+        inplace: Any = False,
+    ) -> None:
+        told = "drops what it should not, or also when it measures: give it training=self.training"
+        self._need(label, training is self._training, told)
+        self._need(label, isinstance(p, int | float) and 0 <= p <= 1, f"has the share {p!r}")
+        # Channels of an example that has no height and width are its elements.
+        self._layers.append(Drop(self._shape, p, channels and len(self._shape) == 3, layer))
 
     def _conv(self, conv: nn.Conv2d, label: str) -> None:
         self._need(label, conv.groups == 1, "has groups")
