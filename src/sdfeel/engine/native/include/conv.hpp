@@ -25,13 +25,15 @@ template <class L, int BATCH, class Update> struct Conv {
     static constexpr bool CONTIGUOUS = false;
     static constexpr int IN_ROW = Shape::WIDTH, IN_PLANE = round_up(Shape::AREA + 2 * ORDER, 16);
     static constexpr int CORNER = L::padding_y * Shape::WIDTH + L::padding_x;
-    static constexpr int SIDE_BY_SIDE = round_up(Shape::AREA * SLOT + 2 * ORDER, 16);
+    static constexpr bool TWICE = Shape::TWICE, COPIED = BLOCK > 1 || TWICE;
+    static constexpr int SIDE_BY_SIDE =
+        round_up((TWICE ? 2 * Shape::PLACES : Shape::AREA) * SLOT + 2 * ORDER, 16);
     static constexpr int OUT_WIDTH = round_up(OUT, LANES);
     // Samples whose inputs stay in the first cache while all channels' winners pass over them.
     static constexpr int TOGETHER = most(1, 24000 / (4 * SIDE_BY_SIDE));
 
     alignas(64) float x[BATCH][IN][IN_PLANE];
-    alignas(64) float side_by_side[BLOCK > 1 ? BATCH : 1][Weights::BLOCKS][SIDE_BY_SIDE];
+    alignas(64) float side_by_side[COPIED ? BATCH : 1][Weights::BLOCKS][SIDE_BY_SIDE];
     alignas(64) float weights[Weights::COUNT];
     alignas(64) float changes[Weights::CHAINS * Weights::COUNT];
     alignas(64) float bias[OUT_WIDTH], bias_changes[OUT_WIDTH];
@@ -136,14 +138,23 @@ template <class L, int BATCH, class Update> struct Conv {
         });
     }
 
-    // The padded input with BLOCK channels side by side: copied, unless one channel is a block.
+    // The padded input with BLOCK channels side by side, or one of them twice.
     SDFEEL_NOINLINE void interleave(int s) {
         if constexpr (BLOCK > 1)
             for (int b = 0; b < Weights::BLOCKS; b++)
                 turn<BLOCK, Shape::AREA>(x[s][b * BLOCK], IN_PLANE, side_by_side[s][b], SLOT);
+        if constexpr (TWICE)
+            for (int y = 0; y < Shape::HEIGHT; y++) {
+                float *to = side_by_side[s][0] + y * Shape::ROW;
+                for (int i = 0; i < Shape::WIDTH; i += 8) { // too much: the next row corrects it
+                    const Floats<8> some = load<8>(x[s][0] + y * Shape::WIDTH + i);
+                    store<8>(to + i, some);
+                    store<8>(to + Shape::PLACES + 8 + i, some);
+                }
+            }
     }
     SDFEEL_INLINE const float *neighbours(int s, int b) const {
-        return BLOCK > 1 ? side_by_side[BLOCK > 1 ? s : 0][b] : x[s][b];
+        return COPIED ? side_by_side[COPIED ? s : 0][b] : x[s][b];
     }
 
     template <bool TRAIN, class Next> SDFEEL_NOINLINE void finish(int s, Next &next) {

@@ -43,7 +43,7 @@ template <class L> struct WeightGradient {
                 sums[e][i] = load<SIZE>(to + e * COUNT + i * SIZE);
         for (int s = first; s < last; s++) {
             const Winners<Shape> &winners = lists(s, o);
-            const float *input = inputs(s) + Y * Shape::WIDTH * SLOT;
+            const float *input = inputs(s) + Y * Shape::ROW * SLOT;
             for (int i = 0; i < winners.count; i += CHAINS) {
                 SDFEEL_UNROLL for (int e = 0; e < CHAINS; e++) {
                     const float *from = input + winners.places[i + e] * SLOT;
@@ -51,7 +51,7 @@ template <class L> struct WeightGradient {
                     SDFEEL_UNROLL for (int y = 0; y < ROWS; y++) {
                         SDFEEL_UNROLL for (int j = 0; j < Tile::VECTORS; j++) {
                             Floats<SIZE> &sum = sums[e][y * Tile::VECTORS + j];
-                            const float *at = from + y * Shape::WIDTH * SLOT + j * SIZE;
+                            const float *at = from + y * Shape::ROW * SLOT + j * SIZE;
                             sum = fused<SIZE>(g, load<SIZE>(at), sum);
                         }
                     }
@@ -71,49 +71,63 @@ template <class L> struct InputGradient {
     using Shape = ConvShape<L>;
     using Tile = InputTile<Shape>;
     static constexpr int SLOTS = Tile::SLOTS, SIZE = Tile::SIZE, PLANE = L::height * L::width;
-    static constexpr int LAST = Shape::IN - (Tile::BLOCKS - 1) * SLOTS; // channels of the last block
+    static constexpr int BLOCKS = Tile::BLOCKS, REST = Tile::REST, PAIR = Tile::PAIR;
     // A weights' gradient of one block may have its weights in the same order.
     using Weights = WeightTile<Shape>;
-    static constexpr bool ALIKE = Tile::BLOCKS == 1 && Weights::BLOCKS == 1 &&
+    static constexpr bool ALIKE = REST == 0 && BLOCKS == 1 && Weights::BLOCKS == 1 &&
                                   Weights::SLOT == SLOTS &&
                                   Weights::ROW == Shape::KERNEL_X * SLOTS;
 
-    alignas(64) float weights[Tile::BLOCKS][Shape::OUT][Shape::TAPS][SLOTS];
+    alignas(64) float weights[BLOCKS][Shape::OUT][Shape::TAPS][SLOTS];
     alignas(64) float sums[Shape::AREA * SLOTS];             // channels side by side
     alignas(64) float planes[Shape::IN * PLANE + 2 * ORDER]; // without the border, one by one
+    // Of the rest; the weights with zeros before and behind them.
+    alignas(64) float rest_weights[REST ? Shape::OUT : 1][Shape::KERNEL_Y][8 + PAIR];
+    alignas(64) float rest_sums[REST ? Shape::AREA * REST + PAIR : 1];
 
     // The weights as they are before the update: in the order of their gradient, and of torch.
     void pack(const float *own, const float *torchs) {
         if constexpr (ALIKE) memcpy(weights, own, sizeof weights);
         else
-            for (int o = 0; o < Shape::OUT; o++)
-                for (int b = 0; b < Tile::BLOCKS; b++) {
-                    const float *from = torchs + (o * Shape::IN + b * SLOTS) * Shape::TAPS;
-                    if (b < Tile::BLOCKS - 1)
-                        turn<SLOTS, Shape::TAPS>(from, Shape::TAPS, weights[b][o][0], SLOTS);
-                    else turn<LAST, Shape::TAPS>(from, Shape::TAPS, weights[b][o][0], SLOTS);
-                }
+            for (int o = 0; o < Shape::OUT; o++, torchs += Shape::IN * Shape::TAPS) {
+                for (int b = 0; b < BLOCKS - 1; b++)
+                    turn<SLOTS, Shape::TAPS>(torchs + b * SLOTS * Shape::TAPS, Shape::TAPS,
+                                             weights[b][o][0], SLOTS);
+                turn<Tile::LAST, Shape::TAPS>(torchs + (BLOCKS - 1) * SLOTS * Shape::TAPS,
+                                              Shape::TAPS, weights[BLOCKS - 1][o][0], SLOTS);
+                for (int c = 0; c < REST; c++)
+                    for (int y = 0; y < Shape::KERNEL_Y; y++)
+                        for (int x = 0; x < Shape::KERNEL_X; x++)
+                            rest_weights[o][y][8 + x * REST + c] =
+                                torchs[(Tile::MAIN + c) * Shape::TAPS + y * Shape::KERNEL_X + x];
+            }
     }
 
     // The gradient of one sample's input, plane by plane.
     template <class Lists> SDFEEL_NOINLINE const float *of(const Lists &lists) {
-        for (int b = 0; b < Tile::BLOCKS; b++) {
+        if constexpr (REST) memset(rest_sums, 0, sizeof rest_sums);
+        for (int b = 0; b < BLOCKS; b++) {
             memset(sums, 0, sizeof sums);
-            for (int o = 0; o < Shape::OUT; o++) scatter(lists(o), weights[b][o][0]);
-            if (b < Tile::BLOCKS - 1) unpack<SLOTS>(b);
-            else unpack<LAST>(b);
+            for (int o = 0; o < Shape::OUT; o++)
+                if (b < BLOCKS - 1) scatter<false>(lists(o), b, o);
+                else scatter<REST != 0>(lists(o), b, o);
+            if (b < BLOCKS - 1) unpack<SLOTS>(sums, SLOTS, b * SLOTS);
+            else unpack<Tile::LAST>(sums, SLOTS, b * SLOTS);
         }
+        if constexpr (REST) unpack<REST>(rest_sums, REST, Tile::MAIN);
         return planes;
     }
 
   private:
-    SDFEEL_INLINE void scatter(const Winners<Shape> &winners, const float *w) {
+    template <bool ALL> SDFEEL_INLINE void scatter(const Winners<Shape> &winners, int b, int o) {
         constexpr int COUNT = Shape::TAPS * Tile::VECTORS;
         constexpr int HELD = COUNT <= ACCUMULATORS ? COUNT : 0; // kernels small enough stay loaded
+        const float *w = weights[b][o][0];
         Floats<SIZE> held[most(HELD, 1)];
         SDFEEL_UNROLL for (int i = 0; i < HELD; i++) held[i] = load<SIZE>(w + i * SIZE);
         for (int i = 0; i < winners.count; i++) {
-            float *to = sums + winners.places[i] * SLOTS;
+            const int place = winners.places[i];
+            float *to = sums + place * SLOTS;
             const Floats<SIZE> g = all<SIZE>(winners.changes[i]);
             SDFEEL_UNROLL for (int y = 0; y < Shape::KERNEL_Y; y++) {
                 SDFEEL_UNROLL for (int j = 0; j < Shape::KERNEL_X * Tile::VECTORS; j++) {
@@ -124,16 +138,38 @@ template <class L> struct InputGradient {
                     store<SIZE>(at, fused<SIZE>(g, weight, load<SIZE>(at)));
                 }
             }
+            if constexpr (ALL) scatter_rest(place, winners.changes[i], rest_weights[o][0]);
+        }
+    }
+    SDFEEL_INLINE void scatter_rest(int place, float change, const float *w) {
+        const int shift = place * REST % 8;
+        float *to = rest_sums + (place * REST - shift);
+        const Floats<8> g = all<8>(change);
+        SDFEEL_UNROLL for (int y = 0; y < Shape::KERNEL_Y; y++) {
+            SDFEEL_UNROLL for (int j = 0; j < PAIR; j += 8) {
+                float *at = to + y * Shape::WIDTH * REST + j;
+                const Floats<8> weight = load<8>(w + y * (8 + PAIR) + 8 - shift + j);
+                store<8>(at, fused<8>(g, weight, load<8>(at)));
+            }
         }
     }
 
-    template <int CHANNELS> SDFEEL_INLINE void unpack(int b) {
+    // CHANNELS side by side, `slots` floats apart, to their planes.
+    template <int CHANNELS> SDFEEL_INLINE void unpack(const float *from, int slots, int first) {
         constexpr bool FLAT = L::padding_x == 0; // rows follow one another in both
         constexpr int ROWS = FLAT ? 1 : L::height, COUNT = PLANE / ROWS;
         for (int y = 0; y < ROWS; y++) {
             const int at = (y + L::padding_y) * Shape::WIDTH + L::padding_x;
-            turn<COUNT, CHANNELS>(sums + at * SLOTS, SLOTS, planes + b * SLOTS * PLANE + y * COUNT,
-                                  PLANE);
+            float *to = planes + first * PLANE + y * COUNT;
+            if constexpr (CHANNELS == 2 && REST == 2) { // which are `slots` apart
+                in_vectors<COUNT>([&](auto lanes, int i) {
+                    constexpr int N = decltype(lanes)::value;
+                    const float *pairs = from + (at + i) * 2;
+                    const Floats<N> a = load<N>(pairs), b = load<N>(pairs + N);
+                    store<N>(to + i, even<N>(a, b));
+                    store<N>(to + PLANE + i, odd<N>(a, b));
+                });
+            } else turn<COUNT, CHANNELS>(from + at * slots, slots, to, PLANE);
         }
     }
 };

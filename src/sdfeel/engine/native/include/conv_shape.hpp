@@ -19,6 +19,14 @@ template <class L> struct ConvShape {
     static constexpr int FINAL_H = L::pool ? OUT_H / 2 : OUT_H;
     static constexpr int FINAL_W = L::pool ? OUT_W / 2 : OUT_W, FINAL = FINAL_H * FINAL_W;
     static constexpr int VECTORS = divide_up(POSITIONS, LANES);
+
+    // Where the backward pass has the input (y, x). A single plane lies there TWICE, the second time
+    // half a cache line further, so that no eight neighbours need straddle two lines.
+    static constexpr bool TWICE = IN == 1 && !L::sends_gradient && KERNEL_X > 4 && KERNEL_X <= 8;
+    static constexpr int ROW = TWICE ? round_up(WIDTH, 16) : WIDTH, PLACES = HEIGHT * ROW + 16;
+    static constexpr int place(int y, int x) {
+        return y * ROW + x + (TWICE && x % 16 >= 8 ? PLACES + 8 : 0);
+    }
 };
 
 // Forward: OUTS channels x WIDE vectors of positions are summed in registers.
@@ -104,12 +112,25 @@ template <class Shape> struct WeightTile {
 
 // Input gradient: a position has SLOTS neighbouring floats, a multiple of SIZE, so that every
 // addition falls on the same lanes of memory as the one before it and can be forwarded.
+//
+// One or two channels more than a vector holds (REST) would cost another vector at each position.
+// They lie apart, without a gap: a kernel's row of them is PAIR, two vectors at an even place.
 template <class Shape> struct InputTile {
-    static constexpr int SIZE = fitting(Shape::IN), NEEDED = divide_up(Shape::IN, SIZE);
+    static constexpr int PAIR = 16;
+    static constexpr int slots(int channels) { return round_up(channels, fitting(channels)); }
+    static constexpr int rest(int channels) {
+        return channels > 0 && LANES >= 8 && Shape::IN > 8 && Shape::WIDTH * channels % 8 == 0 &&
+               (Shape::KERNEL_X - 1) * channels + 8 <= PAIR &&
+               slots(Shape::IN - channels) < slots(Shape::IN) ? channels : 0;
+    }
+    static constexpr int REST = Shape::IN % 8 <= 2 ? rest(Shape::IN % 8) : 0;
+    static constexpr int MAIN = Shape::IN - REST;
+    static constexpr int SIZE = fitting(MAIN), NEEDED = divide_up(MAIN, SIZE);
     // As many vectors as keep one block of all positions in the first cache.
     static constexpr int FIT = most(1, 20000 / (Shape::AREA * SIZE * 4));
     static constexpr int BLOCKS = divide_up(NEEDED, least(NEEDED, FIT));
     static constexpr int VECTORS = divide_up(NEEDED, BLOCKS), SLOTS = VECTORS * SIZE;
+    static constexpr int LAST = MAIN - (BLOCKS - 1) * SLOTS; // channels of the last block
 };
 
 } // namespace sdfeel

@@ -14,7 +14,7 @@ constexpr int DEAD = 4; // code of an output that ReLU stopped; else the winner'
 template <class Shape> struct Winners {
     static constexpr int ROOM = round_up(Shape::FINAL + 4, 16); // the kernels take up to 4 at once
     int count;
-    int32_t places[ROOM]; // of the first input under the kernel, in the padded input
+    int32_t places[ROOM]; // of the first input under the kernel: Shape::place
     float changes[ROOM];  // their gradients
 };
 
@@ -115,7 +115,7 @@ template <class L> struct Pooling {
             *reinterpret_cast<const typename Types<LANES>::loose_ints *>(corners.places + p);
         if (L::pool)
             place += ((code & 1) ? Ints<LANES>{} + L::stride_x : Ints<LANES>{}) +
-                     ((code & 2) ? Ints<LANES>{} + L::stride_y * Shape::WIDTH : Ints<LANES>{});
+                     ((code & 2) ? Ints<LANES>{} + L::stride_y * Shape::ROW : Ints<LANES>{});
         Floats<LANES> change = load<LANES>(gradients + p) * all<LANES>(scale);
         Ints<LANES> alive = code != DEAD;
         if (FINAL % LANES && p + LANES > FINAL) alive &= lanes_before<FINAL % LANES>(To<LANES>());
@@ -133,8 +133,8 @@ template <class L> struct Pooling {
         constexpr Corners() : places() {
             const int step = L::pool ? 2 : 1;
             for (int p = 0; p < FINAL; p++)
-                places[p] = step * (p / FINAL_W) * L::stride_y * Shape::WIDTH +
-                            step * (p % FINAL_W) * L::stride_x;
+                places[p] = Shape::place(step * (p / FINAL_W) * L::stride_y,
+                                         step * (p % FINAL_W) * L::stride_x);
         }
     };
     static constexpr Corners corners{};
