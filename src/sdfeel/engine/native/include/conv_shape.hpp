@@ -80,7 +80,7 @@ template <class Shape> struct WeightTile {
     static constexpr int load(int block, bool whole) { // of one vector, in eighths of a cycle
         const int lanes = size(block, whole);
         return slot(block, whole) % lanes == 0 ? (lanes == 16 ? 8 : 4)
-                                               : (lanes == 16 ? 15 : lanes == 8 ? 6 : 5);
+                                               : (lanes == 16 ? 15 : 5);
     }
     static constexpr int cost(int block, bool whole, int rows) { // of one winner
         int total = 0;

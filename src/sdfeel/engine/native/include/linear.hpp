@@ -5,7 +5,9 @@
 #pragma once
 
 #include "activation.hpp"
+#include "front.hpp"
 #include "sgd.hpp"
+#include "transpose.hpp"
 #include "vectors.hpp"
 
 namespace sdfeel {
@@ -43,6 +45,11 @@ template <class L, int BATCH, class Update> struct Linear {
     static constexpr int FORWARD_PART = most(64, FIRST_CACHE / (4 * ROWS) / ORDER * ORDER);
     static constexpr bool IN_PARTS = WIDTH > FORWARD_PART;
     static constexpr int BACKWARD_PART = most(64, 20000 / (8 * BATCH) / LANES * LANES);
+    // What ReLU or dropout has stopped has no gradient, and is skipped. A row is summed up in
+    // registers, in as few pieces as there must be.
+    static constexpr bool SKIPS = L::sends_gradient && Activation<L, BATCH>::MASKED;
+    static constexpr int PIECES = divide_up(VECTORS, ACCUMULATORS);
+    static constexpr int PIECE = divide_up(VECTORS, PIECES);
 
     alignas(64) float x[ROWS][STRIDE];
     alignas(64) float weights[OUT][STRIDE];
@@ -95,7 +102,10 @@ template <class L, int BATCH, class Update> struct Linear {
     template <class Next> SDFEEL_NOINLINE void backward(int n, Next &next, const Rule &rule) {
         activation.gradient(n, next, d[0], OUT_WIDTH);
         const Update update(rule);
-        if constexpr (L::sends_gradient) {
+        if constexpr (SKIPS) {
+            for (int s = 0; s < n; s++) flow_back(s);
+            for (int o = 0; o < OUT; o += 4) change_four(o, n, update);
+        } else if constexpr (L::sends_gradient) {
             for (int s = 0; s < n; s++) memset(dx[s], 0, WIDTH * 4);
             for (int i = 0; i < WIDTH; i += BACKWARD_PART) {
                 const int end = least(WIDTH, i + BACKWARD_PART);
@@ -173,6 +183,54 @@ template <class L, int BATCH, class Update> struct Linear {
             SDFEEL_UNROLL for (int k = 0; k < OUTS; k++)
                 update.template operator()<LANES>(weights[o + k] + v, speed(o + k, v), change[k]);
         }
+    }
+
+    // The same, in two steps: dx = d * w, sample by sample.
+    SDFEEL_INLINE void flow_back(int s) {
+        NotZero<OUT> alive;
+        alive.find(d[s]);
+        in_pieces([&](auto wide, int v) {
+            constexpr int WIDE = decltype(wide)::value;
+            Floats<LANES> flow[WIDE] = {};
+            add_rows<WIDE>(alive, weights, v, flow);
+            SDFEEL_UNROLL for (int j = 0; j < WIDE; j++) store<LANES>(dx[s] + v + j * LANES, flow[j]);
+        });
+    }
+    // Then w += d * x, output by output.
+    SDFEEL_INLINE void change_four(int o, int n, const Update &update) {
+        alignas(64) float by_output[4][round_up(BATCH, LANES)] = {};
+        for (int s = 0; s < n; s++)
+            SDFEEL_UNROLL for (int k = 0; k < 4; k++) by_output[k][s] = d[s][o + k];
+        for (int k = 0; k < least(4, OUT - o); k++) {
+            NotZero<BATCH> alive;
+            alive.find(by_output[k]);
+            in_pieces([&](auto wide, int v) {
+                constexpr int WIDE = decltype(wide)::value;
+                Floats<LANES> change[WIDE] = {};
+                add_rows<WIDE>(alive, x, v, change);
+                SDFEEL_UNROLL for (int j = 0; j < WIDE; j++) {
+                    const int place = v + j * LANES;
+                    update.template operator()<LANES>(weights[o + k] + place, speed(o + k, place),
+                                                      change[j]);
+                }
+            });
+        }
+    }
+    template <int WIDE, class Alive>
+    static SDFEEL_INLINE void add_rows(const Alive &alive, const float (*rows)[STRIDE], int v,
+                                       Floats<LANES> (&sums)[WIDE]) {
+        for (int i = 0; i < alive.count; i++) {
+            const Floats<LANES> g = all<LANES>(alive.values[i]);
+            const float *from = rows[alive.places[i]] + v;
+            SDFEEL_UNROLL for (int j = 0; j < WIDE; j++)
+                sums[j] = fused<LANES>(g, load<LANES>(from + j * LANES), sums[j]);
+        }
+    }
+    // act(vectors, place) for the pieces of a row.
+    template <class Act> static SDFEEL_INLINE void in_pieces(const Act &act) {
+        int v = 0;
+        for (; v + PIECE <= VECTORS; v += PIECE) act(Number<PIECE>(), v * LANES);
+        if constexpr (VECTORS % PIECE) act(Number<VECTORS % PIECE>(), v * LANES);
     }
 
     // w += d * x alone, for a layer before which nothing learns.

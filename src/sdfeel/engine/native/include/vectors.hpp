@@ -75,9 +75,9 @@ template <int N> SDFEEL_INLINE void store(float *to, Floats<N> values) {
 template <int N> SDFEEL_INLINE Ints<N> widened(const uint8_t *from) {
 #if defined(__AVX2__) && !defined(__clang__)
     typedef char Sixteen __attribute__((vector_size(16)));
-    Sixteen bytes = {};
 #if defined(__AVX512F__)
     if constexpr (N == 16) {
+        Sixteen bytes;
         memcpy(&bytes, from, N);
         return __builtin_ia32_pmovzxbd512_mask(bytes, Ints<N>{}, (unsigned short)-1);
     }
@@ -91,6 +91,24 @@ template <int N> SDFEEL_INLINE Ints<N> widened(const uint8_t *from) {
 #endif
     return __builtin_convertvector(
         *reinterpret_cast<const typename Types<N>::loose_bytes *>(from), Ints<N>);
+}
+
+// N small numbers to bytes.
+template <int N> SDFEEL_INLINE void store_narrowed(uint8_t *to, Ints<N> values) {
+#if defined(__AVX2__) && !defined(__AVX512F__) && !defined(__clang__)
+    if constexpr (N == 8) {
+        typedef short Words __attribute__((vector_size(16)));
+        typedef long long Two __attribute__((vector_size(16)));
+        const Words words =
+            __builtin_ia32_packssdw128(__builtin_shufflevector(values, values, 0, 1, 2, 3),
+                                       __builtin_shufflevector(values, values, 4, 5, 6, 7));
+        const long long bytes = ((Two)__builtin_ia32_packuswb128(words, words))[0];
+        memcpy(to, &bytes, N);
+        return;
+    }
+#endif
+    *reinterpret_cast<typename Types<N>::loose_bytes *>(to) =
+        __builtin_convertvector(values, typename Types<N>::bytes);
 }
 
 // Store the first COUNT lanes alone.

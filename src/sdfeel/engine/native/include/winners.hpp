@@ -5,6 +5,7 @@
 #pragma once
 
 #include "conv_shape.hpp"
+#include "front.hpp"
 
 namespace sdfeel {
 
@@ -17,49 +18,6 @@ template <class Shape> struct Winners {
     int32_t places[ROOM]; // of the first input under the kernel: Shape::place
     float changes[ROOM];  // their gradients
 };
-
-// For each choice of eight numbers, where they come from if the chosen move to the front.
-struct Forward {
-    uint8_t places[256][8];
-    constexpr Forward() : places() {
-        for (int chosen = 0; chosen < 256; chosen++)
-            for (int i = 0, to = 0; i < 8; i++)
-                if (chosen >> i & 1) places[chosen][to++] = uint8_t(i);
-    }
-};
-
-// Write those of N winners that are `alive` one after the other, and perhaps something behind
-// them; how many there were. Without a branch: whether a ReLU is alive cannot be guessed.
-template <int N>
-SDFEEL_INLINE int append(int32_t *places, float *changes, Ints<N> place, Floats<N> change,
-                         Ints<N> alive) {
-#if defined(__AVX512F__) && !defined(__clang__)
-    if constexpr (N == 16) { // in registers: compressing to memory is slow
-        const unsigned short mask = __builtin_ia32_ptestmd512(alive, alive, (unsigned short)-1);
-        store<N>(reinterpret_cast<float *>(places),
-                 (Floats<N>)__builtin_ia32_compresssi512_mask(place, Ints<N>{}, mask));
-        store<N>(changes, __builtin_ia32_compresssf512_mask(change, Floats<N>{}, mask));
-        return __builtin_popcount(mask);
-    }
-#elif defined(__AVX2__) && !defined(__clang__)
-    if constexpr (N == 8) {
-        static constexpr Forward forward{};
-        const int mask = __builtin_ia32_movmskps256((Floats<N>)alive);
-        const Ints<N> order = widened<N>(forward.places[mask]);
-        store<N>(reinterpret_cast<float *>(places),
-                 (Floats<N>)__builtin_ia32_permvarsi256(place, order));
-        store<N>(changes, __builtin_ia32_permvarsf256(change, order));
-        return __builtin_popcount(unsigned(mask));
-    }
-#endif
-    int count = 0;
-    SDFEEL_UNROLL for (int i = 0; i < N; i++) {
-        places[count] = place[i];
-        changes[count] = change[i];
-        count -= alive[i];
-    }
-    return count;
-}
 
 template <class L> struct Pooling {
     using Shape = ConvShape<L>;
@@ -83,9 +41,7 @@ template <class L> struct Pooling {
                 if (FINAL_W % SIZE == 0 || x + SIZE <= FINAL_W) store<SIZE>(to + y * row + x, best);
                 else store_first<FINAL_W % SIZE, SIZE>(to + y * row + x, best);
                 if (TRAIN) // what it writes too much, the next row corrects
-                    *reinterpret_cast<typename Types<SIZE>::loose_bytes *>(
-                        codes + y * FINAL_W + x) =
-                        __builtin_convertvector(code, typename Types<SIZE>::bytes);
+                    store_narrowed<SIZE>(codes + y * FINAL_W + x, code);
             }
     }
 
