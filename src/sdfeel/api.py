@@ -174,7 +174,7 @@ class Run:
         if isinstance(scheme, Experiment | Mapping):
             if extra := [name for name, value in own.items() if value is not _PARTS[name]]:
                 raise InputError(
-                    f"{extra[0]}= belongs to a run of parts, and this is one of an experiment: "
+                    f"{extra[0]}= belongs to a run of parts, but this is a run of an experiment: "
                     f"write it there, as the keys in `sdfeel init` are written"
                 )
             self._carry_out(experiment_of(scheme), None, out, accept_changes)
@@ -228,7 +228,7 @@ class Run:
 
     @property
     def session(self) -> Session:
-        """What keeps the run in its directory."""
+        """The session that keeps the run in its directory."""
         if self._session is None:
             raise InputError("this run is not kept in a directory: give out=...")
         return self._session
@@ -296,7 +296,7 @@ def rerun(directory: str | Path, out: str | Path) -> Run:
 
 
 def _module(ready: Prepared) -> nn.Module:
-    """The module that is trained: the user's own, if it was given itself."""
+    """The module that is trained: the user's own object, if the model was given as one."""
     given = ready.experiment.model.name
     if isinstance(given, nn.Module):
         return given
@@ -315,7 +315,7 @@ def _kept(session: Session) -> Generator[Event]:
 
 
 def _unused(scheme: Scheme, net: Network, cost: Cost) -> tuple[str, ...]:
-    """What of these makes no difference to the scheme; InputError for what it refuses."""
+    """Which of these make no difference to the scheme; InputError for those that it refuses."""
     asked = {
         "overlap": ("clients that reach several servers", any(len(own) > 1 for own in net.reach)),
         "server_rates": ("cost.server_rates", cost.server_rates is not None),
@@ -328,7 +328,7 @@ def _unused(scheme: Scheme, net: Network, cost: Cost) -> tuple[str, ...]:
     return (f"{name} does not use {', '.join(unused)}",) if unused else ()
 
 
-# Arguments of a run of parts, and the keys of an experiment that they are.
+# Arguments of a run of parts, and the keys of an experiment that they correspond to.
 _KEYS = {
     "evaluate_every": "evaluation.every",
     **{name: f"evaluation.{name}" for name in ("metrics", "per_client", "per_cluster")},
@@ -345,7 +345,7 @@ _PARTS = {
 
 
 def _of_parts(own: Mapping[str, Any], parts: RunParts, personal: Personal | None) -> Experiment:
-    """The experiment that these arguments are, beside the parts themselves."""
+    """The experiment that these arguments describe, besides the parts themselves."""
     apart = {"net", "cost", "personal"}
     groups = ("per_client", "per_cluster", "per_client_every")
     if all(own[name] is _PARTS[name] for name in groups):

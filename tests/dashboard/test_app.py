@@ -147,7 +147,7 @@ def test_a_damaged_log_is_shown_as_damaged(page: Page, tmp_path: Path) -> None:
     shown = page().get("/api/run", params={"name": "bad"}).json()
     assert shown["state"] == "damaged"
     assert shown["warnings"] == [
-        "The log is damaged: 1 line that is no event (line 3), left out here."
+        "The log is damaged: 1 line that is not an event (line 3), left out here."
     ]
     assert shown["accuracy"] == 0.08
 

@@ -188,7 +188,7 @@ def test_a_user_of_test_examples_alone_is_told() -> None:
     data = both(rows, rows[1:], partition="users", user="who")
     assert data.tests is not None
     assert [len(own) for own in data.tests] == [0, 1]
-    with pytest.raises(InputError, match="test examples are of 'b', too, who has no training"):
+    with pytest.raises(InputError, match="test examples are of 'b', who has no training"):
         both(rows[:1], rows[1:], partition="users", user="who")
     with pytest.raises(InputError, match=r"no column is named: set data\.user"):
         both(rows, rows, partition="users")

@@ -138,7 +138,7 @@ def test_an_identity_that_is_replaced_file_by_file_is_never_half_taken(made: Pat
     for name in files:
         (home / name).write_bytes((other / name).read_bytes())
     assert wallet.current().serial == old.serial
-    assert "the certificate before stays in force" in told[-1]
+    assert "the previous certificate stays in force" in told[-1]
 
 
 def test_only_what_ends_soon_is_renewed(made: Path) -> None:

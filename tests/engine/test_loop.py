@@ -220,7 +220,7 @@ def test_momentum_zero_is_plain_sgd() -> None:
     ("training", "message"),
     [
         ({"optimizer": "sdg"}, "unknown optimizer 'sdg': did you mean 'sgd'"),
-        ({"optimizer": "adam", "options": {"speed": 1}}, "refused its options"),
+        ({"optimizer": "adam", "options": {"speed": 1}}, "does not accept its options"),
     ],
 )
 def test_a_wrong_optimiser_is_refused(training: dict[str, Any], message: str) -> None:

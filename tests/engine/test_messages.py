@@ -200,7 +200,7 @@ def test_senders_have_debts_of_their_own_which_can_be_saved() -> None:
     [
         ("topk", {}, "unknown compression 'topk': did you mean 'top-k'"),
         ("uniform", {"width": 1}, "width must be 2 to 32 bits, got 1"),
-        ("uniform", {"bits": 8}, "compression uniform refused its options: .*'bits'"),
+        ("uniform", {"bits": 8}, "compression uniform does not accept its options: .*'bits'"),
         ("top-k", {"share": 0}, "share of entries must be above 0 and at most 1"),
         ("top-k", {"k": -1}, "k must be at least 0, got -1"),
     ],

@@ -61,7 +61,9 @@ def test_parallel_where_native_does_not_fit(training: Training, reason: str) -> 
 @pytest.mark.parametrize("name", ["momentum", "weight_decay"])
 def test_options_that_torch_refuses_are_refused_though_the_model_would_be_native(name: str) -> None:
     training = Training(0.1, 4, options={name: -0.5})
-    with pytest.raises(InputError, match=f"refused its options: Invalid {name} value: -0.5"):
+    with pytest.raises(
+        InputError, match=f"does not accept its options: Invalid {name} value: -0.5"
+    ):
         choose("auto", fitting(), training)
 
 

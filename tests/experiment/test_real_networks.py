@@ -115,7 +115,7 @@ def test_a_map_keeps_directions_and_fills_the_picture() -> None:
         ("a,b,km\n0,1,4,5\n", "line 2 of {file} has 2 values for 1 columns (km)"),
         ("a,b,mbps,colour\n0,1,4,red\n", "line 1 of {file} names a column 'colour'"),
         ("from,to,kmh\n0,1,4\n", "line 1 of {file} names a column 'kmh'"),
-        ("a,b,km\n0,1,4\n1,0,5\n", "line 3 of {file} says something else about a link"),
+        ("a,b,km\n0,1,4\n1,0,5\n", "line 3 of {file} contradicts an earlier line"),
         ("0 1\n1 2\n", "the graph in {file} joins 3 servers, but network.servers is 2"),
     ],
 )
@@ -156,5 +156,7 @@ def test_devices_are_known_by_name_and_others_are_refused_by_line(tmp_path: Path
     file.write_text("client,device\n0,raspberry-pi-4\n1,jetson-nano\n")
     assert read_speeds(file, 2).tolist() == [8e9, 235.8e9]
     file.write_text("client,device\n0,raspberry-pi-4\n1,toaster\n")
-    with pytest.raises(InputError, match=r"line 3 of .* names a device 'toaster': known are rasp"):
+    with pytest.raises(
+        InputError, match=r"line 3 of .* names a device 'toaster', but the known ones are rasp"
+    ):
         read_speeds(file, 2)

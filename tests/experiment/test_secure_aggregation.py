@@ -55,10 +55,10 @@ STRICT = ("scheme.name=fedcs", "scheme.round_seconds=0.007")
     ("more", "why"),
     [
         (("network.epochs=['2: client-3=none']",), "network.epochs changes clusters"),
-        (("network.whereabouts={}/moves.csv",), "network.whereabouts lets them go on in other"),
+        (("network.whereabouts={}/moves.csv",), "network.whereabouts lets them move to other"),
         (
             ("network.overlap=1", "network.server_up_seconds=9", "network.server_down_seconds=1"),
-            "network.overlap lets them go on in other clusters",
+            "network.overlap lets them move to other clusters",
         ),
         (
             (

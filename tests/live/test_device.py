@@ -211,8 +211,8 @@ def test_data_that_the_library_cannot_read_are_refused(own: Path, home: Path) ->
     assert len(x) == len(y) == bundle.samples
     cases: list[tuple[dict[str, Any], str]] = [
         ({"x": x, "z": y}, "save x and y with numpy.savez"),
-        ({"x": x.astype(float), "y": y}, "is float64 .* needed is float32"),
-        ({"x": x[..., :1], "y": y}, "needed is float32"),
+        ({"x": x.astype(float), "y": y}, "is float64 .* must be float32"),
+        ({"x": x[..., :1], "y": y}, "must be float32"),
         ({"x": x, "y": y + 1000}, "must be class numbers from 0 to 9"),
         ({"x": x, "y": y[:-1]}, "class numbers"),
     ]
@@ -233,7 +233,7 @@ def test_devices_are_named_by_kind_or_by_client() -> None:
 def test_schemes_whose_clients_keep_rows_are_not_for_devices(ready: Prepared) -> None:
     rows = replace(ready.decisions.net, shelves=(Shelf("own", "client", held="client"),))
     kept = replace(ready, decisions=replace(ready.decisions, net=rows))
-    with refused("clients of sd-feel keep rows beside the model, and devices do not"):
+    with refused("clients of sd-feel keep rows beside the model, which devices cannot"):
         build_devices(kept, {2: OWN})
 
 
@@ -247,7 +247,7 @@ def test_a_device_is_asked_for_on_the_command_line(tmp_path: Path) -> None:
 
 def test_a_device_is_not_for_experiments_that_torch_trains(tmp_path: Path) -> None:
     experiment = load(None, [*SMALL, "training.engine=loop"])
-    with refused("devices train by the native engine, and this experiment is trained by loop"):
+    with refused("devices train with the native engine, but this experiment is trained by loop"):
         init(experiment, tmp_path / "made", devices=[OWN])
 
 

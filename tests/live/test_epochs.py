@@ -107,7 +107,7 @@ def test_the_weighted_mean_survives_mixing_in_every_epoch() -> None:
         (["4: client-0=edge-7"], (), "servers are numbered 0 to 2"),
         (["4: edge-1=none, edge-1=edge-0"], (), "server 1 is named twice"),
         (["4: edge-4=edge-0, client-0=edge-4"], (), "and 3 servers; others are for deployments"),
-        (["4: edge-1=none, edge-2=edge-1"], (), "linked to edge-1, which is out"),
+        (["4: edge-1=none, edge-2=edge-1"], (), "link to edge-1, which is out"),
         (["4: edge-0=none, edge-1=none, edge-2=none"], (), "all servers are out"),
         (["4: edge-2=none, client-0=edge-2"], (), "assigned to server 2, which is out"),
         (["1: edge-2=none", "4: edge-2=edge-0"], (), "server 2 has no clients"),

@@ -79,7 +79,7 @@ def test_one_wrong_bit_is_noticed(store: Store) -> None:
 
 
 def test_two_nodes_cannot_share_a_memory(store: Store) -> None:
-    with pytest.raises(RunError, match="another process runs this node, stop one"):
+    with pytest.raises(RunError, match="another process runs this node; stop one"):
         Store(store.directory)
 
 

@@ -127,10 +127,10 @@ DATA = bytes(16)
     ("header", "why"),
     [
         ({"a": entry("F32", [2], 0, 8), "c": entry("F32", [2], 8, 16)}, "'b' is missing"),
-        ({"a": entry("F32", [4], 0, 16)}, "'a' is 4 of float32, agreed was 2 of float32"),
+        ({"a": entry("F32", [4], 0, 16)}, "'a' is 4 of float32, but 2 of float32 was agreed"),
         (
             {"a": entry("I32", [2], 0, 8), "b": entry("F32", [2], 8, 16)},
-            "'a' is 2 of int32, agreed was 2 of float32",
+            "'a' is 2 of int32, but 2 of float32 was agreed",
         ),
         (
             {

@@ -116,7 +116,7 @@ def test_an_average_of_models_is_measured_and_returned() -> None:
 def test_nonsense_is_refused() -> None:
     with pytest.raises(sdfeel.InputError, match="unknown schedule 'cosin': did you mean 'cosine'"):
         prepare(small(schedule="cosin"))
-    with pytest.raises(sdfeel.InputError, match="refused its options"):
+    with pytest.raises(sdfeel.InputError, match="does not accept its options"):
         prepare(small(schedule="step"))
     with pytest.raises(sdfeel.InputError, match="needs whole gradients"):
         prepare(small(optimizer="newton-diagonal", clip_norm=1.0))

@@ -102,7 +102,7 @@ def test_a_tracker_that_fails_does_not_end_the_run(where: str, tmp_path: Path, k
     events = list(sdfeel.track(sdfeel.Run(SMALL), [Broken, healthy]))
     (note,) = [e for e in events if isinstance(e, sdfeel.Warned)]
     assert note.message.startswith(
-        "Broken is not told about this run any more: ConnectionError: nobody is there"
+        "Broken is no longer told about this run: ConnectionError: nobody is there"
     )
     assert [e for e in events if e is not note] == healthy.events
     with pytest.raises(sdfeel.RunError, match=r"mine: Broken is not told .* nobody is there"):

@@ -136,7 +136,7 @@ def test_what_schemes_declare_is_what_they_do(name: str) -> None:
         ),
         (
             ["robust.servers=cs+", "compression.backhaul=uniform"],
-            r"robust\.servers = cs\+ compares whole models, and compression\.backhaul = uniform",
+            r"robust\.servers = cs\+ compares whole models, but compression\.backhaul = uniform",
         ),
         (["robust.cluster=median", "scheme.name=k-gt"], "k-gt keeps corrections of gradients"),
     ],

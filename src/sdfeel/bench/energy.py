@@ -1,4 +1,4 @@
-"""Joules that the processor counts itself (RAPL), beside those of the power model.
+"""Joules that the processor itself counts (RAPL), beside those of the power model.
 
 A machine shows its counters in /sys/class/powercap, often only to root. They count everything that
 the processor does, so the energy of training is what it takes beyond idling for as long. Where
@@ -27,7 +27,7 @@ class Meter:
 
     @classmethod
     def found(cls, root: Path = POWERCAP) -> "Meter":
-        """The counters that this machine shows."""
+        """The counters that this machine offers."""
         packages = (
             sorted(each for each in root.iterdir() if PACKAGE.fullmatch(each.name))
             if root.is_dir()
@@ -67,7 +67,7 @@ class Energy:
     steps: int  # that were trained in `seconds`
     seconds: float
     modelled: float  # joules of a step at a modelled device
-    measured: float | None  # joules of a step on this machine, beyond idling; None: it is not told
+    measured: float | None  # joules of a step on this machine, beyond idling; None: unknown
     idle_watts: float | None
     busy_watts: float | None
     reason: str | None = None  # why nothing was measured

@@ -61,7 +61,7 @@ class BenchWork:
 
     @property
     def needed(self) -> float:
-        """Those that cannot be skipped; all, if the model is no chain of known layers."""
+        """Those that cannot be skipped; all, if the model is not a chain of known layers."""
         plan = lower(self.module(), self.training, self.shape)
         return self.flops if isinstance(plan, str) else needed_flops(plan, not self.evaluates)
 

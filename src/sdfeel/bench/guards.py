@@ -87,7 +87,7 @@ def tried(guard: str, attack: str, *settings: str) -> GuardTrial:
     """Run it, and see how it ends."""
     ready = prepare(load(None, [*BASE, *settings]))
     if ready.budget is not None and INSTALLED:
-        epsilon(1.0, 0.1)  # loads the accountant, which is no cost of noise
+        epsilon(1.0, 0.1)  # loads the accountant, which is not a cost of noise
     measured, last, began = None, None, process_time()
     try:
         for event in drive_of(ready, ready.simulation()):

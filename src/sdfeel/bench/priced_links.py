@@ -1,7 +1,7 @@
 """A private network in which every link is as fast, and as long, as an experiment's prices say.
 
-Rates are the kernel's (`shaped_links`). Delays are those of a relay on the way, which passes on
-whatever comes later by as much: TCP does not notice them, but whoever waits for an answer does.
+The kernel sets the rates (`shaped_links`). A relay on the way adds the delays: it passes everything
+on that much later. TCP does not notice them, but whoever waits for an answer does.
 Clients sleep for as long as the experiment lets them compute.
 
 `python -m sdfeel.bench.priced_links DIRECTORY`, inside such a network, runs the federation of the
@@ -53,7 +53,7 @@ class PricedLine(NamedTuple):
 
     mbps: float
     seconds: float = 0.0  # under way
-    cell: int = -1  # whose clients share a line; -1: none
+    cell: int = -1  # the server whose clients share a line; -1: none
     cell_mbps: float = 0.0
 
 
@@ -120,7 +120,7 @@ def shaping(found: Mapping[str, PricedLine]) -> Iterator[str]:
 
 
 def redirect(directory: Path, found: Mapping[str, PricedLine]) -> dict[tuple[str, int], PricedLine]:
-    """Send what is long under way through the relay: where it listens, by the link's own end."""
+    """Send what takes long to arrive through the relay; where it listens, by the link's end."""
     relayed: dict[tuple[str, int], PricedLine] = {}
     for home in sorted((directory / NODES).iterdir()):
         node = read_node(home / NODE)

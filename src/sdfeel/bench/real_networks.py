@@ -91,7 +91,7 @@ class Found:
     candidates: int
     steps: int  # that planning cost
     whole: int  # that all candidates cost if each does all its iterations
-    effort: float = 8.0  # whole runs that planning might cost; files of before do not say it
+    effort: float = 8.0  # whole runs that planning might cost; older files do not say
 
     @property
     def behind(self) -> float:
@@ -195,7 +195,7 @@ def online(name: str) -> Online:
 
 
 def all_compared(count: int, directory: Path, effort: float = EFFORT) -> Iterator[Found]:
-    """One network after another; a network that cannot be planned for is told, not passed over."""
+    """One network after another; one that cannot be planned for is reported, not passed over."""
     for name in networks(count):
         try:
             yield compared(name, directory, effort)

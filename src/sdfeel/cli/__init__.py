@@ -153,6 +153,6 @@ def main() -> None:
         if os.environ.get("SDFEEL_TRACEBACK"):
             raise
         sys.exit(
-            f"sdfeel: {told(error)} (SDFEEL_TRACEBACK=1 shows how it came to that; if no file of "
+            f"sdfeel: {told(error)} (SDFEEL_TRACEBACK=1 shows where it comes from; if no file of "
             f"yours is named here, please report it)"
         )

@@ -1,4 +1,4 @@
-"""The command that measures the energy of training, where the machine tells."""
+"""The command that measures the energy of training, where the machine reports it."""
 
 from __future__ import annotations
 

@@ -63,7 +63,7 @@ def guards(
     settings: Settings = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show what rules, noise and masks cost in accuracy, bytes and time, and what they bear.
+    """Show what rules, noise and masks cost in accuracy, bytes and time, and what they withstand.
 
     50 clients in 5 clusters, 100 iterations; with --attacks ten of them lie, two in each cluster.
 

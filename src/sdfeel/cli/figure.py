@@ -145,7 +145,7 @@ def _known(
     results: Path, scale: definition.Scale, figure: definition.Figure, run: bool
 ) -> keeping.KeptFigure:
     """The kept runs; without --run there must be some."""
-    figure.setting(scale)  # a scale that it does not have is told first
+    figure.setting(scale)  # a scale that it does not have is reported first
     found = keeping.load(results, scale, figure)
     if found is None and not run and figure.data:
         raise InputError(

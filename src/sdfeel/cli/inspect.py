@@ -108,7 +108,7 @@ def topology(
     Clusters are equal in size unless an imbalance is set. A second table compares all mixing rules
     that fit the graph: how many others a server hears in an exchange, how many models are sent, and
     how much of a disagreement is left. The last lines say how many liars the graph and its clusters
-    bear under the rules of the experiment (robust.cluster, robust.servers).
+    withstand under the rules of the experiment (robust.cluster, robust.servers).
 
     Examples:
 
@@ -216,7 +216,7 @@ def _told(name: str, found: Agreement) -> dict[str, Any]:
 
 
 def _liars(net: Network, chosen: Experiment) -> dict[str, Any]:
-    """How many liars a network bears under its rules."""
+    """How many liars a network withstands under its rules."""
     cluster, servers = build_liars.build_rules(chosen)
     found = breakdown.breakdown(net, cluster, servers)
     return {
@@ -233,25 +233,25 @@ def _liars_in_words(found: dict[str, Any]) -> list[str]:
     each = [count for count in found["each_cluster"] if count is not None]
     low, high = (min(each), max(each)) if each else (0, 0)
     some = f"{low} to {high}" if low != high else str(low)
-    clusters = f"each cluster bears {some} lying client{'s' * (high != 1)}"
+    clusters = f"each cluster withstands {some} lying client{'s' * (high != 1)}"
     told = [f"liars: robust.cluster = {found['cluster_rule']}: " + (clusters if each else UNKNOWN)]
     rule, proven, hopeless = found["server_rule"], found["servers"], found["hopeless_servers"]
     borne = UNKNOWN
     if proven is not None:
-        borne = f"the graph is proven to bear {proven} lying server{'s' * (proven != 1)}"
+        borne = f"the graph is proven to withstand {proven} lying server{'s' * (proven != 1)}"
     told.append(
-        f"liars: robust.servers = {rule}: {borne}; {hopeless} can break every rule, where they are "
-        f"placed at worst"
+        f"liars: robust.servers = {rule}: {borne}; {hopeless} in the worst places "
+        f"can break every rule"
     )
     if found["clients"] is not None:
         told.append(
-            f"liars: in all, this bears {found['clients']} lying clients, wherever they are; one "
-            f"more, placed at worst, may break the run"
+            f"liars: in all, this withstands {found['clients']} lying clients, wherever they are; "
+            f"one more, in the worst place, may break the run"
         )
     return told
 
 
-UNKNOWN = "how many it bears, nobody has proven"
+UNKNOWN = "nobody has proven how many it withstands"
 
 
 def _agreement_table(rows: list[tuple[str, Agreement]]) -> Table:

@@ -78,7 +78,7 @@ def resume(
 ) -> None:
     """Continue a run that was stopped or killed; it ends as if nothing had happened.
 
-    If its data, or code of your own that it uses, have changed, it is refused, and says which.
+    If its data, or code of your own that it uses, have changed, it refuses and says what.
 
     Example:
 
@@ -105,7 +105,7 @@ def rerun(
     then, now = durable.finished(directory), durable.finished(where)
     if then is not None and now is not None:
         same = then.model_sha256 == now.model_sha256
-        people.print(f"the model is {'the same, to the bit' if same else 'another one'}")
+        people.print(f"the model is {'the same, bit for bit' if same else 'a different one'}")
 
 
 def compare(

@@ -30,7 +30,7 @@ def ints(values: ArrayLike) -> Ints:
 
 
 def _fixed(values: ArrayLike, kind: type[Any]) -> TypeGuard[NDArray[Any]]:
-    """Is this an array of that kind which is read-only, and no view of one that is not?"""
+    """Is this a read-only array of that kind, and not a view of one that can be changed?"""
     return (
         type(values) is np.ndarray
         and values.dtype == kind

@@ -1,4 +1,4 @@
-"""How many liars a network bears: in each cluster, among its servers, and in all.
+"""How many liars a network withstands: in each cluster, among its servers, and in all.
 
 In a cluster, a rule says how many of its rows may contain anything. Among servers, CS+ is proven to
 hold (in small steps) while the honest servers are connected more strongly than four times what
@@ -34,7 +34,7 @@ TRIED = 20_000  # sets of lying servers that are looked at one by one; beyond it
 
 @dataclass(frozen=True)
 class Breakdown:
-    """What a network bears, and what breaks it, at worst."""
+    """What a network withstands, and what breaks it, in the worst case."""
 
     clusters: tuple[int | None, ...]  # clients that may lie in each; None: nobody can say
     servers: int | None  # edge servers that may lie, as far as it is proven
@@ -42,9 +42,9 @@ class Breakdown:
 
     @property
     def clients(self) -> int | None:
-        """Lying clients that a run bears wherever they are; None if nobody can say.
+        """Lying clients that a run withstands wherever they are; None if nobody can say.
 
-        To break it, liars must take over one server more than the others bear.
+        To break it, liars must take over one server more than the others withstand.
         """
         if self.servers is None or any(each is None for each in self.clusters):
             return None
@@ -74,7 +74,7 @@ def borne(rule: Rule | None, rows: int) -> int | None:
 
 
 def breakdown(net: Network, cluster: Rule | None, servers: Rule | None) -> Breakdown:
-    """What a network with these rules bears."""
+    """What a network with these rules withstands."""
     sizes = np.bincount(net.home[net.clients], minlength=len(net.servers))
     return Breakdown(
         clusters=tuple(borne(cluster, int(sizes[d])) for d in net.present),
@@ -84,7 +84,7 @@ def breakdown(net: Network, cluster: Rule | None, servers: Rule | None) -> Break
 
 
 def hopeless(net: Network) -> int:
-    """The fewest lying servers that can break every rule, where they are placed at worst.
+    """The fewest lying servers that can break every rule, in the worst places.
 
     >>> from sdfeel.core.network import clustered
     >>> ring = np.roll(np.eye(5), 1, axis=0) + np.roll(np.eye(5), -1, axis=0)
@@ -100,7 +100,7 @@ def hopeless(net: Network) -> int:
 
 
 def _servers(net: Network, rule: Rule | None) -> int | None:
-    """Lying servers that a rule bears, wherever they are: as far as it is proven."""
+    """Lying servers that a rule withstands, wherever they are: as far as it is proven."""
     if rule is None or len(net.present) < 2:
         return 0
     if not isinstance(rule, ClippedSum):

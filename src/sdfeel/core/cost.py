@@ -139,7 +139,7 @@ def _differs(one: object, other: object) -> bool:
 
 
 def fair(rates: Floats, capacity: float) -> Floats:
-    """What each gets of a line that all share: nobody less than another who could take more.
+    """What each gets of a line that all share: nobody gets less than another unless it wants less.
 
     >>> fair(np.array([1.0, 4.0, 9.0]), 9.0)
     array([1., 4., 4.])
@@ -310,7 +310,7 @@ class Cost:
         return floats(found)
 
     def _sending(self, up: Mixing, work: Work) -> tuple[Ints, Floats]:
-        """The clients that send, ascending, and for how many seconds: not a word about others, or
+        """The clients that send, ascending, and for how many seconds; nothing about the others, or
         ten thousand lanes would look at all clients each."""
         each = up.sources[up.sources >= 0] if up.sent is None else up.sent[:, 0]
         senders, copies = np.unique(each, return_counts=True)
@@ -373,7 +373,7 @@ class Cost:
         return seconds, crossings * self.packed_bytes(mixing.via), busy * self.power.backhaul
 
     def _slowness(self, mixing: Mixing) -> Floats:
-        """How many times as long as a nominal link each link that is used takes."""
+        """How many times longer than a nominal link each link that is used takes."""
         if mixing.via == "server-cloud" and self.cloud_rates is not None:
             return 1 / self.cloud_rates[_at_cloud(mixing)]
         if mixing.via != "server-server" or self.server_rates is None or mixing.relay is not None:

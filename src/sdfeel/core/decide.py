@@ -91,7 +91,7 @@ class Decisions:
     outages: Outages | None = None  # None: all links and servers are always up
     epochs: tuple[tuple[int, "Decisions"], ...] = ()  # by first round, where the network changes
     cloud: int | None = None  # the server that plays the cloud; None: it stands apart
-    hubs: bool = False  # does a server that averages for others really send for their models?
+    hubs: bool = False  # does a server that averages for others really ask them for their models?
     least: int = 0  # clients of the smallest sum under masks; 0: servers see every message
     _lengths: dict[int, float] = field(default_factory=dict, init=False)  # by lane
 
@@ -296,7 +296,7 @@ class Decisions:
 
     @property
     def _steady(self) -> bool:
-        """Is everything always up, and is everybody waited for?"""
+        """Is everything always up, and does every round wait for everybody?"""
         return self.outages is None and self.late.seconds is None
 
     def ended(
@@ -366,7 +366,7 @@ def hears(decisions: Decisions) -> bool:
 
 
 def _same_messages(one: Mix, other: Mix) -> bool:
-    """Do the same models travel, whatever they count?"""
+    """Do the same models travel, however much each of them counts?"""
     if not _same_places(one.up, other.up):
         return False
     these, those = one.stages, other.stages

@@ -55,7 +55,7 @@ def printable(text: str) -> str:
     return "".join(letter if letter.isprintable() else " " for letter in text)
 
 
-OURS = {"sdfeel", "torch", "numpy"}  # code in which users need not look for a mistake of their own
+OURS = {"sdfeel", "torch", "numpy"}  # code in which users need not look for their own mistakes
 
 
 def told(error: BaseException) -> str:

@@ -61,7 +61,7 @@ def hear_again() -> None:
 
 
 def _loses_exceptions(frame: FrameType) -> bool:
-    """Modules that load swallow Ctrl-C or abort the process; Pydantic makes another error of it."""
+    """Modules that are loading swallow Ctrl-C or abort; Pydantic turns it into another error."""
     code = frame.f_code
     return (
         code.co_filename == "<frozen importlib._bootstrap>"

@@ -71,7 +71,7 @@ def _end(diagonal: list[float], squares: list[float], bound: float) -> float:
 
 
 def any_above(diagonal: list[float], squares: list[float], x: float) -> bool:
-    """Has the matrix an eigenvalue above x? (By the signs of its pivots: Sylvester's law.)"""
+    """Does the matrix have an eigenvalue above x? (By the signs of its pivots: Sylvester's law.)"""
     pivot = 1.0
     for a, square in zip(diagonal, squares, strict=True):
         pivot = a - x - square / pivot

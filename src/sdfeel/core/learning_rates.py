@@ -70,7 +70,7 @@ class Schedule:
         try:
             found = rise * float(self.curve(position, end))
         except Exception as error:  # somebody else's function may raise anything
-            raise InputError(f"training.schedule gave no factor: {told(error)}") from None
+            raise InputError(f"training.schedule did not give a factor: {told(error)}") from None
         if not (isfinite(found) and found > 0):
             raise InputError(
                 f"training.schedule gave the factor {found:g} at {self.unit} {position:g}: a "
@@ -102,5 +102,7 @@ def schedule(
     try:
         curve = found(**options) if builtin else found
     except TypeError as error:
-        raise InputError(f"training.schedule = {given} refused its options: {error}") from None
+        raise InputError(
+            f"training.schedule = {given} does not accept its options: {error}"
+        ) from None
     return Schedule(curve, iterations, warmup, unit)

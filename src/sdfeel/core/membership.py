@@ -84,7 +84,7 @@ class Epoch:
             reach[client] = () if server is None else (server,)
         for client, count in self.counts:
             if client >= len(reach):
-                raise InputError(f"there is no client {client}: name its server, too")
+                raise InputError(f"there is no client {client} yet: name its server, too")
             samples[client] = float(count)
         return Network(np.array(samples), tuple(reach), Sparse.of(links), out=out)
 
@@ -93,7 +93,7 @@ class Epoch:
         named = [d for server, near in self.servers for d in (server, *(near or ()))]
         size = max([len(net.linked), *(d + 1 for d in named)])
         if size > MOST_SERVERS:
-            raise InputError(f"edge-{size - 1} is too high a number: the highest is 9999")
+            raise InputError(f"edge-{size - 1} has too high a number: the highest is 9999")
         links, out = np.zeros((size, size)), set(net.out) | set(range(len(net.linked), size))
         links[: len(net.linked), : len(net.linked)] = net.links
         for server, near in self.servers:
@@ -103,7 +103,7 @@ class Epoch:
             for other in near or ():
                 if other in out:
                     raise InputError(
-                        f"edge-{server} is to be linked to edge-{other}, which is out: name another"
+                        f"edge-{server} cannot link to edge-{other}, which is out: name another"
                     )
                 links[server, other] = links[other, server] = 1
         return links, tuple(sorted(out))

@@ -24,7 +24,7 @@ from sdfeel.core.rules import Rule
 
 @dataclass(frozen=True)
 class Relay:
-    """How models travel if not straight from each source to each taker, but through a hub."""
+    """How models travel through a hub, where they do not go straight from source to taker."""
 
     legs: float  # the time of the links crossed one after another, in links of the usual rate
     crossings: int  # links crossed by all models together
@@ -355,7 +355,7 @@ def _star_places(net: Network, centre: int) -> tuple[Mixing, Ints]:
 
 
 def _without_zeros(mixing: Mixing) -> Mixing:
-    """Whoever counts nothing need not send."""
+    """Whoever has no weight need not send."""
     rows = {dst: dict(zip(s.tolist(), w.tolist(), strict=True)) for dst, s, w in mixing}
     return of_rows({dst: {s: w for s, w in row.items() if w} for dst, row in rows.items()})
 

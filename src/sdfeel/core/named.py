@@ -22,7 +22,7 @@ from typing import Any
 
 from sdfeel.core.errors import InputError, SdfeelError, told, unknown
 
-OBJECT = "object:"  # begins the name of a thing that only the program which made it can give
+OBJECT = "object:"  # how the name of a thing begins that only the program which made it can provide
 PATH = "package.module:name"
 
 
@@ -36,7 +36,7 @@ class Kind:
     also: tuple[str, ...] = ()  # what else may be written
 
     def find(self, given: Any) -> Any:
-        """What is meant: a thing itself is what it is; InputError with a guess if unknown.
+        """What is meant, a name or the thing itself; InputError with a guess if it is unknown.
 
         >>> Kind("number", {"one": 1}).find("one"), Kind("number", {}).find(7)
         (1, 7)
@@ -107,7 +107,7 @@ def imported(path: str) -> Any:
     except ModuleNotFoundError as error:
         raise InputError(
             f"cannot import '{module_name}' of '{path}' ({error}): put it beside the experiment, "
-            f"start where it is, or install it"
+            f"start in the directory where it is, or install it"
         ) from None
     except (Exception, SystemExit) as error:  # somebody else's module may raise anything
         raise InputError(f"cannot import '{module_name}' of '{path}': {told(error)}") from None
@@ -144,7 +144,7 @@ def _check_only(module: ModuleType) -> None:
     spec, here = PathFinder.find_spec(top), getattr(sys.modules[top], "__file__", None)
     if spec is not None and spec.origin and here and not _same(spec.origin, here):
         raise InputError(
-            f"two modules are called '{top}', {here} and {spec.origin}: give one another name"
+            f"two modules are called '{top}', {here} and {spec.origin}: rename one of them"
         )
 
 

@@ -14,7 +14,7 @@ from sdfeel.core.staleness import Clocks
 
 @dataclass(frozen=True)
 class Needs:
-    """If none of these is true, every server can do its part with what it knows by itself."""
+    """If none of these is true, every server can do its part with what it knows itself."""
 
     shared_lanes: bool  # several rounds at a time at one of several servers
     global_clock: bool  # every round of every server must be known to all
@@ -108,7 +108,7 @@ def _same(one: Mix, other: Mix) -> bool:
 
 
 def _listens(decisions: Decisions, view: View, done: Ints, mix: Mix) -> bool:
-    """Does a server do otherwise in the next round when others' clients did nothing in this one?"""
+    """Does a server act differently in the next round if others' clients did nothing in this?"""
     if not mix.memory:
         return False
     own = view.net.home == view.lane[0]

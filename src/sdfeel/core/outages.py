@@ -189,7 +189,7 @@ class Outages:
         return NetworkState(own, cloud, self.central, None if alone else servers)
 
     def will_change(self, number: int, seconds: float) -> bool:
-        """Will anything still bring somebody back?"""
+        """Can anybody who is away still come back?"""
         now: dict[Unit, float] = {"round": number, "second": seconds}
         later = any(each.up and each.when > now[each.unit] for each in self.schedule)
         back = self.clients is not None and self.clients.will_change(number, seconds)

@@ -1,4 +1,4 @@
-"""The names of a run's and a node's files, writing one whole, and what JSON says of odd numbers."""
+"""The names of a run's and a node's files, writing a file whole, and odd numbers in JSON."""
 
 import os
 import secrets

@@ -92,7 +92,7 @@ class StragglerPolicy:
             who = all_in.work.down.rows
             needs = _begins(cost, all_in) if cost.channel else _ends(cost, all_in)
             soonest = min(soonest, float(needs[who].min(initial=np.inf)))
-            known = all_in.work.ends is None  # otherwise it is not by chance when models arrive
+            known = all_in.work.ends is None  # otherwise chance does not decide when models arrive
             expected += float(_chances(cost, all_in, self.seconds)[who].sum()) if known else 1.0
             self._check_starts(all_in)
         if self.seconds * SLACK < soonest < np.inf:

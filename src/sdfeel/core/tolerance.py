@@ -72,7 +72,7 @@ class Tolerates:
 
 @dataclass(frozen=True)
 class Only:
-    """In the annotation of a scheme's option: it matters only where `key` has one of the values."""
+    """Annotates a scheme's option that matters only where `key` has one of these values."""
 
     key: str  # `scheme.psi`, say
     values: tuple[str | None, ...] = ()  # none: whatever is not the default

@@ -307,7 +307,7 @@ def stream(
 
     async def messages() -> AsyncIterator[str]:
         silent = HEARTBEAT
-        trouble: list[tuple[str, Any]] = []  # what was said about it, once
+        trouble: list[tuple[str, Any]] = []  # an error that was reported already
         while not closing():
             try:
                 found, trouble = await news(), []

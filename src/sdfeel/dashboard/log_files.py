@@ -1,4 +1,4 @@
-"""Finds runs below a directory, and opens nothing outside it.
+"""Finds runs below a directory and opens nothing outside it.
 
 Every path is walked part by part from the directory itself, and no part may be a link: no name
 leads outside, and neither does a race with a program that swaps links.

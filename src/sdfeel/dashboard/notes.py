@@ -22,7 +22,7 @@ class Notes:
 
     @classmethod
     def of(cls, told: Any) -> "Notes":
-        """What a file or a browser says; an error if it is something else, or too much.
+        """What a file or a browser sent; an error if it is something else, or too much.
 
         >>> Notes.of({"tags": [" paper ", "paper"], "note": "fig. 3"})
         Notes(tags=('paper',), note='fig. 3')
@@ -42,7 +42,7 @@ class Notes:
 
 
 def read_notes(root: Root, name: str) -> Notes:
-    """What was written about a run; nothing if there is none, or somebody has spoilt the file."""
+    """What was written about a run; empty if there is nothing, or the file is damaged."""
     try:
         return Notes.of(json.loads(root.read(name, NOTES, limit=1 << 16)))
     except (NotHere, OSError, ValueError, RecursionError, InputError):

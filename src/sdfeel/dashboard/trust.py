@@ -37,7 +37,7 @@ def check_files(files: Mapping[str, str], root: Path) -> None:
 
 
 def check_whole(values: Mapping[str, Any], root: Path) -> None:
-    """Refuse an experiment, as it stands in its file, that is not safe to be built as a whole."""
+    """Refuse an experiment, as it stands in its file, that is not safe to build as a whole."""
     leaves = list(_leaves(values))
     check_files({key: each for key, each in leaves if _names_a_file(key, each)}, root)
     for key, each in leaves:
@@ -60,7 +60,7 @@ def _leaves(value: Any, key: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def _names_a_file(key: str, value: Any) -> bool:
-    """Does a text name a file or code, for all that we know?"""
+    """Could a text name a file or code, as far as we know?"""
     if not isinstance(value, str) or (key == "network.graph" and value.startswith(TOPOHUB)):
         return False
     if is_path(value) or is_object(value) or any(c in value for c in "/\\~"):
@@ -72,4 +72,4 @@ def _exists(value: str) -> bool:
     try:
         return Path(value).exists()
     except (OSError, ValueError):
-        return True  # whatever it is, it is no plain name
+        return True  # whatever it is, it is not a plain name

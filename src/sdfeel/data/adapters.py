@@ -134,7 +134,7 @@ class Rows:
 
     @staticmethod
     def joined(parts: Sequence[Tensor], numbers: Sequence[int]) -> Tensor:
-        """All in one tensor; InputError that names the first of another shape."""
+        """All in one tensor; InputError naming the first that has another shape."""
         for n, part in zip(numbers, parts, strict=True):
             if part.shape != parts[0].shape:
                 raise InputError(
@@ -155,7 +155,7 @@ class Rows:
             known = tensor(found, "targets")
             if len(known) != len(self):
                 return None
-            # A transform of targets may make others of them.
+            # A transform may turn targets into others.
             some = sorted({0, len(self) // 2, len(self) - 1})
             return known if all(torch.equal(known[n], self.pair(n)[1]) for n in some) else None
         except (InputError, TypeError, ValueError, RuntimeError, IndexError):

@@ -36,7 +36,7 @@ PARTITION = Kind("partition", {name: name for name in (*PARTITIONS, USERS)}, "sd
 def load(
     name: Any, directory: Path | None = None, reading: HowToRead = AS_IT_IS
 ) -> Dataset | Federated:
-    """A data set by name, a user's own from files, or one that is given itself.
+    """A data set by name, a user's own from files, or one that was given as an object.
 
     Files are looked for in `directory`, then in $SDFEEL_DATA, then in the user's cache. The first
     ones found must have the published checksums; nothing is ever downloaded here.

@@ -72,7 +72,7 @@ class Examples:
 
     def batch(self, rows: Tensor, address: Address) -> tuple[Tensor, Tensor]:
         """Inputs and targets of the rows that the step at this address sees."""
-        del address  # they are what they are
+        del address  # these do not depend on the step
         return self.x.index_select(0, rows), self.y.index_select(0, rows)
 
     def block(self, begin: int, end: int) -> tuple[Tensor, Tensor]:
@@ -197,7 +197,9 @@ class Federated:
     test: Examples
     tests: tuple[Ints, ...] | None = None  # each client's own rows of `test`, perhaps none
     cluster_tests: tuple[Ints, ...] | None = None  # each server's own rows of `test`
-    honest: Examples | None = None  # what is measured on, where some of `train` is false
+    honest: Examples | None = (
+        None  # what is measured on, where liars have falsified some of `train`
+    )
 
     @property
     def true(self) -> Examples:
@@ -219,7 +221,7 @@ class Federated:
 
     @property
     def outputs(self) -> int:
-        """How many numbers a model says of an example: scores of classes, or values."""
+        """How many numbers a model gives for an example: scores of classes, or values."""
         y = self.train.y
         return self.classes or (y[0].numel() if y.is_floating_point() else 0)
 
@@ -296,7 +298,7 @@ def divided(
 
 
 def by_users(data: Dataset) -> Federated:
-    """Every user is a client, who is tested on the test examples that are the same user's."""
+    """Every user is a client, and is tested on that user's own test examples."""
     if data.users is None:
         raise InputError(
             "partition 'users' makes a client of every value of a column, and no column is named: "

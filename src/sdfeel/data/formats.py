@@ -236,7 +236,7 @@ def read_cifar(source: Source, path: Path, md5: Mapping[str, str] = MD5) -> Arra
             found[name] = np.frombuffer(plain, dtype=np.uint8).reshape(-1, RECORD)
         missing = [name for name in names if name not in found]
         if missing:
-            raise DataError(f"{', '.join(missing)} is missing")
+            raise DataError(f"{', '.join(missing)} {'is' if len(missing) == 1 else 'are'} missing")
     except DataError as error:
         raise source.damaged(path, str(error)) from error
     *batches, test = (found[name] for name in names)

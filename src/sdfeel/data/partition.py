@@ -143,7 +143,7 @@ PARTITIONS: dict[str, Callable[[Ints, int, Rng, Knobs], list[Ints]]] = {
     ),
 }
 ALIASES = {"exact": "classes", "shard": "shards"}
-USERS = "users"  # everyone whom a column names is a client: no rule of labels
+USERS = "users"  # everyone whom a column names is a client: labels do not matter
 
 
 def of_values(
@@ -164,8 +164,7 @@ def of_values(
     for row, text in enumerate(texts):
         if text not in found:
             raise InputError(
-                f"the test examples are of '{text}', too, who has no training examples: leave "
-                f"them out"
+                f"some test examples are of '{text}', who has no training examples: leave them out"
             )
         found[text].append(row)
     return list(names), tuple(np.array(rows, dtype=np.int64) for rows in found.values())
@@ -262,7 +261,7 @@ def _dealt(owners: Ints, clients: int, rng: Rng) -> Ints:
 
 
 class Members:
-    """A set of numbers that knows its n-th member; each change takes the logarithm of its range."""
+    """A set of numbers that knows its n-th member; a change takes time logarithmic in its range."""
 
     def __init__(self, there: Bools) -> None:
         ends = np.concatenate([[0], np.cumsum(there)])

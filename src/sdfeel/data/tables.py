@@ -141,7 +141,7 @@ def _dataset(
 ) -> Dataset:
     if not len(test):
         raise DataError(
-            f"no user in {root} has {TESTED} rows, so that none is left for testing: give a folder "
+            f"no user in {root} has {TESTED} rows, so none is left for testing: give a folder "
             f"with one part called train and one called test"
         )
     own = [None if users is None else tuple(users[n] for n in side) for side in rows]

@@ -82,7 +82,7 @@ def statuses(deployment: Path, now: float) -> list[dict[str, Any]]:
             state = "finished" if told.get("over") else "running"
             node |= {**told, "state": state if told.get("healthy", True) else "in trouble"}
         elif answer is not None and not (node["state"] == "ended" and node.get("last_error")):
-            node["last_error"] = str(answer)  # one that gave up has said why
+            node["last_error"] = str(answer)  # a node that gave up has said why
     return found
 
 
@@ -118,7 +118,7 @@ def _all(answers: Mapping[int, Answer | SdfeelError]) -> dict[int, Header]:
     found = {}
     for answer in answers.values():
         if isinstance(answer, SdfeelError):
-            raise RunError(f"a backup needs all edge servers: {answer}")
+            raise RunError(f"a backup needs all edge servers, but {answer}")
     for d, answer in answers.items():
         if isinstance(answer, tuple):
             found[d] = answer[0]

@@ -170,7 +170,7 @@ def _from(directory: Path, node: str, authority: x509.Certificate) -> bool:
 
 
 def _move(draft: Path, home: Path) -> None:
-    """Replace the files of an identity; the certificate last, without it nothing changes."""
+    """Replace the files of an identity, the certificate last: until then nothing changes."""
     for name in (CA, "key.pem", "cert.pem"):
         (draft / name).replace(home / name)
     draft.rmdir()

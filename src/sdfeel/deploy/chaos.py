@@ -1,4 +1,4 @@
-"""kill -9 at random moments and nodes that lie, and a comparison of the models in the end."""
+"""kill -9 at random moments, nodes that lie, and a comparison of the models at the end."""
 
 import random
 from collections.abc import Callable

@@ -71,10 +71,10 @@ def undeployable(ready: Prepared) -> str | None:
 
 
 def only_modelled(ready: Prepared) -> str | None:
-    """What the experiment asks of the simulator that real networks do, or not, by themselves."""
+    """What the experiment wants modelled, but real networks do, or do not do, by themselves."""
     if ready.decisions.late.policy not in ("wait", "drop"):
         return (
-            f"latency.late={ready.decisions.late.policy} goes by the chances and bandwidths of "
+            f"latency.late={ready.decisions.late.policy} depends on the chances and bandwidths of "
             f"modelled channels: set latency.late=drop, which a deployment does by the real clock"
         )
     if ready.decisions.outages is not None:
@@ -84,8 +84,8 @@ def only_modelled(ready: Prepared) -> str | None:
         )
     if ready.experiment.training.engine == "batched":
         return (
-            "training.engine=batched trains several clients at once, and real ones are alone: set "
-            "training.engine=auto"
+            "training.engine=batched trains several clients at once, but each real client trains "
+            "alone: set training.engine=auto"
         )
     if ready.experiment.training.average:
         return "no server sees every round's mean of all models: set training.average=0"

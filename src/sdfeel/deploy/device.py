@@ -73,14 +73,14 @@ class BuiltDevice:
 
 
 def build_devices(ready: Prepared, kinds: Mapping[int, str]) -> dict[int, BuiltDevice]:
-    """Compile for every device; one that cannot take part is refused in a sentence."""
+    """Compile for every device; one that cannot take part is refused, with the reason."""
     return {client: _built(ready, client, kind) for client, kind in sorted(kinds.items())}
 
 
 def _built(ready: Prepared, client: int, kind: str) -> BuiltDevice:
     if ready.engine.bits != BITS:
         raise InputError(
-            f"devices train by the native engine, and this experiment is trained by "
+            f"devices train with the native engine, but this experiment is trained by "
             f"{ready.engine.name} ({ready.why}): set training.engine=native to see whether it can"
         )
     experiment, net = ready.experiment, ready.decisions.net
@@ -92,12 +92,12 @@ def _built(ready: Prepared, client: int, kind: str) -> BuiltDevice:
     if ready.personal is not None:
         raise InputError(
             f"with personal.method = {experiment.personal.method} clients keep parts of the model, "
-            f"and devices do not: leave out --device for client {client}, or set it to none"
+            f"which devices cannot: leave out --device for client {client}, or set it to none"
         )
     if (net.holder(-1 - np.arange(net.kept)) == -1 - client).any():
         raise InputError(
-            f"clients of {experiment.scheme.name} keep rows beside the model, and devices do not: "
-            f"leave out --device for client {client}, or choose another scheme"
+            f"clients of {experiment.scheme.name} keep rows beside the model, which devices "
+            f"cannot: leave out --device for client {client}, or choose another scheme"
         )
     guard = None if ready.packing is None else ready.packing.guard
     training, shape = build_training(experiment), ready.data.shape

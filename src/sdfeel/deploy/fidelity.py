@@ -1,8 +1,8 @@
 """Deployed runs beside simulations of the same experiments: how well does the clock predict?
 
-What deployments take beside what links and devices explain is fitted. Prices are nearly linear in
-the overheads, so that a few linear fits find them. A third of the configurations is held out at a
-time: each is predicted from the others, by figures that it had no part in.
+The time that deployments take beyond what links and devices explain is fitted. Prices are nearly
+linear in the overheads, so a few linear fits find them. A third of the configurations is held out
+at a time: each is predicted from the others, by figures that it had no part in.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -158,7 +158,7 @@ BYTES_OFF = 0.02  # of the simulated bytes: beyond it, other messages were sent
 
 @dataclass(frozen=True)
 class OrderOfPairs:
-    """How many pairs of configurations the simulator puts in the order of the deployments."""
+    """How many pairs of configurations the simulator ranks as the deployments do."""
 
     pairs: int
     discordant: tuple[tuple[str, str], ...]  # the simulator says that the first is faster
@@ -200,7 +200,7 @@ def warnings(expected: Mapping[Configuration, RoundTimes]) -> Iterator[str]:
         wanted, found = pace.phases["compute"], each.measured.phases["compute"]
         if abs(found - wanted) > STEP_OFF * wanted:
             yield (
-                f"{each.name}: clients computed for {found * 1e3:.0f} ms a round, and the "
+                f"{each.name}: clients computed for {found * 1e3:.0f} ms a round, but the "
                 f"experiment says {wanted * 1e3:.0f}, as if it was measured alone: --steps run "
                 f"takes step times from the run"
             )

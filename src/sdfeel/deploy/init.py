@@ -42,8 +42,8 @@ def init(
     ready = replayed(prepare(experiment))
     if ready.attack is not None:
         raise InputError(
-            f"attack.kind = {ready.attack.kind} is for trials, and these files are for a "
-            f"federation that counts: leave it out, or try it with `sdfeel deploy chaos`"
+            f"attack.kind = {ready.attack.kind} is for trials, but these files are for a "
+            f"real federation: leave it out, or try it with `sdfeel deploy chaos`"
         )
     if samples is not None:
         ready = with_samples(ready, samples)

@@ -37,7 +37,7 @@ LOADED_BEFORE = [
     "sdfeel.deploy.all_loaded",  # the last: it hears Ctrl-C again
 ]
 TICK = 0.05  # seconds between two looks at the processes
-PATIENCE: float | None = None  # seconds without any news until it is given up; None: never
+PATIENCE: float | None = None  # seconds without any news after which it gives up; None: never
 KILLED = 10.0  # seconds within which the system must have ended a process that was killed
 
 
@@ -45,7 +45,7 @@ KILLED = 10.0  # seconds within which the system must have ended a process that 
 class Trial:
     """What a trial does to its clients; an ordinary deployment does nothing."""
 
-    forgetful: bool = False  # they lose their place in the data when they are killed
+    forgetful: bool = False  # clients lose their place in the data when they are killed
     pause: float = 0.0  # seconds that they wait in every round, so that there is time to kill
 
 

@@ -26,7 +26,7 @@ from sdfeel.live.trust.identity import create_authority, issue
 TRUST = "trust"  # a separate directory: containers see a replaced file only in mounted directories
 
 ANY_PORT = "127.0.0.1:0"
-PORTS = range(20_000, 32_000)  # systems give away higher ones by themselves
+PORTS = range(20_000, 32_000)  # systems hand out higher ones to any program
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,8 @@ def make(
 ) -> Network:
     """Write certificates, node files and (for a trial on one machine) each client's data.
 
-    Returns the network as the scheme uses it. What is there already must be of the same files.
+    Returns the network as the scheme uses it. Whatever is there already must come from the same
+    files.
     """
     net = ready.decisions.net
     check_deployable(ready)
@@ -103,7 +104,7 @@ def make(
 
 
 def deployed(ready: Prepared) -> Experiment:
-    """The experiment as nodes read it: it names an engine that every client can be."""
+    """The experiment as nodes read it: it names an engine that every client can use."""
     if ready.experiment.training.engine != "ray":
         return ready.experiment
     engine = "native" if ready.engine.bits.startswith("native") else "loop"
@@ -140,8 +141,8 @@ def _write_data(path: Path, ready: Prepared, client: int) -> None:
 def on_loopback(servers: int) -> dict[int, EdgeAddress]:
     """Free ports of this machine.
 
-    None of those that the system gives away by itself: between now and the server's start it would
-    give some of them to others.
+    None of those that the system hands out to any program: between now and the server's start, it
+    would hand out some of them.
     """
     sockets: list[socket.socket] = []
     try:
@@ -152,7 +153,7 @@ def on_loopback(servers: int) -> dict[int, EdgeAddress]:
             try:
                 one.bind(("127.0.0.1", port))
                 sockets.append(one)
-            except OSError:  # somebody has it
+            except OSError:  # it is in use
                 one.close()
         ports = [each.getsockname()[1] for each in sockets]
     finally:

@@ -1,6 +1,6 @@
 """Signed versions of a deployment's network: clients join, leave and move while it runs.
 
-In a simulation, a trace is asked at every round where clients are. Servers on different hosts have
+In a simulation, a trace says at every round where clients are. Servers on different hosts have
 only their rounds in common, so a trace that counts rounds can be replayed: it is written as the
 epochs of the same moves, which are to the bit the same run. Everything else that a trace may say
 is refused, with the reason.
@@ -70,7 +70,7 @@ def _write_new(directory: Path, made: SignedNetwork) -> None:
 
 
 def write_schedule(experiment: Experiment, directory: Path) -> None:
-    """Sign the experiment's own epochs as versions, unless that was done before."""
+    """Sign the experiment's own epochs as versions, unless that has been done already."""
     if any((directory / EPOCHS).glob("*.json")):
         return
     for epoch in schedule(experiment.network.epochs):
@@ -101,7 +101,7 @@ def _signed(
     scheme, _ = build_scheme(experiment)
     now = Decisions.of(scheme, net, cost, experiment.seed, local_step(experiment))
     _, then, _, _ = parse_network(_text(text, changed))
-    # What the servers could not adopt is not signed.
+    # A version that the servers could not adopt is not signed.
     adapted = on_another(now, net, changed, then).net
     number = before[-1].number + 1 if before else 1
     peers = {**read_node(directory / NODES / OPERATOR / NODE).peers, **(more or {})}

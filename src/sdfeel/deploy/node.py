@@ -134,7 +134,7 @@ def teller(name: str) -> Tell:
     """Log lines on standard error, with the time and the node's name."""
 
     def tell(line: str) -> None:
-        with suppress(OSError):  # on a full disk, the health page tells
+        with suppress(OSError):  # on a full disk, the health page says so
             said = f"{time.strftime('%H:%M:%S')} {name}: {printable(line)}"
             print(said, file=sys.stderr, flush=True)
 
@@ -218,7 +218,7 @@ def engine_kind(experiment: Experiment) -> str:
 
 
 def code_of(module: nn.Module) -> str:
-    """A hash of the code that computes a model: of all its parts but torch's own.
+    """A hash of the code that computes a model: of all its parts except torch's own.
 
     Whatever else a part's module defines is included, since the part may call it.
     """

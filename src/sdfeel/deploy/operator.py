@@ -213,7 +213,7 @@ class Follower:
         )
 
     def _count(self, records: Mapping[int, Record]) -> None:
-        """What a round told about clients, or about their examples."""
+        """What a round revealed about clients, or about their examples."""
         if self._releases is None:
             return
         net = self._net()

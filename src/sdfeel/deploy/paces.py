@@ -198,7 +198,7 @@ class Configuration:
 
 
 def configurations(runs: Sequence[DeployedRun]) -> list[Configuration]:
-    """Runs put together that repeat one another."""
+    """Runs that repeat one another, put together."""
     groups: dict[str, list[DeployedRun]] = {}
     for run in runs:
         groups.setdefault(run.digest, []).append(run)

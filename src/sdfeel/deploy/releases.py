@@ -37,13 +37,13 @@ class Releases:
         self.move(self.net)
 
     def move(self, net: Network, k: int = 0) -> None:
-        """From round `k` on, the network is another one: clients and servers come and go."""
+        """From round `k` on, the network has changed: clients and servers come and go."""
         self.net = net
         more = max(0, len(net.samples) - self.spent.shape[1])
         self.spent = np.pad(self.spent, ((0, 0), (0, more)))
         self.taken = np.pad(self.taken, (0, more))
         per_pass = self.budget.per_pass
-        if per_pass is not None:  # of those who come later nobody knows how much data they have
+        if per_pass is not None:  # nobody knows how much data those have who come later
             longer = np.pad(per_pass, (0, len(self.taken) - len(per_pass)), constant_values=1)
             self.budget = replace(self.budget, per_pass=ints(longer))
         for d in {d for servers in net.reach for d in servers} - self._of.keys():

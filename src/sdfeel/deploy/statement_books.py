@@ -1,4 +1,4 @@
-"""What the nodes of a deployment signed, read from their files and held against each other."""
+"""What the nodes of a deployment signed, read from their files and compared with each other."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -85,7 +85,7 @@ class Books:
             yield from self.lines[name].values()
 
     def other_software(self, ours: Mapping[str, str]) -> list[str]:
-        """In which way servers ran something else than this, where that may change bits."""
+        """How what servers ran differs from this, where that may change bits."""
         found: dict[str, None] = {}
         for line in self.all_lines():
             said = line["statement"]
@@ -141,7 +141,7 @@ class Books:
             except (ValueError, RecursionError):
                 whole = False
             if whole:
-                given = line["certificates"].items()  # nobody gives another one a false one
+                given = line["certificates"].items()  # nobody can give another node a false one
                 self._certificates |= {n: p for n, p in given if serial_of(p, self.ca) == n}
                 yield line
             else:
@@ -189,7 +189,7 @@ class Books:
         self.remarks.append(f"{name} did round {k + 1} twice, with different outcomes")
 
     def _compare(self) -> None:
-        """Hold what a node says of another one against what that one says itself."""
+        """Compare what a node says about another one with what that one says itself."""
         for name in self.servers():
             for k, line in self.lines[name].items():
                 said = line["statement"]

@@ -101,7 +101,7 @@ def impossible(federation: Federation, server: int, said: Statement) -> str:
         return "it signed to have guests that it cannot have"
     used = (*said["steps"], *said["came"], *map(str, said["missing"]))
     if any(int(n) >= clients for n in used):
-        return "it signed results of clients that there are not"
+        return "it signed results of clients that do not exist"
     if any(d not in net.servers for d in said.get("away", ())):
-        return "it signed that servers were away that there are not"
+        return "it signed that servers were away that do not exist"
     return ""

@@ -226,7 +226,7 @@ class Verifier:
         """One client's part: what it was given, and what it made of that."""
         own = self.books.of_client(d, turn.k, number)
         if own is None:
-            return  # the books have told
+            return  # the books have reported it
         mine = judged and self._only_client in (None, number)
         name, k = f"client-{number}", turn.k
         member = self._member(federation, number)
@@ -256,7 +256,7 @@ class Verifier:
         self._deviates(
             k,
             name,
-            "it sent another model than its data and what it was given make "
+            "it did not send the model that its data and what it was given make "
             f"({own['sent'][:12]}, recomputed {sha256[:12]})",
         )
 
@@ -301,11 +301,11 @@ class Verifier:
         return {**header, "steps": int(own["steps"])}, bodies
 
     def _misled(self, k: int, d: int, number: int, sha256: str, work: str) -> None:
-        """A client began from something else than its server had to give."""
+        """A client began from something other than its server had to give it."""
         signed = self.books.offer_of(number, d, k)
         wrong = signed is not None and signed["sha256"] != sha256
         if wrong or (signed is not None and signed["work"] not in (None, work)):
-            text = f"it gave client-{number} another model or other work than it had to, and signed"
+            text = f"it gave client-{number} a model or work other than it had to, and signed that"
             self._deviates(k, f"edge-{d}", f"{text} it")
             return
         nodes = (f"client-{number}", f"edge-{d}")
@@ -330,7 +330,7 @@ class Verifier:
         known = client.known(header, bodies)
         held = {str(n): sha256 for n, sha256 in client.held().items()}
         if held != own["rows"]:
-            raise Deviates("it kept something else from its earlier rounds than they made")
+            raise Deviates("what it kept from its earlier rounds is not what they made")
         task = client.task(header, start, known)
         return client.message(k, header, task, client.train(task), known)
 

@@ -30,7 +30,7 @@ class NotAtHand(Exception):
 
 
 class Deviates(Exception):
-    """A node did something else than it had to."""
+    """A node did something other than it had to."""
 
 
 @dataclass

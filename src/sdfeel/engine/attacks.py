@@ -37,7 +37,7 @@ def little_is_enough(honest: Tensor, strength: float) -> Tensor:
 
 
 def inner_product(honest: Tensor, strength: float) -> Tensor:
-    """(P,) so many times the honest mean, the other way round."""
+    """(P,) so many times the honest mean, with the opposite sign."""
     told: Tensor = -strength * honest.double().mean(dim=0)
     return told.to(honest.dtype)
 
@@ -104,7 +104,7 @@ class Attack:
 
 @dataclass(frozen=True, eq=False)
 class Lying:
-    """Any engine, some of whose clients hand over something else than what they trained."""
+    """Any engine, some of whose clients hand over something other than what they trained."""
 
     engine: Engine
     attack: Attack
@@ -216,7 +216,7 @@ def poisoned(data: Federated, attack: Attack | None) -> tuple[Federated, Ints | 
         return data, None
     if data.train.reads_anew:
         raise InputError(
-            f"attack.kind = {attack.kind} changes examples once, and data.lazy reads them anew at "
+            f"attack.kind = {attack.kind} changes examples once, but data.lazy reads them anew at "
             f"every step: set data.lazy to false"
         )
     if not data.classes:

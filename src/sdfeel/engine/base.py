@@ -110,7 +110,7 @@ class Workload:
     training: Training
     seed: int
     metrics: Mapping[str, Metric] = field(default_factory=dict)  # the user's own, on test data
-    measured: Examples | None = None  # what the training loss is measured on; None: `train`
+    measured: Examples | None = None  # what the training loss is measured on (None: `train`)
     tests: Sequence[Ints] | None = None  # each client's own rows of `test`, where they have any
 
     @property

@@ -168,7 +168,7 @@ def codec(name: str, **options: object) -> Codec:
     try:
         return CODECS[name](**options)
     except TypeError as error:
-        raise InputError(f"compression {name} refused its options: {error}") from None
+        raise InputError(f"compression {name} does not accept its options: {error}") from None
 
 
 @dataclass
@@ -340,7 +340,7 @@ class Packing:
                 raise InputError("noise protects nobody without a clip before it: add one")
             if isinstance(stage, SecureSum) and packed:
                 raise InputError(
-                    "privacy.secure_aggregation adds up numbers under masks, and compressed "
+                    "privacy.secure_aggregation adds up numbers under masks, but compressed "
                     "messages cannot be added: set compression.uplink to none"
                 )
             if not stage.readable and position + 1 < len(self.up):

@@ -57,7 +57,7 @@ class Objective:
         if self._private is None:
             return self.gradients(self(x, y))
         noisy: list[Tensor | None] = list(self._noisy(x, y, step, self._private))
-        if self._penalties:  # they know the model alone, which is no secret
+        if self._penalties:  # they depend on the model alone, which is not a secret
             extra = torch.autograd.grad(self._penalised(torch.zeros(())), self._flat.trainable)
             noisy = [a + b for a, b in zip(noisy, extra, strict=True) if a is not None]
         return self.shifted(noisy)
@@ -114,7 +114,7 @@ def _clipped(gradients: list[Tensor | None], largest: float) -> list[Tensor | No
     """The same direction, with a norm of at most `largest`; what is shorter stays as it is."""
     there = [gradient.detach() for gradient in gradients if gradient is not None]
     norm = torch.linalg.vector_norm(torch.stack([torch.linalg.vector_norm(g) for g in there]))
-    if not norm > largest:  # which leaves what is not finite to be found out
+    if not norm > largest:  # which leaves values that are not finite to be noticed later
         return gradients
     return [None if each is None else each * (largest / norm) for each in gradients]
 
@@ -160,7 +160,7 @@ class TorchOptimizer:
             self._optimizer = kind(flat.trainable, lr=training.learning_rate, **training.options)
         except (TypeError, ValueError) as error:
             raise InputError(
-                f"optimizer {training.optimizer} refused its options: {error}"
+                f"optimizer {training.optimizer} does not accept its options: {error}"
             ) from None
         self._parameters, self._objective = flat.trainable, Objective(flat, training)
         self._usual, self._private = training.learning_rate, training.private is not None
@@ -443,13 +443,13 @@ def check_private(module: nn.Module, training: Training) -> None:
     names = (NEWTON, "lbfgs")
     if training.own is not None or training.optimizer.lower() in names:
         raise InputError(
-            f"privacy.protects = examples hides what a step learns from its gradient, and "
+            f"privacy.protects = examples hides what a step learns from its gradient, but "
             f"training.optimizer = {training.optimizer} may look at the examples again: set it to "
             f"sgd or adam"
         )
     if any(isinstance(part, nn.modules.batchnorm._BatchNorm) for part in module.modules()):
         raise InputError(
-            "privacy.protects = examples clips each example's gradient by itself, and BatchNorm "
+            "privacy.protects = examples clips each example's gradient separately, but BatchNorm "
             "mixes the examples of a batch: choose a model with GroupNorm or none"
         )
 

@@ -288,7 +288,7 @@ class PersonalEngine:
     def measured(self, models: Callable[[int], Tensor]) -> tuple[Scores, tuple[float, ...]]:
         """Each client's own model on its own kind of examples: the means over clients, and all.
 
-        With more than MEASURED clients, some are drawn once, and only the means are told.
+        With more than MEASURED clients, some are drawn once, and only the means are reported.
         """
         loss, found = self._workload.training.loss, []
         for client, (train, test) in self._examples.items():

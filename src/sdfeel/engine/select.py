@@ -97,7 +97,7 @@ def _over_ray(
         build = partial(NativeEngine, threads=1, batch=local.batch)
     if any(each.reads_anew for each in (workload.train, workload.test, workload.losses_on)):
         raise InputError(
-            "training.engine = ray hands tensors to its actors, and these data are read lazily: "
+            "training.engine = ray hands tensors to its actors, but these data are read lazily: "
             "choose training.engine=parallel"
         )
     recipe = Recipe(workload, build)

@@ -1,4 +1,4 @@
-"""From an experiment to those who lie in it, and to the rules by which servers bear them."""
+"""From an experiment to those who lie in it, and to the rules by which servers withstand them."""
 
 import numpy as np
 
@@ -57,13 +57,13 @@ def build_attack(experiment: Experiment, net: Network) -> Attack | None:
             )
     if attack.servers and attack.kind not in BY_SERVERS:
         raise InputError(
-            f"attack.kind = {attack.kind} is a client's lie, and attack.servers asks edge servers "
+            f"attack.kind = {attack.kind} is a client's lie, but attack.servers asks edge servers "
             f"to lie: choose {' or '.join(BY_SERVERS)}, or set attack.servers to 0"
         )
     personal = experiment.personal.method
     if attack.kind == "backdoor" and personal != "none":
         raise InputError(
-            f"attack.kind = backdoor is measured on one model that all share, and personal.method "
+            f"attack.kind = backdoor is measured on one model that all share, but personal.method "
             f"is {personal}: set one of them to none"
         )
     return attack
@@ -86,10 +86,10 @@ def check_attack(experiment: Experiment, attack: Attack, decisions: Decisions) -
         )
     if reason is not None:
         label = experiment.scheme.label
-        raise InputError(f"attack.servers asks edge servers to lie, and {label} {reason}")
+        raise InputError(f"attack.servers asks edge servers to lie, but {label} {reason}")
     if codec != "none":
         raise InputError(
-            f"attack.servers asks edge servers to lie about whole models, and compression.backhaul "
+            f"attack.servers asks edge servers to lie about whole models, but compression.backhaul "
             f"= {codec} sends differences between them: set one of the two to none"
         )
 

@@ -155,21 +155,21 @@ def check_sums(experiment: Experiment, decisions: Decisions) -> None:
     if (mover := _mover(decisions)) is not None:
         raise InputError(
             f"privacy.secure_aggregation lets clients weight their updates themselves, by their "
-            f"cluster, and {mover} lets them go on in other clusters: leave one of them out"
+            f"cluster, but {mover} lets them move to other clusters: leave one of them out"
         )
     every = replace(decisions, least=0)  # sum, however small
     reason = unsummable(every) or _too_late(every)
     if reason is not None:
         instead = INSTEAD.get(reason, "")
         raise InputError(
-            f"privacy.secure_aggregation shows a server the sum of its clients' updates alone, and "
+            f"privacy.secure_aggregation shows a server only the sum of its clients' updates, but "
             f"{_culprit(experiment, decisions, reason)} {reason}: {instead}set "
             f"privacy.secure_aggregation to false"
         )
 
 
 def _mover(decisions: Decisions) -> str | None:
-    """What may take a client to another server than that by which it weights its updates."""
+    """What may take a client to a server other than the one by which it weights its updates."""
     changing, net = decisions.outages, decisions.net
     if changing is None or len(net.servers) == 1:
         return None
@@ -192,7 +192,7 @@ INSTEAD = {
 
 
 def _culprit(experiment: Experiment, decisions: Decisions, reason: str) -> str:
-    """What it is that needs more than sums: the scheme itself, or what was put around it."""
+    """What needs more than sums: the scheme itself, or what was put around it."""
     rule, shelves = experiment.robust.cluster, decisions.net.shelves
     if reason == ALONE and experiment.sampling != SamplingSection():
         drawn = "share" if experiment.sampling.clients is None else "clients"
@@ -243,7 +243,7 @@ def _by_data(net: Network, clients: Ints, weights: Floats) -> bool:
 
 
 def _too_late(decisions: Decisions) -> str | None:
-    """Why sums do not go with what is done about late clients; None if they do."""
+    """Why sums do not fit what is done about late clients; None if they do."""
     if decisions.late.seconds is None:
         return None
     if decisions.late.policy == "drop-unbiased":

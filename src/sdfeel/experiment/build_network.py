@@ -51,7 +51,7 @@ def with_epochs(
     decisions: Decisions,
     net: Network,
 ) -> tuple[Decisions, Network]:
-    """The decisions with those of the epochs in which the network is another one, and the first."""
+    """The decisions with those of all epochs, and the network of the first."""
     check_changeable(experiment)
     epochs, first = [], net
     for epoch in membership.schedule(experiment.network.epochs):
@@ -74,7 +74,7 @@ def with_epochs(
 
 
 def check_changeable(experiment: Experiment) -> None:
-    """InputError if the messages of an experiment do not bear that its network becomes another."""
+    """InputError if the messages of an experiment cannot cope with a network that changes."""
     codecs = experiment.compression.uplink, experiment.compression.backhaul
     if codecs != ("none", "none"):
         raise InputError(
@@ -84,7 +84,7 @@ def check_changeable(experiment: Experiment) -> None:
     if experiment.privacy.secure_aggregation:
         raise InputError(
             "privacy.secure_aggregation lets clients weight their updates themselves, by their "
-            "cluster, and network.epochs changes clusters: leave one of them out"
+            "cluster, but network.epochs changes clusters: leave one of them out"
         )
 
 
@@ -95,7 +95,7 @@ def on_another(
     own, view = decisions, decisions.view(0)
     name = name_of(innermost(own.scheme))
     if len(own.lanes) > 1:
-        raise InputError(f"network.epochs needs a common round, and {name} has none: leave it out")
+        raise InputError(f"network.epochs needs a common round, but {name} has none: leave it out")
     work = own.work(view)
     if work.measure or own.mix(view, own.cost.done(work)).memory:
         raise InputError(
@@ -109,8 +109,8 @@ def on_another(
         )
     if own.outages is not None or own.late.policy != "wait":
         raise InputError(
-            "network.epochs is for networks that are always there and clients that are waited for: "
-            "leave out network.changes, network.link_chance, network.server_up_seconds, "
+            "network.epochs needs servers and links that are always up, and rounds that wait for "
+            "all: leave out network.changes, network.link_chance, network.server_up_seconds, "
             "network.whereabouts and latency.late"
         )
     membership.heirs(before, net)  # somebody stays

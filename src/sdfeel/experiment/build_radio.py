@@ -92,7 +92,7 @@ def _with_places(priced: Cost, experiment: Experiment, net: Network) -> Cost:
         )
     if not isinstance(section.fading, str) or named.is_path(section.fading):
         raise InputError(
-            "radio.fading is a channel of your own, which is told the clients' mean rates once, "
+            "radio.fading is a channel of your own, which learns the clients' mean rates once, "
             "but radio.rates is whereabouts: let that channel follow the places itself, with "
             "radio.rates=equal"
         )
@@ -263,7 +263,7 @@ def _what_changes(section: NetworkSection) -> str:
 
 
 def _warned(outages: Outages, case: Case) -> tuple[str, ...]:
-    """What the schedule leads to in the end, if that is bad."""
+    """A warning if the schedule leaves the network cut apart at its end."""
     name = case.experiment.network.changes
     if case.tolerates.central:
         lost = outages.schedule and not outages.schedule[-1].up

@@ -331,7 +331,7 @@ KEYS: Mapping[str, tuple[Need, ...]] = {
         ),
     ),
     "training.device": (
-        Need(lambda case: case.engine == "batched", "with other engines than batched"),
+        Need(lambda case: case.engine == "batched", "with engines other than batched"),
     ),
     "latency.client_server_mbps": (NEARBY,),
     "latency.server_server_mbps": (SEVERAL, ACROSS),
@@ -403,38 +403,38 @@ KEYS: Mapping[str, tuple[Need, ...]] = {
 CLASHES: tuple[tuple[tuple[Need, ...], str], ...] = (
     (
         (JUDGED, _where("latency.late", "drop-unbiased")),
-        "latency.late = drop-unbiased scales models by their chances of arriving, and "
+        "latency.late = drop-unbiased scales models by their chances of arriving, but "
         "robust.cluster = {cluster} compares them as they are: set latency.late to drop",
     ),
     (
         (JUDGED, _where("privacy.noise_in", "sum")),
-        "privacy.noise_in = sum spreads the noise over a cluster's clients, and robust.cluster = "
+        "privacy.noise_in = sum spreads the noise over a cluster's clients, but robust.cluster = "
         "{cluster} does not add them up: set privacy.noise_in to message",
     ),
     (
         (COMPARED, Need(lambda case: case.net.peers is not None)),
-        "robust.servers = {servers} compares the models of many neighbours, and network.mixing = "
+        "robust.servers = {servers} compares the models of many neighbours, but network.mixing = "
         "{mixing} lets servers meet few at a time: choose another network.mixing",
     ),
     (
         (COMPARED, _where("compression.backhaul", "uniform", "top-k")),
-        "robust.servers = {servers} compares whole models, and compression.backhaul = {codec} "
+        "robust.servers = {servers} compares whole models, but compression.backhaul = {codec} "
         "sends differences between them: set one of the two to none",
     ),
     (
         (PERSONAL, Need(lambda case: case.experiment.evaluation.estimates)),
-        "evaluation.estimates is about one model that all share, and personal.method is {method}: "
+        "evaluation.estimates is about one model that all share, but personal.method is {method}: "
         "leave one of them out",
     ),
     (
         (PERSONAL, Need(lambda case: case.experiment.evaluation.own_steps > 0)),
-        "evaluation.own_steps is about what clients make of a model that all share, and "
+        "evaluation.own_steps is about what clients make of a model that all share, but "
         "personal.method is {method}: leave one of them out",
     ),
     (
         (_where("personal.method", "fedrep"), Need(lambda case: case.single_steps)),
         "personal.method = fedrep divides a round's iterations between what stays and what "
-        "travels, and scheme.tau1 is 1: raise it to at least 2",
+        "travels, but scheme.tau1 is 1: raise it to at least 2",
     ),
 )
 

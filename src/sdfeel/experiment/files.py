@@ -83,7 +83,7 @@ def _known_devices(rows: list[list[str]], name: str) -> list[float]:
         device = row[column].strip() if len(row) > column else ""
         if row and device not in DEVICES:
             raise InputError(
-                f"line {line} of {name} names a device '{device}': known are "
+                f"line {line} of {name} names a device '{device}', but the known ones are "
                 f"{', '.join(DEVICES)}; give others their speed in a column gflops"
             )
         found += [DEVICES[device]] if row else []

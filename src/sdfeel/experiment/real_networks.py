@@ -210,11 +210,10 @@ def _of_lines(text: str, name: str) -> ServerGraph:
 
 
 def _check_again(before: dict[str, float], given: dict[str, float], line: int, name: str) -> None:
-    """Refuse a second word about the same link that is not the first."""
+    """Refuse a line that contradicts an earlier one about the same link."""
     if given != before:
         raise InputError(
-            f"line {line} of {name} says something else about a link that an earlier line is "
-            f"about: keep one of them"
+            f"line {line} of {name} contradicts an earlier line about the same link: keep one"
         )
 
 

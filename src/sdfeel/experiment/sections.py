@@ -192,7 +192,7 @@ class EvaluationSection(Section):
 
 
 class RobustSection(Section):
-    """Rules by which servers bear clients and servers that lie: see docs/liars.md."""
+    """Rules by which servers withstand clients and servers that lie: see docs/liars.md."""
 
     cluster: (
         Literal[
@@ -223,7 +223,7 @@ class RobustSection(Section):
 
 
 class AttackSection(Section):
-    """Clients and edge servers that lie, to see what a run bears: see docs/liars.md."""
+    """Clients and edge servers that lie, to see what a run withstands: see docs/liars.md."""
 
     kind: Literal[
         "none",

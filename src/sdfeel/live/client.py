@@ -147,11 +147,11 @@ class Client:
 
     @property
     def _alone(self) -> bool:
-        """Is the server that we listen to all that we have? Then its word ends us."""
+        """Is the server that we listen to our only one? Then we end when it says so."""
         return len(self.failover.own) == 1 and self.failover.host is None
 
     def _turn_away(self, error: SdfeelError) -> None:
-        """What a host says is of no use: look for another one, or wait for our own server."""
+        """A host's answer is of no use: look for another host, or wait for our own server."""
         if self.failover.host is not None:
             self.failover.leave_out(self.failover.host, error)
 
@@ -218,7 +218,7 @@ class Client:
         self.kept.renew(self.epoch, parsed(next(iter(bodies.values())))[MODEL])
         known = {}
         if (header.get("rows") or header.get("told")) and len(bodies) != 1:
-            raise Refused("rows come with the model of one server, and not with several")
+            raise Refused("rows come with the model of one server, not with several")
         if header.get("rows"):
             (body,) = bodies.values()
             found = unpack(body, self._with_rows(header), digest(body))
@@ -365,7 +365,9 @@ class Client:
             self._check(d, answer[0])
             self._checked(answer)
             if self.most is not None and answer[0]["steps"] > self.most:
-                raise Refused(f"it asks for {answer[0]['steps']} steps, allowed are {self.most}")
+                raise Refused(
+                    f"it asks for {answer[0]['steps']} steps, but at most {self.most} are allowed"
+                )
         except Refused as error:
             self.last_error = f"edge-{d}: {error}"
             self._turn_away(error)

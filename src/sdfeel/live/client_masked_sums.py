@@ -86,8 +86,8 @@ class MaskedRound:
         least = max(PAIR, masking.least)
         if me not in clients or len(set(clients)) < least:
             raise Refused(
-                f"edge-{server} asks for a sum of {len(set(clients))} clients, and our update is "
-                f"hidden only among {least} and more, of whom we are one"
+                f"edge-{server} asks for a sum of {len(set(clients))} clients, but our update is "
+                f"hidden only among {least} or more, including us"
             )
         self._link, self._k, self._me, self._kept = link, k, me, kept
         self._weight = masking.weight
@@ -163,10 +163,10 @@ def _by_client(body: bytes | None) -> dict[int, Any]:
         found = json.loads(body or b"")
         return {int(name): each for name, each in found.items()}
     except (ValueError, AttributeError, RecursionError):
-        raise Refused("a server carries what is no message of a sum") from None
+        raise Refused("a server passes on something that is not a message of a sum") from None
 
 
 def _keys(found: Any) -> dict[str, Any]:
     if not isinstance(found, Mapping) or not all(is_hash(found.get(n)) for n in KEYS):
-        raise Refused("a server carries what are no keys of a sum")
+        raise Refused("a server passes on something that is not a list of keys for a sum")
     return dict(found)

@@ -66,7 +66,7 @@ class Given:
                 spans.append([first, after])
         if len(spans) > MOST_SPANS:
             raise Refused(
-                f"a server asks for round {k + 1}, and servers have left out rounds {MOST_SPANS} "
+                f"a server asks for round {k + 1}, but servers have left out rounds {MOST_SPANS} "
                 f"times before: only a round that follows another is worked for now"
             )
         return Given(spans, k, what)
@@ -144,8 +144,8 @@ class ClientRows:
         told = {"start": start, "steps": steps, "content": content}
         if k in known and known.what(k) != told:
             raise Refused(
-                f"a server asks for an update of round {k + 1} once more, and the noise of that "
-                f"round is used: no update is given away twice"
+                f"a server asks for an update of round {k + 1} again, but the noise of that "
+                f"round has been used: no update is given away twice"
             )
         now = known.also(k, told)
         spans = None if first is None else self._spans(start, [first, steps, content])
@@ -173,8 +173,8 @@ class ClientRows:
         clash = (each for each in known if each[0] < first + steps and first < sum(each[:2]))
         if any(each != mine for each in clash):
             raise Refused(
-                f"a server asks for step {first + 1} once more from the same model, made in "
-                f"another way, and its noise is used: no step is given away twice"
+                f"a server asks for step {first + 1} again from the same model, made in "
+                f"another way, but its noise has been used: no step is given away twice"
             )
         return known if mine in known else [*known, mine]
 
@@ -184,7 +184,7 @@ class ClientRows:
         told = known.what(k)
         if k in known and told is None:
             raise Refused(
-                f"a server asks for the sum of round {k + 1} once more, and others have begun "
+                f"a server asks for the sum of round {k + 1} again, but others have begun "
                 f"since: no update is given away twice"
             )
         return {} if told is None else told

@@ -171,7 +171,7 @@ def by_library(library: Library, bundle: Bundle, x: Singles, y: Ints) -> Train:
 
     def train(task: ArrayTask) -> Singles:
         if task.shift is not None or task.pull:
-            raise InputError("this device's library cannot shift gradients, which the scheme asks")
+            raise InputError("this device's library cannot shift gradients, which the scheme needs")
         return next(iter(trainer.train([task]))).copy()
 
     return train
@@ -192,11 +192,13 @@ def own_data(path: Path, bundle: Bundle) -> tuple[Singles, Ints]:
         x = x.astype(np.float32)
     if x.dtype != np.float32 or x.shape[1:] != bundle.shape:
         raise DataError(
-            f"x in {path} is {x.dtype} {x.shape}, needed is float32 (N, "
+            f"x in {path} is {x.dtype} {x.shape}, but it must be float32 (N, "
             f"{', '.join(map(str, bundle.shape))})"
         )
     if y.dtype.kind not in "iu" or y.shape != (len(x),):
-        raise DataError(f"y in {path} is {y.dtype} {y.shape}, needed are {len(x)} class numbers")
+        raise DataError(
+            f"y in {path} is {y.dtype} {y.shape}, but it must be {len(x)} class numbers"
+        )
     if not len(y) or y.min() < 0 or y.max() >= bundle.classes:
         raise DataError(f"y in {path} must be class numbers from 0 to {bundle.classes - 1}")
     return np.ascontiguousarray(x), np.ascontiguousarray(y, np.int64)

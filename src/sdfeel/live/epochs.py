@@ -121,7 +121,7 @@ async def proven(
     except (Refused, NotTrusted) as error:
         client.disbelieve(d, str(error))
     except TimeoutError:
-        client.disbelieve(d, "it speaks of a later epoch of the network, and does not show it")
+        client.disbelieve(d, "it speaks of a later epoch of the network, but does not show it")
     await asyncio.sleep(AGAIN)
     return []
 
@@ -136,7 +136,7 @@ async def versions_of(link: Link, number: int, authority: bytes) -> list[SignedN
             return found
         version = SignedNetwork.read(body or b"", authority)
         if version.number <= after:
-            raise Refused(f"{link.name} sends versions of the network in a wrong order")
+            raise Refused(f"{link.name} sends versions of the network in the wrong order")
         found.append(version)
 
 

@@ -121,7 +121,7 @@ class Sitting:
             raise Rejected(f"{what}: somebody does not take part in this sum")
         if len(found) < self.threshold:
             raise TooFew(
-                f"{what}: {len(found)} clients are left, and {self.threshold} are needed to see "
+                f"{what}: {len(found)} clients are left, but {self.threshold} are needed to see "
                 f"the sum; it is not unmasked"
             )
         return found

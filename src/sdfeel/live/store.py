@@ -101,7 +101,7 @@ class Store:
             self._base.close()
             if "locked" in str(error):
                 raise RunError(
-                    f"the state in {directory} is in use: another process runs this node, stop one"
+                    f"the state in {directory} is in use: another process runs this node; stop one"
                 ) from None
             if of_disk(error):
                 raise  # it is full, or cannot be written

@@ -47,7 +47,7 @@ Rows = list[tuple[str, str]]
 def comparison(histories: Sequence[History], target: float | None) -> Table:
     """Runs side by side; the best of a column is bold and starred.
 
-    Costs are starred as far as the target, never as totals: training least is no merit.
+    Costs are starred as far as the target, never as totals: training least is not a merit.
     """
     records = comparison_records(histories, target)
     layout = narrow(records, columns(records, target))

@@ -72,7 +72,7 @@ def exposure(ready: Prepared) -> list[Exposed]:
     budget = ready.budget
     if budget is None:
         raise InputError(
-            "this experiment protects nothing, so that everybody who sees a model may learn "
+            "this experiment protects nothing, so everybody who sees a model may learn "
             "everything: set privacy.protects to clients or examples"
         )
     net, rounds = ready.decisions.net, ready.rounds

@@ -268,9 +268,7 @@ class _Working:
             except Exception as error:  # somebody else's package may raise anything
                 del self._trackers[label]
                 notes.append(
-                    Warned(
-                        f"{label} is not told about this run any more: {told(error)}; {AFTERWARDS}"
-                    )
+                    Warned(f"{label} is no longer told about this run: {told(error)}; {AFTERWARDS}")
                 )
         return notes
 

@@ -75,7 +75,7 @@ class RunSummary:
         numbers: dict[str, Any] = {key: finite(ends[key]) for key in NUMBERS}
         numbers["metrics"] = {key: finite(value) for key, value in ends["metrics"].items()}
         if self.kind == "deployed":
-            numbers["joules"] = None  # nobody measures it there
+            numbers["joules"] = None  # it is not measured there
         own: dict[str, Any] = {
             "name": self.name,
             "folder": self.folder,
@@ -352,7 +352,7 @@ class Catalogue:
         return known[1]
 
     def _crashed(self, run: RunFolder) -> bool:
-        """Did it not end after a round? Then its last checkpoint knows less than the log."""
+        """Was it not stopped after a round? Then its last checkpoint knows less than the log."""
         known = self._crashes.get(run.name)
         if known is None or known[0] != run.log:
             try:
@@ -365,7 +365,7 @@ class Catalogue:
         return known[1]
 
     def keys(self) -> dict[str, dict[str, Any]]:
-        """Every run's experiment, key by key: numbers, words and truths, but no lists."""
+        """Every run's experiment, key by key: numbers, words, true and false, but no lists."""
         with self._lock:
             names = [run.name for run in self.root.runs() if run.experiment]
             self._asked = {name: self._keys_of(name) for name in names}

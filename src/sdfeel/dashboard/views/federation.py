@@ -76,7 +76,7 @@ class VerificationShown(BaseModel):
 
 
 def verification(root: Root, name: str) -> dict[str, Any] | None:
-    """What verifying a run found, the first deviations only; None if nobody has."""
+    """What verifying a run found, the first deviations only; None if nobody has verified it."""
     try:
         told = json.loads(root.read(name, VERIFICATION))
         found = VerificationShown.model_validate(told)

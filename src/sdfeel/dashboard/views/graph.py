@@ -1,7 +1,7 @@
 """The servers and their links over time, as numbers for the browser.
 
 Up to `SINGLY` servers are drawn one by one. More are drawn in groups of near ones, so that a
-thousand can still be read; who is far from the mean is said by name all the same.
+thousand can still be read; servers far from the mean are named all the same.
 """
 
 from collections import deque
@@ -23,7 +23,7 @@ from sdfeel.report.topology import apart, layout, on_map
 FRAMES = 240
 SINGLY, MOST = 50, 20_000  # servers up to which each is drawn by itself, and any are drawn at all
 MOST_GROUPS = 32
-NAMED = 10  # servers far from the mean that are said by name where they are not drawn
+NAMED = 10  # servers far from the mean that are named where they are not drawn
 Link = tuple[int, int]
 
 

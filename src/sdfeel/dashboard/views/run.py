@@ -165,7 +165,7 @@ def _of_the_log(found: RunSummary, log: LogReader | None) -> list[str]:
     notes = []
     if log.damages:
         first = ", ".join(map(str, log.damaged[:5])) + (" ..." if log.damages > 5 else "")
-        what = "line that is no event" if log.damages == 1 else "lines that are no events"
+        what = "line that is not an event" if log.damages == 1 else "lines that are not events"
         notes.append(
             f"The log is damaged: {count(log.damages)} {what} (line {first}), left out here."
         )
@@ -217,7 +217,7 @@ def timeline(log: LogReader, begin: float, end: float, servers: list[int] | None
 
 
 def _away(log: LogReader, begin: float, end: float) -> dict[str, list[tuple[float, float]]]:
-    """Who was away in a window, and when; nothing where a log says so much that some is lost."""
+    """Who was away in a window, and when; nothing where the log is too long to be kept whole."""
     if len(log.others) >= FEW:
         return {}
     found: dict[str, list[tuple[float, float]]] = {}
@@ -232,7 +232,7 @@ def _away(log: LogReader, begin: float, end: float) -> dict[str, list[tuple[floa
 
 
 def _holdups(rounds: Sequence[Played]) -> dict[str, Any]:
-    """For whom the rounds of a window waited, the dearest first."""
+    """For whom the rounds of a window waited, the longest wait first."""
     whole = sum(each.end - each.begin for each in rounds)
     rows = [{**asdict(each), "share": each.seconds / whole} for each in holdups(rounds)[:HOLDUPS]]
     return {"rounds": len(rounds), "rows": rows if 0 < whole < float("inf") else []}
@@ -435,7 +435,7 @@ def _table(histories: Sequence[History], target: float | None) -> dict[str, Any]
 
 
 def _differences(experiments: dict[str, Values]) -> dict[str, Any]:
-    """Keys whose values are not all alike first; those that are alike are only counted."""
+    """First the keys whose values differ; those that are all alike are only counted."""
     keys = list(dict.fromkeys(key for values in experiments.values() for key in values))
     rows = {key: [_shown(values, key) for values in experiments.values()] for key in keys}
     return {

@@ -30,7 +30,7 @@ def list_updates(catalogue: Catalogue, jobs: Jobs) -> Callable[[], News]:
         known.update(now)
         found: News = []
         if changed or gone or first[0]:
-            whole = first[0]  # a page that connects again may have missed who went
+            whole = first[0]  # a page that connects again may have missed runs that are gone
             found.append(("runs", {"changed": changed, "gone": gone, "whole": whole}))
         first[0] = False
         groups = catalogue.groups()
@@ -99,7 +99,7 @@ def run_updates(catalogue: Catalogue, jobs: Jobs, name: str) -> Callable[[], New
 
 
 def _content(catalogue: Catalogue, name: str) -> dict[str, Any]:
-    """What the page shows of a run; what is damaged beyond showing is said, and not fatal."""
+    """What the page shows of a run; if it is too damaged to show, the page says so and goes on."""
     found = catalogue.one(name)
     try:
         log = catalogue.log(name)

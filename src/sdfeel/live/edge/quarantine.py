@@ -40,9 +40,9 @@ class Bounds:
             raise Rejected("the model is not finite, or infinitely far from where it started")
         if change > most and _norm(model - self.initial) > self.max_change * self.scale:
             raise Rejected(
-                f"the model is {change:.3g} away from where it started, allowed are {most:.3g}: "
-                f"if that is how this experiment learns, raise max_change under [policy] of the "
-                f"edge servers' node files"
+                f"the model is {change:.3g} away from where it started, but may be "
+                f"{most:.3g} away: if that is how this experiment learns, raise max_change under "
+                f"[policy] of the edge servers' node files"
             )
 
 

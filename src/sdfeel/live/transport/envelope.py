@@ -52,7 +52,7 @@ def opened(message: bytes | None, limits: Limits) -> tuple[Envelope, bytes | Non
     most, size = limits.body_bytes(envelope.kind), envelope.size
     if size is not None and size > most:
         raise Refused(
-            f"a body of {size:,} bytes is too large for '{envelope.kind}', allowed are {most:,}"
+            f"a body of {size:,} bytes is too large for '{envelope.kind}', which may have {most:,}"
         )
     if not mark:
         return envelope, b"" if size == 0 else None
@@ -67,7 +67,7 @@ def opened(message: bytes | None, limits: Limits) -> tuple[Envelope, bytes | Non
 def decode(message: bytes, most: int) -> Envelope:
     """The envelope in a message from a stranger, or `Refused`."""
     if len(message) > most:
-        raise Refused(f"the header has {len(message):,} bytes, allowed are {most:,}")
+        raise Refused(f"the header has {len(message):,} bytes, but may have {most:,}")
     try:
         record = strict(message.decode())
     except (ValueError, RecursionError):

@@ -109,7 +109,7 @@ def _check_schema(tensors: dict[str, Any], schema: Schema) -> None:
             raise Rejected("there is a tensor that was not agreed upon")
         if got[name] != wanted[name]:
             raise Rejected(
-                f"the tensor '{name}' is {_form(*got[name])}, agreed was {_form(*wanted[name])}"
+                f"the tensor '{name}' is {_form(*got[name])}, but {_form(*wanted[name])} was agreed"
             )
 
 

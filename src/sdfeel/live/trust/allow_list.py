@@ -70,7 +70,7 @@ class AllowList:
         if self._marked and first:
             self._tell(
                 f"the allow-list {self.path} does not end with '{END}' and the right checksum, so "
-                f"it may be half of one: the list before stays in force; copy it again, or, if you "
+                f"it may be incomplete: the last good list stays in force; copy it again; if you "
                 f"edited it, let its last line be '{END}' alone"
             )
         return settled and not self._marked

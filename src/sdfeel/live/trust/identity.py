@@ -110,13 +110,13 @@ class Wallet:
             self._stamps = stamps
             if found.name != self._identity.name:
                 self._tell(
-                    f"{found.directory} is {found.name}'s now, and this is {self._identity.name}: "
-                    f"the certificate before stays in force"
+                    f"{found.directory} is {found.name}'s now, but this is {self._identity.name}: "
+                    f"the previous certificate stays in force"
                 )
             elif found != self._identity:
                 self._identity = found
                 self._tell(
-                    f"certificate {found.serial} from now on, valid till {found.expires:%Y-%m-%d}"
+                    f"certificate {found.serial} from now on, valid until {found.expires:%Y-%m-%d}"
                 )
         return self._identity
 
