@@ -16,16 +16,9 @@ from sdfeel.core.events import Round
 from sdfeel.deploy.files import PolicySection
 from sdfeel.deploy.local import LocalDeployment
 from sdfeel.experiment.loading import load
+from tests.live import matrix
 
-SETTINGS = [
-    "network.clients=4",
-    "network.servers=2",
-    "data.classes_per_client=5",
-    "model.name=logistic",
-    "training.engine=loop",
-    "evaluation.every=100",
-    "training.iterations=100000000",
-]
+SETTINGS = [*matrix.SETTINGS, "evaluation.every=100", "training.iterations=100000000"]
 Sample = dict[str, tuple[int, int, int]]  # node -> resident bytes, descriptors, bytes on disk
 
 

@@ -206,7 +206,7 @@ def test_a_server_that_lies_gets_no_update(
     village.go()
     expected = {
         "dead": "did not sign that these clients are left",
-        "alone": "our update is hidden only among 6 and more",
+        "alone": "our update is hidden only among 6 or more",
         "other start": "no update is given away twice",
         "once more": "no update is given away twice",
     }

@@ -105,7 +105,7 @@ def test_a_tracker_that_fails_does_not_end_the_run(where: str, tmp_path: Path, k
         "Broken is no longer told about this run: ConnectionError: nobody is there"
     )
     assert [e for e in events if e is not note] == healthy.events
-    with pytest.raises(sdfeel.RunError, match=r"mine: Broken is not told .* nobody is there"):
+    with pytest.raises(sdfeel.RunError, match=r"mine: Broken is no longer told .* nobody is there"):
         sdfeel.track(kept, Broken)
 
 

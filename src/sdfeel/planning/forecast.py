@@ -107,7 +107,7 @@ class Forecaster:
             if isinstance(value, int):
                 if value > choices[-1]:
                     raise InputError(
-                        f"scheme.{option} is {value}, but predictions end at {choices[-1]}"
+                        f"scheme.{option} is {value}, but predictions are made up to {choices[-1]}"
                     )
                 yield Knob(f"scheme.{option}", value, tuple(sorted({*choices, value})))
 
