@@ -12,7 +12,7 @@ import pytest
 from sdfeel.core.errors import RunError
 from sdfeel.core.events import Finished, Round
 from sdfeel.deploy import local
-from sdfeel.deploy.local import LocalDeployment, Processes, Trial
+from sdfeel.deploy.local import LocalDeployment, NodeTrial, Processes
 from sdfeel.deploy.make import PORTS, on_loopback
 from sdfeel.deploy.replay import replay
 from sdfeel.experiment.loading import load
@@ -94,7 +94,7 @@ def test_a_deployment_that_was_stopped_continues_where_it_was(tmp_path: Path) ->
     settings = [*pairs(SMALL | {"training.iterations": "60"}), "evaluation.every=4"]
     experiment = load(None, settings)
     first = LocalDeployment(experiment, tmp_path / "real")
-    first.processes.trial = Trial(pause=0.05)
+    first.processes.trial = NodeTrial(pause=0.05)
     for event in first:
         if isinstance(event, Round) and event.number >= 3:
             first.stop()

@@ -16,7 +16,7 @@ from sdfeel.core.mixing import Mixing
 from sdfeel.core.run_files import NODES
 from sdfeel.deploy import local, node
 from sdfeel.deploy.files import PolicySection
-from sdfeel.deploy.local import LocalDeployment, Trial
+from sdfeel.deploy.local import LocalDeployment, NodeTrial
 from sdfeel.deploy.verify import verify
 from sdfeel.deploy.verify_report import Verification
 from sdfeel.engine.base import Task
@@ -66,7 +66,7 @@ CHEATS = {each.__name__: each for each in (scaled, other_examples, other_weights
 
 def _cheating(home: str, cheat: str) -> None:
     CHEATS[cheat]()
-    local._node(home, Trial())
+    local._node(home, NodeTrial())
 
 
 def deployed(

@@ -9,7 +9,7 @@ from typing import Any
 
 from sdfeel.core.events import Evaluated, Event, Finished, Round, Warned
 from sdfeel.core.run_files import NODES
-from sdfeel.deploy.local import LocalDeployment, Trial
+from sdfeel.deploy.local import LocalDeployment, NodeTrial
 from sdfeel.experiment.loading import load
 from sdfeel.experiment.schema import Experiment
 from sdfeel.live.store import Store
@@ -63,7 +63,7 @@ def play(
     pause: float = PAUSE,
 ) -> Story:
     """Run to the end; `act` sees every event as it happens."""
-    deployment.processes.trial = Trial(pause=pause)
+    deployment.processes.trial = NodeTrial(pause=pause)
     story = Story()
     with closing(iter(deployment)) as events:  # the processes end, whatever `act` does
         for event in events:

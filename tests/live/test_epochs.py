@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from sdfeel.core.errors import InputError
 from sdfeel.core.events import Finished
 from sdfeel.deploy import membership
-from sdfeel.deploy.local import LocalDeployment, Trial
+from sdfeel.deploy.local import LocalDeployment, NodeTrial
 from sdfeel.deploy.make import make, on_loopback
 from sdfeel.experiment.build import prepare
 from sdfeel.experiment.loading import load
@@ -328,7 +328,7 @@ def test_servers_that_join_leave_and_return_come_to_the_simulators_model(
     more = (*MORE_NODES, f"scheme.name={scheme}", "scheme.tau1=5")
     chosen = experiment(*SERVERS_COME_AND_GO, more=more)
     deployment = LocalDeployment(chosen, tmp_path / "real")
-    deployment.processes.trial = Trial(pause=0.05 if kills else 0.0)
+    deployment.processes.trial = NodeTrial(pause=0.05 if kills else 0.0)
     draws = random.Random(scheme)
     done: list[str] = []
 

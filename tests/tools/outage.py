@@ -18,7 +18,7 @@ from pathlib import Path
 
 from sdfeel.core.run_files import EVENTS, NODES
 from sdfeel.deploy.files import PolicySection, read_policy
-from sdfeel.deploy.local import LocalDeployment, Trial
+from sdfeel.deploy.local import LocalDeployment, NodeTrial
 from tests.live.stage import experiment
 from tests.waiting import finished, joined
 
@@ -93,7 +93,7 @@ def cuts(
     finished(["ip", "link", "set", "lo", "up"], check=True)
     packets("accept")
     deployment = LocalDeployment(experiment(100_000, *settings), directory, policy)
-    deployment.processes.trial = Trial(pause=0.05)
+    deployment.processes.trial = NodeTrial(pause=0.05)
     follow = threading.Thread(target=lambda: [None for _ in deployment])
     follow.start()
     try:

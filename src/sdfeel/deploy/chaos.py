@@ -7,7 +7,7 @@ from pathlib import Path
 from time import monotonic
 
 from sdfeel.core.events import Evaluated, Event, Finished, Round
-from sdfeel.deploy.local import LocalDeployment, Trial
+from sdfeel.deploy.local import LocalDeployment, NodeTrial
 from sdfeel.deploy.replay import ARRIVALS, replay
 from sdfeel.engine.attacks import SUCCESS
 from sdfeel.experiment.build import prepare
@@ -72,7 +72,7 @@ def disturbed(
     began = monotonic()
     deployment = LocalDeployment(experiment, directory)
     pause = kills * EVERY / max(deployment.total_rounds, 1)
-    deployment.processes.trial = Trial(forgetful, pause)
+    deployment.processes.trial = NodeTrial(forgetful, pause)
     killer = Killer(deployment, kills, random.Random(seed))
     deployment.every_tick(killer.look)
     last: Event | None = None

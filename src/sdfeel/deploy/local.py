@@ -42,7 +42,7 @@ KILLED = 10.0  # seconds within which the system must have ended a process that 
 
 
 @dataclass(frozen=True)
-class Trial:
+class NodeTrial:
     """What a trial does to its clients; an ordinary deployment does nothing."""
 
     forgetful: bool = False  # clients lose their place in the data when they are killed
@@ -54,7 +54,7 @@ class Processes:
 
     def __init__(self, directory: Path, names: list[str]) -> None:
         self._directory, self.names = directory, names
-        self.trial = Trial()
+        self.trial = NodeTrial()
         self._context = multiprocessing.get_context("forkserver")
         self._context.set_forkserver_preload(LOADED_BEFORE)
         self._running: dict[str, BaseProcess] = {}
@@ -127,7 +127,7 @@ class Processes:
                     self.kill(name)
 
 
-def _node(home: str, trial: Trial) -> None:
+def _node(home: str, trial: NodeTrial) -> None:
     """What one node's process does."""
     os.setsid()  # Ctrl-C is for the launcher, which ends the nodes in order
     path = Path(home)
