@@ -68,25 +68,27 @@ template <class Net> void keep_unowned(const SdfeelTasks &tasks, int64_t i, floa
 template <bool ORDERED, class Net> void train_task(Net &net, const SdfeelTasks &tasks, int64_t i) {
     typename Net::Pace pace(Asked{tasks.rates[i], tasks.momentum, tasks.decay, tasks.first_average,
                                   tasks.second_average, tasks.epsilon, tasks.own_decay});
-    if (tasks.shifts) net.shift(tasks.shifts[i], pace.rate());
-    if constexpr (ORDERED) net.read_ordered(tasks.starts[i]);
-    else net.read(tasks.starts[i]);
     const int n = int(tasks.sizes[i]);
     const int64_t *picked = tasks.picked[i];
     const auto *x = static_cast<const typename Net::Input *>(tasks.x);
     const auto *y = static_cast<const typename Net::Target *>(tasks.y);
     const typename Net::Target *targets[Net::CAPACITY];
-    const auto example = [&](int s) { return x + picked[s] * Net::EXAMPLE_SIZE; };
-    constexpr int LINE = 64 / sizeof *x;
+    const auto example = [&](int64_t s) { return x + picked[s] * Net::EXAMPLE_SIZE; };
+    // The examples lie anywhere: ask for those of step t + AHEAD in time.
+    constexpr int LINE = 64 / sizeof *x, AHEAD = Net::LOOKS_AHEAD ? 2 : 1;
+    const auto ask = [&](int64_t s) {
+        for (int e = 0; e < Net::EXAMPLE_SIZE; e += LINE) __builtin_prefetch(example(s) + e, 0, 2);
+    };
+    for (int64_t s = 0; s < least(AHEAD, int(tasks.steps[i])) * n; s++) ask(s);
+    if (tasks.shifts) net.shift(tasks.shifts[i], pace.rate());
+    if constexpr (ORDERED) net.read_ordered(tasks.starts[i]);
+    else net.read(tasks.starts[i]);
     for (int64_t t = 0; t < tasks.steps[i]; t++, picked += n) {
-        const bool more = t + 1 < tasks.steps[i];
         for (int s = 0; s < n; s++) {
             targets[s] = y + picked[s] * Net::TARGETS;
             if (t == 0 || !Net::LOOKS_AHEAD) net.fill(s, example(s));
-            if (more && Net::LOOKS_AHEAD) net.fill_next(s, example(n + s));
-            else if (more) // the examples lie anywhere: ask for the next in time
-                for (int e = 0; e < Net::EXAMPLE_SIZE; e += LINE)
-                    __builtin_prefetch(example(n + s) + e, 0, 2);
+            if (Net::LOOKS_AHEAD && t + 1 < tasks.steps[i]) net.fill_next(s, example(n + s));
+            if (t + AHEAD < tasks.steps[i]) ask(AHEAD * n + s);
         }
         const Address at{tasks.key, uint64_t(tasks.clients[i]), uint64_t(tasks.first[i] + t)};
         net.step(n, targets, at, pace.next());
