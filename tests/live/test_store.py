@@ -2,6 +2,7 @@
 
 import shutil
 import sqlite3
+import sys
 from contextlib import closing
 from pathlib import Path
 
@@ -11,7 +12,7 @@ from sdfeel.core.errors import RunError
 from sdfeel.live import pulse
 from sdfeel.live import store as stores
 from sdfeel.live.store import Store
-from tests.waiting import completed
+from tests.waiting import completed, finished
 
 
 @pytest.fixture
@@ -29,6 +30,17 @@ def test_the_first_write_wins_and_survives_a_restart(size: int, tmp_path: Path) 
     saved = Store(tmp_path).get("result", 3, 1)
     assert saved is not None
     assert (saved.body, saved.note) == (b"a" * size, {"steps": 5})
+
+
+def test_users_wait_for_the_disk_even_if_the_tests_do_not(tmp_path: Path) -> None:
+    code = """
+import sys
+from pathlib import Path
+from sdfeel.live.store import Store
+print(Store(Path(sys.argv[1]))._base.execute("pragma synchronous").fetchone()[0])
+"""
+    asked = finished([sys.executable, "-c", code, str(tmp_path)])
+    assert asked.stdout.strip() == "2"  # SQLite's number for full
 
 
 def test_what_was_not_committed_never_happened(tmp_path: Path) -> None:
