@@ -69,3 +69,12 @@ def test_a_run_that_diverged_does_not_shorten_the_comparison_but_spoils_it() -> 
 def test_sooner_means_a_higher_mean_over_the_window() -> None:
     fast, slow = track(0.0, 0.9, 0.9, 0.9), track(0.0, 0.3, 0.6, 0.9)
     assert fast.average("accuracy", "seconds", 3) > slow.average("accuracy", "seconds", 3)
+
+
+def test_a_model_counts_until_the_next_one_is_measured() -> None:
+    track = RunTrack(
+        {"seconds": np.array([0.0, 2.0, 4.0])}, {"accuracy": np.array([0.1, 0.5, 0.9])}
+    )
+    assert track.held("accuracy", "seconds", 0, 4) == pytest.approx(0.3)
+    assert track.held("accuracy", "seconds", 1, 3) == pytest.approx(0.3)
+    assert track.held("accuracy", "seconds", 3, 5) == pytest.approx(0.7)

@@ -1,5 +1,6 @@
 """Tiers: what it becomes where all are equally fast, and where nobody is."""
 
+from dataclasses import asdict, replace
 from typing import Any
 
 import numpy as np
@@ -8,11 +9,13 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sdfeel.core.arrays import floats
 from sdfeel.core.cost import Cost
 from sdfeel.core.decide import Decisions
 from sdfeel.core.errors import InputError
 from sdfeel.core.graphs import links
 from sdfeel.core.mixing import star
+from sdfeel.core.needs import Needs
 from sdfeel.core.network import Network, clustered
 from sdfeel.core.scheme import Scheme, Setting
 from sdfeel.schemes import SDFeel, Tiers
@@ -72,6 +75,17 @@ def test_servers_whose_rounds_last_alike_share_a_tier() -> None:
     assert tiers_of(Tiers(), [1, 4, 1.1, 4.2]) == ((0, 2), (1, 3))
     assert tiers_of(Tiers(tier=0.05), [1, 4, 1.1, 4.1]) == ((0,), (1, 3), (2,))
     assert tiers_of(Tiers(tier=0), [1, 1, 1, 1]) == ((0,), (1,), (2,), (3,))
+
+
+def test_one_tier_for_all_keeps_fast_clients_busy_and_can_be_deployed() -> None:
+    slow = floats(1.0 + np.arange(CLIENTS))
+    own, scheme = replace(cost(CLIENTS), step_seconds=slow), Tiers(tier=1000)
+    decisions = Decisions.of(scheme, net(), own)
+    assert decisions.lanes == ((0, 1, 2, 3),)
+    assert not any(asdict(Needs.of(decisions)).values())
+    done = decisions.round(0, 0).done
+    assert done[-1] == scheme.theta_min
+    assert done[0] == CLIENTS * scheme.theta_min
 
 
 @given(st.lists(st.floats(0.1, 10), min_size=4, max_size=4), st.floats(0, 2))

@@ -60,6 +60,13 @@ class RunTrack:
         moments = np.linspace(0.1, 1.0, 46) * until
         return float(np.mean([self.at(measure, axis, t) for t in moments]))
 
+    def held(self, measure: Measure, axis: Axis, start: float, end: float) -> float:
+        """The mean over a stretch if every model counts until the next one is measured."""
+        if self.diverged and end > self.x[axis][-1]:
+            return LOST[measure]
+        x = np.clip(np.append(self.x[axis], inf), start, end)
+        return float(np.diff(x) @ self.y[measure] / (end - start))
+
     def jitter(self, measure: Measure) -> float:
         """How far measurements are from the line between their neighbours, as a root mean square.
 
@@ -110,6 +117,10 @@ class Curve:
     def average(self, measure: Measure, axis: Axis, until: float) -> Floats:
         """(seeds,) means over the window: the higher the accuracy's, the faster it was learnt."""
         return np.array([track.average(measure, axis, until) for track in self.runs])
+
+    def held(self, measure: Measure, axis: Axis, start: float, end: float) -> Floats:
+        """(seeds,) means over a stretch if every model counts until the next one."""
+        return np.array([track.held(measure, axis, start, end) for track in self.runs])
 
     def jitter(self, measure: Measure) -> Floats:
         """(seeds,) how restless the runs are."""

@@ -29,7 +29,7 @@ TITLES = {
     "depends": "Depends on the reading",
     "not decided": "Open",
     "digits": "Only on digits so far",
-    "ours": "Our own rule, each scheme at its best rate",
+    "ours": "Our own rule",
     "none": "Not computed",
 }
 PICTURED = ("holds", "does not hold", "depends", "not decided", "digits", "ours")

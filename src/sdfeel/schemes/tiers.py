@@ -4,6 +4,10 @@ Ours. Weights by staleness count a neighbour's age in events of all servers, whi
 their number even among equals, so they slow agreement down whatever the true staleness. Here nobody
 is weighted by age: equally fast servers gossip as in SD-FEEL, and what moves all of them in one
 direction is kept as momentum (Lin et al., "Quasi-Global Momentum", 2021).
+
+What helps most is the momentum and that no client is idle while others finish. One tier for all
+(`tier = 1000`) has both, is simpler, and is as good unless devices are very unequal and computing
+takes most of the time: choose that (docs/schemes.md).
 """
 
 from dataclasses import dataclass, replace
