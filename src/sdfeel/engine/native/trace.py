@@ -247,7 +247,7 @@ class _Chain:
         training: Any = True,
         inplace: Any = False,
     ) -> None:
-        told = "drops what it should not, or also when it measures: give it training=self.training"
+        told = "does not drop exactly while the model trains: give it training=self.training"
         self._need(label, training is self._training, told)
         self._need(label, isinstance(p, int | float) and 0 <= p <= 1, f"has the share {p!r}")
         # Channels of an example that has no height and width are its elements.
