@@ -8,12 +8,13 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+import sdfeel
 from sdfeel.core.errors import Diverged, InputError
 from sdfeel.data.federated import Examples
 from sdfeel.engine.base import Task, Training, Workload, penalties
 from sdfeel.engine.batched import BatchedEngine
 from sdfeel.engine.loop import LoopEngine
-from sdfeel.engine.select import choose
+from sdfeel.engine.select import Kind, choose
 
 SHAPE, CLASSES = (2, 6, 6), 3
 PARTS = [np.arange(0, 17), np.arange(17, 40), np.arange(40, 43), np.arange(43, 64)]
@@ -102,6 +103,49 @@ def test_models_are_the_loops_up_to_rounding(build: Any, name: str) -> None:
     model = loop.initial()
     assert batched.evaluate(model) == loop.evaluate(model)
     assert batched.layout == loop.layout
+
+
+class Shaken(Examples):
+    """Examples that are turned by chance whenever they are used, as augmentation does."""
+
+    def to(self, dtype: torch.dtype) -> "Shaken":
+        return Shaken(self.x.to(dtype), self.y)
+
+    def batch(self, rows: Tensor, address: tuple[int, int, int]) -> tuple[Tensor, Tensor]:
+        x, y = super().batch(rows, address)
+        draws = torch.Generator().manual_seed(hash(address) % 2**31)
+        return x + torch.randn(x.shape, generator=draws), y
+
+
+def test_augmented_examples_are_the_loops() -> None:
+    work = workload(made(convolution), PLAIN)
+    shaken = replace(work, train=Shaken(work.train.x, work.train.y))
+    loop, batched, still = LoopEngine(shaken), BatchedEngine(shaken), LoopEngine(work)
+    given = tasks(loop, shifted=False)
+    one, many, other = (
+        torch.stack([row.clone() for row in engine.train(given)])
+        for engine in (loop, batched, still)
+    )
+    assert torch.allclose(one, many, rtol=1e-4, atol=1e-5)
+    assert not torch.allclose(one, other, rtol=1e-4, atol=1e-5)
+
+
+def test_a_schedule_means_what_it_does_in_the_loop() -> None:
+    x = np.random.default_rng(0).standard_normal((40, 6), dtype=np.float32)
+    data = sdfeel.federate((x, x[:, 0] > 0), (x, x[:, 0] > 0), clients=4)
+    net = sdfeel.network(data, servers=2, graph="ring")
+
+    def ended(engine: Kind, **options: Any) -> Tensor:
+        module = made(lambda: nn.Linear(6, 2))
+        scheme = sdfeel.SDFeel(tau1=2)
+        run = sdfeel.Run(scheme, net, module, data, iterations=12, engine=engine, **options)
+        list(run)
+        return run.model
+
+    cosine = {"schedule": "cosine", "learning_rate": 0.5}
+    assert torch.allclose(ended("batched", **cosine), ended("loop", **cosine), rtol=1e-4, atol=1e-6)
+    steady = ended("loop", learning_rate=0.5)
+    assert not torch.allclose(ended("batched", **cosine), steady, rtol=1e-4, atol=1e-6)
 
 
 def test_a_model_does_not_depend_on_its_neighbours() -> None:
