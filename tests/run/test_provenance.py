@@ -112,7 +112,7 @@ def test_a_run_is_continued_from_elsewhere_and_started_anew_to_the_same_bits(beg
     (begun / "code_of_mine.py").write_text("raise AssertionError  # not the one beside my.toml\n")
     end = list(sdfeel.resume(begun / "run").session)[-1]
     told = call("rerun", begun / "run", "--out", begun / "again")
-    assert "the same, to the bit" in told.err
+    assert "the same, bit for bit" in told.err
     again = list(sdfeel.open(begun / "again").events)
     assert isinstance(end, Finished)
     assert isinstance(again[-1], Finished)

@@ -395,11 +395,8 @@ def _sent_as(mix: Mix, like: Mix) -> Mix:
 
 def _sending_as(one: Mixing, like: Mixing) -> Mixing:
     """A mixing between the same places, with the other's messages; the other, if it is the same."""
-    same = one is like or (
-        one.rule == like.rule
-        and one.votes is like.votes
-        and same_numbers(one.weights, like.weights)
-    )
+    same = one.rule == like.rule and one.votes is like.votes
+    same = same and same_numbers(one.weights, like.weights)
     return like if same else one.sending(like.sent)
 
 

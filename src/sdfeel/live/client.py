@@ -365,9 +365,7 @@ class Client:
             self._check(d, answer[0])
             self._checked(answer)
             if self.most is not None and answer[0]["steps"] > self.most:
-                raise Refused(
-                    f"it asks for {answer[0]['steps']} steps, but at most {self.most} are allowed"
-                )
+                raise Refused(f"it asks for {answer[0]['steps']} steps; the most is {self.most}")
         except Refused as error:
             self.last_error = f"edge-{d}: {error}"
             self._turn_away(error)

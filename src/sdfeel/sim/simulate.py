@@ -427,7 +427,7 @@ class Simulation:
                 state.rows.add(rows, found)
             return ended
         if mix.up.rule is not None:
-            state.rows.put(rows, self._ruled(mix, came))
+            state.rows.put(rows, self.state.rows.ruled(mix, came))
         elif mix.payload == "model":
             state.rows.put(rows, sums.rows())
         else:
@@ -485,18 +485,6 @@ class Simulation:
                 also = summed(*compared[task.client], self.state.rows) if compared else None
                 asked.add(task.client, weight, task.start, ended[task.client], step, also)
         return replace(asked.estimates(), spread=spread)
-
-    def _ruled(self, mix: Mix, came: dict[int, Tensor]) -> Tensor:
-        """(R, P) what a rule makes of what arrived; for updates, the server's own row is zero."""
-        fresh, models = [], self.state.rows
-        shelves = {int(n): models[n] for n in np.unique(mix.up.sources) if n < 0}
-        for n, dst in enumerate(mix.up.rows.tolist()):
-            own = models[dst]
-            if mix.payload == "model":
-                fresh.append(combined(mix.up, n, own, came | shelves))
-            else:
-                fresh.append(own + combined(mix.up, n, torch.zeros_like(own), came | shelves))
-        return torch.stack(fresh)
 
     def _arrived(self, task: Task, trained: Tensor, mix: Mix, k: int) -> Tensor:
         """(P,) a client's model, or its update, as it reaches the server."""

@@ -13,9 +13,10 @@ from sdfeel.core.decide import Begun, mean_iterations
 from sdfeel.core.events import Crew
 from sdfeel.core.mixing import Mixing
 from sdfeel.core.network import Network
-from sdfeel.core.scheme import Estimates, Lane, Memory
+from sdfeel.core.scheme import Estimates, Lane, Memory, Mix
 from sdfeel.core.staleness import Clocks
 from sdfeel.engine.base import Task
+from sdfeel.engine.combine import combined
 from sdfeel.engine.native.rows import Rows as NativeRows
 
 UNIT = 1 << 1074  # how often the smallest float fits into 1
@@ -121,6 +122,18 @@ class ModelRows:
         compiled.mix(terms, mixing.weights, mixing.starts, places, size)
         self.touch(*rows)
         return True
+
+    def ruled(self, mix: Mix, came: dict[int, Tensor]) -> Tensor:
+        """(R, P) what a rule makes of what arrived; for updates, the server's own row is zero."""
+        shelves = {int(n): self[n] for n in np.unique(mix.up.sources) if n < 0}
+        fresh = []
+        for n, dst in enumerate(mix.up.rows.tolist()):
+            own = self[dst]
+            if mix.payload == "model":
+                fresh.append(combined(mix.up, n, own, came | shelves))
+            else:
+                fresh.append(own + combined(mix.up, n, torch.zeros_like(own), came | shelves))
+        return torch.stack(fresh)
 
     def touch(self, *rows: int) -> None:
         """Servers' rows, or what others know of them, have been written."""
