@@ -6,8 +6,8 @@ is weighted by age: equally fast servers gossip as in SD-FEEL, and what moves al
 direction is kept as momentum (Lin et al., "Quasi-Global Momentum", 2021).
 
 What helps most is the momentum and that no client is idle while others finish. One tier for all
-(`tier = 1000`) has both and is simpler. No figure of ours shows clearly that several tiers are better
-than it, and some leave that open: choose one tier unless yours does (docs/schemes.md).
+(`tier = 1000`) has both and is simpler. No figure of ours shows that several tiers are better, and
+some leave that open: choose one tier unless your own figures say otherwise (docs/schemes.md).
 """
 
 from dataclasses import dataclass, replace
