@@ -1,7 +1,7 @@
 """All figures by name, in the paper's order; our own come last."""
 
 from sdfeel.core.errors import unknown
-from sdfeel.figures import asynchrony, beyond, drift, liars, quadratics, tuned
+from sdfeel.figures import asynchrony, beyond, drift, liars, quadratics, review, tuned
 from sdfeel.figures.figure import Figure, Scale
 from sdfeel.figures.paper import (
     figure_3,
@@ -47,6 +47,7 @@ FIGURES: dict[str, Figure] = {
         beyond.RACE,
         asynchrony.FIGURE,
         tuned.FIGURE,
+        review.ON_MNIST,
         beyond.PARITY,
         beyond.BIAS,
         beyond.OUTAGES,

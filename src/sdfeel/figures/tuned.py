@@ -66,6 +66,7 @@ CHOSEN: Mapping[tuple[Scale, Reading, str], tuple[float, ...]] = {
     ("quick", "E", ALONE): (0.2, 0.4),
     ("quick", "E", ONE): (0.2, 0.2),
     ("quick", "E", TIERS): (0.4, 0.2),
+    **{("full", reading, label): (0.05,) for reading in ("A", "E") for label in LABELS},
 }
 
 
@@ -228,5 +229,5 @@ FIGURE = Figure(
         for spread in SPREADS
     ),
     tuple(claim for spread in SPREADS for claim in claims(spread)),
-    scales=("quick",),
+    scales=("quick", "full"),
 )
