@@ -9,7 +9,7 @@ from sdfeel.figures.catalogue import FIGURES
 from sdfeel.figures.judging import load
 
 Row = Mapping[str, str]  # of results/earlier.csv
-NOT_YET = "not computed yet"
+NOT_YET, NOT_ANY_MORE = "not computed yet", "not judged any more"
 HEAD = """# What changed when the rule did
 
 [All figures](../reproduce.md)
@@ -50,7 +50,9 @@ def changes(results: Path) -> str:
             if each["scale"] == "full":
                 now = found(results, each)
                 cells = (each["figure"], each["claim"], each["prices"], earlier(each))
-                rows.append(f"| {' | '.join((*cells, told(now), reason(each, now)))} |\n")
+                why = reason(each, now)
+                said = NOT_ANY_MORE if why in GONE.values() else told(now)
+                rows.append(f"| {' | '.join((*cells, said, why))} |\n")
     return HEAD + "".join(rows)
 
 

@@ -291,7 +291,12 @@ FIGURE = Figure(
             "rises with tau1, tau2 and zeta and falls with alpha, as the bound does.",
             as_theorem_1,
         ),
-        Claim("Q1b", "How many times too large the bound is.", looseness),
+        Claim(
+            "Q1b",
+            "How many times too large the bound is.",
+            looseness,
+            note="The bound says which way the error moves, and nothing about its size.",
+        ),
         Claim(
             "Q2",
             "Asynchronous training stays below Theorem 2's bound (corrected constants).",
