@@ -6,7 +6,7 @@ Each scheme keeps the rate that was chosen for `tiers-tuned` at H = 4, where com
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from sdfeel.figures.asynchrony import PUSHED
+from sdfeel.figures.asynchrony import PUSHED, TIERS
 from sdfeel.figures.figure import Claim, Figure, Panel
 from sdfeel.figures.lines import FigureLine
 from sdfeel.figures.paper.figure_10 import STATISTICS, VANILLA
@@ -16,6 +16,7 @@ from sdfeel.figures.tuned import (
     FEWER,
     MARGINS,
     NOBODY_WAITS,
+    ONE,
     SEED,
     SIMPLER,
     SYNC_PUSHED,
@@ -29,6 +30,7 @@ from sdfeel.figures.tuned import (
 )
 
 SPREAD = 4.0
+LABELS = (*FEWER[:-1], ONE, TIERS)
 
 
 @dataclass(frozen=True)
@@ -54,7 +56,7 @@ def varied(made: FigureSetting) -> list[FigureLine]:
     found = []
     for each in VARIATIONS.values():
         own = replace(on_trial("full", made.reading), theta_min=each.theta_min)
-        for label in FEWER:
+        for label in LABELS:
             rate = chosen(made, label, SPREAD)
             line = tuned_line(own, label, SPREAD, rate, *each.settings)
             found.append(replace(line, label=f"{label}, {each.title}"))
@@ -103,7 +105,7 @@ ON_MNIST = Figure(
         Panel(
             "accuracy",
             "seconds",
-            tuple(f"{label}, {each.title}" for label in FEWER),
+            tuple(f"{label}, {each.title}" for label in LABELS),
             "E",
             title=each.title,
         )
