@@ -112,7 +112,7 @@ def tried(guard: str, attack: str, *settings: str) -> GuardTrial:
 
 
 def costs(settings: Settings) -> Iterator[GuardTrial]:
-    """Every rule and every secret, with nobody who lies."""
+    """Every rule and every secret, where nobody lies."""
     for guard, keys in {**RULES, **ACROSS, **SECRETS}.items():
         yield tried(guard, "nobody lies", *keys, *settings)
 

@@ -31,8 +31,8 @@ def lines(setting: FigureSetting) -> list[FigureLine]:
     """Those of 10(a), our rule with and without its momentum, and that momentum alone."""
     own, rounds = setting.by_batches(), setting.rounds
     found = {line.label: line for line in lines_10a(setting)}
-    # One tier's round may be everybody's: what is measured more seldom than the lines beside it
-    # would look slower than it is.
+    # A tier may contain all servers. All lines are measured equally often: one that is measured
+    # less often than those beside it would look slower than it is.
     often = f"evaluation.every={max(1, rounds // 36)}"
     step = ("server.optimizer=quasi-global", f"server.momentum={MOMENTUM:g}")
     pushed = changed(synchronous(own, 1.0, rounds), *step)
@@ -112,8 +112,8 @@ FIGURE = Figure(
     "tiers",
     "Servers in tiers with momentum, where weights by staleness do not help",
     "mnist",
-    "As figure 10(a). Tiers: servers whose rounds last within 15 % of one another wait for one "
-    "another and gossip; updates are averaged without division by steps; half of a round's "
+    "As figure 10(a). Tiers: servers whose rounds take equally long, to within 15 %, wait for each "
+    "other and gossip; updates are averaged without division by steps; half of a round's "
     "movement is kept for the next (quasi-global momentum). The control is synchronous training "
     "with the same momentum. All run at the same learning rate; `tiers-tuned` has every scheme at "
     "its best. H = 1 is not drawn: tiers are that control there.",

@@ -195,8 +195,8 @@ PARITY = Figure(
             "Per iteration, an odd number of exchanges is better than the next even one.",
             odd_beats_even,
             note="A ring of even length has two kinds of slow disagreement; an odd number of "
-            "exchanges turns the sign of one of them each time, so that it cancels. The theory's "
-            "bound sees only sizes and misses this. On quadratic losses it holds clearly.",
+            "exchanges flips the sign of one of them each time, so it cancels. The theory's bound "
+            "sees only sizes and misses this. On quadratic losses it holds clearly.",
             otherwise="The effect is in the bias of the mean, which minibatch noise and dropout "
             "hide; on quadratic losses with exact gradients it holds for 1, 3 and 5.",
         ),

@@ -71,7 +71,7 @@ def forget(experiment: Experiment) -> None:
 
 
 def settle(experiment: Experiment) -> None:
-    """Keep only what pictures and claims need of a finished run."""
+    """Keep only what pictures and claims need from a finished run."""
     for name in (run_files.CHECKPOINT, run_files.CHANGES, run_files.MODEL):
         (directory_of(experiment) / name).unlink(missing_ok=True)
 

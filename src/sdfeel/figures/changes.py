@@ -35,8 +35,8 @@ RACE = "lines end at the same time, 50 s; paired differences of five seeds"
 AGREED = "all seeds agreed already: paired differences see it, pooled errors did not"
 LOOSE = "a margin and an interval now; the earlier rule held unless it was refuted"
 SPLIT = {
-    "11a.2": "then of 0.1 and 1 together; now of 0.1 alone, and 11a.3 of 1",
-    "5.2": "then of FedAvg and FEEL together; now of FedAvg alone, and 5.2b of FEEL",
+    "11a.2": "then about 0.1 and 1 together; now about 0.1 alone, and 11a.3 is about 1",
+    "5.2": "then about FedAvg and FEEL together; now about FedAvg alone, and 5.2b is about FEEL",
 }
 PAIRED = "paired differences with an interval, five seeds"
 BOUNDS = ("4.4b", "8.2", "8.3", "11b.1", "11b.3", "D3", "R3", "K1", "K2", "L1", "L2", "M1")

@@ -121,7 +121,7 @@ def _open(results: Path) -> str:
     head = "| scale | done | command |\n|---|---|---|\n"
     text = (
         "\n## Not computed with this rule yet\n\nA dash in the table of verdicts stands for a "
-        "figure of this one. What is done is kept, and the\ncommand goes on from there.\n\n"
+        "figure listed here. What is done is kept, and\nthe command continues from there.\n\n"
     )
     return text + head + "".join(rows)
 

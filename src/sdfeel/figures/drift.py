@@ -103,7 +103,7 @@ def taus(setting: FigureSetting) -> tuple[int, ...]:
 
 
 def strain(setting: FigureSetting) -> tuple[int, float]:
-    """The tau1 at which SD-FEEL bears the highest rate, and that rate."""
+    """The tau1 at which SD-FEEL tolerates the highest rate, and that rate."""
     return taus(setting)[0], RATES[setting.scale][-1]
 
 

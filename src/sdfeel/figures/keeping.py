@@ -1,7 +1,7 @@
 """The curves that are kept: one compressed file per figure and scale, with what made them.
 
-Pictures and verdicts come from these files alone. A run is known by the key of its settings, so
-that computing goes on where somebody else's file ends.
+Pictures and verdicts come from these files alone. A run is known by the key of its settings, so a
+computation continues where somebody else's file ends.
 """
 
 import json
@@ -63,7 +63,7 @@ class KeptFigure:
 
     @property
     def most(self) -> int:
-        """So many seeds, counted from the first, hold all that is there."""
+        """How many seeds, counted from the first, include all that are there."""
         return 1 + max((seed for _, _, seed in self.runs), default=-1)
 
     def has(self, place: tuple[Reading, str, int], line: FigureLine) -> bool:
@@ -155,8 +155,8 @@ def save(results: Path, scale: Scale, figure: Figure, kept: KeptFigure) -> Path:
 def places(
     figure: Figure, scale: Scale, seeds: int
 ) -> list[tuple[tuple[Reading, str, int], FigureLine]]:
-    """Every run of a figure, by reading, label and seed: all of one seed first, so that an
-    interrupted evening is still of use."""
+    """Every run of a figure, by reading, label and seed: all of one seed first, so an
+    interrupted evening is still useful."""
     lines = {reading: figure.lines(figure.setting(scale, reading)) for reading in figure.readings}
     return [
         ((reading, line.label, line.first + seed), line)

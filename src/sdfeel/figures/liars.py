@@ -1,4 +1,4 @@
-"""How many liars a run bears: below the breakdown point it holds, above it it fails.
+"""How many liars a run withstands: up to the breakdown point it holds, beyond it, it fails.
 
 `core/breakdown.py` says where that point is, and `sdfeel topology` prints it.
 """
@@ -48,7 +48,7 @@ def label(rule: str, liars: int) -> str:
 
 
 def point(rule: str) -> int:
-    """How many liars a rule bears here: in each cluster, or of all servers."""
+    """How many liars a rule withstands here: in each cluster, or among all servers."""
     if rule in CLUSTERS:
         found = borne(CLUSTERS[rule][1], CLUSTER)
     else:
@@ -61,14 +61,14 @@ def point(rule: str) -> int:
 
 
 def counts(rule: str) -> tuple[int, ...]:
-    """How many lie: up to one more than the rule bears; a mean shows what nobody bears."""
+    """How many lie: up to one more than the rule withstands; a mean withstands none."""
     if rule in ACROSS:
         return LYING
     return tuple(range(min(point(rule) + 1, MOST) + 1)) if rule != "mean" else (0, 1, 2)
 
 
 def lines(setting: FigureSetting) -> list[FigureLine]:
-    """Every rule with nobody who lies, and with more and more who do."""
+    """Every rule without liars, and with more and more of them."""
     common = (
         "data.partition=iid",
         "scheme.tau1=5",
@@ -103,7 +103,7 @@ FASTER: Mapping[str, tuple[str, ...]] = {
 
 
 def holds(seen: ClaimView) -> Verdict:
-    """Up to its breakdown point, every rule ends about as high as with nobody who lies."""
+    """Up to its breakdown point, every rule ends about as high as without liars."""
     parts = []
     for rule in (*CLUSTERS, *ACROSS):
         honest = ends(seen[label(rule, 0)])
@@ -115,7 +115,7 @@ def holds(seen: ClaimView) -> Verdict:
 
 
 def fails(seen: ClaimView) -> Verdict:
-    """With more liars than they bear, medians, trimmed means and means fail."""
+    """With more liars than they withstand, medians, trimmed means and means fail."""
     parts = []
     for rule, liars in (("mean", 1), ("trimmed mean", 3), ("median", 5), ("mean of servers", 5)):
         best = float(ends(seen[label(rule, liars)]).max())
@@ -129,7 +129,7 @@ def every_end(seen: ClaimView) -> Verdict:
     return report(**{name: float(ends(seen[name]).mean()) for name in names})
 
 
-TITLE = "liars: what a run bears, and what it does not"
+TITLE = "liars: what a run withstands, and what it does not"
 
 
 def picture(found: Mapping[str, Curve], width: str | None = None) -> "Picture":
@@ -164,7 +164,7 @@ def _panel(
     for n, rule in enumerate(rules):
         style, x = line_style(first + n), counts(rule)
         y = [100 * ends(found[label(rule, liars)]) for liars in x]
-        shown = f"{rule} (bears {point(rule)})"
+        shown = f"{rule} (withstands {point(rule)})"
         axes.plot(x, [each.mean() for each in y], label=shown, **{**style, "marker": None})
         for liars, each in zip(x, y, strict=True):
             fill = style["color"] if liars <= point(rule) else "white"
@@ -186,19 +186,19 @@ def _panel(
 
 LIARS = Figure(
     "liars",
-    "How many liars a run bears",
+    "How many liars a run withstands",
     "mnist",
     "Clients with data of all classes. Liars send ten times their update the other way round. "
-    "Left: 5 servers with 10 clients each, of whom the same number lies in every cluster. Right: "
-    "10 servers with 5 clients each in a complete graph. Markers are filled up to the breakdown "
-    "point that `sdfeel topology` prints, and hollow beyond it. CS+ expects one liar, the most for "
-    "which it is proven here.",
+    "Left: 5 servers with 10 clients each, and equally many liars in every cluster. Right: 10 "
+    "servers with 5 clients each in a complete graph. Markers are filled up to the breakdown point "
+    "that `sdfeel topology` prints, and hollow beyond it. CS+ expects one liar, the most for which "
+    "it has been proven here.",
     lines,
     (),
     (
         Claim(
             "M1",
-            "Up to its breakdown point, every rule ends about as high as with nobody who lies.",
+            "Up to its breakdown point, every rule ends about as high as without liars.",
             holds,
             note=f"At most {100 * HELD:g} percentage points lower, with every seed. The margin was "
             "5 at first; it was widened after one seed of digits had been seen, so it is not "
@@ -211,7 +211,7 @@ LIARS = Figure(
             fails,
             note=f"A run has failed if it ends below an accuracy of {100 * LOST:g} %.",
         ),
-        Claim("M3", "How high each rule ends with so many liars.", every_end),
+        Claim("M3", "How high each rule ends, for every number of liars.", every_end),
     ),
     drawn=picture,
     readings=("A",),

@@ -82,8 +82,8 @@ def picture(
 
 
 def styles_by_label(labels: Sequence[str]) -> dict[str, int]:
-    """A style each; where every kind is there in every variant ("synchronous, H = 5"), a variant
-    has one colour and a kind one dash.
+    """A style for each label. Where every kind occurs in every variant ("synchronous, H = 5"), a
+    variant has one colour and a kind one dash.
 
     >>> styles_by_label(["b", "a"])
     {'b': 0, 'a': 1}

@@ -251,7 +251,7 @@ def as_remark_4(_: ClaimView) -> Verdict:
 
 
 def picture(width: str | None = None) -> "Picture":
-    """MeasuredError and bound in each sweep, as logarithms."""
+    """Measured error and bound in each sweep, as logarithms."""
     from sdfeel.report.drawing import INK, LABEL, TICK, new_figure, tidy
     from sdfeel.report.styles import PALETTE
 
@@ -278,10 +278,10 @@ FIGURE = Figure(
     "bounds",
     "Theorems 1 and 2 beside what they bound",
     "",
-    "20 clients, 10 servers, quadratic losses with curvatures from 0.2 to 2, exact gradients from "
-    "the best model on: what is left is the price of training apart. tau1 = 5 and tau2 = 1 unless "
-    "varied; alpha and the graph are varied at tau2 = 4. Odd alphas only: on an even ring, even "
-    "numbers of exchanges let less disagreement cancel.",
+    "20 clients, 10 servers, quadratic losses with curvatures from 0.2 to 2, and exact gradients. "
+    "Runs start from the best model, so what is left is the price of training apart. tau1 = 5 and "
+    "tau2 = 1 unless varied; alpha and the graph are varied at tau2 = 4. Odd alphas only: on an "
+    "even ring, even numbers of exchanges let less disagreement cancel.",
     nothing,
     (),
     (

@@ -83,7 +83,7 @@ def claims(name: str, title: str, where: str) -> list[Claim]:
         ),
         Claim(
             f"S16-{name}",
-            f"With {where}, no tiers is no worse than tiers.",
+            f"With {where}, the same rule without tiers is no worse than tiers.",
             as_good(ALONE, title),
             timed=True,
             note=MARGINS,

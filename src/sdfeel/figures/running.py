@@ -34,7 +34,7 @@ def missing(runs: Mapping[str, Experiment]) -> dict[str, Experiment]:
 
 
 class Carrying:
-    """An iterator over the events of all missing runs; `stop()` ends them after their rounds."""
+    """An iterator over the events of all missing runs; `stop()` lets each finish its round."""
 
     def __init__(
         self, runs: Mapping[str, Experiment], at_once: int, data: Path | None = None

@@ -33,7 +33,7 @@ CIFAR_PRICE = (f"latency.operations={CIFAR_OPERATIONS}", f"latency.model_bits={3
 HELD = 1200  # samples of a client in the paper's split of MNIST
 DIGITS_HELD = 29  # of a client when digits stand in for them: each costs as much as 41
 GFLOPS = 10.0  # the mean speed of the devices
-MEASURED = 40  # about so often in a run, where that is more seldom than `cadence`
+MEASURED = 40  # about this many measurements in a run, where `cadence` would give more
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class FigureSetting:
 
     @property
     def few(self) -> int:
-        """Clients that take part where a tenth does; as many as there are in a cell."""
+        """Clients that take part where only a tenth of them does; a cell has as many."""
         return self.clients // 10
 
     def experiment(self, *changes: str) -> Experiment:
@@ -73,7 +73,7 @@ class FigureSetting:
         return with_cadence(load(None, (*common, *self.settings, *changes)), self.cadence)
 
     def step_seconds(self) -> float:
-        """What one local iteration takes on a device of mean speed."""
+        """Seconds that one local iteration takes on a device of mean speed."""
         latency = self.experiment().latency
         assert latency.operations is not None  # every setting says it
         counted = {"paper-literal": 1, "paper-epoch": self.held}[latency.preset]
@@ -82,7 +82,7 @@ class FigureSetting:
         return counted * latency.operations / (GFLOPS * 1e9)
 
     def model_seconds(self, mbps: float) -> float:
-        """What one model takes over a link."""
+        """Seconds that one model takes over a link."""
         bits = self.experiment().latency.model_bits
         assert bits is not None
         return bits / (mbps * 1e6)
@@ -110,7 +110,7 @@ class FigureSetting:
 
 
 def with_cadence(experiment: Experiment, cadence: int) -> Experiment:
-    """Measure every `cadence` iterations, or MEASURED times if that is more seldom, whatever a
+    """Measure every `cadence` iterations, or MEASURED times if that is less often, however long a
     round is, unless the experiment says when."""
     if experiment.evaluation.every:
         return experiment

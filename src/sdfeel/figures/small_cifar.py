@@ -15,7 +15,7 @@ def data() -> Dataset:
 
 
 def model(width: int = 16) -> nn.Module:
-    """The paper's CNN in small: BatchNorm after the first convolution of each block."""
+    """A small version of the paper's CNN: BatchNorm after the first convolution of each block."""
 
     def block(inside: int, outside: int) -> list[nn.Module]:
         return [

@@ -38,7 +38,7 @@ Verdicts = dict[str, dict[Reading | None, dict[str, Any]]]  # by claim and readi
 
 @dataclass(frozen=True)
 class ShownClaim:
-    """A claim's verdicts at the dearest scale that has any."""
+    """A claim's verdicts at the costliest scale that has any."""
 
     figure: Figure
     claim: Claim
@@ -60,7 +60,7 @@ class ShownClaim:
         return "depends" if {"holds", "does not hold"} <= states else "not decided"
 
     def told(self, known: Collection[Reading | None]) -> str:
-        """What is claimed, where it is judged, and what a reader must know beside its group;
+        """What is claimed, where it is judged, and what a reader must know besides its group;
         `known` are the readings that any claim has at full scale."""
         marks = ["small model"] if self.scale == "small" else []
         by = {reading: WORDS[each["verdict"]] for reading, each in self.verdicts.items() if reading}
@@ -161,7 +161,7 @@ def _named(claim: str) -> tuple[Figure, Claim]:
 
 
 def _best(results: Path, figure: Figure, claim: Claim) -> ShownClaim:
-    """The verdicts of the dearest scale that has any."""
+    """The verdicts of the costliest scale that has any."""
     for scale in ORDER:
         found = verdicts_of(results, scale, figure.name).get(claim.id, {})
         if found:
@@ -185,7 +185,7 @@ def verdicts_of(results: Path, scale: Scale, name: str) -> Verdicts:
 
 
 def drawn_at(results: Path, figure: Figure) -> Scale | None:
-    """The dearest scale of which there are curves."""
+    """The costliest scale of which there are curves."""
     return next((s for s in ORDER if keeping.file_of(results, s, figure.name).is_file()), None)
 
 

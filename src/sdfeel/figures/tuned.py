@@ -186,7 +186,7 @@ def ahead_if_held(other: str, where: str) -> Judge:
     return judge
 
 
-SIMPLER = "What is simpler is then to be preferred."
+SIMPLER = "The simpler rule is then preferable."
 HELD = (
     "A check of S9 that was added after looking. With one tier, the model changes only a few times "
     "in the window; a straight line between two measurements credits it with half a round in "
@@ -206,7 +206,11 @@ WHOM = {
     "S8": (ALONE, NOBODY_WAITS),
     "S9": (ONE, "the same rule with one tier, where all wait but nobody is idle"),
 }
-INSTEAD = {"S10": (PUSHED, SYNC_PUSHED), "S11": (ALONE, "no tiers"), "S12": (ONE, "one tier")}
+INSTEAD = {
+    "S10": (PUSHED, SYNC_PUSHED),
+    "S11": (ALONE, "the same rule without tiers"),
+    "S12": (ONE, "one tier"),
+}
 
 
 def claims(spread: float) -> list[Claim]:

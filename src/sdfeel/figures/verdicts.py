@@ -101,8 +101,8 @@ def report(**numbers: float) -> Verdict:
 def all_of(parts: Sequence[Verdict]) -> Verdict:
     """Every part must hold; the part that supports the claim least is shown.
 
-    One of many parts fails by luck more often than one of one: to refute the whole, it must fail
-    so much more clearly.
+    One of many parts fails by luck more often than a single part would: to refute the whole, it
+    must fail that much more clearly.
     """
     numbers = {name: value for part in parts for name, value in part.numbers.items()}
     for_all = max(part.p_for for part in parts)
@@ -161,8 +161,8 @@ def _by_interval(found: Verdict, gaps: Floats, by: float) -> Verdict:
 
 
 def _signs(count: int, of: int) -> float:
-    """Half the chance that a fair coin falls this way at least so often: compared with CHANCE, a
-    test at 5 % on one side.
+    """Half the chance that a fair coin falls this way at least that often: compared with CHANCE,
+    it is a test at 5 % on one side.
 
     >>> _signs(5, 5), _signs(7, 8) < CHANCE, _signs(4, 5) < CHANCE
     (0.015625, True, False)

@@ -87,7 +87,7 @@ class Holdup:
 
 
 def holdups(rounds: Iterable[Played]) -> list[Holdup]:
-    """All for whom rounds waited, the dearest first.
+    """Everyone for whom rounds waited, the costliest first.
 
     A round ends when its last client's model has arrived and servers have mixed. Without that
     client it would have ended with the last but one; a round of one client has nobody to wait for.

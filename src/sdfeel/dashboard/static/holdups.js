@@ -1,4 +1,4 @@
-// For whom rounds waited in the window of the timeline, the dearest first.
+// For whom rounds waited in the window of the timeline, the costliest first.
 
 import { h, table } from "./dom.js";
 import { count, duration, percent } from "./format.js";

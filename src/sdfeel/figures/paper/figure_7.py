@@ -14,7 +14,7 @@ PRINTED = tuple(TAU1[tau1] for tau1 in (1, 3, 20))
 
 
 def lines(setting: FigureSetting) -> list[FigureLine]:
-    """As many iterations for all, and on until the time in which tau = (5, 1) takes them."""
+    """As many iterations for all, and more where tau = (5, 1) would need longer for them."""
     until = setting.iterations * setting.pace(5)
     exchange = setting.model_seconds(50.0)
 

@@ -123,7 +123,7 @@ def coincide(seen: ClaimView) -> Verdict:
 
 
 def soonest(saving: float = 0.0) -> Judge:
-    """SD-FEEL reaches the target before anyone else, and saves so much of their time."""
+    """SD-FEEL reaches the target before anyone else, and saves this share of their time."""
 
     def judge(seen: ClaimView) -> Verdict:
         target, t = seen.setting.target, window(seen, *PRINTED)
