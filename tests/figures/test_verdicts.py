@@ -147,6 +147,35 @@ def test_three_seeds_are_too_few_where_only_signs_are_known() -> None:
     ]
 
 
+def test_a_second_look_must_be_twice_as_clear() -> None:
+    gaps = np.array([1.0, -1.0, 0.5, 1.5, 2.0, -0.5, 1.0, 0.9])
+    first, second = more(gaps[:5] - gaps[:5].mean() + 1.2, np.zeros(5)), more(gaps, np.zeros(8))
+    half = 2.841 * gaps.std(ddof=1) / np.sqrt(8)  # Student's, 97.5 %, 7 degrees of freedom
+    assert second.high - second.effect == pytest.approx(half, rel=1e-3)
+    assert first.high - first.effect == pytest.approx(
+        2.776 * gaps[:5].std(ddof=1) / np.sqrt(5), 1e-3
+    )
+    # 95 % would have held: the mean is between the two intervals' half widths.
+    shifted = gaps - gaps.mean() + 0.93 * half
+    assert 2.365 / 2.841 < 0.93
+    assert more(shifted, np.zeros(8)).state == "not decided"
+    assert more(gaps - gaps.mean() + 1.01 * half, np.zeros(8)).state == "holds"
+    assert states(each([True] * 8), each([False] * 8), each([True] * 7 + [False])) == [
+        "holds",
+        "does not hold",
+        "not decided",
+    ]
+
+
+def test_looking_twice_misleads_no_more_often_than_promised() -> None:
+    """Where there is no difference, five seeds and then eight find one in at most 7.5 % of cases."""
+    draws, found = np.random.default_rng(5).standard_normal((4000, 8)), 0
+    for gaps in draws:
+        at_five = more(gaps[:5], np.zeros(5)).state
+        found += at_five != "not decided" or more(gaps, np.zeros(8)).state != "not decided"
+    assert 0.05 < found / len(draws) < 0.075
+
+
 def test_a_run_that_diverged_loses_and_two_of_them_are_open() -> None:
     lost = np.array([inf, inf, inf, inf, inf])  # the loss
     assert states(more(lost, LOW), more(LOW, lost), more(lost, lost)) == [

@@ -60,7 +60,10 @@ every claim of the paper with the lines where it stands (`claims.csv`).
   the whole interval must lie on the right side of it.
 * A run that does not reach a target by the end of the window has a time of at least the window, not
   infinity, and a run that diverged is worse than any that did not. Such pairs have a certain order
-  but no size, so their signs are counted: all of five seeds, or seven of eight (5 % on one side).
+  but no size, so their signs are counted: all of five seeds must agree (5 % on one side).
+* Figures under A with a claim that five seeds leave open are given eight. That is a second look, so
+  a verdict of eight seeds must be twice as clear: its interval is one of 97.5 %, and all signs must
+  agree. It replaces what five seeds said, also where that was clearer.
 * A claim of several parts holds if each part does. For one of k parts to refute it (or, where one
   is enough, to prove it), the part must be k times as clear.
 * "Faster" compares the mean accuracy (or training loss) over the common window, without its first

@@ -4,6 +4,9 @@ Runs of one seed share their data, their clusters and their first model, so each
 with itself. A claim holds if Student's 95 % interval of the mean difference lies above what the
 claim asks for, does not hold if it lies below, and is open otherwise. Where a difference is known
 only by its sign (a run never got to the target, or diverged), signs are counted instead.
+
+Claims that five seeds leave open may be given eight. That is a second look, and who looks twice is
+twice as likely to be fooled by luck: with more than five seeds, chance must be half as likely.
 """
 
 from collections.abc import Sequence
@@ -18,6 +21,7 @@ from sdfeel.report.intervals import LEVEL, student, tail
 
 State = Literal["holds", "does not hold", "not decided", "report only"]
 ENOUGH = 3  # seeds: with fewer, nothing is decided
+FIRST_LOOK = 5  # seeds: more of them are only added where these left a claim open
 CHANCE = (1 - LEVEL) / 2  # of an interval that lies wholly on one side by luck
 
 
@@ -140,9 +144,8 @@ def _above(least: Floats, most: Floats, by: float, unit: str) -> Verdict:
     known = known[np.isfinite(known)]
     effect = float(np.median(known)) if len(known) else nan
     # The smallest p-value that signs can have for five seeds is 1/32: 5 % on one side.
-    return _decided(
-        replace(found, effect=effect, p_for=_signs(agree, count), p_against=_signs(against, count))
-    )
+    chances = _signs(agree, count), _signs(against, count)
+    return _decided(_with_chances(replace(found, effect=effect), *chances))
 
 
 def _by_interval(found: Verdict, gaps: Floats, by: float) -> Verdict:
@@ -152,20 +155,31 @@ def _by_interval(found: Verdict, gaps: Floats, by: float) -> Verdict:
     error = float(np.std(gaps, ddof=1)) / sqrt(count)
     if error <= 1e-12 * abs(mean):  # all seeds say the same
         error = 0.0
-    half = student(count - 1) * error
+    half = student(count - 1, 1 - (1 - LEVEL) / _looks(count)) * error
     found = replace(found, effect=mean, low=mean - half, high=mean + half)
     if error == 0.0:
         return replace(found, p_for=float(mean <= by), p_against=float(mean >= by))
     p = tail((mean - by) / error, count - 1)
-    return replace(found, p_for=p, p_against=1 - p)
+    return _with_chances(found, p, 1 - p)
+
+
+def _with_chances(found: Verdict, p_for: float, p_against: float) -> Verdict:
+    """The verdict with its p-values, as often as somebody has looked (Bonferroni)."""
+    looks = _looks(found.seeds)
+    return replace(found, p_for=min(1.0, looks * p_for), p_against=min(1.0, looks * p_against))
+
+
+def _looks(seeds: int) -> int:
+    """How often the claim was judged before its seeds were enough."""
+    return 1 if seeds <= FIRST_LOOK else 2
 
 
 def _signs(count: int, of: int) -> float:
     """Half the chance that a fair coin falls this way at least that often: compared with CHANCE,
     it is a test at 5 % on one side.
 
-    >>> _signs(5, 5), _signs(7, 8) < CHANCE, _signs(4, 5) < CHANCE
-    (0.015625, True, False)
+    >>> _signs(5, 5), _signs(4, 5) < CHANCE, 2 * _signs(8, 8) < CHANCE, 2 * _signs(7, 8) < CHANCE
+    (0.015625, False, True, False)
     """
     return float(sum(comb(of, k) for k in range(count, of + 1)) / 2 ** (of + 1))
 
