@@ -168,7 +168,7 @@ def test_a_second_look_must_be_twice_as_clear() -> None:
 
 
 def test_looking_twice_misleads_no_more_often_than_promised() -> None:
-    """Where there is no difference, five seeds and then eight find one in at most 7.5 % of cases."""
+    """Where nothing differs, five seeds and then eight find something in 7.5 % of cases at most."""
     draws, found = np.random.default_rng(5).standard_normal((4000, 8)), 0
     for gaps in draws:
         at_five = more(gaps[:5], np.zeros(5)).state
