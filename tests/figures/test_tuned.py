@@ -8,10 +8,13 @@ from sdfeel.figures.asynchrony import PUSHED, TIERS
 from sdfeel.figures.curves import Curve, RunTrack
 from sdfeel.figures.figure import ClaimView
 from sdfeel.figures.paper.figure_10 import SYNC, round_seconds
-from sdfeel.figures.settings import Scale
+from sdfeel.figures.pictures import note
+from sdfeel.figures.review import ON_MNIST
+from sdfeel.figures.settings import Reading, Scale
 from sdfeel.figures.tuned import (
     ALONE,
     CHOSEN,
+    FIGURE,
     ONE,
     TRIALS,
     as_good,
@@ -82,3 +85,9 @@ def test_what_is_simpler_is_as_good_within_the_margin(height: float, state: Stat
     pair[1] = Curve(pair[1].label, (fixed,) * 5)
     seen = ClaimView(on_trial("quick", "A"), {each.label: each for each in pair}, "seconds")
     assert as_good(ALONE, "H = 4")(seen).state == state
+
+
+def test_a_picture_names_every_data_set_that_it_shows() -> None:
+    found: dict[Reading, dict[str, Curve]] = {"E": {"any": Curve("any", ())}}
+    assert "where the title says so, fashion-mnist" in note(ON_MNIST, "full", found)
+    assert "fashion" not in note(FIGURE, "full", found)

@@ -125,7 +125,11 @@ def note(figure: Figure, scale: Scale, found: Mapping[Reading, Curves]) -> str:
         if len(set(seeds.values())) == 1
         else ", ".join(f"{number} seeds ({reading})" for reading, number in seeds.items())
     )
-    told = f"{scale} scale: {figure.setting(scale).note}; {count}, shaded: lowest to highest"
+    setting = figure.setting(scale)
+    trained = {line.trained.data.name for line in figure.lines(setting)}
+    others = sorted(trained - {figure.data}) if figure.data in trained else []
+    data = "".join(f"; where the title says so, {other}" for other in others)
+    told = f"{scale} scale: {setting.note}{data}; {count}, shaded: lowest to highest"
     lacking = [reading for reading in figure.readings if reading not in found]
     return told + "".join(f"; reading {reading} is not computed" for reading in lacking)
 

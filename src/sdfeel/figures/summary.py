@@ -103,8 +103,8 @@ def _counts(results: Path) -> str:
     ]
     if not told:
         return paragraph("**Nothing of this has been computed on MNIST so far.**")
-    alone = "a letter: in that reading only" if len(told) > 1 else "nothing else is computed"
-    text = f"**Of its claims, {'; '.join(told)}** ({alone})."
+    alone = "" if len(told) > 1 else " (nothing else is computed)"
+    text = f"**Of the paper's claims about MNIST, {'; '.join(told)}**{alone}."
     if states := _states(results, "cifar10", "small", "A"):
         text += f" On CIFAR-10 with [a small model](reproduce/cifar10.md), {_numbered(states)}."
     return paragraph(text)
