@@ -230,7 +230,11 @@ def fault(own: Chain, seed: int, target: tuple[str, ...]) -> str | None:
         return "a client leaves traces in the next one's model"
     # One client's ReLU may hang in the balance and fall the other way: the middle one decides.
     error, allowed = sorted(errors)[1], 10 * sorted(own_errors)[1] + 3e-7
-    return None if error <= allowed else f"it is off by {error:.1e}, allowed {allowed:.1e}"
+    return (
+        None
+        if error <= allowed
+        else f"it is off by {error:.1e}, and at most {allowed:.1e} is allowed"
+    )
 
 
 def _after_poison(native: Trainer, tasks: list[Task]) -> torch.Tensor:

@@ -32,7 +32,7 @@ class HowToRead:
     group: str | None = None  # column that says whose example it is
     task: Task = "auto"
     lazy: bool = False  # are training examples read anew at every step?
-    pixels: int | None = None  # width and height that pictures in files are brought to
+    pixels: int | None = None  # width and height that pictures in files are resized to
 
 
 AS_IT_IS = HowToRead()

@@ -25,7 +25,7 @@ CORNER = 3  # pixels, or numbers, of a backdoor's trigger on a side
 
 
 def little_is_enough(honest: Tensor, strength: float) -> Tensor:
-    """(P,) as far from the honest mean as hides among them: so many standard deviations.
+    """(P,) the honest mean moved by this many standard deviations, which hides among the honest.
 
     >>> little_is_enough(torch.tensor([[1.0], [3.0]]), 0.5).item() - 2 - 0.5 * 2**0.5 < 1e-6
     True
@@ -37,12 +37,12 @@ def little_is_enough(honest: Tensor, strength: float) -> Tensor:
 
 
 def inner_product(honest: Tensor, strength: float) -> Tensor:
-    """(P,) so many times the honest mean, with the opposite sign."""
+    """(P,) this many times the honest mean, with the opposite sign."""
     told: Tensor = -strength * honest.double().mean(dim=0)
     return told.to(honest.dtype)
 
 
-# What each kind is when nothing is said about its strength.
+# How strong each kind is, unless the experiment says so.
 STRENGTHS: Mapping[str, float] = {
     "sign-flip": 1.0,
     "scaling": 10.0,

@@ -96,7 +96,7 @@ class Training:
     private: PrivateSteps | None = None
     schedule: Schedule | None = None  # how the learning rate changes: for whoever makes tasks
     clip_norm: float | None = None  # the largest norm of a mini-batch's gradient
-    device: str = "cpu"  # where, for an engine that knows others (`batched`)
+    device: str = "cpu"  # another one is only for the engine `batched`
 
 
 @dataclass(frozen=True, eq=False)

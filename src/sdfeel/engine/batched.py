@@ -55,7 +55,7 @@ class Device:
 
     @property
     def clients(self) -> int:
-        """At most so many side by side."""
+        """The most clients that are trained side by side."""
         return 32 if self.name == "cpu" else 512
 
     @property
@@ -64,7 +64,7 @@ class Device:
         return 64e6 if self.name == "cpu" else 512e6
 
     def exactly(self) -> AbstractContextManager[Any]:
-        """No shorter numbers, and no kernels that differ from one call to the next."""
+        """Use no reduced precision, and no kernels that give other bits from call to call."""
         if self.name == "cuda":
             flags: AbstractContextManager[Any] = torch.backends.cudnn.flags(
                 enabled=True, benchmark=False, deterministic=True, allow_tf32=False
@@ -326,7 +326,7 @@ class BatchedEngine:
     def _batch(
         self, tasks: Sequence[Task], picked: Sequence[Ints], each: Sequence[int], step: int
     ) -> tuple[Tensor, Tensor, dict[int, Tensor]]:
-        """Inputs and targets (N, B, ...), and dropout's masks; whoever has ended repeats itself."""
+        """Inputs and targets (N, B, ...), and dropout's masks; finished clients repeat a batch."""
         seed, pairs, masks = self._workload.seed, [], dict[int, list[Tensor]]()
         for task, rows, n in zip(tasks, picked, each, strict=True):
             at = min(step, len(rows) - 1)

@@ -60,7 +60,7 @@ class Coding:
         return _joined(_bits(_raw(row[places]), FLOAT), _bits(places, self._place_bits))
 
     def decode(self, code: Code) -> Row:
-        """(P,) the row that arrives; a sender may have sent any bytes of the right number."""
+        """(P,) the row that arrives; the bytes may be any, as long as their number is right."""
         stream = np.unpackbits(code)[: self.bits]
         if self.kind == "uniform":
             return self._read(stream)

@@ -20,7 +20,7 @@ from sdfeel.engine.by_rule import by_rule, negative
 from sdfeel.engine.fused import PIECE, by_hand
 
 Terms = Sequence[tuple[float, int]]  # weights and sources
-FEW = 32  # terms of all rows together that are not worth looking for rows that are the same
+FEW = 32  # with fewer terms in all rows, it is not worthwhile to look for equal rows
 
 
 class Rows(Protocol):

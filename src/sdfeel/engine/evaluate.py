@@ -110,7 +110,7 @@ BETTER: dict[str, Literal["more", "less"]] = {
     "personal accuracy": "more",
     "personal loss": "less",
 }
-# What is made small, and what is measured beside it, where a user names nothing.
+# The loss that is minimised, and the metrics beside it, unless the user names others.
 TASK_LOSSES = {
     "classification": "cross-entropy",
     "regression": "mse",

@@ -1,6 +1,6 @@
 """What a client does to its update before anybody sees it: clip it, add noise, hide it in a sum.
 
-Clipping bounds what a client can change, noise hides whether it did. Nothing here needs torch:
+Clipping bounds what a client can change; noise hides whether it did. Nothing here needs torch:
 devices without it do the same, to the bit.
 """
 

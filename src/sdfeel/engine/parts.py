@@ -20,7 +20,7 @@ USUAL: dict[str, tuple[str, ...]] = {"fedper": (HEAD,), "fedbn": (NORMS,), "fedr
 
 @dataclass(frozen=True)
 class Personal:
-    """What each client has of its own beside what all share."""
+    """What each client has of its own, besides what all share."""
 
     method: Method = "fedper"
     stays: tuple[str, ...] = ()  # patterns of tensors' names, `head` or `norms`

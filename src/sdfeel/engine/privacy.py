@@ -1,11 +1,11 @@
 """How much can be learned about a client, or about one of its examples, from what others see.
 
-Every release is a Gaussian mechanism: something of bounded length, with noise. Of several of them,
-with lengths l and deviations s, one learns as much as of a single one with 1/s^2 = sum l^2/s^2
-(Dong, Roth and Su 2022); this sum is what is counted here, as `loss`. What it means as (epsilon,
-delta) is exact (Balle and Wang 2018) and computed by Google's dp-accounting.
+Every release is a Gaussian mechanism: something of bounded length, with noise. Several of them,
+with lengths l and deviations s, reveal as much as a single one with 1/s^2 = sum l^2/s^2 (Dong, Roth
+and Su 2022); this sum is what is counted here, as `loss`. What it means as (epsilon, delta) is
+exact (Balle and Wang 2018) and computed by Google's dp-accounting.
 
-Nothing is claimed for being drawn at random: who takes part and which examples make a batch follow
+Random draws are not counted as protection: who takes part and which examples make a batch follow
 from the experiment's seed, which all nodes know.
 """
 

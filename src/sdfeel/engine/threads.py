@@ -15,7 +15,7 @@ def cores() -> int:
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """torch's sums depend on the number of threads, which cost more than small sums gain."""
+    """One thread for torch: its sums depend on their number, and for small sums more are slower."""
     before = torch.get_num_threads()
     if before == 1:  # whoever said so decides when it ends
         yield

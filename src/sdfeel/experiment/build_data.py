@@ -126,7 +126,7 @@ def with_data(experiment: Experiment, data: Federated) -> Experiment:
 
 
 def build_loss(experiment: Experiment) -> Loss:
-    """What a client makes small."""
+    """The loss that a client minimises."""
     given = experiment.training.loss
     found = LOSS.find("cross-entropy" if spelled(experiment.training.loss) == "auto" else given)
     if isinstance(found, type) and issubclass(found, nn.Module):

@@ -174,7 +174,7 @@ class TrainingSection(Section):
     optimizer_options: dict[str, Any] = {}
     """more arguments of the optimiser, for example { nesterov = true }"""
     loss: Thing = "auto"
-    """what is made small: auto (as data.task says), cross-entropy, token-cross-entropy, mse, l1,
+    """the loss to minimise: auto (as data.task says), cross-entropy, token-cross-entropy, mse, l1,
     huber, bce, or package.module:name (a function of outputs and targets that gives a mean)"""
     engine: Literal["auto", "loop", "parallel", "native", "ray", "batched"] = "auto"
     """what computes the steps: auto (the fastest that fits), loop (one core, the definition),
@@ -229,8 +229,8 @@ class LatencySection(Section):
         }
 
     client_server_ms: NotNegative = 0.0
-    """milliseconds that a message is under way between client and edge server, beside its sending
-    (the paper: none)"""
+    """milliseconds that a message travels between client and edge server, besides the time in which
+    it is sent (the paper: none)"""
     server_server_ms: NotNegative = 0.0
     """the same between edge servers; radio.links may give it for each link"""
     server_cloud_ms: NotNegative = 0.0
@@ -238,13 +238,13 @@ class LatencySection(Section):
     client_cloud_ms: NotNegative = 0.0
     """the same between client and cloud"""
     message_ms: NotNegative = 0.0
-    """milliseconds that a node needs for each message that it takes, one after another"""
+    """milliseconds that a node needs for each message that it receives, one after another"""
     round_ms: NotNegative = 0.0
-    """milliseconds that every round takes beside all else"""
+    """milliseconds that every round takes besides everything else"""
     connect_ms: NotNegative = 0.0
     """milliseconds until nodes have found one another, in the first round"""
     header_bytes: Annotated[int, Field(ge=0)] = 0
-    """bytes of every message beside the model"""
+    """bytes of every message besides the model"""
     cell_mbps: Positive | None = None
     """megabits per second of the line that the clients of a cell share (not set: none)"""
     common_mbps: Positive | None = None
@@ -293,7 +293,7 @@ class RadioSection(Section):
     links: str | None = None
     """a .csv file of server links: `0,1,40` is 40 Mbit/s between servers 0 and 1, `0,cloud,4`
     is 4 Mbit/s from server 0 to the cloud; a first line `from,to,mbps,ms,km` names other columns
-    (ms: how long a message is under way; km: the same from the length of a fibre)"""
+    (ms: how long a message travels; km: the same from the length of a fibre)"""
     bandwidth_mhz: Positive = 1.0
     """bandwidth of each client's own channel"""
     power_dbm: float = 23.0
@@ -327,7 +327,7 @@ class PersonalSection(Section):
     method: Literal["none", "parts", "fedper", "fedbn", "fedrep", "ditto"] = "none"
     """none (all share one model), parts (what personal.stays or personal.travels says), fedper (the
     last layer stays), fedbn (normalisation layers stay), fedrep (what stays is trained first, then
-    what travels), ditto (a whole model of one's own beside the shared one)"""
+    what travels), ditto (each client has a whole model of its own beside the shared one)"""
     stays: Names = []
     """tensors that never leave a client: patterns of their names, head (the last layer), norms"""
     travels: Names = []

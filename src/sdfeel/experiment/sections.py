@@ -140,10 +140,11 @@ class DataSection(NamedSection):
     inputs: Names = []
     """the columns that a model is given (none: input_ids, image or x, or all others)"""
     user: str | None = None
-    """the column that says whose example it is: no input, but what data.partition = users goes by.
-    In a folder of tables, `file` is such a column; in one of pictures `folder`, above the class"""
+    """the column that says whose example it is; it is not an input of the model, and
+    data.partition = users splits by it. In a folder of tables, `file` is such a column; in one of
+    pictures, `folder`, above the class"""
     pixels: Count | None = None
-    """a folder of pictures: the width and height that all are brought to (not set: as they are)"""
+    """a folder of pictures: the width and height that all are resized to (not set: as they are)"""
     lazy: bool = False
     """read training examples anew at every step, so that random augmentation stays random; it is
     seeded by seed, client, step and place in the batch"""
@@ -179,14 +180,14 @@ class EvaluationSection(Section):
     per_cluster: Names = []
     """metrics on the examples of every server's clients, like per_client"""
     per_client_every: Annotated[int, Field(ge=0)] = 0
-    """rounds between two measurements per client or cluster, or after own steps (0: as often as the
-    cost stays low)"""
+    """rounds between two measurements per client or cluster, or after own steps (0: as often as
+    is cheap)"""
     per_client_on: Literal["auto", "train", "test"] = "auto"
     """a client's own examples are those it trains on (train), those it has for testing (test), or
     the latter if it has any (auto)"""
     own_steps: Annotated[int, Field(ge=0)] = 0
     """also measure what each client makes of the model in this many local steps of its own, with
-    the metrics of per_client, on its own test examples, or on those of its classes (0: not)"""
+    the metrics of per_client, on its own test examples, or on those of its classes (0: off)"""
     confusion: bool = True
     """count after the last round which classes the model takes for which (up to 100 classes)"""
 
@@ -275,8 +276,8 @@ class PrivacySection(Section):
     noise: Annotated[float, Field(ge=0)] = 1.0
     """standard deviation of the noise, as a multiple of privacy.clip"""
     noise_in: Literal["message", "sum"] = "message"
-    """clients: is there so much noise in each client's message, or in the sum of a server's clients
-    (each adds its share, so that only the sum is protected to that degree)"""
+    """clients: whether each client's message has this much noise, or only the sum of a server's
+    clients (each adds its share, so only the sum is protected to that degree)"""
     secure_aggregation: bool = False
     """clients hide their updates under masks that cancel in the sum of a cluster: their edge server
     learns the sum alone"""

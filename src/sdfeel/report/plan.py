@@ -133,11 +133,11 @@ def reasons(plan: Plan) -> Iterator[str]:
 def _improved(plan: Plan) -> str:
     """What to improve first, and what it would gain."""
     first = plan.improvements[0]
-    told = f"To improve first: {first.what}; twice as good, an iteration would take "
+    told = f"Improve first: {first.what}; if it were twice as good, an iteration would take "
     told += f"{percent(first.gain)} less time"
     rest = [each for each in plan.improvements[1:] if each.servers][:2]
     if not first.servers and rest:
-        told += "; of single ones, " + " and ".join(
+        told += "; improved alone, " + " and ".join(
             f"{each.what} ({percent(each.gain)})" for each in rest
         )
     return told + "."

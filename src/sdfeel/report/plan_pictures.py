@@ -258,7 +258,7 @@ NAMED = 30  # servers whose names have room
 
 
 def network_picture(plan: Plan) -> Figure:
-    """Servers at their places; what would gain most is drawn thick, and told below."""
+    """Servers at their places; what would gain most is drawn thick, and named below."""
     site = plan.site
     assert site is not None
     figure = new_figure(8.0, 6.4)
@@ -287,7 +287,7 @@ def network_picture(plan: Plan) -> Figure:
     title = plan.rows[0].label if plan.rows else "the network"
     axes.set_title(title, fontsize=TITLE, color=INK)
     lines = [f"{percent(each.gain)} less time: {each.what}" for each in plan.improvements]
-    told = "\n".join(lines) or "nothing gains by itself"
+    told = "\n".join(lines) or "no single improvement helps"
     figure.supxlabel(f"twice as good, one at a time:\n{told}", fontsize=LABEL, color=INK)
     if site.servers <= NAMED:
         _write_names(figure, axes, site, points)

@@ -119,7 +119,7 @@ def name_of(scheme: Scheme) -> str:
 
 
 def label(given: Any) -> str:
-    """What to call a scheme that is given by its name, class or itself.
+    """What to call a scheme that is given by its name, as a class or as an object.
 
     >>> label("mine:Lazy"), label(SDFeel), label("fedavg")
     ('Lazy', 'sd-feel', 'fedavg')

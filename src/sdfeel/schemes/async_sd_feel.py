@@ -31,7 +31,7 @@ class AsyncSDFeel:
         overlap=IGNORED,
         moving_clients="has no common round at which a client could change its server",
         server_optimizer="has servers whose models their neighbours change at any time",
-        server_rule="lets a server mix for neighbours that hold still, so that these judge nothing",
+        server_rule="lets a server mix for neighbours that wait, which then judge nothing",
     )
 
     theta_min: Annotated[

@@ -27,7 +27,7 @@ class FogFL(TwoLevels):
         EDGE,
         mixing=IGNORED,
         overlap=IGNORED,
-        server_rule="lets one server average for all, so that others judge nothing",
+        server_rule="lets one server average for all, so the others judge nothing",
     )
 
     tau2: Annotated[int, "averagings at the edge server between two global averagings"] = 1

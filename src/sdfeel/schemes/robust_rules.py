@@ -37,7 +37,7 @@ Votes = Literal["equal", "examples"]
 
 @dataclass(frozen=True)
 class Expected:
-    """What a rule should bear, and how it decides."""
+    """What a rule should withstand, and how it decides."""
 
     liars: Annotated[float, "share of a cluster's clients"] = 0.2
     server_liars: Annotated[int, "of a server's neighbours"] = 1

@@ -39,7 +39,7 @@ class Tiers:
         moving_clients="has no common round at which a client could change its server",
         equalise="gives all clients of a tier one deadline",
         server_optimizer="has a momentum of its own",
-        server_rule="lets servers mix for neighbours that hold still, so that these judge nothing",
+        server_rule="lets servers mix for neighbours that wait, which then judge nothing",
     )
 
     theta_min: Annotated[int, "steps that a tier's slowest client takes in a round"] = 5

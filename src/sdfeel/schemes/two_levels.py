@@ -1,4 +1,4 @@
-"""What schemes have in common whose clients meet at a server and whose servers then meet."""
+"""What schemes share in which clients meet at a server, and servers then meet each other."""
 
 from dataclasses import dataclass
 from typing import Annotated

@@ -67,9 +67,12 @@ def test_ways_to_write_the_same_model(run: Any) -> None:
         (lambda m, x: m.linear(F.dropout(m.conv(x).flatten(1))), "training=self.training"),
         (lambda m, x: m.linear(m.conv(x).flatten(1)).sinh(), "layer 4 (a call of sinh) is not"),
         (lambda m, x: m.linear(m.conv(x).mean(1).flatten(1)), "is not the mean of each plane"),
-        (lambda m, x: m.linear((m.conv(x) + 1).flatten(1)), "(a sum) is not of what two layers"),
-        (lambda m, x: m.linear((m.conv(x) + x).flatten(1)), "is of (4, 6, 6) and (3, 8, 8)"),
-        (lambda m, x: m.linear(_twice(m.conv(x)).flatten(1)), "uses what a layer gives twice"),
+        (
+            lambda m, x: m.linear((m.conv(x) + 1).flatten(1)),
+            "(a sum) does not add the outputs of two layers",
+        ),
+        (lambda m, x: m.linear((m.conv(x) + x).flatten(1)), "adds (4, 6, 6) and (3, 8, 8)"),
+        (lambda m, x: m.linear(_twice(m.conv(x)).flatten(1)), "uses a layer's output twice"),
         (
             lambda m, x: m.linear(torch.cat([m.conv(x)]).flatten(1)),
             "cat makes it more than",
@@ -121,7 +124,7 @@ def test_reasons_of_layers(layer: nn.Module, reason: str) -> None:
     [
         (nn.Embedding(5, 3, max_norm=1.0), "has max_norm"),
         (nn.Embedding(5, 3, sparse=True), "has sparse"),
-        (nn.Embedding(5, 3), "layer 2 follows words, of which only a mean or a line fits"),
+        (nn.Embedding(5, 3), "layer 2 follows an embedding, but neither averages nor flattens"),
         (nn.EmbeddingBag(5, 3, mode="sum"), "is not a mean"),
         (nn.EmbeddingBag(5, 3, padding_idx=0), "has padding_idx"),
     ],

@@ -105,7 +105,7 @@ def _outputs_fault(
     error = abs(float(losses[0]) / len(data) - exact.test_loss)
     allowed = 20 * abs(loop.test_loss - exact.test_loss) + 1e-5 * (1 + abs(exact.test_loss))
     if isfinite(exact.test_loss) and not error <= allowed:
-        return f"the loss of a model is off by {error:.1e}, allowed {allowed:.1e}"
+        return f"the loss of a model is off by {error:.1e}, and at most {allowed:.1e} is allowed"
     return None
 
 
@@ -115,7 +115,7 @@ def _compare(what: str, exact: Tensor, loop: Tensor, found: Tensor, moved: float
     allowed = 20 * own + 1e-4 * moved + 1e-7 * float(exact.abs().max())
     if error <= allowed:
         return None
-    return f"{what} differs from float64 by {error:.1e}, allowed {allowed:.1e}"
+    return f"{what} differs from float64 by {error:.1e}, and at most {allowed:.1e} is allowed"
 
 
 LARGEST_WORKSPACE = 1 << 29  # bytes of one thread
@@ -138,7 +138,7 @@ def available(workload: Workload, batch: int, shift: bool = False) -> Native | s
         if fault:
             return fault
     if plan.needs_two and min(map(len, workload.parts), default=2) < 2:
-        return "a client has one example, of which BatchNorm can make no statistics"
+        return "a client has a single example, and BatchNorm needs two for its statistics"
     return compiled(replace(plan, shift=shift), module, training, batch)
 
 

@@ -35,7 +35,7 @@ FLAGS = (
     "-fno-rtti",
     "-pthread",
 )
-# The headers themselves say what is a vector, and two passes of GCC 12 make wrong code of them.
+# The headers themselves say what is a vector, and two passes of GCC 12 make wrong code from them.
 # Its vectoriser does so in chain 2048 of the fuzz test (`d[s][e] = x[s][e] <= 0 ? 0 : g[s][e]` for
 # rows of 12), its ivopts in chain 2081 (the five nested loops of Conv::pack: a program of 25 lines
 # shows it). Neither is our bug: the address and undefined-behaviour sanitizers find nothing in
@@ -45,7 +45,7 @@ LEVEL = "SDFEEL_NATIVE_LEVEL"  # another level than 3: the same numbers, for tes
 SHARED = ("-fPIC", "-shared")
 NATIVE = ("-march=native",)
 ZIG = (sys.executable, "-m", "ziglang", "cc")  # from pip: it need not build a C++ library first
-# What compiles for a kind of device, best first: zig's libraries are content with an old glibc. Its
+# What compiles for a kind of device, best first: zig's libraries run with an old glibc. Its
 # code for 32-bit ARM gives other bits, so there only GCC will do.
 V3 = "-march=x86-64-v3"
 DEVICES: dict[str, tuple[tuple[tuple[str, ...], tuple[str, ...]], ...]] = {

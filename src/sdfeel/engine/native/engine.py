@@ -51,7 +51,7 @@ class NativeEngine:
         largest = max((len(part) for part in workload.parts), default=1)
         self._decoupled = workload.training.optimizer.lower() == "adamw"
         if self._decoupled and workload.training.proximal:
-            raise Unavailable("AdamW's decay cannot stand for its training's proximal term")
+            raise Unavailable("AdamW's weight decay cannot stand in for a proximal term")
         self.batch = batch or max(1, min(workload.training.batch_size, largest))
         native = available(pulled(workload, 0.0), self.batch)
         if isinstance(native, str):
@@ -110,7 +110,7 @@ class NativeEngine:
         usual = self._workload.training.proximal
         shifted = any(task.shift is not None for task in tasks)
         for pull, some in groupby(tasks, lambda task: task.pull + usual):
-            if pull and self._decoupled:  # its decay is no part of the gradient
+            if pull and self._decoupled:  # its decay is not part of the gradient
                 yield from self._loop.train(list(some))
             elif pull:
                 yield from _rows(self._other(pull), [_turned(task, pull) for task in some])

@@ -120,7 +120,7 @@ class _Chain:
             if node.op == "output":
                 met = [each for step in way for each in step.nodes]
                 once = len(met) == len(set(met)) == number
-                self._need("its forward()", once, "uses what a layer gives twice, or not at all")
+                self._need("its forward()", once, "uses a layer's output twice, or not at all")
                 return _layers(way), self._shape_after(way)
             number += 1
             label = f"layer {number}"
@@ -132,7 +132,7 @@ class _Chain:
                 ends = _name(node) in ("mean", "flatten", "view", "reshape") or isinstance(
                     self._modules.get(str(node.target)), nn.Flatten
                 )
-                self._need(label, ends, "follows words, of which only a mean or a line fits")
+                self._need(label, ends, "follows an embedding, but neither averages nor flattens")
             self._take(node, label)
             self._ways[node] = (*way, _Step((node,), tuple(self._layers), self._shape))
         raise Unsupported("its forward() returns nothing")
@@ -150,17 +150,17 @@ class _Chain:
         other = self._way(node, 1)
         self._need(label, len(node.args) == 2 and not node.kwargs, "has options")
         if other is None:
-            raise Unsupported(f"{label} is not of what two layers give")
+            raise Unsupported(f"{label} does not add the outputs of two layers")
         shape = self._shape_after(one)
         fits = shape == self._shape_after(other) and len(shape) != 2
-        self._need(label, fits, f"is of {shape} and {self._shape_after(other)}")
+        self._need(label, fits, f"adds {shape} and {self._shape_after(other)}")
         common = 0
         while common < min(len(one), len(other)) and one[common] is other[common]:
             common += 1
         body, rest = one[common:], other[common:]
         if not body:  # the input itself comes second
             body, rest = rest, body
-        self._need(label, bool(body), "is of one thing and itself")
+        self._need(label, bool(body), "adds something to itself")
         layer = Residual(
             self._shape_after(one[:common]), shape, tuple(_layers(body)), tuple(_layers(rest))
         )
