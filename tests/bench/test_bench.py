@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from sdfeel.bench import scale
+from sdfeel.bench import engines, limit, scale
 from sdfeel.bench.engines import (
     WAYS,
     WORKS,
@@ -21,6 +21,7 @@ from sdfeel.bench.engines import (
 from sdfeel.bench.limit import needed_flops, peak
 from sdfeel.core.errors import InputError
 from sdfeel.engine.base import Training, Workload
+from sdfeel.engine.native import build
 from sdfeel.engine.native.lower import Plan, lower
 from sdfeel.engine.select import choose
 
@@ -46,6 +47,35 @@ def test_every_way_is_timed_beside_the_loop() -> None:
         share = speed.samples_per_second / speeds["limit"].samples_per_second
         assert speed.of_needed == pytest.approx(share)
         assert speed.of_peak == pytest.approx(share * SMALL.flops / SMALL.needed)
+
+
+def test_the_first_turn_only_warms_up() -> None:
+    spans = iter([0.6, 0.5, 0.01, 0.02, 0.03, 0.04])  # 0.6 and 0.5: before anything counts
+    calls: list[float] = []
+    told: list[int] = []
+
+    def way() -> None:
+        calls.append(next(spans))
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(engines, "sustained", lambda each: (each(), calls[-1])[1])
+        found = engines.timed({"a": way}, 4, lambda name, turn, all_: told.append(turn))
+    assert found == {"a": [0.01, 0.02, 0.03, 0.04]}
+    assert told == [0, 1, 2, 3, 4]
+
+
+def test_native_is_shown_beside_the_peak_of_its_own_instructions(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    speeds = {"avx2": 1e9, "native": 2e9}
+    monkeypatch.setattr(limit, "_measured", lambda name: limit.Peak(speeds[name], "a guess"))
+    monkeypatch.setenv(build.INSTRUCTIONS, "avx2")
+    monkeypatch.setattr(engines, "timed", lambda ready, *_: {name: [1.0] for name in ready})
+    monkeypatch.setitem(WAYS, "native", lambda work: int)
+    loop, native, most = compare(SMALL, ["loop", "native"], repeats=1)
+    assert (native.peak, native.instructions, most.peak, loop.peak) == (1e9, "avx2", 1e9, 2e9)
+    assert native.of_peak == 2 * loop.of_peak == pytest.approx(SMALL.samples * SMALL.flops / 1e9)
+    assert (most.of_needed, most.samples_per_second) == (1, 1e9 / SMALL.needed)
 
 
 def test_batched_agrees_with_the_loop_on_a_device() -> None:
@@ -109,6 +139,7 @@ def test_nothing_is_necessary_that_a_dense_count_leaves_out() -> None:
 def test_the_peak_is_measured_once() -> None:
     assert peak() is peak()
     assert peak().flops > 1e9
+    assert all(peak(name).flops > 1e9 for name in build.having())
 
 
 @pytest.mark.parametrize("scheme", ["sd-feel", "async-sd-feel"])

@@ -10,6 +10,9 @@ from sdfeel.bench.engines import BenchWork, DeviceAgreement, EngineSpeed
 from sdfeel.bench.guards import GuardTrial
 from sdfeel.cli.bench_guards import _cell
 from sdfeel.core.errors import InputError
+from sdfeel.engine.native import build
+from sdfeel.engine.threads import cores
+from sdfeel.run.provenance import machine
 from tests.cli.command import call
 
 
@@ -22,7 +25,8 @@ def measured(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         asked.append(work.name)
         if work.name == "lenet":
             raise InputError("that is enough")
-        return [EngineSpeed(work.name, way, 1234.0, 1.0, 0.25, 0.5) for way in ("loop", "limit")]
+        rest = 1234.0, 1.0, 0.25, 0.5, build.asked_instructions(), 2e11
+        return [EngineSpeed(work.name, way, *rest) for way in ("loop", "limit")]
 
     monkeypatch.setattr(engines, "compare", compare)
     monkeypatch.setattr(limit, "peak", lambda: limit.Peak(2e11, "a guess"))
@@ -33,7 +37,9 @@ def test_the_table_shows_both_shares_of_the_peak(measured: list[str]) -> None:
     outcome = call("bench", "--work", "mlp,cifar-cnn")
     assert outcome.code == 0, outcome.err
     assert measured == ["mlp", "cifar-cnn"]
-    lines = [line.split() for line in outcome.out.splitlines()]
+    header, *rows = outcome.out.splitlines()
+    assert header.startswith(f"{machine()['CPU']}, {cores()} cores, has ")
+    lines = [line.split() for line in rows]
     assert lines[0] == ["work", "way", "samples/s", "x", "loop", "%", "of", "peak", "%", "needed"]
     assert lines[1] == ["mlp", "loop", "1,234", "1.00", "25.0", "50.0"]
     assert "200 GFLOP/s, the speed of a guess" in " ".join(outcome.err.split())
@@ -49,6 +55,34 @@ def test_a_document_that_is_whole_is_json(measured: list[str]) -> None:
         ("cifar-cnn", "limit"),
     ]
     assert found[0]["of_needed"] == 0.5
+
+
+def test_only_the_instructions_that_were_asked_for_are_measured(
+    measured: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(build, "cpu", lambda: " ".join(sorted(build.AVX512)))
+    table = call("bench", "--work", "mlp", "--instructions", "avx2")
+    header = table.out.splitlines()[0]
+    assert ", has avx2, avx512; native's code: avx2, torch's: " in header
+    document = call("bench", "--work", "mlp", "--instructions", "avx2", "--json")
+    assert {each["instructions"] for each in json.loads(document.out)} == {"avx2"}
+    monkeypatch.setenv(build.INSTRUCTIONS, "avx512")
+    assert "native's code: avx512" in call("bench", "--work", "mlp").out.splitlines()[0]
+
+
+def test_instructions_that_the_cpu_lacks_are_refused_before_anything_is_timed(
+    measured: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(build, "cpu", lambda: " ".join(sorted(build.AVX512 - {"avx512dq"})))
+    refused = call("bench", "--instructions", "avx512")
+    assert refused.code == 1
+    assert (
+        "this CPU cannot run code for avx512, because it lacks avx512dq: choose avx2 or native"
+        in refused.sentence
+    )
+    unknown = call("bench", "--instructions", "avx-2")
+    assert "unknown instruction set 'avx-2': did you mean 'avx2'?" in unknown.sentence
+    assert measured == []
 
 
 def test_a_document_that_was_cut_short_has_what_was_measured(measured: list[str]) -> None:

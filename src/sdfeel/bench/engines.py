@@ -22,6 +22,7 @@ from sdfeel.data.federated import Examples
 from sdfeel.engine.base import Engine, Task, Training, Workload
 from sdfeel.engine.batched import TOLERANCE
 from sdfeel.engine.combine import Sums
+from sdfeel.engine.native.build import ALL, code_instructions
 from sdfeel.engine.native.lower import lower
 from sdfeel.engine.select import Kind, choose
 from sdfeel.engine.tasks import Crowd, folding
@@ -366,6 +367,8 @@ class EngineSpeed:
     of_loop: float  # ratio to the loop engine, within the same repeats
     of_peak: float  # operations, if nothing is skipped, over what the cores can do at most
     of_needed: float  # the same for the operations that cannot be skipped
+    instructions: str  # of the code: native's are chosen, torch takes what it finds
+    peak: float  # operations per second of the cores at most, with such instructions
 
 
 def compare(
@@ -382,35 +385,51 @@ def compare(
     for name in ways:
         with suppress(InputError):  # not every way fits every work
             ready[name] = WAYS[name](work)
-    for way in ready.values():
-        way()  # compiles, forks and warms up
-    seconds: dict[str, list[float]] = {name: [] for name in ready}
-    for turn in range(repeats):
-        for name, way in ready.items():
-            seconds[name].append(sustained(way))
-            report(name, turn + 1, repeats)
-    flops = peak().flops
-    limit = flops / work.needed
-    return [
-        EngineSpeed(
-            work=work.name,
-            way=name,
-            samples_per_second=work.samples / median(times),
-            of_loop=_ratio(seconds.get("loop", times), times),
-            of_peak=work.samples / median(times) * work.flops / flops,
-            of_needed=work.samples / median(times) / limit,
-        )
+    seconds = timed(ready, repeats, report)
+    speeds = [
+        _speed(work, name, work.samples / median(times), _ratio(seconds.get("loop", times), times))
         for name, times in seconds.items()
-    ] + [
-        EngineSpeed(
-            work.name,
-            "limit",
-            limit,
-            median(seconds["loop"]) * limit / work.samples,
-            work.flops / work.needed,
-            1.0,
-        )
     ]
+    limit = peak().flops / work.needed
+    of_loop = median(seconds["loop"]) * limit / work.samples
+    return [*speeds, _speed(work, "limit", limit, of_loop)]
+
+
+def timed(
+    ready: dict[str, Way], repeats: int, report: Callable[[str, int, int], None]
+) -> dict[str, list[float]]:
+    """Seconds of a round, by way and repeat; ways take turns.
+
+    A turn comes first that does not count. In it, ways compile, fork and fill their caches, and a
+    machine that was idle gets up to speed: a single round is too short for that.
+    """
+    seconds: dict[str, list[float]] = {name: [] for name in ready}
+    for turn in range(repeats + 1):
+        for name, way in ready.items():
+            if turn == 0:
+                way()
+            found = sustained(way)
+            if turn:
+                seconds[name].append(found)
+            report(name, turn, repeats)
+    return seconds
+
+
+def _speed(work: BenchWork, way: str, speed: float, of_loop: float) -> EngineSpeed:
+    """`speed` in samples a second, beside what its own instructions could do at most."""
+    own = way in ("native", "limit")
+    flops = peak("" if own else ALL).flops
+    torchs = torch.backends.cpu.get_cpu_capability().lower()
+    return EngineSpeed(
+        work=work.name,
+        way=way,
+        samples_per_second=speed,
+        of_loop=of_loop,
+        of_peak=speed * work.flops / flops,
+        of_needed=speed * work.needed / flops,
+        instructions=code_instructions() if own else torchs,
+        peak=flops,
+    )
 
 
 def sustained(way: Way) -> float:

@@ -9,7 +9,7 @@ from time import perf_counter
 
 import torch
 
-from sdfeel.engine.native.build import BuildFault, library
+from sdfeel.engine.native.build import BuildFault, asked_instructions, compiled_for, library
 from sdfeel.engine.native.layers import Conv, Linear
 from sdfeel.engine.native.lower import Plan
 from sdfeel.engine.threads import cores
@@ -45,11 +45,19 @@ class Peak:
     by: str
 
 
+def peak(instructions: str = "") -> Peak:
+    """The machine's limit with these instructions, measured once in a process.
+
+    Unless told, with those that the native engine is compiled for.
+    """
+    return _measured(instructions or asked_instructions())
+
+
 @cache
-def peak() -> Peak:
-    """The machine's limit, measured once in a process."""
+def _measured(instructions: str) -> Peak:
     try:
-        functions = ctypes.CDLL(str(library(PEAK)))
+        with compiled_for(instructions):
+            functions = ctypes.CDLL(str(library(PEAK)))
     except (BuildFault, OSError):
         return Peak(_by_products(), "a large matrix product: there is no C++ compiler")
     functions.sdfeel_products.restype = ctypes.c_float

@@ -6,13 +6,14 @@ import dataclasses
 import os
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from rich import box
 from rich.table import Table
 
 from sdfeel.cli.bench_energy import energy
+from sdfeel.cli.bench_engines import engines
 from sdfeel.cli.bench_guards import guards, masks
 from sdfeel.cli.common import (
     AsJson,
@@ -30,8 +31,7 @@ from sdfeel.core.errors import InputError, unknown
 from sdfeel.report.units import duration
 
 with later():
-    from sdfeel.bench import deployment, limit, planning, real_networks, scale
-    from sdfeel.bench import engines as ways_to_train
+    from sdfeel.bench import deployment, planning, real_networks, scale
     from sdfeel.engine import threads
 
 
@@ -42,124 +42,7 @@ bench = typer.Typer(
 )
 
 
-@bench.callback()
-def engines(
-    context: typer.Context,
-    works: Annotated[
-        str,
-        typer.Option(
-            "--work",
-            metavar="NAME,...",
-            help="mnist-cnn, mlp, lenet, cifar-cnn, evaluation (10,000 images, MNIST CNN).",
-        ),
-    ] = "mnist-cnn,mlp,lenet,cifar-cnn,evaluation",
-    ways: Annotated[
-        str, typer.Option("--ways", metavar="NAME,...", help="What to time (default: all).")
-    ] = "",
-    repeats: Annotated[
-        int, typer.Option(min=1, help="Repeats of each measurement; medians are shown.")
-    ] = 7,
-    device: Annotated[
-        str, typer.Option(help="Where the engine batched computes: cpu, cuda or mps.")
-    ] = "cpu",
-    check: Annotated[
-        bool, typer.Option("--check", help="Compare the models of batched with the loop's instead.")
-    ] = False,
-    as_json: AsJson = False,
-) -> None:
-    """Time the engines against plain torch code and the machine's limit, interleaved.
-
-    Trust the ratios: samples per second depend on the machine and on what else it does. "% of peak"
-    compares the operations of a model, if nothing is skipped, with what the cores can do at most;
-    "% needed" leaves out what need not be computed: dropped channels, and gradients of places that
-    lost in a maximum. With --json, each work is printed as soon as it is done.
-
-    Examples:
-
-      sdfeel bench
-
-      sdfeel bench --work mnist-cnn --repeats 15 --json
-
-      sdfeel bench --device cuda --check
-
-      sdfeel bench scale
-
-      sdfeel bench plan
-
-      sdfeel bench deploy
-    """
-    if context.invoked_subcommand is not None:
-        return
-    chosen = [ways_to_train.find(name.strip()) for name in works.split(",")]
-    chosen = [dataclasses.replace(work, device=device) for work in chosen]
-    if check:
-        _check_device(chosen, as_json)
-        return
-    names = [name.strip() for name in ways.split(",") if name.strip()] or list(ways_to_train.USUAL)
-    if device != "cpu" and "batched" not in names:
-        names.append("batched")
-    for name in names:
-        if name not in ways_to_train.WAYS:
-            raise unknown("way", name, ways_to_train.WAYS)
-    if "loop" not in names:
-        names.append("loop")  # everything is compared with it
-    found = []
-    for work in chosen:
-        with people.status(f"timing {work.name}") as status:
-            part = ways_to_train.compare(
-                work,
-                names,
-                repeats,
-                lambda way, done, all_, s=status, w=work.name: s.update(  # type: ignore[misc]
-                    f"timing {w}: repeat {done} of {all_}, {way}"
-                ),
-            )
-        found += part
-        if as_json:  # as it goes: whoever stops it has what was measured so far
-            for speed in part:
-                print_part(dataclasses.asdict(speed), speed is found[0])
-    if as_json:
-        print_end()
-    else:
-        results.print(_engine_table(found))
-        peak = limit.peak()
-        people.print(
-            f"% of peak: of {peak.flops / 1e9:.0f} GFLOP/s, the speed of {peak.by}, if nothing "
-            f"is skipped; % needed: only what cannot be skipped",
-            style="dim",
-        )
-
-
-def _check_device(works: list[ways_to_train.BenchWork], as_json: bool) -> None:
-    """Compare models that were trained on a device with the loop's; exit with 1 if they differ."""
-    found = [ways_to_train.check(work) for work in works if not work.evaluates]
-    if as_json:
-        print_json([dataclasses.asdict(each) for each in found])
-    for each in () if as_json else found:
-        verdict = "agrees with the loop" if each.agrees else "DIFFERS from the loop"
-        if each.engine != "batched":
-            verdict = f"cannot be batched: {each.engine} would train it"
-        results.print(f"{each.work} on {each.device}: {verdict} (off by {each.off:.1e} of a step)")
-    if not all(each.agrees for each in found):
-        raise typer.Exit(1)
-
-
-def _engine_table(speeds: list[Any]) -> Table:
-    table = Table("work", "way", box=None, pad_edge=False)
-    for title in ("samples/s", "x loop", "% of peak", "% needed"):
-        table.add_column(title, justify="right")
-    before = ""
-    for speed in speeds:
-        table.add_row(
-            speed.work if speed.work != before else "",
-            speed.way,
-            f"{speed.samples_per_second:,.0f}",
-            f"{speed.of_loop:.2f}",
-            f"{100 * speed.of_peak:.1f}",
-            f"{100 * speed.of_needed:.1f}",
-        )
-        before = speed.work
-    return table
+bench.callback()(engines)
 
 
 @bench.command("scale")

@@ -1,5 +1,6 @@
 """Compiling once, keeping what was compiled, and giving reasons instead of errors."""
 
+import ctypes
 import os
 from importlib.util import find_spec
 from multiprocessing.connection import Connection
@@ -9,9 +10,10 @@ import pytest
 import torch
 from torch import nn
 
+from sdfeel.core.errors import InputError
 from sdfeel.core.forks import forked
 from sdfeel.data.federated import Examples
-from sdfeel.engine.base import Training, Workload
+from sdfeel.engine.base import Task, Training, Workload
 from sdfeel.engine.native import available, build
 from sdfeel.engine.native.engine import NativeEngine
 from sdfeel.engine.native.lower import Plan, lower
@@ -197,3 +199,57 @@ def test_the_headers_compile_without_a_warning() -> None:
     plan = lower(own.module, own.training, own.shape)
     assert isinstance(plan, Plan)
     build.library(source(plan, 7), (*build.NATIVE, "-Wall", "-Wextra", "-Werror"))
+
+
+@needs_compiler
+def test_every_instruction_set_has_a_library_of_its_own_and_the_same_bits(own_cache: Path) -> None:
+    models, libraries = [], []
+    for name in (build.ALL, *build.having()):
+        with build.compiled_for(name):
+            engine = create()
+        assert isinstance(engine, NativeEngine), engine
+        start = torch.linspace(-1, 1, len(engine.initial()))
+        (model,) = engine.train([Task(0, start, 3, 0)])
+        models.append(model.clone())
+        libraries.append(engine._native.path)
+    assert len(set(libraries)) == len(built(own_cache)) == len(models)
+    assert all(torch.equal(model, models[0]) for model in models)
+
+
+@needs_compiler
+@pytest.mark.skipif("avx512" not in build.having(), reason="this CPU has no AVX-512")
+def test_code_for_avx2_has_vectors_of_eight() -> None:
+    code = '#include "vectors.hpp"\nextern "C" int lanes() { return sdfeel::LANES; }\n'
+    found = {}
+    for name in build.SETS:
+        with build.compiled_for(name):
+            found[name] = ctypes.CDLL(str(build.library(code))).lanes()
+    assert found == {"avx2": 8, "avx512": 16}
+
+
+def test_instructions_are_asked_for_only_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(build, "cpu", lambda: " ".join(sorted(build.AVX2)))
+    compiler, zig = ("g++",), build.ZIG
+    assert (build.having(), build.code_instructions()) == (["avx2"], "avx2")
+    with build.compiled_for("avx2"):
+        assert build.asked_target(compiler) == ("-march=x86-64-v3", "-mtune=native")
+        assert build.asked_target(zig) == ("-mcpu=x86_64_v3",)
+        with build.compiled_for(build.ALL):
+            assert build.asked_target(compiler) == build.NATIVE
+        assert build.asked_instructions() == "avx2"
+    assert build.asked_target(compiler) == build.NATIVE
+
+
+def test_an_engine_for_instructions_that_the_cpu_lacks_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(build, "cpu", lambda: "x86_64 sse2 avx2 bmi1 bmi2 f16c movbe")
+    told = "this CPU cannot run code for avx2, because it lacks fma: choose native"
+    with pytest.raises(InputError, match=told), build.compiled_for("avx2"):
+        pass
+    monkeypatch.setenv(build.INSTRUCTIONS, "avx2")
+    with pytest.raises(build.BuildFault, match=told):
+        build.asked_target(("g++",))
+    monkeypatch.setenv(build.INSTRUCTIONS, "mmx")
+    with pytest.raises(build.BuildFault, match="unknown instruction set 'mmx'"):
+        build.asked_target(("g++",))

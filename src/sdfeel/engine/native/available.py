@@ -22,7 +22,7 @@ from sdfeel.engine import batches, dropout, loop, optimizers
 from sdfeel.engine.base import Task, Training, Workload
 from sdfeel.engine.evaluate import LOSSES
 from sdfeel.engine.loop import LoopEngine
-from sdfeel.engine.native.build import NATIVE, BuildFault, library
+from sdfeel.engine.native.build import BuildFault, library
 from sdfeel.engine.native.library import Library, Native
 from sdfeel.engine.native.lower import Plan, lower
 from sdfeel.engine.native.trainer import Lessons, Trainer
@@ -147,7 +147,7 @@ def compiled(
     module: nn.Module,
     training: Training,
     batch: int,
-    target: tuple[str, ...] = NATIVE,
+    target: tuple[str, ...] | None = None,
 ) -> Native | str:
     """`plan` compiled, loaded, and compared with the loop once for each library in the cache."""
     try:

@@ -13,11 +13,14 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 
-from sdfeel.core.errors import unknown
+from sdfeel.core.errors import InputError, unknown
 
 INCLUDE = Path(__file__).parent / "include"
 # Every compiler must give the same numbers. So there is no -ffast-math, which reorders sums, drops
@@ -42,12 +45,13 @@ FLAGS = (
 # these chains, and without optimisation they come out right.
 GCC_12 = ("-fno-tree-vectorize", "-fno-ivopts")
 LEVEL = "SDFEEL_NATIVE_LEVEL"  # another level than 3: the same numbers, for tests in less time
+INSTRUCTIONS = "SDFEEL_NATIVE_INSTRUCTIONS"  # fewer than the CPU has: the same numbers, to time it
 SHARED = ("-fPIC", "-shared")
 NATIVE = ("-march=native",)
 ZIG = (sys.executable, "-m", "ziglang", "cc")  # from pip: it need not build a C++ library first
 # What compiles for a kind of device, best first: zig's libraries run with an old glibc. Its
 # code for 32-bit ARM gives other bits, so there only GCC will do.
-V3 = "-march=x86-64-v3"
+V3, V4 = "-march=x86-64-v3", "-march=x86-64-v4"
 DEVICES: dict[str, tuple[tuple[tuple[str, ...], tuple[str, ...]], ...]] = {
     "aarch64": (
         (ZIG, ("-target", "aarch64-linux-gnu.2.17")),
@@ -61,6 +65,25 @@ DEVICES: dict[str, tuple[tuple[tuple[str, ...], tuple[str, ...]], ...]] = {
     ),
     "armv7": ((("arm-linux-gnueabihf-g++",), ("-march=armv7-a+neon-vfpv4", "-Wl,--as-needed")),),
 }
+ALL = "native"
+
+
+@dataclass(frozen=True)
+class InstructionSet:
+    """Instructions that code may be compiled for, and how a compiler and the system call them."""
+
+    level: str  # in words of GCC and clang
+    zig: str  # the same in words of zig
+    needs: frozenset[str]  # in words of /proc/cpuinfo
+
+
+# Least first. Each is a level of x86-64, which has more than what it is named by here.
+AVX2 = frozenset(("avx2", "bmi1", "bmi2", "f16c", "fma", "movbe"))
+AVX512 = AVX2 | {"avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"}
+SETS = {
+    "avx2": InstructionSet(V3, "-mcpu=x86_64_v3", AVX2),
+    "avx512": InstructionSet(V4, "-mcpu=x86_64_v4", AVX512),
+}
 PATIENCE = 900.0  # seconds: a busy machine may need minutes for what usually takes seconds
 
 
@@ -68,9 +91,72 @@ class BuildFault(Exception):
     """Why there is no library, in one line."""
 
 
-def library(source: str, target: tuple[str, ...] = NATIVE) -> Path:
-    """The compiled library of `source`, from the cache or new; BuildFault if there is none."""
-    return _kept(source, find_compiler(), target, cpu())
+def library(source: str, target: tuple[str, ...] | None = None) -> Path:
+    """The compiled library of `source`, from the cache or new; BuildFault if there is none.
+
+    Unless `target` says otherwise, it is compiled for the instructions that are asked for.
+    """
+    compiler = find_compiler()
+    return _kept(source, compiler, asked_target(compiler) if target is None else target, cpu())
+
+
+def asked_target(compiler: tuple[str, ...]) -> tuple[str, ...]:
+    """For all instructions of this CPU, or for the set that $SDFEEL_NATIVE_INSTRUCTIONS names."""
+    name = asked_instructions()
+    if name == ALL:
+        return NATIVE
+    if fault := lacks(name):
+        raise BuildFault(fault)
+    own = SETS[name]
+    return (own.zig,) if compiler == ZIG else (own.level, "-mtune=native")
+
+
+def asked_instructions() -> str:
+    """The name of an instruction set, or "native" for all that the CPU has."""
+    return os.environ.get(INSTRUCTIONS, "") or ALL
+
+
+@contextmanager
+def compiled_for(name: str) -> Iterator[None]:
+    """What is compiled meanwhile, in this process and those it starts, is for these instructions.
+
+    InputError if the CPU lacks them. Libraries that are loaded already stay as they are.
+    """
+    if name != ALL and (fault := lacks(name)):
+        raise InputError(fault)
+    before = os.environ.get(INSTRUCTIONS)
+    os.environ[INSTRUCTIONS] = name
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[INSTRUCTIONS]
+        else:
+            os.environ[INSTRUCTIONS] = before
+
+
+def lacks(name: str) -> str | None:
+    """Why code for this instruction set cannot run here, in one sentence."""
+    if name not in SETS:
+        return str(unknown("instruction set", name, [ALL, *SETS]))
+    missing = sorted(SETS[name].needs - set(cpu().split()))
+    if not missing:
+        return None
+    return (
+        f"this CPU cannot run code for {name}, because it lacks {', '.join(missing)}: choose "
+        f"{' or '.join([*having(), ALL])}"
+    )
+
+
+def code_instructions() -> str:
+    """The instruction set of what is compiled now: the largest that has a name here, if all."""
+    asked = asked_instructions()
+    return asked if asked != ALL else next(reversed(having()), platform.machine())
+
+
+def having() -> list[str]:
+    """The instruction sets, least first, that this CPU has."""
+    return [name for name, own in SETS.items() if own.needs <= set(cpu().split())]
 
 
 def device_library(source: str, device: str) -> Path:
