@@ -69,7 +69,7 @@ def test_ways_to_write_the_same_model(run: Any) -> None:
         (lambda m, x: m.linear(m.conv(x).mean(1).flatten(1)), "is not the mean of each plane"),
         (
             lambda m, x: m.linear((m.conv(x) + 1).flatten(1)),
-            "(a sum) does not add the outputs of two layers",
+            "(a sum) does not add the outputs",
         ),
         (lambda m, x: m.linear((m.conv(x) + x).flatten(1)), "adds (4, 6, 6) and (3, 8, 8)"),
         (lambda m, x: m.linear(_twice(m.conv(x)).flatten(1)), "uses a layer's output twice"),
