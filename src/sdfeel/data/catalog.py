@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from sdfeel.core.errors import DataError, InputError, told, unknown
+from sdfeel.core.errors import DataError, InputError, UnknownName, told, unknown
 from sdfeel.core.named import Kind, is_path, spelled
 from sdfeel.data import formats, tables
 from sdfeel.data.adapters import AS_IT_IS, HowToRead
@@ -41,14 +41,9 @@ def load(
     Files are looked for in `directory`, then in $SDFEEL_DATA, then in the user's cache. The first
     ones found must have the published checksums; nothing is ever downloaded here.
     """
-    added = Kind("data set", DATASETS, "sdfeel.data")
-    if not isinstance(name, str) or is_path(name) or name in added.added():
-        return _own(spelled(name), added.find(name), reading)
-    if name.lower().endswith(".npz"):
-        return _as_asked(formats.load_npz(Path(name)), reading)
-    if name not in DATASETS and (tables.is_table(name) or Path(name).is_dir()):
-        return tables.load(Path(name), reading)
-    source = known(name)
+    if not isinstance(name, str) or name not in DATASETS:
+        return _users(name, reading)
+    source = DATASETS[name]
     _no_columns(name, reading)
     path = find(source, directory)
     if path is None:
@@ -60,6 +55,18 @@ def load(
         _examples(x_test, y_test, source),
         source.classes,
     )
+
+
+def _users(name: Any, reading: HowToRead) -> Dataset | Federated:
+    """A user's data: an object, what a package adds or a program names, a file or a folder."""
+    added = Kind("data set", DATASETS, "sdfeel.data")
+    if not isinstance(name, str) or is_path(name) or name in added.added():
+        return _own(spelled(name), added.find(name), reading)
+    if name.lower().endswith(".npz"):
+        return _as_asked(formats.load_npz(Path(name)), reading)
+    if tables.is_table(name) or Path(name).is_dir():
+        return tables.load(Path(name), reading)
+    raise _unknown(name)
 
 
 def _own(name: str, given: Any, reading: HowToRead) -> Dataset | Federated:
@@ -103,10 +110,13 @@ def _as_asked(data: Dataset, reading: HowToRead) -> Dataset:
 def known(name: str) -> Source:
     """The data set of this name; InputError with a guess if there is none."""
     if name not in DATASETS:
-        raise unknown(
-            "data set", name, [*DATASETS, "FILE.npz", "FILE.csv", "FILE.parquet", "FOLDER"]
-        )
+        raise _unknown(name)
     return DATASETS[name]
+
+
+def _unknown(name: str) -> UnknownName:
+    files = "FILE.npz", "FILE.csv", "FILE.parquet", "FOLDER"
+    return unknown("data set", name, [*DATASETS, *files])
 
 
 def directories(directory: Path | None = None) -> list[Path]:

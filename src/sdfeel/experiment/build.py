@@ -434,9 +434,10 @@ def build_cost(
     """Each client's speed and each link's rate: what rounds are priced by."""
     section, devices = experiment.latency, experiment.devices
     clients = len(data.parts)
+    speeds = floats(np.full(clients, devices.gflops * 1e9))
     if devices.file is not None:
         speeds = read_speeds(Path(devices.file), clients)
-    else:
+    elif devices.spread > 1:
         draws = rng(experiment.seed, "devices")
         speeds = latency.speeds(clients, devices.gflops * 1e9, devices.spread)
         speeds = latency.assigned(speeds, devices.placement, net.home, draws)

@@ -67,7 +67,6 @@ class NativeEngine:
         )
         self.threads = threads or cores()
         self._rooms = rooms
-        self._trainer = self._trainer_of(native)
         self._others: dict[float, Trainer] = {}  # by pull: compiled when a task first needs one
 
     @classmethod
@@ -127,6 +126,11 @@ class NativeEngine:
         return self._crowds.gather(crowd, totals)
 
     @cached_property
+    def _trainer(self) -> Trainer:
+        """For single clients: in plain rounds crowds are trained, and nobody needs it."""
+        return self._trainer_of(self._native)
+
+    @cached_property
     def _crowds(self) -> Crowds:
         row, lessons = self._initial.numel(), Lessons.of(self._workload)
         return Crowds(self._native.library, lessons, row, self.threads)
@@ -153,7 +157,8 @@ class NativeEngine:
 
     def close(self) -> None:
         """Free the working memory; idle threads stay, and end with the process."""
-        for trainer in (self._trainer, *self._others.values()):
+        self._native.library.release()
+        for trainer in self._others.values():
             trainer.release()
 
     def slower(self) -> str | None:
