@@ -6,26 +6,24 @@ Each scheme keeps the rate that was chosen for `tiers-tuned` at H = 4, where com
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from sdfeel.figures.asynchrony import PUSHED, TIERS
+from sdfeel.figures.asynchrony import TIERS
 from sdfeel.figures.figure import Claim, Figure, Panel
 from sdfeel.figures.lines import FigureLine
 from sdfeel.figures.paper.figure_10 import STATISTICS, VANILLA
 from sdfeel.figures.settings import FigureSetting
 from sdfeel.figures.tuned import (
-    ALONE,
     FEWER,
+    INSTEAD,
     MARGINS,
-    NOBODY_WAITS,
     ONE,
     SEED,
-    SIMPLER,
-    SYNC_PUSHED,
     TRIALS,
-    ahead_of,
-    as_good,
+    WHOM,
     chosen,
     lines,
+    no_worse,
     on_trial,
+    tiers_ahead,
     tuned_line,
 )
 
@@ -65,29 +63,12 @@ def varied(made: FigureSetting) -> list[FigureLine]:
 
 def claims(name: str, title: str, where: str) -> list[Claim]:
     """Tiers against everything else, and what is simpler against tiers."""
+    when = f"With {where},"
     return [
-        *(
-            Claim(
-                f"{number}-{name}",
-                f"With {where}, tiers are ahead of {told}.",
-                ahead_of(label, title),
-                timed=True,
-                note=STATISTICS if number == "S13" else "",
-                otherwise=SIMPLER if number != "S15" else "",
-            )
-            for number, label, told in (
-                ("S13", PUSHED, SYNC_PUSHED),
-                ("S14", ALONE, NOBODY_WAITS),
-                ("S15", VANILLA, "asynchronous training with constant weights"),
-            )
-        ),
-        Claim(
-            f"S16-{name}",
-            f"With {where}, the same rule without tiers is no worse than tiers.",
-            as_good(ALONE, title),
-            timed=True,
-            note=MARGINS,
-        ),
+        tiers_ahead(f"S13-{name}", when, WHOM["S6"], title, STATISTICS),
+        tiers_ahead(f"S14-{name}", when, WHOM["S8"], title),
+        tiers_ahead(f"S15-{name}", when, WHOM["S7"], title),
+        no_worse(f"S16-{name}", when, INSTEAD["S11"], title, MARGINS),
     ]
 
 
@@ -116,12 +97,12 @@ ON_MNIST = Figure(
         for name, each in VARIATIONS.items()
         for claim in (
             *claims(name, each.title, each.title),
-            Claim(
+            no_worse(
                 f"S18-{name}",
-                f"With {each.title}, one tier is no worse than tiers.",
-                as_good(ONE, each.title),
-                timed=True,
-                note="Added, with its line, when `tiers-tuned` had shown it to be as good there.",
+                f"With {each.title},",
+                INSTEAD["S12"],
+                each.title,
+                "Added, with its line, when `tiers-tuned` had shown it to be as good there.",
             ),
         )
     ),

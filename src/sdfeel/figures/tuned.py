@@ -198,12 +198,11 @@ MARGINS = (
     "that 'no worse' has everywhere."
 )
 SYNC_PUSHED = "synchronous training with the same momentum"
-NOBODY_WAITS = "the same rule without tiers, where nobody waits"
 WHOM = {
     "S5": (SYNC, "synchronous training"),
     "S6": (PUSHED, SYNC_PUSHED),
     "S7": (VANILLA, "asynchronous training with constant weights"),
-    "S8": (ALONE, NOBODY_WAITS),
+    "S8": (ALONE, "the same rule without tiers, where nobody waits"),
     "S9": (ONE, "the same rule with one tier, where all wait but nobody is idle"),
 }
 INSTEAD = {
@@ -213,32 +212,33 @@ INSTEAD = {
 }
 
 
+def tiers_ahead(name: str, when: str, whom: tuple[str, str], where: str, note: str = "") -> Claim:
+    """The claim that tiers are ahead of a line, which has a label and words of its own."""
+    label, told = whom
+    otherwise = SIMPLER if label in (PUSHED, ALONE, ONE) else ""
+    words = f"{when} tiers are ahead of {told}."
+    return Claim(name, words, ahead_of(label, where), timed=True, note=note, otherwise=otherwise)
+
+
+def no_worse(name: str, when: str, whom: tuple[str, str], where: str, note: str = "") -> Claim:
+    """The claim that a line is no worse than tiers."""
+    label, told = whom
+    words = f"{when} {told} is no worse than tiers."
+    return Claim(name, words, as_good(label, where), timed=True, note=note)
+
+
 def claims(spread: float) -> list[Claim]:
     """Tiers against everything else, and what is simpler against tiers."""
     where = f"H = {spread:g}"
     best = f"At {where}, with every scheme at its best rate,"
-    found = [
-        Claim(
-            f"{name}-{spread:g}",
-            f"{best} tiers are ahead of {told}.",
-            ahead_of(label, where),
-            timed=True,
-            note=STATISTICS if name == "S5" else "",
-            otherwise=SIMPLER if name in ("S6", "S8", "S9") else "",
-        )
-        for name, (label, told) in WHOM.items()
-    ]
     return [
-        *found,
         *(
-            Claim(
-                f"{name}-{spread:g}",
-                f"{best} {told} is no worse than tiers.",
-                as_good(label, where),
-                timed=True,
-                note=MARGINS if name == "S10" else "",
-            )
-            for name, (label, told) in INSTEAD.items()
+            tiers_ahead(f"{name}-{spread:g}", best, whom, where, STATISTICS * (name == "S5"))
+            for name, whom in WHOM.items()
+        ),
+        *(
+            no_worse(f"{name}-{spread:g}", best, whom, where, MARGINS * (name == "S10"))
+            for name, whom in INSTEAD.items()
         ),
         Claim(
             f"S17-{spread:g}",
