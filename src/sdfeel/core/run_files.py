@@ -1,4 +1,4 @@
-"""The names of a run's and a node's files, writing a file whole, and odd numbers in JSON."""
+"""The names of a run's and a node's files, writing and reading some, and odd numbers in JSON."""
 
 import os
 import secrets
@@ -7,6 +7,11 @@ from contextlib import contextmanager, suppress
 from math import isfinite
 from pathlib import Path
 from typing import IO, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sdfeel.core.errors import DataError
 
 # A run's directory; the log has the same name in a node's directory.
 EXPERIMENT, EVENTS, METRICS = "experiment.toml", "events.jsonl", "metrics.csv"
@@ -63,6 +68,20 @@ def replacing(path: Path, durable: bool = True) -> Iterator[IO[bytes]]:
         raise
     if durable:
         _secure_names(path.parent)
+
+
+@contextmanager
+def client_arrays(path: Path) -> Iterator[tuple[NDArray[Any], NDArray[Any]]]:
+    """A deployed client's x and y; DataError if they are not there, or of no use to the caller."""
+    try:
+        with np.load(path, allow_pickle=False) as arrays:
+            yield arrays["x"], arrays["y"]
+    except OSError as error:
+        raise DataError(f"cannot read {path}: {error.strerror or error}") from None
+    except (KeyError, ValueError, TypeError) as error:
+        raise DataError(
+            f"{path} is not a client's data ({error}): save x and y with numpy.savez"
+        ) from None
 
 
 def append(path: Path, content: bytes, new: bool = False) -> None:

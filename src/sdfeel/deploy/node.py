@@ -18,7 +18,7 @@ from sdfeel.core.cost import Cost
 from sdfeel.core.decide import Decisions
 from sdfeel.core.errors import DataError, InputError, printable
 from sdfeel.core.network import Network
-from sdfeel.core.run_files import secret_of
+from sdfeel.core.run_files import client_arrays, secret_of
 from sdfeel.core.seeds import number
 from sdfeel.data.adapters import AS_IT_IS
 from sdfeel.data.federated import Examples, Federated, examples
@@ -33,11 +33,10 @@ from sdfeel.deploy.files import (
 )
 from sdfeel.deploy.flower import FlowerTrainer
 from sdfeel.engine.attacks import Attack, lie
-from sdfeel.engine.base import Task
+from sdfeel.engine.base import ModuleEngine, Task
 from sdfeel.engine.messages import Packing
 from sdfeel.engine.native.engine import BITS
 from sdfeel.engine.personal import PersonalEngine
-from sdfeel.engine.select import ModuleEngine
 from sdfeel.experiment.build import build_scheme
 from sdfeel.experiment.build_data import build_data, build_reading
 from sdfeel.experiment.build_liars import attack_of
@@ -274,20 +273,13 @@ def own_examples(node: NodeFile, client: int) -> Examples:
 
 
 def _from_file(path: Path) -> Examples:
-    try:
-        with np.load(path, allow_pickle=False) as arrays:
-            return examples((arrays["x"], arrays["y"]))
-    except FileNotFoundError:
+    if not path.exists():
         raise DataError(
             f"this client's data are missing: save x and y to {path} with numpy.savez, or set "
             f"`data` in its node file to a directory or to module:factory (docs/deploy.md, 8)"
-        ) from None
-    except OSError as error:
-        raise DataError(f"cannot read {path}: {error.strerror or error}") from None
-    except (KeyError, ValueError, TypeError) as error:
-        raise DataError(
-            f"{path} is not a client's data ({error}): save x and y with numpy.savez"
-        ) from None
+        )
+    with client_arrays(path) as (x, y):
+        return examples((x, y))
 
 
 def _part(experiment: Experiment, directory: Path, client: int) -> Examples:

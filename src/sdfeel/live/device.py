@@ -24,6 +24,7 @@ import numpy as np
 
 from sdfeel.core.arrays import Ints, Singles
 from sdfeel.core.errors import DataError, InputError, RunError, SdfeelError, printable, unknown
+from sdfeel.core.run_files import client_arrays
 from sdfeel.core.seeds import rng
 from sdfeel.engine.codes import Coding
 from sdfeel.engine.guards import UpdateGuard
@@ -179,17 +180,8 @@ def by_library(library: Library, bundle: Bundle, x: Singles, y: Ints) -> Train:
 
 def own_data(path: Path, bundle: Bundle) -> tuple[Singles, Ints]:
     """The device's examples, as the library reads them."""
-    try:
-        with np.load(path, allow_pickle=False) as arrays:
-            x, y = arrays["x"], arrays["y"]
-    except OSError as error:
-        raise DataError(f"cannot read {path}: {error.strerror or error}") from None
-    except (KeyError, ValueError, TypeError) as error:
-        raise DataError(
-            f"{path} is not a client's data ({error}): save x and y with numpy.savez"
-        ) from None
-    if x.dtype.kind in "biu":
-        x = x.astype(np.float32)
+    with client_arrays(path) as (x, y):
+        x = x.astype(np.float32) if x.dtype.kind in "biu" else x
     if x.dtype != np.float32 or x.shape[1:] != bundle.shape:
         raise DataError(
             f"x in {path} is {x.dtype} {x.shape}, but it must be float32 (N, "

@@ -315,13 +315,17 @@ def flat(values: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
+def log_of(catalogue: Catalogue, name: str) -> LogReader | None:
+    """A run's log; None if it has not written anything yet."""
+    try:
+        return catalogue.log(name)
+    except NotHere:
+        return None
+
+
 def view(catalogue: Catalogue, name: str) -> dict[str, Any]:
     """The overview of a run by its name."""
-    found = catalogue.one(name)
-    try:
-        log = catalogue.log(name)
-    except NotHere:
-        log = None  # it has not written anything yet
+    found, log = catalogue.one(name), log_of(catalogue, name)
     return {**overview(catalogue, found, log), "files": catalogue.root.files(found.name)}
 
 

@@ -9,7 +9,7 @@ from sdfeel.dashboard.log_files import UNREADABLE, NotHere
 from sdfeel.dashboard.views.catalogue import Catalogue
 from sdfeel.dashboard.views.federation import nodes, verification
 from sdfeel.dashboard.views.graph import graph
-from sdfeel.dashboard.views.run import overview
+from sdfeel.dashboard.views.run import log_of, overview
 
 News = list[tuple[str, Any]]
 AGE = 0.35  # seconds: browsers that ask at the same time share one look at the directory
@@ -100,11 +100,7 @@ def run_updates(catalogue: Catalogue, jobs: Jobs, name: str) -> Callable[[], New
 
 def _content(catalogue: Catalogue, name: str) -> dict[str, Any]:
     """What the page shows of a run; if it is too damaged to show, the page says so and goes on."""
-    found = catalogue.one(name)
-    try:
-        log = catalogue.log(name)
-    except NotHere:
-        log = None  # it has not written anything yet
+    found, log = catalogue.one(name), log_of(catalogue, name)
     try:
         run = {**overview(catalogue, found, log), "files": catalogue.root.files(name)}
         drawn = graph(log.events(), log.rounds.stride) if log is not None else graph([])
