@@ -11,10 +11,10 @@ from torch import nn
 from sdfeel.core.errors import InputError
 from sdfeel.data.federated import Examples
 from sdfeel.engine import select
-from sdfeel.engine.base import L1, Training, Workload
+from sdfeel.engine.base import L1, ModuleEngine, Training, Workload
 from sdfeel.engine.native import engine as native_engine
 from sdfeel.engine.native.engine import NativeEngine
-from sdfeel.engine.select import Kind, ModuleEngine
+from sdfeel.engine.select import Kind
 from tests.engine.native.helpers import needs_compiler
 
 PARTS = [np.arange(0, 12), np.arange(12, 20)]

@@ -12,8 +12,9 @@ from sdfeel.core.errors import InputError, unknown
 from sdfeel.core.learning_rates import Schedule
 from sdfeel.core.named import imported
 from sdfeel.data.federated import Examples
-from sdfeel.engine.evaluate import Loss, Metric
+from sdfeel.engine.evaluate import Loss, Metric, Which
 from sdfeel.engine.tasks import TaskOf
+from sdfeel.models.flat import Layout
 from sdfeel.models.zoo import taken
 
 
@@ -164,3 +165,58 @@ class Engine(Protocol):
         ...
 
     def evaluate(self, model: Tensor) -> Scores: ...
+
+
+class ModuleEngine(Engine, Protocol):
+    """An engine that was built around an nn.Module."""
+
+    @property
+    def bits(self) -> str:
+        """Engines of the same name here give the same models, to the bit."""
+        ...
+
+    @property
+    def parameters(self) -> int: ...
+
+    @property
+    def layout(self) -> Layout: ...
+
+    def state_dict(self, model: Tensor) -> dict[str, Tensor]: ...
+
+    def outputs(self, model: Tensor, rows: Ints, which: Which = "train") -> tuple[Tensor, Tensor]:
+        """What the model says of these examples, and their targets."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class OverWorkers:
+    """What engines share that have others train: an engine in this process knows the module."""
+
+    def __init__(self, engine: ModuleEngine) -> None:
+        self._engine = engine
+
+    @property
+    def bits(self) -> str:
+        return self._engine.bits
+
+    @property
+    def parameters(self) -> int:
+        """Trainable numbers of the model."""
+        return self._engine.parameters
+
+    @property
+    def layout(self) -> Layout:
+        """The tensors that a row is made of."""
+        return self._engine.layout
+
+    def initial(self) -> Tensor:
+        return self._engine.initial()
+
+    def state_dict(self, model: Tensor) -> dict[str, Tensor]:
+        """`model` as a state_dict for the plain module."""
+        return self._engine.state_dict(model)
+
+    def outputs(self, model: Tensor, rows: Ints, which: Which = "train") -> tuple[Tensor, Tensor]:
+        """As that engine's, in this process."""
+        return self._engine.outputs(model, rows, which)

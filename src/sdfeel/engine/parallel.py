@@ -19,14 +19,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sdfeel.core.arrays import Ints
 from sdfeel.core.errors import Diverged, SdfeelError, told
 from sdfeel.core.forks import forked
-from sdfeel.engine.base import Scores, Task
-from sdfeel.engine.evaluate import Tally, Which, total
+from sdfeel.engine.base import OverWorkers, Scores, Task
+from sdfeel.engine.evaluate import Tally, total
 from sdfeel.engine.loop import LoopEngine
 from sdfeel.engine.threads import one_thread
-from sdfeel.models.flat import Layout
 
 CLIENTS_PER_BLOCK = 8  # enough that a message costs little compared with the work
 SLOT_BYTES = 64e6  # but no more than this in one slot
@@ -39,37 +37,21 @@ Order = tuple[int, int, int, int, float, bool, float]
 Answer = tuple[int, str, Any]
 
 
-class ParallelEngine:
+class ParallelEngine(OverWorkers):
     """A loop engine, forked into `workers` processes of one thread each."""
 
     name = "parallel"
     works_ahead = True  # keeps training while the caller uses a model
 
     def __init__(self, engine: LoopEngine, workers: int) -> None:
-        self._engine, self.bits = engine, engine.bits
+        super().__init__(engine)
+        self._loop = engine
         self._pool = WorkerPool(engine, workers)
-
-    @property
-    def parameters(self) -> int:
-        """Trainable numbers of the model."""
-        return self._engine.parameters
-
-    @property
-    def layout(self) -> Layout:
-        """The tensors that a row is made of."""
-        return self._engine.layout
 
     @property
     def workers(self) -> int:
         """Models that are trained at the same time."""
         return self._pool.size
-
-    def initial(self) -> Tensor:
-        return self._engine.initial()
-
-    def state_dict(self, model: Tensor) -> dict[str, Tensor]:
-        """`model` as a state_dict for the plain module."""
-        return self._engine.state_dict(model)
 
     def train(self, tasks: Sequence[Task]) -> Iterator[Tensor]:
         blocks = even(tasks, self._pool.rows, self._pool.size)
@@ -80,22 +62,18 @@ class ParallelEngine:
 
     def loss_and_gradient(self, client: int, model: Tensor, step: int) -> tuple[float, Tensor]:
         """Like the loop engine's."""
-        return self._engine.loss_and_gradient(client, model, step)
-
-    def outputs(self, model: Tensor, rows: Ints, which: Which = "train") -> tuple[Tensor, Tensor]:
-        """As the loop engine's, in this process."""
-        return self._engine.outputs(model, rows, which)
+        return self._loop.loss_and_gradient(client, model, step)
 
     def evaluate(self, model: Tensor) -> Scores:
         """Blocks of examples over the workers, summed in order."""
-        if self._engine.metrics:  # the user's metrics need all outputs in one place
-            return self._engine.evaluate(model)
+        if self._loop.metrics:  # the user's metrics need all outputs in one place
+            return self._loop.evaluate(model)
         loss, _ = self._measure(model, "measured")
         test_loss, accuracy = self._measure(model, "test")
         return Scores(loss, test_loss, accuracy)
 
     def _measure(self, model: Tensor, which: str) -> tuple[float, float | None]:
-        blocks = self._engine.blocks(which)
+        blocks = self._loop.blocks(which)
         share = -(-blocks // (self._pool.size * BLOCKS_PER_WORKER))
         spans = [(which, n, min(n + share, blocks)) for n in range(0, blocks, share)]
         jobs = [Job("evaluate", span, {0: model}) for span in spans]

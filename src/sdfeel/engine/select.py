@@ -2,48 +2,20 @@
 
 import os
 from functools import partial
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING, Literal
 
-from torch import Tensor
-
-from sdfeel.core.arrays import Ints
 from sdfeel.core.errors import InputError
-from sdfeel.engine.base import Engine, Workload
+from sdfeel.engine.base import ModuleEngine, Workload
 from sdfeel.engine.batched import BatchedEngine
-from sdfeel.engine.evaluate import Which
 from sdfeel.engine.loop import LoopEngine
 from sdfeel.engine.native.engine import NativeEngine
 from sdfeel.engine.parallel import ParallelEngine
 from sdfeel.engine.threads import cores
-from sdfeel.models.flat import Layout
 
 if TYPE_CHECKING:
     from sdfeel.engine.ray.actor import Build
 
 Kind = Literal["auto", "loop", "parallel", "native", "ray", "batched"]
-
-
-class ModuleEngine(Engine, Protocol):
-    """An engine that was built around an nn.Module."""
-
-    @property
-    def bits(self) -> str:
-        """Engines of the same name here give the same models, to the bit."""
-        ...
-
-    @property
-    def parameters(self) -> int: ...
-
-    @property
-    def layout(self) -> Layout: ...
-
-    def state_dict(self, model: Tensor) -> dict[str, Tensor]: ...
-
-    def outputs(self, model: Tensor, rows: Ints, which: Which = "train") -> tuple[Tensor, Tensor]:
-        """What the model says of these examples, and their targets."""
-        ...
-
-    def close(self) -> None: ...
 
 
 def choose(kind: Kind, workload: Workload, workers: int | None = None) -> tuple[ModuleEngine, str]:

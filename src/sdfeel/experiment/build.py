@@ -24,14 +24,13 @@ from sdfeel.core.seeds import number, rng
 from sdfeel.core.stragglers import StragglerPolicy
 from sdfeel.data.federated import Federated
 from sdfeel.engine.attacks import Attack, Backdoor, Lying, poisoned
-from sdfeel.engine.base import Engine, Workload
+from sdfeel.engine.base import Engine, ModuleEngine, Workload
 from sdfeel.engine.evaluate import LOSSES, Groups, chosen, confusion
 from sdfeel.engine.messages import FLOAT, Packing
 from sdfeel.engine.optimizers import local_step
 from sdfeel.engine.parts import GRADIENTS
 from sdfeel.engine.personal import PersonalEngine, Tuned, own_rows
 from sdfeel.engine.privacy import Budget
-from sdfeel.engine.select import ModuleEngine
 from sdfeel.experiment import effects
 from sdfeel.experiment.build_data import (
     build_loss,

@@ -12,11 +12,11 @@ from sdfeel.core.named import imported, is_path, spelled
 from sdfeel.core.scheme import Local
 from sdfeel.data.federated import Federated
 from sdfeel.engine import optimizers
-from sdfeel.engine.base import PrivateSteps, Training, Workload, penalties
+from sdfeel.engine.base import ModuleEngine, PrivateSteps, Training, Workload, penalties
 from sdfeel.engine.evaluate import chosen
 from sdfeel.engine.parts import Personal
 from sdfeel.engine.personal import PersonalEngine
-from sdfeel.engine.select import ModuleEngine, choose
+from sdfeel.engine.select import choose
 from sdfeel.experiment.build_data import build_loss, known_metrics, sample, with_tests
 from sdfeel.experiment.schema import Experiment
 from sdfeel.radio import latency

@@ -13,8 +13,8 @@ from sdfeel.core.network import Network
 from sdfeel.core.outages import Outages
 from sdfeel.core.peers import period
 from sdfeel.core.scheme import Scheme
+from sdfeel.engine.base import ModuleEngine
 from sdfeel.engine.estimates import probing
-from sdfeel.engine.select import ModuleEngine
 from sdfeel.experiment import build, build_network, effects
 from sdfeel.experiment.build_radio import build_case, build_changing
 from sdfeel.experiment.build_training import build_engine, build_workload, reading

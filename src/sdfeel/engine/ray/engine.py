@@ -11,24 +11,20 @@ import copy
 from collections import Counter, deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from sdfeel.core.arrays import Floats, Ints
-from sdfeel.engine.base import Scores, Task
+from sdfeel.core.arrays import Floats
+from sdfeel.engine.base import ModuleEngine, OverWorkers, Scores, Task
 from sdfeel.engine.estimates import probing
-from sdfeel.engine.evaluate import Tally, Which, total
+from sdfeel.engine.evaluate import Tally, total
 from sdfeel.engine.loop import LoopEngine
 from sdfeel.engine.ray.actor import Failure, Measured, Order, Recipe, Trained, pack, unpack
 from sdfeel.engine.ray.pool import SESSION, ActorPool, Call, check, load
 from sdfeel.engine.ray.sums import SummedHere, SummedThere, apart
 from sdfeel.engine.tasks import Crowd, InTraining, folding
-from sdfeel.models.flat import Layout
-
-if TYPE_CHECKING:
-    from sdfeel.engine.select import ModuleEngine
 
 CLIENTS_PER_BLOCK = (
     32  # enough that a call, a millisecond or more, costs little compared with the work
@@ -39,7 +35,7 @@ BLOCKS_PER_ACTOR = 2  # one in work, one waiting
 Key = tuple[int, int, torch.dtype]  # of a row: where it lies in memory
 
 
-class RayEngine:
+class RayEngine(OverWorkers):
     """An engine in every actor, all built by one recipe."""
 
     name = "ray"
@@ -47,7 +43,7 @@ class RayEngine:
 
     def __init__(
         self,
-        engine: "ModuleEngine",  # built here: it knows the module, and measures if actors cannot
+        engine: ModuleEngine,  # built here: it knows the module, and measures if actors cannot
         recipe: Recipe,
         actors: int | None = None,  # one per CPU of the cluster
         address: str | None = None,  # of a running cluster; otherwise $RAY_ADDRESS, or a new one
@@ -56,31 +52,11 @@ class RayEngine:
         # A copy: the caller's module may change before actors are started again.
         own = replace(recipe.workload, module=copy.deepcopy(recipe.workload.module))
         recipe = replace(recipe, workload=own)
-        self._engine, self._recipe = engine, recipe
+        super().__init__(engine)
+        self._recipe = recipe
         self._actors, self._address = actors, address
         self._ray: Any = None
         self._pool: ActorPool | None = None
-
-    @property
-    def bits(self) -> str:
-        return self._engine.bits
-
-    @property
-    def parameters(self) -> int:
-        """Trainable numbers of the model."""
-        return self._engine.parameters
-
-    @property
-    def layout(self) -> Layout:
-        """The tensors in a row."""
-        return self._engine.layout
-
-    def initial(self) -> Tensor:
-        return self._engine.initial()
-
-    def state_dict(self, model: Tensor) -> dict[str, Tensor]:
-        """`model` as a state_dict for the plain module."""
-        return self._engine.state_dict(model)
 
     def train(self, tasks: Sequence[Task]) -> Iterator[Tensor]:
         pool = self._open()
@@ -112,10 +88,6 @@ class RayEngine:
     def loss_and_gradient(self, client: int, model: Tensor, step: int) -> tuple[float, Tensor]:
         """Like the loop engine's, computed where the run was started."""
         return probing(self._engine).loss_and_gradient(client, model, step)
-
-    def outputs(self, model: Tensor, rows: Ints, which: Which = "train") -> tuple[Tensor, Tensor]:
-        """As the loop engine's, computed where the run was started."""
-        return self._engine.outputs(model, rows, which)
 
     def evaluate(self, model: Tensor) -> Scores:
         """Blocks of examples over the actors, summed in order."""
