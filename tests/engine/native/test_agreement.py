@@ -112,6 +112,30 @@ def test_batch_normalisation(options: dict[str, float]) -> None:
     assert_agrees(seeded(normalised), examples(SMALL), training)
 
 
+def every_output_counts() -> nn.Module:
+    """Nothing stops an output of these convolutions: rows that are longer and shorter than what is
+    summed at once, borders wider and narrower than the kernel, dropped channels."""
+    return nn.Sequential(
+        nn.Conv2d(2, 5, 3, padding=1),
+        nn.BatchNorm2d(5),
+        nn.Conv2d(5, 18, (2, 5), padding=(1, 2)),
+        nn.Dropout2d(0.3),
+        nn.BatchNorm2d(18),
+        nn.ReLU(),
+        nn.Conv2d(18, 35, (3, 2), padding=(2, 1)),
+        nn.BatchNorm2d(35),
+        nn.MaxPool2d(4),
+        nn.Conv2d(35, 4, (1, 5), padding=(0, 2)),
+        nn.Flatten(),
+        nn.Linear(60, 10),
+    )
+
+
+def test_convolutions_all_of_whose_outputs_have_a_gradient() -> None:
+    shape = (2, 9, 19)
+    assert_agrees(seeded(every_output_counts), examples(shape), Training(0.05, 10))
+
+
 def test_running_variances_are_raised_to_the_floor_of_the_loop() -> None:
     data, training = examples(SMALL), Training(0.05, 10)
     own, other = (make(seeded(normalised), data, training) for make in (native, loop))

@@ -66,10 +66,12 @@ template <class L> struct WeightGradient {
     }
 };
 
-// Inputs' gradient: every winner adds (its gradient) x (the kernel) to the inputs under it.
+// Inputs' gradient: every winner adds (its gradient) x (the kernel) to the inputs under it. An input's
+// sum is one chain: channel after channel, and in each of them winner after winner.
 template <class L> struct InputGradient {
     using Shape = ConvShape<L>;
-    using Tile = InputTile<Shape>;
+    static constexpr bool DENSE = DenseTile<L>::fits; // every output is a winner
+    using Tile = Choose<DENSE, DenseTile<L>, InputTile<Shape>>;
     static constexpr int SLOTS = Tile::SLOTS, SIZE = Tile::SIZE, PLANE = L::height * L::width;
     static constexpr int BLOCKS = Tile::BLOCKS, REST = Tile::REST, PAIR = Tile::PAIR;
     // A weights' gradient of one block may have its weights in the same order.
@@ -107,10 +109,8 @@ template <class L> struct InputGradient {
     template <class Lists> SDFEEL_NOINLINE const float *of(const Lists &lists) {
         if constexpr (REST) memset(rest_sums, 0, sizeof rest_sums);
         for (int b = 0; b < BLOCKS; b++) {
-            memset(sums, 0, sizeof sums);
-            for (int o = 0; o < Shape::OUT; o++)
-                if (b < BLOCKS - 1) scatter<false>(lists(o), b, o);
-                else scatter<REST != 0>(lists(o), b, o);
+            if constexpr (DENSE) gather(lists, weights[b][0][0]);
+            else scatter_all(lists, b);
             if (b < BLOCKS - 1) unpack<SLOTS>(sums, SLOTS, b * SLOTS);
             else unpack<Tile::LAST>(sums, SLOTS, b * SLOTS);
         }
@@ -119,6 +119,57 @@ template <class L> struct InputGradient {
     }
 
   private:
+    // Inputs take from all outputs that they were part of. Earlier winners see them under later taps,
+    // so taps are walked through backwards.
+    template <class Lists> SDFEEL_INLINE void gather(const Lists &lists, const float *w) {
+        for (int y = 0; y < L::height; y++) {
+            gather_piece<0>(lists, w, y, 0);
+            if constexpr (Tile::END > 0) {
+                for (int x = Tile::WIDE; x < Tile::END; x += Tile::WIDE)
+                    gather_piece<-1>(lists, w, y, x);
+                gather_piece<Tile::END>(lists, w, y, Tile::END);
+            }
+        }
+    }
+    // Inputs from (y, x) on; AT: x, or -1 if it makes no difference.
+    template <int AT, class Lists>
+    SDFEEL_INLINE void gather_piece(const Lists &lists, const float *w, int y, int x) {
+        constexpr int WIDE = least(Tile::WIDE, L::width - most(AT, 0)), VECTORS = Tile::VECTORS;
+        const int top = y + L::padding_y; // the row of the output under the first row of the kernel
+        const int last = least(Shape::KERNEL_Y - 1, top), first = most(0, top - Shape::OUT_H + 1);
+        Floats<SIZE> tile[WIDE][VECTORS] = {};
+        for (int o = 0; o < Shape::OUT; o++, w += Shape::TAPS * SLOTS) {
+            const Winners<Shape> &winners = lists(o);
+            if (winners.count == 0) continue; // dropped
+            for (int v = last; v >= first; v--) {
+                const float *from = winners.changes + (top - v) * Shape::OUT_W + x + L::padding_x;
+                SDFEEL_UNROLL for (int u = Shape::KERNEL_X - 1; u >= 0; u--) {
+                    const float *row = w + (v * Shape::KERNEL_X + u) * SLOTS;
+                    Floats<SIZE> weight[VECTORS];
+                    SDFEEL_UNROLL for (int j = 0; j < VECTORS; j++)
+                        weight[j] = load<SIZE>(row + j * SIZE);
+                    SDFEEL_UNROLL for (int i = 0; i < WIDE; i++) {
+                        const int column = AT + i + L::padding_x - u;
+                        if (AT >= 0 && (column < 0 || column >= Shape::OUT_W)) continue;
+                        const Floats<SIZE> g = all<SIZE>(from[i - u]);
+                        SDFEEL_UNROLL for (int j = 0; j < VECTORS; j++)
+                            tile[i][j] = fused<SIZE>(g, weight[j], tile[i][j]);
+                    }
+                }
+            }
+        }
+        float *to = sums + (top * Shape::WIDTH + x + L::padding_x) * SLOTS;
+        SDFEEL_UNROLL for (int i = 0; i < WIDE; i++)
+            SDFEEL_UNROLL for (int j = 0; j < VECTORS; j++)
+                store<SIZE>(to + i * SLOTS + j * SIZE, tile[i][j]);
+    }
+
+    template <class Lists> SDFEEL_INLINE void scatter_all(const Lists &lists, int b) {
+        memset(sums, 0, sizeof sums);
+        for (int o = 0; o < Shape::OUT; o++)
+            if (b < BLOCKS - 1) scatter<false>(lists(o), b, o);
+            else scatter<REST != 0>(lists(o), b, o);
+    }
     template <bool ALL> SDFEEL_INLINE void scatter(const Winners<Shape> &winners, int b, int o) {
         constexpr int COUNT = Shape::TAPS * Tile::VECTORS;
         constexpr int HELD = COUNT <= ACCUMULATORS ? COUNT : 0; // kernels small enough stay loaded

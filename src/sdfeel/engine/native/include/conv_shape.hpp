@@ -133,4 +133,38 @@ template <class Shape> struct InputTile {
     static constexpr int LAST = MAIN - (BLOCKS - 1) * SLOTS; // channels of the last block
 };
 
+// The same where every position has a gradient (`fits`): WIDE neighbours of a row x VECTORS of
+// channels are summed in registers, as in the forward pass, and stored once.
+template <class L> struct DenseTile {
+    using Shape = ConvShape<L>;
+    static constexpr int PAIR = 0, REST = 0, MAIN = Shape::IN;
+    static constexpr int SIZE = fitting(MAIN), NEEDED = divide_up(MAIN, SIZE);
+    static constexpr int cost(int wide, int vectors) {
+        int row = 0;
+        for (int x = 0; x < L::width; x += wide) {
+            const int some = least(wide, L::width - x);
+            // Multiplications; loads; what waits; and the weights come from the second cache.
+            row += most(most(some * vectors, some + vectors), most(8, 4 * vectors)) + 1;
+        }
+        return row * divide_up(NEEDED, vectors);
+    }
+    static constexpr int best() {
+        int found = 0, lowest = 1 << 30;
+        for (int vectors = 1; vectors <= least(4, NEEDED); vectors++)
+            for (int wide = 1; wide <= L::width && (wide + 1) * vectors < REGISTERS; wide++)
+                if (cost(wide, vectors) < lowest)
+                    lowest = cost(wide, vectors), found = wide * 8 + vectors;
+        return found;
+    }
+    static constexpr int WIDE = best() / 8, VECTORS = best() % 8, SLOTS = VECTORS * SIZE;
+    static constexpr int BLOCKS = divide_up(NEEDED, VECTORS);
+    static constexpr int LAST = MAIN - (BLOCKS - 1) * SLOTS;
+    // Where the last piece of a row begins. Only it and the first may miss columns of the kernel.
+    static constexpr int END = (L::width - 1) / WIDE * WIDE;
+    static constexpr bool fits =
+        !L::pool && !L::relu && L::stride_y == 1 && L::stride_x == 1 &&
+        (END == 0 || (WIDE + L::padding_x >= L::kernel_x - 1 &&
+                      END - 1 + L::padding_x < Shape::OUT_W));
+};
+
 } // namespace sdfeel
