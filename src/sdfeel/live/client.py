@@ -325,7 +325,7 @@ class Client:
         return await self.failover.work(servers, self._question(), _sources, self._pause)
 
     def _pause(self, d: int, answer: Answer) -> float:
-        """Seconds until a server is asked again whose answer is of no use; else none."""
+        """Seconds until a server whose answer is of no use is asked again; 0 for other answers."""
         header = answer[0]
         if "epoch" in header:
             now = asyncio.get_running_loop().time()
@@ -431,7 +431,7 @@ class Client:
             return {}, None
 
     def started(self, row: Mapping[int, float], bodies: Mapping[int, bytes]) -> NDArray[Any]:
-        """The model to start from: so much of each server's."""
+        """The model to start from: a weighted sum of the servers' models."""
         models = {d: parsed(bodies[d])[MODEL] for d in row}
         if len(row) == 1 and next(iter(row.values())) == 1:
             return next(iter(models.values()))

@@ -204,11 +204,11 @@ def coded(coding: Coding, kept: ClientRows, update: Array, client: int, k: int) 
 def summed(terms: object, known: Mapping[int, Array], what: str) -> Array:
     """The weighted sum that a server asks for: [[row, weight], ...] of known rows."""
     if not isinstance(terms, list) or not terms:
-        raise Refused(f"a server does not say what to make {what} of")
+        raise Refused(f"a server does not say what to make {what} from")
     found = []
     for each in terms:
         if not isinstance(each, list) or len(each) != 2 or not _among(each[0], known):
-            raise Refused(f"a server asks to make {what} of rows that this client does not have")
+            raise Refused(f"a server asks to make {what} from rows that this client does not have")
         number, weight = each
         if not isinstance(weight, int | float) or not np.isfinite(weight):
             raise Refused(f"a server sends weights for {what} that are not numbers")

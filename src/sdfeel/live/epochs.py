@@ -27,7 +27,7 @@ from sdfeel.live.trust.identity import is_signed
 FACT = "epochs"
 EPOCH_BYTES = 8 << 20  # of one signed network
 PROOF = 30.0  # seconds for a server to show the epoch that it speaks of
-AGAIN = 1.0  # seconds until a client goes on that was shown none
+AGAIN = 1.0  # seconds until a client that was shown none goes on
 REMEMBERED = "epoch.json"  # the signed network that a client works in
 Placed = tuple[Membership, Mapping[int, str]]
 

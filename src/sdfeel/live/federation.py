@@ -234,7 +234,7 @@ class Federation:
         return shares(restricted(mine, there), clients, liars)
 
     def lies(self, server: int) -> bool:
-        """In a trial: does this server tell others what is not so?"""
+        """In a trial: does this server lie to others?"""
         return self.attack is not None and server in self.attack.servers
 
     def lie(self, body: bytes, start: bytes) -> bytes:

@@ -1,4 +1,4 @@
-"""How a node is: an HTTP page for probes and metrics (metrics.py), and a file for people.
+"""How a node is doing: an HTTP page for probes and metrics (metrics.py), and a file for people.
 
 Healthy means that this node can do its part: nothing has failed, its files can be written, and its
 certificate is valid. A node that waits for others is healthy; how long it has waited is `lag`.

@@ -17,7 +17,7 @@ COUNTERS = {
     "bytes": "Bytes of models sent and received.",
     "denied": "Calls with a certificate that is not accepted.",
     "refused": "Calls that were understood, and refused.",
-    "busy": "Calls of somebody who had too many under way.",
+    "busy": "Calls from somebody who had too many in progress.",
     "slow": "Calls that stalled or took too long.",
     "failed": "Calls that this node failed to handle.",
     "cut": "Connections that were ended because they were too many or denied.",

@@ -120,7 +120,7 @@ def links(
     bounds = limits_of(federation)
     allow = AllowList(setting.allow, tell) if setting.allow.is_file() else None
     if allow is None:
-        tell(f"there is no allow-list at {setting.allow}: a revoked edge server is not noticed")
+        tell(f"there is no allow-list at {setting.allow}: revoked edge servers go unnoticed")
     found = {}
     for d in servers:
         if d not in setting.peers:

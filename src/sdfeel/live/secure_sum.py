@@ -16,13 +16,14 @@ Enough shares, `threshold` many, give a secret; fewer give nothing. Numbers are 
 2^32, so masks cancel exactly, and the sum has the bits of a sum without masks.
 
 Seals and hashes say who lied: a share that does not fit its seal is its giver's fault, a secret
-that does not fit what was signed is its owner's. Who cannot open a letter, or finds other shares in
-it than were sealed, says so and leaves the sum. Nobody can tell whether the reader or the writer
-lies; but one who is at odds with more of the others than a sum may lose does (`Sitting.liars`).
+that does not fit what was signed is its owner's. Whoever cannot open a letter, or finds shares in
+it that differ from those that were sealed, says so and leaves the sum. Nobody can tell whether the
+reader or the writer lies; but whoever is at odds with more of the others than a sum may lose is
+lying (`Sitting.liars`).
 
 A client's secrets of a round follow from its own long secret, so one that was killed goes on where
-it was. It remembers what it answered (`Contributor.state`), and refuses a server that asks the same
-again in other words.
+it was. It remembers what it answered (`Contributor.state`), and refuses a server that asks for the
+same step again in other words.
 """
 
 import hashlib

@@ -101,7 +101,7 @@ def of(experiment: Experiment) -> Candidate:
 
 
 def check_schemes(names: Sequence[str]) -> None:
-    """Refuse schemes that are not planned with, and none at all."""
+    """Refuse schemes that the planner does not know, and an empty choice."""
     for name in names:
         if name not in SCHEMES:
             raise hinted(unknown("scheme to plan", name, SCHEMES))

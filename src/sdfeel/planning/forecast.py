@@ -1,8 +1,8 @@
 """What if: what an experiment would take with other periods or other links, without running it.
 
 Prices are the simulator's own: exact, as long as all servers and links are up.
-How many iterations a target takes is an estimate. One run says only between which bounds: at least
-as if training apart cost nothing, at most as the convergence bound has it, which overestimates that
+How many iterations a target takes is an estimate. One run gives only limits: the lower one as if
+training apart cost nothing, the upper one from the convergence bound, which overestimates that
 cost. Two runs that differ in it are enough to fit the planner's law.
 """
 
@@ -186,6 +186,6 @@ def _parts(entry: Entry, decisions: Decisions, iterations: float) -> list[tuple[
 
 
 def _whole_rounds(entry: Entry, iterations: float) -> float:
-    """So many iterations, or a few more: rounds in which all wait for all are always finished."""
+    """This many iterations, or a few more: where all wait for each other, rounds are finished."""
     steps = 1.0 if asynchronous(entry.candidate.scheme) else max(entry.pace.steps, 1.0)
     return max(ceil(iterations / steps - 1e-9), 1) * steps

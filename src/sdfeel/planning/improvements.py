@@ -24,7 +24,7 @@ SHOWN = 6
 
 
 def improvements(decisions: Decisions, rounds: int, site: Site) -> tuple[Improvement, ...]:
-    """What gains most, best first; the scheme repeats itself after so many rounds."""
+    """What gains most, best first; the scheme repeats itself after this many rounds."""
 
     def seconds(cost: Cost) -> float:
         return pace(decisions.priced(cost), rounds).seconds

@@ -84,7 +84,7 @@ class Workshop:
         if not found:
             raise InputError(
                 f"latency.deadline_seconds is {self.base.latency.deadline_seconds:g}, which nobody "
-                f"can meet in any way to train: raise it"
+                f"can meet with any of these schemes and periods: raise it"
             )
         return [self.entry(candidate, measured) for candidate in found]
 

@@ -172,7 +172,7 @@ class Planner:
         yield News("as given", self.given, self._as_given, race.limit, race.steps / race.allowance)
 
     def finished(self) -> Plan:
-        """The plan when all is tried, without news of it; the planner is closed then."""
+        """The plan once everything has been tried, without events on the way; closes it."""
         try:
             for _ in self:
                 pass

@@ -209,8 +209,8 @@ class Race:
         return list(dict.fromkeys([*self._near(able), *self._turn(able), *waiting]))
 
     def _near(self, able: Sequence[Entry]) -> list[Entry]:
-        """The best candidate that differs from a leader in one choice; who is as good as the leader
-        counts as one."""
+        """The best candidate that differs from a leader in one choice; runs that are as good as the
+        leader's count as leaders."""
         assert self.leader is not None
         tied = [entry for entry in self.runs if self.time(entry) <= TIED * self.limit]
         leaders = {entry.candidate for entry in (self.leader, *tied)}

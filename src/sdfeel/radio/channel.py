@@ -50,7 +50,7 @@ def efficiency(snr: Floats) -> Floats:
 
 
 def snr_of(bits_per_second: Floats, bandwidth_hz: float) -> Floats:
-    """The signal to noise at which a band carries so much."""
+    """The signal to noise at which a band carries this much."""
     return floats(expm1(bits_per_second / bandwidth_hz * math.log(2)))
 
 

@@ -4,7 +4,7 @@
 
 T_comp is one local iteration at the slowest client, T_cs one model from a client to its server,
 T_ss one model between two servers. The constants in the paper's text contradict its figures, so
-two readings of it are shipped, beside one of what deployments do: PRESETS.
+PRESETS has two readings of it, and a third for what deployments do.
 """
 
 from dataclasses import dataclass

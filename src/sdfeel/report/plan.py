@@ -133,11 +133,11 @@ def reasons(plan: Plan) -> Iterator[str]:
 def _improved(plan: Plan) -> str:
     """What to improve first, and what it would gain."""
     first = plan.improvements[0]
-    told = f"Improve first: {first.what}; if it were twice as good, an iteration would take "
-    told += f"{percent(first.gain)} less time"
+    told = f"Improve first: {first.what}; an improvement by a factor of two would save "
+    told += f"{percent(first.gain)} of an iteration's time"
     rest = [each for each in plan.improvements[1:] if each.servers][:2]
     if not first.servers and rest:
-        told += "; improved alone, " + " and ".join(
+        told += "; among single links and devices: " + " and ".join(
             f"{each.what} ({percent(each.gain)})" for each in rest
         )
     return told + "."

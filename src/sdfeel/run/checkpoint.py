@@ -3,10 +3,11 @@
 `checkpoint.safetensors` holds a whole state. Where most of a state stays as it is between two
 checkpoints, only what has changed is appended to `checkpoint.changes`: records of eight bytes with
 the length (the lowest first) and as many bytes in the format of safetensors. `saved_state` says
-what is in them. Each carries a hash of its content and of the hash before, so that a record counts
-only behind the records and the file that it was written for: half a record at the end, or those of
-an earlier file, are as if they were not there. Once the changes would take up more than the whole,
-that is written again; so they cost no more than a constant times what has changed, on disk, too.
+what is in them. Each carries a hash of its content and of the hash before, so a record counts only
+after the file and the records that it was written for: half a record at the end, or records that
+belong to an earlier file, are ignored. Once the changes would take up more room than the whole
+state, that is written again. So checkpoints cost no more than a constant times what has changed, in
+time and on disk.
 """
 
 import hashlib

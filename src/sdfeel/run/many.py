@@ -126,7 +126,7 @@ class Many:
 
 
 def _ended(process: Any) -> None:
-    """See a process off that has said its last word; its run is on disk, so force loses nothing."""
+    """See off a process that has said its last word; its run is on disk, so force loses nothing."""
     process.join(GOODBYE)
     if process.exitcode is None:
         process.kill()

@@ -131,7 +131,7 @@ def drift(began: Provenance, now: Provenance) -> list[str]:
 
 
 def continued(ready: Prepared, directory: Path, accept: bool) -> "Continued":
-    """What is to be said when a run is continued; AnotherRun if its data or code have changed."""
+    """What to say when a run is continued; AnotherRun if its data or code have changed."""
     began, now = Provenance.kept(directory), of(ready)
     if began is None:
         return Continued(now, ())

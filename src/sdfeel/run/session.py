@@ -296,7 +296,7 @@ class Session:
             )
 
     def _check_rows(self, state: State) -> None:
-        """Refuse a state of which the scheme keeps other rows by now."""
+        """Refuse a state whose rows are no longer those that the scheme keeps."""
         net = self.prepared.decisions.net
         kept = state.rows.kept
         if len(state.servers) != len(net.servers) or kept != net.kept:

@@ -36,8 +36,8 @@ class AheadSums:
     """Sums of the lanes whose rounds end next, made on all cores; the same bits.
 
     Like `Ahead`, but a lane's models are added up as soon as they are there, and none of them is
-    ever seen. That takes a scheme by which what they count is known when a round begins: at the
-    first round that ends otherwise, this gives up for good.
+    ever seen. That needs a scheme in which their weights are known when a round begins: at the
+    first round that ends with other weights, this gives up for good.
     """
 
     def __init__(self, engine: Folding, workers: int) -> None:

@@ -348,7 +348,7 @@ class Simulation:
         return packing.exchange(state.servers, state.public, mixing, state.number, hop)
 
     def _lied(self, mixing: Mixing, liars: Attack, began: Mapping[int, Tensor]) -> Tensor:
-        """(R, P) one exchange in which some servers tell others what is not so."""
+        """(R, P) one exchange in which some servers lie to others."""
         models = self.state.rows
         lies = {d: liars.told(models[d], start) for d, start in began.items()}
         holders, found = self.net.holder(mixing.rows).tolist(), []

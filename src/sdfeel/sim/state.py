@@ -26,8 +26,8 @@ UNIT = 1 << 1074  # how often the smallest float fits into 1
 class ModelRows:
     """Models by number: servers from 0 up, the rows on shelves from -1 down.
 
-    A row on a shelf takes up memory only once it has been written, so that a million clients of
-    whom a hundred are drawn cost what was touched.
+    A row on a shelf takes up memory only once it has been written: if a hundred of a million
+    clients are drawn, only what they touched takes up memory.
     """
 
     servers: Tensor  # (D, P)

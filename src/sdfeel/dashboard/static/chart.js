@@ -351,7 +351,7 @@ export class Charts {
     }
     this.redraw();
     const left = data.lines.filter((line) => line.y[0] && line.y[0].length < line.measured);
-    this.thinned.textContent = left.length ? `Drawn are ${left[0].y[0].length.toLocaleString("en")} of ${left[0].measured.toLocaleString("en")} measurements${left.length > 1 ? ` of ${left[0].label}, and so on` : ""}: all lows and highs are among them.` : "";
+    this.thinned.textContent = left.length ? `${left[0].y[0].length.toLocaleString("en")} of ${left[0].measured.toLocaleString("en")} measurements${left.length > 1 ? ` of ${left[0].label}` : ""} are drawn${left.length > 1 ? ", and likewise of other lines" : ""}: all lows and highs are among them.` : "";
     this.names();
   }
 

@@ -113,7 +113,7 @@ export class Graph {
     this.side.replaceChildren(
       scale("distance from the mean model", far, significant(far)),
       scale(`links: ${kind.text}${guessed}`, busy, kind.key === "age" ? duration(busy) : significant(busy)),
-      h("p", { class: "soft note" }, "The longer ago two servers last exchanged models, the fainter is their link; while the run moves on, dots show exchanges."),
+      h("p", { class: "soft note" }, "The longer ago two servers last exchanged models, the fainter their link; while the run moves on, dots show exchanges."),
       consensus(data, index),
       this.servers(data, frame));
   }

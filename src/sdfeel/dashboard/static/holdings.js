@@ -20,7 +20,7 @@ export async function holdings(name) {
       h("div", {}, h("h3", {}, "clients, by server"), heat(clients), data.left_out ? h("p", { class: "soft note" }, `${count(data.left_out)} more clients are not drawn.`) : null),
       h("div", {}, h("h3", {}, "all clients of a server"), heat(servers))),
     h("div", { class: "ends soft" }, h("span", {}, "Each column's shades show shares of its own examples; each row is a class."),
-      h("div", { class: "shares", role: "img", "aria-label": "A shade darker is a larger share, from none to all." },
+      h("div", { class: "shares", role: "img", "aria-label": "Darker shades mean larger shares, from none to all." },
         [...Array(STOPS).keys()].map((step) => h("span", {}, h("i", { style: { background: `var(--scale-${step})` } }), step % 2 ? "" : `${Math.round(100 * shareAt(step))}`)), h("span", { class: "unit" }, "%"))));
 }
 

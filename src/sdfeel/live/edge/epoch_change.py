@@ -1,8 +1,8 @@
 """Between two rounds: a server takes over the network of a new epoch, joins it, or leaves it.
 
-Those decide that are in the network before and after. A server that leaves is not asked, so a dead
-one can be removed; one that joins is not asked either: it learns from the others that its epoch has
-begun, and is given a model by the server that `core/membership.py` names.
+The servers that are in the network before and after decide. One that leaves is not asked, so a dead
+server can be removed. One that joins is not asked either: it learns from the others that its epoch
+has begun, and is given a model by the server that `core/membership.py` names.
 """
 
 import asyncio
@@ -80,7 +80,7 @@ class Boundary:
         """Wait until an epoch has a place for us; False if the run ends before."""
         self._edge.tell("waiting for an epoch of the network that has a place for this server")
         while self.out:
-            ended: list[bool] = []  # what each says that answers
+            ended: list[bool] = []  # what those that answer say
             for d, link in list(self._peers.items()):
                 if not self._edge.federation.has(d):
                     continue
@@ -88,7 +88,7 @@ class Boundary:
                     learned = await self.learn(d)
                     if learned:
                         break
-                    if learned is None:  # whoever gives us a model is still to begin that epoch
+                    if learned is None:  # whoever gives us a model has yet to begin it
                         continue
                     header, _ = await link.ask("here", {}, seconds=HERE)
                 except SdfeelError as error:
@@ -205,7 +205,7 @@ class Boundary:
                 await asyncio.sleep(AGAIN)
 
     async def _adopt(self, epoch: SignedNetwork, new: Federation) -> None:
-        """From here on the network is another one."""
+        """From here on, the network has changed."""
         edge, old, known = self._edge, self._edge.federation, self._edge.known
         mine = {n for n, reach in enumerate(new.net.reach) if self._me in reach}
         stay = {n for n, reach in enumerate(old.net.reach) if self._me in reach}

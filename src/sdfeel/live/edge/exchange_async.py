@@ -30,7 +30,7 @@ from sdfeel.live.protocol import HERE, LONG_POLL, Answer, Header, Link, whole
 from sdfeel.live.transport.errors import NotTrusted, Refused
 from sdfeel.live.transport.tensors import digest
 
-MUTE = 10.0  # seconds in which a server that did not say how far it is is not asked again
+MUTE = 10.0  # seconds before a server that did not say how far it has come is asked again
 AGAIN = 0.1  # seconds in which servers are not asked again how many rounds they have done
 BUSY = 0.02  # seconds until a busy server that did not wait is asked again
 
@@ -260,7 +260,7 @@ class AsyncExchange:
         return [f"edge-{server}" for server in sorted(self._waiting)]
 
     async def finished(self, steps: float) -> bool:
-        """Others' counts are hearsay: before the run ends by them, those whose they are confirm."""
+        """Others' counts are hearsay: before they end the run, each server confirms its own."""
         tally = self._own.tally
         tally.took(steps)
         asked = tally.doubtful(set(self.absent))

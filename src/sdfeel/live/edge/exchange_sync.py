@@ -434,7 +434,7 @@ class SyncExchange:
             if self._others.doubts(server):
                 await asyncio.sleep(AGAIN / 2)
                 return None
-        text = f"it says that it is in round {claim}, which cannot be or nobody else confirms"
+        text = f"it says that it is in round {claim}, which is impossible or which nobody confirms"
         self._others.offended(server, known.k, Refused(text))
         return None
 

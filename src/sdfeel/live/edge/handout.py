@@ -84,7 +84,7 @@ class Handout:
         return saved
 
     def _elsewhere(self, sources: Iterable[int]) -> bool:
-        """Is some of these rows held by others?"""
+        """Are some of these rows held by others?"""
         return any(self.federation.holder(n) != self.server for n in sources)
 
 

@@ -15,8 +15,8 @@ from sdfeel.live.edge.tally import Paces
 from sdfeel.live.protocol import Header, is_whole, whole
 from sdfeel.live.transport.errors import Refused
 
-UNHEARD = 0.25  # of all rounds: so many may have been done since we heard of them
-OPEN = 4  # and so many of each server
+UNHEARD = 0.25  # share of all rounds that may have been done since we last heard
+OPEN = 4  # and as many rounds of each server
 
 
 @dataclass

@@ -1,8 +1,8 @@
 """A server's sums under masks: it carries letters, waits for each step, and unmasks what it may.
 
 The protocol itself is `live/secure_sum.py`. Whatever a client sends is on the disk before anybody
-is told of it, and so is the decision who is in at each step: a server that is killed goes on with
-the same words, and clients refuse any others.
+is told of it, and so is the decision about who is in at each step: a server that is killed goes on
+with the same words, and clients refuse any others.
 
 A client can cost a sum no more than its own part, or it is found out and left out: whatever it
 sends is checked against what it sealed before, and whoever is at odds with too many others goes.
@@ -171,7 +171,7 @@ class SumDesk:
         return body
 
     def _check_keys(self, client: int, keys: Keys) -> None:
-        """Others would leave a sum in which somebody's keys are not its own: so leave that one."""
+        """Others would leave a sum in which one client's keys are not its own: leave it out."""
         said = {name: keys[name] for name in KEYS}
         self._check_signed(client, self.sitting().words("keys", said), keys["signed"])
         own = {name: keys[name] for name in ("masks", "letters")}
@@ -197,19 +197,19 @@ class SumDesk:
         return sent[LETTER * _place(self._closed["keys"], sender, to) :][:LETTER]
 
     def _at_odds(self, reader: int) -> None:
-        """A client cannot open letters: it is out of this sum. Leave out who is a liar by now."""
+        """A client cannot open letters: it is out of this sum. Leave out whoever must be lying."""
         self._odds.add(reader)
         writers = [n for n in odds_of(self._read(ODDS, reader)) if n in self._closed["shares"]]
         known = {(one, other) for one, other in self.store.fact(ODDS) or ()}
         pairs = known | {(reader, n) for n in writers if n != reader}
         names = " and ".join(f"client-{n}" for n in writers)
         self.complain(
-            f"client-{reader} is at odds with {names or 'nobody'}: it cannot open the letters to "
-            f"it, or says so; it leaves the sum of round {self._open.k + 1}"
+            f"client-{reader} is at odds with {names or 'nobody'}: it cannot open the letters that "
+            f"it was sent, or says so, and leaves the sum of round {self._open.k + 1}"
         )
         for liar in self.sitting().liars(pairs):
             pairs = {pair for pair in pairs if liar not in pair}
-            self.blame(liar, "it is at odds with more clients in sums than can be wrong")
+            self.blame(liar, "in sums, it is at odds with more clients than can be lying")
         with self.store.commit():
             self.store.remember(ODDS, sorted(pairs))
         self.arrivals.ring()

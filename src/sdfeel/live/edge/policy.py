@@ -94,7 +94,7 @@ def _check_guest(policy: Policy, net: Network, server: int, client: int) -> None
     if home < 0 or not net.links[server, home]:
         raise Refused(where)
     if net.shelves:
-        raise Refused(f"{where}, and what the scheme keeps of it is held by its own one")
+        raise Refused(f"{where}, and its own server holds what the scheme keeps about it")
     if policy.dead_edge == "wait":
         raise Refused(
             f'{where}, which takes in no others: that needs dead_edge = "drop" under [policy] '

@@ -19,8 +19,8 @@ MOST_DOUBLINGS = 6
 class Bounds:
     """How far a model may be from the one that it started from, or is mixed with.
 
-    Near the initial model it may always be: whoever trains a model that others have led astray
-    brings it back from anywhere, and is honest.
+    It may always be near the initial model: an honest client that is given a model led astray by
+    others brings it back, from however far away.
     """
 
     initial: Tensor

@@ -66,7 +66,7 @@ class Recorder:
         directory: Path,  # of the node
         policy: Policy,
     ) -> "Recorder | None":
-        """With a node's files; None out of step, where nobody else can repeat a round.
+        """With a node's files; None if servers are not in step: nobody could repeat a round then.
 
         What the last process committed and did not write is written now.
         """

@@ -158,7 +158,7 @@ class Edge:
         """Keep a result. A client that asks for its `next` work as well gets both in one answer."""
         question = header.get("next")
         if not isinstance(question, dict | None):
-            raise Refused(f"the message's 'next' must be a question for work, got {question!r:.80}")
+            raise Refused(f"the message's 'next' must be a request for work, got {question!r:.80}")
         kept, _ = await cluster.result(client, header, body)
         if question is None:
             return kept, None

@@ -1,4 +1,4 @@
-"""How far a run is whose lanes do not wait for one another: who said so, and how much of it counts.
+"""How far a run has come if its lanes do not wait for one another: who says so, and what counts.
 
 Such a run ends by the mean of all lanes' local iterations. Each count is somebody's word, so none
 counts for more than those of the others make plausible: one liar cannot end the run alone.
@@ -16,7 +16,7 @@ from sdfeel.core.arrays import Floats, floats
 from sdfeel.core.decide import Decisions, mean_iterations
 
 PACE = 2.0  # times as much as the others' counts let us expect is still believed
-FIT = 0.1  # of a logarithm: two models that fit the others so alike are both possible
+FIT = 0.1  # of a logarithm: two models whose fits differ by no more are both possible
 WITNESSES = 2  # servers that have ended are enough: one of them does not lie
 EVERY = 0.05  # of the run: how often to ask those of whom we should have heard
 
@@ -41,19 +41,19 @@ class Paces:
         return floats(self.lengths / self.seconds), self.lengths
 
     def fair(self, lane: int, other: int, count: float) -> float:
-        """What a lane may have done when another one has done so much, at the most."""
+        """The most that a lane may have done when another one has done this much."""
         return count * max(float(model[lane] / model[other]) for model in self._models)
 
     def expected(self, lane: int, count: float) -> float:
-        """The mean of all lanes when this one has done so much, at the most."""
+        """The largest mean that all lanes may have when this one has done this much."""
         return count * max(float((model / model[lane]).mean()) for model in self._models)
 
     def bounds(self, counts: Sequence[float]) -> list[float]:
         """The most that each lane can count for: `PACE` times what the counts of the others make
         plausible, and two rounds. Its own count has no part in that.
 
-        By the one that is furthest of the others (many may be stuck), in each model that fits them
-        about equally well.
+        The furthest of the others decides (many may be stuck), in each model that fits them about
+        equally well.
         """
         told = np.array(counts, dtype=np.float64)
         fits = [self._fit(told, model) for model in self._models]
@@ -62,7 +62,7 @@ class Paces:
         return list(map(float, PACE * fair + 2 * self.lengths))
 
     def _fit(self, told: Floats, model: Floats) -> tuple[Floats, Floats]:
-        """(L,) how ill a model fits the others of each lane, and what it lets it have done."""
+        """(L,) for each lane, how badly a model fits the others, and how much it lets it have."""
         done, others = (told + self.lengths) / model, len(told) - 1
         order = np.argsort(done)
         rank = np.argsort(order)  # a lane's place, which is left out in the median of the others
@@ -75,7 +75,7 @@ class Paces:
         return (apart.sum(axis=1) - np.diag(apart)) / others, furthest * model
 
     def over(self, counts: Sequence[float], iterations: int) -> bool:
-        """Is a run over whose lanes say this of themselves?"""
+        """Is a run over, if its lanes say this about themselves?"""
         if not _reached(counts, iterations):
             return False
         pairs = zip(counts, self.bounds(counts), strict=True)

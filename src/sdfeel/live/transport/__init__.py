@@ -4,7 +4,7 @@ One method serves every kind of message. A message is a JSON envelope, then its 
 1 MiB; so is the answer. A body is sent only after the receiver has seen the envelope and said go:
 a refusal costs no bandwidth, and a caller never writes into a call that is being ended (grpc.aio
 loses the status of such calls, grpc/grpc#36066). A body of up to 256 KiB comes together with its
-envelope instead: a message each way costs half of the processors' time of a conversation.
+envelope instead: a second message each way would double the processor time of a conversation.
 
 gRPC does not survive a fork: a process that is to use it must not be forked from one that has.
 """

@@ -70,7 +70,7 @@ template <int FIRST, class End, class... Stages> struct Line {
         (turn_one<Stages, BACK>(from, to, done), ...);
         memcpy(to + done, from + done, size_t(size - done) * sizeof(T));
     }
-    // What was read is no model but a shift.
+    // What was read is a shift, not a model.
     void take_shift(float rate) {
         each<0>([&](auto &stage) { stage.take_shift(rate); });
     }

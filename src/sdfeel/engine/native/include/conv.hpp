@@ -70,7 +70,7 @@ template <class L, int BATCH, class Update> struct Conv {
         as_torch(row + L::weight);
         if (L::bias >= 0) memcpy(row + L::bias, bias, OUT * 4);
     }
-    // What was read is no model but a shift.
+    // What was read is a shift, not a model.
     void take_shift(float rate) {
         velocity.keep(weights, rate);
         bias_velocity.keep(bias, rate);

@@ -148,7 +148,7 @@ template <class Net> class Crowd : public OnHeap {
         const Held held(lock);
         return chunk == turn;
     }
-    // A chunk is trained. Whoever comes when it is his turn adds it up, and then all those that wait
+    // A chunk is trained. Whoever comes when its turn has come adds it up, and then all those that wait
     // behind it; others leave theirs.
     void finish(int64_t chunk, float *models, Net *keeper) {
         {

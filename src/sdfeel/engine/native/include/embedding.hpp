@@ -1,6 +1,6 @@
 // Vectors of words: the mean of an example's, or one after the other.
 //
-// It comes first in a model, and its input are whole numbers. Sums over words are chains in the
+// It comes first in a model, and its input is whole numbers. Sums over words are chains in the
 // order of the words, and sums over examples in the order of the examples.
 #pragma once
 

@@ -104,7 +104,7 @@ template <class L, int BATCH, class Update> struct FirstLinear {
     template <class T> static void restore(const T *ordered, T *row) {
         transpose<false>(ordered + L::weight, OUT, row + L::weight, IN, IN, OUT);
     }
-    // What was read is no model but a shift.
+    // What was read is a shift, not a model.
     void take_shift(float rate) {
         velocity.keep(weights[0], rate);
         bias_velocity.keep(bias, rate);

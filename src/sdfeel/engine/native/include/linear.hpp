@@ -81,7 +81,7 @@ template <class L, int BATCH, class Update> struct Linear {
         for (int o = 0; o < OUT; o++) memcpy(row + L::weight + o * IN, weights[o], IN * 4);
         if (L::bias >= 0) memcpy(row + L::bias, bias, OUT * 4);
     }
-    // What was read is no model but a shift.
+    // What was read is a shift, not a model.
     void take_shift(float rate) {
         velocity.keep(weights[0], rate);
         bias_velocity.keep(bias, rate);

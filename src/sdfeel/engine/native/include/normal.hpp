@@ -1,7 +1,7 @@
 // Normal numbers of a PCG64, bit for bit as NumPy draws them.
 //
 // NumPy's ziggurat takes one word for a number in 99 of 100 cases; that case is computed here, and
-// all others by NumPy's own function. Its tables are asked of that function, too: which number a
+// all others by NumPy's own function. Its tables are found by asking that function, too: which number a
 // word becomes, and from which word on it is not enough.
 #pragma once
 

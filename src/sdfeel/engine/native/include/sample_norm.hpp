@@ -32,7 +32,7 @@ struct SampleNorm : Planes<L::channels, L::height, L::width, BATCH> {
         velocity.forget();
         bias_velocity.forget();
     }
-    // What was read is no model but a shift.
+    // What was read is a shift, not a model.
     void take_shift(float rate) {
         velocity.keep(weights, rate);
         bias_velocity.keep(bias, rate);
