@@ -146,7 +146,8 @@ def main() -> int:
         for name, speed in each.items():
             speeds.setdefault(name, []).append(speed)
     rows = table(turns, speeds, versions, reasons)
-    show(rows)
+    if str(options.json) != "-":
+        show(rows)
     if options.json:
         result = {
             "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
@@ -157,7 +158,8 @@ def main() -> int:
             "rows": rows,
             "turns": turns,
         }
-        options.json.write_text(json.dumps(result, indent=1) + "\n")
+        text = json.dumps(result, indent=1) + "\n"
+        print(text, end="") if str(options.json) == "-" else options.json.write_text(text)
     return 0
 
 
@@ -166,7 +168,7 @@ def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--home", type=Path, default=cache / "sdfeel" / "peers")
-    parser.add_argument("--json", type=Path, help="where to write the results")
+    parser.add_argument("--json", type=Path, help="where to write the results (-: print them)")
     parser.add_argument("--timeout", type=float, default=300, help="seconds for one run of a peer")
     parser.add_argument("--python", default=sys.executable, help="a Python that has sdfeel")
     parser.add_argument(

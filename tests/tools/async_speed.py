@@ -6,7 +6,8 @@ ratios are those within each turn: the machine may be busy.
 """
 
 import argparse
-from dataclasses import dataclass
+import json
+from dataclasses import asdict, dataclass
 from statistics import median
 from time import perf_counter, process_time
 
@@ -46,6 +47,18 @@ class Turn:
     rounds: float
 
 
+@dataclass(frozen=True)
+class Row:
+    """A scheme's medians, and its ratios to sd-feel by the second and by the processor second."""
+
+    scheme: str
+    samples: float
+    per_cpu: float
+    rounds: float
+    of_sd_feel: float
+    by_cpu: float
+
+
 def simulations(threads: int) -> dict[str, Simulation]:
     """One of each scheme, by one engine."""
     data = drawn(CLIENTS * EACH, SHAPE)
@@ -80,6 +93,7 @@ def main() -> None:
     parser.add_argument("--turns", type=int, default=7)
     parser.add_argument("--seconds", type=float, default=1.0, help="of each turn")
     parser.add_argument("--threads", type=int, default=cores())
+    parser.add_argument("--json", action="store_true", help="print a document")
     options = parser.parse_args()
     runs = simulations(options.threads)
     found: dict[str, list[Turn]] = {name: [] for name in runs}
@@ -88,15 +102,29 @@ def main() -> None:
     for _ in range(options.turns):
         for name, run in runs.items():
             found[name].append(turn(run, options.seconds))
+    rows = [summed(name, turns, found["sd-feel"]) for name, turns in found.items()]
+    if options.json:
+        print(json.dumps([asdict(row) for row in rows]))
+        return
     print(f"{'':14} samples/s  per CPU s  rounds/s  of sd-feel  by CPU")
-    for name, turns in found.items():
-        pairs = list(zip(turns, found["sd-feel"], strict=True))
+    for row in rows:
         print(
-            f"{name:14} {median(t.samples for t in turns):9,.0f}  "
-            f"{median(t.per_cpu for t in turns):9,.0f}  {median(t.rounds for t in turns):8,.0f}  "
-            f"{median(a.samples / b.samples for a, b in pairs):10.2f}  "
-            f"{median(a.per_cpu / b.per_cpu for a, b in pairs):6.2f}"
+            f"{row.scheme:14} {row.samples:9,.0f}  {row.per_cpu:9,.0f}  {row.rounds:8,.0f}  "
+            f"{row.of_sd_feel:10.2f}  {row.by_cpu:6.2f}"
         )
+
+
+def summed(name: str, turns: list[Turn], reference: list[Turn]) -> Row:
+    """Medians, and those of the ratios within each turn."""
+    pairs = list(zip(turns, reference, strict=True))
+    return Row(
+        name,
+        median(t.samples for t in turns),
+        median(t.per_cpu for t in turns),
+        median(t.rounds for t in turns),
+        median(a.samples / b.samples for a, b in pairs),
+        median(a.per_cpu / b.per_cpu for a, b in pairs),
+    )
 
 
 if __name__ == "__main__":

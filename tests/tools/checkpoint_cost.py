@@ -5,8 +5,10 @@ By scheme: bytes and processor time of the first checkpoint, which is a whole on
 one (the median); and what is on disk at the end.
 """
 
+import argparse
+import json
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from itertools import islice
 from pathlib import Path
 from statistics import median
@@ -92,25 +94,50 @@ def checkpoint(writer: Checkpoints, run: Simulation, directory: Path) -> tuple[f
     return sum(n - before.get(i, 0) for i, n in after.items()) / 1e6, 1000 * (ended - begin)
 
 
+@dataclass(frozen=True)
+class Row:
+    """A job's first checkpoint, a later one, and what is on disk at the end."""
+
+    scheme: str
+    clients: int
+    servers: int
+    whole_megabytes: float
+    whole_milliseconds: float
+    later_megabytes: float
+    later_milliseconds: float
+    kept_megabytes: float
+
+
+def measured(job: Job) -> Row:
+    """What the checkpoints of a job cost."""
+    run = simulation(job)
+    for _ in islice(run, job.before):
+        pass
+    with TemporaryDirectory() as name:
+        directory = Path(name)
+        writer = Checkpoints(directory)
+        whole, later = checkpoint(writer, run, directory), list[tuple[float, float]]()
+        for _ in range(TIMES):
+            for _ in islice(run, job.between):
+                pass
+            later.append(checkpoint(writer, run, directory))
+        megabytes, milliseconds = (median(each) for each in zip(*later, strict=True))
+        kept = sum(sizes(directory).values()) / 1e6
+    return Row(job.scheme, job.clients, job.servers, *whole, megabytes, milliseconds, kept)
+
+
 def main() -> None:
+    parser = argparse.ArgumentParser(description="what a checkpoint costs")
+    parser.add_argument("--json", action="store_true", help="print a document")
+    if parser.parse_args().json:
+        print(json.dumps([asdict(measured(job)) for job in JOBS]))
+        return
     print("scheme           clients  whole, MB     ms   later, MB     ms   on disk, MB")
-    for job in JOBS:
-        run = simulation(job)
-        for _ in islice(run, job.before):
-            pass
-        with TemporaryDirectory() as name:
-            directory = Path(name)
-            writer = Checkpoints(directory)
-            whole, later = checkpoint(writer, run, directory), list[tuple[float, float]]()
-            for _ in range(TIMES):
-                for _ in islice(run, job.between):
-                    pass
-                later.append(checkpoint(writer, run, directory))
-            megabytes, milliseconds = (median(each) for each in zip(*later, strict=True))
-            kept = sum(sizes(directory).values()) / 1e6
+    for row in map(measured, JOBS):
         print(
-            f"{job.scheme:15} {job.clients:8,} {whole[0]:10.2f} {whole[1]:6.0f} {megabytes:11.3f} "
-            f"{milliseconds:6.1f} {kept:13.1f}",
+            f"{row.scheme:15} {row.clients:8,} {row.whole_megabytes:10.2f} "
+            f"{row.whole_milliseconds:6.0f} {row.later_megabytes:11.3f} "
+            f"{row.later_milliseconds:6.1f} {row.kept_megabytes:13.1f}",
             flush=True,
         )
 

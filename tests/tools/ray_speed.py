@@ -10,6 +10,7 @@ it, Ray's included. The nodes have one CPU each, and talk by the loopback addres
 
 import argparse
 import hashlib
+import json
 import os
 import time
 from collections.abc import Callable
@@ -71,17 +72,20 @@ def spent() -> float:
     return sum(ticks.get(n, 0) for n in ours) / os.sysconf("SC_CLK_TCK")
 
 
-def cost() -> None:
+def cost(as_json: bool) -> None:
     runs = {"native": simulation("native"), "ray": simulation("ray")}
     found = in_turn(runs, spent)
-    for name, seconds in found.items():
-        print(f"{name:8} {1000 * seconds:6.0f} ms a round, models {digest(runs[name])}")
-    print(f"ray / native {found['ray'] / found['native']:.2f}")
+    if as_json:
+        print(json.dumps([{"way": name, "cpu": seconds} for name, seconds in found.items()]))
+    else:
+        for name, seconds in found.items():
+            print(f"{name:8} {1000 * seconds:6.0f} ms a round, models {digest(runs[name])}")
+        print(f"ray / native {found['ray'] / found['native']:.2f}")
     for run in runs.values():
         run.engine.close()  # type: ignore[attr-defined]
 
 
-def scaling() -> None:
+def scaling(as_json: bool) -> None:
     pool.load()
     from ray.cluster_utils import Cluster  # type: ignore[import-not-found,unused-ignore]
 
@@ -93,11 +97,13 @@ def scaling() -> None:
         "one node": simulation("ray", 1),
         "two nodes": simulation("ray", 2),
     }
-    found = in_turn(runs, time.perf_counter)
-    for name, seconds in found.items():
-        speed = CLIENTS * 10 * 10 / seconds
-        print(f"{name:18} {speed:7.0f} examples a second, models {digest(runs[name])}")
-    print(f"two nodes / one node {found['one node'] / found['two nodes']:.2f}")
+    found = {name: CLIENTS * 10 * 10 / s for name, s in in_turn(runs, time.perf_counter).items()}
+    if as_json:
+        print(json.dumps([{"way": name, "speed": speed} for name, speed in found.items()]))
+    else:
+        for name, speed in found.items():
+            print(f"{name:18} {speed:7.0f} examples a second, models {digest(runs[name])}")
+        print(f"two nodes / one node {found['two nodes'] / found['one node']:.2f}")
     for run in runs.values():
         run.engine.close()  # type: ignore[attr-defined]
     nodes.shutdown()  # type: ignore[no-untyped-call,unused-ignore]
@@ -125,7 +131,9 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--nodes", action="store_true", help="time one node and two")
-    scaling() if parser.parse_args().nodes else cost()
+    parser.add_argument("--json", action="store_true", help="print a document")
+    options = parser.parse_args()
+    scaling(options.json) if options.nodes else cost(options.json)
 
 
 if __name__ == "__main__":

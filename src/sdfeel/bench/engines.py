@@ -426,7 +426,7 @@ def _speed(work: BenchWork, way: str, speed: float, of_loop: float) -> EngineSpe
         samples_per_second=speed,
         of_loop=of_loop,
         of_peak=speed * work.flops / flops,
-        of_needed=speed * work.needed / flops,
+        of_needed=speed / (flops / work.needed),
         instructions=code_instructions() if own else torchs,
         peak=flops,
     )

@@ -62,6 +62,8 @@ class Grown:
     prepare: float  # seconds until the first round
     round: float  # seconds of one round of all lanes, or of one asynchronous event
     megabytes: float  # at most, of the whole process
+    graph: str = "ring"
+    share: float = 1.0
 
 
 def measured(point: Point) -> Grown:
@@ -97,6 +99,8 @@ def grown(point: Point) -> Grown:
         ready - begin,
         (ended - ready) / point.rounds,
         resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
+        point.graph,
+        point.share,
     )
 
 
