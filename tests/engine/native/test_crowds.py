@@ -36,16 +36,17 @@ def simulation(
     clients: int = COUNT,
     beyond: bool = False,  # one of them has a row that does not exist
     hidden: int = 0,  # a layer between, wide enough to have an order of its own
+    features: int = FEATURES,
 ) -> Simulation:
     draws = np.random.default_rng(1)
-    x = torch.from_numpy(draws.standard_normal((EXAMPLES, FEATURES)).astype(np.float32))
+    x = torch.from_numpy(draws.standard_normal((EXAMPLES, features)).astype(np.float32))
     data = Examples(x, torch.from_numpy(draws.integers(0, 3, EXAMPLES)))
     sizes = draws.integers(1, 12, clients)
     parts = [draws.integers(0, EXAMPLES, size) for size in sizes.tolist()]
     if beyond:
         parts[-1][0] = EXAMPLES
     module = build(
-        "mlp" if hidden else "logistic", (FEATURES,), 3, 0, **({"hidden": hidden} if hidden else {})
+        "mlp" if hidden else "logistic", (features,), 3, 0, **({"hidden": hidden} if hidden else {})
     )
     workload = Workload(module, data, parts, data, training or Training(0.1, 4), 2**40 + 7)
     engine = NativeEngine(workload, threads=3)
@@ -90,6 +91,29 @@ def test_a_crowd_has_the_bits_of_its_clients_one_by_one(
         assert next(together) == next(alone)
     assert torch.equal(together.state.servers, alone.state.servers)
     assert not torch.equal(together.state.servers[0], together.engine.initial())
+
+
+@needs_compiler
+@pytest.mark.parametrize(
+    "training",
+    [
+        Training(0.1, 4),
+        Training(0.1, 4, options={"momentum": 0.5, "weight_decay": 0.1}),
+        Training(0.01, 4, "adam"),
+    ],
+    ids=["plain", "momentum", "adam"],
+)
+def test_a_first_step_that_reads_the_servers_model_in_place_has_the_same_bits(
+    training: Training,
+) -> None:
+    """Only of a layer with hundreds of inputs it reads most weights where the server has them."""
+    together, alone = (
+        simulation(SDFeel(tau1=3), training, alone, hidden=37, features=300)
+        for alone in (False, True)
+    )
+    for _ in range(3):
+        assert next(together) == next(alone)
+    assert torch.equal(together.state.servers, alone.state.servers)
 
 
 @needs_compiler

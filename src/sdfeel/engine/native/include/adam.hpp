@@ -57,8 +57,13 @@ template <bool SHIFT, bool DECOUPLED = false> struct Adam {
     explicit Adam(const Rule &own) : rule(own) {}
 
     template <int N> SDFEEL_INLINE void operator()(float *w, Place at, Floats<N> change) const {
+        operator()<N>(w, at, change, w);
+    }
+    // The weights are at `from` before, and at `w` afterwards.
+    template <int N>
+    SDFEEL_INLINE void operator()(float *w, Place at, Floats<N> change, const float *from) const {
         if constexpr (SHIFT) change = change + load<N>(at.shift);
-        const Floats<N> old = load<N>(w), before = load<N>(at.average);
+        const Floats<N> old = load<N>(from), before = load<N>(at.average);
         change = fused<N>(all<N>(-rule.decay), old, change);
         const Floats<N> average = fused<N>(all<N>(rule.momentum), change - before, before);
         const Floats<N> squares = fused<N>(all<N>(rule.added) * change, change,

@@ -6,7 +6,9 @@
 // The weights are the largest thing such models have, often larger than the second cache, and
 // fetching them takes as long as using them. The next batch does not depend on them, so if it is
 // already known, one walk does two things: slice by slice, update the weights with this batch and
-// sum up the outputs of the next one, while the slice is near.
+// sum up the outputs of the next one, while the slice is near. For the same reason a client's first
+// step reads the weights where its start has them, which other clients share, and only its update
+// writes them here.
 #pragma once
 
 #include "activation.hpp"
@@ -45,11 +47,13 @@ template <class L, int BATCH, class Update> struct FirstLinear {
     static constexpr int CHANGE_WIDE = vectors_of_tile(INPUTS, VECTORS);
     // Inputs whose weights stay in the first cache while all samples pass over them.
     static constexpr int SLICE = round_up(most(8, 20000 / (4 * STRIDE)), INPUTS);
+    // The last slice is always copied: behind its last row, a start may end.
+    static constexpr int LAST = (IN - 1) / SLICE * SLICE;
 
     alignas(64) float x[2][ROWS][IN_STRIDE]; // this batch and the next, in turn
     int now;                                 // which of them is this batch
     bool next_known, summed;                 // the next batch is there; z holds its sums
-    const float *unread;                     // weights by rows of outputs that are yet to be copied
+    const float *start;                      // if not null, the weights are there, rows of OUT
     alignas(64) float weights[IN][STRIDE];
     alignas(64) float bias[WIDTH];
     alignas(64) float z[ROWS][WIDTH];
@@ -68,7 +72,7 @@ template <class L, int BATCH, class Update> struct FirstLinear {
     void read(const float *row) {
         transpose<true>(row + L::weight, IN, weights[0], STRIDE, OUT, IN);
         if (L::bias >= 0) memcpy(bias, row + L::bias, OUT * 4);
-        unread = nullptr;
+        start = nullptr;
         begin_anew();
     }
     void write(float *row) {
@@ -76,10 +80,10 @@ template <class L, int BATCH, class Update> struct FirstLinear {
         transpose<false>(weights[0], STRIDE, row + L::weight, IN, IN, OUT);
         write_rest(row);
     }
-    // The order of its own: the row's weights by inputs, not by outputs. They are copied slice by
-    // slice when they are first used.
+    // The order of its own: the row's weights by inputs, not by outputs. The row is read until the
+    // first step is done.
     void read_ordered(const float *row) {
-        unread = row + L::weight;
+        start = row + L::weight;
         if (L::bias >= 0) memcpy(bias, row + L::bias, OUT * 4);
         begin_anew();
     }
@@ -115,11 +119,10 @@ template <class L, int BATCH, class Update> struct FirstLinear {
     template <bool TRAIN, class Next> SDFEEL_NOINLINE void forward(int n, Next &next) {
         if (!summed) {
             for (int s = 0; s < n; s++) memset(z[s], 0, sizeof z[s]);
-            for (int i = 0; i < IN; i += SLICE) {
-                if (unread) fetch(i);
-                sum_slice(i, x[now], n);
-            }
-            unread = nullptr;
+            if (start) fetch(LAST);
+            for (int i = 0; i < IN; i += SLICE)
+                if (start && i < LAST) sum_slice<OUT>(i, start, x[now], n);
+                else sum_slice<STRIDE>(i, weights[0], x[now], n);
         }
         summed = false;
         activation.template apply<TRAIN>(n, z[0], WIDTH, bias, next);
@@ -130,9 +133,11 @@ template <class L, int BATCH, class Update> struct FirstLinear {
         for (int s = 0; s < n; s++) memset(z[s], 0, sizeof z[s]);
         const Update update(rule);
         for (int i = 0; i < IN; i += SLICE) {
-            change_slice(i, n, update);
-            if (next_known) sum_slice(i, x[1 - now], n);
+            if (start && i < LAST) change_slice<OUT>(i, start, n, update);
+            else change_slice<STRIDE>(i, weights[0], n, update);
+            if (next_known) sum_slice<STRIDE>(i, weights[0], x[1 - now], n);
         }
+        start = nullptr;
         if constexpr (L::bias >= 0)
             for (int o = 0; o < WIDTH; o += LANES) {
                 Floats<LANES> change = {};
@@ -152,27 +157,33 @@ template <class L, int BATCH, class Update> struct FirstLinear {
     }
     void fetch(int begin) {
         for (int i = begin; i < least(IN, begin + SLICE); i++)
-            memcpy(weights[i], unread + long(i) * OUT, OUT * 4);
+            memcpy(weights[i], start + long(i) * OUT, OUT * 4);
     }
     void fetch_all() {
-        if (unread)
+        if (start)
             for (int i = 0; i < IN; i += SLICE) fetch(i);
-        unread = nullptr;
+        start = nullptr;
     }
 
-    // Add to the sums of all samples what the inputs of a slice give.
-    SDFEEL_NOINLINE void sum_slice(int begin, const float (*in)[IN_STRIDE], int n) {
-        const int end = least(IN, begin + SLICE);
+    // Add to the sums of all samples what the inputs of a slice give. `from`: all weights, in rows
+    // that are FAR apart; sums of spare lanes may be anything.
+    template <int FAR>
+    SDFEEL_NOINLINE void sum_slice(int begin, const float *from, const float (*in)[IN_STRIDE],
+                                   int n) {
         int v = 0;
-        for (; v + WIDE <= VECTORS; v += WIDE) sum_tile<WIDE>(v * LANES, begin, end, in, n);
-        if constexpr (VECTORS % WIDE) sum_tile<VECTORS % WIDE>(v * LANES, begin, end, in, n);
+        for (; v + WIDE <= VECTORS; v += WIDE) sum_tile<WIDE, FAR>(v * LANES, begin, from, in, n);
+        if constexpr (VECTORS % WIDE)
+            sum_tile<VECTORS % WIDE, FAR>(v * LANES, begin, from, in, n);
     }
-    template <int TILE>
-    SDFEEL_INLINE void sum_tile(int o, int begin, int end, const float (*in)[IN_STRIDE], int n) {
+    template <int TILE, int FAR>
+    SDFEEL_INLINE void sum_tile(int o, int begin, const float *from, const float (*in)[IN_STRIDE],
+                                int n) {
+        const int end = least(IN, begin + SLICE);
+        from += o;
         // The next slice is fetched while this one works.
         for (int i = begin + SLICE; i < least(IN, end + SLICE); i++)
             SDFEEL_UNROLL for (int j = 0; j < TILE * LANES; j += 16)
-                __builtin_prefetch(weights[i] + o + j);
+                __builtin_prefetch(from + i * FAR + j);
         for (int s = 0; s < n; s += SAMPLES) {
             Floats<LANES> sums[SAMPLES][TILE];
             SDFEEL_UNROLL for (int t = 0; t < SAMPLES; t++) {
@@ -182,7 +193,7 @@ template <class L, int BATCH, class Update> struct FirstLinear {
             for (int i = begin; i < end; i++) {
                 Floats<LANES> w[TILE];
                 SDFEEL_UNROLL for (int j = 0; j < TILE; j++)
-                    w[j] = load<LANES>(weights[i] + o + j * LANES);
+                    w[j] = load<LANES>(from + i * FAR + j * LANES);
                 SDFEEL_UNROLL for (int t = 0; t < SAMPLES; t++) {
                     const Floats<LANES> value = all<LANES>(in[s + t][i]);
                     SDFEEL_UNROLL for (int j = 0; j < TILE; j++)
@@ -196,22 +207,24 @@ template <class L, int BATCH, class Update> struct FirstLinear {
         }
     }
 
-    // w += x * d, for the inputs of a slice.
-    SDFEEL_NOINLINE void change_slice(int begin, int n, const Update &update) {
+    // w += x * d, for the inputs of a slice, whose weights are in rows of `from`.
+    template <int FAR>
+    SDFEEL_NOINLINE void change_slice(int begin, const float *from, int n, const Update &update) {
         const int end = least(IN, begin + SLICE);
         int i = begin;
-        for (; i + INPUTS <= end; i += INPUTS) change_rows<INPUTS>(i, n, update);
-        for (; i < end; i++) change_rows<1>(i, n, update);
+        for (; i + INPUTS <= end; i += INPUTS) change_rows<INPUTS, FAR>(i, from, n, update);
+        for (; i < end; i++) change_rows<1, FAR>(i, from, n, update);
     }
-    template <int COUNT> SDFEEL_INLINE void change_rows(int i, int n, const Update &update) {
+    template <int COUNT, int FAR>
+    SDFEEL_INLINE void change_rows(int i, const float *from, int n, const Update &update) {
         int v = 0;
         for (; v + CHANGE_WIDE <= VECTORS; v += CHANGE_WIDE)
-            change_tile<COUNT, CHANGE_WIDE>(i, v * LANES, n, update);
+            change_tile<COUNT, CHANGE_WIDE, FAR>(i, v * LANES, from, n, update);
         if constexpr (VECTORS % CHANGE_WIDE)
-            change_tile<COUNT, VECTORS % CHANGE_WIDE>(i, v * LANES, n, update);
+            change_tile<COUNT, VECTORS % CHANGE_WIDE, FAR>(i, v * LANES, from, n, update);
     }
-    template <int COUNT, int TILE>
-    SDFEEL_INLINE void change_tile(int i, int o, int n, const Update &update) {
+    template <int COUNT, int TILE, int FAR>
+    SDFEEL_INLINE void change_tile(int i, int o, const float *from, int n, const Update &update) {
         Floats<LANES> change[COUNT][TILE] = {};
         for (int s = 0; s < n; s++) {
             Floats<LANES> g[TILE];
@@ -226,7 +239,8 @@ template <class L, int BATCH, class Update> struct FirstLinear {
             SDFEEL_UNROLL for (int j = 0; j < TILE; j++) {
                 const int place = o + j * LANES;
                 const auto speed = velocity.at(long(i + k) * STRIDE + place);
-                update.template operator()<LANES>(weights[i + k] + place, speed, change[k][j]);
+                update.template operator()<LANES>(weights[i + k] + place, speed, change[k][j],
+                                                  from + (i + k) * FAR + place);
             }
         }
     }

@@ -66,16 +66,21 @@ template <bool MOMENTUM, bool SHIFT, bool NESTEROV = false> struct Step {
     explicit Step(const Rule &rule) : momentum(rule.momentum), shrink(rule.rate * rule.decay) {}
 
     template <int N> SDFEEL_INLINE void operator()(float *w, Place at, Floats<N> change) const {
+        operator()<N>(w, at, change, w);
+    }
+    // The weights are at `from` before, and at `w` afterwards.
+    template <int N>
+    SDFEEL_INLINE void operator()(float *w, Place at, Floats<N> change, const float *from) const {
         if constexpr (SHIFT) change = change + load<N>(at.shift);
         if constexpr (MOMENTUM) {
-            const Floats<N> old = load<N>(w);
+            const Floats<N> old = load<N>(from);
             change = fused<N>(all<N>(-shrink), old, change);
             const Floats<N> moved = fused<N>(all<N>(momentum), load<N>(at.velocity), change);
             store<N>(at.velocity, moved);
             if constexpr (NESTEROV) store<N>(w, old + fused<N>(all<N>(momentum), moved, change));
             else store<N>(w, old + moved);
         } else {
-            store<N>(w, load<N>(w) + change);
+            store<N>(w, load<N>(from) + change);
         }
     }
     SDFEEL_INLINE void one(float *w, Place at, float change) const {
