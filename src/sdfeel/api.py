@@ -184,7 +184,7 @@ class Run:
             raise InputError("how long to train? give iterations=...")
         if out is not None:
             raise InputError(
-                "to keep a run in a directory, give out= beside an experiment: "
+                "to keep a run in a directory, give out= together with an experiment: "
                 "sdfeel.Run({'scheme': ..., 'model': ..., 'data': ..., 'training': "
                 "{'iterations': ...}}, out=...)"
             )

@@ -320,7 +320,7 @@ def test_what_needs_several_steps_from_one_model_says_so(setting: str, tmp_path:
         (["scheme.name=async-sd-feel", "scheme.theta_min=3"], None),
         (
             ["scheme.name=async-sd-feel", "scheme.theta_min=3", "scheme.deadline=0.1"],
-            "beside scheme.deadline",
+            "together with scheme.deadline",
         ),
         (
             ["scheme.name=fedasync", "scheme.psi_a=2.0", "scheme.psi=constant"],

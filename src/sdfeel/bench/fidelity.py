@@ -1,8 +1,9 @@
 """Many small federations over links of known speed, for `sdfeel fidelity` to compare.
 
-`python -m sdfeel.bench.fidelity DIRECTORY` runs each of CONFIGURATIONS twice; `--only NAME...` some
-of them, `--times 3` more often, `--jobs 2` so many at once, `--urgent` ahead of everything else on
-this machine (as root). What is there already is not run again, so it can be stopped and continued.
+`python -m sdfeel.bench.fidelity DIRECTORY` runs each of CONFIGURATIONS twice. `--only NAME...` runs
+some of them, `--times 3` each three times, `--jobs 2` two at once, and `--urgent` ahead of
+everything else on this machine (as root). What is there already is not run again, so it can be
+stopped and continued.
 """
 
 import argparse

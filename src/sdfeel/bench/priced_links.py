@@ -167,7 +167,7 @@ def _passing(end: str, port: int, line: PricedLine) -> Any:
 
 
 async def later(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, seconds: float) -> None:
-    """Whatever comes, so many seconds later."""
+    """Whatever comes, this many seconds later."""
     clock = asyncio.get_running_loop().time
     under_way: asyncio.Queue[tuple[float, bytes]] = asyncio.Queue()
 

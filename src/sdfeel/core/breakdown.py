@@ -53,7 +53,7 @@ class Breakdown:
 
 
 def borne(rule: Rule | None, rows: int) -> int | None:
-    """Of so many rows with one vote each, how many may contain anything; None: nobody can say.
+    """How many of `rows`, with one vote each, may contain anything; None: nobody can say.
 
     >>> [borne(Median(), n) for n in (1, 4, 5)], borne(Trimmed(0.2), 9), borne(None, 9)
     ([0, 1, 2], 1, 0)

@@ -235,7 +235,7 @@ class Cost:
         return self._bits(via) / self.rates[via]
 
     def delay(self, via: Link) -> float:
-        """Seconds that a message is under way, beside the time in which it is sent."""
+        """Seconds that a message travels, besides the time in which it is sent."""
         return self.overheads.delays.get(via, 0.0)
 
     def _bits(self, via: Link) -> float:

@@ -69,7 +69,7 @@ class Begun(NamedTuple):
 
 
 class Known(TypedDict):
-    """What a lane knows when its round begins, beside the clocks."""
+    """What a lane knows when its round begins, besides the clocks."""
 
     began: int  # rounds that all lanes had finished
     seconds: float

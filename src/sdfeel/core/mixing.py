@@ -280,7 +280,7 @@ class Agreement:
     sent: tuple[int, ...]  # models sent by then
 
     def until(self, left: float) -> tuple[int, int] | None:
-        """Exchanges and messages until so much of a disagreement is left; None: more than tried."""
+        """Exchanges and messages until this share of a disagreement is left; None: too many."""
         reached = [n for n, share in enumerate(self.left) if share <= left]
         return (reached[0] + 1, self.sent[reached[0]]) if reached else None
 

@@ -81,7 +81,7 @@ class Only:
     def otherwise(self) -> str:
         """Words for when it does not matter."""
         if self.values == (None,):
-            return f"beside {self.key}"
+            return f"together with {self.key}"
         told = " or ".join(map(str, self.values))
         return f"without {self.key} = {told}" if told else f"without {self.key}"
 

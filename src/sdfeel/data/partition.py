@@ -19,8 +19,8 @@ from sdfeel.core.portable import exp, log, log1p
 from sdfeel.data import group_files
 
 Rng = np.random.Generator
-# Where even in the best of so many draws more than HOPELESS clients hold too few examples, a draw
-# in which none does has a chance of about exp(-HOPELESS).
+# Where more than HOPELESS clients hold too few examples even in the best of FIRST_TRIES draws, a
+# draw in which none does has a chance of about exp(-HOPELESS).
 FIRST_TRIES, HOPELESS = 20, 40
 
 

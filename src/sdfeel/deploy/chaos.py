@@ -91,7 +91,7 @@ def disturbed(
 
 
 def with_liars(experiment: Experiment, clients: int, servers: int, kind: str) -> Experiment:
-    """The same experiment, in which so many clients and edge servers lie."""
+    """The same experiment, in which this many clients and edge servers lie."""
     if not clients + servers:
         return experiment
     asked = experiment.attack.model_dump() | {"clients": clients, "servers": servers, "kind": kind}

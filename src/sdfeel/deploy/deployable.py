@@ -23,8 +23,8 @@ REASONS = {  # why servers that share nothing cannot do it, by what a scheme nee
     ),
     "measures": (
         "it measures how every client's gradient differs from the mean of all, and how far apart "
-        "all servers' models are: clients would have to send their gradients beside their models, "
-        "to every server"
+        "all servers' models are: clients would have to send their gradients along with their "
+        "models, to every server"
     ),
     "remembers": "what a server does depends on what the clients of other servers did before",
     "several_starts": (

@@ -184,7 +184,7 @@ CELLS = Need(lambda case: case.cells or not case.several)
 ACROSS = Need(lambda case: case.consensus or "server-server" in case.tolerates.links)
 OVERLAPPING = Need(lambda case: case.experiment.network.overlap > 0, "without network.overlap")
 DISTANT = Need(lambda case: case.rates not in ("equal", "mbps"), "without radio.rates = distance")
-NO_FILE = Need(lambda case: case.experiment.devices.file is None, "beside devices.file")
+NO_FILE = Need(lambda case: case.experiment.devices.file is None, "together with devices.file")
 NEARBY = Need(lambda case: "client-server" in case.tolerates.links or case.measured_channels)
 
 STEPPING = Need(lambda case: case.experiment.server.optimizer != "none", "without server.optimizer")
@@ -214,7 +214,7 @@ CLIPPING = Need(
     "without robust.cluster = centred-clipping or robust.servers = clipped-gossip",
 )
 ATTACKED = Need(lambda case: case.experiment.attack.kind != "none", "without attack.kind")
-UNNAMED = Need(lambda case: not case.experiment.attack.who, "beside attack.who")
+UNNAMED = Need(lambda case: not case.experiment.attack.who, "together with attack.who")
 SOMEBODY = Need(
     lambda case: bool(
         case.experiment.attack.clients

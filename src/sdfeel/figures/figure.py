@@ -73,7 +73,7 @@ class Figure:
     picture: "Callable[[str | None], Picture] | None" = None  # where lines are not the point
     scales: tuple[Scale, ...] = ("quick", "full")
     readings: tuple[Reading, ...] = ("A", "E")
-    also: tuple[Axis, ...] = ()  # axes that claims need beside those of the panels
+    also: tuple[Axis, ...] = ()  # axes that claims need besides those of the panels
     drawn: "Callable[[Mapping[str, Curve], str | None], Picture] | None" = None  # not in panels
 
     def setting(self, scale: Scale, reading: Reading = "A") -> FigureSetting:

@@ -39,7 +39,7 @@ ACROSS: Mapping[str, tuple[tuple[str, ...], Rule | None]] = {
     "CS+": (("robust.servers=cs+", "robust.server_liars=1"), ClippedSum(1)),
 }
 LIE = ("attack.kind=sign-flip", "attack.strength=10")
-HELD, LOST = 0.1, 0.5  # within so much of the honest run; a run that ends below has failed
+HELD, LOST = 0.1, 0.5  # how far below the honest run it may end; below LOST it has failed
 
 
 def label(rule: str, liars: int) -> str:

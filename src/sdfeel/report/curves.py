@@ -240,7 +240,7 @@ def _say(axes: Axes, text: str) -> None:
 
 
 def _legend_shape(labels: Sequence[str], with_target: bool, wide: float) -> tuple[int, int]:
-    """Columns and lines that the legend needs below a figure of so many inches."""
+    """Columns and lines that the legend needs below a figure of this many inches."""
     entries = len(labels) + with_target
     longest = max((len(short(label)) for label in labels), default=0)
     columns = max(1, min(entries, int((wide - 0.3) / (0.9 + 0.08 * longest))))

@@ -28,7 +28,7 @@ from sdfeel.report.curves import (
 from sdfeel.report.history import History
 from sdfeel.report.styles import styles_of
 
-ALWAYS = (ACCURACY, TEST_LOSS, LOSS, SPREAD)  # others may be measured more seldom
+ALWAYS = (ACCURACY, TEST_LOSS, LOSS, SPREAD)  # others may be measured less often
 POINTS = 800  # on a line: more could not be distinguished
 Numbers = list[float | None]
 

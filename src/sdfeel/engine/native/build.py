@@ -261,7 +261,7 @@ def _run(command: list[str]) -> str:
 
 
 def _environment() -> dict[str, str]:
-    """ZIG keeps what it builds for itself beside our libraries, unless told otherwise."""
+    """Zig keeps what it builds for itself beside our libraries, unless told otherwise."""
     return {"ZIG_GLOBAL_CACHE_DIR": str(cache_folder().parent / "zig"), **os.environ}
 
 

@@ -217,7 +217,7 @@ def _fault(module: nn.Module, training: Training) -> str | None:
     return None
 
 
-OPTIMIZERS = {  # how they are called, and the options that they have beside weight decay
+OPTIMIZERS = {  # what they are called, and the options that they have besides weight decay
     "sgd": ("SGD", ("momentum", "nesterov")),
     "adam": ("Adam", ("betas", "eps")),
     "adamw": ("AdamW", ("betas", "eps")),

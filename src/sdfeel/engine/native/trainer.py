@@ -55,7 +55,7 @@ class LocalStep:
         )
 
     def numbers(self) -> dict[str, float]:
-        """What C++ is told of it, beside the rate of each task."""
+        """What C++ is told about it, besides the rate of each task."""
         return {
             "momentum": self.momentum,
             "decay": self.weight_decay,

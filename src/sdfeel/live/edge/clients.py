@@ -324,7 +324,7 @@ class Cluster:
         return {"kept": True}, None
 
     async def mask(self, client: int, header: Header, body: bytes | None) -> Answer:
-        """One step of a sum. Who sends what no honest client sends is left out."""
+        """One step of a sum. Whoever sends what no honest client sends is left out."""
         assert self.sums is not None
         turn = self.turn
         if turn is not None and self._held(client, turn.k):

@@ -116,7 +116,7 @@ class LockedModel:
         return True
 
     async def held_by(self, leader: int, k: int, patience: float) -> bool | None:
-        """The same as soon as we are free, within so many seconds.
+        """The same as soon as we are free, within `patience` seconds.
 
         We may become free because somebody says so, or because a leader's time is up.
         """

@@ -18,7 +18,7 @@ from sdfeel.core.decide import Decisions, mean_iterations
 PACE = 2.0  # times as much as the others' counts let us expect is still believed
 FIT = 0.1  # of a logarithm: two models whose fits differ by no more are both possible
 WITNESSES = 2  # servers that have ended are enough: one of them does not lie
-EVERY = 0.05  # of the run: how often to ask those of whom we should have heard
+EVERY = 0.05  # of the run: how often to ask those from whom we should have heard
 
 
 @dataclass(frozen=True)
