@@ -12,13 +12,14 @@ import typer
 from rich import box
 from rich.table import Table
 
-from sdfeel.cli.bench_energy import energy
 from sdfeel.cli.bench_engines import engines
 from sdfeel.cli.bench_guards import guards, masks
 from sdfeel.cli.common import (
     AsJson,
+    ExperimentFile,
     Jobs,
     Out,
+    Settings,
     fresh_directory,
     people,
     print_end,
@@ -28,11 +29,13 @@ from sdfeel.cli.common import (
 )
 from sdfeel.cli.lazy import later
 from sdfeel.core.errors import InputError, unknown
-from sdfeel.report.units import duration
+from sdfeel.report.units import count, duration, joules
 
 with later():
     from sdfeel.bench import deployment, planning, real_networks, scale
+    from sdfeel.bench import energy as joules_measured
     from sdfeel.engine import threads
+    from sdfeel.experiment import loading
 
 
 bench = typer.Typer(
@@ -361,9 +364,43 @@ def networks(
     results.print(table)
 
 
+@bench.command()
+def energy(
+    experiment: ExperimentFile = None,
+    settings: Settings = None,
+    seconds: Annotated[float, typer.Option(min=0.1, help="How long to train, and to idle.")] = 10.0,
+    as_json: AsJson = False,
+) -> None:
+    """Compare the joules of a local step by the power model and by the processor's counters.
+
+    Counters (RAPL) are shown by most x86 machines, often to root alone, and seldom by virtual ones.
+    They count the whole processor: let nothing else run. Without them, energy stays modelled.
+
+    Example:
+
+      sudo sdfeel bench energy my.toml --seconds 30
+    """
+    base = loading.load(experiment, settings or ())
+    meter = joules_measured.Meter.found()
+    with people.status("idling and training"):
+        found = joules_measured.measured(base, seconds, meter)
+    if as_json:
+        print_json(dataclasses.asdict(found))
+        return
+    results.print(f"a step, modelled: {joules(found.modelled)} (devices.computing_watts)")
+    if found.measured is None:
+        results.print(f"a step, measured: unknown, because {found.reason}", soft_wrap=True)
+        return
+    results.print(
+        f"a step, measured here: {joules(found.measured)} beyond idling "
+        f"({found.idle_watts:.1f} W idle, {found.busy_watts:.1f} W training, "
+        f"{count(found.steps)} steps in {found.seconds:.1f} s)",
+        soft_wrap=True,
+    )
+
+
 bench.command()(masks)
 bench.command()(guards)
-bench.command()(energy)
 
 
 _WORDS = {True: "yes", False: "no", None: "-"}
