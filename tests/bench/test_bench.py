@@ -22,7 +22,7 @@ from sdfeel.bench.limit import needed_flops, peak
 from sdfeel.core.errors import InputError
 from sdfeel.engine.base import Training, Workload
 from sdfeel.engine.native import build
-from sdfeel.engine.native.lower import Plan, lower
+from sdfeel.engine.native.lower import ModelPlan, lower
 from sdfeel.engine.select import choose
 
 SMALL = BenchWork("small", "mlp", (1, 4, 4), clients=3, steps=2, batch=5, examples=10)
@@ -124,7 +124,7 @@ def test_what_is_skipped_is_counted_by_hand() -> None:
         nn.Conv2d(1, 2, 3), nn.MaxPool2d(2), nn.Dropout2d(0.25), nn.Flatten(), nn.Linear(2, 5)
     )
     plan = lower(module, Training(0.1, 10), (1, 4, 4))
-    assert isinstance(plan, Plan)
+    assert isinstance(plan, ModelPlan)
     assert needed_flops(plan, training=False) == forward_flops(module, (1, 4, 4)) == 2 * (72 + 10)
     kept = 0.75
     first, second = 72 * kept * (1 + 1 / 4), 10 * kept * 3

@@ -22,15 +22,15 @@ from sdfeel.engine.messages import (
     Clip,
     Codec,
     Compress,
-    Envelope,
     Feedback,
     Noise,
     Packing,
     Plain,
     SecureSum,
-    Stage,
+    Sender,
     TopK,
     Uniform,
+    UpdateStage,
     codec,
 )
 
@@ -214,8 +214,8 @@ def test_every_codec_can_be_had_by_its_name() -> None:
     assert {name: type(codec(name)) for name in CODECS} == CODECS
 
 
-def envelope(client: int = 3, k: int = 5, seed: int = 1) -> Envelope:
-    return Envelope(seed, client, k)
+def envelope(client: int = 3, k: int = 5, seed: int = 1) -> Sender:
+    return Sender(seed, client, k)
 
 
 @given(st.integers(0, 1000), st.floats(1e-3, 1e3))
@@ -251,7 +251,7 @@ def test_compression_as_a_stage_is_the_codec_with_its_feedback(chosen: Codec) ->
     memory, owed = Feedback(chosen, SIZES, 1), dict[int, Tensor]()
     for k in range(4):
         x = row(k)
-        found = Compress(chosen)(x, SIZES, Envelope(1, 3, k, owed))
+        found = Compress(chosen)(x, SIZES, Sender(1, 3, k, owed))
         assert torch.equal(found, memory.send(x, 3, k))
     assert owed.keys() == memory.owed.keys() == {3}
     assert torch.equal(owed[3], memory.owed[3])
@@ -275,7 +275,7 @@ class Masked:
 
     readable: ClassVar[bool] = False
 
-    def __call__(self, x: Tensor, sizes: tuple[int, ...], to: Envelope) -> Tensor:
+    def __call__(self, x: Tensor, sizes: tuple[int, ...], sender: Sender) -> Tensor:
         return x
 
     def bits(self, sizes: tuple[int, ...], before: int) -> int:
@@ -294,7 +294,7 @@ class Masked:
     ],
 )
 def test_stages_that_cannot_follow_one_another_are_refused(
-    stages: tuple[Stage, ...], sentence: str
+    stages: tuple[UpdateStage, ...], sentence: str
 ) -> None:
     with pytest.raises(InputError, match=sentence):
         Packing(SIZES, 0, stages)
@@ -310,7 +310,7 @@ def test_a_secure_sum_is_the_weighted_sum_up_to_its_steps(seed: int, clients: in
     weights = {n: float(samples[n] / samples[present].sum()) for n in present}
     up = of_rows({0: weights}, "client-server")
     rows = {n: torch.from_numpy(drawn.normal(size=6).astype(np.float32)) for n in present}
-    sent = {n: stage(row, (6,), Envelope(0, n, 0)) for n, row in rows.items()}
+    sent = {n: stage(row, (6,), Sender(0, n, 0)) for n, row in rows.items()}
     total = torch.stack(list(sent.values())).sum(dim=0)
     found = stage.opened(up, 0, total)
     exact = torch.stack([w * rows[n].double() for n, w in weights.items()]).sum(dim=0)
@@ -335,6 +335,6 @@ def test_a_mask_at_the_end_leaves_only_sums_to_read() -> None:
         (lambda: Noise(-1.0), "noise must have a deviation above 0, got -1"),
     ],
 )
-def test_impossible_stages_are_refused(make: Callable[[], Stage], sentence: str) -> None:
+def test_impossible_stages_are_refused(make: Callable[[], UpdateStage], sentence: str) -> None:
     with pytest.raises(InputError, match=sentence):
         make()

@@ -21,7 +21,7 @@ from sdfeel.core.needs import Needs
 from sdfeel.core.rules import Clipped, Geometric, Median, Trimmed
 from sdfeel.core.scheme import Scheme
 from sdfeel.deploy.deployable import REASONS
-from sdfeel.engine.messages import Clip, Codec, Compress, Noise, Packing, Stage, TopK, Uniform
+from sdfeel.engine.messages import Clip, Codec, Compress, Noise, Packing, TopK, Uniform, UpdateStage
 from sdfeel.live.client_rows import MOST_SPANS, ClientRows
 from sdfeel.live.edge.journal import Journal
 from sdfeel.live.protocol import Header, Who
@@ -234,7 +234,7 @@ def test_compressed_updates_have_the_counted_bytes_and_the_simulators_bits(
 @pytest.mark.parametrize("name", ["sd-feel", "fednova", "scaffold"])
 @pytest.mark.parametrize("stages", [(), (Compress(Uniform(width=6)),)], ids=["whole", "few bits"])
 def test_clipped_and_noisy_updates_have_the_simulators_bits_for_a_given_secret(
-    name: str, stages: tuple[Stage, ...], tmp_path: Path
+    name: str, stages: tuple[UpdateStage, ...], tmp_path: Path
 ) -> None:
     scheme, tau = PACKED[name]
     packing = Packing((SIZE - 2, 2), 7, (Clip(0.5), Noise(0.05), *stages))

@@ -31,7 +31,7 @@ from sdfeel.core.seeds import rng
 from sdfeel.engine.base import Training
 from sdfeel.engine.batches import batches, dropout_key
 from sdfeel.engine.native import build
-from sdfeel.engine.native.lower import Plan, lower
+from sdfeel.engine.native.lower import ModelPlan, lower
 from sdfeel.engine.native.write import source
 from sdfeel.models import zoo
 from tests.tools.native_fuzz import Chain, chain, smooth_chain
@@ -139,7 +139,7 @@ def _smooth(seed: int) -> Case:
 def case(name: str, own: Chain) -> Case:
     """All that the program needs; the numbers come from integers, so they are the same anywhere."""
     plan = lower(own.module, own.training, own.shape)
-    assert isinstance(plan, Plan), plan
+    assert isinstance(plan, ModelPlan), plan
     size = own.training.batch_size
     counts = [2 * size + 1, max(1, size - 1), 3 * size]  # examples of the clients
     if plan.products > LARGE:  # minutes under an emulator

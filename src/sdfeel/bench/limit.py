@@ -11,7 +11,7 @@ import torch
 
 from sdfeel.engine.native.build import BuildFault, asked_instructions, compiled_for, library
 from sdfeel.engine.native.layers import Conv, Linear
-from sdfeel.engine.native.lower import Plan
+from sdfeel.engine.native.lower import ModelPlan
 from sdfeel.engine.threads import cores
 
 # Sums that do not wait for one another, all in registers: nothing but the units that multiply and
@@ -84,7 +84,7 @@ def _by_products(size: int = 1536) -> float:
     return float(2 * size**3 / best)
 
 
-def needed_flops(plan: Plan, training: bool) -> float:
+def needed_flops(plan: ModelPlan, training: bool) -> float:
     """Operations of one example that cannot be left out, whatever the numbers are.
 
     What is dropped need not be computed, neither forwards nor backwards, and of four places that

@@ -88,7 +88,7 @@ def seeded() -> Iterator[Callable[[int], None]]:
         random.setstate(kept[2])
 
 
-class Rows:
+class DatasetRows:
     """A data set, example by example, as pairs of tensors."""
 
     def __init__(self, dataset: Any, reading: HowToRead = AS_IT_IS) -> None:

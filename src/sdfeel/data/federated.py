@@ -14,9 +14,9 @@ from sdfeel.core.errors import InputError, of_kind, told, whole_number
 from sdfeel.core.seeds import number, rng
 from sdfeel.data.adapters import (
     AS_IT_IS,
+    DatasetRows,
     HowToRead,
     LazyData,
-    Rows,
     Task,
     is_dataset,
     next_of,
@@ -84,19 +84,19 @@ class LazyExamples(Examples):
     """Examples that are read whenever they are used, with addressed randomness."""
 
     def __init__(
-        self, source: Rows, rows: Ints, y: Tensor, floats: Floating = (None, None)
+        self, source: DatasetRows, rows: Ints, y: Tensor, floats: Floating = (None, None)
     ) -> None:
         """`rows` of the source; `floats`: types that floats and whole numbers become, if any."""
         given = {"_source": source, "_rows": rows, "y": y, "_floats": floats}
         for name, value in given.items():
             object.__setattr__(self, name, value)
 
-    _source: Rows
+    _source: DatasetRows
     _rows: Ints
     _floats: Floating
 
     @classmethod
-    def of(cls, source: Rows) -> "LazyExamples":
+    def of(cls, source: DatasetRows) -> "LazyExamples":
         """All examples of a source; each is read once now, unless its target is known."""
         rows = np.arange(len(source))
         blank = cls(source, rows, torch.zeros(len(source)))
@@ -162,8 +162,8 @@ class LazyExamples(Examples):
             for row, each in zip(rows, seeds, strict=True):
                 seed(each)
                 pairs.append(self._source.pair(row))
-        x = _inputs(Rows.joined([pair[0] for pair in pairs], rows))
-        y = _targets(Rows.joined([pair[1] for pair in pairs], rows), self._source.task)
+        x = _inputs(DatasetRows.joined([pair[0] for pair in pairs], rows))
+        y = _targets(DatasetRows.joined([pair[1] for pair in pairs], rows), self._source.task)
         floats, whole = self._floats
         kind = floats if x.is_floating_point() else whole
         x = x if kind is None else x.to(kind)
@@ -320,7 +320,7 @@ def users_of(source: Source, reading: HowToRead) -> list[Any] | None:
         raise InputError(
             f"the data have no column '{reading.group}': their examples have no named columns"
         )
-    return Rows(bare, reading).column(reading.group)
+    return DatasetRows(bare, reading).column(reading.group)
 
 
 def _checked(parts: list[Ints], clients: int, examples: int) -> list[Ints]:
@@ -413,7 +413,7 @@ def examples(source: Source, reading: HowToRead = AS_IT_IS, lazily: bool = False
     elif isinstance(source, tuple | list) and len(source) == 2 and not _is_pair(source):
         x, y = tensor(source[0], "the inputs"), tensor(source[1], "the targets")
     elif isinstance(source, LazyData) or (is_dataset(source) and not isinstance(source, Mapping)):
-        rows = Rows(source.dataset if isinstance(source, LazyData) else source, reading)
+        rows = DatasetRows(source.dataset if isinstance(source, LazyData) else source, reading)
         if lazily or isinstance(source, LazyData) or getattr(source, "lazy", False) is True:
             return LazyExamples.of(rows)
         with seeded() as seed:  # what is read once and for all is the same for all runs

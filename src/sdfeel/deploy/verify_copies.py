@@ -18,7 +18,7 @@ from sdfeel.engine.base import Task
 from sdfeel.live.client import Client
 from sdfeel.live.edge.exchange_sync import SyncExchange
 from sdfeel.live.edge.recorder import at
-from sdfeel.live.edge.rows import PublicCopies, Rows, place
+from sdfeel.live.edge.rows import PublicCopies, ServerRows, place
 from sdfeel.live.failover import Failover
 from sdfeel.live.federation import Federation, by_torch
 from sdfeel.live.store import Store
@@ -84,7 +84,7 @@ class Replayed(SyncExchange):
         k: int,
         hop: int,
         rows: list[int],
-        own: Rows,
+        own: ServerRows,
         copies: PublicCopies | None = None,
     ) -> dict[int, Tensor]:
         found = {}

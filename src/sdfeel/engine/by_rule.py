@@ -12,7 +12,7 @@ from sdfeel.core import rules
 from sdfeel.core.arrays import Floats, Ints
 from sdfeel.core.errors import InputError
 from sdfeel.core.portable import total
-from sdfeel.engine.native.rows import MOST_ROWS, Rows, rows_for
+from sdfeel.engine.native.rows import MOST_ROWS, NativeRows, rows_for
 
 COLUMNS = 1024  # numbers of every row that are worked on together, so that they stay in the cache
 NOTHING = 1e-9  # a share of the votes that counts as none: rounding must not leave a liar any
@@ -33,7 +33,7 @@ def negative(rule: rules.Rule, votes: Floats) -> InputError:
     )
 
 
-def _few_rows(x: Floats) -> Rows | None:
+def _few_rows(x: Floats) -> NativeRows | None:
     """C++ for what it does with a limited number of rows."""
     return rows_for(x) if len(x) <= MOST_ROWS else None
 

@@ -206,8 +206,8 @@ class Feedback:
 
 
 @dataclass(frozen=True, eq=False)
-class Envelope:
-    """Who sends the message, and what that sender owes."""
+class Sender:
+    """Who sends a message, in which round, and what is owed from earlier ones."""
 
     seed: int
     client: int
@@ -215,12 +215,12 @@ class Envelope:
     owed: dict[int, Tensor] = field(default_factory=dict)  # sender -> (P,), kept up to date
 
 
-class Stage(Protocol):
+class UpdateStage(Protocol):
     """A step that a client's update goes through before it is sent."""
 
     readable: ClassVar[bool]  # can a server read one message, or only the sum of all?
 
-    def __call__(self, x: Tensor, sizes: Sizes, to: Envelope) -> Tensor:
+    def __call__(self, x: Tensor, sizes: Sizes, sender: Sender) -> Tensor:
         """(P,) what is passed on when `x` comes in."""
         ...
 
@@ -241,7 +241,7 @@ class Clip:
         if not self.norm > 0:
             raise InputError(f"a clip's norm must be above 0, got {self.norm:g}")
 
-    def __call__(self, x: Tensor, sizes: Sizes, to: Envelope) -> Tensor:
+    def __call__(self, x: Tensor, sizes: Sizes, sender: Sender) -> Tensor:
         row = x.numpy()
         short = clipped(row, self.norm)
         return x if short is row else torch.from_numpy(short)
@@ -266,8 +266,8 @@ class Noise:
         if not self.deviation > 0:
             raise InputError(f"noise must have a deviation above 0, got {self.deviation:g}")
 
-    def __call__(self, x: Tensor, sizes: Sizes, to: Envelope) -> Tensor:
-        draws = hidden(to.seed, "privacy", to.client, to.k)
+    def __call__(self, x: Tensor, sizes: Sizes, sender: Sender) -> Tensor:
+        draws = hidden(sender.seed, "privacy", sender.client, sender.k)
         return torch.from_numpy(noised(x.numpy(), self.deviation, draws))
 
     def bits(self, sizes: Sizes, before: int) -> int:
@@ -287,8 +287,8 @@ class SecureSum:
     weights: tuple[float, ...]  # of each client in its cluster
     together: int  # clients in the largest cluster
 
-    def __call__(self, x: Tensor, sizes: Sizes, to: Envelope) -> Tensor:
-        return torch.from_numpy(integers(x.numpy(), self.weights[to.client]))
+    def __call__(self, x: Tensor, sizes: Sizes, sender: Sender) -> Tensor:
+        return torch.from_numpy(integers(x.numpy(), self.weights[sender.client]))
 
     def bits(self, sizes: Sizes, before: int) -> int:
         return before + 8 * masking_bytes(self.together)
@@ -309,8 +309,10 @@ class Compress:
 
     codec: Codec
 
-    def __call__(self, x: Tensor, sizes: Sizes, to: Envelope) -> Tensor:
-        return Feedback(self.codec, sizes, to.seed, owed=to.owed).send(x, to.client, to.k)
+    def __call__(self, x: Tensor, sizes: Sizes, sender: Sender) -> Tensor:
+        return Feedback(self.codec, sizes, sender.seed, owed=sender.owed).send(
+            x, sender.client, sender.k
+        )
 
     def bits(self, sizes: Sizes, before: int) -> int:
         return self.codec.bits(sizes)
@@ -322,7 +324,7 @@ class Packing:
 
     sizes: Sizes  # elements of each tensor of a model
     seed: int
-    up: tuple[Stage, ...] = ()
+    up: tuple[UpdateStage, ...] = ()
     across: Codec | None = None  # None sends models as they are
     liars: frozenset[int] = frozenset()  # clients that neither clip their updates nor add noise
 
@@ -390,7 +392,7 @@ class Packing:
         A client sends how its model differs from the one it was given, plus what its earlier
         messages lost (`owed`, which is updated).
         """
-        guard, to = self.guard, Envelope(self.seed, task.client, k, owed)
+        guard, sender = self.guard, Sender(self.seed, task.client, k, owed)
         if guard is None or task.client in self.liars:
             x = trained - task.start
         else:  # the first stages in one go, which is faster
@@ -398,7 +400,7 @@ class Packing:
             x = torch.from_numpy(guard.between(*rows, self.seed, task.client, k))
         for stage in self.up:
             if not isinstance(stage, Clip | Noise):
-                x = stage(x, self.sizes, to)
+                x = stage(x, self.sizes, sender)
         return x
 
     def exchange(

@@ -17,7 +17,7 @@ from sdfeel.core.scheme import Estimates, Lane, Memory, Mix
 from sdfeel.core.staleness import Clocks
 from sdfeel.engine.base import Task
 from sdfeel.engine.combine import combined
-from sdfeel.engine.native.rows import Rows as NativeRows
+from sdfeel.engine.native.rows import NativeRows
 
 UNIT = 1 << 1074  # how often the smallest float fits into 1
 

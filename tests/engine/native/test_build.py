@@ -16,7 +16,7 @@ from sdfeel.data.federated import Examples
 from sdfeel.engine.base import Task, Training, Workload
 from sdfeel.engine.native import available, build
 from sdfeel.engine.native.engine import NativeEngine
-from sdfeel.engine.native.lower import Plan, lower
+from sdfeel.engine.native.lower import ModelPlan, lower
 from sdfeel.engine.native.write import source
 from tests.engine.native.helpers import PARTS, examples, needs_compiler
 from tests.tools import native_fuzz as fuzz
@@ -147,7 +147,7 @@ def test_a_wrong_library_is_caught_and_remembered(
 ) -> None:
     """A planted fault: gradients of the wrong sign."""
 
-    def wrong(plan: Plan, batch: int) -> str:
+    def wrong(plan: ModelPlan, batch: int) -> str:
         return RIGHT + source(plan, batch) + WRONG
 
     monkeypatch.setattr(available, "source", wrong)
@@ -197,7 +197,7 @@ def test_data_that_does_not_fit_is_a_reason(
 def test_the_headers_compile_without_a_warning() -> None:
     own = fuzz.chain(3)
     plan = lower(own.module, own.training, own.shape)
-    assert isinstance(plan, Plan)
+    assert isinstance(plan, ModelPlan)
     build.library(source(plan, 7), (*build.NATIVE, "-Wall", "-Wextra", "-Werror"))
 
 

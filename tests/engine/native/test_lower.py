@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from sdfeel.engine.base import Training
-from sdfeel.engine.native.lower import Plan, lower, unsupported
+from sdfeel.engine.native.lower import ModelPlan, lower, unsupported
 from sdfeel.models.zoo import MODELS
 
 SHAPE = (3, 8, 8)
@@ -220,7 +220,7 @@ def test_the_models_of_the_zoo() -> None:
 
 def test_what_follows_a_convolution_becomes_part_of_it() -> None:
     plan = lower(MODELS["mnist-cnn"].build((1, 28, 28), 10), PLAIN, (1, 28, 28))
-    assert isinstance(plan, Plan)
+    assert isinstance(plan, ModelPlan)
     assert [(s.pool, s.relu, s.drop is not None) for s in plan.stages] == [
         (True, True, False),
         (True, True, True),
@@ -236,5 +236,5 @@ def test_dropout_layers_keep_their_numbers() -> None:
         nn.Dropout(0.0), nn.Flatten(), nn.Linear(192, 20), nn.Dropout(0.2), nn.Linear(20, 10)
     )
     plan = lower(module, PLAIN, SHAPE)
-    assert isinstance(plan, Plan)
+    assert isinstance(plan, ModelPlan)
     assert [stage.drop.number for stage in plan.stages if stage.drop] == [1]

@@ -28,7 +28,7 @@ KINDS = ("usual", "alike", "wild")
 
 
 @pytest.fixture(scope="module")
-def fast() -> rows.Rows:
+def fast() -> rows.NativeRows:
     found = rows.loaded()
     if found is None:
         pytest.skip("there is no compiler, or another NumPy")
@@ -50,16 +50,18 @@ def drawn(seed: int, kind: str) -> tuple[NDArray[Any], Floats, Floats]:
 
 
 @pytest.fixture
-def both(fast: rows.Rows, monkeypatch: pytest.MonkeyPatch) -> list[rows.Rows | None]:
+def both(fast: rows.NativeRows, monkeypatch: pytest.MonkeyPatch) -> list[rows.NativeRows | None]:
     """Whatever is in this list decides how rules compute."""
-    how: list[rows.Rows | None] = [None]
+    how: list[rows.NativeRows | None] = [None]
     monkeypatch.setattr(by_rule, "rows_for", lambda x: how[0] if x.dtype == np.float32 else None)
     return how
 
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("rule", RULES, ids=str)
-def test_rules(rule: rules.Rule, kind: str, fast: rows.Rows, both: list[rows.Rows | None]) -> None:
+def test_rules(
+    rule: rules.Rule, kind: str, fast: rows.NativeRows, both: list[rows.NativeRows | None]
+) -> None:
     for seed in range(12):
         x, votes, own = drawn(seed, kind)
         found = []
@@ -70,7 +72,7 @@ def test_rules(rule: rules.Rule, kind: str, fast: rows.Rows, both: list[rows.Row
         assert found[0].tobytes() == found[1].tobytes(), (seed, x.shape)
 
 
-def test_a_sum_has_its_order_whatever_its_length(fast: rows.Rows) -> None:
+def test_a_sum_has_its_order_whatever_its_length(fast: rows.NativeRows) -> None:
     draws = np.random.default_rng(0)
     for count in (*range(1, 40), *range(120, 140), 255, 256, 257, 1000, 4099, 21_840):
         x = draws.standard_normal((2, count)).astype(np.float32)
@@ -79,7 +81,7 @@ def test_a_sum_has_its_order_whatever_its_length(fast: rows.Rows) -> None:
         assert fast.squares(x, centre).tolist() == plain, count
 
 
-def test_guarded_updates(fast: rows.Rows, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_guarded_updates(fast: rows.NativeRows, monkeypatch: pytest.MonkeyPatch) -> None:
     """Clipped or not, noisy or not, of any length: what NumPy draws, its rare numbers included."""
     draws = np.random.default_rng(0)
     lengths = (0, 1, 7, 8, 255, 256, 257, 5000, 21_840, 150_000)
@@ -94,7 +96,7 @@ def test_guarded_updates(fast: rows.Rows, monkeypatch: pytest.MonkeyPatch) -> No
         assert found[0].tobytes() == found[1].tobytes(), count
 
 
-def test_many_generators(fast: rows.Rows) -> None:
+def test_many_generators(fast: rows.NativeRows) -> None:
     """Among them some whose bits begin with zeros, of which NumPy knows nothing."""
     zeros = np.zeros(700, np.float32)
     some = [hidden_bits(7, "any", n) for n in range(300)]
@@ -115,6 +117,6 @@ def test_numpy_is_asked_where_functions_draw_otherwise(monkeypatch: pytest.Monke
 
     rows.loaded.cache_clear()
     monkeypatch.setattr(rows, "library", lambda source: Path())
-    monkeypatch.setattr(rows, "Rows", Wrong)
+    monkeypatch.setattr(rows, "NativeRows", Wrong)
     assert rows.loaded() is None
     rows.loaded.cache_clear()

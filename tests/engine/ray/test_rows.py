@@ -7,12 +7,12 @@ from typing import Any
 import torch
 
 from sdfeel.engine.ray.actor import Actor, Parcel
-from sdfeel.engine.ray.engine import Lane, Rows
+from sdfeel.engine.ray.engine import Lane, StoredRows
 from tests.engine.ray.helpers import problem, same, tasks
 
 
 class Here:
-    """A store and a pool of one actor, as Lane and Rows ask for them."""
+    """A store and a pool of one actor, as Lane and StoredRows ask for them."""
 
     def __init__(self, actor: Actor) -> None:
         self.actor, self.rows = actor, 0
@@ -40,7 +40,7 @@ def test_starts_and_shifts_reach_the_actor_and_shared_ones_only_once() -> None:
     actor = Actor(Parcel(b"", [], {}))
     actor._built = loop
     here: Any = Here(actor)
-    lane = Lane(here, 0, Rows(here, given), given)
+    lane = Lane(here, 0, StoredRows(here, given), given)
     found = [lane.next().clone() for _ in given]
     assert same(found, expected)
     starts, own = 5 + 1, len(given) // 3

@@ -24,7 +24,7 @@ from sdfeel.engine.evaluate import LOSSES
 from sdfeel.engine.loop import LoopEngine
 from sdfeel.engine.native.build import BuildFault, library
 from sdfeel.engine.native.library import Library, Native
-from sdfeel.engine.native.lower import Plan, lower
+from sdfeel.engine.native.lower import ModelPlan, lower
 from sdfeel.engine.native.trainer import Lessons, Trainer
 from sdfeel.engine.native.write import source
 from sdfeel.version import __version__
@@ -80,7 +80,7 @@ def _trial(native: Native, module: nn.Module, training: Training, trial: int) ->
     return _outputs_fault(native, single, referee, data, exact[0])
 
 
-def any_examples(plan: Plan, count: int, draws: torch.Generator) -> Examples:
+def any_examples(plan: ModelPlan, count: int, draws: torch.Generator) -> Examples:
     """Examples of the kind that a model takes."""
     if plan.words:
         x = torch.randint(plan.words, (count, *plan.shape), generator=draws)
@@ -143,7 +143,7 @@ def available(workload: Workload, batch: int, shift: bool = False) -> Native | s
 
 
 def compiled(
-    plan: Plan,
+    plan: ModelPlan,
     module: nn.Module,
     training: Training,
     batch: int,
@@ -177,7 +177,7 @@ def definition() -> str:
     return hashlib.sha256("\0".join(text).encode()).hexdigest()[:12]
 
 
-def data_fault(examples: Examples, plan: Plan, training: Training) -> str | None:
+def data_fault(examples: Examples, plan: ModelPlan, training: Training) -> str | None:
     """Why the native engine cannot use these examples."""
     x, y = examples.x, examples.y
     kind, name = (torch.int64, "int64") if plan.words else (torch.float32, "float32")
@@ -190,7 +190,7 @@ def data_fault(examples: Examples, plan: Plan, training: Training) -> str | None
     return _numbers_fault(y, plan, training) if plan.loss == "mse" else _classes_fault(y, plan)
 
 
-def _classes_fault(y: Tensor, plan: Plan) -> str | None:
+def _classes_fault(y: Tensor, plan: ModelPlan) -> str | None:
     if y.ndim != 1 or y.dtype != torch.int64:
         return "its targets are not class numbers"
     if not _within(y, plan.classes):
@@ -198,7 +198,7 @@ def _classes_fault(y: Tensor, plan: Plan) -> str | None:
     return None
 
 
-def _numbers_fault(y: Tensor, plan: Plan, training: Training) -> str | None:
+def _numbers_fault(y: Tensor, plan: ModelPlan, training: Training) -> str | None:
     """torch's own function would spread targets (N,) over outputs (N, 1); ours by name does not."""
     if y.dtype != torch.float32:
         return f"its targets are {y.dtype}, not float32"

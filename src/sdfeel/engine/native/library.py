@@ -17,7 +17,7 @@ from sdfeel.core.errors import SdfeelError
 if TYPE_CHECKING:  # a device trains without torch
     from torch import Tensor
 
-    from sdfeel.engine.native.lower import Plan
+    from sdfeel.engine.native.lower import ModelPlan
 
 Words = NDArray[np.uint64]
 
@@ -26,7 +26,7 @@ Words = NDArray[np.uint64]
 class Native:
     """A model's plan and its compiled library."""
 
-    plan: "Plan"
+    plan: "ModelPlan"
     library: "Library"
     path: Path  # of the library: what is known about it lies beside it
 

@@ -67,7 +67,7 @@ def every(stages: Sequence[Stage]) -> Iterator[Stage]:
 
 
 @dataclass(frozen=True)
-class Plan:
+class ModelPlan:
     """A model as the native engine runs it."""
 
     shape: Shape  # of an example
@@ -115,7 +115,7 @@ def unsupported(module: nn.Module, training: Training, shape: Shape) -> str | No
     return plan if isinstance(plan, str) else None
 
 
-def lower(module: nn.Module, training: Training, shape: Shape) -> Plan | str:
+def lower(module: nn.Module, training: Training, shape: Shape) -> ModelPlan | str:
     """The plan for a model, or the reason why there is none."""
     reason = _fault(module, training)
     if reason:
@@ -131,7 +131,7 @@ def lower(module: nn.Module, training: Training, shape: Shape) -> Plan | str:
     optimizer, loss = training.optimizer.lower(), loss_name(training.loss)
     adam, decoupled = optimizer != "sgd", optimizer == "adamw"
     assert loss is not None  # or there was a fault
-    plan = Plan(
+    plan = ModelPlan(
         *(tuple(shape), result[0], fuse(found), momentum, False, nesterov, adam, decoupled, loss)
     )
     if not any(stage.learns for stage in plan.stages):

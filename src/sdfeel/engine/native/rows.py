@@ -23,23 +23,23 @@ MOST_ROWS = 256  # as in rows.hpp
 TRIED = 20_000  # numbers that are compared with NumPy's before any other is drawn
 
 
-def rows_for(x: NDArray[Any]) -> "Rows | None":
+def rows_for(x: NDArray[Any]) -> "NativeRows | None":
     """C++ for these float32 rows, if it is worthwhile and can be had."""
     worthwhile = x.size >= LEAST and x.dtype == np.float32 and x.flags.c_contiguous
     return loaded() if worthwhile else None
 
 
-def rows_in_c() -> "Rows | None":
+def rows_in_c() -> "NativeRows | None":
     """C++ that mixes servers' models, if it can be had with the bits of `combine.mixed`."""
     rows = loaded()
     return rows if rows is not None and rows.fuses else None
 
 
 @cache
-def loaded() -> "Rows | None":
+def loaded() -> "NativeRows | None":
     """The compiled functions, if there is a compiler and they draw what NumPy does."""
     try:
-        rows = Rows(library(SOURCE))
+        rows = NativeRows(library(SOURCE))
     except (BuildFault, OSError, AttributeError):
         return None
     zeros, bits = np.zeros(TRIED, np.float32), bytes(range(32))
@@ -51,7 +51,7 @@ def loaded() -> "Rows | None":
     )
 
 
-class Rows:
+class NativeRows:
     """The functions of the library; all arrays are C-contiguous, models are float32."""
 
     def __init__(self, path: Path) -> None:

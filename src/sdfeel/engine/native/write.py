@@ -18,13 +18,13 @@ from sdfeel.engine.native.layers import (
     Shape,
     Smooth,
 )
-from sdfeel.engine.native.lower import Plan, Stage, every
+from sdfeel.engine.native.lower import ModelPlan, Stage, every
 from sdfeel.models.flat import VARIANCE_FLOOR
 
 CPP = {True: "true", False: "false"}
 
 
-def source(plan: Plan, batch: int) -> str:
+def source(plan: ModelPlan, batch: int) -> str:
     """The C++ of a model for batches of up to `batch` examples."""
     first = next(i for i, stage in enumerate(plan.stages) if stage.learns)
     lines: list[str] = []
@@ -47,7 +47,7 @@ def source(plan: Plan, batch: int) -> str:
     )
 
 
-def _headers(plan: Plan) -> list[str]:
+def _headers(plan: ModelPlan) -> list[str]:
     """What a model needs, and no more: every header takes time to compile."""
     found = {HEADERS[type(stage.main)] for stage in every(plan.stages)}
     sums = any(stage.branches is not None for stage in every(plan.stages))
@@ -57,7 +57,7 @@ def _headers(plan: Plan) -> list[str]:
     )
 
 
-def _update(plan: Plan) -> str:
+def _update(plan: ModelPlan) -> str:
     if plan.adam:
         return f"sdfeel::Adam<{CPP[plan.shift]}{', true' if plan.decoupled else ''}>"
     given = (plan.momentum, plan.shift, *([True] if plan.nesterov else []))

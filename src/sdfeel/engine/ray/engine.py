@@ -60,7 +60,7 @@ class RayEngine(OverWorkers):
 
     def train(self, tasks: Sequence[Task]) -> Iterator[Tensor]:
         pool = self._open()
-        rows = Rows(self._ray, tasks)
+        rows = StoredRows(self._ray, tasks)
         lanes = [
             Lane(pool, actor, rows, [t for t in tasks if pool.owners[t.client] == actor])
             for actor in range(pool.size)
@@ -129,7 +129,7 @@ class RayEngine(OverWorkers):
             SESSION.leave(self._ray)
 
 
-class Rows:
+class StoredRows:
     """What tasks start from and are shifted by, each put into Ray's store once, then forgotten."""
 
     def __init__(self, ray: Any, tasks: Sequence[Task]) -> None:
@@ -166,7 +166,7 @@ class TrainedBlock:
 class Lane:
     """One actor's tasks of a round, block by block."""
 
-    def __init__(self, pool: ActorPool, actor: int, rows: Rows, tasks: list[Task]) -> None:
+    def __init__(self, pool: ActorPool, actor: int, rows: StoredRows, tasks: list[Task]) -> None:
         self._pool, self._actor, self._rows = pool, actor, rows
         row = tasks[0].start.numel() * tasks[0].start.element_size() if tasks else 1
         size = max(1, min(CLIENTS_PER_BLOCK, int(BLOCK_BYTES // row)))

@@ -23,7 +23,7 @@ from sdfeel.live.edge.clients import Cluster
 from sdfeel.live.edge.locked_model import LockedModel, PeerModel
 from sdfeel.live.edge.neighbours import Neighbours
 from sdfeel.live.edge.round_end import Behind, Closed, Ended
-from sdfeel.live.edge.rows import Rows, averaged, mixed
+from sdfeel.live.edge.rows import ServerRows, averaged, mixed
 from sdfeel.live.edge.state import ServerState
 from sdfeel.live.federation import Turn, without
 from sdfeel.live.protocol import HERE, LONG_POLL, Answer, Header, Link, whole
@@ -65,7 +65,7 @@ class AsyncExchange:
         clocks = self._clocks(seen)
         view = replace(turn.view, clocks=clocks, began=clocks.number)
         mix = self._federation.decisions.mix(view, done)
-        rows = Rows(self._federation, self._store, self._me, seen[self._me].model)
+        rows = ServerRows(self._federation, self._store, self._me, seen[self._me].model)
         start, arrived = self.cluster.handout(turn).started, self.cluster.results(turn, closed)
         averaged(rows, mix, arrived, start, self.cluster.bounds, self.cluster.kept)
         up = rows[self._me]
@@ -92,7 +92,7 @@ class AsyncExchange:
             return up, ()
         missing = [d for d in mix.exchange.row(self._me) if d not in seen]
         across = without(self._federation.net, mix.exchange, self._me, missing)
-        rows = Rows(self._federation, self._store, self._me, up)
+        rows = ServerRows(self._federation, self._store, self._me, up)
         heard = {d: each.model for d, each in seen.items() if d != self._me}
         mixed(rows, across, heard, self.cluster.bounds, self.cluster.kept)
         return rows[self._me], tuple(d for d in mix.exchange.rows.tolist() if d in seen)

@@ -23,7 +23,7 @@ from sdfeel.live.edge.absent_servers import AGAIN, Absent
 from sdfeel.live.edge.clients import Cluster
 from sdfeel.live.edge.neighbours import Neighbours
 from sdfeel.live.edge.round_end import Behind, Closed, Ended, Left, PeerAhead
-from sdfeel.live.edge.rows import PublicCopies, Rows, averaged, mixed, place
+from sdfeel.live.edge.rows import PublicCopies, ServerRows, averaged, mixed, place
 from sdfeel.live.edge.state import ServerState
 from sdfeel.live.federation import Federation, Turn, as_array, grown, heavier, without
 from sdfeel.live.protocol import HASTY, HERE, LONG_POLL, Answer, Header, Link, seconds, whole
@@ -89,7 +89,7 @@ class SyncExchange:
         k: int,
         hop: int,
         stage: Mixing,
-        rows: Rows,
+        rows: ServerRows,
         copies: PublicCopies,
         closed: Closed,
     ) -> None:
@@ -122,7 +122,7 @@ class SyncExchange:
         rows.changed[me] = self.cluster.kept(mixed_in, before)
 
     async def _hop(
-        self, turn: Turn, hop: int, stage: Mixing, rows: Rows, closed: Closed, last: bool
+        self, turn: Turn, hop: int, stage: Mixing, rows: ServerRows, closed: Closed, last: bool
     ) -> None:
         """One exchange. What others take is durable before they get it.
 
@@ -276,7 +276,7 @@ class SyncExchange:
         k: int,
         hop: int,
         rows: list[int],
-        own: Rows,
+        own: ServerRows,
         copies: PublicCopies | None = None,  # where messages are compressed: then of updates
     ) -> dict[int, Tensor]:
         """Others' rows before a hop. A server that is silent too long may be left out."""
@@ -291,7 +291,7 @@ class SyncExchange:
         return {n: row for n, row in heard.items() if holder(n) not in gone}
 
     async def _pull(
-        self, n: int, k: int, hop: int, own: Rows, copies: PublicCopies | None
+        self, n: int, k: int, hop: int, own: ServerRows, copies: PublicCopies | None
     ) -> Tensor | None:
         """A row, or None if its holder is given up: silent too long, and not waiting for others."""
         server, drop = self._federation.holder(n), self._policy.dead_edge == "drop"
@@ -326,7 +326,7 @@ class SyncExchange:
             return False, -1
 
     async def _insist(
-        self, n: int, k: int, hop: int, own: Rows, copies: PublicCopies | None
+        self, n: int, k: int, hop: int, own: ServerRows, copies: PublicCopies | None
     ) -> Tensor:
         """A row, asked for until it arrives; where nobody may be left out, even after a bad one."""
         while True:
@@ -338,7 +338,7 @@ class SyncExchange:
                 await self._others.denied(self._federation.holder(n), error)
 
     async def _asked(
-        self, n: int, k: int, hop: int, own: Rows, copies: PublicCopies | None
+        self, n: int, k: int, hop: int, own: ServerRows, copies: PublicCopies | None
     ) -> Tensor:
         server = self._federation.holder(n)
         question = {"round": k, "hop": hop, "wait": LONG_POLL}
@@ -360,7 +360,7 @@ class SyncExchange:
             await asyncio.sleep(HASTY)
 
     def _read(
-        self, n: int, body: bytes, sha256: object, own: Rows, copies: PublicCopies | None
+        self, n: int, body: bytes, sha256: object, own: ServerRows, copies: PublicCopies | None
     ) -> Tensor:
         """Another server's row, or its update, if it may be used."""
         federation = self._federation

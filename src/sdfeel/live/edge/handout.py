@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from torch import Tensor
 
 from sdfeel.engine.combine import weighted
-from sdfeel.live.edge.rows import Rows, place
+from sdfeel.live.edge.rows import ServerRows, place
 from sdfeel.live.federation import Federation, Turn, Weights, as_array
 from sdfeel.live.protocol import Header
 from sdfeel.live.store import Saved, Store
@@ -27,11 +27,11 @@ class Handout:
     _start: Tensor | None = field(default=None, init=False)  # the round's model, once it is needed
     _saved: Saved | None = field(default=None, init=False)  # the same as it is sent
 
-    def rows(self) -> Rows:
+    def rows(self) -> ServerRows:
         """What this server holds when the round begins."""
         if self._start is None:
             self._start = self.federation.own_model(self._read().body)
-        return Rows(self.federation, self.store, self.server, self._start)
+        return ServerRows(self.federation, self.store, self.server, self._start)
 
     def started(self, client: int) -> Tensor:
         """The model that a client begins from, as far as it is ours."""

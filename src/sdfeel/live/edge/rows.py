@@ -34,7 +34,7 @@ def place(n: int) -> int:
 
 
 @dataclass
-class Rows:
+class ServerRows:
     """One server's rows, as its open round has changed them so far."""
 
     federation: Federation
@@ -144,7 +144,7 @@ def returned(federation: Federation, store: Store, server: int, own: bytes) -> b
 
 
 def averaged(
-    rows: Rows,
+    rows: ServerRows,
     mix: Mix,
     arrived: Results,
     start: Callable[[int], Tensor],  # what each client began from
@@ -194,7 +194,7 @@ def averaged(
 
 
 def mixed(
-    rows: Rows, stage: Mixing, heard: Mapping[int, Tensor], bounds: Bounds, keep: Keep
+    rows: ServerRows, stage: Mixing, heard: Mapping[int, Tensor], bounds: Bounds, keep: Keep
 ) -> None:
     """One hop of a stage: this server's rows of it, from its own and from those that came."""
 

@@ -16,7 +16,7 @@ from sdfeel.core.errors import SdfeelError
 from sdfeel.live.edge.absent_servers import Absent
 from sdfeel.live.edge.clients import Cluster
 from sdfeel.live.edge.round_end import Behind, Closed, Ended
-from sdfeel.live.edge.rows import Rows, averaged, mixed
+from sdfeel.live.edge.rows import ServerRows, averaged, mixed
 from sdfeel.live.edge.state import Lap, ServerState
 from sdfeel.live.edge.tally import Paces
 from sdfeel.live.federation import Turn
@@ -77,7 +77,7 @@ class SharedLanes:
         view = replace(turn.view, clocks=federation.in_step(known.k))
         mix = federation.decisions.mix(view, done)
         model = federation.own_model(self.current())
-        rows = Rows(federation, cluster.store, cluster.server, model)
+        rows = ServerRows(federation, cluster.store, cluster.server, model)
         start, arrived = cluster.handout(turn).started, cluster.results(turn, closed)
         averaged(rows, mix, arrived, start, cluster.bounds, cluster.kept)
         for stage in mix.stages:
