@@ -3,8 +3,8 @@
     python -m tests.tools.tiers_rates --scale full --data DIRECTORY
 
 All schemes try the same rates, on a seed that no claim sees. What it prints belongs into CHOSEN of
-sdfeel/figures/tuned.py. Finished runs are kept in the user's cache. `--count` only says how many
-images it would train on.
+sdfeel/figures/tiers_tuned.py. Finished runs are kept in the user's cache. `--count` only says how
+many images it would train on.
 """
 
 import argparse
@@ -16,7 +16,7 @@ from sdfeel.figures.curves import read
 from sdfeel.figures.lines import FigureLine, seeded
 from sdfeel.figures.running import Carrying
 from sdfeel.figures.settings import SCALES, found_in
-from sdfeel.figures.tuned import SEED, TRIALS, on_trial, tuned_line
+from sdfeel.figures.tiers_tuned import SEED, TRIALS, on_trial, tuned_line
 
 
 def score(line: FigureLine, data: Path | None) -> float:

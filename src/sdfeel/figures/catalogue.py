@@ -1,7 +1,7 @@
 """All figures by name, in the paper's order; our own come last."""
 
 from sdfeel.core.errors import unknown
-from sdfeel.figures import asynchrony, beyond, drift, liars, quadratics, review, tuned
+from sdfeel.figures import asynchrony, beyond, drift, liars, quadratics, tiers_review, tiers_tuned
 from sdfeel.figures.figure import Figure, Scale
 from sdfeel.figures.paper import (
     figure_3,
@@ -46,9 +46,9 @@ FIGURES: dict[str, Figure] = {
         figure_4.FIGURE_BRIDGE,
         beyond.RACE,
         asynchrony.FIGURE,
-        tuned.FIGURE,
-        review.ON_MNIST,
-        review.ON_CIFAR,
+        tiers_tuned.FIGURE,
+        tiers_review.ON_MNIST,
+        tiers_review.ON_CIFAR,
         beyond.PARITY,
         beyond.BIAS,
         beyond.OUTAGES,

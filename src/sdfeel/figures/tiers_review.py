@@ -11,7 +11,7 @@ from sdfeel.figures.figure import Claim, Figure, Panel
 from sdfeel.figures.lines import FigureLine
 from sdfeel.figures.paper.figure_10 import STATISTICS, VANILLA
 from sdfeel.figures.settings import FigureSetting
-from sdfeel.figures.tuned import (
+from sdfeel.figures.tiers_tuned import (
     FEWER,
     INSTEAD,
     MARGINS,

@@ -9,9 +9,9 @@ from sdfeel.figures.curves import Curve, RunTrack
 from sdfeel.figures.figure import ClaimView
 from sdfeel.figures.paper.figure_10 import SYNC, round_seconds
 from sdfeel.figures.pictures import note
-from sdfeel.figures.review import ON_MNIST
 from sdfeel.figures.settings import Reading, Scale
-from sdfeel.figures.tuned import (
+from sdfeel.figures.tiers_review import ON_MNIST
+from sdfeel.figures.tiers_tuned import (
     ALONE,
     CHOSEN,
     FIGURE,
