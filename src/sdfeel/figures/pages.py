@@ -4,6 +4,7 @@ HEADLINES = {
     "4.1": "SD-FEEL learns faster than HierFAVG",
     "5.1": "it is the first at 90 %",
     "5.3": "FedAvg stays unusable",
+    "4.4": "HierFAVG is only a little slower",
     "6a.2": "slow links put SD-FEEL behind HierFAVG",
     "7a.1": "averaging more often is better per iteration",
     "7b.1": "averaging every time is not best per second",
@@ -21,7 +22,7 @@ HEADLINES = {
 HEAD = """# The paper's claims, checked
 
 Judged by [a rule](#how-claims-are-judged) fixed before looking, in two readings of "one local
-iteration": a batch (A), or a pass over the client's data (E; a letter: in that reading only).
+iteration": a batch (A), or a pass over the client's data (E).
 """
 READ = """
 ## Look for yourself
