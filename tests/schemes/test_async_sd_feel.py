@@ -51,7 +51,7 @@ def test_the_worked_example(vectors: Any) -> None:
 
 def test_the_worked_examples_derived_quantities() -> None:
     own = simulation(AsyncSDFeel(theta_min=2))
-    done = [own._decided(each)[1].tolist() for each in own.state.lanes]
+    done = [own._decided(each).done(len(own.state.taken)).tolist() for each in own.state.lanes]
     assert done == [[2, 4, 0, 0, 0], [0, 0, 2, 0, 0], [0, 0, 0, 2, 8]]
     deadlines = [own._decided(each)[0].deadline for each in own.state.lanes]
     assert deadlines == pytest.approx([0.2, 0.4, 0.2])
@@ -130,7 +130,7 @@ def test_one_server_is_normalised_averaging() -> None:
 
 def test_a_deadline_that_is_too_short_still_lets_everyone_take_a_step() -> None:
     own = simulation(AsyncSDFeel(deadline=0.001))
-    assert [own._decided(each)[1].max() >= 1 for each in own.state.lanes] == [True] * 3
+    assert [own._decided(each).steps.max() >= 1 for each in own.state.lanes] == [True] * 3
     assert next(own).clients >= 1
 
 

@@ -336,7 +336,8 @@ def test_fed_cs_takes_more_clients_when_given_more_time(seconds: list[float]) ->
         at = prices(np.linspace(0.01, 0.5, 6))
         scheme = FedCS(tau1=1, round_seconds=limit)
         simulation = Simulation(Decisions.of(scheme, one_cell(), at), engine())
-        return set(np.flatnonzero(simulation._decided(simulation.state.lanes[0])[1]).tolist())
+        decided = simulation._decided(simulation.state.lanes[0])
+        return set(decided.work.down.rows[decided.steps > 0].tolist())
 
     less, more = sorted(seconds)
     assert clients(less) <= clients(more)

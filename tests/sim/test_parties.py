@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from sdfeel.core.cost import Cost
-from sdfeel.core.decide import Decided, Decisions
+from sdfeel.core.decide import Begun, Decisions
 from sdfeel.core.needs import Needs
 from sdfeel.core.network import Network
 from sdfeel.core.rules import Clipped, Geometric, Median, Trimmed
@@ -106,7 +106,7 @@ def lanes(simulation: Simulation) -> list[LaneState]:
     return sorted(simulation.state.lanes, key=lambda each: (each.ends, each.number))
 
 
-def decided(simulation: Simulation, lane: LaneState) -> Decided:
+def decided(simulation: Simulation, lane: LaneState) -> Begun:
     return simulation._decided(lane)
 
 

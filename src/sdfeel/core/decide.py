@@ -17,7 +17,8 @@ from typing import NamedTuple, TypedDict, Unpack
 import numpy as np
 
 from sdfeel.core import outages
-from sdfeel.core.arrays import Floats, Ints, ints
+from sdfeel.core.alike import same_messages, same_start, sent_as
+from sdfeel.core.arrays import Ints, ints
 from sdfeel.core.cost import Bill, Cost
 from sdfeel.core.errors import InputError
 from sdfeel.core.masked_sums import PAIR, in_sums, unmasked
@@ -49,23 +50,20 @@ class Begun(NamedTuple):
     bill: Bill
     clients: int
     state: NetworkState
+    length: float  # local iterations that it counts for
 
     @classmethod
-    def of(cls, decided: Decided) -> "Begun":
+    def of(cls, decided: Decided, net: Network) -> "Begun":
         """A round that was decided; of all clients, only those that take part are kept."""
         work, done, mix, bill, clients, state = decided
-        return cls(work, ints(done[work.down.rows]), mix, bill, clients, state)
+        steps, counts_for = ints(done[work.down.rows]), length(net, work, done)
+        return cls(work, steps, mix, bill, clients, state, counts_for)
 
     def done(self, clients: int) -> Ints:
         """(C,) steps that reach a server."""
         done = np.zeros(clients, dtype=np.int64)
         done[self.work.down.rows] = self.steps
         return done
-
-    def as_decided(self, clients: int) -> Decided:
-        """The round as it ends if nothing has changed; `clients` is the number of all."""
-        work, _, mix, bill, taking_part, state = self
-        return Decided(work, self.done(clients), mix, bill, taking_part, state)
 
 
 class Known(TypedDict):
@@ -133,22 +131,27 @@ class Decisions:
     ) -> View:
         """What the scheme may know in round `k` of its lane `number`."""
         prices, steady = self.cost if cost is None else cost, self.local.schedule is None
-        return View(
+        return self._usual.seen(
             net=self.net if net is None else net,
             lane=self.lanes[number],
             k=k,
             clocks=self._at_first if clocks is None else clocks,
-            step_seconds=prices.step_seconds,
-            seed=self.seed,
             lane_number=number,
             began=began,
             seconds=seconds,
-            link_times=prices.link_times,
-            local=self.local if steady else self.local.at(k, self._length(number)),
             memory={} if memory is None else memory,
             measured=measured,
-            patience=inf if self.late.seconds is None else self.late.seconds,
+            step_seconds=prices.step_seconds,
+            link_times=prices.link_times,
+            local=self.local if steady else self.local.at(k, self._length(number)),
         )
+
+    @cached_property
+    def _usual(self) -> View:
+        """What is the same in the views of all lanes and rounds."""
+        patience = inf if self.late.seconds is None else self.late.seconds
+        seconds = self.cost.step_seconds
+        return View(self.net, (), 0, self._at_first, seconds, self.seed, patience=patience)
 
     @cached_property
     def whole(self) -> NetworkState:
@@ -184,7 +187,7 @@ class Decisions:
         asked = self.scheme.work(view)
         if self.least:
             asked = in_sums(view.net, asked, self.least)
-        if like is not None and view.local.factor == 1 and _same_start(asked, like):
+        if like is not None and view.local.factor == 1 and same_start(asked, like):
             return like
         away = asked.down.rows[view.net.home[asked.down.rows] < 0]
         if len(away):
@@ -209,10 +212,11 @@ class Decisions:
         mix = _by_members(view.net, self.scheme.mix(view, done))
         if self.least:  # some were not asked, whatever the scheme says
             mix = replace(mix, up=restricted(mix.up, done > 0))
-        if not any([stage.relay is not None for stage in mix.stages]):
+        planned = mix.stages
+        if not any([stage.relay is not None for stage in planned]):
             return mix
         places = self.cloud, self.hubs
-        stages = tuple(step for stage in mix.stages for step in in_steps(stage, view.net, *places))
+        stages = tuple(step for stage in planned for step in in_steps(stage, view.net, *places))
         return replace(mix, across=stages)
 
     def plan(self, view: View, cost: Cost | None = None) -> RoundPlan:
@@ -254,20 +258,9 @@ class Decisions:
         seconds: float = 0.0,
         memory: Memory | None = None,
         measured: Estimates | None = None,
-        before: Begun | None = None,
     ) -> Decided:
-        """Round `k` of lane `number`, which begins after `began` rounds of all, at `seconds`.
-
-        Where it is as `before`, the lane's last round, nothing has to be priced again.
-        """
+        """Round `k` of lane `number`, which begins after `began` rounds of all, at `seconds`."""
         lane, memory = self.lanes[number], {} if memory is None else memory
-        same = self.cost.as_before(k) and self.cost.at(lane, k, seconds) is self.cost
-        if before is not None and self._steady and same:
-            view = self.view(
-                number, k, clocks, began=began, seconds=seconds, memory=memory, measured=measured
-            )
-            if self.work(view, before.work) is before.work:
-                return self._as_before(view, self.cost, before)
         cost, state = self.cost.at(lane, k, seconds), self.state(began, seconds)
         away = not state.there[list(lane)].any()
         net = self.net if away else state.net
@@ -299,6 +292,22 @@ class Decisions:
         """Is everything always up, and does every round wait for everybody?"""
         return self.outages is None and self.late.seconds is None
 
+    def begun(
+        self,
+        before: Begun | None,
+        number: int,
+        k: int,
+        clocks: Clocks,
+        **known: Unpack[Known],
+    ) -> Begun:
+        """`round`, to be kept until it ends; where it is as `before`, the lane's last round,
+        nothing has to be priced again."""
+        if before is not None and self._steady and self.cost.as_before(k):
+            view = self.view(number, k, clocks, **known)
+            if self.work(view, before.work) is before.work:
+                return self._as_before(view, self.cost, before)
+        return Begun.of(self.round(number, k, clocks, **known), self.net)
+
     def ended(
         self,
         begun: Begun,
@@ -306,26 +315,26 @@ class Decisions:
         k: int,
         clocks: Clocks,
         **known: Unpack[Known],
-    ) -> Decided:
-        """`round`, by the clocks of its end: how models are weighted may have changed, but not who
+    ) -> Begun:
+        """The same by the clocks of its end: how models are weighted may have changed, but not who
         works, for how long, and at what price."""
-        if self.outages is not None or self.late.seconds is not None:
-            return self.round(number, k, clocks, **known)
+        if not self._steady:
+            return Begun.of(self.round(number, k, clocks, **known), self.net)
         cost = self.cost.at(self.lanes[number], k, known["seconds"])
-        view = self.view(number, k, clocks, **known, cost=cost)
-        return self._as_before(view, cost, begun)
+        return self._as_before(self.view(number, k, clocks, **known, cost=cost), cost, begun)
 
-    def _as_before(self, view: View, cost: Cost, before: Begun) -> Decided:
+    def _as_before(self, view: View, cost: Cost, before: Begun) -> Begun:
         """A round with the work of an earlier one: where its messages are the same, so is its
         price."""
-        work, done = before.work, before.done(len(self.net.samples))
+        work, steps, sent, bill, clients, state, counts_for = before
+        done = before.done(len(self.net.samples))
         mix = self._mixed(view, done)
-        if _same_messages(mix, before.mix):
-            return Decided(
-                work, done, _sent_as(mix, before.mix), before.bill, before.clients, before.state
-            )
-        mix = self._billed(view.net, mix)
-        return Decided(work, done, mix, cost.bill(work, mix, done), before.clients, before.state)
+        if same_messages(mix, sent):
+            mix = sent_as(mix, sent)
+        else:
+            mix = self._billed(view.net, mix)
+            bill = cost.bill(work, mix, done)
+        return Begun(work, steps, mix, bill, clients, state, counts_for)
 
     def check_deadline(self) -> None:
         """Refuse a deadline that nobody can meet."""
@@ -363,55 +372,6 @@ def hears(decisions: Decisions) -> bool:
     except Unheard:
         return True
     return False
-
-
-def _same_messages(one: Mix, other: Mix) -> bool:
-    """Do the same models travel, however much each of them counts?"""
-    if not _same_places(one.up, other.up):
-        return False
-    these, those = one.stages, other.stages
-    return len(these) == len(those) and all(map(_same_places, these, those))
-
-
-def _same_start(asked: Work, before: Work) -> bool:
-    """Is this the same work, of the plainest kind?"""
-    return (
-        asked.plain
-        and before.plain
-        and asked.broadcasts is None
-        and (asked.steps, asked.deadline, asked.lasts, asked.pull, asked.measure)
-        == (before.steps, before.deadline, before.lasts, before.pull, before.measure)
-        and _same_places(asked.down, before.down)
-        and same_numbers(asked.down.weights, before.down.weights)
-        and asked.down.rule == before.down.rule
-    )
-
-
-def _sent_as(mix: Mix, like: Mix) -> Mix:
-    """The same with the messages of another round, and with its mixings where they are the same."""
-    stages = tuple(map(_sending_as, mix.stages, like.stages))
-    return mix.sending(_sending_as(mix.up, like.up), stages)
-
-
-def _sending_as(one: Mixing, like: Mixing) -> Mixing:
-    """A mixing between the same places, with the other's messages; the other, if it is the same."""
-    same = one.rule == like.rule and one.votes is like.votes
-    same = same and same_numbers(one.weights, like.weights)
-    return like if same else one.sending(like.sent)
-
-
-def _same_places(one: Mixing, other: Mixing) -> bool:
-    return one is other or (
-        (one.via, one.hops, one.relay) == (other.via, other.hops, other.relay)
-        and same_numbers(one.rows, other.rows)
-        and same_numbers(one.starts, other.starts)
-        and same_numbers(one.sources, other.sources)
-    )
-
-
-def same_numbers(one: Ints | Floats, other: Ints | Floats) -> bool:
-    """np.array_equal, but fast for a few numbers, which every asynchronous round compares."""
-    return one is other or (len(one) == len(other) and one.tobytes() == other.tobytes())
 
 
 def _by_members(net: Network, mix: Mix) -> Mix:

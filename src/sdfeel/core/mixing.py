@@ -114,8 +114,15 @@ class Mixing:
         sent = (owners != self.sources) & (owners >= 0) & (self.sources >= 0)
         return self.hops * int(sent.sum())
 
+    @cached_property
+    def places(self) -> tuple[list[int], list[int]]:
+        """`rows` and `sources` for those who read them one by one."""
+        return self.rows.tolist(), self.sources.tolist()
+
     def sending(self, sent: Ints | None) -> "Mixing":
         """The same with these messages: `replace`, without checking again what was checked."""
+        if sent is self.sent:
+            return self
         other = object.__new__(Mixing)
         other.__dict__.update(self.__dict__, sent=sent)
         other.__dict__.pop("crossings", None)
@@ -127,7 +134,9 @@ class Mixing:
         """The same with these weights: `replace`, without checking again what was checked."""
         assert len(weights) == len(self.sources)
         other = object.__new__(Mixing)
-        other.__dict__.update(self.__dict__, weights=floats(weights))
+        # What does not depend on weights is worked out here, once for all that are made from this.
+        known = {"places": self.places, "crossings": self.crossings}
+        other.__dict__.update(self.__dict__, **known, weights=floats(weights))
         return other
 
     def dense(self, width: int) -> Floats:
@@ -325,15 +334,16 @@ def star_among(net: Network, centre: int, trust: Floats, balanced: bool = False)
     """The same, given only the `trust` in each neighbour, and in the centre: its last number."""
     around, others = net.neighbours(centre), trust[:-1]
     assert len(others) == len(around)
-    shares = others / (others.sum() + trust[-1])
+    shares = others / (np.add.reduce(others) + trust[-1])
     taken, given = shares, shares
     if balanced:
         ratio = net.mass[around] / net.mass[centre]
         taken, given = shares * np.minimum(1, ratio), shares * np.minimum(1, 1 / ratio)
     places, own = _star_places(net, centre)
-    weights = np.concatenate([taken, given, 1 - given, [1 - taken.sum()]])[own]
+    weights = np.concatenate((taken, given, 1 - given, (1 - np.add.reduce(taken),)))[own]
+    weights.setflags(write=False)
     found = places.weighing(weights)
-    return found if weights.all() else _without_zeros(found)
+    return found if np.count_nonzero(weights) == len(weights) else _without_zeros(found)
 
 
 def _star_places(net: Network, centre: int) -> tuple[Mixing, Ints]:
@@ -348,7 +358,6 @@ def _star_places(net: Network, centre: int) -> tuple[Mixing, Ints]:
         for n, server in enumerate(around):
             rows[server] = {centre: float(count + n), server: float(2 * count + n)}
         places = of_rows({dst: rows[dst] for dst in sorted(rows)})
-        assert places.crossings  # known from now on, whatever the weights
         net.memo[key] = places, ints(places.weights.astype(np.int64))
     found: tuple[Mixing, Ints] = net.memo[key]
     return found

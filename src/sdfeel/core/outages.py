@@ -321,10 +321,8 @@ def idle(cost: Cost, work: Work, mix: Mix, done: Ints, memory: Memory) -> tuple[
 
 def after(clocks: Clocks, lane: Lane, there: Bools, mixed: tuple[int, ...]) -> Clocks:
     """The clocks when a lane has finished a round; servers that were away have done nothing."""
-    up = np.array([d for d in lane if there[d]], dtype=np.int64)
-    if not up.size:
-        return replace(clocks, number=clocks.number + 1)
-    return clocks.after(up, np.array(mixed, dtype=int))
+    up = [d for d in lane if there[d]]
+    return clocks.after(up, mixed) if up else replace(clocks, number=clocks.number + 1)
 
 
 def changes(before: NetworkState, now: NetworkState, number: int) -> list[str]:

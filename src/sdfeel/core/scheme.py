@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, is_dataclass, replace
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from math import inf
 from numbers import Integral, Real
 from types import NoneType, UnionType
@@ -115,6 +115,12 @@ class View:
         """The clients that may take part, in ascending order."""
         return self.net.clients if self.drawn is None else self.drawn
 
+    def seen(self, **changes: Any) -> "View":
+        """`replace`, but fast, since every event asks for it."""
+        other = object.__new__(View)
+        other.__dict__.update(self.__dict__, **changes)
+        return other
+
     def rng(self) -> np.random.Generator:
         """Random draws that belong to this round of this lane, whoever asks."""
         return rng(self.seed, "scheme", self.lane_number, self.k)
@@ -143,6 +149,7 @@ class Work:
     pull: float = 0.0  # how strongly clients are pulled to where they start
     measure: bool = False  # estimate how curved and how different the clients' losses are
     compare: Mixing | None = None  # rows -> clients: models whose losses are measured, too
+    asked: "Work | None" = field(default=None, init=False, repr=False)  # what `core.decide` counted
 
     @property
     def plain(self) -> bool:
@@ -159,7 +166,7 @@ class Work:
     def counted(self, copies: int, broadcasts: int) -> "Work":
         """The same with its messages: `replace`, but fast, since every lane asks for it."""
         other = object.__new__(Work)
-        other.__dict__.update(self.__dict__, copies=copies, broadcasts=broadcasts)
+        other.__dict__.update(self.__dict__, copies=copies, broadcasts=broadcasts, asked=self)
         return other
 
     @property
@@ -181,7 +188,7 @@ class Mix:
     over: str | None = None  # why the run ends with this round; None: it continues
     figures: Mapping[str, float] = field(default_factory=dict)  # the scheme's own, for the log
 
-    @cached_property
+    @property
     def stages(self) -> tuple[Mixing, ...]:
         """`across` as a sequence."""
         if self.across is None:
@@ -191,7 +198,7 @@ class Mix:
     def sending(self, up: Mixing, stages: tuple[Mixing, ...]) -> "Mix":
         """The same with these messages: `replace`, but fast, since every event asks for it."""
         other = object.__new__(Mix)
-        other.__dict__.update(self.__dict__, up=up, across=stages or None, stages=stages)
+        other.__dict__.update(self.__dict__, up=up, across=stages or None)
         return other
 
     @property

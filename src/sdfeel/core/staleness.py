@@ -1,6 +1,6 @@
 """How old a server's model is, and how much a model of that age counts."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -50,18 +50,22 @@ class Clocks:
             )
         return self.heard
 
-    def after(self, lane: Ints, mixed: Ints) -> "Clocks":
-        """The servers of `lane` finished a round, and mixed with `mixed` (themselves included)."""
+    def after(self, leaders: Sequence[int] | Ints, mixed: Sequence[int] | Ints) -> "Clocks":
+        """The `leaders` finished a round, and mixed with `mixed` (themselves included)."""
         number = self.number + 1
         led, touched = self.led.copy(), self.touched.copy()
-        led[lane] = touched[lane] = touched[mixed] = number
+        for d in leaders:  # often it is one: an index of one number costs more than the number
+            led[d] = touched[d] = number
+        for d in mixed:
+            touched[d] = number
         if self.heard is None:
             return Clocks(number, led, touched, None, self.stamp)
+        lane = np.asarray(leaders, dtype=np.int64)
         heard, stamp = self.heard.copy(), self.stamp.copy()
         # The leaders stamp their round; then everyone who mixed knows what any of them knew.
         stamp[lane] = stamp[lane].max() + 1
         heard[lane[:, None], lane] = stamp[lane]
-        together = np.union1d(lane, mixed)
+        together = np.union1d(lane, np.asarray(mixed, dtype=np.int64))
         heard[together] = heard[together].max(axis=0)
         stamp[together] = stamp[together].max()
         return Clocks(number, led, touched, heard, stamp)

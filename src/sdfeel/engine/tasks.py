@@ -3,6 +3,7 @@
 A million objects would take too long. Nothing here needs torch: devices without it take part, too.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar, cast
 
@@ -49,7 +50,7 @@ class Crowd:
     """
 
     clients: Ints  # (T,)
-    starts: NDArray[Any]  # (S, P) models that they start from
+    starts: NDArray[Any] | Sequence[NDArray[Any]]  # (S, P) models that they start from
     start: Ints  # (T,) which of these each task starts from
     steps: Ints  # (T,) local iterations to take
     first: Ints  # (T,) local iterations taken before
@@ -69,7 +70,8 @@ class Folding(Protocol):
         ...
 
     def gather(self, crowd: Crowd, totals: Floats) -> "InTraining":
-        """Begin to train; `fold` makes their sums, the rows of `totals` (R, P), which are zeros."""
+        """Begin to train; `fold` makes their sums, the rows of `totals` (R, P), which may have been
+        anything; rows that nothing goes into stay what they are, or become zeros."""
         ...
 
 

@@ -52,8 +52,12 @@ class OneByOne:
         return (setting.servers,) * len(setting.clients)
 
     def work(self, view: View) -> Work:
-        down = broadcast(view.net, self.client(view), via="client-cloud")
-        return Work(down=down, steps=self.tau1)
+        key = "one by one", view.lane_number, self.tau1
+        if key not in view.net.memo:
+            down = broadcast(view.net, self.client(view), via="client-cloud")
+            view.net.memo[key] = Work(down=down, steps=self.tau1)
+        found: Work = view.net.memo[key]
+        return found
 
     def client(self, view: View) -> Ints:
         """(1,) whose lane it is."""
@@ -96,15 +100,24 @@ class FedAsync(OneByOne):
         return replace(one_server(net), shelves=(ARRIVED,))
 
     def mix(self, view: View, done: Ints) -> Mix:
-        share = float(self.mixing_rate * self.counts(view.clocks.number - view.began)[0])
-        arrived = int(view.net.shelf(ARRIVED.name)[0])
-        up = average([arrived], self.client(view), via="client-cloud")
-        return Mix(up, _blended(view.net, arrived).weighing(floats([share, 1 - share])))
+        net, key = view.net, ("arrives", view.lane_number)
+        if key not in net.memo:
+            arrived = int(net.shelf(ARRIVED.name)[0])
+            net.memo[key] = average([arrived], self.client(view), via="client-cloud")
+        shares = _shares(self, view.clocks.number - view.began)
+        return Mix(net.memo[key], _blended(net).weighing(shares))
 
 
-def _blended(net: Network, arrived: int) -> Mixing:
+@lru_cache(maxsize=1 << 12)
+def _shares(scheme: FedAsync, age: int) -> Floats:
+    """(2,) of a model of this age in the new global one, and of the old one."""
+    share = float(scheme.mixing_rate * scheme.counts(age)[0])
+    return floats([share, 1 - share])
+
+
+def _blended(net: Network) -> Mixing:
     """The cloud takes a share of what has arrived, and keeps the rest of its own."""
     if "blended" not in net.memo:
-        net.memo["blended"] = of_rows({0: {arrived: 0.5, 0: 0.5}})
+        net.memo["blended"] = of_rows({0: {int(net.shelf(ARRIVED.name)[0]): 0.5, 0: 0.5}})
     found: Mixing = net.memo["blended"]
     return found

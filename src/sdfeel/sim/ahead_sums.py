@@ -2,13 +2,16 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
-from sdfeel.core.arrays import Ints
-from sdfeel.core.decide import Begun, same_numbers
+from sdfeel.core.alike import same_numbers
+from sdfeel.core.arrays import Floats, Ints
+from sdfeel.core.decide import Begun
 from sdfeel.core.errors import SdfeelError
 from sdfeel.core.mixing import Mixing
 from sdfeel.core.scheme import Mix, Work
@@ -21,15 +24,20 @@ ROOM_BYTES = 256e6  # of the sums of a batch, at most
 Coming = Callable[[], Iterator[tuple[LaneState, Begun]]]  # the lanes whose rounds end next
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class Place:
     """Where a lane's sums are."""
 
     begun: Begun
     base: Tensor  # what its round began from: there is a new one for every round
-    totals: Tensor  # (R, P) float64
+    totals: NDArray[Any]  # (R, P) float64, or rounded already
     first: bytes  # local iterations that its clients had taken before
     until: int  # tasks of the batch after which they are complete
+    kind: np.dtype[Any]  # of the models
+
+    def keep(self) -> None:
+        """Round sums that are complete, in memory of their own: theirs is used again."""
+        self.totals, self.until = self.totals.astype(self.kind, copy=self.until > 0), 0
 
 
 class AheadSums:
@@ -45,6 +53,8 @@ class AheadSums:
         self._places: dict[int, Place] = {}  # by lane
         self._crowd: InTraining | None = None
         self._folded = self._count = 0  # tasks of the batch
+        self._room: Floats | None = None  # memory for the sums of a batch: new pages cost time
+        self._in_use: Floats | None = None
         self._given_up = False
         self._pieces: dict[int, tuple[Begun, Crowd]] = {}  # by lane: it hardly ever changes
 
@@ -65,7 +75,7 @@ class AheadSums:
             self._train(lane, taken, coming)
             place = self._places.pop(lane.number)
         self._fold(place.until)
-        return torch.from_numpy(place.totals.numpy().astype(lane.base.numpy().dtype))
+        return torch.from_numpy(place.totals.astype(place.kind, copy=False))
 
     def _as_begun(self, number: int, mix: Mix, begun: Begun) -> bool:
         """Does the round end as it began, and is it plain?"""
@@ -106,17 +116,28 @@ class AheadSums:
         pieces = [self._piece(each) for each in chosen]
         sums = [len(each.begun.mix.up.rows) for each in chosen if each.begun is not None]
         bases = [each.base for each in chosen if each.base is not None]
-        crowd = _joined(pieces, torch.cat(bases), [len(base) for base in bases], sums, taken)
-        totals = torch.zeros(sum(sums), bases[0].shape[1], dtype=torch.float64)
-        until, begin = 0, 0
+        crowd = _joined(pieces, [base.numpy() for base in bases], sums, taken)
+        totals = self._zeros(sum(sums), bases[0].shape[1], crowd.into)
+        until, begin, kind = 0, 0, crowd.starts[0].dtype
         for each, piece, count, base in zip(chosen, pieces, sums, bases, strict=True):
             until += len(piece.clients)
             assert each.begun is not None
             part, first = totals[begin : begin + count], taken[piece.clients].tobytes()
-            self._places[each.number] = Place(each.begun, base, part, first, until)
+            self._places[each.number] = Place(each.begun, base, part, first, until, kind)
             begin += count
         self._folded, self._count = 0, until
-        self._crowd = self._engine.gather(crowd, totals.numpy())
+        self._crowd = self._engine.gather(crowd, totals)
+
+    def _zeros(self, sums: int, size: int, into: Ints) -> Floats:
+        """(sums, size) memory for sums; it is 0 where nothing is added."""
+        room, self._room = self._room, None
+        if room is None or len(room) < sums or room.shape[1] != size:
+            room = np.zeros((sums, size))
+        self._in_use, never = room, np.ones(sums, dtype=bool)
+        never[into] = False
+        if never.any():
+            room[:sums][never] = 0
+        return room[:sums]
 
     def _fold(self, until: int) -> None:
         if self._crowd is not None and until > self._folded:
@@ -129,7 +150,9 @@ class AheadSums:
         """Complete the batch, so that places of a later one cannot be confused with its own."""
         try:
             self._fold(self._count)
-            self._places = {n: replace(place, until=0) for n, place in self._places.items()}
+            for place in self._places.values():
+                place.keep()
+            self._room = self._in_use
         except SdfeelError:  # of a lane that will ask again, and be told
             self._places.clear()
         self._crowd = None
@@ -162,9 +185,7 @@ class AheadSums:
         return piece
 
 
-def _joined(
-    pieces: list[Crowd], starts: Tensor, bases: list[int], sums: list[int], taken: Ints
-) -> Crowd:
+def _joined(pieces: list[Crowd], bases: list[NDArray[Any]], sums: list[int], taken: Ints) -> Crowd:
     """One crowd of several lanes: their models and sums follow one another."""
     clients = np.concatenate([piece.clients for piece in pieces])
     entries = np.array([len(piece.into) for piece in pieces])
@@ -173,8 +194,8 @@ def _joined(
     ends = [piece.begins[1:] + more for piece, more in zip(pieces, before.tolist(), strict=False)]
     return Crowd(
         clients,
-        starts.numpy(),
-        np.concatenate([piece.start for piece in pieces]) + _offsets(bases, tasks),
+        [row for base in bases for row in base],
+        np.concatenate([piece.start for piece in pieces]) + _offsets(list(map(len, bases)), tasks),
         np.concatenate([piece.steps for piece in pieces]),
         taken[clients],
         np.concatenate([piece.rates for piece in pieces]),

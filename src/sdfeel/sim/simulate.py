@@ -12,7 +12,7 @@ from torch import Tensor
 from sdfeel.core import membership, outages
 from sdfeel.core.arrays import Floats, Ints, floats, ints
 from sdfeel.core.cost import Bill
-from sdfeel.core.decide import Begun, Decided, Decisions, Known, hears, length
+from sdfeel.core.decide import Begun, Decisions, Known, hears
 from sdfeel.core.events import Crew, Round
 from sdfeel.core.mixing import Mixing
 from sdfeel.core.network import Network
@@ -128,7 +128,7 @@ class Simulation:
 
     def next_steps(self) -> int:
         """Local iterations that the clients of the next round take together."""
-        return int(self._decided(self._next_lane()).done.sum())
+        return int(self._decided(self._next_lane()).steps.sum())
 
     def next_end(self) -> float:
         """The virtual moment at which the next round ends."""
@@ -235,16 +235,14 @@ class Simulation:
             decisions, clocks = self.decisions.at(each.k), self.state.clocks
             before = None if self.decisions.epochs else each.begun
             known = self._known(each)
-            each.begun = Begun.of(
-                decisions.round(each.number, each.k, clocks, **known, before=before)
-            )
+            each.begun = decisions.begun(before, each.number, each.k, clocks, **known)
         return each.begun
 
-    def _decided(self, each: LaneState) -> Decided:
+    def _decided(self, each: LaneState) -> Begun:
         """How the round ends. With one lane, nothing can have changed since it began."""
         begun, decisions = self._begun(each), self.decisions.at(each.k)
         if len(self.state.lanes) == 1:
-            return begun.as_decided(len(self.state.taken))
+            return begun
         clocks = self.state.clocks
         return decisions.ended(begun, each.number, each.k, clocks, **self._known(each))
 
@@ -259,7 +257,9 @@ class Simulation:
 
     def _finish(self, each: LaneState) -> Round:
         state = self.state
-        work, done, mix, bill, clients, network = self._decided(each)
+        decided = self._decided(each)
+        work, _, mix, bill, clients, network, iterations = decided
+        done = decided.done(len(state.taken))
         held, self._last = each.held or 0.0, network.net
         began = (
             {} if self._liars is None else {d: state.rows[d].clone() for d in self._liars.servers}
@@ -274,7 +274,7 @@ class Simulation:
         state.joules += bill.joules
         state.taken = state.taken + done
         self._spend(work, mix.up, each.k)
-        state.took(each, length(self.decisions.at(each.k).net, work, done))
+        state.took(each, iterations)
         each.memory = mix.memory
         state.over = state.over or mix.over
         each.k += 1
@@ -323,10 +323,10 @@ class Simulation:
         for stage in mix.stages:
             for _ in range(stage.hops):
                 if not self._mixed_at_once(stage):
-                    self.state.rows.put(stage.rows.tolist(), self._across(stage, hop, began))
+                    self.state.rows.put(stage.places[0], self._across(stage, hop, began))
                 hop += 1
             if stage.crossings:
-                met.update([d for d in stage.rows.tolist() if d >= 0])
+                met.update([d for d in stage.places[0] if d >= 0])
         return tuple(sorted(met))
 
     def _mixed_at_once(self, mixing: Mixing) -> bool:
@@ -362,8 +362,9 @@ class Simulation:
 
     def _crew(self, each: LaneState, work: Work, bill: Bill) -> Crew | None:
         """How long each client computed and sent; None if unchanged, or too many to list."""
-        if len(work.down.rows) > LISTED:
+        if bill is each.billed or len(work.down.rows) > LISTED:
             return None
+        each.billed = bill
         columns = (work.down.rows.tolist(), bill.busy.tolist(), bill.sending.tolist())
         crew = tuple(zip(*columns, strict=True))
         if each.crew == crew:
@@ -380,7 +381,7 @@ class Simulation:
         found = self._folded(work, mix, done, each)
         if found is not None:
             place = state.rows.add if mix.payload == "update" else state.rows.put
-            place(mix.up.rows.tolist(), found)
+            place(mix.up.places[0], found)
             return {}
         sums = Sums(len(mix.up.rows), state.servers)
         takers = takers_of(mix)

@@ -2,13 +2,13 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from weakref import WeakValueDictionary
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from sdfeel.core.arrays import Floats, Ints
+from sdfeel.core.cost import Bill
 from sdfeel.core.decide import Begun, mean_iterations
 from sdfeel.core.events import Crew
 from sdfeel.core.mixing import Mixing
@@ -39,9 +39,7 @@ class ModelRows:
         self._zero = torch.zeros_like(self.first)
         self.writes = 0  # of servers' rows
         self.last_written = np.zeros(len(self.servers), dtype=np.int64)  # the write of each row
-        self._copies: WeakValueDictionary[int, Tensor] = (
-            WeakValueDictionary()
-        )  # of rows as they are
+        self._copies: dict[int, Tensor] = {}  # (1, P) of servers' rows, until they are written
 
     @classmethod
     def fresh(cls, initial: Tensor, net: Network) -> "ModelRows":
@@ -74,11 +72,11 @@ class ModelRows:
         if len(rows) > 1:
             return torch.stack([self[n] for n in rows])
         n = rows[0]
-        copy = self._copies.get(n) if n >= 0 else None
+        if n < 0:
+            return self[n].clone()[None]
+        copy = self._copies.get(n)
         if copy is None:
-            copy = self[n].clone()[None]
-            if n >= 0:
-                self._copies[n] = copy
+            copy = self._copies[n] = self.servers[n : n + 1].clone()
         return copy
 
     def put(self, rows: Sequence[int], values: Tensor) -> None:
@@ -107,17 +105,19 @@ class ModelRows:
 
     def mix(self, mixing: Mixing, compiled: NativeRows) -> bool:
         """Mix servers' rows where they are, as `combine.mixed` does; False if they do not fit."""
-        rows, sources, size = mixing.rows.tolist(), mixing.sources.tolist(), len(self.first)
-        shelved = [self[n] for n in sources if n < 0]
+        rows, sources = mixing.places
+        shelved = {n: self[n] for n in sources if n < 0}
         if (
             mixing.rule is not None
             or min(rows, default=-1) < 0
-            or not all(row.is_contiguous() for row in (self.servers, *shelved))
+            or not self.servers.is_contiguous()
+            or not all([row.is_contiguous() for row in shelved.values()])
             or self.servers.dtype is not torch.float32
         ):
             return False
+        size = self.servers.shape[1]
         begin, wide = self.servers.data_ptr(), 4 * size
-        terms = [begin + n * wide if n >= 0 else self[n].data_ptr() for n in sources]
+        terms = [begin + n * wide if n >= 0 else shelved[n].data_ptr() for n in sources]
         places = [begin + n * wide for n in rows]
         compiled.mix(terms, mixing.weights, mixing.starts, places, size)
         self.touch(*rows)
@@ -192,6 +192,7 @@ class LaneState:
     memory: Memory = field(default_factory=dict)  # the scheme's
     measured: Estimates | None = None
     crew: Crew = ()  # as last listed in the lane's events
+    billed: Bill | None = None  # of whom that is
     begun: Begun | None = None  # the round, as it was decided; None after a resume
     tasks: list[Task] | None = None  # its clients', once they were asked for
 

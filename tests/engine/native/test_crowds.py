@@ -23,6 +23,7 @@ from sdfeel.engine.native.engine import NativeEngine
 from sdfeel.engine.tasks import Crowd
 from sdfeel.models.zoo import build
 from sdfeel.schemes import SCHEMES, SDFeel
+from sdfeel.sim.ahead_sums import AheadSums
 from sdfeel.sim.simulate import Simulation
 from tests.engine.native.helpers import needs_compiler
 
@@ -181,17 +182,44 @@ def test_an_error_is_the_same_as_one_by_one() -> None:
 def test_no_python_for_each_client() -> None:
     counts = []
     for clients in (400, 4000):
-        run, calls = simulation(SDFeel(tau1=1), clients=clients), 0
+        run = simulation(SDFeel(tau1=1), clients=clients)
         next(run)
-
-        def count(frame: FrameType, event: str, arg: object) -> None:
-            nonlocal calls
-            calls += event in ("call", "c_call")
-
-        sys.setprofile(count)
-        try:
-            next(run)
-        finally:
-            sys.setprofile(None)
-        counts.append(calls)
+        counts.append(calls_of(run))
     assert counts[1] - counts[0] < 400  # of 3,600 more clients; a few calls for every 256
+
+
+def calls_of(run: Simulation, rounds: int = 1) -> int:
+    """Calls of Python, and from Python, that a few rounds take."""
+    calls = 0
+
+    def count(frame: FrameType, event: str, arg: object) -> None:
+        nonlocal calls
+        calls += event in ("call", "c_call")
+
+    sys.setprofile(count)
+    try:
+        for _ in range(rounds):
+            next(run)
+    finally:
+        sys.setprofile(None)
+    return calls
+
+
+@needs_compiler
+@pytest.mark.parametrize(("name", "most"), [("fedasync", 310), ("async-sd-feel", 410)])
+def test_an_event_works_out_little_that_was_known_before(name: str, most: int) -> None:
+    run = simulation(SCHEMES[name]())
+    for _ in range(2 * COUNT):
+        next(run)
+    assert calls_of(run, 60) / 60 < most  # seconds would depend on who else is busy
+
+
+def test_memory_for_sums_is_used_again_and_is_zero_where_nothing_is_added() -> None:
+    ahead = AheadSums(engine=None, workers=1)  # type: ignore[arg-type]
+    first = ahead._zeros(3, 2, np.array([0, 1, 2]))
+    first[:] = 7
+    ahead._room = ahead._in_use
+    again = ahead._zeros(2, 2, np.array([0]))
+    assert np.shares_memory(first, again)
+    assert again.tolist() == [[7, 7], [0, 0]]
+    assert not np.shares_memory(again, ahead._zeros(2, 2, np.array([0]))), "it is in use"

@@ -96,11 +96,10 @@ class Crowds:
         ring = max(2, min(EACH_CHUNKS * self._threads, ROOM_BYTES // (4 * self._row * chunk)))
         models = np.empty((chunk * min(ring + 1, -(-count // chunk)), self._row), np.float32)
         own = self._turned(crowd, totals)
-        starts, sums = (
-            (np.ascontiguousarray(crowd.starts, np.float32), totals) if own is None else own
-        )
+        rows, sums = (crowd.starts, totals) if own is None else own
+        starts = [np.ascontiguousarray(row, np.float32) for row in rows]
         kept: dict[str, NDArray[Any]] = {
-            "starts": starts.ctypes.data + crowd.start.astype(np.uintp) * (4 * self._row),
+            "starts": np.array(list(map(_address, starts)), np.uintp)[crowd.start],
             "clients": _numbers(crowd.clients),
             "first": _numbers(crowd.first * each),
             "steps": _numbers(crowd.steps * each),
@@ -112,14 +111,14 @@ class Crowds:
         tasks = Tasks(
             count=count,
             shifts=None,
-            models=models.ctypes.data,
+            models=_address(models),
             rooms=len(models),
             parameters=self._row,
-            x=self._lessons.x.ctypes.data,
-            y=self._lessons.y.ctypes.data,
+            x=_address(self._lessons.x),
+            y=_address(self._lessons.y),
             key=self._key,
             **self._lessons.step.numbers(),
-            **{name: array.ctypes.data for name, array in kept.items()},
+            **{name: _address(array) for name, array in kept.items()},
         )
         into = _numbers(crowd.into)
         entries: dict[str, NDArray[Any]] = {
@@ -130,16 +129,16 @@ class Crowds:
         }
         call = CrowdCall(
             tasks=tasks,
-            parts=self._places.ctypes.data,
-            part_sizes=self._part_sizes.ctypes.data,
+            parts=_address(self._places),
+            part_sizes=_address(self._part_sizes),
             examples=len(self._lessons.x),
-            seed=self._seed.ctypes.data,
+            seed=_address(self._seed),
             words=len(self._seed),
             chunk=chunk,
-            totals=sums.ctypes.data,
+            totals=_address(sums),
             updates=crowd.updates,
             ordered=own is not None,
-            **{name: array.ctypes.data for name, array in entries.items()},
+            **{name: _address(array) for name, array in entries.items()},
         )
 
         def restore(begin: int, end: int) -> None:
@@ -163,11 +162,12 @@ class Crowds:
 
         None if it is less work to turn every model twice than starts and sums once.
         """
-        shape, starts = crowd.starts.shape, np.ascontiguousarray(crowd.starts, np.float32)
-        small = starts.nbytes + totals.nbytes <= ORDERED_BYTES
-        few = 4 * (len(starts) + len(totals)) <= len(crowd.clients)
+        count, shape = len(crowd.starts), (len(crowd.starts), self._row)
+        small = 4 * count * self._row + totals.nbytes <= ORDERED_BYTES
+        few = 4 * (count + len(totals)) <= len(crowd.clients)
         if not (self._library.orders and small and few):
             return None
+        starts = np.ascontiguousarray(crowd.starts, np.float32)
         room, sums = self._spare.pop() if self._spare else (starts[:0], totals[:0])
         if room.shape != shape:
             room = np.empty_like(starts)
@@ -273,6 +273,12 @@ def _opening(into: Ints, sums: int) -> NDArray[np.uint8]:
     first[into[::-1]] = np.arange(len(into))[::-1]  # of several, the last that is written stays
     found = np.zeros(len(into), np.uint8)
     found[first[first >= 0]] = 1
+    return found
+
+
+def _address(array: NDArray[Any]) -> int:
+    """array.ctypes.data, but fast."""
+    found: int = array.__array_interface__["data"][0]
     return found
 
 

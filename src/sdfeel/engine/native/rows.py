@@ -7,6 +7,7 @@ here needs torch.
 import ctypes
 from functools import cache
 from pathlib import Path
+from struct import pack
 from typing import Any
 
 import numpy as np
@@ -89,10 +90,9 @@ class NativeRows:
 
         Models are given by their addresses; the terms of row n begin at `starts[n]`.
         """
-        places = np.array(terms + rows, np.uintp)
-        here = _address(places)
-        given = here, _address(weights), _address(starts), here + 8 * len(terms)
-        self._mix(*given, len(rows), size)
+        # For a few numbers, their bytes are at hand sooner than the address of an array.
+        numbers = weights.tobytes(), starts.tobytes()
+        self._mix(_addresses(terms), *numbers, _addresses(rows), len(rows), size)
 
     def squares(self, x: Models, centre: Floats) -> Floats:
         """(N,) each row's squared distance from the centre."""
@@ -167,6 +167,10 @@ def _piece(x: Models, begin: int, end: int, own: Floats) -> tuple[Any, ...]:
 
 def _at(array: NDArray[Any], place: int = 0) -> ctypes.c_void_p:
     return ctypes.c_void_p(_address(array) + place * array.itemsize)
+
+
+def _addresses(numbers: list[int]) -> bytes:
+    return pack(f"{len(numbers)}N", *numbers)
 
 
 def _address(array: NDArray[Any]) -> int:

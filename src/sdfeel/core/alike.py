@@ -1,0 +1,59 @@
+"""When two decisions are the same, so that nothing has to be worked out again.
+
+Asynchronous lanes decide a round at every event, and most of their rounds are like the last one.
+"""
+
+from sdfeel.core.arrays import Floats, Ints
+from sdfeel.core.mixing import Mixing
+from sdfeel.core.scheme import Mix, Work
+
+
+def same_messages(one: Mix, other: Mix) -> bool:
+    """Do the same models travel, however much each of them counts?"""
+    if not _same_places(one.up, other.up):
+        return False
+    these, those = one.stages, other.stages
+    return len(these) == len(those) and all(map(_same_places, these, those))
+
+
+def same_start(asked: Work, before: Work) -> bool:
+    """Is this the same work, of the plainest kind?"""
+    if asked is before.asked:
+        return True
+    return (
+        asked.plain
+        and before.plain
+        and asked.broadcasts is None
+        and (asked.steps, asked.deadline, asked.lasts, asked.pull, asked.measure)
+        == (before.steps, before.deadline, before.lasts, before.pull, before.measure)
+        and _same_places(asked.down, before.down)
+        and same_numbers(asked.down.weights, before.down.weights)
+        and asked.down.rule == before.down.rule
+    )
+
+
+def sent_as(mix: Mix, like: Mix) -> Mix:
+    """The same with the messages of another round, and with its mixings where they are the same."""
+    stages = tuple(map(_sending_as, mix.stages, like.stages))
+    return mix.sending(_sending_as(mix.up, like.up), stages)
+
+
+def _sending_as(one: Mixing, like: Mixing) -> Mixing:
+    """A mixing between the same places, with the other's messages; the other, if it is the same."""
+    same = one.rule == like.rule and one.votes is like.votes
+    same = same and same_numbers(one.weights, like.weights)
+    return like if same else one.sending(like.sent)
+
+
+def _same_places(one: Mixing, other: Mixing) -> bool:
+    return one is other or (
+        (one.via, one.hops, one.relay) == (other.via, other.hops, other.relay)
+        and same_numbers(one.rows, other.rows)
+        and same_numbers(one.starts, other.starts)
+        and same_numbers(one.sources, other.sources)
+    )
+
+
+def same_numbers(one: Ints | Floats, other: Ints | Floats) -> bool:
+    """np.array_equal, but fast for a few numbers, which every asynchronous round compares."""
+    return one is other or (len(one) == len(other) and one.tobytes() == other.tobytes())
