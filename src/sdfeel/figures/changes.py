@@ -31,14 +31,14 @@ GONE = {
 }
 PASSES = "a pass is trained now, not only charged, at the printed rate"
 ROUNDS = "12 rounds or more instead of 3, at three values of H, by three statistics"
-RACE = "lines end at the same time, 50 s; paired differences of five seeds"
+RACE = "lines end at the same time, 50 s; paired differences of eight seeds"
 AGREED = "all seeds agreed already: paired differences see it, pooled errors did not"
 LOOSE = "a margin and an interval now; the earlier rule held unless it was refuted"
 SPLIT = {
     "11a.2": "then about 0.1 and 1 together; now about 0.1 alone, and 11a.3 is about 1",
     "5.2": "then about FedAvg and FEEL together; now about FedAvg alone, and 5.2b is about FEEL",
 }
-PAIRED = "paired differences with an interval, five seeds"
+PAIRED = "paired differences with an interval, five or eight seeds"
 BOUNDS = ("4.4b", "8.2", "8.3", "11b.1", "11b.3", "D3", "R3", "K1", "K2", "L1", "L2", "M1")
 
 

@@ -73,9 +73,9 @@ every claim on MNIST is judged under two readings, each trained as it is charged
 """
 DESIGN = """
 `full` is MNIST or Fashion-MNIST with the 21,840-parameter CNN and its dropout, 50 clients, 10
-servers, batch 10, five seeds ([design, cost and order](reproduce/full.md)). Races (4a, 5a) last
-50 s, 10 s more than the paper needs to converge. Figures per iteration take 600 batches (A) or 60
-passes (E, about as much training). Figure 7's lines last at least as long as tau1 = 5 needs for
+servers, batch 10, five or eight seeds ([design, cost and order](reproduce/full.md)). Races (4a, 5a)
+last 50 s, 10 s more than the paper needs to converge. Figures per iteration take 600 batches (A) or
+60 passes (E, about as much training). Figure 7's lines last at least as long as tau1 = 5 needs for
 them, and 6a's end when SD-FEEL at 50 Mbit/s has taken them. 10a lasts 12 synchronous rounds of 100
 batches (A) or 72 (E), at H = 1, 4 and 10, and is judged by mean accuracy, final accuracy and final
 loss, which must agree. `small` is CIFAR-10 with a small model ([design](reproduce/cifar10.md)); for
