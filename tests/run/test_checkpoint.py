@@ -48,7 +48,8 @@ def content(thing: Any) -> Any:
     if isinstance(thing, State):
         return {k: content(v) for k, v in vars(thing).items() if k != "_iterations"}
     if isinstance(thing, LaneState):
-        return {k: content(v) for k, v in vars(thing).items() if k not in ("begun", "tasks")}
+        kept = vars(thing).keys() - {"begun", "billed", "tasks"}  # the rest is worked out again
+        return {k: content(v) for k, v in vars(thing).items() if k in kept}
     if isinstance(thing, ModelRows):
         return content((thing.servers, thing.first, thing.shelves, thing.written))
     if isinstance(thing, Mapping):

@@ -302,10 +302,11 @@ class Decisions:
     ) -> Begun:
         """`round`, to be kept until it ends; where it is as `before`, the lane's last round,
         nothing has to be priced again."""
-        if before is not None and self._steady and self.cost.as_before(k):
+        cost = self.cost.at(self.lanes[number], k, known["seconds"])
+        if before is not None and self._steady and cost is self.cost and cost.as_before(k):
             view = self.view(number, k, clocks, **known)
             if self.work(view, before.work) is before.work:
-                return self._as_before(view, self.cost, before)
+                return self._as_before(view, cost, before)
         return Begun.of(self.round(number, k, clocks, **known), self.net)
 
     def ended(

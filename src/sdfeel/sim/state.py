@@ -192,7 +192,7 @@ class LaneState:
     memory: Memory = field(default_factory=dict)  # the scheme's
     measured: Estimates | None = None
     crew: Crew = ()  # as last listed in the lane's events
-    billed: Bill | None = None  # of whom that is
+    billed: Bill | None = None  # the bill that the crew was read from; None after a resume
     begun: Begun | None = None  # the round, as it was decided; None after a resume
     tasks: list[Task] | None = None  # its clients', once they were asked for
 
