@@ -8,6 +8,7 @@ import json
 import lzma
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -58,7 +59,7 @@ class KeptFigure:
     def seeds(self, figure: Figure, scale: Scale, reading: Reading) -> list[int]:
         """The seeds of which every line that the figure has is there."""
         seeds = {seed for one, _, seed in self.runs if one == reading}
-        labels = _labels(figure, scale, reading) if seeds else []
+        labels = _labels(figure, scale, reading) if seeds else ()
         return sorted(s for s in seeds if all((reading, label, s) in self.runs for label in labels))
 
     @property
@@ -79,8 +80,9 @@ class KeptFigure:
         return found
 
 
-def _labels(figure: Figure, scale: Scale, reading: Reading) -> list[str]:
-    return [line.label for line in figure.lines(figure.setting(scale, reading))]
+@lru_cache
+def _labels(figure: Figure, scale: Scale, reading: Reading) -> tuple[str, ...]:
+    return tuple(line.label for line in figure.lines(figure.setting(scale, reading)))
 
 
 def file_of(results: Path, scale: Scale, name: str) -> Path:

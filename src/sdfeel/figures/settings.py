@@ -7,6 +7,7 @@ priced as the paper's.
 """
 
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from math import ceil
 from pathlib import Path
 from typing import Literal
@@ -64,13 +65,7 @@ class FigureSetting:
 
     def experiment(self, *changes: str) -> Experiment:
         """The setting's experiment with `section.key=value` changes on top."""
-        common = (
-            f"training.iterations={self.iterations}",
-            f"training.learning_rate={self.rate}",
-            "training.batch_size=10",
-            f"network.clients={self.clients}",
-        )
-        return with_cadence(load(None, (*common, *self.settings, *changes)), self.cadence)
+        return _experiment(self, changes)
 
     def step_seconds(self) -> float:
         """Seconds that one local iteration takes on a device of mean speed."""
@@ -107,6 +102,17 @@ class FigureSetting:
             return self
         own = ("latency.preset=paper-literal", "latency.samples_per_iteration=batch")
         return replace(self, settings=(*self.settings, *own))
+
+
+@lru_cache(maxsize=256)
+def _experiment(made: FigureSetting, changes: tuple[str, ...]) -> Experiment:
+    common = (
+        f"training.iterations={made.iterations}",
+        f"training.learning_rate={made.rate}",
+        "training.batch_size=10",
+        f"network.clients={made.clients}",
+    )
+    return with_cadence(load(None, (*common, *made.settings, *changes)), made.cadence)
 
 
 def with_cadence(experiment: Experiment, cadence: int) -> Experiment:
