@@ -39,3 +39,14 @@ def test_drafts_of_a_killed_process_are_cleared_away(tmp_path: Path) -> None:
     write_atomic(tmp_path / "a", b"new", durable=False)
     remove_drafts(tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["a"]
+
+
+def test_nobody_else_can_read_a_private_file_even_while_it_is_written(tmp_path: Path) -> None:
+    left = tmp_path / f".key.{os.getpid()}.tmp"  # by a killed process with the same number
+    left.write_bytes(b"ne")
+    left.chmod(0o644)
+    with replacing(tmp_path / "key", private=True) as file:
+        file.write(b"secret")
+        assert left.stat().st_mode & 0o777 == 0o600
+    assert (tmp_path / "key").stat().st_mode & 0o777 == 0o600
+    assert (tmp_path / "key").read_bytes() == b"secret"

@@ -32,28 +32,33 @@ NETWORK, EPOCHS, ALLOW, NODES, NODE, STATUS = (
     "node.toml",
     "status.json",
 )
+# Where a node's directory finds what all nodes share, unless its node.toml says otherwise.
+NEAR_EXPERIMENT, NEAR_NETWORK = f"../../{EXPERIMENT}", f"../../{NETWORK}"
+TRUST = "trust"  # a separate directory: containers see a replaced file only in mounted directories
+NEAR_ALLOW = f"../../{TRUST}/{ALLOW}"
 AUDIT, STATE, SECRET = "audit.jsonl", "state", "secret.key"
 STATEMENTS, KEPT_MODELS = "statements.jsonl", "models"  # what a node signed, and what it is about
 VERIFICATION = "verification.json"  # what `sdfeel deploy verify` found
 
 
-def write_atomic(path: Path, content: bytes, durable: bool = True) -> None:
+def write_atomic(path: Path, content: bytes, durable: bool = True, private: bool = False) -> None:
     """Replace a file so that a crash or a reader finds the old one or the new one, never a part."""
-    with replacing(path, durable) as file:
+    with replacing(path, durable, private) as file:
         file.write(content)
 
 
 @contextmanager
-def replacing(path: Path, durable: bool = True) -> Iterator[IO[bytes]]:
+def replacing(path: Path, durable: bool = True, private: bool = False) -> Iterator[IO[bytes]]:
     """Like `write_atomic`, for content that is written piece by piece.
 
     If not durable, the file may be lost in a power cut, but no reader ever finds a part of it.
+    If private, nobody but its owner can read it, not even while it is being written.
     """
     # In the same directory, because a rename is atomic only within one file system.
     draft = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with draft.open("wb") as file:
+        with open(draft, "wb", opener=_opened_privately if private else None) as file:
             yield file
             if durable:
                 file.flush()
@@ -68,6 +73,12 @@ def replacing(path: Path, durable: bool = True) -> Iterator[IO[bytes]]:
         raise
     if durable:
         _secure_names(path.parent)
+
+
+def _opened_privately(draft: str, flags: int) -> int:
+    # A killed process with the same number may have left a draft that others can read.
+    Path(draft).unlink(missing_ok=True)
+    return os.open(draft, flags | os.O_EXCL, 0o600)
 
 
 @contextmanager
@@ -117,11 +128,7 @@ def secret_of(directory: Path) -> int:
     path = directory / STATE / SECRET
     if not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True)
-        before = os.umask(0o077)
-        try:
-            write_atomic(path, secrets.token_bytes(32))
-        finally:
-            os.umask(before)
+        write_atomic(path, secrets.token_bytes(32), private=True)
     return int.from_bytes(path.read_bytes(), "big")
 
 

@@ -11,8 +11,7 @@ from pathlib import Path
 from cryptography import x509
 
 from sdfeel.core.errors import InputError
-from sdfeel.core.run_files import ALLOW, NODES, write_atomic
-from sdfeel.deploy.make import TRUST
+from sdfeel.core.run_files import ALLOW, NODES, TRUST, write_atomic
 from sdfeel.deploy.membership import AUTHORITY
 from sdfeel.live.trust.allow_list import entries, revoke
 from sdfeel.live.trust.authority import CA, CA_KEY, retire_authorities, rotate_authority

@@ -22,7 +22,7 @@ from pydantic import Field, ValidationError
 from sdfeel.core.cost import Cost, Overheads, Power
 from sdfeel.core.errors import InputError, RunError, unknown
 from sdfeel.core.network import Network
-from sdfeel.core.run_files import NODE, write_atomic
+from sdfeel.core.run_files import NEAR_ALLOW, NEAR_EXPERIMENT, NEAR_NETWORK, NODE, write_atomic
 from sdfeel.core.sparse import Sparse
 from sdfeel.experiment import toml
 from sdfeel.experiment.build import Prepared
@@ -72,13 +72,13 @@ class PolicySection(Section):
 class NodeFile(Section):
     """One node's own settings; its certificate says who it is."""
 
-    experiment: str = "../../experiment.toml"
+    experiment: str = NEAR_EXPERIMENT
     """the experiment, the same for all"""
-    network: str = "../../network.json"
+    network: str = NEAR_NETWORK
     """the network, the same for all"""
     identity: str = "identity"
     """directory with key.pem, cert.pem and ca.pem"""
-    allow: str = "../../trust/allow.txt"
+    allow: str = NEAR_ALLOW
     """edge servers: the list of certificates that may call"""
     listen: str = "0.0.0.0:7400"
     """edge servers: host:port to listen on"""

@@ -11,7 +11,16 @@ import torch
 
 from sdfeel.core.errors import RunError
 from sdfeel.core.network import Network
-from sdfeel.core.run_files import ALLOW, EPOCHS, EXPERIMENT, NETWORK, NODES, replacing, write_atomic
+from sdfeel.core.run_files import (
+    ALLOW,
+    EPOCHS,
+    EXPERIMENT,
+    NETWORK,
+    NODES,
+    TRUST,
+    replacing,
+    write_atomic,
+)
 from sdfeel.core.stragglers import StragglerPolicy
 from sdfeel.deploy.deployable import check_deployable
 from sdfeel.deploy.device import build_devices
@@ -22,8 +31,6 @@ from sdfeel.experiment.schema import Experiment
 from sdfeel.live.edge.policy import check_policy
 from sdfeel.live.failover import refuges_of
 from sdfeel.live.trust.identity import create_authority, issue
-
-TRUST = "trust"  # a separate directory: containers see a replaced file only in mounted directories
 
 ANY_PORT = "127.0.0.1:0"
 PORTS = range(20_000, 32_000)  # systems hand out higher ones to any program
@@ -133,9 +140,8 @@ def _write_data(path: Path, ready: Prepared, client: int) -> None:
         return
     rows = torch.from_numpy(np.array(ready.data.parts[client]))
     train = ready.data.train
-    with replacing(path) as file:
+    with replacing(path, private=True) as file:
         np.savez(file, x=train.x[rows].numpy(), y=train.y[rows].numpy())
-    path.chmod(0o600)
 
 
 def on_loopback(servers: int) -> dict[int, EdgeAddress]:

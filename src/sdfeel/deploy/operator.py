@@ -77,7 +77,6 @@ class Operator:
                 self.ready.engine.close()
 
     def _events(self) -> Iterator[Event]:
-        from sdfeel.deploy.operator import Follower
         from sdfeel.live.process import NodeSetting, links
         from sdfeel.live.trust.identity import Identity
 

@@ -10,7 +10,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from sdfeel.core.errors import InputError
-from sdfeel.core.run_files import KEPT_MODELS, NODE, NODES
+from sdfeel.core.run_files import EXPERIMENT, KEPT_MODELS, NETWORK, NODE, NODES
 from sdfeel.deploy.files import NodeFile, read_node
 from sdfeel.deploy.membership import OPERATOR
 from sdfeel.deploy.node import own_engine, own_examples, trainer
@@ -192,4 +192,4 @@ def shared_files(directory: Path) -> NodeFile:
     if path.is_file():
         return read_node(path)
     base = directory.resolve()
-    return NodeFile(experiment=str(base / "experiment.toml"), network=str(base / "network.json"))
+    return NodeFile(experiment=str(base / EXPERIMENT), network=str(base / NETWORK))

@@ -24,7 +24,7 @@ import numpy as np
 
 from sdfeel.core.arrays import Ints, Singles
 from sdfeel.core.errors import DataError, InputError, RunError, SdfeelError, printable, unknown
-from sdfeel.core.run_files import client_arrays
+from sdfeel.core.run_files import NEAR_ALLOW, client_arrays
 from sdfeel.core.seeds import rng
 from sdfeel.engine.codes import Coding
 from sdfeel.engine.guards import UpdateGuard
@@ -226,7 +226,7 @@ class DeviceNode:
         return cls(
             home,
             home / values.get("identity", "identity"),
-            home / values.get("allow", "../../trust/allow.txt"),
+            home / values.get("allow", NEAR_ALLOW),
             home / values.get("data", "data.npz"),
             addresses(values.get("peers", {})),
             values.get("health", "127.0.0.1:0"),

@@ -29,7 +29,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
 from sdfeel.core.errors import RunError, SdfeelError
-from sdfeel.core.run_files import STATEMENTS
+from sdfeel.core.run_files import STATEMENTS, write_atomic
 from sdfeel.live.protocol import Header, is_whole
 from sdfeel.live.transport.errors import Rejected
 from sdfeel.live.trust.identity import Identity, described, is_issued
@@ -285,9 +285,7 @@ class KeptModels:
                 if old.name.isdecimal() and int(old.name) < k - self.rounds:
                     shutil.rmtree(old, ignore_errors=True)
         if not (place / sha256).exists():
-            draft = place / f".{sha256}.tmp"
-            draft.write_bytes(body)
-            draft.replace(place / sha256)
+            write_atomic(place / sha256, body, durable=False)
 
     def _of(self, k: int) -> Path:
         return self.directory / f"{k:06d}"

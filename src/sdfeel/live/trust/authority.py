@@ -2,7 +2,6 @@
 
 import base64
 import ipaddress
-import os
 import re
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime, timedelta
@@ -21,7 +20,6 @@ from sdfeel.live.trust.names import Name
 KEY, CERT, CA = "key.pem", "cert.pem", "ca.pem"
 CA_KEY = "ca-key.pem"
 _SKEW = timedelta(minutes=5)  # clocks of nodes may differ this much
-_PRIVATE = 0o600
 _LABEL = "[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?"
 _HOST = re.compile(rf"{_LABEL}(\.{_LABEL})*")
 
@@ -40,9 +38,9 @@ def create_authority(
         raise InputError(f"{directory} already holds an authority: choose another directory")
     directory.mkdir(parents=True, exist_ok=True, mode=0o700)
     key, certificate = _self_signed(federation, days, now or datetime.now(UTC))
-    _write(directory / CA_KEY, key, _PRIVATE)
-    _write(directory / CA, certificate, 0o644)
-    _write(directory / ALLOW, f"{END}\n".encode(), 0o644)
+    write_atomic(directory / CA_KEY, key, private=True)
+    write_atomic(directory / CA, certificate)
+    write_atomic(directory / ALLOW, f"{END}\n".encode())
     return directory
 
 
@@ -54,7 +52,7 @@ def rotate_authority(directory: Path, days: float = 3650, now: datetime | None =
     key, certificate = _self_signed(federation_of(ca), days, now or datetime.now(UTC))
     # The key comes last: whichever key there is, `ca.pem` has its certificate.
     write_atomic(directory / CA, certificate + (directory / CA).read_bytes())
-    _write(directory / CA_KEY, key, _PRIVATE)
+    write_atomic(directory / CA_KEY, key, private=True)
 
 
 def retire_authorities(directory: Path) -> int:
@@ -106,9 +104,9 @@ def write_identity(
     out_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
     # The list comes first: a running node shows its new certificate as soon as it exists.
     permit(authority_dir / ALLOW, f"{serial:x}", str(parsed))
-    _write(out_dir / CA, (authority_dir / CA).read_bytes(), 0o644)
-    _write(out_dir / KEY, _pem(key), _PRIVATE)
-    _write(out_dir / CERT, _sign(builder, ca_key), 0o644)
+    write_atomic(out_dir / CA, (authority_dir / CA).read_bytes())
+    write_atomic(out_dir / KEY, _pem(key), private=True)
+    write_atomic(out_dir / CERT, _sign(builder, ca_key))
 
 
 def _authority(directory: Path) -> tuple[ec.EllipticCurvePrivateKey, x509.Certificate]:
@@ -199,15 +197,3 @@ def _pem(key: ec.EllipticCurvePrivateKey) -> bytes:
 
 def _sign(builder: x509.CertificateBuilder, key: ec.EllipticCurvePrivateKey) -> bytes:
     return builder.sign(key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
-
-
-def _write(path: Path, content: bytes, mode: int) -> None:
-    """Replace a file so that it is never readable by too many people, and never incomplete."""
-    draft = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    draft.unlink(missing_ok=True)
-    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
-    with os.fdopen(descriptor, "wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(descriptor)
-    os.replace(draft, path)
