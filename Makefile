@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check -q
 export MPLBACKEND := Agg
-# Tests start many processes: they shall not compile the package again and again.
+# Tests start many processes, which should not compile the package again and again.
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
@@ -28,13 +28,14 @@ $(VENV)/.dev: $(VENV)/.python pyproject.toml constraints.txt
 demo: $(VENV)/.package ## install, then compare four schemes on real handwritten digits
 	$(BIN)/sdfeel compare
 
-test: $(VENV)/.dev ## install and run the tests (ONLY='tests/live ...': these)
+test: $(VENV)/.dev ## install and run the tests (only some of them: ONLY='tests/live ...')
 	$(BIN)/python -m pytest -n 2 -m 'not slow' --cpu 10 $(ONLY)
 
 test-slow: $(VENV)/.dev ## run the tests that need a browser, real processes, real seconds or hundreds of runs (minutes)
 	$(BIN)/python -m pytest -n 2 -m slow --cpu 10 $(SLOW) $$(grep -rl --include='test_*.py' 'mark\.slow' tests)
 
-test-many: $(VENV)/.dev ## try properties on MANY times as many inputs, others every time (20 times unless told)
+test-many: $(VENV)/.dev ## try properties on MANY times as many inputs (20 by default), different
+ones every time
 	MANY=$(MANY) $(BIN)/python -m pytest -n 2 -m hypothesis $(ONLY)
 
 test-seeds: $(VENV)/.dev ## run the tests of nodes on the virtual clock with SEEDS seeds of their random pauses
@@ -103,8 +104,8 @@ pairs: $(VENV)/.dev ## try random combinations of all options, and shrink any fa
 TIMES ?= 20
 MANY ?= 20
 SEEDS ?= 30
-# Old libraries warn about each other, which is not ours to mend. Documents, browsers and bits of
-# compilers are no question of versions.
+# Old libraries warn about each other, which we cannot mend. Documents, browsers and the bits of
+# compilers do not depend on these versions.
 LOWEST := -m 'not slow' -W default::DeprecationWarning -W default::ImportWarning tests --ignore tests/docs --ignore tests/engine/ray --ignore tests/dashboard/measure.py
 
 CHAOS := --set network.clients=6 --set network.servers=3 --set training.iterations=500
