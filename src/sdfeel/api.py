@@ -345,7 +345,7 @@ _PARTS = {
 
 
 def _of_parts(own: Mapping[str, Any], parts: RunParts, personal: Personal | None) -> Experiment:
-    """The experiment that these arguments describe, besides the parts themselves."""
+    """The experiment that these arguments describe, apart from the parts themselves."""
     apart = {"net", "cost", "personal"}
     groups = ("per_client", "per_cluster", "per_client_every")
     if all(own[name] is _PARTS[name] for name in groups):

@@ -47,7 +47,7 @@ KINDS: tuple[GoalKind, ...] = ("accuracy", "loss", "budget")
 
 @dataclass(frozen=True)
 class Shown:
-    """Runs as `sdfeel show` shows them; their picture and page were written beside them."""
+    """Runs as `sdfeel show` shows them; their picture and page were written next to them."""
 
     directory: Path
     histories: list[History]  # one for each line: a run, or the mean over its seeds
@@ -103,7 +103,7 @@ def _shown(directory: Path, group: Group, target: float | None) -> Shown:
 
 
 def _group(directory: Path) -> Group:
-    """The group as it was saved, or else every run below the directory by itself."""
+    """The group as it was saved, or else every run below the directory separately."""
     if (group := Group.whole(directory)) is not None:
         return group
     names = [path.name for path in runs_below(directory)]
@@ -200,7 +200,8 @@ class RunDirectory:
 
     @property
     def curves(self) -> dict[str, Floats]:
-        """Every measured number over the run: `curves["accuracy"]` beside `curves["seconds"]`."""
+        """Every measured number over the run: `curves["accuracy"]` goes with
+        `curves["seconds"]`."""
         seen = [event for event in self.events if isinstance(event, Evaluated)]
         rows = [
             {**event.metrics, **{name: getattr(event, name) for name in store.COLUMNS}}

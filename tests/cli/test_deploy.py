@@ -137,7 +137,7 @@ def test_nodes_do_not_outlive_a_launcher_that_was_killed(tmp_path: Path) -> None
     child.send(signal.SIGKILL)
     child.end()
     until(
-        lambda: say("stopped; it goes on from here when started again"),
+        lambda: say("stopped; it continues from here when it is started again"),
         "a node goes on without its launcher",
     )
 

@@ -39,7 +39,7 @@ def test_every_scheme_does_with_sums_or_says_why_not() -> None:
     assert set(refused) == NOT_BY_SUMS
     assert all("privacy.secure_aggregation" in told for told in refused.values())
     assert "fedasync takes its clients' models one at a time" in refused["fedasync"]
-    assert "k-gt keeps rows beside the models" in refused["k-gt"]
+    assert "k-gt keeps rows in addition to the models" in refused["k-gt"]
     with pytest.raises(InputError, match=r"server.optimizer = momentum keeps rows"):
         ready(MASKED, "server.optimizer=momentum")
     with pytest.raises(InputError, match=r"sd-feel has a server .* two clients or more"):

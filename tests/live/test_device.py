@@ -193,7 +193,7 @@ def test_a_damaged_bundle_is_refused(own: Path, change: str, text: str) -> None:
 @pytest.mark.parametrize(
     ("line", "text"),
     [
-        ('trainer = "mine:make"', "a device trains by its library alone"),
+        ('trainer = "mine:make"', "a device trains with its library alone"),
         ("data = 5", "data must be text, got 5"),
         ('dat = "x"', "unknown key 'dat'"),
         ("= 5", "is not valid TOML"),
@@ -233,7 +233,7 @@ def test_devices_are_named_by_kind_or_by_client() -> None:
 def test_schemes_whose_clients_keep_rows_are_not_for_devices(ready: Prepared) -> None:
     rows = replace(ready.decisions.net, shelves=(Shelf("own", "client", held="client"),))
     kept = replace(ready, decisions=replace(ready.decisions, net=rows))
-    with refused("clients of sd-feel keep rows beside the model, which devices cannot"):
+    with refused("clients of sd-feel keep rows in addition to the model, which devices cannot"):
         build_devices(kept, {2: OWN})
 
 

@@ -134,7 +134,7 @@ def test_an_authority_is_never_overwritten(federation: Federation) -> None:
 
 
 def test_an_authority_issues_for_its_own_federation_only(federation: Federation) -> None:
-    with pytest.raises(InputError, match="this authority is of 'harbour'"):
+    with pytest.raises(InputError, match="is not of 'harbour', the federation of this authority"):
         federation.issue("sdfeel://airport/edge/0")
     with pytest.raises(DataError, match="holds no certificate authority"):
         issue(federation.root / "nowhere", "edge/0", [], federation.root / "x")

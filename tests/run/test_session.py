@@ -356,6 +356,6 @@ def test_a_state_whose_scheme_keeps_other_rows_by_now_is_refused(tmp_path: Path)
     state.rows = ModelRows(state.servers, state.rows.first)
     checkpoint.save_checkpoint(tmp_path / "r", state, extra)
     with pytest.raises(
-        AnotherRun, match="keeps 0 models beside the servers', but this one keeps 6"
+        AnotherRun, match="keeps 0 models apart from the servers', but this one keeps 6"
     ):
         list(resume(tmp_path / "r"))

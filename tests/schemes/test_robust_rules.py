@@ -77,7 +77,7 @@ def test_a_scheme_under_rules_and_steps_is_still_itself() -> None:
 
 
 def test_corrections_are_not_judged() -> None:
-    with pytest.raises(InputError, match=r"also keeps rows beside the models: set robust\.cluster"):
+    with pytest.raises(InputError, match=r"rows in addition to the models: set robust\.cluster"):
         decided(guarded(Scaffold(), Median(), None))
 
 

@@ -25,7 +25,7 @@ from sdfeel.deploy.make import on_loopback
 ROUND = 0.050  # seconds of a round on loopback
 TRANSFER = 200.0  # megabytes per second
 AGREEMENT = 0.10  # of the simulator's round, over or under
-BESIDE = 0.20  # longer beside idle connections
+BESIDE = 0.20  # longer with idle connections open
 CLIENT_MBPS, SERVER_MBPS = 5.0, 50.0
 PRICES = (
     f"latency.client_server_mbps={CLIENT_MBPS}",
@@ -91,7 +91,7 @@ def measure_transfer(directory: Path) -> Iterator[MeasuredGoal]:
 
 
 def measure_links(directory: Path) -> Iterator[MeasuredGoal]:
-    """Real links of a known speed beside the simulator's clock for the same network."""
+    """Real links of a known speed, compared with the simulator's clock for the same network."""
     reason = shaped_links.why_not()
     for parameters, shapes in OVER_LINKS.items():
         for shape in shapes:
@@ -115,7 +115,7 @@ def _over_links(directory: Path, shape: Shape, parameters: int, reason: str | No
 
 
 def _compared(what: str, goal: str, found: Laps, expected: Round) -> MeasuredGoal:
-    """A measured round beside a simulated one."""
+    """A measured round, compared with a simulated one."""
     off = found.seconds / expected.seconds - 1
     return MeasuredGoal(
         what,
@@ -130,16 +130,16 @@ def _compared(what: str, goal: str, found: Laps, expected: Round) -> MeasuredGoa
 
 
 def measure_idle(directory: Path) -> Iterator[MeasuredGoal]:
-    """An honest caller beside idle connections."""
+    """An honest caller while idle connections are open."""
     alone, beside = transport_speed.beside_strangers()
     longer = beside.seconds / alone.seconds - 1
     yield MeasuredGoal(
-        f"a push and a pull of 0.09 MB beside {transport_speed.IDLE} idle connections",
+        f"a push and a pull of 0.09 MB with {transport_speed.IDLE} idle connections open",
         f"below {BESIDE * 100:.0f} % longer",
         f"{longer * 100:+.1f} %",
         longer < BESIDE,
         {"alone_seconds": alone.seconds, "beside_seconds": beside.seconds, "longer": longer},
-        f"{alone.seconds * 1000:.2f} ms alone, {beside.seconds * 1000:.2f} ms beside",
+        f"{alone.seconds * 1000:.2f} ms without, {beside.seconds * 1000:.2f} ms with them",
     )
 
 

@@ -1,4 +1,4 @@
-"""Joules that the processor itself counts (RAPL), beside those of the power model.
+"""Joules that the processor itself counts (RAPL), compared with those of the power model.
 
 A machine shows its counters in /sys/class/powercap, often only to root. They count everything that
 the processor does, so the energy of training is what it takes beyond idling for as long. Where

@@ -416,7 +416,7 @@ def timed(
 
 
 def _speed(work: BenchWork, way: str, speed: float, of_loop: float) -> EngineSpeed:
-    """`speed` in samples a second, beside what its own instructions could do at most."""
+    """`speed` in samples a second, compared with what its own instructions could do at most."""
     own = way in ("native", "limit")
     flops = peak("" if own else ALL).flops
     torchs = torch.backends.cpu.get_cpu_capability().lower()

@@ -137,7 +137,7 @@ class SumCost:
     server_ms: float
     nobody_dead_ms: float  # of the server, if all numbers come
     plain_bytes: int  # of a client's numbers, with masks or without
-    mask_bytes: int  # that a client sends and receives beside them
+    mask_bytes: int  # that a client sends and receives in addition
 
 
 class _Hashes:

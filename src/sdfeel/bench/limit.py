@@ -88,7 +88,7 @@ def needed_flops(plan: ModelPlan, training: bool) -> float:
     """Operations of one example that cannot be left out, whatever the numbers are.
 
     What is dropped need not be computed, neither forwards nor backwards, and of four places that
-    are pooled only the largest has a gradient. Zeros behind a ReLU are not counted as left out.
+    are pooled only the largest has a gradient. Zeros after a ReLU are not counted as left out.
     """
     total, kept, learning = 0.0, 1.0, False
     for stage in plan.stages:

@@ -1,4 +1,4 @@
-"""Does the planner earn its keep? Its choice beside every candidate, run to the end.
+"""Does the planner earn its keep? Its choice against every candidate, run to the end.
 
 Each situation is the embedded digits with other links, devices or data. Times are virtual and
 seeds fixed, so the figures do not depend on the machine.

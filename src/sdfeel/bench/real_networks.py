@@ -33,7 +33,7 @@ NEAR, SHARE, CHEAP = 1.05, 0.9, 0.1  # the goals: how near, on which share, at w
 
 
 def networks(count: int) -> list[str]:
-    """So many networks of the Topology Zoo, always the same."""
+    """This many networks of the Topology Zoo, always the same."""
     fitting = [name for name in catalogue("topozoo/") if _fits(name)]
     if not 1 <= count <= len(fitting):
         raise InputError(f"the Topology Zoo has {len(fitting)} such networks, not {count}")

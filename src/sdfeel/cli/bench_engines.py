@@ -58,9 +58,9 @@ def engines(
     "% needed" leaves out what need not be computed: dropped channels, and gradients of places that
     lost in a maximum. With --json, each work is printed as soon as it is done.
 
-    With --instructions, only native's code changes, and the peak beside which it is shown; its
-    models stay the same, to the bit. All other ways are torch's, which takes the instructions that
-    it finds.
+    With --instructions, only native's code changes, and the peak that it is compared with; its
+    models stay the same, to the bit. All other ways use torch, which takes the instructions that it
+    finds.
 
     Examples:
 

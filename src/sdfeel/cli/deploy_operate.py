@@ -215,8 +215,8 @@ def verify(
 ) -> None:
     """Recompute what the nodes of a synchronous deployment signed, and name who deviated.
 
-    It checks all signatures and what nodes say of one another, and repeats each client's and each
-    server's part whose inputs are at hand. It ends with 1 if something is not as signed.
+    It checks all signatures and what nodes say about one another, and repeats each client's and
+    each server's part whose inputs are at hand. It ends with 1 if something is not as signed.
 
     Examples:
 
@@ -266,7 +266,7 @@ def restore(
     """
     k = backups.restore(node, copy)
     results.print(
-        f"{node.name} continues in round {k + 1}; its old state is kept beside it", soft_wrap=True
+        f"{node.name} continues in round {k + 1}; its old state is kept next to it", soft_wrap=True
     )
 
 

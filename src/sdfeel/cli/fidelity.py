@@ -1,4 +1,4 @@
-"""`sdfeel fidelity`: deployed runs beside simulations of the same experiments."""
+"""`sdfeel fidelity`: deployed runs compared with simulations of the same experiments."""
 
 from __future__ import annotations
 

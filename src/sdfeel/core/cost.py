@@ -50,7 +50,7 @@ class Bill:
 
 @dataclass(frozen=True, eq=False)
 class Overheads:
-    """What the paper's latency leaves out. By default there is none of it."""
+    """What the paper's latency leaves out. By default, all of it is 0."""
 
     delays: Mapping[Link, float] = field(default_factory=dict)  # seconds under way
     server_delays: Floats | None = None  # (D, D) the same for each server link; None: as above
@@ -58,7 +58,7 @@ class Overheads:
     message: float = 0.0  # seconds that a node needs for each message that it takes, one by one
     round: float = 0.0  # seconds of every round
     connect: float = 0.0  # seconds of a lane's first round
-    header_bytes: int = 0  # of every message, beside the model
+    header_bytes: int = 0  # of every message, in addition to the model
     cells: Ints | None = None  # (C,) each client's cell; -1: none
     cell_rate: float | None = None  # bits per second that the clients of a cell share
     common_rate: float | None = None  # bits per second that all clients share
@@ -125,7 +125,7 @@ def _at_cloud(mixing: Mixing) -> Ints:
 
 
 def _at(wanted: Ints, numbers: Ints, values: Floats) -> Floats:
-    """The values of these numbers, of which the ascending `numbers` have one; 0 for all others."""
+    """The values of the `wanted` numbers; 0 for those that are not among `numbers` (ascending)."""
     if len(wanted) == len(numbers) and wanted.tobytes() == numbers.tobytes():
         return values
     places = np.searchsorted(numbers, wanted)
@@ -235,7 +235,7 @@ class Cost:
         return self._bits(via) / self.rates[via]
 
     def delay(self, via: Link) -> float:
-        """Seconds that a message travels, besides the time in which it is sent."""
+        """Seconds that a message travels, in addition to the time that sending it takes."""
         return self.overheads.delays.get(via, 0.0)
 
     def _bits(self, via: Link) -> float:
@@ -310,8 +310,8 @@ class Cost:
         return floats(found)
 
     def _sending(self, up: Mixing, work: Work) -> tuple[Ints, Floats]:
-        """The clients that send, ascending, and for how many seconds; nothing about the others, or
-        ten thousand lanes would look at all clients each."""
+        """The clients that send, ascending, and for how many seconds; the others are left out, or
+        each of ten thousand lanes would look at all clients."""
         each = up.sources[up.sources >= 0] if up.sent is None else up.sent[:, 0]
         senders, copies = np.unique(each, return_counts=True)
         seconds, bits = np.full(len(senders), self.transfer(up.via)), self._bits(up.via)
@@ -366,7 +366,7 @@ class Cost:
             delays = self._delays(mixing)
             seconds = mixing.legs * ways * float((one * slow + delays).max())
             if self.calls and mixing.legs and mixing.relay is None:
-                # Until the question is there; a hub, which ends first, has asked already.
+                # Until the request has arrived; a hub, which ends first, has asked already.
                 seconds += mixing.hops * float(delays.max())
         if self.overheads.message and mixing.legs:
             seconds += self.overheads.message * self._most_taken(mixing) * mixing.hops
@@ -384,7 +384,7 @@ class Cost:
         return 1 / used if used.size else np.ones(1)
 
     def _delays(self, mixing: Mixing) -> Floats:
-        """Seconds that messages are under way, on each link that is used, as `_slowness`."""
+        """Seconds that messages are under way, on each link that is used, like `_slowness`."""
         usual, own = self.delay(mixing.via), self.overheads
         if mixing.via == "server-cloud" and own.cloud_delays is not None:
             return floats(own.cloud_delays[_at_cloud(mixing)])

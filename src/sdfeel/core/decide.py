@@ -183,7 +183,8 @@ class Decisions:
         return map(self.view, range(len(self.lanes)))
 
     def work(self, view: View, like: Work | None = None) -> Work:
-        """How the round starts, and how many rows are broadcast for it; `like`, if it is that."""
+        """How the round starts, and how many rows are broadcast for it; `like` itself if it is the
+        same."""
         asked = self.scheme.work(view)
         if self.least:
             asked = in_sums(view.net, asked, self.least)
@@ -300,7 +301,7 @@ class Decisions:
         clocks: Clocks,
         **known: Unpack[Known],
     ) -> Begun:
-        """`round`, to be kept until it ends; where it is as `before`, the lane's last round,
+        """`round`, to be kept until it ends; where it is like `before`, the lane's last round,
         nothing has to be priced again."""
         cost = self.cost.at(self.lanes[number], k, known["seconds"])
         if before is not None and self._steady and cost is self.cost and cost.as_before(k):
@@ -317,8 +318,8 @@ class Decisions:
         clocks: Clocks,
         **known: Unpack[Known],
     ) -> Begun:
-        """The same by the clocks of its end: how models are weighted may have changed, but not who
-        works, for how long, and at what price."""
+        """The same by the clocks as they are at its end: how models are weighted may have changed,
+        but not who works, for how long, and at what price."""
         if not self._steady:
             return Begun.of(self.round(number, k, clocks, **known), self.net)
         cost = self.cost.at(self.lanes[number], k, known["seconds"])
@@ -342,7 +343,8 @@ class Decisions:
         self.late.check((self._undisturbed(view) for view in self.first_views()), self.cost)
 
     def expected_rounds(self, iterations: int) -> int:
-        """Rounds of all lanes until `iterations` are done, if rounds go on as they begin."""
+        """Rounds of all lanes until `iterations` are done, if all rounds are like the first
+        ones."""
         return sum(ceil(iterations / each) for each in self.first_lengths)
 
     @cached_property
@@ -352,7 +354,8 @@ class Decisions:
         return [max(length(self.net, work, self.cost.done(work)), 1) for work in works]
 
     def _billed(self, net: Network, mix: Mix) -> Mix:
-        """The same with its messages, where rows may have holders other than their numbers say."""
+        """The same with its messages, where rows may have other holders than their numbers
+        suggest."""
         if not net.shelves:
             return mix
         stages = tuple(_exchanged(net, stage) for stage in mix.stages)

@@ -19,7 +19,7 @@ from sdfeel.core.lanczos import extreme_vectors, largest_modulus
 from sdfeel.core.sparse import Sparse
 
 TOLERANCE = 1e-9
-LARGE = 500  # servers; above, eigenvalues are found without writing out all of them
+LARGE = 500  # with more servers, eigenvalues are found without writing out the matrix
 Rule = Callable[[Floats, Floats], Floats]  # links (D, D) and masses (D,) -> weights (D, D)
 
 
@@ -172,7 +172,7 @@ def weights_of(rule: Rule, links: "ArrayLike | Sparse", mass: Floats) -> Sparse:
 
 
 def mixing_rate(weights: "ArrayLike | Sparse", mass: Floats) -> float:
-    """Zeta: the largest modulus among the eigenvalues other than the one of agreement.
+    """Zeta: the largest modulus among the eigenvalues other than that of agreement.
 
     >>> ring = np.roll(np.eye(6), 1, axis=0) + np.roll(np.eye(6), -1, axis=0)
     >>> round(mixing_rate(laplacian_weights(ring, np.full(6, 1 / 6)), np.full(6, 1 / 6)), 6)
@@ -234,8 +234,8 @@ def _sparse_rate(weights: Sparse, mass: Floats) -> float | None:
 def multiplier(matrix: Sparse) -> Callable[[Floats], Floats]:
     """What the matrix makes of a vector: each row's terms are added up one after another.
 
-    Where rows have about as many entries, all rows' first terms are computed together, then all
-    second ones, and so on, which has the same bits and is several times as fast.
+    Where rows have about equally many entries, all rows' first terms are computed together, then
+    all second ones, and so on, which has the same bits and is several times as fast.
     """
     size, counts = len(matrix), np.diff(matrix.starts)
     slots = int(counts.max(initial=0))

@@ -129,7 +129,7 @@ def _geometric(servers: int, rng: np.random.Generator, radius: float | None) -> 
 
 
 def _near(places: Floats, radius: float) -> Sparse:
-    """Who is close to whom: a few servers at a time, beside those of a strip around them."""
+    """Who is close to whom: a few servers at a time, compared with those in a strip around them."""
     order = places[:, 0].argsort(kind="stable")
     across = places[order, 0]
     found = [np.zeros((0, 2), dtype=np.int64)]

@@ -13,7 +13,7 @@ _held = 0
 
 
 def listen() -> None:
-    """Hear Ctrl-C, unless whoever started this process has made it deaf (as `nohup` does)."""
+    """React to Ctrl-C, unless this process was started so that it ignores it (as by `nohup`)."""
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler and sys.platform != "win32":
         signal.signal(signal.SIGALRM, interrupt)
         signal.signal(signal.SIGINT, interrupt)
@@ -43,7 +43,7 @@ def uninterrupted() -> Iterator[None]:
 
 @contextmanager
 def deaf_children() -> Iterator[None]:
-    """Processes that are started meanwhile do not hear a Ctrl-C until they `hear_again`."""
+    """Processes that are started meanwhile do not react to Ctrl-C until they `hear_again`."""
     with uninterrupted():
         resource_tracker.ensure_running()  # later, it would unblock the signal when it starts
         before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
@@ -54,7 +54,7 @@ def deaf_children() -> Iterator[None]:
 
 
 def hear_again() -> None:
-    """Hear Ctrl-C from now on, but none that came before."""
+    """React to Ctrl-C from now on, but not to one that came before."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     signal.signal(signal.SIGINT, signal.default_int_handler)

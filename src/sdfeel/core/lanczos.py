@@ -20,8 +20,8 @@ def largest_modulus(product: Callable[[Floats], Floats], size: int) -> float:
     vector.
 
     The tridiagonal matrix that the steps build has the same extreme eigenvalues, sooner or later:
-    whenever the steps have doubled, they are looked at. What is lost to rounding (vectors do not
-    stay orthogonal) only makes copies of eigenvalues that were found, which does no harm here.
+    whenever the steps have doubled, they are looked at. Rounding (vectors do not stay orthogonal)
+    only adds copies of eigenvalues that were found, which does no harm here.
     """
     before, vector = np.zeros(size), np.random.default_rng(0).standard_normal(size)
     vector /= np.linalg.norm(vector)
@@ -139,7 +139,7 @@ def _ends(product: Product, start: Floats, sides: tuple[int, ...]) -> list[Float
 
 
 def _steps(product: Product, start: Floats) -> Iterator[tuple[float, float, Floats]]:
-    """The numbers on and beside the diagonal, and the vectors, step by step, for ever."""
+    """The numbers on and next to the diagonal, and the vectors, step by step, for ever."""
     before, vector, b = np.zeros(len(start)), start / np.linalg.norm(start), 0.0
     while True:
         new = product(vector)

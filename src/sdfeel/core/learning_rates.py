@@ -94,8 +94,8 @@ def schedule(
     builtin = isinstance(given, str) and given in NAMED.known
     if not callable(found):
         raise InputError(
-            f"training.schedule must be a function of the iteration and of all iterations that "
-            f"gives a factor, got {type(found).__name__}"
+            f"training.schedule must be a function of the iteration and of the number of "
+            f"iterations that gives a factor, got {type(found).__name__}"
         )
     if options and not builtin:
         raise InputError("training.schedule_options belong to the built-in schedules: drop them")

@@ -2,7 +2,7 @@
 
 An epoch begins with a round, everywhere. Clients and servers join and leave, clients move, links
 change; numbers stay. A server that joins starts from the model of the nearest server that was there
-before, and whatever a scheme keeps beside the models begins again.
+before, and whatever a scheme keeps in addition to the models starts afresh.
 """
 
 import re

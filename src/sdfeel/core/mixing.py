@@ -29,7 +29,7 @@ class Relay:
     legs: float  # the time of the links crossed one after another, in links of the usual rate
     crossings: int  # links crossed by all models together
     busy: float | None = None  # the time of all crossings, in links of the usual rate
-    at: int | None = None  # the server that is the hub, where one is
+    at: int | None = None  # the server that is the hub, if one is
 
     @property
     def transfers(self) -> float:

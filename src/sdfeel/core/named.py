@@ -22,7 +22,7 @@ from typing import Any
 
 from sdfeel.core.errors import InputError, SdfeelError, told, unknown
 
-OBJECT = "object:"  # how the name of a thing begins that only the program which made it can provide
+OBJECT = "object:"  # begins the name of a thing that only the program that made it can provide
 PATH = "package.module:name"
 
 
@@ -87,7 +87,7 @@ def beside(directory: Path) -> None:
 
 
 def _from_here() -> None:
-    """Modules in the current directory can be named, too, after those beside an experiment."""
+    """Modules in the current directory can be named, too, after those next to an experiment."""
     place = str(Path.cwd())
     if place not in sys.path:
         sys.path.insert(sum(each in sys.path for each in _experiments), place)
@@ -106,7 +106,7 @@ def imported(path: str) -> Any:
         module = importlib.import_module(module_name)
     except ModuleNotFoundError as error:
         raise InputError(
-            f"cannot import '{module_name}' of '{path}' ({error}): put it beside the experiment, "
+            f"cannot import '{module_name}' of '{path}' ({error}): put it next to the experiment, "
             f"start in the directory where it is, or install it"
         ) from None
     except (Exception, SystemExit) as error:  # somebody else's module may raise anything

@@ -18,7 +18,7 @@ class Needs:
 
     shared_lanes: bool  # several rounds at a time at one of several servers
     global_clock: bool  # every round of every server must be known to all
-    kept_out_of_step: bool  # rows or stages beside the models of servers that do not wait
+    kept_out_of_step: bool  # rows or stages in addition to the models, of servers that do not wait
     measures: bool  # what all clients report about their losses is needed in one place
     remembers: bool  # a server's next round depends on what others' clients did
     client_rows: bool  # rows of clients that others read, or that need more than one server
@@ -54,7 +54,7 @@ def _several(net: Network, down: Mixing) -> bool:
 
 
 def _read_by_others(decisions: Decisions, work: Work, mix: Mix) -> bool:
-    """Are rows that clients hold more than their own affair, between them and one server?"""
+    """Do rows that clients hold concern anyone but the client and one server?"""
     net = decisions.net
     if all(shelf.held != "client" for shelf in net.shelves):
         return False
@@ -72,7 +72,7 @@ def _read_by_others(decisions: Decisions, work: Work, mix: Mix) -> bool:
 def _beyond_a_broadcast(net: Network, mix: Mix, n: int) -> bool:
     """Does a stage tell clients what the next model that they are sent does not?
 
-    What it may: rows that a client makes at the very end, of its own and of its server's model.
+    It may end with rows that a client makes itself, from its own and its server's model.
     """
     stage = mix.stages[n]
     owners = np.repeat(stage.rows, np.diff(stage.starts))
@@ -108,7 +108,8 @@ def _same(one: Mix, other: Mix) -> bool:
 
 
 def _listens(decisions: Decisions, view: View, done: Ints, mix: Mix) -> bool:
-    """Does a server act differently in the next round if others' clients did nothing in this?"""
+    """Does a server act differently in the next round if others' clients did nothing in this
+    one?"""
     if not mix.memory:
         return False
     own = view.net.home == view.lane[0]

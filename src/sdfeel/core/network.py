@@ -25,7 +25,8 @@ from sdfeel.core.sparse import Sparse, reached
 
 @dataclass(frozen=True)
 class Shelf:
-    """Rows beside the servers' models: one for each client or server, each held by one party."""
+    """Rows in addition to the servers' models: one for each client or server, each held by one
+    party."""
 
     name: str
     per: Literal["client", "server"]
@@ -49,7 +50,7 @@ class Network:
     reach: tuple[tuple[int, ...], ...]  # servers that each client can reach, its home first
     linked: Sparse  # (D, D) 1 where two servers are connected; any matrix will do
     weights: Sparse | None = None  # (D, D) how servers mix; any matrix will do
-    shelves: tuple[Shelf, ...] = ()  # what the scheme keeps beside the servers' models
+    shelves: tuple[Shelf, ...] = ()  # what the scheme keeps in addition to the servers' models
     sizes: Floats | None = None  # (D,) each cluster's examples; given for one moment of a changing
     # network (core.outages), whose parts may be down or cut off from one another
     graph: Sparse | None = None  # (D, D) all links of a changing network, up or down

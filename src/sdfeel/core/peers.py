@@ -75,7 +75,7 @@ def exchanges(peers: Peers, mass: Floats, links: Floats, first: int, count: int)
 
     Their product keeps the mean weighted by `mass`. Whole passes of a sequence that agrees exactly
     reach it: each model is weighted by the data that it stands for by then. Any other exchange
-    keeps the mean by itself.
+    keeps the mean on its own.
     """
     drawn = [_exchange(peers, links, number) for number in range(first, first + count)]
     length = period(peers, len(mass))
@@ -103,7 +103,7 @@ def check_links(peers: Peers, links: Floats, out: tuple[int, ...] = ()) -> None:
             f"joins later or has left: set network.mixing to metropolis"
         )
     if peers.kind == "pairwise" or servers == 1:
-        return  # it draws among the links that there are
+        return  # it draws among the existing links
     used: Bools
     if peers.kind == "epidemic":
         if peers.degree >= servers:
@@ -159,7 +159,7 @@ def _matrix(pairs: Pairs, servers: int) -> Floats:
 
 
 def _balanced(weights: Floats, mass: Floats) -> Floats:
-    """The same exchange among clusters of any sizes; it keeps their weighted mean by itself."""
+    """The same exchange among clusters of any sizes; it keeps their weighted mean on its own."""
     away = weights - np.diag(weights.diagonal())
     if (away == away.T).all():  # two servers give each other what the smaller one can
         away = away * np.minimum(1, mass[None, :] / mass[:, None])

@@ -17,7 +17,7 @@ Spans = tuple[tuple[int, int], ...]  # (begin, end) of the numbers in a row, asc
 
 
 class AnyRule:
-    """What every rule says of itself."""
+    """What every rule says about itself."""
 
     differences: ClassVar[bool] = False  # does it add differences from the taker's row to that row?
 
@@ -189,7 +189,7 @@ Rule = Voted | Parts | Squares | Scaled
 
 
 def share_of(share: float, count: int) -> int:
-    """So many whole rows are this share of all of them.
+    """How many whole rows this share of all of them is.
 
     >>> share_of(0.2, 5), share_of(0.2, 9), share_of(0.3, 10)
     (1, 1, 3)

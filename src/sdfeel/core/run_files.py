@@ -1,4 +1,4 @@
-"""The names of a run's and a node's files, writing and reading some, and odd numbers in JSON."""
+"""The names of a run's and a node's files, how some are written and read, and nan in JSON."""
 
 import os
 import secrets
@@ -17,7 +17,7 @@ from sdfeel.core.errors import DataError
 EXPERIMENT, EVENTS, METRICS = "experiment.toml", "events.jsonl", "metrics.csv"
 CHECKPOINT, MODEL, LOCK = "checkpoint.safetensors", "model.safetensors", ".lock"
 CHANGES = "checkpoint.changes"  # what has changed since the checkpoint
-PROVENANCE = "provenance.json"  # what a run was made of
+PROVENANCE = "provenance.json"  # what a run was made from
 PERSONAL = "personal.safetensors"  # what stays with each client
 PICTURE, PAGE = "picture.png", "report.html"
 GROUP = "group.json"  # how several runs in one directory belong together
@@ -96,7 +96,7 @@ def client_arrays(path: Path) -> Iterator[tuple[NDArray[Any], NDArray[Any]]]:
 
 
 def append(path: Path, content: bytes, new: bool = False) -> None:
-    """Add to a file, on disk when this returns; `new`: what was in it is forgotten.
+    """Append to a file, durably; `new`: what was in it before is discarded.
 
     A crash may leave a part of the content: its reader must be able to tell.
     """

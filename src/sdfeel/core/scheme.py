@@ -404,7 +404,7 @@ def _kinds(scheme: type[Any]) -> dict[str, tuple[Any, ...]]:
 
 
 def _is(value: Any, kind: Any) -> bool:
-    """Is a value of this kind? What is not a number (nan) is none, and True is not one either."""
+    """Is a value of this kind? nan does not count as a number, and neither does True."""
     if kind is float:
         return isinstance(value, Real) and not isinstance(value, bool) and value == value
     if kind is int:

@@ -14,7 +14,7 @@ Counter = Literal["global", "touched", "hearsay"]
 
 
 class Unheard(InputError):
-    """A scheme asks what nobody has kept."""
+    """A scheme asks for something that nobody has kept."""
 
 
 @dataclass(frozen=True, eq=False)

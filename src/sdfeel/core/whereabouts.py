@@ -4,7 +4,7 @@ A pure function of rounds and seconds, read from a trace. The executor asks for 
 begins; schemes see a network like any other. A client that moves belongs to its new server from the
 next round on, and its data count there: clusters' sizes and the servers' mixing follow. One that is
 away (not charging, say) does nothing, but its data still count where it is. A server without
-clients rests. When somebody comes, it goes on as a copy of the nearest server that had clients.
+clients rests. When a client arrives, it continues as a copy of the nearest server that had clients.
 """
 
 from collections.abc import Callable
@@ -36,7 +36,7 @@ class Whereabouts:
     period: float | None = None  # after which it begins again; None: all stays as it is in the end
     rule: Rule = laplacian_weights  # how servers mix
     moving: bool = True  # False: nobody changes its server, but whoever is nowhere is away
-    metres: Floats | None = None  # (E,) how far it is from its server; nan: as before; None: unsaid
+    metres: Floats | None = None  # (E,) how far it is from its server; nan: as before
     lines: Ints | None = None  # (E,) where each event is in its file
 
     @property

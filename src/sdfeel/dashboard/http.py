@@ -302,7 +302,7 @@ def stream(
         squeeze = zlib.compressobj(6, wbits=31)
         async for text in messages():
             data = text.encode()
-            # Each message is flushed by itself: the browser must not wait for the next.
+            # Each message is flushed separately: the browser must not wait for the next.
             yield squeeze.compress(data) + squeeze.flush(zlib.Z_SYNC_FLUSH) if squeezed else data
 
     async def messages() -> AsyncIterator[str]:

@@ -137,7 +137,7 @@ class Jobs:
             try:
                 job.process.wait(max(0.0, end - time.monotonic()))
             except subprocess.TimeoutExpired:
-                continue  # its round is long; it will end by itself
+                continue  # its round is long; it will end on its own
         for job in self._jobs:
             job.said.close()
 

@@ -1,4 +1,4 @@
-"""What people write about a run: tags and a text, in a small file beside its log."""
+"""What people write about a run: tags and a text, in a small file next to its log."""
 
 import json
 from collections.abc import Mapping

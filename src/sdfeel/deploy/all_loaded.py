@@ -1,6 +1,6 @@
 """Loaded last by the process from which a local deployment's nodes are forked.
 
-It is started deaf to Ctrl-C, which would end it with a traceback while it loads the others.
+It ignores Ctrl-C at first, which would end it with a traceback while it loads the others.
 """
 
 from sdfeel.core.interrupts import hear_again

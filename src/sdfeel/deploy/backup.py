@@ -128,7 +128,7 @@ def _all(answers: Mapping[int, Answer | SdfeelError]) -> dict[int, Header]:
 def restore(home: Path, copy: Path) -> int:
     """Replace a stopped server's state with a backup; return the round in which it continues.
 
-    What was there before is kept beside it.
+    What was there before is kept next to it.
     """
     node = read_node(home / NODE)
     known = _checked(copy, digest_of(Path(node.experiment), Path(node.network)))

@@ -1,7 +1,7 @@
 """The operator's certificates: issue, renew, revoke and rotate, in the directory of a deployment.
 
 Each command changes the authority's allow-list, the nodes' copy of it in `trust`, and the
-directories `identity` of the nodes concerned. Nodes that run read both again by themselves.
+directories `identity` of the nodes concerned. Running nodes read both again on their own.
 """
 
 from collections.abc import Sequence
@@ -43,7 +43,7 @@ def issue_node(
 def renew(
     directory: Path, nodes: Sequence[str], within: float | None = None, days: float = 365
 ) -> list[Identity]:
-    """New keys and certificates for these nodes, or all; the old ones stay valid beside them.
+    """New keys and certificates for these nodes, or all; the old ones stay valid alongside them.
 
     A node that was revoked gets one only if it is named, which lets it in again. With `within`,
     only certificates that expire within this many days are replaced.
@@ -81,7 +81,7 @@ def revoke_node(directory: Path, which: str, superseded: bool = False) -> int:
 
 
 def rotate(directory: Path, finish: bool = False, days: float = 3650) -> int:
-    """Give the authority a new key, which all nodes trust beside the old one.
+    """Give the authority a new key, which all nodes trust in addition to the old one.
 
     With `finish`, trust the new one alone: InputError while a listed certificate needs another.
     Returns how many nodes were given a new `ca.pem`.

@@ -14,8 +14,8 @@ REASONS = {  # why servers that share nothing cannot do it, by what a scheme nee
         "one of several servers"
     ),
     "kept_out_of_step": (
-        "it keeps models beside the servers' own, or mixes in stages, and its servers do not wait "
-        "for one another, so that no moment is the same for all of these"
+        "it keeps models in addition to the servers' own, or mixes in stages, and its servers do "
+        "not wait for one another, so that no moment is the same for all of these"
     ),
     "client_rows": (
         "what its clients keep is also read by others, or by clients of several servers, and only "
@@ -71,7 +71,7 @@ def undeployable(ready: Prepared) -> str | None:
 
 
 def only_modelled(ready: Prepared) -> str | None:
-    """What the experiment wants modelled, but real networks do, or do not do, by themselves."""
+    """What the experiment wants modelled, but real networks do, or do not do, on their own."""
     if ready.decisions.late.policy not in ("wait", "drop"):
         return (
             f"latency.late={ready.decisions.late.policy} depends on the chances and bandwidths of "

@@ -96,8 +96,8 @@ def _built(ready: Prepared, client: int, kind: str) -> BuiltDevice:
         )
     if (net.holder(-1 - np.arange(net.kept)) == -1 - client).any():
         raise InputError(
-            f"clients of {experiment.scheme.name} keep rows beside the model, which devices "
-            f"cannot: leave out --device for client {client}, or choose another scheme"
+            f"clients of {experiment.scheme.name} keep rows in addition to the model, which "
+            f"devices cannot: leave out --device for client {client}, or choose another scheme"
         )
     guard = None if ready.packing is None else ready.packing.guard
     training, shape = build_training(experiment), ready.data.shape

@@ -1,4 +1,4 @@
-"""Deployed runs beside simulations of the same experiments: how well does the clock predict?
+"""Deployed runs and simulations of the same experiments: how well does the clock predict?
 
 The time that deployments take beyond what links and devices explain is fitted. Prices are nearly
 linear in the overheads, so a few linear fits find them. A third of the configurations is held out
@@ -207,8 +207,8 @@ def warnings(expected: Mapping[Configuration, RoundTimes]) -> Iterator[str]:
         sent = each.measured.bytes / pace.bytes - 1
         if abs(sent) > BYTES_OFF:
             yield (
-                f"{each.name}: the deployment sent {sent * 100:+.0f} % bytes against the "
-                f"simulation, so the rules of {each.scheme} are not the same on both sides"
+                f"{each.name}: the deployment's bytes differ from the simulation's by "
+                f"{sent * 100:+.0f} %, so the rules of {each.scheme} are not the same on both sides"
             )
 
 
@@ -239,8 +239,8 @@ class FidelityRow:
 
     @property
     def rest(self) -> float:
-        """What a deployed round takes beside its phases, over what a simulated one does: nothing,
-        unless rounds overlap."""
+        """What a deployed round takes in addition to its phases, over what a simulated one does:
+        nothing, unless rounds overlap."""
         deployed, simulated = (
             each.seconds - sum(each.phases.values()) for each in (self.measured, self.plain)
         )
@@ -308,7 +308,7 @@ class FidelityTable:
 
 
 def compare(runs: Sequence[DeployedRun], steps_of_run: bool = False) -> FidelityTable:
-    """Deployed runs beside simulations, by the experiments' step times or by the runs' own."""
+    """Deployed runs and simulations, by the experiments' step times or by the runs' own."""
     found = configurations(runs)
     prices, rows, expected = (
         dict[str, Cost](),

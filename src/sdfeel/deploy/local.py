@@ -34,7 +34,7 @@ LOADED_BEFORE = [
     "sdfeel.live.edge.server",
     "sdfeel.live.client",
     "sdfeel.live.health",
-    "sdfeel.deploy.all_loaded",  # the last: it hears Ctrl-C again
+    "sdfeel.deploy.all_loaded",  # the last: it reacts to Ctrl-C again
 ]
 TICK = 0.05  # seconds between two looks at the processes
 PATIENCE: float | None = None  # seconds without any news after which it gives up; None: never
@@ -58,7 +58,7 @@ class Processes:
         self._context = multiprocessing.get_context("forkserver")
         self._context.set_forkserver_preload(LOADED_BEFORE)
         self._running: dict[str, BaseProcess] = {}
-        self.failed: dict[str, int] = {}  # how often each ended by itself with an error
+        self.failed: dict[str, int] = {}  # how often each ended on its own with an error
         self._lost: set[str] = set()  # killed for good
         # Two threads must not ask for one process's exit code, nor both start it again.
         self._lock = threading.RLock()

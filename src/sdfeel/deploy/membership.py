@@ -160,9 +160,9 @@ def replayed(ready: Prepared) -> Prepared:
     lines = _epochs(trace, ready.net, ready.rounds, name)
     if lines and ready.decisions.net.shelves:
         raise InputError(
-            f"{name} would be deployed as epochs, and what is kept beside the servers' models "
-            f"begins again with each of them, here {ready.decisions.net.shelves[0].name}: leave "
-            f"out server.optimizer, or network.whereabouts"
+            f"{name} would be deployed as epochs, and what is kept in addition to the servers' "
+            f"models ({ready.decisions.net.shelves[0].name}) would start afresh with each of them: "
+            f"leave out server.optimizer, or network.whereabouts"
         )
     if section.epochs:
         raise InputError(

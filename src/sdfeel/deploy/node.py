@@ -91,8 +91,8 @@ def run_client_node(
     if node.trainer is not None:
         if federation.stays is not None:
             raise InputError(
-                "the node file names a trainer of your own, which knows nothing of what stays with "
-                "a client: set personal.method to none, or let sdfeel train"
+                "the node file names a trainer of your own, which knows nothing about what stays "
+                "with a client: set personal.method to none, or let sdfeel train"
             )
         samples = int(federation.net.samples[me])
         train: Callable[[Task], Tensor] = FlowerTrainer(zoo.imported(node.trainer)(), module)
@@ -226,7 +226,7 @@ def code_of(module: nn.Module) -> str:
     own = {kind.__module__ for kind in kinds if not kind.__module__.startswith("torch.")}
     for name in sorted(own):
         path = getattr(sys.modules.get(name), "__file__", None)
-        if name.startswith("sdfeel."):  # the version of sdfeel is compared by itself
+        if name.startswith("sdfeel."):  # the version of sdfeel is compared separately
             found.update(name.encode())
         elif path is not None and Path(path).is_file():
             found.update(Path(path).read_bytes())

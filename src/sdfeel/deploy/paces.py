@@ -28,7 +28,7 @@ from sdfeel.run import store
 from sdfeel.sim.simulate import Simulation
 
 PHASES = ("compute", "upload", "mix")
-FEWEST = 4  # rounds, besides each lane's first
+FEWEST = 4  # rounds, in addition to each lane's first
 
 
 class Idle:

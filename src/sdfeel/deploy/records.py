@@ -116,13 +116,14 @@ class Records:
         return none_left and (self.synchronous or self._last)
 
     def _ended(self) -> bool:
-        """Have most servers told everything? Those in step end together: no other goes on alone."""
+        """Have most servers told everything? Those in step end together: no other continues
+        alone."""
         expected = self._expected()
         ended = sum(d in self._over and not self._queues[d] for d in expected)
         return self.synchronous and 2 * ended > len(expected)
 
     def _silent(self) -> list[int]:
-        """Servers from which more records must come before one can go on."""
+        """Servers from which more records must come before one can continue."""
         expected = self._expected()
         told = {d for d in expected if self._queues[d] or d in self._over}
         away = {other for d in told for other in self._away.get(d, ())}

@@ -119,7 +119,7 @@ class Books:
         return given if self._signer(said, given) == f"edge-{server}" else None
 
     def read(self, directory: Path) -> None:
-        """Read all files that are there, and check each by itself and against the others."""
+        """Read all files that are there, and check each on its own and against the others."""
         paths = sorted((directory / NODES).glob(f"*/{STATEMENTS}"))
         if not paths:
             raise RunError(

@@ -1,6 +1,6 @@
 """Recomputes a synchronous deployment from what its nodes signed, and names who deviates.
 
-Models stand in statements by their hashes. A verifier knows some of them: the initial one, those
+Models appear in statements by their hashes. A verifier knows some of them: the initial one, those
 that servers kept, and whatever it has recomputed. A client's part needs what the client was given,
 and its data; a server's part needs what came to it. Both are computed by the code of the nodes
 themselves, so a part is right if and only if it has the signed hash.
@@ -256,7 +256,7 @@ class Verifier:
         self._deviates(
             k,
             name,
-            "it did not send the model that its data and what it was given make "
+            "it did not send the model that follows from its data and from what it was given "
             f"({own['sent'][:12]}, recomputed {sha256[:12]})",
         )
 
@@ -419,7 +419,7 @@ class Verifier:
                 f"scheme's weights make ({said['result'][:12]}, recomputed {sha256[:12]})"
             )
         if rows != said["rows"]:
-            raise Deviates("what it keeps beside its model is not what the round makes")
+            raise Deviates("what it keeps in addition to its model is not what the round makes")
 
     def _offered(self, k: int, store: Store, said: Statement) -> None:
         for part, sha256 in store.hashes("hop", k).items():

@@ -42,7 +42,7 @@ def inner_product(honest: Tensor, strength: float) -> Tensor:
     return told.to(honest.dtype)
 
 
-# How strong each kind is, unless the experiment says so.
+# How strong each kind is, unless the experiment says otherwise.
 STRENGTHS: Mapping[str, float] = {
     "sign-flip": 1.0,
     "scaling": 10.0,
@@ -93,7 +93,8 @@ class Attack:
         return self.kind in COLLUDING
 
     def told(self, model: Tensor, start: Tensor) -> Tensor:
-        """(P,) what a liar sends in place of a model that began as `start`, all by itself."""
+        """(P,) what a liar that looks at nobody else sends in place of a model that began as
+        `start`."""
         factor = -self.strength if self.kind == "sign-flip" else self.strength
         return model if factor == 1 else start + factor * (model - start)
 
@@ -208,9 +209,9 @@ class Backdoor:
 
 
 def poisoned(data: Federated, attack: Attack | None) -> tuple[Federated, Ints | None]:
-    """The same data with false copies of what liars hold, behind all that is true.
+    """The same data, followed by false copies of what liars hold.
 
-    Behind these lie the examples on which a backdoor is tried, and their rows are returned, too.
+    After these come the examples on which a backdoor is tried; their rows are returned, too.
     """
     if attack is None or attack.kind not in POISONING:
         return data, None

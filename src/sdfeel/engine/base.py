@@ -184,14 +184,15 @@ class ModuleEngine(Engine, Protocol):
     def state_dict(self, model: Tensor) -> dict[str, Tensor]: ...
 
     def outputs(self, model: Tensor, rows: Ints, which: Which = "train") -> tuple[Tensor, Tensor]:
-        """What the model says of these examples, and their targets."""
+        """What the model says about these examples, and their targets."""
         ...
 
     def close(self) -> None: ...
 
 
 class OverWorkers:
-    """What engines share that have others train: an engine in this process knows the module."""
+    """What engines whose workers train have in common: an engine in this process knows the
+    module."""
 
     def __init__(self, engine: ModuleEngine) -> None:
         self._engine = engine
@@ -218,5 +219,5 @@ class OverWorkers:
         return self._engine.state_dict(model)
 
     def outputs(self, model: Tensor, rows: Ints, which: Which = "train") -> tuple[Tensor, Tensor]:
-        """As that engine's, in this process."""
+        """Like that engine's, in this process."""
         return self._engine.outputs(model, rows, which)

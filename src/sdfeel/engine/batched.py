@@ -4,7 +4,7 @@ Each client of a block has its own numbers, and `vmap` runs one step of all of t
 is the right shape for a GPU; on a CPU, the other engines are faster. It agrees with the loop up to
 rounding, and its bits depend on the kind of device.
 
-`Device` is all that knows about devices. It was never run on a GPU by its authors: `sdfeel bench
+Only `Device` knows about devices. Its authors have never run it on a GPU: `sdfeel bench
 --device cuda --check` compares it with the loop there.
 """
 
@@ -78,7 +78,7 @@ class Unbatched(InputError):
 
 
 class Masked(nn.Module):
-    """Dropout by a mask that was made before: vmap cannot ask for addresses."""
+    """Dropout by a mask that was made beforehand: vmap cannot ask for addresses."""
 
     def __init__(self, of: AddressedDropout, masks: dict[int, Tensor]) -> None:
         super().__init__()
@@ -195,7 +195,7 @@ class BatchedEngine:
         return FlatModule(copy.deepcopy(self._workload.module).to(self.device.name))
 
     def mismatch(self) -> str | None:
-        """Take one step beside the loop: why this engine must not be used, or None."""
+        """Compare one step with the loop's: why this engine must not be used, or None."""
         parts = self._workload.parts
         tasks = [Task(c, self.initial(), 1, 0) for c in range(min(2, len(parts)))]
         try:
@@ -384,7 +384,7 @@ class BatchedEngine:
 
 
 class _There(nn.Module):
-    """A module on a device, for whoever knows only the CPU."""
+    """A module on a device, for callers that know only the CPU."""
 
     def __init__(self, inner: nn.Module, device: str) -> None:
         super().__init__()

@@ -34,7 +34,7 @@ def negative(rule: rules.Rule, votes: Floats) -> InputError:
 
 
 def _few_rows(x: Floats) -> NativeRows | None:
-    """C++ for what it does with a limited number of rows."""
+    """C++, where there are not too many rows for it."""
     return rows_for(x) if len(x) <= MOST_ROWS else None
 
 
@@ -338,7 +338,7 @@ def _clipped(rule: rules.Clipped, x: Floats, votes: Floats, own: Floats) -> Floa
         lengths = _lengths(x, centre)
         radius = rule.radius
         if radius is None:
-            others = lengths > 0  # a server's own row must not make it deaf
+            others = lengths > 0  # or a server's own row would shut out the others
             if not others.any():
                 return centre
             said = lengths[others, None], np.abs(votes[others])

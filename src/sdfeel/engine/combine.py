@@ -62,7 +62,7 @@ class Sums:
         total = self._totals[index]
         if total is None:
             if weight == 1 and index not in self._alone and row.dtype == self._dtype:
-                self._alone[index] = row + 0.0  # as a sum has it: no zero is negative
+                self._alone[index] = row + 0.0  # as in a sum: no zero is negative
                 return
             total = self._totals[index] = torch.zeros(self._size, dtype=torch.float64)
             if index in self._alone:
@@ -151,7 +151,7 @@ def mixed(mixing: Mixing, models: Rows) -> Tensor:
 
 
 def _mixed_into_one(mixing: Mixing, models: Rows, like: Tensor) -> Tensor:
-    """(1, P) `summed`, to the bit, with less around it: clouds do it for every model they take."""
+    """(1, P) `summed`, to the bit, with less overhead: clouds do it for every model they take."""
     total = torch.zeros(1, len(like), dtype=torch.float64)
     for weight, source in zip(mixing.weights.tolist(), mixing.sources.tolist(), strict=True):
         add_multiple(total[0], models[source].double(), weight)

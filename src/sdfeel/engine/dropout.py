@@ -71,7 +71,7 @@ class AddressedDropout(nn.Module):
         return x * self.mask(self.mask_shape(x)).to(x.dtype)
 
     def mask_shape(self, x: Tensor) -> tuple[int, ...]:
-        """Of the mask for a batch like this."""
+        """The shape of the mask for a batch like this."""
         return (*x.shape[:2], *[1] * (x.ndim - 2)) if self.channels else tuple(x.shape)
 
     def mask(self, shape: tuple[int, ...]) -> Tensor:

@@ -91,7 +91,7 @@ class Estimator:
         start: Tensor,
         end: Tensor,
         step: int,
-        also: Tensor | None = None,  # (P,) a model whose loss is reported beside that of `start`
+        also: Tensor | None = None,  # (P,) a model whose loss is reported with that of `start`
     ) -> None:
         """`start` is read again by `estimates`, and must not change before."""
         found = probe(self._engine, client, start, end, step)

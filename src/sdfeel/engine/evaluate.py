@@ -1,4 +1,4 @@
-"""Measuring one model: the metrics by name, on whose examples, and what becomes of many numbers.
+"""Measuring one model: the metrics by name, on whose examples, and how many numbers are summed up.
 
 A metric is a function of outputs and targets. To add one, add it to `METRICS`; to sum up the
 clients' numbers in another way, add that to `SUMMARIES`: logs, tables, reports and pages follow.
@@ -110,7 +110,7 @@ BETTER: dict[str, Literal["more", "less"]] = {
     "personal accuracy": "more",
     "personal loss": "less",
 }
-# The loss that is minimised, and the metrics beside it, unless the user names others.
+# The loss that is minimised, and the metrics reported with it, unless the user names others.
 TASK_LOSSES = {
     "classification": "cross-entropy",
     "regression": "mse",
@@ -187,7 +187,7 @@ class Groups:
     """Which metrics are measured on the examples of each client, or of each cluster."""
 
     outputs: Outputs  # of an engine
-    parts: Sequence[Ints]  # each client's rows; who has none is left out
+    parts: Sequence[Ints]  # each client's rows; clients without any are left out
     home: Ints  # (C,) each client's cluster; -1: none
     per_client: Mapping[str, Metric] = field(default_factory=dict)
     per_cluster: Mapping[str, Metric] = field(default_factory=dict)
@@ -202,7 +202,8 @@ class Groups:
         return number % self.every == 0
 
     def measured(self, models: Callable[[int], Tensor], iterations: int) -> dict[str, float]:
-        """What is reported about all clients and clusters, each with its own model of these."""
+        """What is reported about all clients and clusters, each measured with its own of
+        `models`."""
         found = self._measured(models)
         return found if self.tuned is None else {**found, **self.tuned(models, iterations)}
 
@@ -236,7 +237,7 @@ class Groups:
     def _of_servers(
         self, models: Callable[[int], Tensor], rows: Sequence[Ints]
     ) -> dict[int, list[tuple[Tensor, Tensor]]]:
-        """What the clients of each server, which has examples of its own, say of these."""
+        """What each server's clients say about the server's own examples."""
         found: dict[int, list[tuple[Tensor, Tensor]]] = {}
         for client, server in enumerate(self.home.tolist()):
             if server < 0 or (server in found and models(client) is models(0)):  # all have one

@@ -32,11 +32,11 @@ class UpdateGuard:
         return noised(short, self.deviation, hidden(secret, "privacy", client, k))
 
     def between(self, start: Row, trained: Row, secret: int, client: int, k: int) -> Row:
-        """(P,) the same of the update from one model to the other."""
+        """(P,) the same for the update from one model to the other."""
         fast = rows_for(trained)
         if fast is None:
             return self(trained - start, secret, client, k)
-        bits = hidden_bits(secret, "privacy", client, k)  # and the same numbers of them
+        bits = hidden_bits(secret, "privacy", client, k)  # which give the same numbers
         return fast.guarded(start, trained, self.clip, self.deviation, bits)
 
 
@@ -78,8 +78,8 @@ def masking_bytes(clients: int) -> int:
     """Bytes that masks cost each client in a round, both ways (`live/client_masked_sums.py`).
 
     Two public keys, a hash, a signature and a certificate of each, as text; two encrypted shares
-    with their seals to and from each; a signature of each under who is left; one share about each
-    in the end.
+    with their seals to and from each; a signature of each under the list of those who are left; one
+    share about each in the end.
     """
     others = clients - 1
     keys, seals, signed, share = 1068, 2 * 16, 118, 33

@@ -142,7 +142,7 @@ class LoopEngine:
         return Scores(train.loss, test.loss, test.accuracy, test.metrics)
 
     def outputs(self, model: Tensor, rows: Ints, which: Which = "train") -> tuple[Tensor, Tensor]:
-        """What the model says of these examples, and their targets."""
+        """What the model says about these examples, and their targets."""
         self._flat.load(model)
         data = (self._train if which == "train" else self._test).some(rows)
         found: list[Tensor] = []
@@ -178,7 +178,7 @@ def two(workload: Workload, module: nn.Module) -> Tensor:
 
 @contextmanager
 def named(client: int, step: int) -> Iterator[None]:
-    """Adds to an error in the user's model at which client it happened."""
+    """Adds the client to an error that happens in the user's model."""
     try:
         yield
     except SdfeelError:

@@ -92,7 +92,7 @@ class Uniform:
         )  # drawn even where not used, so that draws go by position
         scale = x.abs().max().double() if len(x) else torch.zeros(())
         if not scale:
-            return torch.zeros_like(x)  # not -0, which no message tells
+            return torch.zeros_like(x)  # not -0, which no message can express
         levels = 2 ** (self.width - 1) - 1  # on either side of zero
         # On a wide grid, the last mark plus almost one may round to one beyond it.
         marks = (x.double() / scale * levels + words).floor().clamp(max=levels)
@@ -371,16 +371,16 @@ class Packing:
 
     @property
     def sums(self) -> SecureSum | None:
-        """How a server sees sums only; None if it sees every message."""
+        """What lets a server see only sums; None if it sees every message."""
         return next((each for each in self.up if isinstance(each, SecureSum)), None)
 
     @property
     def readable(self) -> bool:
-        """Can a server read a client's message by itself?"""
+        """Can a server read a single client's message?"""
         return all(stage.readable for stage in self.up)
 
     def bits(self, sizes: Sizes) -> int:
-        """Of a client's message, where tensors of these sizes are charged for."""
+        """Bits of a client's message, where tensors of these sizes are charged for."""
         bits = FLOAT * sum(sizes)
         for stage in self.up:
             bits = stage.bits(sizes, bits)

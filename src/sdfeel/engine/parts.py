@@ -20,11 +20,11 @@ USUAL: dict[str, tuple[str, ...]] = {"fedper": (HEAD,), "fedbn": (NORMS,), "fedr
 
 @dataclass(frozen=True)
 class Personal:
-    """What each client has of its own, besides what all share."""
+    """What each client has of its own, in addition to what all share."""
 
     method: Method = "fedper"
     stays: tuple[str, ...] = ()  # patterns of tensors' names, `head` or `norms`
-    travels: tuple[str, ...] = ()  # the same, of all that is not to stay
+    travels: tuple[str, ...] = ()  # the same, for what travels; all else stays
     share: float = 0.5  # fedrep: of a round's iterations, for what stays
     pull: float = 0.1  # ditto: towards the shared model
 
@@ -37,8 +37,8 @@ class Personal:
             )
         if self.method == "ditto" and (self.stays or self.travels):
             raise InputError(
-                "personal.method = ditto keeps a whole model beside the shared one: leave out "
-                "personal.stays and personal.travels"
+                "personal.method = ditto keeps a whole model in addition to the shared one: leave "
+                "out personal.stays and personal.travels"
             )
         if self.method == "parts" and not (self.stays or self.travels):
             raise InputError(
@@ -98,7 +98,7 @@ def _named(module: nn.Module, word: str, own: Sequence[TensorInRow]) -> list[str
 class Split:
     """Which tensors of a whole row travel, and which stay.
 
-    What is never trained and does not travel is neither: it is the same for ever.
+    What is never trained and does not travel is neither: it always stays the same.
     """
 
     tensors: tuple[TensorInRow, ...]

@@ -1,6 +1,6 @@
 """Personal models: which parts of a model travel, and what becomes of those that stay.
 
-A row is what is exchanged. What a client keeps to itself stands behind it and never leaves the
+A row is what is exchanged. What a client keeps to itself comes after it and never leaves the
 client, so that servers, schemes, codecs and prices see a smaller model and need to know nothing
 else. An engine of this kind trains whole rows (T + S,): what travels, then what stays.
 
@@ -86,7 +86,8 @@ class Alternately:
 
 @dataclass(frozen=True, eq=False)
 class Beside:
-    """A whole model of the client's own, pulled towards the shared one, beside it (Ditto)."""
+    """A whole model of the client's own, pulled towards the shared one, in addition to it
+    (Ditto)."""
 
     engine: ModuleEngine
     own: ModuleEngine
@@ -270,7 +271,7 @@ class PersonalEngine:
         }
 
     def outputs(self, model: Tensor, rows: Ints, which: Which = "train") -> tuple[Tensor, Tensor]:
-        """What the model says of these examples, and their targets."""
+        """What the model says about these examples, and their targets."""
         own = self._workload
         data = (own.train if which == "train" else own.test).some(rows)
         self._flat.load(self.whole(model))

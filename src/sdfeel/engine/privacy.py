@@ -107,9 +107,9 @@ def epsilon(loss: float, delta: float) -> float:
 
 
 def shares(up: Mixing, clients: int, liars: frozenset[int] = frozenset()) -> Floats:
-    """(C,) how much of each client's message can be told from the sums that it goes into.
+    """(C,) how much the sums that each client's message goes into reveal about it.
 
-    If `n` clients count alike, a sum tells 1/n of each: n - 1 others' noise hides it, too. Liars
+    If `n` clients count alike, a sum reveals 1/n of each: n - 1 others' noise hides it, too. Liars
     add none.
     """
     sums = np.zeros((len(up.rows), clients))
@@ -121,7 +121,7 @@ def shares(up: Mixing, clients: int, liars: frozenset[int] = frozenset()) -> Flo
 
 
 def told(seen: Floats) -> Floats:
-    """(C,) of rows that are sums of independent noises, how much each noise can be told from them.
+    """(C,) how much rows that are sums of independent noises reveal about each of the noises.
 
     The diagonal of the projection on the rows: 1 where a noise can be isolated, 0 where it is not
     in any sum.

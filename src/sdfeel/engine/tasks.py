@@ -28,7 +28,7 @@ class TaskOf(Generic[Row]):
     first: int  # local iterations it has taken before: where it is in its data
     rate: float = 1.0  # its learning rate in this round, as a multiple of the run's
     shift: Row | None = None  # (P,) added to every gradient; only its trainable part counts
-    pull: float = 0.0  # how strongly it is pulled to its start, besides `training.proximal`
+    pull: float = 0.0  # how strongly it is pulled to its start, in addition to `training.proximal`
     own: Row | None = None  # (S,) what stays with the client, where models are personal
 
 

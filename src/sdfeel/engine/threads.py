@@ -17,7 +17,7 @@ def cores() -> int:
 def one_thread() -> Iterator[None]:
     """One thread for torch: its sums depend on their number, and for small sums more are slower."""
     before = torch.get_num_threads()
-    if before == 1:  # whoever said so decides when it ends
+    if before == 1:  # whoever set it decides when that ends
         yield
         return
     torch.set_num_threads(1)

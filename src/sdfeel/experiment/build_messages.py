@@ -179,7 +179,7 @@ def _mover(decisions: Decisions) -> str | None:
 
 
 JUDGED = "combines models by a rule that must see each of them"
-ROWS = "keeps rows beside the models, which take updates with other weights"
+ROWS = "keeps rows in addition to the models, which take updates with other weights"
 ALONE = "has a server that takes one client's model, which is not a sum"
 WEIGHED = "weights clients by more than their data"
 CHANCES = "weights clients by their chances of being in time"

@@ -129,7 +129,7 @@ def _check_reach(found: Whereabouts, cell: Cell, name: str) -> None:
 
 
 def overheads(section: LatencySection, net: Network) -> Overheads:
-    """What rounds cost besides computing and sending."""
+    """What rounds cost in addition to computing and sending."""
     under_way: dict[Link, float] = {
         "client-server": section.client_server_ms / 1e3,
         "server-server": section.server_server_ms / 1e3,

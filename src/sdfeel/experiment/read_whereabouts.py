@@ -28,7 +28,7 @@ def build_whereabouts(section: NetworkSection, name: str, net: Network) -> Where
     period = section.whereabouts_period
     if period is not None and len(found.when) and period <= found.when[-1]:
         raise InputError(
-            f"network.whereabouts_period is {period:g}, but {name} goes on until "
+            f"network.whereabouts_period is {period:g}, but {name} lasts until "
             f"{found.when[-1]:g}: raise it above that"
         )
     return replace(found, period=period, rule=_rule(section.mixing))
@@ -55,8 +55,8 @@ def used_whereabouts(case: Case, found: Whereabouts) -> Whereabouts | None:
     if compressed != "none":
         raise InputError(
             f"compression.backhaul is {compressed}, for which servers keep copies of their "
-            f"neighbours' models, but network.whereabouts lets a server go on as another's copy: "
-            f"set compression.backhaul to none"
+            f"neighbours' models, but network.whereabouts lets a server continue as another's "
+            f"copy: set compression.backhaul to none"
         )
     if case.experiment.network.overlap:
         raise InputError(

@@ -86,7 +86,8 @@ class NetworkSection(Section):
     `round`, one `client`, and `server` or `longitude` and `latitude`, `available`, or `charging`
     and `wifi` (1 or 0)"""
     whereabouts_period: Positive | None = None
-    """seconds (or rounds) after which that file begins again (not set: all stays as it ends)"""
+    """seconds (or rounds) after which that file begins again (not set: everything stays as it
+    ends)"""
     epochs: list[str] = []
     """who joins, leaves or moves: `10: client-3=none, edge-2=edge-0+edge-1` from round 10 on"""
 
@@ -142,8 +143,8 @@ class TrainingSection(Section):
     """step size"""
     schedule: Thing = "constant"
     """how the learning rate changes: constant, step (schedule_options: every, factor), cosine or
-    linear (down to `least`), or package.module:name (a function of the iteration and of all
-    iterations that gives a factor); it is the same throughout a round"""
+    linear (down to `least`), or package.module:name (a function of the iteration and of the number
+    of iterations that gives a factor); it is the same throughout a round"""
     schedule_options: dict[str, Any] = {}
     """arguments of the schedule, for example { every = 200, factor = 0.5 }"""
     schedule_unit: Literal["iteration", "round"] = "iteration"
@@ -229,8 +230,8 @@ class LatencySection(Section):
         }
 
     client_server_ms: NotNegative = 0.0
-    """milliseconds that a message travels between client and edge server, besides the time in which
-    it is sent (the paper: none)"""
+    """milliseconds that a message travels between client and edge server, in addition to the time
+    that sending it takes (the paper: none)"""
     server_server_ms: NotNegative = 0.0
     """the same between edge servers; radio.links may give it for each link"""
     server_cloud_ms: NotNegative = 0.0
@@ -240,11 +241,11 @@ class LatencySection(Section):
     message_ms: NotNegative = 0.0
     """milliseconds that a node needs for each message that it receives, one after another"""
     round_ms: NotNegative = 0.0
-    """milliseconds that every round takes besides everything else"""
+    """milliseconds that every round takes in addition to everything else"""
     connect_ms: NotNegative = 0.0
     """milliseconds until nodes have found one another, in the first round"""
     header_bytes: Annotated[int, Field(ge=0)] = 0
-    """bytes of every message besides the model"""
+    """bytes of every message in addition to the model"""
     cell_mbps: Positive | None = None
     """megabits per second of the line that the clients of a cell share (not set: none)"""
     common_mbps: Positive | None = None
@@ -254,9 +255,9 @@ class LatencySection(Section):
     downlink: bool = False
     """charge time for sending models down, too (the paper does not, the preset deployed does)"""
     calls: bool = False
-    """models travel as in a deployment: every client is sent a copy of its own, and servers ask
-    for what they are sent, which takes the way there, too (the paper has broadcasts that nobody
-    asks for, the preset deployed has calls)"""
+    """models travel as in a deployment: every client is sent a copy of its own, and servers ask for
+    what they are sent, so that requests travel, too (the paper has broadcasts that nobody asks for,
+    the preset deployed has calls)"""
     holds: bool = False
     """asynchronous servers hold their neighbours still during an exchange, as deployed ones do:
     they read one model after another, and exchanges that share a server wait for one another (the
@@ -289,7 +290,7 @@ class RadioSection(Section):
     """mean signal-to-noise ratio where rates are equal (not set: 15)"""
     trace: str | None = None
     """a .csv file of rates in Mbit/s: a column per client, a row per round (or a first column
-    `seconds`); or a folder of recordings in mahimahi's format, one after another for the clients"""
+    `seconds`); or a folder of recordings in mahimahi's format, which clients take in turn"""
     links: str | None = None
     """a .csv file of server links: `0,1,40` is 40 Mbit/s between servers 0 and 1, `0,cloud,4`
     is 4 Mbit/s from server 0 to the cloud; a first line `from,to,mbps,ms,km` names other columns
@@ -327,7 +328,7 @@ class PersonalSection(Section):
     method: Literal["none", "parts", "fedper", "fedbn", "fedrep", "ditto"] = "none"
     """none (all share one model), parts (what personal.stays or personal.travels says), fedper (the
     last layer stays), fedbn (normalisation layers stay), fedrep (what stays is trained first, then
-    what travels), ditto (each client has a whole model of its own beside the shared one)"""
+    what travels), ditto (each client has a whole model of its own in addition to the shared one)"""
     stays: Names = []
     """tensors that never leave a client: patterns of their names, head (the last layer), norms"""
     travels: Names = []

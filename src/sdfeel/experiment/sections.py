@@ -168,7 +168,7 @@ class EvaluationSection(Section):
     """number of examples for measuring the training loss, drawn once (0: all)"""
     estimates: bool = False
     """also measure gradients, L, sigma^2 and kappa^2, with three gradients of every client; the
-    report then shows the bound of Theorem 1 beside them"""
+    report then shows the bound of Theorem 1 next to them"""
     test_examples: Annotated[int, Field(ge=0)] = 0
     """number of examples for measuring the accuracy, drawn once (0: all)"""
     metrics: Things = {}

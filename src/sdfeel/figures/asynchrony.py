@@ -32,7 +32,7 @@ def lines(setting: FigureSetting) -> list[FigureLine]:
     own, rounds = setting.by_batches(), setting.rounds
     found = {line.label: line for line in lines_10a(setting)}
     # A tier may contain all servers. All lines are measured equally often: one that is measured
-    # less often than those beside it would look slower than it is.
+    # less often than the others would look slower than it is.
     often = f"evaluation.every={max(1, rounds // 36)}"
     step = ("server.optimizer=quasi-global", f"server.momentum={MOMENTUM:g}")
     pushed = changed(synchronous(own, 1.0, rounds), *step)
@@ -85,7 +85,7 @@ CLAIMS = tuple(
             f"At H = {spread:g}, tiers are ahead of synchronous training with the same momentum.",
             ahead_of((PUSHED,), spread),
             timed=True,
-            note="The control: what is left of the gain is not the momentum's.",
+            note="The control: what is left of the gain is not due to the momentum.",
             otherwise="Where all are equally fast, tiers are synchronous training with that "
             "momentum, and nothing is left to gain.",
         ),

@@ -33,7 +33,7 @@ def outage_lines(setting: FigureSetting) -> list[FigureLine]:
 
 
 def schedule(text: str) -> Path:
-    """A file with this line, beside the runs."""
+    """A file with this line, next to the runs."""
     file = cache.root() / "schedules" / f"{text.replace(' ', '-')}.txt"
     if not file.is_file():
         write_atomic(file, f"{text}\n".encode())

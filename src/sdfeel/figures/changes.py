@@ -1,4 +1,4 @@
-"""Every verdict of the earlier rule beside today's, with the reason for each change."""
+"""Every verdict of the earlier rule next to today's, with the reason for each change."""
 
 import csv
 from collections.abc import Mapping

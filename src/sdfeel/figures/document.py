@@ -1,4 +1,4 @@
-"""Writes docs/reproduce.md and the pages beside it: `python -m sdfeel.figures.document`.
+"""Writes docs/reproduce.md and the pages that belong to it: `python -m sdfeel.figures.document`.
 
 Everything comes from the kept curves and verdicts; nothing on these pages is typed in by hand but
 the explanations.
@@ -231,7 +231,7 @@ def _number(value: float | str | None) -> str:
 
 
 def draw(results: Path, folder: Path) -> None:
-    """The pictures beside the pages."""
+    """The pictures on the pages."""
     for figure in FIGURES.values():
         scale = drawn_at(results, figure) or "quick"
         kept = keeping.load(results, scale, figure) or keeping.KeptFigure()

@@ -46,7 +46,7 @@ def judge(figure: Figure, scale: Scale, found: Mapping[Reading, Curves]) -> list
 
 
 def record(figure: Figure, scale: Scale, found: Mapping[Reading, Curves]) -> dict[str, Any]:
-    """Everything that is kept of a figure beside its curves."""
+    """Everything that is kept of a figure in addition to its curves."""
     return {
         "figure": figure.name,
         "scale": scale,

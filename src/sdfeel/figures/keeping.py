@@ -99,7 +99,7 @@ def load(results: Path, scale: Scale, figure: Figure) -> KeptFigure | None:
 def with_shared(
     known: KeptFigure, results: Path, scale: Scale, figure: Figure, seeds: int
 ) -> KeptFigure:
-    """What is known of a figure, and the same runs where other figures have kept them."""
+    """What is known about a figure, and the same runs where other figures have kept them."""
     files = sorted(file_of(results, scale, "any").parent.glob(f"*{SUFFIX}"))
     others = {run.key: run for file in files for run in _read(file).runs.values()}
     found = dict(known.runs)

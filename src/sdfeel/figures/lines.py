@@ -19,7 +19,7 @@ class FigureLine:
     label: str
     trained: Experiment
     paid: Experiment | None = None
-    until: float | None = None  # seconds: the line ends there, however long the run goes on
+    until: float | None = None  # seconds: the line ends there, however long the run is
     first: int = 0  # its first seed, where earlier ones served to choose something
 
     def key(self, seed: int) -> str:

@@ -26,7 +26,7 @@ UNITS: dict[tuple[str, Reading], str] = {
 }
 AXES = {"seconds": "virtual time", "bytes": "bytes sent", "joules": "energy in joules"}
 POINTS = 40
-ROW = 3  # panels beside each other
+ROW = 3  # panels side by side
 
 
 def picture(
@@ -182,7 +182,7 @@ def draw(
 
 
 def mark_reached(axes: Axes, reached: Floats, color: str, unit: str, height: float) -> None:
-    """When the target was met on average, if every seed met it; the number beside it."""
+    """When the target was met on average, if every seed met it; the number next to it."""
     if np.isfinite(reached).all():
         mean = float(reached.mean())
         axes.axvline(mean, color=color, lw=0.9, ls=":")

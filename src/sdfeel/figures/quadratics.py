@@ -1,4 +1,4 @@
-"""Theorems 1 and 2 beside what they bound, on losses whose constants are known.
+"""Theorems 1 and 2 compared with what they bound, on losses whose constants are known.
 
 F_i(w) = 1/2 (w - c_i)' diag(a_i) (w - c_i) with curvatures between 0.2 and 2, so L = 2; gradients
 are exact or have Gaussian noise of known variance; kappa is the largest difference that was met.
@@ -276,7 +276,7 @@ def picture(width: str | None = None) -> "Picture":
 
 FIGURE = Figure(
     "bounds",
-    "Theorems 1 and 2 beside what they bound",
+    "Theorems 1 and 2 compared with what they bound",
     "",
     "20 clients, 10 servers, quadratic losses with curvatures from 0.2 to 2, and exact gradients. "
     "Runs start from the best model, so what is left is the price of training apart. tau1 = 5 and "

@@ -262,7 +262,7 @@ FIGURE = Figure(
     f"{TRIALS['full'].theta_min} batches and the window is {TRIALS['full'].rounds} of them. Under "
     f"reading E only the prices are E's: the rate is chosen. No tiers: the same rule and momentum, "
     f"but every server is a tier of its own. One tier: all servers wait for the slowest, but their "
-    f"clients train on until it is done; under reading A, tiers are that already.",
+    f"clients keep training until it is done; under reading A, tiers are that already.",
     lines,
     tuple(
         Panel(

@@ -1,4 +1,4 @@
-"""How many verdicts remain if all of them are to be right together, and not each for itself.
+"""How many verdicts remain if all of them are to be right together, not each on its own.
 
 Holm's method: the p-values are put in order, and the k-th smallest of n must be below 5 % / (n - k
 + 1). The chance that even one decided verdict is wrong is then 5 %, however they depend on one
@@ -15,9 +15,9 @@ from sdfeel.figures.summary import paragraph
 from sdfeel.figures.verdicts import CHANCE, ENOUGH
 
 TEXT = (
-    "\nEach verdict is judged for itself at 95 %, so that of many a few are wrong by luck. To be "
-    "right about all {all} at full scale together, with 95 % (Holm), {stay} of the {decided} "
-    "decided ones are clear enough{lost}.\n"
+    "\nEach verdict is judged on its own at 95 %, so a few of many are wrong by luck. If all {all} "
+    "at full scale are to be right together, at 95 % (Holm), {stay} of the {decided} decided ones "
+    "are clear enough{lost}.\n"
 )
 
 

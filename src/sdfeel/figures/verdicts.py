@@ -5,8 +5,8 @@ with itself. A claim holds if Student's 95 % interval of the mean difference lie
 claim asks for, does not hold if it lies below, and is open otherwise. Where a difference is known
 only by its sign (a run never got to the target, or diverged), signs are counted instead.
 
-Claims that five seeds leave open may be given eight. That is a second look, and who looks twice is
-twice as likely to be fooled by luck: with more than five seeds, chance must be half as likely.
+Claims that five seeds leave open may be given eight. That is a second look, and whoever looks twice
+is twice as likely to be fooled by luck: with more than five seeds, chance must be half as likely.
 """
 
 from collections.abc import Sequence

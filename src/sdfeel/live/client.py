@@ -136,7 +136,8 @@ class Client:
                 masked = self.masking is not None and isinstance(error, Refused | TooFew)
                 if self._alone and not masked:
                     raise
-                # A server that asks for more than it may gets nothing, and can do better.
+                # A server that asks for more than it may gets nothing, and may ask for less next
+                # time.
                 self.last_error = str(error)
                 self.tell(f"we leave a {'sum' if masked else 'round'}: {error}")
                 self._turn_away(error)
@@ -201,7 +202,7 @@ class Client:
         return served
 
     def _masked(self, k: int, header: Header) -> MaskedRound | None:
-        """Our part in the round's sum, where servers see no more."""
+        """Our part in the round's sum, where servers see nothing else."""
         if self.masking is None:
             return None
         assert self.kept is not None
@@ -211,7 +212,7 @@ class Client:
         return MaskedRound(*way, self.masking, self.secret, self.kept, self.desk.notary)
 
     def known(self, header: Header, bodies: dict[int, bytes]) -> dict[int, NDArray[Any]]:
-        """Rows beside the model: those that came along, and our own as they are now."""
+        """Rows in addition to the model: those that came along, and our own as they are now."""
         if self.kept is None:
             return {}
         self.kept.settle(int(header["first"]))
@@ -418,7 +419,7 @@ class Client:
         return self.started(row, bodies)
 
     async def _beside(self, d: int, k: int) -> Answer:
-        """The model of a round at another of our servers. Each may be silent, or false."""
+        """The model of a round at another of our servers. Each may be silent, or lie."""
         try:
             question = {"round": k, "wait": SOON}
             told, body = await self.failover.link(d).ask("start", question, seconds=SILENCE)

@@ -45,7 +45,7 @@ def letters_of(clients: int) -> int:
 
 
 class Late(Exception):
-    """The sum goes on without us, or has failed: there is nothing more to do in it."""
+    """The sum continues without us, or has failed: there is nothing more to do in it."""
 
 
 @dataclass(frozen=True)

@@ -32,8 +32,8 @@ NOW, THEN = 0, 1  # rounds under which rows are kept: as they are, as the last r
 class Given:
     """The rounds in which something was given away: once each, in whatever order servers ask.
 
-    Not only up to which round: a server that asks for one far ahead would then keep this client
-    from all rounds before it, and from its other servers.
+    To remember only the last of them would not do: a server that asks for a round far ahead would
+    then keep this client from all rounds before it, and from its other servers.
     """
 
     spans: list[list[int]]  # [[first, the one after the last], ...], ascending and apart
@@ -57,7 +57,7 @@ class Given:
         return dict(self.told) if k is not None and k == self.last else None
 
     def also(self, k: int, what: Mapping[str, Any]) -> "Given":
-        """With this of round `k`."""
+        """The same with this for round `k`."""
         spans: list[list[int]] = []
         for first, after in sorted([*self.spans, [k, k + 1]]):
             if spans and first <= spans[-1][1]:
@@ -67,7 +67,7 @@ class Given:
         if len(spans) > MOST_SPANS:
             raise Refused(
                 f"a server asks for round {k + 1}, but servers have left out rounds {MOST_SPANS} "
-                f"times before: only a round that follows another is worked for now"
+                f"times before: now it must follow a round that was worked for"
             )
         return Given(spans, k, what)
 
@@ -136,7 +136,7 @@ class ClientRows:
     ) -> None:
         """Remember that an update of round `k` is given away, from the model with this hash.
 
-        The noise of a round hides one update alone. A server that asks for a second one, from
+        The noise of a round hides only one update. A server that asks for a second one, from
         another model or made in another way, is refused. With `first`, every step from there on has
         noise of its own.
         """
@@ -156,7 +156,7 @@ class ClientRows:
                 self._store.put("used", 0, place, b"", {"spans": spans}, replace=True)
 
     def released(self, k: int | None) -> int | None:
-        """How many steps the update of round `k` took that was given away; None: none was."""
+        """How many steps the update that was given away in round `k` took; None: none was."""
         told = Given.of(self._store.fact(RELEASED)).what(k)
         return None if told is None else int(told["steps"])
 

@@ -1,7 +1,7 @@
 """A client on a device that cannot run torch: `sdfeel-device NODE.toml`.
 
 It is the client of `client.py` with another way to train: a library that the operator compiled for
-this device and this model. `device.json` beside the node file says all that the client must know;
+this device and this model. `device.json` next to the node file holds all that the client must know;
 `sdfeel deploy init --device` writes both (`deploy/device.py`). It needs only NumPy, gRPC,
 cryptography and safetensors.
 """
@@ -47,7 +47,7 @@ KEYS = ("experiment", "network", "identity", "allow", "health", "data", "peers")
 
 @dataclass(frozen=True)
 class Bundle:
-    """What the operator gives a device beside its node file."""
+    """What the operator gives a device in addition to its node file."""
 
     device: str  # the kind that the library is for
     client: int
@@ -216,7 +216,7 @@ class DeviceNode:
         except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
             raise InputError(f"{path} is not valid TOML: {error}") from None
         if "trainer" in values:
-            raise InputError(f"{path} names a trainer, but a device trains by its library alone")
+            raise InputError(f"{path} names a trainer, but a device trains with its library alone")
         for key, value in values.items():
             if key not in KEYS:
                 raise unknown("key", key, list(KEYS))

@@ -27,7 +27,7 @@ from sdfeel.live.trust.identity import is_signed
 FACT = "epochs"
 EPOCH_BYTES = 8 << 20  # of one signed network
 PROOF = 30.0  # seconds for a server to show the epoch that it speaks of
-AGAIN = 1.0  # seconds until a client that was shown none goes on
+AGAIN = 1.0  # seconds until a client that was shown none continues
 REMEMBERED = "epoch.json"  # the signed network that a client works in
 Placed = tuple[Membership, Mapping[int, str]]
 
@@ -66,7 +66,7 @@ class SignedNetwork:
             if authority is not None:
                 if not is_signed(text.encode(), seal, authority):
                     raise Refused("a version of the network is not signed by our authority")
-                body = _written(text, base64.b64decode(seal))  # what stands around it is not kept
+                body = _written(text, base64.b64decode(seal))  # what is around it is not kept
             values: dict[str, Any] = json.loads(text)
             return cls(
                 body,
@@ -96,7 +96,7 @@ def _written(document: str, signature: bytes) -> bytes:
 
 
 def in_files(directory: Path, authority: bytes) -> list[SignedNetwork]:
-    """The versions beside network.json, in order; incomplete files do not count."""
+    """The versions next to network.json, in order; incomplete files do not count."""
     found = []
     for path in sorted(directory.glob("*.json")):
         try:
@@ -255,7 +255,7 @@ class EpochBook:
         return next((each for each in self.adopted if each.number > number), None)
 
     def files(self) -> list[bytes]:
-        """The versions beside network.json that have not been read yet."""
+        """The versions next to network.json that have not been read yet."""
         fresh = []
         for path in sorted(self._files.glob("*.json")) if self._files is not None else []:
             key = (path.name, path.stat().st_mtime_ns)

@@ -170,7 +170,7 @@ class Failover:
         self.host = None if self.host == d else self.host
 
     async def _goes_on(self, host: int) -> bool:
-        """Does another server say that the rounds go on? One host alone cannot end a guest."""
+        """Does another server say that the rounds continue? One host alone cannot end a guest."""
         for d in self.others:
             if d != host and d not in self._closed:
                 with suppress(SdfeelError):
@@ -194,7 +194,7 @@ class Failover:
             if not at_home and call.result()[0].get("over"):
                 at_home = await self._there(*self.own)  # it may need us for one last round
                 if not at_home and await self._goes_on(host):
-                    raise Refused("it says that all rounds are done, and others go on")
+                    raise Refused("it says that all rounds are done, but others continue")
             if at_home:
                 await _cancelled([call])  # if it arrived after the goodbye, the host would wait
                 await self._go_home(host, question)
@@ -210,7 +210,7 @@ class Failover:
         self.host, self._back = None, None
         (home,) = self.own.values()
         self.tell(f"{home.name} answers again: going home")
-        with suppress(SdfeelError):  # it would find out by itself, later
+        with suppress(SdfeelError):  # it would find out on its own, later
             await self.others[host].ask("work", {**question, "leaving": True}, seconds=self.doubt)
 
 

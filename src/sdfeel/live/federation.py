@@ -75,7 +75,7 @@ class Federation:
 
     @property
     def sums(self) -> SecureSum | None:
-        """How servers see sums of their clients' updates only; None if they see each."""
+        """How servers see only sums of their clients' updates; None if they see each."""
         return None if self.packing is None else self.packing.sums
 
     def masking(self, client: int) -> Masking | None:
@@ -116,7 +116,8 @@ class Federation:
         return Schema.of({MODEL: as_array(self.initial)})
 
     def member(self, client: int, joins: bool = False) -> Membership:
-        """What client `client` must know of all this; one that `joins` later has no server yet."""
+        """What client `client` must know about all this; one that `joins` later has no server
+        yet."""
         known = len(self.net.reach)
         if client >= known and joins:
             return Membership(self.digest, self.schema, (), (), about=self.about, own=self._own)
@@ -221,7 +222,7 @@ class Federation:
         return self.model(body, sha256)
 
     def shares(self, server: int, up: Mixing, came: Collection[int]) -> Floats:
-        """(C,) how much others can tell of each client's message from what a server makes of it."""
+        """(C,) how much what a server makes of the messages tells others about each client's."""
         clients = len(self.net.samples)
         there = np.zeros(clients, dtype=bool)
         there[list(came)] = True

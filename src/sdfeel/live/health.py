@@ -152,7 +152,7 @@ def cannot_write(directory: Path, why: str) -> str:
     """What to do about a disk that cannot be written to."""
     return (
         f"cannot write to {directory} ({why}): nothing that was acknowledged is lost; make room or "
-        f"make it writable, and the node goes on by itself"
+        f"make it writable, and the node continues on its own"
     )
 
 

@@ -31,7 +31,7 @@ GAUGES = {
     "over": "1 if all rounds are done.",
     "certificate_expiry_timestamp_seconds": "When this node's certificate expires.",
     "waiting_for": "Nodes that this one waits for.",
-    "absent": "Nodes that this one goes on without.",
+    "absent": "Nodes that this one continues without.",
     "guests": "Clients of other servers that work here.",
     "quarantined": "Nodes that are left out because of what they sent.",
 }

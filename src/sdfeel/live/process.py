@@ -161,12 +161,12 @@ async def run_edge(
                 why = disk_trouble(error)
                 if why is None:
                     raise
-                if not health.trouble:  # else it was told
+                if not health.trouble:  # otherwise it was told already
                     health.trouble = cannot_write(setting.directory, why)
                     tell(health.trouble)
                 pause = PULSE if time.monotonic() - began > LONGEST else min(2 * pause, LONGEST)
                 await until_writable(setting.directory, pause)
-                tell(f"can write to {setting.directory} again, after '{why}': going on from there")
+                tell(f"can write to {setting.directory} again, after '{why}': continuing there")
 
     await _alive(setting, health, life.audit, work, tell)
 
@@ -240,7 +240,7 @@ class EdgeLife:
             raise RunError(
                 f"{store.directory} is empty, but this server has finished {self._done} rounds: "
                 f"restore a backup with `sdfeel deploy restore` or see `sdfeel deploy reseed`; to "
-                f"begin the whole run again, remove {STATUS} beside it, too"
+                f"begin the whole run again, remove {STATUS} next to it, too"
             )
 
     def _find(self, federation: "Federation", server: int, address: str) -> Link:
@@ -450,7 +450,7 @@ async def _alive_alone(
     try:
         await job
     except asyncio.CancelledError:
-        tell("stopped; it goes on from here when started again")
+        tell("stopped; it continues from here when it is started again")
     except SdfeelError as error:
         health.failed = str(error)
         raise

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 PULSE = 1.0  # seconds between two looks at a node's own state
 LONGEST = 30.0  # seconds between two tries of a disk that takes a little and then fails again
 PATIENCE = 10.0  # seconds for the process before this one to end
-JUMP = 2.0  # seconds by which a clock is put right without a word
+JUMP = 2.0  # seconds by which a clock may be corrected without a note
 DAY = 86400.0
 EXPIRES_SOON = 30 * DAY
 
@@ -90,7 +90,7 @@ def rescue(store: Store) -> None:
     if store.exists():
         raise RunError(
             f"the state in {store.directory} was replaced while this node ran: start the node "
-            f"again, and it goes on from what is there now"
+            f"again, and it continues from what is there now"
         )
     try:
         store.backup(store.directory)

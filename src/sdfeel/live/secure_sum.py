@@ -1,4 +1,4 @@
-"""Secure aggregation: a server learns the sum of its clients' numbers, and nothing else of them.
+"""Secure aggregation: a server learns the sum of its clients' numbers, and nothing else about them.
 
 The protocol of Bonawitz et al. 2017 ("Practical Secure Aggregation"), with the steps against a
 server that lies. Each step is a function of messages; who carries them is somebody else's business.
@@ -21,9 +21,9 @@ it that differ from those that were sealed, says so and leaves the sum. Nobody c
 reader or the writer lies; but whoever is at odds with more of the others than a sum may lose is
 lying (`Sitting.liars`).
 
-A client's secrets of a round follow from its own long secret, so one that was killed goes on where
-it was. It remembers what it answered (`Contributor.state`), and refuses a server that asks for the
-same step again in other words.
+A client's secrets of a round follow from its own long secret, so one that was killed continues
+where it was. It remembers what it answered (`Contributor.state`), and refuses a server that asks
+for the same step again in other words.
 """
 
 import hashlib
@@ -209,7 +209,7 @@ class Contributor:
     def numbers(self, values: Numbers) -> Numbers:
         """Step 3: the numbers under their masks, of us and with all whose letters we `opened`."""
         who = sorted(self._read)
-        # Other numbers under the same masks would tell their difference.
+        # Other numbers under the same masks would reveal their difference.
         self._once("numbers", [who, hashlib.sha256(values.tobytes()).hexdigest()])
         found = values + stream(self._own, len(values))
         for n in who:

@@ -2,7 +2,7 @@
 
 Servers sign what they hand out. A client signs what it was given, what it held and what it sent; a
 server signs what came, what it sent and heard, and what it made of that. Each statement names the
-hash of the one before it, and models stand in it by their hashes. A statement has no time and
+hash of the one before it, and models appear in it by their hashes. A statement has no time and
 nothing random in it: a node that was killed and repeats a round says the same again.
 
 Whoever receives a message checks its signature before using it, and keeps it: a node that later
@@ -36,7 +36,7 @@ from sdfeel.live.trust.identity import Identity, described, is_issued
 
 FORM = 1  # of statements
 FIRST = "0" * 64  # what a node's first statement follows
-WORK = (  # what of a piece of work is signed, beside the model
+WORK = (  # what of a piece of work is signed, in addition to the model
     *("round", "steps", "first", "rate", "sources", "weights", "deadline"),
     *("told", "shift", "rows", "kept", "payload", "sum"),
 )
@@ -189,7 +189,7 @@ class StatementLog:
         return {**statement, "before": self.head}
 
     def line(self, statement: Statement, seal: Seal, **proofs: Mapping[str, Any]) -> dict[str, Any]:
-        """A statement as a line: certificates, which are long, stand in it once.
+        """A statement as a line: certificates, which are long, appear in it once.
 
         Only seals are shortened. What others stated stays as they signed it, whatever it says.
         """

@@ -69,7 +69,7 @@ class Damaged(RunError):
 
 @dataclass(frozen=True)
 class Saved:
-    """A packed tensor with its hash, and what was noted beside it."""
+    """A packed tensor with its hash, and what was noted with it."""
 
     body: bytes
     sha256: str
@@ -261,13 +261,13 @@ class Store:
         return bool(self._rows(question, (kind, k, part)))
 
     def note(self, kind: Kind, k: int, part: int) -> dict[str, Any] | None:
-        """What was noted beside one tensor; None if it is not there (any more)."""
+        """What was noted with one tensor; None if it is not there (any more)."""
         question = "select note from tensors where kind = ? and round = ? and part = ?"
         rows = self._rows(question, (kind, k, part))
         return dict(self._read(rows[0][0])) if rows else None
 
     def notes(self, kind: Kind, k: int) -> dict[int, dict[str, Any]]:
-        """What was noted beside all parts of a round, by part."""
+        """What was noted with all parts of a round, by part."""
         rows = self._rows(
             "select part, note from tensors where kind = ? and round = ? order by part", (kind, k)
         )

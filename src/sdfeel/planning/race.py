@@ -165,7 +165,7 @@ class Race:
             self.runs[entry].close()
 
     def _room_for_others(self, alive: Sequence[Entry]) -> bool:
-        """Could the best still end, if all went on for another rung?"""
+        """Could the best still end, if all continued for another rung?"""
         if not alive or not self.whole:
             return True
         left = self.most - self.steps - RUNG * self.allowance

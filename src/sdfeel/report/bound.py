@@ -1,4 +1,4 @@
-"""What Theorem 1 promises beside what was measured: how loose is the bound?"""
+"""What Theorem 1 promises, next to what was measured: how loose is the bound?"""
 
 from collections.abc import Sequence
 from typing import Any

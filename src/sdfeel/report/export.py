@@ -62,7 +62,7 @@ def export(
 
     `runs` are directories of runs, or what `compare` and `sweep` have given. Every line shows means
     over its seeds with 95 % intervals, and what reaching the `target` accuracy cost; then follow
-    the differences to the line `against` (default: the first), seed by seed. `picture` is a file
+    the differences from the line `against` (default: the first), seed by seed. `picture` is a file
     for the learning curves (.pdf, .svg or .png), as wide as a column of a paper, or, by `width`,
     as a page or a slide.
     """
@@ -222,7 +222,7 @@ class Comparison:
     def paired_notes(self) -> list[str]:
         """What a reader must know to read the differences."""
         found = [
-            f"Differences to {self.base.label}, each seed compared with itself: mean ± {MARGIN}."
+            f"Differences from {self.base.label}, each seed compared with itself: mean ± {MARGIN}."
         ]
         every = [
             difference(q.of(line), q.of(self.base)) for q in self.shown for line in self.others
@@ -257,7 +257,7 @@ def means(table: Comparison) -> tuple[list[str], list[tuple[str, list[PaperCell 
 
 
 def differences(table: Comparison) -> tuple[list[str], list[tuple[str, list[PaperCell | None]]]]:
-    """The same for differences to the base."""
+    """The same for differences from the base."""
     rows = []
     for line in table.others:
         gaps = [(difference(q.of(line), q.of(table.base)), unit) for q, unit in table.units]

@@ -164,7 +164,7 @@ def _legend(histories: Sequence[History], target: float | None) -> list[dict[str
 
 
 def _bound(histories: Sequence[History]) -> PageTable | None:
-    """What the theorem promises beside what was measured, where a run has estimates."""
+    """What the theorem promises, next to what was measured, where a run has estimates."""
     if not estimates.estimated(histories):
         return None
     note = (

@@ -28,7 +28,7 @@ from sdfeel.report.styles import DASHES, MARKERS, PALETTE
 from sdfeel.report.topology import layout
 from sdfeel.report.units import TIMES, duration, goal, number, percent, unit_for
 
-CURVES = 5  # pilot runs drawn beside the winner's
+CURVES = 5  # pilot runs drawn in addition to the winner's
 WIDE = 4  # if the slowest run lasts this many times the winner's, the time axis is logarithmic
 WINNER = PALETTE[1]  # the star has a colour of its own
 

@@ -2,7 +2,7 @@
 
 Pairwise accounting after Cyffers et al. 2022 (Muffliato), made exact by linear algebra: what an
 observer sees in a round are weighted sums of clients' noisy updates. How much of a client's own
-noise these sums tell (`engine.privacy.told`) is how much of its update they tell.
+noise these sums reveal (`engine.privacy.told`) is how much of its update they reveal.
 
 Training is not linear. So between two rounds, whoever takes part in later ones is taken to see all
 models with which the next round begins, as far as these can still reach it. That is more than it
@@ -150,7 +150,8 @@ def _lines(decisions: Decisions, budget: Budget, single: float, rounds: int) -> 
 
 
 def _round(each: SeenRound, links: Floats, distance: Floats, reach: int) -> tuple[Floats, ...]:
-    """What sums tell of clients: a server's own, to each server, to all who see models later."""
+    """What sums reveal about clients: to their own server, to each server, to all who see models
+    later."""
     parts = []
     for v in range(len(links)):
         near = np.flatnonzero(links[v] > 0)

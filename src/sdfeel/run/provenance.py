@@ -1,4 +1,4 @@
-"""What a run was made of: versions, machine, data and code, so that no change goes unnoticed."""
+"""What a run was made from: versions, machine, data and code, so that no change goes unnoticed."""
 
 import ast
 import hashlib
@@ -75,7 +75,7 @@ class Provenance:
 
 
 def of(ready: Prepared) -> Provenance:
-    """What a run that begins now is made of."""
+    """What a run that begins now is made from."""
     experiment = ready.experiment
     modules = list(modules_of(things(experiment)))
     files = {each.__name__: _file(each) for each in modules}
@@ -150,7 +150,7 @@ def continued(ready: Prepared, directory: Path, accept: bool) -> "Continued":
 
 @dataclass(frozen=True)
 class Continued:
-    """A run that goes on: what it is made of from now on, and what its log must tell."""
+    """A run that continues: what it is made from from now on, and what its log must tell."""
 
     provenance: Provenance
     notes: tuple[str, ...]

@@ -212,7 +212,7 @@ class Restored:
             self._models[name] = tensor
 
     def state(self) -> State:
-        """The state; `numbers` then holds what was saved beside it."""
+        """The state; `numbers` then holds what was saved with it."""
         tables, numbers = self._tables, self.numbers
         arrays = {name: table.numpy() for name, table in tables.items() if name in ARRAYS}
         clocks = {name: arrays.get(name) for name in ("led", "touched", "stamp", "heard")}

@@ -302,8 +302,8 @@ class Session:
         if len(state.servers) != len(net.servers) or kept != net.kept:
             raise AnotherRun(
                 f"the run in {self.directory} began with a version of "
-                f"{self.experiment.scheme.label} that keeps {kept} models beside the servers', but "
-                f"this one keeps {net.kept}: start it again, or resume it with the version of "
+                f"{self.experiment.scheme.label} that keeps {kept} models apart from the servers', "
+                f"but this one keeps {net.kept}: start it again, or resume it with the version of "
                 f"sdfeel that began it"
             )
 

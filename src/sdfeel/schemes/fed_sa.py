@@ -119,7 +119,7 @@ class FedSA:
     def _first(self, view: View) -> tuple[Ints, Floats, float]:
         """Who arrives in this round; (C,) seconds until each does; seconds that the round lasts.
 
-        A round with a time limit ends without those that are late. They go on training.
+        A round with a time limit ends without those that are late. They keep training.
         """
         left = self._left(view)
         clients = view.net.clients

@@ -1,4 +1,4 @@
-"""K-GT: servers gossip the direction of their clusters beside their models.
+"""K-GT: servers gossip the direction of their clusters along with their models.
 
 Liu et al., "Decentralized Gradient Tracking with Local Steps", 2023; here a node is a cluster,
 whose clients are corrected towards it as in SCAFFOLD.
@@ -29,7 +29,7 @@ from sdfeel.schemes.d_squared import damped
 
 @dataclass(frozen=True)
 class KGT(Tracking):
-    """SD-FEEL whose servers gossip where their clusters are heading, beside their models."""
+    """SD-FEEL whose servers gossip where their clusters are heading, along with their models."""
 
     tolerates: ClassVar[Tolerates] = replace(
         TRACKING,

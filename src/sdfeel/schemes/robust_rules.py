@@ -111,7 +111,7 @@ def _judged(up: Mixing, net: Network, rule: Rule, votes: Votes) -> Mixing:
     if (up.sources < 0).any() or (net.holder(up.rows) < 0).any():
         raise InputError(
             "robust.cluster judges what clients send to a server, but this scheme also keeps rows "
-            "beside the models: set robust.cluster=none"
+            "in addition to the models: set robust.cluster=none"
         )
     counts = np.diff(up.starts)
     said = up.weights if up.votes is None else up.votes
@@ -149,5 +149,5 @@ def guarded(
 
 
 def with_nearest(rule: Rule | None, share: float) -> Rule | None:
-    """The same rule behind nearest-neighbour mixing."""
+    """The same rule after nearest-neighbour mixing."""
     return None if rule is None else Nearest(rule, share)

@@ -84,7 +84,7 @@ class Stepped(Around):
         mix, net = self.inner.mix(view, done), view.net
         if len(net.servers) > 1 and not any(stage.crossings for stage in mix.stages):
             return mix  # a server's step is for what all of them have agreed on
-        there = np.unique(net.home[net.clients]).tolist()  # who is away keeps what it has
+        there = np.unique(net.home[net.clients]).tolist()  # one that is away keeps what it has
         rows = {int(net.trained[d]): d for d in there}
         if self.step.optimizer == "quasi-global":
             return _quasi_global(mix, self.step, net, rows)

@@ -40,7 +40,8 @@ class Ahead:
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        # An engine that trains while it is asked for other things goes on between two rounds.
+        # An engine that trains while it is asked for other things keeps training between two
+        # rounds.
         self._open: bool = getattr(engine, "trains_beside", False)
         self._workers: int = getattr(engine, "workers", 1)
         self._ready: dict[Key, tuple[Task, Tensor]] = {}

@@ -206,7 +206,7 @@ class Simulation:
             each.base = self.state.rows.taken(each.sources)
 
     def _wake(self, before: Network, now: Network) -> None:
-        """Servers to which clients have come go on as copies of servers that had some."""
+        """Servers to which clients have come continue as copies of servers that had some."""
         models = self.state.rows
         for server, source in woken(before, now).items():
             shelves = [now.shelf(each.name) for each in now.shelves if each.per == "server"]
@@ -395,7 +395,7 @@ class Simulation:
         tasks = [task for task in self._tasks(work, done, each) if task.client in takers]
         ended: dict[int, Tensor] = {}
         secret = None if self._packing is None else self._packing.sums
-        totals: dict[int, Tensor] = {}  # of integers, where servers see no more
+        totals: dict[int, Tensor] = {}  # of integers, where servers see nothing else
         for task, trained in zip(tasks, self._trained(each, tasks), strict=True):
             if self._stays is not None:
                 state.own[task.client] = trained[len(task.start) :].clone()

@@ -48,7 +48,7 @@ class ModelRows:
 
     @classmethod
     def of(cls, models: Tensor, servers: int) -> "ModelRows":
-        """A matrix of all rows, the shelves' behind the servers'."""
+        """A matrix of all rows, the shelves' after the servers'."""
         kept = len(models) - servers
         written = {n: models[n].clone() for n in range(-kept, 0)}
         return cls(models[:servers].clone(), models[0].clone(), ((kept, True),), written)

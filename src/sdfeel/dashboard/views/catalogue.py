@@ -305,7 +305,7 @@ class Catalogue:
         return done / (now - began) if now > began and done else None
 
     def style(self, name: str, line: str | None = None) -> int:
-        """How a run looks; or, with `line`, a line of runs that were made beside it."""
+        """How a run looks; or, with `line`, a line of runs that were made along with it."""
         place = PurePosixPath(name)
         return style_of(line or place.name or self.root.path.name, self._group(str(place.parent)))
 

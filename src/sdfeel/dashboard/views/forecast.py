@@ -1,4 +1,4 @@
-"""What a run would take with other periods or links, by the planner, beside what it took."""
+"""What a run would take with other periods or links, by the planner, next to what it took."""
 
 import json
 import time

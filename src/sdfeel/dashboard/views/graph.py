@@ -21,7 +21,7 @@ from sdfeel.dashboard.views.curves import drawable, spaced
 from sdfeel.report.topology import apart, layout, on_map
 
 FRAMES = 240
-SINGLY, MOST = 50, 20_000  # servers up to which each is drawn by itself, and any are drawn at all
+SINGLY, MOST = 50, 20_000  # servers up to which each is drawn separately, and any are drawn at all
 MOST_GROUPS = 32
 NAMED = 10  # servers far from the mean that are named where they are not drawn
 Link = tuple[int, int]

@@ -43,7 +43,7 @@ def list_updates(catalogue: Catalogue, jobs: Jobs) -> Callable[[], News]:
 
 
 APART = 0.8  # seconds between two messages about a run that never rests
-CUT, NEXT = "\0", "+"  # of a list: so many of its entries stay, and these follow
+CUT, NEXT = "\0", "+"  # of a list: this many of its entries stay, and these follow
 
 
 def delta(old: Any, new: Any) -> Any:
@@ -99,7 +99,8 @@ def run_updates(catalogue: Catalogue, jobs: Jobs, name: str) -> Callable[[], New
 
 
 def _content(catalogue: Catalogue, name: str) -> dict[str, Any]:
-    """What the page shows of a run; if it is too damaged to show, the page says so and goes on."""
+    """What the page shows of a run; if it is too damaged to show, the page says so and
+    continues."""
     found, log = catalogue.one(name), log_of(catalogue, name)
     try:
         run = {**overview(catalogue, found, log), "files": catalogue.root.files(name)}

@@ -1,6 +1,6 @@
 """Whether a model can be trained natively here: plan, compiler, and a first comparison.
 
-The first use of a library takes a few steps beside the loop's, and float64 is the referee.
+At its first use, a library takes a few steps along with the loop, and float64 is the referee.
 """
 
 import copy

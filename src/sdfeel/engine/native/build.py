@@ -1,7 +1,7 @@
 """Compiles a model's C++ once, and keeps the library under a hash of its content.
 
-A library in the cache is named by everything it depends on: the source, the headers, the flags,
-the compiler and the CPU. Its own hash lies beside it, so that a damaged file is noticed and built
+A library in the cache is named by everything it depends on: the source, the headers, the flags, the
+compiler and the CPU. Its own hash is kept next to it, so that a damaged file is noticed and built
 again. Files get their names only when complete, so several processes may build at the same time.
 """
 
@@ -72,9 +72,9 @@ ALL = "native"
 class InstructionSet:
     """Instructions that code may be compiled for, and how a compiler and the system call them."""
 
-    level: str  # in words of GCC and clang
-    zig: str  # the same in words of zig
-    needs: frozenset[str]  # in words of /proc/cpuinfo
+    level: str  # in GCC's and clang's words
+    zig: str  # the same in zig's words
+    needs: frozenset[str]  # in the words of /proc/cpuinfo
 
 
 # Least first. Each is a level of x86-64, which has more than what it is named by here.
@@ -261,7 +261,7 @@ def _run(command: list[str]) -> str:
 
 
 def _environment() -> dict[str, str]:
-    """Zig keeps what it builds for itself beside our libraries, unless told otherwise."""
+    """Zig keeps what it builds for itself next to our libraries, unless told otherwise."""
     return {"ZIG_GLOBAL_CACHE_DIR": str(cache_folder().parent / "zig"), **os.environ}
 
 

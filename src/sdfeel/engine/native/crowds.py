@@ -21,8 +21,8 @@ from sdfeel.engine.native.trainer import Lessons
 from sdfeel.engine.tasks import Crowd, TaskOf, diverged
 
 STOPPED = 4  # of crowd.hpp: a task has failed
-CHUNK_BYTES, MOST_CHUNK = 1 << 17, 64  # models that a thread trains before it says so
-EACH_CHUNKS = 12  # chunks in memory for each thread: as Trainer's rooms
+CHUNK_BYTES, MOST_CHUNK = 1 << 17, 64  # models that a thread trains before it reports them
+EACH_CHUNKS = 12  # chunks in memory for each thread, like Trainer's rooms
 ROOM_BYTES = 12 << 20
 ORDERED_BYTES = 256 << 20  # of starts and sums that are copied into the stages' own orders
 AT_ONCE, AT_ONCE_NUMBERS = 256, 1 << 20  # tasks, and their numbers, between two looks at signals
@@ -235,7 +235,7 @@ class Gathered:
         self._folded = 0
         functions.sdfeel_gather.restype = ctypes.c_void_p
         self._handle = ctypes.c_void_p(functions.sdfeel_gather(ctypes.byref(call), threads))
-        # Whoever forgets it ends it, so that no thread writes to memory that is gone.
+        # Dropping it ends it, so that no thread writes to memory that is gone.
         self.close = weakref.finalize(
             self, _disperse, functions, self._handle, os.getpid(), memory, ends.over
         )

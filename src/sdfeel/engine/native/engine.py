@@ -26,7 +26,7 @@ from sdfeel.engine.tasks import Crowd
 from sdfeel.engine.threads import cores, one_thread
 from sdfeel.models.flat import FlatModule
 
-BITS, FIRST_BITS = "native 2", "native 1"  # runs that do not say have the first
+BITS, FIRST_BITS = "native 2", "native 1"  # runs that do not name theirs have the first
 BLOCK_EXAMPLES = 250  # measured by one thread at a time
 TIMED_PRODUCTS = 50e6  # multiplications of an example's forward pass; below, native is faster
 TURNS = 3  # of each engine, when they are timed
@@ -164,7 +164,7 @@ class NativeEngine:
     def slower(self) -> str | None:
         """The reason not to choose this engine, if torch is faster.
 
-        Large models are timed, once on each CPU, and the result lies beside the library.
+        Large models are timed, once on each CPU, and the result is kept next to the library.
         """
         if self._native.plan.products <= TIMED_PRODUCTS:
             return None
@@ -216,7 +216,7 @@ class NativeEngine:
         return Scores(train, loss, accuracy if classes else None, metrics)
 
     def outputs(self, model: Tensor, rows: Ints, which: Which = "train") -> tuple[Tensor, Tensor]:
-        """As the loop engine's."""
+        """Like the loop engine's."""
         data = (self._workload.train if which == "train" else self._test).some(rows)
         row = model.to(torch.float32).contiguous()
         _, _, found = self._measure(row, data, outputs=True)

@@ -47,7 +47,7 @@ class Pool:
 
 @dataclass(frozen=True)
 class Average:
-    """AvgPool2d, and all that is a case of it."""
+    """AvgPool2d, and everything that is a case of it."""
 
     shape: Shape
     kernel: Pair

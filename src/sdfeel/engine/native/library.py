@@ -28,7 +28,7 @@ class Native:
 
     plan: "ModelPlan"
     library: "Library"
-    path: Path  # of the library: what is known about it lies beside it
+    path: Path  # of the library: what is known about it is kept next to it
 
 
 class Tasks(ctypes.Structure):

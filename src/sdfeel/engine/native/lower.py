@@ -125,7 +125,7 @@ def lower(module: nn.Module, training: Training, shape: Shape) -> ModelPlan | st
     except Unsupported as fault:
         return str(fault)
     if len(result) != 1:
-        return f"it gives {result} for an example, not one line of numbers"
+        return f"its output for an example is {result}, not one line of numbers"
     momentum = bool(training.options.get("momentum") or training.options.get("weight_decay"))
     nesterov = bool(training.options.get("nesterov"))
     optimizer, loss = training.optimizer.lower(), loss_name(training.loss)
@@ -194,7 +194,7 @@ def _taken(last: Stage, layer: Layer) -> Stage | None:
 
 
 def _fault(module: nn.Module, training: Training) -> str | None:
-    """Why there is no need to check layers or shapes."""
+    """Why the engine cannot train this, as far as it shows without layers and shapes."""
     if training.private is not None:
         return "its steps clip every example's gradient (privacy.protects = examples)"
     if loss_name(training.loss) is None:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 EACH_CLIENTS = 12
 ROOM_BYTES = 12 << 20
 
-ADAMW_DECAY = 0.01  # torch's, if nothing else is said
+ADAMW_DECAY = 0.01  # torch's default
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class LocalStep:
     first_average: float = 0.9  # Adam's: how much of it a step keeps
     second_average: float = 0.999
     epsilon: float = 1e-8
-    own_decay: float = 0.0  # AdamW's: beside the gradient
+    own_decay: float = 0.0  # AdamW's: apart from the gradient
 
     @classmethod
     def of(cls, training: "Training") -> "LocalStep":
@@ -55,7 +55,7 @@ class LocalStep:
         )
 
     def numbers(self) -> dict[str, float]:
-        """What C++ is told about it, besides the rate of each task."""
+        """What C++ is told about it, in addition to the rate of each task."""
         return {
             "momentum": self.momentum,
             "decay": self.weight_decay,
@@ -112,7 +112,7 @@ class Trainer:
         block = self._block(tasks, self._rooms(len(tasks)))
         rooms = len(block.models)
         ahead, described = rooms + self._threads, 0
-        some = max(1, rooms // 4)  # tasks that are spoken of at once
+        some = max(1, rooms // 4)  # tasks that are described at a time
         with self._library.stream(self._call(block), self._threads) as stream:
             for i, task in enumerate(tasks):
                 if described < min(len(tasks), i + ahead - some + 1):

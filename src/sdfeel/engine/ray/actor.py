@@ -196,7 +196,7 @@ class Actor:
         totals = np.zeros((sums, starts.shape[1]))
         try:
             here.gather(replace(crowd, starts=starts.numpy()), totals).fold()
-        except Exception as error:  # whoever asked has the models one by one, and finds it there
+        except Exception as error:  # the caller then asks for single models, and meets it there
             return pack(starts[:0]), ("Exception", told(error))
         return pack(torch.from_numpy(totals)), None
 

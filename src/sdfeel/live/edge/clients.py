@@ -147,7 +147,7 @@ class Cluster:
     def _try_all(self, turn: Turn) -> None:
         """Those who may work have let the deadline pass: now the others may, whatever they did.
 
-        A round never waits for the silent alone. What is handed in is checked as ever; who is
+        A round never waits for the silent alone. What they hand in is checked as usual; one that is
         refused again may try once more a deadline later, and cannot end the round.
         """
         if self.clock() >= self._trial:
@@ -254,7 +254,7 @@ class Cluster:
     def _in_another_epoch(self, theirs: int) -> Answer | None:
         """A client that is behind asks for the network as it is now; one that is ahead waits.
 
-        The first even of a server whose rounds are over: another one may still need that client.
+        The former even at a server whose rounds are over: another one may still need that client.
         """
         ours = self.federation.epoch
         if theirs < ours:
@@ -341,9 +341,9 @@ class Cluster:
             self.offended(self.turn, client, Rejected(why))
 
     def offended(self, turn: Turn, client: int, error: Rejected, proven: bool = True) -> None:
-        """A client sent what no honest one sends: the round goes on without it.
+        """A client sent what no honest one sends: the round continues without it.
 
-        Not `proven`: another server may have made it do so, by what it had it start from.
+        Not `proven`: another server may have caused that, by the model that it gave the client.
         """
         self.counts.rejected += 1
         self.counts.last_error = f"client-{client}: {error}"
@@ -430,7 +430,7 @@ class Cluster:
         return self.store.put("result", turn.k, client, draft.body, draft.note, sha256=known)
 
     def handout(self, turn: Turn) -> Handout:
-        """What the clients of a round are handed; of the open one it is kept."""
+        """What the clients of a round are handed; that of the open round is kept."""
         if self._handout is None or self._handout.turn is not turn:
             self._handout = Handout(self.federation, self.server, self.store, self.lane, turn)
         return self._handout

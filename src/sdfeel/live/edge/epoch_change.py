@@ -183,7 +183,7 @@ class Boundary:
         return taken, steps
 
     async def _spread(self, body: bytes) -> None:
-        """Take what lies in our files, and give it to the others; they ask again if it is lost."""
+        """Take what is in our files, and give it to the others; they ask again if it is lost."""
         try:
             held = self._book.take(body, self._edge.known.k)
         except Refused as error:
@@ -232,7 +232,7 @@ class Boundary:
         edge.tell(f"epoch {epoch.number} from round {epoch.begins + 1} on: {' '.join(told)}")
 
     def _rows_again(self, new: Federation, start: bytes) -> None:
-        """Rows beside the models are what they would be in a first round. Inside a commit."""
+        """Rows other than the models are what they would be in a first round. Inside a commit."""
         if not new.net.shelves:
             return
         self._store.prune("row", EVER)

@@ -102,7 +102,7 @@ class AsyncExchange:
     ) -> None:
         """This server's part of the exchange, and what the others must do. Inside a commit.
 
-        Each of them works out by itself how much it takes, from what we knew before.
+        Each of them works out itself how much it takes, from what we knew before.
         """
         own, body = self._own, self._federation.body(up)
         before = {"heard": own.heard, "stamp": own.stamp}
@@ -217,7 +217,7 @@ class AsyncExchange:
         header, body = await self.peers[d].insist("lock", question)
         if body is None:
             if not header.get("busy"):
-                raise Refused("it answers neither with a model nor that it is busy")
+                raise Refused("it neither sends a model nor says that it is busy")
             await asyncio.sleep(BUSY)
             return None
         model = self._federation.model(body, header.get("sha256"), self._policy.max_server_norm)

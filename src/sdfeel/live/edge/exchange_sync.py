@@ -373,7 +373,7 @@ class SyncExchange:
         return update
 
     async def _back(self, server: int) -> bool:
-        """Can a server that was given up take part? One that is behind comes by itself.
+        """Can a server that was given up take part? One that is behind comes on its own.
 
         One that has leapt ahead waits for us there. If we leapt as well, to find it, it would be
         behind again, and so on.

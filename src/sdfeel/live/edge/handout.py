@@ -1,4 +1,4 @@
-"""What a round's clients are handed: the model that they start from, and rows beside it."""
+"""What a round's clients are handed: the model that they start from, and rows that come with it."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field

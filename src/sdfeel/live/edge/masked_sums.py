@@ -1,8 +1,8 @@
 """A server's sums under masks: it carries letters, waits for each step, and unmasks what it may.
 
 The protocol itself is `live/secure_sum.py`. Whatever a client sends is on the disk before anybody
-is told of it, and so is the decision about who is in at each step: a server that is killed goes on
-with the same words, and clients refuse any others.
+is told of it, and so is the decision about who is in at each step: a server that is killed
+continues with the same words, and clients refuse any others.
 
 A client can cost a sum no more than its own part, or it is found out and left out: whatever it
 sends is checked against what it sealed before, and whoever is at odds with too many others goes.
@@ -43,7 +43,7 @@ from sdfeel.live.transport.errors import Refused, Rejected
 from sdfeel.live.transport.tensors import parsed
 
 SUM = "sum"  # the fact of who is in at each step of the open round's sum
-ODDS = "odds"  # what a client says of letters that it cannot open; the fact of all such pairs
+ODDS = "odds"  # what a client says about letters that it cannot open; the fact of all such pairs
 STEPS = ("keys", "shares", "numbers", "survivors", "unmask")
 ROOM = 1 << 32  # clients' numbers are below it
 
@@ -60,7 +60,7 @@ class SumDesk:
     arrivals: Bell  # something came
     clock: Callable[[], float]
     gone: Callable[[int], bool]  # is nobody waiting for this client any more?
-    drop: Callable[[list[int], int], None]  # go on without late clients
+    drop: Callable[[list[int], int], None]  # continue without late clients
     complain: Callable[[str], None]
     blame: Callable[[int, str], None]  # leave out a client that sent what no honest one sends
     notary: Notary | None = None  # checks signatures, as clients do; None: only they do
@@ -68,11 +68,11 @@ class SumDesk:
     arrived: set[int] = field(default_factory=set)  # clients whose numbers came
     _closed: dict[str, list[int]] = field(default_factory=dict)  # who is in, by step
     _failed: str = ""  # why there is no sum
-    _odds: set[int] = field(default_factory=set)  # clients that left since they cannot read letters
+    _odds: set[int] = field(default_factory=set)  # clients that left: they cannot read letters
     _total: Numbers | None = None  # the open round's sum, once it is known
 
     def begin(self, turn: Turn, arrived: set[int]) -> None:
-        """Open a round's sum, or go on with it."""
+        """Open a round's sum, or continue it."""
         self.turn, self.arrived, self._closed, self._failed = turn, arrived, {}, ""
         self._total = None
         self._odds = {n for n in turn.clients if self._came(ODDS, n)}

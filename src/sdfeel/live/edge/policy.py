@@ -54,7 +54,7 @@ PATIENT = Policy()
 
 
 def check_policy(policy: Policy, decisions: Decisions, backhaul: bool) -> None:
-    """Refuse to go on without servers where the experiment cannot (`backhaul`: compressed)."""
+    """Refuse to continue without servers where the experiment cannot (`backhaul`: compressed)."""
     if policy.dead_edge == "wait" or len(decisions.net.servers) == 1:
         return
     said = decisions.scheme.tolerates.changing_servers
@@ -63,7 +63,7 @@ def check_policy(policy: Policy, decisions: Decisions, backhaul: bool) -> None:
         reason = "compressed messages between servers must all arrive (compression.backhaul)"
     if reason is not None:
         raise InputError(
-            f"dead_edge=drop goes on without a silent server, but {reason}: set dead_edge=wait"
+            f"dead_edge=drop continues without a silent server, but {reason}: set dead_edge=wait"
         )
 
 
@@ -76,7 +76,7 @@ def check_client(policy: Policy, net: Network, server: int, client: int, samples
     if samples != net.samples[client]:
         raise Refused(
             f"client {client} holds {samples} examples, but network.json says "
-            f"{net.samples[client]:g}: give it the data of that many, or make the files again"
+            f"{net.samples[client]:g}: give it that many examples, or make the files again"
         )
 
 

@@ -52,7 +52,7 @@ class Recorder:
     kept: KeptModels
     policy: Policy
     _round: int = -1
-    _handed: dict[int, Header] = field(default_factory=dict)  # what clients must say of their work
+    _handed: dict[int, Header] = field(default_factory=dict)  # what clients must say about work
     _heard: dict[str, dict[str, Any]] = field(default_factory=dict)  # in the open round
     _seals: dict[str, dict[str, str]] = field(default_factory=dict)  # of what is handed out
 

@@ -1,4 +1,5 @@
-"""The rows that a server holds: its model and what the scheme keeps beside it, in one round.
+"""The rows that a server holds: its model and what the scheme keeps in addition to it, in one
+round.
 
 A row is computed by its holder, from rows that it holds or was sent. What changes is kept in
 memory until the round's commit writes it, together with everything else that the round did.
@@ -70,7 +71,7 @@ class ServerRows:
         return self[ours[0]] if ours else self.federation.fresh(n)
 
     def save(self) -> None:
-        """Keep what changed beside the model. Call it inside a commit."""
+        """Keep what changed apart from the model. Call it inside a commit."""
         for n, row in self.changed.items():
             if n < 0:
                 self.store.put("row", 0, place(n), self.federation.body(row), replace=True)
@@ -112,7 +113,7 @@ class PublicCopies:
             self.store.put("row", 0, self._place(server), body, replace=True)
 
     def _place(self, server: int) -> int:
-        return 1 + self.federation.net.kept + server  # behind the scheme's own rows
+        return 1 + self.federation.net.kept + server  # after the scheme's own rows
 
     @property
     def _packing(self) -> Packing:

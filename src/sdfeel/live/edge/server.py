@@ -260,7 +260,7 @@ class Edge:
         except Behind as behind:
             self.known = await self.exchange.caught_up(known, behind)
             if self.known is not known:
-                self.tell(f"{behind}: going on in round {self.known.k + 1} with our own model")
+                self.tell(f"{behind}: continuing in round {self.known.k + 1} with our own model")
             return
         except Left as left:
             await self._told_to_leave(left.server)
@@ -424,7 +424,7 @@ class Edge:
     def _released(self, turn: Turn, closed: Closed, ended: Ended) -> dict[str, Any]:
         """Who may have answered in a round, after how many steps, and how much others see of it.
 
-        For an epsilon: a late answer tells as much as one in time, to this server.
+        For an epsilon: a late answer tells this server as much as one in time.
         """
         federation = self.federation
         if federation.guard is None and not federation.private:

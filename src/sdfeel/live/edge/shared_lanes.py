@@ -134,7 +134,7 @@ class SharedLanes:
         return Paces.of(self.clusters[0].federation.decisions)
 
     async def finish(self, known: ServerState, turn: Turn, closed: Closed) -> Ended:
-        raise AssertionError("rounds of shared lanes end by themselves")
+        raise AssertionError("rounds of shared lanes end on their own")
 
     async def caught_up(self, known: ServerState, behind: Behind) -> ServerState:
         raise AssertionError("a server that is alone is never behind") from behind
@@ -166,7 +166,7 @@ class SharedLanes:
         return []
 
     async def finished(self, steps: float) -> bool:
-        raise AssertionError("rounds of shared lanes end by themselves")
+        raise AssertionError("rounds of shared lanes end on their own")
 
     def traffic(self) -> int:
         return 0

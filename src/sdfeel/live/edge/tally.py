@@ -93,8 +93,8 @@ class StepTally:
     paces: Paces
     me: int
     iterations: int
-    own: list[float] = field(default_factory=list)  # what each server says of itself
-    told: list[float] = field(default_factory=list)  # what anybody says of each
+    own: list[float] = field(default_factory=list)  # what each server says about itself
+    told: list[float] = field(default_factory=list)  # what anybody says about each
     _over: set[int] = field(default_factory=set)  # who says that the run is over for it
     _asked: float = 0.0  # our count when we last asked although nobody said that the run is over
 

@@ -168,7 +168,7 @@ class Server:
         name = Name.parse(called)
         me = Name.parse(self._name)
         if name.federation != me.federation:
-            reason = f"{name} is of another federation than {me}"
+            reason = f"{name} belongs to another federation than {me}"
             raise _Abort("denied", Code.UNAUTHENTICATED, reason)
         if not self._allow.permits(serial, str(name)):
             reason = f"{me} does not accept certificate {serial} of {name}: it was revoked"

@@ -93,7 +93,7 @@ def write_identity(
     federation = federation_of(ca)
     parsed = Name.parse(name, federation)
     if parsed.federation != federation:
-        raise InputError(f"{name} is of another federation: this authority is of '{federation}'")
+        raise InputError(f"{name} is not of '{federation}', the federation of this authority")
     key = ec.generate_private_key(ec.SECP256R1())
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, f"{parsed.role}-{parsed.number}")])
     builder = _builder(subject, ca.subject, key, days, now)

@@ -183,7 +183,7 @@ def issue(
     """Write a node's key, certificate and `ca.pem`, and put it on the authority's allow-list.
 
     `name` is `edge/0` or the whole name. Issuing a name again rotates it: the new certificate is
-    valid beside the old one until the old one is revoked.
+    valid alongside the old one until the old one is revoked.
     """
     write_identity(Path(authority_dir), name, hosts, Path(out_dir), days, now or datetime.now(UTC))
     return Identity.load(out_dir)
