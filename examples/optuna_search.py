@@ -1,6 +1,6 @@
 """A search with Optuna: the periods and the rate that reach the target soonest, on the clock.
 
-Needs `pip install optuna`. `sdfeel plan` does such a search by itself, and stops bad trials early.
+Needs `pip install optuna`. `sdfeel plan` does such a search on its own, and stops bad trials early.
 """
 
 import optuna

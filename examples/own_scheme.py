@@ -1,4 +1,4 @@
-"""Your own scheme, beside one that is built in: in each round, one random pair of servers meets."""
+"""Your own scheme against one that is built in: in each round, one random pair of servers meets."""
 
 from dataclasses import dataclass
 

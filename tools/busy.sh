@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Run `make test` TIMES times (20 unless told) beside two busy loops, and count: a test that fails
-# because the machine is busy is a wrong test. What depends on real time can be tried by itself:
+# Run `make test` TIMES times (20 by default) while two busy loops run, and count: a test that fails
+# because the machine is busy is a wrong test. What depends on real time can be tried on its own:
 #   make test-busy ONLY='tests/live tests/deploy tests/dashboard tests/run tests/core/test_forks.py'
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."

@@ -1,7 +1,7 @@
 """Pages of the documentation that nobody writes by hand, for mkdocs (see mkdocs.yml).
 
 The commands and the Python reference come from the code, notebooks and examples from their files,
-and the documents at the root of the repository are shown beside those in docs/.
+and the documents at the root of the repository are shown along with those in docs/.
 """
 
 import inspect

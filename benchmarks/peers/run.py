@@ -1,4 +1,4 @@
-"""Our engines beside other simulators, on the same work, in one sitting.
+"""Our engines and other simulators, on the same work, one after another.
 
     python benchmarks/peers/run.py --repeats 5 --json peers.json
 
@@ -6,7 +6,7 @@ Every peer gets its own environment under --home, installed once. Runs are inter
 runs everybody once, so that other load on the machine affects all alike. Trust the ratios. A peer
 that cannot be installed or run stays in the table, with the reason.
 
-pip must find a CPU build of torch (TORCH below) by itself: where the default wheel needs CUDA, set
+pip must find a CPU build of torch (TORCH below) on its own: where the default wheel needs CUDA, set
 PIP_INDEX_URL or PIP_FIND_LINKS first.
 """
 

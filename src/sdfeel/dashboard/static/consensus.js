@@ -1,4 +1,4 @@
-// How far servers are from agreeing: what was measured, beside what the graph alone would do.
+// How far servers are from agreeing: what was measured, next to what the graph alone would do.
 
 import { h } from "./dom.js";
 import { count, percent, significant } from "./format.js";

@@ -162,7 +162,7 @@ function draw(parts) {
   const running = found.filter((run) => run.state === "running").length;
   parts.count.textContent = runs.size
     ? `${count(found.length)}${found.length < runs.size ? ` of ${count(runs.size)}` : ""} run${found.length === 1 ? "" : "s"}${running ? `, ${running} running` : ""}`
-    : "No runs here yet: they appear by themselves as soon as they start.";
+    : "No runs here yet: they appear on their own as soon as they start.";
   options(parts.states, "all states", [...new Set([...runs.values()].map((run) => run.state))].sort(), filter.state);
   options(parts.schemes, "all schemes", [...new Set([...runs.values()].map((run) => run.scheme))].sort(), filter.scheme);
   parts.within.hidden = !filter.folder;

@@ -33,7 +33,7 @@ function told(answer, text) {
   return content;
 }
 
-// What `delta` in views/updates.py says: entries that differ, and how a list goes on.
+// What `delta` in views/updates.py says: entries that differ, and how a list continues.
 const [CUT, NEXT] = ["\0", "+"];
 export function applied(old, change) {
   if (change === null || typeof change !== "object" || Array.isArray(change)) return change;
@@ -63,7 +63,7 @@ export function listen(parameters, handlers) {
     source.onopen = () => { wait = SOON; heard = performance.now(); say("on", "live"); };
     source.onerror = () => {
       say("off", "not connected");
-      if (source.readyState !== EventSource.CLOSED) return; // the browser tries again by itself
+      if (source.readyState !== EventSource.CLOSED) return; // the browser tries again on its own
       timer = setTimeout(connect, wait);
       wait = Math.min(2 * wait, LATE);
     };
@@ -82,7 +82,7 @@ export function listen(parameters, handlers) {
   addEventListener("pageshow", (event) => { if (event.persisted) connect(); }); // back, from the browser's memory
 }
 
-// At most once in so many milliseconds, and once more at the end.
+// At most once in this many milliseconds, and once more at the end.
 export function seldom(work, wait) {
   let [timer, last] = [null, -Infinity];
   return () => {

@@ -88,7 +88,7 @@ export function parse(text) {
 
   if (!rest.length) return { keys, matches: () => true };
   const matches = any();
-  if (place < rest.length) throw new Error("a bracket is closed that was never opened");
+  if (place < rest.length) throw new Error("a bracket is closed but was never opened");
   return { keys, matches };
 }
 

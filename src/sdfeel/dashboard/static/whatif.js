@@ -1,4 +1,4 @@
-// What if: sliders for periods and links, and what the planner predicts, beside the run.
+// What if: sliders for periods and links, and what the planner predicts, next to the run.
 
 import { h, link, table, whenSeen } from "./dom.js";
 import { ask, latest } from "./live.js";

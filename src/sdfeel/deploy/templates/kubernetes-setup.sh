@@ -1,6 +1,6 @@
 #!/bin/sh
 # Gives a cluster what the manifests refer to. Run it in the directory that `deploy init` wrote, and
-# again after certificates or the network were changed: nodes take what is new as it comes.
+# again after certificates or the network have changed: running nodes pick up what is new.
 # Then: kubectl apply -f kubernetes.yaml, or: helm install federation ./helm
 set -eu
 give() {

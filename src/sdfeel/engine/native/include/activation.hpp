@@ -29,7 +29,7 @@ template <class L, int BATCH> struct Activation {
                 const Floats<N> value = load<N>(z + o) + load<N>(bias + o);
                 Floats<N> kept = all<N>(1);
                 if constexpr (TRAIN && Drop::active) kept = load<N>(remembered);
-                // A NaN goes on, so that divergence is seen.
+                // A NaN passes, so that divergence is seen.
                 if constexpr (L::relu) kept = value <= Floats<N>{} ? Floats<N>{} : kept;
                 if constexpr (TRAIN && MASKED) store<N>(remembered, kept);
                 store<N>(to + o, kept * value);

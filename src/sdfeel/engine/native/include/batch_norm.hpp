@@ -140,7 +140,7 @@ struct BatchNorm : Planes<L::channels, L::height, L::width, BATCH> {
             in_vectors<COUNT>([&](auto lanes, int i) {
                 constexpr int N = decltype(lanes)::value;
                 Floats<N> value = normal<N>(from + y * COUNT + i, factor, offset);
-                if (L::relu) value = value <= Floats<N>{} ? Floats<N>{} : value; // a NaN goes on
+                if (L::relu) value = value <= Floats<N>{} ? Floats<N>{} : value; // a NaN passes
                 store<N>(to + i, value);
             });
         }

@@ -146,7 +146,7 @@ template <class L, int BATCH, class Update> struct Conv {
         if constexpr (TWICE)
             for (int y = 0; y < Shape::HEIGHT; y++) {
                 float *to = side_by_side[s][0] + y * Shape::ROW;
-                for (int i = 0; i < Shape::WIDTH; i += 8) { // too much: the next row corrects it
+                for (int i = 0; i < Shape::WIDTH; i += 8) { // too far: the next row corrects it
                     const Floats<8> some = load<8>(x[s][0] + y * Shape::WIDTH + i);
                     store<8>(to + i, some);
                     store<8>(to + Shape::PLACES + 8 + i, some);

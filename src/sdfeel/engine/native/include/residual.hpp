@@ -96,7 +96,7 @@ struct Residual : Planes<L::channels, L::height, L::width, BATCH> {
             in_vectors<SIZE / ROWS>([&](auto lanes, int e) {
                 constexpr int N = decltype(lanes)::value;
                 Floats<N> sum = total<N>(s, r * (SIZE / ROWS) + e);
-                if (L::relu) sum = sum <= Floats<N>{} ? Floats<N>{} : sum; // a NaN goes on
+                if (L::relu) sum = sum <= Floats<N>{} ? Floats<N>{} : sum; // a NaN passes
                 store<N>(to + e, sum);
             });
         }

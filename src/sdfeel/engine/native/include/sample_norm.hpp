@@ -1,4 +1,4 @@
-// Normalisation of each example by itself: LayerNorm over all of it, GroupNorm over groups of
+// Normalisation of each example on its own: LayerNorm over all of it, GroupNorm over groups of
 // channels.
 //
 // Sums are chains in double, example by example.

@@ -16,7 +16,7 @@ SDFEEL_INLINE double tanh_of(double z, double e) {
     return z < 1e-4 ? z - z * z * z / 3 : (1 - e) / (1 + e);
 }
 
-// Each gives of(z, y, slope) for AT_ONCE numbers; a NaN goes on. `P` gives `parameter`.
+// Each gives of(z, y, slope) for AT_ONCE numbers; a NaN passes. `P` gives `parameter`.
 template <class P> struct Tanh {
     static SDFEEL_INLINE void of(const double *z, double *y, double *slope) {
         double e[AT_ONCE];

@@ -3,7 +3,7 @@
 // Trained models go to a ring of rooms. A thread takes the next task, waits until it is described and
 // its room is free, and trains; the caller describes tasks a little ahead, waits for one after the
 // other, uses its model, and gives the room back. So threads wait for one another only when the
-// round is over, and not at all for what the caller does beside them.
+// round is over, and not at all for what the caller does meanwhile.
 #pragma once
 
 #include "pool.hpp"
@@ -51,7 +51,7 @@ template <class Net> class Stream : public OnHeap {
     Lock lock;
     Condition trained, moved;
     bool *const done; // (count)
-    int64_t described = 0, next = 0, used = 0; // tasks that are, were taken up, had their day
+    int64_t described = 0, next = 0, used = 0; // tasks described, taken up, used
     int failure = 0;
     bool stopped = false;
     struct Work {

@@ -5,7 +5,7 @@
 
 namespace sdfeel {
 
-// A block of up to 4 x 4: what lies beside it is neither read nor written.
+// A block of up to 4 x 4: what lies next to it is neither read nor written.
 template <int ROWS = 4, int COLUMNS = 4, class T>
 SDFEEL_INLINE void transpose_four(const T *from, int from_stride, T *to, int to_stride) {
     typedef T Four __attribute__((vector_size(4 * sizeof(T))));

@@ -34,13 +34,13 @@ template <class L> struct Pooling {
                 Ints<SIZE> code = {};
                 Floats<SIZE> best = largest(line, y, x, code) * all<SIZE>(scale);
                 if (L::relu) {
-                    const Ints<SIZE> dead = best <= Floats<SIZE>{}; // a NaN goes on
+                    const Ints<SIZE> dead = best <= Floats<SIZE>{}; // a NaN passes
                     best = dead ? Floats<SIZE>{} : best;
                     code = dead ? Ints<SIZE>{} + DEAD : code;
                 }
                 if (FINAL_W % SIZE == 0 || x + SIZE <= FINAL_W) store<SIZE>(to + y * row + x, best);
                 else store_first<FINAL_W % SIZE, SIZE>(to + y * row + x, best);
-                if (TRAIN) // what it writes too much, the next row corrects
+                if (TRAIN) // the next row corrects what is too much
                     store_narrowed<SIZE>(codes + y * FINAL_W + x, code);
             }
     }
