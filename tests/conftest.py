@@ -26,8 +26,8 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 # that: `fully_optimised`.
 os.environ.setdefault("SDFEEL_NATIVE_LEVEL", "g")
 
-# What a shell starts beside itself (`make test-slow &`) is deaf to Ctrl-C, as is `nohup`, and so
-# would be every process of a test that presses it.
+# What a shell starts in the background (`make test-slow &`) ignores Ctrl-C, as with `nohup`, and so
+# would every process of a test that presses it.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 

@@ -1,7 +1,7 @@
 """How many inputs a property is tried on.
 
 `make test` tries a few, the same every time, so that its outcome depends on the code alone.
-`make test-many` tries MANY times as many, and others every time.
+`make test-many` tries MANY times as many, different ones every time.
 """
 
 import os

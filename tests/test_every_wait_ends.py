@@ -1,4 +1,4 @@
-"""No test, and no tool beside the tests, waits without a bound: `tests/waiting.py` has the ways."""
+"""No test, and no tool among the tests, waits without a bound: `tests/waiting.py` has the ways."""
 
 import ast
 import re

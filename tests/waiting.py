@@ -41,7 +41,8 @@ def finished(
 def started(
     command: Sequence[str | PathLike[str]], seconds: float = DEADLINE, **how: Any
 ) -> "Iterator[subprocess.Popen[Any]]":
-    """A process that is killed after `seconds`: then its pipes end, and whoever reads them goes on.
+    """A process that is killed after `seconds`: then its pipes end, and whoever reads them
+    continues.
 
     Leaving the block waits for its end.
     """

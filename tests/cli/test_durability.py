@@ -67,7 +67,7 @@ def model(outcome: Outcome) -> str:
 
 
 def begun(directory: Path, until: int, *more: str) -> Path:
-    """A run that was killed after so many rounds."""
+    """A run that was killed after this many rounds."""
     child = Child(directory.parent, "run", *options(*more), "--out", directory)
     child.until(lambda: rounds(directory) >= until)
     child.send(signal.SIGKILL)

@@ -1,4 +1,4 @@
-"""A real Firefox, by WebDriver BiDi, which it speaks itself: no driver, no package beside it.
+"""A real Firefox, by WebDriver BiDi, which it speaks itself: no driver, no other package.
 
 Only what tests need: open a page, run a script, press keys, and hear what goes wrong.
 """

@@ -105,7 +105,7 @@ def _live(page: Page, address: str, run: Path) -> Iterator[float]:
 
 
 def _watched(page: Page, address: str, root: Path) -> Iterator[tuple[str, float, float]]:
-    """What watching a run of ten servers costs, at the page's top and beside its graph."""
+    """What watching a run of ten servers costs, at the page's top and with its graph in view."""
     command = [sys.executable, "-c", MAIN, "run", *LIVE, "--out", str(root / "alive")]
     with waiting.started(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as run:
         try:

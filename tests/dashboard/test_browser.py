@@ -207,7 +207,7 @@ def test_the_slider_plays_the_graph_back(page: Page) -> None:
     assert page.locator(".network").inner_html() == shown
     page.get_by_role("button", name="Play").click()
     expect(page.get_by_role("button", name="Pause")).to_be_visible()
-    expect(page.get_by_role("button", name="Play")).to_be_visible()  # it ends by itself
+    expect(page.get_by_role("button", name="Play")).to_be_visible()  # it ends on its own
     expect(time).to_have_text(end)
 
 
@@ -284,7 +284,7 @@ def test_a_run_is_started_stopped_and_resumed(page: Page, runs: Path) -> None:
 
 
 def test_sliders_ask_the_planner_and_start_what_they_show(page: Page) -> None:
-    """With the keyboard alone; no answer to an earlier question stands beside later values."""
+    """With the keyboard alone; no answer to an earlier question stands next to later values."""
     held: list[Route] = []
     page.goto("/run?name=race/sd-feel")
     tau1 = page.get_by_label("tau1", exact=True)

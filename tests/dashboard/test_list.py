@@ -1,4 +1,4 @@
-"""The list of runs: what it shows, and that it changes by itself."""
+"""The list of runs: what it shows, and that it changes on its own."""
 
 import fcntl
 import json

@@ -15,7 +15,7 @@ from sdfeel.data.sources import DATASETS, Bytes, File, Source
 
 @pytest.fixture
 def real_data() -> Path:
-    """A directory with both MNISTs: $SDFEEL_DATA, or shared/data beside the checkout."""
+    """A directory with both MNISTs: $SDFEEL_DATA, or shared/data next to the checkout."""
     beside = Path(__file__).parents[2].parent / "shared" / "data"
     directory = Path(os.environ.get("SDFEEL_DATA") or beside)
     if any(

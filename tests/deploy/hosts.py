@@ -130,7 +130,7 @@ class Host:
 
 @contextmanager
 def hosts(count: int, directory: Path) -> Iterator[list[Host]]:
-    """So many hosts on one hub; all processes on them end with the block."""
+    """This many hosts on one hub; all processes on them end with the block."""
     label = f"sdfeel-{os.getpid()}"
     hub = f"{label}-hub"
     made: list[Host] = []
@@ -225,7 +225,8 @@ class Stage:
         return self.until(alone, f"that servers wait for {name} alone")
 
     def mended(self, name: str, seconds: float, then: Callable[[], None] = lambda: None) -> str:
-        """A cut cable stays so for some seconds; tells how soon all went on when it was mended."""
+        """A cut cable stays so for some seconds; tells how soon all continued when it was
+        mended."""
         began = self.rounds("edge-0")
         time.sleep(seconds)  # how long a cable is cut is what is tried here
         still = self.rounds("edge-0")

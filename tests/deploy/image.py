@@ -126,7 +126,7 @@ def own_torch(engine: Engine, python: str = PYTHON) -> list[Path]:
 
 
 def build(engine: Engine, files: Path, base: str, wheels: Sequence[Path]) -> None:
-    """As docs/deploy.md says: sdfeel's wheel beside the Dockerfile."""
+    """As docs/deploy.md says: sdfeel's wheel next to the Dockerfile."""
     engine.run(sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "-w", str(files), str(ROOT))
     for wheel in wheels:
         shutil.copy(wheel, files)

@@ -1,4 +1,4 @@
-"""Certificates are issued, renewed, rotated and revoked while everybody goes on."""
+"""Certificates are issued, renewed, rotated and revoked while everybody keeps running."""
 
 import asyncio
 from datetime import UTC, datetime, timedelta

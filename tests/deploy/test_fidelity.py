@@ -1,4 +1,4 @@
-"""Deployed runs beside simulations: what is found in logs whose overheads are known."""
+"""Deployed runs and simulations: what is found in logs whose overheads are known."""
 
 import json
 from collections.abc import Sequence

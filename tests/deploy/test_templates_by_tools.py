@@ -34,7 +34,7 @@ def told(*command: str) -> tuple[int, str]:
 def test_systemd_finds_no_fault_but_the_missing_program(unit: str, made: Path) -> None:
     program = "/opt/sdfeel/venv/bin/sdfeel"
     _, said = told("systemd-analyze", "verify", str(made / "systemd" / unit))
-    # Only what systemd says of our unit counts: a machine's own units have faults of their own.
+    # Only what systemd says about our unit counts: a machine's own units have faults of their own.
     faults = [line for line in said.splitlines() if "sdfeel-" in line]
     assert [line for line in faults if f"{program} is not executable" not in line] == []
 

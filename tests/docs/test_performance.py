@@ -1,4 +1,4 @@
-"""docs/performance.md says what was measured: its tables, and no other numbers beside them."""
+"""docs/performance.md says what was measured: its tables, and no other numbers."""
 
 import re
 

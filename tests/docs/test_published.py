@@ -1,4 +1,4 @@
-"""docs/schemes.md says of every scheme what is as published, and what is not."""
+"""docs/schemes.md says for every scheme what is as published, and what is not."""
 
 import re
 from pathlib import Path

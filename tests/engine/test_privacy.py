@@ -32,7 +32,7 @@ def test_an_epsilon_satisfies_the_exact_equation_of_the_gaussian_mechanism(
 
 @counted
 def test_the_worked_example_of_the_document_is_googles() -> None:
-    """A hundred messages, noise of five clips: what dp-accounting says of their composition."""
+    """A hundred messages, noise of five clips: what dp-accounting says about their composition."""
     import dp_accounting
     from dp_accounting import pld
 

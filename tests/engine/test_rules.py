@@ -195,7 +195,7 @@ def test_liars_add_at_most_what_cs_takes_from_the_honest(seed: int, liars: int) 
     found = combined(ClippedSum(liars), rows, weights, own) - own
     gaps = rows[honest] - own
     off = np.linalg.norm(found - weights[honest] @ gaps)
-    trusted = np.sort(weights)[::-1][:liars].sum()  # the most that so many could weigh
+    trusted = np.sort(weights)[::-1][:liars].sum()  # the most that this many could weigh
     bound = np.sqrt(2 * trusted * (weights[honest] * (gaps**2).sum(axis=1)).sum())
     clipped = weights.max() * np.linalg.norm(gaps, axis=1).max()  # where 2 b falls into a weight
     assert off <= bound + (clipped if liars else 0) + 1e-9

@@ -193,7 +193,7 @@ def test_nothing_goes_through_a_cloud_that_is_away(name: str, write: Write) -> N
         f"the cloud went down after round {lanes}",
         f"the cloud is back after round {5 * lanes}",
     ]
-    # Rounds that have begun go on; those that begin without a cloud do nothing in it.
+    # Rounds that have begun continue; those that begin without a cloud do nothing in it.
     away = slice(2 * lanes, 5 * lanes)
     assert all(done.phases["mix"] == 0 for done in rounds[away])
     if prepared.decisions.net.servers == (0,):

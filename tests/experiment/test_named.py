@@ -119,7 +119,7 @@ SMALL = (
 
 @pytest.fixture
 def mine(tmp_path: Path) -> Iterator[str]:
-    """The name of a module beside an experiment."""
+    """The name of a module next to an experiment."""
     name = f"mine_{tmp_path.name.replace('-', '_')}"
     (tmp_path / f"{name}.py").write_text(MINE)
     (tmp_path / "my.toml").write_text("seed = 3\n")

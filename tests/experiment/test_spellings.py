@@ -109,7 +109,7 @@ def test_penalties_of_ones_own_are_named_in_files_as_in_python(mine: str) -> Non
 
 @pytest.fixture
 def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """The name of a module beside an experiment, in the current directory."""
+    """The name of a module next to an experiment, in the current directory."""
     name = f"spelled_{tmp_path.name.replace('-', '_')}"
     (tmp_path / f"{name}.py").write_text(MINE + MORE)
     monkeypatch.chdir(tmp_path)

@@ -133,7 +133,7 @@ def test_all_are_those_that_have_the_scale() -> None:
     small = {each.name for each in chosen("all", "small")}
     assert small == {each.name for each in FIGURES.values() if "small" in each.scales}
     cifar = {each.name for each in FIGURES.values() if each.data == "cifar10"}
-    assert small >= cifar - {"4b-bridge"}  # which has the small model beside the paper's
+    assert small >= cifar - {"4b-bridge"}  # which has the small model in addition to the paper's
     full = {each.name for each in chosen("all", "full")}
     assert full == {each.name for each in FIGURES.values() if "full" in each.scales}
     assert len(chosen("all", None)) == len(FIGURES)

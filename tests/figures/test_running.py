@@ -1,4 +1,4 @@
-"""Figures' runs are done once, go on after a stop, and may diverge."""
+"""Figures' runs are done once, continue after a stop, and may diverge."""
 
 from pathlib import Path
 

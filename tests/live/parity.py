@@ -1,6 +1,6 @@
 """Which schemes deploy, with the simulator's bits, and through kill -9: by real processes.
 
-`python -m tests.live.parity` prints the table; `--kills 10` kills so many processes in each run,
+`python -m tests.live.parity` prints the table; `--kills 10` kills ten processes in each run,
 `--only d2 safa` tries some, `--refused` only tells who does not deploy, and why. An asynchronous
 run is compared with the simulator's repetition of the recorded order.
 """
@@ -140,7 +140,7 @@ def refusal(case: Case) -> str | None:
 
 
 def simulated(case: Case, rounds: int) -> str:
-    """The fingerprint of the simulator's model after so many rounds."""
+    """The fingerprint of the simulator's model after this many rounds."""
     ready = prepare(case.experiment())
     simulation = ready.simulation()
     for _ in islice(simulation, rounds):

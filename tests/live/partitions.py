@@ -1,4 +1,4 @@
-"""A server is cut off from the others for some time, while all processes go on running."""
+"""A server is cut off from the others for some time, while all processes keep running."""
 
 import time
 from dataclasses import dataclass
@@ -39,7 +39,7 @@ class Scissors:
 def partition(
     directory: Path, seconds: float, policy: PolicySection, rounds: int
 ) -> tuple[Story, Scissors]:
-    """One server is cut off from the others for some time, while all go on running."""
+    """One server is cut off from the others for some time, while all keep running."""
     deployment = LocalDeployment(experiment(rounds), directory, policy)
     wires = Wires(directory, 3)
     scissors = Scissors(wires, 2, seconds)
@@ -83,7 +83,7 @@ def waiting_partition(directory: Path, seconds: float, rounds: int = 20) -> Repo
 
 
 def dropping_partition(directory: Path, seconds: float, rounds: int) -> Report:
-    """Both sides go on without each other, and join again."""
+    """Both sides continue without each other, and join again."""
     policy = PolicySection(dead_edge="drop", edge_deadline=1.0)
     story, scissors = partition(directory, seconds, policy, rounds)
     assert scissors.mended is not None

@@ -197,7 +197,7 @@ def test_a_client_cannot_sign_what_its_server_chokes_on_when_the_round_ends(
 
 @pytest.mark.parametrize("scheme", [FedNova(theta_min=1), HEARSAY], ids=["fednova", "async"])
 def test_a_client_cannot_claim_more_steps_than_a_run_has(scheme: Scheme, tmp_path: Path) -> None:
-    """Where clients take as many steps as they can: schemes may make lists of so many numbers."""
+    """Where clients take as many steps as they can: schemes may make lists of that many numbers."""
     village = Village(scheme, network(), tmp_path, 40, Policy(pace="measured"))
 
     async def story() -> None:
@@ -400,7 +400,7 @@ def test_rounds_that_no_server_can_have_are_refused(
 
 
 def test_a_stranger_to_the_graph_cannot_lead(tmp_path: Path) -> None:
-    village = Village(HEARSAY, network(), tmp_path, 40)  # a path: 0 and 2 are no neighbours
+    village = Village(HEARSAY, network(), tmp_path, 40)  # a path: 0 and 2 are not neighbours
 
     async def story() -> None:
         village.start(0)

@@ -269,7 +269,7 @@ def test_a_client_begins_where_it_worked_last(tmp_path: Path) -> None:
 def test_an_epoch_begins_everywhere_or_nowhere(
     rounds: list[int], order: list[int], tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    """Servers go on and ask each other in any order; with which network they begin is one."""
+    """Servers continue and ask each other in any order; all begin with the same network."""
     desk = Desk(tmp_path_factory.mktemp("desk"))
     body, begins = desk.version(1, 5), 5
     books = [desk.book(str(n)) for n in range(len(rounds))]

@@ -50,7 +50,7 @@ def failover(home: House, *others: House) -> Failover:
 
 
 async def answers(where: Failover, times: int = 2) -> list[dict[int, Header]]:
-    """What is heard in so many turns."""
+    """What is heard in this many turns."""
     heard = [await where.work([0], QUESTION) for _ in range(times)]
     return [{d: header for d, (header, _) in found.items()} for found in heard]
 
@@ -280,7 +280,7 @@ GUESTS_LIES: dict[str, Header | Exception] = {
 def test_a_host_cannot_keep_a_guest_from_its_own_server(mischief: str) -> None:
     """Whatever it says, the guest is still there when its own server is back, and works for it."""
     home, host = Neighbour("none", back=timeless.BEGIN + 8.0), Neighbour(mischief)
-    witness = Neighbour("idle")  # of the rounds, which go on
+    witness = Neighbour("idle")  # of the rounds, which continue
     servers = dict(enumerate((home, host, witness)))
     links = {d: Link(f"edge-{d}", each, "") for d, each in servers.items()}
 

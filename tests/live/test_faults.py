@@ -36,7 +36,7 @@ def test_lost_and_doubled_messages_change_nothing(
 
 @pytest.mark.parametrize("who", ["edge", "client"])
 def test_a_cut_link_is_waited_for_and_heals(who: str, tmp_path: Path) -> None:
-    """Nobody goes on without the others, and the rounds stay in step."""
+    """Nobody continues without the others, and the rounds stay in step."""
     calls = 0
 
     def cut_for_a_while(caller: str, kind: str) -> str:

@@ -49,7 +49,7 @@ def test_clients_of_a_dead_server_move_to_its_neighbour(scheme: Any, tmp_path: P
     assert found[-1]["away"] == [2]
     assert found[-1]["guests"] == [4, 5]
     assert set(found[-1]["steps"]) == {"2", "3", "4", "5"}
-    assert all(record["guests"] == [] for record in records(tmp_path, 0))  # no neighbour of it
+    assert all(record["guests"] == [] for record in records(tmp_path, 0))  # not a neighbour of it
 
 
 def test_a_server_that_waits_for_another_one_is_not_given_up_for_that(tmp_path: Path) -> None:
@@ -193,7 +193,7 @@ def test_a_client_turns_to_the_neighbours_of_its_server_in_their_order() -> None
 @pytest.mark.parametrize(
     ("client", "policy", "told"),
     [
-        (4, DROP, "client 4 does not belong to server 0"),  # no neighbour
+        (4, DROP, "client 4 does not belong to server 0"),  # not a neighbour
         (2, Policy(), 'takes in no others: that needs dead_edge = "drop"'),
     ],
 )

@@ -247,7 +247,8 @@ class Watched(Village):
 
 
 def test_what_masks_cost_is_what_is_charged_for_them(tmp_path: Path) -> None:
-    """Counted at one client: all steps of a round, both ways, beside the numbers themselves."""
+    """Counted at one client: all steps of a round, both ways, in addition to the numbers
+    themselves."""
     counted: list[int] = []
 
     class Counting(Village):
@@ -301,7 +302,7 @@ def test_a_client_breaks_neither_its_server_nor_the_others(
     spoiled: tuple[str, Any], tmp_path: Path
 ) -> None:
     """By keys from which no secret can be made or that are not its own, by words that nobody can
-    write down again, or by signatures that are none: others would leave such a sum."""
+    write down again, or by false signatures: others would leave such a sum."""
     step, how = spoiled
     seen: dict[int, bytes] = {}
 

@@ -101,7 +101,7 @@ def test_a_log_whose_end_was_cut_off_lacks_a_head_that_was_noted(tmp_path: Path)
     noted = log.head
     whole = log.path.read_text().splitlines(keepends=True)
     log.path.write_text("".join(whole[:-1]))
-    verified(log.path)  # by itself it is whole
+    verified(log.path)  # on its own it is whole
     with pytest.raises(RunError, match=f"has no line {noted}: its end was cut off"):
         verified(log.path, noted)
 

@@ -108,7 +108,7 @@ SCHEMES: dict[str, tuple[Scheme, int]] = {
 
 
 BLANK = np.zeros(SIZE, dtype=np.float32)
-OVERHEAD = len(pack({MODEL: BLANK})) - 4 * SIZE  # bytes of a message beside the model
+OVERHEAD = len(pack({MODEL: BLANK})) - 4 * SIZE  # bytes of a message in addition to the model
 
 
 def saved(along: int) -> int:

@@ -138,7 +138,7 @@ def test_rounds_without_a_record_count_as_if_everybody_had_answered() -> None:
 
 
 def test_of_a_client_with_several_servers_others_may_see_all() -> None:
-    """Of two sums with the same noises more can be told than of each by itself."""
+    """Two sums with the same noises reveal more than each of them alone."""
     net = network(overlap=True)
     found = Releases(CLIENTS, net, 10)
     told = {"0": [2, 0.4], "1": [2, 0.4]}

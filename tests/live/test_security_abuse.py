@@ -1,4 +1,5 @@
-"""Somebody with a good certificate and bad intentions: nothing is unbounded, others go on."""
+"""Somebody with a good certificate and bad intentions: nothing is unbounded, and others
+continue."""
 
 import asyncio
 import json

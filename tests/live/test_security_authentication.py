@@ -32,7 +32,7 @@ def theirs(tmp_path_factory: pytest.TempPathFactory) -> Federation:
 
 
 async def refused(address: str, me: Identity, why: str, name: str = "edge/0") -> None:
-    """The call ends at once, although it could go on for a minute."""
+    """The call ends at once, although it could last a minute."""
     async with Peer(address, me, name, LIMITS) as peer:
         with pytest.raises(NotTrusted, match=why):
             await peer.call("echo", {}, timeout=60)

@@ -19,7 +19,7 @@ BEGIN = 1000.0  # seconds on the clock: always the same, so that sums of pauses 
 
 
 def run(work: Coroutine[Any, Any, T], seconds: float = 600.0) -> T:
-    """Like `asyncio.run`, on a loop of this kind; it fails after so many of its seconds."""
+    """Like `asyncio.run`, on a loop of this kind; it fails after this many of its seconds."""
     kept = random.getstate()
     random.seed(int(os.environ.get(SEED, "0")))
     try:

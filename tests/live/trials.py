@@ -39,7 +39,7 @@ def dead_edge(directory: Path, rounds: int = 50) -> Report:
 
 
 def away_for(deployment: LocalDeployment, seconds: float) -> Once:
-    """Kills edge-2 after three rounds, and starts it again so many seconds later."""
+    """Kills edge-2 after three rounds, and starts it again this many seconds later."""
     processes = deployment.processes
     act = Once(3, lambda: processes.lose("edge-2"))
 

@@ -105,7 +105,7 @@ def decided(scheme: Scheme, net: Network, seed: int, packing: Packing | None) ->
 
 
 def simulated(scheme: Scheme, net: Network, rounds: int, packing: Packing | None = None) -> Tensor:
-    """The simulator's model after so many rounds."""
+    """The simulator's model after this many rounds."""
     engine = NoisyEngine(len(net.samples))
     decisions = decided(scheme, net, engine.seed, packing)
     simulation = Simulation(decisions, engine, packing=packing)

@@ -77,7 +77,7 @@ def judged(
 
 
 def fewest(place: Place, choice: Choice) -> Choice:
-    """The part of a refused combination that is refused by itself.
+    """The part of a refused combination that is refused on its own.
 
     First halves of it are left out, then quarters, and in the end single options.
     """
@@ -143,7 +143,7 @@ def usual(place: Place, scheme: str) -> list[Event]:
 
 
 def still_wrong(place: Place, known: Known, directory: Path) -> bool:
-    """Do the options of an entry show its violation by themselves?"""
+    """Do the options of an entry show its violation on their own?"""
     choice = parsed(known.choice)
     if known.kind == "ignored":
         (option,) = choice.items()

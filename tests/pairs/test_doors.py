@@ -1,4 +1,4 @@
-"""Every door says the same of a combination of guards: a few of them, and that differences show.
+"""Every door says the same about a combination of guards: a few of them, and that differences show.
 
 `python -m tests.pairs --doors 400` tries many.
 """

@@ -1,4 +1,4 @@
-"""Clients that move, come and go beside several other options at once; pairs are in `FACTORS`."""
+"""Clients that move, come and go, together with several other options; pairs are in `FACTORS`."""
 
 from pathlib import Path
 

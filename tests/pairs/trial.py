@@ -89,7 +89,7 @@ NOISY = 0.1
 def check(
     place: Place, choice: Choice, directory: Path, stop_at: float | None = 0.5, slack: float = 0.0
 ) -> list[Violation]:
-    """Everything that is wrong with an accepted combination: run it, and go on with a part of it.
+    """Everything that is wrong with an accepted combination: run it, and continue a part of it.
 
     The part is what a kill after `stop_at` of the run leaves behind, if there is one; the loss may
     rise by `slack` at most.
@@ -200,7 +200,7 @@ def works_overtime(choice: Choice) -> bool:
 
 
 def _bounded(session: Session) -> Iterator[Event]:
-    """The events of a run, unless it goes on for ever."""
+    """The events of a run, unless it never ends."""
     most = ENDLESS * session.total_rounds + 50
     for event in session:
         if isinstance(event, Round) and event.number > most:

@@ -35,7 +35,7 @@ def test_the_slowest_device_comes_first_and_its_gain_is_exact() -> None:
     steps = np.full(8, 1e-3)
     steps[5] = 0.1
     found = first(SDFeel(tau1=1), step_seconds=steps)
-    # All devices together gain as much as this one by itself: 100 of 102 ms are halved.
+    # All devices together gain as much as this one alone: 100 of 102 ms are halved.
     assert found.gain == pytest.approx(50 / 102)
     single = improvements(
         Decisions.of(SDFeel(tau1=1), NET, Cost(steps, 1e3, RATES)),

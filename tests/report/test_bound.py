@@ -1,4 +1,4 @@
-"""The bound beside what was measured: its table, its picture, its place on the page."""
+"""The bound next to what was measured: its table, its picture, its place on the page."""
 
 from io import StringIO
 from xml.etree import ElementTree

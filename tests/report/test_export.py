@@ -91,7 +91,7 @@ def test_intervals_cover_the_truth_as_often_as_they_say() -> None:
 def write(
     directory: Path, scheme: str, seed: int, accuracies: Sequence[float], pace: float
 ) -> None:
-    """A run of so many rounds that take `pace` seconds each."""
+    """A run of this many rounds that take `pace` seconds each."""
     events: list[Event] = [Started(scheme, 4, 2, 100, "loop", seed, 0.5)]
     events += [measured(n, each, pace, 1_000) for n, each in enumerate(accuracies)]
     n = len(accuracies) - 1

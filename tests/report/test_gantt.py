@@ -1,4 +1,4 @@
-"""What the timeline picture shows, and what it says of the rest."""
+"""What the timeline picture shows, and what it says about the rest."""
 
 from pathlib import Path
 

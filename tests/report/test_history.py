@@ -1,4 +1,4 @@
-"""What a history says of a run."""
+"""What a history says about a run."""
 
 import pytest
 

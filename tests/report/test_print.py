@@ -33,7 +33,7 @@ from tests.report.test_timeline import SYNC
 
 
 def named(count: int, length: int) -> list[History]:
-    """So many runs with long names."""
+    """This many runs with long names."""
     some = runs()
     return [
         History.of(f"{'x' * length}-{place}", some[place % len(some)].events)

@@ -1,4 +1,4 @@
-"""What a person sees while runs go on."""
+"""What a person sees while runs are under way."""
 
 from io import StringIO
 

@@ -1,4 +1,4 @@
-"""Estimates during a run, and the bound beside them, on losses whose constants are known."""
+"""Estimates during a run, and the bound next to them, on losses whose constants are known."""
 
 import json
 from itertools import count

@@ -60,7 +60,7 @@ def content(thing: Any) -> Any:
 
 
 def loaded(directory: Path) -> Any:
-    """What is on disk: a state's content, and what was saved beside it."""
+    """What is on disk: a state's content, and what was saved with it."""
     saved = load_checkpoint(directory)
     return None if saved is None else (content(saved[0]), saved[1])
 

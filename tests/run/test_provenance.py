@@ -1,4 +1,4 @@
-"""A run knows what it was made of, and is not continued with anything else in silence."""
+"""A run knows what it was made from, and is never silently continued with anything else."""
 
 import json
 import shutil
@@ -46,7 +46,7 @@ every_seconds = 0.0
 
 @pytest.fixture
 def begun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A run of somebody's own code, stopped after two rounds; started beside the experiment."""
+    """A run of somebody's own code, stopped after two rounds; started next to the experiment."""
     home = tmp_path / "home"
     home.mkdir()
     (home / "code_of_mine.py").write_text(CODE)

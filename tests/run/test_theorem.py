@@ -1,4 +1,4 @@
-"""Which runs the theorems cover, and what is said of learning rates beyond them."""
+"""Which runs the theorems cover, and what is said about learning rates beyond them."""
 
 import re
 from pathlib import Path

@@ -86,7 +86,7 @@ def test_fed_async_of_one_client_is_a_running_average() -> None:
 
 
 def test_fed_async_counts_how_many_updates_came_in_between() -> None:
-    """A slow client beside one three times as fast: 1st, 2nd, 3rd (fast, fast, tie: fast)."""
+    """A slow client and one three times as fast: 1st, 2nd, 3rd (fast, fast, tie: fast)."""
     at = prices(np.array([0.01, 0.035]))
     object.__setattr__(at, "model_bits", 1e-9)
     own = engine(2)

@@ -46,7 +46,7 @@ def test_nobody_buys_votes_with_examples() -> None:
 
 
 def test_what_a_scheme_scales_stays_scaled() -> None:
-    """FedNova divides updates by their steps: that is the message, and no vote."""
+    """FedNova divides updates by their steps: that changes the message, not its vote."""
     plainly, judged = decided(FedNova()).up, decided(guarded(FedNova(), Median(), None)).up
     assert plainly.votes is not None
     assert judged.votes is not None
@@ -109,7 +109,7 @@ def judged_by(scheme: type[Scheme], option: str) -> bool:
 
 @pytest.mark.parametrize("name", SCHEMES)
 def test_what_schemes_declare_is_what_they_do(name: str) -> None:
-    """A scheme that takes a rule has rows for it; one that refuses would not bear it."""
+    """A scheme that takes a rule has rows for it; one that refuses could not take it."""
     kind = SCHEMES[name]
     for option, pair in (("cluster_rule", (Median(), None)), ("server_rule", (None, Median()))):
         try:

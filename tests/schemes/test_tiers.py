@@ -39,7 +39,7 @@ def models(scheme: Scheme, rounds: int, own: Cost | None = None) -> Any:
 
 
 def tiers_of(scheme: Tiers, step_seconds: list[float]) -> tuple[tuple[int, ...], ...]:
-    """The lanes of servers 0 to 3, whose three clients all take so long."""
+    """The lanes of servers 0 to 3, whose three clients all take this long."""
     seconds = np.array([step_seconds[i % 4] for i in range(CLIENTS)])
     return scheme.lanes(Setting(scheme.adapt(net()), seconds))
 

@@ -1,4 +1,4 @@
-"""Asynchronous rounds beside synchronous ones, in turns: python -m tests.tools.async_speed
+"""Asynchronous and synchronous rounds, in turns: python -m tests.tools.async_speed
 
 The same clients train the MNIST CNN, five steps of ten examples (asynchronous clusters: until a
 deadline). Samples are counted by the second and by the processor second of all threads, and the

@@ -1,7 +1,7 @@
 """The learning rate of the small CIFAR-10 model: python -m tests.tools.cifar_rates --data DIRECTORY
 
 HierFAVG tries every rate for 300 iterations with a seed that no claim sees; the lowest training
-loss decides. The best belongs into SMALL_RATE of sdfeel/figures/settings.py. Finished runs are kept
+loss decides. The best belongs in SMALL_RATE of sdfeel/figures/settings.py. Finished runs are kept
 in the user's cache.
 """
 

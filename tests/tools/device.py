@@ -99,7 +99,7 @@ class Devices:
         self.start(name)
 
     def failed(self) -> SdfeelError | None:
-        """A device that ended by itself: nobody starts it again, and all would wait for it."""
+        """A device that ended on its own: nobody starts it again, and all would wait for it."""
         for name, process in self.running.items():
             if process.poll() not in (None, 0, -signal.SIGKILL):
                 said = self.log(name).read_text()[-500:]

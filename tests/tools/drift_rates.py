@@ -1,6 +1,6 @@
 """The best rate of each method of `sdfeel figure drift`: python -m tests.tools.drift_rates
 
-All methods try the same rates, on a seed that no claim sees. What it prints belongs into CHOSEN of
+All methods try the same rates, on a seed that no claim sees. What it prints belongs in CHOSEN of
 sdfeel/figures/drift.py. Finished runs are kept in the user's cache.
 """
 

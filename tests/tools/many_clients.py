@@ -37,7 +37,7 @@ WARM = 2  # rounds in which connections are made
 
 @dataclass(frozen=True)
 class Crowd:
-    """What so many clients cost their server."""
+    """What this many clients cost their server."""
 
     clients: int
     rounds: int
@@ -69,7 +69,7 @@ BACK = f"{'all back':>12}{'its CPU':>12}"
 def measure(
     directory: Path, clients: int, rounds: int, processes: int, kill: bool = False
 ) -> Crowd:
-    """Run `rounds` of one server and so many clients, which share a few processes.
+    """Run `rounds` of one server and this many clients, which share a few processes.
 
     `kill`: half-way the server is killed, and all come back to it at once.
     """

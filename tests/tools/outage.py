@@ -1,4 +1,4 @@
-"""How soon a federation goes on after a silent outage: packets are dropped, and nobody is told.
+"""How soon a federation continues after a silent outage: packets are dropped, and nobody is told.
 
 Real processes in a network namespace of their own, where nftables drops every packet of every
 connection for a while. It needs Linux with `unshare`, `ip` and `nft`.
@@ -22,8 +22,8 @@ from sdfeel.deploy.local import LocalDeployment, NodeTrial
 from tests.live.stage import experiment
 from tests.waiting import finished, joined
 
-PATIENCE = 300.0  # seconds until a federation that does not go on is given up
-PROMISED = 5.0  # seconds from the link's return until everybody has gone on
+PATIENCE = 300.0  # seconds until a federation that does not continue is given up
+PROMISED = 5.0  # seconds from the link's return until everybody continues
 RULES = """
 table inet outage {
   chain arriving { type filter hook input priority 0; policy %s; }
@@ -77,7 +77,7 @@ class Rounds:
         return [text.count(b'"round"') for text in logs]
 
     def wait_for_more(self, count: int) -> float:
-        """Seconds until every server has finished so many more."""
+        """Seconds until every server has finished this many more."""
         before, began = self.done(), time.monotonic()
         while min(now - then for now, then in zip(self.done(), before, strict=True)) < count:
             if time.monotonic() - began > PATIENCE:

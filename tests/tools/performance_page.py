@@ -2,8 +2,8 @@
 
 Measures step by step on this machine, keeps what each step gives in benchmarks/measured.json as
 soon as it is done, and writes the page's tables from there. A step that was measured with the same
-code is not measured again, so a run that was stopped goes on where it was; --only STEP measures it
-in any case. Let nothing else run meanwhile: what other programs take is measured, too, and told.
+code is not measured again, so a run that was stopped continues where it was; --only STEP measures
+it in any case. Let nothing else run meanwhile: what other programs take is measured, too, and told.
 
 python -m tests.tools.performance_page --list             the steps, and how long they take
 python -m tests.tools.performance_page --only async       one step (or several, with commas)
@@ -136,7 +136,7 @@ def write() -> None:
 
 
 def measure(step: Step, cpu: str) -> Measured:
-    """The rows of a step's commands, and on what machine and beside what load they were found."""
+    """The rows of a step's commands, and on what machine and under what load they were found."""
     rows: list[Any] = []
     before = taken()
     for command in step.commands:

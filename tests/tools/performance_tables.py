@@ -184,7 +184,7 @@ def checkpoints(rows: Sequence[Row]) -> str:
 
 
 def ray(rows: Sequence[Row]) -> str:
-    """Processor time of a round beside native's, and examples a second beside one node's."""
+    """Processor time of a round next to native's, and examples a second next to one node's."""
     cpu = {row["way"]: row["cpu"] for row in rows if "cpu" in row}
     speed = {row["way"]: row["speed"] for row in rows if "speed" in row}
     ways = [*cpu, *speed]

@@ -3,8 +3,8 @@
 Every model is compiled with a small program (portable.cpp) for each target that can be built and
 run here, and a hash is taken of all that comes out: trained models, losses, outputs. One hash per
 model is the promise. Targets in other instruction sets run under qemu-user; whatever is not
-installed is left out and said so. The last column is a control: sums in the width of the CPU, not
-in the fixed one, which must give other bits.
+installed is left out, and the output says so. The last column is a control: sums in the width of
+the CPU, not in the fixed one, which must give other bits.
 
     apt-get install clang g++-aarch64-linux-gnu g++-arm-linux-gnueabihf qemu-user
     pip install ziglang

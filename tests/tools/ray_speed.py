@@ -1,4 +1,4 @@
-"""What Ray costs beside native on one machine, and what a second node brings.
+"""What Ray costs compared with native on one machine, and what a second node brings.
 
 python -m tests.tools.ray_speed            processor time of Ray and of native
 python -m tests.tools.ray_speed --nodes    examples a second with one node, and with two

@@ -1,8 +1,8 @@
 """`python -m tests.tools.siege`: a server with idle strangers, and with many uploads.
 
-Prints how much longer an honest call takes beside 200 idle connections, how many copies of a model
-the server holds per upload, and what refused calls leave behind. Reads the server's memory from
-/proc, so it needs Linux.
+Prints how much longer an honest call takes with 200 idle connections open, how many copies of a
+model the server holds per upload, and what refused calls leave behind. Reads the server's memory
+from /proc, so it needs Linux.
 """
 
 import asyncio
@@ -51,7 +51,7 @@ def memory(process: int, field: str) -> int:
 
 
 async def shut_out(address: str, bad: Identity, good: Identity, count: int, tls: bool) -> float:
-    """Seconds of an honest first call beside so many idle connections of one stranger."""
+    """Seconds of an honest first call next to this many idle connections of one stranger."""
     context = ssl.create_default_context(cadata=bad.ca.decode())
     context.check_hostname = False
     context.load_cert_chain(bad.directory / "cert.pem", bad.directory / "key.pem")

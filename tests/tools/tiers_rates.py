@@ -2,7 +2,7 @@
 
     python -m tests.tools.tiers_rates --scale full --data DIRECTORY
 
-All schemes try the same rates, on a seed that no claim sees. What it prints belongs into CHOSEN of
+All schemes try the same rates, on a seed that no claim sees. What it prints belongs in CHOSEN of
 sdfeel/figures/tiers_tuned.py. Finished runs are kept in the user's cache. `--count` only says how
 many images it would train on.
 """

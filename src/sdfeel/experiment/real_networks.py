@@ -50,7 +50,7 @@ def catalogue(prefix: str = "") -> list[str]:
 
 
 def topohub(graph: str) -> ServerGraph:
-    """A network by its name, `topohub:topozoo/Abilene`: 700 graphs, most with their kilometres."""
+    """A network by its name, `topohub:topozoo/Abilene`: 707 graphs, most with their kilometres."""
     name, data = graph.removeprefix(TOPOHUB), _data()
     known = _catalogue(data)
     if name.lower() not in known:

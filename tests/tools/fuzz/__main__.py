@@ -9,7 +9,7 @@ from tests.tools.fuzz.frames import attack_server
 from tests.tools.fuzz.run import Found, Tally, attack
 from tests.tools.fuzz.targets import Target, targets
 
-SLOWER = 50  # a call takes so many times as long as a decoder
+SLOWER = 50  # a call takes this many times as long as a decoder
 
 
 def main(arguments: list[str] | None = None) -> int:

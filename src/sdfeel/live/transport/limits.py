@@ -31,9 +31,7 @@ class Limits:
     call_seconds: float = 600.0  # the longest call, including waiting but not transfers
     handshake_seconds: float = 10.0
     idle_seconds: float = 900.0  # a connection without calls is closed
-    connection_seconds: float = (
-        3600.0  # then it is made again, so that certificates are checked again
-    )
+    connection_seconds: float = 3600.0  # then it is made anew, which checks certificates again
     connect_seconds: float = 5.0  # for one try to connect, the handshake included
     keepalive_seconds: float = 2.0  # a connection over which nothing comes is tested this often
     # What was sent must reach the other machine: only packets count here, not how long a slow link
