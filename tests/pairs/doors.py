@@ -85,7 +85,7 @@ GUARDS: Factors = {
     "model": {"logistic": (), "mlp": SMALL},
     "overlap": FACTORS["overlap"],
 }
-MOST = 5  # factors in addition to the scheme: with more, nearly everything is refused for the same reasons
+MOST = 5  # factors besides the scheme: with more, nearly everything is refused for one reason
 # Whether a limit is reached, or a rule leaves anybody out, is up to the run.
 DOUBTED = ("rule", "masks", "privacy", "uplink", "backhaul", "personal", "server", "attack")
 
