@@ -65,7 +65,7 @@ def network(
     if servers is not None:
         whole_number("servers", servers, 1)
         if servers > clients:
-            raise InputError(f"{clients} clients are too few for {servers} servers: one for each")
+            raise InputError(f"{clients} clients are too few for {servers} servers: each needs one")
     links: Floats | Sparse
     if isinstance(graph, str):
         if servers is None:

@@ -54,7 +54,7 @@ COMMANDS = {
     ),
     "privacy": Home(
         "sdfeel.cli.inspect",
-        "Show who can learn how much about whom in an experiment, by kinds of observers.",
+        "Show how much each kind of observer can learn about clients in an experiment.",
     ),
     "edge": Home(
         "sdfeel.cli.deploy",

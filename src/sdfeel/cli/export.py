@@ -86,7 +86,7 @@ def track(
 ) -> None:
     """Send runs to an experiment tracker, from their logs.
 
-    What was sent of a run before is replaced. To send a run while it runs, set tracking.to.
+    Whatever was sent about a run before is replaced. To send a run while it runs, set tracking.to.
 
     Examples:
 

@@ -73,8 +73,8 @@ def figure(
         bool,
         typer.Option(
             "--check",
-            help="Fail if a clear verdict or a line's final numbers are not the kept ones; with "
-            "--run, everything is computed anew.",
+            help="Fail if a clear verdict or a line's final numbers differ from the kept ones; "
+            "with --run, everything is computed anew.",
         ),
     ] = False,
     data: Annotated[

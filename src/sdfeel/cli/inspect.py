@@ -157,7 +157,7 @@ def topology(
 def privacy(
     experiment: ExperimentFile = None, settings: Settings = None, as_json: AsJson = False
 ) -> None:
-    """Show who can learn how much about whom in an experiment, by kinds of observers.
+    """Show how much each kind of observer can learn about clients in an experiment.
 
     Examples:
 

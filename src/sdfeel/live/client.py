@@ -139,7 +139,7 @@ class Client:
                 # A server that asks for more than it may gets nothing, and may ask for less next
                 # time.
                 self.last_error = str(error)
-                self.tell(f"we leave a {'sum' if masked else 'round'}: {error}")
+                self.tell(f"leaving a {'sum' if masked else 'round'}: {error}")
                 self._turn_away(error)
                 await asyncio.sleep(NONSENSE)
                 self._share(gave, (), clock() - begin)

@@ -209,7 +209,7 @@ class Failover:
     async def _go_home(self, host: int, question: Header) -> None:
         self.host, self._back = None, None
         (home,) = self.own.values()
-        self.tell(f"{home.name} answers again: going home")
+        self.tell(f"{home.name} answers again: returning to it")
         with suppress(SdfeelError):  # it would find out on its own, later
             await self.others[host].ask("work", {**question, "leaving": True}, seconds=self.doubt)
 
