@@ -86,8 +86,7 @@ def test_fewest_servers_that_break_every_rule(graph: "nx.Graph[int]", expected: 
 
 
 def test_in_all_the_cheapest_clusters_fall_first() -> None:
-    """Worked by hand: ten servers withstand one liar, each cluster two; three and three break
-    it."""
+    """By hand: ten servers withstand one liar, each cluster two; three and three break it."""
     found = breakdown(network(nx.complete_graph(10), 5), Median(), ClippedSum(1))
     assert (set(found.clusters), found.servers, found.clients) == ({2}, 1, 5)
     assert breakdown(network(nx.complete_graph(10), 5), None, None).clients == 0

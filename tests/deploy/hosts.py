@@ -225,8 +225,7 @@ class Stage:
         return self.until(alone, f"that servers wait for {name} alone")
 
     def mended(self, name: str, seconds: float, then: Callable[[], None] = lambda: None) -> str:
-        """A cut cable stays so for some seconds; tells how soon all continued when it was
-        mended."""
+        """A cut cable stays so for some seconds; tells how soon all continued afterwards."""
         began = self.rounds("edge-0")
         time.sleep(seconds)  # how long a cable is cut is what is tried here
         still = self.rounds("edge-0")

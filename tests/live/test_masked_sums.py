@@ -247,8 +247,7 @@ class Watched(Village):
 
 
 def test_what_masks_cost_is_what_is_charged_for_them(tmp_path: Path) -> None:
-    """Counted at one client: all steps of a round, both ways, in addition to the numbers
-    themselves."""
+    """Counted at one client: all steps of a round, both ways, without the numbers themselves."""
     counted: list[int] = []
 
     class Counting(Village):

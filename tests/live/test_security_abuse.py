@@ -1,5 +1,4 @@
-"""Somebody with a good certificate and bad intentions: nothing is unbounded, and others
-continue."""
+"""A good certificate and bad intentions: nothing is unbounded, and others continue."""
 
 import asyncio
 import json

@@ -183,8 +183,8 @@ class Decisions:
         return map(self.view, range(len(self.lanes)))
 
     def work(self, view: View, like: Work | None = None) -> Work:
-        """How the round starts, and how many rows are broadcast for it; `like` itself if it is the
-        same."""
+        """How the round starts, and how many rows are broadcast for it; `like` if nothing
+        differs."""
         asked = self.scheme.work(view)
         if self.least:
             asked = in_sums(view.net, asked, self.least)
@@ -343,8 +343,7 @@ class Decisions:
         self.late.check((self._undisturbed(view) for view in self.first_views()), self.cost)
 
     def expected_rounds(self, iterations: int) -> int:
-        """Rounds of all lanes until `iterations` are done, if all rounds are like the first
-        ones."""
+        """Rounds of all lanes until `iterations` are done, if all are like the first ones."""
         return sum(ceil(iterations / each) for each in self.first_lengths)
 
     @cached_property
@@ -354,8 +353,7 @@ class Decisions:
         return [max(length(self.net, work, self.cost.done(work)), 1) for work in works]
 
     def _billed(self, net: Network, mix: Mix) -> Mix:
-        """The same with its messages, where rows may have other holders than their numbers
-        suggest."""
+        """The same with its messages, where a row's number need not show its holder."""
         if not net.shelves:
             return mix
         stages = tuple(_exchanged(net, stage) for stage in mix.stages)

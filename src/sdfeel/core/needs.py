@@ -108,8 +108,7 @@ def _same(one: Mix, other: Mix) -> bool:
 
 
 def _listens(decisions: Decisions, view: View, done: Ints, mix: Mix) -> bool:
-    """Does a server act differently in the next round if others' clients did nothing in this
-    one?"""
+    """Does a server act differently in the next round if others' clients did nothing now?"""
     if not mix.memory:
         return False
     own = view.net.home == view.lane[0]

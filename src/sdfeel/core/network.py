@@ -25,8 +25,7 @@ from sdfeel.core.sparse import Sparse, reached
 
 @dataclass(frozen=True)
 class Shelf:
-    """Rows in addition to the servers' models: one for each client or server, each held by one
-    party."""
+    """Rows apart from the servers' models: one per client or server, each held by one party."""
 
     name: str
     per: Literal["client", "server"]

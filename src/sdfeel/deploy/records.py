@@ -116,8 +116,7 @@ class Records:
         return none_left and (self.synchronous or self._last)
 
     def _ended(self) -> bool:
-        """Have most servers told everything? Those in step end together: no other continues
-        alone."""
+        """Have most servers told everything? Those in step end together: none continues alone."""
         expected = self._expected()
         ended = sum(d in self._over and not self._queues[d] for d in expected)
         return self.synchronous and 2 * ended > len(expected)

@@ -93,8 +93,7 @@ class Attack:
         return self.kind in COLLUDING
 
     def told(self, model: Tensor, start: Tensor) -> Tensor:
-        """(P,) what a liar that looks at nobody else sends in place of a model that began as
-        `start`."""
+        """(P,) what a liar that looks at nobody else sends for a model that began as `start`."""
         factor = -self.strength if self.kind == "sign-flip" else self.strength
         return model if factor == 1 else start + factor * (model - start)
 

@@ -191,8 +191,7 @@ class ModuleEngine(Engine, Protocol):
 
 
 class OverWorkers:
-    """What engines whose workers train have in common: an engine in this process knows the
-    module."""
+    """What engines with workers have in common: an engine in this process knows the module."""
 
     def __init__(self, engine: ModuleEngine) -> None:
         self._engine = engine

@@ -202,8 +202,7 @@ class Groups:
         return number % self.every == 0
 
     def measured(self, models: Callable[[int], Tensor], iterations: int) -> dict[str, float]:
-        """What is reported about all clients and clusters, each measured with its own of
-        `models`."""
+        """What is reported about all clients and clusters, each with its own of `models`."""
         found = self._measured(models)
         return found if self.tuned is None else {**found, **self.tuned(models, iterations)}
 

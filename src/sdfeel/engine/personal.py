@@ -86,8 +86,7 @@ class Alternately:
 
 @dataclass(frozen=True, eq=False)
 class Beside:
-    """A whole model of the client's own, pulled towards the shared one, in addition to it
-    (Ditto)."""
+    """A whole model of the client's own as well, pulled towards the shared one (Ditto)."""
 
     engine: ModuleEngine
     own: ModuleEngine

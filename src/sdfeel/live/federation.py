@@ -116,8 +116,7 @@ class Federation:
         return Schema.of({MODEL: as_array(self.initial)})
 
     def member(self, client: int, joins: bool = False) -> Membership:
-        """What client `client` must know about all this; one that `joins` later has no server
-        yet."""
+        """What client `client` must know; one that `joins` later has no server yet."""
         known = len(self.net.reach)
         if client >= known and joins:
             return Membership(self.digest, self.schema, (), (), about=self.about, own=self._own)

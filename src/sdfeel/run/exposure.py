@@ -150,7 +150,7 @@ def _lines(decisions: Decisions, budget: Budget, single: float, rounds: int) -> 
 
 
 def _round(each: SeenRound, links: Floats, distance: Floats, reach: int) -> tuple[Floats, ...]:
-    """What sums reveal about clients: to their own server, to each server, to all who see models
+    """What sums reveal about clients: to their own server, to others, to all who see models
     later."""
     parts = []
     for v in range(len(links)):

@@ -99,8 +99,7 @@ def run_updates(catalogue: Catalogue, jobs: Jobs, name: str) -> Callable[[], New
 
 
 def _content(catalogue: Catalogue, name: str) -> dict[str, Any]:
-    """What the page shows of a run; if it is too damaged to show, the page says so and
-    continues."""
+    """What the page shows of a run; if it is too damaged to show, the page says so."""
     found, log = catalogue.one(name), log_of(catalogue, name)
     try:
         run = {**overview(catalogue, found, log), "files": catalogue.root.files(name)}
