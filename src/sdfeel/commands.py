@@ -200,8 +200,7 @@ class RunDirectory:
 
     @property
     def curves(self) -> dict[str, Floats]:
-        """Every measured number over the run, such as `curves["accuracy"]` and
-        `curves["seconds"]`."""
+        """Every measured number over the run: `curves["accuracy"]`, `curves["seconds"]`."""
         seen = [event for event in self.events if isinstance(event, Evaluated)]
         rows = [
             {**event.metrics, **{name: getattr(event, name) for name in store.COLUMNS}}

@@ -183,8 +183,7 @@ class Decisions:
         return map(self.view, range(len(self.lanes)))
 
     def work(self, view: View, like: Work | None = None) -> Work:
-        """How the round starts, and how many rows are broadcast for it; `like` if nothing
-        differs."""
+        """How the round starts, and how many rows it broadcasts; `like` if nothing differs."""
         asked = self.scheme.work(view)
         if self.least:
             asked = in_sums(view.net, asked, self.least)

@@ -86,7 +86,7 @@ class NetworkSection(Section):
     `round`, one `client`, and `server` or `longitude` and `latitude`, `available`, or `charging`
     and `wifi` (1 or 0)"""
     whereabouts_period: Positive | None = None
-    """seconds (or rounds) after which that file begins again (not set: its end lasts)"""
+    """seconds (or rounds) after which that file begins again (not set: never)"""
     epochs: list[str] = []
     """who joins, leaves or moves: `10: client-3=none, edge-2=edge-0+edge-1` from round 10 on"""
 

@@ -150,8 +150,7 @@ def _lines(decisions: Decisions, budget: Budget, single: float, rounds: int) -> 
 
 
 def _round(each: SeenRound, links: Floats, distance: Floats, reach: int) -> tuple[Floats, ...]:
-    """What sums reveal about clients: to their own server, to others, to all who see models
-    later."""
+    """What sums reveal about clients: to their own server, to others, to later readers."""
     parts = []
     for v in range(len(links)):
         near = np.flatnonzero(links[v] > 0)
