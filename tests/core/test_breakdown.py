@@ -9,7 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sdfeel.core.breakdown import borne, breakdown, hopeless
+from sdfeel.core.breakdown import breakdown, hopeless, withstood
 from sdfeel.core.mixing import Mixing, gossip
 from sdfeel.core.network import Network, clustered
 from sdfeel.core.rules import (
@@ -52,7 +52,7 @@ def result(rule: Rule, rows: int, liars: int, seed: int) -> float:
 
 @given(st.sampled_from(RULES), st.integers(1, 14), st.integers(0, 999))
 def test_as_many_liars_as_are_borne_move_nothing_far(rule: Rule, rows: int, seed: int) -> None:
-    count = borne(rule, rows)
+    count = withstood(rule, rows)
     assert count is not None
     assert result(rule, rows, count, seed) < 100
 
@@ -60,14 +60,14 @@ def test_as_many_liars_as_are_borne_move_nothing_far(rule: Rule, rows: int, seed
 @pytest.mark.parametrize("rule", [None, Median(), Trimmed(0.2), Geometric(20)])
 @pytest.mark.parametrize("rows", [3, 5, 10])
 def test_one_more_liar_moves_the_result_as_far_as_it_likes(rule: Rule | None, rows: int) -> None:
-    count = borne(rule, rows)
+    count = withstood(rule, rows)
     assert count is not None
     assert result(rule or Trimmed(0), rows, count + 1, 7) > FAR / 100
 
 
 def test_of_rules_that_nobody_has_analysed_nothing_is_said() -> None:
     own = OwnRule(lambda messages, votes, row: row)
-    assert borne(own, 9) is None
+    assert withstood(own, 9) is None
     found = breakdown(network(nx.complete_graph(4), 3), own, None)
     assert found.clients is None
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from sdfeel.core.errors import InputError
 from sdfeel.core.mixing import of_rows
-from sdfeel.engine.privacy import INSTALLED, Budget, epsilon, shares, told
+from sdfeel.engine.privacy import INSTALLED, Budget, epsilon, revealed, shares
 from sdfeel.experiment.build_messages import check_apart
 
 counted = pytest.mark.skipif(not INSTALLED, reason="dp-accounting is not installed")
@@ -56,9 +56,9 @@ def test_more_sums_never_tell_less_and_all_of_them_tell_everything(
     rows: int, clients: int, seed: int
 ) -> None:
     seen = np.random.default_rng(seed).normal(size=(rows, clients))
-    some, more = told(seen), told(np.vstack([seen, np.eye(clients)[:1]]))
+    some, more = revealed(seen), revealed(np.vstack([seen, np.eye(clients)[:1]]))
     assert (some <= more + 1e-9).all()
-    assert told(np.vstack([seen, np.eye(clients)])).tolist() == pytest.approx([1.0] * clients)
+    assert revealed(np.vstack([seen, np.eye(clients)])).tolist() == pytest.approx([1.0] * clients)
     assert some.sum() == pytest.approx(min(rows, clients), abs=1e-6)
 
 

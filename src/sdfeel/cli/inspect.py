@@ -236,11 +236,11 @@ def _liars_in_words(found: dict[str, Any]) -> list[str]:
     clusters = f"each cluster withstands {some} lying client{'s' * (high != 1)}"
     told = [f"liars: robust.cluster = {found['cluster_rule']}: " + (clusters if each else UNKNOWN)]
     rule, proven, hopeless = found["server_rule"], found["servers"], found["hopeless_servers"]
-    borne = UNKNOWN
+    withstood = UNKNOWN
     if proven is not None:
-        borne = f"the graph is proven to withstand {proven} lying server{'s' * (proven != 1)}"
+        withstood = f"the graph is proven to withstand {proven} lying server{'s' * (proven != 1)}"
     told.append(
-        f"liars: robust.servers = {rule}: {borne}; {hopeless} in the worst places "
+        f"liars: robust.servers = {rule}: {withstood}; {hopeless} in the worst places "
         f"can break every rule"
     )
     if found["clients"] is not None:

@@ -52,10 +52,10 @@ class Breakdown:
         return sum(price[: self.servers + 1]) - 1
 
 
-def borne(rule: Rule | None, rows: int) -> int | None:
+def withstood(rule: Rule | None, rows: int) -> int | None:
     """How many of `rows`, with one vote each, may contain anything; None: nobody can say.
 
-    >>> [borne(Median(), n) for n in (1, 4, 5)], borne(Trimmed(0.2), 9), borne(None, 9)
+    >>> [withstood(Median(), n) for n in (1, 4, 5)], withstood(Trimmed(0.2), 9), withstood(None, 9)
     ([0, 1, 2], 1, 0)
     """
     if rule is None:
@@ -68,7 +68,7 @@ def borne(rule: Rule | None, rows: int) -> int | None:
         liars = share_of(rule.share, rows)
         return liars if rows >= 2 * liars + 3 else 0
     if isinstance(rule, Nearest):
-        then = borne(rule.then, rows)
+        then = withstood(rule.then, rows)
         return None if then is None else min(share_of(rule.share, rows), then)
     return None
 
@@ -77,7 +77,7 @@ def breakdown(net: Network, cluster: Rule | None, servers: Rule | None) -> Break
     """What a network with these rules withstands."""
     sizes = np.bincount(net.home[net.clients], minlength=len(net.servers))
     return Breakdown(
-        clusters=tuple(borne(cluster, int(sizes[d])) for d in net.present),
+        clusters=tuple(withstood(cluster, int(sizes[d])) for d in net.present),
         servers=_servers(net, servers),
         hopeless=hopeless(net),
     )

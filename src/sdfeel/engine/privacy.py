@@ -117,16 +117,16 @@ def shares(up: Mixing, clients: int, liars: frozenset[int] = frozenset()) -> Flo
         own = sources >= 0
         sums[n, sources[own]] = weights[own]
     sums[:, list(liars)] = 0
-    return told(sums)
+    return revealed(sums)
 
 
-def told(seen: Floats) -> Floats:
+def revealed(seen: Floats) -> Floats:
     """(C,) how much rows that are sums of independent noises reveal about each of the noises.
 
     The diagonal of the projection on the rows: 1 where a noise can be isolated, 0 where it is not
     in any sum.
 
-    >>> told(np.array([[1.0, 1.0, 2.0]])).round(3).tolist()
+    >>> revealed(np.array([[1.0, 1.0, 2.0]])).round(3).tolist()
     [0.167, 0.167, 0.667]
     """
     seen = seen[np.abs(seen).sum(axis=1) > 0]

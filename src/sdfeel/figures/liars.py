@@ -6,7 +6,7 @@
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from sdfeel.core.breakdown import borne, breakdown
+from sdfeel.core.breakdown import breakdown, withstood
 from sdfeel.core.rules import ClippedSum, Median, MultiKrum, Nearest, Rule, Trimmed
 from sdfeel.experiment.loading import load
 from sdfeel.figures.curves import Curve
@@ -50,7 +50,7 @@ def label(rule: str, liars: int) -> str:
 def point(rule: str) -> int:
     """How many liars a rule withstands here: in each cluster, or among all servers."""
     if rule in CLUSTERS:
-        found = borne(CLUSTERS[rule][1], CLUSTER)
+        found = withstood(CLUSTERS[rule][1], CLUSTER)
     else:
         from sdfeel.experiment.build_network import equal_network  # torch: not to draw others
 

@@ -2,7 +2,7 @@
 
 Pairwise accounting after Cyffers et al. 2022 (Muffliato), made exact by linear algebra: what an
 observer sees in a round are weighted sums of clients' noisy updates. How much of a client's own
-noise these sums reveal (`engine.privacy.told`) is how much of its update they reveal.
+noise these sums reveal (`engine.privacy.revealed`) is how much of its update they reveal.
 
 Training is not linear. So between two rounds, whoever takes part in later ones is taken to see all
 models with which the next round begins, as far as these can still reach it. That is more than it
@@ -20,7 +20,7 @@ from sdfeel.core.arrays import Floats, floats, ints
 from sdfeel.core.decide import Decisions
 from sdfeel.core.errors import InputError
 from sdfeel.core.scheme import Mix
-from sdfeel.engine.privacy import Budget, epsilon, told
+from sdfeel.engine.privacy import Budget, epsilon, revealed
 from sdfeel.experiment.build import Prepared
 
 
@@ -137,7 +137,7 @@ def _lines(decisions: Decisions, budget: Budget, single: float, rounds: int) -> 
         cloud += share if each.cloud else 0.0
         seen += parts
         mean = np.average(each.end, axis=0, weights=net.mass)
-        readers += final if k + 1 < rounds else told(mean[None])
+        readers += final if k + 1 < rounds else revealed(mean[None])
     same = seen[home, np.arange(clients)]
     lines = [Exposed("its own edge server", floats(single * own))]
     lines.append(Exposed("clients of the same server", floats(single * same)))
@@ -156,8 +156,8 @@ def _round(each: SeenRound, links: Floats, distance: Floats, reach: int) -> tupl
         near = np.flatnonzero(links[v] > 0)
         sums = [hop[[v, *near.tolist()]] for hop in each.hops]
         later = each.end[distance[v] <= reach]
-        parts.append(told(np.vstack([each.up[v][None] * bool(each.hops), *sums, later])))
-    return told(each.up), floats(parts), told(each.end)
+        parts.append(revealed(np.vstack([each.up[v][None] * bool(each.hops), *sums, later])))
+    return revealed(each.up), floats(parts), revealed(each.end)
 
 
 def distances(links: Floats) -> Floats:
