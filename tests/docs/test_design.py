@@ -2,6 +2,7 @@
 
 import ast
 import re
+import tomllib
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -14,8 +15,11 @@ ROOT = Path(__file__).parents[2]
 DECISIONS = sorted((ROOT / "docs" / "adr").glob("*.md"))
 DOCUMENTS = [ROOT / "DESIGN.md", ROOT / "CONTRIBUTING.md", ROOT / "README.md", *DECISIONS]
 each_document = pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.stem)
+PAGES = [*DOCUMENTS, *sorted((ROOT / "docs").glob("*.md"))]
+each_page = pytest.mark.parametrize("path", PAGES, ids=lambda path: path.stem)
 NAMED_FILE = re.compile(r"`((?:[a-z_0-9]+/)+(?:[a-z_0-9]+\.(?:py|hpp|json|md|html))?)`")
 NAMED_PROGRAM = re.compile(r"python\s+-m\s+([a-z_0-9.]+)")
+NAMED_TARGET = re.compile(r"`make\s+([a-z-]+)|^(?:\$ )?make ([a-z-]+)", re.MULTILINE)
 NAMED_FIELD = re.compile(r"`([A-Z][A-Za-z]+)\.([a-z_]+)`")
 
 
@@ -34,12 +38,28 @@ def test_every_file_that_is_named_exists(path: Path) -> None:
     assert not [name for name in named if not any((at / name).exists() for at in (SOURCE, ROOT))]
 
 
-@each_document
+@each_page
 def test_every_program_that_is_named_exists(path: Path) -> None:
     named = NAMED_PROGRAM.findall(path.read_text(encoding="utf-8"))
-    at = [ROOT / name.replace(".", "/") for name in named]
-    at = [ROOT / "src" / path.relative_to(ROOT) if "sdfeel" in path.parts else path for path in at]
+    homes = [ROOT / "src" if name.startswith("sdfeel") else ROOT for name in named]
+    at = [home / name.replace(".", "/") for home, name in zip(homes, named, strict=True)]
     assert not [path for path in at if not (path.is_dir() or path.with_suffix(".py").exists())]
+
+
+@each_page
+def test_every_target_that_is_named_exists(path: Path) -> None:
+    named = {a or b for a, b in NAMED_TARGET.findall(path.read_text(encoding="utf-8"))}
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    assert named <= set(re.findall(r"^([a-z-]+):", makefile, re.MULTILINE))
+
+
+def test_the_installation_page_lists_every_extra() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    page = (ROOT / "docs" / "install.md").read_text(encoding="utf-8")
+    table = page.partition("## Extras")[2].partition("## ")[0]
+    for_developers = {"dev", "docs"}
+    extras = set(project["optional-dependencies"]) - for_developers
+    assert set(re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE)) == extras
 
 
 @each_document
