@@ -320,7 +320,7 @@ WRONG: dict[str, tuple[list[str], str]] = {
     "unknown": (["personal.method=fedper", "personal.stays=tail*"], "matches 'tail*'"),
     "no norms": (["personal.method=fedbn"], "matches 'norms'"),
     "all": (["personal.method=parts", "personal.stays=*"], "nothing trained to travel"),
-    "ditto": (["personal.method=ditto", "personal.stays=head"], "whole model beside"),
+    "ditto": (["personal.method=ditto", "personal.stays=head"], "whole model in addition"),
     "measures": (["personal.method=fedper", "scheme.name=adaptive"], "adaptive compares"),
     "gradients": (["personal.method=fedrep", "scheme.name=scaffold"], "scaffold reads gradients"),
     "one step": (["personal.method=fedrep", "scheme.tau1=1"], "scheme.tau1 is 1"),
