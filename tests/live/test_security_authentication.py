@@ -133,7 +133,8 @@ def test_a_node_of_another_federation_is_refused_even_if_its_authority_is_truste
         visitor = Federation.create(tmp_path, "other").issue("client/0")
         async with serving(ours, identity=replace(edge, ca=edge.ca + visitor.ca)) as (address, s):
             me = replace(visitor, ca=edge.ca)
-            await refused(address, me, "belongs to another federation than", "//sdfeel/edge/0")
+            why = "belongs to another federation than"
+            await refused(address, me, why, "sdfeel://sdfeel/edge/0")
             assert s.counts["denied"] == 1
 
     run(story())
