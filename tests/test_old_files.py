@@ -20,6 +20,8 @@ from sdfeel.core.events import Finished, Round
 from sdfeel.core.scheme import Scheme
 from sdfeel.deploy.files import digest_of, peers_of, read_node
 from sdfeel.deploy.node import federation_of
+from sdfeel.deploy.status import audited
+from sdfeel.deploy.verify import verify
 from sdfeel.experiment.loading import load
 from sdfeel.live.edge.server import Edge
 from sdfeel.live.protocol import Who
@@ -40,6 +42,7 @@ from tests.live.village import SIZE, Village, network
 SAMPLES = Path(__file__).parent / "samples"
 VERSIONS = sorted(path.parent.name for path in SAMPLES.glob("*/expected.json"))
 TALKED = sorted(path.parent.name for path in SAMPLES.glob("*/messages.json"))
+SIGNED = sorted(path.parent.name for path in SAMPLES.glob("*/signed.zip"))
 CLIENTS, EDGES = ("work", "start", "result", "here"), ("model", "lock", "apply")
 OPERATORS = ("status", "rounds", "measured", "current", "stop")
 KINDS = {*CLIENTS, *EDGES, *OPERATORS}
@@ -182,6 +185,17 @@ def test_asynchronous_servers_that_are_killed_still_reach_the_end(
     assert sum(steps) / len(steps) >= iterations
 
 
+@pytest.mark.parametrize("version", SIGNED)
+def test_what_nodes_signed_and_logged_can_still_be_checked(version: str, tmp_path: Path) -> None:
+    shutil.unpack_archive(SAMPLES / version / "signed.zip", tmp_path)
+    wanted = expected(version)["signed"]
+    assert {each["name"]: each["head"] for each in audited(tmp_path)} == wanted["heads"]
+    found = verify(tmp_path)
+    assert (found.rounds, found.signatures) == (wanted["rounds"], wanted["signatures"])
+    if same_arithmetic(version):  # then the models are those that were signed, too
+        assert (dict(found.good), found.findings, found.unknown) == (wanted["good"], [], {})
+
+
 def messages_of(version: str) -> list[dict[str, str]]:
     found: list[dict[str, str]] = json.loads((SAMPLES / version / "messages.json").read_text())
     return found
@@ -243,6 +257,8 @@ def test_what_nodes_of_that_version_ask_is_answered_or_refused(
 
 
 def test_no_private_key_is_among_the_samples(version: str, deployment: Path) -> None:
+    if version in SIGNED:
+        shutil.unpack_archive(SAMPLES / version / "signed.zip", deployment / "signed")
     for directory in (SAMPLES / version, deployment):
         for path in directory.rglob("*"):
             assert not path.is_file() or b"PRIVATE KEY" not in path.read_bytes()

@@ -36,6 +36,8 @@ HOMES = {
     "SdfeelError": ("sdfeel.core.errors",),
     "SCHEMES": ("sdfeel.schemes",),
     "LocalDeployment": ("sdfeel.deploy.local", "sdfeel.run.deploy.local"),
+    "verify": ("sdfeel.deploy.verify",),
+    "audited": ("sdfeel.deploy.status",),
     "digest_of": ("sdfeel.deploy.files", "sdfeel.run.deploy.files"),
     "Envelope": ("sdfeel.live.transport.envelope",),
     "Policy": ("sdfeel.live.edge.policy", "sdfeel.live.policy"),

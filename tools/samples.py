@@ -3,8 +3,11 @@
     PYTHONPATH=<tree>/src:<tree> python tools/samples.py tests/samples/<version>   # of any tree
 
 They are runs stopped half-way with the results they reach when resumed, a finished run, an
-experiment file, servers of a deployment stopped half-way, and recorded messages. No private key is
-among them. `tests/test_old_files.py` reads them.
+experiment file, servers of a deployment stopped half-way, recorded messages, and what the nodes of
+a finished deployment signed and logged. No private key is among them. `tests/test_old_files.py`
+reads them.
+
+    ... tools/samples.py tests/samples/<version> signed     # only that last one, beside the others
 """
 
 import asyncio
@@ -123,6 +126,18 @@ KEPT = (
     "nodes/edge-0/events.jsonl",
     "nodes/edge-0/state/state.sqlite",
 )
+# What verifying a deployment needs, and the logs of calls.
+SIGNED = (
+    "experiment.toml",
+    "network.json",
+    "model.safetensors",
+    "events.jsonl",
+    "nodes/*/node.toml",
+    "nodes/*/identity/ca.pem",
+    "nodes/*/data.npz",
+    "nodes/*/statements.jsonl",
+    "nodes/*/audit.jsonl",
+)
 
 
 def write_runs(out: Path) -> dict[str, Any]:
@@ -169,13 +184,35 @@ def write_deployment(out: Path, scratch: Path) -> str:
     for event in deployment:
         if getattr(event, "number", 0) == 3:
             deployment.stop()
-    for pattern in KEPT:
-        for path in scratch.glob(pattern):
-            target = out / "deployment" / path.relative_to(scratch)
-            target.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy(path, target)
+    _copy(scratch, out / "deployment", KEPT)
     files = (out / "deployment" / "experiment.toml", out / "deployment" / "network.json")
     return str(found("digest_of")(*files))
+
+
+def write_signed(out: Path, scratch: Path) -> dict[str, Any]:
+    """What the nodes of a finished deployment signed and logged; returns what is found there."""
+    settings = (*COMMON, *DEPLOYED, "training.iterations=10")
+    for _ in found("LocalDeployment")(found("load")(None, settings), scratch):
+        pass
+    _copy(scratch, out / "signed", SIGNED)
+    told = found("verify")(out / "signed")
+    audited = {each["name"]: each["head"] for each in found("audited")(out / "signed")}
+    shutil.make_archive(str(out / "signed"), "zip", out / "signed")
+    shutil.rmtree(out / "signed")
+    return {
+        "rounds": told.rounds,
+        "signatures": told.signatures,
+        "good": dict(told.good),
+        "heads": audited,
+    }
+
+
+def _copy(source: Path, target: Path, patterns: Sequence[str]) -> None:
+    for pattern in patterns:
+        for path in source.glob(pattern):
+            copy = target / path.relative_to(source)
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(path, copy)
 
 
 class Recorder:
@@ -321,6 +358,7 @@ def write(out: Path, scratch: Path) -> None:
         "experiment": write_experiment(out),
         "servers": write_servers(out),
         "deployment": write_deployment(out, scratch / "deployment"),
+        "signed": write_signed(out, scratch / "signed"),
     }
     write_finished(out)
     write_messages(out, scratch)
@@ -335,10 +373,16 @@ def write(out: Path, scratch: Path) -> None:
 def main(words: Sequence[str]) -> int:
     from tempfile import TemporaryDirectory
 
-    if len(words) != 1:
-        raise SystemExit("write: python tools/samples.py tests/samples/<version>")
+    if not words or words[1:] not in ([], ["signed"]):
+        raise SystemExit("write: python tools/samples.py tests/samples/<version> [signed]")
+    out = Path(words[0])
     with TemporaryDirectory() as scratch:
-        write(Path(words[0]), Path(scratch))
+        if words[1:]:
+            signed = write_signed(out, Path(scratch))
+            expected = json.loads((out / "expected.json").read_text()) | {"signed": signed}
+            (out / "expected.json").write_text(json.dumps(expected, indent=1) + "\n")
+        else:
+            write(out, Path(scratch))
     return 0
 
 
