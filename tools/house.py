@@ -14,7 +14,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 from types import CodeType, FrameType
-from typing import Any
+from typing import Any, NamedTuple
 
 SOURCE = Path(__file__).parents[1] / "src" / "sdfeel"
 SMALL = 60  # lines
@@ -80,21 +80,36 @@ def inner_imports(texts: dict[str, str]) -> int:
     )
 
 
-def crossed() -> tuple[set[CodeType], set[CodeType]]:
-    """Functions entered (until `start` returns a session, until its first round is done).
+class Crossed(NamedTuple):
+    """Functions that a run has entered."""
 
-    The run is what `sdfeel run` does without a file. Its engine is compiled beforehand, so that a
-    cold cache of native code does not count.
+    start: set[CodeType]  # until there is a session
+    compiling: set[CodeType]  # of these, only to find or make the model's native code
+    first: set[CodeType]  # until the first round is done
+
+
+def crossed() -> Crossed:
+    """What a run enters that does what `sdfeel run` does without a file.
+
+    Its engine is compiled beforehand, so that a cold cache of native code does not count.
     """
     from sdfeel.core.events import Round
+    from sdfeel.engine.native.available import available
     from sdfeel.experiment.loading import load
     from sdfeel.run.session import start
 
     entered: set[CodeType] = set()
+    beside: set[CodeType] = set()  # entered while nothing is compiled
+    compiling = 0
 
     def enter(frame: FrameType, event: str, argument: Any) -> None:
+        nonlocal compiling
         if event == "call":
             entered.add(frame.f_code)
+            if not compiling:
+                beside.add(frame.f_code)
+        if frame.f_code is available.__code__ and event in ("call", "return"):
+            compiling += 1 if event == "call" else -1
 
     with tempfile.TemporaryDirectory() as directory:
         experiment = load(None, ())
@@ -103,14 +118,32 @@ def crossed() -> tuple[set[CodeType], set[CodeType]]:
         try:
             session = start(experiment, Path(directory) / "run")
             sys.setprofile(None)
-            before = set(entered)
+            before, outside = set(entered), set(beside)
             sys.setprofile(enter)
             for event in session:
                 if isinstance(event, Round):
                     break
         finally:
             sys.setprofile(None)
-    return ours(before), ours(entered)
+    return Crossed(ours(before), ours(before - outside), ours(entered))
+
+
+def of_records() -> set[CodeType]:
+    """Constructors and properties: where a reader looks up what a record holds."""
+    kinds = (
+        thing
+        for name, module in list(sys.modules.items())
+        if name.startswith("sdfeel")
+        for thing in vars(module).values()
+        if isinstance(thing, type)
+    )
+    found: set[CodeType] = set()
+    for name, member in ((name, member) for kind in kinds for name, member in vars(kind).items()):
+        getter = getattr(member, "fget", None) or getattr(member, "func", None)
+        code = getattr(getter or member, "__code__", None)
+        if code is not None and (getter is not None or name.startswith("__")):
+            found.add(code)
+    return found
 
 
 def ours(codes: set[CodeType]) -> set[CodeType]:
@@ -141,7 +174,9 @@ def main() -> None:
     largest = max(lines, key=lambda name: lines[name])
     repeated = repeated_classes(texts)
     single = sorted(name for name, users in importers(texts).items() if len(users) == 1)
-    start, first = crossed()
+    start, compiling, first = crossed()
+    records = start & of_records()
+    rest = start - records - compiling
     table = {
         "files": f"{len(lines)} ({len(packages)} of them only name a package)",
         "lines": f"{sum(lines.values()):,}",
@@ -152,6 +187,9 @@ def main() -> None:
         "imports inside functions": f"{inner_imports(texts)}",
         "class names defined more than once": f"{len(repeated)}",
         "the start of a run crosses": f"{len(start)} functions in {len(files(start))} files",
+        "    to construct and read records": f"{len(records - compiling)} functions",
+        "    to compile the model": f"{len(compiling)} functions",
+        "    for all else": f"{len(rest)} functions in {len(files(rest))} files",
         "with its first round": f"{len(first)} functions in {len(files(first))} files",
     }
     width = max(map(len, table))

@@ -100,7 +100,7 @@ def test_flipped_labels_are_the_liars_alone_and_are_not_measured() -> None:
         was, now = data.train.some(before), false.train.some(after)
         assert torch.equal(was.x, now.x)
         assert torch.equal(now.y, 3 - was.y if n == 2 else was.y)
-    assert false.true is data.train
+    assert false.honest is data.train
     assert false.samples.tolist() == data.samples.tolist()
 
 

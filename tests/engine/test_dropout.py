@@ -3,9 +3,10 @@ import pytest
 import torch
 from torch import nn
 
+from sdfeel.core.seeds import number
 from sdfeel.data.federated import Examples
 from sdfeel.engine.base import Task, Training, Workload
-from sdfeel.engine.batches import dropout_key
+from sdfeel.engine.batches import DROPOUT
 from sdfeel.engine.dropout import Address, AddressedDropout, address_dropout
 from sdfeel.engine.loop import LoopEngine
 
@@ -39,7 +40,7 @@ def test_the_ends_of_the_scale() -> None:
 
 def test_masks_follow_the_written_address() -> None:
     """The layout in the module's docstring, word by word: other engines rely on it."""
-    key = np.array([dropout_key(3), 4], dtype=np.uint64)
+    key = np.array([number(3, DROPOUT), 4], dtype=np.uint64)
     counter = np.array([0, 7, 1, 0], dtype=np.uint64)
     words = np.random.Philox(key=key, counter=counter).random_raw(12)
     expected = (words >= np.uint64(2**63)).reshape(3, 4)

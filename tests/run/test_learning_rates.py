@@ -51,7 +51,6 @@ def test_a_factor_of_a_half_is_half_the_learning_rate() -> None:
 def test_factors_are_within_bounds_and_never_grow_after_the_warm_up(name: str, unit: Any) -> None:
     options = {"every": 4, "factor": 0.5} if name == "step" else {}
     made = schedule(name, options, 3, unit, 40)
-    assert made is not None
     found = [made.factor(k, 2.0) for k in range(40)]  # twice as far as the run goes
     risen = 3 if unit == "round" else 2
     assert found[0] == pytest.approx(1 / 3)

@@ -27,9 +27,9 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import nn
 
-from sdfeel.core.seeds import rng
+from sdfeel.core.seeds import number, rng
 from sdfeel.engine.base import Training
-from sdfeel.engine.batches import batches, dropout_key
+from sdfeel.engine.batches import DROPOUT, batches
 from sdfeel.engine.native import build
 from sdfeel.engine.native.lower import ModelPlan, lower
 from sdfeel.engine.native.write import source
@@ -155,7 +155,7 @@ def case(name: str, own: Chain) -> Case:
     picked = [batches(p, size, SEED, c, c, steps) for c, p in enumerate(parts)]
     options = own.training.options
     rule = [own.training.learning_rate, options.get("momentum", 0), options.get("weight_decay", 0)]
-    sizes = [len(parts), len(start), len(x), x.shape[1], plan.classes, dropout_key(SEED)]
+    sizes = [len(parts), len(start), len(x), x.shape[1], plan.classes, number(SEED, DROPOUT)]
     tasks = [firsts, firsts, [steps] * len(parts), [rows.shape[1] for rows in picked]]
     arrays = [np.array(sizes, "<i8"), np.array(rule, "<f4"), x, y, start]
     arrays += [np.array(numbers, "<i8") for numbers in (*tasks, *picked)]

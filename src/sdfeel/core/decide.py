@@ -27,7 +27,7 @@ from sdfeel.core.network import Network
 from sdfeel.core.outages import NetworkState, Outages
 from sdfeel.core.scheme import Estimates, Lane, Local, Memory, Mix, Scheme, Setting, View, Work
 from sdfeel.core.staleness import Clocks, Unheard
-from sdfeel.core.stragglers import RoundPlan, StragglerPolicy, undisturbed
+from sdfeel.core.stragglers import WAITING, RoundPlan, StragglerPolicy, undisturbed
 
 
 class Decided(NamedTuple):
@@ -85,7 +85,7 @@ class Decisions:
     lanes: tuple[Lane, ...]
     seed: int = 0
     local: Local = field(default_factory=Local)
-    late: StragglerPolicy = field(default_factory=StragglerPolicy)
+    late: StragglerPolicy = WAITING
     outages: Outages | None = None  # None: all links and servers are always up
     epochs: tuple[tuple[int, "Decisions"], ...] = ()  # by first round, where the network changes
     cloud: int | None = None  # the server that plays the cloud; None: it stands apart
@@ -107,9 +107,7 @@ class Decisions:
         """Decisions for a network that the scheme has not yet adapted."""
         own = scheme.adapt(net)
         lanes = scheme.lanes(Setting(own, cost.step_seconds, cost.link_times))
-        return cls(
-            scheme, own, cost, lanes, seed, local or Local(), late or StragglerPolicy(), outages
-        )
+        return cls(scheme, own, cost, lanes, seed, local or Local(), late or WAITING, outages)
 
     def priced(self, cost: Cost) -> "Decisions":
         """The same at other prices."""
@@ -135,7 +133,7 @@ class Decisions:
             net=self.net if net is None else net,
             lane=self.lanes[number],
             k=k,
-            clocks=self._at_first if clocks is None else clocks,
+            clocks=self._usual.clocks if clocks is None else clocks,
             lane_number=number,
             began=began,
             seconds=seconds,
@@ -150,17 +148,13 @@ class Decisions:
     def _usual(self) -> View:
         """What is the same in the views of all lanes and rounds."""
         patience = inf if self.late.seconds is None else self.late.seconds
-        seconds = self.cost.step_seconds
-        return View(self.net, (), 0, self._at_first, seconds, self.seed, patience=patience)
+        seconds, clocks = self.cost.step_seconds, Clocks.fresh(len(self.net.servers))
+        return View(self.net, (), 0, clocks, seconds, self.seed, patience=patience)
 
     @cached_property
     def whole(self) -> NetworkState:
         """The network while everything is up."""
         return NetworkState(self.net)
-
-    @cached_property
-    def _at_first(self) -> Clocks:
-        return Clocks.fresh(len(self.net.servers))
 
     def _length(self, number: int) -> float:
         """Iterations of a lane's rounds, as its first one has them: for a schedule."""

@@ -81,15 +81,13 @@ class Schedule:
 
 def schedule(
     given: Any, options: dict[str, Any], warmup: int, unit: Any, iterations: int
-) -> Schedule | None:
-    """The schedule that a name, or a function of position and end, stands for; None if constant.
+) -> Schedule:
+    """The schedule that a name, or a function of position and end, stands for.
 
     >>> schedule("cosine", {"least": 0.1}, 0, "iteration", 100).factor(k=10, length=5) > 0.5
     True
     """
-    plain = isinstance(given, str) and given == "constant" and not options
-    if plain and not warmup:
-        return None
+
     found = NAMED.find(given)
     builtin = isinstance(given, str) and given in NAMED.known
     if not callable(found):

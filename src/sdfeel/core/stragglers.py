@@ -134,6 +134,9 @@ class StragglerPolicy:
         return replace(mix, up=restricted(up, here, whole=False), payload="update")
 
 
+WAITING = StragglerPolicy()  # for everyone
+
+
 def _begins(cost: Cost, round_: RoundPlan) -> Floats:
     """(C,) when each client begins to send."""
     if isinf(round_.work.deadline):

@@ -31,6 +31,7 @@ __all__ = [
 
 
 PARTITION = Kind("partition", {name: name for name in (*PARTITIONS, USERS)}, "sdfeel.partitions")
+DIGITS = Path(__file__).with_name("digits.npz")  # comes with the package
 
 
 def load(
@@ -44,7 +45,8 @@ def load(
     if not isinstance(name, str) or name not in DATASETS:
         return _users(name, reading)
     source = DATASETS[name]
-    _no_columns(name, reading)
+    if reading.group is not None:
+        raise _no_columns(name, reading.group)
     path = find(source, directory)
     if path is None:
         raise _missing(source, directory)
@@ -77,8 +79,8 @@ def _own(name: str, given: Any, reading: HowToRead) -> Dataset | Federated:
         except Exception as error:  # somebody else's function may raise anything
             raise InputError(f"data {name} cannot be read: {told(error)}") from None
     if isinstance(given, Dataset | Federated):
-        if not isinstance(given, Dataset) or given.users is None:
-            _no_columns(name, reading)
+        if reading.group is not None and (isinstance(given, Federated) or given.users is None):
+            raise _no_columns(name, reading.group)
         return replace(given, train=examples(given.train), test=examples(given.test))
     if isinstance(given, Mapping) and {"train", "test"} <= set(given):
         given = given["train"], given["test"]
@@ -92,17 +94,16 @@ def _own(name: str, given: Any, reading: HowToRead) -> Dataset | Federated:
     return Dataset(name, train, test, Federated(train, (), test).classes, *users)
 
 
-def _no_columns(name: str, reading: HowToRead) -> None:
-    if reading.group is not None:
-        raise InputError(
-            f"data.user names the column '{reading.group}', but {name} has no named columns: "
-            f"leave it out"
-        )
+def _no_columns(name: str, user: str) -> InputError:
+    return InputError(
+        f"data.user names the column '{user}', but {name} has no named columns: leave it out"
+    )
 
 
 def _as_asked(data: Dataset, reading: HowToRead) -> Dataset:
     """The same with the targets that the task needs."""
-    _no_columns(data.name, reading)
+    if reading.group is not None:
+        raise _no_columns(data.name, reading.group)
     train, test = examples(data.train, reading), examples(data.test, reading)
     return Dataset(data.name, train, test, Federated(train, (), test).classes)
 
@@ -134,13 +135,15 @@ def default_directory() -> Path:
 
 def find(source: Source, directory: Path | None = None) -> Path | None:
     """The folder or file from which `load` would read; its content is not checked."""
+    if source.kind == "embedded":
+        return DIGITS
     found = (_FIND[source.kind](source, root) for root in directories(directory))
     return next((path for path in found if path is not None), None)
 
 
 def verify(source: Source, root: Path) -> Path | None:
     """The data set's checked place below `root`, and nowhere else; None if there is none."""
-    path = _FIND[source.kind](source, root)
+    path = DIGITS if source.kind == "embedded" else _FIND[source.kind](source, root)
     if path is not None:
         _READ[source.kind](source, path)
     return path
@@ -176,11 +179,6 @@ def _missing(source: Source, directory: Path | None) -> DataError:
     )
 
 
-def _find_digits(source: Source, root: Path) -> Path:
-    del source, root  # it comes with the package
-    return Path(__file__).with_name("digits.npz")
-
-
 def _read_digits(source: Source, path: Path) -> Arrays:
     del source
     with np.load(path, allow_pickle=False) as arrays:
@@ -189,7 +187,6 @@ def _read_digits(source: Source, path: Path) -> Arrays:
 
 
 _FIND: dict[str, Callable[[Source, Path], Path | None]] = {
-    "embedded": _find_digits,
     "idx": formats.find_idx,
     "cifar": formats.find_cifar,
 }

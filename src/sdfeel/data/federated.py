@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -36,6 +36,8 @@ class Examples:
     x: Tensor  # (N, ...) floats, already normalised, or whole numbers, such as tokens
     y: Tensor  # (N,) class numbers, or any targets
 
+    reads_anew: ClassVar[bool] = False  # whenever they are used, and not kept in memory
+
     def __post_init__(self) -> None:
         if len(self.x) != len(self.y):
             raise InputError(
@@ -49,11 +51,6 @@ class Examples:
     def first(self) -> Tensor:
         """One input, which shows what all look like."""
         return self.x[0]
-
-    @property
-    def reads_anew(self) -> bool:
-        """Are the examples read whenever they are used, and not kept in memory?"""
-        return False
 
     def to(self, dtype: torch.dtype) -> "Examples":
         """The same examples with their floats in the model's type; class numbers stay."""
@@ -82,6 +79,8 @@ class Examples:
 
 class LazyExamples(Examples):
     """Examples that are read whenever they are used, with addressed randomness."""
+
+    reads_anew: ClassVar[bool] = True
 
     def __init__(
         self, source: DatasetRows, rows: Ints, y: Tensor, floats: Floating = (None, None)
@@ -124,10 +123,6 @@ class LazyExamples(Examples):
     @property
     def first(self) -> Tensor:
         return self.block(0, 1)[0][0]
-
-    @property
-    def reads_anew(self) -> bool:
-        return True
 
     def to(self, dtype: torch.dtype) -> "LazyExamples":
         y = self.y.to(dtype) if self.y.is_floating_point() else self.y
@@ -200,11 +195,6 @@ class Federated:
     honest: Examples | None = (
         None  # what is measured on, where liars have falsified some of `train`
     )
-
-    @property
-    def true(self) -> Examples:
-        """The training examples without those that liars made up."""
-        return self.train if self.honest is None else self.honest
 
     @property
     def samples(self) -> Floats:

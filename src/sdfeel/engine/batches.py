@@ -11,9 +11,10 @@ from collections.abc import Sequence
 import numpy as np
 
 from sdfeel.core.arrays import Ints
-from sdfeel.core.seeds import number, rng
+from sdfeel.core.seeds import rng
 
 BATCHES = "batches"  # what the draws are for
+DROPOUT = "dropout"  # the number that is the first half of the key of a run's masks (`dropout.py`)
 
 
 def batches(
@@ -78,8 +79,3 @@ class Picker:
                 raise IndexError(f"it has rows beyond the {self._examples} examples")
             known = self._passes[client] = (turn, np.ascontiguousarray(rows, dtype=np.int64))
         return known[1]
-
-
-def dropout_key(seed: int) -> int:
-    """The first half of the key of a run's dropout masks (`dropout.py`), for all its clients."""
-    return number(seed, "dropout")

@@ -27,7 +27,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
-from sdfeel.engine.batches import dropout_key
+from sdfeel.core.seeds import number
+from sdfeel.engine.batches import DROPOUT
 
 WORDS = 2**64
 
@@ -36,7 +37,7 @@ class Address:
     """The current client and step; the layers look here for their masks."""
 
     def __init__(self, seed: int) -> None:
-        self._key = np.array([dropout_key(seed), 0], dtype=np.uint64)
+        self._key = np.array([number(seed, DROPOUT), 0], dtype=np.uint64)
         self._counter = np.zeros(4, dtype=np.uint64)
         # Setting a generator's state is several times cheaper than making a generator.
         self._generator = np.random.Philox(key=self._key, counter=self._counter)

@@ -21,7 +21,7 @@ from sdfeel.core.named import spelled
 from sdfeel.core.network import Network
 from sdfeel.core.scheme import Scheme, defaults, innermost
 from sdfeel.core.seeds import number, rng
-from sdfeel.core.stragglers import StragglerPolicy
+from sdfeel.core.stragglers import WAITING, StragglerPolicy
 from sdfeel.data.federated import Federated
 from sdfeel.engine.attacks import Attack, Backdoor, Lying, poisoned
 from sdfeel.engine.base import Engine, ModuleEngine, Workload
@@ -201,13 +201,19 @@ def settle(experiment: Experiment, parts: RunParts | None = None) -> Settled:
     """Find what `experiment` names; what cannot go together is refused here."""
     scheme, foreign = build_scheme(experiment) if parts is None else (parts.scheme, ())
     groups = [*experiment.evaluation.per_client, *experiment.evaluation.per_cluster]
-    chosen(groups, known_metrics(experiment))  # known names
-    late = build_late(experiment)
+    known = known_metrics(experiment)
+    if groups:
+        chosen(groups, known)  # known names
+    rules = experiment.latency
+    patient = rules.late == "wait" and rules.deadline_seconds is None
+    late = WAITING if patient else build_late(experiment)
     loaded = load_data(experiment)
     data = split_data(experiment, loaded)
     notes = tuple(split_notes(experiment, loaded, len(data.parts)))
     experiment = with_model(with_servers(with_data(experiment, data)))
-    chosen(groups, known_metrics(experiment), data.task != "regression")  # that suit the targets
+    if groups:
+        suits = data.task != "regression"
+        chosen(groups, known_metrics(experiment), suits)  # names that suit the targets
     net = build_network(experiment, data) if parts is None else parts.net
     check_tests(data, experiment.evaluation, len(net.servers))
     case = build_case(experiment, scheme, net)

@@ -41,7 +41,7 @@ from sdfeel.radio.channel import (
     scattered,
     snr_of,
 )
-from sdfeel.schemes import has_lanes, tolerance
+from sdfeel.schemes import tolerance
 
 MOST = 40.0  # bits per second and hertz: no radio sends more
 LEAST = 1e-3  # and at less than this, nobody would send a model
@@ -179,13 +179,9 @@ def build_case(experiment: Experiment, scheme: Scheme, net: Network) -> Case:
     used = frozenset(option for option in OPTIONS if tolerates.verdict(option) == YES)
     clients = None if where is None else build_whereabouts(network, where, net)
     rates, by_round = section.rates, clients is not None and clients.unit == "round"
-    if rates == "whereabouts" and by_round and has_lanes(scheme, own):
-        raise InputError(
-            f"radio.rates is whereabouts, and {experiment.network.whereabouts} counts rounds, but "
-            f"{experiment.scheme.label} has no common round: give the file's times in seconds"
-        )
-    return Case(
+    case = Case(
         experiment,
+        scheme,
         tolerates,
         net,
         own,
@@ -194,9 +190,14 @@ def build_case(experiment: Experiment, scheme: Scheme, net: Network) -> Case:
         changes,
         named,
         "equal" if rates == "equal" else _kind_of_rates(rates, len(net.samples)),
-        lanes=has_lanes(scheme, own),
         clients=clients,
     )
+    if rates == "whereabouts" and by_round and case.lanes:
+        raise InputError(
+            f"radio.rates is whereabouts, and {experiment.network.whereabouts} counts rounds, but "
+            f"{experiment.scheme.label} has no common round: give the file's times in seconds"
+        )
+    return case
 
 
 def _kind_of_rates(rates: str, clients: int) -> Rates:

@@ -12,8 +12,7 @@ from sdfeel.core.named import imported, is_path, spelled
 from sdfeel.core.scheme import Local
 from sdfeel.data.federated import Federated
 from sdfeel.engine import optimizers
-from sdfeel.engine.base import ModuleEngine, PrivateSteps, Training, Workload, penalties
-from sdfeel.engine.evaluate import chosen
+from sdfeel.engine.base import ModuleEngine, Penalty, PrivateSteps, Training, Workload, penalties
 from sdfeel.engine.parts import Personal
 from sdfeel.engine.personal import PersonalEngine
 from sdfeel.engine.select import choose
@@ -24,10 +23,23 @@ from sdfeel.radio import latency
 
 def build_training(experiment: Experiment) -> Training:
     """How a client takes its local iterations."""
-    training, privacy, private = experiment.training, experiment.privacy, None
+    training, privacy = experiment.training, experiment.privacy
+    private, rates, regularised = None, None, dict[str, Penalty]()
     if privacy.protects == "examples":
         private = PrivateSteps(privacy.clip or 1.0, privacy.noise, experiment.seed)
-    name, own = optimizer_of(training.optimizer)
+    if training.schedule != "constant" or training.schedule_options or training.warmup:
+        rates = schedule(
+            training.schedule,
+            training.schedule_options,
+            training.warmup,
+            training.schedule_unit,
+            training.iterations,
+        )
+    if training.penalties:
+        regularised = penalties(training.penalties)
+    name, own = training.optimizer, None
+    if not isinstance(name, str) or is_path(name):
+        name, own = own_optimizer(name)
     options = dict(training.optimizer_options)
     if training.momentum:
         options["momentum"] = training.momentum
@@ -41,16 +53,10 @@ def build_training(experiment: Experiment) -> Training:
         loss=build_loss(experiment),
         options=options,
         proximal=training.proximal,
-        penalties=penalties(training.penalties),
+        penalties=regularised,
         iteration=reading(experiment).iteration_unit,
         private=private,
-        schedule=schedule(
-            training.schedule,
-            training.schedule_options,
-            training.warmup,
-            training.schedule_unit,
-            training.iterations,
-        ),
+        schedule=rates,
         clip_norm=training.clip_norm,
         device=training.device,
     )
@@ -63,7 +69,7 @@ def build_workload(
     training = build_training(experiment)
     if training.private is not None and secret is not None:
         training = replace(training, private=replace(training.private, secret=secret))
-    asked, seed = experiment.evaluation, experiment.seed
+    asked, seed, known = experiment.evaluation, experiment.seed, known_metrics(experiment)
     return Workload(
         module,
         data.train,
@@ -71,8 +77,10 @@ def build_workload(
         sample(data.test, asked.test_examples, seed),
         training,
         seed,
-        metrics=chosen(list(asked.metrics), known_metrics(experiment)),
-        measured=sample(data.true, asked.train_examples, seed),
+        metrics={name: known[name] for name in asked.metrics},
+        measured=sample(
+            data.train if data.honest is None else data.honest, asked.train_examples, seed
+        ),
         tests=None if data.tests is None else with_tests(data, asked.test_examples, seed).tests,
     )
 
@@ -92,10 +100,8 @@ def build_engine(experiment: Experiment, workload: Workload) -> tuple[ModuleEngi
     return engine, engine.why
 
 
-def optimizer_of(given: Any) -> tuple[str, Any]:
-    """An optimiser's name and, where it is not one of torch's by name, the optimiser itself."""
-    if isinstance(given, str) and not is_path(given):
-        return given, None
+def own_optimizer(given: Any) -> tuple[str, Any]:
+    """The name of a class of optimisers and, where it is not one of torch's, the class itself."""
     found = imported(given) if isinstance(given, str) else given
     if not (isinstance(found, type) and issubclass(found, torch.optim.Optimizer)):
         raise InputError(

@@ -17,14 +17,14 @@ from sdfeel.core.link_times import Link
 from sdfeel.core.named import is_path, spelled
 from sdfeel.core.network import Network
 from sdfeel.core.outages import Change
-from sdfeel.core.scheme import conditions, defaults
+from sdfeel.core.scheme import Scheme, conditions, defaults
 from sdfeel.core.tolerance import IGNORED, Tolerates
 from sdfeel.core.whereabouts import Whereabouts
 from sdfeel.data.sources import DATASETS
 from sdfeel.data.tables import is_table
 from sdfeel.experiment.schema import Experiment
 from sdfeel.radio.latency import PRESETS
-from sdfeel.schemes import SCHEMES, find
+from sdfeel.schemes import SCHEMES, find, has_lanes
 from sdfeel.schemes.sampling import Sampling
 
 Rates = Literal["equal", "distance", "whereabouts", "metres", "mbps"]
@@ -35,6 +35,7 @@ class Case:
     """Everything that decides whether a key has an effect."""
 
     experiment: Experiment
+    scheme: Scheme
     tolerates: Tolerates
     net: Network
     own: Network  # as the scheme uses it
@@ -44,8 +45,12 @@ class Case:
     links: tuple[bool, bool] = (False, False)  # does radio.links name servers? the cloud?
     rates: Rates = "equal"  # what the clients' mean rates come from
     engine: str = "native"  # which computes
-    lanes: bool = False  # does somebody continue without waiting for all the others?
     clients: Whereabouts | None = None  # what network.whereabouts says
+
+    @property
+    def lanes(self) -> bool:
+        """Does somebody continue without waiting for all the others?"""
+        return has_lanes(self.scheme, self.own)
 
     @property
     def several(self) -> bool:
@@ -124,8 +129,7 @@ def asked(case: Case) -> Iterator[tuple[str, str]]:
     failing = network.server_up_seconds is not None or 1 in lines
     # Clients in several cells continue with another server while their own is away, if all wait
     # for one another.
-    together = not case.lanes
-    moves = failing and together and "changing_servers" in case.used
+    moves = failing and "changing_servers" in case.used and not case.lanes
     if network.overlap and case.several and not moves:
         yield "overlap", "network.overlap"
     late = latency.late if isinstance(latency.late, str) else "drop"
@@ -442,8 +446,9 @@ CLASHES: tuple[tuple[tuple[Need, ...], str], ...] = (
 def check(case: Case) -> None:
     """InputError for what the scheme refuses, and for what cannot go together."""
     experiment, peers = case.experiment, case.net.peers
-    others = {name: kind.tolerates for name, kind in SCHEMES.items()}
-    tolerance.check(experiment.scheme.label, case.tolerates, tuple(asked(case)), others)
+    if options := tuple(asked(case)):
+        others = {name: kind.tolerates for name, kind in SCHEMES.items()}
+        tolerance.check(experiment.scheme.label, case.tolerates, options, others)
     for needs, sentence in CLASHES:
         if all(need.holds(case) for need in needs):
             raise InputError(
@@ -459,8 +464,8 @@ def check(case: Case) -> None:
 
 def notes(case: Case) -> tuple[str, ...]:
     """What is set and has no effect, in sentences."""
-    unused = tolerance.ignored(case.tolerates, tuple(asked(case)))
-    vain: dict[str, list[str]] = {"": unused}
+    options = tuple(asked(case))
+    vain: dict[str, list[str]] = {"": tolerance.ignored(case.tolerates, options) if options else []}
     for key in (key for key in KEYS if key in case.given):
         missing = next((need for need in KEYS[key] if not need.holds(case)), None)
         if missing is not None:

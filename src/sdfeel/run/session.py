@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import cached_property
 from itertools import takewhile
 from pathlib import Path
 from time import perf_counter
@@ -126,7 +127,6 @@ class Session:
         self._accept_changes = accept_changes
         self._engine = Timed(prepared.engine, lambda: self._writing + self._idle)
         self._continued: Continued | None = None
-        self._checkpoints = Checkpoints(directory)
         self._began = time.perf_counter()
         self._ended: float | None = None
         self._idle = self._writing = 0.0
@@ -138,6 +138,10 @@ class Session:
     @property
     def experiment(self) -> Experiment:
         return self.prepared.experiment
+
+    @cached_property
+    def _checkpoints(self) -> Checkpoints:
+        return Checkpoints(self.directory)
 
     @property
     def total_rounds(self) -> int:

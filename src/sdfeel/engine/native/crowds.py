@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 
 from sdfeel.core.arrays import Floats, Ints, Singles
 from sdfeel.core.errors import SdfeelError
-from sdfeel.core.seeds import rng
-from sdfeel.engine.batches import BATCHES, dropout_key
+from sdfeel.core.seeds import number, rng
+from sdfeel.engine.batches import BATCHES, DROPOUT
 from sdfeel.engine.native.library import Library, Tasks
 from sdfeel.engine.native.trainer import Lessons
 from sdfeel.engine.tasks import Crowd, TaskOf, diverged
@@ -54,7 +54,7 @@ class Crowds:
 
     def __init__(self, library: Library, lessons: Lessons, row: int, threads: int) -> None:
         self._library, self._lessons, self._row, self._threads = library, lessons, row, threads
-        self._key = dropout_key(lessons.seed)
+        self._key = number(lessons.seed, DROPOUT)
         self._spare: list[tuple[Singles, Floats]] = []  # memory of `_turned`: new pages cost time
         self._seed = np.array(_words(lessons.seed) + _words(crc32(BATCHES.encode())), np.uint32)
 

@@ -53,7 +53,8 @@ class NativeEngine:
         if self._decoupled and workload.training.proximal:
             raise Unavailable("AdamW's weight decay cannot stand in for a proximal term")
         self.batch = batch or max(1, min(workload.training.batch_size, largest))
-        native = available(pulled(workload, 0.0), self.batch)
+        plain = pulled(workload, 0.0) if workload.training.proximal else workload
+        native = available(plain, self.batch)
         if isinstance(native, str):
             raise Unavailable(native)
         self._native, self._workload = native, workload
@@ -65,7 +66,7 @@ class NativeEngine:
             Examples(data.x.contiguous(), data.y.contiguous())
             for data in (workload.test, workload.losses_on)
         )
-        self.threads = threads or cores()
+        self.workers = threads or cores()  # models that are trained at the same time
         self._rooms = rooms
         self._others: dict[float, Trainer] = {}  # by pull: compiled when a task first needs one
 
@@ -92,11 +93,6 @@ class NativeEngine:
     def _loop(self) -> LoopEngine:
         """The same in torch, for what C++ does not do: timing it, and single gradients."""
         return LoopEngine(replace(self._workload, module=self._flat.module))
-
-    @property
-    def workers(self) -> int:
-        """Models that are trained at the same time."""
-        return self.threads
 
     def initial(self) -> Tensor:
         return self._initial.clone()
@@ -133,7 +129,7 @@ class NativeEngine:
     @cached_property
     def _crowds(self) -> Crowds:
         row, lessons = self._initial.numel(), Lessons.of(self._workload)
-        return Crowds(self._native.library, lessons, row, self.threads)
+        return Crowds(self._native.library, lessons, row, self.workers)
 
     def _other(self, pull: float) -> Trainer:
         """For tasks that have shifts, or that are pulled to where they start."""
@@ -149,7 +145,7 @@ class NativeEngine:
 
     def _trainer_of(self, native: Native, pull: float = 0.0) -> Trainer:
         row, lessons = self._initial.numel(), Lessons.of(pulled(self._workload, pull))
-        return Trainer(native.library, lessons, row, self.threads, self._rooms, native.plan.shift)
+        return Trainer(native.library, lessons, row, self.workers, self._rooms, native.plan.shift)
 
     def loss_and_gradient(self, client: int, model: Tensor, step: int) -> tuple[float, Tensor]:
         """Like the loop engine's."""
@@ -229,7 +225,7 @@ class NativeEngine:
         """Mean loss, share of right answers, and the outputs themselves if asked for."""
         given = torch.empty(len(data), self._native.plan.classes) if outputs else None
         losses, right = self._native.library.measure(
-            row, data.x, data.y, BLOCK_EXAMPLES, self.threads, given
+            row, data.x, data.y, BLOCK_EXAMPLES, self.workers, given
         )
         # Blocks are fixed and added in order: the sum does not know about threads.
         return sum(losses.tolist()) / len(data), int(right.sum()) / len(data), given

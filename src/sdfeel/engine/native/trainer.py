@@ -9,7 +9,8 @@ from numpy.typing import NDArray
 
 from sdfeel.core.arrays import Ints, Singles
 from sdfeel.core.errors import SdfeelError
-from sdfeel.engine.batches import Picker, dropout_key
+from sdfeel.core.seeds import number
+from sdfeel.engine.batches import DROPOUT, Picker
 from sdfeel.engine.native.library import Library, Tasks
 from sdfeel.engine.tasks import TaskOf, diverged
 
@@ -99,7 +100,7 @@ class Trainer:
         self._library, self._step, self._row = library, lessons.step, row
         self._x, self._y = lessons.x, lessons.y
         self._picker = Picker(lessons.parts, lessons.step.batch_size, lessons.seed, len(lessons.x))
-        self._key, self._threads, self._given_rooms = dropout_key(lessons.seed), threads, rooms
+        self._key, self._threads, self._given_rooms = number(lessons.seed, DROPOUT), threads, rooms
         # Stands in for a missing shift.
         self._unshifted = np.zeros(row, np.float32) if shift else None
         self._spare: list[Singles] = []  # memory for trained models: new pages cost time
