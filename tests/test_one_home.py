@@ -40,7 +40,7 @@ HOMES: dict[str, tuple[str, dict[str, str]]] = {
     ),
     "how many cores there are": (
         r"\b(cpu_count|sched_getaffinity)\b",
-        {"engine/threads.py": "its home"},
+        {"engine/base.py": "its home"},
     ),
     "the shares of servers that are away": (
         r"(?<![.\w])(?<!def )among\(",

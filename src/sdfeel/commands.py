@@ -15,7 +15,7 @@ from sdfeel.core.arrays import Floats, floats
 from sdfeel.core.errors import InputError, RunError, of_kind, whole_number
 from sdfeel.core.events import Evaluated, Event
 from sdfeel.core.run_files import EVENTS, EXPERIMENT, MODEL, PAGE, PICTURE
-from sdfeel.engine.threads import cores
+from sdfeel.engine.base import cores
 from sdfeel.experiment import grid as grids
 from sdfeel.experiment.loading import checked, in_our_words
 from sdfeel.experiment.schema import Experiment

@@ -10,8 +10,8 @@ from sdfeel.bench.engines import BenchWork, DeviceAgreement, EngineSpeed
 from sdfeel.bench.guards import GuardTrial
 from sdfeel.cli.bench_guards import _cell
 from sdfeel.core.errors import InputError
+from sdfeel.engine.base import cores
 from sdfeel.engine.native import build
-from sdfeel.engine.threads import cores
 from sdfeel.run.provenance import machine
 from tests.cli.command import call
 

@@ -13,10 +13,9 @@ from torch import Tensor, nn
 
 from sdfeel.core.errors import Diverged, InputError, SdfeelError
 from sdfeel.data.federated import Examples
-from sdfeel.engine.base import Task, Training, Workload
+from sdfeel.engine.base import Task, Training, Workload, one_thread
 from sdfeel.engine.batches import batches, passes
 from sdfeel.engine.loop import LoopEngine, torch_seed
-from sdfeel.engine.threads import one_thread
 from sdfeel.models.zoo import build
 
 PARTS = [np.arange(0, 23), np.arange(23, 60), np.arange(60, 64)]

@@ -19,9 +19,8 @@ from sdfeel.core.cost import Cost
 from sdfeel.core.decide import Decisions
 from sdfeel.core.network import clustered
 from sdfeel.core.scheme import Scheme
-from sdfeel.engine.base import Training, Workload
+from sdfeel.engine.base import Training, Workload, cores
 from sdfeel.engine.select import choose
-from sdfeel.engine.threads import cores
 from sdfeel.models import zoo
 from sdfeel.schemes import AsyncSDFeel, FedAsync, FedBuff, FedSA, Safa, SDFeel
 from sdfeel.sim.simulate import Simulation

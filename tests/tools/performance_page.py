@@ -27,8 +27,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from sdfeel.engine.base import cores
 from sdfeel.engine.native import build
-from sdfeel.engine.threads import cores
 from sdfeel.run.provenance import machine
 from tests.tools.performance_tables import Measured, block
 

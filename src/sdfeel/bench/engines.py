@@ -19,14 +19,13 @@ from sdfeel.core.arrays import Ints
 from sdfeel.core.errors import InputError, unknown
 from sdfeel.core.seeds import number
 from sdfeel.data.federated import Examples
-from sdfeel.engine.base import Engine, Task, Training, Workload
+from sdfeel.engine.base import Engine, Task, Training, Workload, one_thread
 from sdfeel.engine.batched import TOLERANCE
 from sdfeel.engine.combine import Sums
 from sdfeel.engine.native.build import ALL, code_instructions
 from sdfeel.engine.native.lower import lower
 from sdfeel.engine.select import Kind, choose
 from sdfeel.engine.tasks import Crowd, folding
-from sdfeel.engine.threads import one_thread
 from sdfeel.models import zoo
 
 RATE = 0.01

@@ -9,10 +9,10 @@ from time import perf_counter
 
 import torch
 
+from sdfeel.engine.base import cores
 from sdfeel.engine.native.build import BuildFault, asked_instructions, compiled_for, library
 from sdfeel.engine.native.layers import Conv, Linear
 from sdfeel.engine.native.lower import ModelPlan
-from sdfeel.engine.threads import cores
 
 # Sums that do not wait for one another, all in registers: nothing but the units that multiply and
 # add. The numbers stay finite and normal.

@@ -13,7 +13,7 @@ from math import inf
 from pathlib import Path
 
 from sdfeel.core.errors import InputError, unknown
-from sdfeel.engine.threads import cores
+from sdfeel.engine.base import cores
 from sdfeel.experiment.loading import load
 from sdfeel.experiment.schema import Experiment
 from sdfeel.planning.candidates import of

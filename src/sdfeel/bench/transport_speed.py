@@ -114,7 +114,7 @@ async def _serving(pipe: Connection, directory: Path) -> None:
 
 
 def main() -> None:
-    from sdfeel.engine.threads import cores  # with torch, which no server here needs
+    from sdfeel.engine.base import cores  # with torch, which no server here needs
 
     print(f"{'':6}{'body':>9}{'best':>12}{'median':>12}{'speed':>14}")
     for speed in measure():

@@ -34,7 +34,7 @@ from sdfeel.report.units import count, duration, joules
 with later():
     from sdfeel.bench import deployment, planning, real_networks, scale
     from sdfeel.bench import energy as joules_measured
-    from sdfeel.engine import threads
+    from sdfeel.engine import base as engine
     from sdfeel.experiment import loading
 
 
@@ -277,7 +277,7 @@ def deploy(
                 found.append(line)
                 status.update(f"measuring: {name}, {len(found)} lines so far")
     if as_json:
-        print_json({"load": before, "cores": threads.cores(), "lines": [*map(_goal_record, found)]})
+        print_json({"load": before, "cores": engine.cores(), "lines": [*map(_goal_record, found)]})
     else:
         results.print(_goal_table(found, before))
 
@@ -297,7 +297,7 @@ def _goal_table(lines: list[deployment.MeasuredGoal], load: float) -> Table:
         table.add_row(what, line.goal, line.measured, _WORDS[line.met])
     met = sum(line.met is True for line in lines)
     table.caption = (
-        f"{met} of {len(lines)} met; {threads.cores()} cores, load average {load:.1f} beforehand"
+        f"{met} of {len(lines)} met; {engine.cores()} cores, load average {load:.1f} beforehand"
     )
     table.caption_justify = "left"
     return table

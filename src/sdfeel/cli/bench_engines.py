@@ -15,7 +15,7 @@ from sdfeel.core.errors import unknown
 with later():
     from sdfeel.bench import engines as ways_to_train
     from sdfeel.bench import limit
-    from sdfeel.engine import threads
+    from sdfeel.engine import base as engine
     from sdfeel.engine.native import build
     from sdfeel.run import provenance
 
@@ -134,7 +134,7 @@ def _header() -> str:
     own = provenance.machine()
     has = ", ".join(build.having()) or "no set that we know by name"
     return (
-        f"{own['CPU']}, {threads.cores()} cores, has {has}; native's code: "
+        f"{own['CPU']}, {engine.cores()} cores, has {has}; native's code: "
         f"{build.code_instructions()}, torch's: {own['instruction set'].lower()}"
     )
 

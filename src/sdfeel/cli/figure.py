@@ -22,7 +22,7 @@ from sdfeel.core.events import Evaluated, Finished
 from sdfeel.report.units import number, percent
 
 with later():
-    from sdfeel.engine import threads
+    from sdfeel.engine import base as engine
     from sdfeel.experiment import schema
     from sdfeel.figures import catalogue, judging, keeping, pictures, running, verdicts
     from sdfeel.figures import figure as definition
@@ -213,7 +213,7 @@ def _carry_out(runs: dict[str, schema.Experiment], jobs: int | None, data: Path 
     left = running.missing(runs)
     if not left:
         return
-    carrying = running.Carrying(runs, jobs or threads.cores(), data)
+    carrying = running.Carrying(runs, jobs or engine.cores(), data)
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),

@@ -16,7 +16,7 @@ import numpy as np
 from sdfeel.core.arrays import Floats, Ints, floats
 from sdfeel.core.cost import Cost
 from sdfeel.deploy.paces import PHASES, Configuration, DeployedRun, RoundTimes, configurations
-from sdfeel.engine.threads import cores
+from sdfeel.engine.base import cores
 from sdfeel.experiment import toml
 
 FOLDS = 3

@@ -1,10 +1,13 @@
-"""The seam between a scheme's executor and the code that trains; and regularisers."""
+"""The seam between a scheme's executor and the code that trains; regularisers, cores, threads."""
 
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from numbers import Real
 from typing import Any, Literal, Protocol
 
+import torch
 from torch import Tensor, nn
 
 from sdfeel.core.arrays import Ints
@@ -220,3 +223,23 @@ class OverWorkers:
     def outputs(self, model: Tensor, rows: Ints, which: Which = "train") -> tuple[Tensor, Tensor]:
         """Like that engine's, in this process."""
         return self._engine.outputs(model, rows, which)
+
+
+def cores() -> int:
+    """Cores that this process may use."""
+    available: Callable[[int], set[int]] | None = getattr(os, "sched_getaffinity", None)
+    return len(available(0)) if available is not None else os.cpu_count() or 1
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """One thread for torch: its sums depend on their number, and for small sums more are slower."""
+    before = torch.get_num_threads()
+    if before == 1:  # whoever set it decides when that ends
+        yield
+        return
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

@@ -23,13 +23,12 @@ from torch.func import functional_call, grad_and_value, vmap
 
 from sdfeel.core.arrays import Ints
 from sdfeel.core.errors import InputError, SdfeelError, told
-from sdfeel.engine.base import Scores, Task, Training, Workload
+from sdfeel.engine.base import Scores, Task, Training, Workload, one_thread
 from sdfeel.engine.batches import Picker
 from sdfeel.engine.dropout import Address, AddressedDropout, address_dropout, dropout_calls
 from sdfeel.engine.evaluate import Which, evaluate
 from sdfeel.engine.loop import LoopEngine, two
 from sdfeel.engine.tasks import diverged
-from sdfeel.engine.threads import one_thread
 from sdfeel.models.flat import VARIANCE_FLOOR, FlatModule, Layout
 
 # Optimisers whose step on many models side by side is that on each of them.

@@ -15,13 +15,12 @@ from sdfeel.core.arrays import Ints
 from sdfeel.core.errors import SdfeelError, told
 from sdfeel.core.seeds import number
 from sdfeel.data.federated import Examples
-from sdfeel.engine.base import Scores, Task, Workload
+from sdfeel.engine.base import Scores, Task, Workload, one_thread
 from sdfeel.engine.batches import batches, passes
 from sdfeel.engine.dropout import Address, address_dropout, dropout_calls, no_dropout
 from sdfeel.engine.evaluate import Tally, Which, blocks, evaluate, tallies
 from sdfeel.engine.optimizers import carried, stepper
 from sdfeel.engine.tasks import diverged
-from sdfeel.engine.threads import one_thread
 from sdfeel.models.flat import FlatModule, Layout
 
 # Names for the bits of models that torch trains, which differ between kinds of CPU. Runs that began

@@ -21,10 +21,9 @@ from torch import Tensor
 
 from sdfeel.core.errors import Diverged, SdfeelError, told
 from sdfeel.core.forks import forked
-from sdfeel.engine.base import OverWorkers, Scores, Task
+from sdfeel.engine.base import OverWorkers, Scores, Task, one_thread
 from sdfeel.engine.evaluate import Tally, total
 from sdfeel.engine.loop import LoopEngine
-from sdfeel.engine.threads import one_thread
 
 CLIENTS_PER_BLOCK = 8  # enough that a message costs little compared with the work
 SLOT_BYTES = 64e6  # but no more than this in one slot

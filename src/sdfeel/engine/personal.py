@@ -27,12 +27,11 @@ from sdfeel.core.arrays import Ints, ints
 from sdfeel.core.errors import InputError
 from sdfeel.core.seeds import rng
 from sdfeel.data.federated import Examples
-from sdfeel.engine.base import ModuleEngine, Scores, Task, Training, Workload
+from sdfeel.engine.base import ModuleEngine, Scores, Task, Training, Workload, one_thread
 from sdfeel.engine.evaluate import Metric, Which, blocks, evaluate, measured, summed_up, tallies
 from sdfeel.engine.optimizers import carried
 from sdfeel.engine.parts import Personal, Split
 from sdfeel.engine.select import Kind, choose
-from sdfeel.engine.threads import one_thread
 from sdfeel.models.flat import FlatModule, TensorInRow, tensors_of
 
 TOGETHER = 64  # clients whose whole rows are in memory at once

@@ -5,12 +5,11 @@ from functools import partial
 from typing import TYPE_CHECKING, Literal
 
 from sdfeel.core.errors import InputError
-from sdfeel.engine.base import ModuleEngine, Workload
+from sdfeel.engine.base import ModuleEngine, Workload, cores
 from sdfeel.engine.batched import BatchedEngine
 from sdfeel.engine.loop import LoopEngine
 from sdfeel.engine.native.engine import NativeEngine
 from sdfeel.engine.parallel import ParallelEngine
-from sdfeel.engine.threads import cores
 
 if TYPE_CHECKING:
     from sdfeel.engine.ray.actor import Build

@@ -13,8 +13,8 @@ from torch import Tensor
 from sdfeel.core.arrays import Floats, Ints
 from sdfeel.core.network import Network
 from sdfeel.core.seeds import rng
+from sdfeel.engine.base import one_thread
 from sdfeel.engine.estimates import Probing, batch_noise
-from sdfeel.engine.threads import one_thread
 from sdfeel.run.bounds import LossProbe
 from sdfeel.theory.problem import Problem
 

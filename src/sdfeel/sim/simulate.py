@@ -19,14 +19,13 @@ from sdfeel.core.network import Network
 from sdfeel.core.scheme import Estimates, Mix, Work
 from sdfeel.core.whereabouts import handovers, woken
 from sdfeel.engine.attacks import Attack
-from sdfeel.engine.base import Engine, Task
+from sdfeel.engine.base import Engine, Task, one_thread
 from sdfeel.engine.combine import Sums, combined, mean, mixed, summed, weighted
 from sdfeel.engine.estimates import Estimator, probing
 from sdfeel.engine.messages import Packing, senders
 from sdfeel.engine.native.rows import rows_in_c
 from sdfeel.engine.privacy import Budget
 from sdfeel.engine.tasks import crowd_of, folding, plain
-from sdfeel.engine.threads import one_thread
 from sdfeel.sim.ahead import Ahead, in_order
 from sdfeel.sim.ahead_sums import AheadSums
 from sdfeel.sim.holds import take_turns

@@ -15,7 +15,7 @@ from torch import Tensor
 from sdfeel.core.arrays import Floats, Ints
 from sdfeel.core.errors import InputError, SdfeelError
 from sdfeel.data.federated import Examples
-from sdfeel.engine.base import Scores, Task, Workload
+from sdfeel.engine.base import Scores, Task, Workload, cores, one_thread
 from sdfeel.engine.evaluate import Which, measured
 from sdfeel.engine.loop import LoopEngine
 from sdfeel.engine.native.available import available
@@ -23,7 +23,6 @@ from sdfeel.engine.native.crowds import Crowds, Gathered
 from sdfeel.engine.native.library import Native
 from sdfeel.engine.native.trainer import Lessons, Trainer
 from sdfeel.engine.tasks import Crowd
-from sdfeel.engine.threads import cores, one_thread
 from sdfeel.models.flat import FlatModule
 
 BITS, FIRST_BITS = "native 2", "native 1"  # runs that do not name theirs have the first
