@@ -7,13 +7,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sdfeel.core.arrays import Ints
 from sdfeel.core.errors import DataError, InputError
-from sdfeel.data.clusters import assign, by_label, ordered, random, sizes
+from sdfeel.data.clusters import assign, sizes
 from sdfeel.data.partition import by_cluster, exact_classes, holdings, skew, unevenness
 
 
 def rng(seed: int = 0) -> np.random.Generator:
     return np.random.default_rng(seed)
+
+
+def by_label(counts: Ints, servers: int, gamma: int = 0) -> Ints:
+    rule = "by_label"
+    return assign(len(counts), servers, rng(), assignment=rule, gamma=gamma, holdings=counts)
 
 
 @pytest.mark.parametrize("gamma", [0, 1, 2, 3, 4])
@@ -55,13 +61,13 @@ def test_imbalance_reaches_any_number_of_servers(servers: int) -> None:
 
 def test_more_servers_than_clients_are_refused() -> None:
     with pytest.raises(InputError, match=r"4 servers cannot share 3 clients.*at most 3 servers"):
-        random(3, 4, rng())
+        assign(3, 4, rng())
     with pytest.raises(InputError, match="servers must be at least 1, got 0"):
-        random(3, 0, rng())
+        assign(3, 0, rng())
 
 
 def test_random_assignment_follows_its_seed() -> None:
-    one, same, other = (random(50, 10, rng(seed), gamma=2) for seed in (1, 1, 2))
+    one, same, other = (assign(50, 10, rng(seed), gamma=2) for seed in (1, 1, 2))
     assert np.array_equal(one, same)
     assert not np.array_equal(one, other)
     assert np.bincount(one).tolist() == sizes(50, 10, 2)
@@ -70,19 +76,19 @@ def test_random_assignment_follows_its_seed() -> None:
 def test_clusters_by_label_differ_far_more_than_random_ones() -> None:
     labels = np.arange(5000) % 10
     counts = holdings(labels, exact_classes(labels, 50, 2, rng()), 10)
-    likes = skew(by_cluster(counts, by_label(counts, 10, rng()))).distance
-    mixed = skew(by_cluster(counts, random(50, 10, rng()))).distance
+    likes = skew(by_cluster(counts, by_label(counts, 10))).distance
+    mixed = skew(by_cluster(counts, assign(50, 10, rng()))).distance
     assert likes > 1.5 * mixed
 
 
 def test_clients_of_one_class_meet_at_one_server() -> None:
     counts = np.eye(4, dtype=np.int64)[[3, 1, 0, 2, 1, 3, 2, 0]] * 10
-    home = by_label(counts, 4, rng())
+    home = by_label(counts, 4)
     assert home.tolist() == [3, 1, 0, 2, 1, 3, 2, 0]
 
 
 def test_by_label_works_with_one_class_and_keeps_gamma() -> None:
-    home = by_label(np.full((50, 1), 7), 10, rng(), gamma=1)
+    home = by_label(np.full((50, 1), 7), 10, gamma=1)
     assert np.bincount(home).tolist() == sizes(50, 10, 1)
 
 
@@ -90,8 +96,8 @@ def test_assign_goes_by_name() -> None:
     counts = np.eye(2, dtype=np.int64)[[1, 0, 1, 0]]
     assert assign(4, 2, rng(), assignment="ordered").tolist() == [0, 0, 1, 1]
     assert assign(4, 2, rng(), assignment="by_label", holdings=counts).tolist() == [1, 0, 1, 0]
-    assert assign(4, 2, rng()).tolist() == random(4, 2, rng()).tolist()
-    assert ordered(4, 2, 1).tolist() == [0, 1, 1, 1]
+    assert assign(4, 2, rng(1)).tolist() == assign(4, 2, rng(1), assignment="random").tolist()
+    assert assign(4, 2, rng(), assignment="ordered", gamma=1).tolist() == [0, 1, 1, 1]
 
 
 def test_assign_explains_what_it_cannot_do(tmp_path: Path) -> None:

@@ -51,35 +51,15 @@ def _largest(clients: int, servers: int) -> int:
     return min(sizes(clients, servers)[servers - 2 * uneven : servers - uneven]) - 1
 
 
-def random(clients: int, servers: int, rng: Rng, gamma: int = 0) -> Ints:
-    """Any client may belong to any server."""
-    home = np.empty(clients, dtype=np.int64)
-    home[rng.permutation(clients)] = ordered(clients, servers, gamma)
-    return home
-
-
-def ordered(clients: int, servers: int, gamma: int = 0) -> Ints:
-    """The first clients belong to server 0, the next to server 1, and so on.
-
-    >>> ordered(5, 2)
-    array([0, 0, 0, 1, 1])
-    """
-    return np.repeat(np.arange(servers), sizes(clients, servers, gamma))
-
-
-def by_label(holdings: Ints, servers: int, rng: Rng, gamma: int = 0) -> Ints:
-    """Clients with the same main labels share a server, so that clusters differ strongly.
+def by_label(holdings: Ints, rng: Rng) -> Ints:
+    """(C,) the clients in line, so that those with the same main labels stand together.
 
     `holdings` (C, K) counts each client's examples of each class. Clients are lined up by their
-    most frequent class, then by their second, and the line is cut into clusters; equal ones stand
-    in random order.
+    most frequent class, then by their second; equal ones stand in random order.
     """
     ranked = np.argsort(-holdings, axis=1, kind="stable")  # (C, K) classes, most frequent first
     second = ranked[:, min(1, ranked.shape[1] - 1)]
-    line = np.lexsort((rng.permutation(len(holdings)), second, ranked[:, 0]))
-    home = np.empty(len(holdings), dtype=np.int64)
-    home[line] = ordered(len(holdings), servers, gamma)
-    return home
+    return np.lexsort((rng.permutation(len(holdings)), second, ranked[:, 0]))
 
 
 def from_file(path: Path | str, clients: int, servers: int) -> Ints:
@@ -109,15 +89,25 @@ def assign(
     gamma: int = 0,
     holdings: Ints | None = None,
 ) -> Ints:
-    """(C,) each client's server, by a rule's name or by a file ending in .json or .csv."""
-    if assignment == "random":
-        return random(clients, servers, rng, gamma)
-    if assignment == "ordered":
-        return ordered(clients, servers, gamma)
-    if assignment == "by_label":
-        if holdings is None or len(holdings) != clients:
-            raise InputError("by_label needs holdings: one row of label counts per client")
-        return by_label(holdings, servers, rng, gamma)
+    """(C,) each client's server, by a rule's name or by a file ending in .json or .csv.
+
+    A rule lets the clients stand in line; the first belong to server 0, the next to server 1, and
+    so on. With `random`, any client may stand anywhere; with `ordered`, client 0 stands first.
+
+    >>> assign(5, 2, np.random.default_rng(0), assignment="ordered")
+    array([0, 0, 0, 1, 1])
+    """
+    if assignment in ASSIGNMENTS:
+        line = np.arange(clients)
+        if assignment == "random":
+            line = rng.permutation(clients)
+        elif assignment == "by_label":
+            if holdings is None or len(holdings) != clients:
+                raise InputError("by_label needs holdings: one row of label counts per client")
+            line = by_label(holdings, rng)
+        home = np.empty(clients, dtype=np.int64)
+        home[line] = np.repeat(np.arange(servers), sizes(clients, servers, gamma))
+        return home
     if not group_files.is_file_name(assignment):
         raise unknown("assignment", assignment, ASSIGNMENTS)
     if gamma:

@@ -63,7 +63,7 @@ class _Tracer(fx.Tracer):
 
 @dataclass(frozen=True, eq=False)
 class _Step:
-    """What one node adds to its input, or several, where branches meet."""
+    """The input of the model, what a node adds to its own, or several, where branches meet."""
 
     nodes: tuple[fx.Node, ...]
     layers: tuple[Layer, ...]
@@ -109,7 +109,7 @@ class _Chain:
         number = 0
         for node in self._graph.nodes:
             if node.op == "placeholder" and not self._ways:
-                self._ways[node] = ()
+                self._ways[node] = (_Step((), (), self._shape),)
                 continue
             if _is_batch_size(node, self._ways, self._sizes):
                 self._sizes.add(node)
@@ -121,14 +121,14 @@ class _Chain:
                 met = [each for step in way for each in step.nodes]
                 once = len(met) == len(set(met)) == number
                 self._need("its forward()", once, "uses a layer's output twice, or not at all")
-                return _layers(way), self._shape_after(way)
+                return _layers(way), way[-1].shape
             number += 1
             label = f"layer {number}"
             if node.op != "call_module" and _name(node) in ADDITIONS:
                 self._ways[node] = self._sum(node, way, f"{label} (a sum)")
                 continue
-            self._shape, self._layers = self._shape_after(way), []
-            if way and len(self._shape) == 2:
+            self._shape, self._layers = way[-1].shape, []
+            if len(way) > 1 and len(self._shape) == 2:
                 ends = _name(node) in ("mean", "flatten", "view", "reshape") or isinstance(
                     self._modules.get(str(node.target)), nn.Flatten
                 )
@@ -142,28 +142,24 @@ class _Chain:
         given = node.args[place] if len(node.args) > place else None
         return self._ways.get(given) if isinstance(given, fx.Node) else None
 
-    def _shape_after(self, way: "_Way") -> Shape:
-        return way[-1].shape if way else self._first
-
     def _sum(self, node: fx.Node, one: "_Way", label: str) -> "_Way":
         """Two branches, from where their ways part."""
         other = self._way(node, 1)
         self._need(label, len(node.args) == 2 and not node.kwargs, "has options")
         if other is None:
             raise Unsupported(f"{label} does not add the outputs of two layers")
-        shape = self._shape_after(one)
-        fits = shape == self._shape_after(other) and len(shape) != 2
-        self._need(label, fits, f"adds {shape} and {self._shape_after(other)}")
-        common = 0
+        shape = one[-1].shape
+        fits = shape == other[-1].shape and len(shape) != 2
+        self._need(label, fits, f"adds {shape} and {other[-1].shape}")
+        common = 1  # all ways begin at the input
         while common < min(len(one), len(other)) and one[common] is other[common]:
             common += 1
         body, rest = one[common:], other[common:]
         if not body:  # the input itself comes second
             body, rest = rest, body
         self._need(label, bool(body), "adds something to itself")
-        layer = Residual(
-            self._shape_after(one[:common]), shape, tuple(_layers(body)), tuple(_layers(rest))
-        )
+        before = one[common - 1].shape
+        layer = Residual(before, shape, tuple(_layers(body)), tuple(_layers(rest)))
         nodes = (node, *(each for step in (*body, *rest) for each in step.nodes))
         return (*one[:common], _Step(nodes, (layer,), shape))
 
