@@ -15,7 +15,7 @@ from sdfeel.core.events import Event, Round, Started, to_record
 from sdfeel.core.run_files import EVENTS, EXPERIMENT, NETWORK
 from sdfeel.deploy.fidelity import Extra, compare, markdown
 from sdfeel.deploy.files import network_text
-from sdfeel.deploy.paces import deployed_decisions, deployed_prices, read, simulated
+from sdfeel.deploy.round_times import deployed_decisions, deployed_prices, read, simulated
 
 TRUTH = Extra(0.030, 0.004, 2000.0)
 NAMES = (

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from sdfeel.figures import keeping
+from sdfeel.figures import kept_curves
 from sdfeel.figures.catalogue import FIGURES
 from sdfeel.figures.figure import Scale
 from sdfeel.figures.judging import flips, is_clear, load, record, shifts
@@ -22,7 +22,7 @@ KEPT = [(scale, file.stem) for scale in SCALES for file in sorted((RESULTS / sca
 @pytest.mark.parametrize(("scale", "name"), KEPT, ids="-".join)
 def test_every_kept_verdict_is_what_the_kept_curves_say(scale: Scale, name: str) -> None:
     figure = FIGURES[name]
-    runs = keeping.load(RESULTS, scale, figure) or keeping.KeptFigure()
+    runs = kept_curves.load(RESULTS, scale, figure) or kept_curves.KeptFigure()
     assert runs.runs or not figure.data, "verdicts without curves prove nothing"
     again = record(figure, scale, runs.curves(figure, scale))
     assert again == load(RESULTS, scale, name), (
@@ -32,11 +32,11 @@ def test_every_kept_verdict_is_what_the_kept_curves_say(scale: Scale, name: str)
 
 @pytest.mark.parametrize(("scale", "name"), KEPT, ids="-".join)
 def test_every_kept_curve_says_where_it_comes_from_and_is_small(scale: Scale, name: str) -> None:
-    runs = keeping.load(RESULTS, scale, FIGURES[name])
+    runs = kept_curves.load(RESULTS, scale, FIGURES[name])
     for made in runs.made() if runs is not None else ():
         assert {"versions", "machine", "engine", "data", "commit"} <= set(made)
         assert {"CPU", "instruction set"} <= set(made["machine"])
-    file = keeping.file_of(RESULTS, scale, name)
+    file = kept_curves.file_of(RESULTS, scale, name)
     assert not file.is_file() or file.stat().st_size < 100_000
 
 
@@ -53,10 +53,10 @@ def test_the_race_can_be_run_again() -> None:
     kept, figure = load(RESULTS, "quick", "5a"), FIGURES["5a"]
     assert kept is not None
     seeds = kept["seeds"]["A"]
-    places = keeping.places(figure, "quick", seeds)
+    places = kept_curves.places(figure, "quick", seeds)
     runs = wanted((place[0], line, place[2]) for place, line in places if place[0] == "A")
     list(Carrying(runs, 2))
-    runs_now = keeping.gathered(figure, "quick", seeds, keeping.KeptFigure())
+    runs_now = kept_curves.gathered(figure, "quick", seeds, kept_curves.KeptFigure())
     found = runs_now.curves(figure, "quick")
     now = record(figure, "quick", {"A": found["A"]})
     kept["claims"] = [claim for claim in kept["claims"] if claim["reading"] == "A"]

@@ -12,8 +12,8 @@ from sdfeel.figures.judging import load
 from sdfeel.figures.pages import HEADLINES
 from sdfeel.figures.settings import SCALES, Reading, Scale
 from sdfeel.figures.summary import PICTURED, TITLES, ShownClaim, drawn_at, first_screen
-from sdfeel.figures.together import together
 from sdfeel.figures.verdicts import Verdict
+from sdfeel.figures.verdicts_together import together
 
 ROOT = Path(__file__).parents[2]
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from sdfeel.core.errors import DataError
-from sdfeel.figures import keeping
+from sdfeel.figures import kept_curves
 from sdfeel.figures.catalogue import FIGURES, chosen
 from sdfeel.figures.curves import Curve, RunTrack
 from sdfeel.figures.figure import Claim, ClaimView, Figure
@@ -41,11 +41,11 @@ FIGURE = Figure(
 )
 
 
-def kept() -> keeping.KeptFigure:
+def kept() -> kept_curves.KeptFigure:
     ends = {"one": (0.9, 0.8, 0.9), "other": (0.3, 0.4, 0.3)}
-    return keeping.KeptFigure(
+    return kept_curves.KeptFigure(
         {
-            (reading, label, seed): keeping.KeptRun("key", run(end), {"engine": reading})
+            (reading, label, seed): kept_curves.KeptRun("key", run(end), {"engine": reading})
             for reading in FIGURE.readings
             for label, found in ends.items()
             for seed, end in enumerate(found)
@@ -65,39 +65,41 @@ def test_every_claim_is_judged_under_every_reading() -> None:
 def test_a_seed_counts_when_all_its_lines_are_there() -> None:
     runs = dict(kept().runs)
     del runs["E", "other", 1]
-    found = keeping.KeptFigure(runs)
+    found = kept_curves.KeptFigure(runs)
     seeds = [found.seeds(FIGURE, "quick", reading) for reading in FIGURE.readings]
     assert seeds == [[0, 1, 2], [0, 2]]
     assert len(found.curves(FIGURE, "quick")["E"]["one"].runs) == 2
     of_a = {place: r for place, r in runs.items() if place[0] == "A"}
-    assert list(keeping.KeptFigure(of_a).curves(FIGURE, "quick")) == ["A"]
+    assert list(kept_curves.KeptFigure(of_a).curves(FIGURE, "quick")) == ["A"]
     without = {place: r for place, r in runs.items() if place[:2] != ("E", "other")}
-    assert list(keeping.KeptFigure(without).curves(FIGURE, "quick")) == ["A"]  # a new line
+    assert list(kept_curves.KeptFigure(without).curves(FIGURE, "quick")) == ["A"]  # a new line
 
 
 def test_what_is_kept_comes_back_and_gives_the_same_bytes(tmp_path: Path) -> None:
-    file = keeping.save(tmp_path, "quick", FIGURE, kept())
+    file = kept_curves.save(tmp_path, "quick", FIGURE, kept())
     bytes_then = file.read_bytes()
-    again = keeping.load(tmp_path, "quick", FIGURE)
+    again = kept_curves.load(tmp_path, "quick", FIGURE)
     assert again is not None
     assert record(FIGURE, "quick", again.curves(FIGURE, "quick")) == record(
         FIGURE, "quick", kept().curves(FIGURE, "quick")
     )
     assert again.made() == [{"engine": "A"}, {"engine": "E"}]
-    keeping.save(tmp_path, "quick", FIGURE, again)
+    kept_curves.save(tmp_path, "quick", FIGURE, again)
     assert file.read_bytes() == bytes_then
 
 
 def test_a_file_that_is_broken_is_named(tmp_path: Path) -> None:
-    file = keeping.save(tmp_path, "quick", FIGURE, kept())
+    file = kept_curves.save(tmp_path, "quick", FIGURE, kept())
     file.write_bytes(file.read_bytes()[:-20])
     with pytest.raises(DataError, match="does not contain a figure's curves"):
-        keeping.load(tmp_path, "quick", FIGURE)
+        kept_curves.load(tmp_path, "quick", FIGURE)
 
 
 def test_a_kept_run_stands_for_its_settings_only() -> None:
     line = lines(None)[0]
-    found = keeping.KeptFigure({("A", "one", 0): keeping.KeptRun(line.key(0), run(0.9), {})})
+    found = kept_curves.KeptFigure(
+        {("A", "one", 0): kept_curves.KeptRun(line.key(0), run(0.9), {})}
+    )
     assert found.has(("A", "one", 0), line)
     assert not found.has(("A", "one", 1), line)
     assert not found.has(("A", "one", 0), replace(line, until=3.0))
@@ -106,26 +108,29 @@ def test_a_kept_run_stands_for_its_settings_only() -> None:
 
 def test_a_run_that_another_figure_has_kept_is_not_computed_again(tmp_path: Path) -> None:
     line = lines(None)[0]
-    there: keeping.Runs = {
-        ("A", "elsewhere", seed): keeping.KeptRun(line.key(seed), run(0.9), {}) for seed in (0, 1)
+    there: kept_curves.Runs = {
+        ("A", "elsewhere", seed): kept_curves.KeptRun(line.key(seed), run(0.9), {})
+        for seed in (0, 1)
     }
-    keeping.save(tmp_path, "quick", replace(FIGURE, name="other"), keeping.KeptFigure(there))
-    nothing = keeping.KeptFigure()
-    found = keeping.with_shared(nothing, tmp_path, "quick", FIGURE, 1)
+    kept_curves.save(
+        tmp_path, "quick", replace(FIGURE, name="other"), kept_curves.KeptFigure(there)
+    )
+    nothing = kept_curves.KeptFigure()
+    found = kept_curves.with_shared(nothing, tmp_path, "quick", FIGURE, 1)
     assert [place[1:] for place in found.runs] == [("one", 0)] * len(FIGURE.readings)
     assert all(found.has(place, line) for place in found.runs)
     wider = replace(FIGURE, also=("joules",))  # of which the other figure has kept nothing
-    assert not keeping.with_shared(nothing, tmp_path, "quick", wider, 1).runs
+    assert not kept_curves.with_shared(nothing, tmp_path, "quick", wider, 1).runs
 
 
 def test_fewer_seeds_asked_for_later_drop_nothing_that_is_kept() -> None:
     runs = {
-        (reading, line.label, seed): keeping.KeptRun(line.key(seed), run(0.9), {})
+        (reading, line.label, seed): kept_curves.KeptRun(line.key(seed), run(0.9), {})
         for reading, seeds in (("A", (0, 1, 4)), ("E", (0,)))
         for line in lines(None)
         for seed in seeds
     }
-    found = keeping.gathered(FIGURE, "quick", 1, keeping.KeptFigure(runs))  # type: ignore[arg-type]
+    found = kept_curves.gathered(FIGURE, "quick", 1, kept_curves.KeptFigure(runs))  # type: ignore[arg-type]
     assert found.runs == runs
 
 
@@ -143,7 +148,7 @@ def test_all_are_those_that_have_the_scale() -> None:
 def test_every_reading_of_every_figure_has_lines_with_keys_of_their_own(name: str) -> None:
     figure = FIGURES[name]
     for scale in figure.scales if figure.data else ():
-        found = keeping.places(figure, scale, 1)
+        found = kept_curves.places(figure, scale, 1)
         assert {place[0] for place, _ in found} == set(figure.readings)
         labels = {place for place, _ in found}
         assert len(labels) == len(found)

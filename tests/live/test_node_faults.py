@@ -20,7 +20,7 @@ from sdfeel.live import audit
 from sdfeel.live.audit import MOST_KINDS, AuditedCall, AuditLog, verified
 from sdfeel.live.health import Health, disk_trouble, last_time
 from sdfeel.live.process import EdgeLife, NodeSetting, Service
-from sdfeel.live.pulse import Pulse, alone, until_writable
+from sdfeel.live.self_checks import Pulse, alone, until_writable
 from sdfeel.live.store import Store
 from sdfeel.live.transport import Caller, NotTrusted, Peer, Refused
 from sdfeel.live.trust.identity import revoke

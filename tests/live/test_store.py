@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from sdfeel.core.errors import RunError
-from sdfeel.live import pulse
+from sdfeel.live import self_checks
 from sdfeel.live import store as stores
 from sdfeel.live.store import Store
 from tests.waiting import completed, finished
@@ -173,20 +173,20 @@ def test_whatever_happens_to_the_file_is_told_as_damage(tmp_path: Path) -> None:
 def test_a_state_that_is_removed_under_a_running_node_is_written_again(
     size: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pulse, "PULSE", 0.0)
+    monkeypatch.setattr(self_checks, "PULSE", 0.0)
     store = Store(tmp_path / "state")
     with store.commit():
         store.put("result", 3, 1, b"a" * size)
     shutil.rmtree(tmp_path / "state")
     if size > stores.LARGE:  # such a file was not open
         with pytest.raises(RunError, match=r"was removed .*: restore a backup"):
-            completed(pulse.until_removed(store))
+            completed(self_checks.until_removed(store))
         return
-    with pytest.raises(pulse.Rescued, match="nothing is lost"):
-        completed(pulse.until_removed(store))
+    with pytest.raises(self_checks.Rescued, match="nothing is lost"):
+        completed(self_checks.until_removed(store))
     store.close()
     again = Store(tmp_path / "state")
     assert again.get("result", 3, 1) is not None
     again.backup(tmp_path / "state")
     with pytest.raises(RunError, match=r"was replaced .* start the node again"):
-        completed(pulse.until_removed(again))
+        completed(self_checks.until_removed(again))

@@ -9,7 +9,7 @@ import torch
 
 from sdfeel.core.decide import Decisions
 from sdfeel.core.events import Round
-from sdfeel.deploy.paces import Idle, simulated
+from sdfeel.deploy.round_times import Idle, simulated
 from sdfeel.experiment.build import prepare
 from sdfeel.experiment.loading import load
 from sdfeel.run.checkpoint import load_checkpoint, save_checkpoint

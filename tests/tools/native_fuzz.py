@@ -19,10 +19,10 @@ from sdfeel.data.federated import Examples
 from sdfeel.engine.base import Task, Training, Workload
 from sdfeel.engine.loop import LoopEngine
 from sdfeel.engine.native.build import NATIVE, BuildFault, library
+from sdfeel.engine.native.cpp import source
 from sdfeel.engine.native.library import Library, Native
 from sdfeel.engine.native.lower import lower
 from sdfeel.engine.native.trainer import Lessons, Trainer
-from sdfeel.engine.native.write import source
 
 STEPS, CLIENTS = 3, 3
 # Vectors wider than the CPU's are split by the compiler: slow, but the same C++.

@@ -31,8 +31,8 @@ from sdfeel.core.seeds import number, rng
 from sdfeel.engine.base import Training
 from sdfeel.engine.batches import DROPOUT, batches
 from sdfeel.engine.native import build
+from sdfeel.engine.native.cpp import source
 from sdfeel.engine.native.lower import ModelPlan, lower
-from sdfeel.engine.native.write import source
 from sdfeel.models import zoo
 from tests.tools.native_fuzz import Chain, chain, smooth_chain
 from tests.waiting import finished

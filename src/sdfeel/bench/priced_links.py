@@ -26,7 +26,7 @@ from sdfeel.deploy.files import read_network, read_node, write_node
 from sdfeel.deploy.flower import Arrays
 from sdfeel.deploy.local import Processes
 from sdfeel.deploy.operator import Operator
-from sdfeel.deploy.paces import deployed_decisions
+from sdfeel.deploy.round_times import deployed_decisions
 
 RELAYED = 1000  # added to a port, and
 ASIDE = 10  # to an address's second number: the relay's side of a link

@@ -16,7 +16,7 @@ from sdfeel.core.run_files import write_atomic
 
 with later():
     from sdfeel.deploy import fidelity as comparing
-    from sdfeel.deploy import paces
+    from sdfeel.deploy import round_times
 
 
 class Steps(StrEnum):
@@ -56,7 +56,7 @@ def fidelity(
 
       sdfeel fidelity runs/deploy-* --out overheads.toml
     """
-    found = comparing.compare([paces.read(path) for path in runs], steps is Steps.run)
+    found = comparing.compare([round_times.read(path) for path in runs], steps is Steps.run)
     if out is not None and found.fit is not None:
         write_atomic(out, found.fit.toml().encode())
     if table is not None:

@@ -24,7 +24,7 @@ from sdfeel.report.units import number, percent
 with later():
     from sdfeel.engine import base as engine
     from sdfeel.experiment import schema
-    from sdfeel.figures import catalogue, judging, keeping, pictures, running, verdicts
+    from sdfeel.figures import catalogue, judging, kept_curves, pictures, running, verdicts
     from sdfeel.figures import figure as definition
     from sdfeel.report import drawing
 
@@ -108,14 +108,14 @@ def figure(
     known = {each.name: _known(kept, scales[each.name], each, run) for each in figures}
     if run:
         base = {
-            each.name: keeping.KeptFigure()
+            each.name: kept_curves.KeptFigure()
             if check
-            else keeping.with_shared(known[each.name], kept, scales[each.name], each, seeds)
+            else kept_curves.with_shared(known[each.name], kept, scales[each.name], each, seeds)
             for each in figures
         }
         _compute(figures, scales, seeds, reading, base, jobs, data)
         known = {
-            each.name: keeping.gathered(each, scales[each.name], seeds, base[each.name], data)
+            each.name: kept_curves.gathered(each, scales[each.name], seeds, base[each.name], data)
             for each in figures
         }
     documents = [
@@ -136,24 +136,24 @@ def _dearest(results: Path, figure: definition.Figure) -> definition.Scale:
         return "quick"
     order: tuple[definition.Scale, ...] = ("full", "small", "quick")
     for scale in order:
-        if keeping.file_of(results, scale, figure.name).is_file():
+        if kept_curves.file_of(results, scale, figure.name).is_file():
             return scale
     return figure.scales[0]
 
 
 def _known(
     results: Path, scale: definition.Scale, figure: definition.Figure, run: bool
-) -> keeping.KeptFigure:
+) -> kept_curves.KeptFigure:
     """The kept runs; without --run there must be some."""
     figure.setting(scale)  # a scale that it does not have is reported first
-    found = keeping.load(results, scale, figure)
+    found = kept_curves.load(results, scale, figure)
     if found is None and not run and figure.data:
         raise InputError(
             f"{results} has no curves of figure {figure.name} at {scale} scale: compute them with "
             f"sdfeel figure {figure.name} --scale {scale} --run, or name another directory with "
             f"--results"
         )
-    return found or keeping.KeptFigure()
+    return found or kept_curves.KeptFigure()
 
 
 def _compute(
@@ -161,7 +161,7 @@ def _compute(
     scales: dict[str, definition.Scale],
     seeds: int,
     only: definition.Reading | None,
-    known: dict[str, keeping.KeptFigure],
+    known: dict[str, kept_curves.KeptFigure],
     jobs: int | None,
     data: Path | None,
 ) -> None:
@@ -169,7 +169,7 @@ def _compute(
     asked = [
         (reading, line, seed)
         for each in figures
-        for (reading, label, seed), line in keeping.places(each, scales[each.name], seeds)
+        for (reading, label, seed), line in kept_curves.places(each, scales[each.name], seeds)
         if only in (None, reading) and not known[each.name].has((reading, label, seed), line)
     ]
     _carry_out(running.wanted(sorted(asked, key=lambda one: one[2])), jobs, data)
@@ -197,14 +197,14 @@ def _compare(now: list[dict[str, Any]], directory: Path) -> None:
 
 def _keep(
     figures: list[definition.Figure],
-    known: dict[str, keeping.KeptFigure],
+    known: dict[str, kept_curves.KeptFigure],
     documents: list[dict[str, Any]],
     results: Path,
 ) -> None:
     """Write curves and verdicts."""
     for figure, document in zip(figures, documents, strict=True):
         if known[figure.name].runs:
-            keeping.save(results, document["scale"], figure, known[figure.name])
+            kept_curves.save(results, document["scale"], figure, known[figure.name])
         judging.save(results, {k: v for k, v in document.items() if k != "picture"})
 
 
@@ -243,7 +243,7 @@ def _carry_out(runs: dict[str, schema.Experiment], jobs: int | None, data: Path 
 def _finish(
     figure: definition.Figure,
     scale: definition.Scale,
-    known: keeping.KeptFigure,
+    known: kept_curves.KeptFigure,
     place: tuple[Path, str, str | None],
     as_json: bool,
 ) -> dict[str, Any]:
@@ -263,7 +263,7 @@ def _finish(
 
 
 def _tell_what_is_missing(
-    figure: definition.Figure, scale: definition.Scale, known: keeping.KeptFigure
+    figure: definition.Figure, scale: definition.Scale, known: kept_curves.KeptFigure
 ) -> None:
     """Which readings and lines nobody has computed, and the command that does."""
     if not figure.data:

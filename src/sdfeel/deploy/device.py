@@ -16,10 +16,10 @@ from sdfeel.core.run_files import EXPERIMENT, NETWORK, NODES, write_atomic
 from sdfeel.deploy.files import digest_of
 from sdfeel.engine.native.available import compiled
 from sdfeel.engine.native.build import DEVICES, BuildFault, device_library
+from sdfeel.engine.native.cpp import source
 from sdfeel.engine.native.engine import BITS
 from sdfeel.engine.native.lower import lower
 from sdfeel.engine.native.trainer import LocalStep
-from sdfeel.engine.native.write import source
 from sdfeel.experiment.build import Prepared, build_model
 from sdfeel.experiment.build_training import build_training
 from sdfeel.live.device import BUNDLE, LIBRARY, Bundle, reference

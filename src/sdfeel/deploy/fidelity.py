@@ -15,7 +15,7 @@ import numpy as np
 
 from sdfeel.core.arrays import Floats, Ints, floats
 from sdfeel.core.cost import Cost
-from sdfeel.deploy.paces import PHASES, Configuration, DeployedRun, RoundTimes, configurations
+from sdfeel.deploy.round_times import PHASES, Configuration, DeployedRun, RoundTimes, configurations
 from sdfeel.engine.base import cores
 from sdfeel.experiment import toml
 

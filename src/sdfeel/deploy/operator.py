@@ -22,8 +22,8 @@ from sdfeel.deploy.files import peers_of, read_node
 from sdfeel.deploy.make import deployed
 from sdfeel.deploy.membership import OPERATOR, versions
 from sdfeel.deploy.node import federation_of
+from sdfeel.deploy.privacy_spent import Releases
 from sdfeel.deploy.records import Record, Records
-from sdfeel.deploy.releases import Releases
 from sdfeel.deploy.replay import write_arrivals
 from sdfeel.engine.combine import mean
 from sdfeel.experiment.build import Prepared, prepare

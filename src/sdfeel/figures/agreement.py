@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from sdfeel.figures import keeping
+from sdfeel.figures import kept_curves
 from sdfeel.figures.catalogue import FIGURES
 from sdfeel.figures.curves import Curve, Curves
 from sdfeel.figures.figure import Claim, ClaimView, Figure
@@ -55,7 +55,7 @@ def compared(results: Path) -> list[Compared]:
     for figure in FIGURES.values():
         if "quick" not in figure.scales or "full" not in figure.scales:
             continue
-        quick, full = (keeping.load(results, scale, figure) for scale in ("quick", "full"))
+        quick, full = (kept_curves.load(results, scale, figure) for scale in ("quick", "full"))
         if quick is None or full is None:
             continue
         small, large = quick.curves(figure, "quick"), full.curves(figure, "full")

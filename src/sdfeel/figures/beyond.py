@@ -4,7 +4,7 @@ from pathlib import Path
 
 from sdfeel.core.run_files import write_atomic
 from sdfeel.figures import cache
-from sdfeel.figures.effects import NO_WORSE
+from sdfeel.figures.effect_sizes import NO_WORSE
 from sdfeel.figures.figure import Claim, ClaimView, Figure, Panel, both
 from sdfeel.figures.lines import FigureLine
 from sdfeel.figures.paper.figure_8 import ring

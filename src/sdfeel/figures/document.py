@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from sdfeel.figures import effects, keeping
+from sdfeel.figures import effect_sizes, kept_curves
 from sdfeel.figures.agreement import compared
 from sdfeel.figures.catalogue import FIGURES
 from sdfeel.figures.changes import changes
@@ -35,7 +35,7 @@ from sdfeel.figures.summary import (
     record_of,
     verdicts_of,
 )
-from sdfeel.figures.together import together
+from sdfeel.figures.verdicts_together import together
 from sdfeel.report import drawing
 
 RESULTS, PAGE, PAGES = Path("results"), Path("docs/reproduce.md"), Path("docs/reproduce")
@@ -69,7 +69,7 @@ def page(results: Path) -> str:
 
 def _sizes() -> str:
     rows = ["| word | size | why |\n", "|---|---|---|\n"]
-    rows += [f"| {e.word} | {e.size:g} {e.unit} | {e.reason} |\n" for e in effects.TABLE]
+    rows += [f"| {e.word} | {e.size:g} {e.unit} | {e.reason} |\n" for e in effect_sizes.TABLE]
     return "".join(rows)
 
 
@@ -106,7 +106,7 @@ def _open(results: Path) -> str:
         for figure in FIGURES.values():
             if not figure.data or scale not in figure.scales:
                 continue
-            kept = keeping.load(results, scale, figure)
+            kept = kept_curves.load(results, scale, figure)
             have = {r: len(kept.seeds(figure, scale, r)) if kept else 0 for r in figure.readings}
             wanted = [f"{r}: {n} of {SEEDS} seeds" for r, n in have.items() if n < SEEDS]
             if wanted:
@@ -193,7 +193,7 @@ def _loss(values: Sequence[float | str]) -> str:
 
 
 def _made(results: Path, scale: Scale, figure: Figure) -> str:
-    kept = keeping.load(results, scale, figure)
+    kept = kept_curves.load(results, scale, figure)
     if kept is None:
         return ""
     told = {
@@ -234,7 +234,7 @@ def draw(results: Path, folder: Path) -> None:
     """The pictures on the pages."""
     for figure in FIGURES.values():
         scale = drawn_at(results, figure) or "quick"
-        kept = keeping.load(results, scale, figure) or keeping.KeptFigure()
+        kept = kept_curves.load(results, scale, figure) or kept_curves.KeptFigure()
         drawn = picture(figure, scale, kept.curves(figure, scale))
         if drawn is not None:
             file = folder / f"{figure.name}.svg"

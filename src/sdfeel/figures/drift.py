@@ -12,7 +12,7 @@ import numpy as np
 
 from sdfeel.core.arrays import Floats
 from sdfeel.figures.curves import Axis, Curve
-from sdfeel.figures.effects import NO_WORSE
+from sdfeel.figures.effect_sizes import NO_WORSE
 from sdfeel.figures.figure import Claim, ClaimView, Figure, Judge, Panel, Scale
 from sdfeel.figures.lines import FigureLine
 from sdfeel.figures.settings import SCALES, FigureSetting

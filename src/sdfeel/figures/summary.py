@@ -9,7 +9,7 @@ from pathlib import Path
 from textwrap import fill
 from typing import Any
 
-from sdfeel.figures import keeping
+from sdfeel.figures import kept_curves
 from sdfeel.figures.catalogue import FIGURES
 from sdfeel.figures.figure import Claim, Figure
 from sdfeel.figures.judging import load
@@ -186,7 +186,7 @@ def verdicts_of(results: Path, scale: Scale, name: str) -> Verdicts:
 
 def drawn_at(results: Path, figure: Figure) -> Scale | None:
     """The costliest scale of which there are curves."""
-    return next((s for s in ORDER if keeping.file_of(results, s, figure.name).is_file()), None)
+    return next((s for s in ORDER if kept_curves.file_of(results, s, figure.name).is_file()), None)
 
 
 def paragraph(text: str, indent: str = "") -> str:

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from sdfeel.figures.asynchrony import MOMENTUM, PUSHED, TIERS, tiers
-from sdfeel.figures.effects import NO_HIGHER, NO_WORSE
+from sdfeel.figures.effect_sizes import NO_HIGHER, NO_WORSE
 from sdfeel.figures.figure import Claim, ClaimView, Figure, Judge, Panel
 from sdfeel.figures.lines import FigureLine, changed
 from sdfeel.figures.paper.figure_10 import (

@@ -46,7 +46,7 @@ from sdfeel.live.protocol import (
     seconds,
     whole,
 )
-from sdfeel.live.pulse import (
+from sdfeel.live.self_checks import (
     LONGEST,
     PULSE,
     Pulse,

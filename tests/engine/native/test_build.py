@@ -15,9 +15,9 @@ from sdfeel.core.forks import forked
 from sdfeel.data.federated import Examples
 from sdfeel.engine.base import Task, Training, Workload
 from sdfeel.engine.native import available, build
+from sdfeel.engine.native.cpp import source
 from sdfeel.engine.native.engine import NativeEngine
 from sdfeel.engine.native.lower import ModelPlan, lower
-from sdfeel.engine.native.write import source
 from tests.engine.native.helpers import PARTS, examples, needs_compiler
 from tests.tools import native_fuzz as fuzz
 from tests.waiting import joined, received

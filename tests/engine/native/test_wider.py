@@ -12,10 +12,10 @@ from sdfeel.data.federated import Examples
 from sdfeel.engine.base import Task, Training, Workload
 from sdfeel.engine.evaluate import LOSSES
 from sdfeel.engine.native.build import NATIVE, cpu, library
+from sdfeel.engine.native.cpp import source
 from sdfeel.engine.native.engine import NativeEngine
 from sdfeel.engine.native.library import Library
 from sdfeel.engine.native.trainer import Lessons, Trainer
-from sdfeel.engine.native.write import source
 from tests.engine.native.helpers import (
     PARTS,
     assert_agrees,

@@ -23,10 +23,10 @@ from sdfeel.engine.base import Task, Training, Workload
 from sdfeel.engine.evaluate import LOSSES
 from sdfeel.engine.loop import LoopEngine
 from sdfeel.engine.native.build import BuildFault, library
+from sdfeel.engine.native.cpp import source
 from sdfeel.engine.native.library import Library, Native
 from sdfeel.engine.native.lower import ModelPlan, lower
 from sdfeel.engine.native.trainer import Lessons, Trainer
-from sdfeel.engine.native.write import source
 from sdfeel.version import __version__
 
 STEPS = 3

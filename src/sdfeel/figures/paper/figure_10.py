@@ -5,7 +5,7 @@ from itertools import pairwise
 
 from sdfeel.core.arrays import Floats
 from sdfeel.experiment.schema import Experiment
-from sdfeel.figures.effects import MUCH, NO_WORSE, SLIGHTLY
+from sdfeel.figures.effect_sizes import MUCH, NO_WORSE, SLIGHTLY
 from sdfeel.figures.figure import Claim, ClaimView, Figure, Judge, Panel
 from sdfeel.figures.lines import FigureLine
 from sdfeel.figures.paper.race import window

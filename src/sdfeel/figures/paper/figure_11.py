@@ -5,7 +5,7 @@ from itertools import pairwise
 import numpy as np
 
 from sdfeel.core.arrays import Floats
-from sdfeel.figures.effects import SIMILAR, UNSTABLE
+from sdfeel.figures.effect_sizes import SIMILAR, UNSTABLE
 from sdfeel.figures.figure import Claim, ClaimView, Figure, Judge, both
 from sdfeel.figures.lines import FigureLine
 from sdfeel.figures.settings import FigureSetting, sd_feel

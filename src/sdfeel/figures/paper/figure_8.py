@@ -4,7 +4,7 @@ from collections.abc import Callable
 from itertools import pairwise
 
 from sdfeel.core.arrays import Floats
-from sdfeel.figures.effects import NO_WORSE
+from sdfeel.figures.effect_sizes import NO_WORSE
 from sdfeel.figures.figure import Claim, ClaimView, Figure, Judge, Panel
 from sdfeel.figures.lines import FigureLine
 from sdfeel.figures.paper.race import window

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from itertools import pairwise
 
-from sdfeel.figures.effects import MUCH
+from sdfeel.figures.effect_sizes import MUCH
 from sdfeel.figures.figure import Claim, ClaimView, Figure, Judge, both
 from sdfeel.figures.lines import FigureLine
 from sdfeel.figures.paper.race import ahead, window

@@ -8,7 +8,7 @@ import numpy as np
 
 from sdfeel.experiment.schema import Experiment
 from sdfeel.figures.curves import Measure
-from sdfeel.figures.effects import FLAT, LITTLE_SLOWER, SMALL_GAP, SUBSTANTIAL
+from sdfeel.figures.effect_sizes import FLAT, LITTLE_SLOWER, SMALL_GAP, SUBSTANTIAL
 from sdfeel.figures.figure import ClaimView, Judge
 from sdfeel.figures.lines import FigureLine
 from sdfeel.figures.settings import FigureSetting, fedavg, feel, hierfavg, sd_feel

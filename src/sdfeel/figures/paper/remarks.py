@@ -5,7 +5,7 @@ from dataclasses import astuple
 from sdfeel.core.arrays import Floats
 from sdfeel.core.scheme import Facts
 from sdfeel.figures.cache import seconds
-from sdfeel.figures.effects import NO_HIGHER, SUBSTANTIAL
+from sdfeel.figures.effect_sizes import NO_HIGHER, SUBSTANTIAL
 from sdfeel.figures.figure import Claim, ClaimView, Figure, both, nothing
 from sdfeel.figures.lines import FigureLine, changed
 from sdfeel.figures.paper.race import ahead, pace, window

@@ -8,7 +8,7 @@ another.
 from collections.abc import Mapping
 from pathlib import Path
 
-from sdfeel.figures import keeping
+from sdfeel.figures import kept_curves
 from sdfeel.figures.catalogue import FIGURES
 from sdfeel.figures.judging import Judged, judge
 from sdfeel.figures.summary import paragraph
@@ -63,7 +63,7 @@ def _judged(results: Path) -> dict[str, Judged]:
     """All verdicts that rest on seeds, by names that tell apart figures with the same claims."""
     found: dict[str, Judged] = {}
     for figure in FIGURES.values():
-        kept = keeping.load(results, "full", figure) if "full" in figure.scales else None
+        kept = kept_curves.load(results, "full", figure) if "full" in figure.scales else None
         for each in judge(figure, "full", kept.curves(figure, "full")) if kept is not None else ():
             name = f"{each.claim.id} {each.reading}"
             name = f"{name} ({figure.name})" if name in found else name

@@ -14,8 +14,8 @@ from sdfeel.core.decide import Decisions
 from sdfeel.core.graphs import linked
 from sdfeel.core.network import Network
 from sdfeel.core.scheme import Scheme
+from sdfeel.deploy.privacy_spent import Releases
 from sdfeel.deploy.records import is_record
-from sdfeel.deploy.releases import Releases
 from sdfeel.engine.messages import Clip, Noise, Packing
 from sdfeel.engine.privacy import EPSILON, INSTALLED, OUTSIDE, Budget
 from sdfeel.live.edge.policy import Policy
