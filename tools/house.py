@@ -84,7 +84,9 @@ class Crossed(NamedTuple):
     """Functions that a run has entered."""
 
     start: set[CodeType]  # until there is a session
+    records: set[CodeType]  # of these, constructors and properties
     compiling: set[CodeType]  # of these, only to find or make the model's native code
+    rest: set[CodeType]  # of these, all others
     first: set[CodeType]  # until the first round is done
 
 
@@ -125,7 +127,9 @@ def crossed() -> Crossed:
                     break
         finally:
             sys.setprofile(None)
-    return Crossed(ours(before), ours(before - outside), ours(entered))
+    begun, compiled = ours(before), ours(before - outside)
+    records = (begun & of_records()) - compiled
+    return Crossed(begun, records, compiled, begun - records - compiled, ours(entered))
 
 
 def of_records() -> set[CodeType]:
@@ -162,6 +166,11 @@ def files(codes: set[CodeType]) -> set[str]:
     return {str(Path(code.co_filename).relative_to(SOURCE)) for code in codes}
 
 
+def counted(codes: set[CodeType]) -> str:
+    """How many there are, and in how many files."""
+    return f"{len(codes)} functions in {len(files(codes))} files"
+
+
 def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
@@ -174,9 +183,7 @@ def main() -> None:
     largest = max(lines, key=lambda name: lines[name])
     repeated = repeated_classes(texts)
     single = sorted(name for name, users in importers(texts).items() if len(users) == 1)
-    start, compiling, first = crossed()
-    records = start & of_records()
-    rest = start - records - compiling
+    path = crossed()
     table = {
         "files": f"{len(lines)} ({len(packages)} of them only name a package)",
         "lines": f"{sum(lines.values()):,}",
@@ -186,11 +193,11 @@ def main() -> None:
         "files with one importer": f"{len(single)}",
         "imports inside functions": f"{inner_imports(texts)}",
         "class names defined more than once": f"{len(repeated)}",
-        "the start of a run crosses": f"{len(start)} functions in {len(files(start))} files",
-        "    to construct and read records": f"{len(records - compiling)} functions",
-        "    to compile the model": f"{len(compiling)} functions",
-        "    for all else": f"{len(rest)} functions in {len(files(rest))} files",
-        "with its first round": f"{len(first)} functions in {len(files(first))} files",
+        "the start of a run crosses": counted(path.start),
+        "    to construct and read records": counted(path.records),
+        "    to compile the model": counted(path.compiling),
+        "    for all else": counted(path.rest),
+        "with its first round": counted(path.first),
     }
     width = max(map(len, table))
     for key, value in table.items():
@@ -203,12 +210,17 @@ def main() -> None:
         for name in small:
             print(f"  {lines[name]:3} {name}")
         print("\nfiles with one importer\n  " + "\n  ".join(single))
-        print("\nthe start of a run")
-        for file in sorted(files(start)):
-            inside = sorted(
-                code.co_qualname for code in start if code.co_filename == str(SOURCE / file)
-            )
-            print(f"  {file} ({len(inside)}): {', '.join(inside)}")
+        for title, part in (
+            ("the start of a run, without records and without compiling", path.rest),
+            ("records that it constructs and reads", path.records),
+            ("how it compiles the model", path.compiling),
+        ):
+            print(f"\n{title}")
+            for file in sorted(files(part)):
+                inside = sorted(
+                    code.co_qualname for code in part if code.co_filename == str(SOURCE / file)
+                )
+                print(f"  {file} ({len(inside)}): {', '.join(inside)}")
 
 
 if __name__ == "__main__":

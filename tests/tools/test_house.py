@@ -2,6 +2,8 @@
 
 import house
 
+from tests.engine.native.helpers import needs_compiler
+
 
 def test_few_class_names_are_defined_twice() -> None:
     assert len(house.repeated_classes(house.sources())) <= 4
@@ -24,3 +26,12 @@ def test_what_was_counted_is_what_is_there() -> None:
     assert house.repeated_classes(texts) == {"A": ["a.py:1", "b.py:2"]}
     assert house.importers(texts) == {"a.py": {"b.py"}, "b.py": set()}
     assert house.inner_imports(texts) == 1
+
+
+@needs_compiler
+def test_the_start_of_a_run_stays_short() -> None:
+    path = house.crossed()
+    assert path.start == path.records | path.compiling | path.rest
+    assert len(path.rest) <= 130
+    assert len(house.files(path.rest)) <= 36
+    assert len(path.start) <= 215

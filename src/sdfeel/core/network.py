@@ -290,7 +290,7 @@ def _check_links(links: Sparse, whole: bool, out: tuple[int, ...]) -> None:
     busy = next((d for d in out if links.row(d).size), None)
     if busy is not None:
         raise InputError(f"server {busy} is out, but has links: remove them")
-    apart = there[~reached(links.among(there), 0)].tolist() if whole else []
+    apart = there[~reached(links, int(there[0]))[there]].tolist() if whole else []
     if apart:
         raise InputError(
             f"the server graph is disconnected: servers {apart} cannot be reached from server "
