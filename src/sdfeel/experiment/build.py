@@ -5,30 +5,29 @@ import dataclasses
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import ceil, inf
-from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
 from pydantic import TypeAdapter, ValidationError
 from torch import Tensor, nn
 
-from sdfeel.core.arrays import floats, ints
-from sdfeel.core.cost import Cost, Power
+from sdfeel.core import outages
+from sdfeel.core.arrays import ints
+from sdfeel.core.cost import Cost
 from sdfeel.core.decide import Decisions
 from sdfeel.core.errors import InputError, UnknownName, unknown
-from sdfeel.core.link_times import Link
-from sdfeel.core.named import spelled
+from sdfeel.core.named import asked_for, imported, is_path, spelled
 from sdfeel.core.network import Network
-from sdfeel.core.scheme import Scheme, defaults, innermost
-from sdfeel.core.seeds import number, rng
-from sdfeel.core.stragglers import WAITING, StragglerPolicy
+from sdfeel.core.scheme import Scheme, defaults, innermost, tolerance
+from sdfeel.core.seeds import number
+from sdfeel.core.stragglers import WAITING, Policy, StragglerPolicy
+from sdfeel.core.tolerance import OPTIONS, YES
 from sdfeel.data.federated import Federated
 from sdfeel.engine.attacks import Attack, Backdoor, Lying, poisoned
 from sdfeel.engine.base import Engine, ModuleEngine, Workload
 from sdfeel.engine.evaluate import LOSSES, Groups, chosen, confusion
-from sdfeel.engine.messages import FLOAT, Packing
+from sdfeel.engine.messages import Packing
 from sdfeel.engine.optimizers import local_step
-from sdfeel.engine.parts import GRADIENTS
 from sdfeel.engine.personal import PersonalEngine, Tuned, own_rows
 from sdfeel.engine.privacy import Budget
 from sdfeel.experiment import effects
@@ -59,26 +58,22 @@ from sdfeel.experiment.build_messages import (
     with_clip,
 )
 from sdfeel.experiment.build_network import (
+    build_changing,
     build_cloud,
     build_network,
     with_epochs,
     with_servers,
 )
-from sdfeel.experiment.build_radio import (
-    build_case,
-    build_changing,
-    build_late,
-    overheads,
-    with_radio,
-)
+from sdfeel.experiment.build_prices import build_cost, kind_of_rates, says
 from sdfeel.experiment.build_training import build_engine, build_workload, reading
 from sdfeel.experiment.effects import Case
-from sdfeel.experiment.files import read_speeds
+from sdfeel.experiment.files import text_of
 from sdfeel.experiment.loading import hinted, rule_of
-from sdfeel.experiment.schema import DEFAULTS, Experiment, SchemeSection
+from sdfeel.experiment.read_whereabouts import build_whereabouts
+from sdfeel.experiment.real_networks import links_table
+from sdfeel.experiment.schema import DEFAULTS, Experiment, SchemeSection, given_keys
 from sdfeel.models import zoo
 from sdfeel.models.flat import FlatModule, Layout
-from sdfeel.radio import latency
 from sdfeel.schemes import FORMER, SCHEMES, find
 from sdfeel.schemes.robust_rules import guarded
 from sdfeel.schemes.sampling import Sampling, sampled
@@ -219,6 +214,61 @@ def settle(experiment: Experiment, parts: RunParts | None = None) -> Settled:
     case = build_case(experiment, scheme, net)
     effects.check(case)
     return Settled(experiment, scheme, late, data, net, case, foreign, notes)
+
+
+def build_late(experiment: Experiment) -> StragglerPolicy:
+    """What is done about late clients."""
+    section = experiment.latency
+    if isinstance(section.late, str) and not is_path(section.late):
+        return StragglerPolicy(cast(Policy, section.late), section.deadline_seconds)
+    found = imported(section.late) if isinstance(section.late, str) else section.late
+    if isinstance(found, type):
+        with asked_for("latency.late", "a policy"):
+            found = found(seconds=section.deadline_seconds)
+    for part in ("settle", "check", "policy", "seconds"):
+        if not hasattr(found, part):
+            raise InputError(
+                f"latency.late gave a {type(found).__name__}, which lacks {part}: a policy has "
+                f"policy, seconds, settle(view, cost, work, mixed) and check(rounds, cost)"
+            )
+    policy: StragglerPolicy = found
+    return policy
+
+
+def build_case(experiment: Experiment, scheme: Scheme, net: Network) -> Case:
+    """What decides which keys matter; the files that the experiment names are read for it."""
+    section, network = experiment.radio, experiment.network
+    tolerates, own, where = tolerance(scheme), scheme.adapt(net), network.whereabouts
+    changes: tuple[outages.Change, ...] = ()
+    if network.changes is not None:
+        changes = outages.schedule(text_of(network.changes), network.changes)
+        outages.check(changes, net, network.changes)
+    named = False, False
+    if section.links is not None:
+        table = links_table(text_of(section.links), section.links, net.links)
+        named = says(table.mbps, table.seconds), says(table.cloud_mbps, table.cloud_seconds)
+    used = frozenset(option for option in OPTIONS if tolerates.verdict(option) == YES)
+    clients = None if where is None else build_whereabouts(network, where, net)
+    rates, by_round = section.rates, clients is not None and clients.unit == "round"
+    case = Case(
+        experiment,
+        scheme,
+        tolerates,
+        net,
+        own,
+        used,
+        given_keys(experiment),
+        changes,
+        named,
+        "equal" if rates == "equal" else kind_of_rates(rates, len(net.samples)),
+        clients=clients,
+    )
+    if rates == "whereabouts" and by_round and case.lanes:
+        raise InputError(
+            f"radio.rates is whereabouts, and {experiment.network.whereabouts} counts rounds, but "
+            f"{experiment.scheme.label} has no common round: give the file's times in seconds"
+        )
+    return case
 
 
 def build(settled: Settled, parts: RunParts | None = None) -> Prepared:
@@ -426,53 +476,3 @@ def build_model(experiment: Experiment, data: Federated) -> nn.Module:
 def layout_of(module: nn.Module) -> Layout:
     """The tensors in a row of this model, before any engine is built."""
     return FlatModule(copy.deepcopy(module)).layout
-
-
-def build_cost(
-    experiment: Experiment,
-    data: Federated,
-    net: Network,
-    module: nn.Module,
-    layout: Layout,
-    packing: Packing | None = None,
-) -> Cost:
-    """Each client's speed and each link's rate: what rounds are priced by."""
-    section, devices = experiment.latency, experiment.devices
-    clients = len(data.parts)
-    speeds = floats(np.full(clients, devices.gflops * 1e9))
-    if devices.file is not None:
-        speeds = read_speeds(Path(devices.file), clients)
-    elif devices.spread > 1:
-        draws = rng(experiment.seed, "devices")
-        speeds = latency.speeds(clients, devices.gflops * 1e9, devices.spread)
-        speeds = latency.assigned(speeds, devices.placement, net.home, draws)
-    card = zoo.MODELS.get(spelled(experiment.model.name))
-    printed = None if card is None else card.operations
-    packed: dict[Link, int] = {}  # bits of a compressed model, where one travels
-    if packing is not None and packing.up:
-        packed["client-server"] = packed["client-cloud"] = packing.bits(layout.priced)
-    if packing is not None and packing.across is not None:
-        packed["server-server"] = packing.across.bits(layout.priced)
-    gradients = GRADIENTS.get(experiment.personal.method, 1)
-    busy = 1.0 if section.cores is None else max(clients / section.cores, 1.0)
-    preset = reading(experiment)
-    steps = latency.step_seconds(
-        speeds,
-        data.samples,
-        section.operations or printed or zoo.operations(module, data.train.first),
-        experiment.training.batch_size,
-        preset,
-    )
-    priced = Cost(
-        step_seconds=floats(busy * gradients * steps),
-        model_bits=section.model_bits or float(FLOAT * sum(layout.priced)),
-        rates=section.rates,
-        downlink=section.downlink or preset.downlink,
-        calls=section.calls or preset.calls,
-        holds=section.holds or preset.holds,
-        cell_edge_rate=section.cell_edge_mbps * 1e6,
-        power=Power(devices.computing_watts, devices.sending_watts, devices.backhaul_watts),
-        packed=packed,
-        overheads=overheads(section, net),
-    )
-    return with_radio(priced, experiment, net)

@@ -1,4 +1,4 @@
-"""From an experiment to its network: server graph, clusters, mixing weights, and epochs."""
+"""From an experiment to its network: server graph, clusters, mixing weights, changes, epochs."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -11,7 +11,7 @@ from sdfeel.core.cost import Cost
 from sdfeel.core.decide import Decisions
 from sdfeel.core.errors import InputError, unknown
 from sdfeel.core.gossip_weights import GOSSIP_RULES, laplacian_weights, metropolis, weights_of
-from sdfeel.core.named import asked_for, imported, is_path
+from sdfeel.core.named import asked_for, imported, is_path, spelled
 from sdfeel.core.network import Network, clustered, square
 from sdfeel.core.outages import Outages
 from sdfeel.core.peers import NAMES, named
@@ -22,7 +22,9 @@ from sdfeel.data.clusters import assign
 from sdfeel.data.clusters import sizes as cluster_sizes
 from sdfeel.data.federated import Federated
 from sdfeel.data.partition import holdings
+from sdfeel.experiment.effects import Case
 from sdfeel.experiment.files import read_matrix, text_of
+from sdfeel.experiment.read_whereabouts import used_whereabouts
 from sdfeel.experiment.real_networks import (
     TOPOHUB,
     ServerGraph,
@@ -31,7 +33,7 @@ from sdfeel.experiment.real_networks import (
     read_server_graph,
     topohub,
 )
-from sdfeel.experiment.schema import Experiment
+from sdfeel.experiment.schema import Experiment, NetworkSection
 from sdfeel.schemes import name_of
 
 
@@ -138,6 +140,79 @@ def build_cloud(cloud: int, net: Network, changing: Outages | None) -> int:
             "network.changes, network.link_chance and network.server_up_seconds"
         )
     return cloud
+
+
+def build_changing(case: Case) -> tuple[Outages | None, tuple[str, ...]]:
+    """How servers, links and the cloud come and go (None: they do not), as far as the scheme
+    notices, and what the user should know about it."""
+    section = case.experiment.network
+    backhaul = case.experiment.compression.backhaul
+    if case.net.peers is not None and backhaul != "none" and {"backhaul", "mixing"} <= case.used:
+        raise InputError(
+            f"compression.backhaul is {backhaul}, for which servers must hear every message of "
+            f"their neighbours, but network.mixing is {case.net.peers.name}, in which they meet "
+            f"few of them: set compression.backhaul to none"
+        )
+    if (section.server_up_seconds is None) != (section.server_down_seconds is None):
+        raise InputError(
+            "network.server_up_seconds and network.server_down_seconds go together: set both"
+        )
+    used = [kind in case.used for kind in ("absent_cloud", "changing_servers", "changing_links")]
+    changes = tuple(change for change in case.schedule if used[len(change.who)])
+    link_chance = section.link_chance if used[2] else 1.0
+    up_seconds = section.server_up_seconds if used[1] else None
+    clients = None if case.clients is None else used_whereabouts(case, case.clients)
+    if not changes and link_chance == 1 and up_seconds is None and clients is None:
+        return None, ()
+    if case.net.peers is not None and "mixing" in case.used:
+        raise InputError(
+            f"network.mixing is {case.net.peers.name}, which plans its exchanges ahead, but "
+            f"{_what_changes(section)} lets the server graph change: name a rule that fits any "
+            f"graph ({', '.join(GOSSIP_RULES)})"
+        )
+    rule = callable(section.mixing) or spelled(section.mixing) in GOSSIP_RULES
+    if not rule and "mixing" in case.used:
+        raise InputError(
+            f"network.mixing is the matrix in {spelled(section.mixing)}, but the server "
+            f"graph changes: name a rule that fits any graph ({', '.join(GOSSIP_RULES)})"
+        )
+    outages = Outages(
+        changes,
+        link_chance,
+        up_seconds,
+        section.server_down_seconds or 1.0,
+        case.experiment.seed,
+        central=case.tolerates.central,
+        clients=clients,
+    )
+    return outages, _warned(outages, case)
+
+
+def _what_changes(section: NetworkSection) -> str:
+    """The key by which links or servers come and go."""
+    if section.changes is not None:
+        return "network.changes"
+    if section.whereabouts is not None:
+        return "network.whereabouts"
+    return "network.link_chance" if section.link_chance < 1 else "network.server_up_seconds"
+
+
+def _warned(outages: Outages, case: Case) -> tuple[str, ...]:
+    """A warning if the schedule leaves the network cut apart at its end."""
+    name = case.experiment.network.changes
+    if case.tolerates.central:
+        lost = outages.schedule and not outages.schedule[-1].up
+        return (f"at the end of {name} the cloud is away, so nobody will train any more",) * bool(
+            lost
+        )
+    apart = outages.cut_off(case.net)
+    if len(apart) < 2:
+        return ()
+    groups = " and ".join(str(part) for part in apart)
+    return (
+        f"at the end of {name}, servers {groups} are cut off from one another, so their "
+        f"models will not agree",
+    )
 
 
 def build_home(experiment: Experiment, data: Federated) -> Ints:

@@ -114,7 +114,7 @@ def examples(experiment: Experiment) -> int:
 def decisions_of(experiment: Experiment) -> "Decisions":
     """What an experiment's scheme decides; data of the same split are loaded once."""
     from sdfeel.core.decide import Decisions
-    from sdfeel.experiment import build, build_network, build_training
+    from sdfeel.experiment import build, build_network, build_prices, build_training
 
     scheme, _ = build.build_scheme(experiment)
     data = _data(
@@ -123,7 +123,7 @@ def decisions_of(experiment: Experiment) -> "Decisions":
     experiment = build.with_model(experiment)
     module = build.build_model(experiment, data)
     whole = build_network.build_network(experiment, data)
-    cost = build.build_cost(experiment, data, whole, module, build.layout_of(module))
+    cost = build_prices.build_cost(experiment, data, whole, module, build.layout_of(module))
     local = build_training.local_step(experiment)
     return Decisions.of(scheme, whole, cost, experiment.seed, local)
 

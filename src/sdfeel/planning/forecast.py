@@ -14,7 +14,7 @@ from math import ceil
 from sdfeel.core.decide import Decisions
 from sdfeel.core.errors import InputError
 from sdfeel.experiment import build, effects
-from sdfeel.experiment.build_radio import build_case
+from sdfeel.experiment.build_prices import build_cost
 from sdfeel.experiment.loading import checked
 from sdfeel.experiment.schema import Experiment
 from sdfeel.planning import candidates as space
@@ -114,7 +114,7 @@ class Forecaster:
     def _links(self) -> Iterable[Knob]:
         candidate = space.of(self.base)
         scheme, net = self._workshop.scheme(candidate), self._workshop.net(candidate)
-        case = build_case(self.base, scheme, net)
+        case = build.build_case(self.base, scheme, net)
         for key in LINKS:
             if all(need.holds(case) for need in effects.KEYS[key]):
                 rate = float(getattr(self.base.latency, key.partition(".")[2]))
@@ -167,7 +167,7 @@ class Forecaster:
             values[section][short] = self.knobs[key].checked(value)
         experiment = checked(values)
         ready = self._workshop.prepared
-        cost = build.build_cost(
+        cost = build_cost(
             experiment, ready.data, ready.net, self._module, ready.engine.layout, ready.packing
         )
         candidate = space.of(experiment)

@@ -16,7 +16,6 @@ from sdfeel.core.scheme import Scheme
 from sdfeel.engine.base import ModuleEngine
 from sdfeel.engine.estimates import probing
 from sdfeel.experiment import build, build_network, effects
-from sdfeel.experiment.build_radio import build_case, build_changing
 from sdfeel.experiment.build_training import build_engine, build_workload, reading
 from sdfeel.experiment.schema import Experiment
 from sdfeel.planning import candidates as space
@@ -102,9 +101,9 @@ class Workshop:
         """Why the experiment's other options rule out a scheme on a network, if they do."""
         try:
             own = candidate.applied(self.base)
-            case = build_case(own, self.scheme(candidate), self.net(candidate))
+            case = build.build_case(own, self.scheme(candidate), self.net(candidate))
             effects.check(case)
-            build_changing(case)
+            build_network.build_changing(case)
         except InputError as error:
             return error
         return None
@@ -186,7 +185,7 @@ class Workshop:
         and compression."""
         experiment = candidate.applied(self.base)
         scheme, net = self.scheme(candidate), self.net(candidate)
-        outages, _ = build_changing(build_case(experiment, scheme, net))
+        outages, _ = build_network.build_changing(build.build_case(experiment, scheme, net))
         own = replace(self.prepared, decisions=self.decisions(candidate, outages))
         return own.simulation(self.engine(candidate.learning_rate))
 

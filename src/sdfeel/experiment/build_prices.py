@@ -1,36 +1,37 @@
-"""From an experiment to its channels, its late clients and its changing server graph."""
+"""From an experiment to its prices: speeds, links, overheads and radio channels."""
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
+from torch import nn
 
 from sdfeel.core import named
 from sdfeel.core.arrays import Floats, floats
-from sdfeel.core.cost import Channel, Cost, Overheads
+from sdfeel.core.cost import Channel, Cost, Overheads, Power
 from sdfeel.core.errors import InputError, unknown
-from sdfeel.core.gossip_weights import GOSSIP_RULES
 from sdfeel.core.link_times import SNR, Link
 from sdfeel.core.network import Network
-from sdfeel.core.outages import Change, Outages, check, schedule
-from sdfeel.core.scheme import Scheme
 from sdfeel.core.seeds import rng
-from sdfeel.core.stragglers import Policy, StragglerPolicy
-from sdfeel.core.tolerance import OPTIONS, YES
 from sdfeel.core.whereabouts import Whereabouts
+from sdfeel.data.federated import Federated
+from sdfeel.engine.messages import FLOAT, Packing
+from sdfeel.engine.parts import GRADIENTS
 from sdfeel.experiment.build_network import server_graph
-from sdfeel.experiment.effects import Case, Rates
-from sdfeel.experiment.files import clients_table, mahimahi_table, text_of, trace_table
-from sdfeel.experiment.read_whereabouts import build_whereabouts, used_whereabouts
+from sdfeel.experiment.build_training import reading
+from sdfeel.experiment.effects import Rates
+from sdfeel.experiment.files import clients_table, mahimahi_table, read_speeds, text_of, trace_table
+from sdfeel.experiment.read_whereabouts import build_whereabouts
 from sdfeel.experiment.real_networks import ServerGraph, links_table
 from sdfeel.experiment.schema import (
     Experiment,
     LatencySection,
-    NetworkSection,
     RadioSection,
-    given_keys,
 )
+from sdfeel.models import zoo
+from sdfeel.models.flat import Layout
+from sdfeel.radio import latency
 from sdfeel.radio.channel import (
     NEAREST,
     Cell,
@@ -41,10 +42,79 @@ from sdfeel.radio.channel import (
     scattered,
     snr_of,
 )
-from sdfeel.schemes import tolerance
 
 MOST = 40.0  # bits per second and hertz: no radio sends more
 LEAST = 1e-3  # and at less than this, nobody would send a model
+
+
+def build_cost(
+    experiment: Experiment,
+    data: Federated,
+    net: Network,
+    module: nn.Module,
+    layout: Layout,
+    packing: Packing | None = None,
+) -> Cost:
+    """Each client's speed and each link's rate: what rounds are priced by."""
+    section, devices = experiment.latency, experiment.devices
+    clients = len(data.parts)
+    speeds = floats(np.full(clients, devices.gflops * 1e9))
+    if devices.file is not None:
+        speeds = read_speeds(Path(devices.file), clients)
+    elif devices.spread > 1:
+        draws = rng(experiment.seed, "devices")
+        speeds = latency.speeds(clients, devices.gflops * 1e9, devices.spread)
+        speeds = latency.assigned(speeds, devices.placement, net.home, draws)
+    card = zoo.MODELS.get(named.spelled(experiment.model.name))
+    printed = None if card is None else card.operations
+    packed: dict[Link, int] = {}  # bits of a compressed model, where one travels
+    if packing is not None and packing.up:
+        packed["client-server"] = packed["client-cloud"] = packing.bits(layout.priced)
+    if packing is not None and packing.across is not None:
+        packed["server-server"] = packing.across.bits(layout.priced)
+    gradients = GRADIENTS.get(experiment.personal.method, 1)
+    busy = 1.0 if section.cores is None else max(clients / section.cores, 1.0)
+    preset = reading(experiment)
+    steps = latency.step_seconds(
+        speeds,
+        data.samples,
+        section.operations or printed or zoo.operations(module, data.train.first),
+        experiment.training.batch_size,
+        preset,
+    )
+    priced = Cost(
+        step_seconds=floats(busy * gradients * steps),
+        model_bits=section.model_bits or float(FLOAT * sum(layout.priced)),
+        rates=section.rates,
+        downlink=section.downlink or preset.downlink,
+        calls=section.calls or preset.calls,
+        holds=section.holds or preset.holds,
+        cell_edge_rate=section.cell_edge_mbps * 1e6,
+        power=Power(devices.computing_watts, devices.sending_watts, devices.backhaul_watts),
+        packed=packed,
+        overheads=overheads(section, net),
+    )
+    return with_radio(priced, experiment, net)
+
+
+def overheads(section: LatencySection, net: Network) -> Overheads:
+    """What rounds cost in addition to computing and sending."""
+    under_way: dict[Link, float] = {
+        "client-server": section.client_server_ms / 1e3,
+        "server-server": section.server_server_ms / 1e3,
+        "server-cloud": section.server_cloud_ms / 1e3,
+        "client-cloud": section.client_cloud_ms / 1e3,
+    }
+    return Overheads(
+        delays={link: seconds for link, seconds in under_way.items() if seconds},
+        message=section.message_ms / 1e3,
+        round=section.round_ms / 1e3,
+        connect=section.connect_ms / 1e3,
+        header_bytes=section.header_bytes,
+        cells=net.home,
+        cell_rate=None if section.cell_mbps is None else section.cell_mbps * 1e6,
+        common_rate=None if section.common_mbps is None else section.common_mbps * 1e6,
+    )
 
 
 def with_radio(priced: Cost, experiment: Experiment, net: Network) -> Cost:
@@ -128,26 +198,6 @@ def _check_reach(found: Whereabouts, cell: Cell, name: str) -> None:
         )
 
 
-def overheads(section: LatencySection, net: Network) -> Overheads:
-    """What rounds cost in addition to computing and sending."""
-    under_way: dict[Link, float] = {
-        "client-server": section.client_server_ms / 1e3,
-        "server-server": section.server_server_ms / 1e3,
-        "server-cloud": section.server_cloud_ms / 1e3,
-        "client-cloud": section.client_cloud_ms / 1e3,
-    }
-    return Overheads(
-        delays={link: seconds for link, seconds in under_way.items() if seconds},
-        message=section.message_ms / 1e3,
-        round=section.round_ms / 1e3,
-        connect=section.connect_ms / 1e3,
-        header_bytes=section.header_bytes,
-        cells=net.home,
-        cell_rate=None if section.cell_mbps is None else section.cell_mbps * 1e6,
-        common_rate=None if section.common_mbps is None else section.common_mbps * 1e6,
-    )
-
-
 def _own_channel(given: Any, radio: Floats, snr: Floats, seed: int) -> Channel:
     """A user's channel, or what a user's function makes of rates, noise and seed."""
     found = named.imported(given) if isinstance(given, str) else given
@@ -164,121 +214,12 @@ def _own_channel(given: Any, radio: Floats, snr: Floats, seed: int) -> Channel:
     return channel
 
 
-def build_case(experiment: Experiment, scheme: Scheme, net: Network) -> Case:
-    """What decides which keys matter; the files that the experiment names are read for it."""
-    section, network = experiment.radio, experiment.network
-    tolerates, own, where = tolerance(scheme), scheme.adapt(net), network.whereabouts
-    changes: tuple[Change, ...] = ()
-    if network.changes is not None:
-        changes = schedule(text_of(network.changes), network.changes)
-        check(changes, net, network.changes)
-    named = False, False
-    if section.links is not None:
-        table = links_table(text_of(section.links), section.links, net.links)
-        named = _says(table.mbps, table.seconds), _says(table.cloud_mbps, table.cloud_seconds)
-    used = frozenset(option for option in OPTIONS if tolerates.verdict(option) == YES)
-    clients = None if where is None else build_whereabouts(network, where, net)
-    rates, by_round = section.rates, clients is not None and clients.unit == "round"
-    case = Case(
-        experiment,
-        scheme,
-        tolerates,
-        net,
-        own,
-        used,
-        given_keys(experiment),
-        changes,
-        named,
-        "equal" if rates == "equal" else _kind_of_rates(rates, len(net.samples)),
-        clients=clients,
-    )
-    if rates == "whereabouts" and by_round and case.lanes:
-        raise InputError(
-            f"radio.rates is whereabouts, and {experiment.network.whereabouts} counts rounds, but "
-            f"{experiment.scheme.label} has no common round: give the file's times in seconds"
-        )
-    return case
-
-
-def _kind_of_rates(rates: str, clients: int) -> Rates:
+def kind_of_rates(rates: str, clients: int) -> Rates:
     if rates in ("distance", "whereabouts"):
         return "distance" if rates == "distance" else "whereabouts"
     if not (Path(rates).suffix or Path(rates).is_file()):
         raise unknown("radio.rates", rates, ["equal", "distance", "whereabouts", "a file .csv"])
     return "metres" if clients_table(text_of(rates), rates, clients)[0] == "metres" else "mbps"
-
-
-def build_changing(case: Case) -> tuple[Outages | None, tuple[str, ...]]:
-    """How servers, links and the cloud come and go (None: they do not), as far as the scheme
-    notices, and what the user should know about it."""
-    section = case.experiment.network
-    backhaul = case.experiment.compression.backhaul
-    if case.net.peers is not None and backhaul != "none" and {"backhaul", "mixing"} <= case.used:
-        raise InputError(
-            f"compression.backhaul is {backhaul}, for which servers must hear every message of "
-            f"their neighbours, but network.mixing is {case.net.peers.name}, in which they meet "
-            f"few of them: set compression.backhaul to none"
-        )
-    if (section.server_up_seconds is None) != (section.server_down_seconds is None):
-        raise InputError(
-            "network.server_up_seconds and network.server_down_seconds go together: set both"
-        )
-    used = [kind in case.used for kind in ("absent_cloud", "changing_servers", "changing_links")]
-    changes = tuple(change for change in case.schedule if used[len(change.who)])
-    link_chance = section.link_chance if used[2] else 1.0
-    up_seconds = section.server_up_seconds if used[1] else None
-    clients = None if case.clients is None else used_whereabouts(case, case.clients)
-    if not changes and link_chance == 1 and up_seconds is None and clients is None:
-        return None, ()
-    if case.net.peers is not None and "mixing" in case.used:
-        raise InputError(
-            f"network.mixing is {case.net.peers.name}, which plans its exchanges ahead, but "
-            f"{_what_changes(section)} lets the server graph change: name a rule that fits any "
-            f"graph ({', '.join(GOSSIP_RULES)})"
-        )
-    rule = callable(section.mixing) or named.spelled(section.mixing) in GOSSIP_RULES
-    if not rule and "mixing" in case.used:
-        raise InputError(
-            f"network.mixing is the matrix in {named.spelled(section.mixing)}, but the server "
-            f"graph changes: name a rule that fits any graph ({', '.join(GOSSIP_RULES)})"
-        )
-    outages = Outages(
-        changes,
-        link_chance,
-        up_seconds,
-        section.server_down_seconds or 1.0,
-        case.experiment.seed,
-        central=case.tolerates.central,
-        clients=clients,
-    )
-    return outages, _warned(outages, case)
-
-
-def _what_changes(section: NetworkSection) -> str:
-    """The key by which links or servers come and go."""
-    if section.changes is not None:
-        return "network.changes"
-    if section.whereabouts is not None:
-        return "network.whereabouts"
-    return "network.link_chance" if section.link_chance < 1 else "network.server_up_seconds"
-
-
-def _warned(outages: Outages, case: Case) -> tuple[str, ...]:
-    """A warning if the schedule leaves the network cut apart at its end."""
-    name = case.experiment.network.changes
-    if case.tolerates.central:
-        lost = outages.schedule and not outages.schedule[-1].up
-        return (f"at the end of {name} the cloud is away, so nobody will train any more",) * bool(
-            lost
-        )
-    apart = outages.cut_off(case.net)
-    if len(apart) < 2:
-        return ()
-    groups = " and ".join(str(part) for part in apart)
-    return (
-        f"at the end of {name}, servers {groups} are cut off from one another, so their "
-        f"models will not agree",
-    )
 
 
 def _mean_snr(experiment: Experiment, clients: int) -> Floats:
@@ -326,16 +267,16 @@ def _with_trace(priced: Cost, section: RadioSection, clients: int, nominal: floa
 def _with_links(priced: Cost, known: ServerGraph, net: Network) -> Cost:
     """Prices with what is known about links; the others keep what they have, or their kind's."""
     across, up, own = priced.server_rates, priced.cloud_rates, priced.overheads
-    if _says(known.mbps, known.cloud_mbps):
+    if says(known.mbps, known.cloud_mbps):
         before = np.ones(net.links.shape) if across is None else across
         across = _known(known.mbps * 1e6 / priced.rates["server-server"], before) * net.links
         before = np.ones(len(net.linked)) if up is None else up
         up = _known(known.cloud_mbps * 1e6 / priced.rates["server-cloud"], before)
-    if _says(known.seconds):
+    if says(known.seconds):
         usual = floats(np.full(net.links.shape, priced.delay("server-server")))
         usual = usual if own.server_delays is None else own.server_delays
         own = replace(own, server_delays=_known(known.seconds, usual) * net.links)
-    if _says(known.cloud_seconds):
+    if says(known.cloud_seconds):
         usual = floats(np.full(len(net.linked), priced.delay("server-cloud")))
         usual = usual if own.cloud_delays is None else own.cloud_delays
         own = replace(own, cloud_delays=_known(known.cloud_seconds, usual))
@@ -346,7 +287,7 @@ def _known(found: Floats, otherwise: Floats) -> Floats:
     return floats(np.where(np.isnan(found), otherwise, found))
 
 
-def _says(*tables: Floats) -> bool:
+def says(*tables: Floats) -> bool:
     return any(bool((~np.isnan(each)).any()) for each in tables)
 
 
@@ -356,22 +297,3 @@ def _check_band(mbps: Floats, section: RadioSection, name: str) -> None:
             f"{name} has a rate of {mbps.max():g} Mbit/s, more than {section.bandwidth_mhz:g} MHz "
             f"can carry: raise radio.bandwidth_mhz"
         )
-
-
-def build_late(experiment: Experiment) -> StragglerPolicy:
-    """What is done about late clients."""
-    section = experiment.latency
-    if isinstance(section.late, str) and not named.is_path(section.late):
-        return StragglerPolicy(cast(Policy, section.late), section.deadline_seconds)
-    found = named.imported(section.late) if isinstance(section.late, str) else section.late
-    if isinstance(found, type):
-        with named.asked_for("latency.late", "a policy"):
-            found = found(seconds=section.deadline_seconds)
-    for part in ("settle", "check", "policy", "seconds"):
-        if not hasattr(found, part):
-            raise InputError(
-                f"latency.late gave a {type(found).__name__}, which lacks {part}: a policy has "
-                f"policy, seconds, settle(view, cost, work, mixed) and check(rounds, cost)"
-            )
-    policy: StragglerPolicy = found
-    return policy
