@@ -26,7 +26,6 @@ FIRST_TRIES, HOPELESS = 20, 40
 
 def iid(labels: Ints, clients: int, rng: Rng) -> list[Ints]:
     """Everyone gets a random sample of the same size, give or take one."""
-    _check_clients(labels, clients)
     owner = np.empty(len(labels), dtype=np.int64)
     owner[rng.permutation(len(labels))] = np.arange(len(labels)) % clients
     return grouped(np.arange(len(owner)), owner, clients)
@@ -39,7 +38,6 @@ def exact_classes(labels: Ints, clients: int, classes_per_client: int, rng: Rng)
     is split evenly among them. Raises InputError if a class would have no owner, since its
     examples would be lost, or fewer examples than owners.
     """
-    _check_clients(labels, clients)
     names, label, sizes = np.unique(labels, return_inverse=True, return_counts=True)
     owners = _owners_per_class(names, sizes, clients, classes_per_client)
     held = _dealt(owners, clients, rng)  # (C, K)
@@ -57,7 +55,6 @@ def shards(labels: Ints, clients: int, shards_per_client: int, rng: Rng) -> list
     All clients hold equally many examples. A shard may span two classes, so a client may hold
     more or fewer classes than shards; the last examples, too few for a shard each, are dropped.
     """
-    _check_clients(labels, clients)
     at_least("classes_per_client", shards_per_client, 1)
     count = clients * shards_per_client
     size = len(labels) // count
@@ -87,7 +84,6 @@ def dirichlet(
     someone holds fewer than `min_size` examples is thrown away as a whole; after `tries` of
     them the error says what to change.
     """
-    _check_clients(labels, clients)
     _check_dirichlet(len(labels), clients, concentration, min_size)
     names, label, sizes = np.unique(labels, return_inverse=True, return_counts=True)
     fullest, fewest = 0, clients
@@ -199,6 +195,12 @@ def split(
                 f"partition '{partition}' needs class numbers, but the targets are of type "
                 f"{labels.dtype}: use 'iid' or a file"
             )
+        at_least("clients", clients, 1)
+        if clients > len(labels):
+            raise InputError(
+                f"{clients} clients cannot share {len(labels)} examples: every client needs at "
+                f"least one; use at most {len(labels)} clients"
+            )
         knobs = Knobs(classes_per_client, concentration, balance, min_size)
         return rule(labels, clients, rng, knobs)
     if not group_files.is_file_name(partition):
@@ -210,15 +212,6 @@ def split(
             f"set clients to {len(parts)} or use another file"
         )
     return parts
-
-
-def _check_clients(labels: Ints, clients: int) -> None:
-    at_least("clients", clients, 1)
-    if clients > len(labels):
-        raise InputError(
-            f"{clients} clients cannot share {len(labels)} examples: every client needs at "
-            f"least one; use at most {len(labels)} clients"
-        )
 
 
 def _owners_per_class(names: Ints, sizes: Ints, clients: int, per_client: int) -> Ints:

@@ -81,7 +81,6 @@ from sdfeel.schemes.server_optimizers import ServerStep, stepped
 from sdfeel.sim.simulate import Simulation
 from sdfeel.sim.state import State
 
-MODEL_FOR = {"mnist": "mnist-cnn", "fashion-mnist": "mnist-cnn", "cifar10": "cifar-cnn"}
 CLASSES = 100  # up to which a confusion matrix is kept
 EVALUATIONS = 25  # in a run, unless evaluation.every says otherwise
 
@@ -196,19 +195,18 @@ def settle(experiment: Experiment, parts: RunParts | None = None) -> Settled:
     """Find what `experiment` names; what cannot go together is refused here."""
     scheme, foreign = build_scheme(experiment) if parts is None else (parts.scheme, ())
     groups = [*experiment.evaluation.per_client, *experiment.evaluation.per_cluster]
-    known = known_metrics(experiment)
+    known = known_metrics(experiment)  # what nobody knows is refused before any data are read
     if groups:
-        chosen(groups, known)  # known names
+        chosen(groups, known)
     rules = experiment.latency
     patient = rules.late == "wait" and rules.deadline_seconds is None
     late = WAITING if patient else build_late(experiment)
     loaded = load_data(experiment)
     data = split_data(experiment, loaded)
     notes = tuple(split_notes(experiment, loaded, len(data.parts)))
-    experiment = with_model(with_servers(with_data(experiment, data)))
+    experiment = with_servers(with_data(experiment, data))
     if groups:
-        suits = data.task != "regression"
-        chosen(groups, known_metrics(experiment), suits)  # names that suit the targets
+        chosen(groups, known_metrics(experiment), data.task != "regression")
     net = build_network(experiment, data) if parts is None else parts.net
     check_tests(data, experiment.evaluation, len(net.servers))
     case = build_case(experiment, scheme, net)
@@ -350,16 +348,6 @@ def _ready(made: Prepared, settled: Settled, parted: tuple[str, ...]) -> Prepare
     experiment = resolved(experiment, settled.scheme, made.data, rounds, made.engine.name)
     made = replace(made, experiment=experiment, decisions=decisions, net=net)
     return replace(made, rounds=rounds, notes=tuple(notes))
-
-
-def with_model(experiment: Experiment) -> Experiment:
-    """The same experiment, with the model that suits the data if none was chosen."""
-    if spelled(experiment.model.name) != "auto":
-        return experiment
-    name = MODEL_FOR.get(spelled(experiment.data.name), "mlp")
-    return experiment.model_copy(
-        update={"model": experiment.model.model_copy(update={"name": name})}
-    )
 
 
 def resolved(

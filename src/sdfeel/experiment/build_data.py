@@ -30,6 +30,7 @@ from sdfeel.experiment.sections import EvaluationSection
 
 LOSS = Kind("loss", LOSSES, "sdfeel.losses")
 METRIC = Kind("metric", METRICS, "sdfeel.metrics")
+MODEL_FOR = {"mnist": "mnist-cnn", "fashion-mnist": "mnist-cnn", "cifar10": "cifar-cnn"}
 SPLITTING = tuple(
     f"data.{key}"
     for key in ("partition", "classes_per_client", "concentration", "balance", "min_size")
@@ -110,10 +111,13 @@ def build_reading(experiment: Experiment) -> HowToRead:
 
 
 def with_data(experiment: Experiment, data: Federated) -> Experiment:
-    """The same experiment with as many clients as its data are split over, and with the loss and
-    the metrics of its task, where none were chosen."""
+    """The same experiment with as many clients as its data are split over, and with the loss, the
+    metrics and the model that suit its task, where none were chosen."""
     task = data.task if experiment.data.task == "auto" else experiment.data.task
-    training, evaluation = experiment.training, experiment.evaluation
+    training, evaluation, model = experiment.training, experiment.evaluation, experiment.model
+    if spelled(model.name) == "auto":
+        name = MODEL_FOR.get(spelled(experiment.data.name), "mlp")
+        model = model.model_copy(update={"name": name})
     if spelled(experiment.training.loss) == "auto":
         training = training.model_copy(update={"loss": TASK_LOSSES[task]})
     if not evaluation.metrics and task in TASK_METRICS:
@@ -121,7 +125,12 @@ def with_data(experiment: Experiment, data: Federated) -> Experiment:
         evaluation = evaluation.model_copy(update={"metrics": own})
     network = experiment.network.model_copy(update={"clients": len(data.parts)})
     return experiment.model_copy(
-        update={"network": network, "training": training, "evaluation": evaluation}
+        update={
+            "network": network,
+            "training": training,
+            "evaluation": evaluation,
+            "model": model,
+        }
     )
 
 

@@ -114,13 +114,13 @@ def examples(experiment: Experiment) -> int:
 def decisions_of(experiment: Experiment) -> "Decisions":
     """What an experiment's scheme decides; data of the same split are loaded once."""
     from sdfeel.core.decide import Decisions
-    from sdfeel.experiment import build, build_network, build_prices, build_training
+    from sdfeel.experiment import build, build_data, build_network, build_prices, build_training
 
     scheme, _ = build.build_scheme(experiment)
     data = _data(
         experiment.model_dump_json(include={"data": True, "network": {"clients"}, "seed": True})
     )
-    experiment = build.with_model(experiment)
+    experiment = build_data.with_data(experiment, data)
     module = build.build_model(experiment, data)
     whole = build_network.build_network(experiment, data)
     cost = build_prices.build_cost(experiment, data, whole, module, build.layout_of(module))
