@@ -198,8 +198,8 @@ def settle(experiment: Experiment, parts: RunParts | None = None) -> Settled:
     known = known_metrics(experiment)  # what nobody knows is refused before any data are read
     if groups:
         chosen(groups, known)
-    rules = experiment.latency
-    patient = rules.late == "wait" and rules.deadline_seconds is None
+    rule, deadline = experiment.latency.late, experiment.latency.deadline_seconds
+    patient = isinstance(rule, str) and rule == "wait" and deadline is None
     late = WAITING if patient else build_late(experiment)
     loaded = load_data(experiment)
     data = split_data(experiment, loaded)

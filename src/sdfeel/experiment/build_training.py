@@ -27,7 +27,8 @@ def build_training(experiment: Experiment) -> Training:
     private, rates, regularised = None, None, dict[str, Penalty]()
     if privacy.protects == "examples":
         private = PrivateSteps(privacy.clip or 1.0, privacy.noise, experiment.seed)
-    if training.schedule != "constant" or training.schedule_options or training.warmup:
+    constant = isinstance(training.schedule, str) and training.schedule == "constant"
+    if not constant or training.schedule_options or training.warmup:
         rates = schedule(
             training.schedule,
             training.schedule_options,
