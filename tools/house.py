@@ -106,12 +106,12 @@ def crossed() -> Crossed:
 
     def enter(frame: FrameType, event: str, argument: Any) -> None:
         nonlocal compiling
+        if frame.f_code is available.__code__ and event in ("call", "return"):
+            compiling += 1 if event == "call" else -1
         if event == "call":
             entered.add(frame.f_code)
             if not compiling:
                 beside.add(frame.f_code)
-        if frame.f_code is available.__code__ and event in ("call", "return"):
-            compiling += 1 if event == "call" else -1
 
     with tempfile.TemporaryDirectory() as directory:
         experiment = load(None, ())

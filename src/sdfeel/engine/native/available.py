@@ -139,7 +139,7 @@ def available(workload: Workload, batch: int, shift: bool = False) -> Native | s
             return fault
     if plan.needs_two and min(map(len, workload.parts), default=2) < 2:
         return "a client has a single example, and BatchNorm needs two for its statistics"
-    return compiled(replace(plan, shift=shift), module, training, batch)
+    return compiled(replace(plan, shift=True) if shift else plan, module, training, batch)
 
 
 def compiled(

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from math import prod
 from typing import Literal
 
@@ -92,7 +93,7 @@ class ModelPlan:
         norms = [stage.main for stage in every(self.stages) if isinstance(stage.main, Norm)]
         return any(prod(norm.shape[1:]) == 1 for norm in norms)
 
-    @property
+    @cached_property
     def products(self) -> int:
         """Multiplications of one example's forward pass."""
         total = 0
