@@ -86,7 +86,7 @@ def test_charging_and_wifi_must_both_be_so() -> None:
         ("seconds,client,sever\n1,0,1\n", "names a column 'sever': columns are seconds"),
         ("client,server\n0,1\n", "must name `seconds` or `round`"),
         ("seconds,client\n1,0\n", "says neither where clients are nor whether they take part"),
-        ("seconds,client,longitude\n1,0,3\n", "names half of a place"),
+        ("seconds,client,longitude\n1,0,3\n", "has only one of longitude and latitude"),
         ("seconds,client,server\n1,0\n", "line 2 of t.csv has 2 values for 3 columns"),
         ("# cells\nseconds,client,server\n\nx,0,1\n", "line 4 of t.csv gives 'x' as seconds"),
         ("seconds,client,server\n-1,0,1\n", "line 2 of t.csv gives '-1' as seconds"),

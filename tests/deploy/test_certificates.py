@@ -158,7 +158,7 @@ def test_a_renewed_server_is_for_the_same_hosts(made: Path) -> None:
 def test_what_cannot_be_is_refused_in_a_sentence(made: Path) -> None:
     with pytest.raises(InputError, match="client-3 has a certificate: renew it"):
         certificates.issue_node(made, "client-3")
-    with pytest.raises(InputError, match="edge-1 will be called: give the names"):
+    with pytest.raises(InputError, match="others must reach edge-1: give the names"):
         certificates.issue_node(made, "edge-1")
     with pytest.raises(InputError, match="' is not a node"):
         certificates.issue_node(made, "../x")

@@ -63,8 +63,8 @@ class Network:
         object.__setattr__(self, "reach", tuple(tuple(servers) for servers in self.reach))
         names = [shelf.name for shelf in self.shelves]
         assert len(set(names)) == len(names), f"two shelves have the same name: {names}"
-        assert sum(shelf.returned for shelf in self.shelves) <= 1, "a run returns one shelf"
-        assert sum(shelf.trained for shelf in self.shelves) <= 1, "one shelf takes what was trained"
+        assert sum(shelf.returned for shelf in self.shelves) <= 1, "a run returns at most one shelf"
+        assert sum(shelf.trained for shelf in self.shelves) <= 1, "at most one shelf is `trained`"
         whole = self.sizes is None
         _check_links(self.linked, whole, self.out)
         _check_clients(self.samples, self.reach, len(self.linked), whole, self.out)

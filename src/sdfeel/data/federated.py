@@ -106,8 +106,8 @@ class LazyExamples(Examples):
                 twice.append(source.pair(0))
             if not all(torch.equal(a, b) for a, b in zip(*twice, strict=True)):
                 raise InputError(
-                    "the data set gives another example each time, though the generators of torch, "
-                    "NumPy and Python begin alike: let it draw from one of these, not from its own"
+                    "the data set gives another example each time, although the generators of "
+                    "torch, NumPy and Python were seeded alike: let it draw from one of these"
                 )
             known = source.targets()
         if known is None:

@@ -182,7 +182,7 @@ def reseed(deployment: Path, name: str) -> tuple[int, str]:
     federation, _ = federation_of(node)
     server = int(name.partition("-")[2]) if name.startswith("edge-") else -1
     if server not in federation.net.servers:
-        raise InputError(f"'{name}' is not an edge server of this deployment: write edge-0, say")
+        raise InputError(f"'{name}' is not an edge server of this deployment: try edge-0")
     if not federation.synchronous or federation.net.shelves:
         raise InputError(
             f"{federation.name} keeps more than a model at its servers: restore a backup instead"

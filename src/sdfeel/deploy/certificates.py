@@ -34,7 +34,7 @@ def issue_node(
     if home.exists():
         raise InputError(f"{node} has a certificate: renew it, or revoke it and remove {home}")
     if node.startswith("edge-") and not hosts:
-        raise InputError(f"{node} will be called: give the names and addresses of its host")
+        raise InputError(f"others must reach {node}: give the names and addresses of its host")
     made = issue(directory / AUTHORITY, _slashed(node), hosts, home, days)
     publish(directory)
     return made

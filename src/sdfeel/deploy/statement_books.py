@@ -110,7 +110,7 @@ class Books:
         return found
 
     def offer_of(self, client: int, server: int, k: int) -> Mapping[str, Any] | None:
-        """What a server signed to have given a client, if the client kept that."""
+        """What a server signed that it gave a client, if the client kept that."""
         line = self.lines.get(f"client-{client}", {}).get(k)
         given = {} if line is None else line["offers"].get(str(server), {})
         if "signature" not in given:
@@ -230,7 +230,7 @@ class Books:
         number, hop, row = map(int, key.split("/"))
         other, sha256 = f"edge-{number}", heard["sha256"]
         if statement["heard"].get(key) != sha256:
-            self._found(k, name, f"it keeps another model of {other} than it signed to have heard")
+            self._found(k, name, f"the model of {other} that it keeps is not the one it signed for")
             return
         said = offer(self.federation, number, k, sha256, hop=hop, row=row)
         signed, own = self._signer(said, heard) == other, self.said(other, k)

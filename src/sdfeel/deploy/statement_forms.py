@@ -98,7 +98,7 @@ def impossible(federation: Federation, server: int, said: Statement) -> str:
     if len(set(guests)) < len(guests) or any(
         n >= clients or server in net.reach[n] or home[n] < 0 for n in guests
     ):
-        return "it signed to have guests that it cannot have"
+        return "it signed that it had guests, which it cannot have"
     used = (*said["steps"], *said["came"], *map(str, said["missing"]))
     if any(int(n) >= clients for n in used):
         return "it signed results of clients that do not exist"

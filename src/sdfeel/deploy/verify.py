@@ -173,7 +173,7 @@ class Verifier:
             turn = Turn.of(federation, d, k, server.memory, guests)
             turns[d] = turn, closed, said
             if server.result not in (None, said["start"]):
-                text = f"it began from another model than it ended round {k} with"
+                text = f"it did not begin from the model with which it ended round {k}"
                 self._deviates(k, f"edge-{d}", text)
         before = sum(self.found.good.values()), sum(map(len, self.found.unknown.values()))
         wrong = len(self.found.findings)
@@ -286,7 +286,7 @@ class Verifier:
             self._misled(k, d, number, header["sha256"], asked)
         expected = self._counts[number]
         if own["first"] != expected and not self.federation.epoch and not turn.guests:
-            text = f"it let client-{number} begin at step {own['first']}, it was at {expected}"
+            text = f"it let client-{number} begin at step {own['first']}, not at {expected}"
             self._deviates(k, f"edge-{d}", text)
         assert body is not None  # work comes with a model
         bodies: dict[int, bytes] = {d: body}
@@ -305,7 +305,7 @@ class Verifier:
         signed = self.books.offer_of(number, d, k)
         wrong = signed is not None and signed["sha256"] != sha256
         if wrong or (signed is not None and signed["work"] not in (None, work)):
-            text = f"it gave client-{number} a model or work other than it had to, and signed that"
+            text = f"it gave client-{number} a wrong model or wrong work, and signed that"
             self._deviates(k, f"edge-{d}", f"{text} it")
             return
         nodes = (f"client-{number}", f"edge-{d}")

@@ -30,7 +30,7 @@ class NotAtHand(Exception):
 
 
 class Deviates(Exception):
-    """A node did something other than it had to."""
+    """A node did something that it should not have done."""
 
 
 @dataclass
@@ -73,7 +73,7 @@ class Bodies:
 
 @dataclass
 class Replayed(SyncExchange):
-    """A server's exchanges, with what it signed to have heard."""
+    """A server's exchanges, with what it signed that it heard."""
 
     heard: Mapping[str, str] = field(default_factory=dict)
     away: frozenset[int] = frozenset()

@@ -172,11 +172,11 @@ def drawn(
             queue += [members[d][turn] for d in order if turn < len(members[d])]
     if clients > len(queue):
         raise InputError(
-            f"attack.clients is {clients}, but only {len(queue)} clients have a server: name fewer"
+            f"attack.clients is {clients}, but only {len(queue)} clients have a server: lower it"
         )
     if servers > len(present):
         raise InputError(
-            f"attack.servers is {servers}, but there are {len(present)} edge servers: name fewer"
+            f"attack.servers is {servers}, but there are {len(present)} edge servers: lower it"
         )
     lying = [int(present[d]) for d in order[:servers]]
     names = [f"client-{n}" for n in sorted(queue[:clients])]

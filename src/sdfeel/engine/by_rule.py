@@ -376,7 +376,7 @@ def _own_rule(rule: rules.OwnRule, x: Floats, votes: Floats, own: Floats) -> Flo
     found = np.asarray(rule.function(_wide(x), votes, own), dtype=np.float64)
     if found.shape != own.shape:
         raise InputError(
-            f"a rule must give {len(own)} numbers, one for each of a model, but "
+            f"a rule must give {len(own)} numbers, as many as a model has, but "
             f"{getattr(rule.function, '__name__', rule.function)} gave an array of {found.shape}"
         )
     return found

@@ -141,7 +141,7 @@ def _checked(columns: Sequence[str], name: str) -> str:
             f"got '{','.join(columns)}'"
         )
     if ("longitude" in columns) != ("latitude" in columns):
-        raise InputError(f"the first line of {name} names half of a place: give both columns")
+        raise InputError(f"{name} has only one of longitude and latitude: give both columns")
     if not set(columns) & {"server", "longitude", *FLAGS}:
         raise InputError(
             f"{name} says neither where clients are nor whether they take part: add a column "

@@ -67,7 +67,7 @@ class Given:
         if len(spans) > MOST_SPANS:
             raise Refused(
                 f"a server asks for round {k + 1}, but servers have left out rounds {MOST_SPANS} "
-                f"times before: now it must follow a round that was worked for"
+                f"times before: now a round must follow one that was worked for"
             )
         return Given(spans, k, what)
 

@@ -96,7 +96,7 @@ def _caption(plan: Plan) -> str:
         f"times are virtual"
     )
     if any(row.ran and row.seconds is None for row in plan.rows) and plan.goal.kind != "budget":
-        text += "; (accuracy): stopped there, behind"
+        text += "; (accuracy): stopped there because it was behind"
     return text if plan.finished else f"{text}; stopped early"
 
 

@@ -225,7 +225,7 @@ class LockedModel:
         The leader says only what it knew; how much it counts for that is worked out here.
         """
         if k >= self.tally.most:
-            raise Refused(f"no server has a round {k}: the experiment ends before")
+            raise Refused(f"no server has a round {k}: the experiment ends before it")
         heard, stamp = self.claimed(before)
         federation = self._federation
         turn = Turn.of(federation, leader, k, {})

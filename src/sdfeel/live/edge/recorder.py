@@ -138,7 +138,7 @@ class Recorder:
         handed = self._handed.get(client, {})
         mine, model = statement["got"].get(str(self.server)), handed.get("got")
         if mine is None or model not in (None, mine):
-            raise Rejected(f"client-{client} signs that it began from another model than ours")
+            raise Rejected(f"client-{client} signs that it did not begin from our model")
         if handed.get("work") not in (None, statement["work"]):
             raise Rejected(f"client-{client} signs that it was asked for something else")
         if handed:
