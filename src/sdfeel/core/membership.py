@@ -36,7 +36,7 @@ class Epoch:
 
     @classmethod
     def parse(cls, begins: int, words: Iterable[str]) -> "Epoch":
-        """From words such as `client-4=edge-1`.
+        """An epoch from words such as `client-4=edge-1`.
 
         >>> Epoch.parse(9, ["client-3=none", "client-4=edge-1", "client-5=80"])
         Epoch(begins=9, moves=((3, None), (4, 1)), counts=((5, 80),), servers=())

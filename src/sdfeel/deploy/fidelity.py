@@ -230,7 +230,7 @@ class FidelityRow:
 
     @property
     def error(self) -> float:
-        """Of the prices alone, over what was measured."""
+        """The error of the prices alone, over what was measured."""
         return self.plain.seconds / self.measured.seconds - 1
 
     @property

@@ -72,7 +72,7 @@ class Attack:
     def of(
         cls, kind: str, strength: float | None, who: Sequence[str], target: int = 0
     ) -> "Attack | None":
-        """By the names of those who lie, such as client-3 and edge-0; None if nobody does."""
+        """The attack of those who are named, such as client-3 and edge-0; None if nobody lies."""
         if kind == "none" or not who:
             return None
         found: dict[str, set[int]] = {"client": set(), "edge": set()}

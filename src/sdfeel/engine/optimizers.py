@@ -83,7 +83,7 @@ class Objective:
         return self._split(mean.to(self._flat.row.dtype))
 
     def gradients(self, loss: Tensor, create_graph: bool = False) -> list[Tensor | None]:
-        """Of the whole objective, where `loss` is what calling it gave."""
+        """Gradients of the whole objective, where `loss` is what calling it gave."""
         found = torch.autograd.grad(
             loss, self._flat.trainable, create_graph=create_graph, allow_unused=True
         )

@@ -52,7 +52,7 @@ class Personal:
 
     @classmethod
     def of(cls, given: Mapping[str, Any]) -> "Personal":
-        """From an experiment's section, whose method is not `none`."""
+        """What an experiment's section describes; its method is not `none`."""
         lists = {key: tuple(given[key]) for key in ("stays", "travels")}
         return cls(**{**given, **lists})
 

@@ -305,7 +305,7 @@ class ClientDesk:
     def of(
         cls, identity: Callable[[], Identity], federation: str, directory: Path, client: int
     ) -> "ClientDesk":
-        """With a node's files."""
+        """One for a node's files."""
         log = StatementLog(directory / STATEMENTS)
         return cls(Notary(identity, federation), log, client)
 

@@ -122,7 +122,7 @@ class Forecaster:
                 yield Knob(key, rate, tuple(sorted({*near, rate})))
 
     def forecast(self, changes: Changes, reached: Sequence[Reached] = ()) -> Forecast:
-        """With some knobs turned, and from what runs at other settings of them have reached."""
+        """What to expect with some knobs turned, given what runs at other settings have reached."""
         entry, decisions = self._priced(changes)
         per = entry.pace
         whole = _whole_rounds(entry, self.base.training.iterations)

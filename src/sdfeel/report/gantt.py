@@ -47,7 +47,7 @@ class GanttPanel:
 
     @property
     def height(self) -> float:
-        """In rows."""
+        """How high it is, in rows."""
         return sum(1 + len(clients) for clients in self.clusters.values()) + GAP * (
             len(self.clusters) - 1
         )

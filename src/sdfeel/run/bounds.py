@@ -68,11 +68,11 @@ class Promise:
         return cls(**{**record, "newest": LossProbe(**record["newest"])})
 
     def record(self) -> dict[str, Any]:
-        """For a checkpoint."""
+        """The same for a checkpoint."""
         return asdict(self)
 
     def after(self, iterations: int, seen: LossProbe) -> "Promise":
-        """With another look, after this many local iterations."""
+        """The same with another look, after this many local iterations."""
         passed = iterations - self.iterations
         return replace(
             self,

@@ -31,7 +31,7 @@ class Exposed(NamedTuple):
     losses: Floats  # (C,) by client; `engine.privacy` says what a loss is
 
     def epsilons(self, delta: float) -> tuple[float, float]:
-        """Of the median client, and of the least protected one."""
+        """The epsilon of the median client, and of the least protected one."""
         middle = float(np.median(self.losses)) if np.isfinite(self.losses).all() else inf
         return epsilon(middle, delta), epsilon(float(self.losses.max(initial=0)), delta)
 

@@ -157,7 +157,7 @@ class Continued:
 
 
 def versions() -> dict[str, str]:
-    """Of everything that computes."""
+    """The versions of everything that computes."""
     own = {"sdfeel": __version__, "torch": str(torch.__version__), "numpy": np.__version__}
     return {**own, "Python": platform.python_version()}
 

@@ -101,7 +101,7 @@ def library(source: str, target: tuple[str, ...] | None = None) -> Path:
 
 
 def asked_target(compiler: tuple[str, ...]) -> tuple[str, ...]:
-    """For all instructions of this CPU, or for the set that $SDFEEL_NATIVE_INSTRUCTIONS names."""
+    """Flags for all instructions of this CPU, or for what $SDFEEL_NATIVE_INSTRUCTIONS names."""
     name = asked_instructions()
     if name == ALL:
         return NATIVE

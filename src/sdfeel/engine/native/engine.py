@@ -122,7 +122,7 @@ class NativeEngine:
 
     @cached_property
     def _trainer(self) -> Trainer:
-        """For single clients: in plain rounds crowds are trained, and nobody needs it."""
+        """What trains single clients; plain rounds train crowds, and do not need it."""
         return self._trainer_of(self._native)
 
     @cached_property
@@ -131,7 +131,7 @@ class NativeEngine:
         return Crowds(self._native.library, lessons, row, self.workers)
 
     def _other(self, pull: float) -> Trainer:
-        """For tasks that have shifts, or that are pulled to where they start."""
+        """What trains tasks that have shifts, or that are pulled to where they start."""
         if pull not in self._others:
             native = available(pulled(self._workload, pull), self.batch, shift=True)
             if isinstance(native, str):

@@ -66,7 +66,8 @@ class Recorder:
         directory: Path,  # of the node
         policy: Policy,
     ) -> "Recorder | None":
-        """With a node's files; None if servers are not in step: nobody could repeat a round then.
+        """A recorder for a node's files; None if servers are not in step: no round could be
+        repeated.
 
         What the last process committed and did not write is written now.
         """

@@ -61,7 +61,7 @@ class ServerState:
 
     @classmethod
     def of(cls, record: Mapping[str, Any]) -> "ServerState":
-        """From the form in which it is saved."""
+        """The state, from the form in which it is saved."""
         return cls(
             taken={int(client): int(count) for client, count in record["taken"].items()},
             k=int(record["k"]),

@@ -37,7 +37,7 @@ class Envelope:
         return cls(kind, header, None if body is None else len(body))
 
     def encode(self, body: bytes | None = None) -> bytes:
-        """As one message, with the body if it is given."""
+        """The envelope as one message, with the body if it is given."""
         record = {"version": VERSION, "kind": self.kind, "header": self.header, "size": self.size}
         head = json.dumps(record, allow_nan=False, separators=(",", ":")).encode()
         return b"\n".join((head, body)) if body else head

@@ -27,7 +27,7 @@ class Name:
 
     @classmethod
     def parse(cls, text: str, federation: str | None = None) -> "Name":
-        """From the whole name, or from `role/number` where the federation is known."""
+        """The name in a text: whole, or `role/number` where the federation is known."""
         whole = text if "://" in text or federation is None else f"sdfeel://{federation}/{text}"
         match = _NAME.fullmatch(whole)
         if match is None or match[2] not in ROLES:
