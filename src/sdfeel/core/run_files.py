@@ -58,7 +58,7 @@ def replacing(path: Path, durable: bool = True, private: bool = False) -> Iterat
     draft = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with open(draft, "wb", opener=_opened_privately if private else None) as file:
+        with _opened_privately(draft) if private else draft.open("wb") as file:
             yield file
             if durable:
                 file.flush()
@@ -75,10 +75,10 @@ def replacing(path: Path, durable: bool = True, private: bool = False) -> Iterat
         _secure_names(path.parent)
 
 
-def _opened_privately(draft: str, flags: int) -> int:
+def _opened_privately(draft: Path) -> IO[bytes]:
     # A killed process with the same number may have left a draft that others can read.
-    Path(draft).unlink(missing_ok=True)
-    return os.open(draft, flags | os.O_EXCL, 0o600)
+    draft.unlink(missing_ok=True)
+    return os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb")
 
 
 @contextmanager
