@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 from torch import Tensor
 
-from sdfeel.core import run_files
 from sdfeel.core.decide import Decisions
 from sdfeel.core.run_files import CHANGES, CHECKPOINT
 from sdfeel.engine.messages import Compress, Packing, TopK
@@ -133,9 +132,6 @@ class Mortal:
         opened = Path.open
         patch.setattr(
             Path, "open", lambda path, *how, **more: self._file(opened, path, *how, **more)
-        )
-        patch.setattr(
-            run_files, "open", lambda *how, **more: self._file(open, *how, **more), raising=False
         )
 
     def _dies(self) -> bool:
