@@ -18,6 +18,8 @@ each_document = pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path
 PAGES = [*DOCUMENTS, *sorted((ROOT / "docs").glob("*.md"))]
 each_page = pytest.mark.parametrize("path", PAGES, ids=lambda path: path.stem)
 NAMED_FILE = re.compile(r"`((?:[a-z_0-9]+/)+(?:[a-z_0-9]+\.(?:py|hpp|json|md|html))?)`")
+NAMED_IN_CODE = re.compile(r"(?<![\w./{}*-])((?:[a-z_0-9]+/)*[a-z_0-9]+\.(?:py|hpp))\b")
+EXAMPLES = {"mine.py"}  # of users
 NAMED_PROGRAM = re.compile(r"python\s+-m\s+([a-z_0-9.]+)")
 NAMED_TARGET = re.compile(r"`make\s+([a-z-]+)|^(?:\$ )?make ([a-z-]+)", re.MULTILINE)
 NAMED_FIELD = re.compile(r"`([A-Z][A-Za-z]+)\.([a-z_]+)`")
@@ -36,6 +38,19 @@ def parsed(containing: str) -> Iterator[tuple[Path, ast.Module]]:
 def test_every_file_that_is_named_exists(path: Path) -> None:
     named = NAMED_FILE.findall(path.read_text(encoding="utf-8"))
     assert not [name for name in named if not any((at / name).exists() for at in (SOURCE, ROOT))]
+
+
+def test_every_file_that_the_code_names_exists() -> None:
+    """In comments and docstrings: whoever renames a file finds those who point to it."""
+    homes = (SOURCE, ROOT / "tests", ROOT / "tools")
+    there = [path.as_posix() for home in homes for path in home.rglob("*.*")]
+    lost = []
+    for path in SOURCE.rglob("*.py"):
+        for line in path.read_text(encoding="utf-8").splitlines():
+            for name in NAMED_IN_CODE.findall(line):
+                if name not in EXAMPLES and not any(at.endswith(f"/{name}") for at in there):
+                    lost.append(f"{path.relative_to(SOURCE)}: {name}")
+    assert not lost
 
 
 @each_page

@@ -2,7 +2,7 @@
 
     trace.py      an nn.Module becomes a list of layers (layers.py), or the reason why not
     lower.py      layers become stages, each one kernel: convolution + dropout + pooling + ReLU
-    write.py      stages become a few lines of C++ over the headers in include/
+    cpp.py        stages become a few lines of C++ over the headers in include/
     build.py      the C++ becomes a library, kept by hash; library.py calls it
     available.py  all of the above: a library that was compared with the loop in float64, or the
                   reason why there is none
