@@ -176,16 +176,31 @@ def _numbers(draws: np.random.Generator, key: str, shape: tuple[int, ...]) -> Si
     return np.asarray((flat * 2 - 1) / np.sqrt(fan_in), np.float32)
 
 
-def bits(own: Case, target: Target) -> str:
-    """The hash of everything the program writes for this model on this target."""
-    with tempfile.TemporaryDirectory() as folder:
-        text, program, given, out = (Path(folder, name) for name in ("a.cpp", "a", "in", "out"))
+def bits(own: Case, target: Target, keep: Path | None = None) -> str:
+    """The hash of everything the program writes for this model on this target.
+
+    The compiled program is looked for in `keep`, and kept there.
+    """
+    with tempfile.TemporaryDirectory(dir=keep) as folder:
+        text, made, given, out = (Path(folder, name) for name in ("a.cpp", "a", "in", "out"))
         text.write_text(own.code + PROGRAM.read_text())
         given.write_bytes(own.numbers)
-        flags = [*build.flags_for(target.compiler), *target.flags, f"-I{build.INCLUDE}"]
-        _run([*target.compiler, *flags, "-x", "c++", str(text), "-o", str(program)])
+        flags = [*build.flags_for(target.compiler), *target.flags]
+        program = made if keep is None else keep / _key(text.read_text(), target, flags)
+        if not program.exists():
+            command = [*target.compiler, *flags, f"-I{build.INCLUDE}", "-x", "c++", str(text)]
+            _run([*command, "-o", str(made)])
+            made.rename(program)
         _run([*target.runner, str(program), str(given), str(out)])
         return hashlib.sha256(out.read_bytes()).hexdigest()[:16]
+
+
+def _key(text: str, target: Target, flags: list[str]) -> str:
+    """The name of a compiled program: all that it depends on."""
+    headers = [path.read_text() for path in sorted(build.INCLUDE.glob("*.hpp"))]
+    version = finished([*target.compiler, "--version"]).stdout
+    parts = [text, *headers, *target.compiler, version, *flags, build.cpu()]
+    return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:32]
 
 
 class OwnBits(Exception):

@@ -32,12 +32,16 @@ def test_smooth_chains_agree_with_float64(seed: int) -> None:
     assert fuzz.fault(own, seed, fuzz.TARGETS[name]) is None, f"{name}: {own}"
 
 
-@needs_compiler
 def test_the_command_prints_what_it_did(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(sys, "argv", ["fuzz", "--count", "1", "--target", "native"])
+    """The chains themselves are tried above."""
+    found = iter([None, "it is off by 1"])
+    monkeypatch.setattr(fuzz, "fault", lambda own, seed, target: next(found))
+    monkeypatch.setattr(sys, "argv", ["fuzz", "--count", "2", "--target", "native"])
     with pytest.raises(SystemExit) as ended:
         fuzz.main()
-    assert not ended.value.code
-    assert capsys.readouterr().out == "1 chains on native: 0 bad\n"
+    assert ended.value.code == 1
+    first, *_, last = capsys.readouterr().out.splitlines()
+    assert first == "chain 1 (native): it is off by 1"
+    assert last == "2 chains on native: 1 bad"
