@@ -7,6 +7,7 @@
     available.py  all of the above: a library that was compared with the loop in float64, or the
                   reason why there is none
     trainer.py    tasks are trained block by block, without torch
+    crowds.py     plain tasks of many clients are trained and added up in one call
     engine.py     NativeEngine, what the rest of the package sees
     rows.py       noise and robust rules over whole rows, with the bits of the plain code
 
