@@ -94,8 +94,11 @@ def test_other_messages_are_noticed(tmp_path: Path) -> None:
     assert "the rules of sd-feel are not the same" in " ".join(compare([read(home)]).warnings)
 
 
-def test_what_is_no_deployed_run_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="is not a deployed run: give directories"):
+def test_what_is_not_a_deployed_run_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=f"no {NETWORK} and no {EXPERIMENT}, so it is not a dep"):
+        read(tmp_path)
+    (tmp_path / EXPERIMENT).touch()  # as a simulated run has it
+    with pytest.raises(InputError, match=f"has no {NETWORK}, so it is not a deployed run: give"):
         read(tmp_path)
     home = deployed(tmp_path / "run" / "0", "sd-feel")
     run = read(home)

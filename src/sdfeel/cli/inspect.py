@@ -240,8 +240,8 @@ def _liars_in_words(found: dict[str, Any]) -> list[str]:
     if proven is not None:
         withstood = f"the graph is proven to withstand {proven} lying server{'s' * (proven != 1)}"
     told.append(
-        f"liars: robust.servers = {rule}: {withstood}; {hopeless} in the worst places "
-        f"can break every rule"
+        f"liars: robust.servers = {rule}: {withstood}; {hopeless} in the worst "
+        f"place{'s' * (hopeless != 1)} can break every rule"
     )
     if found["clients"] is not None:
         told.append(

@@ -82,9 +82,10 @@ class DeployedRun:
 
 def read(directory: Path) -> DeployedRun:
     """A deployed run; InputError where this is something else."""
-    if not (directory / NETWORK).is_file() or not (directory / EXPERIMENT).is_file():
+    missing = [name for name in (NETWORK, EXPERIMENT) if not (directory / name).is_file()]
+    if missing:
         raise InputError(
-            f"{directory} has no {NETWORK} and {EXPERIMENT}, so it is not a deployed run: give "
+            f"{directory} has no {' and no '.join(missing)}, so it is not a deployed run: give "
             f"directories of `sdfeel deploy local` or `sdfeel deploy follow`"
         )
     events = list(store.read_events(directory))
