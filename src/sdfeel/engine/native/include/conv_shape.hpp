@@ -33,7 +33,8 @@ template <class L> struct ConvShape {
 //
 // Chosen by time, not by multiplications alone: a step of the inner loop does OUTS * WIDE of them
 // and loads OUTS weights and WIDE inputs, most of which straddle two cache lines; fewer than
-// eight sums would wait for one another.
+// eight sums would wait for one another. One register more than that is left to the compiler, which
+// would move sums to memory and back otherwise.
 template <class Shape> struct ForwardTile {
     static constexpr int64_t step(int outs, int wide) { // of the inner loop, in eighths of a cycle
         return outs && wide ? 4 * most(most(outs * wide, outs + 2 * wide), 8) + outs + 2 * wide : 0;
@@ -48,7 +49,7 @@ template <class Shape> struct ForwardTile {
         int found = 0;
         int64_t lowest = int64_t(1) << 60;
         for (int wide = 1; wide <= 6; wide++)
-            for (int outs = 1; outs * wide + wide + 1 <= REGISTERS; outs++)
+            for (int outs = 1; outs * wide + wide + 1 < REGISTERS; outs++)
                 if (cost(outs, wide) < lowest) lowest = cost(outs, wide), found = outs * 16 + wide;
         return found;
     }
