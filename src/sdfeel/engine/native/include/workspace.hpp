@@ -2,6 +2,7 @@
 #pragma once
 
 #include <stdlib.h>
+#include <sys/mman.h>
 
 #include "threads.hpp"
 
@@ -18,9 +19,15 @@ template <class Net> class Spare {
             const HeldIfFree held(lock);
             if (held && count) return idle[--count];
         }
-        constexpr size_t PAGE = 4096, SIZE = (sizeof(Net) + PAGE - 1) / PAGE * PAGE;
+        constexpr bool LARGE = sizeof(Net) >= LARGE_PAGE;
+        constexpr size_t PAGE = LARGE ? LARGE_PAGE : 4096;
+        constexpr size_t SIZE = (sizeof(Net) + PAGE - 1) / PAGE * PAGE;
         static_assert(__is_trivial(Net), "all zeros is a workspace");
         void *const memory = aligned_alloc(PAGE, SIZE);
+#if defined(MADV_HUGEPAGE)
+        // A kernel walks through more small pages at once than a CPU remembers the places of.
+        if (LARGE && memory) madvise(memory, SIZE, MADV_HUGEPAGE); // it may say no
+#endif
         return memory ? static_cast<Net *>(memset(memory, 0, SIZE)) : nullptr;
     }
     void give(Net *used) {
@@ -40,6 +47,7 @@ template <class Net> class Spare {
     }
 
   private:
+    static constexpr size_t LARGE_PAGE = 2 << 20;
     static constexpr int MOST = 1024; // more threads than that have to make their own again
     Lock lock;
     Net *idle[MOST] = {};
