@@ -165,6 +165,38 @@ def test_a_model_goes_into_any_sums_with_any_weights(
 
 
 @needs_compiler
+def test_whoever_waits_for_a_long_task_looks_up_in_between(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Python sees Ctrl-C between two calls, and one client may take minutes."""
+    engine = simulation(SDFeel()).engine
+    assert isinstance(engine, NativeEngine)
+    start, one = engine.initial(), np.ones(1, dtype=np.int64)
+    crowd = Crowd(
+        clients=0 * one,
+        starts=start[None].numpy(),
+        start=0 * one,
+        steps=150_000 * one,
+        first=0 * one,
+        rates=np.ones(1),
+        begins=np.arange(2),
+        into=0 * one,
+        weights=np.ones(1),
+        updates=False,
+    )
+    totals, answers = np.zeros((1, len(start))), list[int]()
+    functions = engine._native.library.functions
+    fold = functions.sdfeel_fold
+
+    def noted(*given: object) -> int:
+        answers.append(fold(*given))
+        return answers[-1]
+
+    monkeypatch.setattr(functions, "sdfeel_fold", noted)
+    engine.gather(crowd, totals).fold()
+    assert answers.count(crowds.NOT_YET) == len(answers) - 1 >= 1
+    assert np.any(totals != 0)
+
+
+@needs_compiler
 def test_an_error_is_the_same_as_one_by_one() -> None:
     wild = Training(1e38, 4)
     for kind, training, beyond in ((Diverged, wild, False), (SdfeelError, None, True)):

@@ -20,12 +20,11 @@ from sdfeel.engine.native.library import Library, Tasks
 from sdfeel.engine.native.trainer import Lessons
 from sdfeel.engine.tasks import Crowd, TaskOf, diverged
 
-STOPPED = 4  # of crowd.hpp: a task has failed
+STOPPED, NOT_YET = 4, 5  # of crowd.hpp: a task has failed; models are still being trained
 CHUNK_BYTES, MOST_CHUNK = 1 << 17, 64  # models that a thread trains before it reports them
 EACH_CHUNKS = 12  # chunks in memory for each thread, like Trainer's rooms
 ROOM_BYTES = 12 << 20
 ORDERED_BYTES = 256 << 20  # of starts and sums that are copied into the stages' own orders
-AT_ONCE, AT_ONCE_NUMBERS = 256, 1 << 20  # tasks, and their numbers, between two looks at signals
 
 
 class CrowdCall(ctypes.Structure):
@@ -231,7 +230,6 @@ class Gathered:
     ) -> None:
         self._library, self._threads, self._ends = library, threads, ends
         self._count, functions = int(call.tasks.count), library.functions
-        self._at_once = max(1, min(AT_ONCE, AT_ONCE_NUMBERS // int(call.tasks.parameters)))
         self._folded = 0
         functions.sdfeel_gather.restype = ctypes.c_void_p
         self._handle = ctypes.c_void_p(functions.sdfeel_gather(ctypes.byref(call), threads))
@@ -242,14 +240,12 @@ class Gathered:
 
     def fold(self, until: int | None = None) -> None:
         """Add up the models of all tasks before `until` (default: all), in their order."""
-        last, step = self._count if until is None else until, self._at_once
-        for some in range(step, last + step, step):  # in between, somebody may press Ctrl-C
-            code = self._library.functions.sdfeel_fold(
-                self._handle, ctypes.c_int64(min(some, last))
-            )
-            if code == STOPPED:
-                raise self._ends.failed()
-            self._library.check(code, self._threads)
+        last, fold = self._count if until is None else until, self._library.functions.sdfeel_fold
+        while (code := fold(self._handle, ctypes.c_int64(last))) == NOT_YET:
+            pass  # in between, somebody may press Ctrl-C
+        if code == STOPPED:
+            raise self._ends.failed()
+        self._library.check(code, self._threads)
         if self._ends.added is not None and last > self._folded:
             self._ends.added(self._folded, last)
         self._folded = max(last, self._folded)

@@ -38,6 +38,8 @@ namespace sdfeel {
 
 constexpr uint8_t BAD_ROWS = 2; // in `finite`: the client has rows beyond the data
 constexpr int STOPPED = 4;      // a task has failed: its place in `finite` says how
+constexpr int NOT_YET = 5;      // ask again
+constexpr long LOOK = 50;       // milliseconds after which a caller may look at other things
 
 template <class Net> class Crowd : public OnHeap {
   public:
@@ -65,12 +67,13 @@ template <class Net> class Crowd : public OnHeap {
     }
     Crowd(const Crowd &) = delete;
 
-    // Wait until the models of all tasks before `until` are added. 0, or why they never will be.
+    // Wait until the models of all tasks before `until` are added, but not for long. 0 if they are,
+    // NOT_YET, or why they never will be.
     int fold(int64_t until) {
         const Held held(lock);
         awaited = until;
-        held.wait(moved, [&] { return added >= until || bad || failure; });
-        return added >= until ? 0 : bad ? STOPPED : failure;
+        held.wait(moved, [&] { return added >= until || bad || failure; }, LOOK);
+        return added >= until ? 0 : bad ? STOPPED : failure ? failure : NOT_YET;
     }
 
   private:

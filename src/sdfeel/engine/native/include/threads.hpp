@@ -4,6 +4,7 @@
 #include <pthread.h>
 #include <stddef.h>
 #include <stdlib.h>
+#include <time.h>
 
 namespace sdfeel {
 
@@ -32,6 +33,17 @@ class Held {
 
     template <class Ready> void wait(Condition &until, const Ready &ready) const {
         while (!ready()) pthread_cond_wait(&until.condition, mutex);
+    }
+    // The same for about so many milliseconds at most.
+    template <class Ready>
+    void wait(Condition &until, const Ready &ready, long milliseconds) const {
+        constexpr long SECOND = 1000000000;
+        timespec end;
+        clock_gettime(CLOCK_REALTIME, &end);
+        const long nanoseconds = end.tv_nsec + milliseconds % 1000 * 1000000;
+        end.tv_sec += milliseconds / 1000 + nanoseconds / SECOND;
+        end.tv_nsec = nanoseconds % SECOND;
+        while (!ready() && !pthread_cond_timedwait(&until.condition, mutex, &end)) {}
     }
     template <class Act> void without(const Act &act) const {
         pthread_mutex_unlock(mutex);
