@@ -193,7 +193,7 @@ class Client:
             told["next"] = self._question()
         self.tell(
             f"round {k + 1}: {task.steps} steps in {seconds:.2f} s, "
-            f"{time.monotonic() - begin:.2f} s since its work came"
+            f"{time.monotonic() - begin:.2f} s after its work came"
         )
         served = await self._hand_in(k, told, body, header)
         if masked is not None:
