@@ -47,8 +47,8 @@ class Budget:
         told = "" if INSTALLED else f"; {MISSING}"
         return (
             f"privacy of {self.protects}: each {what} is clipped to {self.clip:g} and gets noise "
-            f"of {self.deviation:g}; {ways[self.protects]}, all are composed, nothing is claimed "
-            f"for sampling, delta is {self.delta:g}{told}"
+            f"of {self.deviation:g}; {ways[self.protects]}, all releases are composed, sampling "
+            f"adds no protection, and delta is {self.delta:g}{told}"
         )
 
     def round(self, up: Mixing, clients: int, late: Ints | None = None) -> Floats:
