@@ -7,7 +7,7 @@ import asyncio
 import subprocess
 import threading
 from collections.abc import Callable, Coroutine, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from os import PathLike
@@ -17,62 +17,104 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 
 DEADLINE = 240.0  # seconds until a test gives up: it says that something never happens
+LOOK = 1.0  # seconds between two looks, and what a look counts at most
+
+
+def looks(seconds: float, now: Callable[[], float] = monotonic) -> Iterator[float]:
+    """For how long to wait until the next look, until `seconds` were waited in all.
+
+    A look that took longer counts as one: meanwhile the machine slept, or somebody had stopped this
+    process and what it waits for.
+    """
+    while seconds > 0:
+        began = now()
+        yield min(LOOK, seconds)
+        seconds -= min(now() - began, LOOK)
 
 
 def until(
     condition: Callable[[], bool], what: str = "it never happened", seconds: float = DEADLINE
 ) -> None:
     """Return as soon as the condition holds; fail if it never does."""
-    end = monotonic() + seconds
-    while not condition():
-        assert monotonic() < end, what
+    for _ in looks(seconds):
+        if condition():
+            return
         sleep(0.02)
+    assert condition(), what
 
 
 def finished(
-    command: Sequence[str | PathLike[str]], seconds: float = DEADLINE, **how: Any
+    command: Sequence[str | PathLike[str]],
+    seconds: float = DEADLINE,
+    check: bool = False,
+    input: str | None = None,
+    **how: Any,
 ) -> "subprocess.CompletedProcess[str]":
     """What a command said, once it has ended."""
     how = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True} | how
-    return subprocess.run(command, timeout=seconds, **how)
+    if input is not None:
+        how["stdin"] = subprocess.PIPE
+    with subprocess.Popen(command, **how) as process:
+        try:
+            out, err = _said(process, input, seconds)
+        except BaseException:
+            process.kill()
+            raise
+    done = subprocess.CompletedProcess(command, process.returncode, out, err)
+    if check:
+        done.check_returncode()
+    return done
+
+
+def _said(process: "subprocess.Popen[Any]", given: str | None, seconds: float) -> tuple[Any, Any]:
+    for look in looks(seconds):
+        with suppress(subprocess.TimeoutExpired):  # nothing of what it said is lost
+            return process.communicate(given, timeout=look)
+    raise subprocess.TimeoutExpired(process.args, seconds)
 
 
 @contextmanager
 def started(
     command: Sequence[str | PathLike[str]], seconds: float = DEADLINE, **how: Any
 ) -> "Iterator[subprocess.Popen[Any]]":
-    """A process that is killed after `seconds`: then its pipes end, and whoever reads them
-    continues.
+    """A process that is killed after `seconds`: then its pipes end, and whoever reads them goes on.
 
     Leaving the block waits for its end.
     """
+    over = threading.Event()
+
+    def bound(process: "subprocess.Popen[Any]") -> None:
+        if not any(over.wait(look) for look in looks(seconds)):
+            process.kill()
+
     with subprocess.Popen(command, **how) as process:
-        bound = threading.Timer(seconds, process.kill)
-        bound.daemon = True
-        bound.start()
+        threading.Thread(target=bound, args=(process,), daemon=True).start()
         try:
             yield process
-            process.wait(seconds)
+            process.wait(2 * seconds)  # it is killed before that
         except BaseException:
             process.kill()
             raise
         finally:
-            bound.cancel()
+            over.set()
 
 
 def joined(worker: BaseProcess | threading.Thread, seconds: float = DEADLINE) -> None:
     """Wait for the end of a process or a thread."""
-    worker.join(seconds)
-    if worker.is_alive() and isinstance(worker, BaseProcess):
+    for look in looks(seconds):
+        worker.join(look)
+        if not worker.is_alive():
+            return
+    if isinstance(worker, BaseProcess):
         worker.kill()
         worker.join(seconds)
         raise AssertionError(f"the process did not end in {seconds:g} s")
-    assert not worker.is_alive(), f"the thread did not end in {seconds:g} s"
+    raise AssertionError(f"the thread did not end in {seconds:g} s")
 
 
 def received(pipe: "Connection[Any, Any]", seconds: float = DEADLINE) -> Any:
     """The next thing that comes through a pipe."""
-    assert pipe.poll(seconds), f"nothing came in {seconds:g} s"
+    assert any(pipe.poll(look) for look in looks(seconds)), f"nothing came in {seconds:g} s"
     return pipe.recv()
 
 
@@ -94,13 +136,14 @@ async def within(seconds: float, work: Coroutine[Any, Any, T]) -> T:
     """What a coroutine returns; if it takes too long, everybody's whereabouts."""
     task = asyncio.ensure_future(work)
     try:
-        done, _ = await asyncio.wait({task}, timeout=seconds)
-        assert done, f"no end after {seconds:g} s; tasks wait here:\n{whereabouts()}"
+        for look in looks(seconds, asyncio.get_running_loop().time):
+            if (await asyncio.wait({task}, timeout=look))[0]:
+                return task.result()
+        raise AssertionError(f"no end after {seconds:g} s; tasks wait here:\n{whereabouts()}")
     finally:
         task.cancel()
-    return task.result()
 
 
 def completed(work: Coroutine[Any, Any, T], seconds: float = DEADLINE) -> T:
     """What a story of coroutines returns."""
-    return asyncio.run(asyncio.wait_for(work, seconds))
+    return asyncio.run(within(seconds, work))

@@ -12,10 +12,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from multiprocessing.process import BaseProcess
 from pathlib import Path
-from time import monotonic
 
 from sdfeel import cli
-from tests.waiting import DEADLINE
+from tests.waiting import DEADLINE, looks
 
 SMALL = {
     "training.iterations": "20",
@@ -86,11 +85,12 @@ class Child:
 
     def until(self, condition: Callable[[], bool]) -> None:
         """Return as soon as `condition` holds; fail if it never does."""
-        end = monotonic() + DEADLINE
-        while not condition():
+        for _ in looks(DEADLINE):
+            if condition():
+                return
             assert self.process.exitcode is None, f"it ended before: {self._err.read_text()}"
-            assert monotonic() < end, f"it never happened: {self._err.read_text()}"
             self.process.join(0.001)
+        raise AssertionError(f"it never happened: {self._err.read_text()}")
 
     def says(self, text: str) -> bool:
         """Has it printed this for people?"""
