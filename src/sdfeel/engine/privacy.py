@@ -64,7 +64,7 @@ class Budget:
         found[:, took] = single
         if up.rule is None:
             found[1] = single * shares(up, clients, self.liars)
-        if self.sums:  # who is late stays under its masks
+        if self.sums:  # a late client stays under its masks
             found[0] = found[1]
         elif late is not None:
             found[0, np.setdiff1d(late, list(self.liars))] = single

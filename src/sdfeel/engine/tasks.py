@@ -102,7 +102,7 @@ def plain(work: Work, up: Mixing) -> bool:
 
 
 def crowd_of(work: Work, up: Mixing, updates: bool, starts: Any, done: Ints, taken: Ints) -> Crowd:
-    """The tasks of a round that is `plain`, in their order; who trains in vain is left out."""
+    """The tasks of a round that is `plain`, in their order, without clients that train in vain."""
     down = work.down
     order = np.argsort(up.sources, kind="stable")  # the entries of each client, sum by sum
     sources = up.sources[order]

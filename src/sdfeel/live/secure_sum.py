@@ -256,7 +256,7 @@ class Collector:
     letters: dict[int, Mapping[int, bytes]] = field(default_factory=dict)  # by sender
     numbers: dict[int, Numbers] = field(default_factory=dict)
     signed: dict[int, Any] = field(default_factory=dict)
-    shares: dict[int, Mapping[int, bytes]] = field(default_factory=dict)  # by who gave them
+    shares: dict[int, Mapping[int, bytes]] = field(default_factory=dict)  # by their giver
 
     def letters_to(self, client: int) -> dict[int, bytes]:
         """What the others wrote to one client."""

@@ -158,7 +158,7 @@ class AheadSums:
         self._crowd = None
 
     def _piece(self, lane: LaneState) -> Crowd:
-        """The lane's part of a crowd, but for what changes in every round."""
+        """The lane's part of a crowd, except for what changes in every round."""
         begun = lane.begun
         assert begun is not None
         known = self._known(lane.number, begun)
