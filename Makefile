@@ -6,6 +6,8 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check -q
 export MPLBACKEND := Agg
 # Tests start many processes, which should not compile the package again and again.
 export PYTHONDONTWRITEBYTECODE :=
+# Two workers, each with files of its own: what a file sets up is set up once.
+TWO := -n 2 --dist worksteal
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-slow test-many test-seeds test-busy test-lowest test-ray test-flower test-data test-byzfl test-firefox test-trackers test-device test-templates test-hosts test-image pairs chaos faults fidelity soak bench bench-peers figures screenshots lighthouse wheel docs lint types check coverage clean lint-js
@@ -29,17 +31,16 @@ demo: $(VENV)/.package ## install, then compare four schemes on real handwritten
 	$(BIN)/sdfeel compare
 
 test: $(VENV)/.dev ## install and run the tests (only some of them: ONLY='tests/live ...')
-	$(BIN)/python -m pytest -n 2 -m 'not slow' --cpu 10 $(ONLY)
+	$(BIN)/python -m pytest $(TWO) -m 'not slow' --cpu 10 $(ONLY)
 
 test-slow: $(VENV)/.dev ## run the tests that need a browser, real processes, real seconds or hundreds of runs (minutes)
-	$(BIN)/python -m pytest -n 2 -m slow --cpu 10 $(SLOW) $$(grep -rl --include='test_*.py' 'mark\.slow' tests)
+	$(BIN)/python -m pytest $(TWO) -m slow --cpu 10 $(SLOW) $$(grep -rl --include='test_*.py' 'mark\.slow' tests)
 
-test-many: $(VENV)/.dev ## try properties on MANY times as many inputs (20 by default), different
-ones every time
-	MANY=$(MANY) $(BIN)/python -m pytest -n 2 -m hypothesis $(ONLY)
+test-many: $(VENV)/.dev ## try properties on MANY times as many inputs (20 by default), different ones every time
+	MANY=$(MANY) $(BIN)/python -m pytest $(TWO) -m hypothesis $(ONLY)
 
 test-seeds: $(VENV)/.dev ## run the tests of nodes on the virtual clock with SEEDS seeds of their random pauses
-	$(BIN)/python -m pytest -n 2 -m 'not slow' --seeds $(SEEDS) $$(grep -lE 'village|timeless' tests/*/test_*.py)
+	$(BIN)/python -m pytest $(TWO) -m 'not slow' --seeds $(SEEDS) $$(grep -lE 'village|timeless' tests/*/test_*.py)
 
 test-busy: $(VENV)/.dev ## run the tests (or ONLY these) TIMES times while two busy loops run; no run may fail
 	tools/busy.sh $(TIMES) '$(ONLY)'
@@ -48,7 +49,7 @@ test-lowest: $(VENV)/.python ## run the tests with the lowest versions that pypr
 	test -d $(VENV)-lowest || $(PYTHON) -m venv $(VENV)-lowest
 	$(VENV)-lowest/bin/python tools/lowest.py dash data deploy networks privacy > $(VENV)-lowest/pins.txt
 	$(VENV)-lowest/bin/python -m pip --disable-pip-version-check -q install -r $(VENV)-lowest/pins.txt hypothesis "pytest>=9.0" pytest-xdist httpx httpx2 -e .
-	$(VENV)-lowest/bin/python -m pytest -n 2 $(LOWEST)
+	$(VENV)-lowest/bin/python -m pytest $(TWO) $(LOWEST)
 
 test-ray: $(VENV)/.dev ## install Ray and run the tests that need it (minutes)
 	$(PIP) install -c constraints.txt -e '.[dev,ray]'

@@ -2,6 +2,7 @@
 
 import ast
 import re
+import shutil
 import tomllib
 from collections.abc import Iterator
 from functools import cache
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.test_layers import ANYTHING, LAYERS, SOURCE
+from tests.waiting import finished
 
 ROOT = Path(__file__).parents[2]
 DECISIONS = sorted((ROOT / "docs" / "adr").glob("*.md"))
@@ -118,6 +120,15 @@ def test_the_table_of_packages_names_nothing_that_is_forbidden() -> None:
             for package in set(re.findall(r"`(\w+)`", packages)) & set(LAYERS):
                 assert set(re.findall(r"`(\w+)`", allowed)) <= LAYERS[package], package
                 assert not set(re.findall(r"`(\w+)`", forbidden)) & LAYERS[package], package
+
+
+@pytest.mark.skipif(shutil.which("make") is None, reason="there is no make")
+def test_make_lists_every_target_with_what_it_does() -> None:
+    told = finished(["make", "help"], cwd=ROOT)
+    assert told.returncode == 0, told.stderr
+    text = (ROOT / "Makefile").read_text(encoding="utf-8")
+    (named,) = re.findall(r"^\.PHONY: (.*)$", text, flags=re.MULTILINE)
+    assert {line.split()[1] for line in told.stdout.splitlines()} == set(named.split())
 
 
 def test_every_decision_has_its_number() -> None:
