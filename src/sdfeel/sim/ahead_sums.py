@@ -25,6 +25,21 @@ Coming = Callable[[], Iterator[tuple[LaneState, Begun]]]  # the lanes whose roun
 
 
 @dataclass(eq=False)
+class Batch:
+    """Lanes that are trained together, and the memory of their sums."""
+
+    crowd: InTraining
+    count: int  # tasks
+    room: Floats  # (sums, P)
+    folded: int = 0  # tasks that were added up
+
+    def fold(self, until: int) -> None:
+        if until > self.folded:
+            self.crowd.fold(until)
+            self.folded = until
+
+
+@dataclass(eq=False)
 class Place:
     """Where a lane's sums are."""
 
@@ -32,12 +47,17 @@ class Place:
     base: Tensor  # what its round began from: there is a new one for every round
     totals: NDArray[Any]  # (R, P) float64, or rounded already
     first: bytes  # local iterations that its clients had taken before
+    tasks: int
     until: int  # tasks of the batch after which they are complete
+    batch: Batch | None  # None: they have been kept
     kind: np.dtype[Any]  # of the models
 
-    def keep(self) -> None:
-        """Round sums that are complete, in memory of their own: theirs is used again."""
-        self.totals, self.until = self.totals.astype(self.kind, copy=self.until > 0), 0
+    def rounded(self) -> NDArray[Any]:
+        """(R, P) the sums, in memory of their own: that of a batch is used again."""
+        if self.batch is not None:
+            self.batch.fold(self.until)
+            self.totals, self.batch = self.totals.astype(self.kind), None
+        return self.totals
 
 
 class AheadSums:
@@ -46,15 +66,19 @@ class AheadSums:
     Like `Ahead`, but a lane's models are added up as soon as they are there, and none of them is
     ever seen. That needs a scheme in which their weights are known when a round begins: at the
     first round that ends with other weights, this gives up for good.
+
+    Half of the lanes that are ahead are handed over while the other half is in training, so that no
+    core waits for the next ones.
     """
 
     def __init__(self, engine: Folding, workers: int) -> None:
         self._engine, self._workers = engine, workers
+        # An engine that trains beside what it is asked has work for its threads at all times.
+        self._open: bool = getattr(engine, "trains_beside", False)
         self._places: dict[int, Place] = {}  # by lane
-        self._crowd: InTraining | None = None
-        self._folded = self._count = 0  # tasks of the batch
-        self._room: Floats | None = None  # memory for the sums of a batch: new pages cost time
-        self._in_use: Floats | None = None
+        self._ahead = self._full = 0  # tasks of these lanes: now, and when most of them were
+        self._batches: list[Batch] = []  # those whose memory is in use, the oldest first
+        self._rooms: list[Floats] = []  # memory for sums that is free: new pages cost time
         self._given_up = False
         self._pieces: dict[int, tuple[Begun, Crowd]] = {}  # by lane: it hardly ever changes
 
@@ -67,15 +91,28 @@ class AheadSums:
             return None
         if work is not begun.work or not self._as_begun(lane.number, mix, begun):
             self._given_up = True
-            self._places.clear()
-            self._crowd = None
+            self._forget()
             return None
-        place = self._places.pop(lane.number, None)
+        place = self._taken(lane.number)
         if place is None or not self._still(place, lane, taken):
-            self._train(lane, taken, coming)
-            place = self._places.pop(lane.number)
-        self._fold(place.until)
-        return torch.from_numpy(place.totals.astype(place.kind, copy=False))
+            self._train(lane, [lane], taken, coming)
+            place = self._taken(lane.number)
+            assert place is not None
+        found = torch.from_numpy(place.rounded())
+        if self._open and 2 * self._ahead <= self._full:
+            self._train(lane, [], taken, coming)
+        return found
+
+    def _taken(self, number: int) -> Place | None:
+        place = self._places.pop(number, None)
+        self._ahead -= 0 if place is None else place.tasks
+        return place
+
+    def _forget(self) -> None:
+        self._places.clear()
+        self._ahead = 0
+        while self._batches:
+            self._batches.pop(0)  # those behind it wait for its threads
 
     def _as_begun(self, number: int, mix: Mix, begun: Begun) -> bool:
         """Does the round end as it began, and is it plain?"""
@@ -93,69 +130,72 @@ class AheadSums:
             and place.first == taken[self._piece(lane).clients].tobytes()
         )
 
-    def _train(self, first: LaneState, taken: Ints, coming: Coming) -> None:
-        """Begin a batch: this lane, and those that will be needed soon."""
+    def _train(self, now: LaneState, chosen: list[LaneState], taken: Ints, coming: Coming) -> None:
+        """Begin a batch of `chosen` and of lanes that will be needed soon, after `now`."""
         self._drain()
-        assert first.base is not None
-        row = 8 * first.base.shape[1]
+        assert now.base is not None
+        row = 8 * now.base.shape[1]
         most = int(min(self._workers * EACH_WORKER, max(self._workers, ROOM_BYTES // row)))
-        chosen = [first]
-        count = len(self._piece(first).clients)
+        count = self._ahead + sum(len(self._piece(each).clients) for each in chosen)
         for other, begun in coming():
             if count >= most:
                 break
-            if other is first or other.number in self._places or other.base is None:
+            if other is now or other.number in self._places or other.base is None:
                 continue
             known = self._known(other.number, begun) is not None
             if known or plain(begun.work, begun.mix.up):
                 chosen.append(other)
                 count += len(self._piece(other).clients)
-        self._begin(chosen, taken)
+        self._full = max(self._full, count)
+        if chosen:
+            self._begin(chosen, taken)
 
     def _begin(self, chosen: list[LaneState], taken: Ints) -> None:
         pieces = [self._piece(each) for each in chosen]
         sums = [len(each.begun.mix.up.rows) for each in chosen if each.begun is not None]
         bases = [each.base for each in chosen if each.base is not None]
         crowd = _joined(pieces, [base.numpy() for base in bases], sums, taken)
-        totals = self._zeros(sum(sums), bases[0].shape[1], crowd.into)
+        room = self._room(sum(sums), bases[0].shape[1])
+        totals = zeroed(room[: sum(sums)], crowd.into)
+        batch = Batch(self._engine.gather(crowd, totals), len(crowd.clients), room)
+        self._batches.append(batch)
         until, begin, kind = 0, 0, crowd.starts[0].dtype
         for each, piece, count, base in zip(chosen, pieces, sums, bases, strict=True):
-            until += len(piece.clients)
+            tasks = len(piece.clients)
+            until += tasks
             assert each.begun is not None
-            part, first = totals[begin : begin + count], taken[piece.clients].tobytes()
-            self._places[each.number] = Place(each.begun, base, part, first, until, kind)
+            self._places[each.number] = Place(
+                each.begun,
+                base,
+                totals[begin : begin + count],
+                taken[piece.clients].tobytes(),
+                tasks,
+                until,
+                batch,
+                kind,
+            )
             begin += count
-        self._folded, self._count = 0, until
-        self._crowd = self._engine.gather(crowd, totals)
+        self._ahead += until
 
-    def _zeros(self, sums: int, size: int, into: Ints) -> Floats:
-        """(sums, size) memory for sums; it is 0 where nothing is added."""
-        room, self._room = self._room, None
-        if room is None or len(room) < sums or room.shape[1] != size:
-            room = np.zeros((sums, size))
-        self._in_use, never = room, np.ones(sums, dtype=bool)
-        never[into] = False
-        if never.any():
-            room[:sums][never] = 0
-        return room[:sums]
-
-    def _fold(self, until: int) -> None:
-        if self._crowd is not None and until > self._folded:
-            self._crowd.fold(until)
-            self._folded = until
-            if until == self._count:
-                self._crowd = None
+    def _room(self, sums: int, size: int) -> Floats:
+        """(at least `sums`, size) memory that nobody uses."""
+        room = self._rooms.pop() if self._rooms else None
+        fits = room is not None and len(room) >= sums and room.shape[1] == size
+        return room if room is not None and fits else np.zeros((sums, size))
 
     def _drain(self) -> None:
-        """Complete the batch, so that places of a later one cannot be confused with its own."""
-        try:
-            self._fold(self._count)
+        """Complete all batches but the last, which keeps threads busy, and free their memory."""
+        while len(self._batches) > self._open:
+            batch = self._batches.pop(0)
+            try:
+                batch.fold(batch.count)
+            except SdfeelError:  # of a lane that will ask again, and be told
+                self._forget()
+                return
             for place in self._places.values():
-                place.keep()
-            self._room = self._in_use
-        except SdfeelError:  # of a lane that will ask again, and be told
-            self._places.clear()
-        self._crowd = None
+                if place.batch is batch:
+                    place.rounded()
+            self._rooms.append(batch.room)
 
     def _piece(self, lane: LaneState) -> Crowd:
         """The lane's part of a crowd, except for what changes in every round."""
@@ -183,6 +223,15 @@ class AheadSums:
             return None
         self._pieces[number] = begun, piece  # found at once when asked for again
         return piece
+
+
+def zeroed(totals: Floats, into: Ints) -> Floats:
+    """The same memory for sums, with 0 where nothing is added."""
+    never = np.ones(len(totals), dtype=bool)
+    never[into] = False
+    if never.any():
+        totals[never] = 0
+    return totals
 
 
 def _joined(pieces: list[Crowd], bases: list[NDArray[Any]], sums: list[int], taken: Ints) -> Crowd:

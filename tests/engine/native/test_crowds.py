@@ -1,7 +1,7 @@
 """Many clients in one call: the same bits as one by one, and no Python for each of them."""
 
 import sys
-from itertools import islice
+from itertools import islice, permutations
 from types import FrameType
 
 import numpy as np
@@ -23,7 +23,7 @@ from sdfeel.engine.native.engine import NativeEngine
 from sdfeel.engine.tasks import Crowd
 from sdfeel.models.zoo import build
 from sdfeel.schemes import SCHEMES, SDFeel
-from sdfeel.sim.ahead_sums import AheadSums
+from sdfeel.sim.ahead_sums import AheadSums, zeroed
 from sdfeel.sim.simulate import Simulation
 from tests.engine.native.helpers import needs_compiler
 
@@ -238,7 +238,7 @@ def calls_of(run: Simulation, rounds: int = 1) -> int:
 
 
 @needs_compiler
-@pytest.mark.parametrize(("name", "most"), [("fedasync", 310), ("async-sd-feel", 410)])
+@pytest.mark.parametrize(("name", "most"), [("fedasync", 310), ("async-sd-feel", 560)])
 def test_an_event_works_out_little_that_was_known_before(name: str, most: int) -> None:
     run = simulation(SCHEMES[name]())
     for _ in range(2 * COUNT):
@@ -248,10 +248,78 @@ def test_an_event_works_out_little_that_was_known_before(name: str, most: int) -
 
 def test_memory_for_sums_is_used_again_and_is_zero_where_nothing_is_added() -> None:
     ahead = AheadSums(engine=None, workers=1)  # type: ignore[arg-type]
-    first = ahead._zeros(3, 2, np.array([0, 1, 2]))
+    first = ahead._room(3, 2)
     first[:] = 7
-    ahead._room = ahead._in_use
-    again = ahead._zeros(2, 2, np.array([0]))
+    ahead._rooms.append(first)
+    again = zeroed(ahead._room(2, 2)[:2], np.array([0]))
     assert np.shares_memory(first, again)
     assert again.tolist() == [[7, 7], [0, 0]]
-    assert not np.shares_memory(again, ahead._zeros(2, 2, np.array([0]))), "it is in use"
+    assert not np.shares_memory(again, ahead._room(2, 2)), "it is in use"
+
+
+@needs_compiler
+@pytest.mark.parametrize("name", ["fedasync", "async-sd-feel"])
+def test_there_is_always_a_batch_in_training(name: str) -> None:
+    run = simulation(SCHEMES[name]())
+    ahead = run._ahead_sums
+    assert ahead is not None
+    next(run)
+    full, largest = (
+        ahead._full,
+        max(len(each.begun.steps) for each in run.state.lanes if each.begun),
+    )
+    for _ in range(100):
+        next(run)
+        assert 2 * (ahead._ahead + largest) >= full, "half of them are handed over in time"
+        assert len(ahead._batches) <= 2, "and the memory of those that are over is free"
+
+
+@needs_compiler
+@pytest.mark.parametrize("order", list(permutations(range(3))))
+@pytest.mark.parametrize("dropped", [None, 0, 1, 2])
+def test_crowds_follow_one_another_and_none_waits_for_one_that_is_over(
+    order: tuple[int, ...], dropped: int | None
+) -> None:
+    engine = simulation(SDFeel()).engine
+    assert isinstance(engine, NativeEngine)
+    start = engine.initial().numpy()
+    everyone = np.arange(COUNT)
+    crowds_of = [
+        Crowd(
+            everyone,
+            [start],
+            np.zeros(COUNT, dtype=np.int64),
+            np.full(COUNT, 3),
+            np.full(COUNT, 10 * n),
+            np.ones(COUNT),
+            np.arange(COUNT + 1),
+            everyone,
+            np.ones(COUNT),
+            False,
+        )
+        for n in range(3)
+    ]
+    alone = [np.zeros((COUNT, len(start))) for _ in crowds_of]
+    for crowd, totals in zip(crowds_of, alone, strict=True):
+        engine.gather(crowd, totals).fold()
+    found = [np.zeros((COUNT, len(start))) for _ in crowds_of]
+    gathered = [engine.gather(*each) for each in zip(crowds_of, found, strict=True)]
+    if dropped is not None:
+        gathered[dropped].close()
+        assert gathered[dropped].here is None
+    for n in order:
+        if n != dropped:
+            gathered[n].fold()
+            assert np.array_equal(found[n], alone[n])
+
+
+@needs_compiler
+def test_a_forked_process_waits_for_no_crowd_of_its_parent(monkeypatch: pytest.MonkeyPatch) -> None:
+    run = simulation(SCHEMES["fedasync"]())
+    next(run)
+    assert run._ahead_sums is not None
+    crowd = run._ahead_sums._batches[-1].crowd
+    assert isinstance(crowd, crowds.Gathered)
+    assert crowd.here is not None
+    monkeypatch.setattr("os.getpid", lambda: 1)
+    assert crowd.here is None

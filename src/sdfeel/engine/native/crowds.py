@@ -55,6 +55,7 @@ class Crowds:
         self._library, self._lessons, self._row, self._threads = library, lessons, row, threads
         self._key = number(lessons.seed, DROPOUT)
         self._spare: list[tuple[Singles, Floats]] = []  # memory of `_turned`: new pages cost time
+        self._last: weakref.ref[Gathered] | None = None  # the crowd before the next one
         self._seed = np.array(_words(lessons.seed) + _words(crc32(BATCHES.encode())), np.uint32)
 
     @cached_property
@@ -85,7 +86,10 @@ class Crowds:
         return found
 
     def gather(self, crowd: Crowd, totals: Floats) -> "Gathered":
-        """Begin to train a crowd, whose models will be added up in the rows of `totals` (zeros)."""
+        """Begin to train a crowd, whose models will be added up in the rows of `totals` (zeros).
+
+        If another one is still in training, threads come over as they find nothing more to do.
+        """
         assert totals.flags.c_contiguous
         assert totals.dtype == np.float64
         count = len(crowd.clients)
@@ -148,13 +152,16 @@ class Crowds:
             if own is not None:
                 self._spare = [own]
 
-        return Gathered(
+        gathered = Gathered(
             self._library,
             call,
             self._threads,
             (models, starts, totals, sums, kept, entries),
             CrowdEndings(lambda: self._failed(crowd, kept["finite"]), own and restore, end),
+            None if self._last is None else self._last(),
         )
+        self._last = weakref.ref(gathered)
+        return gathered
 
     def _turned(self, crowd: Crowd, totals: Floats) -> tuple[Singles, Floats] | None:
         """The starts in the orders of the model's stages, and memory for sums in these orders.
@@ -227,16 +234,24 @@ class Gathered:
         threads: int,
         memory: object,  # what C++ reads and writes
         ends: CrowdEndings,
+        before: "Gathered | None" = None,  # whose threads it gets
     ) -> None:
         self._library, self._threads, self._ends = library, threads, ends
         self._count, functions = int(call.tasks.count), library.functions
         self._folded = 0
         functions.sdfeel_gather.restype = ctypes.c_void_p
-        self._handle = ctypes.c_void_p(functions.sdfeel_gather(ctypes.byref(call), threads))
+        after = None if before is None else before.here
+        self._handle = ctypes.c_void_p(functions.sdfeel_gather(ctypes.byref(call), threads, after))
+        self._process = os.getpid()
         # Dropping it ends it, so that no thread writes to memory that is gone.
         self.close = weakref.finalize(
-            self, _disperse, functions, self._handle, os.getpid(), memory, ends.over
+            self, _disperse, functions, self._handle, self._process, memory, ends.over
         )
+
+    @property
+    def here(self) -> ctypes.c_void_p | None:
+        """What C++ calls it, if it is not over, and its threads are of this process."""
+        return self._handle if self.close.alive and self._process == os.getpid() else None
 
     def fold(self, until: int | None = None) -> None:
         """Add up the models of all tasks before `until` (default: all), in their order."""

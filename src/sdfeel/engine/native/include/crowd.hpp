@@ -43,7 +43,9 @@ constexpr long LOOK = 50;       // milliseconds after which a caller may look at
 
 template <class Net> class Crowd : public OnHeap {
   public:
-    Crowd(const SdfeelCrowd &asked, int threads)
+    // The threads of `before` come over when they find nothing more to do there: so there is always
+    // work for every thread, and there are never more of them than cores. Null: there is none.
+    Crowd(const SdfeelCrowd &asked, int threads, Crowd *before)
         : call(asked), chunks((asked.tasks.count + asked.chunk - 1) / asked.chunk),
           idle(asked.tasks.rooms / asked.chunk), room(asked.tasks.parameters * asked.chunk),
           places(static_cast<float **>(calloc(size_t(chunks + idle) + 1, sizeof(float *)))),
@@ -54,15 +56,24 @@ template <class Net> class Crowd : public OnHeap {
             return;
         }
         for (int64_t n = 0; n < idle; n++) places[chunks + n] = call.tasks.models + n * room;
-        if (threads && crew.send(threads) == 0) failure = NO_THREAD;
+        const int coming = before ? before->invite(*this, threads) : 0;
+        const int sent = crew.send(threads - coming);
+        if (threads && sent + coming == 0) failure = NO_THREAD;
+        const Held held(lock);
+        at_work += sent;
     }
     ~Crowd() {
+        if (from) from->end();
         {
             const Held held(lock);
             stopped = true;
         }
         vacated.tell_all();
         crew.wait();
+        if (to) {
+            to->send_others();
+            to->end();
+        }
         free(places);
     }
     Crowd(const Crowd &) = delete;
@@ -89,9 +100,42 @@ template <class Net> class Crowd : public OnHeap {
     int64_t added = 0, awaited = 0; // tasks
     int failure = 0;
     bool stopped = false, bad = false; // bad: the next task to be added has failed
+    int at_work = 0; // threads that have not left, or are still to come
+    // The way from a crowd to the next; both know it, and whoever ends last deletes it.
+    struct Way : OnHeap {
+        Lock lock;
+        Crowd *next;
+        int expected; // threads that are still to go
+        bool ended = false;
+        Way(Crowd *next, int expected) : next(next), expected(expected) {}
+        void go() {
+            const Held held(lock);
+            if (ended || expected == 0) return;
+            expected--;
+            if (!next->crew.come()) next->fail(nullptr);
+        }
+        // Nobody will come any more who has not: others are sent instead.
+        void send_others() {
+            const Held held(lock);
+            if (!ended && expected && !next->crew.send(expected)) next->fail(nullptr);
+        }
+        void end() {
+            {
+                const Held held(lock);
+                if (!ended) {
+                    ended = true;
+                    return;
+                }
+            }
+            delete this;
+        }
+    } *from = nullptr, *to = nullptr;
     struct Work {
         Crowd *crowd;
-        void operator()() const { crowd->work(); }
+        void operator()() const {
+            crowd->work();
+            crowd->leave();
+        }
     };
     Crew<Work> crew;
 
@@ -126,6 +170,25 @@ template <class Net> class Crowd : public OnHeap {
         }
         if (net) spare<Net>.give(net);
         else fail(net);
+    }
+
+    // Threads that will come over to the next crowd, `most` at most.
+    int invite(Crowd &next, int most) {
+        const Held held(lock);
+        const int coming = at_work < most ? at_work : most;
+        if (to || coming <= 0 || !(to = new Way(&next, coming))) return 0;
+        next.from = to;
+        next.at_work = coming;
+        return coming;
+    }
+    // A thread has nothing more to do here.
+    void leave() {
+        {
+            const Held held(lock);
+            at_work--;
+            if (!to) return;
+        }
+        to->go();
     }
 
     void fail(Net *net) {

@@ -33,19 +33,20 @@ class Pool : public OnHeap {
         return pool;
     }
 
-    // Have one more thread do act(what); false if there is none to be had.
-    bool start(void (*act)(void *), void *what) {
+    // Have one more thread do act(what); false if there is none to be had. `mine`: it is the calling
+    // one, which is the pool's, and is about to end what it does.
+    bool start(void (*act)(void *), void *what, bool mine = false) {
         Job *const job = new Job(act, what);
         if (!job) return false;
         const Held held(lock);
-        if (idle <= waiting && !run_detached(serve, this)) {
+        if (!mine && idle <= waiting && !run_detached(serve, this)) {
             delete job;
             return false;
         }
         (last ? last->next : first) = job;
         last = job;
         waiting++;
-        more.tell_one();
+        if (!mine) more.tell_one();
         return true;
     }
 
@@ -98,6 +99,16 @@ template <class Work> class Crew {
             }
         }
         return sent;
+    }
+    // The calling thread of the pool comes as soon as it has ended what it does; false if it cannot.
+    bool come() {
+        {
+            const Held held(lock);
+            present++;
+        }
+        const bool comes = Pool::mine()->start(take_part, this, true);
+        if (!comes) leave();
+        return comes;
     }
     void wait() {
         const Held held(lock);
