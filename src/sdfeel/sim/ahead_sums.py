@@ -21,6 +21,7 @@ from sdfeel.sim.state import LaneState
 EACH_WORKER = 32  # models of a batch, for each worker
 ROOM_BYTES = 256e6  # of the sums of a batch, at most
 
+Chosen = tuple[LaneState, Begun, Crowd]  # a lane of a batch, and its part of the crowd
 Coming = Callable[[], Iterator[tuple[LaneState, Begun]]]  # the lanes whose rounds end next
 
 
@@ -46,11 +47,19 @@ class Place:
     begun: Begun
     base: Tensor  # what its round began from: there is a new one for every round
     totals: NDArray[Any]  # (R, P) float64, or rounded already
-    first: bytes  # local iterations that its clients had taken before
-    tasks: int
+    clients: Ints
+    first: bytes  # local iterations that they had taken before
     until: int  # tasks of the batch after which they are complete
     batch: Batch | None  # None: they have been kept
     kind: np.dtype[Any]  # of the models
+
+    def still(self, lane: LaneState, taken: Ints) -> bool:
+        """Are these sums those of the lane's round?"""
+        return (
+            self.begun is lane.begun
+            and self.base is lane.base
+            and self.first == taken[self.clients].tobytes()
+        )
 
     def rounded(self) -> NDArray[Any]:
         """(R, P) the sums, in memory of their own: that of a batch is used again."""
@@ -89,13 +98,15 @@ class AheadSums:
         begun = lane.begun
         if self._given_up or begun is None or lane.base is None:
             return None
-        if work is not begun.work or not self._as_begun(lane.number, mix, begun):
+        if work is not begun.work or not self._as_begun(lane, mix, begun):
             self._given_up = True
             self._forget()
             return None
         place = self._taken(lane.number)
-        if place is None or not self._still(place, lane, taken):
-            self._train(lane, [lane], taken, coming)
+        if place is None or not place.still(lane, taken):
+            piece = self._piece(lane, begun)
+            assert piece is not None
+            self._train(lane, [(lane, begun, piece)], taken, coming)
             place = self._taken(lane.number)
             assert place is not None
         found = torch.from_numpy(place.rounded())
@@ -105,7 +116,7 @@ class AheadSums:
 
     def _taken(self, number: int) -> Place | None:
         place = self._places.pop(number, None)
-        self._ahead -= 0 if place is None else place.tasks
+        self._ahead -= 0 if place is None else len(place.clients)
         return place
 
     def _forget(self) -> None:
@@ -114,67 +125,49 @@ class AheadSums:
         while self._batches:
             self._batches.pop(0)  # those behind it wait for its threads
 
-    def _as_begun(self, number: int, mix: Mix, begun: Begun) -> bool:
+    def _as_begun(self, lane: LaneState, mix: Mix, begun: Begun) -> bool:
         """Does the round end as it began, and is it plain?"""
         return (
             mix.payload == begun.mix.payload
             and _same(mix.up, begun.mix.up)
-            and (self._known(number, begun) is not None or plain(begun.work, mix.up))
+            and self._piece(lane, begun) is not None
         )
 
-    def _still(self, place: Place, lane: LaneState, taken: Ints) -> bool:
-        """Are these sums those of the lane's round?"""
-        return (
-            place.begun is lane.begun
-            and place.base is lane.base
-            and place.first == taken[self._piece(lane).clients].tobytes()
-        )
-
-    def _train(self, now: LaneState, chosen: list[LaneState], taken: Ints, coming: Coming) -> None:
+    def _train(self, now: LaneState, chosen: list[Chosen], taken: Ints, coming: Coming) -> None:
         """Begin a batch of `chosen` and of lanes that will be needed soon, after `now`."""
         self._drain()
         assert now.base is not None
         row = 8 * now.base.shape[1]
         most = int(min(self._workers * EACH_WORKER, max(self._workers, ROOM_BYTES // row)))
-        count = self._ahead + sum(len(self._piece(each).clients) for each in chosen)
+        count = self._ahead + sum(len(piece.clients) for _, _, piece in chosen)
         for other, begun in coming():
             if count >= most:
                 break
             if other is now or other.number in self._places or other.base is None:
                 continue
-            known = self._known(other.number, begun) is not None
-            if known or plain(begun.work, begun.mix.up):
-                chosen.append(other)
-                count += len(self._piece(other).clients)
+            piece = self._piece(other, begun)
+            if piece is not None:
+                chosen.append((other, begun, piece))
+                count += len(piece.clients)
         self._full = max(self._full, count)
         if chosen:
             self._begin(chosen, taken)
 
-    def _begin(self, chosen: list[LaneState], taken: Ints) -> None:
-        pieces = [self._piece(each) for each in chosen]
-        sums = [len(each.begun.mix.up.rows) for each in chosen if each.begun is not None]
-        bases = [each.base for each in chosen if each.base is not None]
+    def _begin(self, chosen: list[Chosen], taken: Ints) -> None:
+        pieces = [piece for _, _, piece in chosen]
+        sums = [len(begun.mix.up.rows) for _, begun, _ in chosen]
+        bases = [each.base for each, _, _ in chosen if each.base is not None]
         crowd = _joined(pieces, [base.numpy() for base in bases], sums, taken)
         room = self._room(sum(sums), bases[0].shape[1])
         totals = zeroed(room[: sum(sums)], crowd.into)
         batch = Batch(self._engine.gather(crowd, totals), len(crowd.clients), room)
         self._batches.append(batch)
-        until, begin, kind = 0, 0, crowd.starts[0].dtype
-        for each, piece, count, base in zip(chosen, pieces, sums, bases, strict=True):
-            tasks = len(piece.clients)
-            until += tasks
-            assert each.begun is not None
-            self._places[each.number] = Place(
-                each.begun,
-                base,
-                totals[begin : begin + count],
-                taken[piece.clients].tobytes(),
-                tasks,
-                until,
-                batch,
-                kind,
-            )
-            begin += count
+        until, end, kind = 0, 0, crowd.starts[0].dtype
+        for (each, begun, piece), count, base in zip(chosen, sums, bases, strict=True):
+            before, until, end = until, until + len(piece.clients), end + count
+            part, first = totals[end - count : end], crowd.first[before:until].tobytes()
+            place = Place(begun, base, part, piece.clients, first, until, batch, kind)
+            self._places[each.number] = place
         self._ahead += until
 
     def _room(self, sums: int, size: int) -> Floats:
@@ -197,13 +190,13 @@ class AheadSums:
                     place.rounded()
             self._rooms.append(batch.room)
 
-    def _piece(self, lane: LaneState) -> Crowd:
-        """The lane's part of a crowd, except for what changes in every round."""
-        begun = lane.begun
-        assert begun is not None
+    def _piece(self, lane: LaneState, begun: Begun) -> Crowd | None:
+        """The lane's part of a crowd, but for what changes in every round; None: it is not plain."""
         known = self._known(lane.number, begun)
         if known is not None:
             return known
+        if not plain(begun.work, begun.mix.up):
+            return None
         rows = {source: n for n, source in enumerate(lane.sources)}
         steps = np.zeros(int(begun.work.down.rows.max(initial=0)) + 1, dtype=np.int64)
         steps[begun.work.down.rows] = begun.steps
