@@ -32,6 +32,17 @@ def same_start(asked: Work, before: Work) -> bool:
     )
 
 
+def same_end(asked: Mix, before: Mix) -> bool:
+    """Does a scheme say the very same, and nothing that changes from round to round?"""
+    return (
+        asked.up is before.up
+        and asked.across is before.across
+        and asked.payload == before.payload
+        and asked.over is before.over is None
+        and not (asked.memory or before.memory or asked.figures or before.figures)
+    )
+
+
 def sent_as(mix: Mix, like: Mix) -> Mix:
     """The same with the messages of another round, and with its mixings where they are the same."""
     stages = tuple(map(_sending_as, mix.stages, like.stages))
@@ -47,7 +58,9 @@ def _sending_as(one: Mixing, like: Mixing) -> Mixing:
 
 def _same_places(one: Mixing, other: Mixing) -> bool:
     return one is other or (
-        (one.via, one.hops, one.relay) == (other.via, other.hops, other.relay)
+        one.via == other.via
+        and one.hops == other.hops
+        and one.relay == other.relay
         and same_numbers(one.rows, other.rows)
         and same_numbers(one.starts, other.starts)
         and same_numbers(one.sources, other.sources)

@@ -17,7 +17,7 @@ from typing import NamedTuple, TypedDict, Unpack
 import numpy as np
 
 from sdfeel.core import outages
-from sdfeel.core.alike import same_messages, same_start, sent_as
+from sdfeel.core.alike import same_end, same_messages, same_start, sent_as
 from sdfeel.core.arrays import Ints, ints
 from sdfeel.core.cost import Bill, Cost
 from sdfeel.core.errors import InputError
@@ -51,6 +51,7 @@ class Begun(NamedTuple):
     clients: int
     state: NetworkState
     length: float  # local iterations that it counts for
+    asked: Mix | None = None  # what the scheme said of its end; None: it need not be the same again
 
     @classmethod
     def of(cls, decided: Decided, net: Network) -> "Begun":
@@ -199,11 +200,11 @@ class Decisions:
 
     def mix(self, view: View, done: Ints) -> Mix:
         """How the round ends when clients took `done` steps, with the messages that it takes."""
-        return self._billed(view.net, self._mixed(view, done))
+        return self._billed(view.net, self._mixed(view, done, self.scheme.mix(view, done)))
 
-    def _mixed(self, view: View, done: Ints) -> Mix:
+    def _mixed(self, view: View, done: Ints, asked: Mix) -> Mix:
         """What the scheme says, by servers that take part, and in steps where one plays a cloud."""
-        mix = _by_members(view.net, self.scheme.mix(view, done))
+        mix = _by_members(view.net, asked)
         if self.least:  # some were not asked, whatever the scheme says
             mix = replace(mix, up=restricted(mix.up, done > 0))
         planned = mix.stages
@@ -321,15 +322,18 @@ class Decisions:
     def _as_before(self, view: View, cost: Cost, before: Begun) -> Begun:
         """A round with the work of an earlier one: where its messages are the same, so is its
         price."""
-        work, steps, sent, bill, clients, state, counts_for = before
+        work, steps, sent, bill, clients, state, counts_for, _ = before
         done = before.done(len(self.net.samples))
-        mix = self._mixed(view, done)
+        asked = self.scheme.mix(view, done)
+        if before.asked is not None and same_end(asked, before.asked):
+            return before
+        mix = self._mixed(view, done, asked)
         if same_messages(mix, sent):
             mix = sent_as(mix, sent)
         else:
             mix = self._billed(view.net, mix)
             bill = cost.bill(work, mix, done)
-        return Begun(work, steps, mix, bill, clients, state, counts_for)
+        return Begun(work, steps, mix, bill, clients, state, counts_for, asked)
 
     def check_deadline(self) -> None:
         """Refuse a deadline that nobody can meet."""

@@ -1,9 +1,9 @@
 """Who exists, who reaches whom, and how neighbouring servers mix."""
 
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -21,6 +21,10 @@ from sdfeel.core.gossip_weights import (
 from sdfeel.core.peers import Peers, check_links
 from sdfeel.core.peers import rate as rate_of
 from sdfeel.core.sparse import Sparse, reached
+
+RECENT = 1 << 12  # things that a network keeps of those that are asked for with ever new keys
+
+Found = TypeVar("Found")
 
 
 @dataclass(frozen=True)
@@ -96,6 +100,16 @@ class Network:
     def memo(self) -> dict[Hashable, Any]:
         """What has been worked out about this network and is asked for again and again."""
         return {}
+
+    def recent(self, key: Hashable, make: Callable[[], Found]) -> Found:
+        """The same for what is asked for with ever new keys, such as the ages of models: only a few
+        thousand are kept."""
+        recent: dict[Hashable, Found] = self.memo.setdefault("recent", {})
+        if key not in recent:
+            if len(recent) >= RECENT:
+                recent.clear()
+            recent[key] = make()
+        return recent[key]
 
     @property
     def links(self) -> Floats:

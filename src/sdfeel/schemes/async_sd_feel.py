@@ -115,10 +115,16 @@ class AsyncSDFeel:
         (d,) = view.lane
         net = view.net
         ages = view.clocks.ages(d, self.staleness, net.neighbourhood(d))
-        counts = trust(self.psi, ages, self.psi_a, self.psi_b)
-        alone = not net.linked.row(d).size
-        across = None if alone else star_among(net, d, counts, self.balanced)
+        # The ages of neighbours are often those of another round.
+        key = "star", d, ages.tobytes(), self.psi, self.psi_a, self.psi_b, self.balanced
+        across = net.recent(key, lambda: self._star(net, d, ages))
         return Mix(_collected(net, d, done), across, payload="update")
+
+    def _star(self, net: Network, server: int, ages: Ints) -> Mixing | None:
+        """How a server mixes with neighbours of these ages."""
+        counts = trust(self.psi, ages, self.psi_a, self.psi_b)
+        alone = not net.linked.row(server).size
+        return None if alone else star_among(net, server, counts, self.balanced)
 
 
 def _collected(net: Network, server: int, done: Ints) -> Mixing:

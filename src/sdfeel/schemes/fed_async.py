@@ -104,20 +104,15 @@ class FedAsync(OneByOne):
         if key not in net.memo:
             arrived = int(net.shelf(ARRIVED.name)[0])
             net.memo[key] = average([arrived], self.client(view), via="client-cloud")
-        shares = _shares(self, view.clocks.number - view.began)
-        return Mix(net.memo[key], _blended(net).weighing(shares))
+        age = view.clocks.number - view.began
+        across = net.recent(("blended", self, age), lambda: _blended(net, self, age))
+        return Mix(net.memo[key], across)
 
 
-@lru_cache(maxsize=1 << 12)
-def _shares(scheme: FedAsync, age: int) -> Floats:
-    """(2,) of a model of this age in the new global one, and of the old one."""
+def _blended(net: Network, scheme: FedAsync, age: int) -> Mixing:
+    """The cloud takes a share of a model of this age that has arrived, and keeps the rest."""
     share = float(scheme.mixing_rate * scheme.counts(age)[0])
-    return floats([share, 1 - share])
-
-
-def _blended(net: Network) -> Mixing:
-    """The cloud takes a share of what has arrived, and keeps the rest of its own."""
     if "blended" not in net.memo:
         net.memo["blended"] = of_rows({0: {int(net.shelf(ARRIVED.name)[0]): 0.5, 0: 0.5}})
-    found: Mixing = net.memo["blended"]
-    return found
+    places: Mixing = net.memo["blended"]
+    return places.weighing(floats([share, 1 - share]))

@@ -257,7 +257,7 @@ class Simulation:
     def _finish(self, each: LaneState) -> Round:
         state = self.state
         decided = self._decided(each)
-        work, _, mix, bill, clients, network, iterations = decided
+        work, _, mix, bill, clients, network, iterations, _ = decided
         done = decided.done(len(state.taken))
         held, self._last = each.held or 0.0, network.net
         began = (
