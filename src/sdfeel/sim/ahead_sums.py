@@ -19,6 +19,7 @@ from sdfeel.engine.tasks import Crowd, Folding, InTraining, crowd_of, plain
 from sdfeel.sim.state import LaneState
 
 EACH_WORKER = 32  # models of a batch, for each worker
+LEFT = 1 / 3  # of the models ahead: when the next batch begins, so that no core waits for it
 ROOM_BYTES = 256e6  # of the sums of a batch, at most
 
 Chosen = tuple[LaneState, Begun, Crowd]  # a lane of a batch, and its part of the crowd
@@ -76,8 +77,8 @@ class AheadSums:
     ever seen. That needs a scheme in which their weights are known when a round begins: at the
     first round that ends with other weights, this gives up for good.
 
-    Half of the lanes that are ahead are handed over while the other half is in training, so that no
-    core waits for the next ones.
+    The next lanes are handed over while the last ones are still in training, so that no core waits
+    for them.
     """
 
     def __init__(self, engine: Folding, workers: int) -> None:
@@ -110,7 +111,7 @@ class AheadSums:
             place = self._taken(lane.number)
             assert place is not None
         found = torch.from_numpy(place.rounded())
-        if self._open and 2 * self._ahead <= self._full:
+        if self._open and self._ahead <= self._full * LEFT:
             self._train(lane, [], taken, coming)
         return found
 
