@@ -192,7 +192,7 @@ class AheadSums:
             self._rooms.append(batch.room)
 
     def _piece(self, lane: LaneState, begun: Begun) -> Crowd | None:
-        """The lane's part of a crowd, but for what changes in every round; None: not plain."""
+        """The lane's part of a crowd, except for what changes in every round; None: not plain."""
         known = self._known(lane.number, begun)
         if known is not None:
             return known
