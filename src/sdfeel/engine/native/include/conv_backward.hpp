@@ -44,19 +44,29 @@ template <class L> struct WeightGradient {
         for (int s = first; s < last; s++) {
             const Winners<Shape> &winners = lists(s, o);
             const float *input = inputs(s) + Y * Shape::ROW * SLOT;
-            for (int i = 0; i < winners.count; i += CHAINS) {
-                SDFEEL_UNROLL for (int e = 0; e < CHAINS; e++) {
-                    const float *from = input + winners.places[i + e] * SLOT;
-                    const Floats<SIZE> g = all<SIZE>(winners.changes[i + e]);
-                    SDFEEL_UNROLL for (int y = 0; y < ROWS; y++) {
-                        SDFEEL_UNROLL for (int j = 0; j < Tile::VECTORS; j++) {
-                            Floats<SIZE> &sum = sums[e][y * Tile::VECTORS + j];
-                            const float *at = from + y * Shape::ROW * SLOT + j * SIZE;
-                            sum = fused<SIZE>(g, load<SIZE>(at), sum);
-                        }
+            const auto add_one = [&](int e, int i, Floats<SIZE> g) __attribute__((always_inline)) {
+                const float *from = input + winners.places[i] * SLOT;
+                SDFEEL_UNROLL for (int y = 0; y < ROWS; y++) {
+                    SDFEEL_UNROLL for (int j = 0; j < Tile::VECTORS; j++) {
+                        Floats<SIZE> &sum = sums[e][y * Tile::VECTORS + j];
+                        const float *at = from + y * Shape::ROW * SLOT + j * SIZE;
+                        sum = fused<SIZE>(g, load<SIZE>(at), sum);
                     }
                 }
-            }
+            };
+            int i = 0;
+            // Loads set the pace where a winner has few sums: one load is enough for four gradients.
+            if constexpr (CHAINS > 1)
+                for (; i + 4 <= winners.count; i += 4) {
+                    const Floats<4> g = load<4>(winners.changes + i);
+                    add_one(0, i, lane<0, SIZE>(g));
+                    add_one(1, i + 1, lane<1, SIZE>(g));
+                    add_one(2 % CHAINS, i + 2, lane<2, SIZE>(g));
+                    add_one(3 % CHAINS, i + 3, lane<3, SIZE>(g));
+                }
+            for (; i < winners.count; i += CHAINS)
+                SDFEEL_UNROLL for (int e = 0; e < CHAINS; e++)
+                    add_one(e, i + e, all<SIZE>(winners.changes[i + e]));
         }
         SDFEEL_UNROLL for (int e = 0; e < CHAINS; e++)
             SDFEEL_UNROLL for (int i = 0; i < SUMS; i++)

@@ -66,49 +66,50 @@ template <class Shape> struct WeightOrder {
 
 // BLOCK input channels lie side by side at each position, in SLOT floats: either without a gap, so
 // that a kernel's row is fewest vectors, or in whole vectors, so that none of them straddles two
-// cache lines. A kernel's row is VECTORS of SIZE lanes; ROWS kernel rows are summed at once.
+// cache lines. A kernel's row is VECTORS of SIZE lanes, which may be fewer than the CPU has: short
+// vectors straddle less. ROWS kernel rows are summed at once.
 template <class Shape> struct WeightTile {
     static constexpr int CHAINS = WeightOrder<Shape>::CHAINS;
-    static constexpr int slot(int block, bool whole) {
-        return whole ? round_up(block, fitting(block)) : block;
-    }
-    static constexpr int size(int block, bool whole) {
-        return fitting(whole ? block : Shape::KERNEL_X * block);
-    }
-    static constexpr int vectors(int block, bool whole) {
-        return divide_up(Shape::KERNEL_X * slot(block, whole), size(block, whole));
-    }
-    static constexpr int load(int block, bool whole) { // of one vector, in eighths of a cycle
-        const int lanes = size(block, whole);
-        return slot(block, whole) % lanes == 0 ? (lanes == 16 ? 8 : 4)
-                                               : (lanes == 16 ? 15 : 5);
-    }
-    static constexpr int cost(int block, bool whole, int rows) { // of one winner
-        int total = 0;
-        for (int y = 0; y < Shape::KERNEL_Y; y += rows) {
-            const int sums = least(rows, Shape::KERNEL_Y - y) * vectors(block, whole);
-            total += most(load(block, whole) * sums, 32 / CHAINS) + 16;
+    struct Choice {
+        int block, rows;
+        bool whole, narrow;
+        constexpr int slot() const { return whole ? round_up(block, fitting(block)) : block; }
+        constexpr int size() const {
+            const int fit = fitting(whole ? block : Shape::KERNEL_X * block);
+            return narrow ? least(8, fit) : fit;
         }
-        return total * (Shape::IN / block);
-    }
-    static constexpr int best() {
-        int found = 0, lowest = 1 << 30;
+        constexpr int vectors() const { return divide_up(Shape::KERNEL_X * slot(), size()); }
+        constexpr int load() const { // of one vector, in eighths of a cycle
+            return slot() % size() == 0 ? (size() == 16 ? 8 : 4) : (size() == 16 ? 15 : 5);
+        }
+        constexpr int cost() const { // of one winner
+            int total = 0;
+            for (int y = 0; y < Shape::KERNEL_Y; y += rows) {
+                const int sums = least(rows, Shape::KERNEL_Y - y) * vectors();
+                total += most(load() * sums, 32 / CHAINS) + 16;
+            }
+            return total * (Shape::IN / block);
+        }
+        constexpr bool fits() const {
+            return Shape::IN % block == 0 && !(whole && block == 1) &&
+                   CHAINS * rows * vectors() <= ACCUMULATORS;
+        }
+    };
+    static constexpr Choice best() {
+        Choice found{1, 1, false, false}; // if nothing fits, one channel at a time
+        int lowest = 1 << 30;
         for (int block = 1; block <= Shape::IN; block++)
-            for (int whole = 0; whole < 2; whole++)
+            for (int kind = 0; kind < 4; kind++)
                 for (int rows = 1; rows <= Shape::KERNEL_Y; rows++) {
-                    if (Shape::IN % block || (whole && block == 1) ||
-                        CHAINS * rows * vectors(block, whole) > ACCUMULATORS)
-                        continue;
-                    if (cost(block, whole, rows) < lowest)
-                        lowest = cost(block, whole, rows), found = (block * 2 + whole) * 64 + rows;
+                    const Choice next{block, rows, kind / 2 == 1, kind % 2 == 1};
+                    if (next.fits() && next.cost() < lowest) lowest = next.cost(), found = next;
                 }
-        // A row too long for the registers: one channel at a time never is.
-        return found ? found : 2 * 64 + 1;
+        return found;
     }
-    static constexpr int BLOCK = best() / 128, ROWS = best() % 64, BLOCKS = Shape::IN / BLOCK;
-    static constexpr bool WHOLE = best() / 64 % 2;
-    static constexpr int SLOT = slot(BLOCK, WHOLE), SIZE = size(BLOCK, WHOLE);
-    static constexpr int VECTORS = vectors(BLOCK, WHOLE), ROW = VECTORS * SIZE;
+    static constexpr Choice BEST = best();
+    static constexpr int BLOCK = BEST.block, ROWS = BEST.rows, BLOCKS = Shape::IN / BLOCK;
+    static constexpr int SLOT = BEST.slot(), SIZE = BEST.size();
+    static constexpr int VECTORS = BEST.vectors(), ROW = VECTORS * SIZE;
 };
 
 // Input gradient: a position has SLOTS neighbouring floats, a multiple of SIZE, so that every

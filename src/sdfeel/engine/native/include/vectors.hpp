@@ -141,6 +141,15 @@ template <int N> SDFEEL_INLINE Floats<N> all(float x) {
     return spread<N>(x, To<N>());
 }
 
+template <int LANE, int N, int... I>
+SDFEEL_INLINE Floats<N> spread_lane(Floats<4> v, Indices<I...>) {
+    return __builtin_shufflevector(v, v, ((void)I, LANE)...);
+}
+// One lane of four in every lane of N.
+template <int LANE, int N> SDFEEL_INLINE Floats<N> lane(Floats<4> v) {
+    return spread_lane<LANE, N>(v, To<N>());
+}
+
 template <int N, int... I>
 SDFEEL_INLINE Floats<N> every_second(Floats<N> a, Floats<N> b, Indices<I...>) {
     return __builtin_shufflevector(a, b, (2 * I)...);
