@@ -1,10 +1,14 @@
 import json
+from collections import Counter
 from dataclasses import replace
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from sdfeel.core.cost import Bill, Cost, Overheads, Power, fair
+from sdfeel.core.arrays import ints
+from sdfeel.core.cost import Bill, Cost, Overheads, Power, _counted, fair
 from sdfeel.core.errors import InputError
 from sdfeel.core.graphs import links
 from sdfeel.core.mixing import average, broadcast, cloud_average, collect, gossip, nothing
@@ -228,3 +232,11 @@ def test_what_a_client_sends_costs_the_same_whoever_else_is_looked_at(seed: int)
         seconds = np.divide(1e6, slow, out=np.zeros(count), where=slow > 0)
     assert cost.uploads(up, work).tolist() == seconds.tolist()
     assert cost.bill(work, Mix(up), cost.done(work)).sending.tolist() == seconds[who].tolist()
+
+
+@given(st.lists(st.integers(0, 9), max_size=12))
+def test_numbers_are_counted_whether_or_not_they_are_in_order(numbers: list[int]) -> None:
+    for each in (numbers, sorted(numbers), sorted(set(numbers))):
+        found, counts = _counted(ints(each))
+        assert dict(zip(found.tolist(), counts.tolist(), strict=True)) == Counter(each)
+        assert found.tolist() == sorted(set(each))

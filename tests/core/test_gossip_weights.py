@@ -214,3 +214,24 @@ def test_zeta_of_many_servers_takes_steps_that_hardly_grow_with_them() -> None:
         assert 0.5 < rate < 0.8  # at most about sqrt(7) / 4 = 0.66
         steps.append(taken)
     assert max(steps) <= 1024
+
+
+@pytest.mark.parametrize("name", ["ring", "star", "complete"])
+@pytest.mark.parametrize("servers", [2, 5, 40])
+def test_weights_that_agree_in_time_need_no_eigenvalues(
+    name: str, servers: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    graph, mass = links(name, servers), equal(servers)
+    lazy = (metropolis(graph, mass) + np.eye(servers)) / 2  # all keep a part, and take from all
+    assert mixing_rate(lazy, mass) < 1
+    monkeypatch.setattr(gossip_weights, "mixing_rate", lambda weights, mass: 1.0)
+    check_weights(lazy, graph, mass)
+    for useless in (np.eye(servers), 2 * np.eye(servers) - lazy):
+        with pytest.raises(InputError, match="servers never agree"):
+            check_weights(useless, graph, mass)  # some links are not used, or are used backwards
+
+
+def test_servers_that_are_cut_off_never_agree() -> None:
+    pairs = np.kron(np.eye(2), np.ones((2, 2)) - np.eye(2))
+    with pytest.raises(InputError, match="zeta 1, but it must be below 1"):
+        check_weights(np.kron(np.eye(2), np.full((2, 2), 0.5)), pairs, equal(4))

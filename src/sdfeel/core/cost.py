@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from sdfeel.core.arrays import Floats, Ints, floats
+from sdfeel.core.arrays import Floats, Ints, floats, ints
 from sdfeel.core.errors import InputError
 from sdfeel.core.link_times import Link, LinkTimes
 from sdfeel.core.mixing import Mixing
@@ -113,6 +113,14 @@ class Overheads:
         if self.common_rate is not None:
             seconds = max(seconds, len(clients) * bits / self.common_rate)
         return seconds
+
+
+def _counted(numbers: Ints) -> tuple[Ints, Ints]:
+    """Each number once, ascending, and how often it was there."""
+    if (numbers[1:] > numbers[:-1]).all():  # as in a single sum: nothing has to be sorted
+        return numbers, np.ones(len(numbers), dtype=np.int64)
+    found, counts = np.unique(numbers, return_counts=True)
+    return ints(found), ints(counts)
 
 
 def _at_cloud(mixing: Mixing) -> Ints:
@@ -313,7 +321,7 @@ class Cost:
         """The clients that send, ascending, and for how many seconds; the others are left out, or
         each of ten thousand lanes would look at all clients."""
         each = up.sources[up.sources >= 0] if up.sent is None else up.sent[:, 0]
-        senders, copies = np.unique(each, return_counts=True)
+        senders, copies = _counted(each)
         seconds, bits = np.full(len(senders), self.transfer(up.via)), self._bits(up.via)
         if self.cell_edge_rate is not None:
             seconds = np.where(copies > 1, bits / self.cell_edge_rate, seconds)

@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike
 from sdfeel.core.arrays import Floats
 from sdfeel.core.errors import InputError
 from sdfeel.core.lanczos import extreme_vectors, largest_modulus
-from sdfeel.core.sparse import Sparse
+from sdfeel.core.sparse import Sparse, reached
 
 TOLERANCE = 1e-9
 LARGE = 500  # with more servers, eigenvalues are found without writing out the matrix
@@ -304,11 +304,25 @@ def check_weights(given: "ArrayLike | Sparse", linked: "ArrayLike | Sparse", mas
             f"the mixing matrix does not keep the mean weighted by cluster sizes (off by "
             f"{drift:.2g}): sizes @ weights must equal sizes; 'metropolis' builds one that does"
         )
+    if servers == 1 or _agree_in_time(weights, links):
+        return
     rate = mixing_rate(weights, mass)
-    if servers > 1 and rate >= 1 - TOLERANCE:
+    if rate >= 1 - TOLERANCE:
         raise InputError(
             f"the mixing matrix has zeta {rate:.4g}, but it must be below 1, or servers never agree"
         )
+
+
+def _agree_in_time(weights: Sparse, links: Sparse) -> bool:
+    """Is zeta below 1 for sure, so that no eigenvalues are needed? It is, if every server keeps a
+    part of its own model, takes a part of all its neighbours', and nobody is cut off."""
+    kept = weights.rows == weights.columns
+    return bool(
+        (weights.values > 0).all()
+        and kept.sum() == len(links)
+        and (~kept).sum() == (links.rows != links.columns).sum()
+        and reached(links, 0).all()
+    )
 
 
 def consensus_exchanges(zeta: float, spread: float, tolerance: float) -> int:

@@ -29,7 +29,7 @@ from sdfeel.engine.tasks import crowd_of, folding, plain
 from sdfeel.sim.ahead import Ahead, in_order
 from sdfeel.sim.ahead_sums import AheadSums
 from sdfeel.sim.holds import take_turns
-from sdfeel.sim.state import LaneState, State
+from sdfeel.sim.state import LaneState, State, uncollected
 from sdfeel.sim.tasks import takers_of, tasks_of
 
 FEW = 64  # models that are mixed in one call, where it can be
@@ -72,8 +72,9 @@ class Simulation:
                 state.public = state.servers.clone()  # everyone knows the first model
             self.state = state
             self._seen = decisions.whole
-            for each in state.lanes:
-                self._begin(each)
+            with uncollected():  # all of it stays
+                for each in state.lanes:
+                    self._begin(each)
         self.state = state
         latest = max(state.lanes, key=lambda each: each.began)
         self._seen = decisions.state(latest.began, latest.since)

@@ -1,6 +1,8 @@
 """A simulation between two rounds: its models, its lanes, and everything that is saved."""
 
-from collections.abc import Sequence
+import gc
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -261,6 +263,18 @@ class State:
             total, lanes = self._iterations
             more = (_units(each.steps) - _units(before)) * len(each.lane)
             self._iterations = total + more, lanes
+
+
+@contextmanager
+def uncollected() -> Iterator[None]:
+    """Look for no garbage meanwhile: among what ten thousand lanes begin with there is none."""
+    before = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if before:
+            gc.enable()
 
 
 def _units(number: float) -> int:
