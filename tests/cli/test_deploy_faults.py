@@ -54,7 +54,7 @@ def test_a_cut_link_is_waited_for_and_changes_nothing(tmp_path: Path) -> None:
 def test_both_sides_of_a_cut_link_continue_and_join_again_if_the_policy_says_so(
     tmp_path: Path,
 ) -> None:
-    shown(partitions.dropping_partition(tmp_path, seconds=5.0, rounds=95))
+    shown(partitions.dropping_partition(tmp_path, seconds=0.0, rounds=95))
 
 
 @pytest.mark.slow

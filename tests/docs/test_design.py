@@ -124,7 +124,7 @@ def test_the_table_of_packages_names_nothing_that_is_forbidden() -> None:
 
 @pytest.mark.skipif(shutil.which("make") is None, reason="there is no make")
 def test_make_lists_every_target_with_what_it_does() -> None:
-    told = finished(["make", "help"], cwd=ROOT)
+    told = finished(["make", "--no-print-directory", "help"], cwd=ROOT)
     assert told.returncode == 0, told.stderr
     text = (ROOT / "Makefile").read_text(encoding="utf-8")
     (named,) = re.findall(r"^\.PHONY: (.*)$", text, flags=re.MULTILINE)

@@ -1,24 +1,29 @@
 """A server is cut off from the others for some time, while all processes keep running."""
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import dropwhile
 from math import inf
 from pathlib import Path
 
-from sdfeel.core.events import Event, Round
+from sdfeel.core.events import Event, Round, Warned
+from sdfeel.core.run_files import NODES
 from sdfeel.deploy.files import PolicySection
 from sdfeel.deploy.local import LocalDeployment
+from sdfeel.run.store import read_events
 from tests.live.stage import Report, Story, experiment, play, records, undisturbed
 from tests.live.wires import Wires
 
 
 @dataclass
 class Scissors:
-    """Cuts a server off from the others in some round, for some seconds."""
+    """Cuts a server off from the others in some round, for some seconds and until it has shown."""
 
     wires: Wires
     server: int
     seconds: float
+    shown: Callable[[], bool]
     begun: bool = False
     cut: float | None = None  # when, by the clock of the records
     mended: float | None = None
@@ -31,18 +36,27 @@ class Scissors:
         if self.begun and self.cut is None:
             self.wires.isolate(self.server)
             self.cut = now
-        elif self.cut is not None and self.mended is None and now >= self.cut + self.seconds:
+        elif (
+            self.cut is not None
+            and self.mended is None
+            and now >= self.cut + self.seconds
+            and self.shown()
+        ):
             self.wires.mend()
-            self.mended = now
+            self.mended = time.time()
 
 
 def partition(
-    directory: Path, seconds: float, policy: PolicySection, rounds: int
+    directory: Path,
+    seconds: float,
+    policy: PolicySection,
+    rounds: int,
+    shown: Callable[[], bool] = lambda: True,
 ) -> tuple[Story, Scissors]:
     """One server is cut off from the others for some time, while all keep running."""
     deployment = LocalDeployment(experiment(rounds), directory, policy)
     wires = Wires(directory, 3)
-    scissors = Scissors(wires, 2, seconds)
+    scissors = Scissors(wires, 2, seconds, shown)
     deployment.every_tick(scissors.look)
     try:
         return play(deployment, scissors.act, pause=0.1), scissors
@@ -82,10 +96,26 @@ def waiting_partition(directory: Path, seconds: float, rounds: int = 20) -> Repo
     return Report(model == expected and held <= 3 and after < 60, lines)
 
 
+def _rounds_alone(directory: Path, server: int) -> int:
+    """How many rounds the journal of a server that runs shows since it first gave one up."""
+    events = read_events(directory / NODES / f"edge-{server}")
+    alone = dropwhile(
+        lambda e: not isinstance(e, Warned) or "without edge-" not in e.message, events
+    )
+    return sum(isinstance(event, Round) for event in alone)
+
+
 def dropping_partition(directory: Path, seconds: float, rounds: int) -> Report:
-    """Both sides continue without each other, and join again."""
-    policy = PolicySection(dead_edge="drop", edge_deadline=1.0)
-    story, scissors = partition(directory, seconds, policy, rounds)
+    """Both sides continue without each other, and join again.
+
+    The deadline is one that a busy machine keeps; the cut lasts until both sides have gone on.
+    """
+    policy = PolicySection(dead_edge="drop", edge_deadline=5.0)
+
+    def apart() -> bool:
+        return min(_rounds_alone(directory, server) for server in (1, 2)) > 1
+
+    story, scissors = partition(directory, seconds, policy, rounds, apart)
     assert scissors.mended is not None
     alone = [sum(bool(r["away"]) for r in records(directory, d)) for d in range(3)]
     last = [records(directory, d)[-1]["k"] for d in range(3)]
