@@ -22,6 +22,7 @@ from sdfeel.report.holdings import holdings
 from sdfeel.report.styles import (
     DASHES,
     LOOKS,
+    PALETTE,
     group_styles,
     line_style,
     style_of,
@@ -153,8 +154,8 @@ def test_metrics_of_the_user_get_a_row_each() -> None:
 
 
 def test_no_two_lines_look_alike() -> None:
-    looks = [str(line_style(index)) for index in range(504)]
-    assert len(set(looks)) == 504
+    looks = [str(line_style(index)) for index in range(792)]
+    assert len(set(looks)) == 792
     assert all(
         line_style(one)[what] != line_style(other)[what]
         for one, other in pairwise(range(LOOKS))
@@ -173,10 +174,10 @@ def test_every_run_keeps_its_colour_and_dashes_tell_up_to_eight_of_one_colour_ap
             line_style(each)["color"] for each in styles
         ]
         looks = [each % LOOKS for each in found]
-        most = {colour: 0 for colour in range(7)}
+        most = {colour: 0 for colour in range(len(PALETTE))}
         for each in set(looks):
-            most[each % 7] += 1
-        wanted = {c: min(len(DASHES), sum(s % 7 == c for s in styles)) for c in most}
+            most[each % len(PALETTE)] += 1
+        wanted = {c: min(len(DASHES), sum(s % len(PALETTE) == c for s in styles)) for c in most}
         assert most == wanted
 
 

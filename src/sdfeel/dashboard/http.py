@@ -327,7 +327,8 @@ def stream(
 
 
 STOPS = 9  # of the scale from little to much
-DARK = {"#000000": "#e7ebf0", "#0072B2": "#2f8fd0", COLOURS["wait"]: "#353f4b"}  # on a dark page
+DARK = {"#000000": "#e7ebf0", "#0072B2": "#2f8fd0", "#882255": "#c2668a", "#332288": "#8f7fe0"}
+DARK |= {COLOURS["wait"]: "#353f4b"}  # on a dark page
 
 
 def palette() -> str:

@@ -5,7 +5,7 @@ the explanations.
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,7 @@ from sdfeel.figures.pages import (
     READ,
     VERDICTS,
 )
-from sdfeel.figures.pictures import picture
+from sdfeel.figures.pictures import picture, well_named
 from sdfeel.figures.settings import READINGS, Reading, Scale
 from sdfeel.figures.summary import (
     ORDER,
@@ -146,7 +146,8 @@ def details(figure: Figure, results: Path) -> str:
     for scale in ORDER:
         record = record_of(results, scale, figure.name)
         if record is not None and record["lines"]:
-            lines += ["\n", paragraph(f"**{scale}**: {record['setting']}."), "\n", _ends(record)]
+            told = f"**{scale}**: {well_named(record['setting'])}."
+            lines += ["\n", paragraph(told), "\n", _ends(record)]
             lines.append(_made(results, scale, figure))
     for claim in figure.claims:
         lines += [f"\n## {claim.id}\n\n", paragraph(claim.sentence), "\n"]
@@ -173,23 +174,29 @@ def _ends(record: dict[str, Any]) -> str:
     rows = [head, "|---|---|---|---|---|---|\n"]
     for reading, lines in record["lines"].items():
         for label, line in lines.items():
-            gone = f" ({line['diverged']} diverged)" if line["diverged"] else ""
-            ends = f"{_percent(line['accuracy'])}{gone} | {_loss(line['loss'])}"
             size = f"{_number(line['iterations'])} | {_number(line['seconds'])}"
-            rows.append(f"| {label} | {reading} | {size} | {ends} |\n")
+            rows.append(f"| {label} | {reading} | {size} | {_end(line)} |\n")
     return "".join(rows)
 
 
-def _percent(values: Sequence[float]) -> str:
-    return f"{100 * sum(values) / len(values):.1f} %"
+def _end(line: Mapping[str, Any]) -> str:
+    """Accuracy and loss at the end: means over the runs that did not diverge.
 
-
-def _loss(values: Sequence[float | str]) -> str:
-    numbers = [each for each in values if isinstance(each, float | int)]
-    if not numbers:
-        return "infinite"
-    mean = sum(numbers) / len(numbers)
-    return f"{mean:.3f}" if mean < 1e4 else f"{mean:.1e}"
+    >>> _end({"diverged": 1, "accuracy": [0.9, 0.0, 0.8], "loss": [0.2, "never", 0.4]})
+    '85.0 % (1 of 3 diverged) | 0.300'
+    >>> _end({"diverged": 2, "accuracy": [0.0, 0.0], "loss": ["never", "never"]})
+    'none (all diverged) | none'
+    """
+    lasting = [
+        (accuracy, loss)
+        for accuracy, loss in zip(line["accuracy"], line["loss"], strict=True)
+        if isinstance(loss, float | int)
+    ]
+    if not lasting:
+        return "none (all diverged) | none"
+    accuracy, loss = (sum(each) / len(lasting) for each in zip(*lasting, strict=True))
+    gone = f" ({line['diverged']} of {len(line['loss'])} diverged)" if line["diverged"] else ""
+    return f"{100 * accuracy:.1f} %{gone} | {f'{loss:.3f}' if loss < 1e4 else f'{loss:.1e}'}"
 
 
 def _made(results: Path, scale: Scale, figure: Figure) -> str:

@@ -129,7 +129,7 @@ def every_end(seen: ClaimView) -> Verdict:
     return report(**{name: float(ends(seen[name]).mean()) for name in names})
 
 
-TITLE = "liars: what a run withstands, and what it does not"
+TITLE = "liars: what a run withstands (filled), and what it does not (hollow)"
 
 
 def picture(found: Mapping[str, Curve], width: str | None = None) -> "Picture":
@@ -172,7 +172,7 @@ def _panel(
             axes.plot([liars], [each.mean()], markerfacecolor=fill, **own)
             axes.plot([liars] * 2, [each.min(), each.max()], color=style["color"], linewidth=0.9)
     tidy(axes)
-    axes.set_ylim(0, 100)
+    axes.set_ylim(-3, 103)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.legend(
         loc="upper center",
@@ -191,7 +191,7 @@ LIARS = Figure(
     "Clients with data of all classes. Liars send ten times their update the other way round. "
     "Left: 5 servers with 10 clients each, and equally many liars in every cluster. Right: 10 "
     "servers with 5 clients each in a complete graph. Markers are filled up to the breakdown point "
-    "that `sdfeel topology` prints, and hollow beyond it. CS+ expects one liar, the most for which "
+    "that `sdfeel topology` prints, and hollow beyond it; runs that diverged are at 0. CS+ expects one liar, the most for which "
     "it has been proven here.",
     lines,
     (),

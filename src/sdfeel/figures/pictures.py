@@ -1,5 +1,6 @@
 """A figure's picture: one panel per axis and reading, one legend for all."""
 
+import re
 from collections.abc import Mapping, Sequence
 from math import ceil, inf
 from textwrap import wrap
@@ -8,14 +9,13 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Picture
 from matplotlib.lines import Line2D
-from matplotlib.ticker import PercentFormatter
 
 from sdfeel.core.arrays import Floats, floats
 from sdfeel.figures.curves import Curve, Curves
 from sdfeel.figures.figure import Figure, Panel, Scale
 from sdfeel.figures.judging import seeds_of
 from sdfeel.figures.settings import FigureSetting, Reading
-from sdfeel.report.drawing import FAINT, INK, LABEL, TICK, inches, new_figure, tidy
+from sdfeel.report.drawing import FAINT, INK, LABEL, TICK, inches, new_figure, percent_axis, tidy
 from sdfeel.report.styles import line_style, style_with
 from sdfeel.report.units import COUNTS, TIMES, Unit, unit_for
 
@@ -27,6 +27,7 @@ UNITS: dict[tuple[str, Reading], str] = {
 AXES = {"seconds": "virtual time", "bytes": "bytes sent", "joules": "energy in joules"}
 POINTS = 40
 ROW = 3  # panels side by side
+DATA = {"mnist": "MNIST", "fashion-mnist": "Fashion-MNIST", "cifar10": "CIFAR-10"}
 
 
 def picture(
@@ -40,7 +41,12 @@ def picture(
     if figure.picture is not None:
         return figure.picture(width)
     if figure.drawn is not None:
-        return figure.drawn(next(iter(found.values())), width) if found else None
+        if not found:
+            return None
+        drawn = figure.drawn(next(iter(found.values())), width)
+        told = evenly(note(figure, scale, found), int(13 * drawn.get_figwidth()))
+        drawn.supxlabel("\n".join(told), fontsize=TICK, color=INK)
+        return drawn
     panels = [panel for panel in figure.panels if panel.reading in found]
     if not panels:
         return None
@@ -52,8 +58,10 @@ def picture(
     across = min(row, len(panels)) if len(panels) != 4 else min(row, 2)
     down = ceil(len(panels) / across)
     room = wide or 4.2 * max(across, 1.5) + 0.4
-    columns = max(1, min(len(styles), int((room - 0.5) / (0.85 + 0.075 * max(map(len, styles))))))
-    told = wrap(note(figure, scale, found), int(13 * room))
+    names = {label: with_fate(label, panels, found) for label in styles}
+    fit = max(1, int((room - 0.5) / (0.85 + 0.075 * max(map(len, names.values())))))
+    columns = ceil(len(styles) / ceil(len(styles) / fit))  # rows of equal length
+    told = evenly(note(figure, scale, found), int(13 * room))
     panel_height = 2.9 if row == ROW else 2.1
     height = panel_height * down + 0.7 + 0.2 * (ceil(len(styles) / columns) + len(told))
     drawn = new_figure(room, height, f"{figure.name}: {figure.title}" if row == ROW else None)
@@ -65,11 +73,15 @@ def picture(
         draw(axes, panel, shown, styles, figure.setting(scale, panel.reading))
         parts = [panel.title, f"reading {panel.reading}" if several else ""]
         axes.set_title(", ".join(part for part in parts if part), fontsize=LABEL, color=INK)
+    for measure in {panel.measure for panel in panels}:
+        _on_one_scale(
+            [a for a, panel in zip(grid, panels, strict=False) if panel.measure == measure]
+        )
     for axes in grid[len(panels) :]:
         axes.set_axis_off()
     box = drawn.legend(
         [Line2D([], [], **line_style(index)) for index in styles.values()],
-        [f"{label} (diverged)" if gone(label, panels, found) else label for label in styles],
+        list(names.values()),
         loc="outside lower center",
         ncols=columns,
         frameon=False,
@@ -77,7 +89,7 @@ def picture(
         handlelength=3.2,
     )
     box.set_title("\n".join(told))
-    box.get_title().set_fontsize(TICK)
+    box.get_title().set(fontsize=TICK, multialignment="center")
     return drawn
 
 
@@ -88,7 +100,7 @@ def styles_by_label(labels: Sequence[str]) -> dict[str, int]:
     >>> styles_by_label(["b", "a"])
     {'b': 0, 'a': 1}
     >>> styles_by_label(["b, 1", "c, 1", "b, 5", "c, 5"])
-    {'b, 1': 0, 'c, 1': 49, 'b, 5': 8, 'c, 5': 1}
+    {'b, 1': 0, 'c, 1': 9, 'b, 5': 64, 'c, 5': 1}
     """
     parts = [label.partition(", ") for label in labels]
     kinds = list(dict.fromkeys(kind for kind, _, _ in parts))
@@ -101,15 +113,41 @@ def styles_by_label(labels: Sequence[str]) -> dict[str, int]:
     }
 
 
-def gone(label: str, panels: Sequence[Panel], found: Mapping[Reading, Curves]) -> bool:
-    """Did every run of this label diverge, so that there is next to nothing to see of it?"""
-    curves = [
-        curve
+def with_fate(label: str, panels: Sequence[Panel], found: Mapping[Reading, Curves]) -> str:
+    """A label, and how many of its runs diverged: under each reading, unless it is all of all."""
+    runs = {
+        panel.reading: curve
         for panel in panels
         for name, curve in found[panel.reading].items()
         if plain(name, panel) == label
+    }
+    if all(curve.diverged == len(curve.runs) for curve in runs.values()):
+        return f"{label} (diverged)"
+    several = len({panel.reading for panel in panels}) > 1
+    told = [
+        f"{f'{reading}: ' if several else ''}{curve.diverged} of {len(curve.runs)} diverged"
+        for reading, curve in runs.items()
+        if curve.diverged
     ]
-    return all(curve.diverged == len(curve.runs) for curve in curves)
+    return f"{label} ({', '.join(told)})" if told else label
+
+
+def _on_one_scale(panels: Sequence[Axes]) -> None:
+    """Panels of one measure can be compared at a glance."""
+    low, high = zip(*(axes.get_ylim() for axes in panels), strict=True)
+    for axes in panels:
+        axes.set_ylim(min(low), max(high))
+
+
+def evenly(text: str, width: int) -> list[str]:
+    """As few lines as fit, all about equally long.
+
+    >>> evenly("one two three four five", 19)
+    ['one two three', 'four five']
+    """
+    lines = wrap(text, width)
+    narrower = (wrap(text, least) for least in range(len(text) // len(lines), width))
+    return next((found for found in narrower if len(found) == len(lines)), lines)
 
 
 def plain(label: str, panel: Panel) -> str:
@@ -129,9 +167,24 @@ def note(figure: Figure, scale: Scale, found: Mapping[Reading, Curves]) -> str:
     trained = {line.trained.data.name for line in figure.lines(setting)}
     others = sorted(trained - {figure.data}) if figure.data in trained else []
     data = "".join(f"; where the title says so, {other}" for other in others)
-    told = f"{scale} scale: {setting.note}{data}; {count}, shaded: lowest to highest"
+    spread = "shaded" if figure.drawn is None else "bars"
+    told = f"{scale} scale: {setting.note}{data}; {count}, {spread}: lowest to highest"
+    if any(0 < c.diverged < len(c.runs) for curves in found.values() for c in curves.values()):
+        told += "; runs that diverged are left out"
+    if any(panel.target for panel in figure.panels):
+        told += f"; dotted: {100 * setting.target:g} %, and when all seeds got there, on average"
     lacking = [reading for reading in figure.readings if reading not in found]
-    return told + "".join(f"; reading {reading} is not computed" for reading in lacking)
+    told += "".join(f"; reading {reading} is not computed" for reading in lacking)
+    return well_named(told)
+
+
+def well_named(text: str) -> str:
+    """Data sets by the names that people give them.
+
+    >>> well_named("mnist, 60,000 images; where the title says so, fashion-mnist")
+    'MNIST, 60,000 images; where the title says so, Fashion-MNIST'
+    """
+    return re.sub(r"\b(fashion-mnist|mnist|cifar10)\b", lambda name: DATA[name[0]], text)
 
 
 def draw(
@@ -149,16 +202,18 @@ def draw(
     if panel.axis not in ("iterations", "seconds"):
         end = max(curve.end(panel.axis) for curve in curves)
     highest, floor = [], inf
-    for label, curve in shown.items():
-        index = styles[label]
+    shade = min(0.13, 0.5 / len(shown))  # many bands on top of one another are not darker than few
+    order = list(styles)
+    for label in sorted(shown, key=order.index):  # dashes over whole lines: nothing is covered
+        curve, index = shown[label], styles[label]
         moments, rows = sampled(curve, panel, min(end, curve.end(panel.axis)))
         style = line_style(index) | {
-            "markevery": (3 * list(styles).index(label), POINTS // 5),
+            "markevery": (3 * order.index(label) % POINTS, POINTS // 5),
             "markersize": 3.5,
         }
         axes.plot(moments / unit.size, rows.mean(axis=0), **style)
         low, high = rows.min(axis=0), rows.max(axis=0)
-        axes.fill_between(moments / unit.size, low, high, color=style["color"], alpha=0.13, lw=0)
+        axes.fill_between(moments / unit.size, low, high, color=style["color"], alpha=shade, lw=0)
         finite = [row[np.isfinite(row)] for row in rows if np.isfinite(row).any()]
         highest += [float(row.max()) for row in finite]
         floor = min([floor, *(float(row.min()) for row in finite)])
@@ -169,7 +224,7 @@ def draw(
         axes.axhline(setting.target, color=FAINT, lw=0.9, ls=":")
     tidy(axes)
     if panel.measure == "accuracy":
-        axes.yaxis.set_major_formatter(PercentFormatter(1, symbol=""))
+        percent_axis(axes.yaxis)
     elif panel.measure == "loss":
         # A run that explodes would leave nothing to see of the others.
         top = min(max(highest), 5 * min(highest))
@@ -207,9 +262,9 @@ def unit_of(panel: Panel, shown: list[Curve]) -> Unit:
 
 
 def sampled(curve: Curve, panel: Panel, end: float) -> tuple[Floats, Floats]:
-    """(points,) moments and (seeds, points) values on them."""
+    """(points,) moments and (seeds, points) values on them, of the runs that did not diverge, if
+    there are any."""
     moments = floats(np.linspace(0, end, POINTS))
-    rows = [
-        [track.at(panel.measure, panel.axis, moment) for moment in moments] for track in curve.runs
-    ]
+    runs = [track for track in curve.runs if not track.diverged] or curve.runs
+    rows = [[track.at(panel.measure, panel.axis, moment) for moment in moments] for track in runs]
     return moments, floats(rows)

@@ -258,7 +258,7 @@ def picture(width: str | None = None) -> "Picture":
     title = "Theorem 1 on quadratic losses: measured, and the bound"
     small = width == "column"
     figure = new_figure(3.4, 4.2) if small else new_figure(11, 3.2, title)
-    grid = figure.subplots(2, 2).ravel() if small else figure.subplots(1, 4)
+    grid = figure.subplots(*((2, 2) if small else (1, 4)), sharey=True).ravel()
     for axes, (name, sweep) in zip(grid, sweeps().items(), strict=True):
         places = range(len(sweep))
         for label, colour, marker in (("bound", PALETTE[1], "s"), ("gradient", PALETTE[0], "o")):

@@ -10,11 +10,21 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.ticker import MaxNLocator, PercentFormatter
+from matplotlib.ticker import MaxNLocator
 
 from sdfeel.core.arrays import Floats
 from sdfeel.core.events import Evaluated
-from sdfeel.report.drawing import FAINT, INK, LABEL, TICK, WIDTHS, inches, new_figure, tidy
+from sdfeel.report.drawing import (
+    FAINT,
+    INK,
+    LABEL,
+    TICK,
+    WIDTHS,
+    inches,
+    new_figure,
+    percent_axis,
+    tidy,
+)
 from sdfeel.report.history import History, clock_of
 from sdfeel.report.styles import line_style, styles_of
 from sdfeel.report.units import BYTES, COUNTS, JOULES, TIMES, Unit, goal, short, unit_for
@@ -193,7 +203,7 @@ def _band(axes: Axes, history: History, x: Floats, measure: LearningAxis, style:
 
 def _scale(axes: Axes, learnt: Sequence[Floats], measure: LearningAxis) -> None:
     if measure.share:
-        axes.yaxis.set_major_formatter(PercentFormatter(1, symbol=""))
+        percent_axis(axes.yaxis)
         return
     finite = np.concatenate([[], *(y[np.isfinite(y)] for y in learnt)])
     # Only a run that explodes or vanishes spans this much: a linear axis would show nothing else.

@@ -96,7 +96,10 @@ def fitted(figure: Figure, width: str | None) -> Figure:
 
 
 def tidy(axes: Axes) -> None:
-    """Only the lines that help reading."""
+    """Only the lines that help reading, and only round numbers on them."""
+    for axis in (axes.xaxis, axes.yaxis):
+        if isinstance(locator := axis.get_major_locator(), AutoLocator):
+            locator.set_params(steps=[1, 2, 5, 10])
     axes.spines[["top", "right"]].set_visible(False)
     axes.spines[["left", "bottom"]].set_color(FAINT)
     axes.grid(True, color="#e6e6e6", linewidth=0.7)
@@ -113,6 +116,11 @@ def log_axis(axis: Axis) -> None:
     axis.set_major_locator(LogLocator(10, steps, numticks=12))
     axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.4g}"))
     axis.set_minor_formatter(NullFormatter())
+
+
+def percent_axis(axis: Axis) -> None:
+    """Shares as percentages, without a sign and without decimals that say nothing."""
+    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{100 * value:.4g}"))
 
 
 def number_ticks(axis: Axis, count: int, most: int) -> None:

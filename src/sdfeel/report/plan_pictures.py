@@ -7,7 +7,6 @@ from math import ceil, isnan, nan
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import PercentFormatter
 
 from sdfeel.core.arrays import Floats, floats
 from sdfeel.core.network import clustered
@@ -22,6 +21,7 @@ from sdfeel.report.drawing import (
     inches,
     log_axis,
     new_figure,
+    percent_axis,
     tidy,
 )
 from sdfeel.report.styles import DASHES, MARKERS, PALETTE
@@ -204,7 +204,7 @@ def _ranking(axes: Axes, plan: Plan) -> None:
     tidy(axes)
     shares = bool(ran) and (rows[0].score or 0) >= 0
     if shares:
-        axes.xaxis.set_major_formatter(PercentFormatter(1, symbol=""))
+        percent_axis(axes.xaxis)
     score = "test accuracy (%)" if shares else "loss"
     axes.set_xlabel(score if ran else "the bound's time over the best one's", fontsize=LABEL)
 
@@ -247,7 +247,7 @@ def _curves(axes: Axes, plan: Plan) -> None:
         axes.axhline(plan.goal.value, color=FAINT, linestyle="--", linewidth=1, zorder=1)
     loss = plan.goal.kind == "loss" or shown[0].points[0].accuracy is None
     if not loss:
-        axes.yaxis.set_major_formatter(PercentFormatter(1, symbol=""))
+        percent_axis(axes.yaxis)
     axes.set_xlabel(f"virtual time ({unit.name})", fontsize=LABEL)
     axes.set_ylabel("training loss" if loss else "test accuracy (%)", fontsize=LABEL)
     axes.set_title("pilot runs", fontsize=TITLE, color=INK)

@@ -9,20 +9,24 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 from zlib import crc32
 
-# Okabe and Ito's colours, which colour-blind eyes can tell apart, without their pale yellow.
-PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+# Okabe and Ito's colours, which colour-blind eyes can tell apart, without their pale yellow, and
+# two of Paul Tol's that are further from each of them than they are from one another.
+PALETTE = (
+    *("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000"),
+    *("#882255", "#332288"),
+)
 LENGTHS: tuple[tuple[float, ...], ...] = ((6, 2), (6, 2, 1.5, 2), (1.5, 1.5), (11, 3))
 LENGTHS += ((6, 2, 1.5, 2, 1.5, 2), (1.5, 4), (8, 2, 3, 2))
 DASHES: tuple[Any, ...] = ("-", *((0, lengths) for lengths in LENGTHS))
 TYPED = ("---", "- -", "-.-", "...", "_ _", "-..", ". .", "--.")  # where there are only letters
-MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">")
+MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">", "p", "d")
 LOOKS = len(PALETTE) * len(DASHES)  # that differ in colour or dash
-NEXT_DASH = 49  # added to a style: the same colour with the next dash
+NEXT_DASH = 9  # added to a style: the same colour with the next dash
 SEED = re.compile(r"[-_ ]?seed[-_=]?(\d{1,9})$")  # in the name of a directory
 
 
 def line_style(index: int) -> dict[str, Any]:
-    """Colour, dashes and marker of style `index`; no two of the first 504 are alike."""
+    """Colour, dashes and marker of style `index`; no two of the first 792 are alike."""
     return {
         "color": PALETTE[index % len(PALETTE)],
         "linestyle": DASHES[index % len(DASHES)],
@@ -36,7 +40,7 @@ def style_with(colour: int, dash: int) -> int:
     """The style of the palette's `colour` and the `dash` of that number.
 
     >>> style_with(2, 2), style_with(1, 0)
-    (2, 8)
+    (2, 64)
     """
     wanted = colour % len(PALETTE), dash % len(DASHES)
     return next(i for i in range(LOOKS) if (i % len(PALETTE), i % len(DASHES)) == wanted)
@@ -51,7 +55,7 @@ def group_styles(
     of its panels. The seeds of a line have its colour, each with another dash.
 
     >>> group_styles({"fedavg": ["fedavg-seed0", "fedavg-seed1"], "sd-feel": ["sd-feel"]}, {})
-    {'fedavg-seed0': 0, 'fedavg-seed1': 49, 'fedavg': 0, 'sd-feel': 1}
+    {'fedavg-seed0': 0, 'fedavg-seed1': 9, 'fedavg': 0, 'sd-feel': 1}
     """
     shorts = list(dict.fromkeys(short for panel in panels.values() for short in panel))
     drawn = {label: shorts.index(s) for panel in panels.values() for s, label in panel.items()}
@@ -70,7 +74,7 @@ def style_of(name: str, group: Mapping[str, int] | None = None) -> int:
 
     >>> style_of("sd-feel", {"fedavg": 0, "sd-feel": 1})
     1
-    >>> style_of("mine-seed3") % 7 == style_of("mine") % 7
+    >>> style_of("mine-seed3") % 9 == style_of("mine") % 9
     True
     """
     if group is not None and name in group:

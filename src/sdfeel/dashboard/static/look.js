@@ -2,7 +2,7 @@
 
 import { h, svg } from "./dom.js";
 
-const COLOURS = 7;
+const COLOURS = 9; // as in palette.css
 const DASHES = [[], [6, 2], [6, 2, 1.5, 2], [1.5, 1.5], [11, 3], [6, 2, 1.5, 2, 1.5, 2], [1.5, 4], [8, 2, 3, 2]]; // as in palette.css
 const WIDTH = 1.5;
 
