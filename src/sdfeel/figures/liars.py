@@ -191,8 +191,8 @@ LIARS = Figure(
     "Clients with data of all classes. Liars send ten times their update the other way round. "
     "Left: 5 servers with 10 clients each, and equally many liars in every cluster. Right: 10 "
     "servers with 5 clients each in a complete graph. Markers are filled up to the breakdown point "
-    "that `sdfeel topology` prints, and hollow beyond it; runs that diverged are at 0. CS+ expects one liar, the most for which "
-    "it has been proven here.",
+    "that `sdfeel topology` prints, and hollow beyond it; runs that diverged are at 0. CS+ "
+    "expects one liar, the most for which it has been proven here.",
     lines,
     (),
     (
